@@ -1,0 +1,157 @@
+#include "driver/capture.h"
+
+#include "driver/context.h"
+#include "pool/pool.h"
+#include "process/process.h"
+
+#include <pthread.h>
+
+#define CAPTURES_MAX 256
+
+/* A stream as its capture knows it: the per-thread stream is another one in every thread. */
+struct capturing {
+    CUstream stream;
+    const void *thread; /* of a per-thread stream: something only that thread has; else NULL */
+};
+
+_Atomic unsigned capture_active;
+
+static struct capturing captures[CAPTURES_MAX];
+static unsigned capture_count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local char this_thread __attribute__((tls_model("initial-exec")));
+
+static struct capturing identify(CUstream stream, bool per_thread) {
+    bool own = stream == CU_STREAM_PER_THREAD || (!stream && per_thread);
+    return (struct capturing){own ? CU_STREAM_PER_THREAD : stream, own ? &this_thread : NULL};
+}
+
+static void pass_by(struct context *context, void *unused) {
+    (void)unused;
+    pool_hold(context->pool);
+    pool_release(context->pool);
+}
+
+/* Before the driver begins: from here on no pool records, and none is in the middle of it (they
+ * record under their locks). */
+static void enter(void) {
+    atomic_fetch_add(&capture_active, 1);
+    context_each(pass_by, NULL);
+}
+
+static CUresult begun(CUresult r, CUstream stream, bool per_thread) {
+    if (r != CUDA_SUCCESS) {
+        atomic_fetch_sub(&capture_active, 1);
+        return r;
+    }
+    pthread_mutex_lock(&lock);
+    if (capture_count < CAPTURES_MAX) {
+        captures[capture_count++] = identify(stream, per_thread);
+    }
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+/* The stream's capture is over, if it had one. */
+static void leave(CUstream stream, bool per_thread) {
+    struct capturing which = identify(stream, per_thread);
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < capture_count; i++) {
+        if (captures[i].stream == which.stream && captures[i].thread == which.thread) {
+            captures[i] = captures[--capture_count];
+            atomic_fetch_sub(&capture_active, 1);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+CUresult capture_verdict(struct pool *pool) {
+    struct segments *backend = (struct segments *)pool_backend(pool);
+    CUresult r = REAL(cuEventQuery)(backend->probe);
+    return r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? r : CUDA_SUCCESS;
+}
+
+/* --- the hooks --- */
+
+#define BEGIN(real, stream, per_thread, arguments)                                                 \
+    do {                                                                                           \
+        if (!process_ready()) {                                                                    \
+            return (real)arguments;                                                                \
+        }                                                                                          \
+        enter();                                                                                   \
+        return begun((real)arguments, stream, per_thread);                                         \
+    } while (0)
+
+CUresult hook_cuStreamBeginCapture(CUstream stream) {
+    BEGIN(REAL(cuStreamBeginCapture), stream, false, (stream));
+}
+
+CUresult hook_cuStreamBeginCapture_ptsz(CUstream stream) {
+    BEGIN(REAL(cuStreamBeginCapture_ptsz), stream, true, (stream));
+}
+
+CUresult hook_cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+    BEGIN(REAL(cuStreamBeginCapture_v2), stream, false, (stream, mode));
+}
+
+CUresult hook_cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+    BEGIN(REAL(cuStreamBeginCapture_v2_ptsz), stream, true, (stream, mode));
+}
+
+CUresult hook_cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
+                                          const CUgraphNode *dependencies,
+                                          const CUgraphEdgeData *edges, size_t count,
+                                          CUstreamCaptureMode mode) {
+    BEGIN(REAL(cuStreamBeginCaptureToGraph), stream, false,
+          (stream, graph, dependencies, edges, count, mode));
+}
+
+CUresult hook_cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
+                                               const CUgraphNode *dependencies,
+                                               const CUgraphEdgeData *edges, size_t count,
+                                               CUstreamCaptureMode mode) {
+    BEGIN(REAL(cuStreamBeginCaptureToGraph_ptsz), stream, true,
+          (stream, graph, dependencies, edges, count, mode));
+}
+
+/* An end that fails has ended the capture all the same, unless the driver still says otherwise. */
+CUresult hook_cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult r = REAL(cuStreamEndCapture)(stream, graph);
+    if (r != CUDA_SUCCESS) {
+        REAL(cuStreamIsCapturing)(stream, &status);
+    }
+    if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
+        leave(stream, false);
+    }
+    return r;
+}
+
+CUresult hook_cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult r = REAL(cuStreamEndCapture_ptsz)(stream, graph);
+    if (r != CUDA_SUCCESS) {
+        REAL(cuStreamIsCapturing_ptsz)(stream, &status);
+    }
+    if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
+        leave(stream, true);
+    }
+    return r;
+}
+
+CUresult hook_cuStreamDestroy(CUstream stream) {
+    CUresult r = REAL(cuStreamDestroy)(stream);
+    if (r == CUDA_SUCCESS && atomic_load(&capture_active) > 0) {
+        leave(stream, false);
+    }
+    return r;
+}
+
+CUresult hook_cuStreamDestroy_v2(CUstream stream) {
+    CUresult r = REAL(cuStreamDestroy_v2)(stream);
+    if (r == CUDA_SUCCESS && atomic_load(&capture_active) > 0) {
+        leave(stream, false);
+    }
+    return r;
+}

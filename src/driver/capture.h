@@ -1,0 +1,35 @@
+/*
+ * Captures: while a stream is being captured, nothing may be recorded, ordered or waited for (it
+ * would destroy the capture), and a call the driver would refuse has to be refused.
+ */
+#ifndef GPUCACHE_DRIVER_CAPTURE_H
+#define GPUCACHE_DRIVER_CAPTURE_H
+
+#include "driver/entries.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+struct pool;
+
+extern _Atomic unsigned capture_active; /* captures under way in this process */
+
+/**
+ * What the driver says of an allocation or free made now by this thread: CUDA_SUCCESS, or the error
+ * that it has then also dealt out to the capture, as it does natively. Only asked while a capture
+ * is under way.
+ */
+CUresult capture_verdict(struct pool *pool);
+
+/** Our own calls: allowed in every capture. Always in pairs. */
+static inline CUstreamCaptureMode capture_relax(void) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return mode;
+}
+
+static inline void capture_restore(CUstreamCaptureMode mode) {
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+}
+
+#endif

@@ -1,0 +1,60 @@
+/*
+ * Contexts: each has a pool, which begins with the first allocation and ends with the context.
+ *
+ *      CUcontext -> struct context -> pool, backend        green contexts stand for their device's
+ * primary context
+ *
+ * A context's handle may come back as that of another context (the primary one always does), so
+ * everything remembered by handle is forgotten when the context ends, and a thread's own memory of
+ * the last hit is checked against a generation number.
+ */
+#ifndef GPUCACHE_DRIVER_CONTEXT_H
+#define GPUCACHE_DRIVER_CONTEXT_H
+
+#include "backend/segments.h"
+#include "driver/device.h"
+#include "driver/entries.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+struct context {
+    CUcontext handle;      /* NULL: a free slot */
+    struct device *device; /* NULL until it is asked for memory */
+    struct pool *pool;     /* likewise */
+    struct segments *backend;
+    bool primary;
+    CUdevice ordinal;           /* of a primary one */
+    CUgreenCtx green;           /* the green context it is a view of, */
+    struct context *stands_for; /* whose memory is this one's */
+};
+
+/** The pool of the current context, made if need be; NULL if the call has to pass through to the
+ * driver. */
+struct pool *context_pool(void);
+
+/**
+ * The same, if a wait for the whole current context waits for everything that may touch its memory:
+ * there is no other context and no green one. Else NULL.
+ */
+struct pool *context_whole_pool(void);
+
+/** Gives the idle memory of all pools of a device back to the driver. 0, or why some could not be.
+ */
+int context_release_idle(struct device *device);
+
+/** How many contexts of this process are alive, green ones not counted. */
+unsigned context_count(void);
+
+/** Calls `visit` for every context that has a pool, one after another, under the registry's lock.
+ */
+void context_each(void (*visit)(struct context *context, void *with), void *with);
+
+/** The pool's context's device; the pool must be alive. */
+struct device *context_device_of(struct pool *pool);
+
+/** The driver's code that killed the context of some wait: notes it in the current context's pool.
+ */
+void context_fault(CUresult code);
+
+#endif

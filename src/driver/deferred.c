@@ -1,0 +1,70 @@
+#include "driver/deferred.h"
+
+#include "driver/capture.h"
+#include "driver/entries.h"
+#include "pool/host.h"
+#include "pool/pool.h"
+
+#include <pthread.h>
+
+struct deferred {
+    CUdeviceptr dptr;
+    CUevent event;
+    struct deferred *next;
+};
+
+_Atomic unsigned deferred_count;
+static struct deferred *first, **last = &first;
+static struct host_slab slab = {.object_bytes = sizeof(struct deferred)};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+CUresult deferred_add(CUdeviceptr dptr, CUstream stream, CUresult (*record)(CUevent, CUstream)) {
+    CUevent event;
+    CUresult r = REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING);
+    if (r == CUDA_SUCCESS && (r = record(event, stream)) != CUDA_SUCCESS) {
+        REAL(cuEventDestroy_v2)(event);
+    }
+    if (r != CUDA_SUCCESS) {
+        return r;
+    }
+    pthread_mutex_lock(&lock);
+    struct deferred *deferred = host_slab_get(&slab);
+    if (deferred) {
+        *deferred = (struct deferred){.dptr = dptr, .event = event};
+        *last = deferred;
+        last = &deferred->next;
+        atomic_fetch_add(&deferred_count, 1);
+    }
+    pthread_mutex_unlock(&lock);
+    return deferred ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool deferred_look(CUdeviceptr dptr) {
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (const struct deferred *d = first; d && !found; d = d->next) {
+        found = d->dptr == dptr;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/* The oldest ones, as long as they are due: a stream that is far behind only delays others' memory,
+ * never the program. */
+void deferred_poll(void) {
+    CUstreamCaptureMode mode = capture_relax();
+    pthread_mutex_lock(&lock);
+    while (first && REAL(cuEventQuery)(first->event) != CUDA_ERROR_NOT_READY) {
+        struct deferred *due = first;
+        first = due->next;
+        if (!first) {
+            last = &first;
+        }
+        REAL(cuEventDestroy_v2)(due->event);
+        pool_free(due->dptr);
+        host_slab_put(&slab, due);
+        atomic_fetch_sub(&deferred_count, 1);
+    }
+    pthread_mutex_unlock(&lock);
+    capture_restore(mode);
+}

@@ -1,0 +1,190 @@
+#include "driver/device.h"
+
+#include "driver/entries.h"
+#include "pool/host.h"
+#include "pool/pool.h"
+#include "process/options.h"
+#include "process/print.h"
+#include "stats/stats.h"
+
+#include <string.h>
+
+static struct device devices[STATS_MAX_DEVICES];
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void read_uuid(struct device *device) {
+    CUuuid uuid;
+    if (REAL(cuDeviceGetUuid_v2)(&uuid, device->ordinal) != CUDA_SUCCESS) {
+        return;
+    }
+    static const char digits[] = "0123456789abcdef";
+    char *to = device->uuid;
+    memcpy(to, "GPU-", 4);
+    to += 4;
+    for (unsigned i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) {
+            *to++ = '-';
+        }
+        *to++ = digits[(unsigned char)uuid.bytes[i] >> 4];
+        *to++ = digits[(unsigned char)uuid.bytes[i] & 15];
+    }
+    *to = 0;
+}
+
+static bool identify(struct device *device, CUdevice ordinal) {
+    size_t total = 0;
+    if (REAL(cuDeviceTotalMem_v2)(&total, ordinal) != CUDA_SUCCESS) {
+        return false;
+    }
+    device->ordinal = ordinal;
+    device->total = total;
+    if (REAL(cuDeviceGetName)(device->name, sizeof device->name, ordinal) != CUDA_SUCCESS) {
+        device->name[0] = 0;
+    }
+    read_uuid(device);
+    pthread_mutex_init(&device->lock, NULL);
+    atomic_store(&device->limit, options_limit(ordinal, total));
+    return true;
+}
+
+struct device *device_get(CUdevice ordinal) {
+    if (ordinal < 0 || ordinal >= STATS_MAX_DEVICES) {
+        return NULL;
+    }
+    struct device *device = &devices[ordinal];
+    if (atomic_load_explicit(&device->used, memory_order_acquire)) {
+        return device;
+    }
+    pthread_mutex_lock(&devices_lock);
+    bool used = atomic_load(&device->used) || identify(device, ordinal);
+    atomic_store_explicit(&device->used, used, memory_order_release);
+    pthread_mutex_unlock(&devices_lock);
+    return used ? device : NULL;
+}
+
+struct device *device_used(int ordinal) {
+    bool used = ordinal >= 0 && ordinal < STATS_MAX_DEVICES && atomic_load(&devices[ordinal].used);
+    return used ? &devices[ordinal] : NULL;
+}
+
+void device_reset_peaks(struct device *device) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        pool_reset_peaks(p->pool);
+    }
+    pthread_mutex_lock(&device->lock);
+    books_reset_peaks(&device->outside);
+    pthread_mutex_unlock(&device->lock);
+}
+
+struct device *device_current(void) {
+    CUdevice ordinal;
+    return REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS ? device_get(ordinal) : NULL;
+}
+
+bool device_charge(struct device *device, uint64_t bytes) {
+    uint64_t charged = atomic_load(&device->charged);
+    do {
+        uint64_t limit = atomic_load(&device->limit);
+        if (limit && (bytes > limit || charged > limit - bytes)) {
+            return false;
+        }
+    } while (!atomic_compare_exchange_weak(&device->charged, &charged, charged + bytes));
+    return true;
+}
+
+void device_refund(struct device *device, uint64_t bytes) {
+    atomic_fetch_sub(&device->charged, bytes);
+}
+
+uint64_t device_visible_total(const struct device *device) {
+    uint64_t limit = atomic_load(&device->limit);
+    return limit && limit < device->total ? limit : device->total;
+}
+
+void device_book(struct device *device, struct books_metric *metric, int64_t change) {
+    pthread_mutex_lock(&device->lock);
+    if (change > 0) {
+        books_enter(metric, (uint64_t)change);
+    } else {
+        books_leave(metric, (uint64_t)-change);
+    }
+    pthread_mutex_unlock(&device->lock);
+}
+
+void device_count(struct device *device, books_counter *counter) {
+    pthread_mutex_lock(&device->lock);
+    books_add(counter, 1);
+    pthread_mutex_unlock(&device->lock);
+}
+
+uint64_t device_idle_bytes(const struct device *device) {
+    uint64_t bytes = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        bytes += pool_idle_bytes(p->pool);
+    }
+    return bytes;
+}
+
+/* --- the snapshot (stats/stats.h) --- */
+
+int stats_device_count(void) {
+    for (int i = STATS_MAX_DEVICES; i > 0; i--) {
+        if (atomic_load_explicit(&devices[i - 1].used, memory_order_acquire)) {
+            return i;
+        }
+    }
+    return 0;
+}
+
+static void add_outside(struct stats_device *out, const struct books *books) {
+#define ADD(to, from)                                                                              \
+    to.current += books_get(&from.current);                                                        \
+    to.peak += books_get(&from.peak);                                                              \
+    to.total += books_get(&from.total);                                                            \
+    to.freed += books_get(&from.freed);
+#define METRIC(field, json, label) ADD(out->field, books->field)
+#define OUTSIDE(field, json) ADD(out->field, books->field)
+#define COUNTER(field) out->field += books_get(&books->field);
+#include "stats/fields.def"
+#undef ADD
+}
+
+/* What follows from the sums of several pools' books, which are read one after another while others
+ * write. */
+static void derive(struct stats_device *out) {
+    uint64_t reserved = out->reserved.current, allocated = out->allocated.current;
+    out->ready_bytes =
+        out->ready_bytes > reserved - allocated ? reserved - allocated : out->ready_bytes;
+    out->active.current = reserved - out->ready_bytes;
+    out->pending_bytes = out->active.current - allocated;
+    out->releasable_bytes =
+        out->releasable_bytes > out->ready_bytes ? out->ready_bytes : out->releasable_bytes;
+    out->non_releasable_bytes = out->ready_bytes - out->releasable_bytes;
+    out->cache_hits = out->allocations.total - out->cache_misses;
+    out->allocations.peak = out->allocations.peak > out->allocations.current
+                                ? out->allocations.peak
+                                : out->allocations.current;
+}
+
+bool stats_read(int ordinal, struct stats_device *out) {
+    struct device *device = &devices[ordinal];
+    if (!atomic_load_explicit(&device->used, memory_order_acquire)) {
+        return false;
+    }
+    memset(out, 0, sizeof *out);
+    out->ordinal = ordinal;
+    memcpy(out->name, device->name, sizeof out->name);
+    memcpy(out->uuid, device->uuid, sizeof out->uuid);
+    out->total_bytes = device->total;
+    out->limit_bytes = atomic_load(&device->limit);
+    static const char *const reuse[] = {"barrier", "wait", "sync"};
+    out->reuse = reuse[options()->reuse];
+    out->backend = options()->disable ? "none" : "segments";
+    out->peaks_exact = true;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        pool_read(p->pool, out);
+    }
+    add_outside(out, &device->outside);
+    derive(out);
+    return true;
+}

@@ -1,0 +1,73 @@
+/*
+ * A device as the limit and the books see it: one, whatever number of contexts and kinds of memory
+ * the process has on it.
+ *
+ * `charged` is every byte the process holds there: the pools' reserve and all memory that passes by
+ * them. It is raised before the driver is asked and lowered after the driver has taken back, so
+ * that no moment exceeds the limit.
+ */
+#ifndef GPUCACHE_DRIVER_DEVICE_H
+#define GPUCACHE_DRIVER_DEVICE_H
+
+#include "stats/books.h"
+
+#include <cuda.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+struct pool;
+
+struct device {
+    CUdevice ordinal;
+    atomic_bool used; /* the fields below are set */
+    char name[64];
+    char uuid[48];
+    uint64_t total;
+    _Atomic uint64_t limit; /* bytes; 0: none */
+    _Atomic uint64_t charged;
+    pthread_mutex_t lock; /* for the books of outside memory */
+    struct books outside; /* only its OUTSIDE metrics and counters that belong to no pool */
+    _Atomic(struct device_pool *) pools;
+};
+
+/* A pool that has books for this device; never removed, so that its history stays in the reports.
+ */
+struct device_pool {
+    struct pool *pool;
+    struct device_pool *next;
+    bool idle; /* its context is gone: free for the next one of this device */
+};
+
+/** The device of an ordinal, its identity read when it is used for the first time. NULL: there is
+ * no such device. */
+struct device *device_get(CUdevice ordinal);
+
+/** The same, but NULL if this process has not used it. */
+struct device *device_used(int ordinal);
+
+void device_reset_peaks(struct device *device);
+
+/** The device of the current context, or NULL. */
+struct device *device_current(void);
+
+/** Takes `bytes` from what the limit allows. False, and nothing taken, if it does not allow them.
+ */
+bool device_charge(struct device *device, uint64_t bytes);
+void device_refund(struct device *device, uint64_t bytes);
+
+/** What the program may believe the device's memory to be: its total, or the limit if that is
+ * smaller. */
+uint64_t device_visible_total(const struct device *device);
+
+/** Books memory of the process's own on the device. `metric` is one of device->outside. */
+void device_book(struct device *device, struct books_metric *metric, int64_t change);
+
+/** Adds one to a counter of device->outside. */
+void device_count(struct device *device, books_counter *counter);
+
+/** Idle bytes in all pools of the device. */
+uint64_t device_idle_bytes(const struct device *device);
+
+#endif

@@ -1,0 +1,56 @@
+/*
+ * The driver's entries: the real ones, our replacements, and the way from one to the other.
+ *
+ *      REAL(cuMemFree_v2)(p)          calls the driver
+ *      hook_cuMemFree_v2(p)           is our replacement; its ELF name is cuMemFree_v2, for
+ * programs linked with -lcuda
+ *
+ * Before the driver is known, REAL() leads to a function that finds it and then calls the entry: a
+ * program linked with -lcuda may call from a constructor that runs before anything of ours. An
+ * entry the driver does not have answers CUDA_ERROR_NOT_INITIALIZED. So nobody needs to test for
+ * NULL.
+ */
+#ifndef GPUCACHE_DRIVER_ENTRIES_H
+#define GPUCACHE_DRIVER_ENTRIES_H
+
+#include <cuda.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct real_entries {
+#define ENTRY(symbol, since, parameters, arguments, effect, test)                                  \
+    CUresult(CUDAAPI *real_##symbol) parameters;
+#define CALLED(symbol, since, parameters, arguments) CUresult(CUDAAPI *real_##symbol) parameters;
+#include "driver/entry_points.def"
+};
+
+extern struct real_entries real_entries;
+
+#define REAL(symbol) (real_entries.real_##symbol)
+
+/* The replacements. The assembler name is the driver's, whatever cuda.h's macros say; only these
+ * are exported. */
+#define ENTRY(symbol, since, parameters, arguments, effect, test)                                  \
+    CUresult CUDAAPI hook_##symbol parameters __asm__(#symbol)                                     \
+        __attribute__((visibility("default")));
+#include "driver/entry_points.def"
+
+/** What an entry that the driver lacks leads to. */
+CUresult CUDAAPI entry_absent(void);
+
+/** Whether the driver has an entry. */
+#define HAS(symbol) ((void *)REAL(symbol) != (void *)entry_absent)
+
+/** One row of the table, for routing and tests. */
+struct entry {
+    const char *symbol;
+    int since;
+    void **real;       /* where its real address is kept */
+    void *replacement; /* NULL: only called */
+};
+
+extern const struct entry entries[];
+extern const unsigned entry_count;
+
+#endif

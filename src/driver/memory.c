@@ -1,0 +1,172 @@
+/*
+ * Allocating and freeing device memory: CUDA's terms in, the pool's terms out.
+ *
+ * The driver is asked whenever the pool is not the one to answer: no current context, a request it
+ * would refuse, a pointer that is not ours, a context that a fault has killed.
+ */
+#include "driver/capture.h"
+#include "driver/context.h"
+#include "driver/deferred.h"
+#include "driver/device.h"
+#include "driver/entries.h"
+#include "driver/outside.h"
+#include "pool/pool.h"
+#include "process/log.h"
+#include "process/options.h"
+#include "process/process.h"
+#include "report/report.h"
+
+#include <errno.h>
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+#define PITCH_UNIT ((size_t)512) /* cuda-facts: the driver rounds a pitch up to this */
+
+/* --- allocating --- */
+
+static __attribute__((noinline, cold)) CUresult out_of_memory(struct pool *pool, size_t bytes) {
+    struct device *device = context_device_of(pool);
+    size_t free_bytes = 0, total_bytes = 0;
+    device_count(device, &device->outside.ooms);
+    REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
+    report_oom(&(struct report_oom){
+        .device = device->ordinal,
+        .requested = bytes,
+        .limit = atomic_load(&device->limit),
+        .device_free = free_bytes,
+        .device_total = total_bytes,
+    });
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* True if the pool has answered; else the driver is to be asked. */
+static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
+    struct pool *pool = context_pool();
+    if (unlikely(!pool)) {
+        return false;
+    }
+    if (unlikely(atomic_load_explicit(&capture_active, memory_order_relaxed) > 0)) {
+        *result = capture_verdict(pool);
+        if (*result != CUDA_SUCCESS) {
+            return true;
+        }
+    }
+    deferred_settle();
+    uint64_t address;
+    int r = pool_alloc(pool, bytes, &address);
+    if (likely(r == 0)) {
+        *dptr = address;
+        *result = CUDA_SUCCESS;
+        return true;
+    }
+    if (r == -ENOMEM || r == -EDQUOT) {
+        *result = out_of_memory(pool, bytes);
+        return true;
+    }
+    return false;
+}
+
+/* Straight from the driver, counted where the books of this process can be kept. */
+static CUresult native_alloc(CUdeviceptr *dptr, size_t bytes) {
+    struct device *device = process_ready() ? device_current() : NULL;
+    if (!outside_begin(OUTSIDE_NATIVE, device, bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult r = REAL(cuMemAlloc_v2)(dptr, bytes);
+    return outside_end(r, OUTSIDE_NATIVE, device, bytes, r == CUDA_SUCCESS ? *dptr : 0);
+}
+
+CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
+    if (unlikely(!dptr || bytes == 0)) {
+        return REAL(cuMemAlloc_v2)(dptr, bytes);
+    }
+    CUresult result;
+    return likely(pooled_alloc(dptr, bytes, &result)) ? result : native_alloc(dptr, bytes);
+}
+
+CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
+                                 unsigned int element) {
+    size_t row = (width + PITCH_UNIT - 1) & ~(PITCH_UNIT - 1), bytes = 0;
+    bool regular = dptr && pitch && width > 0 && height > 0 && row >= width &&
+                   (element == 4 || element == 8 || element == 16) &&
+                   !__builtin_mul_overflow(row, height, &bytes);
+    CUresult result;
+    if (regular && pooled_alloc(dptr, bytes, &result)) {
+        if (result == CUDA_SUCCESS) {
+            *pitch = row;
+        }
+        return result;
+    }
+    return REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
+}
+
+/* --- freeing --- */
+
+static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
+    struct pool *pool = context_pool();
+    if (pool) {
+        struct device *device = context_device_of(pool);
+        device_count(device, &device->outside.invalid_frees);
+    }
+    log_debug("free of %p: inside a pool, but no live allocation starts there", (void *)dptr);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult hook_cuMemFree_v2(CUdeviceptr dptr) {
+    if (unlikely(atomic_load_explicit(&capture_active, memory_order_relaxed) > 0)) {
+        struct pool *pool = context_pool();
+        CUresult verdict = pool ? capture_verdict(pool) : CUDA_SUCCESS;
+        if (verdict != CUDA_SUCCESS) {
+            return verdict;
+        }
+    }
+    deferred_settle();
+    int r = deferred_has(dptr) ? -EINVAL : pool_free(dptr);
+    if (likely(r == 0)) {
+        return CUDA_SUCCESS;
+    }
+    if (r == -ENOENT) {
+        CUresult native = REAL(cuMemFree_v2)(dptr);
+        if (native == CUDA_SUCCESS && dptr) {
+            outside_leave(OUTSIDE_POINTER, dptr);
+        }
+        return native;
+    }
+    return r == -EINVAL ? refused_free(dptr) : (CUresult)r;
+}
+
+/* --- freeing in the order of a stream --- */
+
+typedef CUresult free_async(CUdeviceptr, CUstream);
+typedef CUresult event_record(CUevent, CUstream);
+typedef CUresult is_capturing(CUstream, CUstreamCaptureStatus *);
+
+static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream, free_async *native,
+                               event_record *record, is_capturing *capturing) {
+    struct pool_block block;
+    int r = pool_find(dptr, &block);
+    if (r == -ENOENT) {
+        CUresult result = native(dptr, stream);
+        if (result == CUDA_SUCCESS) {
+            outside_leave(OUTSIDE_POINTER, dptr);
+        }
+        return result;
+    }
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (r != 0 || block.address != dptr || deferred_has(dptr) ||
+        capturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE) {
+        return refused_free(dptr);
+    }
+    return deferred_add(dptr, stream, record);
+}
+
+CUresult hook_cuMemFreeAsync(CUdeviceptr dptr, CUstream stream) {
+    return free_in_stream(dptr, stream, REAL(cuMemFreeAsync), REAL(cuEventRecord),
+                          REAL(cuStreamIsCapturing));
+}
+
+CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream) {
+    return free_in_stream(dptr, stream, REAL(cuMemFreeAsync_ptsz), REAL(cuEventRecord_ptsz),
+                          REAL(cuStreamIsCapturing_ptsz));
+}

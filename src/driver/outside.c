@@ -1,0 +1,248 @@
+#include "driver/outside.h"
+
+#include "driver/context.h"
+#include "driver/entries.h"
+#include "pool/host.h"
+#include "process/process.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+/* --- the ledger: an open-addressed table, keys moved up on removal --- */
+
+struct row {
+    uint64_t key;
+    uint64_t bytes, value;
+    struct device *device;
+    uint32_t holders;
+    uint8_t space;
+    uint8_t kind;
+    bool used;
+};
+
+static struct row *rows;
+static size_t row_count, row_room; /* room is a power of two */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static size_t home(uint64_t key, unsigned space) {
+    uint64_t hash = (key ^ (uint64_t)space << 60) * 0x9e3779b97f4a7c15u;
+    return (size_t)(hash >> 20) & (row_room - 1);
+}
+
+static struct row *find(uint64_t key, unsigned space) {
+    if (row_room == 0) {
+        return NULL;
+    }
+    for (size_t i = home(key, space); rows[i].used; i = (i + 1) & (row_room - 1)) {
+        if (rows[i].key == key && rows[i].space == space) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+static struct row *place(const struct row *row) {
+    size_t i = home(row->key, row->space);
+    while (rows[i].used) {
+        i = (i + 1) & (row_room - 1);
+    }
+    rows[i] = *row;
+    return &rows[i];
+}
+
+static bool make_room(void) {
+    if (row_count * 2 < row_room) {
+        return true;
+    }
+    size_t old_room = row_room;
+    struct row *old = rows,
+               *wider = host_map((old_room ? old_room * 2 : 1024) * sizeof *rows, 4096);
+    if (!wider) {
+        return false;
+    }
+    rows = wider;
+    row_room = old_room ? old_room * 2 : 1024;
+    for (size_t i = 0; i < old_room; i++) {
+        if (old[i].used) {
+            place(&old[i]);
+        }
+    }
+    if (old) {
+        munmap(old, old_room * sizeof *old);
+    }
+    return true;
+}
+
+static void remove_row(struct row *row) {
+    size_t hole = (size_t)(row - rows);
+    rows[hole].used = false;
+    row_count--;
+    for (size_t i = (hole + 1) & (row_room - 1); rows[i].used; i = (i + 1) & (row_room - 1)) {
+        struct row moved = rows[i];
+        rows[i].used = false;
+        place(&moved);
+    }
+}
+
+/* --- kinds: where each is booked, and whether it is the device's memory --- */
+
+static enum outside_space space_of(enum outside_kind kind) {
+    switch (kind) {
+    case OUTSIDE_ARRAY:
+        return OUTSIDE_ARRAYS;
+    case OUTSIDE_VIRTUAL:
+        return OUTSIDE_HANDLES;
+    case OUTSIDE_PINNED_HOST:
+        return OUTSIDE_HOST;
+    case OUTSIDE_MAPPING:
+        return OUTSIDE_RANGES;
+    case OUTSIDE_NATIVE:
+    case OUTSIDE_STREAM_ORDERED:
+    case OUTSIDE_MANAGED:
+    case OUTSIDE_IPC_IMPORTED:
+        break;
+    }
+    return OUTSIDE_POINTER;
+}
+
+static bool is_charged(enum outside_kind kind) {
+    return kind != OUTSIDE_PINNED_HOST && kind != OUTSIDE_IPC_IMPORTED && kind != OUTSIDE_MAPPING;
+}
+
+static void book(struct device *device, enum outside_kind kind, int64_t change) {
+    struct books *books = &device->outside;
+    switch (kind) {
+    case OUTSIDE_NATIVE:
+        device_book(device, &books->requested, change);
+        device_book(device, &books->allocated, change);
+        device_book(device, &books->active, change);
+        device_book(device, &books->reserved, change);
+        device_book(device, &books->segments, change > 0 ? 1 : -1);
+        device_book(device, &books->allocations, change > 0 ? 1 : -1);
+        device_count(device, change > 0 ? &books->driver_allocs : &books->driver_frees);
+        if (change > 0) {
+            device_count(device, &books->cache_misses);
+        }
+        break;
+    case OUTSIDE_STREAM_ORDERED:
+        device_book(device, &books->stream_ordered, change);
+        break;
+    case OUTSIDE_MANAGED:
+        device_book(device, &books->managed, change);
+        break;
+    case OUTSIDE_VIRTUAL:
+        device_book(device, &books->virtual_memory, change);
+        break;
+    case OUTSIDE_ARRAY:
+        device_book(device, &books->array, change);
+        break;
+    case OUTSIDE_PINNED_HOST:
+        device_book(device, &books->pinned_host, change);
+        break;
+    case OUTSIDE_IPC_IMPORTED:
+        device_book(device, &books->ipc_imported, change);
+        break;
+    case OUTSIDE_MAPPING:
+        break;
+    }
+}
+
+/* --- the room's door --- */
+
+bool outside_begin(enum outside_kind kind, struct device *device, uint64_t bytes) {
+    if (!device || !is_charged(kind) || device_charge(device, bytes)) {
+        return true;
+    }
+    /* What lies idle in the pools makes room first. */
+    context_release_idle(device);
+    if (device_charge(device, bytes)) {
+        device_count(device, &device->outside.oom_retries);
+        return true;
+    }
+    device_count(device, &device->outside.limit_refusals);
+    return false;
+}
+
+CUresult outside_end(CUresult answer, enum outside_kind kind, struct device *device, uint64_t bytes,
+                     uint64_t key) {
+    if (!device) {
+        return answer;
+    }
+    bool entered = false;
+    if (answer == CUDA_SUCCESS) {
+        struct row row = {.key = key,
+                          .bytes = bytes,
+                          .device = device,
+                          .holders = 1,
+                          .kind = (uint8_t)kind,
+                          .space = (uint8_t)space_of(kind),
+                          .used = true};
+        pthread_mutex_lock(&lock);
+        if (!find(key, row.space) && make_room()) {
+            place(&row);
+            row_count++;
+            entered = true;
+        }
+        pthread_mutex_unlock(&lock);
+    }
+    if (entered) {
+        book(device, kind, (int64_t)bytes);
+    } else if (is_charged(kind)) {
+        device_refund(device, bytes);
+    }
+    return answer;
+}
+
+void outside_leave(enum outside_space space, uint64_t key) {
+    struct row left = {0};
+    pthread_mutex_lock(&lock);
+    struct row *row = find(key, space);
+    if (row && --row->holders == 0) {
+        left = *row;
+        remove_row(row);
+    }
+    pthread_mutex_unlock(&lock);
+    if (left.used) {
+        book(left.device, (enum outside_kind)left.kind, -(int64_t)left.bytes);
+        if (is_charged((enum outside_kind)left.kind)) {
+            device_refund(left.device, left.bytes);
+        }
+    }
+}
+
+void outside_hold(enum outside_space space, uint64_t key) {
+    pthread_mutex_lock(&lock);
+    struct row *row = find(key, space);
+    if (row) {
+        row->holders++;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+struct outside_entry outside_find(enum outside_space space, uint64_t key) {
+    struct outside_entry entry = {0};
+    pthread_mutex_lock(&lock);
+    const struct row *row = find(key, space);
+    if (row) {
+        entry = (struct outside_entry){row->bytes, row->value};
+    }
+    pthread_mutex_unlock(&lock);
+    return entry;
+}
+
+struct device *outside_device(enum outside_space space, uint64_t key) {
+    pthread_mutex_lock(&lock);
+    const struct row *row = find(key, space);
+    struct device *device = row ? row->device : NULL;
+    pthread_mutex_unlock(&lock);
+    return device;
+}
+
+void outside_set_value(enum outside_space space, uint64_t key, uint64_t value) {
+    pthread_mutex_lock(&lock);
+    struct row *row = find(key, space);
+    if (row) {
+        row->value = value;
+    }
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,184 @@
+/*
+ * The entries that take memory past the pool. Each is the driver's own; we count what it gives and
+ * hold it to the limit.
+ */
+#include "driver/device.h"
+#include "driver/entries.h"
+#include "driver/outside.h"
+#include "process/process.h"
+
+static struct device *here(void) {
+    return process_ready() ? device_current() : NULL;
+}
+
+/* Runs `call` if the limit allows `bytes` more, and enters what it gave under `key`. */
+#define TAKE(kind, place, bytes, call, key)                                                        \
+    do {                                                                                           \
+        struct device *where = (place);                                                            \
+        uint64_t amount = (bytes);                                                                 \
+        if (!outside_begin(kind, where, amount)) {                                                 \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
+        }                                                                                          \
+        CUresult answer = (call);                                                                  \
+        return outside_end(answer, kind, where, amount,                                            \
+                           answer == CUDA_SUCCESS ? (uint64_t)(key) : 0);                          \
+    } while (0)
+
+#define GIVE(space, key, call)                                                                     \
+    do {                                                                                           \
+        CUresult answer = (call);                                                                  \
+        if (answer == CUDA_SUCCESS) {                                                              \
+            outside_leave(space, (uint64_t)(key));                                                 \
+        }                                                                                          \
+        return answer;                                                                             \
+    } while (0)
+
+/* --- stream-ordered, managed --- */
+
+CUresult hook_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
+    TAKE(OUTSIDE_STREAM_ORDERED, here(), bytes, REAL(cuMemAllocAsync)(dptr, bytes, stream), *dptr);
+}
+
+CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
+    TAKE(OUTSIDE_STREAM_ORDERED, here(), bytes, REAL(cuMemAllocAsync_ptsz)(dptr, bytes, stream),
+         *dptr);
+}
+
+CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
+                                      CUstream stream) {
+    TAKE(OUTSIDE_STREAM_ORDERED, here(), bytes,
+         REAL(cuMemAllocFromPoolAsync)(dptr, bytes, pool, stream), *dptr);
+}
+
+CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
+                                           CUstream stream) {
+    TAKE(OUTSIDE_STREAM_ORDERED, here(), bytes,
+         REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytes, pool, stream), *dptr);
+}
+
+CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
+    TAKE(OUTSIDE_MANAGED, here(), bytes, REAL(cuMemAllocManaged)(dptr, bytes, flags), *dptr);
+}
+
+/* --- arrays: the bytes their descriptor asks for, without the driver's own padding --- */
+
+static uint64_t element_bytes(CUarray_format format, unsigned int channels) {
+    switch ((unsigned)format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8:
+        return channels;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF:
+        return (uint64_t)channels * 2;
+    default:
+        return (uint64_t)channels * 4;
+    }
+}
+
+static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
+    uint64_t height = d->Height ? d->Height : 1, depth = d->Depth ? d->Depth : 1;
+    return d->Width * height * depth * element_bytes(d->Format, d->NumChannels);
+}
+
+CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
+    uint64_t bytes =
+        d ? d->Width * (d->Height ? d->Height : 1) * element_bytes(d->Format, d->NumChannels) : 0;
+    TAKE(OUTSIDE_ARRAY, here(), bytes, REAL(cuArrayCreate_v2)(array, d), *array);
+}
+
+CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
+    TAKE(OUTSIDE_ARRAY, here(), d ? array_bytes(d) : 0, REAL(cuArray3DCreate_v2)(array, d), *array);
+}
+
+CUresult hook_cuArrayDestroy(CUarray array) {
+    GIVE(OUTSIDE_ARRAYS, array, REAL(cuArrayDestroy)(array));
+}
+
+CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d,
+                                     unsigned int levels) {
+    uint64_t bytes = 0;
+    if (d) {
+        CUDA_ARRAY3D_DESCRIPTOR level = *d;
+        for (unsigned i = 0; i < levels; i++) {
+            bytes += array_bytes(&level);
+            level.Width = level.Width > 1 ? level.Width / 2 : level.Width;
+            level.Height = level.Height > 1 ? level.Height / 2 : level.Height;
+            level.Depth = level.Depth > 1 ? level.Depth / 2 : level.Depth;
+        }
+    }
+    TAKE(OUTSIDE_ARRAY, here(), bytes, REAL(cuMipmappedArrayCreate)(array, d, levels), *array);
+}
+
+CUresult hook_cuMipmappedArrayDestroy(CUmipmappedArray array) {
+    GIVE(OUTSIDE_ARRAYS, array, REAL(cuMipmappedArrayDestroy)(array));
+}
+
+/* --- the virtual memory API: memory lives while its handle or a mapping of it does --- */
+
+CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
+                          const CUmemAllocationProp *prop, unsigned long long flags) {
+    bool on_device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    struct device *device = on_device && process_ready() ? device_get(prop->location.id) : NULL;
+    TAKE(OUTSIDE_VIRTUAL, device, bytes, REAL(cuMemCreate)(handle, bytes, prop, flags), *handle);
+}
+
+CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
+    GIVE(OUTSIDE_HANDLES, handle, REAL(cuMemRelease)(handle));
+}
+
+CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+    CUresult r = REAL(cuMemRetainAllocationHandle)(handle, address);
+    if (r == CUDA_SUCCESS) {
+        outside_hold(OUTSIDE_HANDLES, *handle);
+    }
+    return r;
+}
+
+CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
+                       CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    CUresult r = REAL(cuMemMap)(dptr, bytes, offset, handle, flags);
+    struct device *device = r == CUDA_SUCCESS ? outside_device(OUTSIDE_HANDLES, handle) : NULL;
+    if (device) {
+        outside_hold(OUTSIDE_HANDLES, handle);
+        outside_end(r, OUTSIDE_MAPPING, device, bytes, dptr);
+        outside_set_value(OUTSIDE_RANGES, dptr, handle);
+    }
+    return r;
+}
+
+CUresult hook_cuMemUnmap(CUdeviceptr dptr, size_t bytes) {
+    CUresult r = REAL(cuMemUnmap)(dptr, bytes);
+    for (CUdeviceptr at = dptr; r == CUDA_SUCCESS && at < dptr + bytes;) {
+        struct outside_entry mapping = outside_find(OUTSIDE_RANGES, at);
+        if (mapping.bytes == 0) {
+            break;
+        }
+        outside_leave(OUTSIDE_RANGES, at);
+        outside_leave(OUTSIDE_HANDLES, mapping.value);
+        at += mapping.bytes;
+    }
+    return r;
+}
+
+/* --- pinned host memory: counted, but no memory of the device --- */
+
+CUresult hook_cuMemAllocHost_v2(void **host, size_t bytes) {
+    TAKE(OUTSIDE_PINNED_HOST, here(), bytes, REAL(cuMemAllocHost_v2)(host, bytes), *host);
+}
+
+CUresult hook_cuMemHostAlloc(void **host, size_t bytes, unsigned int flags) {
+    TAKE(OUTSIDE_PINNED_HOST, here(), bytes, REAL(cuMemHostAlloc)(host, bytes, flags), *host);
+}
+
+CUresult hook_cuMemFreeHost(void *host) {
+    GIVE(OUTSIDE_HOST, host, REAL(cuMemFreeHost)(host));
+}
+
+CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
+    TAKE(OUTSIDE_PINNED_HOST, here(), bytes, REAL(cuMemHostRegister_v2)(host, bytes, flags), host);
+}
+
+CUresult hook_cuMemHostUnregister(void *host) {
+    GIVE(OUTSIDE_HOST, host, REAL(cuMemHostUnregister)(host));
+}

@@ -1,0 +1,176 @@
+/*
+ * Being asked about memory: a block inside a segment answers as an allocation of its own.
+ *
+ * Three attributes differ between a block and the segment around it: where the allocation starts,
+ * how long it is, and its number. A fourth, SYNC_MEMOPS, belongs to the allocation too, but the
+ * driver keeps it per segment: who set it is remembered by number. All others are the driver's to
+ * answer. Memory of the pool that is not live is, to the program, memory it has freed.
+ */
+#include "driver/context.h"
+#include "driver/device.h"
+#include "driver/entries.h"
+#include "pool/pool.h"
+#include "process/options.h"
+#include "process/process.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Numbers of blocks are far from those the driver counts up from 1. */
+#define BLOCK_ID_BASE ((unsigned long long)1 << 62)
+
+/* --- free and total memory --- */
+
+CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
+    size_t free_now = 0, total = 0;
+    CUresult r = REAL(cuMemGetInfo_v2)(free_bytes ? &free_now : NULL, total_bytes ? &total : NULL);
+    if (r != CUDA_SUCCESS) {
+        return r;
+    }
+    struct device *device = process_ready() ? device_current() : NULL;
+    if (device) {
+        uint64_t idle = device_idle_bytes(device), limit = atomic_load(&device->limit);
+        uint64_t available = free_now + idle;
+        if (limit) {
+            uint64_t charged = atomic_load(&device->charged);
+            charged = charged > idle ? charged - idle : 0;
+            uint64_t allowed = limit > charged ? limit - charged : 0;
+            available = available > allowed ? allowed : available;
+        }
+        free_now = available;
+        total = device_visible_total(device);
+    }
+    if (free_bytes) {
+        *free_bytes = free_now;
+    }
+    if (total_bytes) {
+        *total_bytes = total;
+    }
+    return r;
+}
+
+CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
+    CUresult r = REAL(cuDeviceTotalMem_v2)(bytes, ordinal);
+    if (r == CUDA_SUCCESS && process_ready()) {
+        uint64_t limit = options_limit(ordinal, *bytes);
+        if (limit && limit < *bytes) {
+            *bytes = limit;
+        }
+    }
+    return r;
+}
+
+/* --- addresses --- */
+
+CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {
+    struct pool_block block;
+    int r = pool_find(dptr, &block);
+    if (r == -ENOENT) {
+        return REAL(cuMemGetAddressRange_v2)(base, bytes, dptr);
+    }
+    if (r != 0) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    if (base) {
+        *base = block.address;
+    }
+    if (bytes) {
+        *bytes = block.requested;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* --- attributes --- */
+
+/* The numbers of the live blocks that had SYNC_MEMOPS set; a number is never used again, so nothing
+ * has to be removed. */
+#define SYNC_BLOCKS 1024
+static _Atomic uint64_t sync_blocks[SYNC_BLOCKS];
+static _Atomic unsigned sync_block_count;
+
+static bool has_sync_memops(uint64_t id) {
+    unsigned count = atomic_load(&sync_block_count);
+    for (unsigned i = 0; i < count && i < SYNC_BLOCKS; i++) {
+        if (atomic_load(&sync_blocks[i]) == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void set_sync_memops(uint64_t id) {
+    if (!has_sync_memops(id)) {
+        atomic_store(&sync_blocks[atomic_fetch_add(&sync_block_count, 1) % SYNC_BLOCKS], id);
+    }
+}
+
+/* True if the attribute is the block's own, and then its value is in *data. */
+static bool answer_of_block(void *data, CUpointer_attribute attribute,
+                            const struct pool_block *block) {
+    switch ((unsigned)attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        memcpy(data, &(CUdeviceptr){block->address}, sizeof(CUdeviceptr));
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        memcpy(data, &(size_t){block->requested}, sizeof(size_t));
+        return true;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        memcpy(data, &(unsigned long long){BLOCK_ID_BASE + pool_block_id(block->address)},
+               sizeof(long long));
+        return true;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        memcpy(data, &(int){has_sync_memops(pool_block_id(block->address))}, sizeof(int));
+        return true;
+    default:
+        return false;
+    }
+}
+
+CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr dptr) {
+    struct pool_block block;
+    int r = data ? pool_find(dptr, &block) : -ENOENT;
+    if (r == -EINVAL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (r == 0 && answer_of_block(data, attribute, &block)) {
+        return CUDA_SUCCESS;
+    }
+    return REAL(cuPointerGetAttribute)(data, attribute, dptr);
+}
+
+CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
+                                     void **data, CUdeviceptr dptr) {
+    struct pool_block block;
+    int r = attributes && data ? pool_find(dptr, &block) : -ENOENT;
+    /* What the driver says of a pointer it does not know, it says of NULL too. */
+    CUresult result =
+        REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);
+    for (unsigned i = 0; r == 0 && result == CUDA_SUCCESS && i < count; i++) {
+        if (data[i]) {
+            answer_of_block(data[i], attributes[i], &block);
+        }
+    }
+    return result;
+}
+
+CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+                                    CUdeviceptr dptr) {
+    struct pool_block block;
+    int r = pool_find(dptr, &block);
+    if (r == -EINVAL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = REAL(cuPointerSetAttribute)(value, attribute, dptr);
+    if (r == 0 && result == CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
+        *(const unsigned *)value) {
+        pool_mark_reached_from_outside(dptr);
+        set_sync_memops(pool_block_id(dptr));
+    }
+    return result;
+}
+
+CUresult hook_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t bytes,
+                                            CUmemRangeHandleType type, unsigned long long flags) {
+    pool_mark_reached_from_outside(dptr);
+    return REAL(cuMemGetHandleForAddressRange)(handle, dptr, bytes, type, flags);
+}

@@ -1,0 +1,40 @@
+/*
+ * The program's own waits. When one of them reports a fault that ended the context, the driver
+ * answers every later call with it, and so must we, who may not ask the driver at all. And a wait
+ * for the whole context tells that everything freed before it is ready: an epoch that costs
+ * nothing.
+ */
+#include "driver/capture.h"
+#include "driver/context.h"
+#include "driver/entries.h"
+#include "pool/pool.h"
+#include "process/process.h"
+
+static CUresult noticed(CUresult r) {
+    if (__builtin_expect(r != CUDA_SUCCESS, 0) && atomic_load(&process_state) == PROCESS_STARTED) {
+        context_fault(r);
+    }
+    return r;
+}
+
+CUresult hook_cuCtxSynchronize(void) {
+    struct pool *pool = process_ready() ? context_whole_pool() : NULL;
+    uint64_t ticket = pool ? pool_sync_begin(pool) : 0;
+    CUresult r = REAL(cuCtxSynchronize)();
+    if (pool && r == CUDA_SUCCESS) {
+        pool_sync_end(pool, ticket);
+    }
+    return noticed(r);
+}
+
+CUresult hook_cuStreamSynchronize(CUstream stream) {
+    return noticed(REAL(cuStreamSynchronize)(stream));
+}
+
+CUresult hook_cuStreamSynchronize_ptsz(CUstream stream) {
+    return noticed(REAL(cuStreamSynchronize_ptsz)(stream));
+}
+
+CUresult hook_cuEventSynchronize(CUevent event) {
+    return noticed(REAL(cuEventSynchronize)(event));
+}

@@ -1,0 +1,130 @@
+/*
+ * dlsym and dlvsym as this library overrides them: look at the first letters of the name, then jump to the real function.
+ *
+ * A jump, because the real function reads its return address to interpret RTLD_NEXT: called, it would look behind this library
+ * instead of behind the program's own (cuda-facts, "The loader"). And nothing on the way but two byte compares, because
+ * sanitizer runtimes come through here before libc is ready.
+ * Only names that begin with "cu" go on to C.
+ *
+ *      dlsym(handle, name)              -> loader_answer(handle, name, version or NULL)
+ *      dlvsym(handle, name, version)       an answer of ours is returned; with none, the real function runs as if called directly
+ */
+#if defined(__x86_64__)
+
+    .macro override function, next, keep_version
+    .globl \function
+    .type \function, @function
+    .p2align 4
+\function:
+    .cfi_startproc
+    endbr64
+    test %rsi, %rsi
+    jz 1f
+    cmpb $'c', (%rsi)
+    jne 1f
+    cmpb $'u', 1(%rsi)
+    je 2f
+1:  mov \next(%rip), %rax
+    test %rax, %rax
+    jz 3f
+    jmp *%rax
+2:  push %rdi
+    .cfi_adjust_cfa_offset 8
+    push %rsi
+    .cfi_adjust_cfa_offset 8
+    push %rdx
+    .cfi_adjust_cfa_offset 8
+    .if \keep_version
+    .else
+    xor %edx, %edx
+    .endif
+    call loader_answer
+    mov %rdx, %rcx
+    pop %rdx
+    .cfi_adjust_cfa_offset -8
+    pop %rsi
+    .cfi_adjust_cfa_offset -8
+    pop %rdi
+    .cfi_adjust_cfa_offset -8
+    test %rcx, %rcx
+    jz 1b
+    ret
+3:  push %rdi
+    .cfi_adjust_cfa_offset 8
+    push %rsi
+    .cfi_adjust_cfa_offset 8
+    push %rdx
+    .cfi_adjust_cfa_offset 8
+    call loader_find_next
+    pop %rdx
+    .cfi_adjust_cfa_offset -8
+    pop %rsi
+    .cfi_adjust_cfa_offset -8
+    pop %rdi
+    .cfi_adjust_cfa_offset -8
+    jmp 1b
+    .cfi_endproc
+    .size \function, . - \function
+    .endm
+
+#elif defined(__aarch64__)
+
+    .macro override function, next, keep_version
+    .globl \function
+    .type \function, %function
+    .p2align 4
+\function:
+    .cfi_startproc
+    hint #34                                /* bti c */
+    cbz x1, 1f
+    ldrb w9, [x1]
+    cmp w9, #'c'
+    b.ne 1f
+    ldrb w9, [x1, #1]
+    cmp w9, #'u'
+    b.eq 2f
+1:  adrp x16, \next
+    ldr x16, [x16, :lo12:\next]
+    cbz x16, 3f
+    br x16
+2:  stp x29, x30, [sp, #-48]!
+    .cfi_adjust_cfa_offset 48
+    stp x0, x1, [sp, #16]
+    str x2, [sp, #32]
+    .if \keep_version
+    .else
+    mov x2, xzr
+    .endif
+    bl loader_answer
+    mov x9, x1
+    mov x10, x0
+    ldp x0, x1, [sp, #16]
+    ldr x2, [sp, #32]
+    ldp x29, x30, [sp], #48
+    .cfi_adjust_cfa_offset -48
+    cbz x9, 1b
+    mov x0, x10
+    ret
+3:  stp x29, x30, [sp, #-48]!
+    .cfi_adjust_cfa_offset 48
+    stp x0, x1, [sp, #16]
+    str x2, [sp, #32]
+    bl loader_find_next
+    ldp x0, x1, [sp, #16]
+    ldr x2, [sp, #32]
+    ldp x29, x30, [sp], #48
+    .cfi_adjust_cfa_offset -48
+    b 1b
+    .cfi_endproc
+    .size \function, . - \function
+    .endm
+
+#else
+#error "dlsym.S knows x86-64 and aarch64"
+#endif
+
+    .text
+    override dlsym, loader_next_dlsym, 0
+    override dlvsym, loader_next_dlvsym, 1
+
+    .section .note.GNU-stack, "", %progbits

@@ -1,0 +1,39 @@
+/*
+ * The loader room: how this library comes between a program and its driver.
+ *
+ *      dlsym.S   the overrides of dlsym and dlvsym, which jump
+ *      next.c    the functions they jump to, found in the process's own symbol tables
+ *      route.c   which answer a look-up gets: the driver's entry, or the replacement that stands
+ * for exactly that entry
+ */
+#ifndef GPUCACHE_LOADER_LOADER_H
+#define GPUCACHE_LOADER_LOADER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/** The next dlsym and dlvsym after ours in the order of the search. NULL until loader_find_next()
+ * ran. */
+typedef void *loader_dlsym(void *handle, const char *name);
+typedef void *loader_dlvsym(void *handle, const char *name, const char *version);
+extern loader_dlsym *loader_next_dlsym;
+extern loader_dlvsym *loader_next_dlvsym;
+void loader_find_next(void);
+
+/** What a look-up answers: `value` if `answered`, else the real function is to be asked, by its
+ * real caller. */
+struct loader_answer {
+    void *value;
+    uintptr_t answered;
+};
+struct loader_answer loader_answer(void *handle, const char *name, const char *version);
+
+/** Our replacement of a real entry of the driver, or the entry itself when it is none that we
+ * replace. */
+void *loader_route(void *real);
+
+/** Finds the driver's real entries, if libcuda is loaded. Cheap when done. False: there is no
+ * driver in this process. */
+bool loader_find_driver(void);
+
+#endif

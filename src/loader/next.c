@@ -1,0 +1,147 @@
+/*
+ * Finding the real dlsym and dlvsym.
+ *
+ * The usual way, dlvsym(RTLD_NEXT, "dlsym", version), ends in our own dlvsym: an unversioned
+ * definition satisfies every version, ours included. So libc's dlvsym is read out of its ELF symbol
+ * table, and asked, with this code as the caller, for the next dlsym and dlvsym behind this
+ * library: another preloaded library that overrides them too keeps its place in the chain.
+ *
+ * No libc function is called before that: the process may not be ready for any. Several threads may
+ * do this at once; they all store the same pointers.
+ */
+#include "loader/loader.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <stddef.h>
+
+loader_dlsym *loader_next_dlsym;
+loader_dlvsym *loader_next_dlvsym;
+
+/* The loader's list of objects. Weak: nothing but libc need be linked for it. */
+extern struct r_debug loader_debug __asm__("_r_debug") __attribute__((weak));
+
+#if defined(__x86_64__)
+static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.2.5"};
+#else
+static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17"};
+#endif
+
+static bool same(const char *a, const char *b) {
+    while (*a && *a == *b) {
+        a++;
+        b++;
+    }
+    return *a == *b;
+}
+
+static uint32_t gnu_hash(const char *name) {
+    uint32_t hash = 5381;
+    for (; *name; name++) {
+        hash = hash * 33 + (unsigned char)*name;
+    }
+    return hash;
+}
+
+/* The parts of an object's dynamic section that a look-up needs. */
+struct symbols {
+    const char *strings;
+    const ElfW(Sym) * table;
+    const uint32_t *hash; /* DT_GNU_HASH */
+    const char *soname;
+};
+
+/* glibc relocates these pointers in place; where it did not, they are still offsets. */
+static const void *pointer(const struct link_map *object, ElfW(Addr) value) {
+    return (const void *)(value < object->l_addr ? value + object->l_addr : value);
+}
+
+static bool read_symbols(const struct link_map *object, struct symbols *symbols) {
+    *symbols = (struct symbols){0};
+    ElfW(Xword) soname = 0;
+    for (const ElfW(Dyn) *dyn = object->l_ld; dyn && dyn->d_tag != DT_NULL; dyn++) {
+        switch (dyn->d_tag) {
+        case DT_STRTAB:
+            symbols->strings = pointer(object, dyn->d_un.d_ptr);
+            break;
+        case DT_SYMTAB:
+            symbols->table = pointer(object, dyn->d_un.d_ptr);
+            break;
+        case DT_GNU_HASH:
+            symbols->hash = pointer(object, dyn->d_un.d_ptr);
+            break;
+        case DT_SONAME:
+            soname = dyn->d_un.d_val;
+            break;
+        default:
+            break;
+        }
+    }
+    if (!symbols->strings || !symbols->table || !symbols->hash || soname == 0) {
+        return false;
+    }
+    symbols->soname = symbols->strings + soname;
+    return true;
+}
+
+/* The address of a function in one object, by its GNU hash table. */
+static void *find(const struct link_map *object, const struct symbols *symbols, const char *name) {
+    uint32_t buckets = symbols->hash[0], first = symbols->hash[1], bloom_words = symbols->hash[2];
+    const ElfW(Addr) *bloom = (const ElfW(Addr) *)(symbols->hash + 4);
+    const uint32_t *bucket = (const uint32_t *)(bloom + bloom_words);
+    const uint32_t *chain = bucket + buckets;
+    uint32_t hash = gnu_hash(name), i = bucket[hash % buckets];
+    if (i < first) {
+        return NULL;
+    }
+    for (;; i++) {
+        uint32_t other = chain[i - first];
+        const ElfW(Sym) *symbol = &symbols->table[i];
+        if ((other | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
+            same(symbols->strings + symbol->st_name, name)) {
+            return (void *)(object->l_addr + symbol->st_value);
+        }
+        if (other & 1) {
+            return NULL;
+        }
+    }
+}
+
+static loader_dlvsym *libc_dlvsym(void) {
+    if (!&loader_debug) {
+        return NULL;
+    }
+    for (const struct link_map *object = loader_debug.r_map; object; object = object->l_next) {
+        struct symbols symbols;
+        if (read_symbols(object, &symbols) &&
+            (same(symbols.soname, "libc.so.6") || same(symbols.soname, "libdl.so.2"))) {
+            void *found = find(object, &symbols, "dlvsym");
+            if (found) {
+                return (loader_dlvsym *)found;
+            }
+        }
+    }
+    return NULL;
+}
+
+static void *next(loader_dlvsym *look_up, const char *name) {
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        void *found = look_up(RTLD_NEXT, name, versions[i]);
+        if (found) {
+            return found;
+        }
+    }
+    return NULL;
+}
+
+void loader_find_next(void) {
+    loader_dlvsym *look_up = libc_dlvsym();
+    if (!look_up) {
+        __builtin_trap(); /* no libc with a dlvsym: nothing in this process could go on */
+    }
+    loader_dlvsym *versioned = (loader_dlvsym *)next(look_up, "dlvsym");
+    loader_dlsym *plain = (loader_dlsym *)next(look_up, "dlsym");
+    __atomic_store_n(&loader_next_dlvsym, versioned ? versioned : look_up, __ATOMIC_RELAXED);
+    __atomic_store_n(&loader_next_dlsym, plain, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,149 @@
+/*
+ * Routing: a look-up that led to a real entry of the driver gets the replacement for exactly that
+ * entry.
+ *
+ * By pointer, never by name: the driver's answer already takes the version, the flags and the
+ * per-thread variant into account, so nothing of that has to be understood here, and an entry
+ * nobody has heard of passes untouched. The real entries are what dlsym says for the symbols of the
+ * table (cuda-facts: every cuGetProcAddress answer is the address of an exported symbol).
+ *
+ * No locks: a look-up may come from inside dlopen with the loader's lock held. The tables are
+ * filled with values that every thread would compute alike.
+ */
+#include "loader/loader.h"
+
+#include "driver/entries.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#define NAME_SLOTS 512
+#define REAL_SLOTS 512
+
+static _Atomic(const struct entry *) by_name[NAME_SLOTS];
+static _Atomic(const struct entry *) by_real[REAL_SLOTS];
+static atomic_bool names_known, driver_known;
+
+static unsigned hash_name(const char *name) {
+    unsigned hash = 2166136261u;
+    for (; *name; name++) {
+        hash = (hash ^ (unsigned char)*name) * 16777619u;
+    }
+    return (hash ^ hash >> 15) % NAME_SLOTS;
+}
+
+static unsigned hash_real(const void *real) {
+    uintptr_t value = (uintptr_t)real >> 4;
+    return (unsigned)((value ^ value >> 9) % REAL_SLOTS);
+}
+
+static bool same(const char *a, const char *b) {
+    while (*a && *a == *b) {
+        a++;
+        b++;
+    }
+    return *a == *b;
+}
+
+/* Puts a row into an open-addressed table, unless it is there already. */
+static void put(_Atomic(const struct entry *) *table, unsigned slots, unsigned at,
+                const struct entry *entry) {
+    for (;; at = (at + 1) % slots) {
+        const struct entry *there = NULL;
+        if (atomic_compare_exchange_strong(&table[at], &there, entry) || there == entry) {
+            return;
+        }
+    }
+}
+
+static void know_names(void) {
+    for (unsigned i = 0; i < entry_count; i++) {
+        if (entries[i].replacement) {
+            put(by_name, NAME_SLOTS, hash_name(entries[i].symbol), &entries[i]);
+        }
+    }
+    atomic_store(&names_known, true);
+}
+
+static const struct entry *replaced_entry(const char *name) {
+    if (!atomic_load(&names_known)) {
+        know_names();
+    }
+    for (unsigned at = hash_name(name);; at = (at + 1) % NAME_SLOTS) {
+        const struct entry *entry = atomic_load_explicit(&by_name[at], memory_order_acquire);
+        if (!entry || same(entry->symbol, name)) {
+            return entry;
+        }
+    }
+}
+
+bool loader_find_driver(void) {
+    if (atomic_load_explicit(&driver_known, memory_order_acquire)) {
+        return true;
+    }
+    if (!loader_next_dlsym) {
+        loader_find_next();
+    }
+    void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (!libcuda) {
+        return false;
+    }
+    for (unsigned i = 0; i < entry_count; i++) {
+        void *real = loader_next_dlsym(libcuda, entries[i].symbol);
+        if (!real || real == entries[i].replacement) {
+            real = (void *)entry_absent;
+        } else if (entries[i].replacement) {
+            put(by_real, REAL_SLOTS, hash_real(real), &entries[i]);
+        }
+        __atomic_store_n(entries[i].real, real, __ATOMIC_RELEASE);
+    }
+    dlerror(); /* what an older driver lacks is nothing the program asked for */
+    atomic_store_explicit(&driver_known, true, memory_order_release);
+    return true;
+}
+
+void *loader_route(void *real) {
+    if (!loader_find_driver()) {
+        return real;
+    }
+    for (unsigned at = hash_real(real);; at = (at + 1) % REAL_SLOTS) {
+        const struct entry *entry = atomic_load_explicit(&by_real[at], memory_order_acquire);
+        if (!entry) {
+            return real;
+        }
+        if (*entry->real == real) {
+            return entry->replacement;
+        }
+    }
+}
+
+static void *ask(void *handle, const char *name, const char *version) {
+    return version ? loader_next_dlvsym(handle, name, version) : loader_next_dlsym(handle, name);
+}
+
+/*
+ * RTLD_NEXT is answered by the real function for its real caller: what stands behind the caller is
+ * either our exported entry or the driver's, and both are right there. Any other handle does not
+ * depend on the caller and can be asked from here.
+ */
+struct loader_answer loader_answer(void *handle, const char *name, const char *version) {
+    const struct loader_answer none = {NULL, 0};
+    const struct entry *entry = replaced_entry(name);
+    if (!entry || handle == RTLD_NEXT) {
+        return none;
+    }
+    if (!loader_next_dlsym) {
+        loader_find_next();
+    }
+    void *found = ask(handle, name, version);
+    if (!found) {
+        return none; /* asked again by its caller, so that dlerror() tells it */
+    }
+    if (found == entry->replacement) {
+        /* The global scope knows the name from us. Natively it would only if the driver is in that
+         * scope. */
+        return (struct loader_answer){ask(RTLD_NEXT, name, version) ? found : NULL, 1};
+    }
+    return (struct loader_answer){loader_route(found), 1};
+}

@@ -1,0 +1,262 @@
+#include "pool/arena.h"
+
+#include "pool/page_map.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+void arena_start(struct arena *arena, struct pool *pool) {
+    *arena = (struct arena){.pool = pool};
+    arena->range_slab.object_bytes = sizeof(struct range);
+    arena->segment_slab.object_bytes = sizeof(struct segment);
+}
+
+/* --- the sorted array of free ranges --- */
+
+/* Index of the first free range that is not smaller than (bytes, address). */
+static size_t position(const struct arena *arena, uint64_t bytes, uint64_t address) {
+    size_t low = 0, high = arena->free_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        const struct free_range *f = &arena->free[middle];
+        if (f->bytes < bytes || (f->bytes == bytes && f->range->address < address)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/*
+ * Room for every range there can be after one more request, asked for before anything is changed:
+ * giving memory back then never needs any.
+ */
+static int make_room(struct arena *arena) {
+    if (arena->range_count + 3 <= arena->free_room) {
+        return 0;
+    }
+    size_t room = arena->free_room ? arena->free_room * 2 : 512;
+    struct free_range *wider = host_map(room * sizeof *wider, 4096);
+    if (!wider) {
+        return -ENOMEM;
+    }
+    if (arena->free) {
+        memcpy(wider, arena->free, arena->free_count * sizeof *wider);
+        munmap(arena->free, arena->free_room * sizeof *wider);
+    }
+    arena->free = wider;
+    arena->free_room = room;
+    return 0;
+}
+
+static bool is_idle(const struct range *range) {
+    return range->bytes == range->segment->bytes;
+}
+
+static void insert_free(struct arena *arena, struct range *range) {
+    size_t i = position(arena, range->bytes, range->address);
+    memmove(&arena->free[i + 1], &arena->free[i], (arena->free_count - i) * sizeof *arena->free);
+    arena->free[i] = (struct free_range){.bytes = range->bytes, .range = range};
+    arena->free_count++;
+    arena->free_bytes += range->bytes;
+    arena->idle_bytes += is_idle(range) ? range->bytes : 0;
+    range->state = RANGE_FREE;
+}
+
+static void remove_free_at(struct arena *arena, size_t i) {
+    arena->idle_bytes -= is_idle(arena->free[i].range) ? arena->free[i].bytes : 0;
+    arena->free_bytes -= arena->free[i].bytes;
+    arena->free_count--;
+    memmove(&arena->free[i], &arena->free[i + 1], (arena->free_count - i) * sizeof *arena->free);
+}
+
+static void remove_free(struct arena *arena, struct range *range) {
+    remove_free_at(arena, position(arena, range->bytes, range->address));
+}
+
+/* --- cutting and merging --- */
+
+static void enter(struct range *range) {
+    page_map_set(range->address, range->bytes, page_map_of_range(range));
+}
+
+/* Cuts `range` at `bytes`; the second part is returned, linked but in no list. NULL: no host
+ * memory. */
+static struct range *cut(struct arena *arena, struct range *range, uint64_t bytes) {
+    struct range *rest = host_slab_get(&arena->range_slab);
+    if (!rest) {
+        return NULL;
+    }
+    rest->address = range->address + bytes;
+    rest->bytes = range->bytes - bytes;
+    rest->segment = range->segment;
+    rest->previous = range;
+    rest->next = range->next;
+    if (rest->next) {
+        rest->next->previous = rest;
+    }
+    range->next = rest;
+    range->bytes = bytes;
+    arena->range_count++;
+    enter(rest);
+    return rest;
+}
+
+/* Joins `next` to `range`, its left neighbour. */
+static void join(struct arena *arena, struct range *range, struct range *next) {
+    range->bytes += next->bytes;
+    range->next = next->next;
+    if (range->next) {
+        range->next->previous = range;
+    }
+    page_map_set(next->address, next->bytes, page_map_of_range(range));
+    arena->range_count--;
+    host_slab_put(&arena->range_slab, next);
+}
+
+struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment) {
+    for (size_t i = position(arena, bytes, 0); i < arena->free_count; i++) {
+        struct range *range = arena->free[i].range;
+        uint64_t skip = -range->address & (alignment - 1);
+        if (range->bytes < bytes + skip) {
+            continue;
+        }
+        if (make_room(arena) != 0) {
+            return NULL;
+        }
+        remove_free_at(arena, i);
+        if (skip > 0) {
+            struct range *aligned = cut(arena, range, skip);
+            insert_free(arena, range);
+            if (!aligned) {
+                return NULL;
+            }
+            range = aligned;
+        }
+        if (range->bytes > bytes) {
+            struct range *rest = cut(arena, range, bytes);
+            if (!rest) {
+                arena_give(arena, range);
+                return NULL;
+            }
+            insert_free(arena, rest);
+        }
+        range->state = RANGE_LIVE;
+        return range;
+    }
+    return NULL;
+}
+
+void arena_give(struct arena *arena, struct range *range) {
+    struct range *next = range->next;
+    if (next && next->state == RANGE_FREE) {
+        remove_free(arena, next);
+        join(arena, range, next);
+    }
+    struct range *previous = range->previous;
+    if (previous && previous->state == RANGE_FREE) {
+        remove_free(arena, previous);
+        join(arena, previous, range);
+        range = previous;
+    }
+    insert_free(arena, range);
+}
+
+/* --- segments --- */
+
+int arena_add(struct arena *arena, uint64_t base, uint64_t bytes) {
+    int r = make_room(arena);
+    if (r == 0) {
+        r = page_map_prepare(base, bytes);
+    }
+    if (r != 0) {
+        return r;
+    }
+    struct segment *segment = host_slab_get(&arena->segment_slab);
+    struct range *range = host_slab_get(&arena->range_slab);
+    if (!segment || !range) {
+        if (segment) {
+            host_slab_put(&arena->segment_slab, segment);
+        }
+        return -ENOMEM;
+    }
+    *segment = (struct segment){.base = base, .bytes = bytes, .first = range};
+    segment->next = arena->segments;
+    if (segment->next) {
+        segment->next->previous = segment;
+    }
+    arena->segments = segment;
+    range->address = base;
+    range->bytes = bytes;
+    range->segment = segment;
+    arena->range_count++;
+    page_map_set_owner(base, bytes, arena->pool);
+    enter(range);
+    insert_free(arena, range);
+    arena->reserved_bytes += bytes;
+    arena->segment_count++;
+    return 0;
+}
+
+struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes) {
+    struct segment *largest = NULL;
+    for (size_t i = 0; i < arena->free_count; i++) {
+        if (is_idle(arena->free[i].range)) {
+            largest = arena->free[i].range->segment;
+            if (largest->bytes >= bytes) {
+                break;
+            }
+        }
+    }
+    return largest;
+}
+
+void arena_remove(struct arena *arena, struct segment *segment) {
+    struct range *range = segment->first;
+    remove_free(arena, range);
+    page_map_set_owner(segment->base, segment->bytes, NULL);
+    page_map_set(segment->base, segment->bytes, 0);
+    if (segment->previous) {
+        segment->previous->next = segment->next;
+    } else {
+        arena->segments = segment->next;
+    }
+    if (segment->next) {
+        segment->next->previous = segment->previous;
+    }
+    arena->reserved_bytes -= segment->bytes;
+    arena->segment_count--;
+    arena->range_count--;
+    host_slab_put(&arena->range_slab, range);
+    host_slab_put(&arena->segment_slab, segment);
+}
+
+struct range *arena_find(uint64_t address) {
+    page_map_entry entry = page_map_get(address);
+    if (entry == 0 || page_map_page(entry)) {
+        return NULL;
+    }
+    struct range *range = (struct range *)entry;
+    while (range && range->address + range->bytes <= address) {
+        range = range->next;
+    }
+    return range;
+}
+
+void arena_forget(struct arena *arena) {
+    for (struct segment *segment = arena->segments, *next; segment; segment = next) {
+        next = segment->next;
+        page_map_set_owner(segment->base, segment->bytes, NULL);
+        page_map_set(segment->base, segment->bytes, 0);
+        for (struct range *range = segment->first, *right; range; range = right) {
+            right = range->next;
+            host_slab_put(&arena->range_slab, range);
+        }
+        host_slab_put(&arena->segment_slab, segment);
+    }
+    arena->segments = NULL;
+    arena->free_count = arena->range_count = 0;
+    arena->free_bytes = arena->idle_bytes = arena->reserved_bytes = arena->segment_count = 0;
+}

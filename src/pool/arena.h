@@ -1,0 +1,104 @@
+/*
+ * The arena: segments of device memory taken from the backend, cut into ranges.
+ *
+ *      segment   |<----------------------- one reserve() of the backend ----------------------->|
+ *      ranges    |   live 37.5 MiB   |  free 2.1 MiB  |  page  |      pending 60 MiB      | free |
+ *                 ^ neighbours are linked; two free ones never touch, they are merged at once
+ *
+ * Ranges are packed to 512 bytes. A request gets the smallest free range that holds it, the lowest
+ * address among equals (best fit by address), and the rest stays free. Free ranges stand in one
+ * array sorted by (size, address): there are tens to thousands of them, so a binary search and a
+ * short memmove beat any tree, and the largest one is the last.
+ *
+ * Everything here runs under the pool's lock.
+ */
+#ifndef GPUCACHE_POOL_ARENA_H
+#define GPUCACHE_POOL_ARENA_H
+
+#include "pool/host.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ARENA_UNIT ((uint64_t)512)
+
+struct pool;
+
+enum range_state {
+    RANGE_FREE,
+    RANGE_LIVE,    /* holds one large block of the program */
+    RANGE_PENDING, /* freed, waiting for its epoch */
+    RANGE_PAGE,    /* 2 MiB that small blocks live in */
+};
+
+struct segment {
+    uint64_t base, bytes;
+    struct range *first;
+    struct segment *previous, *next;
+    bool reached_from_outside; /* exported or mapped elsewhere: contents change hands only when old
+                                  work has finished */
+};
+
+struct range {
+    uint64_t address, bytes;
+    uint64_t requested;            /* of a live one: what the program asked for */
+    uint64_t stamp;                /* of a pending one: its epoch */
+    struct range *previous, *next; /* neighbours by address, within the segment */
+    struct range *queue_next;      /* of a pending one */
+    struct segment *segment;
+    uint64_t id; /* of a live one: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
+    enum range_state state;
+};
+
+struct free_range {
+    uint64_t bytes;
+    struct range *range;
+};
+
+struct arena {
+    struct pool *pool;
+    struct segment *segments;
+    struct host_slab range_slab, segment_slab;
+    struct free_range *free;
+    size_t free_count, free_room, range_count;
+    uint64_t free_bytes;
+    uint64_t idle_bytes; /* of segments that are wholly free */
+    uint64_t reserved_bytes;
+    uint64_t segment_count;
+};
+
+void arena_start(struct arena *arena, struct pool *pool);
+
+/** Adds memory from the backend as one free range. 0 or -ENOMEM, -ERANGE (then nothing was added).
+ */
+int arena_add(struct arena *arena, uint64_t base, uint64_t bytes);
+
+/**
+ * The best free range for `bytes` (a multiple of 512), cut to size, at a multiple of `alignment`
+ * (512 or 2 MiB). Its state is RANGE_LIVE. NULL: nothing fits.
+ */
+struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment);
+
+/** Makes a range free and merges it with free neighbours. */
+void arena_give(struct arena *arena, struct range *range);
+
+/** A segment that is wholly free, the smallest one of at least `bytes`, else the largest; NULL if
+ * there is none. */
+struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes);
+
+/** Takes a wholly free segment out of the arena; what it covered is then unknown. */
+void arena_remove(struct arena *arena, struct segment *segment);
+
+static inline uint64_t arena_largest_free(const struct arena *arena) {
+    return arena->free_count ? arena->free[arena->free_count - 1].bytes : 0;
+}
+
+/** The range that covers `address`, or NULL (also when a small page does). */
+struct range *arena_find(uint64_t address);
+
+/** The context is gone, and its memory with it: forgets everything, gives nothing back. */
+void arena_forget(struct arena *arena);
+
+#endif

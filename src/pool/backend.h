@@ -1,0 +1,63 @@
+/*
+ * What the pool asks of the world below it: memory, and an order between old and new work.
+ *
+ * The pool knows no CUDA. It numbers its events with slots, and the backend keeps whatever stands
+ * behind a slot. The same pool runs on the driver, on the simulated driver and in a replay of a
+ * trace.
+ *
+ * Every call returns 0, a negative errno, or the driver's own positive code, which the pool only
+ * hands on. None of them may call back into the pool. Calls marked "blocks" are made with no lock
+ * held.
+ */
+#ifndef GPUCACHE_POOL_BACKEND_H
+#define GPUCACHE_POOL_BACKEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define BACKEND_SLOTS 32
+
+struct backend;
+
+struct backend_ops {
+    const char *name; /* as the report shows it */
+
+    /**
+     * Takes memory from the driver: `bytes` is a multiple of 2 MiB; so must *address be. Blocks.
+     * -ENOMEM: the driver has none. -EDQUOT: the limit does not allow it.
+     */
+    int (*reserve)(struct backend *backend, uint64_t bytes, uint64_t *address);
+
+    /** Gives memory of one reserve() back, whole. Blocks for as long as the device is busy. */
+    int (*release)(struct backend *backend, uint64_t address, uint64_t bytes);
+
+    /**
+     * Records event `slot`: it captures all work submitted to the context so far. Does not block.
+     * -EBUSY: not now (a capture is under way); -ENOSYS: this driver has no such events.
+     */
+    int (*record)(struct backend *backend, unsigned slot);
+
+    /** 0 when all that `slot` captured has finished, -EAGAIN while it has not. Does not block. */
+    int (*query)(struct backend *backend, unsigned slot);
+
+    /**
+     * Makes all future work of the context wait on the device for `slot`. Does not block.
+     * -EBUSY: not now, or not enough here because other contexts can reach the memory: wait
+     * instead.
+     */
+    int (*order)(struct backend *backend, unsigned slot);
+
+    /** Waits on the CPU until what `slot` captured has finished. Blocks. */
+    int (*wait)(struct backend *backend, unsigned slot);
+
+    /** Waits on the CPU for all work submitted to the context so far. Blocks. */
+    int (*synchronize)(struct backend *backend);
+};
+
+struct backend {
+    const struct backend_ops *ops;
+    uint64_t capacity; /* bytes; a request that exceeds it is refused without looking any further */
+    bool has_events;   /* false: record() is -ENOSYS, and only synchronize() orders */
+};
+
+#endif

@@ -1,0 +1,132 @@
+#include "pool/internal.h"
+
+#include "pool/host.h"
+
+#include <stdlib.h>
+
+_Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec")));
+
+/* This thread's caches, one per pool it has used; CACHES_GONE once the thread is ending. */
+static _Thread_local struct cache *my_caches __attribute__((tls_model("initial-exec")));
+#define CACHES_GONE ((struct cache *)1)
+
+static pthread_key_t thread_end_key;
+static pthread_once_t thread_end_once = PTHREAD_ONCE_INIT;
+static bool thread_end_works;
+
+struct block *cache_take(struct cache *cache, unsigned class, uint32_t count) {
+    struct bin *bin = &cache->bins[class];
+    if (count == 0 || !bin->head) {
+        return NULL;
+    }
+    struct block *first = bin->head, *last = first;
+    uint32_t taken = 1;
+    while (taken < count && last->next) {
+        last = last->next;
+        taken++;
+    }
+    bin->head = last->next;
+    bin->count -= taken;
+    cache->bytes -= taken * block_bytes(first);
+    last->next = NULL;
+    return first;
+}
+
+/* Everything parked goes to the pool, and the cache waits there for its next thread. */
+static void retire(struct cache *cache) {
+    struct pool *pool = cache->pool;
+    pthread_mutex_lock(&pool->lock);
+    cache_lock(cache);
+    for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
+        struct block *block = cache_take(cache, class, cache->bins[class].count);
+        while (block) {
+            struct block *next = block->next;
+            reclaim_queue_block(pool, block);
+            block = next;
+        }
+        cache->bins[class].target = 0;
+    }
+    cache_unlock(cache);
+    cache->owned = false;
+    pool->caches_owned--;
+    pool_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void thread_end(void *unused) {
+    (void)unused;
+    struct cache *cache = my_caches;
+    my_caches =
+        CACHES_GONE; /* frees made by later destructors of this thread use the common cache */
+    cache_last = NULL;
+    while (cache && cache != CACHES_GONE) {
+        struct cache *next = cache->next_in_thread;
+        retire(cache);
+        cache = next;
+    }
+}
+
+static void make_key(void) {
+    thread_end_works = pthread_key_create(&thread_end_key, thread_end) == 0;
+}
+
+static struct cache *adopt(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    struct cache *cache = atomic_load(&pool->caches);
+    while (cache && (cache->owned || cache == pool->common)) {
+        cache = cache->next_in_pool;
+    }
+    if (!cache && (cache = host_map(sizeof *cache, 4096)) != NULL) {
+        cache->pool = pool;
+        atomic_flag_clear(&cache->locked);
+        cache->next_in_pool = atomic_load(&pool->caches);
+        atomic_store(&pool->caches, cache);
+    }
+    if (cache) {
+        cache->owned = true;
+        pool->caches_owned++;
+        pool_look(pool);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return cache;
+}
+
+struct cache *cache_find(struct pool *pool) {
+    if (my_caches == CACHES_GONE) {
+        return pool->common;
+    }
+    for (struct cache *cache = my_caches; cache; cache = cache->next_in_thread) {
+        if (cache->pool == pool) {
+            return cache_last = cache;
+        }
+    }
+    pthread_once(&thread_end_once, make_key);
+    if (!thread_end_works || pthread_setspecific(thread_end_key, pool) != 0) {
+        return pool->common;
+    }
+    struct cache *cache = adopt(pool);
+    if (!cache) {
+        return pool->common;
+    }
+    cache->next_in_thread = my_caches;
+    my_caches = cache;
+    return cache_last = cache;
+}
+
+void cache_forget_all(struct pool *pool) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        cache_lock(cache);
+        for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
+            struct bin *bin = &cache->bins[class];
+            bin->head = bin->tail = NULL;
+            bin->count = bin->target = 0;
+            books_set(&bin->frees, books_get(&bin->allocs));
+        }
+        cache->bytes = 0;
+        books_set(&cache->live_requested, 0);
+        books_set(&cache->live_allocated, 0);
+        books_set(&cache->peak_requested, 0);
+        books_set(&cache->peak_allocated, 0);
+        cache_unlock(cache);
+    }
+}

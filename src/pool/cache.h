@@ -1,0 +1,157 @@
+/*
+ * A thread's cache: blocks it freed, by size class, in the order in which it freed them.
+ *
+ *      class 64 KiB    head -> stamp 7, stamp 7, stamp 9, stamp 12 <- tail
+ *                      ^ handed out first, once epoch 7 is usable       ^ freed last
+ *
+ * Stamps only grow along a list, so one comparison with `usable` tells whether the head may go out,
+ * and if it may not, nothing behind it may either: pending and ready memory need no two lists, and
+ * nothing has to be moved when an epoch ends. A block freed by another thread than the one that
+ * asked for it goes into the freeing thread's cache; nobody else's line is touched.
+ *
+ * The lock is the owner's and almost never contended: others take it only to empty the cache when
+ * memory is short, and to read nothing at all. The counters have one writer, the holder of the
+ * lock.
+ */
+#ifndef GPUCACHE_POOL_CACHE_H
+#define GPUCACHE_POOL_CACHE_H
+
+#include "pool/page.h"
+#include "pool/size_class.h"
+#include "stats/books.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CACHE_BYTES_MAX ((uint64_t)16 << 20) /* parked in one cache, all classes together */
+#define CACHE_BIN_BYTES ((uint64_t)8 << 20)  /* parked in one class */
+#define CACHE_BIN_BLOCKS 128
+
+struct pool;
+
+struct bin {
+    struct block *head, *tail;
+    uint32_t count;
+    uint32_t target; /* how many blocks should go round: grows with every visit to the pool */
+    books_counter allocs, frees;
+};
+
+struct cache {
+    _Alignas(64) atomic_flag locked;
+    struct pool *pool; /* for ever: a cache is reused by other threads, never by other pools */
+    uint64_t bytes;    /* parked */
+    uint32_t frees_since_close; /* of this thread, since it last closed an epoch */
+    books_counter requested_total;
+    books_counter live_requested,
+        live_allocated; /* modulo 2^64: a thread may free more than it asked for */
+    books_counter peak_requested,
+        peak_allocated; /* of the above, since the pool last looked; as signed numbers */
+    struct bin bins[SIZE_CLASSES];
+    struct cache *next_in_pool;   /* set once */
+    struct cache *next_in_thread; /* the owner's */
+    bool owned;                   /* under the pool's lock */
+};
+
+static inline void cache_lock(struct cache *cache) {
+    while (__builtin_expect(atomic_flag_test_and_set_explicit(&cache->locked, memory_order_acquire),
+                            0)) {
+        sched_yield();
+    }
+}
+
+static inline void cache_unlock(struct cache *cache) {
+    atomic_flag_clear_explicit(&cache->locked, memory_order_release);
+}
+
+/** How many blocks of a class one cache may park. */
+static inline uint32_t bin_room(unsigned class) {
+    uint64_t bytes = (uint64_t)size_class_units(class) << UNIT_SHIFT;
+    uint64_t fit = CACHE_BIN_BYTES / bytes;
+    return fit > CACHE_BIN_BLOCKS ? CACHE_BIN_BLOCKS : (uint32_t)fit;
+}
+
+/* All below: the caller holds the cache's lock. */
+
+/** The head of the class if memory stamped up to `usable` may be handed out and the head is; else
+ * NULL. */
+static inline struct block *cache_pop(struct cache *cache, unsigned class, uint64_t usable) {
+    struct bin *bin = &cache->bins[class];
+    struct block *block = bin->head;
+    if (!block || block->stamp > usable) {
+        return NULL;
+    }
+    bin->head = block->next;
+    bin->count--;
+    cache->bytes -= block_bytes(block);
+    return block;
+}
+
+/** Parks a block whose stamp is at least that of every block freed by this thread before. */
+static inline void cache_push(struct cache *cache, struct block *block) {
+    struct bin *bin = &cache->bins[block->bin];
+    block->next = NULL;
+    if (bin->head) {
+        bin->tail->next = block;
+    } else {
+        bin->head = block;
+    }
+    bin->tail = block;
+    bin->count++;
+    cache->bytes += block_bytes(block);
+}
+
+/** Parks a block that is usable already: in front of all others. */
+static inline void cache_push_ready(struct cache *cache, struct block *block) {
+    struct bin *bin = &cache->bins[block->bin];
+    block->next = bin->head;
+    if (!bin->head) {
+        bin->tail = block;
+    }
+    bin->head = block;
+    bin->count++;
+    cache->bytes += block_bytes(block);
+}
+
+/** Books: a block of `bytes` for a request of `requested` went out; came back. */
+static inline void cache_book_alloc(struct cache *cache, unsigned class, uint64_t requested,
+                                    uint64_t bytes) {
+    books_add(&cache->bins[class].allocs, 1);
+    books_add(&cache->requested_total, requested);
+    uint64_t r = books_get(&cache->live_requested) + requested;
+    uint64_t a = books_get(&cache->live_allocated) + bytes;
+    books_set(&cache->live_requested, r);
+    books_set(&cache->live_allocated, a);
+    if ((int64_t)r > (int64_t)books_get(&cache->peak_requested)) {
+        books_set(&cache->peak_requested, r);
+    }
+    if ((int64_t)a > (int64_t)books_get(&cache->peak_allocated)) {
+        books_set(&cache->peak_allocated, a);
+    }
+}
+
+static inline void cache_book_free(struct cache *cache, unsigned class, uint64_t requested,
+                                   uint64_t bytes) {
+    books_add(&cache->bins[class].frees, 1);
+    books_set(&cache->live_requested, books_get(&cache->live_requested) - requested);
+    books_set(&cache->live_allocated, books_get(&cache->live_allocated) - bytes);
+}
+
+/** Takes the `count` oldest blocks of a class out, as a list linked by `next` in the order of their
+ * stamps. */
+struct block *cache_take(struct cache *cache, unsigned class, uint32_t count);
+
+/** The calling thread's cache for a pool, made if need be; the pool's common one for a thread that
+ * cannot have its own. */
+struct cache *cache_find(struct pool *pool);
+
+/** The cache this thread used last; checked by the caller against the pool it wants. */
+extern _Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec")));
+
+static inline struct cache *cache_mine(struct pool *pool) {
+    struct cache *cache = cache_last;
+    return __builtin_expect(cache && cache->pool == pool, 1) ? cache : cache_find(pool);
+}
+
+#endif

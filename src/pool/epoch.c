@@ -1,0 +1,156 @@
+#include "pool/epoch.h"
+
+#include <errno.h>
+#include <stddef.h>
+
+static struct epoch_event *event_at(struct epochs *epochs, unsigned i) {
+    return &epochs->events[(epochs->first + i) % BACKEND_SLOTS];
+}
+
+static unsigned slot_of(const struct epochs *epochs, const struct epoch_event *event) {
+    return (unsigned)(event - epochs->events);
+}
+
+void epochs_start(struct epochs *epochs) {
+    *epochs = (struct epochs){0};
+    atomic_init(&epochs->open, 1);
+    atomic_init(&epochs->usable, 0);
+}
+
+static void raise_usable(struct epochs *epochs, uint64_t number) {
+    if (number > atomic_load_explicit(&epochs->usable, memory_order_relaxed)) {
+        atomic_store_explicit(&epochs->usable, number, memory_order_release);
+    }
+}
+
+void epochs_finish(struct epochs *epochs, uint64_t number) {
+    if (number > epochs->finished) {
+        epochs->finished = number;
+    }
+    raise_usable(epochs, number);
+}
+
+/* Forgets finished events at the front of the ring; pinned ones keep their slot until they are let
+ * go. */
+static void drop_finished(struct epochs *epochs) {
+    while (epochs->count > 0) {
+        struct epoch_event *oldest = event_at(epochs, 0);
+        if (oldest->waiters > 0 || oldest->number > epochs->finished) {
+            return;
+        }
+        oldest->pending = false;
+        epochs->first = (epochs->first + 1) % BACKEND_SLOTS;
+        epochs->count--;
+    }
+}
+
+/*
+ * The slot the next event goes to. A full ring gives up its newest event for it: the new one
+ * captures all that the old one captured. An on-time event is not given up for a late one, which
+ * could not be waited for.
+ */
+static struct epoch_event *next_event(struct epochs *epochs, bool on_time) {
+    if (epochs->count < BACKEND_SLOTS) {
+        return event_at(epochs, epochs->count);
+    }
+    struct epoch_event *newest = event_at(epochs, epochs->count - 1);
+    if (newest->waiters > 0 || (newest->on_time && !on_time)) {
+        return NULL;
+    }
+    return newest;
+}
+
+int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
+    drop_finished(epochs);
+    struct epoch_event *event = next_event(epochs, on_time);
+    if (!event) {
+        return -EAGAIN;
+    }
+    uint64_t number = atomic_fetch_add(&epochs->open, 1);
+    int r = backend->ops->record(backend, slot_of(epochs, event));
+    if (r != 0) {
+        return r; /* number stays without an event of its own; the next one covers it */
+    }
+    if (!(epochs->count == BACKEND_SLOTS)) {
+        epochs->count++;
+    }
+    *event = (struct epoch_event){.number = number, .on_time = on_time, .pending = true};
+    epochs->closed++;
+    return 0;
+}
+
+bool epochs_poll(struct epochs *epochs, struct backend *backend) {
+    uint64_t before = atomic_load_explicit(&epochs->usable, memory_order_relaxed);
+    for (unsigned i = 0; i < epochs->count; i++) {
+        struct epoch_event *event = event_at(epochs, i);
+        if (event->number <= epochs->finished) {
+            continue;
+        }
+        int r = backend->ops->query(backend, slot_of(epochs, event));
+        if (r == 0) {
+            epochs_finish(epochs, event->number);
+            continue;
+        }
+        if (r != -EAGAIN && r != -EBUSY) {
+            epochs->broken = r;
+        }
+        break;
+    }
+    drop_finished(epochs);
+    return atomic_load_explicit(&epochs->usable, memory_order_relaxed) > before;
+}
+
+static const struct epoch_event *on_time_event(const struct epochs *epochs, uint64_t stamp) {
+    for (unsigned i = 0; i < epochs->count; i++) {
+        const struct epoch_event *event = &epochs->events[(epochs->first + i) % BACKEND_SLOTS];
+        if (event->on_time && event->number >= stamp) {
+            return event;
+        }
+    }
+    return NULL;
+}
+
+bool epochs_recorded(const struct epochs *epochs, uint64_t stamp) {
+    return epochs->count > 0 &&
+           epochs->events[(epochs->first + epochs->count - 1) % BACKEND_SLOTS].number >= stamp;
+}
+
+int epochs_order(struct epochs *epochs, struct backend *backend, uint64_t stamp) {
+    const struct epoch_event *event = on_time_event(epochs, stamp);
+    if (!event) {
+        return -ENOENT;
+    }
+    int r = backend->ops->order(backend, slot_of(epochs, event));
+    if (r == 0) {
+        epochs->barriers++;
+        raise_usable(epochs, event->number);
+    }
+    return r;
+}
+
+int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *number) {
+    const struct epoch_event *event = on_time_event(epochs, stamp);
+    if (!event) {
+        return -ENOENT;
+    }
+    *slot = slot_of(epochs, event);
+    *number = event->number;
+    epochs->events[*slot].waiters++;
+    return 0;
+}
+
+void epochs_unpin(struct epochs *epochs, unsigned slot, uint64_t number, int result) {
+    epochs->events[slot].waiters--;
+    if (result == 0) {
+        epochs_finish(epochs, number);
+    } else if (result > 0) {
+        epochs->broken = result;
+    }
+    drop_finished(epochs);
+}
+
+void epochs_forget(struct epochs *epochs) {
+    epochs_finish(epochs, atomic_fetch_add(&epochs->open, 1));
+    drop_finished(epochs);
+    epochs->broken = 0;
+}

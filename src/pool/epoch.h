@@ -1,0 +1,100 @@
+/*
+ * Epochs: when may freed memory be handed out again?
+ *
+ * Every free is stamped with the number of the open epoch. Closing an epoch opens the next number
+ * and then records one event, which captures everything submitted so far, so also everything
+ * submitted before any free stamped with that number or a lower one:
+ *
+ *      free(a)   free(b)            free(c)
+ *      stamp 7   stamp 7   close 7  stamp 8   close 8
+ *     ----------------------|--------------------|---------> time
+ *                        event 7              event 8
+ *
+ * Event n finished: memory stamped <= n is untouched by old work. Event n ordered (a device
+ * barrier): future work of the context runs behind it, so the same memory may be handed out at
+ * once. `usable` is the highest number for which either holds, and one load of it is all that the
+ * allocation path asks.
+ *
+ * An event is *on time* if it was recorded inside a free of the program: a native free would have
+ * waited there for exactly the work it captured, so waiting for it, on the CPU or on the device,
+ * can never ask for more than the program already promised. A *late* event, recorded anywhere else,
+ * may have captured a kernel that waits for work not yet submitted: it is queried, never waited for
+ * (cuda-facts: "A late record can hang a program").
+ *
+ * The open number is moved before the record. A free that still read the old number had returned
+ * from submitting its work before the move, hence before the record. Both sides are sequentially
+ * consistent for that reason.
+ */
+#ifndef GPUCACHE_POOL_EPOCH_H
+#define GPUCACHE_POOL_EPOCH_H
+
+#include "pool/backend.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct epoch_event {
+    uint64_t number;
+    unsigned waiters; /* threads inside ops->wait on it: it may not be recorded again */
+    bool on_time;
+    bool pending; /* recorded, and not yet seen to have finished */
+};
+
+struct epochs {
+    _Alignas(64) _Atomic uint64_t open; /* stamp of a free made now */
+    _Alignas(64) _Atomic uint64_t
+        usable; /* memory stamped with this number or lower may be handed out */
+    _Alignas(64) uint64_t
+        finished; /* highest number whose event has finished; from here on under the pool's lock */
+    struct epoch_event
+        events[BACKEND_SLOTS]; /* a ring: slot of number n is found by search, there are few */
+    unsigned first, count;
+    _Atomic int broken; /* the driver's code when a query failed for good: the context is dead */
+    uint64_t closed, barriers, cpu_waits, cpu_wait_ns;
+};
+
+void epochs_start(struct epochs *epochs);
+
+/** The context is gone: nothing is pending any more. Numbers go on, for threads that still hold
+ * one. */
+void epochs_forget(struct epochs *epochs);
+
+/** The stamp for memory that is freed now. Whatever the caller submitted before is captured when
+ * that epoch closes. */
+static inline uint64_t epochs_stamp(struct epochs *epochs) {
+    return atomic_load(&epochs->open);
+}
+
+static inline bool epochs_usable(struct epochs *epochs, uint64_t stamp) {
+    return stamp <= atomic_load_explicit(&epochs->usable, memory_order_acquire);
+}
+
+/* All below: under the pool's lock. */
+
+/** Closes the open epoch by recording its event. 0, or why not (then everything stays pending in
+ * the open epoch). */
+int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time);
+
+/** Asks the driver what has finished. True if `usable` moved. */
+bool epochs_poll(struct epochs *epochs, struct backend *backend);
+
+/** True if some event under way covers `stamp`: there is nothing to record for it. */
+bool epochs_recorded(const struct epochs *epochs, uint64_t stamp);
+
+/**
+ * Puts up a device barrier at the earliest on-time event that makes `stamp` usable. 0 when it is
+ * usable then; -ENOENT: no such event; -EBUSY: only waiting will do.
+ */
+int epochs_order(struct epochs *epochs, struct backend *backend, uint64_t stamp);
+
+/** The slot to wait on for `stamp`, pinned for the caller; -ENOENT if none is on time. */
+int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *number);
+
+/** After the wait on a pinned slot returned `result`. */
+void epochs_unpin(struct epochs *epochs, unsigned slot, uint64_t number, int result);
+
+/** Everything stamped `number` or lower is known to have finished. */
+void epochs_finish(struct epochs *epochs, uint64_t number);
+
+#endif

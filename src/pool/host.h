@@ -1,0 +1,29 @@
+/*
+ * Host memory for the pool's own descriptors.
+ *
+ * The program under us may have replaced malloc, may be inside malloc, or may be a sanitizer's own
+ * runtime: so descriptors come from mmap, zeroed, and are never given back. That they stay mapped
+ * for ever is what allows readers (reports, look-ups of a pointer nobody has) to go through them
+ * without a lock.
+ */
+#ifndef GPUCACHE_POOL_HOST_H
+#define GPUCACHE_POOL_HOST_H
+
+#include <stddef.h>
+
+/** Zeroed memory of `bytes`, aligned to `alignment` (a power of two, at least a page). NULL when
+ * the system has none. */
+void *host_map(size_t bytes, size_t alignment);
+
+/** Objects of one size, recycled through a free list. The caller's lock protects it. */
+struct host_slab {
+    size_t object_bytes; /* at least a pointer */
+    void *recycled;
+    char *fresh, *fresh_end;
+};
+
+/** A zeroed object, or NULL. */
+void *host_slab_get(struct host_slab *slab);
+void host_slab_put(struct host_slab *slab, void *object);
+
+#endif

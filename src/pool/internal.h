@@ -1,0 +1,96 @@
+/* What the files of this room share. Nobody else includes it. */
+#ifndef GPUCACHE_POOL_INTERNAL_H
+#define GPUCACHE_POOL_INTERNAL_H
+
+#include "pool/arena.h"
+#include "pool/cache.h"
+#include "pool/epoch.h"
+#include "pool/page.h"
+#include "pool/pool.h"
+#include "stats/books.h"
+
+#include <pthread.h>
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+#define BUDGET_FLOOR ((uint64_t)64 << 20)    /* a pool may keep this much whatever is live */
+#define BUDGET_PER_CACHE ((uint64_t)8 << 20) /* and this much more for each thread that uses it */
+#define BUDGET_SLACK 16                      /* and one part in this of its peak */
+
+/* Freed memory waiting for its epoch, oldest stamp first. */
+struct block_queue {
+    struct block *head, *tail;
+};
+
+struct range_queue {
+    struct range *head, *tail;
+};
+
+/* Memory that only the context's own work reaches, and memory that something else reaches too. */
+enum reach { REACH_CONTEXT, REACH_OUTSIDE, REACHES };
+
+struct pool {
+    pthread_mutex_t lock;
+    struct backend *backend;
+    struct pool_config config;
+    struct epochs epochs;
+    struct arena large; /* ranges for blocks above 1 MiB */
+    struct arena small; /* ranges of 2 MiB for pages */
+    struct runs runs;
+    struct block_queue pending_blocks[REACHES];
+    struct range_queue pending_ranges[REACHES];
+    uint64_t pending_bytes;  /* in the queues */
+    _Atomic uint64_t budget; /* kept where the peak changes */
+    _Atomic bool tight;      /* reserve near the budget: frees are recorded on time */
+    unsigned growing;        /* threads inside backend->reserve */
+    uint64_t grown;          /* how many of them came back */
+    struct books books;      /* of everything but the thread caches' own counters */
+    struct {
+        books_counter live, total;
+    } large_classes[STATS_SIZE_CLASSES]; /* of large blocks; small ones are counted in the caches'
+                                            bins */
+    _Atomic(struct cache *) caches;      /* all that ever were; only ever extended */
+    unsigned caches_owned;
+    struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
+};
+
+/* pool.c */
+void pool_look(struct pool *pool); /* brings peaks, budget and gear up to date; under the lock */
+uint64_t pool_reserved(const struct pool *pool);
+
+/* reclaim.c: pending memory. Under the lock. */
+void reclaim_queue_block(struct pool *pool, struct block *block);
+void reclaim_queue_range(struct pool *pool, struct range *range);
+void reclaim_usable(struct pool *pool); /* what may be handed out goes back to pages and arena */
+bool reclaim_caches(
+    struct pool *pool); /* empties every thread's cache; true if there was anything */
+uint64_t reclaim_stamp(const struct pool *pool,
+                       uint64_t bytes); /* epoch that frees `bytes`; 0: nothing is pending */
+
+/* order.c: making it usable. Under the lock, which is let go of around a wait. */
+void order_in_free(
+    struct pool *pool); /* what a free prepares or waits for, by gear and reuse mode */
+bool order_cheaply(struct pool *pool, uint64_t stamp); /* queries only; true if `stamp` is usable */
+bool order_now(struct pool *pool, uint64_t stamp); /* a barrier or a wait, on-time events only */
+bool order_finish(struct pool *pool,
+                  uint64_t limit_ns); /* everything submitted so far has finished */
+
+/* supply.c: where memory comes from. Takes and returns with the lock held; lets go of it in
+ * between. */
+struct want {
+    unsigned units;      /* a small block of so many units, */
+    uint64_t bytes;      /* or a large one of so many bytes */
+    struct block *block; /* the answer: BLOCK_CACHED, no class yet */
+    struct range *range; /* the answer: RANGE_LIVE */
+};
+int supply(struct pool *pool, struct want *want);
+bool supply_ready(struct pool *pool, struct want *want);     /* only what is ready now */
+int supply_grow(struct pool *pool, const struct want *want); /* a segment from the driver */
+int supply_release_idle(struct pool *pool, uint64_t bytes,
+                        uint64_t wait_ns); /* to the driver; 0: something went back */
+
+/* cache.c */
+void cache_forget_all(struct pool *pool);
+
+#endif

@@ -1,0 +1,135 @@
+/*
+ * Order: making pending memory usable, each way at its price.
+ *
+ *      query                 0.1 us of CPU       if the work has finished; always allowed
+ *      late event + query    0.3 us of CPU       likewise, for memory of the open epoch
+ *      device barrier        1 us, and streams   on-time events only
+ *                            fall in behind it
+ *      CPU wait              the work's time     on-time events only, and as the last thing before
+ * out of memory, with a time limit, on a late one
+ *
+ * The gear decides how much is prepared in advance. Relaxed, a free records nothing. Tight, a free
+ * records its event on time, so that what it freed can be ordered when it is needed. Both take the
+ * reserve as it is under the pool's lock.
+ */
+#include "pool/internal.h"
+
+#include <errno.h>
+#include <time.h>
+
+#define UNRECORDED_MAX                                                                             \
+    ((uint64_t)16 << 20) /* pending without context events: then the free synchronises */
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void book_wait(struct pool *pool, uint64_t since) {
+    pool->epochs.cpu_waits++;
+    pool->epochs.cpu_wait_ns += now_ns() - since;
+}
+
+/* Waits on the CPU for the earliest on-time event that makes `stamp` usable, without the lock. */
+static int wait_on_time(struct pool *pool, uint64_t stamp) {
+    unsigned slot;
+    uint64_t number;
+    int r = epochs_pin(&pool->epochs, stamp, &slot, &number);
+    if (r != 0) {
+        return r;
+    }
+    uint64_t since = now_ns();
+    pthread_mutex_unlock(&pool->lock);
+    r = pool->backend->ops->wait(pool->backend, slot);
+    pthread_mutex_lock(&pool->lock);
+    book_wait(pool, since);
+    epochs_unpin(&pool->epochs, slot, number, r);
+    return r;
+}
+
+/* Drivers without context events: as the native free would, wait for everything there is. Only
+ * inside a free. */
+static void synchronize_in_free(struct pool *pool) {
+    uint64_t number = atomic_fetch_add(&pool->epochs.open, 1);
+    uint64_t since = now_ns();
+    pthread_mutex_unlock(&pool->lock);
+    int r = pool->backend->ops->synchronize(pool->backend);
+    pthread_mutex_lock(&pool->lock);
+    book_wait(pool, since);
+    if (r == 0) {
+        epochs_finish(&pool->epochs, number);
+        pool->epochs.closed++;
+    } else if (r > 0) {
+        pool->epochs.broken = r;
+    }
+}
+
+void order_in_free(struct pool *pool) {
+    bool sync = pool->config.reuse == POOL_SYNC;
+    bool tight = atomic_load_explicit(&pool->tight, memory_order_relaxed);
+    if (!pool->backend->has_events) {
+        if (sync || tight || pool->pending_bytes > UNRECORDED_MAX) {
+            synchronize_in_free(pool);
+        }
+        return;
+    }
+    if (!sync && !tight) {
+        return;
+    }
+    uint64_t stamp = epochs_stamp(&pool->epochs);
+    int r = epochs_close(&pool->epochs, pool->backend, true);
+    if (r == -EBUSY) {
+        books_add(&pool->books.capture_deferred_frees, 1);
+    } else if (r == 0 && sync) {
+        wait_on_time(pool, stamp);
+    }
+}
+
+bool order_cheaply(struct pool *pool, uint64_t stamp) {
+    struct epochs *epochs = &pool->epochs;
+    if (epochs_usable(epochs, stamp)) {
+        return true;
+    }
+    epochs_poll(epochs, pool->backend);
+    if (!epochs_usable(epochs, stamp) && !epochs_recorded(epochs, stamp) &&
+        pool->backend->has_events && epochs_close(epochs, pool->backend, false) == 0) {
+        epochs_poll(epochs, pool->backend);
+    }
+    return epochs_usable(epochs, stamp);
+}
+
+bool order_now(struct pool *pool, uint64_t stamp) {
+    int r = -EBUSY;
+    if (pool->config.reuse == POOL_BARRIER) {
+        r = epochs_order(&pool->epochs, pool->backend, stamp);
+    }
+    if (r == -EBUSY) {
+        r = wait_on_time(pool, stamp);
+    }
+    return r == 0;
+}
+
+bool order_finish(struct pool *pool, uint64_t limit_ns) {
+    struct epochs *epochs = &pool->epochs;
+    uint64_t stamp = epochs_stamp(epochs);
+    if (!pool->backend->has_events || epochs_close(epochs, pool->backend, false) != 0) {
+        return false;
+    }
+    uint64_t since = now_ns();
+    bool waited = false;
+    while (epochs->finished < stamp) {
+        epochs_poll(epochs, pool->backend);
+        if (epochs->finished >= stamp || epochs->broken || now_ns() - since > limit_ns) {
+            break;
+        }
+        waited = true;
+        pthread_mutex_unlock(&pool->lock);
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        pthread_mutex_lock(&pool->lock);
+    }
+    if (waited) {
+        book_wait(pool, since);
+    }
+    return epochs->finished >= stamp;
+}

@@ -1,0 +1,210 @@
+#include "pool/page.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define FRESH_BYTES                                                                                \
+    ((size_t)8 << 20) /* descriptors are mapped for this many bytes at a time, touched as used */
+
+static void set_state(struct block *block, enum block_state state) {
+    atomic_store_explicit(&block->state, (uint8_t)state, memory_order_release);
+}
+
+static enum block_state state_of(const struct block *block) {
+    return (enum block_state)atomic_load_explicit(&block->state, memory_order_acquire);
+}
+
+void runs_start(struct runs *runs, struct pool *pool) {
+    *runs = (struct runs){.pool = pool};
+}
+
+struct block *page_find(struct page *page, uint64_t address) {
+    struct block *block = page_block(page, address);
+    struct block *start = block;
+    while (start > page->blocks && state_of(start) != BLOCK_LIVE &&
+           state_of(start) != BLOCK_CACHED) {
+        start--;
+    }
+    enum block_state state = state_of(start);
+    bool covers = (state == BLOCK_LIVE || state == BLOCK_CACHED) && start + start->units > block;
+    return covers ? start : NULL;
+}
+
+/* --- the lists of free runs --- */
+
+static void insert_run(struct runs *runs, struct block *run, unsigned units) {
+    struct block *head = runs->lists[units];
+    run->units = (uint16_t)units;
+    run->previous = NULL;
+    run->next = head;
+    if (head) {
+        head->previous = run;
+    }
+    runs->lists[units] = run;
+    runs->lengths[units >> 6] |= (uint64_t)1 << (units & 63);
+    runs->words[units >> 12] |= (uint64_t)1 << (units >> 6 & 63);
+    set_state(run, BLOCK_FREE);
+    if (units > 1) {
+        run[units - 1].units = (uint16_t)units;
+        set_state(&run[units - 1], BLOCK_TAIL);
+    }
+    runs->free_units += units;
+}
+
+static void remove_run(struct runs *runs, struct block *run) {
+    unsigned units = run->units;
+    if (run->previous) {
+        run->previous->next = run->next;
+    } else {
+        runs->lists[units] = run->next;
+        if (!run->next) {
+            runs->lengths[units >> 6] &= ~((uint64_t)1 << (units & 63));
+            if (runs->lengths[units >> 6] == 0) {
+                runs->words[units >> 12] &= ~((uint64_t)1 << (units >> 6 & 63));
+            }
+        }
+    }
+    if (run->next) {
+        run->next->previous = run->previous;
+    }
+    set_state(run, BLOCK_INSIDE);
+    set_state(&run[units - 1], BLOCK_INSIDE);
+    runs->free_units -= units;
+}
+
+/* The shortest length of at least `units` that some free run has; 0: none. */
+static unsigned best_length(const struct runs *runs, unsigned units) {
+    unsigned word = units >> 6;
+    uint64_t bits = runs->lengths[word] & (~(uint64_t)0 << (units & 63));
+    if (bits == 0) {
+        unsigned group = (word + 1) >> 6;
+        uint64_t words = group < 2 ? runs->words[group] & (~(uint64_t)0 << ((word + 1) & 63)) : 0;
+        if (words == 0 && group == 0) {
+            words = runs->words[++group];
+        }
+        if (words == 0) {
+            return 0;
+        }
+        word = group << 6 | (unsigned)__builtin_ctzll(words);
+        bits = runs->lengths[word];
+    }
+    return word << 6 | (unsigned)__builtin_ctzll(bits);
+}
+
+struct block *runs_take(struct runs *runs, unsigned units) {
+    unsigned length = best_length(runs, units);
+    if (length == 0) {
+        return NULL;
+    }
+    struct block *block = runs->lists[length];
+    remove_run(runs, block);
+    if (length > units) {
+        insert_run(runs, block + units, length - units);
+    }
+    block->units = (uint16_t)units;
+    block->stamp = 0;
+    block->next = NULL;
+    set_state(block, BLOCK_CACHED);
+    page_of(block)->used_units += units;
+    return block;
+}
+
+static void close_page(struct runs *runs, struct page *page) {
+    set_state(&page->blocks[0], BLOCK_INSIDE);
+    page->blocks[0].next = (struct block *)runs->recycled;
+    runs->recycled = page;
+    runs->page_count--;
+}
+
+struct range *runs_give(struct runs *runs, struct block *block) {
+    struct page *page = page_of(block);
+    unsigned units = block->units;
+    struct block *end = page->blocks + PAGE_UNITS;
+    page->used_units -= units;
+    set_state(block, BLOCK_INSIDE);
+    struct block *right = block + units;
+    if (right < end && state_of(right) == BLOCK_FREE) {
+        units += right->units;
+        remove_run(runs, right);
+    }
+    if (block > page->blocks) {
+        struct block *tail = block - 1;
+        enum block_state state = state_of(tail);
+        if (state == BLOCK_TAIL || state == BLOCK_FREE) { /* a run of one unit is its own tail */
+            struct block *left = tail - (tail->units - 1);
+            units += left->units;
+            remove_run(runs, left);
+            block = left;
+        }
+    }
+    if (page->used_units > 0) {
+        insert_run(runs, block, units);
+        return NULL;
+    }
+    page_map_set(page->address, PAGE_BYTES, page_map_of_range(page->range));
+    close_page(runs, page);
+    return page->range;
+}
+
+uint64_t runs_largest(const struct runs *runs) {
+    for (unsigned group = 2; group-- > 0;) {
+        if (runs->words[group]) {
+            unsigned word = group << 6 | (63 - (unsigned)__builtin_clzll(runs->words[group]));
+            unsigned length = word << 6 | (63 - (unsigned)__builtin_clzll(runs->lengths[word]));
+            return (uint64_t)length << UNIT_SHIFT;
+        }
+    }
+    return 0;
+}
+
+/* --- pages --- */
+
+static struct page *new_page(struct runs *runs) {
+    struct page *page = runs->recycled;
+    if (page) {
+        runs->recycled = (struct page *)page->blocks[0].next;
+        return page;
+    }
+    if (runs->fresh == runs->fresh_end) {
+        runs->fresh = host_map(FRESH_BYTES, PAGE_DESCRIPTOR_BYTES);
+        runs->fresh_end = runs->fresh ? runs->fresh + FRESH_BYTES : NULL;
+        if (!runs->fresh) {
+            return NULL;
+        }
+    }
+    page = (struct page *)runs->fresh;
+    runs->fresh += PAGE_DESCRIPTOR_BYTES;
+    page->pool = runs->pool;
+    return page;
+}
+
+int runs_add_page(struct runs *runs, struct range *range, uint64_t address) {
+    struct page *page = new_page(runs);
+    if (!page) {
+        return -ENOMEM;
+    }
+    page->address = address;
+    page->range = range;
+    page->used_units = 0;
+    page->reached_from_outside = false;
+    insert_run(runs, &page->blocks[0], PAGE_UNITS);
+    page_map_set(address, PAGE_BYTES, page_map_of_page(page));
+    runs->page_count++;
+    return 0;
+}
+
+void runs_forget_page(struct runs *runs, struct page *page) {
+    for (unsigned i = 0; i < PAGE_UNITS; i++) {
+        if (state_of(&page->blocks[i]) != BLOCK_INSIDE) {
+            set_state(&page->blocks[i], BLOCK_INSIDE);
+        }
+    }
+    close_page(runs, page);
+}
+
+void runs_forget(struct runs *runs) {
+    memset(runs->lists, 0, sizeof runs->lists);
+    memset(runs->lengths, 0, sizeof runs->lengths);
+    memset(runs->words, 0, sizeof runs->words);
+    runs->free_units = 0;
+}

@@ -1,0 +1,126 @@
+/*
+ * Small blocks: runs of 512-byte units inside 2 MiB pages.
+ *
+ *      units    0    1    2    3    4    5    6    7    8   ...   4095
+ *             [ live block 3 ][  free run 3  ][ live 2  ][ free ... ]
+ *      heads    L              F              L          F
+ *      tails                             T                     T        (only free runs need one)
+ *
+ * Every unit has a descriptor; only the one where a block or a free run starts means anything, and
+ * the last one of a free run repeats its length, so that both neighbours of a freed block are found
+ * without a search (boundary tags). Free runs hang in one list per length, and a two-level bitmap
+ * over the 4096 lengths gives the exact best fit with two bit scans.
+ *
+ * A page's descriptors lie in one aligned piece of host memory, so a block finds its page, and the
+ * page its address, by masking. Only `state` is changed without the pool's lock: by whoever frees
+ * or hands out the block.
+ */
+#ifndef GPUCACHE_POOL_PAGE_H
+#define GPUCACHE_POOL_PAGE_H
+
+#include "pool/host.h"
+#include "pool/page_map.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define UNIT_SHIFT 9
+#define PAGE_UNITS ((unsigned)(PAGE_BYTES >> UNIT_SHIFT))
+#define SMALL_MAX_BYTES ((uint64_t)1 << 20)
+#define PAGE_DESCRIPTOR_BYTES ((size_t)256 << 10) /* also the alignment */
+
+struct range;
+
+enum block_state {
+    BLOCK_INSIDE = 0, /* no block starts here */
+    BLOCK_FREE,       /* a free run starts here */
+    BLOCK_TAIL,       /* a free run of more than one unit ends here */
+    BLOCK_LIVE,       /* the program has it */
+    BLOCK_CACHED,     /* freed: in a thread's cache or in the pool's queue, with a stamp */
+};
+
+struct block {
+    union {
+        uint64_t stamp;         /* cached: its epoch */
+        struct block *previous; /* free: the list of its length */
+    };
+    struct block *next;  /* cached or free: the list it is in */
+    _Atomic uint64_t id; /* live: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
+    uint32_t requested;  /* live: what the program asked for, in bytes */
+    uint16_t units; /* of the block or run that starts here, or ends here for a tail; 4096 is stored
+                       as 4096 */
+    _Atomic uint8_t state;
+    uint8_t bin; /* live or cached: its size class */
+};
+
+struct page {
+    uint64_t address;    /* of unit 0 on the device */
+    struct pool *pool;   /* never changes: pages are recycled within their pool */
+    struct range *range; /* the arena's side of it */
+    uint32_t used_units;
+    bool reached_from_outside; /* see struct segment */
+    _Alignas(64) struct block blocks[4096];
+};
+
+_Static_assert(sizeof(struct block) == 32, "a descriptor is half a cache line");
+_Static_assert(sizeof(struct page) <= PAGE_DESCRIPTOR_BYTES,
+               "a page's descriptors fit their piece");
+
+static inline struct page *page_of(const struct block *block) {
+    return (struct page *)((uintptr_t)block & ~(uintptr_t)(PAGE_DESCRIPTOR_BYTES - 1));
+}
+
+static inline uint64_t block_address(const struct block *block) {
+    const struct page *page = page_of(block);
+    return page->address + ((uint64_t)(block - page->blocks) << UNIT_SHIFT);
+}
+
+static inline uint64_t block_bytes(const struct block *block) {
+    return (uint64_t)block->units << UNIT_SHIFT;
+}
+
+/** The descriptor of the unit that `address`, which lies in `page`, belongs to. */
+static inline struct block *page_block(struct page *page, uint64_t address) {
+    return &page->blocks[(address & (PAGE_BYTES - 1)) >> UNIT_SHIFT];
+}
+
+/** The block that covers `address`, a live or cached one, or NULL. A scan to the left; for
+ * questions, not for frees. */
+struct block *page_find(struct page *page, uint64_t address);
+
+/* The free runs of all pages of a pool. Under the pool's lock. */
+struct runs {
+    struct pool *pool;
+    struct block *lists[PAGE_UNITS + 1]; /* by length in units; [0] is unused */
+    uint64_t lengths[(PAGE_UNITS >> 6) + 1];
+    uint64_t words[2]; /* which of lengths[] are not 0 */
+    struct page *recycled;
+    char *fresh, *fresh_end;
+    uint64_t free_units;
+    uint64_t page_count;
+};
+
+void runs_start(struct runs *runs, struct pool *pool);
+
+/** Opens a page over a 2 MiB range of the arena. 0 or -ENOMEM. */
+int runs_add_page(struct runs *runs, struct range *range, uint64_t address);
+
+/** The best fit for `units`, as a block in state BLOCK_CACHED with stamp 0; NULL: nothing fits. */
+struct block *runs_take(struct runs *runs, unsigned units);
+
+/**
+ * Gives a block back, merged with its neighbours. If its page is empty then, the page is closed and
+ * its range returned, which the caller gives to the arena; else NULL.
+ */
+struct range *runs_give(struct runs *runs, struct block *block);
+
+/** The longest free run, in bytes. */
+uint64_t runs_largest(const struct runs *runs);
+
+/** Forgets every page (the context is gone): `range` one after another, as the arena walks its own.
+ */
+void runs_forget(struct runs *runs);
+void runs_forget_page(struct runs *runs, struct page *page);
+
+#endif

@@ -1,0 +1,45 @@
+#include "pool/page_map.h"
+
+#include "pool/host.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+_Atomic(struct page_map_leaf *) page_map_root[1 << PAGE_MAP_ROOT_BITS];
+
+int page_map_prepare(uint64_t address, uint64_t bytes) {
+    uint64_t last = address + bytes - 1;
+    if (last < address || last >> PAGE_MAP_ADDRESS_BITS) {
+        return -ERANGE;
+    }
+    const unsigned shift = PAGE_SHIFT + PAGE_MAP_LEAF_BITS;
+    for (uint64_t i = address >> shift; i <= last >> shift; i++) {
+        if (atomic_load_explicit(&page_map_root[i], memory_order_acquire)) {
+            continue;
+        }
+        struct page_map_leaf *fresh = host_map(sizeof *fresh, 4096);
+        if (!fresh) {
+            return -ENOMEM;
+        }
+        struct page_map_leaf *expected = NULL;
+        if (!atomic_compare_exchange_strong(&page_map_root[i], &expected, fresh)) {
+            munmap(fresh, sizeof *fresh); /* another pool was first; nobody has seen ours */
+        }
+    }
+    return 0;
+}
+
+void page_map_set(uint64_t address, uint64_t bytes, page_map_entry entry) {
+    uint64_t end = address + bytes;
+    for (uint64_t a = (address + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1); a < end; a += PAGE_BYTES) {
+        atomic_store_explicit(&page_map_leaf_of(a)->entries[PAGE_MAP_INDEX(a)], entry,
+                              memory_order_release);
+    }
+}
+
+void page_map_set_owner(uint64_t address, uint64_t bytes, struct pool *owner) {
+    for (uint64_t a = address; a < address + bytes; a += PAGE_BYTES) {
+        atomic_store_explicit(&page_map_leaf_of(a)->owners[PAGE_MAP_INDEX(a)], owner,
+                              memory_order_release);
+    }
+}

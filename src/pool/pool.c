@@ -1,0 +1,429 @@
+#include "pool/internal.h"
+
+#include "pool/host.h"
+#include "pool/page_map.h"
+
+#include <errno.h>
+
+#define TRIM_WAIT_NS ((uint64_t)1000000000)
+#define FREES_PER_CLOSE                                                                            \
+    16 /* small frees of one thread that share an on-time event while the pool is tight */
+
+static uint64_t round_up(uint64_t value, uint64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+/* --- life --- */
+
+struct pool *pool_create(struct backend *backend, const struct pool_config *config) {
+    struct pool *pool = host_map(round_up(sizeof *pool, 4096), 4096);
+    struct cache *common = host_map(sizeof *common, 4096);
+    if (!pool || !common) {
+        return NULL;
+    }
+    pthread_mutex_init(&pool->lock, NULL);
+    pool->backend = backend;
+    pool->config = *config;
+    epochs_start(&pool->epochs);
+    arena_start(&pool->large, pool);
+    arena_start(&pool->small, pool);
+    runs_start(&pool->runs, pool);
+    common->pool = pool;
+    atomic_flag_clear(&common->locked);
+    pool->common = common;
+    atomic_store(&pool->caches, common);
+    pthread_mutex_lock(&pool->lock);
+    pool_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return pool;
+}
+
+static void forget_pages(struct pool *pool) {
+    for (struct segment *segment = pool->small.segments; segment; segment = segment->next) {
+        for (uint64_t a = segment->base; a < segment->base + segment->bytes; a += PAGE_BYTES) {
+            struct page *page = page_map_page(page_map_get(a));
+            if (page) {
+                runs_forget_page(&pool->runs, page);
+            }
+        }
+    }
+    runs_forget(&pool->runs);
+}
+
+void pool_forget(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    cache_forget_all(pool);
+    forget_pages(pool);
+    arena_forget(&pool->small);
+    arena_forget(&pool->large);
+    for (enum reach reach = 0; reach < REACHES; reach++) {
+        pool->pending_blocks[reach] = (struct block_queue){0};
+        pool->pending_ranges[reach] = (struct range_queue){0};
+    }
+    pool->pending_bytes = 0;
+    books_become(&pool->books.requested, 0);
+    books_become(&pool->books.allocated, 0);
+    books_become(&pool->books.allocations, 0);
+    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
+        books_set(&pool->large_classes[i].live, 0);
+    }
+    epochs_forget(&pool->epochs);
+    pool_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void pool_rebind(struct pool *pool, struct backend *backend) {
+    pthread_mutex_lock(&pool->lock);
+    pool->backend = backend;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+struct backend *pool_backend(struct pool *pool) {
+    return pool->backend;
+}
+
+int pool_broken(struct pool *pool) {
+    return atomic_load_explicit(&pool->epochs.broken, memory_order_relaxed);
+}
+
+void pool_break(struct pool *pool, int code) {
+    atomic_store_explicit(&pool->epochs.broken, code, memory_order_relaxed);
+}
+
+void pool_hold(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+}
+
+void pool_release(struct pool *pool) {
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* --- the books, and what follows from them --- */
+
+uint64_t pool_reserved(const struct pool *pool) {
+    return pool->large.reserved_bytes + pool->small.reserved_bytes;
+}
+
+static uint64_t ready_bytes(const struct pool *pool) {
+    return pool->large.free_bytes + pool->small.free_bytes + (pool->runs.free_units << UNIT_SHIFT);
+}
+
+/*
+ * Large blocks are booked here, small ones in the caches. With one cache in use its own peak is the
+ * truth. With several, no single moment is known: the peak is then the highest sum seen here, and
+ * peak_upper what the sum of their own peaks allows.
+ */
+static void look_at_peaks(struct pool *pool) {
+    struct books *books = &pool->books;
+    uint64_t requested = books_get(&books->requested.current);
+    uint64_t allocated = books_get(&books->allocated.current);
+    uint64_t requested_above = 0, allocated_above = 0;
+    unsigned used = 0;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        uint64_t live_requested = books_get(&cache->live_requested);
+        uint64_t live_allocated = books_get(&cache->live_allocated);
+        int64_t above = (int64_t)(books_get(&cache->peak_requested) - live_requested);
+        requested_above += above > 0 ? (uint64_t)above : 0;
+        above = (int64_t)(books_get(&cache->peak_allocated) - live_allocated);
+        allocated_above += above > 0 ? (uint64_t)above : 0;
+        requested += live_requested;
+        allocated += live_allocated;
+        used += books_get(&cache->requested_total) > 0 || live_requested != 0;
+        if (cache == cache_last || cache == pool->common) {
+            books_set(&cache->peak_requested, live_requested);
+            books_set(&cache->peak_allocated, live_allocated);
+        }
+    }
+    books_raise(&books->peak_upper, requested + requested_above);
+    if (used > 1) {
+        books_set(&books->peaks_shared, 1);
+    } else {
+        requested += requested_above;
+        allocated += allocated_above;
+    }
+    books_raise(&books->requested.peak, requested);
+    books_raise(&books->allocated.peak, allocated);
+}
+
+static void look_at_budget(struct pool *pool) {
+    uint64_t budget = pool->config.budget;
+    if (budget == 0) {
+        uint64_t peak = books_get(&pool->books.allocated.peak);
+        budget = peak + peak / BUDGET_SLACK;
+        if (budget < BUDGET_FLOOR) {
+            budget = BUDGET_FLOOR;
+        }
+        budget += pool->caches_owned * BUDGET_PER_CACHE;
+    }
+    atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
+    bool tight = pool_reserved(pool) > budget - budget / 4;
+    atomic_store_explicit(&pool->tight, tight, memory_order_relaxed);
+}
+
+void pool_look(struct pool *pool) {
+    struct books *books = &pool->books;
+    look_at_peaks(pool);
+    look_at_budget(pool);
+    uint64_t reserved = pool_reserved(pool), ready = ready_bytes(pool);
+    books_become(&books->reserved, reserved);
+    books_become(&books->active, reserved - ready);
+    books_become(&books->segments, pool->large.segment_count + pool->small.segment_count);
+    uint64_t largest = arena_largest_free(&pool->large), other = arena_largest_free(&pool->small);
+    largest = other > largest ? other : largest;
+    other = runs_largest(&pool->runs);
+    books_set(&books->largest_free_bytes, other > largest ? other : largest);
+    books_set(&books->ready_bytes, ready);
+    books_set(&books->releasable_bytes, pool->large.idle_bytes + pool->small.idle_bytes);
+    books_set(&books->free_blocks, pool->large.free_count + pool->small.free_count);
+    books_set(&books->epochs, pool->epochs.closed);
+    books_set(&books->barriers, pool->epochs.barriers);
+    books_set(&books->cpu_waits, pool->epochs.cpu_waits);
+    books_set(&books->cpu_wait_ns, pool->epochs.cpu_wait_ns);
+}
+
+/* --- small blocks --- */
+
+static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requested) {
+    block->requested = (uint32_t)requested;
+    atomic_store_explicit(&block->id, 0, memory_order_relaxed);
+    atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
+    cache_book_alloc(cache, block->bin, requested, block_bytes(block));
+    return block_address(block);
+}
+
+/*
+ * Blocks for the next requests of this class, so that they need not come here. Where the thread's
+ * own blocks were still pending, more have to go round: as many again with every visit. Where it
+ * had none, it is only asking for more, and a handful spares the lock without hoarding.
+ */
+static void top_up(struct pool *pool, struct cache *cache, unsigned class, bool rotating) {
+    struct bin *bin = &cache->bins[class];
+    uint32_t room = bin_room(class);
+    unsigned units = size_class_units(class);
+    bin->target = bin->target ? bin->target * 2 : 1;
+    if (bin->target > room) {
+        bin->target = room;
+    }
+    uint32_t more = bin->target > bin->count ? bin->target - bin->count : 0;
+    if (!rotating) {
+        uint64_t live = books_get(&pool->books.active.current);
+        uint64_t few = live / 64 / ((uint64_t)units << UNIT_SHIFT);
+        few = few > 32 ? 32 : few;
+        more = more > few ? (uint32_t)few : more;
+    }
+    bool may_grow = rotating && !atomic_load_explicit(&pool->tight, memory_order_relaxed);
+    while (more-- > 0 && cache->bytes < CACHE_BYTES_MAX) {
+        struct want want = {.units = units};
+        if (!supply_ready(pool, &want)) {
+            if (!may_grow || supply_grow(pool, &want) != 0 || !supply_ready(pool, &want)) {
+                break;
+            }
+            may_grow = false;
+        }
+        want.block->bin = (uint8_t) class;
+        cache_lock(cache);
+        cache_push_ready(cache, want.block);
+        cache_unlock(cache);
+    }
+}
+
+static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned class, uint64_t bytes,
+                            uint64_t *address) {
+    pthread_mutex_lock(&pool->lock);
+    cache_lock(cache);
+    const struct block *oldest = cache->bins[class].head;
+    uint64_t stamp = oldest ? oldest->stamp : 0;
+    cache_unlock(cache);
+    struct block *block = NULL;
+    if (stamp > 0 && order_cheaply(pool, stamp)) {
+        cache_lock(cache);
+        block = cache_pop(cache, class, atomic_load(&pool->epochs.usable));
+        cache_unlock(cache);
+    }
+    int r = 0;
+    if (!block) {
+        struct want want = {.units = size_class_units(class)};
+        r = supply(pool, &want);
+        block = want.block;
+        if (block) {
+            block->bin = (uint8_t) class;
+        }
+    }
+    if (block) {
+        top_up(pool, cache, class, stamp > 0);
+        cache_lock(cache);
+        *address = hand_out(cache, block, bytes);
+        cache_unlock(cache);
+    }
+    pool_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return r;
+}
+
+static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address) {
+    unsigned class = size_class_of(bytes);
+    struct cache *cache = cache_mine(pool);
+    cache_lock(cache);
+    uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
+    struct block *block = cache_pop(cache, class, usable);
+    if (likely(block)) {
+        *address = hand_out(cache, block, bytes);
+        cache_unlock(cache);
+        return 0;
+    }
+    cache_unlock(cache);
+    return alloc_small_slow(pool, cache, class, bytes, address);
+}
+
+/* The cache is full, or an event is due, or this free has to wait. */
+static void free_small_slow(struct pool *pool, struct cache *cache, unsigned class) {
+    pthread_mutex_lock(&pool->lock);
+    cache_lock(cache);
+    struct bin *bin = &cache->bins[class];
+    struct block *block = NULL;
+    if (bin->count > bin_room(class) || cache->bytes > CACHE_BYTES_MAX) {
+        block = cache_take(cache, class, bin->count / 2 + 1);
+    }
+    cache->frees_since_close = 0;
+    cache_unlock(cache);
+    while (block) {
+        struct block *next = block->next;
+        reclaim_queue_block(pool, block);
+        block = next;
+    }
+    order_in_free(pool);
+    reclaim_usable(pool);
+    pool_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static bool must_order(const struct pool *pool, const struct cache *cache) {
+    return pool->config.reuse == POOL_SYNC ||
+           (cache->frees_since_close >= FREES_PER_CLOSE &&
+            atomic_load_explicit(&pool->tight, memory_order_relaxed));
+}
+
+static int free_small(struct page *page, uint64_t address) {
+    struct pool *pool = page->pool;
+    struct block *block = page_block(page, address);
+    uint8_t live = BLOCK_LIVE;
+    if (address != block_address(block) ||
+        !atomic_compare_exchange_strong_explicit(&block->state, &live, BLOCK_CACHED,
+                                                 memory_order_acq_rel, memory_order_relaxed)) {
+        return -EINVAL;
+    }
+    struct cache *cache = cache_mine(pool);
+    unsigned class = block->bin;
+    cache_lock(cache);
+    cache_book_free(cache, class, block->requested, block_bytes(block));
+    block->stamp = epochs_stamp(&pool->epochs);
+    bool outside = unlikely(page->reached_from_outside);
+    if (!outside) {
+        cache_push(cache, block);
+    }
+    cache->frees_since_close++;
+    bool slow = cache->bins[class].count > bin_room(class) || cache->bytes > CACHE_BYTES_MAX ||
+                must_order(pool, cache);
+    cache_unlock(cache);
+    if (outside) {
+        pthread_mutex_lock(&pool->lock);
+        reclaim_queue_block(pool, block);
+        pthread_mutex_unlock(&pool->lock);
+        slow = true;
+    }
+    if (unlikely(slow)) {
+        free_small_slow(pool, cache, class);
+    }
+    return 0;
+}
+
+/* --- large blocks --- */
+
+static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
+    if (bytes > UINT64_MAX - PAGE_BYTES) {
+        return -ENOMEM;
+    }
+    pthread_mutex_lock(&pool->lock);
+    struct want want = {.bytes = round_up(bytes, ARENA_UNIT)};
+    int r = supply(pool, &want);
+    if (r == 0) {
+        want.range->requested = bytes;
+        atomic_store_explicit(&want.range->id, 0, memory_order_relaxed);
+        *address = want.range->address;
+        books_enter(&pool->books.requested, bytes);
+        books_enter(&pool->books.allocated, want.range->bytes);
+        books_enter(&pool->books.allocations, 1);
+        books_add(&pool->large_classes[stats_size_class(bytes)].live, 1);
+        books_add(&pool->large_classes[stats_size_class(bytes)].total, 1);
+    }
+    pool_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return r;
+}
+
+static int free_large(struct pool *pool, uint64_t address) {
+    pthread_mutex_lock(&pool->lock);
+    struct range *range = page_map_owner(address) == pool ? arena_find(address) : NULL;
+    if (!range || range->address != address || range->state != RANGE_LIVE) {
+        pthread_mutex_unlock(&pool->lock);
+        return -EINVAL;
+    }
+    books_leave(&pool->books.requested, range->requested);
+    books_leave(&pool->books.allocated, range->bytes);
+    books_leave(&pool->books.allocations, 1);
+    books_counter *live = &pool->large_classes[stats_size_class(range->requested)].live;
+    books_set(live, books_get(live) - 1);
+    range->state = RANGE_PENDING;
+    range->stamp = epochs_stamp(&pool->epochs);
+    reclaim_queue_range(pool, range);
+    order_in_free(pool);
+    pool_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return 0;
+}
+
+/* --- the room's door --- */
+
+int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
+    if (unlikely(pool_broken(pool))) {
+        return pool_broken(pool);
+    }
+    return likely(bytes <= SMALL_MAX_BYTES) ? alloc_small(pool, bytes, address)
+                                            : alloc_large(pool, bytes, address);
+}
+
+int pool_free(uint64_t address) {
+    page_map_entry entry = page_map_get(address);
+    struct page *page = page_map_page(entry);
+    struct pool *pool = likely(page) ? page->pool : page_map_owner(address);
+    if (!pool) {
+        return -ENOENT;
+    }
+    int r = likely(page) ? free_small(page, address) : free_large(pool, address);
+    return likely(r == 0) ? pool_broken(pool) : r;
+}
+
+int pool_trim(struct pool *pool, bool wait) {
+    pthread_mutex_lock(&pool->lock);
+    reclaim_caches(pool);
+    order_finish(pool, wait ? TRIM_WAIT_NS : 0);
+    reclaim_usable(pool);
+    int r = supply_release_idle(pool, UINT64_MAX, wait ? TRIM_WAIT_NS : 0);
+    pool_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return r == -ENOENT ? 0 : r;
+}
+
+/*
+ * The program waits for all its work by itself, so an epoch ends for nothing: its number is taken
+ * before the wait, and is finished after it.
+ */
+uint64_t pool_sync_begin(struct pool *pool) {
+    return atomic_fetch_add(&pool->epochs.open, 1);
+}
+
+void pool_sync_end(struct pool *pool, uint64_t ticket) {
+    pthread_mutex_lock(&pool->lock);
+    epochs_finish(&pool->epochs, ticket);
+    pthread_mutex_unlock(&pool->lock);
+}

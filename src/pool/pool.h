@@ -1,0 +1,108 @@
+/*
+ * The allocator of one context.
+ *
+ *      pool_alloc                       pool_free
+ *          |                                |
+ *      thread cache   (cache.h)   <---------+       at most 1 MiB: no lock, no driver call
+ *          |  miss                          |  full, or large
+ *      ---------------- the pool's lock ------------------
+ *      pages of units (page.h)        pending queues  (waiting for their epochs, epoch.h)
+ *          |                                |
+ *      arena of ranges (arena.h)  <---------+
+ *          |
+ *      backend: the driver
+ *
+ * Addresses are those of the device and are never dereferenced. Functions return 0, a negative
+ * errno, or the driver's positive code as the backend gave it.
+ */
+#ifndef GPUCACHE_POOL_POOL_H
+#define GPUCACHE_POOL_POOL_H
+
+#include "pool/backend.h"
+#include "stats/stats.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/** How freed memory becomes usable again; see GPUCACHE_REUSE. */
+enum pool_reuse { POOL_BARRIER, POOL_WAIT, POOL_SYNC };
+
+struct pool_config {
+    enum pool_reuse reuse;
+    uint64_t budget; /* bytes of reserve up to which the pool grows rather than orders; 0: follows
+                        the live memory */
+};
+
+struct pool;
+
+/** A pool over `backend`, which must outlive it. NULL without host memory. */
+struct pool *pool_create(struct backend *backend, const struct pool_config *config);
+
+/**
+ * The context is gone and took its memory along: forgets every block, gives nothing back. The pool
+ * may be used again, for another context of the same device, with the backend of that context.
+ */
+void pool_forget(struct pool *pool);
+void pool_rebind(struct pool *pool, struct backend *backend);
+struct backend *pool_backend(struct pool *pool);
+
+/**
+ * Memory for `bytes` > 0. -ENOMEM: neither the pool, nor the driver, nor the limit has it. -ERANGE:
+ * the pool cannot manage what the driver gave; ask the driver directly. Positive: the driver's
+ * error.
+ */
+int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address);
+
+/** Frees a block of whichever pool owns it. -ENOENT: no pool's memory. -EINVAL: inside a pool, but
+ * no live block starts there. */
+int pool_free(uint64_t address);
+
+/** A live block as its program knows it. */
+struct pool_block {
+    struct pool *pool;
+    uint64_t address, requested;
+    uint64_t segment_address, segment_bytes; /* the driver's own allocation around it */
+};
+
+/** The live block that covers `address` (not only its start); -ENOENT as above, -EINVAL inside a
+ * pool but not in a live block. */
+int pool_find(uint64_t address, struct pool_block *block);
+
+/** The number that tells this life of a block from every other one in the process; 0 if `address`
+ * is in no live block. */
+uint64_t pool_block_id(uint64_t address);
+
+/**
+ * From now on something that the context's own order does not bind can reach the block's memory
+ * (another process, a network card, the CPU): what it covers changes hands only when earlier work
+ * has finished. For good.
+ */
+int pool_mark_reached_from_outside(uint64_t address);
+
+/** Gives everything that is idle back to the driver, after waiting for it if `wait`. */
+int pool_trim(struct pool *pool, bool wait);
+
+/** The code of the error that killed the context, or 0: then nothing more can be served from this
+ * pool. */
+int pool_broken(struct pool *pool);
+void pool_break(struct pool *pool, int code);
+
+/** Everything submitted before the call was seen to have finished: `ticket` is from
+ * pool_sync_begin() before that wait. */
+uint64_t pool_sync_begin(struct pool *pool);
+void pool_sync_end(struct pool *pool, uint64_t ticket);
+
+/** Held while the caller begins a capture: no event is being recorded. */
+void pool_hold(struct pool *pool);
+void pool_release(struct pool *pool);
+
+/** Adds the pool's books to a snapshot. Takes no lock. */
+void pool_read(struct pool *pool, struct stats_device *stats);
+uint64_t pool_idle_bytes(struct pool *pool);
+void pool_reset_peaks(struct pool *pool);
+
+/** Walks the whole pool and returns the line of the first broken invariant, or 0. For tests; takes
+ * the lock. */
+int pool_check(struct pool *pool);
+
+#endif

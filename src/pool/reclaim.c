@@ -1,0 +1,107 @@
+/*
+ * Pending memory: freed, and waiting in a queue until its epoch is usable.
+ *
+ * A queue is sorted by stamp, so one look at its head is enough. A block that arrives with an older
+ * stamp than the last one (a thread's cache was emptied into the queue) is given the younger stamp:
+ * later than necessary is always right.
+ *
+ * Memory that something outside the context can reach waits in queues of its own, for its event to
+ * have *finished*: a barrier orders the context's work and nothing else.
+ */
+#include "pool/internal.h"
+
+static uint64_t line_for(const struct pool *pool, enum reach reach) {
+    return reach == REACH_OUTSIDE
+               ? pool->epochs.finished
+               : atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
+}
+
+void reclaim_queue_block(struct pool *pool, struct block *block) {
+    enum reach reach = page_of(block)->reached_from_outside ? REACH_OUTSIDE : REACH_CONTEXT;
+    struct block_queue *queue = &pool->pending_blocks[reach];
+    block->next = NULL;
+    if (queue->head) {
+        if (block->stamp < queue->tail->stamp) {
+            block->stamp = queue->tail->stamp;
+        }
+        queue->tail->next = block;
+    } else {
+        queue->head = block;
+    }
+    queue->tail = block;
+    pool->pending_bytes += block_bytes(block);
+}
+
+void reclaim_queue_range(struct pool *pool, struct range *range) {
+    enum reach reach = range->segment->reached_from_outside ? REACH_OUTSIDE : REACH_CONTEXT;
+    struct range_queue *queue = &pool->pending_ranges[reach];
+    range->queue_next = NULL;
+    if (queue->head) {
+        queue->tail->queue_next = range;
+    } else {
+        queue->head = range;
+    }
+    queue->tail = range;
+    pool->pending_bytes += range->bytes;
+}
+
+static void give_block(struct pool *pool, struct block *block) {
+    struct range *emptied = runs_give(&pool->runs, block);
+    if (emptied) {
+        arena_give(&pool->small, emptied);
+    }
+}
+
+void reclaim_usable(struct pool *pool) {
+    for (enum reach reach = 0; reach < REACHES; reach++) {
+        uint64_t line = line_for(pool, reach);
+        struct block_queue *blocks = &pool->pending_blocks[reach];
+        while (blocks->head && blocks->head->stamp <= line) {
+            struct block *block = blocks->head;
+            blocks->head = block->next;
+            pool->pending_bytes -= block_bytes(block);
+            give_block(pool, block);
+        }
+        struct range_queue *ranges = &pool->pending_ranges[reach];
+        while (ranges->head && ranges->head->stamp <= line) {
+            struct range *range = ranges->head;
+            ranges->head = range->queue_next;
+            pool->pending_bytes -= range->bytes;
+            arena_give(&pool->large, range);
+        }
+    }
+}
+
+bool reclaim_caches(struct pool *pool) {
+    bool any = false;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        cache_lock(cache);
+        for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
+            struct block *block = cache_take(cache, class, cache->bins[class].count);
+            while (block) {
+                struct block *next = block->next;
+                reclaim_queue_block(pool, block);
+                any = true;
+                block = next;
+            }
+        }
+        cache_unlock(cache);
+    }
+    return any;
+}
+
+uint64_t reclaim_stamp(const struct pool *pool, uint64_t bytes) {
+    uint64_t stamp = 0, sum = 0;
+    for (const struct range *range = pool->pending_ranges[REACH_CONTEXT].head; range;
+         range = range->queue_next) {
+        stamp = range->stamp;
+        sum += range->bytes;
+        if (sum >= bytes) {
+            return stamp;
+        }
+    }
+    const struct block *newest = pool->pending_blocks[REACH_CONTEXT].tail;
+    return newest && pool->pending_blocks[REACH_CONTEXT].head && newest->stamp > stamp
+               ? newest->stamp
+               : stamp;
+}

@@ -1,0 +1,221 @@
+/*
+ * Supply: where the memory for a request comes from, the cheapest source first.
+ *
+ *      ready memory                     a free range or run that fits
+ *      what has finished meanwhile      one or two queries
+ *      order                            over budget only: a barrier, or a wait, on an on-time event
+ *      grow                             a segment from the driver
+ *      --- the driver or the limit has refused ---
+ *      order, then the other threads' caches, on-time epochs waited for, idle segments given back,
+ *      late epochs waited for with a limit; after each of them, everything once more
+ *
+ * The lock is dropped around every call that can block, so whatever was true before such a call is
+ * looked at again after it.
+ */
+#include "pool/internal.h"
+
+#include "pool/page_map.h"
+
+#include <errno.h>
+
+#define SEGMENT_STEP_MAX                                                                           \
+    ((uint64_t)32 << 20) /* the pool grows by at least a sixteenth of itself, up to this */
+#define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
+
+bool supply_ready(struct pool *pool, struct want *want) {
+    reclaim_usable(pool);
+    if (want->bytes > 0) {
+        want->range = arena_take(&pool->large, want->bytes, ARENA_UNIT);
+        return want->range != NULL;
+    }
+    want->block = runs_take(&pool->runs, want->units);
+    if (want->block) {
+        return true;
+    }
+    struct range *range = arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES);
+    if (!range) {
+        return false;
+    }
+    range->state = RANGE_PAGE;
+    if (runs_add_page(&pool->runs, range, range->address) != 0) {
+        arena_give(&pool->small, range);
+        return false;
+    }
+    want->block = runs_take(&pool->runs, want->units);
+    return true;
+}
+
+/* --- growing --- */
+
+static uint64_t least_growth(const struct want *want) {
+    return want->bytes > 0 ? (want->bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1) : PAGE_BYTES;
+}
+
+static uint64_t good_growth(const struct pool *pool, const struct want *want) {
+    uint64_t step = pool_reserved(pool) / 16 & ~(PAGE_BYTES - 1);
+    step = step > SEGMENT_STEP_MAX ? SEGMENT_STEP_MAX : step;
+    uint64_t least = least_growth(want);
+    return least > step ? least : step;
+}
+
+/* One reserve() of the backend, without the lock. */
+static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
+    uint64_t base = 0;
+    pool->growing++;
+    pthread_mutex_unlock(&pool->lock);
+    int r = pool->backend->ops->reserve(pool->backend, bytes, &base);
+    pthread_mutex_lock(&pool->lock);
+    if (r == 0) {
+        r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes);
+        if (r != 0) {
+            pthread_mutex_unlock(&pool->lock);
+            pool->backend->ops->release(pool->backend, base, bytes);
+            pthread_mutex_lock(&pool->lock);
+            r = -ERANGE;
+        }
+    }
+    pool->growing--;
+    pool->grown++;
+    if (r == 0) {
+        books_add(&pool->books.driver_allocs, 1);
+    }
+    return r;
+}
+
+int supply_grow(struct pool *pool, const struct want *want) {
+    struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
+    uint64_t good = good_growth(pool, want), least = least_growth(want);
+    int r = grow_by(pool, arena, good);
+    if ((r == -ENOMEM || r == -EDQUOT) && good > least) {
+        r = grow_by(pool, arena, least);
+    }
+    return r;
+}
+
+/* Another thread may be bringing what we were refused. */
+static void let_others_grow(struct pool *pool) {
+    uint64_t seen = pool->grown;
+    while (pool->growing > 0 && pool->grown == seen) {
+        pthread_mutex_unlock(&pool->lock);
+        sched_yield();
+        pthread_mutex_lock(&pool->lock);
+    }
+}
+
+/* --- giving back --- */
+
+static bool release_one(struct pool *pool, struct arena *arena, uint64_t bytes) {
+    struct segment *segment = arena_idle_segment(arena, bytes);
+    if (!segment) {
+        return false;
+    }
+    uint64_t base = segment->base, size = segment->bytes;
+    arena_remove(arena, segment);
+    pthread_mutex_unlock(&pool->lock);
+    pool->backend->ops->release(pool->backend, base, size);
+    pthread_mutex_lock(&pool->lock);
+    books_add(&pool->books.driver_frees, 1);
+    return true;
+}
+
+int supply_release_idle(struct pool *pool, uint64_t bytes, uint64_t wait_ns) {
+    if (pool->large.idle_bytes + pool->small.idle_bytes == 0) {
+        return -ENOENT;
+    }
+    /* The driver's own free waits for the device: only when there is nothing to wait for (law 3).
+     */
+    if (pool->backend->has_events && !order_finish(pool, wait_ns)) {
+        return -EBUSY;
+    }
+    uint64_t before = pool_reserved(pool);
+    while (before - pool_reserved(pool) < bytes &&
+           (release_one(pool, &pool->large, bytes) || release_one(pool, &pool->small, bytes))) {
+    }
+    return pool_reserved(pool) < before ? 0 : -ENOENT;
+}
+
+/* --- the ladder --- */
+
+static bool over_budget(const struct pool *pool, const struct want *want) {
+    return pool_reserved(pool) + least_growth(want) >
+           atomic_load_explicit(&pool->budget, memory_order_relaxed);
+}
+
+/* Orders just enough pending memory for the request, then all there is. */
+static bool supply_ordered(struct pool *pool, struct want *want) {
+    uint64_t enough = reclaim_stamp(pool, want->bytes);
+    if (enough > 0 && order_now(pool, enough) && supply_ready(pool, want)) {
+        return true;
+    }
+    uint64_t all = reclaim_stamp(pool, UINT64_MAX);
+    return all > enough && order_now(pool, all) && supply_ready(pool, want);
+}
+
+static bool supply_cheap(struct pool *pool, struct want *want) {
+    if (supply_ready(pool, want)) {
+        return true;
+    }
+    uint64_t stamp = reclaim_stamp(pool, want->bytes);
+    if (stamp == 0) {
+        return false;
+    }
+    order_cheaply(pool, stamp);
+    return supply_ready(pool, want);
+}
+
+static int supply_hard(struct pool *pool, struct want *want, int refusal) {
+    let_others_grow(pool);
+    if (supply_cheap(pool, want) || supply_ordered(pool, want)) {
+        return 0;
+    }
+    if (reclaim_caches(pool) && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
+        return 0;
+    }
+    for (int last = 0; last < 2; last++) {
+        if (last && order_finish(pool, LATE_WAIT_NS) && supply_ready(pool, want)) {
+            return 0;
+        }
+        uint64_t need = least_growth(want);
+        while (supply_release_idle(pool, need, last ? LATE_WAIT_NS : 0) == 0) {
+            refusal = supply_grow(pool, want);
+            if (supply_ready(pool, want)) {
+                return 0;
+            }
+            if (refusal != -ENOMEM && refusal != -EDQUOT) {
+                return refusal;
+            }
+        }
+    }
+    return supply_ready(pool, want) ? 0 : refusal;
+}
+
+int supply(struct pool *pool, struct want *want) {
+    if (want->bytes > pool->backend->capacity) {
+        return -ENOMEM;
+    }
+    if (supply_cheap(pool, want)) {
+        return 0;
+    }
+    if (over_budget(pool, want) && supply_ordered(pool, want)) {
+        return 0;
+    }
+    books_add(&pool->books.cache_misses, 1);
+    int r = supply_grow(pool, want);
+    if (r == 0 && supply_ready(pool, want)) {
+        return 0;
+    }
+    if (r == 0) {
+        r = supply_grow(pool, want); /* another thread took what we brought */
+    }
+    if (supply_ready(pool, want)) {
+        return 0;
+    }
+    if (r != -ENOMEM && r != -EDQUOT) {
+        return r == 0 ? -ENOMEM : r;
+    }
+    r = supply_hard(pool, want, r);
+    if (r == 0) {
+        books_add(&pool->books.oom_retries, 1);
+    }
+    return r;
+}

@@ -1,0 +1,95 @@
+/*
+ * The options: GPUCACHE_* environment variables, read once, checked strictly.
+ */
+#ifndef GPUCACHE_PROCESS_OPTIONS_H
+#define GPUCACHE_PROCESS_OPTIONS_H
+
+#include "process/log.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct print;
+
+#define OPTIONS_MAX_DEVICES 64
+#define OPTIONS_MAX_STACK 64
+#define OPTIONS_PATH 4096            /* bytes of a file pattern, made absolute, with its end */
+#define OPTIONS_PATTERN "phern%"     /* letters a file pattern knows after % */
+#define OPTIONS_AUTOMATIC UINT64_MAX /* budget_bytes: the library decides */
+#define OPTIONS_NEVER UINT64_MAX     /* decay_ms */
+
+/** The rows of options.def, in their order: OPTION_MEMORY_FRACTION, ... */
+enum option_id {
+#define OPTION(id, parser, initial, values, meaning, planned) OPTION_##id,
+#include "process/options.def"
+#undef OPTION
+    OPTION_COUNT
+};
+
+enum report_destination { REPORT_TO_STDERR, REPORT_TO_NOWHERE, REPORT_TO_FILE };
+enum report_format { REPORT_TEXT, REPORT_JSON };
+enum reuse { REUSE_BARRIER, REUSE_WAIT, REUSE_SYNC };
+enum backend_choice { BACKEND_AUTO, BACKEND_SEGMENTS, BACKEND_PAGES };
+
+struct options {
+    double memory_fraction[OPTIONS_MAX_DEVICES];
+    uint64_t memory_limit[OPTIONS_MAX_DEVICES]; /* bytes; 0: none */
+    enum report_destination report;
+    char report_pattern[OPTIONS_PATH]; /* REPORT_TO_FILE: absolute, as the directory was when it was
+                                          read */
+    enum report_format report_format;
+    int report_signal;           /* 0: off */
+    uint64_t report_interval_ms; /* 0: off */
+    enum reuse reuse;
+    enum backend_choice backend;
+    uint64_t budget_bytes;            /* or OPTIONS_AUTOMATIC; 0 is a budget of nothing */
+    uint64_t decay_ms;                /* or OPTIONS_NEVER */
+    unsigned stacks;                  /* frames; 0: off */
+    char trace_pattern[OPTIONS_PATH]; /* absolute; empty: off */
+    bool pinned;
+    bool disable;
+    enum log_level log;
+};
+
+/** One row of options.def. */
+struct option_info {
+    const char *name; /* GPUCACHE_... */
+    const char *initial, *values, *meaning;
+    const char *planned; /* "": all of it works; "*": nothing but the default has an effect; else
+                            the value that has none */
+};
+
+extern const struct option_info option_table[OPTION_COUNT];
+
+/**
+ * Reads the environment and who the program is, opens the log, warns of what makes no sense. Only
+ * the first call does anything; the caller sees to it that it has returned before options() is used
+ * by another thread.
+ */
+void options_load(void);
+
+/** The values in force; constant once loaded, all zero before. */
+const struct options *options(void);
+
+/** The value in force as text, as the user or the default put it. */
+const char *options_text(enum option_id id);
+
+/** Whether the value in force was taken from the environment. */
+bool options_from_environment(enum option_id id);
+
+/** The limit for a device with so much memory: the smaller of fraction and limit in bytes, 0 if
+ * there is none. */
+uint64_t options_limit(int device, uint64_t total_bytes);
+
+/** The option that sets that limit: OPTION_MEMORY_LIMIT or OPTION_MEMORY_FRACTION; OPTION_COUNT if
+ * there is none. */
+enum option_id options_limit_source(int device, uint64_t total_bytes);
+
+/** All options with the value in force, where it came from, what is accepted and what it means. */
+void options_print(struct print *out);
+
+/** All options in force, one line each, at level info. */
+void options_log(void);
+
+#endif

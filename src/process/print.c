@@ -1,0 +1,461 @@
+/*
+ * The formatter and the one place where bytes leave the library.
+ *
+ * stdio is out of the question: it allocates, it locks, and the program may have replaced,
+ * redirected or closed its streams; a report must also come out of a signal handler and of a
+ * process that is dying.
+ *
+ * Writing must not be noticed by the program either. A reader that went away would raise SIGPIPE,
+ * and a file size limit SIGXFSZ, and either would kill a program that was about to exit with 0:
+ * both are held back around the write and taken off the thread if this write caused them. write(2)
+ * of libc is also a cancellation point, where a cancelled thread would unwind out of the allocator;
+ * the plain system call is none.
+ */
+#include "process/print.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FULL_PATIENCE_NS                                                                           \
+    200000000 /* how long a full non-blocking descriptor is waited for, in all */
+#define DECIMALS_MAX 9
+
+static const uint64_t power_of_ten[DECIMALS_MAX + 1] = {
+    1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000, 1000000000,
+};
+
+/* ---- leaving the process ---- */
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/** Waits until the descriptor takes more, no longer than until the deadline, which the first call
+ * sets. */
+static bool writable(int fd, int64_t *deadline) {
+    int64_t now = now_ns();
+    if (*deadline == 0)
+        *deadline = now + FULL_PATIENCE_NS;
+    if (now >= *deadline)
+        return false;
+    struct pollfd wait = {.fd = fd, .events = POLLOUT};
+    struct timespec left = {.tv_sec = 0, .tv_nsec = (long)(*deadline - now)};
+    long ready = syscall(SYS_ppoll, &wait, 1, &left, NULL, 0);
+    return ready > 0 || (ready < 0 && errno == EINTR);
+}
+
+static int write_all(int fd, const char *bytes, size_t length) {
+    int64_t deadline = 0;
+    while (length > 0) {
+        long written = syscall(SYS_write, fd, bytes, length);
+        if (written > 0) {
+            bytes += written;
+            length -= (size_t)written;
+        } else if (written == 0) {
+            return -EIO;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            if (!writable(fd, &deadline))
+                return -EAGAIN;
+        } else if (errno != EINTR) {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+int print_write(int fd, const void *bytes, size_t length) {
+    int saved_errno = errno;
+    sigset_t held, before, pending_before, pending_after;
+    sigemptyset(&held);
+    sigaddset(&held, SIGPIPE);
+    sigaddset(&held, SIGXFSZ);
+    sigemptyset(&pending_before);
+    sigpending(&pending_before);
+    bool masked = pthread_sigmask(SIG_BLOCK, &held, &before) == 0;
+
+    int result = write_all(fd, bytes, length);
+
+    if (masked) {
+        int caused = result == -EPIPE ? SIGPIPE : result == -EFBIG ? SIGXFSZ : 0;
+        if (caused != 0 && !sigismember(&pending_before, caused) &&
+            sigpending(&pending_after) == 0 && sigismember(&pending_after, caused)) {
+            sigset_t only;
+            sigemptyset(&only);
+            sigaddset(&only, caused);
+            const struct timespec at_once = {0, 0};
+            while (syscall(SYS_rt_sigtimedwait, &only, NULL, &at_once, _NSIG / 8) < 0 &&
+                   errno == EINTR)
+                continue;
+        }
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    errno = saved_errno;
+    return result;
+}
+
+/* ---- the buffer ---- */
+
+void print_init(struct print *out, int fd, char *buffer, size_t capacity) {
+    *out = (struct print){.fd = fd, .buffer = buffer, .capacity = capacity};
+}
+
+static void write_out(struct print *out, size_t length) {
+    int result = print_write(out->fd, out->buffer, length);
+    if (result != 0)
+        out->error = result;
+    out->used -= length;
+    memmove(out->buffer, out->buffer + length, out->used);
+}
+
+/** Makes room in a full buffer. */
+static void spill(struct print *out) {
+    if (out->fd < 0) {
+        out->error = -ENOSPC;
+        return;
+    }
+    const char *last_newline = memrchr(out->buffer, '\n', out->used);
+    write_out(out, last_newline ? (size_t)(last_newline + 1 - out->buffer) : out->used);
+}
+
+int print_flush(struct print *out) {
+    if (out->fd >= 0 && out->used > 0 && out->error == 0)
+        write_out(out, out->used);
+    return out->error;
+}
+
+const char *print_end(struct print *out) {
+    if (out->used == out->capacity)
+        out->used--;
+    out->buffer[out->used] = '\0';
+    return out->buffer;
+}
+
+void print_bytes(struct print *out, const void *bytes, size_t length) {
+    const char *from = bytes;
+    while (length > 0 && out->error == 0) {
+        size_t part = out->capacity - out->used;
+        if (part == 0) {
+            spill(out);
+            continue;
+        }
+        if (part > length)
+            part = length;
+        memcpy(out->buffer + out->used, from, part);
+        out->used += part;
+        from += part;
+        length -= part;
+    }
+}
+
+/* ---- plain values ---- */
+
+void print_char(struct print *out, char character) {
+    print_bytes(out, &character, 1);
+}
+
+void print_str(struct print *out, const char *text) {
+    print_bytes(out, text, strlen(text));
+}
+
+static void print_base(struct print *out, uint64_t value, unsigned base, unsigned min_digits) {
+    char digits[20];
+    size_t at = sizeof digits;
+    while (value != 0 || min_digits > 0) {
+        digits[--at] = "0123456789abcdef"[value % base];
+        value /= base;
+        if (min_digits > 0)
+            min_digits--;
+    }
+    print_bytes(out, digits + at, sizeof digits - at);
+}
+
+void print_u64(struct print *out, uint64_t value) {
+    print_base(out, value, 10, 1);
+}
+
+void print_i64(struct print *out, int64_t value) {
+    if (value < 0)
+        print_char(out, '-');
+    print_u64(out, value < 0 ? -(uint64_t)value : (uint64_t)value);
+}
+
+void print_hex(struct print *out, uint64_t value) {
+    print_base(out, value, 16, 1);
+}
+
+void print_repeat(struct print *out, char character, size_t times) {
+    while (times-- > 0 && out->error == 0)
+        print_char(out, character);
+}
+
+/* ---- values for people ---- */
+
+static void print_hundredths(struct print *out, uint64_t hundredths) {
+    print_u64(out, hundredths / 100);
+    print_char(out, '.');
+    print_base(out, hundredths % 100, 10, 2);
+}
+
+/** The value in hundredths of the unit, rounded. */
+static uint64_t in_hundredths(uint64_t value, uint64_t unit) {
+    return (uint64_t)(((unsigned __int128)value * 100 + unit / 2) / unit);
+}
+
+void print_size(struct print *out, uint64_t bytes) {
+    if (bytes < 1024) {
+        print_u64(out, bytes);
+        print_str(out, " B");
+        return;
+    }
+    static const char prefixes[] = "KMGTPE";
+    size_t i = 0;
+    uint64_t unit = 1024;
+    /* compare after rounding: 1023.999 KiB is 1.00 MiB, not 1024.00 KiB */
+    while (in_hundredths(bytes, unit) >= 102400 && prefixes[i + 1] != '\0') {
+        unit *= 1024;
+        i++;
+    }
+    print_hundredths(out, in_hundredths(bytes, unit));
+    print_char(out, ' ');
+    print_char(out, prefixes[i]);
+    print_str(out, "iB");
+}
+
+void print_count(struct print *out, uint64_t count) {
+    if (count < 100000000000) {
+        print_u64(out, count);
+        return;
+    }
+    static const char prefixes[] = "GTPE";
+    size_t i = 0;
+    uint64_t unit = power_of_ten[9];
+    while (in_hundredths(count, unit) >= 100000 && prefixes[i + 1] != '\0') {
+        unit *= 1000;
+        i++;
+    }
+    print_hundredths(out, in_hundredths(count, unit));
+    print_char(out, ' ');
+    print_char(out, prefixes[i]);
+}
+
+/** whole.part, where part counts units of 10^-decimals. */
+static void print_fixed(struct print *out, uint64_t whole, uint64_t part, unsigned decimals) {
+    print_u64(out, whole);
+    if (decimals > 0) {
+        print_char(out, '.');
+        print_base(out, part, 10, decimals);
+    }
+}
+
+void print_double(struct print *out, double value, unsigned decimals) {
+    if (decimals > DECIMALS_MAX)
+        decimals = DECIMALS_MAX;
+    if (value != value)
+        value = 0;
+    bool negative = value < 0;
+    if (negative)
+        value = -value;
+    if (value >= 18446744073709549568.0) /* the largest double that fits */
+        value = 18446744073709549568.0;
+    uint64_t whole = (uint64_t)value;
+    uint64_t part = (uint64_t)((value - (double)whole) * (double)power_of_ten[decimals] + 0.5);
+    if (part >= power_of_ten[decimals]) {
+        whole++;
+        part = 0;
+    }
+    if (negative && (whole != 0 || part != 0))
+        print_char(out, '-');
+    print_fixed(out, whole, part, decimals);
+}
+
+void print_seconds(struct print *out, uint64_t nanoseconds, unsigned decimals) {
+    if (decimals > DECIMALS_MAX)
+        decimals = DECIMALS_MAX;
+    uint64_t part = nanoseconds % power_of_ten[9] / power_of_ten[9 - decimals];
+    print_fixed(out, nanoseconds / power_of_ten[9], part, decimals);
+}
+
+void print_percent(struct print *out, uint64_t part, uint64_t whole) {
+    print_hundredths(out, whole == 0 ? 0 : (uint64_t)((unsigned __int128)part * 10000 / whole));
+    print_char(out, '%');
+}
+
+/* ---- text ---- */
+
+void print_cell(struct print *out, const char *text, size_t columns, enum print_align align) {
+    size_t length = strnlen(text, columns);
+    if (align == PRINT_RIGHT)
+        print_repeat(out, ' ', columns - length);
+    print_bytes(out, text, length);
+    if (align == PRINT_LEFT)
+        print_repeat(out, ' ', columns - length);
+}
+
+static bool is_continuation(unsigned char byte) {
+    return (byte & 0xc0) == 0x80;
+}
+
+void print_plain(struct print *out, const char *text, size_t columns) {
+    size_t length = 0;
+    for (const char *at = text; *at && length <= columns; at++)
+        length += !is_continuation((unsigned char)*at);
+    bool cut = length > columns;
+    size_t room = cut ? columns - (columns < 3 ? columns : 3) : columns;
+    for (; *text && room > 0; text++) {
+        unsigned char byte = (unsigned char)*text;
+        if (is_continuation(byte))
+            continue;
+        print_char(out, byte < 0x20 || byte >= 0x7f ? '?' : (char)byte);
+        room--;
+    }
+    if (cut)
+        print_repeat(out, '.', columns < 3 ? columns : 3);
+}
+
+void print_escaped(struct print *out, const char *text, size_t columns) {
+    size_t column = 0;
+    for (; *text; text++) {
+        unsigned char byte = (unsigned char)*text;
+        bool plain = byte >= 0x20 && byte < 0x7f;
+        bool quoted = byte == '"' || byte == '\\';
+        size_t width = !plain ? 4 : quoted ? 2 : 1;
+        if (column + width > columns) {
+            print_str(out, "...");
+            return;
+        }
+        column += width;
+        if (!plain) {
+            print_str(out, "\\x");
+            print_base(out, byte, 16, 2);
+        } else {
+            if (quoted)
+                print_char(out, '\\');
+            print_char(out, (char)byte);
+        }
+    }
+}
+
+/** Length of the UTF-8 sequence at text, 0 if it is none (overlong, surrogate, cut short or beyond
+ * U+10FFFF). */
+static size_t utf8_length(const unsigned char *text) {
+    static const struct {
+        unsigned char first_min, first_max, second_min, second_max, length;
+    } forms[] = {
+        {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
+        {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
+        {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
+    };
+    if (text[0] < 0x80)
+        return 1;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        if (text[0] < forms[i].first_min || text[0] > forms[i].first_max)
+            continue;
+        if (text[1] < forms[i].second_min || text[1] > forms[i].second_max)
+            return 0;
+        for (size_t rest = 2; rest < forms[i].length; rest++)
+            if (!is_continuation(text[rest]))
+                return 0;
+        return forms[i].length;
+    }
+    return 0;
+}
+
+void print_json_string(struct print *out, const char *text) {
+    if (!text) {
+        print_str(out, "null");
+        return;
+    }
+    print_char(out, '"');
+    const unsigned char *at = (const unsigned char *)text;
+    while (*at) {
+        size_t length = utf8_length(at);
+        if (length == 0) {
+            print_str(out, "\\ufffd");
+            length = 1;
+        } else if (*at == '"' || *at == '\\') {
+            print_char(out, '\\');
+            print_char(out, (char)*at);
+        } else if (*at < 0x20 || *at == 0x7f) {
+            print_str(out, "\\u");
+            print_base(out, *at, 16, 4);
+        } else {
+            print_bytes(out, at, length);
+        }
+        at += length;
+    }
+    print_char(out, '"');
+}
+
+/* ---- formats ---- */
+
+void print_vformat(struct print *out, const char *format, va_list values) {
+    for (; *format; format++) {
+        if (*format != '%') {
+            print_char(out, *format);
+            continue;
+        }
+        enum { INT, LONG, LONG_LONG, SIZE } width = INT;
+        format++;
+        if (*format == 'z') {
+            width = SIZE;
+            format++;
+        } else if (*format == 'l') {
+            width = LONG;
+            if (*++format == 'l') {
+                width = LONG_LONG;
+                format++;
+            }
+        }
+        switch (*format) {
+        case 'd':
+        case 'i':
+            print_i64(out, width == INT         ? va_arg(values, int)
+                           : width == LONG      ? va_arg(values, long)
+                           : width == LONG_LONG ? va_arg(values, long long)
+                                                : va_arg(values, ssize_t));
+            break;
+        case 'u':
+        case 'x': {
+            uint64_t value = width == INT         ? va_arg(values, unsigned)
+                             : width == LONG      ? va_arg(values, unsigned long)
+                             : width == LONG_LONG ? va_arg(values, unsigned long long)
+                                                  : va_arg(values, size_t);
+            print_base(out, value, *format == 'x' ? 16 : 10, 1);
+            break;
+        }
+        case 's': {
+            const char *text = va_arg(values, const char *);
+            print_str(out, text ? text : "(null)");
+            break;
+        }
+        case 'c':
+            print_char(out, (char)va_arg(values, int));
+            break;
+        case 'p':
+            print_str(out, "0x");
+            print_hex(out, (uintptr_t)va_arg(values, void *));
+            break;
+        case '%':
+            print_char(out, '%');
+            break;
+        default: /* the value's type is unknown, and with it where the next one lies */
+            print_str(out, "(bad format)");
+            return;
+        }
+    }
+}
+
+void print_format(struct print *out, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    print_vformat(out, format, values);
+    va_end(values);
+}

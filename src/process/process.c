@@ -1,0 +1,50 @@
+#include "process/process.h"
+
+#include "process/log.h"
+#include "process/options.h"
+#include "report/report.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+_Atomic int process_state;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Thread_local bool starting __attribute__((tls_model("initial-exec")));
+
+/* CUDA does not survive a fork, and neither do our threads, locks and books: the child goes on as
+ * if we were not there. */
+static void in_child(void) {
+    if (atomic_load(&process_state) == PROCESS_STARTED) {
+        atomic_store(&process_state, PROCESS_FORKED);
+    }
+}
+
+static void start(void) {
+    int saved = errno;
+    log_open();
+    options_load();
+    log_info("version " GPUCACHE_VERSION);
+    options_log();
+    pthread_atfork(NULL, NULL, in_child);
+    atomic_store_explicit(&process_state, PROCESS_STARTED, memory_order_release);
+    errno = saved;
+}
+
+bool process_start(void) {
+    if (starting || atomic_load(&process_state) == PROCESS_FORKED) {
+        return false;
+    }
+    starting = true;
+    pthread_once(&once, start);
+    starting = false;
+    return atomic_load(&process_state) == PROCESS_STARTED;
+}
+
+__attribute__((destructor)) static void at_exit(void) {
+    if (atomic_load(&process_state) == PROCESS_STARTED) {
+        int saved = errno;
+        report_write("exit");
+        errno = saved;
+    }
+}

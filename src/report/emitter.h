@@ -1,0 +1,91 @@
+/*
+ * The room's internals: what a report is made of, and the two ways of writing it.
+ *
+ * report.c walks the statistics once, row by row of fields.def, and hands each figure to an
+ * emitter. Text and JSON are two emitters of the same walk, so they cannot disagree, and a new row
+ * in fields.def appears in both by itself.
+ */
+#ifndef GPUCACHE_REPORT_EMITTER_H
+#define GPUCACHE_REPORT_EMITTER_H
+
+#include "process/print.h"
+#include "report/lines.h"
+#include "report/report.h"
+#include "stats/stats.h"
+
+#include <stdbool.h>
+
+/** What the report as a whole says. */
+struct report_head {
+    const char *reason;
+    int driver_version;           /* 0: not known */
+    const struct report_oom *oom; /* NULL unless the reason is one */
+    const struct lines *verdict;  /* the OOM in words */
+};
+
+/** Figures that follow from a snapshot. */
+struct report_derived {
+    struct stats_metric outside; /* device memory that passes by the pool, all kinds together */
+    bool outside_peak_exact; /* false: the kinds' peaks were added up; the true peak is no higher */
+    uint64_t idle;           /* reserved but not allocated: pending and ready */
+    uint64_t largest_free;
+    uint64_t calls_avoided; /* allocations and frees that made no driver call */
+    double internal_fragmentation, external_fragmentation;
+    double peak_ratio; /* peak reserved over peak requested; 1 if nothing was requested */
+};
+
+void report_derive(const struct stats_device *device, struct report_derived *derived);
+
+/** `a - b`, or 0: books read while they change may be a little apart. */
+static inline uint64_t less(uint64_t a, uint64_t b) {
+    return a > b ? a - b : 0;
+}
+
+/** How far a metric's peak can be trusted. */
+enum peak { PEAK_EXACT, PEAK_AT_LEAST, PEAK_AT_MOST };
+
+/** One report being written. An emitter keeps what it needs between two figures here. */
+struct emitter {
+    const struct emitter_kind *kind;
+    struct print *out;
+    const struct report_head *head;
+    const struct stats_device *device; /* the one being written */
+    const struct report_derived *derived;
+    unsigned devices;   /* written so far */
+    bool first;         /* JSON: nothing stands in the innermost brackets yet */
+    struct lines words; /* text: the sentences below the table */
+};
+
+struct emitter_kind {
+    void (*begin)(struct emitter *emitter);
+    void (*device_begin)(struct emitter *emitter);
+    /* label is NULL for a figure that has no row in the text's table; bytes tells bytes from a
+     * number of things */
+    void (*metric)(struct emitter *emitter, const char *name, const char *label, bool bytes,
+                   const struct stats_metric *metric, enum peak peak);
+    void (*gauge)(struct emitter *emitter, const char *name, uint64_t value);
+    void (*counter)(struct emitter *emitter, const char *name, uint64_t value);
+    void (*outside_begin)(struct emitter *emitter);
+    void (*outside_end)(struct emitter *emitter);
+    void (*device_end)(struct emitter *emitter);
+    void (*end)(struct emitter *emitter);
+};
+
+extern const struct emitter_kind text_emitter, json_emitter;
+
+/** Explains an OOM in words; device is NULL if nothing is known of it. */
+void verdict_write(struct lines *lines, const struct report_oom *oom,
+                   const struct stats_device *device);
+
+/** Opens a file of the pattern that did not exist before. Returns a descriptor or a negative errno;
+ * path: its name. */
+int file_open(const char *pattern, char *path, size_t size);
+
+/** Ends a file that file_open() opened, and takes it away again if it could not be written in full.
+ */
+void file_close(int fd, const char *path, bool complete);
+
+/** The error in words, without a locale. */
+const char *file_error(int error);
+
+#endif

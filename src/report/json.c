@@ -1,0 +1,243 @@
+/*
+ * The report as JSON: one object on one line, by the schema "gpucache-report/1" of docs/interface.
+ *
+ * The walk names every figure as the schema does, with two exceptions that this file makes:
+ * nanoseconds become seconds, and the figures about free memory stand in "fragmentation", beside
+ * what follows from them.
+ */
+#include "report/emitter.h"
+
+#include "process/program.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static void separate(struct emitter *emitter) {
+    if (!emitter->first)
+        print_char(emitter->out, ',');
+    emitter->first = false;
+}
+
+static void key(struct emitter *emitter, const char *name) {
+    separate(emitter);
+    print_json_string(emitter->out, name);
+    print_char(emitter->out, ':');
+}
+
+static void open_bracket(struct emitter *emitter, char bracket) {
+    print_char(emitter->out, bracket);
+    emitter->first = true;
+}
+
+static void close_bracket(struct emitter *emitter, char bracket) {
+    print_char(emitter->out, bracket);
+    emitter->first = false;
+}
+
+static void number(struct emitter *emitter, const char *name, uint64_t value) {
+    key(emitter, name);
+    print_u64(emitter->out, value);
+}
+
+/** A number that may not be there. */
+static void number_or_null(struct emitter *emitter, const char *name, uint64_t value, bool known) {
+    key(emitter, name);
+    if (known)
+        print_u64(emitter->out, value);
+    else
+        print_str(emitter->out, "null");
+}
+
+static void string(struct emitter *emitter, const char *name, const char *value) {
+    key(emitter, name);
+    print_json_string(emitter->out, value);
+}
+
+static void real(struct emitter *emitter, const char *name, double value) {
+    key(emitter, name);
+    print_double(emitter->out, value, 6);
+}
+
+static void seconds(struct emitter *emitter, const char *name, uint64_t nanoseconds) {
+    key(emitter, name);
+    print_seconds(emitter->out, nanoseconds, 9);
+}
+
+static void strings(struct emitter *emitter, const char *name, const char *const *texts,
+                    size_t count) {
+    key(emitter, name);
+    open_bracket(emitter, '[');
+    for (size_t i = 0; i < count; i++) {
+        separate(emitter);
+        print_json_string(emitter->out, texts[i]);
+    }
+    close_bracket(emitter, ']');
+}
+
+static void emit_oom(struct emitter *emitter) {
+    const struct report_oom *oom = emitter->head->oom;
+    const struct lines *verdict = emitter->head->verdict;
+    bool known = oom->device_total != 0;
+    const char *texts[LINES_MAX];
+    for (size_t i = 0; i < verdict->count; i++)
+        texts[i] = verdict->text[i];
+    key(emitter, "oom");
+    open_bracket(emitter, '{');
+    key(emitter, "device");
+    print_i64(emitter->out, oom->device);
+    number(emitter, "requested_bytes", oom->requested);
+    number_or_null(emitter, "limit_bytes", oom->limit, oom->limit != 0);
+    number_or_null(emitter, "device_free_bytes", oom->device_free, known);
+    number_or_null(emitter, "device_total_bytes", oom->device_total, known);
+    strings(emitter, "verdict", texts, verdict->count);
+    close_bracket(emitter, '}');
+}
+
+static void begin(struct emitter *emitter) {
+    const struct program *self = program();
+    open_bracket(emitter, '{');
+    string(emitter, "schema", "gpucache-report/1");
+    string(emitter, "version", GPUCACHE_VERSION);
+    string(emitter, "reason", emitter->head->reason);
+    number(emitter, "pid", (uint64_t)getpid());
+    number_or_null(emitter, "rank", (uint64_t)self->rank, self->rank >= 0);
+    string(emitter, "host", self->host);
+    strings(emitter, "command", self->arguments, self->argument_count);
+    if (self->arguments_cut) {
+        key(emitter, "command_cut");
+        print_str(emitter->out, "true");
+    }
+    seconds(emitter, "time_unix", program_time_ns());
+    seconds(emitter, "uptime_seconds", program_uptime_ns());
+    number_or_null(emitter, "driver_version", (uint64_t)emitter->head->driver_version,
+                   emitter->head->driver_version > 0);
+    if (emitter->head->oom)
+        emit_oom(emitter);
+    key(emitter, "devices");
+    open_bracket(emitter, '[');
+}
+
+static void device_begin(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    separate(emitter);
+    open_bracket(emitter, '{');
+    key(emitter, "device");
+    print_i64(emitter->out, device->ordinal);
+    string(emitter, "name", device->name);
+    string(emitter, "uuid", device->uuid);
+    number(emitter, "total_bytes", device->total_bytes);
+    number_or_null(emitter, "limit_bytes", device->limit_bytes, device->limit_bytes != 0);
+    string(emitter, "backend", device->backend);
+    string(emitter, "reuse", device->reuse);
+    key(emitter, "peaks_exact");
+    print_str(emitter->out, device->peaks_exact ? "true" : "false");
+    number(emitter, "peak_error_bytes", device->peaks_exact ? 0 : device->peak_error_bytes);
+}
+
+static void metric(struct emitter *emitter, const char *name, const char *label, bool bytes,
+                   const struct stats_metric *metric, enum peak peak) {
+    (void)label, (void)bytes, (void)peak;
+    key(emitter, name);
+    open_bracket(emitter, '{');
+    number(emitter, "current", metric->current);
+    number(emitter, "peak", metric->peak);
+    number(emitter, "total", metric->total);
+    number(emitter, "freed", metric->freed);
+    close_bracket(emitter, '}');
+}
+
+static bool in_fragmentation(const char *name) {
+    return strcmp(name, "largest_free_bytes") == 0 || strcmp(name, "free_blocks") == 0;
+}
+
+static void gauge(struct emitter *emitter, const char *name, uint64_t value) {
+    if (!in_fragmentation(name))
+        number(emitter, name, value);
+}
+
+static void counter(struct emitter *emitter, const char *name, uint64_t value) {
+    size_t length = strlen(name);
+    if (length < 3 || strcmp(name + length - 3, "_ns") != 0) {
+        number(emitter, name, value);
+        return;
+    }
+    char renamed[64];
+    struct print out;
+    print_init(&out, -1, renamed, sizeof renamed);
+    print_bytes(&out, name, length - 3);
+    print_str(&out, "_seconds");
+    seconds(emitter, print_end(&out), value);
+}
+
+static void outside_begin(struct emitter *emitter) {
+    key(emitter, "outside_bytes");
+    open_bracket(emitter, '{');
+}
+
+static void outside_end(struct emitter *emitter) {
+    close_bracket(emitter, '}');
+}
+
+static void emit_size_classes(struct emitter *emitter) {
+    key(emitter, "size_classes");
+    open_bracket(emitter, '[');
+    for (size_t i = 0; i < STATS_SIZE_CLASSES; i++) {
+        const struct stats_size_class *class = &emitter->device->size_classes[i];
+        if (class->total == 0)
+            continue;
+        separate(emitter);
+        open_bracket(emitter, '{');
+        number_or_null(emitter, "upper_bytes", UINT64_C(512) << i, i + 1 < STATS_SIZE_CLASSES);
+        number(emitter, "live", class->live);
+        number(emitter, "total", class->total);
+        close_bracket(emitter, '}');
+    }
+    close_bracket(emitter, ']');
+}
+
+static void emit_live(struct emitter *emitter) {
+    key(emitter, "live");
+    open_bracket(emitter, '[');
+    for (size_t i = 0; i < emitter->device->live_groups && i < STATS_LIVE_SIZES; i++) {
+        separate(emitter);
+        open_bracket(emitter, '{');
+        number(emitter, "bytes", emitter->device->live[i].bytes);
+        number(emitter, "count", emitter->device->live[i].count);
+        strings(emitter, "stack", NULL, 0);
+        close_bracket(emitter, '}');
+    }
+    close_bracket(emitter, ']');
+}
+
+static void device_end(struct emitter *emitter) {
+    const struct report_derived *derived = emitter->derived;
+    key(emitter, "fragmentation");
+    open_bracket(emitter, '{');
+    real(emitter, "internal", derived->internal_fragmentation);
+    real(emitter, "external", derived->external_fragmentation);
+    number(emitter, "largest_free_bytes", derived->largest_free);
+    number(emitter, "free_blocks", emitter->device->free_blocks);
+    real(emitter, "peak_reserved_over_peak_requested", derived->peak_ratio);
+    close_bracket(emitter, '}');
+    emit_size_classes(emitter);
+    emit_live(emitter);
+    close_bracket(emitter, '}');
+}
+
+static void end(struct emitter *emitter) {
+    close_bracket(emitter, ']');
+    close_bracket(emitter, '}');
+    print_char(emitter->out, '\n');
+}
+
+const struct emitter_kind json_emitter = {
+    .begin = begin,
+    .device_begin = device_begin,
+    .metric = metric,
+    .gauge = gauge,
+    .counter = counter,
+    .outside_begin = outside_begin,
+    .outside_end = outside_end,
+    .device_end = device_end,
+    .end = end,
+};

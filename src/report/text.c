@@ -1,0 +1,267 @@
+/*
+ * The report as text: the table PyTorch users know, with what stands above and below it.
+ *
+ * It keeps to 75 columns and 25 lines for a device whatever the figures are: every cell has a width
+ * that its longest value fits in, text from outside is cut, and the sentences below the table go
+ * into a bounded number of lines, the most important first. An OOM's verdict stands before the
+ * first table and takes its lines from those sentences. ASCII only: a column is a byte.
+ */
+#include "report/emitter.h"
+
+#include "process/program.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define COLUMNS LINES_COLUMNS
+#define INNER (COLUMNS - 4) /* between "| " and " |" */
+#define TABLE_LINES 16      /* frames, headings and rows of a device's table */
+#define REPORT_LINES 25
+
+/* cells, with the blanks on their sides */
+#define METRIC_CELL 18
+#define CELL 12
+#define PEAK_CELL 15
+_Static_assert(METRIC_CELL + 3 * CELL + PEAK_CELL + 6 == COLUMNS, "the table fills its columns");
+_Static_assert(REPORT_LINES - TABLE_LINES == LINES_MAX, "the sentences fill the report");
+
+static void rule(struct emitter *emitter, char character) {
+    print_char(emitter->out, '|');
+    print_repeat(emitter->out, character, COLUMNS - 2);
+    print_str(emitter->out, "|\n");
+}
+
+static void boxed(struct emitter *emitter, const char *text) {
+    print_str(emitter->out, "| ");
+    print_cell(emitter->out, text, INNER, PRINT_LEFT);
+    print_str(emitter->out, " |\n");
+}
+
+/** What is written so far, as a line of the box, cut to fit. */
+static void boxed_print(struct emitter *emitter, struct print *text) {
+    char line[INNER + 1];
+    struct print out;
+    print_init(&out, -1, line, sizeof line);
+    print_plain(&out, print_end(text), INNER);
+    boxed(emitter, print_end(&out));
+}
+
+/** A cell with a blank on its right. */
+static void cell(struct emitter *emitter, const char *text, size_t columns) {
+    print_cell(emitter->out, text, columns - 1, PRINT_RIGHT);
+    print_str(emitter->out, " |");
+}
+
+static void row(struct emitter *emitter, const char *label, bool bytes,
+                const struct stats_metric *metric, enum peak peak) {
+    char text[LINES_VALUE], bounded[LINES_VALUE + 4];
+    const char *(*format)(char *, uint64_t) = bytes ? lines_size : lines_count;
+    print_str(emitter->out, "| ");
+    print_cell(emitter->out, label, METRIC_CELL - 1, PRINT_LEFT);
+    print_char(emitter->out, '|');
+    cell(emitter, format(text, metric->current), CELL);
+    struct print out;
+    print_init(&out, -1, bounded, sizeof bounded);
+    print_str(&out, peak == PEAK_AT_LEAST ? ">= " : peak == PEAK_AT_MOST ? "<= " : "");
+    print_str(&out, format(text, metric->peak));
+    cell(emitter, print_end(&out), PEAK_CELL);
+    cell(emitter, format(text, metric->total), CELL);
+    cell(emitter, format(text, metric->freed), CELL);
+    print_char(emitter->out, '\n');
+}
+
+/* ---- above the table ---- */
+
+static void begin(struct emitter *emitter) {
+    const struct lines *verdict = emitter->head->verdict;
+    for (size_t i = 0; verdict && i < verdict->count; i++) {
+        print_str(emitter->out, verdict->text[i]);
+        print_char(emitter->out, '\n');
+    }
+}
+
+static const char *why(const char *reason) {
+    static const char *const words[][2] = {
+        {"exit", "at exit"},           {"signal", "at a signal"}, {"interval", "at an interval"},
+        {"oom", "when out of memory"}, {"request", "on request"},
+    };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(reason, words[i][0]) == 0)
+            return words[i][1];
+    return NULL;
+}
+
+static void title(struct emitter *emitter) {
+    char text[256];
+    struct print out;
+    const struct program *self = program();
+    const char *reason = emitter->head->reason;
+    print_init(&out, -1, text, sizeof text);
+    print_str(&out, "gpucache " GPUCACHE_VERSION " report, written ");
+    if (why(reason))
+        print_str(&out, why(reason));
+    else
+        print_format(&out, "when dying of %s", reason);
+    print_format(&out, " after %s s", SECONDS(program_uptime_ns()));
+    boxed_print(emitter, &out);
+
+    print_init(&out, -1, text, sizeof text);
+    print_plain(&out, self->name, 36);
+    print_format(&out, ", pid %d", getpid());
+    if (self->rank >= 0)
+        print_format(&out, ", rank %lld", (long long)self->rank);
+    print_str(&out, ", on ");
+    print_plain(&out, self->host, sizeof self->host);
+    boxed_print(emitter, &out);
+}
+
+static void device_begin(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    size_t verdict = emitter->head->verdict ? emitter->head->verdict->count : 0;
+    lines_init(&emitter->words, LINES_MAX - verdict, INNER);
+
+    rule(emitter, '=');
+    title(emitter);
+    char text[256];
+    struct print out;
+    print_init(&out, -1, text, sizeof text);
+    print_format(&out, "device %d: ", device->ordinal);
+    print_plain(&out, device->name, 28);
+    print_format(&out, ", %s, ", SIZE(device->total_bytes));
+    if (device->limit_bytes != 0)
+        print_format(&out, "limit %s", SIZE(device->limit_bytes));
+    else
+        print_str(&out, "no limit");
+    boxed_print(emitter, &out);
+
+    rule(emitter, '-');
+    print_str(emitter->out, "| ");
+    print_cell(emitter->out, "Metric", METRIC_CELL - 1, PRINT_LEFT);
+    print_char(emitter->out, '|');
+    cell(emitter, "Cur Usage", CELL);
+    cell(emitter, "Peak Usage", PEAK_CELL);
+    cell(emitter, "Tot Alloc", CELL);
+    cell(emitter, "Tot Freed", CELL);
+    print_char(emitter->out, '\n');
+    rule(emitter, '-');
+}
+
+/* ---- the table ---- */
+
+static void metric(struct emitter *emitter, const char *name, const char *label, bool bytes,
+                   const struct stats_metric *metric, enum peak peak) {
+    (void)name;
+    if (label)
+        row(emitter, label, bytes, metric, peak);
+}
+
+static void not_in_table(struct emitter *emitter, const char *name, uint64_t value) {
+    (void)emitter, (void)name, (void)value;
+}
+
+static void outside_begin(struct emitter *emitter) {
+    (void)emitter;
+}
+
+static void outside_end(struct emitter *emitter) {
+    row(emitter, "Outside the pool", true, &emitter->derived->outside,
+        emitter->derived->outside_peak_exact ? PEAK_EXACT : PEAK_AT_MOST);
+}
+
+/* ---- below the table ---- */
+
+/** What every report says, in the order of importance. */
+static void say_results(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    const struct report_derived *derived = emitter->derived;
+    struct lines *words = &emitter->words;
+    uint64_t lookups = device->cache_hits + device->cache_misses;
+
+    lines_start(words, "Hit rate %s of %s", PERCENT(device->cache_hits, lookups), COUNT(lookups));
+    lines_clause(words, "driver calls avoided %s", COUNT(derived->calls_avoided));
+
+    /* through the same cut as the hit rate, so that 100.00% is all of it */
+    lines_start(words, "Fragmentation: internal %s",
+                PERCENT(less(device->allocated.current, device->requested.current),
+                        device->allocated.current));
+    lines_clause(words, "external %s",
+                 PERCENT(less(derived->idle, derived->largest_free), derived->idle));
+    lines_clause(words, "free blocks %s", COUNT(device->free_blocks));
+    if (!emitter->head->oom) { /* the verdict has said it */
+        lines_start(words, "Largest free block %s", SIZE(derived->largest_free));
+        lines_clause(words, "peak reserved over peak requested %s", RATIO(derived->peak_ratio));
+    }
+
+    lines_start(words, "OOMs %s", COUNT(device->ooms));
+    lines_clause(words, "retries %s", COUNT(device->oom_retries));
+    lines_clause(words, "refused at the limit %s", COUNT(device->limit_refusals));
+    if (device->invalid_frees != 0)
+        lines_clause(words, "invalid frees %s", COUNT(device->invalid_frees));
+
+    if (device->allocations.current == 0)
+        lines_start(words, "Still live: ok");
+    else
+        lines_start(words, "Still live: %s in %s allocation%s", SIZE(device->requested.current),
+                    COUNT(device->allocations.current),
+                    device->allocations.current == 1 ? "" : "s");
+}
+
+/** What there is room for. */
+static void say_details(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    struct lines *words = &emitter->words;
+    if (!device->peaks_exact)
+        lines_start(words, "A peak marked >= may be up to %s too small",
+                    SIZE(device->peak_error_bytes));
+    lines_start(words, "Idle: ready %s", SIZE(device->ready_bytes));
+    lines_clause(words, "pending %s", SIZE(device->pending_bytes));
+    lines_clause(words, "releasable %s", SIZE(device->releasable_bytes));
+    lines_start(words, "Backend %s", device->backend ? device->backend : "none");
+    lines_clause(words, "reuse %s", device->reuse ? device->reuse : "none");
+    lines_clause(words, "barriers %s", COUNT(device->barriers));
+    lines_clause(words, "CPU waits %s (%s s)", COUNT(device->cpu_waits),
+                 SECONDS(device->cpu_wait_ns));
+    bool any = false;
+#define METRIC(field, json, label)
+#define OUTSIDE(field, json)                                                                       \
+    if (device->field.peak != 0) {                                                                 \
+        if (!any)                                                                                  \
+            lines_start(words, "Peaks outside: " json " %s", SIZE(device->field.peak));            \
+        else                                                                                       \
+            lines_clause(words, json " %s", SIZE(device->field.peak));                             \
+        any = true;                                                                                \
+    }
+#define GAUGE(field)
+#define COUNTER(field)
+#include "stats/fields.def"
+}
+
+static void device_end(struct emitter *emitter) {
+    rule(emitter, '-');
+    say_results(emitter);
+    say_details(emitter);
+    for (size_t i = 0; i < emitter->words.count; i++)
+        boxed(emitter, emitter->words.text[i]);
+    rule(emitter, '=');
+}
+
+static void end(struct emitter *emitter) {
+    if (emitter->devices > 0)
+        return;
+    rule(emitter, '=');
+    title(emitter);
+    boxed(emitter, "No device was used");
+    rule(emitter, '=');
+}
+
+const struct emitter_kind text_emitter = {
+    .begin = begin,
+    .device_begin = device_begin,
+    .metric = metric,
+    .gauge = not_in_table,
+    .counter = not_in_table,
+    .outside_begin = outside_begin,
+    .outside_end = outside_end,
+    .device_end = device_end,
+    .end = end,
+};

@@ -1,0 +1,72 @@
+/*
+ * The snapshot of one device's books: what every report is written from.
+ *
+ * A snapshot is a plain copy; nobody else writes to it. It is taken without a lock, a CUDA call or
+ * an allocation, so that it works at exit, inside a signal handler and in a dying process. Sizes
+ * are bytes unless a name says otherwise.
+ */
+#ifndef GPUCACHE_STATS_STATS_H
+#define GPUCACHE_STATS_STATS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define STATS_MAX_DEVICES 64
+#define STATS_SIZE_CLASSES 22 /* upper bounds 512 B << i; the last class has no bound */
+#define STATS_LIVE_SIZES 16   /* groups of live allocations a snapshot names, largest total first */
+
+/** A quantity over time: now, its highest value, and the sums of what came and went. */
+struct stats_metric {
+    uint64_t current, peak, total, freed;
+};
+
+/** Live allocations of one requested size. */
+struct stats_live {
+    uint64_t bytes; /* requested size of each */
+    uint64_t count;
+};
+
+/** Allocations by requested size; class i holds sizes up to 512 << i. */
+struct stats_size_class {
+    uint64_t live, total;
+};
+
+static inline unsigned stats_size_class(uint64_t bytes) {
+    unsigned class = 0;
+    while (class < STATS_SIZE_CLASSES - 1 && bytes > (uint64_t)512 << class) {
+        class ++;
+    }
+    return class;
+}
+
+/** Everything known of one device. */
+struct stats_device {
+    int ordinal;
+    char name[64];        /* as cuDeviceGetName gives it */
+    char uuid[48];        /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+    uint64_t total_bytes; /* the device's memory */
+    uint64_t limit_bytes; /* 0: no limit */
+    const char *backend;  /* "segments", "pages", or "none" while disabled */
+    const char *reuse;    /* "barrier", "wait" or "sync" */
+    bool peaks_exact; /* false: thread caches changed the books in parallel; requested and allocated
+                         peaks are then lower bounds, at most peak_error_bytes too small */
+    uint64_t peak_error_bytes;
+#define METRIC(field, json, label) struct stats_metric field;
+#define OUTSIDE(field, json) struct stats_metric field;
+#define GAUGE(field) uint64_t field;
+#define COUNTER(field) uint64_t field;
+#include "stats/fields.def"
+    struct stats_size_class size_classes[STATS_SIZE_CLASSES];
+    struct stats_live live[STATS_LIVE_SIZES];
+    size_t live_groups; /* how many of live[] are filled */
+};
+
+/** Highest ordinal of a device this process has used, plus one; 0 when it never used CUDA. */
+int stats_device_count(void);
+
+/** Fills *out for a device. False if this process has not used that device. Takes no lock; safe in
+ * a signal handler. */
+bool stats_read(int ordinal, struct stats_device *out);
+
+#endif

@@ -1,0 +1,315 @@
+/*
+ * What one cached allocate + free pair costs, for any allocator: pairs.cu and pairs_torch.cpp bring
+ * the allocators.
+ *
+ *   fixed       64 KiB, freed at once
+ *   mixed       512 bytes to 2 MiB, 32 blocks live in each thread, replaced at random
+ *   handover    mixed sizes; every other thread allocates, its neighbour frees
+ *   rmm         RMM's random_allocations benchmark: 1000 allocations of 1 B to 64 MiB, allocate
+ * with probability 0.73, else free at random
+ *
+ * Each is run twice: once for the mean, with a clock read at the ends only, once for the
+ * distribution, with a time stamp around each pair. Figures are nanoseconds per pair as each thread
+ * sees it.
+ */
+#ifndef GPU_BENCH_PAIRS_H
+#define GPU_BENCH_PAIRS_H
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+#include "../gpu/check.h"
+
+namespace bench {
+
+static inline uint64_t stamp() {
+#if defined(__x86_64__)
+    unsigned core;
+    return __rdtscp(&core);
+#else
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+#endif
+}
+
+static inline double ns_per_stamp() {
+    double t0 = now_s();
+    uint64_t s0 = stamp();
+    while (now_s() - t0 < 0.02) {
+    }
+    uint64_t s1 = stamp();
+    return (now_s() - t0) * 1e9 / (double)(s1 - s0);
+}
+
+static inline size_t mixed_size(uint64_t *random) {
+    return (size_t)std::exp2(9 + (double)(rng(random) >> 40) / (1 << 24) * 12);
+}
+
+/* What one thread found out. */
+struct result {
+    double ns = 0;
+    uint64_t pairs = 0;
+    std::vector<uint32_t> stamps;
+};
+
+/* One producer, one consumer. */
+struct ring {
+    enum { size = 256 };
+    alignas(64) std::atomic<uint64_t> head{0};
+    alignas(64) std::atomic<uint64_t> tail{0};
+    alignas(64) void *slot[size];
+};
+
+struct job {
+    bool stamps;
+    double seconds;
+};
+
+static const size_t stamp_most = 400000;
+
+static inline void keep(result &r, uint64_t t) {
+    if (r.stamps.size() < stamp_most)
+        r.stamps.push_back((uint32_t)std::min<uint64_t>(t, UINT32_MAX));
+}
+
+template <class A> void run_fixed(A &a, int, const job &j, result &r) {
+    double start = now_s(), end = start + j.seconds;
+    do {
+        for (int i = 0; i < 64; i++) {
+            uint64_t t = j.stamps ? stamp() : 0;
+            void *p = a.allocate(65536);
+            a.release(p);
+            if (j.stamps)
+                keep(r, stamp() - t);
+        }
+        r.pairs += 64;
+    } while (now_s() < end);
+    r.ns = (now_s() - start) * 1e9 / (double)r.pairs;
+}
+
+template <class A> void run_mixed(A &a, int thread, const job &j, result &r) {
+    enum { live = 32, plan = 4096 };
+    uint64_t random = (uint64_t)thread * 77 + 5;
+    std::vector<uint32_t> sizes(plan);
+    std::vector<uint8_t> slots(plan);
+    for (int i = 0; i < plan; i++) {
+        sizes[i] = (uint32_t)mixed_size(&random);
+        slots[i] = (uint8_t)(rng(&random) % live);
+    }
+    void *held[live];
+    for (int i = 0; i < live; i++)
+        held[i] = a.allocate(sizes[i]);
+    unsigned at = 0;
+    double warm = now_s() + j.seconds; /* once through, so that a cache holds what it will need */
+    for (; at < plan && (at % 64 || now_s() < warm); at++) {
+        a.release(held[slots[at]]);
+        held[slots[at]] = a.allocate(sizes[at]);
+    }
+    at %= plan;
+    double start = now_s(), end = start + j.seconds;
+    do {
+        for (int i = 0; i < 64; i++, at = (at + 1) % plan) {
+            uint64_t t = j.stamps ? stamp() : 0;
+            a.release(held[slots[at]]);
+            held[slots[at]] = a.allocate(sizes[at]);
+            if (j.stamps)
+                keep(r, stamp() - t);
+        }
+        r.pairs += 64;
+    } while (now_s() < end);
+    r.ns = (now_s() - start) * 1e9 / (double)r.pairs;
+    for (void *p : held)
+        a.release(p);
+}
+
+/* Threads 2k and 2k+1 share ring k. The producer's end mark is a null pointer. */
+template <class A> void run_handover(A &a, int thread, const job &j, result &r, ring &q) {
+    if (thread % 2 == 0) {
+        uint64_t random = (uint64_t)thread * 77 + 5;
+        std::vector<uint32_t> sizes(4096);
+        for (auto &s : sizes)
+            s = (uint32_t)mixed_size(&random);
+        double start = now_s(), end = start + j.seconds;
+        auto put = [&](void *p) {
+            uint64_t h = q.head.load(std::memory_order_relaxed);
+            while (h - q.tail.load(std::memory_order_acquire) >= ring::size)
+                std::this_thread::yield();
+            q.slot[h % ring::size] = p;
+            q.head.store(h + 1, std::memory_order_release);
+        };
+        do {
+            for (int i = 0; i < 64; i++) {
+                uint64_t t = j.stamps ? stamp() : 0;
+                void *p = a.allocate(sizes[(r.pairs + (unsigned)i) % 4096]);
+                if (j.stamps)
+                    keep(r, stamp() - t);
+                put(p);
+            }
+            r.pairs += 64;
+        } while (now_s() < end);
+        put(nullptr);
+        r.ns = (now_s() - start) * 1e9 / (double)r.pairs;
+    } else {
+        for (;;) {
+            uint64_t t = q.tail.load(std::memory_order_relaxed);
+            while (q.head.load(std::memory_order_acquire) == t)
+                std::this_thread::yield();
+            void *p = q.slot[t % ring::size];
+            q.tail.store(t + 1, std::memory_order_release);
+            if (!p)
+                return;
+            uint64_t before = j.stamps ? stamp() : 0;
+            a.release(p);
+            if (j.stamps)
+                keep(r, stamp() - before);
+        }
+    }
+}
+
+/* A pair here is an allocation and a free, wherever in the sequence they stand. */
+template <class A> void run_rmm(A &a, int thread, const job &j, result &r) {
+    const int allocations = 1000;
+    const size_t most_live = (size_t)24 << 30;
+    struct step {
+        bool allocate;
+        uint32_t at;
+        size_t bytes;
+    };
+    std::vector<step> steps;
+    std::vector<size_t> live;
+    uint64_t random = (uint64_t)thread * 77 + 5;
+    size_t bytes_live = 0;
+    for (int count = 0, i = 0; i < allocations * 2; i++) {
+        size_t bytes = 1 + rng(&random) % ((size_t)64 << 20);
+        bool allocate = live.empty() || (rng(&random) % 100 < 73 && count < allocations &&
+                                         bytes_live + bytes < most_live);
+        if (allocate) {
+            steps.push_back({true, 0, bytes});
+            live.push_back(bytes);
+            bytes_live += bytes;
+            count++;
+        } else {
+            uint32_t at = (uint32_t)(rng(&random) % live.size());
+            steps.push_back({false, at, 0});
+            bytes_live -= live[at];
+            live[at] = live.back();
+            live.pop_back();
+        }
+    }
+    std::vector<void *> held;
+    held.reserve(allocations);
+    double start = 0, end = 0;
+    for (int round = 0; round == 0 || now_s() < end; round++) {
+        if (round == 1) { /* the first fills the cache */
+            start = now_s();
+            r.pairs = 0;
+        }
+        for (const step &s : steps) {
+            uint64_t t = j.stamps ? stamp() : 0;
+            if (s.allocate) {
+                held.push_back(a.allocate(s.bytes));
+                r.pairs++;
+            } else {
+                void *p = held[s.at];
+                held[s.at] = held.back();
+                held.pop_back();
+                a.release(p);
+            }
+            if (j.stamps && round)
+                keep(r, stamp() - t);
+        }
+        for (void *p : held)
+            a.release(p);
+        held.clear();
+        if (round == 0)
+            start = now_s(), end = start + j.seconds;
+    }
+    r.ns = (now_s() - start) * 1e9 / (double)(r.pairs ? r.pairs : 1);
+}
+
+static inline void report(const std::string &name, std::vector<result> &results, bool stamps,
+                          double scale) {
+    if (!stamps) {
+        double sum = 0;
+        int n = 0;
+        for (auto &r : results)
+            if (r.pairs)
+                sum += r.ns, n++;
+        print_time((name + "/mean").c_str(), sum / n, "ns");
+        return;
+    }
+    std::vector<uint32_t> all;
+    for (auto &r : results)
+        all.insert(all.end(), r.stamps.begin(), r.stamps.end());
+    if (all.empty())
+        return;
+    std::sort(all.begin(), all.end());
+    for (auto [what, q] : {std::pair<const char *, double>{"p50", .5},
+                           {"p90", .9},
+                           {"p99", .99},
+                           {"p999", .999},
+                           {"max", 1}})
+        print_time((name + "/" + what).c_str(), all[(size_t)(q * (double)(all.size() - 1))] * scale,
+                   "ns");
+}
+
+template <class A> void all(const char *name, A &a, double seconds) {
+    double scale = ns_per_stamp();
+    for (const char *pattern : {"fixed", "mixed", "handover", "rmm"})
+        for (int threads : {1, 2, 4, 8, 16}) {
+            bool handover = strcmp(pattern, "handover") == 0;
+            if ((handover && threads == 1) || (strcmp(pattern, "rmm") == 0 && threads != 1))
+                continue;
+            for (bool stamps : {false, true}) {
+                job j = {stamps, seconds};
+                std::vector<result> results(threads);
+                std::unique_ptr<ring[]> rings(new ring[8]);
+                std::atomic<int> ready{0}, done{0};
+                std::vector<std::thread> pool;
+                for (int t = 0; t < threads; t++)
+                    pool.emplace_back([&, t] {
+                        if (stamps)
+                            results[t].stamps.reserve(stamp_most);
+                        a.enter();
+                        for (int i = 0; i < 64; i++)
+                            a.release(a.allocate(65536));
+                        ready++;
+                        while (ready < threads)
+                            std::this_thread::yield();
+                        if (handover)
+                            run_handover(a, t, j, results[t], rings[t / 2]);
+                        else if (strcmp(pattern, "fixed") == 0)
+                            run_fixed(a, t, j, results[t]);
+                        else if (strcmp(pattern, "mixed") == 0)
+                            run_mixed(a, t, j, results[t]);
+                        else
+                            run_rmm(a, t, j, results[t]);
+                        done++;
+                        while (done < threads) /* a block's stream has to outlive its release in
+                                                  another thread */
+                            std::this_thread::yield();
+                        a.leave();
+                    });
+                for (auto &t : pool)
+                    t.join();
+                a.settle();
+                report(std::string(name) + "/" + pattern + "/" + std::to_string(threads), results,
+                       stamps, scale);
+            }
+            fflush(stdout);
+        }
+}
+
+} // namespace bench
+
+#endif

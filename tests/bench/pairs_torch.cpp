@@ -1,0 +1,32 @@
+/* pairs_torch: PyTorch's caching allocator through its C++ entry. */
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
+
+#include "pairs.h"
+
+struct torch_cache {
+    void enter() {
+        c10::cuda::set_device(0);
+    }
+    void leave() {}
+    void settle() {
+        CHECK(cudaDeviceSynchronize());
+    }
+    void *allocate(size_t bytes) {
+        return c10::cuda::CUDACachingAllocator::raw_alloc(bytes);
+    }
+    void release(void *p) {
+        c10::cuda::CUDACachingAllocator::raw_delete(p);
+    }
+};
+
+int main() {
+    c10::cuda::set_device(0);
+    CHECK(cudaFree(nullptr));
+    c10::cuda::CUDACachingAllocator::init(c10::cuda::device_count());
+    const char *seconds = getenv("PAIRS_SECONDS");
+    torch_cache a;
+    bench::all("torch", a, seconds ? atof(seconds) : 0.06);
+    return 0;
+}

@@ -1,0 +1,9 @@
+/* driver_linked [steps] [seed]: the driver's entries as ELF symbols, from -lcuda. */
+#include <cuda.h>
+
+#define D(name) name
+#include "driver_loop.h"
+
+int main(int argc, char **argv) {
+    return driver_loop(argc, argv);
+}

@@ -1,0 +1,175 @@
+"""The table of programs, and building them."""
+
+import concurrent.futures
+import glob
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+BENCH = os.path.join(ROOT, "tests", "bench")
+BUILD = os.path.join(ROOT, "build", "gpu")
+CUDA = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+NVCC = os.path.join(CUDA, "bin", "nvcc")
+CUDA_DIRS = [
+    d
+    for p in (
+        CUDA + "/lib64/stubs",
+        CUDA + "/targets/*/lib/stubs",
+        CUDA + "/compat",
+        "/usr/local/nvidia/lib64",
+        "/usr/local/nvidia/lib",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/wsl/lib",
+    )
+    for d in glob.glob(p)
+]
+WARNINGS = ["-Wall", "-Wextra"]
+
+# name: (source, how, further flags)
+PROGRAMS = {
+    "facts_order": ("gpu/facts_order.cu", "nvcc", ["-lcuda"]),
+    "facts_memory": ("gpu/facts_memory.cu", "nvcc", ["-lcuda"]),
+    "alloc_mix": ("gpu/alloc_mix.cu", "nvcc", []),
+    "alloc_mix_shared": (
+        "gpu/alloc_mix.cu",
+        "nvcc",
+        ["-cudart", "shared", "-Xlinker", "-rpath=" + CUDA + "/lib64"],
+    ),
+    "driver_linked": ("gpu/driver_linked.c", "gcc", ["-lcuda"]),
+    "driver_dlopen": ("gpu/driver_dlopen.c", "gcc", ["-ldl"]),
+    "thrust_loop": ("gpu/thrust_loop.cu", "nvcc", []),
+    "pitch_loop": ("gpu/pitch_loop.cu", "nvcc", []),
+    "spin": ("gpu/spin.cu", "nvcc", []),
+    "errors": ("gpu/errors.cu", "nvcc", ["-lcuda"]),
+    "queries": ("gpu/queries.cu", "nvcc", ["-lcuda"]),
+    "capture": ("gpu/capture.cu", "nvcc", ["-lcuda"]),
+    "contexts": ("gpu/contexts.cu", "nvcc", ["-lcuda"]),
+    "limit": ("gpu/limit.cu", "nvcc", ["-lcuda"]),
+    "ipc": ("gpu/ipc.cu", "nvcc", []),
+    "peers": ("gpu/peers.cu", "nvcc", []),
+    "pairs": ("bench/pairs.cu", "nvcc", ["-lcuda"]),
+    "pairs_torch": ("bench/pairs_torch.cpp", "torch", []),
+    "overlap": ("bench/overlap.cu", "nvcc", []),
+}
+
+
+def architecture():
+    try:
+        if subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=30).stdout.startswith(
+            b"GPU"
+        ):
+            return "native"
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    return "sm_90"
+
+
+def torch_flags():
+    """Flags before and after the source, for a program that uses PyTorch's C++ libraries."""
+    code = "import torch; print(torch.__file__); print(int(torch._C._GLIBCXX_USE_CXX11_ABI))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
+    if out.returncode != 0:
+        raise RuntimeError("no PyTorch here")
+    file, abi = out.stdout.split()[-2:]
+    root = os.path.dirname(file)
+    libs = [root + "/lib", *glob.glob(os.path.dirname(root) + "/nvidia/*/lib"), CUDA + "/lib64"]
+    runtime = [f for d in libs for f in sorted(glob.glob(d + "/libcudart.so*"))] or ["-lcudart"]
+    headers = [root + "/include", root + "/include/torch/csrc/api/include", CUDA + "/include"]
+    before = ["-D_GLIBCXX_USE_CXX11_ABI=" + abi]
+    for h in headers:
+        before += ["-isystem", h]
+    after = ["-L" + libs[0], "-Wl,--no-as-needed", "-lc10_cuda", "-lc10", runtime[0]]
+    after += ["-Wl,--allow-shlib-undefined"] + ["-Wl,-rpath," + d for d in libs]
+    return before, after
+
+
+def driver_library():
+    """What to link for -lcuda: the toolkit's stub, else the driver itself."""
+    found = [
+        f
+        for name in ("libcuda.so", "libcuda.so.1")
+        for d in CUDA_DIRS
+        for f in glob.glob(os.path.join(d, name))
+    ]
+    return found[0] if found else "-lcuda"
+
+
+def build_command(name, arch):
+    source, how, flags = PROGRAMS[name]
+    flags = [driver_library() if f == "-lcuda" else f for f in flags]
+    source, target = os.path.join(ROOT, "tests", source), os.path.join(BUILD, name)
+    if how == "nvcc":
+        return [
+            NVCC,
+            "-O2",
+            "-std=c++17",
+            "-arch=" + arch,
+            "-Xcompiler",
+            ",".join(WARNINGS),
+            "-o",
+            target,
+            source,
+            *flags,
+            "-lpthread",
+        ]
+    if how == "gcc":
+        return [
+            "gcc",
+            "-O2",
+            *WARNINGS,
+            "-I" + os.path.join(CUDA, "include"),
+            "-o",
+            target,
+            source,
+            *flags,
+        ]
+    before, after = torch_flags()
+    return [
+        "g++",
+        "-O2",
+        "-std=c++17",
+        "-Wall",
+        *before,
+        "-I" + HERE,
+        "-o",
+        target,
+        source,
+        *after,
+        "-lpthread",
+    ]
+
+
+def build(names):
+    """Builds what is not up to date, side by side; returns {name: why it could not be built}."""
+    os.makedirs(BUILD, exist_ok=True)
+    shared = [
+        os.path.getmtime(f)
+        for d in (HERE, BENCH)
+        for p in ("*.h", "*.cuh")
+        for f in glob.glob(os.path.join(d, p))
+    ]
+    arch = architecture()
+
+    def one(name):
+        source, target = os.path.join(ROOT, "tests", PROGRAMS[name][0]), os.path.join(BUILD, name)
+        if not os.path.exists(source):
+            return "no " + source
+        stamp = target + ".arch"
+        fresh = os.path.exists(target) and os.path.exists(stamp) and open(stamp).read() == arch
+        if fresh and os.path.getmtime(target) > max([os.path.getmtime(source), *shared]):
+            return None
+        try:
+            done = subprocess.run(
+                build_command(name, arch), capture_output=True, text=True, timeout=400
+            )
+        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        if done.returncode != 0:
+            return done.stderr[-3000:] or "status %d" % done.returncode
+        open(stamp, "w").write(arch)
+        return None
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 2) as pool:
+        return {n: why for n, why in zip(names, pool.map(one, names)) if why}

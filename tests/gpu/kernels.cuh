@@ -1,0 +1,65 @@
+/*
+ * The kernels the test programs share. A kernel that spins gives up by itself after `limit_s`, so
+ * that a hang under test ends as a failed check and not as a machine that has to be given back.
+ */
+#ifndef GPU_KERNELS_CUH
+#define GPU_KERNELS_CUH
+
+#include <cstddef>
+#include <cstdint>
+
+static __device__ __forceinline__ uint64_t device_ns() {
+    uint64_t t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
+/* One thread that keeps its stream busy for so long. */
+static __global__ void spin_ns(uint64_t ns) {
+    uint64_t end = device_ns() + ns;
+    while (device_ns() < end)
+        __nanosleep(200);
+}
+
+/* Spins until *flag reaches `value`; *gave_up counts the ones that had to give up. */
+static __global__ void spin_until(volatile int *flag, int value, int *gave_up, int limit_s) {
+    uint64_t end = device_ns() + (uint64_t)limit_s * 1000000000u;
+    while (*flag < value) {
+        if (device_ns() > end) {
+            atomicAdd(gave_up, 1);
+            return;
+        }
+        __nanosleep(200);
+    }
+}
+
+static __global__ void set_flag(volatile int *flag, int value) {
+    *flag = value;
+    __threadfence_system();
+}
+
+static __host__ __device__ __forceinline__ uint32_t pattern(uint32_t seed, size_t i) {
+    uint32_t x = seed ^ ((uint32_t)i * 0x9e3779b1u);
+    x ^= x >> 15;
+    return x * 0x85ebca6bu;
+}
+
+static __global__ void fill(uint32_t *p, size_t n, uint32_t seed) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        p[i] = pattern(seed, i);
+}
+
+static __global__ void verify(const uint32_t *p, size_t n, uint32_t seed, unsigned long long *bad) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        if (p[i] != pattern(seed, i))
+            atomicAdd(bad, 1ull);
+}
+
+static inline unsigned grid_for(size_t n) {
+    size_t blocks = (n + 255) / 256;
+    return (unsigned)(blocks == 0 ? 1 : blocks > 1024 ? 1024 : blocks);
+}
+
+#endif

@@ -1,0 +1,646 @@
+#!/usr/bin/env python3
+"""run.py [--out DIR] [part...]: runs programs natively and under the library, prints one table.
+
+Started by scripts/gpu-check.sh, which builds the library; GPUCACHE_SO names it. Parts stand in
+PARTS at the end; without any named, those marked there run. Each program is a process of its own
+with a time limit. What it prints has to be the same in both runs except for lines that start with
+`time:` (figures) or `note:`. Every figure also goes to DIR/results.jsonl, what failed to
+DIR/failures.txt.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+
+from harness.build import BENCH, BUILD, CUDA, build
+from harness.checks import Checks, Table
+from harness.process import SCRATCH, Run, Settings, books, memory_note
+
+UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+REUSE = ("barrier", "wait", "sync")
+
+
+def part_facts(c, out):
+    """Nothing to pass or fail: what they print is for people."""
+    with open(os.path.join(out, "facts.txt"), "w") as file:
+        for name in ("facts_order", "facts_memory"):
+            if c.missing(name, c.program(name)):
+                continue
+            run = Run(c.program(name), timeout=240)
+            file.write(run.text + run.stderr)
+            print(run.text + run.stderr)
+            c.table.add(
+                name, "%d lines" % len(run.lines), None, None, not run.timed_out, "facts.txt"
+            )
+
+
+def part_programs(c, out):
+    for threads in (1, 2, 8):
+        c.same(
+            "nvcc, static runtime, %d threads" % threads,
+            c.program("alloc_mix", threads, 1600 // threads),
+            quick=True,
+            timeout=90,
+        )
+    c.same("nvcc, shared runtime", c.program("alloc_mix_shared", 2, 400), quick=True, timeout=90)
+    c.same("driver API, -lcuda", c.program("driver_linked"), quick=True)
+    c.same("driver API, dlopen + dlsym", c.program("driver_dlopen"), quick=True)
+    c.same("pitched images", c.program("pitch_loop", 100), quick=True)
+    c.same("thrust", c.program("thrust_loop", 10000, 200), quick=True)
+    c.same("questions about pointers", c.program("queries"), quick=True, report=False)
+    c.same("contexts", c.program("contexts"), quick=True, report=False, timeout=90)
+    c.same(
+        "PyTorch, caching off", c.python("torch_train.py", 40), UNCACHED, quick=True, timeout=120
+    )
+    c.same("PyTorch, default", c.python("torch_train.py", 40), quick=True, timeout=120)
+    c.same("CuPy, pool off", c.python("cupy_loop.py", "uncached"), quick=True, timeout=90)
+    c.same("CuPy, default", c.python("cupy_loop.py", "default"), quick=True, timeout=90)
+    c.same("JAX, default", c.python("jax_loop.py"), quick=True, timeout=120, report=False)
+    c.same(
+        "JAX, platform allocator",
+        c.python("jax_loop.py", 60),
+        {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
+        quick=True,
+        timeout=120,
+        report=False,
+    )
+    c.same("Numba", c.python("numba_loop.py"), quick=True, timeout=90)
+    c.flush()
+    c.same(
+        "wrong calls and their codes", c.program("errors"), timeout=120, report=False
+    )  # alone: it fills the device
+
+
+def part_laws(c, out):
+    for reuse in REUSE:
+        mode = {"GPUCACHE_REUSE": reuse}
+        for scenario, rounds in (("order", 60), ("grow", 60), ("persistent", 24)):
+            c.same(
+                "law 3: %s, %s" % (scenario, reuse),
+                c.program("spin", scenario, rounds),
+                with_library=mode,
+                quick=True,
+            )
+        for seed in (1, 2, 3):
+            c.same(
+                "law 3: random %d, %s" % (seed, reuse),
+                c.program("spin", "random", 3000, seed),
+                with_library=mode,
+                quick=True,
+            )
+        for threads in (1, 8):
+            c.same(
+                "law 2: contents, %d threads, %s" % (threads, reuse),
+                c.program("alloc_mix", threads, 2400 // threads, 64, 7),
+                with_library=mode,
+                quick=True,
+                timeout=90,
+            )
+        if reuse != "sync":
+            tight = dict(mode, GPUCACHE_MEMORY_LIMIT="3G")
+            c.same(
+                "law 2: contents, limit 3G, %s" % reuse,
+                c.program("alloc_mix", 1, 1600, 64, 9),
+                with_library=tight,
+                quick=True,
+                timeout=90,
+            )
+    c.flush()
+
+
+def part_speed(c, out):
+    for n, wanted in ((1000, 1.5), (100_000, 1.4), (4_000_000, 1.9)):
+        c.faster(
+            "thrust n = %d" % n, c.program("thrust_loop", n, 600 if n < 1_000_000 else 150), wanted
+        )
+    c.faster("pitched images", c.program("pitch_loop", 200), 1.0)
+    c.faster("CuPy, pool off", c.python("cupy_loop.py", "uncached", 1500), 5.0)
+    c.faster("CuPy, default", c.python("cupy_loop.py", "default", 1500), 0.99)
+    c.faster("PyTorch, default", c.python("torch_train.py", 200), 0.99)
+    c.faster(
+        "PyTorch, caching off / natively on",
+        c.python("torch_train.py", 200),
+        0.95,
+        UNCACHED,
+        other=(c.python("torch_train.py", 200), {}),
+    )
+    c.faster(
+        "PyTorch, caching off / natively off",
+        c.python("torch_train.py", 200),
+        1.0,
+        UNCACHED,
+        rounds=1,
+    )
+    c.faster("JAX, default", c.python("jax_loop.py", 1000), 0.99)
+
+
+def part_capture(c, out):
+    for reuse in REUSE:
+        c.same(
+            "capture, " + reuse,
+            c.program("capture"),
+            with_library={"GPUCACHE_REUSE": reuse},
+            report=False,
+            timeout=120,
+            quick=True,
+        )
+    c.same("torch.cuda.graphs", c.python("torch_graphs.py"), timeout=120, quick=True)
+    c.flush()
+
+
+def part_modes(c, out):
+    """The same programs in every other reuse mode."""
+    for reuse in ("wait", "sync"):
+        mode = {"GPUCACHE_REUSE": reuse}
+        c.same("driver API, " + reuse, c.program("driver_linked"), with_library=mode, quick=True)
+        c.same(
+            "contexts, " + reuse,
+            c.program("contexts"),
+            with_library=mode,
+            quick=True,
+            timeout=90,
+            report=False,
+        )
+        c.same(
+            "PyTorch, caching off, " + reuse,
+            c.python("torch_train.py", 40),
+            UNCACHED,
+            with_library=mode,
+            quick=True,
+            timeout=120,
+        )
+    c.same(
+        "passed through, GPUCACHE_DISABLE",
+        c.program("alloc_mix", 2, 400),
+        with_library={"GPUCACHE_DISABLE": "1"},
+        quick=True,
+        report=False,
+    )
+    c.flush()
+    for reuse in ("wait", "sync"):
+        c.same(
+            "wrong calls, " + reuse,
+            c.program("errors"),
+            with_library={"GPUCACHE_REUSE": reuse},
+            timeout=120,
+            report=False,
+        )
+
+
+def part_startup(c, out):
+    def mean_ms(command, library, n=50):
+        start = time.monotonic()
+        for _ in range(n):
+            env = dict(os.environ)
+            if library:
+                env["LD_PRELOAD"] = library
+            done = subprocess.run(command, env=env, capture_output=True, timeout=30)
+            if done.returncode != 0 or done.stdout or done.stderr:
+                return None, done
+        return (time.monotonic() - start) * 1e3 / n, done
+
+    for label, command in (
+        ("/bin/true", ["/bin/true"]),
+        ("sh -c", ["sh", "-c", ":"]),
+        ("python3 -c pass", ["/usr/bin/python3", "-c", "pass"]),
+    ):
+        if shutil.which(command[0]) is None:
+            command = [sys.executable, "-c", "pass"]
+        best = [None, None]
+        trouble = ""
+        for _ in range(3):
+            for i, library in enumerate((None, c.library)):
+                ms, done = mean_ms(command, library)
+                if ms is None:
+                    trouble = "status %d, said %r" % (done.returncode, done.stdout + done.stderr)
+                elif best[i] is None or ms < best[i]:
+                    best[i] = ms
+        if not trouble and best[1] - best[0] >= 1.0:
+            trouble = "costs %.2f ms" % (best[1] - best[0])
+        c.table.add(
+            "start of %s (ms)" % label,
+            best[0],
+            best[1],
+            best[0] / best[1] if all(best) else None,
+            not trouble,
+            trouble,
+        )
+
+
+def part_sanitizer(c, out):
+    tool = shutil.which("compute-sanitizer") or os.path.join(CUDA, "bin", "compute-sanitizer")
+    if not os.path.exists(tool):
+        c.table.add("compute-sanitizer", None, None, None, None, "not here")
+        return
+
+    def one(name, args, library):
+        return Run(
+            [tool, "--tool", "memcheck", *c.program(name, *args)], library=library, timeout=150
+        )
+
+    programs = [
+        (n, a)
+        for n, a in (("alloc_mix", (1, 80, 16)), ("thrust_loop", (1000, 20)), ("pitch_loop", (3,)))
+        if not c.missing(n, c.program(n))
+    ]
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        pairs = [
+            (n, [pool.submit(one, n, a, library) for library in (None, c.library)])
+            for n, a in programs
+        ]
+    for name, futures in pairs:
+        runs = [f.result() for f in futures]
+        said = [
+            [
+                line.strip("= ")
+                for line in (run.text + "\n" + run.stderr).splitlines()
+                if "ERROR SUMMARY" in line
+            ]
+            for run in runs
+        ]
+        good = said[0] == said[1] != [] and runs[0].status == runs[1].status
+        c.table.add(
+            "memcheck: " + name,
+            " ".join(said[0])[:30],
+            " ".join(said[1])[:30],
+            None,
+            good,
+            "" if good else "differs",
+            runs[0].said() + runs[1].said(),
+        )
+
+
+def part_ipc(c, out):
+    if c.missing("IPC", c.program("ipc")):
+        return
+    c.same("IPC, both processes alike", c.program("ipc"), timeout=60, report=False)
+    native = c.native(c.program("ipc"))
+    bare = Run(c.program("ipc"), {"IPC_IMPORTER_BARE": "1"}, c.library, 60)
+    trouble = (
+        ""
+        if bare.ok() and not any("WRONG" in line for line in bare.lines)
+        else "wrong bytes or status %s" % bare.status
+    )
+    c.table.add(
+        "IPC, importer without the library",
+        native.lines[-1][:20] if native.lines else "-",
+        bare.lines[-1][:20] if bare.lines else "-",
+        None,
+        not trouble,
+        trouble,
+        bare.said(),
+    )
+
+
+def part_limit(c, out):
+    if c.missing("limit", c.program("limit")):
+        return
+    for what, label in (
+        ("pool", "cudaMalloc alone"),
+        ("race", "16 threads"),
+        ("all", "every kind of memory"),
+    ):
+        run = Run(c.program("limit", what, 2048), {"GPUCACHE_MEMORY_LIMIT": "2G"}, c.library, 90)
+        trouble = (
+            ""
+            if run.ok()
+            else "; ".join(x for x in run.lines if "NO" in x)[:120] or "status %s" % run.status
+        )
+        c.table.add(
+            "limit of 2 GiB: %s (MiB held)" % label,
+            None,
+            run.time("held"),
+            None,
+            not trouble,
+            trouble or "nvidia-smi saw %.0f MiB" % (run.time("seen_from_outside") or -1),
+            run.said(),
+        )
+
+
+def device_count():
+    try:
+        out = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60
+        ).stdout
+    except OSError:
+        return 0
+    return sum(line.startswith("GPU ") for line in out.splitlines())
+
+
+def part_peers(c, out):
+    if device_count() < 2:
+        c.table.add("two GPUs", None, None, None, None, "fewer here")
+        return
+    c.same("peer access and copies", c.program("peers"), timeout=90, report=False)
+    for cumem in ("0", "1"):
+        c.same(
+            "NCCL all-reduce, NCCL_CUMEM_ENABLE=" + cumem,
+            c.python("torch_nccl.py"),
+            {"NCCL_CUMEM_ENABLE": cumem},
+            timeout=150,
+            report=False,
+        )
+        c.same(
+            "the same, caching off",
+            c.python("torch_nccl.py"),
+            {"NCCL_CUMEM_ENABLE": cumem, **UNCACHED},
+            timeout=150,
+            report=False,
+        )
+    c.same(
+        "torch.multiprocessing shares tensors",
+        c.python("torch_share.py"),
+        timeout=150,
+        report=False,
+    )
+    c.same("IPC across devices", c.program("ipc", 1), timeout=60, report=False)
+
+
+def part_bench(c, out):
+    names = ("pairs", "pairs_torch", "overlap")
+    for n in names[:1] + names[2:]:
+        if c.missing(n, c.program(n)):
+            return
+    runs = {
+        "native": Run(c.program("pairs", "cudamalloc", "driver", "async", "cub"), timeout=150),
+        "library": Run(c.program("pairs", "cudamalloc", "driver"), library=c.library, timeout=100),
+    }
+    if "pairs_torch" in c.broken:
+        c.table.add(
+            "PyTorch's C++ entry", None, None, None, None, "not built", c.broken["pairs_torch"]
+        )
+        open(os.path.join(out, "failures.txt"), "a").write(
+            "pairs_torch: %s\n" % c.broken["pairs_torch"]
+        )
+    else:
+        runs["torch"] = Run(c.program("pairs_torch"), timeout=100)
+    figures = {}
+    for where, run in runs.items():
+        if not run.ok():
+            c.table.add(
+                "pairs, " + where, None, None, None, False, "status %s" % run.status, run.said()
+            )
+        for name, (value, _) in run.times.items():
+            who, pattern, threads, what = name.split("/")
+            if where == "library":
+                who = {"driver": "ours", "cudamalloc": "ours_cudart"}[who]
+            figures[who, pattern, int(threads), what] = value
+    c.table.json.write(
+        json.dumps(
+            {"part": "bench", "pairs": {"/".join(map(str, k)): v for k, v in figures.items()}}
+        )
+        + "\n"
+    )
+    peers = ("async", "cub", "torch")
+    for pattern in dict.fromkeys(k[1] for k in figures):
+        for threads in sorted({k[2] for k in figures if k[1] == pattern}):
+            ours = figures.get(("ours", pattern, threads, "mean"))
+            others = {
+                p: figures[p, pattern, threads, "mean"]
+                for p in peers
+                if (p, pattern, threads, "mean") in figures
+            }
+            if ours is None or not others:
+                continue
+            best = min(others.values())
+            tail = [
+                figures.get(("ours", pattern, threads, q))
+                for q in ("p50", "p90", "p99", "p999", "max")
+            ]
+            note = "peers: " + ", ".join("%s %.0f" % i for i in others.items())
+            native = figures.get(("driver", pattern, threads, "mean"))
+            if native:
+                note += ", native %.0f" % native
+            note += "; runtime entry %.0f" % figures.get(
+                ("ours_cudart", pattern, threads, "mean"), float("nan")
+            )
+            if all(t is not None for t in tail):
+                note += "; p50 p90 p99 p99.9 max: " + " ".join("%.0f" % t for t in tail)
+            alone = figures.get(("ours", "mixed" if pattern == "handover" else pattern, 1, "mean"))
+            goal = (
+                {
+                    "fixed": {1: best / ours >= 8, 16: best / ours >= 100 and ours <= 1.5 * alone},
+                    "mixed": {1: best / ours >= 8, 16: best / ours >= 100 and ours <= 1.5 * alone},
+                    "handover": {2: ours <= 3 * alone},
+                }
+                .get(pattern, {})
+                .get(threads)
+            )
+            label = "%s, %d threads: best peer, ours (ns)" % (pattern, threads)
+            ok = goal if Settings.targets else None
+            c.table.add(label, best, ours, best / ours, ok, note)
+    for where, library in (("native", None), ("library", c.library)):
+        for kind in ("malloc", "async"):
+            if library and kind == "async":
+                continue
+            runs[where, kind] = Run(c.program("overlap", kind), library=library, timeout=60)
+    for size in ("small", "large"):
+        a, b, n = (
+            runs[k].time(size)
+            for k in (("native", "async"), ("library", "malloc"), ("native", "malloc"))
+        )
+        good = bool(a and b and b <= a * 1.05)
+        c.table.add(
+            "4 streams, %s blocks: cudaMallocAsync, ours (ms)" % size,
+            a,
+            b,
+            a / b if a and b else None,
+            good,
+            "cudaMalloc natively %s" % n,
+            "" if good else "".join(r.said() for k, r in runs.items() if isinstance(k, tuple)),
+        )
+
+
+def close(left, right):
+    """Lines of words and numbers, numbers equal to 1 %."""
+    a, b = " ".join(left).split(), " ".join(right).split()
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b):
+        try:
+            if abs(float(x) - float(y)) > 0.01 * abs(float(y)):
+                return False
+        except ValueError:
+            if x != y:
+                return False
+    return True
+
+
+def part_workloads(c, out, names=("gpt", "resnet", "gnn")):
+    script = os.path.join(BENCH, "workloads.py")
+    for name in names:
+        command = c.python(script, name)
+        default = Run(command, timeout=150)
+        if not default.ok():
+            c.table.add(
+                name, None, None, None, False, "status %s natively" % default.status, default.said()
+            )
+            continue
+        uncached = Run(command, UNCACHED, timeout=150)
+        ours = Run(command, UNCACHED, c.library, timeout=150)
+        both = Run(command, library=c.library, timeout=150)
+        peers, mines = [default], [ours]
+
+        def best(runs):
+            return min(
+                (r.time("per_step") for r in runs if r.time("per_step") is not None), default=None
+            )
+
+        if ours.ok() and best(mines) > 1.02 * best(peers):  # once more: is it noise?
+            peers.append(Run(command, timeout=150))
+            mines.append(Run(command, UNCACHED, c.library, timeout=150))
+        peer, mine = best(peers), best(mines)
+        for label, left, right, run, wanted in (
+            ("uncached under the library / PyTorch's own", peer, mine, ours, 1 / 1.02),
+            ("uncached under the library / uncached", best([uncached]), mine, ours, None),
+            ("default under the library / default", peer, best([both]), both, None),
+        ):
+            ratio = left / right if left and right else None
+            trouble = "" if run.ok() else "status %s" % run.status
+            trouble = trouble or books(run)
+            if not trouble and wanted and (ratio is None or ratio < wanted):
+                trouble = "wanted %.3f or more" % wanted
+            if not trouble and not close(run.lines, default.lines):
+                trouble = "losses differ: %s / %s" % (run.lines[-1:], default.lines[-1:])
+            memory = memory_note(run)
+            peak = default.times.get("peak_reserved_over_live")
+            c.table.add(
+                "%s: %s (ms)" % (name, label),
+                left,
+                right,
+                ratio,
+                not trouble if (wanted or trouble) else None,
+                trouble
+                or memory
+                + (", PyTorch's own reserved/live %.3f" % peak[0] if peak and run is ours else ""),
+                run.said() if trouble else None,
+                times=run.times,
+                default_times=default.times,
+                uncached_times=uncached.times,
+            )
+
+
+def part_gpt(c, out):
+    part_workloads(c, out, ("gpt",))
+
+
+def part_resnet(c, out):
+    part_workloads(c, out, ("resnet",))
+
+
+def part_gnn(c, out):
+    part_workloads(c, out, ("gnn",))
+
+
+# name: (function, programs it needs, whether it runs when no part is named)
+PARTS = {
+    "facts": (part_facts, ["facts_order", "facts_memory"], False),
+    "programs": (
+        part_programs,
+        [
+            "alloc_mix",
+            "alloc_mix_shared",
+            "driver_linked",
+            "driver_dlopen",
+            "thrust_loop",
+            "pitch_loop",
+            "errors",
+            "queries",
+            "contexts",
+        ],
+        True,
+    ),
+    "laws": (part_laws, ["spin", "alloc_mix"], True),
+    "speed": (part_speed, ["thrust_loop", "pitch_loop"], True),
+    "capture": (part_capture, ["capture"], True),
+    "modes": (part_modes, ["driver_linked", "errors", "contexts", "alloc_mix"], False),
+    "startup": (part_startup, [], True),
+    "bench": (part_bench, ["pairs", "pairs_torch", "overlap"], True),
+    "workloads": (part_workloads, [], True),
+    "gpt": (part_gpt, [], False),
+    "resnet": (part_resnet, [], False),
+    "gnn": (part_gnn, [], False),
+    "limit": (part_limit, ["limit"], True),
+    "ipc": (part_ipc, ["ipc"], True),
+    "sanitizer": (part_sanitizer, ["alloc_mix", "thrust_loop", "pitch_loop"], True),
+    "peers": (part_peers, ["peers", "ipc"], True),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out",
+        default=os.environ.get("OUT") or os.path.join(BUILD, "out"),
+        help="where the figures go",
+    )
+    parser.add_argument("--build-only", action="store_true")
+    parser.add_argument(
+        "--targets", action="store_true", help="judge the pair benchmarks by issue 4's targets"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=510,
+        help="seconds after which no further program is started (510)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment of every run under the library, as GPUCACHE_BACKEND=pages",
+    )
+    parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
+    options = parser.parse_args()
+    unknown = [p for p in options.parts if p not in PARTS]
+    if unknown:
+        parser.error("no part %s; there are: %s" % (unknown[0], " ".join(PARTS)))
+    parts = options.parts or [p for p in PARTS if PARTS[p][2]]
+    start = time.monotonic()
+    Settings.deadline = start + options.limit
+    Settings.targets = options.targets
+    Settings.everywhere.update(x.partition("=")[::2] for x in options.set)
+    broken = build(list(dict.fromkeys(n for p in parts for n in PARTS[p][1])))
+    for name, why in broken.items():
+        print("not built: %s\n%s" % (name, why), flush=True)
+    if options.build_only:
+        return 1 if broken else 0
+    print("built in %.0f s" % (time.monotonic() - start), flush=True)
+    library = os.environ.get("GPUCACHE_SO")
+    if not library and parts != ["facts"]:
+        parser.error("GPUCACHE_SO names no library; scripts/gpu-check.sh sets it")
+    out = os.path.abspath(options.out)
+    table = Table(out)
+    checks = Checks(table, os.path.abspath(library) if library else None, broken)
+    for part in parts:
+        table.part = part
+        begin = time.monotonic()
+        try:
+            PARTS[part][0](checks, out)
+        except Exception as error:  # a part that breaks must not take the others' table along
+            table.add(
+                part,
+                None,
+                None,
+                None,
+                False,
+                "the check itself failed: %r" % error,
+                traceback.format_exc(),
+            )
+        print("%s: %.0f s" % (part, time.monotonic() - begin), flush=True)
+    failed = table.show()
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

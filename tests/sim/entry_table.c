@@ -1,0 +1,53 @@
+/*
+ * Every entry that a driver of CUDA 13.0 exports, from the one list in sim_entries.def.
+ *
+ * A SIM_ENTRY is implemented elsewhere in this folder; a SIM_STUB is defined here and answers
+ * CUDA_ERROR_NOT_SUPPORTED. Each has an address of its own, since callers compare addresses. This
+ * file knows the entries as bare symbols: with cuda.h in sight its macros would rename them, and
+ * the prototypes would forbid the stubs.
+ */
+#define CUDA_ERROR_NOT_SUPPORTED 801
+
+typedef void (*address_t)(void);
+
+enum stream_variant { LEGACY, PTDS, PTSZ };
+
+struct entry_row {
+    const char *name;
+    int since;
+    enum stream_variant stream;
+    const char *symbol;
+    address_t address;
+};
+
+int sim_stub(int at);
+
+enum {
+#define SIM_ENTRY(name, since, stream, symbol) AT_##symbol,
+#define SIM_STUB(name, since, stream, symbol) AT_##symbol,
+#include "sim_entries.def"
+#undef SIM_ENTRY
+#undef SIM_STUB
+    ENTRY_COUNT
+};
+
+#define SIM_ENTRY(name, since, stream, symbol) void symbol(void);
+#define SIM_STUB(name, since, stream, symbol)                                                      \
+    __attribute__((visibility("default"))) int symbol(void);                                       \
+    int symbol(void)                                                                               \
+    {                                                                                              \
+        return sim_stub(AT_##symbol);                                                              \
+    }
+#include "sim_entries.def"
+#undef SIM_ENTRY
+#undef SIM_STUB
+
+extern const struct entry_row entry_table[ENTRY_COUNT];
+
+const struct entry_row entry_table[ENTRY_COUNT] = {
+#define SIM_ENTRY(name, since, stream, symbol) {#name, since, stream, #symbol, (address_t)symbol},
+#define SIM_STUB SIM_ENTRY
+#include "sim_entries.def"
+#undef SIM_ENTRY
+#undef SIM_STUB
+};

@@ -1,0 +1,259 @@
+/*
+ * Events of streams and of contexts.
+ *
+ * Recording puts a place into a queue; the marker that goes with it is done when the queue got
+ * there. An event refers to the marker of its latest record, and so does everybody who began to
+ * wait for it before the next one.
+ *
+ * A context event goes into a queue of its own, whose head is done when it is the oldest unfinished
+ * piece of work of the whole context: then everything submitted before it is finished. A wait of a
+ * context is a barrier: a number that every later piece of work of the context has to see passed.
+ */
+#include "driver.h"
+
+#include <stdlib.h>
+
+struct slab event_slab = SLAB(struct event);
+
+CUresult event_check(CUevent handle, struct event **event)
+{
+    *event = (struct event *)handle;
+    return is_live(*event, &event_slab) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult create(CUevent *handle, unsigned flags)
+{
+    if (!handle || flags > 7)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct event *event = slab_get(&event_slab);
+    event->context = context_current();
+    event->flags = flags;
+    *handle = (CUevent)event;
+    return CUDA_SUCCESS;
+}
+
+static void forget_record(struct event *event)
+{
+    marker_unref(event->marker);
+    event->marker = NULL;
+    free(event->tips);
+    event->tips = NULL;
+    event->tip_count = 0;
+    event->capture_id = 0;
+}
+
+static CUresult destroy(CUevent handle)
+{
+    struct event *event;
+    CUresult result = event_check(handle, &event);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    forget_record(event);
+    slab_put(&event_slab, event);
+    return CUDA_SUCCESS;
+}
+
+void event_forget_context(const struct context *context)
+{
+    for (unsigned i = 0; i < event_slab.count; i++) {
+        struct event *event = (struct event *)event_slab.all[i];
+        if (event->object.live && event->context == context)
+            destroy((CUevent)event);
+    }
+}
+
+ENTRY(cuEventCreate, (CUevent * handle, unsigned flags), CONTEXT, create(handle, flags))
+ENTRY(cuEventDestroy, (CUevent handle), INITIALISED, destroy(handle))
+ENTRY(cuEventDestroy_v2, (CUevent handle), INITIALISED, destroy(handle))
+
+/* ---- records ---------------------------------------------------------------------------- */
+
+static void record_in(struct event *event, struct stream *stream)
+{
+    struct item *item = queue_push(stream, (struct work){.kind = WORK_NOTHING});
+
+    forget_record(event);
+    event->marker = marker_new();
+    item->signals = marker_ref(event->marker);
+}
+
+static CUresult record(CUevent handle, CUstream stream_handle, bool per_thread)
+{
+    struct stream *stream;
+    struct event *event;
+    CUresult result = event_check(handle, &event);
+
+    if (result == CUDA_SUCCESS)
+        result = stream_resolve(stream_handle, per_thread, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (stream->context != event->context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capture) {
+        forget_record(event);
+        return capture_record(stream, event);
+    }
+    if (capture_active() && stream == stream->context->legacy) {
+        result = capture_implicit(stream);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    record_in(event, stream);
+    return CUDA_SUCCESS;
+}
+
+ENTRY_PTSZ(cuEventRecord, (CUevent event, CUstream stream), INITIALISED | HELD_UP,
+           record(event, stream, per_thread))
+ENTRY_PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags),
+           INITIALISED | HELD_UP,
+           flags > 1 ? CUDA_ERROR_INVALID_VALUE : record(event, stream, per_thread))
+
+/* Not even NULL means the current one. */
+static CUresult context_of(CUcontext handle, struct context **context)
+{
+    *context = (struct context *)handle;
+    if (!is_live(*context, &context_slab))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return context_check(*context);
+}
+
+static CUresult context_record(CUcontext context_handle, CUevent handle)
+{
+    struct context *context;
+    struct event *event;
+    CUresult result = context_of(context_handle, &context);
+
+    if (result == CUDA_SUCCESS)
+        result = event_check(handle, &event);
+    if (result == CUDA_SUCCESS && event->context != context)
+        result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS)
+        result = capture_context_call(context);
+    if (result == CUDA_SUCCESS)
+        record_in(event, context->marks);
+    return result;
+}
+
+static CUresult context_wait_event(CUcontext context_handle, CUevent handle)
+{
+    struct context *context;
+    struct event *event;
+    CUresult result = context_of(context_handle, &context);
+
+    if (result == CUDA_SUCCESS)
+        result = event_check(handle, &event);
+    if (result == CUDA_SUCCESS)
+        result = capture_context_call(context);
+    if (result != CUDA_SUCCESS || !event->marker || event->marker->done)
+        return result;
+    struct barrier *barrier = calloc(1, sizeof(*barrier));
+    if (!barrier)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    barrier->marker = marker_ref(event->marker);
+    if (context->last_barrier)
+        context->last_barrier->next = barrier;
+    else
+        context->barriers = barrier;
+    context->last_barrier = barrier;
+    context->barriers_issued++;
+    return CUDA_SUCCESS;
+}
+
+ENTRY(cuCtxRecordEvent, (CUcontext context, CUevent event), INITIALISED | HELD_UP,
+      context_record(context, event))
+ENTRY(cuCtxWaitEvent, (CUcontext context, CUevent event), INITIALISED,
+      context_wait_event(context, event))
+
+/* ---- waits -------------------------------------------------------------------------------- */
+
+static CUresult stream_wait(CUstream stream_handle, bool per_thread, CUevent handle,
+                            unsigned flags)
+{
+    struct stream *stream;
+    struct event *event;
+    bool handled = false;
+    CUresult result = event_check(handle, &event);
+
+    if (result == CUDA_SUCCESS)
+        result = stream_resolve(stream_handle, per_thread, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (flags > 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = capture_wait(stream, event, &handled);
+    if (handled || !event->marker)
+        return result;
+    if (capture_active() && stream == stream->context->legacy) {
+        result = capture_implicit(stream);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    queue_push(stream, (struct work){.kind = WORK_NOTHING})->waits = marker_ref(event->marker);
+    return CUDA_SUCCESS;
+}
+
+ENTRY_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags),
+           INITIALISED, stream_wait(stream, per_thread, event, flags))
+
+static CUresult query(CUevent handle)
+{
+    struct event *event;
+    CUresult result = event_check(handle, &event);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = capture_event_call(event);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (event->context->sticky != CUDA_SUCCESS)
+        return event->context->sticky;
+    return event->marker && !event->marker->done ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+static CUresult synchronize(CUevent handle)
+{
+    struct event *event;
+    CUresult result = event_check(handle, &event);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = capture_event_call(event);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct context *context = event->context;
+    struct marker *marker = marker_ref(event->marker);
+    if (marker)
+        queue_wait(&(struct waiting){.marker = marker});
+    marker_unref(marker);
+    pool_trim(context->device);
+    return context->sticky;
+}
+
+static CUresult elapsed(float *milliseconds, CUevent start_handle, CUevent end_handle)
+{
+    struct event *start, *end;
+    CUresult result = event_check(start_handle, &start);
+
+    if (result == CUDA_SUCCESS)
+        result = event_check(end_handle, &end);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!milliseconds)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!start->marker || !end->marker || ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!start->marker->done || !end->marker->done)
+        return CUDA_ERROR_NOT_READY;
+    *milliseconds = (float)((double)end->marker->when - (double)start->marker->when) / 1000.0f;
+    return CUDA_SUCCESS;
+}
+
+ENTRY(cuEventQuery, (CUevent event), INITIALISED, query(event))
+ENTRY(cuEventSynchronize, (CUevent event), INITIALISED, synchronize(event))
+ENTRY(cuEventElapsedTime, (float *milliseconds, CUevent start, CUevent end), INITIALISED,
+      elapsed(milliseconds, start, end))
+ENTRY(cuEventElapsedTime_v2, (float *milliseconds, CUevent start, CUevent end), INITIALISED,
+      elapsed(milliseconds, start, end))

@@ -1,0 +1,282 @@
+/*
+ * cuMemAlloc and cuMemFree, and pinned host memory.
+ *
+ * A free waits. It returns when nothing submitted to the memory's context before it is unfinished,
+ * peer copies of other contexts' streams included, another device's kernels not: that is what was
+ * measured, and what programs rely on. Meanwhile it holds up every other thread that wants to
+ * submit work to the context or to allocate from it. Memory of a pool is the exception: freeing it
+ * does not wait, the pool sees to the order.
+ */
+#include "driver.h"
+
+#include <sys/mman.h>
+
+#define PITCH 512
+
+static CUresult allocate(CUdeviceptr *address, size_t size)
+{
+    struct context *context = context_current();
+
+    if (!address || size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct range *range = heap_take(&context->heap, size, RANGE_DEVICE, context);
+    if (!range) {
+        /* What the pools only keep for later is not out of memory. */
+        pool_trim(context->device);
+        range = heap_take(&context->heap, size, RANGE_DEVICE, context);
+    }
+    if (!range)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *address = range->base;
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
+                               unsigned element)
+{
+    if (!address || !pitch || width == 0 || height == 0 ||
+        (element != 4 && element != 8 && element != 16))
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t bytes;
+    if (width > SIZE_MAX - PITCH ||
+        __builtin_mul_overflow(round_up(width, PITCH), height, &bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = allocate(address, bytes);
+    if (result == CUDA_SUCCESS)
+        *pitch = round_up(width, PITCH);
+    return result;
+}
+
+static CUresult allocate_managed(CUdeviceptr *address, size_t size, unsigned flags)
+{
+    struct context *context = context_current();
+
+    if (!address || size == 0 ||
+        (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
+         flags != CU_MEM_ATTACH_SINGLE))
+        return CUDA_ERROR_INVALID_VALUE;
+    void *memory = mmap(NULL, round_up(size, 4096), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    range_add((uintptr_t)memory, size, RANGE_MANAGED, context, context->device->ordinal);
+    *address = (CUdeviceptr)memory;
+    return CUDA_SUCCESS;
+}
+
+CUresult memory_release(struct range *range)
+{
+    switch (range->kind) {
+    case RANGE_DEVICE:
+    case RANGE_ARRAY:
+        heap_give(range);
+        return CUDA_SUCCESS;
+    case RANGE_POOL:
+        return pool_free(range);
+    case RANGE_MANAGED:
+    case RANGE_HOST:
+        munmap((void *)range->base, round_up(range->size, 4096));
+        range_remove(range);
+        return CUDA_SUCCESS;
+    case RANGE_IPC:
+        munmap((void *)(range->base / GRANULE * GRANULE),
+               round_up(range->base % GRANULE + range->size, GRANULE));
+        range_remove(range);
+        return CUDA_SUCCESS;
+    case RANGE_REGISTERED:
+        range_remove(range);
+        return CUDA_SUCCESS;
+    case RANGE_MAPPED:
+        break;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+static void wait_as_free_does(struct context *context)
+{
+    context->frees_waiting++;
+    context_wait(context);
+    context->frees_waiting--;
+}
+
+static CUresult memory_free(CUdeviceptr address)
+{
+    struct range *range = range_find(address);
+    struct context *current = context_current();
+
+    /* No context need be current, but one that is must be in order. */
+    if (current && context_check(current) != CUDA_SUCCESS)
+        return context_check(current);
+    if (address == 0)
+        return CUDA_SUCCESS;
+    if (!range || range->base != address || range->freeing ||
+        (range->kind != RANGE_DEVICE && range->kind != RANGE_POOL && range->kind != RANGE_MANAGED))
+        return CUDA_ERROR_INVALID_VALUE;
+    range->freeing = true;
+    if (range->kind == RANGE_POOL)
+        return pool_free_behind_all(range);
+    struct context *context = range->context;
+    wait_as_free_does(context);
+    CUresult fault = context->sticky;
+    CUresult result = memory_release(range);
+    return fault != CUDA_SUCCESS ? fault : result;
+}
+
+ENTRY(cuMemAlloc_v2, (CUdeviceptr * address, size_t size), ALLOCATE, allocate(address, size))
+ENTRY(cuMemAllocPitch_v2,
+      (CUdeviceptr * address, size_t *pitch, size_t width, size_t height, unsigned element),
+      ALLOCATE, allocate_pitch(address, pitch, width, height, element))
+ENTRY(cuMemAllocManaged, (CUdeviceptr * address, size_t size, unsigned flags), ALLOCATE,
+      allocate_managed(address, size, flags))
+ENTRY(cuMemFree_v2, (CUdeviceptr address), INITIALISED | HELD_UP | UNSAFE, memory_free(address))
+
+/* ---- pinned host memory ------------------------------------------------------------------ */
+
+static CUresult host_allocate(void **memory, size_t size, unsigned flags)
+{
+    struct context *context = context_current();
+
+    if (!memory || size == 0 || flags > 7)
+        return CUDA_ERROR_INVALID_VALUE;
+    void *pages = mmap(NULL, round_up(size, 4096), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct range *range = range_add((uintptr_t)pages, size, RANGE_HOST, context,
+                                    context->device->ordinal);
+    range->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    *memory = pages;
+    return CUDA_SUCCESS;
+}
+
+static CUresult host_free(void *memory)
+{
+    struct range *range = range_find((uintptr_t)memory);
+
+    if (!memory)
+        return CUDA_SUCCESS;
+    if (!range || range->base != (uintptr_t)memory || range->kind != RANGE_HOST || range->freeing)
+        return CUDA_ERROR_INVALID_VALUE;
+    range->freeing = true;
+    wait_as_free_does(range->context);
+    return memory_release(range);
+}
+
+static CUresult host_register(void *memory, size_t size, unsigned flags)
+{
+    struct context *context = context_current();
+
+    if (!memory || size == 0 || flags > 15)
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct range *there = range_find((uintptr_t)memory);
+    if (there && there->kind != RANGE_REGISTERED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (range_overlaps((uintptr_t)memory, size))
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    struct range *range = range_add((uintptr_t)memory, size, RANGE_REGISTERED, context,
+                                    context->device->ordinal);
+    range->flags = flags | CU_MEMHOSTREGISTER_DEVICEMAP;
+    return CUDA_SUCCESS;
+}
+
+static CUresult host_unregister(void *memory)
+{
+    struct range *range = range_find((uintptr_t)memory);
+
+    if (!memory || (range && range->base != (uintptr_t)memory))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!range || range->kind != RANGE_REGISTERED)
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    wait_as_free_does(range->context);
+    return memory_release(range);
+}
+
+static struct range *host_range(const void *memory)
+{
+    struct range *range = range_find((uintptr_t)memory);
+
+    return range && !range_is_device(range) ? range : NULL;
+}
+
+static CUresult device_pointer(CUdeviceptr *address, void *memory, unsigned flags)
+{
+    if (!address || flags || !host_range(memory))
+        return CUDA_ERROR_INVALID_VALUE;
+    *address = (CUdeviceptr)memory;
+    return CUDA_SUCCESS;
+}
+
+static CUresult host_flags(unsigned *flags, void *memory)
+{
+    const struct range *range = host_range(memory);
+
+    if (!flags || !range)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = range->flags;
+    return CUDA_SUCCESS;
+}
+
+ENTRY(cuMemAllocHost_v2, (void **memory, size_t size), ALLOCATE, host_allocate(memory, size, 0))
+ENTRY(cuMemHostAlloc, (void **memory, size_t size, unsigned flags), ALLOCATE,
+      host_allocate(memory, size, flags))
+ENTRY(cuMemFreeHost, (void *memory), ALLOCATE, host_free(memory))
+ENTRY(cuMemHostRegister, (void *memory, size_t size, unsigned flags), ALLOCATE,
+      host_register(memory, size, flags))
+ENTRY(cuMemHostRegister_v2, (void *memory, size_t size, unsigned flags), ALLOCATE,
+      host_register(memory, size, flags))
+ENTRY(cuMemHostUnregister, (void *memory), ALLOCATE, host_unregister(memory))
+ENTRY(cuMemHostGetDevicePointer_v2, (CUdeviceptr * address, void *memory, unsigned flags), CONTEXT,
+      device_pointer(address, memory, flags))
+ENTRY(cuMemHostGetFlags, (unsigned *flags, void *memory), CONTEXT, host_flags(flags, memory))
+
+/* ---- questions ---------------------------------------------------------------------------- */
+
+static CUresult get_info(size_t *free_bytes, size_t *total)
+{
+    const struct device *device = context_current()->device;
+    size_t taken = device->used + device->occupied;
+
+    if (!free_bytes || !total)
+        return CUDA_ERROR_INVALID_VALUE;
+    *free_bytes = taken < device->total ? device->total - taken : 0;
+    *total = device->total;
+    return CUDA_SUCCESS;
+}
+
+static CUresult address_range(CUdeviceptr *base, size_t *size, CUdeviceptr address)
+{
+    const struct range *range = range_find(address);
+
+    if (!range || range->kind == RANGE_ARRAY)
+        return CUDA_ERROR_NOT_FOUND;
+    if (base)
+        *base = range->base;
+    if (size)
+        *size = range->size;
+    return CUDA_SUCCESS;
+}
+
+ENTRY(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), CONTEXT, get_info(free_bytes, total))
+ENTRY(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr address),
+      CONTEXT, address_range(base, size, address))
+
+/* Hints mean nothing here. */
+static CUresult hint(CUdeviceptr address)
+{
+    const struct range *range = range_find(address);
+
+    return range && range->kind == RANGE_MANAGED ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+ENTRY(cuMemAdvise, (CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device),
+      CONTEXT, ((void)size, (void)advice, (void)device, hint(address)))
+ENTRY(cuMemAdvise_v2,
+      (CUdeviceptr address, size_t size, CUmem_advise advice, CUmemLocation location), CONTEXT,
+      ((void)size, (void)advice, (void)location, hint(address)))
+ENTRY_PTSZ(cuMemPrefetchAsync,
+           (CUdeviceptr address, size_t size, CUdevice device, CUstream stream), SUBMIT,
+           ((void)size, (void)device, (void)stream, hint(address)))
+ENTRY_PTSZ(cuMemPrefetchAsync_v2,
+           (CUdeviceptr address, size_t size, CUmemLocation location, unsigned flags,
+            CUstream stream),
+           SUBMIT, ((void)size, (void)location, (void)flags, (void)stream, hint(address)))

@@ -1,0 +1,59 @@
+/*
+ * Handles: objects in slabs whose memory keeps its type for ever.
+ *
+ * A program may hand in a handle that it destroyed long ago, and the driver answers with an error
+ * code. So a dead object's memory is only ever reused for an object of the same kind, and `live`
+ * tells. Free objects are reused last in, first out: a handle's value comes back soon, as natively.
+ */
+#include "driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *must(void *memory)
+{
+    if (!memory) {
+        fputs("sim: out of host memory\n", stderr);
+        abort();
+    }
+    return memory;
+}
+
+static struct object *grow(struct slab *slab)
+{
+    if (slab->count == slab->room) {
+        slab->room = slab->room ? 2 * slab->room : 64;
+        slab->all = must(realloc(slab->all, slab->room * sizeof(*slab->all)));
+    }
+    struct object *object = must(calloc(1, slab->size));
+    object->slab = slab;
+    object->serial = slab->count;
+    slab->all[slab->count++] = object;
+    return object;
+}
+
+void *slab_get(struct slab *slab)
+{
+    struct object *object = slab->free;
+
+    if (object)
+        slab->free = object->next;
+    else
+        object = grow(slab);
+    unsigned serial = object->serial;
+    memset(object, 0, slab->size);
+    object->slab = slab;
+    object->serial = serial;
+    object->live = true;
+    return object;
+}
+
+void slab_put(struct slab *slab, void *handle)
+{
+    struct object *object = handle;
+
+    object->live = false;
+    object->next = slab->free;
+    slab->free = object;
+}

@@ -1,0 +1,490 @@
+/*
+ * The scheduler: which queued work may run, and when it does.
+ *
+ * Every stream has a queue, first in, first out; every piece of work has a number that says when
+ * it was submitted. All ordering rules are sentences about those numbers:
+ *
+ *     stream A   3   7   8      A head may run unless
+ *     stream B   5   6            - it waits for an event that has not happened,
+ *     legacy     4                - a context barrier older than it is not passed,
+ *                                 - it is the legacy stream's and an older piece waits in a blocking
+ *                                   stream, or the other way round (5 waits for 4, 4 waits for 3),
+ *                                 - it is a context event's record and an older piece of its
+ *                                   context, in whatever stream, is not finished.
+ *
+ * "All work of a context up to number n is finished" is the question that frees, context events and
+ * synchronisation ask. Each context keeps its unfinished work in a list in order of submission, so
+ * the answer is a look at the oldest. A peer copy stands in the lists of all contexts it touches.
+ *
+ * Among the heads that may run, a seeded generator chooses. Work runs inside calls: a little on the
+ * way into any call, and as much as it takes inside a call that waits. Kernels that spin are asked
+ * again and again; when everything that may run spins, a waiting thread lets go of the lock and
+ * waits for other threads to submit something, until it must be a hang.
+ *
+ * A program may also wait for the device without calling the driver: on a flag that a kernel or a
+ * host function sets. For that a thread runs the queues when no call came for a while.
+ */
+#include "driver.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CERTAIN_HANG_MS 300
+#define POLL_NS 200000
+
+static struct slab item_slab = SLAB(struct item);
+static struct slab marker_slab = SLAB(struct marker);
+static struct stream **busy; /* streams with work */
+static int busy_count, busy_room;
+static uint64_t sequence;
+static unsigned blocked; /* threads that wait and found nothing to run */
+static bool idle_thread;
+
+/* ---- markers --------------------------------------------------------------------------- */
+
+struct marker *marker_new(void)
+{
+    struct marker *marker = slab_get(&marker_slab);
+
+    marker->refs = 1;
+    return marker;
+}
+
+struct marker *marker_ref(struct marker *marker)
+{
+    if (marker)
+        marker->refs++;
+    return marker;
+}
+
+void marker_unref(struct marker *marker)
+{
+    if (marker && --marker->refs == 0)
+        slab_put(&marker_slab, marker);
+}
+
+/* ---- queues ----------------------------------------------------------------------------- */
+
+/* xorshift64*: the whole schedule comes from this one state. */
+uint64_t sim_random(void)
+{
+    if (sim.random == 0)
+        sim.random = 0x9E3779B97F4A7C15u;
+    sim.random ^= sim.random >> 12;
+    sim.random ^= sim.random << 25;
+    sim.random ^= sim.random >> 27;
+    return (sim.random * 0x2545F4914F6CDD1Du) >> 16;
+}
+
+static void set_busy(struct stream *stream)
+{
+    if (busy_count == busy_room) {
+        busy_room = busy_room ? 2 * busy_room : 64;
+        busy = realloc(busy, (size_t)busy_room * sizeof(struct stream *));
+        if (!busy)
+            abort();
+    }
+    stream->slot = busy_count;
+    busy[busy_count++] = stream;
+}
+
+static void set_idle(struct stream *stream)
+{
+    busy[stream->slot] = busy[--busy_count];
+    busy[stream->slot]->slot = stream->slot;
+    stream->slot = -1;
+}
+
+static void link_add(struct link *link, struct item *item, struct context *context)
+{
+    link->item = item;
+    link->context = context;
+    link->next = NULL;
+    link->previous = context->newest;
+    if (context->newest)
+        context->newest->next = link;
+    else
+        context->oldest = link;
+    context->newest = link;
+}
+
+static void link_remove(struct link *link)
+{
+    struct context *context = link->context;
+
+    if (!context)
+        return;
+    if (link->next)
+        link->next->previous = link->previous;
+    else
+        context->newest = link->previous;
+    if (link->previous)
+        link->previous->next = link->next;
+    else
+        context->oldest = link->next;
+    link->context = NULL;
+}
+
+static void *idle_run(void *unused);
+
+static void start_idle_thread(void)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+
+    if (idle_thread || sim.options.idle_ms == 0)
+        return;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    idle_thread = pthread_create(&thread, &attributes, idle_run, NULL) == 0;
+    pthread_attr_destroy(&attributes);
+}
+
+struct item *queue_push(struct stream *stream, struct work work)
+{
+    struct item *item = slab_get(&item_slab);
+    struct context *context = stream->context;
+
+    item->stream = stream;
+    item->sequence = ++sequence;
+    item->barrier = context->barriers_issued;
+    item->work = work;
+    link_add(&item->links[0], item, context);
+    if (stream->tail)
+        stream->tail->next = item;
+    else
+        stream->head = item;
+    stream->tail = item;
+    if (stream->slot < 0)
+        set_busy(stream);
+    sim.pending++;
+    sim.progress++;
+    start_idle_thread();
+    return item;
+}
+
+void queue_touch(struct item *item, struct context *other)
+{
+    struct link *link = &item->links[item->links[1].context ? 2 : 1];
+
+    link_add(link, item, other);
+}
+
+static void item_finish(struct item *item)
+{
+    struct stream *stream = item->stream;
+
+    stream->head = item->next;
+    if (!stream->head) {
+        stream->tail = NULL;
+        set_idle(stream);
+    }
+    for (int i = 0; i < 3; i++)
+        link_remove(&item->links[i]);
+    if (item->signals) {
+        item->signals->done = true;
+        item->signals->when = sim.clock;
+        marker_unref(item->signals);
+    }
+    marker_unref(item->waits);
+    work_dispose(&item->work);
+    slab_put(&item_slab, item);
+    sim.pending--;
+    sim.progress++;
+    if (stream->doomed && !stream->head)
+        stream_free(stream);
+}
+
+void queue_drop(struct stream *stream)
+{
+    while (stream->head) {
+        /* A free that was queued happens: its memory is accounted for as free already. */
+        if (stream->head->work.kind == WORK_FREE)
+            work_run(&stream->head->work, stream->context);
+        item_finish(stream->head);
+    }
+}
+
+uint64_t queue_sequence(void)
+{
+    return sequence;
+}
+
+bool stream_is_idle(const struct stream *stream, uint64_t up_to)
+{
+    return !stream->head || stream->head->sequence > up_to;
+}
+
+bool context_is_idle(const struct context *context, uint64_t up_to)
+{
+    return !context->oldest || context->oldest->item->sequence > up_to;
+}
+
+/* ---- running ----------------------------------------------------------------------------- */
+
+static void pass_barriers(struct context *context)
+{
+    struct barrier *first;
+
+    while ((first = context->barriers) && first->marker->done) {
+        context->barriers = first->next;
+        if (!first->next)
+            context->last_barrier = NULL;
+        marker_unref(first->marker);
+        free(first);
+        context->barriers_passed++;
+    }
+}
+
+static bool older_in_blocking_stream(const struct context *context, uint64_t than)
+{
+    for (const struct stream *stream = context->streams; stream; stream = stream->next)
+        if (stream->blocking && stream != context->legacy && stream->head &&
+            stream->head->sequence < than)
+            return true;
+    return false;
+}
+
+static bool may_run(const struct stream *stream)
+{
+    const struct item *item = stream->head;
+    struct context *context = stream->context;
+
+    if (item->running)
+        return false;
+    if (context->sticky != CUDA_SUCCESS)
+        return true;
+    if (item->waits && !item->waits->done)
+        return false;
+    if (context->barriers)
+        pass_barriers(context);
+    if (item->barrier > context->barriers_passed)
+        return false;
+    if (stream == context->marks)
+        return context->oldest == &item->links[0];
+    if (stream == context->legacy)
+        return !older_in_blocking_stream(context, item->sequence);
+    const struct item *legacy = context->legacy->head;
+    return !stream->blocking || !legacy || legacy->sequence > item->sequence;
+}
+
+/* What queued behind a fault never runs; frees happen all the same. */
+static enum verdict run(struct item *item, struct context *context)
+{
+    if (context->sticky != CUDA_SUCCESS && item->work.kind != WORK_FREE)
+        return DONE;
+    item->running = true;
+    enum verdict verdict = work_run(&item->work, context);
+    item->running = false;
+    return verdict;
+}
+
+/* One step of the stream's head; false if nothing came of it. */
+static bool step(struct stream *stream)
+{
+    if (!may_run(stream))
+        return false;
+    struct item *item = stream->head;
+    enum verdict verdict = run(item, stream->context);
+    if (verdict == SPIN)
+        return false;
+    sim.clock++;
+    sim.progress++;
+    if (verdict == FAULT && stream->context->sticky == CUDA_SUCCESS)
+        stream->context->sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (verdict != MORE)
+        item_finish(item);
+    if (sim.waiters)
+        pthread_cond_broadcast(&sim.changed);
+    return true;
+}
+
+/*
+ * Chooses a stream and takes the first from there on that has something to do. A stream with a lag
+ * is passed over in the first round more often than not: some work must come very late, or the
+ * schedules are all alike.
+ */
+bool queue_step(void)
+{
+    if (busy_count == 0)
+        return false;
+    uint64_t draw = sim_random();
+    int start = (int)(draw % (unsigned)busy_count);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < busy_count; i++) {
+            struct stream *stream = busy[(start + i) % busy_count];
+            if (round == 0 && (draw >> (20 + i % 24)) % 4 < stream->lag)
+                continue;
+            if (step(stream))
+                return true;
+        }
+    }
+    return false;
+}
+
+void queue_stroll(void)
+{
+    if (sim.options.eager == 0)
+        return;
+    uint64_t draw = sim_random();
+    if (draw % 100 >= sim.options.eager)
+        return;
+    for (uint64_t steps = 1 + (draw >> 32) % 3; steps && queue_step(); steps--)
+        ;
+}
+
+/* ---- waiting ------------------------------------------------------------------------------ */
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static unsigned process_threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    unsigned count = 0;
+
+    if (!tasks)
+        return ~0u;
+    for (struct dirent *task; (task = readdir(tasks));)
+        count += task->d_name[0] != '.';
+    closedir(tasks);
+    return count;
+}
+
+/* Nobody is left who could change anything: all threads wait here and no memory is shared. */
+static bool hang_is_certain(void)
+{
+    return !sim.shared && process_threads() == blocked + (idle_thread ? 1 : 0);
+}
+
+static void hang(const char *call)
+{
+    fprintf(stderr, "sim: hang in %s\n", call);
+    fflush(NULL);
+    _exit(SIM_HANG_STATUS);
+}
+
+struct patience {
+    uint64_t progress, since;
+    const char *call;
+};
+
+/* Lets go of the lock for a moment, or until something changed. */
+static void pause_for(struct patience *patience)
+{
+    struct timespec until;
+
+    if (patience->progress != sim.progress || patience->since == 0) {
+        patience->progress = sim.progress;
+        patience->since = now_ms();
+    }
+    uint64_t waited = now_ms() - patience->since;
+    blocked++;
+    if (waited >= sim.options.hang_ms || (waited >= CERTAIN_HANG_MS && hang_is_certain()))
+        hang(patience->call);
+    sim.waiters++;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += POLL_NS;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_clockwait(&sim.changed, &sim.lock, CLOCK_MONOTONIC, &until);
+    sim.waiters--;
+    blocked--;
+}
+
+static bool over(const struct waiting *waiting)
+{
+    if (waiting->stream)
+        return stream_is_idle(waiting->stream, waiting->up_to);
+    if (waiting->context)
+        return context_is_idle(waiting->context, waiting->up_to);
+    return waiting->marker->done;
+}
+
+void queue_wait(const struct waiting *waiting)
+{
+    struct patience patience = {.call = sim.call};
+
+    while (!over(waiting))
+        if (!queue_step())
+            pause_for(&patience);
+}
+
+void queue_hold_up(const struct context *context)
+{
+    struct patience patience = {.call = sim.call};
+
+    while (context->frees_waiting)
+        pause_for(&patience);
+}
+
+/* Runs the queues for a program that waits outside the driver. */
+static void *idle_run(void *unused)
+{
+    uint64_t calls = 0;
+
+    (void)unused;
+    for (;;) {
+        struct timespec nap = {sim.options.idle_ms / 1000,
+                               (long)(sim.options.idle_ms % 1000) * 1000000};
+        nanosleep(&nap, NULL);
+        pthread_mutex_lock(&sim.lock);
+        while (!sim.down && sim.pending && sim.calls == calls && sim.waiters == 0 && queue_step())
+            ;
+        calls = sim.calls;
+        pthread_mutex_unlock(&sim.lock);
+    }
+    return NULL;
+}
+
+void queue_reset(void)
+{
+    while (busy_count)
+        queue_drop(busy[0]);
+    sequence = 0;
+}
+
+/* ---- control ------------------------------------------------------------------------------- */
+
+SIM_EXPORT uint64_t sim_pending_work(void)
+{
+    pthread_mutex_lock(&sim.lock);
+    uint64_t pending = sim.pending;
+    pthread_mutex_unlock(&sim.lock);
+    return pending;
+}
+
+SIM_EXPORT unsigned sim_step(unsigned steps)
+{
+    unsigned done = 0;
+
+    pthread_mutex_lock(&sim.lock);
+    while (done < steps && queue_step())
+        done++;
+    pthread_mutex_unlock(&sim.lock);
+    return done;
+}
+
+SIM_EXPORT void sim_set_seed(uint64_t seed)
+{
+    pthread_mutex_lock(&sim.lock);
+    sim.random = seed;
+    pthread_mutex_unlock(&sim.lock);
+}
+
+SIM_EXPORT void sim_set_eager(unsigned percent)
+{
+    pthread_mutex_lock(&sim.lock);
+    sim.options.eager = percent;
+    pthread_mutex_unlock(&sim.lock);
+}

@@ -1,0 +1,113 @@
+/*
+ * The control interface of the simulated CUDA driver.
+ *
+ * The simulator is a libcuda.so.1 whose devices are host memory and whose kernels are host
+ * functions. A program uses it through the ordinary driver API; what stands here is for the tests
+ * that want more: kernels of their own, schedules of their choice, faults on demand, and counts of
+ * what was called. Link with the simulator or look the functions up with dlsym.
+ *
+ * Environment, read by cuInit and by sim_reset:
+ *
+ *   GPUCACHE_SIM_DEVICES         number of devices                                      1
+ *   GPUCACHE_SIM_MEMORY          bytes per device, with K, M, G or T                    16G
+ *   GPUCACHE_SIM_DRIVER_VERSION  what cuDriverGetVersion and cuGetProcAddress go by     13000
+ *   GPUCACHE_SIM_SEED            seed of the scheduler                                  1
+ *   GPUCACHE_SIM_EAGER           percent of the calls that run some queued work         50
+ *   GPUCACHE_SIM_PEER            0: devices cannot access each other                    1
+ *   GPUCACHE_SIM_VMM             0: devices have no virtual memory management           1
+ *   GPUCACHE_SIM_IDLE_MS         run queued work when no call came for so long; 0 never 100
+ *   GPUCACHE_SIM_HANG_MS         a call that waits so long without progress is a hang   20000
+ *   GPUCACHE_SIM_FAIL            symbol:skip:error:times, comma separated; see sim_fail
+ *   GPUCACHE_SIM_COUNTS          file that gets "symbol calls" lines when the process ends
+ *
+ * A hang prints "sim: hang in <call>" on stderr and ends the process with status 97.
+ */
+#ifndef GPUCACHE_TESTS_SIM_H
+#define GPUCACHE_TESTS_SIM_H
+
+#include <cuda.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SIM_HANG_STATUS 97
+
+/* What a kernel sees of its launch. */
+struct sim_launch {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared_bytes;
+    int device;
+    CUcontext context;
+    uint64_t progress; /* the kernel's own scratch between two calls; 0 at the first */
+};
+
+/* What a kernel answers. */
+enum sim_verdict {
+    SIM_DONE = 0,  /* finished */
+    SIM_SPIN = 1,  /* waits for something; has done nothing; call again later */
+    SIM_MORE = 2,  /* has done a part; call again */
+    SIM_FAULT = 3, /* touched what it must not: the context dies with CUDA_ERROR_ILLEGAL_ADDRESS */
+};
+
+/*
+ * A kernel: one call runs the whole grid, or a part of it. `params[i]` points to a copy of the
+ * i-th argument. Device pointers are host addresses. It runs with the driver's lock held and so
+ * must call no CUDA function and no function of this file except sim_accessible.
+ */
+typedef int (*sim_kernel)(struct sim_launch *launch, void **params);
+
+/*
+ * Makes `kernel` known to cuModuleGetFunction and cuLibraryGetKernel under `name`; `sizes[i]` is
+ * the size of the i-th parameter in bytes. Returns 0, or -1 when there are too many. A function
+ * that is not registered is looked up among the process's symbols and may take no parameters.
+ */
+int sim_register_kernel(const char *name, sim_kernel kernel, unsigned nparams,
+                        const size_t *sizes);
+
+/* 1 if a kernel of this launch may touch [address, address + bytes), else 0. */
+int sim_accessible(const struct sim_launch *launch, CUdeviceptr address, size_t bytes);
+
+/*
+ * Makes calls of `symbol` (its exported name, such as cuMemAlloc_v2) fail with `error` without
+ * doing anything: `skip` calls go through first, then `times` calls fail (-1: all). `symbol` "*"
+ * means every one. times 0 removes the rule. Returns 0, or -1 for an unknown symbol.
+ */
+int sim_fail(const char *symbol, int skip, CUresult error, int times);
+
+/* How often `symbol` was called, failed calls included; "*" for all together. */
+uint64_t sim_calls(const char *symbol);
+
+/* 1 if a driver of the simulated version has this exported symbol, else 0. */
+int sim_symbol_available(const char *symbol);
+
+/* Pieces of work submitted and not finished, over all contexts. */
+uint64_t sim_pending_work(void);
+
+/* Runs up to `steps` steps of queued work; returns how many made progress. */
+unsigned sim_step(unsigned steps);
+
+/* Seeds the scheduler; sets how eager it is, in percent. */
+void sim_set_seed(uint64_t seed);
+void sim_set_eager(unsigned percent);
+
+/* Makes other processes hold `bytes` of the device's memory from now on. */
+void sim_occupy(int device, uint64_t bytes);
+
+/* Bytes of device memory taken by this process, in the driver's own granules. */
+uint64_t sim_used_memory(int device);
+
+/*
+ * Throws everything away: work, contexts, memory, rules, counts; reads the environment anew. The
+ * driver is as before cuInit. No other thread may be inside a call.
+ */
+void sim_reset(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

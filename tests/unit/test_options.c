@@ -1,0 +1,470 @@
+/*
+ * The options: every one with values that make sense and values that do not, and the exact words of
+ * the warnings.
+ *
+ * Options are read once in the life of a process, so every case runs in a child of its own, with an
+ * environment of its own and a pipe as stderr.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "process/options.h"
+#include "process/print.h"
+#include "process/program.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define GIB (1ull << 30)
+
+/** What options_load() writes to stderr with these variables set; check() runs after it and says
+ * whether all is well. */
+static const char *load_with(const char *const *variables, bool (*check)(void)) {
+    static char got[16384];
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        clearenv();
+        for (; variables && *variables; variables++)
+            putenv((char *)*variables);
+        errno = EDOM;
+        options_load();
+        options_load(); /* does nothing */
+        _exit(errno != EDOM ? 2 : check && !check() ? 1 : 0);
+    }
+    close(ends[1]);
+    size_t used = 0;
+    ssize_t part;
+    while ((part = read(ends[0], got + used, sizeof got - 1 - used)) > 0)
+        used += (size_t)part;
+    got[used] = '\0';
+    close(ends[0]);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    return got;
+}
+
+#define LOAD(check, ...) load_with((const char *const[]){__VA_ARGS__, NULL}, check)
+
+/* ---- defaults ---- */
+
+static bool all_default(void) {
+    const struct options *is = options();
+    for (int id = 0; id < OPTION_COUNT; id++)
+        if (options_from_environment((enum option_id)id) ||
+            strcmp(options_text((enum option_id)id), option_table[id].initial) != 0)
+            return false;
+    return options_limit(0, 80 * GIB) == 0 && options_limit(63, 0) == 0 &&
+           options_limit_source(0, 80 * GIB) == OPTION_COUNT && is->report == REPORT_TO_STDERR &&
+           is->report_format == REPORT_TEXT && is->report_signal == SIGUSR2 &&
+           is->report_interval_ms == 0 && is->reuse == REUSE_BARRIER &&
+           is->backend == BACKEND_AUTO && is->budget_bytes == OPTIONS_AUTOMATIC &&
+           is->decay_ms == 10000 && is->stacks == 0 && is->trace_pattern[0] == '\0' && is->pinned &&
+           !is->disable && is->log == LOG_LEVEL_WARN;
+}
+
+static void nothing_set_is_the_defaults_and_silence(void **state) {
+    (void)state;
+    assert_string_equal(load_with(NULL, all_default), "");
+}
+
+static void defaults_spelled_out_are_silent(void **state) {
+    (void)state;
+#define OPTION(id, parser, initial, values, meaning, planned)                                      \
+    assert_string_equal(LOAD(NULL, "GPUCACHE_" #id "=" initial), "");
+#define NONE
+#define ALL
+#define ONLY(value)
+#include "process/options.def"
+#undef OPTION
+#undef NONE
+#undef ALL
+#undef ONLY
+}
+
+/* ---- values ---- */
+
+static bool half_and_limits(void) {
+    return options_limit(0, 16 * GIB) == 8 * GIB && options_limit(1, 16 * GIB) == 4 * GIB &&
+           options_limit_source(0, 16 * GIB) == OPTION_MEMORY_FRACTION &&
+           options_limit_source(1, 16 * GIB) == OPTION_MEMORY_LIMIT && options_limit(0, 0) == 0 &&
+           options_limit(1, 0) == 4 * GIB;
+}
+
+static bool sevenths(void) {
+    return options_limit(2, 1000) == 125 && options_limit(0, 1000) == 0 &&
+           options_limit(-1, 1000) == 0 && options_limit(64, 1000) == 0;
+}
+
+static bool tiny_share(void) {
+    return options_limit(0, 100) == 1;
+}
+
+static void the_smaller_of_fraction_and_limit_holds(void **state) {
+    (void)state;
+    assert_string_equal(
+        LOAD(half_and_limits, "GPUCACHE_MEMORY_FRACTION=0.5", "GPUCACHE_MEMORY_LIMIT=1:4G"), "");
+    assert_string_equal(LOAD(sevenths, "GPUCACHE_MEMORY_FRACTION=2:0.125,0:1.0"), "");
+    assert_string_equal(LOAD(tiny_share, "GPUCACHE_MEMORY_FRACTION=0.000000001"), "");
+}
+
+static const char *limit_text;
+static uint64_t limit_value;
+
+static bool limit_is(void) {
+    return options_limit(5, 0) == limit_value;
+}
+
+static void sizes_take_every_unit(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t value;
+    } sizes[] = {
+        {"1", 1},
+        {"512B", 512},
+        {"1K", 1024},
+        {"1KB", 1024},
+        {"1KiB", 1024},
+        {"3m", 3 << 20},
+        {"1.5G", 3 * GIB / 2},
+        {"0.5KiB", 512},
+        {"2TiB", 2048 * GIB},
+        {"16777215T", 16777215ull << 40},
+        {"18446744073709551615", UINT64_MAX},
+    };
+    char variable[128];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        limit_text = sizes[i].text;
+        limit_value = sizes[i].value;
+        snprintf(variable, sizeof variable, "GPUCACHE_MEMORY_LIMIT=%s", limit_text);
+        assert_string_equal(LOAD(limit_is, variable), "");
+    }
+}
+
+static bool to_file(void) {
+    char directory[4096], expected[5000];
+    if (!getcwd(directory, sizeof directory))
+        return false;
+    snprintf(expected, sizeof expected, "%s/r.%%p.%%n.%%%%", directory);
+    return chdir("/") == 0 && options()->report == REPORT_TO_FILE &&
+           strcmp(options()->report_pattern, expected) == 0 &&
+           options()->report_format == REPORT_JSON;
+}
+
+static bool to_absolute_file(void) {
+    return strcmp(options()->report_pattern, "/tmp/%h-%e-%r") == 0;
+}
+
+static bool to_nowhere(void) {
+    return options()->report == REPORT_TO_NOWHERE;
+}
+
+static void report_patterns_are_made_absolute(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(to_file, "GPUCACHE_REPORT=r.%p.%n.%%", "GPUCACHE_REPORT_FORMAT=json"),
+                        "");
+    assert_string_equal(LOAD(to_absolute_file, "GPUCACHE_REPORT=/tmp/%h-%e-%r"), "");
+    assert_string_equal(LOAD(to_nowhere, "GPUCACHE_REPORT=off"), "");
+}
+
+static bool percent_directory(void) {
+    char directory[] = "/tmp/gpucache-%p-XXXXXX";
+    return mkdtemp(directory) != NULL && chdir(directory) == 0;
+}
+
+static bool pattern_in_percent_directory(void) {
+    return strncmp(options()->report_pattern, "/tmp/gpucache-%%p-", 18) == 0;
+}
+
+static void a_per_cent_sign_in_the_directory_is_no_letter(void **state) {
+    (void)state;
+    char before[4096], made[4096];
+    assert_non_null(getcwd(before, sizeof before));
+    assert_true(percent_directory());
+    assert_non_null(getcwd(made, sizeof made));
+    assert_string_equal(LOAD(pattern_in_percent_directory, "GPUCACHE_REPORT=r"), "");
+    assert_int_equal(chdir(before), 0);
+    rmdir(made);
+}
+
+static bool wait_segments(void) {
+    return options()->reuse == REUSE_WAIT && options()->backend == BACKEND_SEGMENTS &&
+           options()->budget_bytes == 2 * GIB && options()->disable &&
+           options()->log == LOG_LEVEL_ERROR;
+}
+
+static bool sync_no_budget(void) {
+    return options()->reuse == REUSE_SYNC && options()->budget_bytes == 0 && !options()->disable;
+}
+
+static void words_become_values(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(wait_segments, "GPUCACHE_REUSE=wait", "GPUCACHE_BACKEND=segments",
+                             "GPUCACHE_BUDGET=2G", "GPUCACHE_DISABLE=1", "GPUCACHE_LOG=error"),
+                        "");
+    assert_string_equal(
+        LOAD(sync_no_budget, "GPUCACHE_REUSE=sync", "GPUCACHE_BUDGET=0", "GPUCACHE_DISABLE=0"), "");
+}
+
+static bool planned_values(void) {
+    const struct options *is = options();
+    return is->report_signal == SIGUSR1 && is->report_interval_ms == 1500 && is->stacks == 8 &&
+           strcmp(is->trace_pattern, "/tmp/t") == 0 && is->decay_ms == OPTIONS_NEVER &&
+           is->backend == BACKEND_PAGES && !is->pinned;
+}
+
+static void what_has_no_effect_yet_says_so_once(void **state) {
+    (void)state;
+    assert_string_equal(
+        LOAD(planned_values, "GPUCACHE_REPORT_SIGNAL=SIGUSR1", "GPUCACHE_REPORT_INTERVAL=1.5",
+             "GPUCACHE_STACKS=8", "GPUCACHE_TRACE=/tmp/t", "GPUCACHE_DECAY_MS=never",
+             "GPUCACHE_BACKEND=pages", "GPUCACHE_PINNED=off"),
+        "gpucache: GPUCACHE_REPORT_SIGNAL is accepted but has no effect in this version\n"
+        "gpucache: GPUCACHE_REPORT_INTERVAL is accepted but has no effect in this version\n"
+        "gpucache: GPUCACHE_BACKEND=pages is accepted but has no effect in this version\n"
+        "gpucache: GPUCACHE_DECAY_MS is accepted but has no effect in this version\n"
+        "gpucache: GPUCACHE_STACKS is accepted but has no effect in this version\n"
+        "gpucache: GPUCACHE_TRACE is accepted but has no effect in this version\n"
+        "gpucache: GPUCACHE_PINNED is accepted but has no effect in this version\n");
+}
+
+static void another_spelling_of_the_default_is_silent(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(NULL, "GPUCACHE_REPORT_SIGNAL=SIGUSR2"), "");
+    assert_string_equal(LOAD(NULL, "GPUCACHE_REPORT_SIGNAL=12"), "");
+    assert_string_equal(LOAD(NULL, "GPUCACHE_DECAY_MS=010000"), "");
+}
+
+/* ---- nonsense ---- */
+
+static const struct {
+    const char *name;
+    const char *values[24];
+} nonsense[] = {
+    {"MEMORY_FRACTION",
+     {"",     "0",           "0.0",    "1.1",    "2",   "-0.5", "+0.5",     "nan",
+      "inf",  "0.5x",        " 0.5",   "0.5 ",   "50%", ".5",   "1.",       "0x1",
+      "1e-1", "0:0.5,0:0.6", "0:0.5,", "64:0.5", "0:",  ":0.5", "0.5,1:0.8"}},
+    {"MEMORY_LIMIT",
+     {"",
+      "0",
+      "-1",
+      "8GG",
+      "8Gi",
+      "8 G",
+      "G",
+      "1.5",
+      "1.5B",
+      "1..5G",
+      "99999999999999999999",
+      "16777216T",
+      "18014398509481984K",
+      "0:8G,1",
+      "0:8G;1:8G",
+      "0:8G,0:8G",
+      "999:1G",
+      "nan",
+      "None",
+      "0:none",
+      "8P",
+      "1.0000000000000000001G"}},
+    {"REPORT", {"", "%", "a%x", "%d"}},
+    {"REPORT_FORMAT", {"", "xml", "JSON", "text "}},
+    {"REPORT_SIGNAL",
+     {"", "KILL", "9", "SIGSTOP", "0", "-1", "65", "32", "SEGV", "11", "USR3", "usr2", "12x"}},
+    {"REPORT_INTERVAL", {"", "0", "-5", "5s", "nan", "1e3", "0.0001", "99999999999"}},
+    {"REUSE", {"", "banana", "Barrier", "sync,wait"}},
+    {"BACKEND", {"", "page", "mmap"}},
+    {"BUDGET", {"", "-1", "lots", "18446744073709551615", "0G"}},
+    {"DECAY_MS",
+     {"", "-1", "1.5", "10s", "18446744073709551616", "never ", "18446744073709551615"}},
+    {"STACKS", {"", "65", "-1", "all", "1.0"}},
+    {"TRACE", {"", "%z", "x%"}},
+    {"PINNED", {"", "1", "yes"}},
+    {"DISABLE", {"", "yes", "2", "true", "11"}},
+    {"LOG", {"", "verbose", "3", "WARN"}},
+};
+
+static const struct option_info *row_of(const char *name) {
+    for (int id = 0; id < OPTION_COUNT; id++)
+        if (strcmp(option_table[id].name + strlen("GPUCACHE_"), name) == 0)
+            return &option_table[id];
+    fail_msg("no option %s", name);
+    return NULL;
+}
+
+static void nonsense_gives_one_exact_warning_and_the_default(void **state) {
+    (void)state;
+    assert_int_equal(sizeof nonsense / sizeof *nonsense, OPTION_COUNT);
+    for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
+        const struct option_info *row = row_of(nonsense[i].name);
+        for (size_t k = 0; nonsense[i].values[k]; k++) {
+            char variable[128], expected[512];
+            snprintf(variable, sizeof variable, "%s=%s", row->name, nonsense[i].values[k]);
+            snprintf(expected, sizeof expected,
+                     "gpucache: %s=\"%s\" makes no sense: accepted are %s; using %s\n", row->name,
+                     nonsense[i].values[k], row->values, row->initial);
+            assert_string_equal(LOAD(all_default, variable), expected);
+        }
+    }
+}
+
+static void the_words_of_a_warning(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(all_default, "GPUCACHE_REUSE=banana"),
+                        "gpucache: GPUCACHE_REUSE=\"banana\" makes no sense: accepted are barrier, "
+                        "wait, sync; using barrier\n");
+}
+
+static void a_long_or_strange_value_is_shortened_and_escaped(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(all_default, "GPUCACHE_LOG=a\"b\n\x1b"),
+                        "gpucache: GPUCACHE_LOG=\"a\\\"b\\x0a\\x1b\" makes no sense: accepted are "
+                        "error, warn, info, debug; using warn\n");
+    static char variable[5000] = "GPUCACHE_REPORT=";
+    memset(variable + strlen(variable), 'x', 4000);
+    assert_string_equal(
+        LOAD(all_default, variable),
+        "gpucache: GPUCACHE_REPORT=\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...\" makes no sense: "
+        "accepted are stderr, off, or a file pattern with %p %h %e %r %n %%; using stderr\n");
+}
+
+static void an_unknown_name_is_told_the_nearest(void **state) {
+    (void)state;
+    assert_string_equal(
+        LOAD(all_default, "GPUCACHE_RUESE=wait"),
+        "gpucache: there is no option GPUCACHE_RUESE; the nearest is GPUCACHE_REUSE\n");
+    assert_string_equal(LOAD(all_default, "GPUCACHE_MEMORY_LIMITS=8G"),
+                        "gpucache: there is no option GPUCACHE_MEMORY_LIMITS; the nearest is "
+                        "GPUCACHE_MEMORY_LIMIT\n");
+    assert_string_equal(LOAD(all_default, "GPUCACHE_log=info"),
+                        "gpucache: there is no option GPUCACHE_log; the nearest is GPUCACHE_LOG\n");
+    const char *long_name =
+        LOAD(all_default, "GPUCACHE_REPORT_FORMATTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTT"
+                          "TTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTT=1");
+    assert_non_null(strstr(long_name, "...; the nearest is GPUCACHE_REPORT_FORMAT\n"));
+}
+
+static void names_of_the_tests_and_the_command_are_no_mistakes(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(all_default, "GPUCACHE_SIM_DEVICES=2", "GPUCACHE_SO=/x.so",
+                             "GPUCACHE_TEST_SEED=1", "GPUCACHEX=1", "OTHER=1", "GPUCACHE"),
+                        "");
+}
+
+static void an_option_that_asks_for_silence_gets_it(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(NULL, "GPUCACHE_REUSE=banana", "GPUCACHE_LOG=error"), "");
+}
+
+/* ---- showing them ---- */
+
+static char shown[16384];
+
+static bool show(void) {
+    struct print out;
+    print_init(&out, STDERR_FILENO, shown, sizeof shown);
+    options_print(&out);
+    return print_flush(&out) == 0;
+}
+
+static void the_table_says_value_and_origin_of_every_option(void **state) {
+    (void)state;
+    const char *got = LOAD(show, "GPUCACHE_REUSE=wait", "GPUCACHE_MEMORY_LIMIT=0:8G,1:12G");
+    assert_non_null(strstr(got, "GPUCACHE_REUSE=wait (environment)\n    how freed memory"));
+    assert_non_null(strstr(got, "    accepted: barrier, wait, sync\n    default: barrier\n"));
+    assert_non_null(strstr(got, "GPUCACHE_MEMORY_LIMIT=0:8G,1:12G (environment)\n"));
+    assert_non_null(strstr(got, "GPUCACHE_LOG=warn (default)\n"));
+    assert_non_null(strstr(got, "    pages has no effect in this version\n"));
+    for (int id = 0; id < OPTION_COUNT; id++)
+        assert_non_null(strstr(got, option_table[id].name));
+}
+
+static bool log_all(void) {
+    options_log();
+    return true;
+}
+
+static void info_names_every_option_on_a_line_of_its_own(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(log_all, "GPUCACHE_LOG=warn"), "");
+    const char *got = LOAD(log_all, "GPUCACHE_LOG=info", "GPUCACHE_BUDGET=1G");
+    int lines = 0;
+    for (const char *at = got; (at = strstr(at, "gpucache: GPUCACHE_")); at++)
+        lines++;
+    assert_int_equal(lines, OPTION_COUNT);
+    assert_non_null(strstr(got, "gpucache: GPUCACHE_BUDGET=1G (environment)\n"));
+}
+
+/* ---- who the program is ---- */
+
+static bool rank_3(void) {
+    return program()->rank == 3;
+}
+
+static bool no_rank(void) {
+    return program()->rank == -1;
+}
+
+static void the_innermost_launcher_says_the_rank(void **state) {
+    (void)state;
+    LOAD(no_rank, "A=1");
+    LOAD(rank_3, "RANK=3");
+    LOAD(rank_3, "SLURM_PROCID=3");
+    LOAD(rank_3, "SLURM_PROCID=0", "OMPI_COMM_WORLD_RANK=3");
+    LOAD(rank_3, "SLURM_PROCID=0", "PMIX_RANK=1", "RANK=3", "WORLD_SIZE=8");
+    LOAD(rank_3, "PMI_RANK=3", "RANK=first");
+    LOAD(no_rank, "RANK=-1");
+    LOAD(no_rank, "RANK=99999999999999999999");
+}
+
+static bool knows_itself(void) {
+    uint64_t up = program_uptime_ns();
+    return strcmp(program()->name, "unknown") != 0 && program()->host[0] != '\0' &&
+           program()->argument_count >= 1 && !program()->arguments_cut && up > 0 &&
+           up < 3600ull * 1000000000 && program_time_ns() > 1600000000ull * 1000000000;
+}
+
+static void the_program_knows_itself(void **state) {
+    (void)state;
+    LOAD(knows_itself, "A=1");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_set_is_the_defaults_and_silence),
+        cmocka_unit_test(defaults_spelled_out_are_silent),
+        cmocka_unit_test(the_smaller_of_fraction_and_limit_holds),
+        cmocka_unit_test(sizes_take_every_unit),
+        cmocka_unit_test(report_patterns_are_made_absolute),
+        cmocka_unit_test(a_per_cent_sign_in_the_directory_is_no_letter),
+        cmocka_unit_test(words_become_values),
+        cmocka_unit_test(what_has_no_effect_yet_says_so_once),
+        cmocka_unit_test(another_spelling_of_the_default_is_silent),
+        cmocka_unit_test(nonsense_gives_one_exact_warning_and_the_default),
+        cmocka_unit_test(the_words_of_a_warning),
+        cmocka_unit_test(a_long_or_strange_value_is_shortened_and_escaped),
+        cmocka_unit_test(an_unknown_name_is_told_the_nearest),
+        cmocka_unit_test(names_of_the_tests_and_the_command_are_no_mistakes),
+        cmocka_unit_test(an_option_that_asks_for_silence_gets_it),
+        cmocka_unit_test(the_table_says_value_and_origin_of_every_option),
+        cmocka_unit_test(info_names_every_option_on_a_line_of_its_own),
+        cmocka_unit_test(the_innermost_launcher_says_the_rank),
+        cmocka_unit_test(the_program_knows_itself),
+    };
+    return cmocka_run_group_tests_name("options", tests, NULL, NULL);
+}

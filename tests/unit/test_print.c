@@ -1,0 +1,396 @@
+/*
+ * The formatter: what it prints, that it stays within its buffer, and that writing harms nobody.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "process/log.h"
+#include "process/print.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/** What a call prints, as text: TEXT(print_u64(&out, 7)). */
+#define TEXT(call)                                                                                 \
+    ({                                                                                             \
+        static char buffer[4096];                                                                  \
+        struct print out;                                                                          \
+        print_init(&out, -1, buffer, sizeof buffer);                                               \
+        call;                                                                                      \
+        print_end(&out);                                                                           \
+    })
+
+static void numbers_print_in_full(void **state) {
+    (void)state;
+    assert_string_equal(TEXT(print_u64(&out, 0)), "0");
+    assert_string_equal(TEXT(print_u64(&out, UINT64_MAX)), "18446744073709551615");
+    assert_string_equal(TEXT(print_i64(&out, INT64_MIN)), "-9223372036854775808");
+    assert_string_equal(TEXT(print_hex(&out, 0xdeadbeef)), "deadbeef");
+}
+
+static void sizes_round_and_change_unit_after_rounding(void **state) {
+    (void)state;
+    assert_string_equal(TEXT(print_size(&out, 0)), "0 B");
+    assert_string_equal(TEXT(print_size(&out, 1023)), "1023 B");
+    assert_string_equal(TEXT(print_size(&out, 1024)), "1.00 KiB");
+    assert_string_equal(TEXT(print_size(&out, 3ull << 29)), "1.50 GiB");
+    assert_string_equal(TEXT(print_size(&out, (1ull << 20) - 1)), "1.00 MiB");
+    assert_string_equal(TEXT(print_size(&out, 1047552)), "1023.00 KiB");
+    assert_string_equal(TEXT(print_size(&out, 150117580800)), "139.81 GiB");
+    assert_string_equal(TEXT(print_size(&out, UINT64_MAX)), "16.00 EiB");
+}
+
+static void values_for_people_fit_in_11_columns(void **state) {
+    (void)state;
+    for (int bit = 0; bit < 64; bit++) {
+        for (int step = -1; step <= 1; step++) {
+            uint64_t value = (1ull << bit) + (uint64_t)step;
+            assert_true(strlen(TEXT(print_size(&out, value))) <= 11);
+            assert_true(strlen(TEXT(print_count(&out, value))) <= 11);
+        }
+    }
+    assert_string_equal(TEXT(print_count(&out, 99999999999)), "99999999999");
+    assert_string_equal(TEXT(print_count(&out, 100000000000)), "100.00 G");
+    assert_string_equal(TEXT(print_count(&out, 999999999999)), "1.00 T");
+    assert_string_equal(TEXT(print_count(&out, UINT64_MAX)), "18.45 E");
+}
+
+static void decimals_are_fixed_and_always_a_number(void **state) {
+    (void)state;
+    assert_string_equal(TEXT(print_double(&out, 0.0, 2)), "0.00");
+    assert_string_equal(TEXT(print_double(&out, 1.999, 2)), "2.00");
+    assert_string_equal(TEXT(print_double(&out, 0.05, 1)), "0.1");
+    assert_string_equal(TEXT(print_double(&out, -1.5, 3)), "-1.500");
+    assert_string_equal(TEXT(print_double(&out, -0.0001, 2)), "0.00");
+    assert_string_equal(TEXT(print_double(&out, 12.75, 0)), "13");
+    assert_string_equal(TEXT(print_double(&out, 0.0 / 0.0, 2)), "0.00");
+    assert_string_equal(TEXT(print_double(&out, 1e300, 0)), "18446744073709549568");
+    assert_string_equal(TEXT(print_seconds(&out, 1234567899, 3)), "1.234");
+    assert_string_equal(TEXT(print_seconds(&out, 1234567899, 9)), "1.234567899");
+    assert_string_equal(TEXT(print_seconds(&out, 5, 0)), "0");
+}
+
+static void a_hundred_per_cent_means_all(void **state) {
+    (void)state;
+    assert_string_equal(TEXT(print_percent(&out, 999999, 1000000)), "99.99%");
+    assert_string_equal(TEXT(print_percent(&out, 7, 7)), "100.00%");
+    assert_string_equal(TEXT(print_percent(&out, 0, 0)), "0.00%");
+    assert_string_equal(TEXT(print_percent(&out, UINT64_MAX, UINT64_MAX)), "100.00%");
+}
+
+static void cells_pad_and_cut(void **state) {
+    (void)state;
+    assert_string_equal(TEXT(print_cell(&out, "ab", 4, PRINT_LEFT)), "ab  ");
+    assert_string_equal(TEXT(print_cell(&out, "ab", 4, PRINT_RIGHT)), "  ab");
+    assert_string_equal(TEXT(print_cell(&out, "abcdef", 4, PRINT_RIGHT)), "abcd");
+}
+
+static void foreign_text_stays_on_its_line_and_in_its_columns(void **state) {
+    (void)state;
+    assert_string_equal(TEXT(print_plain(&out, "a\nb\x1b[1m", 20)), "a?b?[1m");
+    assert_string_equal(TEXT(print_plain(&out,
+                                         "gr\xc3\xb6\xc3\x9f"
+                                         "e",
+                                         5)),
+                        "gr??e");
+    assert_string_equal(TEXT(print_plain(&out, "abcdefgh", 6)), "abc...");
+    assert_string_equal(TEXT(print_plain(&out, "abcdefgh", 2)), "..");
+    assert_string_equal(TEXT(print_escaped(&out, "a\"b\\\n\xff", 40)), "a\\\"b\\\\\\x0a\\xff");
+    assert_string_equal(TEXT(print_escaped(&out, "abcdef", 4)), "abcd...");
+    assert_string_equal(TEXT(print_escaped(&out, "abcd", 4)), "abcd");
+}
+
+static void json_strings_are_valid_whatever_the_bytes(void **state) {
+    (void)state;
+    assert_string_equal(TEXT(print_json_string(&out, NULL)), "null");
+    assert_string_equal(TEXT(print_json_string(&out, "a\"\\\t\x7f")),
+                        "\"a\\\"\\\\\\u0009\\u007f\"");
+    assert_string_equal(TEXT(print_json_string(&out, "\xe2\x82\xac \xf0\x9f\x98\x80")),
+                        "\"\xe2\x82\xac \xf0\x9f\x98\x80\"");
+    assert_string_equal(TEXT(print_json_string(&out, "\xc0\xaf")),
+                        "\"\\ufffd\\ufffd\""); /* overlong */
+    assert_string_equal(TEXT(print_json_string(&out, "\xed\xa0\x80")),
+                        "\"\\ufffd\\ufffd\\ufffd\""); /* a surrogate */
+    assert_string_equal(TEXT(print_json_string(&out, "x\xe2\x82")), "\"x\\ufffd\\ufffd\"");
+    assert_string_equal(TEXT(print_json_string(&out, "\xf4\x90\x80\x80")),
+                        "\"\\ufffd\\ufffd\\ufffd\\ufffd\"");
+}
+
+static void formats_take_every_width(void **state) {
+    (void)state;
+    assert_string_equal(
+        TEXT(print_format(&out, "%d %u %ld %lu %lld %llu %zu %x %llx %c %s %%", -1, 2u, -3l, 4ul,
+                          -5ll, 6ull, (size_t)7, 0xabu, 0xcdull, 'z', "s")),
+        "-1 2 -3 4 -5 6 7 ab cd z s %");
+    assert_string_equal(TEXT(print_format(&out, "%p", (void *)0x1234)), "0x1234");
+    const char *volatile nothing = NULL; /* so that the compiler does not see it */
+    assert_string_equal(TEXT(print_format(&out, "%s", nothing)), "(null)");
+}
+
+static void a_kept_text_never_leaves_its_buffer(void **state) {
+    (void)state;
+    char *buffer = malloc(8); /* the sanitizer watches its end */
+    struct print out;
+    print_init(&out, -1, buffer, 8);
+    print_str(&out, "0123456789");
+    assert_int_equal(out.error, -ENOSPC);
+    assert_string_equal(print_end(&out), "0123456");
+    free(buffer);
+}
+
+static void a_full_buffer_is_written_up_to_a_whole_line(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    char buffer[8], got[16];
+    struct print out;
+    print_init(&out, ends[1], buffer, sizeof buffer);
+    print_str(&out, "one\ntwo3\n");
+    assert_int_equal(read(ends[0], got, sizeof got), 4);
+    assert_memory_equal(got, "one\n", 4);
+    assert_int_equal(print_flush(&out), 0);
+    assert_int_equal(read(ends[0], got, sizeof got), 5);
+    assert_memory_equal(got, "two3\n", 5);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void errno_survives_and_the_first_error_stays(void **state) {
+    (void)state;
+    char buffer[4];
+    struct print out;
+    print_init(&out, 1000000, buffer, sizeof buffer);
+    errno = EDOM;
+    print_str(&out, "too long for the buffer");
+    assert_int_equal(print_flush(&out), -EBADF);
+    assert_int_equal(errno, EDOM);
+}
+
+static int status_of(pid_t child) {
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static void a_reader_that_went_away_kills_nobody(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGPIPE, SIG_DFL);
+        bool right = print_write(ends[1], "x", 1) == -EPIPE;
+        sigset_t pending, before;
+        sigpending(&pending);
+        right = right && !sigismember(&pending, SIGPIPE);
+        sigprocmask(SIG_BLOCK, NULL, &before);
+        _exit(right && !sigismember(&before, SIGPIPE) ? 0 : 1);
+    }
+    assert_int_equal(status_of(child), 0);
+    close(ends[1]);
+}
+
+static void a_pending_signal_of_the_programs_stays_pending(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    pid_t child = fork();
+    if (child == 0) {
+        sigset_t pipe_only, pending;
+        sigemptyset(&pipe_only);
+        sigaddset(&pipe_only, SIGPIPE);
+        sigprocmask(SIG_BLOCK, &pipe_only, NULL);
+        raise(SIGPIPE);
+        print_write(ends[1], "x", 1);
+        sigpending(&pending);
+        _exit(sigismember(&pending, SIGPIPE) ? 0 : 1);
+    }
+    assert_int_equal(status_of(child), 0);
+    close(ends[1]);
+}
+
+static void a_file_size_limit_kills_nobody(void **state) {
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        char path[] = "/tmp/gpucache-print-XXXXXX";
+        int fd = mkstemp(path);
+        unlink(path);
+        struct rlimit limit = {4, 4};
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
+            _exit(2);
+        signal(SIGXFSZ, SIG_DFL);
+        _exit(print_write(fd, "12345678", 8) == -EFBIG ? 0 : 1);
+    }
+    assert_int_equal(status_of(child), 0);
+}
+
+static void a_full_pipe_is_waited_for_only_so_long(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
+    static char block[4096];
+    for (int i = 0; i < 10000 && write(ends[1], block, sizeof block) > 0; i++)
+        continue;
+    while (write(ends[1], block, 1) > 0)
+        continue;
+    assert_int_equal(print_write(ends[1], "x", 1), -EAGAIN);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+/* ---- the log ---- */
+
+/** Runs `body` in a child whose stderr is a pipe; returns what came out of it. */
+static const char *stderr_of(void (*body)(void)) {
+    static char got[8192];
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        body();
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t used = 0;
+    ssize_t part;
+    while ((part = read(ends[0], got + used, sizeof got - 1 - used)) > 0)
+        used += (size_t)part;
+    got[used] = '\0';
+    close(ends[0]);
+    assert_int_equal(status_of(child), 0);
+    return got;
+}
+
+static void say_by_level(void) {
+    errno = EDOM;
+    log_error("e%d", 1);
+    log_warn("w");
+    log_info("i");
+    log_set_level(LOG_LEVEL_INFO);
+    log_info("i2");
+    log_debug("d");
+    if (errno != EDOM)
+        _exit(1);
+}
+
+static void messages_below_the_level_are_not_written(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(say_by_level), "gpucache: e1\ngpucache: w\ngpucache: i2\n");
+}
+
+static void say_in_a_loop(void) {
+    for (int i = 0; i < 5; i++)
+        log_once(LOG_LEVEL_WARN, "turn %d", i);
+}
+
+static void a_place_that_speaks_once_speaks_once(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(say_in_a_loop), "gpucache: turn 0\n");
+}
+
+static void say_too_much(void) {
+    char text[2000];
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    text[3] = '\n';
+    log_warn("%s", text);
+}
+
+static void a_long_message_is_one_cut_line(void **state) {
+    (void)state;
+    const char *got = stderr_of(say_too_much);
+    assert_int_equal(strlen(got), LOG_LINE);
+    assert_memory_equal(got, "gpucache: xxx?xxx", 17);
+    assert_string_equal(got + LOG_LINE - 4, "...\n");
+}
+
+static void say_after_close(void) {
+    log_open();
+    close(STDERR_FILENO);
+    log_warn("still there");
+}
+
+static void messages_come_out_after_the_program_closed_stderr(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(say_after_close), "gpucache: still there\n");
+}
+
+static void say_into_a_number_that_was_taken_over(void) {
+    log_open();
+    for (int fd = 2; fd < 1024; fd++)
+        close(fd);
+    char path[] = "/tmp/gpucache-log-XXXXXX";
+    int file = mkstemp(path);
+    unlink(path);
+    for (int fd = file + 1; fd < 200; fd++)
+        dup2(file, fd);
+    log_warn("must not land in a file of the program's");
+    if (lseek(file, 0, SEEK_END) != 0)
+        _exit(1);
+}
+
+static void a_file_under_the_kept_number_is_never_written_to(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(say_into_a_number_that_was_taken_over), "");
+}
+
+static void say_with_few_descriptors(void) {
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = 50;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        _exit(1);
+    log_open();
+    close(STDERR_FILENO);
+    log_warn("low number");
+}
+
+static void a_low_descriptor_limit_is_no_obstacle(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(say_with_few_descriptors), "gpucache: low number\n");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_print_in_full),
+        cmocka_unit_test(sizes_round_and_change_unit_after_rounding),
+        cmocka_unit_test(values_for_people_fit_in_11_columns),
+        cmocka_unit_test(decimals_are_fixed_and_always_a_number),
+        cmocka_unit_test(a_hundred_per_cent_means_all),
+        cmocka_unit_test(cells_pad_and_cut),
+        cmocka_unit_test(foreign_text_stays_on_its_line_and_in_its_columns),
+        cmocka_unit_test(json_strings_are_valid_whatever_the_bytes),
+        cmocka_unit_test(formats_take_every_width),
+        cmocka_unit_test(a_kept_text_never_leaves_its_buffer),
+        cmocka_unit_test(a_full_buffer_is_written_up_to_a_whole_line),
+        cmocka_unit_test(errno_survives_and_the_first_error_stays),
+        cmocka_unit_test(a_reader_that_went_away_kills_nobody),
+        cmocka_unit_test(a_pending_signal_of_the_programs_stays_pending),
+        cmocka_unit_test(a_file_size_limit_kills_nobody),
+        cmocka_unit_test(a_full_pipe_is_waited_for_only_so_long),
+        cmocka_unit_test(messages_below_the_level_are_not_written),
+        cmocka_unit_test(a_place_that_speaks_once_speaks_once),
+        cmocka_unit_test(a_long_message_is_one_cut_line),
+        cmocka_unit_test(messages_come_out_after_the_program_closed_stderr),
+        cmocka_unit_test(a_file_under_the_kept_number_is_never_written_to),
+        cmocka_unit_test(a_low_descriptor_limit_is_no_obstacle),
+    };
+    return cmocka_run_group_tests_name("print", tests, NULL, NULL);
+}
