@@ -5,7 +5,6 @@
  */
 #include "facts.cuh"
 
-
 static void section_contexts() {
     CHECK(cuInit(0));
     CUdevice dev;
@@ -168,7 +167,6 @@ static void section_primary() {
     codes(", of the second %d\n", {(int)cudaFree(r2)});
 }
 
-
 static void section_sizes() {
     primary();
     warm();
@@ -253,7 +251,6 @@ static void section_time() {
     }
 }
 
-
 static void section_async() {
     primary();
     warm();
@@ -331,7 +328,6 @@ static void section_async() {
     CHECK(cudaDeviceSynchronize());
     CHECK(cuMemFree(p));
 }
-
 
 static void show_pointer(const char *what, CUdeviceptr p, CUdeviceptr base) {
     static const struct {

@@ -6,7 +6,6 @@
  */
 #include "facts.cuh"
 
-
 static void immediate(CUcontext ctx, const char *what, void (*before)(cudaStream_t),
                       cudaStream_t s) {
     const int n = 2000;
@@ -145,7 +144,6 @@ static void section_record() {
                c[0]);
     }
 }
-
 
 static CUcontext the_ctx;
 static CUevent done_event, fresh_event, stream_event;
@@ -348,7 +346,6 @@ static void section_capture() {
                rows[op] == rows[3] ? "yes" : "no", op_names[2], rows[op] == rows[2] ? "yes" : "no");
 }
 
-
 static void section_green() {
     CUcontext ctx = primary();
     warm();
@@ -485,7 +482,6 @@ static void section_green() {
     printf("  memory allocated with green current, green destroyed: cuMemFree code %d\n",
            (int)cuMemFree(p));
 }
-
 
 static const char *const sticky_names[] = {"cuCtxSynchronize",
                                            "cuMemAlloc",

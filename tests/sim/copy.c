@@ -45,13 +45,14 @@ static bool stage(struct copy *copy)
     return true;
 }
 
-/* Mapped memory of another device that this one was not given access to. */
-static bool out_of_reach(const struct side *side, struct context *context)
+/* Mapped memory that the device was not given access to. */
+static bool out_of_reach(const struct side *side, const struct copy *copy,
+                         struct context *context)
 {
     const struct range *range = side->checked ? range_find(side->address) : NULL;
 
     return range && range->kind == RANGE_MAPPED &&
-           !range_accessible(context, side->address, 1);
+           !range_accessible(context, side->address, span(side, copy));
 }
 
 static bool within(const struct side *side, const struct copy *copy)
@@ -59,7 +60,7 @@ static bool within(const struct side *side, const struct copy *copy)
     size_t bytes = span(side, copy);
     const struct range *range = side->checked ? range_find(side->address) : NULL;
 
-    /* Mapped neighbours may be copied across, so the work itself looks at those. */
+    /* Mapped neighbours may be copied across: out_of_reach looks at those. */
     return !range || range->kind == RANGE_MAPPED ||
            bytes <= range->base + range->size - side->address;
 }
@@ -75,8 +76,8 @@ static CUresult run(struct copy copy, CUstream handle, bool per_thread, enum wai
         return CUDA_SUCCESS;
     if (!within(&copy.to, &copy) || !within(&copy.from, &copy))
         return CUDA_ERROR_INVALID_VALUE;
-    if (!copy.peer &&
-        (out_of_reach(&copy.to, stream->context) || out_of_reach(&copy.from, stream->context)))
+    if (!copy.peer && (out_of_reach(&copy.to, &copy, stream->context) ||
+                       out_of_reach(&copy.from, &copy, stream->context)))
         return CUDA_ERROR_INVALID_VALUE;
     bool between_devices = on_device(&copy.to) && on_device(&copy.from);
     if (wait == SYNC && !between_devices)
@@ -183,18 +184,11 @@ static bool locate(const struct corner *corner, struct side *side)
     return as_expected(base, corner->type == CU_MEMORYTYPE_DEVICE ? DEVICE : ANY);
 }
 
-static CUresult box(const struct corner *to, const struct corner *from, size_t width,
-                    size_t height, size_t depth, CUstream stream, bool per_thread, enum wait wait)
+static bool describe(struct copy *copy, const struct corner *to, const struct corner *from)
 {
-    struct copy copy = {.width = width, .height = height, .depth = depth};
-
-    if (width == 0 || height == 0 || depth == 0)
-        return CUDA_SUCCESS;
-    if (!locate(to, &copy.to) || !locate(from, &copy.from))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (height > 1 && (copy.to.pitch < width || copy.from.pitch < width))
-        return CUDA_ERROR_INVALID_VALUE;
-    return run(copy, stream, per_thread, wait);
+    if (!locate(to, &copy->to) || !locate(from, &copy->from))
+        return false;
+    return copy->height <= 1 || (copy->to.pitch >= copy->width && copy->from.pitch >= copy->width);
 }
 
 static CUresult plane(const CUDA_MEMCPY2D *c, CUstream stream, bool per_thread, enum wait wait)
@@ -205,22 +199,35 @@ static CUresult plane(const CUDA_MEMCPY2D *c, CUstream stream, bool per_thread, 
                         c->dstXInBytes, c->dstY, 0, c->dstPitch, c->Height};
     struct corner from = {c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray,
                           c->srcXInBytes, c->srcY, 0, c->srcPitch, c->Height};
+    struct copy copy = {.width = c->WidthInBytes, .height = c->Height, .depth = 1};
     to.pitch = to.pitch ? to.pitch : c->WidthInBytes;
     from.pitch = from.pitch ? from.pitch : c->WidthInBytes;
-    return box(&to, &from, c->WidthInBytes, c->Height, 1, stream, per_thread, wait);
+    if (copy.width == 0 || copy.height == 0)
+        return CUDA_SUCCESS;
+    return describe(&copy, &to, &from) ? run(copy, stream, per_thread, wait)
+                                       : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult cube(const CUDA_MEMCPY3D *c, CUstream stream, bool per_thread, enum wait wait)
+bool copy_describe(struct copy *copy, const CUDA_MEMCPY3D *c)
 {
-    if (!c)
-        return CUDA_ERROR_INVALID_VALUE;
     struct corner to = {c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes,
                         c->dstY, c->dstZ, c->dstPitch, c->dstHeight};
     struct corner from = {c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray, c->srcXInBytes,
                           c->srcY, c->srcZ, c->srcPitch, c->srcHeight};
     to.pitch = to.pitch ? to.pitch : c->WidthInBytes;
     from.pitch = from.pitch ? from.pitch : c->WidthInBytes;
-    return box(&to, &from, c->WidthInBytes, c->Height, c->Depth, stream, per_thread, wait);
+    *copy = (struct copy){.width = c->WidthInBytes, .height = c->Height, .depth = c->Depth};
+    return describe(copy, &to, &from);
+}
+
+static CUresult cube(const CUDA_MEMCPY3D *c, CUstream stream, bool per_thread, enum wait wait)
+{
+    struct copy copy;
+
+    if (c && (c->WidthInBytes == 0 || c->Height == 0 || c->Depth == 0))
+        return CUDA_SUCCESS;
+    return c && copy_describe(&copy, c) ? run(copy, stream, per_thread, wait)
+                                        : CUDA_ERROR_INVALID_VALUE;
 }
 
 ENTRY_PTDS(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy), SUBMIT, plane(copy, NULL, per_thread, SYNC))
@@ -240,18 +247,19 @@ static CUresult set(CUdeviceptr address, size_t pitch, uint32_t value, unsigned 
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
-    if (result != CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS)
+        result = capture_implicit(stream); /* even if there is nothing to fill */
+    if (result != CUDA_SUCCESS || width == 0 || height == 0)
         return result;
-    if (width == 0 || height == 0)
-        return CUDA_SUCCESS;
     size_t bytes;
     if (__builtin_mul_overflow(width, (size_t)element, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
     const struct range *range = range_find(address);
     if (!range || address % element || (height > 1 && pitch < bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    if (range->kind != RANGE_MAPPED &&
-        bytes + (height - 1) * pitch > range->base + range->size - address)
+    size_t reach = bytes + (height - 1) * pitch;
+    if (range->kind == RANGE_MAPPED ? !range_accessible(stream->context, address, reach)
+                                    : reach > range->base + range->size - address)
         return CUDA_ERROR_INVALID_VALUE;
     struct set fill = {.address = address, .pitch = pitch, .width = bytes, .height = height,
                        .value = value, .element = element};

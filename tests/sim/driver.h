@@ -153,6 +153,7 @@ enum range_kind {
     RANGE_IPC,        /* opened from another process */
     RANGE_MAPPED,     /* cuMemMap */
     RANGE_ARRAY,      /* an array's bytes; not the program's to see */
+    RANGE_RESERVED,   /* addresses without memory, in a tree of their own */
 };
 
 struct range {
@@ -168,19 +169,26 @@ struct range {
     unsigned long long id;         /* CU_POINTER_ATTRIBUTE_BUFFER_ID */
     unsigned flags;                /* of the host entries */
     bool sync_memops, exported;
-    bool freeing; /* a cuMemFreeAsync is queued */
+    bool freeing;     /* a cuMemFreeAsync is queued */
+    bool graph_owned; /* lives as long as a graph that allocates it */
     struct heap *heap;         /* device and pool memory: where it came from */
     struct chunk *chunk;       /* the small block's page, NULL for a run of granules */
     struct pool *pool;
     struct physical *physical; /* mapped memory: what is mapped ... */
     size_t offset;             /* ... from where */
-    uint32_t readable, writable; /* mapped memory: one bit per device */
+    uint32_t access;           /* mapped memory: one bit per device */
     unsigned opens;              /* IPC: how often this handle was opened */
-    struct { int pid, fd; uint64_t offset; } origin; /* IPC: the exporter's memory */
+    struct { /* IPC: the exporter's memory */
+        int pid, fd;
+        uint64_t offset;
+        unsigned long long id;
+    } origin;
 };
 
 struct range *range_find(uintptr_t address);
+struct range *reservation_find(uintptr_t address);
 struct range *range_after(uintptr_t address); /* the first with base >= address, or NULL */
+struct range *reservation_after(uintptr_t address);
 bool range_overlaps(uintptr_t base, size_t size);
 struct range *range_add(uintptr_t base, size_t size, enum range_kind kind,
                         struct context *context, int device);
@@ -370,6 +378,7 @@ struct work {
 enum verdict { DONE, SPIN, MORE, FAULT };
 
 enum verdict work_run(struct work *work, struct context *context);
+bool copy_describe(struct copy *copy, const CUDA_MEMCPY3D *from); /* false: makes no sense */
 void work_dispose(struct work *work);             /* frees what it owns */
 struct work work_clone(const struct work *work);  /* with copies of what it owns */
 void copy_touches(const struct copy *copy, struct context *own, struct context *others[2]);
@@ -431,6 +440,8 @@ void stream_free(struct stream *stream); /* its queue is empty */
 CUresult stream_wait_all(struct stream *stream);
 CUresult event_check(CUevent handle, struct event **event);
 void event_forget_context(const struct context *context);
+CUresult context_record(CUcontext context, CUevent event);
+CUresult context_wait_event(CUcontext context, CUevent event);
 
 /*
  * Hands work to a stream: queues it, or adds it to the graph if the stream is being captured.
@@ -492,7 +503,7 @@ struct pool {
 };
 
 CUresult pool_free(struct range *range); /* now: the queue got there */
-CUresult pool_allocate(struct pool *pool, size_t size, struct context *context, uintptr_t *out);
+CUresult pool_allocate(struct pool *pool, size_t size, uintptr_t *out);
 CUresult pool_free_behind_all(struct range *range); /* behind all work submitted so far */
 void pool_unbook(struct range *range);              /* at submission of its free */
 void pool_trim(struct device *device); /* at every synchronisation */
@@ -501,6 +512,7 @@ void pool_forget_all(void);
 
 /* ---- virtual memory -------------------------------------------------------------------------- */
 
+const CUmemAllocationProp *physical_prop(const struct physical *physical);
 void vmm_forget_all(void);
 void array_forget_all(void);
 /* Where an array lies, its pitch and the size of its slices; 0 if it is none. */
@@ -517,13 +529,12 @@ bool capture_forbids(void); /* and invalidates the captures that a forbidden cal
 CUresult capture_context_call(struct context *context); /* record, wait, synchronise: 900 or 0 */
 CUresult capture_stream_call(struct stream *stream);    /* synchronise, query */
 CUresult capture_event_call(struct event *event);       /* the same of an event */
-CUresult capture_submit(struct stream *stream, struct work work, struct node **node);
-CUresult capture_implicit(struct stream *legacy); /* legacy stream used beside a capture */
+CUresult capture_submit(struct stream *stream, struct work work);
+CUresult capture_implicit(struct stream *stream); /* 906 for the legacy stream beside a capture */
 CUresult capture_record(struct stream *stream, struct event *event);
 CUresult capture_wait(struct stream *stream, struct event *event, bool *handled);
 CUresult capture_allocate(struct stream *stream, size_t size, struct pool *pool, CUdeviceptr *out);
 CUresult capture_free(struct stream *stream, CUdeviceptr address);
-bool capture_active(void);
 void capture_forget_stream(struct stream *stream);
 void capture_reset(void);
 enum verdict graph_run_step(struct graph_run *run, struct context *context);

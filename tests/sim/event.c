@@ -96,13 +96,10 @@ static CUresult record(CUevent handle, CUstream stream_handle, bool per_thread)
         forget_record(event);
         return capture_record(stream, event);
     }
-    if (capture_active() && stream == stream->context->legacy) {
-        result = capture_implicit(stream);
-        if (result != CUDA_SUCCESS)
-            return result;
-    }
-    record_in(event, stream);
-    return CUDA_SUCCESS;
+    result = capture_implicit(stream);
+    if (result == CUDA_SUCCESS)
+        record_in(event, stream);
+    return result;
 }
 
 ENTRY_PTSZ(cuEventRecord, (CUevent event, CUstream stream), INITIALISED | HELD_UP,
@@ -120,7 +117,7 @@ static CUresult context_of(CUcontext handle, struct context **context)
     return context_check(*context);
 }
 
-static CUresult context_record(CUcontext context_handle, CUevent handle)
+CUresult context_record(CUcontext context_handle, CUevent handle)
 {
     struct context *context;
     struct event *event;
@@ -137,7 +134,7 @@ static CUresult context_record(CUcontext context_handle, CUevent handle)
     return result;
 }
 
-static CUresult context_wait_event(CUcontext context_handle, CUevent handle)
+CUresult context_wait_event(CUcontext context_handle, CUevent handle)
 {
     struct context *context;
     struct event *event;
@@ -186,13 +183,11 @@ static CUresult stream_wait(CUstream stream_handle, bool per_thread, CUevent han
     result = capture_wait(stream, event, &handled);
     if (handled || !event->marker)
         return result;
-    if (capture_active() && stream == stream->context->legacy) {
-        result = capture_implicit(stream);
-        if (result != CUDA_SUCCESS)
-            return result;
-    }
-    queue_push(stream, (struct work){.kind = WORK_NOTHING})->waits = marker_ref(event->marker);
-    return CUDA_SUCCESS;
+    result = capture_implicit(stream);
+    if (result == CUDA_SUCCESS)
+        queue_push(stream, (struct work){.kind = WORK_NOTHING})->waits =
+            marker_ref(event->marker);
+    return result;
 }
 
 ENTRY_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags),

@@ -87,6 +87,7 @@ CUresult memory_release(struct range *range)
         range_remove(range);
         return CUDA_SUCCESS;
     case RANGE_MAPPED:
+    case RANGE_RESERVED:
         break;
     }
     return CUDA_ERROR_INVALID_VALUE;
@@ -112,6 +113,8 @@ static CUresult memory_free(CUdeviceptr address)
     if (!range || range->base != address || range->freeing ||
         (range->kind != RANGE_DEVICE && range->kind != RANGE_POOL && range->kind != RANGE_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
+    if (range->graph_owned) /* the next launch of the graph has it again */
+        return CUDA_SUCCESS;
     range->freeing = true;
     if (range->kind == RANGE_POOL)
         return pool_free_behind_all(range);

@@ -86,9 +86,8 @@ void pool_trim(struct device *device)
     }
 }
 
-CUresult pool_allocate(struct pool *pool, size_t size, struct context *context, uintptr_t *out)
+CUresult pool_allocate(struct pool *pool, size_t size, uintptr_t *out)
 {
-    (void)context;
     if (!book(pool, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     /* The memory is the pool's, not the context's. */
@@ -170,7 +169,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, C
     if (capture_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     uintptr_t base;
-    result = pool_allocate(pool, size, stream->context, &base);
+    result = pool_allocate(pool, size, &base);
     if (result != CUDA_SUCCESS)
         return result;
     *address = base;
@@ -192,6 +191,8 @@ static CUresult free_in(CUdeviceptr address, CUstream handle, bool per_thread)
     if (!range || range->base != address || range->freeing ||
         (range->kind != RANGE_DEVICE && range->kind != RANGE_POOL && range->kind != RANGE_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
+    if (range->graph_owned) /* the next launch of the graph has it again */
+        return submit(stream, (struct work){.kind = WORK_NOTHING});
     result = submit(stream, (struct work){.kind = WORK_FREE, .free_address = address});
     if (result == CUDA_SUCCESS) {
         range->freeing = true;

@@ -213,9 +213,22 @@ uint64_t queue_sequence(void)
     return sequence;
 }
 
+static bool older_in_blocking_stream(const struct context *context, uint64_t than)
+{
+    for (const struct stream *stream = context->streams; stream; stream = stream->next)
+        if (stream->blocking && stream != context->legacy && stream->head &&
+            stream->head->sequence < than)
+            return true;
+    return false;
+}
+
+/* The legacy stream stands for all blocking streams of its context. */
 bool stream_is_idle(const struct stream *stream, uint64_t up_to)
 {
-    return !stream->head || stream->head->sequence > up_to;
+    if (stream->head && stream->head->sequence <= up_to)
+        return false;
+    return stream != stream->context->legacy ||
+           !older_in_blocking_stream(stream->context, up_to + 1);
 }
 
 bool context_is_idle(const struct context *context, uint64_t up_to)
@@ -237,15 +250,6 @@ static void pass_barriers(struct context *context)
         free(first);
         context->barriers_passed++;
     }
-}
-
-static bool older_in_blocking_stream(const struct context *context, uint64_t than)
-{
-    for (const struct stream *stream = context->streams; stream; stream = stream->next)
-        if (stream->blocking && stream != context->legacy && stream->head &&
-            stream->head->sequence < than)
-            return true;
-    return false;
 }
 
 static bool may_run(const struct stream *stream)

@@ -4,11 +4,12 @@
  * Device memory, pinned memory, mapped memory: every piece that the driver knows is a range, no two
  * overlap, and all stand in one tree ordered by address. The tree is a treap: as deep as a random
  * one whatever the order of insertion. An address that is in no range is none of the driver's.
+ * Reserved addresses, in which mapped ranges lie, have a second tree.
  */
 #include "driver.h"
 
 static struct slab range_slab = SLAB(struct range);
-static struct range *root;
+static struct range *memory, *reservations;
 static uint32_t priority_state = 2463534242u;
 static unsigned long long next_buffer_id;
 
@@ -48,7 +49,7 @@ static struct range *join(struct range *low, struct range *high)
     return high;
 }
 
-struct range *range_find(uintptr_t address)
+static struct range *find(struct range *root, uintptr_t address)
 {
     for (struct range *range = root; range;) {
         if (address < range->base)
@@ -61,7 +62,17 @@ struct range *range_find(uintptr_t address)
     return NULL;
 }
 
-struct range *range_after(uintptr_t address)
+struct range *range_find(uintptr_t address)
+{
+    return find(memory, address);
+}
+
+struct range *reservation_find(uintptr_t address)
+{
+    return find(reservations, address);
+}
+
+static struct range *after(struct range *root, uintptr_t address)
 {
     struct range *found = NULL;
 
@@ -76,11 +87,26 @@ struct range *range_after(uintptr_t address)
     return found;
 }
 
+struct range *range_after(uintptr_t address)
+{
+    return after(memory, address);
+}
+
+struct range *reservation_after(uintptr_t address)
+{
+    return after(reservations, address);
+}
+
 bool range_overlaps(uintptr_t base, size_t size)
 {
     struct range *next = range_after(base);
 
     return range_find(base) || (next && next->base - base < size);
+}
+
+static struct range **root_of(enum range_kind kind)
+{
+    return kind == RANGE_RESERVED ? &reservations : &memory;
 }
 
 struct range *range_add(uintptr_t base, size_t size, enum range_kind kind,
@@ -96,8 +122,9 @@ struct range *range_add(uintptr_t base, size_t size, enum range_kind kind,
     range->device = device;
     range->priority = draw();
     range->id = ++next_buffer_id;
-    split(root, base, &below, &above);
-    root = join(join(below, range), above);
+    range->sync_memops = range_is_device(range);
+    split(*root_of(kind), base, &below, &above);
+    *root_of(kind) = join(join(below, range), above);
     if (context) {
         range->next = context->ranges;
         if (range->next)
@@ -111,9 +138,9 @@ void range_remove(struct range *range)
 {
     struct range *below, *above, *rest;
 
-    split(root, range->base, &below, &rest);
+    split(*root_of(range->kind), range->base, &below, &rest);
     split(rest, range->base + 1, &rest, &above);
-    root = join(below, above);
+    *root_of(range->kind) = join(below, above);
     if (range->context) {
         if (range->next)
             range->next->previous = range->previous;
@@ -140,7 +167,7 @@ static bool accessible(struct context *context, const struct range *range)
     case RANGE_MANAGED:
         return true;
     case RANGE_MAPPED:
-        return (range->writable & bit) != 0;
+        return (range->access & bit) != 0;
     case RANGE_POOL:
         return range->device == context->device->ordinal || (range->pool->accessible & bit);
     default:

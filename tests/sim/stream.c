@@ -92,13 +92,11 @@ CUresult submit(struct stream *stream, struct work work)
     struct context *others[2] = {NULL, NULL};
 
     if (stream->capture)
-        return capture_submit(stream, work, NULL);
-    if (capture_active() && stream == stream->context->legacy) {
-        CUresult result = capture_implicit(stream);
-        if (result != CUDA_SUCCESS) {
-            work_dispose(&work);
-            return result;
-        }
+        return capture_submit(stream, work);
+    CUresult result = capture_implicit(stream);
+    if (result != CUDA_SUCCESS) {
+        work_dispose(&work);
+        return result;
     }
     if (work.kind == WORK_COPY)
         copy_touches(&work.copy, stream->context, others);
@@ -173,6 +171,17 @@ static CUresult synchronize(CUstream handle, bool per_thread)
     return result;
 }
 
+/* A stream that has only event records to come counts as done, even behind a context's barrier. */
+static bool stream_is_done(const struct stream *stream)
+{
+    if (stream == stream->context->legacy)
+        return stream_is_idle(stream, queue_sequence());
+    for (const struct item *item = stream->head; item; item = item->next)
+        if (item->work.kind != WORK_NOTHING || item->waits)
+            return false;
+    return true;
+}
+
 static CUresult query(CUstream handle, bool per_thread)
 {
     struct stream *stream;
@@ -182,7 +191,7 @@ static CUresult query(CUstream handle, bool per_thread)
         result = capture_stream_call(stream);
     if (result != CUDA_SUCCESS)
         return result;
-    return stream->head ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    return stream_is_done(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 ENTRY_PTSZ(cuStreamSynchronize, (CUstream handle), INITIALISED, synchronize(handle, per_thread))

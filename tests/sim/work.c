@@ -2,9 +2,9 @@
  * One piece of work, and how it runs.
  *
  * Copies, fills and kernels go on in pieces of random length, so that other streams' work falls in
- * between as it does on a device. Device memory that a copy or a fill touches is checked when the
- * work begins, not when it is submitted: if it was freed in the meantime, the context dies with
- * CUDA_ERROR_ILLEGAL_ADDRESS, as natively.
+ * between as it does on a device. Device memory that a copy or a fill touches is checked whenever a
+ * piece of it runs, not when it is submitted: if it was freed in the meantime, the context dies
+ * with CUDA_ERROR_ILLEGAL_ADDRESS, as natively.
  */
 #include "driver.h"
 
@@ -48,8 +48,7 @@ static enum verdict run_copy(struct work *work, struct context *context)
 
     if (total == 0)
         return DONE;
-    if (work->progress == 0 && !(side_allowed(copy, &copy->to, context) &&
-                                 side_allowed(copy, &copy->from, context)))
+    if (!side_allowed(copy, &copy->to, context) || !side_allowed(copy, &copy->from, context))
         return FAULT;
     for (uint64_t rest = piece(total - work->progress); rest;) {
         uint64_t row = work->progress / copy->width, x = work->progress % copy->width;
@@ -81,8 +80,7 @@ static enum verdict run_set(struct work *work, struct context *context)
 
     if (total == 0)
         return DONE;
-    if (work->progress == 0 &&
-        !range_accessible(context, set->address, span(set->pitch, 0, set->width, set->height, 1)))
+    if (!range_accessible(context, set->address, span(set->pitch, 0, set->width, set->height, 1)))
         return FAULT;
     for (uint64_t rest = piece(total - work->progress); rest;) {
         uint64_t y = work->progress / elements, x = work->progress % elements;

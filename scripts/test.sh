@@ -1,0 +1,150 @@
+#!/bin/bash
+# test.sh [STAGE...]: installs what is missing, builds, runs the whole test suite; or only the named
+# stages.
+#
+#   gcc       release build, all tests           clang     the same with clang
+#   asan      gcc, address and undefined         tsan      gcc, threads: the pool's core
+#             behaviour sanitizers: unit, sim    valgrind  unit tests of the gcc build
+#   arm64     src/ compiled and linked for aarch64; nothing is run
+#   format    clang-format                       tidy      clang-tidy over src/
+#
+# A stage that fails does not stop the others. Logs: build/log/STAGE.log. BUILD_ROOT names another
+# place than build/.
+set -u
+. "$(dirname "$0")/common.sh"
+
+all_stages=(gcc clang asan tsan valgrind arm64 format tidy)
+stages=("$@")
+[ ${#stages[@]} -gt 0 ] || stages=("${all_stages[@]}")
+for stage in "${stages[@]}"; do
+    [[ " ${all_stages[*]} " == *" $stage "* ]] || die "no stage '$stage'; there are: ${all_stages[*]}"
+done
+has_stage() { [[ " ${stages[*]} " == *" $1 "* ]]; }
+
+need_build_tools
+need_package libcmocka-dev
+has_stage clang && need clang clang
+has_stage valgrind && need valgrind valgrind
+has_stage arm64 && need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+has_stage format && need clang-format clang-format
+has_stage tidy && need clang-tidy clang-tidy
+install_missing
+find_cuda_header
+cd "$root" || exit 1
+logs=$build_root/log
+mkdir -p "$logs"
+
+# run_tests FOLDER LOGBASE ARGUMENT...: as meson test; the log for counting is the run's own.
+run_tests() {
+    local folder=$1 name=$2
+    shift 2
+    rm -f "$folder/meson-logs/$name.json"
+    meson test -C "$folder" --no-rebuild --print-errorlogs --logbase "$name" "$@"
+    local status=$?
+    count_from=$folder/meson-logs/$name.json
+    return $status
+}
+
+build() { # FOLDER ARGUMENT...
+    setup_build "$@" && ninja -C "$1"
+}
+
+stage_gcc() {
+    CC=gcc build "$build_root/gcc" --buildtype=release && run_tests "$build_root/gcc" all
+}
+
+stage_clang() {
+    CC=clang build "$build_root/clang" --buildtype=release && run_tests "$build_root/clang" all
+}
+
+stage_asan() {
+    export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1
+    export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+    CC=gcc build "$build_root/asan" --buildtype=debugoptimized -Db_sanitize=address,undefined &&
+        run_tests "$build_root/asan" asan --suite unit --suite sim -t 3
+}
+
+# gcc 12's ThreadSanitizer cannot live with more than 28 bits of address randomisation.
+stage_tsan() {
+    export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1
+    local plain=()
+    setarch "$(uname -m)" -R true 2>/dev/null && plain=(--wrap "setarch $(uname -m) -R")
+    CC=gcc build "$build_root/tsan" --buildtype=debugoptimized -Db_sanitize=thread &&
+        run_tests "$build_root/tsan" tsan --suite pool -t 5 "${plain[@]}"
+}
+
+# The gcc build: this valgrind may be too old for clang's DWARF 5.
+stage_valgrind() {
+    export POOL_TEST_OPS=20000
+    CC=gcc build "$build_root/gcc" --buildtype=release &&
+        run_tests "$build_root/gcc" valgrind --suite unit -t 10 \
+            --wrap 'valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --fair-sched=yes'
+}
+
+stage_arm64() {
+    mkdir -p "$build_root"
+    cat >"$build_root/arm64.ini" <<'INI'
+[binaries]
+c = 'aarch64-linux-gnu-gcc'
+ar = 'aarch64-linux-gnu-ar'
+strip = 'aarch64-linux-gnu-strip'
+pkgconfig = 'false'
+[host_machine]
+system = 'linux'
+cpu_family = 'aarch64'
+cpu = 'armv8-a'
+endian = 'little'
+INI
+    build "$build_root/arm64" --buildtype=release --cross-file "$build_root/arm64.ini" -Dtests=false
+}
+
+stage_format() {
+    git ls-files -co --exclude-standard -- '*.c' '*.h' | while read -r file; do
+        [ ! -f "$file" ] || echo "$file"
+    done | xargs clang-format --dry-run --Werror
+}
+
+# Only our own sources, with the flags of a clang build.
+stage_tidy() {
+    CC=clang setup_build "$build_root/tidy" --buildtype=release -Dtests=false || return 1
+    find src -name '*.c' -print0 | xargs -0 -n 4 -P "$(nproc)" clang-tidy --quiet -p "$build_root/tidy"
+}
+
+total_passed=0 total_failed=0
+table=()
+for stage in "${stages[@]}"; do
+    printf '== %s\n' "$stage"
+    log=$logs/$stage.log
+    started=$SECONDS
+    rm -f "$logs/$stage.counts"
+    # in a subshell: what a stage exports is its own
+    (
+        count_from=
+        stage_"$stage" >"$log" 2>&1
+        status=$?
+        [ -z "$count_from" ] || python3 "$root/scripts/testlog.py" "$count_from" >"$logs/$stage.counts"
+        exit $status
+    )
+    status=$?
+    passed=0 failed=0
+    if [ -s "$logs/$stage.counts" ]; then
+        read -r passed failed <"$logs/$stage.counts"
+    elif [ $status = 0 ]; then
+        passed=1
+    fi
+    [ $status = 0 ] || [ "$failed" -gt 0 ] || failed=1
+    result=ok
+    if [ $status != 0 ] || [ "$failed" -gt 0 ]; then
+        result=FAILED
+        tail -n "${LOG_LINES:-60}" "$log"
+    fi
+    total_passed=$((total_passed + passed))
+    total_failed=$((total_failed + failed))
+    table+=("$(printf '%-9s %-7s %6d passed %4d failed %5d s' "$stage" "$result" "$passed" "$failed" $((SECONDS - started)))")
+done
+
+echo
+printf '%s\n' "${table[@]}"
+has_stage arm64 && echo "arm64 was compiled and linked only: untested"
+echo "$total_passed passed, $total_failed failed"
+[ $total_failed = 0 ]

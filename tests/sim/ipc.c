@@ -1,0 +1,133 @@
+/*
+ * Legacy IPC: memory of cuMemAlloc opened in another process.
+ *
+ * A device's memory is a file, so a handle names the file (by process and descriptor), the place of
+ * the whole allocation in it, and its size. It is the same for every address of one allocation, and
+ * opening it gives the allocation's base. The exporter's memory must live on while it is mapped
+ * elsewhere: its granules are never used again (see heap_give).
+ */
+#include "driver.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define HANDLE_MAGIC 0x43504953u
+
+struct handle {
+    uint32_t magic;
+    int32_t pid, fd, device;
+    uint64_t offset, size;
+    unsigned long long id;
+};
+
+_Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle has 64 bytes");
+
+static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address)
+{
+    struct range *range = range_find(address);
+
+    if (!out || !range || range->kind != RANGE_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct device *device = device_of(range->device);
+    struct handle handle = {
+        .magic = HANDLE_MAGIC,
+        .pid = getpid(),
+        .fd = arena_fd(device),
+        .device = range->device,
+        .offset = arena_offset(device, range->base),
+        .size = range->size,
+        .id = range->id,
+    };
+    range->exported = true;
+    sim.shared = true;
+    memset(out, 0, sizeof(*out));
+    memcpy(out, &handle, sizeof(handle));
+    return CUDA_SUCCESS;
+}
+
+/* A handle may be opened again; it is the same mapping then. */
+static struct range *find_open(const struct context *context, const struct handle *handle)
+{
+    for (struct range *range = context->ranges; range; range = range->next)
+        if (range->kind == RANGE_IPC && range->origin.pid == handle->pid &&
+            range->origin.fd == handle->fd && range->origin.offset == handle->offset &&
+            range->origin.id == handle->id)
+            return range;
+    return NULL;
+}
+
+/* The granules around it, so that it lies as in the exporter. */
+static void *map_file(const struct handle *handle)
+{
+    size_t before = handle->offset % GRANULE, size = round_up(before + handle->size, GRANULE);
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", handle->pid, handle->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    void *room = mmap(NULL, size + GRANULE, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory = MAP_FAILED;
+    if (room != MAP_FAILED) {
+        uintptr_t start = (uintptr_t)room, base = round_up(start, GRANULE);
+        if (base > start)
+            munmap(room, base - start);
+        munmap((void *)(base + size), start + GRANULE - base);
+        memory = mmap((void *)base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+                      (off_t)(handle->offset - before));
+    }
+    close(fd);
+    return memory == MAP_FAILED ? NULL : (char *)memory + before;
+}
+
+static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *in, unsigned flags)
+{
+    struct context *context = context_current();
+    struct handle handle;
+
+    memcpy(&handle, in, sizeof(handle));
+    if (!address || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || handle.magic != HANDLE_MAGIC)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (handle.pid == getpid())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct range *range = find_open(context, &handle);
+    if (!range) {
+        void *memory = map_file(&handle);
+        if (!memory)
+            return CUDA_ERROR_INVALID_VALUE;
+        range = range_add((uintptr_t)memory, handle.size, RANGE_IPC, context,
+                          context->device->ordinal);
+        range->origin.pid = handle.pid;
+        range->origin.fd = handle.fd;
+        range->origin.offset = handle.offset;
+        range->origin.id = handle.id;
+        sim.shared = true;
+    }
+    range->opens++;
+    *address = range->base;
+    return CUDA_SUCCESS;
+}
+
+static CUresult close_handle(CUdeviceptr address)
+{
+    struct range *range = range_find(address);
+
+    if (!range || range->kind != RANGE_IPC || range->base != address)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (--range->opens)
+        return CUDA_SUCCESS;
+    context_wait(range->context);
+    return memory_release(range);
+}
+
+ENTRY(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr address), CONTEXT,
+      get_handle(handle, address))
+ENTRY(cuIpcOpenMemHandle, (CUdeviceptr * address, CUipcMemHandle handle, unsigned flags), ALLOCATE,
+      open_handle(address, &handle, flags))
+ENTRY(cuIpcOpenMemHandle_v2, (CUdeviceptr * address, CUipcMemHandle handle, unsigned flags),
+      ALLOCATE, open_handle(address, &handle, flags))
+ENTRY(cuIpcCloseMemHandle, (CUdeviceptr address), ALLOCATE, close_handle(address))

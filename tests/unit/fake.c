@@ -1,0 +1,275 @@
+#include "fake.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REGION_BYTES ((uint64_t)64 << 30)
+
+static _Thread_local bool inside_free;
+
+static struct fake *of(struct backend *backend) {
+    return (struct fake *)backend;
+}
+
+static void break_law(struct fake *fake, const char *what) {
+    if (fake->broken_laws++ == 0) {
+        fake->broken = what;
+    }
+}
+
+static bool is_done(const struct fake *fake, const uint64_t *captured) {
+    for (unsigned s = 0; s < FAKE_STREAMS; s++) {
+        if (captured[s] > fake->completed[s]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void finish(struct fake *fake, const uint64_t *captured) {
+    for (unsigned s = 0; s < FAKE_STREAMS; s++) {
+        if (captured[s] > fake->completed[s]) {
+            fake->completed[s] = captured[s];
+        }
+    }
+}
+
+/* --- memory --- */
+
+static struct fake_segment *free_segment(struct fake *fake, uint64_t bytes) {
+    for (unsigned i = 0; i < fake->segment_count; i++) {
+        if (!fake->segments[i].taken && fake->segments[i].bytes == bytes) {
+            return &fake->segments[i];
+        }
+    }
+    if (fake->segment_count == FAKE_SEGMENTS || fake->next + bytes > fake->base + REGION_BYTES) {
+        return NULL;
+    }
+    struct fake_segment *segment = &fake->segments[fake->segment_count++];
+    *segment = (struct fake_segment){.address = fake->next, .bytes = bytes};
+    fake->next += bytes + 4 * MIB; /* neighbours in the driver are never one segment */
+    return segment;
+}
+
+static int reserve_locked(struct fake *fake, uint64_t bytes, uint64_t *address) {
+    fake->reserves++;
+    if (fake->refusals > 0) {
+        fake->refusals--;
+        return fake->refusal;
+    }
+    if (bytes == 0 || bytes % (2 * MIB) != 0) {
+        break_law(fake, "a reservation that is no multiple of 2 MiB");
+    }
+    if (fake->limit && (bytes > fake->limit || fake->reserved > fake->limit - bytes)) {
+        return -EDQUOT;
+    }
+    if (bytes > fake->memory || fake->reserved > fake->memory - bytes) {
+        return -ENOMEM;
+    }
+    struct fake_segment *segment = free_segment(fake, bytes);
+    if (!segment) {
+        return -ENOMEM;
+    }
+    segment->taken = true;
+    fake->reserved += bytes;
+    if (fake->reserved > fake->reserved_peak) {
+        fake->reserved_peak = fake->reserved;
+    }
+    *address = segment->address + fake->misalign;
+    return 0;
+}
+
+static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    int r = reserve_locked(fake, bytes, address);
+    pthread_mutex_unlock(&fake->lock);
+    return r;
+}
+
+static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    fake->releases++;
+    bool found = false;
+    for (unsigned i = 0; i < fake->segment_count && !found; i++) {
+        struct fake_segment *segment = &fake->segments[i];
+        if (segment->taken && segment->address + fake->misalign == address &&
+            segment->bytes == bytes) {
+            segment->taken = false;
+            fake->reserved -= bytes;
+            found = true;
+        }
+    }
+    if (!found) {
+        break_law(fake, "a release of what was never reserved");
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return 0;
+}
+
+/* --- order --- */
+
+static int record(struct backend *backend, unsigned slot) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    fake->records++;
+    int r = !fake->backend.has_events ? -ENOSYS : fake->record_code;
+    if (slot >= BACKEND_SLOTS) {
+        break_law(fake, "a slot that does not exist");
+    } else if (r == 0) {
+        struct fake_event *event = &fake->events[slot];
+        event->recorded = true;
+        event->on_time = inside_free;
+        memcpy(event->captured, fake->submitted, sizeof event->captured);
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return r;
+}
+
+static int query(struct backend *backend, unsigned slot) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    fake->queries++;
+    if (fake->done_after > 0 && --fake->done_after == 0) {
+        finish(fake, fake->submitted);
+    }
+    if (!fake->events[slot].recorded) {
+        break_law(fake, "a query of an event that was never recorded");
+    }
+    int r = fake->query_code        ? fake->query_code
+            : is_done(fake, fake->events[slot].captured) ? 0
+                                                         : -EAGAIN;
+    pthread_mutex_unlock(&fake->lock);
+    return r;
+}
+
+static int order(struct backend *backend, unsigned slot) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    fake->orders++;
+    const struct fake_event *event = &fake->events[slot];
+    if (!event->recorded || !event->on_time) {
+        break_law(fake, "a barrier on an event that was recorded late");
+    }
+    int r = fake->order_code;
+    for (unsigned s = 0; r == 0 && s < FAKE_STREAMS; s++) {
+        if (event->captured[s] > fake->ordered[s]) {
+            fake->ordered[s] = event->captured[s];
+        }
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return r;
+}
+
+static int wait(struct backend *backend, unsigned slot) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    fake->waits++;
+    const struct fake_event *event = &fake->events[slot];
+    if (!event->recorded || !event->on_time) {
+        break_law(fake, "a wait for an event that was recorded late");
+    }
+    if (fake->busy_for_ever && !is_done(fake, event->captured)) {
+        break_law(fake, "a wait for work that does not end");
+    }
+    int r = fake->wait_code;
+    if (r == 0) {
+        finish(fake, event->captured);
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return r;
+}
+
+static int synchronize(struct backend *backend) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    fake->synchronizes++;
+    if (!inside_free) {
+        break_law(fake, "a synchronise outside a free");
+    }
+    int r = fake->wait_code;
+    if (r == 0) {
+        finish(fake, fake->submitted);
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return r;
+}
+
+static const struct backend_ops ops = {
+    .name = "fake",
+    .reserve = reserve,
+    .release = release,
+    .record = record,
+    .query = query,
+    .order = order,
+    .wait = wait,
+    .synchronize = synchronize,
+};
+
+/* --- what the tests say and ask --- */
+
+struct fake *fake_new(uint64_t memory) {
+    static atomic_ulong regions = 1;
+    struct fake *fake = calloc(1, sizeof *fake);
+    if (!fake) {
+        abort();
+    }
+    pthread_mutex_init(&fake->lock, NULL);
+    fake->backend = (struct backend){.ops = &ops, .capacity = memory, .has_events = true};
+    fake->memory = memory;
+    fake->base = fake->next = atomic_fetch_add(&regions, 1) * REGION_BYTES;
+    return fake;
+}
+
+void fake_free(struct fake *fake) {
+    pthread_mutex_destroy(&fake->lock);
+    free(fake);
+}
+
+uint64_t fake_submit(struct fake *fake, unsigned stream) {
+    pthread_mutex_lock(&fake->lock);
+    uint64_t number = ++fake->submitted[stream];
+    pthread_mutex_unlock(&fake->lock);
+    return number;
+}
+
+void fake_finish_all(struct fake *fake) {
+    pthread_mutex_lock(&fake->lock);
+    finish(fake, fake->submitted);
+    pthread_mutex_unlock(&fake->lock);
+}
+
+void fake_finish_one(struct fake *fake, unsigned stream) {
+    pthread_mutex_lock(&fake->lock);
+    if (fake->completed[stream] < fake->submitted[stream]) {
+        fake->completed[stream]++;
+    }
+    pthread_mutex_unlock(&fake->lock);
+}
+
+bool fake_is_past(struct fake *fake, unsigned stream, uint64_t number, bool outside) {
+    pthread_mutex_lock(&fake->lock);
+    bool past = number <= fake->completed[stream] || (!outside && number <= fake->ordered[stream]);
+    pthread_mutex_unlock(&fake->lock);
+    return past;
+}
+
+void fake_inside_free(bool inside) {
+    inside_free = inside;
+}
+
+int fake_pool_free(uint64_t address) {
+    inside_free = true;
+    int r = pool_free(address);
+    inside_free = false;
+    return r;
+}
+
+struct stats_device fake_books(struct pool *pool) {
+    struct stats_device books = {.peaks_exact = true};
+    pool_read(pool, &books);
+    return books;
+}

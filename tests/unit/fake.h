@@ -1,0 +1,88 @@
+/*
+ * A device for the pool's tests: memory that is only numbers, and work that is only counted.
+ *
+ * Work goes to streams, each of which runs in order. Piece n of a stream is a number; an event
+ * captures, for every stream, how many pieces were submitted; it has finished when all those have.
+ * A device barrier on an event makes everything submitted later run behind what it captured. So
+ * "may this memory be handed out?" is a comparison of numbers, and a test can ask it of every block:
+ *
+ *      law 2   every piece that touched the memory before it was freed has finished, or is behind a
+ *              barrier
+ *      law 3   waits and barriers only on events recorded inside a free; synchronising only inside a
+ *              free
+ *
+ * The device fails the law by counting in `broken_laws`; nothing finishes unless the test or a wait
+ * says so. All of it may be called from many threads.
+ */
+#ifndef GPUCACHE_TESTS_FAKE_H
+#define GPUCACHE_TESTS_FAKE_H
+
+#include "pool/backend.h"
+#include "pool/pool.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MIB ((uint64_t)1 << 20)
+#define FAKE_STREAMS 4
+#define FAKE_SEGMENTS 4096
+#define FAKE_LOG 256
+
+struct fake_event {
+    uint64_t captured[FAKE_STREAMS];
+    bool recorded, on_time;
+};
+
+struct fake_segment {
+    uint64_t address, bytes;
+    bool taken;
+};
+
+struct fake {
+    struct backend backend; /* first: the pool's pointer to it is ours */
+    pthread_mutex_t lock;
+    uint64_t submitted[FAKE_STREAMS], completed[FAKE_STREAMS], ordered[FAKE_STREAMS];
+    struct fake_event events[BACKEND_SLOTS];
+    struct fake_segment segments[FAKE_SEGMENTS];
+    unsigned segment_count;
+    uint64_t base, next; /* addresses are never reused unless size and alignment are the same */
+    uint64_t memory, limit; /* what the driver has; what the limit allows */
+    uint64_t reserved, reserved_peak;
+    int refusal;          /* what the next `refusals` calls of reserve() return */
+    unsigned refusals;
+    int record_code, order_code, wait_code, query_code; /* returned instead of doing anything */
+    uint64_t misalign;    /* added to the addresses that reserve() gives */
+    bool busy_for_ever;   /* a wait or a synchronise for unfinished work is a hang: counted */
+    unsigned done_after;  /* everything submitted finishes after so many queries; 0: never by
+                             itself */
+    unsigned reserves, releases, records, queries, orders, waits, synchronizes;
+    unsigned broken_laws; /* waits on late events, releases of memory in use, unknown slots */
+    const char *broken;   /* the first of them */
+};
+
+/** A new device with `memory` bytes, on addresses no other one ever had. */
+struct fake *fake_new(uint64_t memory);
+void fake_free(struct fake *fake);
+
+/** Submits a piece of work; its number. */
+uint64_t fake_submit(struct fake *fake, unsigned stream);
+
+/** Everything submitted so far finishes; or one stream's next piece. */
+void fake_finish_all(struct fake *fake);
+void fake_finish_one(struct fake *fake, unsigned stream);
+
+/** Whether piece `number` of a stream can no longer disturb later work (or the CPU and others, if
+ * `outside`). */
+bool fake_is_past(struct fake *fake, unsigned stream, uint64_t number, bool outside);
+
+/** pool_free, with the device knowing that it is inside one. */
+int fake_pool_free(uint64_t address);
+
+/** Marks the calling thread as inside a free of the program, or no longer. */
+void fake_inside_free(bool inside);
+
+/** The pool's current books, with the fields that its readers derive. */
+struct stats_device fake_books(struct pool *pool);
+
+#endif

@@ -1,0 +1,138 @@
+/*
+ * The page map: an address leads to what was entered for its page, and nowhere else.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "pool/page_map.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#define LEAF_BYTES ((uint64_t)1 << (PAGE_SHIFT + PAGE_MAP_LEAF_BITS))
+#define TOP ((uint64_t)1 << PAGE_MAP_ADDRESS_BITS)
+
+static struct pool *const one = (struct pool *)0x1000, *const two = (struct pool *)0x2000;
+
+static void an_address_nobody_entered_is_unknown(void **state) {
+    (void)state;
+    const uint64_t addresses[] = {0, 1, 0x7f0000000000, TOP - 1, TOP, TOP + 5, UINT64_MAX};
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
+        assert_true(page_map_get(addresses[i]) == 0);
+        assert_null(page_map_owner(addresses[i]));
+    }
+}
+
+static void addresses_beyond_the_map_are_refused(void **state) {
+    (void)state;
+    assert_int_equal(page_map_prepare(TOP, PAGE_BYTES), -ERANGE);
+    assert_int_equal(page_map_prepare(TOP - PAGE_BYTES, 2 * PAGE_BYTES), -ERANGE);
+    assert_int_equal(page_map_prepare(UINT64_MAX - PAGE_BYTES + 1, 2 * PAGE_BYTES), -ERANGE);
+    assert_int_equal(page_map_prepare(0 - PAGE_BYTES, PAGE_BYTES), -ERANGE);
+    assert_int_equal(page_map_prepare(TOP - PAGE_BYTES, PAGE_BYTES), 0);
+}
+
+static void only_pages_whose_first_byte_is_covered_are_set(void **state) {
+    (void)state;
+    uint64_t base = 5 * LEAF_BYTES;
+    assert_int_equal(page_map_prepare(base, 8 * PAGE_BYTES), 0);
+    page_map_set(base, 8 * PAGE_BYTES, 0x40);
+    page_map_set(base + 512, PAGE_BYTES - 512, 0x80); /* covers no first byte */
+    assert_int_equal(page_map_get(base), 0x40);
+    page_map_set(base + 512, PAGE_BYTES, 0x80); /* that of page 1 */
+    assert_int_equal(page_map_get(base), 0x40);
+    assert_int_equal(page_map_get(base + PAGE_BYTES), 0x80);
+    assert_int_equal(page_map_get(base + 2 * PAGE_BYTES - 1), 0x80);
+    assert_int_equal(page_map_get(base + 2 * PAGE_BYTES), 0x40);
+    page_map_set(base, 8 * PAGE_BYTES, 0);
+    assert_int_equal(page_map_get(base + PAGE_BYTES), 0);
+}
+
+static void a_range_may_cross_into_the_next_leaf(void **state) {
+    (void)state;
+    uint64_t base = 9 * LEAF_BYTES - PAGE_BYTES;
+    assert_int_equal(page_map_prepare(base, 2 * PAGE_BYTES), 0);
+    page_map_set(base, 2 * PAGE_BYTES, 0x40);
+    page_map_set_owner(base, 2 * PAGE_BYTES, one);
+    assert_int_equal(page_map_get(base), 0x40);
+    assert_int_equal(page_map_get(base + PAGE_BYTES), 0x40);
+    assert_int_equal(page_map_get(base + 2 * PAGE_BYTES), 0);
+    assert_ptr_equal(page_map_owner(base + 2 * PAGE_BYTES - 1), one);
+    assert_null(page_map_owner(base + 2 * PAGE_BYTES));
+    assert_null(page_map_owner(base - 1));
+}
+
+static void a_page_and_a_range_are_told_apart(void **state) {
+    (void)state;
+    struct page *page = (struct page *)0x40000;
+    struct range *range = (struct range *)0x50000;
+    assert_ptr_equal(page_map_page(page_map_of_page(page)), page);
+    assert_null(page_map_page(page_map_of_range(range)));
+    assert_null(page_map_page(0));
+}
+
+static void owners_are_kept_apart_from_entries(void **state) {
+    (void)state;
+    uint64_t base = 12 * LEAF_BYTES;
+    assert_int_equal(page_map_prepare(base, 4 * PAGE_BYTES), 0);
+    page_map_set_owner(base, 2 * PAGE_BYTES, one);
+    page_map_set_owner(base + 2 * PAGE_BYTES, 2 * PAGE_BYTES, two);
+    assert_ptr_equal(page_map_owner(base + 2 * PAGE_BYTES - 1), one);
+    assert_ptr_equal(page_map_owner(base + 2 * PAGE_BYTES), two);
+    assert_int_equal(page_map_get(base), 0);
+    page_map_set_owner(base, 2 * PAGE_BYTES, NULL);
+    assert_null(page_map_owner(base));
+}
+
+/* Pools of several contexts may meet in one leaf; the loser's leaf must not take entries along. */
+#define THREADS 8
+static pthread_barrier_t together;
+
+static void *prepare_and_enter(void *argument) {
+    uintptr_t me = (uintptr_t)argument;
+    for (uint64_t leaf = 100; leaf < 164; leaf++) {
+        uint64_t page = leaf * LEAF_BYTES + me * PAGE_BYTES;
+        pthread_barrier_wait(&together);
+        if (page_map_prepare(page, PAGE_BYTES) != 0) {
+            return (void *)1;
+        }
+        page_map_set(page, PAGE_BYTES, (me + 1) << 4);
+    }
+    return NULL;
+}
+
+static void threads_that_prepare_one_leaf_lose_nothing(void **state) {
+    (void)state;
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&together, NULL, THREADS);
+    for (uintptr_t i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, prepare_and_enter, (void *)i), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        assert_null(result);
+    }
+    for (uint64_t leaf = 100; leaf < 164; leaf++) {
+        for (uint64_t i = 0; i < THREADS; i++) {
+            assert_int_equal(page_map_get(leaf * LEAF_BYTES + i * PAGE_BYTES), (i + 1) << 4);
+        }
+    }
+    pthread_barrier_destroy(&together);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_address_nobody_entered_is_unknown),
+        cmocka_unit_test(addresses_beyond_the_map_are_refused),
+        cmocka_unit_test(only_pages_whose_first_byte_is_covered_are_set),
+        cmocka_unit_test(a_range_may_cross_into_the_next_leaf),
+        cmocka_unit_test(a_page_and_a_range_are_told_apart),
+        cmocka_unit_test(owners_are_kept_apart_from_entries),
+        cmocka_unit_test(threads_that_prepare_one_leaf_lose_nothing),
+    };
+    return cmocka_run_group_tests_name("page map", tests, NULL, NULL);
+}

@@ -1,0 +1,78 @@
+/*
+ * Size classes: every small request gets a class that holds it and wastes at most what the header
+ * promises.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "pool/page.h"
+#include "pool/size_class.h"
+
+static uint64_t class_bytes(unsigned class) {
+    return (uint64_t)size_class_units(class) << UNIT_SHIFT;
+}
+
+static void every_request_fits_its_class(void **state) {
+    (void)state;
+    for (uint64_t bytes = 1; bytes <= SMALL_MAX_BYTES; bytes++) {
+        unsigned class = size_class_of(bytes);
+        if (class >= SIZE_CLASSES || class_bytes(class) < bytes) {
+            fail_msg("%lu bytes: class %u", (unsigned long)bytes, class);
+        }
+    }
+}
+
+static void no_smaller_class_would_do(void **state) {
+    (void)state;
+    for (uint64_t bytes = 1; bytes <= SMALL_MAX_BYTES; bytes++) {
+        unsigned class = size_class_of(bytes);
+        if (class > 0 && class_bytes(class - 1) >= bytes) {
+            fail_msg("%lu bytes: class %u", (unsigned long)bytes, class);
+        }
+    }
+}
+
+static void waste_is_one_unit_or_one_sixteenth(void **state) {
+    (void)state;
+    for (uint64_t bytes = 1; bytes <= SMALL_MAX_BYTES; bytes++) {
+        uint64_t waste = class_bytes(size_class_of(bytes)) - bytes;
+        if (waste > 511 && waste > bytes / 16) {
+            fail_msg("%lu bytes: %lu wasted", (unsigned long)bytes, (unsigned long)waste);
+        }
+    }
+}
+
+static void a_block_freed_finds_its_class_again(void **state) {
+    (void)state;
+    for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
+        assert_int_equal(size_class_of(class_bytes(class)), class);
+    }
+}
+
+static void powers_of_two_are_exact(void **state) {
+    (void)state;
+    for (uint64_t bytes = 512; bytes <= SMALL_MAX_BYTES; bytes *= 2) {
+        assert_int_equal(class_bytes(size_class_of(bytes)), bytes);
+    }
+}
+
+static void the_last_class_is_the_largest_small_block(void **state) {
+    (void)state;
+    assert_int_equal(size_class_of(SMALL_MAX_BYTES), SIZE_CLASSES - 1);
+    assert_true(size_class_units(SIZE_CLASSES - 1) <= PAGE_UNITS);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_request_fits_its_class),
+        cmocka_unit_test(no_smaller_class_would_do),
+        cmocka_unit_test(waste_is_one_unit_or_one_sixteenth),
+        cmocka_unit_test(a_block_freed_finds_its_class_again),
+        cmocka_unit_test(powers_of_two_are_exact),
+        cmocka_unit_test(the_last_class_is_the_largest_small_block),
+    };
+    return cmocka_run_group_tests_name("size classes", tests, NULL, NULL);
+}
