@@ -68,8 +68,8 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
     if (r == -ENOENT) {
         return REAL(cuMemGetAddressRange_v2)(base, bytes, dptr);
     }
-    if (r != 0) {
-        return CUDA_ERROR_NOT_FOUND;
+    if (r != 0 && (base || bytes)) {
+        return CUDA_ERROR_NOT_FOUND; /* asked for neither, the driver does not look */
     }
     if (base) {
         *base = block.address;
@@ -145,6 +145,11 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
     /* What the driver says of a pointer it does not know, it says of NULL too. */
     CUresult result =
         REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);
+    for (unsigned i = 0; r == -EINVAL && result == CUDA_SUCCESS && i < count; i++) {
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && data[i]) {
+            memcpy(data[i], &(void *){(void *)dptr}, sizeof(void *)); /* an unknown pointer is the host's */
+        }
+    }
     for (unsigned i = 0; r == 0 && result == CUDA_SUCCESS && i < count; i++) {
         if (data[i]) {
             answer_of_block(data[i], attributes[i], &block);

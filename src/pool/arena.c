@@ -116,14 +116,18 @@ static void join(struct arena *arena, struct range *range, struct range *next) {
     host_slab_put(&arena->range_slab, next);
 }
 
-struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment) {
+static bool better_kept_whole(const struct range *range, uint64_t bytes) {
+    return range->bytes >= ARENA_SPARED_BYTES && range->bytes / ARENA_SPARED_FACTOR > bytes;
+}
+
+struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment, bool spare) {
     for (size_t i = position(arena, bytes, 0); i < arena->free_count; i++) {
         struct range *range = arena->free[i].range;
         uint64_t skip = -range->address & (alignment - 1);
         if (range->bytes < bytes + skip) {
             continue;
         }
-        if (make_room(arena) != 0) {
+        if ((spare && better_kept_whole(range, bytes)) || make_room(arena) != 0) {
             return NULL;
         }
         remove_free_at(arena, i);

@@ -54,10 +54,18 @@ struct cache {
     bool owned;                   /* under the pool's lock */
 };
 
+static inline void cpu_relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 static inline void cache_lock(struct cache *cache) {
     while (__builtin_expect(atomic_flag_test_and_set_explicit(&cache->locked, memory_order_acquire),
                             0)) {
-        sched_yield();
+        cpu_relax();
     }
 }
 

@@ -110,6 +110,16 @@ static const struct epoch_event *on_time_event(const struct epochs *epochs, uint
     return NULL;
 }
 
+uint64_t epochs_orderable(const struct epochs *epochs) {
+    for (unsigned i = epochs->count; i-- > 0;) {
+        const struct epoch_event *event = &epochs->events[(epochs->first + i) % BACKEND_SLOTS];
+        if (event->on_time) {
+            return event->number;
+        }
+    }
+    return 0;
+}
+
 bool epochs_recorded(const struct epochs *epochs, uint64_t stamp) {
     return epochs->count > 0 &&
            epochs->events[(epochs->first + epochs->count - 1) % BACKEND_SLOTS].number >= stamp;

@@ -82,6 +82,10 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend);
 /** True if some event under way covers `stamp`: there is nothing to record for it. */
 bool epochs_recorded(const struct epochs *epochs, uint64_t stamp);
 
+/** The highest number that ordering or waiting can make usable: that of the latest on-time event;
+ * 0: none. */
+uint64_t epochs_orderable(const struct epochs *epochs);
+
 /**
  * Puts up a device barrier at the earliest on-time event that makes `stamp` usable. 0 when it is
  * usable then; -ENOENT: no such event; -EBUSY: only waiting will do.

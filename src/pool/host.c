@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define SLAB_BYTES ((size_t)64 << 10)
 
 void *host_map(size_t bytes, size_t alignment) {
@@ -23,6 +24,10 @@ void *host_map(size_t bytes, size_t alignment) {
     size_t tail = (size_t)(raw + bytes + slack - (aligned + bytes));
     if (tail > 0) {
         munmap(aligned + bytes, tail);
+    }
+    if (bytes >= HUGE_PAGE_BYTES) {
+        madvise(aligned, bytes, MADV_HUGEPAGE); /* descriptors are spread out: one entry of the TLB
+                                                   instead of hundreds */
     }
     return aligned;
 }

@@ -81,6 +81,7 @@ bool order_finish(struct pool *pool,
 struct want {
     unsigned units;      /* a small block of so many units, */
     uint64_t bytes;      /* or a large one of so many bytes */
+    bool any;            /* growing was refused: cut whatever fits */
     struct block *block; /* the answer: BLOCK_CACHED, no class yet */
     struct range *range; /* the answer: RANGE_LIVE */
 };

@@ -166,7 +166,7 @@ static struct page *new_page(struct runs *runs) {
         return page;
     }
     if (runs->fresh == runs->fresh_end) {
-        runs->fresh = host_map(FRESH_BYTES, PAGE_DESCRIPTOR_BYTES);
+        runs->fresh = host_map(FRESH_BYTES, FRESH_BYTES);
         runs->fresh_end = runs->fresh ? runs->fresh + FRESH_BYTES : NULL;
         if (!runs->fresh) {
             return NULL;

@@ -5,6 +5,8 @@
 
 #include <errno.h>
 
+#define SPINS_BEFORE_LOCK 64
+#define SPINS_PER_TRY 16
 #define TRIM_WAIT_NS ((uint64_t)1000000000)
 #define FREES_PER_CLOSE                                                                            \
     16 /* small frees of one thread that share an on-time event while the pool is tight */
@@ -198,11 +200,12 @@ static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requ
  */
 static void top_up(struct pool *pool, struct cache *cache, unsigned class, bool rotating) {
     struct bin *bin = &cache->bins[class];
-    uint32_t room = bin_room(class);
+    uint32_t round = bin_room(class) /
+                     2; /* a full bin is emptied by half: those that go round must not fill it */
     unsigned units = size_class_units(class);
     bin->target = bin->target ? bin->target * 2 : 1;
-    if (bin->target > room) {
-        bin->target = room;
+    if (bin->target > round) {
+        bin->target = round;
     }
     uint32_t more = bin->target > bin->count ? bin->target - bin->count : 0;
     if (!rotating) {
@@ -227,14 +230,39 @@ static void top_up(struct pool *pool, struct cache *cache, unsigned class, bool 
     }
 }
 
+/*
+ * Takes the pool's lock for a thread whose block of this class is still pending. Whoever holds the
+ * lock is most likely moving `usable` forward for everybody, so the block may become ready
+ * meanwhile: then there is nothing to take the lock for.
+ */
+static bool lock_or_ready(struct pool *pool, uint64_t stamp) {
+    for (unsigned i = 0; i < SPINS_BEFORE_LOCK; i++) {
+        if (pthread_mutex_trylock(&pool->lock) == 0) {
+            return true;
+        }
+        for (unsigned j = 0; j < SPINS_PER_TRY; j++) {
+            if (stamp > 0 && epochs_usable(&pool->epochs, stamp)) {
+                return false;
+            }
+            cpu_relax();
+        }
+    }
+    pthread_mutex_lock(&pool->lock);
+    return true;
+}
+
+static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address);
+
 static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned class, uint64_t bytes,
                             uint64_t *address) {
-    pthread_mutex_lock(&pool->lock);
     cache_lock(cache);
     const struct block *oldest = cache->bins[class].head;
     uint64_t stamp = oldest ? oldest->stamp : 0;
     cache_unlock(cache);
     struct block *block = NULL;
+    if (!lock_or_ready(pool, stamp)) {
+        return alloc_small(pool, bytes, address);
+    }
     if (stamp > 0 && order_cheaply(pool, stamp)) {
         cache_lock(cache);
         block = cache_pop(cache, class, atomic_load(&pool->epochs.usable));

@@ -25,14 +25,14 @@
 bool supply_ready(struct pool *pool, struct want *want) {
     reclaim_usable(pool);
     if (want->bytes > 0) {
-        want->range = arena_take(&pool->large, want->bytes, ARENA_UNIT);
+        want->range = arena_take(&pool->large, want->bytes, ARENA_UNIT, !want->any);
         return want->range != NULL;
     }
     want->block = runs_take(&pool->runs, want->units);
     if (want->block) {
         return true;
     }
-    struct range *range = arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES);
+    struct range *range = arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, false);
     if (!range) {
         return false;
     }
@@ -141,29 +141,34 @@ static bool over_budget(const struct pool *pool, const struct want *want) {
            atomic_load_explicit(&pool->budget, memory_order_relaxed);
 }
 
-/* Orders just enough pending memory for the request, then all there is. */
+/* Orders just enough pending memory for the request, then all that can be. */
 static bool supply_ordered(struct pool *pool, struct want *want) {
-    uint64_t enough = reclaim_stamp(pool, want->bytes);
-    if (enough > 0 && order_now(pool, enough) && supply_ready(pool, want)) {
+    uint64_t enough = reclaim_stamp(pool, want->bytes), all = epochs_orderable(&pool->epochs);
+    if (enough > 0 && enough < all && order_now(pool, enough) && supply_ready(pool, want)) {
         return true;
     }
-    uint64_t all = reclaim_stamp(pool, UINT64_MAX);
-    return all > enough && order_now(pool, all) && supply_ready(pool, want);
+    return all > 0 && !epochs_usable(&pool->epochs, all) && order_now(pool, all) &&
+           supply_ready(pool, want);
 }
 
+/* Asks for what has finished: enough for the request, then everything. */
 static bool supply_cheap(struct pool *pool, struct want *want) {
     if (supply_ready(pool, want)) {
         return true;
     }
-    uint64_t stamp = reclaim_stamp(pool, want->bytes);
-    if (stamp == 0) {
+    uint64_t enough = reclaim_stamp(pool, want->bytes), all = reclaim_stamp(pool, UINT64_MAX);
+    if (enough == 0) {
         return false;
     }
-    order_cheaply(pool, stamp);
-    return supply_ready(pool, want);
+    order_cheaply(pool, enough);
+    if (supply_ready(pool, want)) {
+        return true;
+    }
+    return all > enough && order_cheaply(pool, all) && supply_ready(pool, want);
 }
 
 static int supply_hard(struct pool *pool, struct want *want, int refusal) {
+    want->any = true;
     let_others_grow(pool);
     if (supply_cheap(pool, want) || supply_ordered(pool, want)) {
         return 0;

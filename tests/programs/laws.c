@@ -14,8 +14,10 @@
  * by less. Needs the simulator: its scheduler lets work run late, and its memory tells when work
  * touches what was given back to the driver.
  *
- *   laws SCHEDULES SEED THREADS   THREADS: at most so many, 1 to 4; with 1 a seed repeats exactly
- *   laws one SEED THREADS         the schedule that a failure named, alone in a new process
+ *   laws SCHEDULES SEED THREADS [EAGER]
+ *
+ * THREADS: at most so many, 1 to 4; with 1 a run repeats exactly. EAGER: how many percent of the
+ * calls run queued work at least; more where the library has to wait for it by asking.
  */
 #include "program.h"
 #include "sim.h"
@@ -59,6 +61,7 @@ static _Atomic uint32_t next_value = 1;
 static _Atomic uint64_t refused;
 static bool failed;
 static bool can_capture;
+static unsigned least_eager = 3; /* percent of the calls that run some work */
 static uint64_t this_seed;
 
 /* What one schedule draws once. */
@@ -354,12 +357,12 @@ static void world_end(struct world *w, uint64_t *random)
 static void make_plan(uint64_t *random, unsigned most_threads)
 {
     static const size_t small[] = {4, 512, 1000, 4096, 20000, 65536, 200000};
-    static const size_t large[] = {1 << 20, (1 << 20) + 4, 3 << 19, 2 << 20, 3 << 20, 5 << 20};
+    static const size_t large[] = {1 << 20, (1 << 20) + 4, 3 << 19, 2 << 20, 3 << 20};
     unsigned few = pick(random, 3); /* 0: one size, reused at once; 2: all kinds */
     for (unsigned i = 0; i < 4; i++) {
-        bool big = pick(random, 4) == 0;
+        bool big = pick(random, 7) == 0;
         plan.sizes[i] = i > 0 && few == 0 ? plan.sizes[0]
-                        : big             ? large[pick(random, 6)]
+                        : big             ? large[pick(random, 5)]
                                           : small[pick(random, 7)];
     }
     plan.steps = 30 + pick(random, 90);
@@ -393,10 +396,10 @@ static void schedule(uint64_t seed, unsigned most_threads)
     this_seed = seed;
     make_plan(&random, most_threads);
     sim_set_seed(seed);
-    sim_set_eager(pick(&random, 4) == 0 ? 0 : pick(&random, 60));
-    while (world_count > 0 && pick(&random, 10) == 0)
+    sim_set_eager(least_eager + (pick(&random, 3) == 0 ? 0 : pick(&random, 60)));
+    while (world_count > 0 && pick(&random, 24) == 0)
         world_end(&worlds[--world_count], &random);
-    if (world_count == 0 || (world_count < WORLDS && pick(&random, 24) == 0))
+    if (world_count == 0 || (world_count < WORLDS && pick(&random, 48) == 0))
         world_begin(&worlds[world_count++], &random);
     for (unsigned i = 0; i < plan.threads; i++)
         workers[i] = (struct worker){draw(&random), seed * 8 + i, &worlds[i % world_count]};
@@ -418,10 +421,11 @@ static bool captures_work(void)
 
 int main(int argc, char **argv)
 {
-    bool one = argc > 1 && strcmp(argv[1], "one") == 0;
-    uint64_t schedules = one || argc < 2 ? 1 : strtoull(argv[1], NULL, 0), done = 0;
+    uint64_t schedules = argc > 1 ? strtoull(argv[1], NULL, 0) : 100, done = 0;
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 1;
     unsigned threads = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 0) : 4;
+    if (argc > 4)
+        least_eager = (unsigned)strtoul(argv[4], NULL, 0);
     CHECK(cuInit(0));
     can_capture = captures_work();
     sim_register_kernel("laws_fill", fill_kernel, 4, (size_t[]){8, 8, 4, 8});

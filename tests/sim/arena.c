@@ -48,6 +48,20 @@ static void *sparse(size_t size)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
+uintptr_t reserve_addresses(size_t size, size_t alignment)
+{
+    void *room = mmap(NULL, size + alignment, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return 0;
+    uintptr_t start = (uintptr_t)room, base = round_up(start, alignment);
+    if (base > start)
+        munmap(room, base - start);
+    if (start + alignment > base)
+        munmap((void *)(base + size), start + alignment - base);
+    return base;
+}
+
 static size_t table_size(const struct arena *arena)
 {
     return round_up(((size_t)arena->granules + 1) * sizeof(uint32_t), 4096);
@@ -59,11 +73,9 @@ static bool set_up(struct arena *arena, size_t size)
     arena->fd = memfd_create("simulated GPU", MFD_CLOEXEC);
     if (arena->fd < 0 || ftruncate(arena->fd, (off_t)size) != 0)
         return false;
-    void *base = mmap(NULL, size + GRANULE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      -1, 0);
-    if (base == MAP_FAILED)
+    arena->base = reserve_addresses(size, GRANULE);
+    if (!arena->base)
         return false;
-    arena->base = round_up((uintptr_t)base, GRANULE);
     if (mmap((void *)arena->base, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
              arena->fd, 0) == MAP_FAILED)
         return false;

@@ -226,6 +226,7 @@ uintptr_t arena_base(struct device *device);
 /* Whether bytes at `base` may be touched by the CPU that plays the device. */
 void arena_open(struct device *device, uintptr_t base, size_t granules);
 void arena_release(struct device *device);
+uintptr_t reserve_addresses(size_t size, size_t alignment); /* without access; 0: failed */
 
 /* Blocks: small ones 512 bytes apart in granules, large ones in granules of their own. */
 struct heap {

@@ -159,6 +159,12 @@ static void in_child(void)
         sim.forked = true;
 }
 
+/* The runtime resolves all its entries before cuInit: the version must be known by then. */
+__attribute__((constructor)) static void read_early(void)
+{
+    options_read(&sim.options);
+}
+
 static CUresult initialise(unsigned flags)
 {
     if (flags != 0)

@@ -69,17 +69,10 @@ static void *map_file(const struct handle *handle)
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return NULL;
-    void *room = mmap(NULL, size + GRANULE, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    void *memory = MAP_FAILED;
-    if (room != MAP_FAILED) {
-        uintptr_t start = (uintptr_t)room, base = round_up(start, GRANULE);
-        if (base > start)
-            munmap(room, base - start);
-        munmap((void *)(base + size), start + GRANULE - base);
-        memory = mmap((void *)base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
-                      (off_t)(handle->offset - before));
-    }
+    uintptr_t base = reserve_addresses(size, GRANULE);
+    void *memory = !base ? MAP_FAILED
+                         : mmap((void *)base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                                fd, (off_t)(handle->offset - before));
     close(fd);
     return memory == MAP_FAILED ? NULL : (char *)memory + before;
 }

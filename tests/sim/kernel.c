@@ -249,11 +249,6 @@ void kernel_forget_all(void)
     for (unsigned i = 0; i < module_slab.count; i++)
         if (module_slab.all[i]->live)
             unload((struct module *)module_slab.all[i]);
-    for (struct known *known; (known = registered);) {
-        registered = known->next;
-        free(known->name);
-        free(known);
-    }
 }
 
 #define AS(type, handle) ((struct type *)(handle))

@@ -594,16 +594,16 @@ static CUstreamCaptureMode capture_mode;
 /* The call beside a capture of stream a: its answer, the capture's state, how it ends. */
 #define CAPTURING(call)                                                                            \
     do {                                                                                           \
-        CUgraph graph = NULL;                                                                      \
+        CUgraph ended = NULL;                                                                      \
         CUstreamCaptureStatus status = 99;                                                         \
         MUST(cuStreamBeginCapture_v2(a, capture_mode));                                            \
         int result = (int)(call);                                                                  \
         int asked = (int)cuStreamIsCapturing(a, &status);                                          \
-        int end = (int)cuStreamEndCapture(a, &graph);                                              \
+        int end = (int)cuStreamEndCapture(a, &ended);                                              \
         printf("capture %s: %-50s %d, then %d state %d, end %d %s\n", capture_note, #call, result, \
-               asked, (int)status, end, graph ? "graph" : "no graph");                             \
-        if (graph)                                                                                 \
-            MUST(cuGraphDestroy(graph));                                                           \
+               asked, (int)status, end, ended ? "graph" : "no graph");                             \
+        if (ended)                                                                                 \
+            MUST(cuGraphDestroy(ended));                                                           \
     } while (0)
 
 static void capture_questions(void)

@@ -438,15 +438,17 @@ static void *idle_run(void *unused)
     uint64_t calls = 0;
 
     (void)unused;
+    pthread_mutex_lock(&sim.lock);
     for (;;) {
-        struct timespec nap = {sim.options.idle_ms / 1000,
-                               (long)(sim.options.idle_ms % 1000) * 1000000};
-        nanosleep(&nap, NULL);
+        unsigned ms = sim.options.idle_ms ? sim.options.idle_ms : 1000;
+        pthread_mutex_unlock(&sim.lock);
+        nanosleep(&(struct timespec){ms / 1000, (long)(ms % 1000) * 1000000}, NULL);
         pthread_mutex_lock(&sim.lock);
+        if (sim.options.idle_ms == 0)
+            continue;
         while (!sim.down && sim.pending && sim.calls == calls && sim.waiters == 0 && queue_step())
             ;
         calls = sim.calls;
-        pthread_mutex_unlock(&sim.lock);
     }
     return NULL;
 }

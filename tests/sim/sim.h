@@ -6,7 +6,7 @@
  * that want more: kernels of their own, schedules of their choice, faults on demand, and counts of
  * what was called. Link with the simulator or look the functions up with dlsym.
  *
- * Environment, read by cuInit and by sim_reset:
+ * Environment, read when the library is loaded and again by cuInit:
  *
  *   GPUCACHE_SIM_DEVICES         number of devices                                      1
  *   GPUCACHE_SIM_MEMORY          bytes per device, with K, M, G or T                    16G
@@ -18,7 +18,7 @@
  *   GPUCACHE_SIM_IDLE_MS         run queued work when no call came for so long; 0 never 100
  *   GPUCACHE_SIM_HANG_MS         a call that waits so long without progress is a hang   20000
  *   GPUCACHE_SIM_FAIL            symbol:skip:error:times, comma separated; see sim_fail
- *   GPUCACHE_SIM_COUNTS          file that gets "symbol calls" lines when the process ends
+ *   GPUCACHE_SIM_COUNTS          file to append "symbol calls" lines to when the process ends
  *
  * A hang prints "sim: hang in <call>" on stderr and ends the process with status 97.
  */
@@ -101,8 +101,9 @@ void sim_occupy(int device, uint64_t bytes);
 uint64_t sim_used_memory(int device);
 
 /*
- * Throws everything away: work, contexts, memory, rules, counts; reads the environment anew. The
- * driver is as before cuInit. No other thread may be inside a call.
+ * Throws everything away but the registered kernels: work, contexts, memory, rules, counts. The
+ * driver is as before cuInit, which reads the environment anew. No other thread may be inside a
+ * call.
  */
 void sim_reset(void);
 

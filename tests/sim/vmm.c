@@ -169,12 +169,6 @@ ENTRY(cuMemGetAllocationPropertiesFromHandle,
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
-static void *inaccessible(void *at, size_t size)
-{
-    return mmap(at, size, PROT_NONE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED : 0), -1, 0);
-}
-
 static CUresult reserve(CUdeviceptr *address, size_t size, size_t alignment)
 {
     if (!address || size == 0 || !aligned(size) || (alignment & (alignment - 1)))
@@ -183,13 +177,9 @@ static CUresult reserve(CUdeviceptr *address, size_t size, size_t alignment)
         alignment = GRANULE;
     if (size > SIZE_MAX - alignment)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    void *memory = inaccessible(NULL, size + alignment);
-    if (memory == MAP_FAILED)
+    uintptr_t base = reserve_addresses(size, alignment);
+    if (!base)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uintptr_t start = (uintptr_t)memory, base = round_up(start, alignment);
-    if (base > start)
-        munmap(memory, base - start);
-    munmap((void *)(base + size), start + alignment - base);
     range_add(base, size, RANGE_RESERVED, NULL, -1);
     *address = base;
     return CUDA_SUCCESS;
@@ -247,7 +237,8 @@ static CUresult map(CUdeviceptr address, size_t size, size_t offset,
 
 static void unmap_one(struct range *range)
 {
-    inaccessible((void *)range->base, range->size);
+    mmap((void *)range->base, range->size, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     range->physical->mappings--;
     drop_if_unused(range->physical);
     range_remove(range);

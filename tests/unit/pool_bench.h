@@ -1,0 +1,87 @@
+/*
+ * What the pool's tests have in common: a pool over a fake device, checked after every test.
+ * Included once by each of them.
+ */
+#ifndef GPUCACHE_TESTS_POOL_BENCH_H
+#define GPUCACHE_TESTS_POOL_BENCH_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "fake.h"
+#include "pool/pool.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define KIB ((uint64_t)1 << 10)
+#define GIB ((uint64_t)1 << 30)
+
+/* Relaxed for as long as no test reserves so much; tight from the first segment on. */
+#define RELAXED (256 * GIB)
+#define TIGHT 1
+
+static struct fake *fake;
+static struct pool *pool;
+
+static void start(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
+    fake = fake_new(memory);
+    pool = pool_create(&fake->backend, &(struct pool_config){.reuse = reuse, .budget = budget});
+    assert_non_null(pool);
+}
+
+/* Tests may leave blocks live. */
+static int stop(void **state) {
+    (void)state;
+    int line = pool ? pool_check(pool) : 0;
+    if (line != 0) {
+        print_error("src/pool/inspect.c:%d does not hold\n", line);
+    }
+    if (fake && fake->broken_laws > 0) {
+        print_error("%s\n", fake->broken);
+        line = -1;
+    }
+    if (pool) {
+        pool_forget(pool);
+    }
+    if (fake) {
+        fake_free(fake);
+    }
+    pool = NULL;
+    fake = NULL;
+    return line;
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, stop)
+
+static inline void check(void) {
+    assert_int_equal(pool_check(pool), 0);
+}
+
+static inline uint64_t get(uint64_t bytes) {
+    uint64_t address = 0;
+    assert_int_equal(pool_alloc(pool, bytes, &address), 0);
+    assert_int_equal(address % 512, 0);
+    return address;
+}
+
+static inline void drop(uint64_t address) {
+    assert_int_equal(fake_pool_free(address), 0);
+}
+
+/* Uses the memory on the device and frees it. */
+static inline void use_and_drop(uint64_t address) {
+    fake_submit(fake, 0);
+    drop(address);
+}
+
+static inline bool overlap(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
+    return a < b + b_bytes && b < a + a_bytes;
+}
+
+#endif

@@ -1,0 +1,366 @@
+/*
+ * The arena: best fit, cutting and merging of ranges, whole segments in and out; and a random run
+ * against a map of every unit.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "pool/arena.h"
+#include "pool/page_map.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+
+static struct pool *const owner = (struct pool *)0x1000;
+
+/* Addresses no other test has used. */
+static uint64_t new_base(void) {
+    static uint64_t next = 64 * GIB;
+    return next += 64 * GIB;
+}
+
+/* ---- a checker that shares nothing with the pool's own ---- */
+
+static void check(const struct arena *arena) {
+    uint64_t free_bytes = 0, idle = 0, reserved = 0;
+    size_t free_count = 0, ranges = 0, segments = 0;
+    for (const struct segment *s = arena->segments; s; s = s->next) {
+        assert_true(!s->next || s->next->previous == s);
+        uint64_t at = s->base;
+        const struct range *left = NULL;
+        for (const struct range *r = s->first; r; r = r->next) {
+            assert_int_equal(r->address, at);
+            assert_true(r->bytes > 0 && r->bytes % ARENA_UNIT == 0);
+            assert_ptr_equal(r->segment, s);
+            assert_ptr_equal(r->previous, left);
+            assert_false(left && left->state == RANGE_FREE && r->state == RANGE_FREE);
+            assert_ptr_equal(arena_find(r->address), r);
+            assert_ptr_equal(arena_find(r->address + r->bytes - 1), r);
+            assert_ptr_equal(page_map_owner(r->address), arena->pool);
+            if (r->state == RANGE_FREE) {
+                free_bytes += r->bytes;
+                free_count++;
+                idle += r->bytes == s->bytes ? r->bytes : 0;
+            }
+            at += r->bytes;
+            ranges++;
+            left = r;
+        }
+        assert_int_equal(at, s->base + s->bytes);
+        reserved += s->bytes;
+        segments++;
+    }
+    assert_int_equal(arena->free_bytes, free_bytes);
+    assert_int_equal(arena->idle_bytes, idle);
+    assert_int_equal(arena->reserved_bytes, reserved);
+    assert_int_equal(arena->free_count, free_count);
+    assert_int_equal(arena->range_count, ranges);
+    assert_int_equal(arena->segment_count, segments);
+    for (size_t i = 0; i < arena->free_count; i++) {
+        const struct free_range *f = &arena->free[i];
+        assert_int_equal(f->range->state, RANGE_FREE);
+        assert_int_equal(f->range->bytes, f->bytes);
+        assert_true(i == 0 || f[-1].bytes < f->bytes ||
+                    (f[-1].bytes == f->bytes && f[-1].range->address < f->range->address));
+    }
+}
+
+static uint64_t start_with(struct arena *arena, uint64_t bytes) {
+    uint64_t base = new_base();
+    arena_start(arena, owner);
+    assert_int_equal(arena_add(arena, base, bytes), 0);
+    check(arena);
+    return base;
+}
+
+static struct range *take(struct arena *arena, uint64_t bytes) {
+    struct range *range = arena_take(arena, bytes, ARENA_UNIT, false);
+    assert_non_null(range);
+    assert_int_equal(range->state, RANGE_LIVE);
+    assert_int_equal(range->bytes, bytes);
+    check(arena);
+    return range;
+}
+
+static void give(struct arena *arena, struct range *range) {
+    arena_give(arena, range);
+    check(arena);
+}
+
+/* ---- cutting and merging ---- */
+
+static void what_is_not_taken_stays_free(void **state) {
+    (void)state;
+    struct arena arena;
+    uint64_t base = start_with(&arena, 64 * MIB);
+    struct range *range = take(&arena, 5 * MIB + 512);
+    assert_int_equal(range->address, base);
+    assert_int_equal(arena.free_bytes, 59 * MIB - 512);
+    assert_int_equal(arena_largest_free(&arena), 59 * MIB - 512);
+    assert_int_equal(arena.idle_bytes, 0);
+}
+
+static void an_exact_fit_leaves_nothing_behind(void **state) {
+    (void)state;
+    struct arena arena;
+    start_with(&arena, 64 * MIB);
+    take(&arena, 64 * MIB);
+    assert_int_equal(arena.free_count, 0);
+    assert_int_equal(arena_largest_free(&arena), 0);
+    assert_null(arena_take(&arena, 512, ARENA_UNIT, false));
+}
+
+static void free_neighbours_are_merged_from_every_side(void **state) {
+    (void)state;
+    /* the order in which three neighbours, followed by a live one, come back */
+    static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                     {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    for (int i = 0; i < 6; i++) {
+        struct arena arena;
+        start_with(&arena, 64 * MIB);
+        struct range *ranges[3];
+        for (int j = 0; j < 3; j++) {
+            ranges[j] = take(&arena, 3 * MIB + 512);
+        }
+        struct range *last = take(&arena, 64 * MIB - 3 * (3 * MIB + 512));
+        for (int j = 0; j < 3; j++) {
+            give(&arena, ranges[orders[i][j]]);
+        }
+        assert_int_equal(arena.free_count, 1);
+        assert_int_equal(arena_largest_free(&arena), 3 * (3 * MIB + 512));
+        give(&arena, last);
+        assert_int_equal(arena.free_count, 1);
+        assert_int_equal(arena.idle_bytes, 64 * MIB);
+        assert_int_equal(arena.range_count, 1);
+    }
+}
+
+static void segments_side_by_side_are_never_merged(void **state) {
+    (void)state;
+    struct arena arena;
+    uint64_t base = start_with(&arena, 8 * MIB);
+    assert_int_equal(arena_add(&arena, base + 8 * MIB, 8 * MIB), 0);
+    check(&arena);
+    assert_null(arena_take(&arena, 9 * MIB, ARENA_UNIT, false));
+    struct range *a = take(&arena, 8 * MIB), *b = take(&arena, 8 * MIB);
+    give(&arena, a);
+    give(&arena, b);
+    assert_int_equal(arena.free_count, 2);
+    assert_int_equal(arena.idle_bytes, 16 * MIB);
+}
+
+/* ---- which range ---- */
+
+/* Leaves free ranges of these sizes between live ones; returns their addresses. */
+static void make_holes(struct arena *arena, const uint64_t *sizes, uint64_t *addresses, int count) {
+    struct range *holes[16];
+    for (int i = 0; i < count; i++) {
+        holes[i] = take(arena, sizes[i]);
+        addresses[i] = holes[i]->address;
+        take(arena, 512);
+    }
+    for (int i = 0; i < count; i++) {
+        give(arena, holes[i]);
+    }
+}
+
+static void the_smallest_range_that_fits_is_taken(void **state) {
+    (void)state;
+    struct arena arena;
+    start_with(&arena, 64 * MIB);
+    const uint64_t sizes[] = {8 * MIB, 2 * MIB, 5 * MIB, 3 * MIB};
+    uint64_t at[4];
+    make_holes(&arena, sizes, at, 4);
+    assert_int_equal(take(&arena, 4 * MIB)->address, at[2]);
+    assert_int_equal(take(&arena, 3 * MIB)->address, at[3]);
+    assert_int_equal(take(&arena, 2 * MIB - 512)->address, at[1]);
+    assert_int_equal(take(&arena, 6 * MIB)->address, at[0]);
+}
+
+static void the_lowest_address_among_equals_is_taken(void **state) {
+    (void)state;
+    struct arena arena;
+    start_with(&arena, 64 * MIB);
+    const uint64_t sizes[] = {4 * MIB, 4 * MIB, 4 * MIB, 4 * MIB};
+    uint64_t at[4];
+    make_holes(&arena, sizes, at, 4);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(take(&arena, 4 * MIB)->address, at[i]);
+    }
+}
+
+static void alignment_skips_what_does_not_hold_it(void **state) {
+    (void)state;
+    struct arena arena;
+    uint64_t base = start_with(&arena, 64 * MIB);
+    take(&arena, 512);
+    struct range *page = arena_take(&arena, PAGE_BYTES, PAGE_BYTES, false);
+    assert_non_null(page);
+    check(&arena);
+    assert_int_equal(page->address, base + PAGE_BYTES);
+    assert_int_equal(take(&arena, PAGE_BYTES - 512)->address, base + 512); /* what was skipped */
+
+    struct arena small;
+    base = start_with(&small, 6 * MIB);
+    take(&small, 512);
+    struct range *hole = take(&small, PAGE_BYTES); /* as large as a page, and not aligned */
+    take(&small, 512);
+    give(&small, hole);
+    page = arena_take(&small, PAGE_BYTES, PAGE_BYTES, false);
+    assert_non_null(page);
+    check(&small);
+    assert_int_equal(page->address, base + 2 * PAGE_BYTES);
+    assert_null(arena_take(&small, PAGE_BYTES, PAGE_BYTES, false));
+}
+
+/* ---- segments ---- */
+
+static void an_address_is_found_in_its_range_only(void **state) {
+    (void)state;
+    struct arena arena;
+    uint64_t base = start_with(&arena, 16 * MIB);
+    struct range *a = take(&arena, 5 * MIB + 512), *b = take(&arena, 512), *c = take(&arena, 512);
+    assert_ptr_equal(arena_find(base), a);
+    assert_ptr_equal(arena_find(base + 5 * MIB + 511), a);
+    assert_ptr_equal(arena_find(base + 5 * MIB + 512), b);
+    assert_ptr_equal(arena_find(base + 5 * MIB + 1024), c);
+    assert_null(arena_find(base - 1));
+    assert_null(arena_find(base + 16 * MIB));
+    assert_null(arena_find(0));
+    assert_null(arena_find(UINT64_MAX));
+}
+
+static void only_whole_segments_are_idle(void **state) {
+    (void)state;
+    struct arena arena;
+    uint64_t base = start_with(&arena, 8 * MIB);
+    uint64_t large = base + GIB, middle = base + 2 * GIB;
+    assert_int_equal(arena_add(&arena, large, 32 * MIB), 0);
+    assert_int_equal(arena_add(&arena, middle, 16 * MIB), 0);
+    assert_int_equal(arena_idle_segment(&arena, 512)->base, base);
+    assert_int_equal(arena_idle_segment(&arena, 9 * MIB)->base, middle);
+    assert_int_equal(arena_idle_segment(&arena, 17 * MIB)->base, large);
+    assert_int_equal(arena_idle_segment(&arena, GIB)->base, large); /* the best there is */
+    struct range *live = take(&arena, 32 * MIB - 512);
+    assert_int_equal(arena_idle_segment(&arena, GIB)->base, middle);
+    take(&arena, 16 * MIB - 512);
+    take(&arena, 8 * MIB - 512);
+    assert_null(arena_idle_segment(&arena, 512));
+    give(&arena, live);
+    assert_int_equal(arena_idle_segment(&arena, 512)->base, large);
+}
+
+static void a_removed_segment_is_unknown(void **state) {
+    (void)state;
+    struct arena arena;
+    uint64_t base = start_with(&arena, 8 * MIB);
+    assert_int_equal(arena_add(&arena, base + GIB, 8 * MIB), 0);
+    assert_int_equal(arena_add(&arena, base + 2 * GIB, 8 * MIB), 0);
+    const uint64_t order[] = {base + GIB, base + 2 * GIB, base};
+    for (int i = 0; i < 3; i++) {
+        arena_remove(&arena, arena_find(order[i])->segment);
+        check(&arena);
+        assert_true(page_map_get(order[i]) == 0 && page_map_get(order[i] + 6 * MIB) == 0);
+        assert_null(page_map_owner(order[i]));
+        assert_null(arena_find(order[i]));
+    }
+    assert_null(arena_take(&arena, 512, ARENA_UNIT, false));
+    assert_int_equal(arena_add(&arena, base, 8 * MIB), 0); /* and may come again */
+    check(&arena);
+}
+
+static void memory_beyond_the_map_is_refused_whole(void **state) {
+    (void)state;
+    struct arena arena;
+    arena_start(&arena, owner);
+    uint64_t top = (uint64_t)1 << PAGE_MAP_ADDRESS_BITS;
+    assert_int_equal(arena_add(&arena, top - 2 * MIB, 4 * MIB), -ERANGE);
+    check(&arena);
+    assert_int_equal(arena.segment_count, 0);
+    assert_null(page_map_owner(top - 2 * MIB));
+}
+
+static void a_forgotten_arena_knows_nothing_and_goes_on(void **state) {
+    (void)state;
+    struct arena arena;
+    uint64_t base = start_with(&arena, 8 * MIB);
+    assert_int_equal(arena_add(&arena, base + GIB, 8 * MIB), 0);
+    take(&arena, 3 * MIB);
+    take(&arena, 8 * MIB);
+    arena_forget(&arena);
+    check(&arena);
+    assert_int_equal(arena.segment_count, 0);
+    assert_null(arena_find(base));
+    assert_null(page_map_owner(base + GIB));
+    assert_null(arena_take(&arena, 512, ARENA_UNIT, false));
+    assert_int_equal(arena_add(&arena, base, 8 * MIB), 0);
+    take(&arena, 512);
+}
+
+/* ---- at random ---- */
+
+#define UNITS (64 * MIB / 512 * 3)
+
+static void random_steps_agree_with_a_map_of_every_unit(void **state) {
+    (void)state;
+    static uint8_t used[UNITS];
+    static struct range *live[512];
+    memset(used, 0, sizeof used);
+    memset(live, 0, sizeof live);
+    struct arena arena;
+    uint64_t base = start_with(&arena, 64 * MIB);
+    assert_int_equal(arena_add(&arena, base + 64 * MIB, 128 * MIB), 0);
+    srand(1);
+    for (int step = 0; step < 20000; step++) {
+        struct range **slot = &live[rand() % 512];
+        if (*slot) {
+            uint64_t at = ((*slot)->address - base) / 512, units = (*slot)->bytes / 512;
+            memset(used + at, 0, units);
+            arena_give(&arena, *slot);
+            *slot = NULL;
+        } else {
+            uint64_t alignment = rand() % 4 ? ARENA_UNIT : PAGE_BYTES;
+            uint64_t bytes = (1 + (uint64_t)rand() % (rand() % 8 ? 512 : 16384)) * 512;
+            struct range *range = arena_take(&arena, bytes, alignment, false);
+            if (range) {
+                uint64_t at = (range->address - base) / 512;
+                assert_int_equal(range->address % alignment, 0);
+                assert_null(memchr(used + at, 1, bytes / 512));
+                memset(used + at, 1, bytes / 512);
+                *slot = range;
+            } else if (alignment == ARENA_UNIT) {
+                assert_true(arena_largest_free(&arena) < bytes);
+            }
+        }
+        if (step % 64 == 0) {
+            check(&arena);
+        }
+    }
+    check(&arena);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_not_taken_stays_free),
+        cmocka_unit_test(an_exact_fit_leaves_nothing_behind),
+        cmocka_unit_test(free_neighbours_are_merged_from_every_side),
+        cmocka_unit_test(segments_side_by_side_are_never_merged),
+        cmocka_unit_test(the_smallest_range_that_fits_is_taken),
+        cmocka_unit_test(the_lowest_address_among_equals_is_taken),
+        cmocka_unit_test(alignment_skips_what_does_not_hold_it),
+        cmocka_unit_test(an_address_is_found_in_its_range_only),
+        cmocka_unit_test(only_whole_segments_are_idle),
+        cmocka_unit_test(a_removed_segment_is_unknown),
+        cmocka_unit_test(memory_beyond_the_map_is_refused_whole),
+        cmocka_unit_test(a_forgotten_arena_knows_nothing_and_goes_on),
+        cmocka_unit_test(random_steps_agree_with_a_map_of_every_unit),
+    };
+    return cmocka_run_group_tests_name("arena", tests, NULL, NULL);
+}

@@ -1,0 +1,369 @@
+/*
+ * Epochs: stamps, closing on time and late, what may be ordered or waited for, and a ring that is
+ * full.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "fake.h"
+#include "pool/epoch.h"
+
+#include <errno.h>
+
+static struct fake *fake;
+static struct epochs epochs;
+
+static int set_up(void **state) {
+    (void)state;
+    fake = fake_new(64 * MIB);
+    epochs_start(&epochs);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    int broken = (int)fake->broken_laws;
+    fake_free(fake);
+    return broken;
+}
+
+static int close_late(void) {
+    fake_inside_free(false);
+    return epochs_close(&epochs, &fake->backend, false);
+}
+
+static int close_on_time(void) {
+    fake_inside_free(true);
+    int r = epochs_close(&epochs, &fake->backend, true);
+    fake_inside_free(false);
+    return r;
+}
+
+/* Some work, and a free after it: the free's stamp. */
+static uint64_t work_and_free(void) {
+    fake_submit(fake, 0);
+    return epochs_stamp(&epochs);
+}
+
+/* ---- stamps ---- */
+
+static void memory_is_unusable_until_its_epoch_closes_and_finishes(void **state) {
+    (void)state;
+    uint64_t stamp = work_and_free();
+    assert_false(epochs_usable(&epochs, stamp));
+    assert_false(epochs_poll(&epochs, &fake->backend));
+    assert_int_equal(close_late(), 0);
+    assert_false(epochs_poll(&epochs, &fake->backend));
+    assert_false(epochs_usable(&epochs, stamp));
+    fake_finish_all(fake);
+    assert_false(epochs_usable(&epochs, stamp)); /* nobody has asked yet */
+    assert_true(epochs_poll(&epochs, &fake->backend));
+    assert_true(epochs_usable(&epochs, stamp));
+    assert_false(epochs_poll(&epochs, &fake->backend));
+}
+
+static void memory_freed_after_the_record_is_not_covered_by_it(void **state) {
+    (void)state;
+    uint64_t before = work_and_free();
+    assert_int_equal(close_late(), 0);
+    uint64_t after = work_and_free();
+    assert_true(after > before);
+    fake_finish_one(fake, 0);
+    epochs_poll(&epochs, &fake->backend);
+    assert_true(epochs_usable(&epochs, before));
+    assert_false(epochs_usable(&epochs, after));
+    assert_true(epochs_recorded(&epochs, before) == false); /* finished and dropped */
+    assert_false(epochs_recorded(&epochs, after));
+}
+
+static void frees_of_one_epoch_share_one_record(void **state) {
+    (void)state;
+    uint64_t a = work_and_free(), b = work_and_free();
+    assert_int_equal(a, b);
+    close_late();
+    assert_int_equal(fake->records, 1);
+    assert_true(epochs_recorded(&epochs, a));
+    assert_int_equal(epochs.closed, 1);
+}
+
+/* The order of the two lines in epochs_close: a free that comes between them is stamped with the
+ * new number. Seen from inside the record. */
+static uint64_t stamp_inside_record;
+
+static int look_then_record(struct backend *backend, unsigned slot) {
+    (void)backend;
+    (void)slot;
+    stamp_inside_record = epochs_stamp(&epochs);
+    return 0;
+}
+
+static void a_free_during_the_record_belongs_to_the_next_epoch(void **state) {
+    (void)state;
+    struct backend_ops ops = *fake->backend.ops;
+    ops.record = look_then_record;
+    struct backend backend = {.ops = &ops, .has_events = true};
+    uint64_t before = epochs_stamp(&epochs);
+    assert_int_equal(epochs_close(&epochs, &backend, true), 0);
+    assert_true(stamp_inside_record > before);
+    assert_int_equal(stamp_inside_record, epochs_stamp(&epochs));
+}
+
+static void a_refused_record_leaves_its_frees_to_the_next_one(void **state) {
+    (void)state;
+    uint64_t stamp = work_and_free();
+    fake->record_code = -EBUSY;
+    assert_int_equal(close_on_time(), -EBUSY);
+    fake_finish_all(fake);
+    assert_false(epochs_poll(&epochs, &fake->backend));
+    assert_false(epochs_usable(&epochs, stamp));
+    assert_false(epochs_recorded(&epochs, stamp));
+    assert_int_equal(epochs.closed, 0);
+    fake->record_code = 0;
+    assert_int_equal(close_on_time(), 0);
+    assert_true(epochs_recorded(&epochs, stamp));
+    assert_true(epochs_poll(&epochs, &fake->backend));
+    assert_true(epochs_usable(&epochs, stamp));
+}
+
+static void the_drivers_error_is_handed_on(void **state) {
+    (void)state;
+    fake->record_code = 719;
+    assert_int_equal(close_late(), 719);
+}
+
+/* ---- order and waits: on-time events only ---- */
+
+static void a_late_event_is_neither_ordered_nor_waited_for(void **state) {
+    (void)state;
+    unsigned slot;
+    uint64_t number, stamp = work_and_free();
+    close_late();
+    assert_int_equal(epochs_order(&epochs, &fake->backend, stamp), -ENOENT);
+    assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), -ENOENT);
+    assert_int_equal(fake->orders, 0);
+    assert_false(epochs_usable(&epochs, stamp));
+}
+
+static void a_later_on_time_event_stands_in_for_a_late_one(void **state) {
+    (void)state;
+    uint64_t stamp = work_and_free();
+    close_late();
+    uint64_t later = work_and_free();
+    close_on_time();
+    assert_int_equal(epochs_order(&epochs, &fake->backend, stamp), 0);
+    assert_true(epochs_usable(&epochs, stamp));
+    assert_true(epochs_usable(&epochs, later));
+    assert_int_equal(fake->orders, 1);
+    assert_int_equal(epochs.barriers, 1);
+}
+
+static void a_barrier_makes_usable_but_not_finished(void **state) {
+    (void)state;
+    uint64_t stamp = work_and_free();
+    close_on_time();
+    assert_int_equal(epochs_order(&epochs, &fake->backend, stamp), 0);
+    assert_true(epochs_usable(&epochs, stamp));
+    assert_true(epochs.finished < stamp);
+    fake_finish_all(fake);
+    epochs_poll(&epochs, &fake->backend);
+    assert_true(epochs.finished >= stamp);
+}
+
+static void the_earliest_event_that_will_do_is_ordered(void **state) {
+    (void)state;
+    uint64_t first = work_and_free();
+    close_on_time();
+    uint64_t second = work_and_free();
+    close_on_time();
+    assert_int_equal(epochs_order(&epochs, &fake->backend, first), 0);
+    assert_true(epochs_usable(&epochs, first));
+    assert_false(epochs_usable(&epochs, second));
+    assert_int_equal(fake->ordered[0], 1);
+}
+
+static void a_refused_barrier_makes_nothing_usable(void **state) {
+    (void)state;
+    uint64_t stamp = work_and_free();
+    close_on_time();
+    fake->order_code = -EBUSY;
+    assert_int_equal(epochs_order(&epochs, &fake->backend, stamp), -EBUSY);
+    assert_false(epochs_usable(&epochs, stamp));
+    assert_int_equal(epochs.barriers, 0);
+}
+
+static void a_wait_finishes_its_epoch_and_those_before(void **state) {
+    (void)state;
+    unsigned slot;
+    uint64_t number, first = work_and_free();
+    close_late();
+    uint64_t second = work_and_free();
+    close_on_time();
+    uint64_t third = work_and_free();
+    assert_int_equal(epochs_pin(&epochs, first, &slot, &number), 0);
+    assert_int_equal(number, second);
+    assert_int_equal(fake->backend.ops->wait(&fake->backend, slot), 0);
+    epochs_unpin(&epochs, slot, number, 0);
+    assert_true(epochs_usable(&epochs, second));
+    assert_true(epochs.finished >= second);
+    assert_false(epochs_usable(&epochs, third));
+}
+
+static void a_failed_wait_finishes_nothing(void **state) {
+    (void)state;
+    unsigned slot;
+    uint64_t number, stamp = work_and_free();
+    close_on_time();
+    assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), 0);
+    epochs_unpin(&epochs, slot, number, 700);
+    assert_false(epochs_usable(&epochs, stamp));
+    assert_int_equal(epochs.broken, 700);
+}
+
+/* ---- the ring ---- */
+
+static void a_pinned_event_keeps_its_slot(void **state) {
+    (void)state;
+    unsigned slot, other;
+    uint64_t number, stamp = work_and_free();
+    close_on_time();
+    assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), 0);
+    fake_finish_all(fake);
+    epochs_poll(&epochs, &fake->backend);
+    /* finished, but a thread is still inside its wait: whatever is recorded now goes elsewhere */
+    for (int i = 0; i < 3 * BACKEND_SLOTS; i++) {
+        fake->events[slot].on_time = true;
+        uint64_t captured = fake->events[slot].captured[0];
+        work_and_free();
+        close_on_time();
+        fake_finish_all(fake);
+        epochs_poll(&epochs, &fake->backend);
+        assert_int_equal(fake->events[slot].captured[0], captured);
+    }
+    assert_int_equal(epochs_pin(&epochs, stamp, &other, &number), 0);
+    epochs_unpin(&epochs, other, number, 0);
+    epochs_unpin(&epochs, slot, stamp, 0);
+    epochs_poll(&epochs, &fake->backend);
+    assert_int_equal(epochs.count, 0);
+}
+
+static void a_full_ring_gives_its_newest_event_to_a_newer_one(void **state) {
+    (void)state;
+    uint64_t stamps[BACKEND_SLOTS + 8];
+    for (int i = 0; i < BACKEND_SLOTS + 8; i++) {
+        stamps[i] = work_and_free();
+        assert_int_equal(close_on_time(), 0);
+    }
+    assert_int_equal(epochs.count, BACKEND_SLOTS);
+    assert_true(epochs_recorded(&epochs, stamps[BACKEND_SLOTS + 7]));
+    for (int i = 0; i < BACKEND_SLOTS + 8; i++) {
+        assert_false(epochs_usable(&epochs, stamps[i]));
+        /* nothing is usable before all the work that was there at its free has finished */
+        fake_finish_one(fake, 0);
+        epochs_poll(&epochs, &fake->backend);
+        for (int j = i + 1; j < BACKEND_SLOTS + 8; j++) {
+            assert_false(epochs_usable(&epochs, stamps[j]));
+        }
+    }
+    assert_true(epochs_usable(&epochs, stamps[BACKEND_SLOTS + 7]));
+    assert_int_equal(epochs.count, 0);
+}
+
+static void an_on_time_event_is_not_given_up_for_a_late_one(void **state) {
+    (void)state;
+    uint64_t stamp = 0;
+    for (int i = 0; i < BACKEND_SLOTS; i++) {
+        stamp = work_and_free();
+        close_on_time();
+    }
+    uint64_t open = epochs_stamp(&epochs);
+    assert_int_equal(close_late(), -EAGAIN);
+    assert_int_equal(epochs_stamp(&epochs), open);
+    assert_int_equal(epochs_order(&epochs, &fake->backend, stamp), 0);
+    assert_int_equal(close_on_time(), 0); /* but for one of its own kind */
+    assert_int_equal(epochs_stamp(&epochs), open + 1);
+}
+
+static void a_full_ring_of_pinned_events_takes_nothing(void **state) {
+    (void)state;
+    unsigned slot;
+    uint64_t number, stamp = 0;
+    for (int i = 0; i < BACKEND_SLOTS; i++) {
+        stamp = work_and_free();
+        close_on_time();
+    }
+    assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), 0);
+    assert_int_equal(close_on_time(), -EAGAIN);
+    epochs_unpin(&epochs, slot, number, -EINTR);
+    assert_int_equal(close_on_time(), 0);
+}
+
+/* ---- ends ---- */
+
+static void a_dead_context_is_noticed_by_a_query(void **state) {
+    (void)state;
+    uint64_t stamp = work_and_free();
+    close_late();
+    fake->query_code = 700;
+    assert_false(epochs_poll(&epochs, &fake->backend));
+    assert_int_equal(epochs.broken, 700);
+    assert_false(epochs_usable(&epochs, stamp));
+}
+
+static void after_a_forget_the_old_is_usable_and_numbers_go_on(void **state) {
+    (void)state;
+    uint64_t old = work_and_free();
+    close_on_time();
+    uint64_t open = work_and_free();
+    epochs_forget(&epochs);
+    assert_true(epochs_usable(&epochs, old));
+    assert_true(epochs_usable(&epochs, open));
+    assert_int_equal(epochs.count, 0);
+    uint64_t fresh = work_and_free();
+    assert_true(fresh > open);
+    assert_false(epochs_usable(&epochs, fresh));
+    close_late();
+    assert_false(epochs_usable(&epochs, fresh));
+}
+
+static void a_finished_number_covers_all_before_it(void **state) {
+    (void)state;
+    uint64_t a = work_and_free();
+    close_late();
+    uint64_t b = work_and_free();
+    epochs_finish(&epochs, b);
+    assert_true(epochs_usable(&epochs, a));
+    assert_true(epochs_usable(&epochs, b));
+    epochs_finish(&epochs, a); /* an older answer that comes later changes nothing */
+    assert_true(epochs_usable(&epochs, b));
+    assert_true(epochs.finished >= b);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(memory_is_unusable_until_its_epoch_closes_and_finishes),
+        TEST(memory_freed_after_the_record_is_not_covered_by_it),
+        TEST(frees_of_one_epoch_share_one_record),
+        TEST(a_free_during_the_record_belongs_to_the_next_epoch),
+        TEST(a_refused_record_leaves_its_frees_to_the_next_one),
+        TEST(the_drivers_error_is_handed_on),
+        TEST(a_late_event_is_neither_ordered_nor_waited_for),
+        TEST(a_later_on_time_event_stands_in_for_a_late_one),
+        TEST(a_barrier_makes_usable_but_not_finished),
+        TEST(the_earliest_event_that_will_do_is_ordered),
+        TEST(a_refused_barrier_makes_nothing_usable),
+        TEST(a_wait_finishes_its_epoch_and_those_before),
+        TEST(a_failed_wait_finishes_nothing),
+        TEST(a_pinned_event_keeps_its_slot),
+        TEST(a_full_ring_gives_its_newest_event_to_a_newer_one),
+        TEST(an_on_time_event_is_not_given_up_for_a_late_one),
+        TEST(a_full_ring_of_pinned_events_takes_nothing),
+        TEST(a_dead_context_is_noticed_by_a_query),
+        TEST(after_a_forget_the_old_is_usable_and_numbers_go_on),
+        TEST(a_finished_number_covers_all_before_it),
+    };
+    return cmocka_run_group_tests_name("epochs", tests, NULL, NULL);
+}

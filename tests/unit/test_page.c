@@ -1,0 +1,333 @@
+/*
+ * Pages of small blocks: exact best fit by length, boundary tags, pages that open and close.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "pool/arena.h"
+#include "pool/page.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGES 8
+
+/* Runs over the first pages of an arena's segment. */
+struct bench {
+    struct arena arena;
+    struct runs runs;
+    uint64_t base;
+};
+
+static struct page *open_page(struct bench *bench) {
+    struct range *range = arena_take(&bench->arena, PAGE_BYTES, PAGE_BYTES);
+    assert_non_null(range);
+    range->state = RANGE_PAGE;
+    assert_int_equal(runs_add_page(&bench->runs, range, range->address), 0);
+    struct page *page = page_map_page(page_map_get(range->address));
+    assert_non_null(page);
+    assert_ptr_equal(page->range, range);
+    return page;
+}
+
+static void start(struct bench *bench) {
+    static uint64_t next = (uint64_t)64 << 30;
+    bench->base = next += (uint64_t)64 << 30;
+    struct pool *owner = (struct pool *)0x1000;
+    arena_start(&bench->arena, owner);
+    assert_int_equal(arena_add(&bench->arena, bench->base, PAGES * PAGE_BYTES), 0);
+    runs_start(&bench->runs, owner);
+}
+
+/* ---- a checker that shares nothing with the pool's own ---- */
+
+static void check(const struct bench *bench) {
+    uint64_t free_units = 0, pages = 0, longest = 0;
+    for (uint64_t i = 0; i < PAGES; i++) {
+        struct page *page = page_map_page(page_map_get(bench->base + i * PAGE_BYTES));
+        if (!page) {
+            continue;
+        }
+        pages++;
+        unsigned used = 0;
+        enum block_state before = BLOCK_LIVE;
+        for (unsigned u = 0; u < PAGE_UNITS;) {
+            const struct block *b = &page->blocks[u];
+            assert_true(b->state == BLOCK_FREE || b->state == BLOCK_CACHED);
+            assert_true(b->units > 0 && u + b->units <= PAGE_UNITS);
+            assert_false(b->state == BLOCK_FREE && before == BLOCK_FREE);
+            for (unsigned j = 1; j < b->units; j++) {
+                bool tail = b->state == BLOCK_FREE && j + 1 == b->units;
+                assert_int_equal(b[j].state, tail ? BLOCK_TAIL : BLOCK_INSIDE);
+                assert_true(!tail || b[j].units == b->units);
+            }
+            if (b->state == BLOCK_FREE) {
+                free_units += b->units;
+                longest = b->units > longest ? b->units : longest;
+            } else {
+                used += b->units;
+            }
+            before = b->state;
+            u += b->units;
+        }
+        assert_int_equal(page->used_units, used);
+    }
+    uint64_t listed = 0;
+    for (unsigned units = 1; units <= PAGE_UNITS; units++) {
+        const struct block *head = bench->runs.lists[units];
+        bool bit = bench->runs.lengths[units >> 6] >> (units & 63) & 1;
+        assert_true(bit == (head != NULL));
+        assert_true(!head || head->previous == NULL);
+        for (const struct block *b = head; b; b = b->next) {
+            assert_true(b->state == BLOCK_FREE && b->units == units);
+            assert_true(!b->next || b->next->previous == b);
+            listed += units;
+        }
+    }
+    assert_int_equal(listed, free_units);
+    assert_int_equal(bench->runs.free_units, free_units);
+    assert_int_equal(bench->runs.page_count, pages);
+    assert_int_equal(runs_largest(&bench->runs), longest << UNIT_SHIFT);
+}
+
+static struct block *take(struct bench *bench, unsigned units) {
+    struct block *block = runs_take(&bench->runs, units);
+    if (block) {
+        assert_int_equal(block->units, units);
+        assert_int_equal(block->state, BLOCK_CACHED);
+        assert_int_equal(block->stamp, 0);
+    }
+    return block;
+}
+
+static struct range *give(struct bench *bench, struct block *block) {
+    struct range *range = runs_give(&bench->runs, block);
+    if (range) {
+        arena_give(&bench->arena, range);
+    }
+    check(bench);
+    return range;
+}
+
+/* ---- */
+
+static void nothing_fits_where_no_page_is_open(void **state) {
+    (void)state;
+    struct bench bench;
+    start(&bench);
+    check(&bench);
+    assert_null(runs_take(&bench.runs, 1));
+    assert_int_equal(runs_largest(&bench.runs), 0);
+}
+
+static void a_block_knows_its_address_and_its_page(void **state) {
+    (void)state;
+    struct bench bench;
+    start(&bench);
+    struct page *page = open_page(&bench);
+    check(&bench);
+    struct block *a = take(&bench, 3), *b = take(&bench, 5);
+    assert_ptr_equal(page_of(b), page);
+    assert_int_equal(block_address(a), bench.base);
+    assert_int_equal(block_address(b), bench.base + 3 * 512);
+    assert_int_equal(block_bytes(b), 5 * 512);
+    assert_ptr_equal(page_block(page, bench.base + 3 * 512), b);
+    assert_ptr_equal(page_block(page, bench.base + 3 * 512 + 511), b);
+}
+
+static void an_address_is_found_in_its_block_only(void **state) {
+    (void)state;
+    struct bench bench;
+    start(&bench);
+    struct page *page = open_page(&bench);
+    struct block *a = take(&bench, 3), *b = take(&bench, 5), *c = take(&bench, 1);
+    assert_ptr_equal(page_find(page, bench.base), a);
+    assert_ptr_equal(page_find(page, bench.base + 3 * 512 - 1), a);
+    assert_ptr_equal(page_find(page, bench.base + 3 * 512), b);
+    assert_ptr_equal(page_find(page, bench.base + 8 * 512 - 1), b);
+    assert_ptr_equal(page_find(page, bench.base + 8 * 512 + 100), c);
+    assert_null(page_find(page, bench.base + 9 * 512));
+    assert_null(page_find(page, bench.base + PAGE_BYTES - 1));
+    give(&bench, b);
+    assert_null(page_find(page, bench.base + 5 * 512));
+    assert_ptr_equal(page_find(page, bench.base + 100), a);
+}
+
+/* Free runs of every length of interest, apart from each other; each request gets the shortest that
+ * holds it. */
+static void the_best_fit_is_exact_for_every_length(void **state) {
+    (void)state;
+    static const unsigned lengths[] = {1, 2, 3, 63, 64, 65, 127, 128, 129, 700};
+    enum { COUNT = sizeof lengths / sizeof *lengths };
+    for (unsigned want = 1; want <= 700; want++) {
+        struct bench bench;
+        start(&bench);
+        open_page(&bench);
+        struct block *holes[COUNT];
+        for (unsigned i = 0; i < COUNT; i++) {
+            holes[i] = take(&bench, lengths[i]);
+            assert_non_null(take(&bench, 1));
+        }
+        unsigned rest = PAGE_UNITS - 1282 - COUNT;
+        assert_non_null(take(&bench, rest));
+        assert_null(take(&bench, 1));
+        for (unsigned i = 0; i < COUNT; i++) {
+            assert_null(runs_give(&bench.runs, holes[i]));
+        }
+        unsigned best = 0;
+        while (lengths[best] < want) {
+            best++;
+        }
+        assert_ptr_equal(take(&bench, want), holes[best]);
+        if (want % 100 == 0) {
+            check(&bench);
+        }
+        bench.runs.free_units = 0;
+    }
+}
+
+static void a_whole_page_is_one_block_at_most(void **state) {
+    (void)state;
+    struct bench bench;
+    start(&bench);
+    open_page(&bench);
+    open_page(&bench);
+    assert_int_equal(runs_largest(&bench.runs), PAGE_BYTES);
+    struct block *a = take(&bench, PAGE_UNITS), *b = take(&bench, PAGE_UNITS);
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_null(take(&bench, 1));
+    check(&bench);
+    assert_non_null(give(&bench, a));
+    assert_non_null(give(&bench, b));
+}
+
+static void free_neighbours_are_merged_from_every_side(void **state) {
+    (void)state;
+    static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                     {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    static const unsigned sizes[][3] = {{1, 1, 1}, {1, 2, 1}, {2, 1, 2}, {7, 64, 3}};
+    for (int i = 0; i < 6; i++) {
+        for (int j = 0; j < 4; j++) {
+            struct bench bench;
+            start(&bench);
+            open_page(&bench);
+            assert_non_null(take(&bench, 1));
+            struct block *blocks[3];
+            unsigned sum = 0;
+            for (int k = 0; k < 3; k++) {
+                blocks[k] = take(&bench, sizes[j][k]);
+                sum += sizes[j][k];
+            }
+            assert_non_null(take(&bench, PAGE_UNITS - sum - 1));
+            for (int k = 0; k < 3; k++) {
+                assert_null(give(&bench, blocks[orders[i][k]]));
+            }
+            assert_int_equal(runs_largest(&bench.runs), (uint64_t)sum << UNIT_SHIFT);
+            assert_int_equal(bench.runs.free_units, sum);
+        }
+    }
+}
+
+static void an_empty_page_goes_back_to_the_arena(void **state) {
+    (void)state;
+    struct bench bench;
+    start(&bench);
+    struct page *page = open_page(&bench);
+    struct block *a = take(&bench, 100), *b = take(&bench, 7);
+    assert_null(give(&bench, a));
+    assert_non_null(page_map_page(page_map_get(bench.base)));
+    assert_non_null(give(&bench, b));
+    assert_null(page_map_page(page_map_get(bench.base)));
+    assert_int_equal(bench.arena.free_bytes, PAGES * PAGE_BYTES);
+    assert_int_equal(bench.arena.idle_bytes, PAGES * PAGE_BYTES);
+    assert_null(take(&bench, 1));
+    assert_ptr_equal(open_page(&bench), page); /* its descriptors are used again, as if new */
+    assert_int_equal(runs_largest(&bench.runs), PAGE_BYTES);
+    check(&bench);
+    assert_null(page_find(page, bench.base + 5 * 512));
+}
+
+static void a_forgotten_page_is_as_if_never_used(void **state) {
+    (void)state;
+    struct bench bench;
+    start(&bench);
+    struct page *page = open_page(&bench);
+    struct block *a = take(&bench, 3);
+    take(&bench, 9);
+    page->reached_from_outside = true;
+    runs_give(&bench.runs, a);
+    runs_forget_page(&bench.runs, page);
+    runs_forget(&bench.runs);
+    arena_forget(&bench.arena);
+    check(&bench);
+    for (unsigned i = 0; i < PAGE_UNITS; i++) {
+        assert_int_equal(page->blocks[i].state, BLOCK_INSIDE);
+    }
+    assert_int_equal(arena_add(&bench.arena, bench.base, PAGES * PAGE_BYTES), 0);
+    assert_ptr_equal(open_page(&bench), page);
+    assert_false(page->reached_from_outside);
+    check(&bench);
+}
+
+static void random_steps_agree_with_a_map_of_every_unit(void **state) {
+    (void)state;
+    static uint8_t used[PAGES * 4096];
+    static struct block *live[1024];
+    memset(used, 0, sizeof used);
+    memset(live, 0, sizeof live);
+    struct bench bench;
+    start(&bench);
+    srand(2);
+    for (int step = 0; step < 40000; step++) {
+        struct block **slot = &live[rand() % 1024];
+        if (*slot) {
+            uint64_t at = (block_address(*slot) - bench.base) >> UNIT_SHIFT;
+            memset(used + at, 0, (*slot)->units);
+            struct range *range = runs_give(&bench.runs, *slot);
+            if (range) {
+                uint64_t first = (range->address - bench.base) >> UNIT_SHIFT;
+                assert_null(memchr(used + first, 1, PAGE_UNITS));
+                arena_give(&bench.arena, range);
+            }
+            *slot = NULL;
+        } else {
+            unsigned units = 1 + (unsigned)rand() % (rand() % 8 ? 32 : 2048);
+            struct block *block = take(&bench, units);
+            if (!block && bench.arena.free_bytes >= PAGE_BYTES) {
+                open_page(&bench);
+                block = take(&bench, units);
+            }
+            if (!block) {
+                assert_true(runs_largest(&bench.runs) >> UNIT_SHIFT < units);
+                continue;
+            }
+            uint64_t at = (block_address(block) - bench.base) >> UNIT_SHIFT;
+            assert_null(memchr(used + at, 1, units));
+            memset(used + at, 1, units);
+            *slot = block;
+        }
+        if (step % 512 == 0) {
+            check(&bench);
+        }
+    }
+    check(&bench);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_fits_where_no_page_is_open),
+        cmocka_unit_test(a_block_knows_its_address_and_its_page),
+        cmocka_unit_test(an_address_is_found_in_its_block_only),
+        cmocka_unit_test(the_best_fit_is_exact_for_every_length),
+        cmocka_unit_test(a_whole_page_is_one_block_at_most),
+        cmocka_unit_test(free_neighbours_are_merged_from_every_side),
+        cmocka_unit_test(an_empty_page_goes_back_to_the_arena),
+        cmocka_unit_test(a_forgotten_page_is_as_if_never_used),
+        cmocka_unit_test(random_steps_agree_with_a_map_of_every_unit),
+    };
+    return cmocka_run_group_tests_name("pages", tests, NULL, NULL);
+}

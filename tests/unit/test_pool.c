@@ -1,0 +1,623 @@
+/*
+ * The pool as its callers see it: blocks and their addresses, wrong frees, the books, forgetting,
+ * threads that end.
+ */
+#include "pool_bench.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* ---- blocks ---- */
+
+static const uint64_t sizes[] = {1,       511,         512,         513,     4096,
+                                 100000,  MIB - 1,     MIB,         MIB + 1, 2 * MIB,
+                                 5 * MIB, 5 * MIB + 1, 33 * MIB + 7};
+#define SIZES (sizeof sizes / sizeof *sizes)
+
+static void every_block_has_room_and_a_segment_of_its_own_device(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t at[SIZES];
+    for (size_t i = 0; i < SIZES; i++) {
+        at[i] = get(sizes[i]);
+        struct pool_block block;
+        assert_int_equal(pool_find(at[i], &block), 0);
+        assert_ptr_equal(block.pool, pool);
+        assert_int_equal(block.address, at[i]);
+        assert_int_equal(block.requested, sizes[i]);
+        assert_true(block.segment_address <= at[i] &&
+                    at[i] + sizes[i] <= block.segment_address + block.segment_bytes);
+        assert_true(block.segment_address >= fake->base);
+        for (size_t j = 0; j < i; j++) {
+            assert_false(overlap(at[i], sizes[i], at[j], sizes[j]));
+        }
+        check();
+    }
+    for (size_t i = 0; i < SIZES; i++) {
+        drop(at[i]);
+        check();
+    }
+}
+
+static void a_question_is_answered_for_every_byte_of_a_block_and_no_other(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (size_t i = 0; i < SIZES; i++) {
+        uint64_t at = get(sizes[i]);
+        struct pool_block block;
+        assert_int_equal(pool_find(at + sizes[i] - 1, &block), 0);
+        assert_int_equal(block.address, at);
+        assert_int_equal(pool_find(at + sizes[i] / 2, &block), 0);
+        assert_int_equal(block.address, at);
+        if (sizes[i] % 512) { /* what rounding added is not the program's */
+            assert_int_equal(pool_find(at + sizes[i], &block), -EINVAL);
+        }
+        drop(at);
+        assert_int_equal(pool_find(at, &block), -EINVAL);
+    }
+    struct pool_block block;
+    assert_int_equal(pool_find(0, &block), -ENOENT);
+    assert_int_equal(pool_find(fake->base - 1, &block), -ENOENT);
+    assert_int_equal(pool_find(UINT64_MAX, &block), -ENOENT);
+}
+
+static void an_id_belongs_to_one_life_of_one_block(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t seen[2 * SIZES];
+    for (size_t i = 0; i < 2 * SIZES; i++) {
+        uint64_t bytes = sizes[i / 2], at = get(bytes);
+        seen[i] = pool_block_id(at);
+        assert_true(seen[i] != 0);
+        assert_int_equal(pool_block_id(at + bytes - 1), seen[i]);
+        drop(at);
+        assert_int_equal(pool_block_id(at), 0);
+        for (size_t j = 0; j < i; j++) {
+            assert_true(seen[j] != seen[i]);
+        }
+    }
+    assert_int_equal(pool_block_id(0), 0);
+}
+
+static void a_repeated_pair_of_calls_takes_no_more_memory(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (size_t i = 0; i < SIZES; i++) {
+        uint64_t at = get(sizes[i]);
+        use_and_drop(at);
+        fake_finish_all(fake);
+        unsigned reserves = 0;
+        for (int j = 0; j < 200; j++) {
+            if (j == 100) { /* enough blocks go round */
+                reserves = fake->reserves;
+            }
+            at = get(sizes[i]);
+            use_and_drop(at);
+            fake_finish_all(fake);
+        }
+        assert_int_equal(fake->reserves, reserves);
+        check();
+    }
+}
+
+/* ---- wrong frees ---- */
+
+static void a_wrong_free_changes_nothing(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (size_t i = 0; i < SIZES; i++) {
+        uint64_t at = get(sizes[i]), other = get(sizes[i]);
+        struct stats_device before = fake_books(pool);
+        assert_int_equal(fake_pool_free(at + 1), -EINVAL);
+        assert_int_equal(fake_pool_free(at + 256), -EINVAL);
+        if (sizes[i] > 512) {
+            assert_int_equal(fake_pool_free(at + 512), -EINVAL);
+            assert_int_equal(fake_pool_free((at + sizes[i] - 1) & ~(uint64_t)511), -EINVAL);
+        }
+        struct stats_device after = fake_books(pool);
+        assert_memory_equal(&before, &after, sizeof before);
+        drop(at);
+        before = fake_books(pool);
+        assert_int_equal(fake_pool_free(at), -EINVAL); /* twice */
+        assert_int_equal(fake_pool_free(at), -EINVAL);
+        after = fake_books(pool);
+        assert_memory_equal(&before, &after, sizeof before);
+        check();
+        drop(other);
+    }
+}
+
+static void foreign_memory_is_not_ours(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t at = get(5 * MIB);
+    assert_int_equal(fake_pool_free(0), -ENOENT);
+    assert_int_equal(fake_pool_free(1), -ENOENT);
+    assert_int_equal(fake_pool_free(UINT64_MAX), -ENOENT);
+    assert_int_equal(fake_pool_free((uint64_t)1 << 60), -ENOENT);
+    assert_int_equal(fake_pool_free(fake->base - 512), -ENOENT);
+    assert_int_equal(fake_pool_free(at + 6 * MIB), -ENOENT); /* behind the segment */
+    assert_int_equal(fake_pool_free(at + 5 * MIB), -EINVAL); /* free, but of the segment */
+    assert_int_equal(pool_mark_reached_from_outside(0), -ENOENT);
+    assert_int_equal(pool_mark_reached_from_outside(at + 5 * MIB), -EINVAL);
+}
+
+static void a_segment_given_back_is_foreign_again(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t large = get(5 * MIB), small = get(100);
+    drop(large);
+    drop(small);
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_int_equal(fake->reserved, 0);
+    assert_int_equal(fake_pool_free(large), -ENOENT);
+    assert_int_equal(fake_pool_free(small), -ENOENT);
+}
+
+/* ---- the books ---- */
+
+/* What a block of that request takes: the documented rounding. */
+static uint64_t block_of(uint64_t bytes) {
+    if (bytes > MIB) {
+        return (bytes + 511) & ~(uint64_t)511;
+    }
+    uint64_t step = 512;
+    while (bytes > 32 * step) {
+        step *= 2;
+    }
+    return (bytes + step - 1) / step * step;
+}
+
+struct expected {
+    uint64_t requested, requested_peak, requested_total;
+    uint64_t allocated, allocated_peak, allocated_total;
+    uint64_t count, count_total;
+};
+
+static void expect_alloc(struct expected *e, uint64_t bytes) {
+    e->requested += bytes;
+    e->requested_total += bytes;
+    e->requested_peak = e->requested > e->requested_peak ? e->requested : e->requested_peak;
+    e->allocated += block_of(bytes);
+    e->allocated_total += block_of(bytes);
+    e->allocated_peak = e->allocated > e->allocated_peak ? e->allocated : e->allocated_peak;
+    e->count++;
+    e->count_total++;
+}
+
+static void expect_free(struct expected *e, uint64_t bytes) {
+    e->requested -= bytes;
+    e->allocated -= block_of(bytes);
+    e->count--;
+}
+
+static void compare(const struct expected *e) {
+    struct stats_device is = fake_books(pool);
+    assert_int_equal(is.requested.current, e->requested);
+    assert_int_equal(is.requested.total, e->requested_total);
+    assert_int_equal(is.requested.freed, e->requested_total - e->requested);
+    assert_int_equal(is.allocated.current, e->allocated);
+    assert_int_equal(is.allocated.total, e->allocated_total);
+    assert_int_equal(is.allocated.freed, e->allocated_total - e->allocated);
+    assert_int_equal(is.allocations.current, e->count);
+    assert_int_equal(is.allocations.total, e->count_total);
+    assert_int_equal(is.allocations.freed, e->count_total - e->count);
+    assert_int_equal(is.reserved.current, fake->reserved);
+    assert_int_equal(is.reserved.total - is.reserved.freed, fake->reserved);
+    assert_int_equal(is.segments.total, is.driver_allocs);
+    assert_int_equal(is.segments.freed, is.driver_frees);
+    assert_true(is.requested.current <= is.allocated.current);
+    assert_true(is.allocated.current + is.ready_bytes <= is.reserved.current);
+    assert_true(is.releasable_bytes <= is.ready_bytes);
+    assert_true(is.largest_free_bytes <= is.ready_bytes);
+    uint64_t live = 0, total = 0;
+    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
+        live += is.size_classes[i].live;
+        total += is.size_classes[i].total;
+    }
+    assert_int_equal(live, e->count);
+    assert_int_equal(total, e->count_total);
+}
+
+/* The peaks stand for the moment of the last change under the lock; one more request brings them up
+ * to date. */
+static void compare_peaks(const struct expected *e) {
+    pool_hold(pool);
+    pool_release(pool);
+    struct stats_device is = fake_books(pool);
+    assert_int_equal(is.requested.peak, e->requested_peak);
+    assert_int_equal(is.allocated.peak, e->allocated_peak);
+    assert_true(is.peaks_exact);
+}
+
+static void the_books_balance_at_every_step(void **state) {
+    (void)state;
+    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    static const uint64_t budgets[] = {RELAXED, TIGHT, 0};
+    for (int round = 0; round < 9; round++) {
+        start(GIB, modes[round / 3], budgets[round % 3]);
+        struct expected e = {0};
+        struct {
+            uint64_t at, bytes;
+        } live[64] = {0};
+        srand(3);
+        for (int step = 0; step < 2000; step++) {
+            int i = rand() % 64;
+            fake_submit(fake, 0);
+            if (live[i].at) {
+                drop(live[i].at);
+                expect_free(&e, live[i].bytes);
+                live[i].at = 0;
+            } else {
+                live[i].bytes = rand() % 3 ? 1 + (uint64_t)rand() % (64 * KIB)
+                                           : 1 + (uint64_t)rand() % (8 * MIB);
+                live[i].at = get(live[i].bytes);
+                expect_alloc(&e, live[i].bytes);
+            }
+            compare(&e);
+            if (rand() % 8 == 0) {
+                fake_finish_all(fake);
+            }
+            if (step % 100 == 0) {
+                check();
+            }
+        }
+        if (round < 8) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static void the_peak_of_small_blocks_is_exact(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    struct expected e = {0};
+    uint64_t at[64];
+    for (int round = 1; round <= 8; round++) {
+        for (int i = 0; i < 8 * round; i++) {
+            at[i] = get(10000);
+            expect_alloc(&e, 10000);
+        }
+        for (int i = 0; i < 8 * round; i++) {
+            drop(at[i]);
+            expect_free(&e, 10000);
+        }
+        fake_finish_all(fake);
+        assert_int_equal(pool_trim(pool, false), 0);
+        compare_peaks(&e);
+    }
+}
+
+/* Small blocks come and go without the lock; what they held must be added to the large ones that
+ * were there at that time, not to those that came or went later. */
+static void a_large_block_after_small_ones_does_not_add_to_their_peak(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    struct expected e = {0};
+    uint64_t at[8];
+    for (int i = 0; i < 8; i++) {
+        at[i] = get(MIB);
+        expect_alloc(&e, MIB);
+    }
+    for (int i = 0; i < 8; i++) {
+        drop(at[i]);
+        expect_free(&e, MIB);
+    }
+    uint64_t large = get(100 * MIB);
+    expect_alloc(&e, 100 * MIB);
+    compare_peaks(&e);
+    drop(large);
+}
+
+static void a_large_block_freed_after_small_ones_still_counts_for_their_peak(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    struct expected e = {0};
+    uint64_t kept = get(MIB), cached = get(MIB);
+    use_and_drop(kept);
+    use_and_drop(cached);
+    fake_finish_all(fake);
+    kept = get(MIB); /* finds that both are ready; the other one stays in the cache */
+    e = (struct expected){.requested_peak = 2 * MIB, .allocated_peak = 2 * MIB};
+    expect_alloc(&e, MIB);
+    uint64_t large = get(100 * MIB);
+    expect_alloc(&e, 100 * MIB);
+    cached = get(MIB); /* without the lock, as its free */
+    expect_alloc(&e, MIB);
+    drop(cached);
+    expect_free(&e, MIB);
+    drop(large);
+    expect_free(&e, 100 * MIB);
+    compare_peaks(&e);
+    drop(kept);
+}
+
+static void two_pools_of_one_thread_have_exact_peaks(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    struct fake *other_fake = fake_new(GIB);
+    struct pool *other = pool_create(&other_fake->backend, &(struct pool_config){.budget = RELAXED});
+    struct expected e = {0};
+    uint64_t at, there;
+    for (int i = 0; i < 20; i++) {
+        at = get(MIB);
+        expect_alloc(&e, MIB);
+        drop(at);
+        expect_free(&e, MIB);
+        assert_int_equal(pool_alloc(other, 4096, &there), 0);
+        uint64_t large = get(2 * MIB + (uint64_t)i * MIB);
+        expect_alloc(&e, 2 * MIB + (uint64_t)i * MIB);
+        drop(there);
+        drop(large);
+        expect_free(&e, 2 * MIB + (uint64_t)i * MIB);
+        compare_peaks(&e);
+    }
+    assert_int_equal(pool_check(other), 0);
+    pool_forget(other);
+    fake_free(other_fake);
+}
+
+static void *small_peak_and_end(void *unused) {
+    (void)unused;
+    uint64_t at[8];
+    for (int i = 0; i < 8; i++) {
+        if (pool_alloc(pool, MIB, &at[i]) != 0) {
+            return (void *)1;
+        }
+    }
+    for (int i = 0; i < 8; i++) {
+        fake_pool_free(at[i]);
+    }
+    return NULL;
+}
+
+static void *run_thread(void *(*body)(void *)) {
+    pthread_t thread;
+    void *result;
+    assert_int_equal(pthread_create(&thread, NULL, body, NULL), 0);
+    pthread_join(thread, &result);
+    return result;
+}
+
+static void the_peak_of_a_thread_that_ended_is_not_added_for_ever(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    assert_null(run_thread(small_peak_and_end));
+    struct expected e = {.requested_peak = 8 * MIB, .allocated_peak = 8 * MIB};
+    uint64_t large = get(100 * MIB);
+    expect_alloc(&e, 100 * MIB);
+    compare_peaks(&e);
+    drop(large);
+}
+
+static void reset_peaks_are_the_current_values(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t large = get(10 * MIB), small = get(MIB), kept = get(3000);
+    drop(large);
+    drop(small);
+    pool_reset_peaks(pool);
+    struct stats_device is = fake_books(pool);
+    assert_int_equal(is.requested.peak, 3000);
+    assert_int_equal(is.allocated.peak, 3072);
+    assert_int_equal(is.reserved.peak, is.reserved.current);
+    assert_int_equal(is.allocations.current, 1);
+    drop(kept);
+}
+
+static void active_is_what_cannot_be_handed_out_at_once(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t large = get(4 * MIB), small = get(64 * KIB);
+    struct stats_device is = fake_books(pool);
+    assert_int_equal(is.reserved.current - is.ready_bytes, is.allocated.current);
+    use_and_drop(large);
+    use_and_drop(small);
+    is = fake_books(pool);
+    assert_int_equal(is.allocated.current, 0);
+    assert_int_equal(is.reserved.current - is.ready_bytes, 4 * MIB + 64 * KIB); /* pending */
+    fake_finish_all(fake);
+    pool_trim(pool, false);
+    large = get(4 * MIB);
+    is = fake_books(pool);
+    assert_int_equal(is.reserved.current - is.ready_bytes, 4 * MIB);
+    drop(large);
+}
+
+static void misses_count_what_the_driver_was_asked_for(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t at = get(5 * MIB);
+    assert_int_equal(fake_books(pool).cache_misses, 1);
+    drop(at);
+    fake_finish_all(fake);
+    at = get(5 * MIB);
+    assert_int_equal(fake_books(pool).cache_misses, 1);
+    get(100);
+    assert_int_equal(fake_books(pool).cache_misses, 2);
+    get(100);
+    assert_int_equal(fake_books(pool).cache_misses, 2);
+    assert_int_equal(fake_books(pool).driver_allocs, 2);
+}
+
+/* ---- forgetting ---- */
+
+static void a_forgotten_pool_knows_nothing_and_serves_the_next_context(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t at[SIZES];
+    for (size_t i = 0; i < SIZES; i++) {
+        at[i] = get(sizes[i]);
+    }
+    for (size_t i = 0; i < SIZES; i += 2) { /* some in the cache, some pending */
+        use_and_drop(at[i]);
+    }
+    struct stats_device before = fake_books(pool);
+    pool_forget(pool);
+    assert_int_equal(fake->releases, 0);
+    check();
+    struct stats_device after = fake_books(pool);
+    assert_int_equal(after.requested.current, 0);
+    assert_int_equal(after.allocated.current, 0);
+    assert_int_equal(after.active.current, 0);
+    assert_int_equal(after.reserved.current, 0);
+    assert_int_equal(after.segments.current, 0);
+    assert_int_equal(after.ready_bytes, 0);
+    assert_int_equal(after.allocations.current, 0);
+    assert_int_equal(after.allocations.total, before.allocations.total);
+    assert_int_equal(after.requested.total, before.requested.total);
+    assert_int_equal(after.requested.peak, before.requested.peak);
+    for (size_t i = 0; i < SIZES; i++) {
+        assert_int_equal(fake_pool_free(at[i]), -ENOENT);
+    }
+    struct fake *old = fake;
+    fake = fake_new(GIB);
+    pool_rebind(pool, &fake->backend);
+    assert_ptr_equal(pool_backend(pool), &fake->backend);
+    for (size_t i = 0; i < SIZES; i++) {
+        at[i] = get(sizes[i]);
+        assert_true(at[i] >= fake->base);
+        check();
+    }
+    for (size_t i = 0; i < SIZES; i++) {
+        use_and_drop(at[i]);
+    }
+    check();
+    fake_free(old);
+}
+
+static void a_broken_context_answers_with_its_error(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t address, at = get(100), large = get(5 * MIB);
+    assert_int_equal(pool_broken(pool), 0);
+    pool_break(pool, 719);
+    assert_int_equal(pool_broken(pool), 719);
+    assert_int_equal(pool_alloc(pool, 100, &address), 719);
+    assert_int_equal(pool_alloc(pool, 5 * MIB, &address), 719);
+    assert_int_equal(fake_pool_free(at), 719);
+    assert_int_equal(fake_pool_free(large), 719);
+    assert_int_equal(fake_pool_free(large), -EINVAL);
+    pool_forget(pool);
+    assert_int_equal(pool_broken(pool), 0);
+    get(100);
+}
+
+/* ---- threads that end ---- */
+
+static uint64_t shared[1024];
+
+static void *alloc_shared(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 1024; i++) {
+        if (pool_alloc(pool, 2048, &shared[i]) != 0) {
+            return (void *)1;
+        }
+    }
+    return NULL;
+}
+
+static void *free_shared(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 1024; i++) {
+        if (fake_pool_free(shared[i]) != 0) {
+            return (void *)1;
+        }
+    }
+    return NULL;
+}
+
+static void what_one_thread_asked_for_another_may_free(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    assert_null(run_thread(alloc_shared));
+    check();
+    assert_int_equal(fake_books(pool).requested.current, 1024 * 2048);
+    assert_null(run_thread(free_shared));
+    check();
+    struct stats_device is = fake_books(pool);
+    assert_int_equal(is.requested.current, 0);
+    assert_int_equal(is.allocations.current, 0);
+    assert_int_equal(is.requested.freed, 1024 * 2048);
+}
+
+static void a_thread_that_ends_leaves_its_blocks_to_the_others(void **state) {
+    (void)state;
+    start(2 * MIB, POOL_BARRIER, RELAXED); /* no room for a second page */
+    assert_null(run_thread(alloc_shared));
+    assert_null(run_thread(free_shared));
+    uint64_t at = get(MIB);
+    drop(at);
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_int_equal(fake->reserved, 0);
+}
+
+static pthread_key_t late_key;
+
+static void free_late(void *unused) {
+    (void)unused;
+    fake_pool_free(shared[0]);
+    if (pool_alloc(pool, 2048, &shared[1]) == 0) {
+        fake_pool_free(shared[1]);
+    }
+}
+
+static void *free_in_a_destructor(void *unused) {
+    if (pool_alloc(pool, 2048, &shared[0]) != 0) {
+        return (void *)1;
+    }
+    pthread_setspecific(late_key, shared);
+    return unused;
+}
+
+/* Its destructor runs after the one that takes the thread's caches away. */
+static void a_free_in_a_threads_last_destructor_is_not_lost(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    get(100); /* the pool's own key is made first */
+    assert_int_equal(pthread_key_create(&late_key, free_late), 0);
+    assert_null(run_thread(free_in_a_destructor));
+    pthread_key_delete(late_key);
+    check();
+    assert_int_equal(fake_books(pool).requested.current, 100);
+}
+
+static void a_hundred_threads_one_after_another_share_one_cache(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (int i = 0; i < 100; i++) {
+        assert_null(run_thread(alloc_shared));
+        assert_null(run_thread(free_shared));
+        fake_finish_all(fake);
+    }
+    assert_true(fake->reserved <= 8 * MIB);
+    check();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(every_block_has_room_and_a_segment_of_its_own_device),
+        TEST(a_question_is_answered_for_every_byte_of_a_block_and_no_other),
+        TEST(an_id_belongs_to_one_life_of_one_block),
+        TEST(a_repeated_pair_of_calls_takes_no_more_memory),
+        TEST(a_wrong_free_changes_nothing),
+        TEST(foreign_memory_is_not_ours),
+        TEST(a_segment_given_back_is_foreign_again),
+        TEST(the_books_balance_at_every_step),
+        TEST(the_peak_of_small_blocks_is_exact),
+        TEST(a_large_block_after_small_ones_does_not_add_to_their_peak),
+        TEST(a_large_block_freed_after_small_ones_still_counts_for_their_peak),
+        TEST(two_pools_of_one_thread_have_exact_peaks),
+        TEST(the_peak_of_a_thread_that_ended_is_not_added_for_ever),
+        TEST(reset_peaks_are_the_current_values),
+        TEST(active_is_what_cannot_be_handed_out_at_once),
+        TEST(misses_count_what_the_driver_was_asked_for),
+        TEST(a_forgotten_pool_knows_nothing_and_serves_the_next_context),
+        TEST(a_broken_context_answers_with_its_error),
+        TEST(what_one_thread_asked_for_another_may_free),
+        TEST(a_thread_that_ends_leaves_its_blocks_to_the_others),
+        TEST(a_free_in_a_threads_last_destructor_is_not_lost),
+        TEST(a_hundred_threads_one_after_another_share_one_cache),
+    };
+    return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
+}

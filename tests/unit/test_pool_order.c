@@ -1,0 +1,467 @@
+/*
+ * When freed memory may be handed out again: the gears, the reuse modes, drivers without context
+ * events, captures, and memory that others reach. The fake device counts every breach of the laws.
+ */
+#include "pool_bench.h"
+
+#include <pthread.h>
+
+/* Whether one of many fresh blocks of that size is the memory at `old`. Frees them again. */
+static bool comes_back(uint64_t old, uint64_t bytes) {
+    static uint64_t got[8192];
+    uint64_t most = 192 * MIB / bytes;
+    most = most > 8192 ? 8192 : most;
+    bool back = false;
+    uint64_t count = 0;
+    while (!back && count < most) {
+        got[count] = get(bytes);
+        back = overlap(got[count], bytes, old, bytes);
+        count++;
+    }
+    while (count > 0) {
+        drop(got[--count]);
+    }
+    return back;
+}
+
+/* ---- the relaxed gear ---- */
+
+static void relaxed_frees_call_no_driver(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    uint64_t at[256];
+    for (int i = 0; i < 256; i++) {
+        at[i] = get(i % 4 ? 1 + 777 * (uint64_t)i : 2 * MIB + 512 * (uint64_t)i);
+    }
+    for (int i = 0; i < 256; i++) {
+        use_and_drop(at[i]);
+    }
+    assert_int_equal(fake->records + fake->queries + fake->orders + fake->waits, 0);
+    assert_int_equal(fake->synchronizes, 0);
+}
+
+static void relaxed_memory_waits_for_its_work(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {100, 64 * KIB, MIB, 3 * MIB};
+    for (int i = 0; i < 4; i++) {
+        start(4 * GIB, POOL_BARRIER, RELAXED);
+        uint64_t at = get(sizes[i]);
+        use_and_drop(at);
+        assert_false(comes_back(at, sizes[i]));
+        assert_int_equal(fake->orders + fake->waits, 0);
+        fake_finish_all(fake);
+        assert_true(comes_back(at, sizes[i]));
+        assert_int_equal(fake->orders + fake->waits, 0);
+        check();
+        if (i < 3) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static void work_submitted_after_the_record_is_waited_for_too(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    uint64_t a = get(3 * MIB), b = get(3 * MIB);
+    use_and_drop(a);
+    assert_false(comes_back(a, 3 * MIB)); /* recorded a's epoch, late */
+    use_and_drop(b);
+    fake_finish_one(fake, 0);
+    assert_true(comes_back(a, 3 * MIB));
+    assert_false(comes_back(b, 3 * MIB));
+    fake_finish_all(fake);
+    assert_true(comes_back(b, 3 * MIB));
+}
+
+/* ---- the tight gear ---- */
+
+static void a_tight_large_free_records_once_and_on_time(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t at[8];
+    for (int i = 0; i < 8; i++) {
+        at[i] = get(3 * MIB);
+    }
+    for (unsigned i = 0; i < 8; i++) {
+        use_and_drop(at[i]);
+        assert_int_equal(fake->records, i + 1);
+        assert_true(fake->events[i].on_time);
+    }
+    assert_int_equal(fake->orders + fake->waits + fake->synchronizes, 0);
+}
+
+static void tight_small_frees_share_their_records(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t at[64];
+    for (int i = 0; i < 64; i++) {
+        at[i] = get(1000);
+    }
+    for (int i = 0; i < 64; i++) {
+        use_and_drop(at[i]);
+    }
+    assert_int_equal(fake->records, 4);
+}
+
+static void tight_memory_comes_back_behind_one_barrier(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t at = get(3 * MIB);
+    unsigned reserves = fake->reserves;
+    use_and_drop(at);
+    assert_int_equal(get(3 * MIB), at);
+    assert_int_equal(fake->orders, 1);
+    assert_int_equal(fake->waits, 0);
+    assert_int_equal(fake->reserves, reserves);
+    assert_true(fake_is_past(fake, 0, 1, false));
+    assert_false(fake_is_past(fake, 0, 1, true));
+    assert_int_equal(fake_books(pool).barriers, 1);
+    assert_int_equal(fake_books(pool).cpu_waits, 0);
+}
+
+static void one_barrier_serves_every_block_freed_before_it(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t at[8];
+    for (int i = 0; i < 8; i++) {
+        at[i] = get(3 * MIB);
+    }
+    for (int i = 0; i < 8; i++) {
+        use_and_drop(at[i]);
+    }
+    get(24 * MIB - 512); /* all of them would be needed */
+    unsigned orders = fake->orders;
+    assert_true(orders <= 2);
+    for (int i = 0; i < 8; i++) {
+        get(3 * MIB);
+    }
+    assert_int_equal(fake->orders, orders);
+}
+
+static void in_wait_mode_no_barrier_is_ever_put_up(void **state) {
+    (void)state;
+    start(GIB, POOL_WAIT, TIGHT);
+    uint64_t at = get(3 * MIB);
+    use_and_drop(at);
+    assert_int_equal(get(3 * MIB), at);
+    assert_int_equal(fake->orders, 0);
+    assert_int_equal(fake->waits, 1);
+    assert_true(fake_is_past(fake, 0, 1, true));
+    assert_int_equal(fake_books(pool).cpu_waits, 1);
+}
+
+static void where_a_barrier_is_not_enough_the_cpu_waits(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    fake->order_code = -EBUSY; /* other contexts reach the memory */
+    uint64_t at = get(3 * MIB);
+    use_and_drop(at);
+    assert_int_equal(get(3 * MIB), at);
+    assert_int_equal(fake->waits, 1);
+    assert_true(fake_is_past(fake, 0, 1, true));
+}
+
+/* A kernel that spins on what later work sets may have been captured. */
+static void memory_with_only_a_late_event_is_left_alone_while_it_can_grow(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 16 * MIB);
+    uint64_t at = get(3 * MIB);
+    use_and_drop(at);
+    uint64_t other = get(3 * MIB); /* records late */
+    assert_true(other != at);
+    fake->busy_for_ever = true;
+    for (int i = 0; i < 20; i++) { /* past the budget */
+        assert_true(get(3 * MIB) != at);
+    }
+    assert_int_equal(fake->orders + fake->waits, 0);
+}
+
+static void a_tight_pool_stays_within_its_budget(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {3 * MIB, 5 * MIB + 512, 7 * MIB};
+    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT};
+    for (int mode = 0; mode < 2; mode++) {
+        start(4 * GIB, modes[mode], 64 * MIB);
+        for (int i = 0; i < 400; i++) { /* the device never gets anywhere by itself */
+            use_and_drop(get(sizes[i % 3]));
+        }
+        assert_true(fake->reserved_peak <= 64 * MIB);
+        for (int i = 0; i < 4000; i++) {
+            use_and_drop(get(1 + (uint64_t)i * 31 % (512 * KIB)));
+        }
+        assert_true(fake->reserved_peak <= 96 * MIB);
+        check();
+        if (mode == 0) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static void without_a_budget_the_peak_and_a_floor_decide(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, 0);
+    for (int i = 0; i < 400; i++) {
+        use_and_drop(get(4 * MIB));
+    }
+    assert_true(fake->reserved_peak <= 80 * MIB);
+    uint64_t large = get(640 * MIB);
+    for (int i = 0; i < 400; i++) {
+        use_and_drop(get(4 * MIB));
+    }
+    assert_true(fake->reserved_peak <= 640 * MIB + 40 * MIB + 80 * MIB);
+    drop(large);
+}
+
+/* ---- sync ---- */
+
+static void in_sync_mode_every_free_waits(void **state) {
+    (void)state;
+    static const uint64_t budgets[] = {RELAXED, TIGHT};
+    for (int i = 0; i < 2; i++) {
+        start(GIB, POOL_SYNC, budgets[i]);
+        static const uint64_t sizes[] = {1, 4096, MIB, MIB + 1, 7 * MIB};
+        for (unsigned j = 0; j < 50; j++) {
+            uint64_t at = get(sizes[j % 5]);
+            uint64_t work = fake_submit(fake, j % FAKE_STREAMS);
+            drop(at);
+            assert_true(fake_is_past(fake, j % FAKE_STREAMS, work, true));
+            assert_int_equal(fake->waits, j + 1);
+        }
+        assert_int_equal(fake->orders, 0);
+        if (i == 0) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+#define SYNC_THREADS 48 /* more than there are events */
+static pthread_barrier_t together;
+static uint64_t not_waited[SYNC_THREADS];
+
+static void *sync_frees(void *argument) {
+    uintptr_t me = (uintptr_t)argument;
+    for (int i = 0; i < 100; i++) {
+        uint64_t at;
+        if (pool_alloc(pool, 2 * MIB, &at) != 0) {
+            not_waited[me] = 1000;
+            break;
+        }
+        uint64_t work = fake_submit(fake, me % FAKE_STREAMS);
+        if (i % 10 == 0) {
+            pthread_barrier_wait(&together);
+        }
+        fake_pool_free(at);
+        not_waited[me] += !fake_is_past(fake, me % FAKE_STREAMS, work, true);
+    }
+    return NULL;
+}
+
+static int slow_wait(struct backend *backend, unsigned slot);
+static struct backend_ops slow_ops;
+static const struct backend_ops *quick_ops;
+
+static int slow_wait(struct backend *backend, unsigned slot) {
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return quick_ops->wait(backend, slot);
+}
+
+static void in_sync_mode_every_free_waits_however_many_threads_there_are(void **state) {
+    (void)state;
+    start(GIB, POOL_SYNC, RELAXED);
+    quick_ops = fake->backend.ops;
+    slow_ops = *quick_ops;
+    slow_ops.wait = slow_wait;
+    fake->backend.ops = &slow_ops;
+    memset(not_waited, 0, sizeof not_waited);
+    pthread_t threads[SYNC_THREADS];
+    pthread_barrier_init(&together, NULL, SYNC_THREADS);
+    for (uintptr_t i = 0; i < SYNC_THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, sync_frees, (void *)i), 0);
+    }
+    uint64_t missed = 0;
+    for (int i = 0; i < SYNC_THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        missed += not_waited[i];
+    }
+    pthread_barrier_destroy(&together);
+    assert_int_equal(missed, 0);
+}
+
+/* ---- captures ---- */
+
+static void during_a_capture_nothing_is_recorded_or_waited_for(void **state) {
+    (void)state;
+    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    for (int i = 0; i < 3; i++) {
+        start(GIB, modes[i], TIGHT);
+        uint64_t at = get(3 * MIB);
+        fake->record_code = fake->order_code = -EBUSY;
+        use_and_drop(at);
+        assert_int_equal(fake->waits + fake->synchronizes, 0);
+        assert_int_equal(fake_books(pool).capture_deferred_frees, 1);
+        uint64_t during = get(3 * MIB); /* grows */
+        assert_true(during != at);
+        fake->record_code = fake->order_code = 0;
+        drop(during); /* the next free's record covers the deferred one */
+        assert_true(comes_back(at, 3 * MIB));
+        check();
+        if (i < 2) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+/* ---- drivers without context events ---- */
+
+static void an_old_driver_is_synchronised_inside_frees_only(void **state) {
+    (void)state;
+    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    for (int i = 0; i < 3; i++) {
+        start(GIB, modes[i], TIGHT);
+        fake->backend.has_events = false;
+        for (unsigned j = 0; j < 20; j++) {
+            use_and_drop(get(3 * MIB));
+            assert_int_equal(fake->synchronizes, j + 1);
+        }
+        assert_true(fake->reserved_peak <= 4 * MIB);
+        uint64_t at[64];
+        for (int j = 0; j < 64; j++) {
+            at[j] = get(5000);
+        }
+        for (int j = 0; j < 64; j++) {
+            use_and_drop(at[j]);
+        }
+        assert_int_equal(fake->synchronizes, modes[i] == POOL_SYNC ? 84 : 24);
+        assert_int_equal(fake->orders + fake->waits + fake->queries, 0);
+        check();
+        if (i < 2) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static void an_old_driver_relaxed_is_synchronised_for_many_bytes_at_once(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    fake->backend.has_events = false;
+    for (int i = 0; i < 5; i++) {
+        use_and_drop(get(3 * MIB));
+    }
+    assert_int_equal(fake->synchronizes, 0);
+    use_and_drop(get(3 * MIB));
+    assert_int_equal(fake->synchronizes, 1);
+    unsigned reserves = fake->reserves;
+    for (int i = 0; i < 6; i++) {
+        get(3 * MIB);
+    }
+    assert_int_equal(fake->reserves, reserves);
+}
+
+static void a_driver_that_claims_events_and_has_none_is_survived(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, TIGHT);
+    fake->record_code = -ENOSYS;
+    uint64_t at = get(3 * MIB), other;
+    use_and_drop(at);
+    assert_true(get(3 * MIB) != at);
+    assert_int_equal(pool_alloc(pool, 63 * MIB, &other), -ENOMEM);
+    check();
+}
+
+/* ---- the program's own waits ---- */
+
+static void a_wait_of_the_programs_ends_an_epoch_for_nothing(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t before = get(3 * MIB), during = get(5 * MIB);
+    use_and_drop(before);
+    uint64_t ticket = pool_sync_begin(pool);
+    use_and_drop(during); /* by another thread, say: not waited for */
+    fake_finish_one(fake, 0);
+    pool_sync_end(pool, ticket);
+    assert_int_equal(get(3 * MIB), before);
+    assert_int_equal(fake->records + fake->queries, 0);
+    assert_false(comes_back(during, 5 * MIB));
+    fake_finish_all(fake);
+    assert_true(comes_back(during, 5 * MIB));
+}
+
+/* ---- memory that others reach ---- */
+
+static void what_others_reach_changes_hands_only_when_finished(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {100, 64 * KIB, MIB, 3 * MIB};
+    for (int i = 0; i < 4; i++) {
+        start(GIB, POOL_BARRIER, TIGHT);
+        uint64_t at = get(sizes[i]);
+        assert_int_equal(pool_mark_reached_from_outside(at), 0);
+        use_and_drop(at);
+        use_and_drop(get(3 * MIB)); /* an event on time, and a barrier behind it */
+        get(3 * MIB);
+        assert_true(fake->orders > 0);
+        assert_true(fake_is_past(fake, 0, 1, false));
+        assert_false(comes_back(at, sizes[i]));
+        fake_finish_all(fake);
+        assert_true(comes_back(at, sizes[i]));
+        check();
+        if (i < 3) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static void the_mark_stays_with_the_memory(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t at = get(100), neighbour = get(100);
+    assert_int_equal(pool_mark_reached_from_outside(at), 0);
+    for (int i = 0; i < 3; i++) {
+        use_and_drop(at);
+        use_and_drop(get(3 * MIB));
+        get(3 * MIB);
+        assert_false(comes_back(at, 100));
+        fake_finish_all(fake);
+        /* the next life of the same bytes */
+        static uint64_t got[8192];
+        int count = 0;
+        do {
+            got[count] = get(100);
+        } while (got[count] != at && ++count < 8192);
+        assert_true(count < 8192);
+        while (count > 0) {
+            drop(got[--count]);
+        }
+        fake_finish_all(fake);
+    }
+    use_and_drop(neighbour); /* covered by the same page: reached as well */
+    use_and_drop(get(3 * MIB));
+    get(3 * MIB);
+    assert_false(comes_back(neighbour, 100));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(relaxed_frees_call_no_driver),
+        TEST(relaxed_memory_waits_for_its_work),
+        TEST(work_submitted_after_the_record_is_waited_for_too),
+        TEST(a_tight_large_free_records_once_and_on_time),
+        TEST(tight_small_frees_share_their_records),
+        TEST(tight_memory_comes_back_behind_one_barrier),
+        TEST(one_barrier_serves_every_block_freed_before_it),
+        TEST(in_wait_mode_no_barrier_is_ever_put_up),
+        TEST(where_a_barrier_is_not_enough_the_cpu_waits),
+        TEST(memory_with_only_a_late_event_is_left_alone_while_it_can_grow),
+        TEST(a_tight_pool_stays_within_its_budget),
+        TEST(without_a_budget_the_peak_and_a_floor_decide),
+        TEST(in_sync_mode_every_free_waits),
+        TEST(in_sync_mode_every_free_waits_however_many_threads_there_are),
+        TEST(during_a_capture_nothing_is_recorded_or_waited_for),
+        TEST(an_old_driver_is_synchronised_inside_frees_only),
+        TEST(an_old_driver_relaxed_is_synchronised_for_many_bytes_at_once),
+        TEST(a_driver_that_claims_events_and_has_none_is_survived),
+        TEST(a_wait_of_the_programs_ends_an_epoch_for_nothing),
+        TEST(what_others_reach_changes_hands_only_when_finished),
+        TEST(the_mark_stays_with_the_memory),
+    };
+    return cmocka_run_group_tests_name("order", tests, NULL, NULL);
+}
