@@ -35,23 +35,20 @@ struct arena {
     uint32_t bins[BINS];       /* runs of 2^i granules up to twice that */
 };
 
-static unsigned bin_of(uint32_t length)
-{
+static unsigned bin_of(uint32_t length) {
     return 31u - (unsigned)__builtin_clz(length);
 }
 
-static void *sparse(size_t size)
-{
+static void *sparse(size_t size) {
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-uintptr_t reserve_addresses(size_t size, size_t alignment)
-{
-    void *room = mmap(NULL, size + alignment, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+uintptr_t reserve_addresses(size_t size, size_t alignment) {
+    void *room =
+        mmap(NULL, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
         return 0;
     uintptr_t start = (uintptr_t)room, base = round_up(start, alignment);
@@ -62,13 +59,11 @@ uintptr_t reserve_addresses(size_t size, size_t alignment)
     return base;
 }
 
-static size_t table_size(const struct arena *arena)
-{
+static size_t table_size(const struct arena *arena) {
     return round_up(((size_t)arena->granules + 1) * sizeof(uint32_t), 4096);
 }
 
-static bool set_up(struct arena *arena, size_t size)
-{
+static bool set_up(struct arena *arena, size_t size) {
     arena->granules = (uint32_t)(size / GRANULE);
     arena->fd = memfd_create("simulated GPU", MFD_CLOEXEC);
     if (arena->fd < 0 || ftruncate(arena->fd, (off_t)size) != 0)
@@ -89,8 +84,7 @@ static bool set_up(struct arena *arena, size_t size)
     return mprotect((void *)arena->base, directory, PROT_READ | PROT_WRITE) == 0;
 }
 
-static struct arena *arena_of(struct device *device)
-{
+static struct arena *arena_of(struct device *device) {
     if (device->arena)
         return device->arena;
     struct arena *arena = calloc(1, sizeof(*arena));
@@ -102,8 +96,7 @@ static struct arena *arena_of(struct device *device)
     return arena;
 }
 
-void arena_release(struct device *device)
-{
+void arena_release(struct device *device) {
     struct arena *arena = device->arena;
 
     if (!arena)
@@ -117,8 +110,7 @@ void arena_release(struct device *device)
     device->arena = NULL;
 }
 
-static void bin_add(struct arena *arena, uint32_t first, uint32_t length)
-{
+static void bin_add(struct arena *arena, uint32_t first, uint32_t length) {
     uint32_t *head = &arena->bins[bin_of(length)];
 
     arena->length[first] = arena->length[first + length - 1] = length;
@@ -129,8 +121,7 @@ static void bin_add(struct arena *arena, uint32_t first, uint32_t length)
     *head = first;
 }
 
-static uint32_t bin_remove(struct arena *arena, uint32_t first)
-{
+static uint32_t bin_remove(struct arena *arena, uint32_t first) {
     uint32_t length = arena->length[first];
     uint32_t next = arena->next[first], previous = arena->previous[first];
 
@@ -145,8 +136,7 @@ static uint32_t bin_remove(struct arena *arena, uint32_t first)
 }
 
 /* Any run of a larger bin will do; in its own bin a few are tried. */
-static uint32_t find_run(const struct arena *arena, uint32_t length)
-{
+static uint32_t find_run(const struct arena *arena, uint32_t length) {
     unsigned bin = bin_of(length);
     uint32_t run = arena->bins[bin];
 
@@ -159,8 +149,7 @@ static uint32_t find_run(const struct arena *arena, uint32_t length)
     return 0;
 }
 
-uintptr_t arena_take(struct device *device, size_t granules)
-{
+uintptr_t arena_take(struct device *device, size_t granules) {
     struct arena *arena = arena_of(device);
     uint32_t length = (uint32_t)granules, first = 0;
 
@@ -180,14 +169,11 @@ uintptr_t arena_take(struct device *device, size_t granules)
     return arena->base + (uintptr_t)first * GRANULE;
 }
 
-void arena_open(struct device *device, uintptr_t base, size_t granules)
-{
-    (void)device;
+void arena_open(uintptr_t base, size_t granules) {
     mprotect((void *)base, granules * GRANULE, PROT_READ | PROT_WRITE);
 }
 
-void arena_give(struct device *device, uintptr_t base, size_t granules)
-{
+void arena_give(struct device *device, uintptr_t base, size_t granules) {
     struct arena *arena = arena_of(device);
     uint32_t first = (uint32_t)((base - arena->base) / GRANULE);
     uint32_t length = (uint32_t)granules;
@@ -209,29 +195,23 @@ void arena_give(struct device *device, uintptr_t base, size_t granules)
 }
 
 /* Another process may still map it: the bytes stay, the addresses are never used again. */
-void arena_retire(struct device *device, uintptr_t base, size_t granules)
-{
-    (void)device;
+void arena_retire(uintptr_t base, size_t granules) {
     mprotect((void *)base, granules * GRANULE, PROT_NONE);
 }
 
-int arena_fd(struct device *device)
-{
+int arena_fd(struct device *device) {
     return arena_of(device)->fd;
 }
 
-uintptr_t arena_base(struct device *device)
-{
+uintptr_t arena_base(struct device *device) {
     return arena_of(device)->base;
 }
 
-uint64_t arena_offset(struct device *device, uintptr_t address)
-{
+uint64_t arena_offset(struct device *device, uintptr_t address) {
     return address - arena_of(device)->base;
 }
 
-bool device_charge(struct device *device, size_t bytes)
-{
+bool device_charge(struct device *device, size_t bytes) {
     size_t taken = device->used + device->occupied;
 
     if (taken > device->total || bytes > device->total - taken)
@@ -240,21 +220,18 @@ bool device_charge(struct device *device, size_t bytes)
     return true;
 }
 
-void device_discharge(struct device *device, size_t bytes)
-{
+void device_discharge(struct device *device, size_t bytes) {
     device->used -= bytes;
 }
 
-SIM_EXPORT void sim_occupy(int device, uint64_t bytes)
-{
+SIM_EXPORT void sim_occupy(int device, uint64_t bytes) {
     pthread_mutex_lock(&sim.lock);
     if (device_of(device))
         sim.devices[device].occupied = round_up(bytes, GRANULE);
     pthread_mutex_unlock(&sim.lock);
 }
 
-SIM_EXPORT uint64_t sim_used_memory(int device)
-{
+SIM_EXPORT uint64_t sim_used_memory(int device) {
     pthread_mutex_lock(&sim.lock);
     uint64_t used = device_of(device) ? sim.devices[device].used : 0;
     pthread_mutex_unlock(&sim.lock);

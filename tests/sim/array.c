@@ -30,8 +30,7 @@ struct mipmap {
 static struct slab array_slab = SLAB(struct array);
 static struct slab mipmap_slab = SLAB(struct mipmap);
 
-static size_t format_bytes(CUarray_format format)
-{
+static size_t format_bytes(CUarray_format format) {
     switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
     case CU_AD_FORMAT_SIGNED_INT8:
@@ -49,14 +48,12 @@ static size_t format_bytes(CUarray_format format)
     }
 }
 
-static size_t or_one(size_t value)
-{
+static size_t or_one(size_t value) {
     return value ? value : 1;
 }
 
 /* Its bytes, after pitch and slice were computed; 0 if the description makes no sense. */
-static size_t lay_out(struct array *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
-{
+static size_t lay_out(struct array *array, const CUDA_ARRAY3D_DESCRIPTOR *desc) {
     size_t element = format_bytes(desc->Format) * desc->NumChannels;
     bool channels = desc->NumChannels == 1 || desc->NumChannels == 2 || desc->NumChannels == 4;
 
@@ -68,8 +65,7 @@ static size_t lay_out(struct array *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
     return array->slice * or_one(desc->Depth);
 }
 
-static CUresult create(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *desc)
-{
+static CUresult create(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *desc) {
     struct context *context = context_current();
     struct array *array = slab_get(&array_slab);
     size_t bytes = lay_out(array, desc);
@@ -89,26 +85,25 @@ static CUresult create(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *desc)
     return CUDA_SUCCESS;
 }
 
-static CUresult create_flat(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *desc)
-{
+static CUresult create_flat(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *desc) {
     if (!desc)
         return CUDA_ERROR_INVALID_VALUE;
-    CUDA_ARRAY3D_DESCRIPTOR full = {.Width = desc->Width, .Height = desc->Height,
-                                    .Format = desc->Format, .NumChannels = desc->NumChannels};
+    CUDA_ARRAY3D_DESCRIPTOR full = {.Width = desc->Width,
+                                    .Height = desc->Height,
+                                    .Format = desc->Format,
+                                    .NumChannels = desc->NumChannels};
     return create(handle, &full);
 }
 
 /* The context may be gone, and the memory with it. */
-static CUresult give_back(struct range *range, uintptr_t base)
-{
+static CUresult give_back(struct range *range, uintptr_t base) {
     if (range_find(base) != range)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     context_wait(range->context);
     return memory_release(range);
 }
 
-static CUresult destroy(CUarray handle)
-{
+static CUresult destroy(CUarray handle) {
     struct array *array = (struct array *)handle;
 
     if (!is_live(array, &array_slab) || array->mipmap)
@@ -117,8 +112,7 @@ static CUresult destroy(CUarray handle)
     return give_back(array->range, array->base);
 }
 
-static CUresult get_full(CUDA_ARRAY3D_DESCRIPTOR *desc, CUarray handle)
-{
+static CUresult get_full(CUDA_ARRAY3D_DESCRIPTOR *desc, CUarray handle) {
     const struct array *array = (struct array *)handle;
 
     if (!is_live(array, &array_slab))
@@ -129,8 +123,7 @@ static CUresult get_full(CUDA_ARRAY3D_DESCRIPTOR *desc, CUarray handle)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_flat(CUDA_ARRAY_DESCRIPTOR *desc, CUarray handle)
-{
+static CUresult get_flat(CUDA_ARRAY_DESCRIPTOR *desc, CUarray handle) {
     CUDA_ARRAY3D_DESCRIPTOR full;
     CUresult result = get_full(&full, handle);
 
@@ -142,8 +135,7 @@ static CUresult get_flat(CUDA_ARRAY_DESCRIPTOR *desc, CUarray handle)
     return CUDA_SUCCESS;
 }
 
-uintptr_t array_address(CUarray handle, size_t *pitch, size_t *slice)
-{
+uintptr_t array_address(CUarray handle, size_t *pitch, size_t *slice) {
     const struct array *array = (struct array *)handle;
 
     if (!is_live(array, &array_slab))
@@ -163,23 +155,20 @@ ENTRY(cuArrayGetDescriptor_v2, (CUDA_ARRAY_DESCRIPTOR * desc, CUarray array), CO
 ENTRY(cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR * desc, CUarray array), CONTEXT,
       get_full(desc, array))
 
-/* ---- mipmaps ----------------------------------------------------------------------------- */
+/* ---- mipmaps --------------------------------------------------------------------------------- */
 
-static size_t halved(size_t size, unsigned level)
-{
+static size_t halved(size_t size, unsigned level) {
     return size ? or_one(size >> level) : 0;
 }
 
-static void destroy_levels(struct mipmap *mipmap)
-{
+static void destroy_levels(struct mipmap *mipmap) {
     for (unsigned i = 0; i < mipmap->level_count; i++)
         slab_put(&array_slab, mipmap->levels[i]);
     slab_put(&mipmap_slab, mipmap);
 }
 
 static CUresult create_mipmap(CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *desc,
-                              unsigned levels)
-{
+                              unsigned levels) {
     struct context *context = context_current();
     size_t total = 0, bytes[MAX_LEVELS];
 
@@ -211,8 +200,7 @@ static CUresult create_mipmap(CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCR
     return CUDA_SUCCESS;
 }
 
-static CUresult get_level(CUarray *handle, CUmipmappedArray mipmap_handle, unsigned level)
-{
+static CUresult get_level(CUarray *handle, CUmipmappedArray mipmap_handle, unsigned level) {
     struct mipmap *mipmap = (struct mipmap *)mipmap_handle;
 
     if (!is_live(mipmap, &mipmap_slab))
@@ -223,8 +211,7 @@ static CUresult get_level(CUarray *handle, CUmipmappedArray mipmap_handle, unsig
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy_mipmap(CUmipmappedArray handle)
-{
+static CUresult destroy_mipmap(CUmipmappedArray handle) {
     struct mipmap *mipmap = (struct mipmap *)handle;
 
     if (!is_live(mipmap, &mipmap_slab))
@@ -238,13 +225,12 @@ static CUresult destroy_mipmap(CUmipmappedArray handle)
 ENTRY(cuMipmappedArrayCreate,
       (CUmipmappedArray * mipmap, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels), ALLOCATE,
       create_mipmap(mipmap, desc, levels))
-ENTRY(cuMipmappedArrayGetLevel, (CUarray * array, CUmipmappedArray mipmap, unsigned level),
-      CONTEXT, get_level(array, mipmap, level))
+ENTRY(cuMipmappedArrayGetLevel, (CUarray * array, CUmipmappedArray mipmap, unsigned level), CONTEXT,
+      get_level(array, mipmap, level))
 ENTRY(cuMipmappedArrayDestroy, (CUmipmappedArray mipmap), ALLOCATE, destroy_mipmap(mipmap))
 
 /* The memory went with the contexts. */
-void array_forget_all(void)
-{
+void array_forget_all(void) {
     for (unsigned i = 0; i < array_slab.count; i++)
         if (array_slab.all[i]->live)
             slab_put(&array_slab, array_slab.all[i]);

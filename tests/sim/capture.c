@@ -3,8 +3,8 @@
  *
  * A capture begins in one stream and spreads to others that wait for an event recorded inside it.
  * Each captured stream remembers its tips, the nodes that its next node will need. While a capture
- * lasts some calls are errors and destroy it; which ones, and with which code, was measured (probe.c)
- * and is the point of this file:
+ * lasts some calls are errors and destroy it; which ones, and with which code, was measured
+ * (probe.c) and is the point of this file:
  *
  *   900  a call on the whole context, or on a captured stream; a call that may block or free
  *        memory, unless the capture and the thread are relaxed about it
@@ -25,7 +25,7 @@ struct capture {
     struct stream *origin;
     struct context *context;
     struct graph *graph;
-    bool given;   /* the program's own graph */
+    bool given; /* the program's own graph */
     bool invalid;
     struct stream **streams;
     size_t stream_count;
@@ -35,23 +35,20 @@ static struct slab capture_slab = SLAB(struct capture);
 static struct capture **captures; /* those not ended */
 static size_t capture_count, capture_room;
 
-static void invalidate(struct capture *capture)
-{
+static void invalidate(struct capture *capture) {
     capture->invalid = true;
 }
 
-static struct capture *capture_by_id(uint64_t id)
-{
+static struct capture *capture_by_id(uint64_t id) {
     for (size_t i = 0; i < capture_count; i++)
         if (captures[i]->id == id)
             return captures[i];
     return NULL;
 }
 
-/* ---- what a capture forbids -------------------------------------------------------------- */
+/* ---- what a capture forbids ------------------------------------------------------------------ */
 
-static bool forbids(const struct capture *capture, const struct thread *thread)
-{
+static bool forbids(const struct capture *capture, const struct thread *thread) {
     bool own = capture->thread == thread->id;
 
     switch (thread->capture_mode) {
@@ -65,8 +62,7 @@ static bool forbids(const struct capture *capture, const struct thread *thread)
     }
 }
 
-bool capture_forbids(void)
-{
+bool capture_forbids(void) {
     const struct thread *thread = thread_self();
     bool forbidden = false;
 
@@ -79,8 +75,7 @@ bool capture_forbids(void)
     return forbidden;
 }
 
-CUresult capture_context_call(struct context *context)
-{
+CUresult capture_context_call(struct context *context) {
     CUresult result = CUDA_SUCCESS;
 
     for (size_t i = 0; i < capture_count; i++) {
@@ -92,8 +87,7 @@ CUresult capture_context_call(struct context *context)
     return result;
 }
 
-CUresult capture_implicit(struct stream *stream)
-{
+CUresult capture_implicit(struct stream *stream) {
     CUresult result = CUDA_SUCCESS;
 
     if (stream != stream->context->legacy)
@@ -110,8 +104,7 @@ CUresult capture_implicit(struct stream *stream)
     return result;
 }
 
-CUresult capture_stream_call(struct stream *stream)
-{
+CUresult capture_stream_call(struct stream *stream) {
     if (stream->capture) {
         invalidate(stream->capture);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -122,8 +115,7 @@ CUresult capture_stream_call(struct stream *stream)
     return result;
 }
 
-CUresult capture_event_call(struct event *event)
-{
+CUresult capture_event_call(struct event *event) {
     if (event->capture_id) {
         struct capture *capture = capture_by_id(event->capture_id);
         if (!capture)
@@ -134,16 +126,14 @@ CUresult capture_event_call(struct event *event)
     return capture_forbids() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-/* ---- what goes into it ------------------------------------------------------------------------ */
+/* ---- what goes into it ----------------------------------------------------------------------- */
 
-static void set_tip(struct stream *stream, struct node *node)
-{
+static void set_tip(struct stream *stream, struct node *node) {
     stream->tip_count = 0;
     tips_add(&stream->tips, &stream->tip_count, node);
 }
 
-static CUgraphNodeType type_of(const struct work *work)
-{
+static CUgraphNodeType type_of(const struct work *work) {
     switch (work->kind) {
     case WORK_KERNEL:
         return CU_GRAPH_NODE_TYPE_KERNEL;
@@ -161,28 +151,26 @@ static CUgraphNodeType type_of(const struct work *work)
     }
 }
 
-CUresult capture_submit(struct stream *stream, struct work work)
-{
+CUresult capture_submit(struct stream *stream, struct work work) {
     struct capture *capture = stream->capture;
 
     if (capture->invalid) {
         work_dispose(&work);
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
-    set_tip(stream, graph_add(capture->graph, type_of(&work), work, stream->tips,
-                              stream->tip_count));
+    set_tip(stream,
+            graph_add(capture->graph, type_of(&work), work, stream->tips, stream->tip_count));
     return CUDA_SUCCESS;
 }
 
 CUresult capture_allocate(struct stream *stream, size_t size, struct pool *pool,
-                          CUdeviceptr *address)
-{
+                          CUdeviceptr *address) {
     struct capture *capture = stream->capture;
 
     if (capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    struct node *node = graph_add_memory(capture->graph, pool, size, stream->tips,
-                                         stream->tip_count, address);
+    struct node *node =
+        graph_add_memory(capture->graph, pool, size, stream->tips, stream->tip_count, address);
     if (!node)
         return CUDA_ERROR_OUT_OF_MEMORY;
     set_tip(stream, node);
@@ -190,8 +178,7 @@ CUresult capture_allocate(struct stream *stream, size_t size, struct pool *pool,
 }
 
 /* Only what a graph allocated can be freed by one. */
-CUresult capture_free(struct stream *stream, CUdeviceptr address)
-{
+CUresult capture_free(struct stream *stream, CUdeviceptr address) {
     struct capture *capture = stream->capture;
     const struct range *range = range_find(address);
 
@@ -199,14 +186,13 @@ CUresult capture_free(struct stream *stream, CUdeviceptr address)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!range || range->base != address || !range->graph_owned)
         return CUDA_ERROR_INVALID_VALUE;
-    set_tip(stream, graph_add(capture->graph, CU_GRAPH_NODE_TYPE_MEM_FREE,
-                              (struct work){.kind = WORK_NOTHING}, stream->tips,
-                              stream->tip_count));
+    set_tip(stream,
+            graph_add(capture->graph, CU_GRAPH_NODE_TYPE_MEM_FREE,
+                      (struct work){.kind = WORK_NOTHING}, stream->tips, stream->tip_count));
     return CUDA_SUCCESS;
 }
 
-CUresult capture_record(struct stream *stream, struct event *event)
-{
+CUresult capture_record(struct stream *stream, struct event *event) {
     if (stream->capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     event->capture_id = stream->capture->id;
@@ -215,8 +201,7 @@ CUresult capture_record(struct stream *stream, struct event *event)
     return CUDA_SUCCESS;
 }
 
-static void enlist(struct capture *capture, struct stream *stream)
-{
+static void enlist(struct capture *capture, struct stream *stream) {
     size_t bytes = (capture->stream_count + 1) * sizeof(struct stream *);
 
     capture->streams = realloc(capture->streams, bytes);
@@ -226,8 +211,7 @@ static void enlist(struct capture *capture, struct stream *stream)
     stream->capture = capture;
 }
 
-CUresult capture_wait(struct stream *stream, struct event *event, bool *handled)
-{
+CUresult capture_wait(struct stream *stream, struct event *event, bool *handled) {
     struct capture *capture = stream->capture;
 
     *handled = capture || event->capture_id;
@@ -256,11 +240,10 @@ CUresult capture_wait(struct stream *stream, struct event *event, bool *handled)
     return CUDA_SUCCESS;
 }
 
-/* ---- beginning and ending ------------------------------------------------------------------------ */
+/* ---- beginning and ending -------------------------------------------------------------------- */
 
 static CUresult begin(CUstream handle, bool per_thread, CUstreamCaptureMode mode,
-                      struct graph *given, const CUgraphNode *needs, size_t count)
-{
+                      struct graph *given, const CUgraphNode *needs, size_t count) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -294,15 +277,13 @@ static CUresult begin(CUstream handle, bool per_thread, CUstreamCaptureMode mode
 }
 
 static CUresult begin_to(CUstream handle, bool per_thread, CUgraph graph, const CUgraphNode *needs,
-                         size_t count, CUstreamCaptureMode mode)
-{
+                         size_t count, CUstreamCaptureMode mode) {
     struct graph *given = graph_of(graph);
 
     return given ? begin(handle, per_thread, mode, given, needs, count) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static void forget(struct capture *capture)
-{
+static void forget(struct capture *capture) {
     for (size_t i = 0; i < capture->stream_count; i++) {
         struct stream *stream = capture->streams[i];
         stream->capture = NULL;
@@ -317,8 +298,7 @@ static void forget(struct capture *capture)
     slab_put(&capture_slab, capture);
 }
 
-static void mark_needed(const struct node *node, bool *needed)
-{
+static void mark_needed(const struct node *node, bool *needed) {
     if (needed[node->index])
         return;
     needed[node->index] = true;
@@ -327,8 +307,7 @@ static void mark_needed(const struct node *node, bool *needed)
 }
 
 /* Does everything captured lead to the origin's tips? */
-static bool joined(const struct capture *capture)
-{
+static bool joined(const struct capture *capture) {
     bool *needed = calloc(capture->graph->count + 1, sizeof(*needed));
     bool all = true;
 
@@ -343,8 +322,7 @@ static bool joined(const struct capture *capture)
     return all;
 }
 
-static CUresult end(CUstream handle, bool per_thread, CUgraph *graph)
-{
+static CUresult end(CUstream handle, bool per_thread, CUgraph *graph) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -361,7 +339,7 @@ static CUresult end(CUstream handle, bool per_thread, CUgraph *graph)
         invalidate(capture);
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    result = capture->invalid     ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+    result = capture->invalid   ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
              : !joined(capture) ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
                                 : CUDA_SUCCESS;
     struct graph *made = capture->graph;
@@ -374,8 +352,7 @@ static CUresult end(CUstream handle, bool per_thread, CUgraph *graph)
     return result;
 }
 
-static CUresult exchange_mode(CUstreamCaptureMode *mode)
-{
+static CUresult exchange_mode(CUstreamCaptureMode *mode) {
     struct thread *thread = thread_self();
 
     if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -399,7 +376,7 @@ ENTRY_PTSZ(cuStreamEndCapture, (CUstream stream, CUgraph *graph), INITIALISED,
 ENTRY(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), INITIALISED,
       exchange_mode(mode))
 
-/* ---- questions --------------------------------------------------------------------------------- */
+/* ---- questions ------------------------------------------------------------------------------- */
 
 struct info {
     CUstreamCaptureStatus *status;
@@ -410,8 +387,7 @@ struct info {
     size_t *count;
 };
 
-static CUresult get_info(CUstream handle, bool per_thread, struct info out)
-{
+static CUresult get_info(CUstream handle, bool per_thread, struct info out) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -442,9 +418,8 @@ static CUresult get_info(CUstream handle, bool per_thread, struct info out)
 
 ENTRY_PTSZ(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status), INITIALISED,
            get_info(stream, per_thread, (struct info){.status = status}))
-ENTRY_PTSZ(cuStreamGetCaptureInfo,
-           (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id), INITIALISED,
-           get_info(stream, per_thread, (struct info){.status = status, .id = id}))
+ENTRY_PTSZ(cuStreamGetCaptureInfo, (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id),
+           INITIALISED, get_info(stream, per_thread, (struct info){.status = status, .id = id}))
 ENTRY_PTSZ(cuStreamGetCaptureInfo_v2,
            (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
             const CUgraphNode **needs, size_t *count),
@@ -457,8 +432,7 @@ ENTRY_PTSZ(cuStreamGetCaptureInfo_v3,
            get_info(stream, per_thread, (struct info){status, id, graph, needs, data, count}))
 
 static CUresult update(CUstream handle, bool per_thread, CUgraphNode *needs, size_t count,
-                       unsigned flags)
-{
+                       unsigned flags) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -481,10 +455,9 @@ ENTRY_PTSZ(cuStreamUpdateCaptureDependencies_v2,
             unsigned flags),
            INITIALISED, ((void)data, update(stream, per_thread, needs, count, flags)))
 
-/* ---- streams and contexts that go -------------------------------------------------------------- */
+/* ---- streams and contexts that go ------------------------------------------------------------ */
 
-void capture_forget_stream(struct stream *stream)
-{
+void capture_forget_stream(struct stream *stream) {
     struct capture *capture = stream->capture;
 
     if (!capture)
@@ -506,8 +479,7 @@ void capture_forget_stream(struct stream *stream)
     stream->tip_count = 0;
 }
 
-void capture_reset(void)
-{
+void capture_reset(void) {
     while (capture_count)
         capture_forget_stream(captures[0]->origin);
 }

@@ -12,24 +12,21 @@
 
 struct slab context_slab = SLAB(struct context);
 
-struct context *context_current(void)
-{
+struct context *context_current(void) {
     struct thread *thread = thread_self();
 
     return thread->depth ? thread->stack[thread->depth - 1] : NULL;
 }
 
-CUresult context_check(struct context *context)
-{
+CUresult context_check(struct context *context) {
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     return context->alive ? context->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-/* ---- life --------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
-static void start(struct context *context, unsigned flags)
-{
+static void start(struct context *context, unsigned flags) {
     context->alive = true;
     context->flags = flags;
     context->id = ++sim.next_id;
@@ -42,8 +39,7 @@ static void start(struct context *context, unsigned flags)
     context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 * MIB;
 }
 
-struct context *context_create(struct device *device, unsigned flags, unsigned api_version)
-{
+struct context *context_create(struct device *device, unsigned flags, unsigned api_version) {
     struct context *context = slab_get(&context_slab);
 
     context->device = device;
@@ -52,15 +48,13 @@ struct context *context_create(struct device *device, unsigned flags, unsigned a
     return context;
 }
 
-static void forget_peer(struct context *context, const struct context *peer)
-{
+static void forget_peer(struct context *context, const struct context *peer) {
     for (unsigned i = 0; i < context->peer_count; i++)
         if (context->peers[i] == peer)
             context->peers[i--] = context->peers[--context->peer_count];
 }
 
-static void drop_work(struct context *context)
-{
+static void drop_work(struct context *context) {
     for (struct stream *stream = context->streams, *next; stream; stream = next) {
         next = stream->next;
         stream->doomed = false;
@@ -75,8 +69,7 @@ static void drop_work(struct context *context)
     context->barriers_passed = context->barriers_issued;
 }
 
-void context_destroy(struct context *context)
-{
+void context_destroy(struct context *context) {
     for (struct stream *stream = context->streams; stream; stream = stream->next)
         capture_forget_stream(stream);
     context_wait(context);
@@ -92,8 +85,7 @@ void context_destroy(struct context *context)
     context->alive = false;
 }
 
-void context_forget_all(void)
-{
+void context_forget_all(void) {
     for (unsigned i = 0; i < context_slab.count; i++) {
         struct context *context = (struct context *)context_slab.all[i];
         if (!context->object.live)
@@ -106,15 +98,13 @@ void context_forget_all(void)
     }
 }
 
-CUresult context_wait(struct context *context)
-{
+CUresult context_wait(struct context *context) {
     queue_wait(&(struct waiting){.context = context, .up_to = queue_sequence()});
     pool_trim(context->device);
     return context->sticky;
 }
 
-static CUresult synchronize(struct context *context)
-{
+static CUresult synchronize(struct context *context) {
     CUresult result = context_check(context);
 
     if (result == CUDA_SUCCESS)
@@ -122,16 +112,14 @@ static CUresult synchronize(struct context *context)
     return result == CUDA_SUCCESS ? context_wait(context) : result;
 }
 
-static CUresult as_context(CUcontext handle, struct context **context)
-{
+static CUresult as_context(CUcontext handle, struct context **context) {
     *context = (struct context *)handle;
     if (!is_live(*context, &context_slab))
         return CUDA_ERROR_INVALID_CONTEXT;
     return (*context)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-static CUresult synchronize_one(CUcontext handle)
-{
+static CUresult synchronize_one(CUcontext handle) {
     struct context *context = context_current();
     CUresult result = handle ? as_context(handle, &context) : CUDA_SUCCESS;
 
@@ -141,10 +129,9 @@ static CUresult synchronize_one(CUcontext handle)
 ENTRY(cuCtxSynchronize, (void), CONTEXT, synchronize(context_current()))
 ENTRY(cuCtxSynchronize_v2, (CUcontext context), INITIALISED, synchronize_one(context))
 
-/* ---- the stack ------------------------------------------------------------------------------ */
+/* ---- the stack ------------------------------------------------------------------------------- */
 
-static CUresult push(struct context *context)
-{
+static CUresult push(struct context *context) {
     struct thread *thread = thread_self();
 
     if (thread->depth == CONTEXT_STACK)
@@ -153,16 +140,14 @@ static CUresult push(struct context *context)
     return CUDA_SUCCESS;
 }
 
-static CUresult push_current(CUcontext handle)
-{
+static CUresult push_current(CUcontext handle) {
     struct context *context;
     CUresult result = as_context(handle, &context);
 
     return result == CUDA_SUCCESS ? push(context) : result;
 }
 
-static CUresult pop_current(CUcontext *handle)
-{
+static CUresult pop_current(CUcontext *handle) {
     struct thread *thread = thread_self();
 
     if (!thread->depth)
@@ -174,8 +159,7 @@ static CUresult pop_current(CUcontext *handle)
 }
 
 /* A primary context may be made current dead: what needs it says so later. */
-static CUresult set_current(CUcontext handle)
-{
+static CUresult set_current(CUcontext handle) {
     struct thread *thread = thread_self();
     struct context *context = (struct context *)handle;
 
@@ -186,8 +170,7 @@ static CUresult set_current(CUcontext handle)
     return context ? push(context) : CUDA_SUCCESS;
 }
 
-static CUresult get_current(CUcontext *handle)
-{
+static CUresult get_current(CUcontext *handle) {
     if (!handle)
         return CUDA_ERROR_INVALID_VALUE;
     *handle = (CUcontext)context_current();
@@ -201,8 +184,7 @@ ENTRY(cuCtxPopCurrent_v2, (CUcontext * context), INITIALISED, pop_current(contex
 ENTRY(cuCtxSetCurrent, (CUcontext context), INITIALISED, set_current(context))
 ENTRY(cuCtxGetCurrent, (CUcontext * context), INITIALISED | QUIET, get_current(context))
 
-static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal, unsigned api_version)
-{
+static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal, unsigned api_version) {
     struct device *device = device_of(ordinal);
 
     if (!handle)
@@ -215,8 +197,7 @@ static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal, unsi
 }
 
 /* A destroyed context leaves the caller's stack if it is on top of it. */
-static CUresult destroy(CUcontext handle)
-{
+static CUresult destroy(CUcontext handle) {
     struct thread *thread = thread_self();
     struct context *context;
     CUresult result = as_context(handle, &context);
@@ -245,8 +226,7 @@ ENTRY(cuCtxDestroy_v2, (CUcontext context), INITIALISED, destroy(context))
 
 /* ---- the primary context --------------------------------------------------------------------- */
 
-static CUresult retain(CUcontext *handle, CUdevice ordinal)
-{
+static CUresult retain(CUcontext *handle, CUdevice ordinal) {
     struct device *device = device_of(ordinal);
 
     if (!handle)
@@ -264,8 +244,7 @@ static CUresult retain(CUcontext *handle, CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-static CUresult release(CUdevice ordinal)
-{
+static CUresult release(CUdevice ordinal) {
     struct device *device = device_of(ordinal);
 
     if (!device)
@@ -277,8 +256,7 @@ static CUresult release(CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-static CUresult reset(CUdevice ordinal)
-{
+static CUresult reset(CUdevice ordinal) {
     struct device *device = device_of(ordinal);
 
     if (!device)
@@ -288,8 +266,7 @@ static CUresult reset(CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_state(CUdevice ordinal, unsigned *flags, int *active)
-{
+static CUresult get_state(CUdevice ordinal, unsigned *flags, int *active) {
     struct device *device = device_of(ordinal);
 
     if (!device)
@@ -301,8 +278,7 @@ static CUresult get_state(CUdevice ordinal, unsigned *flags, int *active)
     return CUDA_SUCCESS;
 }
 
-static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)
-{
+static CUresult set_primary_flags(CUdevice ordinal, unsigned flags) {
     struct device *device = device_of(ordinal);
 
     if (!device)
@@ -326,10 +302,9 @@ ENTRY(cuDevicePrimaryCtxSetFlags, (CUdevice device, unsigned flags), INITIALISED
 ENTRY(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned flags), INITIALISED,
       set_primary_flags(device, flags))
 
-/* ---- questions -------------------------------------------------------------------------------- */
+/* ---- questions ------------------------------------------------------------------------------- */
 
-static CUresult get_device(CUcontext handle, CUdevice *device)
-{
+static CUresult get_device(CUcontext handle, CUdevice *device) {
     struct context *context = context_current();
     CUresult result = handle ? as_context(handle, &context) : context_check(context);
 
@@ -341,8 +316,7 @@ static CUresult get_device(CUcontext handle, CUdevice *device)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_id(CUcontext handle, unsigned long long *id)
-{
+static CUresult get_id(CUcontext handle, unsigned long long *id) {
     struct context *context = context_current();
     CUresult result = handle ? as_context(handle, &context) : context_check(context);
 
@@ -354,8 +328,7 @@ static CUresult get_id(CUcontext handle, unsigned long long *id)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_api_version(CUcontext handle, unsigned *version)
-{
+static CUresult get_api_version(CUcontext handle, unsigned *version) {
     struct context *context = context_current();
     CUresult result = handle ? as_context(handle, &context) : context_check(context);
 
@@ -367,16 +340,14 @@ static CUresult get_api_version(CUcontext handle, unsigned *version)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_unsigned(unsigned *out, unsigned value)
-{
+static CUresult get_unsigned(unsigned *out, unsigned value) {
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
     *out = value;
     return CUDA_SUCCESS;
 }
 
-static CUresult limit(CUlimit name, size_t *get, size_t set)
-{
+static CUresult limit(CUlimit name, size_t *get, size_t set) {
     if ((unsigned)name >= CU_LIMIT_MAX)
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     if (get)
@@ -386,8 +357,7 @@ static CUresult limit(CUlimit name, size_t *get, size_t set)
     return CUDA_SUCCESS;
 }
 
-static CUresult priorities(int *least, int *greatest)
-{
+static CUresult priorities(int *least, int *greatest) {
     if (least)
         *least = 0;
     if (greatest)
@@ -395,16 +365,14 @@ static CUresult priorities(int *least, int *greatest)
     return CUDA_SUCCESS;
 }
 
-static CUresult shared_config(CUsharedconfig *get)
-{
+static CUresult shared_config(CUsharedconfig *get) {
     if (!get)
         return CUDA_ERROR_INVALID_VALUE;
     *get = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
     return CUDA_SUCCESS;
 }
 
-static CUresult cache_config(CUfunc_cache *get)
-{
+static CUresult cache_config(CUfunc_cache *get) {
     if (!get)
         return CUDA_ERROR_INVALID_VALUE;
     *get = context_current()->cache_config;
@@ -418,9 +386,8 @@ ENTRY(cuCtxGetId, (CUcontext context, unsigned long long *id), INITIALISED, get_
 ENTRY(cuCtxGetApiVersion, (CUcontext context, unsigned *version), INITIALISED,
       get_api_version(context, version))
 ENTRY(cuCtxGetFlags, (unsigned *flags), CONTEXT, get_unsigned(flags, context_current()->flags))
-ENTRY(cuCtxSetFlags, (unsigned flags), CONTEXT,
-      (context_current()->flags = flags, CUDA_SUCCESS))
-ENTRY(cuCtxGetLimit, (size_t *value, CUlimit name), CONTEXT, limit(name, value, 0))
+ENTRY(cuCtxSetFlags, (unsigned flags), CONTEXT, (context_current()->flags = flags, CUDA_SUCCESS))
+ENTRY(cuCtxGetLimit, (size_t * value, CUlimit name), CONTEXT, limit(name, value, 0))
 ENTRY(cuCtxSetLimit, (CUlimit name, size_t value), CONTEXT, limit(name, NULL, value))
 ENTRY(cuCtxGetStreamPriorityRange, (int *least, int *greatest), CONTEXT,
       priorities(least, greatest))
@@ -431,10 +398,9 @@ ENTRY(cuCtxGetSharedMemConfig, (CUsharedconfig * config), CONTEXT, shared_config
 ENTRY(cuCtxSetSharedMemConfig, (CUsharedconfig config), CONTEXT, ((void)config, CUDA_SUCCESS))
 ENTRY(cuCtxResetPersistingL2Cache, (void), CONTEXT, CUDA_SUCCESS)
 
-/* ---- peers -------------------------------------------------------------------------------------- */
+/* ---- peers ----------------------------------------------------------------------------------- */
 
-bool context_peer(struct context *context, struct context *other)
-{
+bool context_peer(struct context *context, struct context *other) {
     if (context == other || context->device == other->device)
         return true;
     for (unsigned i = 0; i < context->peer_count; i++)
@@ -443,8 +409,7 @@ bool context_peer(struct context *context, struct context *other)
     return false;
 }
 
-static CUresult enable_peer(CUcontext handle, unsigned flags)
-{
+static CUresult enable_peer(CUcontext handle, unsigned flags) {
     struct context *context = context_current(), *peer;
     CUresult result = as_context(handle, &peer);
 
@@ -464,8 +429,7 @@ static CUresult enable_peer(CUcontext handle, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-static CUresult disable_peer(CUcontext handle)
-{
+static CUresult disable_peer(CUcontext handle) {
     struct context *context = context_current(), *peer;
     CUresult result = as_context(handle, &peer);
 

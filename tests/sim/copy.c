@@ -13,28 +13,24 @@
 
 enum wait { ASYNC, SYNC };
 
-static struct side side_of(uintptr_t address, size_t pitch)
-{
+static struct side side_of(uintptr_t address, size_t pitch) {
     const struct range *range = range_find(address);
 
     return (struct side){.address = address, .pitch = pitch, .checked = range != NULL};
 }
 
-static bool on_device(const struct side *side)
-{
+static bool on_device(const struct side *side) {
     const struct range *range = side->checked ? range_find(side->address) : NULL;
 
     return range && range_is_device(range);
 }
 
-static size_t span(const struct side *side, const struct copy *copy)
-{
+static size_t span(const struct side *side, const struct copy *copy) {
     return copy->width + (copy->height - 1) * side->pitch + (copy->depth - 1) * side->slice;
 }
 
 /* What the program may change as soon as the call returns is read before. */
-static bool stage(struct copy *copy)
-{
+static bool stage(struct copy *copy) {
     size_t bytes = span(&copy->from, copy);
 
     copy->staging = malloc(bytes);
@@ -47,16 +43,14 @@ static bool stage(struct copy *copy)
 
 /* Mapped memory that the device was not given access to. */
 static bool out_of_reach(const struct side *side, const struct copy *copy,
-                         struct context *context)
-{
+                         struct context *context) {
     const struct range *range = side->checked ? range_find(side->address) : NULL;
 
     return range && range->kind == RANGE_MAPPED &&
            !range_accessible(context, side->address, span(side, copy));
 }
 
-static bool within(const struct side *side, const struct copy *copy)
-{
+static bool within(const struct side *side, const struct copy *copy) {
     size_t bytes = span(side, copy);
     const struct range *range = side->checked ? range_find(side->address) : NULL;
 
@@ -65,8 +59,7 @@ static bool within(const struct side *side, const struct copy *copy)
            bytes <= range->base + range->size - side->address;
 }
 
-static CUresult run(struct copy copy, CUstream handle, bool per_thread, enum wait wait)
-{
+static CUresult run(struct copy copy, CUstream handle, bool per_thread, enum wait wait) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -91,42 +84,45 @@ static CUresult run(struct copy copy, CUstream handle, bool per_thread, enum wai
     return submit(stream, (struct work){.kind = WORK_COPY, .copy = copy});
 }
 
-/* ---- rows of bytes ------------------------------------------------------------------------ */
+/* ---- rows of bytes --------------------------------------------------------------------------- */
 
 enum expect { HOST, DEVICE, ANY };
 
 /* Host pointers may well be device memory or managed: all that counts is that the driver can. */
-static bool as_expected(uintptr_t address, enum expect expect)
-{
+static bool as_expected(uintptr_t address, enum expect expect) {
     const struct range *range = range_find(address);
 
     return address && (expect != DEVICE || range);
 }
 
 static CUresult linear(uintptr_t to, enum expect to_what, uintptr_t from, enum expect from_what,
-                       size_t size, CUstream stream, bool per_thread, enum wait wait)
-{
+                       size_t size, CUstream stream, bool per_thread, enum wait wait) {
     if (size == 0)
         return CUDA_SUCCESS;
     if (!as_expected(to, to_what) || !as_expected(from, from_what))
         return CUDA_ERROR_INVALID_VALUE;
-    struct copy copy = {.to = side_of(to, size), .from = side_of(from, size), .width = size,
-                        .height = 1, .depth = 1};
+    struct copy copy = {.to = side_of(to, size),
+                        .from = side_of(from, size),
+                        .width = size,
+                        .height = 1,
+                        .depth = 1};
     return run(copy, stream, per_thread, wait);
 }
 
-static CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
-                     CUcontext from_context, size_t size, CUstream stream, bool per_thread,
-                     enum wait wait)
-{
+static CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                     size_t size, CUstream stream, bool per_thread, enum wait wait) {
     if (size == 0)
         return CUDA_SUCCESS;
     if (!is_live(to_context, &context_slab) || !is_live(from_context, &context_slab))
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!as_expected(to, DEVICE) || !as_expected(from, DEVICE))
         return CUDA_ERROR_INVALID_VALUE;
-    struct copy copy = {.to = side_of(to, size), .from = side_of(from, size), .width = size,
-                        .height = 1, .depth = 1, .peer = true};
+    struct copy copy = {.to = side_of(to, size),
+                        .from = side_of(from, size),
+                        .width = size,
+                        .height = 1,
+                        .depth = 1,
+                        .peer = true};
     return run(copy, stream, per_thread, wait);
 }
 
@@ -140,11 +136,10 @@ ENTRY_PTDS(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t size), SUB
            linear(to, DEVICE, from, DEVICE, size, NULL, per_thread, SYNC))
 ENTRY_PTSZ(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream), SUBMIT,
            linear(to, ANY, from, ANY, size, stream, per_thread, ASYNC))
-ENTRY_PTSZ(cuMemcpyHtoDAsync_v2,
-           (CUdeviceptr to, const void *from, size_t size, CUstream stream), SUBMIT,
-           linear(to, DEVICE, (uintptr_t)from, HOST, size, stream, per_thread, ASYNC))
-ENTRY_PTSZ(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t size, CUstream stream),
-           SUBMIT, linear((uintptr_t)to, HOST, from, DEVICE, size, stream, per_thread, ASYNC))
+ENTRY_PTSZ(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t size, CUstream stream),
+           SUBMIT, linear(to, DEVICE, (uintptr_t)from, HOST, size, stream, per_thread, ASYNC))
+ENTRY_PTSZ(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t size, CUstream stream), SUBMIT,
+           linear((uintptr_t)to, HOST, from, DEVICE, size, stream, per_thread, ASYNC))
 ENTRY_PTSZ(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream),
            SUBMIT, linear(to, DEVICE, from, DEVICE, size, stream, per_thread, ASYNC))
 ENTRY_PTDS(cuMemcpyPeer,
@@ -156,7 +151,7 @@ ENTRY_PTSZ(cuMemcpyPeerAsync,
             size_t size, CUstream stream),
            SUBMIT, peer(to, to_context, from, from_context, size, stream, per_thread, ASYNC))
 
-/* ---- two and three dimensions --------------------------------------------------------------- */
+/* ---- two and three dimensions ---------------------------------------------------------------- */
 
 /* One side of the driver's descriptors. */
 struct corner {
@@ -167,8 +162,7 @@ struct corner {
     size_t x, y, z, pitch, height;
 };
 
-static bool locate(const struct corner *corner, struct side *side)
-{
+static bool locate(const struct corner *corner, struct side *side) {
     size_t pitch = corner->pitch, slice = corner->pitch * corner->height;
     uintptr_t base;
 
@@ -184,21 +178,19 @@ static bool locate(const struct corner *corner, struct side *side)
     return as_expected(base, corner->type == CU_MEMORYTYPE_DEVICE ? DEVICE : ANY);
 }
 
-static bool describe(struct copy *copy, const struct corner *to, const struct corner *from)
-{
+static bool describe(struct copy *copy, const struct corner *to, const struct corner *from) {
     if (!locate(to, &copy->to) || !locate(from, &copy->from))
         return false;
     return copy->height <= 1 || (copy->to.pitch >= copy->width && copy->from.pitch >= copy->width);
 }
 
-static CUresult plane(const CUDA_MEMCPY2D *c, CUstream stream, bool per_thread, enum wait wait)
-{
+static CUresult plane(const CUDA_MEMCPY2D *c, CUstream stream, bool per_thread, enum wait wait) {
     if (!c)
         return CUDA_ERROR_INVALID_VALUE;
-    struct corner to = {c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray,
-                        c->dstXInBytes, c->dstY, 0, c->dstPitch, c->Height};
-    struct corner from = {c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray,
-                          c->srcXInBytes, c->srcY, 0, c->srcPitch, c->Height};
+    struct corner to = {c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes,
+                        c->dstY,          0,          c->dstPitch,  c->Height};
+    struct corner from = {c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray, c->srcXInBytes,
+                          c->srcY,          0,          c->srcPitch,  c->Height};
     struct copy copy = {.width = c->WidthInBytes, .height = c->Height, .depth = 1};
     to.pitch = to.pitch ? to.pitch : c->WidthInBytes;
     from.pitch = from.pitch ? from.pitch : c->WidthInBytes;
@@ -208,20 +200,18 @@ static CUresult plane(const CUDA_MEMCPY2D *c, CUstream stream, bool per_thread, 
                                        : CUDA_ERROR_INVALID_VALUE;
 }
 
-bool copy_describe(struct copy *copy, const CUDA_MEMCPY3D *c)
-{
+bool copy_describe(struct copy *copy, const CUDA_MEMCPY3D *c) {
     struct corner to = {c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes,
-                        c->dstY, c->dstZ, c->dstPitch, c->dstHeight};
+                        c->dstY,          c->dstZ,    c->dstPitch,  c->dstHeight};
     struct corner from = {c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray, c->srcXInBytes,
-                          c->srcY, c->srcZ, c->srcPitch, c->srcHeight};
+                          c->srcY,          c->srcZ,    c->srcPitch,  c->srcHeight};
     to.pitch = to.pitch ? to.pitch : c->WidthInBytes;
     from.pitch = from.pitch ? from.pitch : c->WidthInBytes;
     *copy = (struct copy){.width = c->WidthInBytes, .height = c->Height, .depth = c->Depth};
     return describe(copy, &to, &from);
 }
 
-static CUresult cube(const CUDA_MEMCPY3D *c, CUstream stream, bool per_thread, enum wait wait)
-{
+static CUresult cube(const CUDA_MEMCPY3D *c, CUstream stream, bool per_thread, enum wait wait) {
     struct copy copy;
 
     if (c && (c->WidthInBytes == 0 || c->Height == 0 || c->Depth == 0))
@@ -239,11 +229,10 @@ ENTRY_PTDS(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy), SUBMIT, cube(copy, NULL, 
 ENTRY_PTSZ(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream), SUBMIT,
            cube(copy, stream, per_thread, ASYNC))
 
-/* ---- fills ------------------------------------------------------------------------------------ */
+/* ---- fills ----------------------------------------------------------------------------------- */
 
 static CUresult set(CUdeviceptr address, size_t pitch, uint32_t value, unsigned element,
-                    size_t width, size_t height, CUstream handle, bool per_thread)
-{
+                    size_t width, size_t height, CUstream handle, bool per_thread) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -261,8 +250,12 @@ static CUresult set(CUdeviceptr address, size_t pitch, uint32_t value, unsigned 
     if (range->kind == RANGE_MAPPED ? !range_accessible(stream->context, address, reach)
                                     : reach > range->base + range->size - address)
         return CUDA_ERROR_INVALID_VALUE;
-    struct set fill = {.address = address, .pitch = pitch, .width = bytes, .height = height,
-                       .value = value, .element = element};
+    struct set fill = {.address = address,
+                       .pitch = pitch,
+                       .width = bytes,
+                       .height = height,
+                       .value = value,
+                       .element = element};
     return submit(stream, (struct work){.kind = WORK_SET, .set = fill});
 }
 

@@ -6,15 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
-struct device *device_of(int ordinal)
-{
+struct device *device_of(int ordinal) {
     bool valid = sim.initialised && ordinal >= 0 && ordinal < sim.options.devices;
 
     return valid ? &sim.devices[ordinal] : NULL;
 }
 
-static CUresult get(CUdevice *device, int ordinal)
-{
+static CUresult get(CUdevice *device, int ordinal) {
     if (!device)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_of(ordinal))
@@ -23,16 +21,14 @@ static CUresult get(CUdevice *device, int ordinal)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_count(int *count)
-{
+static CUresult get_count(int *count) {
     if (!count)
         return CUDA_ERROR_INVALID_VALUE;
     *count = sim.options.devices;
     return CUDA_SUCCESS;
 }
 
-static CUresult get_name(char *name, int length, CUdevice ordinal)
-{
+static CUresult get_name(char *name, int length, CUdevice ordinal) {
     if (!name || length <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_of(ordinal))
@@ -41,8 +37,7 @@ static CUresult get_name(char *name, int length, CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_uuid(CUuuid *uuid, CUdevice ordinal)
-{
+static CUresult get_uuid(CUuuid *uuid, CUdevice ordinal) {
     if (!uuid)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_of(ordinal))
@@ -52,8 +47,7 @@ static CUresult get_uuid(CUuuid *uuid, CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-static CUresult total_memory(size_t *bytes, CUdevice ordinal)
-{
+static CUresult total_memory(size_t *bytes, CUdevice ordinal) {
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_of(ordinal))
@@ -68,10 +62,10 @@ ENTRY(cuDeviceGetName, (char *name, int length, CUdevice device), INITIALISED,
       get_name(name, length, device))
 ENTRY(cuDeviceGetUuid, (CUuuid * uuid, CUdevice device), INITIALISED, get_uuid(uuid, device))
 ENTRY(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device), INITIALISED, get_uuid(uuid, device))
-ENTRY(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device), INITIALISED,
+ENTRY(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device), INITIALISED,
       total_memory(bytes, device))
 
-/* ---- attributes --------------------------------------------------------------------------- */
+/* ---- attributes ------------------------------------------------------------------------------ */
 
 #define A(name) CU_DEVICE_ATTRIBUTE_##name
 
@@ -136,8 +130,7 @@ static const struct {
     {A(DMA_BUF_SUPPORTED), 0},
 };
 
-static CUresult attribute(int *value, CUdevice_attribute name, CUdevice ordinal)
-{
+static CUresult attribute(int *value, CUdevice_attribute name, CUdevice ordinal) {
     if (!value || name <= 0 || name >= CU_DEVICE_ATTRIBUTE_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_of(ordinal))
@@ -153,15 +146,13 @@ static CUresult attribute(int *value, CUdevice_attribute name, CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-static CUresult capability(int *major, int *minor, CUdevice ordinal)
-{
+static CUresult capability(int *major, int *minor, CUdevice ordinal) {
     CUresult result = attribute(major, A(COMPUTE_CAPABILITY_MAJOR), ordinal);
 
     return result == CUDA_SUCCESS ? attribute(minor, A(COMPUTE_CAPABILITY_MINOR), ordinal) : result;
 }
 
-static CUresult peer_attribute(int *value, CUdevice_P2PAttribute name, CUdevice from, CUdevice to)
-{
+static CUresult peer_attribute(int *value, CUdevice_P2PAttribute name, CUdevice from, CUdevice to) {
     if (!value)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_of(from) || !device_of(to) || from == to)
@@ -170,8 +161,7 @@ static CUresult peer_attribute(int *value, CUdevice_P2PAttribute name, CUdevice 
     return CUDA_SUCCESS;
 }
 
-static CUresult can_access(int *can, CUdevice from, CUdevice to)
-{
+static CUresult can_access(int *can, CUdevice from, CUdevice to) {
     if (!can)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_of(from) || !device_of(to))
@@ -184,16 +174,14 @@ ENTRY(cuDeviceGetAttribute, (int *value, CUdevice_attribute name, CUdevice devic
       attribute(value, name, device))
 ENTRY(cuDeviceComputeCapability, (int *major, int *minor, CUdevice device), INITIALISED,
       capability(major, minor, device))
-ENTRY(cuDeviceGetP2PAttribute,
-      (int *value, CUdevice_P2PAttribute name, CUdevice from, CUdevice to), INITIALISED,
-      peer_attribute(value, name, from, to))
+ENTRY(cuDeviceGetP2PAttribute, (int *value, CUdevice_P2PAttribute name, CUdevice from, CUdevice to),
+      INITIALISED, peer_attribute(value, name, from, to))
 ENTRY(cuDeviceCanAccessPeer, (int *can, CUdevice from, CUdevice to), INITIALISED,
       can_access(can, from, to))
 
 /* ---- the bus --------------------------------------------------------------------------------- */
 
-static CUresult bus_id(char *id, int length, CUdevice ordinal)
-{
+static CUresult bus_id(char *id, int length, CUdevice ordinal) {
     if (!id || length <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_of(ordinal))
@@ -202,8 +190,7 @@ static CUresult bus_id(char *id, int length, CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-static CUresult by_bus_id(CUdevice *device, const char *id)
-{
+static CUresult by_bus_id(CUdevice *device, const char *id) {
     unsigned domain, bus, slot;
 
     if (!device || !id)
@@ -219,13 +206,14 @@ ENTRY(cuDeviceGetPCIBusId, (char *id, int length, CUdevice device), INITIALISED,
 ENTRY(cuDeviceGetByPCIBusId, (CUdevice * device, const char *id), INITIALISED,
       by_bus_id(device, id))
 
-/* ---- errors ------------------------------------------------------------------------------------ */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 static const struct {
     CUresult error;
     const char *name, *text;
 } errors[] = {
-#define E(name, text) {name, #name, text}
+#define E(name, text)                                                                              \
+    { name, #name, text }
     E(CUDA_SUCCESS, "no error"),
     E(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
     E(CUDA_ERROR_OUT_OF_MEMORY, "out of memory"),
@@ -259,8 +247,7 @@ static const struct {
     E(CUDA_ERROR_STREAM_CAPTURE_MERGE,
       "operation would result in a merge of separate capture sequences"),
     E(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"),
-    E(CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
-      "capturing stream has unjoined work"),
+    E(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"),
     E(CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
       "dependency created on uncaptured work in another stream"),
     E(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
@@ -272,8 +259,7 @@ static const struct {
     E(CUDA_ERROR_UNKNOWN, "unknown error"),
 };
 
-static CUresult describe(CUresult error, const char **text, bool name)
-{
+static CUresult describe(CUresult error, const char **text, bool name) {
     if (!text)
         return CUDA_ERROR_INVALID_VALUE;
     *text = NULL;

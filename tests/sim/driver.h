@@ -7,10 +7,18 @@
  * files takes the lock itself, and none calls an exported cu* symbol: under LD_PRELOAD those belong
  * to somebody else.
  *
- *   gate.c     entering and leaving, life of the driver    range.c    which object holds an address
- *   options.c  the environment                             arena.c    a device's memory
- *   entries.c  cuGetProcAddress, the table                 heap.c     blocks inside it
- *   queue.c    the scheduler                               work.c     one piece of work
+ *   gate.c     entering, leaving, the driver's life    range.c    which object holds an address
+ *   entries.c  cuGetProcAddress and the table          arena.c    a device's memory, in granules
+ *   options.c  the environment                         heap.c     blocks inside it
+ *   object.c   handles                                 memory.c   cuMemAlloc, cuMemFree, pinned
+ *   device.c   devices, errors in words                pool.c     stream-ordered memory
+ *   context.c  contexts, stacks, peers                 vmm.c      virtual memory
+ *   stream.c   streams                                 ipc.c      legacy IPC
+ *   event.c    events of streams and contexts          array.c    arrays, mipmaps
+ *   queue.c    the scheduler                           pointer.c  questions about addresses
+ *   work.c     one piece of work                       capture.c  streams into graphs
+ *   kernel.c   modules, functions, launches            graph.c    graphs
+ *   copy.c     copies and fills                        green.c    green contexts
  */
 #ifndef GPUCACHE_TESTS_SIM_DRIVER_H
 #define GPUCACHE_TESTS_SIM_DRIVER_H
@@ -33,12 +41,11 @@
 #define MAX_PARAMS 64
 #define CONTEXT_STACK 64
 
-static inline size_t round_up(size_t value, size_t unit)
-{
+static inline size_t round_up(size_t value, size_t unit) {
     return (value + unit - 1) / unit * unit;
 }
 
-/* ---- entries ---------------------------------------------------------------------------- */
+/* ---- entries --------------------------------------------------------------------------------- */
 
 enum entry {
 #define SIM_ENTRY(name, since, stream, symbol) ENTRY_##symbol,
@@ -52,8 +59,8 @@ enum entry {
 enum stream_variant { LEGACY, PTDS, PTSZ };
 
 struct entry_row {
-    const char *name;   /* as cuGetProcAddress knows it */
-    int since;          /* CUDA version that introduced this variant */
+    const char *name; /* as cuGetProcAddress knows it */
+    int since;        /* CUDA version that introduced this variant */
     enum stream_variant stream;
     const char *symbol; /* as the dynamic linker knows it */
     void (*address)(void);
@@ -63,15 +70,15 @@ extern const struct entry_row entry_table[ENTRY_COUNT];
 
 int entry_find(const char *symbol); /* index, or -1 */
 
-/* ---- gate ------------------------------------------------------------------------------- */
+/* ---- gate ------------------------------------------------------------------------------------ */
 
 enum gate {
-    ANYTIME = 0,            /* even before cuInit */
-    INITIALISED = 1 << 0,   /* after cuInit */
-    CURRENT = 1 << 1,       /* with a healthy current context */
-    UNSAFE = 1 << 2,        /* forbidden while a stream is captured, see capture_forbids */
-    HELD_UP = 1 << 3,       /* waits while another thread is inside cuMemFree on the context */
-    QUIET = 1 << 4,         /* runs no queued work on the way */
+    ANYTIME = 0,          /* even before cuInit */
+    INITIALISED = 1 << 0, /* after cuInit */
+    CURRENT = 1 << 1,     /* with a healthy current context */
+    UNSAFE = 1 << 2,      /* forbidden while a stream is captured, see capture_forbids */
+    HELD_UP = 1 << 3,     /* waits while another thread is inside cuMemFree on the context */
+    QUIET = 1 << 4,       /* runs no queued work on the way */
     CONTEXT = INITIALISED | CURRENT,
     SUBMIT = CONTEXT | HELD_UP,
     ALLOCATE = CONTEXT | HELD_UP | UNSAFE, /* or frees */
@@ -94,14 +101,12 @@ CUresult sim_leave(CUresult result);
 
 /* The same body under two names; in the second a NULL stream is the thread's own. */
 #define SIM_ENTRY_PAIR(symbol, twin, parameters, gate, expression)                                 \
-    SIM_EXPORT CUresult symbol parameters                                                          \
-    {                                                                                              \
+    SIM_EXPORT CUresult symbol parameters {                                                        \
         const bool per_thread = false;                                                             \
         (void)per_thread;                                                                          \
         SIM_BODY(symbol, gate, expression)                                                         \
     }                                                                                              \
-    SIM_EXPORT CUresult twin parameters                                                            \
-    {                                                                                              \
+    SIM_EXPORT CUresult twin parameters {                                                          \
         const bool per_thread = true;                                                              \
         (void)per_thread;                                                                          \
         SIM_BODY(twin, gate, expression)                                                           \
@@ -111,14 +116,14 @@ CUresult sim_leave(CUresult result);
 #define ENTRY_PTSZ(symbol, parameters, gate, expression)                                           \
     SIM_ENTRY_PAIR(symbol, symbol##_ptsz, parameters, gate, expression)
 
-/* ---- objects ---------------------------------------------------------------------------- */
+/* ---- objects --------------------------------------------------------------------------------- */
 
 /*
  * Handles are pointers to objects whose memory keeps its type for ever: a slab never gives memory
  * back, so a stale handle meets a dead object of the right type and is recognised by `live`.
  */
 struct object {
-    struct slab *slab; /* whose object this is */
+    struct slab *slab;   /* whose object this is */
     struct object *next; /* in the slab's free list */
     bool live;
     unsigned serial; /* running number in its slab */
@@ -131,18 +136,18 @@ struct slab {
     unsigned count, room;
 };
 
-#define SLAB(type) {.size = sizeof(type)}
+#define SLAB(type)                                                                                 \
+    { .size = sizeof(type) }
 void *slab_get(struct slab *slab); /* zeroed but for its head; never NULL */
 void slab_put(struct slab *slab, void *object);
 
-static inline bool is_live(const void *handle, const struct slab *slab)
-{
+static inline bool is_live(const void *handle, const struct slab *slab) {
     const struct object *object = handle;
 
     return object && object->slab == slab && object->live;
 }
 
-/* ---- ranges: who holds an address -------------------------------------------------------- */
+/* ---- ranges: who holds an address ------------------------------------------------------------ */
 
 enum range_kind {
     RANGE_DEVICE = 1, /* cuMemAlloc */
@@ -162,23 +167,23 @@ struct range {
     size_t size; /* as asked for */
     enum range_kind kind;
     int device;
-    struct context *context; /* NULL for mapped memory */
+    struct context *context;    /* NULL for mapped memory */
     struct range *left, *right; /* tree by address; no two ranges overlap */
     uint32_t priority;
     struct range *previous, *next; /* among the ranges of one context */
     unsigned long long id;         /* CU_POINTER_ATTRIBUTE_BUFFER_ID */
     unsigned flags;                /* of the host entries */
     bool sync_memops, exported;
-    bool freeing;     /* a cuMemFreeAsync is queued */
-    bool graph_owned; /* lives as long as a graph that allocates it */
-    struct heap *heap;         /* device and pool memory: where it came from */
-    struct chunk *chunk;       /* the small block's page, NULL for a run of granules */
+    bool freeing;        /* a cuMemFreeAsync is queued */
+    bool graph_owned;    /* lives as long as a graph that allocates it */
+    struct heap *heap;   /* device and pool memory: where it came from */
+    struct chunk *chunk; /* the small block's page, NULL for a run of granules */
     struct pool *pool;
     struct physical *physical; /* mapped memory: what is mapped ... */
     size_t offset;             /* ... from where */
     uint32_t access;           /* mapped memory: one bit per device */
-    unsigned opens;              /* IPC: how often this handle was opened */
-    struct { /* IPC: the exporter's memory */
+    unsigned opens;            /* IPC: how often this handle was opened */
+    struct {                   /* IPC: the exporter's memory */
         int pid, fd;
         uint64_t offset;
         unsigned long long id;
@@ -190,14 +195,14 @@ struct range *reservation_find(uintptr_t address);
 struct range *range_after(uintptr_t address); /* the first with base >= address, or NULL */
 struct range *reservation_after(uintptr_t address);
 bool range_overlaps(uintptr_t base, size_t size);
-struct range *range_add(uintptr_t base, size_t size, enum range_kind kind,
-                        struct context *context, int device);
+struct range *range_add(uintptr_t base, size_t size, enum range_kind kind, struct context *context,
+                        int device);
 void range_remove(struct range *range);
 bool range_is_device(const struct range *range); /* device memory, as against pinned host's */
 /* May work of `context` touch all of these bytes? Managed and pinned memory included. */
 bool range_accessible(struct context *context, uintptr_t address, size_t size);
 
-/* ---- a device's memory ------------------------------------------------------------------- */
+/* ---- a device's memory ----------------------------------------------------------------------- */
 
 struct arena;
 
@@ -219,12 +224,12 @@ struct device *device_of(int ordinal); /* NULL if there is none */
 /* Runs of granules. Addresses, not memory: the arena is much larger than the device. */
 uintptr_t arena_take(struct device *device, size_t granules); /* 0: no addresses left */
 void arena_give(struct device *device, uintptr_t base, size_t granules);
-void arena_retire(struct device *device, uintptr_t base, size_t granules); /* never reused */
+void arena_retire(uintptr_t base, size_t granules); /* never reused */
 int arena_fd(struct device *device);
 uint64_t arena_offset(struct device *device, uintptr_t address);
 uintptr_t arena_base(struct device *device);
 /* Whether bytes at `base` may be touched by the CPU that plays the device. */
-void arena_open(struct device *device, uintptr_t base, size_t granules);
+void arena_open(uintptr_t base, size_t granules);
 void arena_release(struct device *device);
 uintptr_t reserve_addresses(size_t size, size_t alignment); /* without access; 0: failed */
 
@@ -237,9 +242,9 @@ struct heap {
 
 struct range *heap_take(struct heap *heap, size_t size, enum range_kind kind,
                         struct context *context); /* NULL: out of memory */
-void heap_give(struct range *range); /* also removes the range */
+void heap_give(struct range *range);              /* also removes the range */
 
-/* ---- contexts ---------------------------------------------------------------------------- */
+/* ---- contexts -------------------------------------------------------------------------------- */
 
 struct context {
     struct object object;
@@ -253,8 +258,8 @@ struct context {
     struct range *ranges;
     struct stream *streams, *last_stream; /* in order of creation */
     struct stream *legacy;
-    struct stream *marks; /* hidden: context events complete here */
-    struct link *oldest, *newest; /* unfinished work, in order of submission */
+    struct stream *marks;                    /* hidden: context events complete here */
+    struct link *oldest, *newest;            /* unfinished work, in order of submission */
     struct barrier *barriers, *last_barrier; /* those whose marker is not done */
     uint64_t barriers_issued, barriers_passed;
     unsigned frees_waiting; /* threads inside cuMemFree */
@@ -267,15 +272,15 @@ struct context {
 };
 
 extern struct slab context_slab;
-struct context *context_current(void); /* the thread's, or NULL; may be a dead one */
+struct context *context_current(void);           /* the thread's, or NULL; may be a dead one */
 CUresult context_check(struct context *context); /* valid, alive, without fault */
 struct context *context_create(struct device *device, unsigned flags, unsigned api_version);
-void context_destroy(struct context *context); /* leaves the handle behind, dead */
+void context_destroy(struct context *context);  /* leaves the handle behind, dead */
 CUresult context_wait(struct context *context); /* for all work submitted so far */
 bool context_peer(struct context *context, struct context *other);
 void context_forget_all(void);
 
-/* ---- threads ------------------------------------------------------------------------------ */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 struct thread {
     uint64_t generation; /* of the driver's life that the rest belongs to */
@@ -290,7 +295,7 @@ struct thread {
 
 struct thread *thread_self(void);
 
-/* ---- streams, events, work ---------------------------------------------------------------- */
+/* ---- streams, events, work ------------------------------------------------------------------- */
 
 /* Something that happens once: an event's recording. Counted references. */
 struct marker {
@@ -380,8 +385,8 @@ enum verdict { DONE, SPIN, MORE, FAULT };
 
 enum verdict work_run(struct work *work, struct context *context);
 bool copy_describe(struct copy *copy, const CUDA_MEMCPY3D *from); /* false: makes no sense */
-void work_dispose(struct work *work);             /* frees what it owns */
-struct work work_clone(const struct work *work);  /* with copies of what it owns */
+void work_dispose(struct work *work);                             /* frees what it owns */
+struct work work_clone(const struct work *work);                  /* with copies of what it owns */
 void copy_touches(const struct copy *copy, struct context *own, struct context *others[2]);
 
 /* A place in a context's list of unfinished work. */
@@ -396,8 +401,8 @@ struct item {
     struct object object;
     struct item *next;
     struct stream *stream;
-    uint64_t sequence; /* order of submission, over all contexts */
-    uint64_t barrier;  /* the context barriers issued before it */
+    uint64_t sequence;    /* order of submission, over all contexts */
+    uint64_t barrier;     /* the context barriers issued before it */
     struct link links[3]; /* own context, then those whose memory a peer copy touches */
     struct marker *waits, *signals;
     struct work work;
@@ -411,8 +416,8 @@ struct stream {
     unsigned flags;
     int priority;
     unsigned long long id;
-    bool blocking; /* ordered with the legacy stream */
-    bool doomed;   /* destroyed; its queue still runs empty */
+    bool blocking;  /* ordered with the legacy stream */
+    bool doomed;    /* destroyed; its queue still runs empty */
     uint64_t owner; /* the thread, if this is its per-thread stream */
     struct item *head, *tail;
     int slot;     /* in the scheduler's list of busy streams, or -1 */
@@ -463,7 +468,7 @@ bool context_is_idle(const struct context *context, uint64_t up_to);
 void queue_reset(void);
 
 struct waiting {
-    const struct stream *stream;   /* one of these is what it waits for */
+    const struct stream *stream; /* one of these is what it waits for */
     const struct context *context;
     const struct marker *marker;
     uint64_t up_to;
@@ -471,7 +476,7 @@ struct waiting {
 void queue_wait(const struct waiting *waiting);
 void queue_hold_up(const struct context *context); /* until no thread frees on it */
 
-/* ---- kernels ------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 struct function {
     struct object object;
@@ -489,7 +494,7 @@ CUresult kernel_call_make(struct kernel_call *call, CUfunction function, const u
                           const unsigned block[3], unsigned shared, void **params, void **extra);
 enum verdict kernel_run(struct kernel_call *call, struct context *context, uint64_t *progress);
 
-/* ---- pools ---------------------------------------------------------------------------------- */
+/* ---- pools ----------------------------------------------------------------------------------- */
 
 struct pool {
     struct object object;
@@ -507,7 +512,7 @@ CUresult pool_free(struct range *range); /* now: the queue got there */
 CUresult pool_allocate(struct pool *pool, size_t size, uintptr_t *out);
 CUresult pool_free_behind_all(struct range *range); /* behind all work submitted so far */
 void pool_unbook(struct range *range);              /* at submission of its free */
-void pool_trim(struct device *device); /* at every synchronisation */
+void pool_trim(struct device *device);              /* at every synchronisation */
 struct pool *pool_default(struct device *device);
 void pool_forget_all(void);
 
@@ -520,7 +525,7 @@ void array_forget_all(void);
 uintptr_t array_address(CUarray handle, size_t *pitch, size_t *slice);
 CUresult memory_release(struct range *range); /* gives any kind of range back */
 
-/* ---- captures and graphs ---------------------------------------------------------------------- */
+/* ---- captures and graphs --------------------------------------------------------------------- */
 
 struct capture;
 struct node;
@@ -544,7 +549,7 @@ void graph_forget_all(void);
 struct green;
 void green_forget_all(void);
 
-/* ---- the driver -------------------------------------------------------------------------------- */
+/* ---- the driver ------------------------------------------------------------------------------ */
 
 struct options {
     int devices, driver_version;
@@ -569,12 +574,12 @@ struct driver {
     uint64_t random; /* state of the scheduler's generator */
     uint64_t calls;
     uint64_t call_counts[ENTRY_COUNT];
-    const char *call; /* the symbol of the latest call of any thread */
+    const char *call;  /* the symbol of the latest call of any thread */
     uint64_t pending;  /* items in queues */
     uint64_t progress; /* changes whenever work was submitted or went on */
     uint64_t clock;    /* simulated microseconds */
     unsigned waiters;  /* threads inside queue_wait or held up */
-    bool shared; /* memory is shared with another process, which may change it */
+    bool shared;       /* memory is shared with another process, which may change it */
 };
 
 extern struct driver sim;

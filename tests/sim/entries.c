@@ -14,29 +14,25 @@
 
 int sim_stub(int at);
 
-int sim_stub(int at)
-{
+int sim_stub(int at) {
     CUresult result = sim_enter((enum entry)at, ANYTIME);
 
     return (int)(result != CUDA_SUCCESS ? result : sim_leave(CUDA_ERROR_NOT_SUPPORTED));
 }
 
-int entry_find(const char *symbol)
-{
+int entry_find(const char *symbol) {
     for (int i = 0; i < ENTRY_COUNT; i++)
         if (strcmp(entry_table[i].symbol, symbol) == 0)
             return i;
     return -1;
 }
 
-static int by_name(const void *name, const void *row)
-{
+static int by_name(const void *name, const void *row) {
     return strcmp(name, ((const struct entry_row *)row)->name);
 }
 
 /* The rows of one name stand together. */
-static const struct entry_row *first_of(const char *name)
-{
+static const struct entry_row *first_of(const char *name) {
     const struct entry_row *row =
         bsearch(name, entry_table, ENTRY_COUNT, sizeof(*entry_table), by_name);
 
@@ -46,8 +42,7 @@ static const struct entry_row *first_of(const char *name)
 }
 
 static CUresult look_up(const char *name, void **address, int version, cuuint64_t flags,
-                        CUdriverProcAddressQueryResult *status)
-{
+                        CUdriverProcAddressQueryResult *status) {
     const cuuint64_t known =
         CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     if (!name || !address || (flags & ~known) || version > sim.options.driver_version)
@@ -85,8 +80,7 @@ ENTRY(cuGetProcAddress_v2,
 ENTRY(cuGetExportTable, (const void **table, const CUuuid *id), ANYTIME | QUIET,
       ((void)table, (void)id, CUDA_ERROR_NOT_SUPPORTED))
 
-SIM_EXPORT int sim_symbol_available(const char *symbol)
-{
+SIM_EXPORT int sim_symbol_available(const char *symbol) {
     int at = entry_find(symbol);
 
     return at >= 0 && entry_table[at].since <= sim.options.driver_version;

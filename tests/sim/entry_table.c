@@ -34,8 +34,7 @@ enum {
 #define SIM_ENTRY(name, since, stream, symbol) void symbol(void);
 #define SIM_STUB(name, since, stream, symbol)                                                      \
     __attribute__((visibility("default"))) int symbol(void);                                       \
-    int symbol(void)                                                                               \
-    {                                                                                              \
+    int symbol(void) {                                                                             \
         return sim_stub(AT_##symbol);                                                              \
     }
 #include "sim_entries.def"

@@ -15,14 +15,12 @@
 
 struct slab event_slab = SLAB(struct event);
 
-CUresult event_check(CUevent handle, struct event **event)
-{
+CUresult event_check(CUevent handle, struct event **event) {
     *event = (struct event *)handle;
     return is_live(*event, &event_slab) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-static CUresult create(CUevent *handle, unsigned flags)
-{
+static CUresult create(CUevent *handle, unsigned flags) {
     if (!handle || flags > 7)
         return CUDA_ERROR_INVALID_VALUE;
     if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING))
@@ -34,8 +32,7 @@ static CUresult create(CUevent *handle, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-static void forget_record(struct event *event)
-{
+static void forget_record(struct event *event) {
     marker_unref(event->marker);
     event->marker = NULL;
     free(event->tips);
@@ -44,8 +41,7 @@ static void forget_record(struct event *event)
     event->capture_id = 0;
 }
 
-static CUresult destroy(CUevent handle)
-{
+static CUresult destroy(CUevent handle) {
     struct event *event;
     CUresult result = event_check(handle, &event);
 
@@ -56,8 +52,7 @@ static CUresult destroy(CUevent handle)
     return CUDA_SUCCESS;
 }
 
-void event_forget_context(const struct context *context)
-{
+void event_forget_context(const struct context *context) {
     for (unsigned i = 0; i < event_slab.count; i++) {
         struct event *event = (struct event *)event_slab.all[i];
         if (event->object.live && event->context == context)
@@ -69,10 +64,9 @@ ENTRY(cuEventCreate, (CUevent * handle, unsigned flags), CONTEXT, create(handle,
 ENTRY(cuEventDestroy, (CUevent handle), INITIALISED, destroy(handle))
 ENTRY(cuEventDestroy_v2, (CUevent handle), INITIALISED, destroy(handle))
 
-/* ---- records ---------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
-static void record_in(struct event *event, struct stream *stream)
-{
+static void record_in(struct event *event, struct stream *stream) {
     struct item *item = queue_push(stream, (struct work){.kind = WORK_NOTHING});
 
     forget_record(event);
@@ -80,8 +74,7 @@ static void record_in(struct event *event, struct stream *stream)
     item->signals = marker_ref(event->marker);
 }
 
-static CUresult record(CUevent handle, CUstream stream_handle, bool per_thread)
-{
+static CUresult record(CUevent handle, CUstream stream_handle, bool per_thread) {
     struct stream *stream;
     struct event *event;
     CUresult result = event_check(handle, &event);
@@ -109,16 +102,14 @@ ENTRY_PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned fla
            flags > 1 ? CUDA_ERROR_INVALID_VALUE : record(event, stream, per_thread))
 
 /* Not even NULL means the current one. */
-static CUresult context_of(CUcontext handle, struct context **context)
-{
+static CUresult context_of(CUcontext handle, struct context **context) {
     *context = (struct context *)handle;
     if (!is_live(*context, &context_slab))
         return CUDA_ERROR_INVALID_CONTEXT;
     return context_check(*context);
 }
 
-CUresult context_record(CUcontext context_handle, CUevent handle)
-{
+CUresult context_record(CUcontext context_handle, CUevent handle) {
     struct context *context;
     struct event *event;
     CUresult result = context_of(context_handle, &context);
@@ -134,8 +125,7 @@ CUresult context_record(CUcontext context_handle, CUevent handle)
     return result;
 }
 
-CUresult context_wait_event(CUcontext context_handle, CUevent handle)
-{
+CUresult context_wait_event(CUcontext context_handle, CUevent handle) {
     struct context *context;
     struct event *event;
     CUresult result = context_of(context_handle, &context);
@@ -164,11 +154,10 @@ ENTRY(cuCtxRecordEvent, (CUcontext context, CUevent event), INITIALISED | HELD_U
 ENTRY(cuCtxWaitEvent, (CUcontext context, CUevent event), INITIALISED,
       context_wait_event(context, event))
 
-/* ---- waits -------------------------------------------------------------------------------- */
+/* ---- waits ----------------------------------------------------------------------------------- */
 
 static CUresult stream_wait(CUstream stream_handle, bool per_thread, CUevent handle,
-                            unsigned flags)
-{
+                            unsigned flags) {
     struct stream *stream;
     struct event *event;
     bool handled = false;
@@ -185,16 +174,14 @@ static CUresult stream_wait(CUstream stream_handle, bool per_thread, CUevent han
         return result;
     result = capture_implicit(stream);
     if (result == CUDA_SUCCESS)
-        queue_push(stream, (struct work){.kind = WORK_NOTHING})->waits =
-            marker_ref(event->marker);
+        queue_push(stream, (struct work){.kind = WORK_NOTHING})->waits = marker_ref(event->marker);
     return result;
 }
 
-ENTRY_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags),
-           INITIALISED, stream_wait(stream, per_thread, event, flags))
+ENTRY_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), INITIALISED,
+           stream_wait(stream, per_thread, event, flags))
 
-static CUresult query(CUevent handle)
-{
+static CUresult query(CUevent handle) {
     struct event *event;
     CUresult result = event_check(handle, &event);
 
@@ -208,8 +195,7 @@ static CUresult query(CUevent handle)
     return event->marker && !event->marker->done ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-static CUresult synchronize(CUevent handle)
-{
+static CUresult synchronize(CUevent handle) {
     struct event *event;
     CUresult result = event_check(handle, &event);
 
@@ -227,8 +213,7 @@ static CUresult synchronize(CUevent handle)
     return context->sticky;
 }
 
-static CUresult elapsed(float *milliseconds, CUevent start_handle, CUevent end_handle)
-{
+static CUresult elapsed(float *milliseconds, CUevent start_handle, CUevent end_handle) {
     struct event *start, *end;
     CUresult result = event_check(start_handle, &start);
 

@@ -22,7 +22,7 @@ struct driver sim = {
     .options.driver_version = SIM_MAX_VERSION,
 };
 
-/* ---- injected faults -------------------------------------------------------------------- */
+/* ---- injected faults ------------------------------------------------------------------------- */
 
 struct fault_rule {
     int skip, times; /* times < 0: for ever */
@@ -32,8 +32,7 @@ struct fault_rule {
 static struct fault_rule rules[ENTRY_COUNT + 1]; /* the last: any entry */
 static bool any_rule;
 
-static bool rule_applies(struct fault_rule *rule)
-{
+static bool rule_applies(struct fault_rule *rule) {
     if (rule->times == 0)
         return false;
     if (rule->skip > 0) {
@@ -45,15 +44,13 @@ static bool rule_applies(struct fault_rule *rule)
     return true;
 }
 
-static CUresult injected(enum entry at)
-{
+static CUresult injected(enum entry at) {
     if (rule_applies(&rules[at]))
         return rules[at].error;
     return rule_applies(&rules[ENTRY_COUNT]) ? rules[ENTRY_COUNT].error : CUDA_SUCCESS;
 }
 
-static int set_rule(const char *symbol, int skip, CUresult error, int times)
-{
+static int set_rule(const char *symbol, int skip, CUresult error, int times) {
     int at = strcmp(symbol, "*") == 0 ? ENTRY_COUNT : entry_find(symbol);
 
     if (at < 0)
@@ -64,8 +61,7 @@ static int set_rule(const char *symbol, int skip, CUresult error, int times)
 }
 
 /* symbol:skip:error:times,... */
-static void read_rules(char *text)
-{
+static void read_rules(char *text) {
     char *rest = text;
 
     for (char *one = strtok_r(text, ",", &rest); one; one = strtok_r(NULL, ",", &rest)) {
@@ -77,12 +73,11 @@ static void read_rules(char *text)
     }
 }
 
-/* ---- entering --------------------------------------------------------------------------- */
+/* ---- entering -------------------------------------------------------------------------------- */
 
 static _Thread_local struct thread self;
 
-struct thread *thread_self(void)
-{
+struct thread *thread_self(void) {
     if (self.generation != sim.generation) {
         self = (struct thread){.generation = sim.generation, .id = ++sim.next_id};
         self.capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -90,8 +85,7 @@ struct thread *thread_self(void)
     return &self;
 }
 
-static CUresult check(enum entry at, unsigned gate)
-{
+static CUresult check(enum entry at, unsigned gate) {
     if (sim.down)
         return CUDA_ERROR_DEINITIALIZED;
     if (sim.forked || ((gate & INITIALISED) && !sim.initialised))
@@ -121,8 +115,7 @@ static CUresult check(enum entry at, unsigned gate)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_enter(enum entry at, unsigned gate)
-{
+CUresult sim_enter(enum entry at, unsigned gate) {
     pthread_mutex_lock(&sim.lock);
     sim.calls++;
     sim.call_counts[at]++;
@@ -133,26 +126,23 @@ CUresult sim_enter(enum entry at, unsigned gate)
     return result;
 }
 
-CUresult sim_leave(CUresult result)
-{
+CUresult sim_leave(CUresult result) {
     if (sim.waiters)
         pthread_cond_broadcast(&sim.changed);
     pthread_mutex_unlock(&sim.lock);
     return result;
 }
 
-/* ---- life --------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
-static void at_exit(void)
-{
+static void at_exit(void) {
     pthread_mutex_lock(&sim.lock);
     sim.down = true;
     pthread_mutex_unlock(&sim.lock);
 }
 
 /* The parent's driver is of no use to a child, which also got its lock in whatever state. */
-static void in_child(void)
-{
+static void in_child(void) {
     pthread_mutex_init(&sim.lock, NULL);
     pthread_cond_init(&sim.changed, NULL);
     if (sim.initialised)
@@ -160,13 +150,11 @@ static void in_child(void)
 }
 
 /* The runtime resolves all its entries before cuInit: the version must be known by then. */
-__attribute__((constructor)) static void read_early(void)
-{
+__attribute__((constructor)) static void read_early(void) {
     options_read(&sim.options);
 }
 
-static CUresult initialise(unsigned flags)
-{
+static CUresult initialise(unsigned flags) {
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (sim.initialised)
@@ -191,8 +179,7 @@ static CUresult initialise(unsigned flags)
 
 ENTRY(cuInit, (unsigned flags), ANYTIME, initialise(flags))
 
-static CUresult driver_version(int *version)
-{
+static CUresult driver_version(int *version) {
     if (!version)
         return CUDA_ERROR_INVALID_VALUE;
     *version = sim.options.driver_version;
@@ -201,8 +188,7 @@ static CUresult driver_version(int *version)
 
 ENTRY(cuDriverGetVersion, (int *version), ANYTIME, driver_version(version))
 
-void gate_reset(void)
-{
+void gate_reset(void) {
     memset(rules, 0, sizeof(rules));
     any_rule = false;
     memset(sim.call_counts, 0, sizeof(sim.call_counts));
@@ -215,8 +201,7 @@ void gate_reset(void)
 }
 
 /* Later than any exit handler, so that what those call is counted too. */
-__attribute__((destructor)) static void write_counts(void)
-{
+__attribute__((destructor)) static void write_counts(void) {
     if (!sim.options.counts[0] || sim.forked)
         return;
     int fd = open(sim.options.counts, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -224,23 +209,20 @@ __attribute__((destructor)) static void write_counts(void)
         return;
     for (int i = 0; i < ENTRY_COUNT; i++)
         if (sim.call_counts[i])
-            dprintf(fd, "%s %llu\n", entry_table[i].symbol,
-                    (unsigned long long)sim.call_counts[i]);
+            dprintf(fd, "%s %llu\n", entry_table[i].symbol, (unsigned long long)sim.call_counts[i]);
     close(fd);
 }
 
-/* ---- control ------------------------------------------------------------------------------- */
+/* ---- control --------------------------------------------------------------------------------- */
 
-SIM_EXPORT int sim_fail(const char *symbol, int skip, CUresult error, int times)
-{
+SIM_EXPORT int sim_fail(const char *symbol, int skip, CUresult error, int times) {
     pthread_mutex_lock(&sim.lock);
     int result = set_rule(symbol, skip, error, times);
     pthread_mutex_unlock(&sim.lock);
     return result;
 }
 
-SIM_EXPORT uint64_t sim_calls(const char *symbol)
-{
+SIM_EXPORT uint64_t sim_calls(const char *symbol) {
     int at = strcmp(symbol, "*") == 0 ? ENTRY_COUNT : entry_find(symbol);
 
     pthread_mutex_lock(&sim.lock);
@@ -249,8 +231,7 @@ SIM_EXPORT uint64_t sim_calls(const char *symbol)
     return calls;
 }
 
-SIM_EXPORT void sim_reset(void)
-{
+SIM_EXPORT void sim_reset(void) {
     pthread_mutex_lock(&sim.lock);
     capture_reset();
     queue_reset();

@@ -36,15 +36,13 @@ static struct slab graph_slab = SLAB(struct graph);
 static struct slab node_slab = SLAB(struct node);
 static struct slab exec_slab = SLAB(struct exec);
 
-static void *copy_of(const void *from, size_t size)
-{
+static void *copy_of(const void *from, size_t size) {
     void *copy = size ? malloc(size) : NULL;
 
     return copy ? memcpy(copy, from, size) : NULL;
 }
 
-void tips_add(struct node ***tips, size_t *count, struct node *node)
-{
+void tips_add(struct node ***tips, size_t *count, struct node *node) {
     for (size_t i = 0; i < *count; i++)
         if ((*tips)[i] == node)
             return;
@@ -55,22 +53,19 @@ void tips_add(struct node ***tips, size_t *count, struct node *node)
     *tips = longer;
 }
 
-/* ---- building --------------------------------------------------------------------------- */
+/* ---- building -------------------------------------------------------------------------------- */
 
-struct graph *graph_new(void)
-{
+struct graph *graph_new(void) {
     return slab_get(&graph_slab);
 }
 
-struct graph *graph_of(CUgraph handle)
-{
+struct graph *graph_of(CUgraph handle) {
     struct graph *graph = (struct graph *)handle;
 
     return is_live(graph, &graph_slab) ? graph : NULL;
 }
 
-static void memory_unref(struct graph_memory *memory)
-{
+static void memory_unref(struct graph_memory *memory) {
     if (!memory || --memory->refs)
         return;
     struct range *range = range_find(memory->address);
@@ -82,8 +77,7 @@ static void memory_unref(struct graph_memory *memory)
 }
 
 struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct work work,
-                       struct node *const *needs, size_t count)
-{
+                       struct node *const *needs, size_t count) {
     struct node *node = slab_get(&node_slab);
 
     if (graph->count == graph->room) {
@@ -103,8 +97,7 @@ struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct work wo
 }
 
 struct node *graph_add_memory(struct graph *graph, struct pool *pool, size_t size,
-                              struct node *const *needs, size_t count, CUdeviceptr *address)
-{
+                              struct node *const *needs, size_t count, CUdeviceptr *address) {
     struct graph_memory *memory = calloc(1, sizeof(*memory));
     uintptr_t base;
 
@@ -121,8 +114,7 @@ struct node *graph_add_memory(struct graph *graph, struct pool *pool, size_t siz
     return node;
 }
 
-struct graph_memory *graph_find_memory(const struct graph *graph, CUdeviceptr address)
-{
+struct graph_memory *graph_find_memory(const struct graph *graph, CUdeviceptr address) {
     for (size_t i = 0; i < graph->count; i++) {
         struct graph_memory *memory = graph->nodes[i]->memory;
         if (memory && memory->address == address)
@@ -131,8 +123,7 @@ struct graph_memory *graph_find_memory(const struct graph *graph, CUdeviceptr ad
     return NULL;
 }
 
-void graph_free(struct graph *graph)
-{
+void graph_free(struct graph *graph) {
     for (size_t i = 0; i < graph->count; i++) {
         struct node *node = graph->nodes[i];
         work_dispose(&node->work);
@@ -144,16 +135,14 @@ void graph_free(struct graph *graph)
     slab_put(&graph_slab, graph);
 }
 
-static CUresult create(CUgraph *handle, unsigned flags)
-{
+static CUresult create(CUgraph *handle, unsigned flags) {
     if (!handle || flags)
         return CUDA_ERROR_INVALID_VALUE;
     *handle = (CUgraph)graph_new();
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy(CUgraph handle)
-{
+static CUresult destroy(CUgraph handle) {
     struct graph *graph = graph_of(handle);
 
     if (!graph)
@@ -164,8 +153,7 @@ static CUresult destroy(CUgraph handle)
 
 /* For the entries that add a node by hand. */
 static CUresult add(CUgraphNode *out, CUgraph handle, const CUgraphNode *needs, size_t count,
-                    CUgraphNodeType type, struct work work)
-{
+                    CUgraphNodeType type, struct work work) {
     struct graph *graph = graph_of(handle);
 
     if (!out || !graph || (count && !needs)) {
@@ -183,8 +171,7 @@ static CUresult add(CUgraphNode *out, CUgraph handle, const CUgraphNode *needs, 
 }
 
 static CUresult add_kernel(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
-                           const CUDA_KERNEL_NODE_PARAMS_v2 *p)
-{
+                           const CUDA_KERNEL_NODE_PARAMS_v2 *p) {
     struct work work = {.kind = WORK_KERNEL};
 
     if (!p)
@@ -199,32 +186,38 @@ static CUresult add_kernel(CUgraphNode *out, CUgraph graph, const CUgraphNode *n
 }
 
 static CUresult add_kernel_old(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs,
-                               size_t count, const CUDA_KERNEL_NODE_PARAMS_v1 *p)
-{
+                               size_t count, const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
-    CUDA_KERNEL_NODE_PARAMS_v2 params = {
-        .func = p->func, .gridDimX = p->gridDimX, .gridDimY = p->gridDimY,
-        .gridDimZ = p->gridDimZ, .blockDimX = p->blockDimX, .blockDimY = p->blockDimY,
-        .blockDimZ = p->blockDimZ, .sharedMemBytes = p->sharedMemBytes,
-        .kernelParams = p->kernelParams, .extra = p->extra};
+    CUDA_KERNEL_NODE_PARAMS_v2 params = {.func = p->func,
+                                         .gridDimX = p->gridDimX,
+                                         .gridDimY = p->gridDimY,
+                                         .gridDimZ = p->gridDimZ,
+                                         .blockDimX = p->blockDimX,
+                                         .blockDimY = p->blockDimY,
+                                         .blockDimZ = p->blockDimZ,
+                                         .sharedMemBytes = p->sharedMemBytes,
+                                         .kernelParams = p->kernelParams,
+                                         .extra = p->extra};
     return add_kernel(out, graph, needs, count, &params);
 }
 
 static CUresult add_set(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
-                        const CUDA_MEMSET_NODE_PARAMS *p)
-{
+                        const CUDA_MEMSET_NODE_PARAMS *p) {
     if (!p || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4))
         return CUDA_ERROR_INVALID_VALUE;
-    struct set set = {.address = p->dst, .pitch = p->pitch, .width = p->width * p->elementSize,
-                      .height = p->height, .value = p->value, .element = p->elementSize};
+    struct set set = {.address = p->dst,
+                      .pitch = p->pitch,
+                      .width = p->width * p->elementSize,
+                      .height = p->height,
+                      .value = p->value,
+                      .element = p->elementSize};
     return add(out, graph, needs, count, CU_GRAPH_NODE_TYPE_MEMSET,
                (struct work){.kind = WORK_SET, .set = set});
 }
 
 static CUresult add_copy(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
-                         const CUDA_MEMCPY3D *p)
-{
+                         const CUDA_MEMCPY3D *p) {
     struct work work = {.kind = WORK_COPY};
 
     if (!p || !copy_describe(&work.copy, p))
@@ -233,8 +226,7 @@ static CUresult add_copy(CUgraphNode *out, CUgraph graph, const CUgraphNode *nee
 }
 
 static CUresult add_host(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
-                         const CUDA_HOST_NODE_PARAMS *p)
-{
+                         const CUDA_HOST_NODE_PARAMS *p) {
     if (!p || !p->fn)
         return CUDA_ERROR_INVALID_VALUE;
     struct work work = {.kind = WORK_HOST, .host = {.function = p->fn, .data = p->userData}};
@@ -242,8 +234,7 @@ static CUresult add_host(CUgraphNode *out, CUgraph graph, const CUgraphNode *nee
 }
 
 static CUresult add_allocation(CUgraphNode *out, CUgraph handle, const CUgraphNode *needs,
-                               size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *p)
-{
+                               size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *p) {
     struct graph *graph = graph_of(handle);
     struct device *device = p ? device_of(p->poolProps.location.id) : NULL;
 
@@ -255,8 +246,7 @@ static CUresult add_allocation(CUgraphNode *out, CUgraph handle, const CUgraphNo
     return node ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult node_type(CUgraphNode handle, CUgraphNodeType *type)
-{
+static CUresult node_type(CUgraphNode handle, CUgraphNodeType *type) {
     const struct node *node = (struct node *)handle;
 
     if (!type || !is_live(node, &node_slab))
@@ -265,8 +255,7 @@ static CUresult node_type(CUgraphNode handle, CUgraphNodeType *type)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_nodes(CUgraph handle, CUgraphNode *nodes, size_t *count, bool roots)
-{
+static CUresult get_nodes(CUgraph handle, CUgraphNode *nodes, size_t *count, bool roots) {
     const struct graph *graph = graph_of(handle);
     size_t found = 0;
 
@@ -285,8 +274,7 @@ static CUresult get_nodes(CUgraph handle, CUgraphNode *nodes, size_t *count, boo
     return CUDA_SUCCESS;
 }
 
-#define NODE_PARAMETERS                                                                            \
-    CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count
+#define NODE_PARAMETERS CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count
 
 ENTRY(cuGraphCreate, (CUgraph * graph, unsigned flags), INITIALISED, create(graph, flags))
 ENTRY(cuGraphDestroy, (CUgraph graph), INITIALISED, destroy(graph))
@@ -302,8 +290,7 @@ ENTRY(cuGraphAddMemcpyNode, (NODE_PARAMETERS, const CUDA_MEMCPY3D *params, CUcon
 ENTRY(cuGraphAddHostNode, (NODE_PARAMETERS, const CUDA_HOST_NODE_PARAMS *params), INITIALISED,
       add_host(out, graph, needs, count, params))
 ENTRY(cuGraphAddEmptyNode, (NODE_PARAMETERS), INITIALISED,
-      add(out, graph, needs, count, CU_GRAPH_NODE_TYPE_EMPTY,
-          (struct work){.kind = WORK_NOTHING}))
+      add(out, graph, needs, count, CU_GRAPH_NODE_TYPE_EMPTY, (struct work){.kind = WORK_NOTHING}))
 ENTRY(cuGraphAddMemAllocNode, (NODE_PARAMETERS, CUDA_MEM_ALLOC_NODE_PARAMS *params), INITIALISED,
       add_allocation(out, graph, needs, count, params))
 ENTRY(cuGraphAddMemFreeNode, (NODE_PARAMETERS, CUdeviceptr address), INITIALISED,
@@ -316,10 +303,9 @@ ENTRY(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count), INITI
 ENTRY(cuGraphGetRootNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count), INITIALISED,
       get_nodes(graph, nodes, count, true))
 
-/* ---- instantiating ------------------------------------------------------------------------- */
+/* ---- instantiating --------------------------------------------------------------------------- */
 
-static void exec_unref(struct exec *exec)
-{
+static void exec_unref(struct exec *exec) {
     if (--exec->refs)
         return;
     for (size_t i = 0; i < exec->count; i++) {
@@ -331,8 +317,7 @@ static void exec_unref(struct exec *exec)
     slab_put(&exec_slab, exec);
 }
 
-static void copy_node(struct exec_node *to, const struct node *from)
-{
+static void copy_node(struct exec_node *to, const struct node *from) {
     to->work = work_clone(&from->work);
     to->need_count = from->need_count;
     to->needs = from->need_count ? calloc(from->need_count, sizeof(size_t)) : NULL;
@@ -343,8 +328,7 @@ static void copy_node(struct exec_node *to, const struct node *from)
         to->memory->refs++;
 }
 
-static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle)
-{
+static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle) {
     const struct graph *graph = graph_of(graph_handle);
 
     if (!handle || !graph)
@@ -362,8 +346,7 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle)
 }
 
 static CUresult instantiate_with(CUgraphExec *handle, CUgraph graph,
-                                 CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-{
+                                 CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
     if (!params)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = instantiate(handle, graph);
@@ -373,15 +356,13 @@ static CUresult instantiate_with(CUgraphExec *handle, CUgraph graph,
     return result;
 }
 
-static struct exec *exec_of(CUgraphExec handle)
-{
+static struct exec *exec_of(CUgraphExec handle) {
     struct exec *exec = (struct exec *)handle;
 
     return is_live(exec, &exec_slab) ? exec : NULL;
 }
 
-static CUresult destroy_exec(CUgraphExec handle)
-{
+static CUresult destroy_exec(CUgraphExec handle) {
     struct exec *exec = exec_of(handle);
 
     if (!exec)
@@ -396,9 +377,8 @@ ENTRY(cuGraphInstantiate,
 ENTRY(cuGraphInstantiate_v2,
       (CUgraphExec * exec, CUgraph graph, CUgraphNode *error, char *log, size_t size), INITIALISED,
       ((void)error, (void)log, (void)size, instantiate(exec, graph)))
-ENTRY(cuGraphInstantiateWithFlags,
-      (CUgraphExec * exec, CUgraph graph, unsigned long long flags), INITIALISED,
-      ((void)flags, instantiate(exec, graph)))
+ENTRY(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags),
+      INITIALISED, ((void)flags, instantiate(exec, graph)))
 ENTRY_PTSZ(cuGraphInstantiateWithParams,
            (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params), INITIALISED,
            instantiate_with(exec, graph, params))
@@ -406,8 +386,7 @@ ENTRY(cuGraphExecDestroy, (CUgraphExec exec), INITIALISED, destroy_exec(exec))
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static bool ready(const struct graph_run *run, size_t at)
-{
+static bool ready(const struct graph_run *run, size_t at) {
     const struct exec_node *node = &run->exec->nodes[at];
 
     if (run->done[at])
@@ -418,8 +397,7 @@ static bool ready(const struct graph_run *run, size_t at)
     return true;
 }
 
-enum verdict graph_run_step(struct graph_run *run, struct context *context)
-{
+enum verdict graph_run_step(struct graph_run *run, struct context *context) {
     size_t count = run->exec->count;
     size_t start = count ? (size_t)(sim_random() % count) : 0;
 
@@ -441,16 +419,14 @@ enum verdict graph_run_step(struct graph_run *run, struct context *context)
     return run->left ? SPIN : DONE;
 }
 
-void graph_run_free(struct graph_run *run)
-{
+void graph_run_free(struct graph_run *run) {
     exec_unref(run->exec);
     free(run->works);
     free(run->done);
     free(run);
 }
 
-static CUresult launch(CUgraphExec handle, CUstream stream_handle, bool per_thread)
-{
+static CUresult launch(CUgraphExec handle, CUstream stream_handle, bool per_thread) {
     struct exec *exec = exec_of(handle);
     struct stream *stream;
     CUresult result = stream_resolve(stream_handle, per_thread, &stream);
@@ -478,8 +454,7 @@ static CUresult launch(CUgraphExec handle, CUstream stream_handle, bool per_thre
     return submit(stream, (struct work){.kind = WORK_GRAPH, .run = run});
 }
 
-static CUresult upload(CUgraphExec handle, CUstream stream_handle, bool per_thread)
-{
+static CUresult upload(CUgraphExec handle, CUstream stream_handle, bool per_thread) {
     struct stream *stream;
     CUresult result = stream_resolve(stream_handle, per_thread, &stream);
 
@@ -491,8 +466,7 @@ ENTRY_PTSZ(cuGraphLaunch, (CUgraphExec exec, CUstream stream), SUBMIT,
 ENTRY_PTSZ(cuGraphUpload, (CUgraphExec exec, CUstream stream), SUBMIT,
            upload(exec, stream, per_thread))
 
-void graph_forget_all(void)
-{
+void graph_forget_all(void) {
     for (unsigned i = 0; i < exec_slab.count; i++)
         if (exec_slab.all[i]->live)
             exec_unref((struct exec *)exec_slab.all[i]);

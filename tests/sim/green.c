@@ -25,8 +25,7 @@ struct share {
 static struct slab green_slab = SLAB(struct green);
 static struct slab share_slab = SLAB(struct share);
 
-static CUresult resource(CUdevResource *out, CUdevResourceType type, unsigned count)
-{
+static CUresult resource(CUdevResource *out, CUdevResourceType type, unsigned count) {
     if (!out || type != CU_DEV_RESOURCE_TYPE_SM)
         return CUDA_ERROR_INVALID_RESOURCE_TYPE;
     memset(out, 0, sizeof(*out));
@@ -35,20 +34,17 @@ static CUresult resource(CUdevResource *out, CUdevResourceType type, unsigned co
     return CUDA_SUCCESS;
 }
 
-static struct green *green_of(CUgreenCtx handle)
-{
+static struct green *green_of(CUgreenCtx handle) {
     struct green *green = (struct green *)handle;
 
     return is_live(green, &green_slab) ? green : NULL;
 }
 
-static CUresult device_resource(CUdevice device, CUdevResource *out, CUdevResourceType type)
-{
+static CUresult device_resource(CUdevice device, CUdevResource *out, CUdevResourceType type) {
     return device_of(device) ? resource(out, type, MULTIPROCESSORS) : CUDA_ERROR_INVALID_DEVICE;
 }
 
-static CUresult context_resource(CUcontext handle, CUdevResource *out, CUdevResourceType type)
-{
+static CUresult context_resource(CUcontext handle, CUdevResource *out, CUdevResourceType type) {
     const struct context *context = (struct context *)handle;
 
     if (!is_live(context, &context_slab))
@@ -56,16 +52,14 @@ static CUresult context_resource(CUcontext handle, CUdevResource *out, CUdevReso
     return resource(out, type, context->green ? context->green->multiprocessors : MULTIPROCESSORS);
 }
 
-static CUresult green_resource(CUgreenCtx handle, CUdevResource *out, CUdevResourceType type)
-{
+static CUresult green_resource(CUgreenCtx handle, CUdevResource *out, CUdevResourceType type) {
     const struct green *green = green_of(handle);
 
     return green ? resource(out, type, green->multiprocessors) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 static CUresult split(CUdevResource *groups, unsigned *count, const CUdevResource *input,
-                      CUdevResource *rest, unsigned least)
-{
+                      CUdevResource *rest, unsigned least) {
     if (!count || !input || input->type != CU_DEV_RESOURCE_TYPE_SM)
         return CUDA_ERROR_INVALID_VALUE;
     unsigned share = (unsigned)round_up(least ? least : 1, 8);
@@ -80,8 +74,7 @@ static CUresult split(CUdevResource *groups, unsigned *count, const CUdevResourc
     return CUDA_SUCCESS;
 }
 
-static CUresult describe(CUdevResourceDesc *desc, const CUdevResource *resources, unsigned count)
-{
+static CUresult describe(CUdevResourceDesc *desc, const CUdevResource *resources, unsigned count) {
     if (!desc || !resources || count == 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct share *share = slab_get(&share_slab);
@@ -91,8 +84,7 @@ static CUresult describe(CUdevResourceDesc *desc, const CUdevResource *resources
     return CUDA_SUCCESS;
 }
 
-static CUresult create(CUgreenCtx *handle, CUdevResourceDesc desc, CUdevice ordinal)
-{
+static CUresult create(CUgreenCtx *handle, CUdevResourceDesc desc, CUdevice ordinal) {
     const struct share *share = (struct share *)desc;
 
     if (!handle || !is_live(share, &share_slab))
@@ -107,8 +99,7 @@ static CUresult create(CUgreenCtx *handle, CUdevResourceDesc desc, CUdevice ordi
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy(CUgreenCtx handle)
-{
+static CUresult destroy(CUgreenCtx handle) {
     struct green *green = green_of(handle);
 
     if (!green)
@@ -118,8 +109,7 @@ static CUresult destroy(CUgreenCtx handle)
     return CUDA_SUCCESS;
 }
 
-static CUresult as_context(CUcontext *context, CUgreenCtx handle)
-{
+static CUresult as_context(CUcontext *context, CUgreenCtx handle) {
     struct green *green = green_of(handle);
 
     if (!context || !green)
@@ -129,8 +119,7 @@ static CUresult as_context(CUcontext *context, CUgreenCtx handle)
 }
 
 static CUresult stream_create(CUstream *handle, CUgreenCtx green_handle, unsigned flags,
-                              int priority)
-{
+                              int priority) {
     struct green *green = green_of(green_handle);
 
     if (!handle || !green || flags != CU_STREAM_NON_BLOCKING)
@@ -141,8 +130,7 @@ static CUresult stream_create(CUstream *handle, CUgreenCtx green_handle, unsigne
     return CUDA_SUCCESS;
 }
 
-static CUcontext context_handle(CUgreenCtx handle)
-{
+static CUcontext context_handle(CUgreenCtx handle) {
     const struct green *green = green_of(handle);
 
     return green ? (CUcontext)green->context : NULL;
@@ -167,16 +155,14 @@ ENTRY(cuGreenCtxCreate,
 ENTRY(cuGreenCtxDestroy, (CUgreenCtx green), INITIALISED, destroy(green))
 ENTRY(cuCtxFromGreenCtx, (CUcontext * context, CUgreenCtx green), INITIALISED,
       as_context(context, green))
-ENTRY(cuGreenCtxStreamCreate,
-      (CUstream * stream, CUgreenCtx green, unsigned flags, int priority), INITIALISED,
-      stream_create(stream, green, flags, priority))
+ENTRY(cuGreenCtxStreamCreate, (CUstream * stream, CUgreenCtx green, unsigned flags, int priority),
+      INITIALISED, stream_create(stream, green, flags, priority))
 ENTRY(cuGreenCtxRecordEvent, (CUgreenCtx green, CUevent event), INITIALISED,
       context_record(context_handle(green), event))
 ENTRY(cuGreenCtxWaitEvent, (CUgreenCtx green, CUevent event), INITIALISED,
       context_wait_event(context_handle(green), event))
 
-void green_forget_all(void)
-{
+void green_forget_all(void) {
     for (unsigned i = 0; i < green_slab.count; i++)
         if (green_slab.all[i]->live)
             slab_put(&green_slab, green_slab.all[i]);

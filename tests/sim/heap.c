@@ -21,13 +21,12 @@
 struct chunk {
     struct chunk *previous, *next; /* the latest freed into first */
     uintptr_t base;
-    size_t used;   /* units */
+    size_t used;    /* units */
     size_t at_most; /* no free run is longer */
     uint64_t taken[WORDS];
 };
 
-static size_t next_bit(const struct chunk *chunk, size_t from, bool taken)
-{
+static size_t next_bit(const struct chunk *chunk, size_t from, bool taken) {
     while (from < UNITS) {
         uint64_t word = chunk->taken[from / 64];
         uint64_t here = (taken ? word : ~word) >> (from % 64);
@@ -38,8 +37,7 @@ static size_t next_bit(const struct chunk *chunk, size_t from, bool taken)
     return UNITS;
 }
 
-static void mark(struct chunk *chunk, size_t first, size_t count, bool taken)
-{
+static void mark(struct chunk *chunk, size_t first, size_t count, bool taken) {
     for (size_t i = first; i < first + count; i++) {
         uint64_t bit = (uint64_t)1 << (i % 64);
         if (taken)
@@ -50,8 +48,7 @@ static void mark(struct chunk *chunk, size_t first, size_t count, bool taken)
 }
 
 /* First fit; UNITS if there is none. */
-static size_t find_units(struct chunk *chunk, size_t count)
-{
+static size_t find_units(struct chunk *chunk, size_t count) {
     size_t longest = 0;
 
     for (size_t at = next_bit(chunk, 0, false); at < UNITS;) {
@@ -66,8 +63,7 @@ static size_t find_units(struct chunk *chunk, size_t count)
     return UNITS;
 }
 
-static void link_first(struct heap *heap, struct chunk *chunk)
-{
+static void link_first(struct heap *heap, struct chunk *chunk) {
     chunk->previous = NULL;
     chunk->next = heap->chunks;
     if (chunk->next)
@@ -75,8 +71,7 @@ static void link_first(struct heap *heap, struct chunk *chunk)
     heap->chunks = chunk;
 }
 
-static void unlink_chunk(struct heap *heap, struct chunk *chunk)
-{
+static void unlink_chunk(struct heap *heap, struct chunk *chunk) {
     if (chunk->next)
         chunk->next->previous = chunk->previous;
     if (chunk->previous)
@@ -85,30 +80,27 @@ static void unlink_chunk(struct heap *heap, struct chunk *chunk)
         heap->chunks = chunk->next;
 }
 
-static uintptr_t take_granules(struct heap *heap, size_t granules)
-{
+static uintptr_t take_granules(struct heap *heap, size_t granules) {
     if (heap->charged && !device_charge(heap->device, granules * GRANULE))
         return 0;
     uintptr_t base = arena_take(heap->device, granules);
     if (base)
-        arena_open(heap->device, base, granules);
+        arena_open(base, granules);
     else if (heap->charged)
         device_discharge(heap->device, granules * GRANULE);
     return base;
 }
 
-static void give_granules(struct heap *heap, uintptr_t base, size_t granules, bool exported)
-{
+static void give_granules(struct heap *heap, uintptr_t base, size_t granules, bool exported) {
     if (exported)
-        arena_retire(heap->device, base, granules);
+        arena_retire(base, granules);
     else
         arena_give(heap->device, base, granules);
     if (heap->charged)
         device_discharge(heap->device, granules * GRANULE);
 }
 
-static struct chunk *new_chunk(struct heap *heap)
-{
+static struct chunk *new_chunk(struct heap *heap) {
     struct chunk *chunk = calloc(1, sizeof(*chunk));
 
     if (!chunk)
@@ -123,8 +115,7 @@ static struct chunk *new_chunk(struct heap *heap)
     return chunk;
 }
 
-static struct chunk *search(struct heap *heap, size_t units, int tries, size_t *first)
-{
+static struct chunk *search(struct heap *heap, size_t units, int tries, size_t *first) {
     for (struct chunk *chunk = heap->chunks; chunk && tries; chunk = chunk->next, tries--) {
         if (chunk->at_most < units)
             continue;
@@ -135,8 +126,7 @@ static struct chunk *search(struct heap *heap, size_t units, int tries, size_t *
     return NULL;
 }
 
-static struct chunk *take_units(struct heap *heap, size_t units, size_t *first)
-{
+static struct chunk *take_units(struct heap *heap, size_t units, size_t *first) {
     struct chunk *chunk = search(heap, units, CHUNKS_TRIED, first);
 
     *first = chunk ? *first : 0;
@@ -152,8 +142,7 @@ static struct chunk *take_units(struct heap *heap, size_t units, size_t *first)
 }
 
 struct range *heap_take(struct heap *heap, size_t size, enum range_kind kind,
-                        struct context *context)
-{
+                        struct context *context) {
     struct chunk *chunk = NULL;
     uintptr_t base;
 
@@ -174,14 +163,12 @@ struct range *heap_take(struct heap *heap, size_t size, enum range_kind kind,
     return range;
 }
 
-void heap_give(struct range *range)
-{
+void heap_give(struct range *range) {
     struct heap *heap = range->heap;
     struct chunk *chunk = range->chunk;
 
     if (!chunk) {
-        give_granules(heap, range->base, round_up(range->size, GRANULE) / GRANULE,
-                      range->exported);
+        give_granules(heap, range->base, round_up(range->size, GRANULE) / GRANULE, range->exported);
     } else {
         size_t units = round_up(range->size, UNIT) / UNIT;
         memset((void *)range->base, POISON, units * UNIT);

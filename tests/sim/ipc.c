@@ -25,8 +25,7 @@ struct handle {
 
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle has 64 bytes");
 
-static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address)
-{
+static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address) {
     struct range *range = range_find(address);
 
     if (!out || !range || range->kind != RANGE_DEVICE)
@@ -49,8 +48,7 @@ static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address)
 }
 
 /* A handle may be opened again; it is the same mapping then. */
-static struct range *find_open(const struct context *context, const struct handle *handle)
-{
+static struct range *find_open(const struct context *context, const struct handle *handle) {
     for (struct range *range = context->ranges; range; range = range->next)
         if (range->kind == RANGE_IPC && range->origin.pid == handle->pid &&
             range->origin.fd == handle->fd && range->origin.offset == handle->offset &&
@@ -60,8 +58,7 @@ static struct range *find_open(const struct context *context, const struct handl
 }
 
 /* The granules around it, so that it lies as in the exporter. */
-static void *map_file(const struct handle *handle)
-{
+static void *map_file(const struct handle *handle) {
     size_t before = handle->offset % GRANULE, size = round_up(before + handle->size, GRANULE);
     char path[64];
 
@@ -77,8 +74,7 @@ static void *map_file(const struct handle *handle)
     return memory == MAP_FAILED ? NULL : (char *)memory + before;
 }
 
-static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *in, unsigned flags)
-{
+static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *in, unsigned flags) {
     struct context *context = context_current();
     struct handle handle;
 
@@ -92,8 +88,8 @@ static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *in, unsi
         void *memory = map_file(&handle);
         if (!memory)
             return CUDA_ERROR_INVALID_VALUE;
-        range = range_add((uintptr_t)memory, handle.size, RANGE_IPC, context,
-                          context->device->ordinal);
+        range =
+            range_add((uintptr_t)memory, handle.size, RANGE_IPC, context, context->device->ordinal);
         range->origin.pid = handle.pid;
         range->origin.fd = handle.fd;
         range->origin.offset = handle.offset;
@@ -105,8 +101,7 @@ static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *in, unsi
     return CUDA_SUCCESS;
 }
 
-static CUresult close_handle(CUdeviceptr address)
-{
+static CUresult close_handle(CUdeviceptr address) {
     struct range *range = range_find(address);
 
     if (!range || range->kind != RANGE_IPC || range->base != address)

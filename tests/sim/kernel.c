@@ -31,27 +31,24 @@ static struct slab function_slab = SLAB(struct function);
 static struct known *registered;
 static struct context *running_in; /* whose kernel runs now */
 
-/* ---- built-in kernels --------------------------------------------------------------------- */
+/* ---- built-in kernels ------------------------------------------------------------------------ */
 
 #define PARAM(type, index) (*(const type *)params[index])
 
-SIM_EXPORT int sim_accessible(const struct sim_launch *launch, CUdeviceptr address, size_t bytes)
-{
+SIM_EXPORT int sim_accessible(const struct sim_launch *launch, CUdeviceptr address, size_t bytes) {
     (void)launch;
     return range_accessible(running_in, address, bytes);
 }
 
 /* From progress up to the end of this piece; a kernel does large arrays in several. */
-static uint64_t piece_end(const struct sim_launch *launch, uint64_t count)
-{
+static uint64_t piece_end(const struct sim_launch *launch, uint64_t count) {
     uint64_t rest = count - launch->progress;
     uint64_t draw = sim_random();
 
     return rest > 1 && draw % 4 == 0 ? launch->progress + 1 + (draw >> 8) % (rest - 1) : count;
 }
 
-static int fill_u32(struct sim_launch *launch, void **params)
-{
+static int fill_u32(struct sim_launch *launch, void **params) {
     CUdeviceptr to = PARAM(CUdeviceptr, 0);
     uint64_t count = PARAM(uint64_t, 2);
 
@@ -64,8 +61,7 @@ static int fill_u32(struct sim_launch *launch, void **params)
     return end == count ? SIM_DONE : SIM_MORE;
 }
 
-static int add_u32(struct sim_launch *launch, void **params)
-{
+static int add_u32(struct sim_launch *launch, void **params) {
     CUdeviceptr to = PARAM(CUdeviceptr, 0);
     CUdeviceptr a = PARAM(CUdeviceptr, 1), b = PARAM(CUdeviceptr, 2);
     uint64_t count = PARAM(uint64_t, 3);
@@ -80,8 +76,7 @@ static int add_u32(struct sim_launch *launch, void **params)
     return end == count ? SIM_DONE : SIM_MORE;
 }
 
-static int check_u32(struct sim_launch *launch, void **params)
-{
+static int check_u32(struct sim_launch *launch, void **params) {
     CUdeviceptr from = PARAM(CUdeviceptr, 0), errors = PARAM(CUdeviceptr, 3);
     uint64_t count = PARAM(uint64_t, 2);
     uint32_t wrong = 0;
@@ -97,8 +92,7 @@ static int check_u32(struct sim_launch *launch, void **params)
     return end == count ? SIM_DONE : SIM_MORE;
 }
 
-static int spin_until(struct sim_launch *launch, void **params)
-{
+static int spin_until(struct sim_launch *launch, void **params) {
     CUdeviceptr flag = PARAM(CUdeviceptr, 0);
 
     if (!sim_accessible(launch, flag, 4))
@@ -107,8 +101,7 @@ static int spin_until(struct sim_launch *launch, void **params)
     return set ? SIM_DONE : SIM_SPIN;
 }
 
-static int set_u32(struct sim_launch *launch, void **params)
-{
+static int set_u32(struct sim_launch *launch, void **params) {
     CUdeviceptr to = PARAM(CUdeviceptr, 0);
 
     if (!sim_accessible(launch, to, 4))
@@ -118,8 +111,7 @@ static int set_u32(struct sim_launch *launch, void **params)
 }
 
 /* For tests that measure: runs for so many microseconds of real time. */
-static int sleep_us(struct sim_launch *launch, void **params)
-{
+static int sleep_us(struct sim_launch *launch, void **params) {
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -129,8 +121,7 @@ static int sleep_us(struct sim_launch *launch, void **params)
     return us - launch->progress >= PARAM(uint64_t, 0) ? SIM_DONE : SIM_SPIN;
 }
 
-static int fault(struct sim_launch *launch, void **params)
-{
+static int fault(struct sim_launch *launch, void **params) {
     (void)launch;
     (void)params;
     return SIM_FAULT;
@@ -146,11 +137,10 @@ static const struct known built_in[] = {
     {NULL, (char *)"fault", fault, 0, {0}},
 };
 
-/* ---- finding them --------------------------------------------------------------------------- */
+/* ---- finding them ---------------------------------------------------------------------------- */
 
 SIM_EXPORT int sim_register_kernel(const char *name, sim_kernel kernel, unsigned nparams,
-                                   const size_t *sizes)
-{
+                                   const size_t *sizes) {
     struct known *known = nparams <= MAX_PARAMS ? calloc(1, sizeof(*known)) : NULL;
 
     if (!known)
@@ -167,8 +157,7 @@ SIM_EXPORT int sim_register_kernel(const char *name, sim_kernel kernel, unsigned
     return 0;
 }
 
-static bool find_known(const char *name, struct known *found)
-{
+static bool find_known(const char *name, struct known *found) {
     for (const struct known *known = registered; known; known = known->next)
         if (strcmp(known->name, name) == 0)
             return *found = *known, true;
@@ -183,8 +172,7 @@ static bool find_known(const char *name, struct known *found)
     return true;
 }
 
-static CUresult get_function(struct module *module, const char *name, struct function **out)
-{
+static CUresult get_function(struct module *module, const char *name, struct function **out) {
     struct known known;
 
     if (!out || !name)
@@ -213,8 +201,7 @@ static CUresult get_function(struct module *module, const char *name, struct fun
     return CUDA_SUCCESS;
 }
 
-static CUresult load(struct module **module, const void *image, bool library)
-{
+static CUresult load(struct module **module, const void *image, bool library) {
     if (!module || !image)
         return CUDA_ERROR_INVALID_VALUE;
     *module = slab_get(&module_slab);
@@ -223,14 +210,12 @@ static CUresult load(struct module **module, const void *image, bool library)
     return library ? CUDA_SUCCESS : context_wait(context_current());
 }
 
-static void forget_function(struct function *function)
-{
+static void forget_function(struct function *function) {
     free(function->name);
     slab_put(&function_slab, function);
 }
 
-static CUresult unload(struct module *module)
-{
+static CUresult unload(struct module *module) {
     if (!is_live(module, &module_slab))
         return CUDA_ERROR_INVALID_HANDLE;
     if (context_current() && context_current()->alive)
@@ -244,8 +229,7 @@ static CUresult unload(struct module *module)
     return CUDA_SUCCESS;
 }
 
-void kernel_forget_all(void)
-{
+void kernel_forget_all(void) {
     for (unsigned i = 0; i < module_slab.count; i++)
         if (module_slab.all[i]->live)
             unload((struct module *)module_slab.all[i]);
@@ -286,15 +270,13 @@ ENTRY(cuLibraryGetModule, (CUmodule * module, CUlibrary library), CONTEXT,
 ENTRY(cuKernelGetFunction, (CUfunction * function, CUkernel kernel), CONTEXT,
       !function ? CUDA_ERROR_INVALID_VALUE : (*function = (CUfunction)kernel, CUDA_SUCCESS))
 
-/* ---- what one may ask about a function -------------------------------------------------------- */
+/* ---- what one may ask about a function ------------------------------------------------------- */
 
-static CUresult function_check(const void *handle)
-{
+static CUresult function_check(const void *handle) {
     return is_live(handle, &function_slab) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-static CUresult function_attribute(int *value, CUfunction_attribute name, const void *handle)
-{
+static CUresult function_attribute(int *value, CUfunction_attribute name, const void *handle) {
     if (!value || name < 0 || name >= CU_FUNC_ATTRIBUTE_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     *value = name == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024
@@ -305,8 +287,7 @@ static CUresult function_attribute(int *value, CUfunction_attribute name, const 
     return function_check(handle);
 }
 
-static CUresult function_name(const char **name, const void *handle)
-{
+static CUresult function_name(const char **name, const void *handle) {
     CUresult result = function_check(handle);
 
     if (result == CUDA_SUCCESS && !name)
@@ -316,8 +297,7 @@ static CUresult function_name(const char **name, const void *handle)
     return result;
 }
 
-static CUresult function_module(CUmodule *module, CUfunction handle)
-{
+static CUresult function_module(CUmodule *module, CUfunction handle) {
     CUresult result = function_check(handle);
 
     if (result == CUDA_SUCCESS && !module)
@@ -327,8 +307,7 @@ static CUresult function_module(CUmodule *module, CUfunction handle)
     return result;
 }
 
-static size_t offset_of(const struct function *function, unsigned index)
-{
+static size_t offset_of(const struct function *function, unsigned index) {
     size_t offset = 0;
 
     for (unsigned i = 0; i <= index; i++) {
@@ -339,8 +318,7 @@ static size_t offset_of(const struct function *function, unsigned index)
     return offset;
 }
 
-static CUresult param_info(const void *handle, size_t index, size_t *offset, size_t *size)
-{
+static CUresult param_info(const void *handle, size_t index, size_t *offset, size_t *size) {
     const struct function *function = handle;
 
     if (function_check(handle) != CUDA_SUCCESS)
@@ -353,16 +331,15 @@ static CUresult param_info(const void *handle, size_t index, size_t *offset, siz
     return CUDA_SUCCESS;
 }
 
-static CUresult occupancy(int *blocks)
-{
+static CUresult occupancy(int *blocks) {
     if (!blocks)
         return CUDA_ERROR_INVALID_VALUE;
     *blocks = 1;
     return CUDA_SUCCESS;
 }
 
-ENTRY(cuFuncGetAttribute, (int *value, CUfunction_attribute name, CUfunction function),
-      INITIALISED, function_attribute(value, name, function))
+ENTRY(cuFuncGetAttribute, (int *value, CUfunction_attribute name, CUfunction function), INITIALISED,
+      function_attribute(value, name, function))
 ENTRY(cuFuncSetAttribute, (CUfunction function, CUfunction_attribute name, int value), INITIALISED,
       ((void)name, (void)value, function_check(function)))
 ENTRY(cuFuncSetCacheConfig, (CUfunction function, CUfunc_cache config), INITIALISED,
@@ -376,9 +353,9 @@ ENTRY(cuFuncGetParamInfo, (CUfunction function, size_t index, size_t *offset, si
 ENTRY(cuKernelGetAttribute,
       (int *value, CUfunction_attribute name, CUkernel kernel, CUdevice device), INITIALISED,
       ((void)device, function_attribute(value, name, kernel)))
-ENTRY(cuKernelSetAttribute, (CUfunction_attribute name, int value, CUkernel kernel,
-                             CUdevice device),
-      INITIALISED, ((void)name, (void)value, (void)device, function_check(kernel)))
+ENTRY(cuKernelSetAttribute,
+      (CUfunction_attribute name, int value, CUkernel kernel, CUdevice device), INITIALISED,
+      ((void)name, (void)value, (void)device, function_check(kernel)))
 ENTRY(cuKernelGetName, (const char **name, CUkernel kernel), INITIALISED,
       function_name(name, kernel))
 ENTRY(cuKernelGetParamInfo, (CUkernel kernel, size_t index, size_t *offset, size_t *size),
@@ -390,10 +367,9 @@ ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
       (int *blocks, CUfunction function, int size, size_t shared, unsigned flags), CONTEXT,
       ((void)function, (void)size, (void)shared, (void)flags, occupancy(blocks)))
 
-/* ---- launching ----------------------------------------------------------------------------------- */
+/* ---- launching ------------------------------------------------------------------------------- */
 
-enum verdict kernel_run(struct kernel_call *call, struct context *context, uint64_t *progress)
-{
+enum verdict kernel_run(struct kernel_call *call, struct context *context, uint64_t *progress) {
     const struct function *function = call->function;
     void *params[MAX_PARAMS];
 
@@ -417,8 +393,7 @@ enum verdict kernel_run(struct kernel_call *call, struct context *context, uint6
 }
 
 /* Arguments come as pointers to each, or as one buffer laid out like the kernel's parameters. */
-static unsigned char *copy_arguments(const struct function *function, void **params, void **extra)
-{
+static unsigned char *copy_arguments(const struct function *function, void **params, void **extra) {
     unsigned char *arguments = calloc(1, function->bytes ? function->bytes : 1);
 
     if (!arguments)
@@ -439,8 +414,7 @@ static unsigned char *copy_arguments(const struct function *function, void **par
 }
 
 CUresult kernel_call_make(struct kernel_call *call, CUfunction handle, const unsigned grid[3],
-                          const unsigned block[3], unsigned shared, void **params, void **extra)
-{
+                          const unsigned block[3], unsigned shared, void **params, void **extra) {
     struct function *function = (struct function *)handle;
 
     if (function_check(handle) != CUDA_SUCCESS)
@@ -458,8 +432,7 @@ CUresult kernel_call_make(struct kernel_call *call, CUfunction handle, const uns
 
 static CUresult launch(CUfunction function, const unsigned grid[3], const unsigned block[3],
                        unsigned shared, CUstream handle, bool per_thread, void **params,
-                       void **extra)
-{
+                       void **extra) {
     struct work work = {.kind = WORK_KERNEL};
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
@@ -491,5 +464,5 @@ ENTRY_PTSZ(cuLaunchKernelEx,
            (const CUlaunchConfig *c, CUfunction function, void **params, void **extra), SUBMIT,
            !c ? CUDA_ERROR_INVALID_VALUE
               : launch(function, DIM(c->gridDimX, c->gridDimY, c->gridDimZ),
-                       DIM(c->blockDimX, c->blockDimY, c->blockDimZ), c->sharedMemBytes,
-                       c->hStream, per_thread, params, extra))
+                       DIM(c->blockDimX, c->blockDimY, c->blockDimZ), c->sharedMemBytes, c->hStream,
+                       per_thread, params, extra))

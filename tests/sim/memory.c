@@ -13,8 +13,7 @@
 
 #define PITCH 512
 
-static CUresult allocate(CUdeviceptr *address, size_t size)
-{
+static CUresult allocate(CUdeviceptr *address, size_t size) {
     struct context *context = context_current();
 
     if (!address || size == 0)
@@ -32,14 +31,12 @@ static CUresult allocate(CUdeviceptr *address, size_t size)
 }
 
 static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
-                               unsigned element)
-{
+                               unsigned element) {
     if (!address || !pitch || width == 0 || height == 0 ||
         (element != 4 && element != 8 && element != 16))
         return CUDA_ERROR_INVALID_VALUE;
     size_t bytes;
-    if (width > SIZE_MAX - PITCH ||
-        __builtin_mul_overflow(round_up(width, PITCH), height, &bytes))
+    if (width > SIZE_MAX - PITCH || __builtin_mul_overflow(round_up(width, PITCH), height, &bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = allocate(address, bytes);
     if (result == CUDA_SUCCESS)
@@ -47,8 +44,7 @@ static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width
     return result;
 }
 
-static CUresult allocate_managed(CUdeviceptr *address, size_t size, unsigned flags)
-{
+static CUresult allocate_managed(CUdeviceptr *address, size_t size, unsigned flags) {
     struct context *context = context_current();
 
     if (!address || size == 0 ||
@@ -64,8 +60,7 @@ static CUresult allocate_managed(CUdeviceptr *address, size_t size, unsigned fla
     return CUDA_SUCCESS;
 }
 
-CUresult memory_release(struct range *range)
-{
+CUresult memory_release(struct range *range) {
     switch (range->kind) {
     case RANGE_DEVICE:
     case RANGE_ARRAY:
@@ -93,15 +88,13 @@ CUresult memory_release(struct range *range)
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-static void wait_as_free_does(struct context *context)
-{
+static void wait_as_free_does(struct context *context) {
     context->frees_waiting++;
     context_wait(context);
     context->frees_waiting--;
 }
 
-static CUresult memory_free(CUdeviceptr address)
-{
+static CUresult memory_free(CUdeviceptr address) {
     struct range *range = range_find(address);
     struct context *current = context_current();
 
@@ -133,10 +126,9 @@ ENTRY(cuMemAllocManaged, (CUdeviceptr * address, size_t size, unsigned flags), A
       allocate_managed(address, size, flags))
 ENTRY(cuMemFree_v2, (CUdeviceptr address), INITIALISED | HELD_UP | UNSAFE, memory_free(address))
 
-/* ---- pinned host memory ------------------------------------------------------------------ */
+/* ---- pinned host memory ---------------------------------------------------------------------- */
 
-static CUresult host_allocate(void **memory, size_t size, unsigned flags)
-{
+static CUresult host_allocate(void **memory, size_t size, unsigned flags) {
     struct context *context = context_current();
 
     if (!memory || size == 0 || flags > 7)
@@ -145,15 +137,14 @@ static CUresult host_allocate(void **memory, size_t size, unsigned flags)
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pages == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct range *range = range_add((uintptr_t)pages, size, RANGE_HOST, context,
-                                    context->device->ordinal);
+    struct range *range =
+        range_add((uintptr_t)pages, size, RANGE_HOST, context, context->device->ordinal);
     range->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
     *memory = pages;
     return CUDA_SUCCESS;
 }
 
-static CUresult host_free(void *memory)
-{
+static CUresult host_free(void *memory) {
     struct range *range = range_find((uintptr_t)memory);
 
     if (!memory)
@@ -165,8 +156,7 @@ static CUresult host_free(void *memory)
     return memory_release(range);
 }
 
-static CUresult host_register(void *memory, size_t size, unsigned flags)
-{
+static CUresult host_register(void *memory, size_t size, unsigned flags) {
     struct context *context = context_current();
 
     if (!memory || size == 0 || flags > 15)
@@ -176,14 +166,13 @@ static CUresult host_register(void *memory, size_t size, unsigned flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (range_overlaps((uintptr_t)memory, size))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    struct range *range = range_add((uintptr_t)memory, size, RANGE_REGISTERED, context,
-                                    context->device->ordinal);
+    struct range *range =
+        range_add((uintptr_t)memory, size, RANGE_REGISTERED, context, context->device->ordinal);
     range->flags = flags | CU_MEMHOSTREGISTER_DEVICEMAP;
     return CUDA_SUCCESS;
 }
 
-static CUresult host_unregister(void *memory)
-{
+static CUresult host_unregister(void *memory) {
     struct range *range = range_find((uintptr_t)memory);
 
     if (!memory || (range && range->base != (uintptr_t)memory))
@@ -194,23 +183,20 @@ static CUresult host_unregister(void *memory)
     return memory_release(range);
 }
 
-static struct range *host_range(const void *memory)
-{
+static struct range *host_range(const void *memory) {
     struct range *range = range_find((uintptr_t)memory);
 
     return range && !range_is_device(range) ? range : NULL;
 }
 
-static CUresult device_pointer(CUdeviceptr *address, void *memory, unsigned flags)
-{
+static CUresult device_pointer(CUdeviceptr *address, void *memory, unsigned flags) {
     if (!address || flags || !host_range(memory))
         return CUDA_ERROR_INVALID_VALUE;
     *address = (CUdeviceptr)memory;
     return CUDA_SUCCESS;
 }
 
-static CUresult host_flags(unsigned *flags, void *memory)
-{
+static CUresult host_flags(unsigned *flags, void *memory) {
     const struct range *range = host_range(memory);
 
     if (!flags || !range)
@@ -232,10 +218,9 @@ ENTRY(cuMemHostGetDevicePointer_v2, (CUdeviceptr * address, void *memory, unsign
       device_pointer(address, memory, flags))
 ENTRY(cuMemHostGetFlags, (unsigned *flags, void *memory), CONTEXT, host_flags(flags, memory))
 
-/* ---- questions ---------------------------------------------------------------------------- */
+/* ---- questions ------------------------------------------------------------------------------- */
 
-static CUresult get_info(size_t *free_bytes, size_t *total)
-{
+static CUresult get_info(size_t *free_bytes, size_t *total) {
     const struct device *device = context_current()->device;
     size_t taken = device->used + device->occupied;
 
@@ -246,8 +231,7 @@ static CUresult get_info(size_t *free_bytes, size_t *total)
     return CUDA_SUCCESS;
 }
 
-static CUresult address_range(CUdeviceptr *base, size_t *size, CUdeviceptr address)
-{
+static CUresult address_range(CUdeviceptr *base, size_t *size, CUdeviceptr address) {
     const struct range *range = range_find(address);
 
     if (!range || range->kind == RANGE_ARRAY)
@@ -259,13 +243,12 @@ static CUresult address_range(CUdeviceptr *base, size_t *size, CUdeviceptr addre
     return CUDA_SUCCESS;
 }
 
-ENTRY(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), CONTEXT, get_info(free_bytes, total))
-ENTRY(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr address),
-      CONTEXT, address_range(base, size, address))
+ENTRY(cuMemGetInfo_v2, (size_t * free_bytes, size_t *total), CONTEXT, get_info(free_bytes, total))
+ENTRY(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr address), CONTEXT,
+      address_range(base, size, address))
 
 /* Hints mean nothing here. */
-static CUresult hint(CUdeviceptr address)
-{
+static CUresult hint(CUdeviceptr address) {
     const struct range *range = range_find(address);
 
     return range && range->kind == RANGE_MANAGED ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -276,9 +259,8 @@ ENTRY(cuMemAdvise, (CUdeviceptr address, size_t size, CUmem_advise advice, CUdev
 ENTRY(cuMemAdvise_v2,
       (CUdeviceptr address, size_t size, CUmem_advise advice, CUmemLocation location), CONTEXT,
       ((void)size, (void)advice, (void)location, hint(address)))
-ENTRY_PTSZ(cuMemPrefetchAsync,
-           (CUdeviceptr address, size_t size, CUdevice device, CUstream stream), SUBMIT,
-           ((void)size, (void)device, (void)stream, hint(address)))
+ENTRY_PTSZ(cuMemPrefetchAsync, (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
+           SUBMIT, ((void)size, (void)device, (void)stream, hint(address)))
 ENTRY_PTSZ(cuMemPrefetchAsync_v2,
            (CUdeviceptr address, size_t size, CUmemLocation location, unsigned flags,
             CUstream stream),

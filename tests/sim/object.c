@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *must(void *memory)
-{
+static void *must(void *memory) {
     if (!memory) {
         fputs("sim: out of host memory\n", stderr);
         abort();
@@ -20,8 +19,7 @@ static void *must(void *memory)
     return memory;
 }
 
-static struct object *grow(struct slab *slab)
-{
+static struct object *grow(struct slab *slab) {
     if (slab->count == slab->room) {
         slab->room = slab->room ? 2 * slab->room : 64;
         slab->all = must(realloc(slab->all, slab->room * sizeof(*slab->all)));
@@ -33,8 +31,7 @@ static struct object *grow(struct slab *slab)
     return object;
 }
 
-void *slab_get(struct slab *slab)
-{
+void *slab_get(struct slab *slab) {
     struct object *object = slab->free;
 
     if (object)
@@ -49,8 +46,7 @@ void *slab_get(struct slab *slab)
     return object;
 }
 
-void slab_put(struct slab *slab, void *handle)
-{
+void slab_put(struct slab *slab, void *handle) {
     struct object *object = handle;
 
     object->live = false;

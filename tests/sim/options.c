@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t number(const char *name, uint64_t otherwise)
-{
+static uint64_t number(const char *name, uint64_t otherwise) {
     const char *text = getenv(name);
 
     if (!text || !*text)
@@ -20,23 +19,30 @@ static uint64_t number(const char *name, uint64_t otherwise)
     if (end == text)
         return otherwise;
     switch (*end) {
-    case 'K': case 'k': return value << 10;
-    case 'M': case 'm': return value << 20;
-    case 'G': case 'g': return value << 30;
-    case 'T': case 't': return value << 40;
-    default: return value;
+    case 'K':
+    case 'k':
+        return value << 10;
+    case 'M':
+    case 'm':
+        return value << 20;
+    case 'G':
+    case 'g':
+        return value << 30;
+    case 'T':
+    case 't':
+        return value << 40;
+    default:
+        return value;
     }
 }
 
-static void text(const char *name, char *value, size_t size)
-{
+static void text(const char *name, char *value, size_t size) {
     const char *found = getenv(name);
 
     snprintf(value, size, "%s", found ? found : "");
 }
 
-void options_read(struct options *options)
-{
+void options_read(struct options *options) {
     uint64_t devices = number("GPUCACHE_SIM_DEVICES", 1);
 
     options->devices = (int)(devices < MAX_DEVICES ? devices : MAX_DEVICES);

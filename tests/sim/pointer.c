@@ -5,73 +5,63 @@
 
 #include <string.h>
 
-static struct range *visible(CUdeviceptr address)
-{
+static struct range *visible(CUdeviceptr address) {
     struct range *range = range_find(address);
 
     return range && range->kind != RANGE_ARRAY ? range : NULL;
 }
 
 /* Mapped memory counts as one piece with all the addresses that were reserved together. */
-static const struct range *whole(const struct range *range)
-{
+static const struct range *whole(const struct range *range) {
     return range->kind == RANGE_MAPPED ? reservation_find(range->base) : range;
 }
 
-static size_t mapping_unit(const struct range *range)
-{
+static size_t mapping_unit(const struct range *range) {
     return range->kind == RANGE_POOL ? 32 * MIB : GRANULE;
 }
 
-static CUdeviceptr mapping_base(const struct range *range)
-{
+static CUdeviceptr mapping_base(const struct range *range) {
     bool in_chunk = range->kind == RANGE_DEVICE && range->chunk;
 
     return in_chunk ? range->base / GRANULE * GRANULE : range->base;
 }
 
-static bool host_side(const struct range *range)
-{
+static bool host_side(const struct range *range) {
     return !range_is_device(range) || range->kind == RANGE_MANAGED;
 }
 
-static unsigned access_flags(const struct range *range)
-{
+static unsigned access_flags(const struct range *range) {
     const struct context *context = context_current();
     int device = context ? context->device->ordinal : range->device;
 
     return range->kind != RANGE_MAPPED || (range->access & (1u << device)) ? 3 : 0;
 }
 
-static unsigned handle_types(const struct range *range)
-{
-    return range->kind == RANGE_MAPPED ? (unsigned)physical_prop(range->physical)->requestedHandleTypes
+static unsigned handle_types(const struct range *range) {
+    return range->kind == RANGE_MAPPED
+               ? (unsigned)physical_prop(range->physical)->requestedHandleTypes
            : range->kind == RANGE_POOL ? (unsigned)range->pool->props.handleTypes
                                        : 0;
 }
 
-static bool rdma(const struct range *range)
-{
+static bool rdma(const struct range *range) {
     return range->kind == RANGE_MAPPED
                ? physical_prop(range->physical)->allocFlags.gpuDirectRDMACapable
                : range->kind == RANGE_DEVICE;
 }
 
-static CUresult put_int(void *data, int value)
-{
+static CUresult put_int(void *data, int value) {
     memcpy(data, &value, sizeof(value));
     return CUDA_SUCCESS;
 }
 
-static CUresult put_long(void *data, uint64_t value)
-{
+static CUresult put_long(void *data, uint64_t value) {
     memcpy(data, &value, sizeof(value));
     return CUDA_SUCCESS;
 }
 
 static CUresult answer(void *data, CUpointer_attribute name, const struct range *range,
-                       CUdeviceptr address)
-{
+                       CUdeviceptr address) {
     switch (name) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         return put_long(data, (uintptr_t)range->context);
@@ -119,8 +109,7 @@ static CUresult answer(void *data, CUpointer_attribute name, const struct range 
     }
 }
 
-static CUresult get_one(void *data, CUpointer_attribute name, CUdeviceptr address)
-{
+static CUresult get_one(void *data, CUpointer_attribute name, CUdeviceptr address) {
     const struct range *range = visible(address);
 
     return data && range ? answer(data, name, range, address) : CUDA_ERROR_INVALID_VALUE;
@@ -128,8 +117,7 @@ static CUresult get_one(void *data, CUpointer_attribute name, CUdeviceptr addres
 
 /* An unknown address is no error here: it has memory type 0, and all else is left as it was. */
 static CUresult get_many(unsigned count, const CUpointer_attribute *names, void **data,
-                         CUdeviceptr address)
-{
+                         CUdeviceptr address) {
     const struct range *range = visible(address);
 
     if (!names || !data || count == 0)
@@ -143,8 +131,7 @@ static CUresult get_many(unsigned count, const CUpointer_attribute *names, void 
     return CUDA_SUCCESS;
 }
 
-static CUresult set_one(const void *data, CUpointer_attribute name, CUdeviceptr address)
-{
+static CUresult set_one(const void *data, CUpointer_attribute name, CUdeviceptr address) {
     struct range *range = visible(address);
 
     if (!data || !range || name != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)

@@ -16,8 +16,7 @@
 
 static struct slab pool_slab = SLAB(struct pool);
 
-static struct pool *pool_new(struct device *device)
-{
+static struct pool *pool_new(struct device *device) {
     struct pool *pool = slab_get(&pool_slab);
 
     pool->device = device;
@@ -30,8 +29,7 @@ static struct pool *pool_new(struct device *device)
     return pool;
 }
 
-struct pool *pool_default(struct device *device)
-{
+struct pool *pool_default(struct device *device) {
     if (!device->default_pool) {
         device->default_pool = pool_new(device);
         device->default_pool->is_default = true;
@@ -40,8 +38,7 @@ struct pool *pool_default(struct device *device)
     return device->default_pool;
 }
 
-static void shrink(struct pool *pool, uint64_t keep)
-{
+static void shrink(struct pool *pool, uint64_t keep) {
     uint64_t needed = round_up(pool->used, SHARE);
 
     if (needed < keep)
@@ -52,8 +49,7 @@ static void shrink(struct pool *pool, uint64_t keep)
     }
 }
 
-static bool book(struct pool *pool, size_t size)
-{
+static bool book(struct pool *pool, size_t size) {
     uint64_t used = pool->used + size;
     uint64_t needed = round_up(used, SHARE);
 
@@ -72,13 +68,11 @@ static bool book(struct pool *pool, size_t size)
     return true;
 }
 
-void pool_unbook(struct range *range)
-{
+void pool_unbook(struct range *range) {
     range->pool->used -= range->size;
 }
 
-void pool_trim(struct device *device)
-{
+void pool_trim(struct device *device) {
     for (unsigned i = 0; i < pool_slab.count; i++) {
         struct pool *pool = (struct pool *)pool_slab.all[i];
         if (pool->object.live && pool->device == device)
@@ -86,8 +80,7 @@ void pool_trim(struct device *device)
     }
 }
 
-CUresult pool_allocate(struct pool *pool, size_t size, uintptr_t *out)
-{
+CUresult pool_allocate(struct pool *pool, size_t size, uintptr_t *out) {
     if (!book(pool, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     /* The memory is the pool's, not the context's. */
@@ -102,8 +95,7 @@ CUresult pool_allocate(struct pool *pool, size_t size, uintptr_t *out)
     return CUDA_SUCCESS;
 }
 
-CUresult pool_free_behind_all(struct range *range)
-{
+CUresult pool_free_behind_all(struct range *range) {
     struct context *context = context_current() ? context_current() : range->pool->device->primary;
 
     pool_unbook(range);
@@ -113,15 +105,13 @@ CUresult pool_free_behind_all(struct range *range)
     return CUDA_SUCCESS;
 }
 
-static void give_back(struct pool *pool)
-{
+static void give_back(struct pool *pool) {
     device_discharge(pool->device, pool->reserved);
     pool->reserved = 0;
     slab_put(&pool_slab, pool);
 }
 
-CUresult pool_free(struct range *range)
-{
+CUresult pool_free(struct range *range) {
     struct pool *pool = range->pool;
 
     heap_give(range);
@@ -130,8 +120,7 @@ CUresult pool_free(struct range *range)
     return CUDA_SUCCESS;
 }
 
-void pool_forget_all(void)
-{
+void pool_forget_all(void) {
     for (struct range *range = range_after(0), *next; range; range = next) {
         next = range_after(range->base + 1);
         if (range->kind == RANGE_POOL)
@@ -142,11 +131,10 @@ void pool_forget_all(void)
             slab_put(&pool_slab, pool_slab.all[i]);
 }
 
-/* ---- allocating in a stream --------------------------------------------------------------- */
+/* ---- allocating in a stream ------------------------------------------------------------------ */
 
 static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, CUstream handle,
-                         bool per_thread)
-{
+                         bool per_thread) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -176,8 +164,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, C
     return submit(stream, (struct work){.kind = WORK_NOTHING});
 }
 
-static CUresult free_in(CUdeviceptr address, CUstream handle, bool per_thread)
-{
+static CUresult free_in(CUdeviceptr address, CUstream handle, bool per_thread) {
     struct range *range = range_find(address);
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
@@ -213,15 +200,13 @@ ENTRY_PTSZ(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), CONTEXT,
 
 /* ---- pools as objects ------------------------------------------------------------------------ */
 
-static struct pool *pool_of(CUmemoryPool handle)
-{
+static struct pool *pool_of(CUmemoryPool handle) {
     struct pool *pool = (struct pool *)handle;
 
     return is_live(pool, &pool_slab) && !pool->destroyed ? pool : NULL;
 }
 
-static CUresult create(CUmemoryPool *handle, const CUmemPoolProps *props)
-{
+static CUresult create(CUmemoryPool *handle, const CUmemPoolProps *props) {
     if (!handle || !props)
         return CUDA_ERROR_INVALID_VALUE;
     if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -235,8 +220,7 @@ static CUresult create(CUmemoryPool *handle, const CUmemPoolProps *props)
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy(CUmemoryPool handle)
-{
+static CUresult destroy(CUmemoryPool handle) {
     struct pool *pool = pool_of(handle);
 
     if (!pool || pool->is_default)
@@ -249,8 +233,7 @@ static CUresult destroy(CUmemoryPool handle)
     return CUDA_SUCCESS;
 }
 
-static CUresult trim_to(CUmemoryPool handle, size_t keep)
-{
+static CUresult trim_to(CUmemoryPool handle, size_t keep) {
     struct pool *pool = pool_of(handle);
 
     if (!pool)
@@ -259,8 +242,7 @@ static CUresult trim_to(CUmemoryPool handle, size_t keep)
     return CUDA_SUCCESS;
 }
 
-static CUresult set_attribute(CUmemoryPool handle, CUmemPool_attribute name, const void *value)
-{
+static CUresult set_attribute(CUmemoryPool handle, CUmemPool_attribute name, const void *value) {
     struct pool *pool = pool_of(handle);
 
     if (!pool || !value)
@@ -289,8 +271,7 @@ static CUresult set_attribute(CUmemoryPool handle, CUmemPool_attribute name, con
     }
 }
 
-static CUresult get_attribute(CUmemoryPool handle, CUmemPool_attribute name, void *value)
-{
+static CUresult get_attribute(CUmemoryPool handle, CUmemPool_attribute name, void *value) {
     const struct pool *pool = pool_of(handle);
 
     if (!pool || !value)
@@ -325,8 +306,7 @@ static CUresult get_attribute(CUmemoryPool handle, CUmemPool_attribute name, voi
     }
 }
 
-static CUresult set_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
-{
+static CUresult set_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count) {
     struct pool *pool = pool_of(handle);
 
     if (!pool || !map)
@@ -344,8 +324,7 @@ static CUresult set_access(CUmemoryPool handle, const CUmemAccessDesc *map, size
 }
 
 static CUresult get_access(CUmemAccess_flags *flags, CUmemoryPool handle,
-                           const CUmemLocation *location)
-{
+                           const CUmemLocation *location) {
     const struct pool *pool = pool_of(handle);
 
     if (!pool || !flags || !location || !device_of(location->id))
@@ -355,8 +334,7 @@ static CUresult get_access(CUmemAccess_flags *flags, CUmemoryPool handle,
     return CUDA_SUCCESS;
 }
 
-static CUresult device_pool(CUmemoryPool *handle, CUdevice ordinal, bool current)
-{
+static CUresult device_pool(CUmemoryPool *handle, CUdevice ordinal, bool current) {
     struct device *device = device_of(ordinal);
 
     if (!handle)
@@ -368,8 +346,7 @@ static CUresult device_pool(CUmemoryPool *handle, CUdevice ordinal, bool current
     return CUDA_SUCCESS;
 }
 
-static CUresult set_device_pool(CUdevice ordinal, CUmemoryPool handle)
-{
+static CUresult set_device_pool(CUdevice ordinal, CUmemoryPool handle) {
     struct device *device = device_of(ordinal);
     struct pool *pool = pool_of(handle);
 
@@ -382,8 +359,7 @@ static CUresult set_device_pool(CUdevice ordinal, CUmemoryPool handle)
     return CUDA_SUCCESS;
 }
 
-static int location_device(const CUmemLocation *location)
-{
+static int location_device(const CUmemLocation *location) {
     return location && location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : -1;
 }
 

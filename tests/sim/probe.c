@@ -24,7 +24,8 @@ static const char ptx[] =
     ".visible .entry sleep_us(.param .u64 us)\n{\n"
     ".reg .u64 %a, %b, %c;\n.reg .pred %p;\n"
     "ld.param.u64 %c, [us];\nmul.lo.u64 %c, %c, 1000;\nmov.u64 %a, %globaltimer;\n"
-    "L:\nmov.u64 %b, %globaltimer;\nsub.u64 %b, %b, %a;\nsetp.lt.u64 %p, %b, %c;\n@%p bra L;\nret;\n}\n"
+    "L:\nmov.u64 %b, %globaltimer;\nsub.u64 %b, %b, %a;\nsetp.lt.u64 %p, %b, %c;\n@%p bra "
+    "L;\nret;\n}\n"
     ".visible .entry fault()\n{\n.reg .u64 %a;\n.reg .u32 %v;\nmov.u64 %a, 64;\nmov.u32 %v, 1;\n"
     "st.global.u32 [%a], %v;\nret;\n}\n";
 
@@ -42,16 +43,14 @@ static CUstream a, b, blocking;
         }                                                                                          \
     } while (0)
 
-static double now_ms(void)
-{
+static double now_ms(void) {
     struct timespec t;
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-static void busy(CUstream stream)
-{
+static void busy(CUstream stream) {
     uint64_t us = BUSY_US;
     void *params[] = {&us};
 
@@ -70,18 +69,20 @@ static void busy(CUstream stream)
         MUST(cuCtxSynchronize());                                                                  \
     } while (0)
 
-static void ask_address(const char *name, int version, cuuint64_t flags)
-{
+static void ask_address(const char *name, int version, cuuint64_t flags) {
     void *address = (void *)1;
     CUdriverProcAddressQueryResult status = 77;
     int result = (int)cuGetProcAddress_v2(name, &address, version, flags, &status);
 
     printf("cuGetProcAddress_v2(\"%s\", %d, %d): %d %s status %d\n", name, version, (int)flags,
-           result, address == (void *)1 ? "untouched" : address ? "found" : "null", (int)status);
+           result,
+           address == (void *)1 ? "untouched"
+           : address            ? "found"
+                                : "null",
+           (int)status);
 }
 
-static void entries(void)
-{
+static void entries(void) {
     ask_address("", 0, 0);
     ask_address("cuNoSuchThing", 12000, 0);
     ask_address("cuMemAlloc_v2", 12000, 0);
@@ -96,8 +97,7 @@ static void entries(void)
     ask_address("cuCtxRecordEvent", 12040, 0);
 }
 
-static void before_init(void)
-{
+static void before_init(void) {
     CUdeviceptr p;
     CUcontext c;
     CUdevice d;
@@ -117,8 +117,7 @@ static void before_init(void)
     ASK(cuInit(1));
 }
 
-static void without_context(void)
-{
+static void without_context(void) {
     CUdeviceptr p;
     CUcontext c;
     CUdevice d;
@@ -143,8 +142,7 @@ static void without_context(void)
     ASK(cuDevicePrimaryCtxRelease_v2(0));
 }
 
-static void memory(void)
-{
+static void memory(void) {
     CUdeviceptr p, q, r;
     size_t size, pitch, free0, free1, total;
     void *host;
@@ -227,8 +225,7 @@ static void memory(void)
     MUST(cuMemFree_v2(q));
 }
 
-static void pools(void)
-{
+static void pools(void) {
     CUdeviceptr p, q;
     CUmemoryPool pool;
     cuuint64_t used = 0, reserved = 0;
@@ -262,8 +259,7 @@ static void pools(void)
     MUST(cuCtxSynchronize());
 }
 
-static void ask_pointer(const char *what, CUdeviceptr p)
-{
+static void ask_pointer(const char *what, CUdeviceptr p) {
     static const struct {
         CUpointer_attribute name;
         const char *text;
@@ -309,7 +305,8 @@ static void ask_pointer(const char *what, CUdeviceptr p)
         printf("pointer %-10s %-28s %d %lld%s\n", what, attributes[i].text, result, (long long)v,
                note);
     }
-    CUpointer_attribute two[2] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    CUpointer_attribute two[2] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                  CU_POINTER_ATTRIBUTE_RANGE_SIZE};
     unsigned type = 99;
     size_t size = 99;
     void *data[2] = {&type, &size};
@@ -322,8 +319,7 @@ static CUmemGenericAllocationHandle page;
 static CUmemAllocationProp prop;
 static CUmemAccessDesc access_desc;
 
-static void vmm(void)
-{
+static void vmm(void) {
     const size_t G = 2 << 20;
     CUdeviceptr p;
     size_t size = 0;
@@ -387,8 +383,7 @@ static void vmm(void)
     ASK(cuMemAddressFree(mapped, 4 * G));
 }
 
-static void pointers(void)
-{
+static void pointers(void) {
     CUdeviceptr p;
     void *host;
     unsigned one = 1;
@@ -433,8 +428,7 @@ static void pointers(void)
     ask_pointer("unknown", 0x1000);
 }
 
-static void waiting(void)
-{
+static void waiting(void) {
     CUdeviceptr p, q;
     void *host, *pinned;
     CUevent event, mark;
@@ -516,13 +510,12 @@ static void waiting(void)
     MUST(cuMemFreeHost(pinned));
 }
 
-/* ---- while another thread waits inside a call --------------------------------------------- */
+/* ---- while another thread waits inside a call ------------------------------------------------ */
 
 static CUdeviceptr to_free;
 static int how_to_wait;
 
-static void *waiter(void *unused)
-{
+static void *waiter(void *unused) {
     (void)unused;
     MUST(cuCtxSetCurrent(context));
     if (how_to_wait == 0)
@@ -546,14 +539,15 @@ static void *waiter(void *unused)
         int result = (int)(call);                                                                  \
         double took = now_ms() - start;                                                            \
         printf("beside %s: %-50s %d %s\n",                                                         \
-               how_to_wait == 0 ? "cuMemFree" : how_to_wait == 1 ? "cuCtxSync" : "cuStreamSync",   \
+               how_to_wait == 0   ? "cuMemFree"                                                    \
+               : how_to_wait == 1 ? "cuCtxSync"                                                    \
+                                  : "cuStreamSync",                                                \
                #call, result, took > 12 ? "waits" : "returns");                                    \
         pthread_join(thread, NULL);                                                                \
         MUST(cuCtxSynchronize());                                                                  \
     } while (0)
 
-static void beside(void)
-{
+static void beside(void) {
     CUdeviceptr p, q;
     CUevent event;
     CUcontext c;
@@ -606,8 +600,7 @@ static CUstreamCaptureMode capture_mode;
             MUST(cuGraphDestroy(ended));                                                           \
     } while (0)
 
-static void capture_questions(void)
-{
+static void capture_questions(void) {
     CUdeviceptr p = 0, q;
     void *host = NULL;
     CUevent event, made;
@@ -674,8 +667,7 @@ static void capture_questions(void)
     MUST(cuMemFree_v2(q));
 }
 
-static void *beside_thread(void *unused)
-{
+static void *beside_thread(void *unused) {
     CUdeviceptr p;
     CUevent event;
 
@@ -693,8 +685,7 @@ static void *beside_thread(void *unused)
     return NULL;
 }
 
-static void captures(void)
-{
+static void captures(void) {
     static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
                                                 CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                                                 CU_STREAM_CAPTURE_MODE_RELAXED};
@@ -715,7 +706,8 @@ static void captures(void)
     capture_note = "of blocking";
     a = blocking;
     CAPTURING(cuMemsetD8_v2(0, 0, 0));
-    CAPTURING(cuLaunchKernel(sleep_us, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&(uint64_t){1}}, NULL));
+    CAPTURING(
+        cuLaunchKernel(sleep_us, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&(uint64_t){1}}, NULL));
     CAPTURING(cuStreamSynchronize(NULL));
     CAPTURING(cuStreamQuery(NULL));
     a = saved;
@@ -773,8 +765,7 @@ static void captures(void)
     MUST(cuMemFree_v2(p));
 }
 
-static void primary(void)
-{
+static void primary(void) {
     CUcontext p, q;
     CUdeviceptr m;
     unsigned flags;
@@ -813,8 +804,7 @@ static void primary(void)
     ASK(cuCtxSetCurrent(NULL));
 }
 
-static void two_contexts(void)
-{
+static void two_contexts(void) {
     CUcontext other;
     CUevent event;
     CUstream s;
@@ -844,8 +834,7 @@ static void two_contexts(void)
     ASK(cuMemFree_v2(p));
 }
 
-static void faults(void)
-{
+static void faults(void) {
     CUdeviceptr p, q;
     CUevent event;
     size_t x, y;
@@ -875,8 +864,7 @@ static void faults(void)
     ASK(cuCtxDestroy_v2(context));
 }
 
-static void set_up(void)
-{
+static void set_up(void) {
     CUmodule module;
 
     MUST(cuInit(0));
@@ -893,8 +881,7 @@ static void set_up(void)
     access_desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 }
 
-static void init_only(void)
-{
+static void init_only(void) {
     MUST(cuInit(0));
 }
 
@@ -902,18 +889,23 @@ static const struct {
     const char *name;
     void (*before)(void), (*run)(void);
 } sections[] = {
-    {"before init", NULL, before_init}, {"entries", init_only, entries},
-    {"without context", init_only, without_context}, {"primary", init_only, primary},
-    {"memory", set_up, memory},         {"pools", set_up, pools},
-    {"vmm", set_up, vmm},               {"pointers", set_up, pointers},
-    {"waiting", set_up, waiting},       {"beside", set_up, beside},
-    {"captures", set_up, captures},     {"two contexts", set_up, two_contexts},
+    {"before init", NULL, before_init},
+    {"entries", init_only, entries},
+    {"without context", init_only, without_context},
+    {"primary", init_only, primary},
+    {"memory", set_up, memory},
+    {"pools", set_up, pools},
+    {"vmm", set_up, vmm},
+    {"pointers", set_up, pointers},
+    {"waiting", set_up, waiting},
+    {"beside", set_up, beside},
+    {"captures", set_up, captures},
+    {"two contexts", set_up, two_contexts},
     {"faults", set_up, faults},
 };
 
 /* Each section has a process of its own: a driver that dies of a question takes no other along. */
-int main(void)
-{
+int main(void) {
     for (size_t i = 0; i < sizeof(sections) / sizeof(*sections); i++) {
         int status = 0;
         printf("== %s\n", sections[i].name);

@@ -7,8 +7,8 @@
  *     stream A   3   7   8      A head may run unless
  *     stream B   5   6            - it waits for an event that has not happened,
  *     legacy     4                - a context barrier older than it is not passed,
- *                                 - it is the legacy stream's and an older piece waits in a blocking
- *                                   stream, or the other way round (5 waits for 4, 4 waits for 3),
+ *                                 - it is the legacy stream's and an older piece waits in a
+ * blocking stream, or the other way round (5 waits for 4, 4 waits for 3),
  *                                 - it is a context event's record and an older piece of its
  *                                   context, in whatever stream, is not finished.
  *
@@ -43,34 +43,30 @@ static uint64_t sequence;
 static unsigned blocked; /* threads that wait and found nothing to run */
 static bool idle_thread;
 
-/* ---- markers --------------------------------------------------------------------------- */
+/* ---- markers --------------------------------------------------------------------------------- */
 
-struct marker *marker_new(void)
-{
+struct marker *marker_new(void) {
     struct marker *marker = slab_get(&marker_slab);
 
     marker->refs = 1;
     return marker;
 }
 
-struct marker *marker_ref(struct marker *marker)
-{
+struct marker *marker_ref(struct marker *marker) {
     if (marker)
         marker->refs++;
     return marker;
 }
 
-void marker_unref(struct marker *marker)
-{
+void marker_unref(struct marker *marker) {
     if (marker && --marker->refs == 0)
         slab_put(&marker_slab, marker);
 }
 
-/* ---- queues ----------------------------------------------------------------------------- */
+/* ---- queues ---------------------------------------------------------------------------------- */
 
 /* xorshift64*: the whole schedule comes from this one state. */
-uint64_t sim_random(void)
-{
+uint64_t sim_random(void) {
     if (sim.random == 0)
         sim.random = 0x9E3779B97F4A7C15u;
     sim.random ^= sim.random >> 12;
@@ -79,8 +75,7 @@ uint64_t sim_random(void)
     return (sim.random * 0x2545F4914F6CDD1Du) >> 16;
 }
 
-static void set_busy(struct stream *stream)
-{
+static void set_busy(struct stream *stream) {
     if (busy_count == busy_room) {
         busy_room = busy_room ? 2 * busy_room : 64;
         busy = realloc(busy, (size_t)busy_room * sizeof(struct stream *));
@@ -91,15 +86,13 @@ static void set_busy(struct stream *stream)
     busy[busy_count++] = stream;
 }
 
-static void set_idle(struct stream *stream)
-{
+static void set_idle(struct stream *stream) {
     busy[stream->slot] = busy[--busy_count];
     busy[stream->slot]->slot = stream->slot;
     stream->slot = -1;
 }
 
-static void link_add(struct link *link, struct item *item, struct context *context)
-{
+static void link_add(struct link *link, struct item *item, struct context *context) {
     link->item = item;
     link->context = context;
     link->next = NULL;
@@ -111,8 +104,7 @@ static void link_add(struct link *link, struct item *item, struct context *conte
     context->newest = link;
 }
 
-static void link_remove(struct link *link)
-{
+static void link_remove(struct link *link) {
     struct context *context = link->context;
 
     if (!context)
@@ -130,8 +122,7 @@ static void link_remove(struct link *link)
 
 static void *idle_run(void *unused);
 
-static void start_idle_thread(void)
-{
+static void start_idle_thread(void) {
     pthread_t thread;
     pthread_attr_t attributes;
 
@@ -143,8 +134,7 @@ static void start_idle_thread(void)
     pthread_attr_destroy(&attributes);
 }
 
-struct item *queue_push(struct stream *stream, struct work work)
-{
+struct item *queue_push(struct stream *stream, struct work work) {
     struct item *item = slab_get(&item_slab);
     struct context *context = stream->context;
 
@@ -166,15 +156,13 @@ struct item *queue_push(struct stream *stream, struct work work)
     return item;
 }
 
-void queue_touch(struct item *item, struct context *other)
-{
+void queue_touch(struct item *item, struct context *other) {
     struct link *link = &item->links[item->links[1].context ? 2 : 1];
 
     link_add(link, item, other);
 }
 
-static void item_finish(struct item *item)
-{
+static void item_finish(struct item *item) {
     struct stream *stream = item->stream;
 
     stream->head = item->next;
@@ -198,8 +186,7 @@ static void item_finish(struct item *item)
         stream_free(stream);
 }
 
-void queue_drop(struct stream *stream)
-{
+void queue_drop(struct stream *stream) {
     while (stream->head) {
         /* A free that was queued happens: its memory is accounted for as free already. */
         if (stream->head->work.kind == WORK_FREE)
@@ -208,13 +195,11 @@ void queue_drop(struct stream *stream)
     }
 }
 
-uint64_t queue_sequence(void)
-{
+uint64_t queue_sequence(void) {
     return sequence;
 }
 
-static bool older_in_blocking_stream(const struct context *context, uint64_t than)
-{
+static bool older_in_blocking_stream(const struct context *context, uint64_t than) {
     for (const struct stream *stream = context->streams; stream; stream = stream->next)
         if (stream->blocking && stream != context->legacy && stream->head &&
             stream->head->sequence < than)
@@ -223,23 +208,20 @@ static bool older_in_blocking_stream(const struct context *context, uint64_t tha
 }
 
 /* The legacy stream stands for all blocking streams of its context. */
-bool stream_is_idle(const struct stream *stream, uint64_t up_to)
-{
+bool stream_is_idle(const struct stream *stream, uint64_t up_to) {
     if (stream->head && stream->head->sequence <= up_to)
         return false;
     return stream != stream->context->legacy ||
            !older_in_blocking_stream(stream->context, up_to + 1);
 }
 
-bool context_is_idle(const struct context *context, uint64_t up_to)
-{
+bool context_is_idle(const struct context *context, uint64_t up_to) {
     return !context->oldest || context->oldest->item->sequence > up_to;
 }
 
-/* ---- running ----------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
-static void pass_barriers(struct context *context)
-{
+static void pass_barriers(struct context *context) {
     struct barrier *first;
 
     while ((first = context->barriers) && first->marker->done) {
@@ -252,8 +234,7 @@ static void pass_barriers(struct context *context)
     }
 }
 
-static bool may_run(const struct stream *stream)
-{
+static bool may_run(const struct stream *stream) {
     const struct item *item = stream->head;
     struct context *context = stream->context;
 
@@ -276,8 +257,7 @@ static bool may_run(const struct stream *stream)
 }
 
 /* What queued behind a fault never runs; frees happen all the same. */
-static enum verdict run(struct item *item, struct context *context)
-{
+static enum verdict run(struct item *item, struct context *context) {
     if (context->sticky != CUDA_SUCCESS && item->work.kind != WORK_FREE)
         return DONE;
     item->running = true;
@@ -287,8 +267,7 @@ static enum verdict run(struct item *item, struct context *context)
 }
 
 /* One step of the stream's head; false if nothing came of it. */
-static bool step(struct stream *stream)
-{
+static bool step(struct stream *stream) {
     if (!may_run(stream))
         return false;
     struct item *item = stream->head;
@@ -311,8 +290,7 @@ static bool step(struct stream *stream)
  * is passed over in the first round more often than not: some work must come very late, or the
  * schedules are all alike.
  */
-bool queue_step(void)
-{
+bool queue_step(void) {
     if (busy_count == 0)
         return false;
     uint64_t draw = sim_random();
@@ -329,8 +307,7 @@ bool queue_step(void)
     return false;
 }
 
-void queue_stroll(void)
-{
+void queue_stroll(void) {
     if (sim.options.eager == 0)
         return;
     uint64_t draw = sim_random();
@@ -340,18 +317,16 @@ void queue_stroll(void)
         ;
 }
 
-/* ---- waiting ------------------------------------------------------------------------------ */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
-static uint64_t now_ms(void)
-{
+static uint64_t now_ms(void) {
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static unsigned process_threads(void)
-{
+static unsigned process_threads(void) {
     DIR *tasks = opendir("/proc/self/task");
     unsigned count = 0;
 
@@ -364,13 +339,11 @@ static unsigned process_threads(void)
 }
 
 /* Nobody is left who could change anything: all threads wait here and no memory is shared. */
-static bool hang_is_certain(void)
-{
+static bool hang_is_certain(void) {
     return !sim.shared && process_threads() == blocked + (idle_thread ? 1 : 0);
 }
 
-static void hang(const char *call)
-{
+static void hang(const char *call) {
     fprintf(stderr, "sim: hang in %s\n", call);
     fflush(NULL);
     _exit(SIM_HANG_STATUS);
@@ -382,8 +355,7 @@ struct patience {
 };
 
 /* Lets go of the lock for a moment, or until something changed. */
-static void pause_for(struct patience *patience)
-{
+static void pause_for(struct patience *patience) {
     struct timespec until;
 
     if (patience->progress != sim.progress || patience->since == 0) {
@@ -406,8 +378,7 @@ static void pause_for(struct patience *patience)
     blocked--;
 }
 
-static bool over(const struct waiting *waiting)
-{
+static bool over(const struct waiting *waiting) {
     if (waiting->stream)
         return stream_is_idle(waiting->stream, waiting->up_to);
     if (waiting->context)
@@ -415,8 +386,7 @@ static bool over(const struct waiting *waiting)
     return waiting->marker->done;
 }
 
-void queue_wait(const struct waiting *waiting)
-{
+void queue_wait(const struct waiting *waiting) {
     struct patience patience = {.call = sim.call};
 
     while (!over(waiting))
@@ -424,8 +394,7 @@ void queue_wait(const struct waiting *waiting)
             pause_for(&patience);
 }
 
-void queue_hold_up(const struct context *context)
-{
+void queue_hold_up(const struct context *context) {
     struct patience patience = {.call = sim.call};
 
     while (context->frees_waiting)
@@ -433,8 +402,7 @@ void queue_hold_up(const struct context *context)
 }
 
 /* Runs the queues for a program that waits outside the driver. */
-static void *idle_run(void *unused)
-{
+static void *idle_run(void *unused) {
     uint64_t calls = 0;
 
     (void)unused;
@@ -453,25 +421,22 @@ static void *idle_run(void *unused)
     return NULL;
 }
 
-void queue_reset(void)
-{
+void queue_reset(void) {
     while (busy_count)
         queue_drop(busy[0]);
     sequence = 0;
 }
 
-/* ---- control ------------------------------------------------------------------------------- */
+/* ---- control --------------------------------------------------------------------------------- */
 
-SIM_EXPORT uint64_t sim_pending_work(void)
-{
+SIM_EXPORT uint64_t sim_pending_work(void) {
     pthread_mutex_lock(&sim.lock);
     uint64_t pending = sim.pending;
     pthread_mutex_unlock(&sim.lock);
     return pending;
 }
 
-SIM_EXPORT unsigned sim_step(unsigned steps)
-{
+SIM_EXPORT unsigned sim_step(unsigned steps) {
     unsigned done = 0;
 
     pthread_mutex_lock(&sim.lock);
@@ -481,15 +446,13 @@ SIM_EXPORT unsigned sim_step(unsigned steps)
     return done;
 }
 
-SIM_EXPORT void sim_set_seed(uint64_t seed)
-{
+SIM_EXPORT void sim_set_seed(uint64_t seed) {
     pthread_mutex_lock(&sim.lock);
     sim.random = seed;
     pthread_mutex_unlock(&sim.lock);
 }
 
-SIM_EXPORT void sim_set_eager(unsigned percent)
-{
+SIM_EXPORT void sim_set_eager(unsigned percent) {
     pthread_mutex_lock(&sim.lock);
     sim.options.eager = percent;
     pthread_mutex_unlock(&sim.lock);

@@ -14,8 +14,7 @@ static uint32_t priority_state = 2463534242u;
 static unsigned long long next_buffer_id;
 
 /* Not the scheduler's generator: the tree's shape must not change the schedule. */
-static uint32_t draw(void)
-{
+static uint32_t draw(void) {
     priority_state ^= priority_state << 13;
     priority_state ^= priority_state >> 17;
     priority_state ^= priority_state << 5;
@@ -24,8 +23,7 @@ static uint32_t draw(void)
 
 /* Splits `tree` into what lies below `address` and the rest. */
 static void split(struct range *tree, uintptr_t address, struct range **below,
-                  struct range **rest)
-{
+                  struct range **rest) {
     if (!tree) {
         *below = *rest = NULL;
     } else if (tree->base < address) {
@@ -37,8 +35,7 @@ static void split(struct range *tree, uintptr_t address, struct range **below,
     }
 }
 
-static struct range *join(struct range *low, struct range *high)
-{
+static struct range *join(struct range *low, struct range *high) {
     if (!low || !high)
         return low ? low : high;
     if (low->priority > high->priority) {
@@ -49,8 +46,7 @@ static struct range *join(struct range *low, struct range *high)
     return high;
 }
 
-static struct range *find(struct range *root, uintptr_t address)
-{
+static struct range *find(struct range *root, uintptr_t address) {
     for (struct range *range = root; range;) {
         if (address < range->base)
             range = range->left;
@@ -62,18 +58,15 @@ static struct range *find(struct range *root, uintptr_t address)
     return NULL;
 }
 
-struct range *range_find(uintptr_t address)
-{
+struct range *range_find(uintptr_t address) {
     return find(memory, address);
 }
 
-struct range *reservation_find(uintptr_t address)
-{
+struct range *reservation_find(uintptr_t address) {
     return find(reservations, address);
 }
 
-static struct range *after(struct range *root, uintptr_t address)
-{
+static struct range *after(struct range *root, uintptr_t address) {
     struct range *found = NULL;
 
     for (struct range *range = root; range;) {
@@ -87,31 +80,26 @@ static struct range *after(struct range *root, uintptr_t address)
     return found;
 }
 
-struct range *range_after(uintptr_t address)
-{
+struct range *range_after(uintptr_t address) {
     return after(memory, address);
 }
 
-struct range *reservation_after(uintptr_t address)
-{
+struct range *reservation_after(uintptr_t address) {
     return after(reservations, address);
 }
 
-bool range_overlaps(uintptr_t base, size_t size)
-{
+bool range_overlaps(uintptr_t base, size_t size) {
     struct range *next = range_after(base);
 
     return range_find(base) || (next && next->base - base < size);
 }
 
-static struct range **root_of(enum range_kind kind)
-{
+static struct range **root_of(enum range_kind kind) {
     return kind == RANGE_RESERVED ? &reservations : &memory;
 }
 
-struct range *range_add(uintptr_t base, size_t size, enum range_kind kind,
-                        struct context *context, int device)
-{
+struct range *range_add(uintptr_t base, size_t size, enum range_kind kind, struct context *context,
+                        int device) {
     struct range *range = slab_get(&range_slab);
     struct range *below, *above;
 
@@ -134,8 +122,7 @@ struct range *range_add(uintptr_t base, size_t size, enum range_kind kind,
     return range;
 }
 
-void range_remove(struct range *range)
-{
+void range_remove(struct range *range) {
     struct range *below, *above, *rest;
 
     split(*root_of(range->kind), range->base, &below, &rest);
@@ -152,13 +139,11 @@ void range_remove(struct range *range)
     slab_put(&range_slab, range);
 }
 
-bool range_is_device(const struct range *range)
-{
+bool range_is_device(const struct range *range) {
     return range->kind != RANGE_HOST && range->kind != RANGE_REGISTERED;
 }
 
-static bool accessible(struct context *context, const struct range *range)
-{
+static bool accessible(struct context *context, const struct range *range) {
     uint32_t bit = 1u << context->device->ordinal;
 
     switch (range->kind) {
@@ -176,8 +161,7 @@ static bool accessible(struct context *context, const struct range *range)
     }
 }
 
-bool range_accessible(struct context *context, uintptr_t address, size_t size)
-{
+bool range_accessible(struct context *context, uintptr_t address, size_t size) {
     while (size) {
         const struct range *range = range_find(address);
         if (!range || !accessible(context, range))

@@ -65,8 +65,7 @@ typedef int (*sim_kernel)(struct sim_launch *launch, void **params);
  * the size of the i-th parameter in bytes. Returns 0, or -1 when there are too many. A function
  * that is not registered is looked up among the process's symbols and may take no parameters.
  */
-int sim_register_kernel(const char *name, sim_kernel kernel, unsigned nparams,
-                        const size_t *sizes);
+int sim_register_kernel(const char *name, sim_kernel kernel, unsigned nparams, const size_t *sizes);
 
 /* 1 if a kernel of this launch may touch [address, address + bytes), else 0. */
 int sim_accessible(const struct sim_launch *launch, CUdeviceptr address, size_t bytes);

@@ -14,8 +14,7 @@
 
 struct slab stream_slab = SLAB(struct stream);
 
-struct stream *stream_new(struct context *context, unsigned flags, int priority)
-{
+struct stream *stream_new(struct context *context, unsigned flags, int priority) {
     struct stream *stream = slab_get(&stream_slab);
 
     stream->context = context;
@@ -36,8 +35,7 @@ struct stream *stream_new(struct context *context, unsigned flags, int priority)
     return stream;
 }
 
-void stream_free(struct stream *stream)
-{
+void stream_free(struct stream *stream) {
     struct context *context = stream->context;
 
     if (stream->next)
@@ -51,8 +49,7 @@ void stream_free(struct stream *stream)
     slab_put(&stream_slab, stream);
 }
 
-static struct stream *own_stream(struct context *context)
-{
+static struct stream *own_stream(struct context *context) {
     struct thread *thread = thread_self();
     struct stream *stream = thread->own_stream;
 
@@ -70,8 +67,7 @@ static struct stream *own_stream(struct context *context)
     return stream;
 }
 
-CUresult stream_resolve(CUstream handle, bool per_thread, struct stream **stream)
-{
+CUresult stream_resolve(CUstream handle, bool per_thread, struct stream **stream) {
     if (handle == NULL)
         handle = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
     if (handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
@@ -87,8 +83,7 @@ CUresult stream_resolve(CUstream handle, bool per_thread, struct stream **stream
     return context_check((*stream)->context);
 }
 
-CUresult submit(struct stream *stream, struct work work)
-{
+CUresult submit(struct stream *stream, struct work work) {
     struct context *others[2] = {NULL, NULL};
 
     if (stream->capture)
@@ -107,8 +102,7 @@ CUresult submit(struct stream *stream, struct work work)
     return CUDA_SUCCESS;
 }
 
-CUresult stream_wait_all(struct stream *stream)
-{
+CUresult stream_wait_all(struct stream *stream) {
     struct context *context = stream->context;
 
     queue_wait(&(struct waiting){.stream = stream, .up_to = queue_sequence()});
@@ -116,8 +110,7 @@ CUresult stream_wait_all(struct stream *stream)
     return context->sticky;
 }
 
-CUresult submit_and_wait(struct stream *stream, struct work work)
-{
+CUresult submit_and_wait(struct stream *stream, struct work work) {
     if (stream->capture) {
         work_dispose(&work);
         return capture_stream_call(stream);
@@ -126,18 +119,16 @@ CUresult submit_and_wait(struct stream *stream, struct work work)
     return result == CUDA_SUCCESS ? stream_wait_all(stream) : result;
 }
 
-/* ---- life ------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
-static CUresult create(CUstream *handle, unsigned flags, int priority)
-{
+static CUresult create(CUstream *handle, unsigned flags, int priority) {
     if (!handle || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
         return CUDA_ERROR_INVALID_VALUE;
     *handle = (CUstream)stream_new(context_current(), flags, priority);
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy(CUstream handle)
-{
+static CUresult destroy(CUstream handle) {
     struct stream *stream = (struct stream *)handle;
 
     if (handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD || !handle)
@@ -157,10 +148,9 @@ ENTRY(cuStreamCreateWithPriority, (CUstream * handle, unsigned flags, int priori
 ENTRY(cuStreamDestroy, (CUstream handle), INITIALISED, destroy(handle))
 ENTRY(cuStreamDestroy_v2, (CUstream handle), INITIALISED, destroy(handle))
 
-/* ---- waiting ------------------------------------------------------------------------------ */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
-static CUresult synchronize(CUstream handle, bool per_thread)
-{
+static CUresult synchronize(CUstream handle, bool per_thread) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -172,8 +162,7 @@ static CUresult synchronize(CUstream handle, bool per_thread)
 }
 
 /* A stream that has only event records to come counts as done, even behind a context's barrier. */
-static bool stream_is_done(const struct stream *stream)
-{
+static bool stream_is_done(const struct stream *stream) {
     if (stream == stream->context->legacy)
         return stream_is_idle(stream, queue_sequence());
     for (const struct item *item = stream->head; item; item = item->next)
@@ -182,8 +171,7 @@ static bool stream_is_done(const struct stream *stream)
     return true;
 }
 
-static CUresult query(CUstream handle, bool per_thread)
-{
+static CUresult query(CUstream handle, bool per_thread) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -197,12 +185,11 @@ static CUresult query(CUstream handle, bool per_thread)
 ENTRY_PTSZ(cuStreamSynchronize, (CUstream handle), INITIALISED, synchronize(handle, per_thread))
 ENTRY_PTSZ(cuStreamQuery, (CUstream handle), INITIALISED, query(handle, per_thread))
 
-/* ---- questions ----------------------------------------------------------------------------- */
+/* ---- questions ------------------------------------------------------------------------------- */
 
 enum question { FLAGS, PRIORITY, ID, DEVICE };
 
-static CUresult ask(CUstream handle, bool per_thread, enum question question, void *answer)
-{
+static CUresult ask(CUstream handle, bool per_thread, enum question question, void *answer) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -227,8 +214,8 @@ static CUresult ask(CUstream handle, bool per_thread, enum question question, vo
     return CUDA_SUCCESS;
 }
 
-static CUresult get_context(CUstream handle, bool per_thread, CUcontext *context, CUgreenCtx *green)
-{
+static CUresult get_context(CUstream handle, bool per_thread, CUcontext *context,
+                            CUgreenCtx *green) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -258,8 +245,7 @@ ENTRY_PTSZ(cuStreamGetCtx_v2, (CUstream handle, CUcontext *context, CUgreenCtx *
            get_context(handle, per_thread, context, green))
 
 /* Attributes mean nothing here. */
-static CUresult attribute(CUstream handle, bool per_thread, void *value, size_t size)
-{
+static CUresult attribute(CUstream handle, bool per_thread, void *value, size_t size) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
@@ -270,9 +256,8 @@ static CUresult attribute(CUstream handle, bool per_thread, void *value, size_t 
 
 ENTRY_PTSZ(cuStreamCopyAttributes, (CUstream to, CUstream from), INITIALISED,
            ((void)from, attribute(to, per_thread, NULL, 0)))
-ENTRY_PTSZ(cuStreamGetAttribute,
-           (CUstream handle, CUstreamAttrID name, CUstreamAttrValue *value), INITIALISED,
-           ((void)name, attribute(handle, per_thread, value, sizeof(*value))))
+ENTRY_PTSZ(cuStreamGetAttribute, (CUstream handle, CUstreamAttrID name, CUstreamAttrValue *value),
+           INITIALISED, ((void)name, attribute(handle, per_thread, value, sizeof(*value))))
 ENTRY_PTSZ(cuStreamSetAttribute,
            (CUstream handle, CUstreamAttrID name, const CUstreamAttrValue *value), INITIALISED,
            ((void)name, (void)value, attribute(handle, per_thread, NULL, 0)))
@@ -280,26 +265,23 @@ ENTRY_PTSZ(cuStreamAttachMemAsync,
            (CUstream handle, CUdeviceptr address, size_t length, unsigned flags), INITIALISED,
            ((void)address, (void)length, (void)flags, attribute(handle, per_thread, NULL, 0)))
 
-/* ---- host functions and values ------------------------------------------------------------- */
+/* ---- host functions and values --------------------------------------------------------------- */
 
-static CUresult put(CUstream handle, bool per_thread, struct work work)
-{
+static CUresult put(CUstream handle, bool per_thread, struct work work) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
     return result == CUDA_SUCCESS ? submit(stream, work) : result;
 }
 
-static CUresult host_function(CUstream handle, bool per_thread, CUhostFn function, void *data)
-{
+static CUresult host_function(CUstream handle, bool per_thread, CUhostFn function, void *data) {
     struct work work = {.kind = WORK_HOST, .host = {.function = function, .data = data}};
 
     return function ? put(handle, per_thread, work) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult add_callback(CUstream handle, bool per_thread, CUstreamCallback callback,
-                             void *data, unsigned flags)
-{
+                             void *data, unsigned flags) {
     struct work work = {.kind = WORK_HOST,
                         .host = {.callback = callback, .stream = handle, .data = data}};
     struct stream *stream;
@@ -314,11 +296,9 @@ static CUresult add_callback(CUstream handle, bool per_thread, CUstreamCallback 
 }
 
 static CUresult value(CUstream handle, bool per_thread, enum work_kind kind, unsigned size,
-                      CUdeviceptr address, uint64_t number, unsigned flags)
-{
-    struct work work = {.kind = kind,
-                        .value = {.address = address, .value = number, .flags = flags,
-                                  .size = size}};
+                      CUdeviceptr address, uint64_t number, unsigned flags) {
+    struct work work = {
+        .kind = kind, .value = {.address = address, .value = number, .flags = flags, .size = size}};
 
     if (address % size || !range_find(address))
         return CUDA_ERROR_INVALID_VALUE;

@@ -17,8 +17,7 @@
             OK(cuGraphDestroy(made));                                                              \
     } while (0)
 
-static void test_captures_forbid_what_they_forbid_natively(void **state)
-{
+static void test_captures_forbid_what_they_forbid_natively(void **state) {
     static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
                                                 CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                                                 CU_STREAM_CAPTURE_MODE_RELAXED};
@@ -58,15 +57,13 @@ static void test_captures_forbid_what_they_forbid_natively(void **state)
 
 static CUresult query_result;
 
-static void *query_in_thread(void *event)
-{
+static void *query_in_thread(void *event) {
     OK(cuCtxSetCurrent(context));
     query_result = cuEventQuery(event);
     return NULL;
 }
 
-static void test_other_threads_are_bound_by_global_captures_only(void **state)
-{
+static void test_other_threads_are_bound_by_global_captures_only(void **state) {
     CUevent event;
     CUgraph graph;
     pthread_t thread;
@@ -82,8 +79,7 @@ static void test_other_threads_are_bound_by_global_captures_only(void **state)
     }
 }
 
-static void test_legacy_stream_beside_a_blocking_capture(void **state)
-{
+static void test_legacy_stream_beside_a_blocking_capture(void **state) {
     CUstream blocking;
     CUgraph graph;
 
@@ -94,8 +90,7 @@ static void test_legacy_stream_beside_a_blocking_capture(void **state)
     FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
 }
 
-static void test_a_captured_fork_becomes_a_graph_that_runs(void **state)
-{
+static void test_a_captured_fork_becomes_a_graph_that_runs(void **state) {
     CUevent forked, joined;
     CUgraph graph;
     CUgraphExec exec;
@@ -147,8 +142,7 @@ static void test_a_captured_fork_becomes_a_graph_that_runs(void **state)
     FAILS(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(a, &graph));
 }
 
-int test_captures(void)
-{
+int test_captures(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_captures_forbid_what_they_forbid_natively),
         TEST(test_other_threads_are_bound_by_global_captures_only),

@@ -5,8 +5,7 @@
 
 #include <pthread.h>
 
-static void test_primary_context_comes_and_goes(void **state)
-{
+static void test_primary_context_comes_and_goes(void **state) {
     CUcontext primary, again;
     CUdeviceptr p;
     unsigned flags;
@@ -29,8 +28,7 @@ static void test_primary_context_comes_and_goes(void **state)
     FAILS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemAlloc_v2(&p, 64));
 }
 
-static void test_destroying_a_context_frees_its_memory(void **state)
-{
+static void test_destroying_a_context_frees_its_memory(void **state) {
     CUcontext other;
     CUdeviceptr p;
     uint64_t used = sim_used_memory(0);
@@ -46,8 +44,7 @@ static void test_destroying_a_context_frees_its_memory(void **state)
     assert_ptr_equal(other, context);
 }
 
-static void test_peer_access_has_to_be_enabled(void **state)
-{
+static void test_peer_access_has_to_be_enabled(void **state) {
     CUcontext second;
     CUdeviceptr p;
 
@@ -67,8 +64,7 @@ static void test_peer_access_has_to_be_enabled(void **state)
 }
 
 /* What a free and a record count as the context's work, and what not. */
-static void test_peer_copies_count_and_peer_kernels_do_not(void **state)
-{
+static void test_peer_copies_count_and_peer_kernels_do_not(void **state) {
     CUcontext second;
     CUdeviceptr p, q, there;
     CUevent event;
@@ -95,10 +91,9 @@ static void test_peer_copies_count_and_peer_kernels_do_not(void **state)
     assert_int_equal(sim_pending_work(), 0);
 }
 
-/* ---- context events ------------------------------------------------------------------------------- */
+/* ---- context events -------------------------------------------------------------------------- */
 
-static void test_record_captures_every_stream(void **state)
-{
+static void test_record_captures_every_stream(void **state) {
     CUstream blocking, streams[5] = {a, b, NULL, CU_STREAM_PER_THREAD};
     CUevent event;
 
@@ -118,8 +113,7 @@ static void test_record_captures_every_stream(void **state)
     }
 }
 
-static void test_record_does_not_capture_later_work(void **state)
-{
+static void test_record_does_not_capture_later_work(void **state) {
     CUevent event;
 
     (void)state;
@@ -130,16 +124,14 @@ static void test_record_does_not_capture_later_work(void **state)
     *(uint32_t *)flag = 1;
 }
 
-static void *launch_in_thread(void *at)
-{
+static void *launch_in_thread(void *at) {
     OK(cuCtxSetCurrent(context));
     launch_fill(b, (CUdeviceptr)(uintptr_t)at, 9, 1);
     return NULL;
 }
 
 /* Everything submitted after the wait stays behind what the event captured. */
-static void test_wait_orders_all_future_work(void **state)
-{
+static void test_wait_orders_all_future_work(void **state) {
     CUstream later;
     CUevent event;
     CUdeviceptr p, pool_block;
@@ -186,8 +178,7 @@ static void test_wait_orders_all_future_work(void **state)
     OK(cuGraphDestroy(graph));
 }
 
-static void test_wait_accepts_another_contexts_event_and_record_does_not(void **state)
-{
+static void test_wait_accepts_another_contexts_event_and_record_does_not(void **state) {
     CUcontext second;
     CUevent event;
 
@@ -201,8 +192,7 @@ static void test_wait_accepts_another_contexts_event_and_record_does_not(void **
     FAILS(CUDA_ERROR_INVALID_CONTEXT, cuCtxWaitEvent(NULL, event));
 }
 
-static void test_late_records_hang_and_others_do_not(void **state)
-{
+static void test_late_records_hang_and_others_do_not(void **state) {
     (void)state;
     assert_int_equal(run_scene("native free before"), 0);
     assert_int_equal(run_scene("barrier on time"), 0);
@@ -210,8 +200,7 @@ static void test_late_records_hang_and_others_do_not(void **state)
     assert_int_equal(run_scene("free in another thread"), SIM_HANG_STATUS);
 }
 
-int test_contexts(void)
-{
+int test_contexts(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_primary_context_comes_and_goes),
         TEST(test_destroying_a_context_frees_its_memory),

@@ -3,8 +3,7 @@
  */
 #include "test_sim.h"
 
-static int triple(struct sim_launch *l, void **params)
-{
+static int triple(struct sim_launch *l, void **params) {
     uint32_t *at = *(uint32_t **)params[0];
 
     if (!sim_accessible(l, (CUdeviceptr)at, 4))
@@ -13,8 +12,7 @@ static int triple(struct sim_launch *l, void **params)
     return l->progress++ < 1 ? SIM_MORE : SIM_DONE;
 }
 
-static void test_kernels_can_be_registered(void **state)
-{
+static void test_kernels_can_be_registered(void **state) {
     static const size_t sizes[] = {8, 1};
     CUmodule module;
     CUfunction function;
@@ -33,8 +31,7 @@ static void test_kernels_can_be_registered(void **state)
     assert_int_equal(read_u32(flag), 49);
 }
 
-static void test_faults_can_be_injected_and_calls_counted(void **state)
-{
+static void test_faults_can_be_injected_and_calls_counted(void **state) {
     CUdeviceptr p;
     uint64_t before = sim_calls("cuMemAlloc_v2");
 
@@ -49,8 +46,7 @@ static void test_faults_can_be_injected_and_calls_counted(void **state)
     assert_int_equal(run_scene("fail by environment"), 0);
 }
 
-static void test_counts_are_written_at_the_end(void **state)
-{
+static void test_counts_are_written_at_the_end(void **state) {
     char path[] = "/tmp/sim-counts-XXXXXX", line[128];
     int fd = mkstemp(path), found = 0;
 
@@ -67,8 +63,7 @@ static void test_counts_are_written_at_the_end(void **state)
     assert_int_equal(found, 1);
 }
 
-static void test_green_contexts_are_contexts(void **state)
-{
+static void test_green_contexts_are_contexts(void **state) {
     CUdevResource all, share;
     CUdevResourceDesc desc;
     CUgreenCtx green;
@@ -92,8 +87,7 @@ static void test_green_contexts_are_contexts(void **state)
     OK(cuGreenCtxDestroy(green));
 }
 
-int test_control(void)
-{
+int test_control(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_kernels_can_be_registered),
         TEST(test_faults_can_be_injected_and_calls_counted),

@@ -7,13 +7,11 @@
 
 /* An entry of this program under the name of one of the driver's. */
 CUresult cuProfilerStop(void);
-CUresult cuProfilerStop(void)
-{
+CUresult cuProfilerStop(void) {
     return CUDA_ERROR_UNKNOWN;
 }
 
-static void *address_of(const char *name, int version, cuuint64_t flags)
-{
+static void *address_of(const char *name, int version, cuuint64_t flags) {
     CUdriverProcAddressQueryResult status;
     void *address;
 
@@ -21,8 +19,7 @@ static void *address_of(const char *name, int version, cuuint64_t flags)
     return address;
 }
 
-static void test_every_request_of_the_runtime_gets_an_exported_symbol(void **state)
-{
+static void test_every_request_of_the_runtime_gets_an_exported_symbol(void **state) {
     FILE *requests = fopen(getenv("SIM_REQUESTS"), "r");
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     char name[128];
@@ -47,8 +44,7 @@ static void test_every_request_of_the_runtime_gets_an_exported_symbol(void **sta
     assert_int_equal(count, 439);
 }
 
-static void test_version_and_flags_choose_the_variant(void **state)
-{
+static void test_version_and_flags_choose_the_variant(void **state) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     static const struct {
         const char *name;
@@ -84,8 +80,7 @@ static void test_version_and_flags_choose_the_variant(void **state)
     dlclose(library);
 }
 
-static void test_statuses_of_entry_resolution(void **state)
-{
+static void test_statuses_of_entry_resolution(void **state) {
     CUdriverProcAddressQueryResult status = 77;
     void *address;
 
@@ -101,15 +96,13 @@ static void test_statuses_of_entry_resolution(void **state)
     FAILS(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuMemAlloc", &address, 13000, 4, &status));
 }
 
-static void test_interposed_symbols_do_not_reach_inside(void **state)
-{
+static void test_interposed_symbols_do_not_reach_inside(void **state) {
     (void)state;
     assert_ptr_equal(dlsym(RTLD_DEFAULT, "cuProfilerStop"), cuProfilerStop);
     assert_ptr_not_equal(address_of("cuProfilerStop", 13000, 0), cuProfilerStop);
 }
 
-static void test_older_drivers_lack_newer_entries(void **state)
-{
+static void test_older_drivers_lack_newer_entries(void **state) {
     (void)state;
     setenv("GPUCACHE_SIM_DRIVER_VERSION", "12040", 1);
     assert_int_equal(run_scene("12.4 by environment"), 0);
@@ -117,8 +110,7 @@ static void test_older_drivers_lack_newer_entries(void **state)
     assert_int_equal(run_scene("old library"), 0);
 }
 
-int test_entries(void)
-{
+int test_entries(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_every_request_of_the_runtime_gets_an_exported_symbol),
         TEST(test_version_and_flags_choose_the_variant),

@@ -3,8 +3,7 @@
  */
 #include "test_sim.h"
 
-static void test_blocks_are_laid_out_as_natively(void **state)
-{
+static void test_blocks_are_laid_out_as_natively(void **state) {
     CUdeviceptr p, q, r, base;
     size_t size, pitch;
 
@@ -22,8 +21,7 @@ static void test_blocks_are_laid_out_as_natively(void **state)
     assert_int_equal(pitch, 1024);
 }
 
-static void test_wrong_frees_are_invalid_values(void **state)
-{
+static void test_wrong_frees_are_invalid_values(void **state) {
     CUdeviceptr p;
 
     (void)state;
@@ -36,8 +34,7 @@ static void test_wrong_frees_are_invalid_values(void **state)
     OK(cuMemFree_v2(0));
 }
 
-static void test_memory_runs_out_and_comes_back(void **state)
-{
+static void test_memory_runs_out_and_comes_back(void **state) {
     CUdeviceptr blocks[600];
     size_t free_bytes, total, before;
     int count = 0;
@@ -65,8 +62,7 @@ static void test_memory_runs_out_and_comes_back(void **state)
     sim_occupy(0, 0);
 }
 
-static void test_free_waits_for_every_stream_of_the_context(void **state)
-{
+static void test_free_waits_for_every_stream_of_the_context(void **state) {
     CUstream blocking, streams[] = {a, b, NULL, CU_STREAM_PER_THREAD, NULL};
     CUdeviceptr p, other;
 
@@ -84,8 +80,7 @@ static void test_free_waits_for_every_stream_of_the_context(void **state)
     }
 }
 
-static void test_malloc_and_unmapping_do_not_wait(void **state)
-{
+static void test_malloc_and_unmapping_do_not_wait(void **state) {
     CUdeviceptr p, q;
 
     (void)state;
@@ -96,8 +91,7 @@ static void test_malloc_and_unmapping_do_not_wait(void **state)
     assert_int_equal(sim_pending_work(), 2);
 }
 
-static void test_free_of_pool_memory_does_not_wait(void **state)
-{
+static void test_free_of_pool_memory_does_not_wait(void **state) {
     CUdeviceptr p, q;
 
     (void)state;
@@ -113,8 +107,7 @@ static void test_free_of_pool_memory_does_not_wait(void **state)
     OK(cuCtxSynchronize());
 }
 
-static void test_use_after_free_is_a_fault(void **state)
-{
+static void test_use_after_free_is_a_fault(void **state) {
     CUdeviceptr p;
 
     (void)state;
@@ -127,8 +120,7 @@ static void test_use_after_free_is_a_fault(void **state)
     OK(cuCtxDestroy_v2(context));
 }
 
-static void test_a_kernel_fault_sticks(void **state)
-{
+static void test_a_kernel_fault_sticks(void **state) {
     CUdeviceptr p = flag;
 
     (void)state;
@@ -138,8 +130,7 @@ static void test_a_kernel_fault_sticks(void **state)
     FAILS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxRecordEvent(context, NULL));
 }
 
-static void test_pageable_sources_are_read_at_once(void **state)
-{
+static void test_pageable_sources_are_read_at_once(void **state) {
     uint32_t value = 5, *pinned;
     CUdeviceptr p;
 
@@ -157,8 +148,7 @@ static void test_pageable_sources_are_read_at_once(void **state)
     FAILS(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(pinned));
 }
 
-static void test_planes_are_copied_row_by_row(void **state)
-{
+static void test_planes_are_copied_row_by_row(void **state) {
     CUdeviceptr p;
     CUarray array;
     CUDA_ARRAY_DESCRIPTOR desc = {16, 8, CU_AD_FORMAT_UNSIGNED_INT8, 1};
@@ -171,15 +161,30 @@ static void test_planes_are_copied_row_by_row(void **state)
     memset(back, 0, sizeof(back));
     OK(cuMemAllocPitch_v2(&p, &pitch, 16, 8, 4));
     OK(cuArrayCreate_v2(&array, &desc));
-    CUDA_MEMCPY2D in = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = host, .srcPitch = 16,
-                        .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = p, .dstPitch = pitch,
-                        .WidthInBytes = 16, .Height = 8};
-    CUDA_MEMCPY2D across = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = p,
-                            .srcPitch = pitch, .dstMemoryType = CU_MEMORYTYPE_ARRAY,
-                            .dstArray = array, .WidthInBytes = 16, .Height = 8};
-    CUDA_MEMCPY2D out = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = array, .srcY = 1,
-                         .srcXInBytes = 2, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = back,
-                         .dstPitch = 16, .WidthInBytes = 10, .Height = 7};
+    CUDA_MEMCPY2D in = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                        .srcHost = host,
+                        .srcPitch = 16,
+                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .dstDevice = p,
+                        .dstPitch = pitch,
+                        .WidthInBytes = 16,
+                        .Height = 8};
+    CUDA_MEMCPY2D across = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                            .srcDevice = p,
+                            .srcPitch = pitch,
+                            .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+                            .dstArray = array,
+                            .WidthInBytes = 16,
+                            .Height = 8};
+    CUDA_MEMCPY2D out = {.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+                         .srcArray = array,
+                         .srcY = 1,
+                         .srcXInBytes = 2,
+                         .dstMemoryType = CU_MEMORYTYPE_HOST,
+                         .dstHost = back,
+                         .dstPitch = 16,
+                         .WidthInBytes = 10,
+                         .Height = 7};
     OK(cuMemcpy2D_v2(&in));
     OK(cuMemcpy2D_v2(&across));
     OK(cuMemcpy2D_v2(&out));
@@ -189,8 +194,7 @@ static void test_planes_are_copied_row_by_row(void **state)
     OK(cuArrayDestroy(array));
 }
 
-int test_memory(void)
-{
+int test_memory(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_blocks_are_laid_out_as_natively),
         TEST(test_wrong_frees_are_invalid_values),

@@ -6,8 +6,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-static void test_pools_keep_what_they_were_told_to(void **state)
-{
+static void test_pools_keep_what_they_were_told_to(void **state) {
     CUmemoryPool pool;
     CUdeviceptr p;
     cuuint64_t value, threshold = 64 << 20;
@@ -36,8 +35,7 @@ static void test_pools_keep_what_they_were_told_to(void **state)
     assert_int_equal(value, 0);
 }
 
-static bool addresses_are_scarce(void)
-{
+static bool addresses_are_scarce(void) {
 #ifdef __SANITIZE_THREAD__
     return true;
 #else
@@ -47,8 +45,7 @@ static bool addresses_are_scarce(void)
 #endif
 }
 
-static void test_one_page_at_two_addresses_is_one_page(void **state)
-{
+static void test_one_page_at_two_addresses_is_one_page(void **state) {
     CUmemGenericAllocationHandle page;
     CUdeviceptr p, q, base;
     uint64_t used = sim_used_memory(0);
@@ -86,8 +83,7 @@ static void test_one_page_at_two_addresses_is_one_page(void **state)
     *(uint32_t *)flag = 1;
 }
 
-static void test_unmapping_under_work_is_a_fault(void **state)
-{
+static void test_unmapping_under_work_is_a_fault(void **state) {
     CUmemGenericAllocationHandle page;
     CUdeviceptr p;
 
@@ -101,8 +97,7 @@ static void test_unmapping_under_work_is_a_fault(void **state)
     FAILS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-static void test_exported_pages_are_shared_with_another_process(void **state)
-{
+static void test_exported_pages_are_shared_with_another_process(void **state) {
     CUmemGenericAllocationHandle page, other;
     CUdeviceptr p;
     int fd, status;
@@ -123,8 +118,7 @@ static void test_exported_pages_are_shared_with_another_process(void **state)
     close(fd);
 }
 
-static void test_legacy_ipc_opens_the_allocation(void **state)
-{
+static void test_legacy_ipc_opens_the_allocation(void **state) {
     CUipcMemHandle handle, inner;
     CUdeviceptr p, q;
     int sockets[2], status;
@@ -154,8 +148,7 @@ static void test_legacy_ipc_opens_the_allocation(void **state)
     close(sockets[1]);
 }
 
-static void test_pointers_can_be_asked_about(void **state)
-{
+static void test_pointers_can_be_asked_about(void **state) {
     CUdeviceptr p, start_address;
     CUcontext owner;
     size_t size;
@@ -178,7 +171,8 @@ static void test_pointers_can_be_asked_about(void **state)
     assert_int_equal(type, CU_MEMORYTYPE_DEVICE);
     assert_int_equal(ordinal, 0);
     OK(cuMemFree_v2(p));
-    FAILS(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, p));
+    FAILS(CUDA_ERROR_INVALID_VALUE,
+          cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, p));
     OK(cuPointerGetAttributes(2, names, (void *[]){&type, &ordinal}, p));
     assert_int_equal(type, 0);
     OK(cuMemAlloc_v2(&p, 5000));
@@ -186,8 +180,7 @@ static void test_pointers_can_be_asked_about(void **state)
     assert_int_not_equal(id1, id2);
 }
 
-int test_sharing(void)
-{
+int test_sharing(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_pools_keep_what_they_were_told_to),
         TEST(test_one_page_at_two_addresses_is_one_page),

@@ -17,8 +17,7 @@ CUfunction fill, add, check, spin, set, fault;
 CUstream a, b; /* non-blocking */
 CUdeviceptr flag;
 
-void load_kernels(void)
-{
+void load_kernels(void) {
     CUmodule module;
 
     OK(cuModuleLoadData(&module, "any image will do"));
@@ -30,8 +29,7 @@ void load_kernels(void)
     OK(cuModuleGetFunction(&fault, module, "fault"));
 }
 
-void start(void)
-{
+void start(void) {
     OK(cuInit(0));
     OK(cuCtxCreate_v2(&context, 0, 0));
     load_kernels();
@@ -43,8 +41,7 @@ void start(void)
 }
 
 /* Two devices, nothing runs unless somebody waits for it. */
-int fresh(void **state)
-{
+int fresh(void **state) {
     (void)state;
     setenv("GPUCACHE_SIM_DEVICES", "2", 1);
     setenv("GPUCACHE_SIM_MEMORY", "1G", 1);
@@ -55,28 +52,23 @@ int fresh(void **state)
     return 0;
 }
 
-void launch(CUfunction function, CUstream stream, void **params)
-{
+void launch(CUfunction function, CUstream stream, void **params) {
     OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
-void launch_fill(CUstream stream, CUdeviceptr to, uint32_t value, uint64_t count)
-{
+void launch_fill(CUstream stream, CUdeviceptr to, uint32_t value, uint64_t count) {
     launch(fill, stream, (void *[]){&to, &value, &count});
 }
 
-void launch_spin(CUstream stream, CUdeviceptr at, uint32_t value)
-{
+void launch_spin(CUstream stream, CUdeviceptr at, uint32_t value) {
     launch(spin, stream, (void *[]){&at, &value});
 }
 
-void launch_set(CUstream stream, CUdeviceptr at, uint32_t value)
-{
+void launch_set(CUstream stream, CUdeviceptr at, uint32_t value) {
     launch(set, stream, (void *[]){&at, &value});
 }
 
-uint32_t read_u32(CUdeviceptr at)
-{
+uint32_t read_u32(CUdeviceptr at) {
     uint32_t value;
 
     memcpy(&value, (void *)at, sizeof(value)); /* device memory is host memory */
@@ -93,17 +85,15 @@ const CUmemAccessDesc page_access = {
     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 };
 
-/* ---- scenes ------------------------------------------------------------------------------ */
+/* ---- scenes ---------------------------------------------------------------------------------- */
 
 static const char *self_path;
 
-const char *old_driver(void)
-{
+const char *old_driver(void) {
     return getenv("SIM_OLD_DRIVER");
 }
 
-int run_scene(const char *name)
-{
+int run_scene(const char *name) {
     pid_t child = fork();
     int status;
 
@@ -116,8 +106,7 @@ int run_scene(const char *name)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
-pid_t start_scene(const char *name, int fd, int as)
-{
+pid_t start_scene(const char *name, int fd, int as) {
     pid_t child = fork();
 
     if (child == 0) {
@@ -133,8 +122,7 @@ pid_t start_scene(const char *name, int fd, int as)
  * The table of late records: kernel A spins until kernel B, launched later on another stream, sets
  * its flag; in between the program frees and allocates.
  */
-static void scene_native_free_before(void)
-{
+static void scene_native_free_before(void) {
     CUdeviceptr p;
 
     start();
@@ -146,8 +134,7 @@ static void scene_native_free_before(void)
     OK(cuCtxSynchronize());
 }
 
-static void barrier_scene(bool late)
-{
+static void barrier_scene(bool late) {
     CUevent event;
 
     start();
@@ -162,25 +149,21 @@ static void barrier_scene(bool late)
     OK(cuCtxSynchronize());
 }
 
-static void scene_barrier_on_time(void)
-{
+static void scene_barrier_on_time(void) {
     barrier_scene(false);
 }
 
-static void scene_barrier_late(void)
-{
+static void scene_barrier_late(void) {
     barrier_scene(true);
 }
 
-static void *free_in_thread(void *address)
-{
+static void *free_in_thread(void *address) {
     OK(cuCtxSetCurrent(context));
     OK(cuMemFree_v2((CUdeviceptr)(uintptr_t)address));
     return NULL;
 }
 
-static void scene_free_in_another_thread(void)
-{
+static void scene_free_in_another_thread(void) {
     CUdeviceptr p;
     pthread_t thread;
 
@@ -193,8 +176,7 @@ static void scene_free_in_another_thread(void)
     pthread_join(thread, NULL);
 }
 
-static void scene_before_init(void)
-{
+static void scene_before_init(void) {
     CUdeviceptr p;
     CUcontext c;
 
@@ -205,8 +187,7 @@ static void scene_before_init(void)
     SCENE_OK(cuMemFree_v2(0));
 }
 
-static void after_driver_is_down(void)
-{
+static void after_driver_is_down(void) {
     CUdeviceptr p;
 
     if (cuMemAlloc_v2(&p, 16) != CUDA_ERROR_DEINITIALIZED)
@@ -214,15 +195,13 @@ static void after_driver_is_down(void)
     _exit(42);
 }
 
-static void scene_after_exit(void)
-{
+static void scene_after_exit(void) {
     atexit(after_driver_is_down); /* registered before the driver's, so it runs after it */
     start();
     exit(0);
 }
 
-static void scene_forked_child(void)
-{
+static void scene_forked_child(void) {
     CUdeviceptr p;
     int status;
 
@@ -235,8 +214,7 @@ static void scene_forked_child(void)
     SCENE_OK(cuMemAlloc_v2(&p, 16));
 }
 
-static void scene_driver_12_4_by_environment(void)
-{
+static void scene_driver_12_4_by_environment(void) {
     void *address = (void *)1;
     CUdriverProcAddressQueryResult status;
     int version;
@@ -256,8 +234,7 @@ static void scene_driver_12_4_by_environment(void)
     SCENE_TRUE(sim_symbol_available("cuMemAlloc_v2"));
 }
 
-static void scene_old_library(void)
-{
+static void scene_old_library(void) {
     void *library = dlmopen(LM_ID_NEWLM, old_driver(), RTLD_NOW);
     int version = 0;
     CUresult (*get_version)(int *);
@@ -273,8 +250,7 @@ static void scene_old_library(void)
 }
 
 /* The parent's handle on fd 3; says what it found there, changes it, waits to be told to end. */
-static void scene_ipc_importer(void)
-{
+static void scene_ipc_importer(void) {
     CUipcMemHandle handle;
     CUdeviceptr p, again;
     size_t size;
@@ -301,8 +277,7 @@ static void scene_ipc_importer(void)
 }
 
 /* Fd 4 is a physical handle's descriptor, inherited. */
-static void scene_vmm_importer(void)
-{
+static void scene_vmm_importer(void) {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr p;
 
@@ -321,8 +296,7 @@ static void scene_vmm_importer(void)
     SCENE_OK(cuMemAddressFree(p, 2 * GRANULE));
 }
 
-static void scene_counts(void)
-{
+static void scene_counts(void) {
     CUdeviceptr p;
 
     start();
@@ -330,8 +304,7 @@ static void scene_counts(void)
         SCENE_OK(cuMemAlloc_v2(&p, 64));
 }
 
-static void scene_fail_by_environment(void)
-{
+static void scene_fail_by_environment(void) {
     CUdeviceptr p;
 
     setenv("GPUCACHE_SIM_FAIL", "cuMemAlloc_v2:2:2:1", 1); /* start() makes one call */
@@ -360,8 +333,7 @@ static const struct {
     {"fail by environment", scene_fail_by_environment},
 };
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     self_path = argv[0];
     for (size_t i = 0; argc > 1 && i < sizeof(scenes) / sizeof(*scenes); i++) {
         if (strcmp(argv[1], scenes[i].name) == 0) {

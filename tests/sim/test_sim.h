@@ -1,7 +1,7 @@
 /*
- * What the tests of the simulated driver share: a fresh driver for every test, the built-in kernels,
- * and scenes, which are whatever ends the process or needs a second one: this program started anew
- * with the scene's name.
+ * What the tests of the simulated driver share: a fresh driver for every test, the built-in
+ * kernels, and scenes, which are whatever ends the process or needs a second one: this program
+ * started anew with the scene's name.
  */
 #ifndef GPUCACHE_TESTS_SIM_TEST_SIM_H
 #define GPUCACHE_TESTS_SIM_TEST_SIM_H
@@ -49,7 +49,7 @@
 /* Set up by start(). */
 extern CUcontext context;
 extern CUfunction fill, add, check, spin, set, fault;
-extern CUstream a, b; /* non-blocking */
+extern CUstream a, b;    /* non-blocking */
 extern CUdeviceptr flag; /* 1024 words, all 0 */
 
 /* One page of device 0, exportable, and access to it. */
@@ -65,8 +65,8 @@ void launch_spin(CUstream stream, CUdeviceptr at, uint32_t value);
 void launch_set(CUstream stream, CUdeviceptr at, uint32_t value);
 uint32_t read_u32(CUdeviceptr at);
 
-const char *old_driver(void);       /* path of the library of CUDA 12.4 */
-int run_scene(const char *name);    /* its exit status, 256 + signal if it was killed */
+const char *old_driver(void);    /* path of the library of CUDA 12.4 */
+int run_scene(const char *name); /* its exit status, 256 + signal if it was killed */
 pid_t start_scene(const char *name, int fd, int as); /* with a descriptor under a number */
 
 int test_entries(void);

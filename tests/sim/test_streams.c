@@ -8,13 +8,11 @@
 static char order[64];
 static size_t order_length;
 
-static void CUDA_CB note(void *letter)
-{
+static void CUDA_CB note(void *letter) {
     order[order_length++] = *(const char *)letter;
 }
 
-static void run_letters(uint64_t seed)
-{
+static void run_letters(uint64_t seed) {
     static const char letters[] = "abcdefghijkl";
     CUstream streams[4];
 
@@ -30,8 +28,7 @@ static void run_letters(uint64_t seed)
         OK(cuStreamDestroy_v2(streams[i]));
 }
 
-static void test_a_seed_is_a_schedule(void **state)
-{
+static void test_a_seed_is_a_schedule(void **state) {
     char first[64];
     int different = 0;
 
@@ -51,8 +48,7 @@ static void test_a_seed_is_a_schedule(void **state)
     assert_string_equal(order, first);
 }
 
-static void test_legacy_stream_is_ordered_with_blocking_streams(void **state)
-{
+static void test_legacy_stream_is_ordered_with_blocking_streams(void **state) {
     CUstream blocking;
     CUdeviceptr p;
 
@@ -75,8 +71,7 @@ static void test_legacy_stream_is_ordered_with_blocking_streams(void **state)
     *(uint32_t *)flag = 1;
 }
 
-static void test_events_order_streams(void **state)
-{
+static void test_events_order_streams(void **state) {
     CUevent event;
     CUdeviceptr p;
     float ms;
@@ -97,8 +92,7 @@ static void test_events_order_streams(void **state)
     OK(cuEventElapsedTime(&ms, event, event));
 }
 
-static void test_values_can_be_waited_for(void **state)
-{
+static void test_values_can_be_waited_for(void **state) {
     (void)state;
     OK(cuStreamWaitValue32_v2(a, flag, 5, CU_STREAM_WAIT_VALUE_GEQ));
     launch_set(a, flag + 64, 1);
@@ -108,8 +102,7 @@ static void test_values_can_be_waited_for(void **state)
 }
 
 /* A random program of copies in streams with events, and the same without streams. */
-static void test_dependencies_hold_in_every_schedule(void **state)
-{
+static void test_dependencies_hold_in_every_schedule(void **state) {
     enum { SLOTS = 8, STEPS = 40, STREAMS = 4 };
     CUstream streams[STREAMS];
     CUevent events[SLOTS];
@@ -154,8 +147,7 @@ static void test_dependencies_hold_in_every_schedule(void **state)
 
 static int called; /* from another thread */
 
-static void CUDA_CB call_driver(void *unused)
-{
+static void CUDA_CB call_driver(void *unused) {
     CUdeviceptr p;
 
     (void)unused;
@@ -163,8 +155,7 @@ static void CUDA_CB call_driver(void *unused)
     __atomic_store_n(&called, result, __ATOMIC_SEQ_CST);
 }
 
-static void test_work_goes_on_while_nobody_calls(void **state)
-{
+static void test_work_goes_on_while_nobody_calls(void **state) {
     (void)state;
     setenv("GPUCACHE_SIM_IDLE_MS", "5", 1);
     sim_reset();
@@ -176,16 +167,14 @@ static void test_work_goes_on_while_nobody_calls(void **state)
     assert_int_equal(__atomic_load_n(&called, __ATOMIC_SEQ_CST), 1);
 }
 
-static void test_process_life(void **state)
-{
+static void test_process_life(void **state) {
     (void)state;
     assert_int_equal(run_scene("before init"), 0);
     assert_int_equal(run_scene("after exit"), 42);
     assert_int_equal(run_scene("forked child"), 0);
 }
 
-static void *thread_of_many(void *number)
-{
+static void *thread_of_many(void *number) {
     unsigned me = (unsigned)(uintptr_t)number;
     CUstream s;
     CUdeviceptr p, errors;
@@ -206,8 +195,7 @@ static void *thread_of_many(void *number)
     return (void *)(uintptr_t)read_u32(errors);
 }
 
-static void test_threads_share_a_context(void **state)
-{
+static void test_threads_share_a_context(void **state) {
     pthread_t threads[6];
     void *errors;
 
@@ -221,8 +209,7 @@ static void test_threads_share_a_context(void **state)
     }
 }
 
-int test_streams(void)
-{
+int test_streams(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_a_seed_is_a_schedule),
         TEST(test_legacy_stream_is_ordered_with_blocking_streams),

@@ -33,22 +33,19 @@ struct physical {
 
 static struct slab physical_slab = SLAB(struct physical);
 
-static bool aligned(uint64_t value)
-{
+static bool aligned(uint64_t value) {
     return value % GRANULE == 0;
 }
 
-/* ---- physical memory ---------------------------------------------------------------------- */
+/* ---- physical memory ------------------------------------------------------------------------- */
 
-static struct physical *physical_of(CUmemGenericAllocationHandle handle)
-{
+static struct physical *physical_of(CUmemGenericAllocationHandle handle) {
     struct physical *physical = (struct physical *)(uintptr_t)handle;
 
     return is_live(physical, &physical_slab) && physical->handles ? physical : NULL;
 }
 
-static void drop_if_unused(struct physical *physical)
-{
+static void drop_if_unused(struct physical *physical) {
     if (physical->handles || physical->mappings)
         return;
     if (physical->imported) {
@@ -56,7 +53,7 @@ static void drop_if_unused(struct physical *physical)
     } else {
         uintptr_t base = arena_base(physical->device) + physical->offset;
         if (physical->exported)
-            arena_retire(physical->device, base, physical->size / GRANULE);
+            arena_retire(base, physical->size / GRANULE);
         else
             arena_give(physical->device, base, physical->size / GRANULE);
         device_discharge(physical->device, physical->size);
@@ -64,8 +61,7 @@ static void drop_if_unused(struct physical *physical)
     slab_put(&physical_slab, physical);
 }
 
-static CUresult check_prop(const CUmemAllocationProp *prop)
-{
+static CUresult check_prop(const CUmemAllocationProp *prop) {
     if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -77,8 +73,7 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
     return sim.options.vmm ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-static CUresult granularity(size_t *size, const CUmemAllocationProp *prop)
-{
+static CUresult granularity(size_t *size, const CUmemAllocationProp *prop) {
     CUresult result = check_prop(prop);
 
     if (result == CUDA_SUCCESS && !size)
@@ -89,8 +84,7 @@ static CUresult granularity(size_t *size, const CUmemAllocationProp *prop)
 }
 
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
-                       const CUmemAllocationProp *prop, unsigned long long flags)
-{
+                       const CUmemAllocationProp *prop, unsigned long long flags) {
     CUresult result = check_prop(prop);
 
     if (result != CUDA_SUCCESS)
@@ -116,8 +110,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
     return CUDA_SUCCESS;
 }
 
-static CUresult release(CUmemGenericAllocationHandle handle)
-{
+static CUresult release(CUmemGenericAllocationHandle handle) {
     struct physical *physical = physical_of(handle);
 
     if (!physical)
@@ -127,8 +120,7 @@ static CUresult release(CUmemGenericAllocationHandle handle)
     return CUDA_SUCCESS;
 }
 
-static CUresult retain(CUmemGenericAllocationHandle *handle, const void *address)
-{
+static CUresult retain(CUmemGenericAllocationHandle *handle, const void *address) {
     struct range *range = range_find((uintptr_t)address);
 
     if (!handle || !range || range->kind != RANGE_MAPPED)
@@ -138,8 +130,7 @@ static CUresult retain(CUmemGenericAllocationHandle *handle, const void *address
     return CUDA_SUCCESS;
 }
 
-static CUresult properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
-{
+static CUresult properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle) {
     const struct physical *physical = physical_of(handle);
 
     if (!prop || !physical)
@@ -148,13 +139,12 @@ static CUresult properties(CUmemAllocationProp *prop, CUmemGenericAllocationHand
     return CUDA_SUCCESS;
 }
 
-const CUmemAllocationProp *physical_prop(const struct physical *physical)
-{
+const CUmemAllocationProp *physical_prop(const struct physical *physical) {
     return &physical->prop;
 }
 
 ENTRY(cuMemGetAllocationGranularity,
-      (size_t *size, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option),
+      (size_t * size, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option),
       INITIALISED, ((void)option, granularity(size, prop)))
 ENTRY(cuMemCreate,
       (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop,
@@ -167,10 +157,9 @@ ENTRY(cuMemGetAllocationPropertiesFromHandle,
       (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle), INITIALISED,
       properties(prop, handle))
 
-/* ---- addresses ------------------------------------------------------------------------------ */
+/* ---- addresses ------------------------------------------------------------------------------- */
 
-static CUresult reserve(CUdeviceptr *address, size_t size, size_t alignment)
-{
+static CUresult reserve(CUdeviceptr *address, size_t size, size_t alignment) {
     if (!address || size == 0 || !aligned(size) || (alignment & (alignment - 1)))
         return CUDA_ERROR_INVALID_VALUE;
     if (alignment < GRANULE)
@@ -185,8 +174,7 @@ static CUresult reserve(CUdeviceptr *address, size_t size, size_t alignment)
     return CUDA_SUCCESS;
 }
 
-static CUresult free_addresses(CUdeviceptr address, size_t size)
-{
+static CUresult free_addresses(CUdeviceptr address, size_t size) {
     struct range *reservation = reservation_find(address);
     const struct range *first = range_after(address);
 
@@ -206,18 +194,16 @@ ENTRY(cuMemAddressReserve,
 ENTRY(cuMemAddressFree, (CUdeviceptr address, size_t size), INITIALISED,
       free_addresses(address, size))
 
-/* ---- mapping -------------------------------------------------------------------------------- */
+/* ---- mapping --------------------------------------------------------------------------------- */
 
-static bool reserved(CUdeviceptr address, size_t size)
-{
+static bool reserved(CUdeviceptr address, size_t size) {
     const struct range *reservation = reservation_find(address);
 
     return reservation && size <= reservation->base + reservation->size - address;
 }
 
 static CUresult map(CUdeviceptr address, size_t size, size_t offset,
-                    CUmemGenericAllocationHandle handle, unsigned long long flags)
-{
+                    CUmemGenericAllocationHandle handle, unsigned long long flags) {
     struct physical *physical = physical_of(handle);
 
     if (!physical || size == 0 || !aligned(address) || !aligned(size) || flags ||
@@ -225,18 +211,16 @@ static CUresult map(CUdeviceptr address, size_t size, size_t offset,
         return CUDA_ERROR_INVALID_VALUE;
     if (offset != 0 || size != physical->size) /* a handle is mapped as a whole or not at all */
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (mmap((void *)address, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
-             physical->fd, (off_t)physical->offset) == MAP_FAILED)
+    if (mmap((void *)address, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, physical->fd,
+             (off_t)physical->offset) == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct range *range =
-        range_add(address, size, RANGE_MAPPED, NULL, physical->device->ordinal);
+    struct range *range = range_add(address, size, RANGE_MAPPED, NULL, physical->device->ordinal);
     range->physical = physical;
     physical->mappings++;
     return CUDA_SUCCESS;
 }
 
-static void unmap_one(struct range *range)
-{
+static void unmap_one(struct range *range) {
     mmap((void *)range->base, range->size, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     range->physical->mappings--;
@@ -245,8 +229,7 @@ static void unmap_one(struct range *range)
 }
 
 /* Mappings go as a whole; what is not mapped does not matter. */
-static CUresult unmap(CUdeviceptr address, size_t size)
-{
+static CUresult unmap(CUdeviceptr address, size_t size) {
     const struct range *before = range_find(address);
     CUdeviceptr end = address + size;
 
@@ -263,8 +246,7 @@ static CUresult unmap(CUdeviceptr address, size_t size)
 }
 
 /* Whole mappings without a gap. */
-static bool all_mapped(CUdeviceptr address, size_t size)
-{
+static bool all_mapped(CUdeviceptr address, size_t size) {
     while (size) {
         const struct range *range = range_find(address);
         if (!range || range->kind != RANGE_MAPPED || range->base != address || range->size > size)
@@ -275,21 +257,18 @@ static bool all_mapped(CUdeviceptr address, size_t size)
     return true;
 }
 
-static void grant(struct range *range, const CUmemAccessDesc *access)
-{
+static void grant(struct range *range, const CUmemAccessDesc *access) {
     uint32_t bit = 1u << access->location.id;
 
     if (access->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
         range->access &= ~bit;
     else
         range->access |= bit;
-    mprotect((void *)range->base, range->size,
-             range->access ? PROT_READ | PROT_WRITE : PROT_NONE);
+    mprotect((void *)range->base, range->size, range->access ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 static CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
-                           size_t count)
-{
+                           size_t count) {
     if (size == 0 || !access || count == 0 || !all_mapped(address, size))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++)
@@ -306,8 +285,7 @@ static CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDe
 }
 
 static CUresult get_access(unsigned long long *flags, const CUmemLocation *location,
-                           CUdeviceptr address)
-{
+                           CUdeviceptr address) {
     const struct range *range = range_find(address);
 
     if (!flags || !location || !device_of(location->id) || !range || range->kind != RANGE_MAPPED)
@@ -329,11 +307,10 @@ ENTRY(cuMemGetAccess,
       (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address), INITIALISED,
       get_access(flags, location, address))
 
-/* ---- sharing ---------------------------------------------------------------------------------- */
+/* ---- sharing --------------------------------------------------------------------------------- */
 
 static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle,
-                              CUmemAllocationHandleType type)
-{
+                              CUmemAllocationHandleType type) {
     struct physical *physical = physical_of(handle);
     char path[64];
 
@@ -348,9 +325,8 @@ static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle,
     if (!physical->imported) {
         uint32_t *directory = (uint32_t *)arena_base(physical->device);
         directory[0] = DIRECTORY_MAGIC;
-        directory[physical->offset / GRANULE] =
-            (uint32_t)physical->device->ordinal << LENGTH_BITS |
-            (uint32_t)(physical->size / GRANULE);
+        directory[physical->offset / GRANULE] = (uint32_t)physical->device->ordinal << LENGTH_BITS |
+                                                (uint32_t)(physical->size / GRANULE);
     }
     physical->exported = true;
     sim.shared = true;
@@ -358,14 +334,12 @@ static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle,
     return CUDA_SUCCESS;
 }
 
-static bool read_word(int fd, uint64_t index, uint32_t *word)
-{
+static bool read_word(int fd, uint64_t index, uint32_t *word) {
     return pread(fd, word, sizeof(*word), (off_t)(index * sizeof(*word))) == sizeof(*word);
 }
 
 static CUresult import_handle(CUmemGenericAllocationHandle *handle, void *os_handle,
-                              CUmemAllocationHandleType type)
-{
+                              CUmemAllocationHandleType type) {
     int fd = (int)(intptr_t)os_handle;
     uint32_t magic, run;
 
@@ -404,8 +378,7 @@ ENTRY(cuMemImportFromShareableHandle,
       (CUmemGenericAllocationHandle * handle, void *os_handle, CUmemAllocationHandleType type),
       INITIALISED, import_handle(handle, os_handle, type))
 
-void vmm_forget_all(void)
-{
+void vmm_forget_all(void) {
     for (struct range *range = range_after(0), *next; range; range = next) {
         next = range_after(range->base + 1);
         if (range->kind == RANGE_MAPPED)

@@ -12,15 +12,13 @@
 #include <string.h>
 
 /* Mostly all the rest at once; now and then a part of it. */
-static uint64_t piece(uint64_t rest)
-{
+static uint64_t piece(uint64_t rest) {
     uint64_t draw = sim_random();
 
     return rest > 1 && draw % 4 == 0 ? 1 + (draw >> 8) % (rest - 1) : rest;
 }
 
-static size_t span(size_t pitch, size_t slice, size_t width, size_t height, size_t depth)
-{
+static size_t span(size_t pitch, size_t slice, size_t width, size_t height, size_t depth) {
     return width + (height - 1) * pitch + (depth - 1) * slice;
 }
 
@@ -29,8 +27,7 @@ static size_t span(size_t pitch, size_t slice, size_t width, size_t height, size
  * cuMemcpyPeer. Freed memory it copies never.
  */
 static bool side_allowed(const struct copy *copy, const struct side *side,
-                         struct context *context)
-{
+                         struct context *context) {
     size_t bytes = span(side->pitch, side->slice, copy->width, copy->height, copy->depth);
 
     if (!side->checked || range_accessible(context, side->address, bytes))
@@ -41,8 +38,7 @@ static bool side_allowed(const struct copy *copy, const struct side *side,
            bytes <= range->base + range->size - side->address;
 }
 
-static enum verdict run_copy(struct work *work, struct context *context)
-{
+static enum verdict run_copy(struct work *work, struct context *context) {
     const struct copy *copy = &work->copy;
     uint64_t total = (uint64_t)copy->width * copy->height * copy->depth;
 
@@ -63,8 +59,7 @@ static enum verdict run_copy(struct work *work, struct context *context)
     return work->progress == total ? DONE : MORE;
 }
 
-static void fill(unsigned char *to, size_t count, uint32_t value, unsigned element)
-{
+static void fill(unsigned char *to, size_t count, uint32_t value, unsigned element) {
     if (element == 1) {
         memset(to, (int)value, count);
         return;
@@ -73,8 +68,7 @@ static void fill(unsigned char *to, size_t count, uint32_t value, unsigned eleme
         memcpy(to + i, &value, element);
 }
 
-static enum verdict run_set(struct work *work, struct context *context)
-{
+static enum verdict run_set(struct work *work, struct context *context) {
     const struct set *set = &work->set;
     uint64_t elements = set->width / set->element, total = elements * set->height;
 
@@ -94,8 +88,7 @@ static enum verdict run_set(struct work *work, struct context *context)
 }
 
 /* A host function may take locks that callers of the driver hold: ours must be free meanwhile. */
-static enum verdict run_host(const struct host_call *call)
-{
+static enum verdict run_host(const struct host_call *call) {
     struct thread *thread = thread_self();
     bool nested = thread->in_callback;
 
@@ -110,8 +103,7 @@ static enum verdict run_host(const struct host_call *call)
     return DONE;
 }
 
-static bool value_reached(const struct value_call *call, uint64_t now)
-{
+static bool value_reached(const struct value_call *call, uint64_t now) {
     switch (call->flags & 3u) {
     case CU_STREAM_WAIT_VALUE_GEQ:
         return call->size == 4 ? (int32_t)(now - call->value) >= 0
@@ -121,13 +113,11 @@ static bool value_reached(const struct value_call *call, uint64_t now)
     case CU_STREAM_WAIT_VALUE_AND:
         return (now & call->value) != 0;
     default:
-        return call->size == 4 ? (uint32_t)~(now | call->value) != 0
-                               : ~(now | call->value) != 0;
+        return call->size == 4 ? (uint32_t) ~(now | call->value) != 0 : ~(now | call->value) != 0;
     }
 }
 
-static enum verdict run_value(const struct work *work, struct context *context)
-{
+static enum verdict run_value(const struct work *work, struct context *context) {
     const struct value_call *call = &work->value;
 
     if (!range_accessible(context, call->address, call->size))
@@ -144,8 +134,7 @@ static enum verdict run_value(const struct work *work, struct context *context)
     return value_reached(call, now) ? DONE : SPIN;
 }
 
-static enum verdict run_free(uintptr_t address)
-{
+static enum verdict run_free(uintptr_t address) {
     struct range *range = range_find(address);
 
     if (range && range->base == address && range->freeing)
@@ -153,8 +142,7 @@ static enum verdict run_free(uintptr_t address)
     return DONE;
 }
 
-enum verdict work_run(struct work *work, struct context *context)
-{
+enum verdict work_run(struct work *work, struct context *context) {
     switch (work->kind) {
     case WORK_KERNEL:
         return kernel_run(&work->kernel, context, &work->progress);
@@ -176,8 +164,7 @@ enum verdict work_run(struct work *work, struct context *context)
     }
 }
 
-void work_dispose(struct work *work)
-{
+void work_dispose(struct work *work) {
     if (work->kind == WORK_KERNEL)
         free(work->kernel.arguments);
     else if (work->kind == WORK_COPY)
@@ -187,26 +174,22 @@ void work_dispose(struct work *work)
     work->kind = WORK_NOTHING;
 }
 
-static void *duplicate(const void *bytes, size_t size)
-{
+static void *duplicate(const void *bytes, size_t size) {
     void *copy = bytes && size ? malloc(size) : NULL;
 
     return copy ? memcpy(copy, bytes, size) : NULL;
 }
 
-struct work work_clone(const struct work *work)
-{
+struct work work_clone(const struct work *work) {
     struct work clone = *work;
 
     if (work->kind == WORK_KERNEL)
-        clone.kernel.arguments =
-            duplicate(work->kernel.arguments, work->kernel.function->bytes);
+        clone.kernel.arguments = duplicate(work->kernel.arguments, work->kernel.function->bytes);
     return clone;
 }
 
 /* The contexts, other than the stream's own, whose memory a copy reads or writes. */
-void copy_touches(const struct copy *copy, struct context *own, struct context *others[2])
-{
+void copy_touches(const struct copy *copy, struct context *own, struct context *others[2]) {
     const struct side *sides[2] = {&copy->to, &copy->from};
 
     for (int i = 0; i < 2; i++) {

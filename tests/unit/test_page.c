@@ -23,7 +23,7 @@ struct bench {
 };
 
 static struct page *open_page(struct bench *bench) {
-    struct range *range = arena_take(&bench->arena, PAGE_BYTES, PAGE_BYTES);
+    struct range *range = arena_take(&bench->arena, PAGE_BYTES, PAGE_BYTES, false);
     assert_non_null(range);
     range->state = RANGE_PAGE;
     assert_int_equal(runs_add_page(&bench->runs, range, range->address), 0);
