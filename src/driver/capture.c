@@ -14,7 +14,7 @@ struct capturing {
     const void *thread; /* of a per-thread stream: something only that thread has; else NULL */
 };
 
-_Atomic unsigned capture_active;
+_Atomic unsigned capture_active, capture_unusual;
 
 static struct capturing captures[CAPTURES_MAX];
 static unsigned capture_count;
@@ -35,6 +35,7 @@ static void pass_by(struct context *context, void *unused) {
 /* Before the driver begins: from here on no pool records, and none is in the middle of it (they
  * record under their locks). */
 static void enter(void) {
+    atomic_fetch_add(&capture_unusual, 1);
     atomic_fetch_add(&capture_active, 1);
     context_each(pass_by, NULL);
 }
@@ -42,6 +43,7 @@ static void enter(void) {
 static CUresult begun(CUresult r, CUstream stream, bool per_thread) {
     if (r != CUDA_SUCCESS) {
         atomic_fetch_sub(&capture_active, 1);
+        atomic_fetch_sub(&capture_unusual, 1);
         return r;
     }
     pthread_mutex_lock(&lock);
@@ -60,6 +62,7 @@ static void leave(CUstream stream, bool per_thread) {
         if (captures[i].stream == which.stream && captures[i].thread == which.thread) {
             captures[i] = captures[--capture_count];
             atomic_fetch_sub(&capture_active, 1);
+            atomic_fetch_sub(&capture_unusual, 1);
             break;
         }
     }

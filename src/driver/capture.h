@@ -14,6 +14,14 @@ struct pool;
 
 extern _Atomic unsigned capture_active; /* captures under way in this process */
 
+/* Not 0 while the short way through an allocation or free will not do: a capture, a free that waits
+ * for its stream, a fork. */
+extern _Atomic unsigned capture_unusual;
+
+static inline bool capture_is_unusual(void) {
+    return __builtin_expect(atomic_load_explicit(&capture_unusual, memory_order_relaxed) > 0, 0);
+}
+
 /**
  * What the driver says of an allocation or free made now by this thread: CUDA_SUCCESS, or the error
  * that it has then also dealt out to the capture, as it does natively. Only asked while a capture

@@ -15,16 +15,11 @@
 
 static struct context contexts[CONTEXTS_MAX];
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic unsigned alive;          /* contexts, without green ones */
-static _Atomic unsigned views;          /* green ones */
-static _Atomic uint64_t generation = 1; /* moves whenever a context ends */
+static _Atomic unsigned alive; /* contexts, without green ones */
+static _Atomic unsigned views; /* green ones */
 
-/* What this thread found last; valid while nothing has ended since. */
-static _Thread_local struct {
-    CUcontext handle;
-    struct pool *pool;
-    uint64_t generation;
-} last __attribute__((tls_model("initial-exec")));
+_Thread_local struct context_last context_last __attribute__((tls_model("initial-exec")));
+_Atomic uint64_t context_generation = 1;
 
 /* --- the registry; its lock is held --- */
 
@@ -60,7 +55,7 @@ static void forget(struct context *context) {
     context->handle = NULL;
     context->pool = NULL;
     context->stands_for = NULL;
-    atomic_fetch_add(&generation, 1);
+    atomic_fetch_add(&context_generation, 1);
 }
 
 static bool is_primary(CUcontext handle, CUdevice device) {
@@ -167,8 +162,10 @@ static struct pool *pool_behind(struct context *view) {
 
 /* --- asked by the other files of this room --- */
 
-static __attribute__((noinline)) struct pool *find_pool(CUcontext handle) {
-    if (!process_ready() || options()->disable) {
+__attribute__((noinline)) struct pool *context_find_pool(void) {
+    CUcontext handle = NULL;
+    if (!process_ready() || options()->disable || REAL(cuCtxGetCurrent)(&handle) != CUDA_SUCCESS ||
+        !handle) {
         return NULL;
     }
     pthread_mutex_lock(&registry);
@@ -182,23 +179,11 @@ static __attribute__((noinline)) struct pool *find_pool(CUcontext handle) {
         }
         pool = context->pool;
     }
-    last.handle = handle;
-    last.pool = pool;
-    last.generation = pool ? atomic_load(&generation) : 0;
+    if (pool) {
+        context_last = (struct context_last){handle, pool, atomic_load(&context_generation)};
+    }
     pthread_mutex_unlock(&registry);
     return pool;
-}
-
-struct pool *context_pool(void) {
-    CUcontext handle = NULL;
-    if (atomic_load_explicit(&process_state, memory_order_relaxed) == PROCESS_FORKED ||
-        REAL(cuCtxGetCurrent)(&handle) != CUDA_SUCCESS || !handle) {
-        return NULL;
-    }
-    if (__builtin_expect(handle == last.handle && last.generation == atomic_load(&generation), 1)) {
-        return last.pool;
-    }
-    return find_pool(handle);
 }
 
 struct pool *context_whole_pool(void) {
@@ -228,6 +213,11 @@ struct device *context_device_of(struct pool *pool) {
 
 unsigned context_count(void) {
     return atomic_load(&alive);
+}
+
+void context_forked(void) {
+    atomic_fetch_add(&context_generation, 1);
+    atomic_fetch_add(&capture_unusual, 1);
 }
 
 void context_each(void (*visit)(struct context *context, void *with), void *with) {

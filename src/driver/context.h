@@ -29,9 +29,26 @@ struct context {
     struct context *stands_for; /* whose memory is this one's */
 };
 
-/** The pool of the current context, made if need be; NULL if the call has to pass through to the
- * driver. */
-struct pool *context_pool(void);
+/* What this thread found last; valid while no context has ended since. */
+struct context_last {
+    CUcontext handle;
+    struct pool *pool;
+    uint64_t generation;
+};
+extern _Thread_local struct context_last context_last __attribute__((tls_model("initial-exec")));
+extern _Atomic uint64_t context_generation; /* moves whenever a context ends; never 0 */
+
+struct pool *context_find_pool(void);
+
+/** The pool of the current context, made if need be; NULL if the call has to pass through. */
+static inline struct pool *context_pool(void) {
+    CUcontext handle = NULL;
+    REAL(cuCtxGetCurrent)(&handle);
+    bool known =
+        handle && handle == context_last.handle &&
+        context_last.generation == atomic_load_explicit(&context_generation, memory_order_acquire);
+    return __builtin_expect(known, 1) ? context_last.pool : context_find_pool();
+}
 
 /**
  * The same, if a wait for the whole current context waits for everything that may touch its memory:
@@ -42,6 +59,9 @@ struct pool *context_whole_pool(void);
 /** Gives the idle memory of all pools of a device back to the driver. 0, or why some could not be.
  */
 int context_release_idle(struct device *device);
+
+/** In the child of a fork: no pool is found any more. */
+void context_forked(void);
 
 /** How many contexts of this process are alive, green ones not counted. */
 unsigned context_count(void);

@@ -34,6 +34,7 @@ CUresult deferred_add(CUdeviceptr dptr, CUstream stream, CUresult (*record)(CUev
         *last = deferred;
         last = &deferred->next;
         atomic_fetch_add(&deferred_count, 1);
+        atomic_fetch_add(&capture_unusual, 1);
     }
     pthread_mutex_unlock(&lock);
     return deferred ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -64,6 +65,7 @@ void deferred_poll(void) {
         pool_free(due->dptr);
         host_slab_put(&slab, due);
         atomic_fetch_sub(&deferred_count, 1);
+        atomic_fetch_sub(&capture_unusual, 1);
     }
     pthread_mutex_unlock(&lock);
     capture_restore(mode);

@@ -5,13 +5,13 @@
  * handle we hand out carries where in the segment the block starts, in its last eight bytes, which
  * the driver leaves zero (cuda-facts, "Legacy IPC"):
  *
- *      bytes  0..7        8..15                  16..55            56..63
- *             driver's    driver's, inverted     driver's          tag, offset in units of 512
- * bytes
+ *      bytes  0..55                 56..63
+ *             driver's, inverted     tag, offset in units of 512 bytes
  *
  * An importer under this library puts it right again, opens the segment, and answers with the
- * block. One without it has a handle of a process that does not exist and gets the driver's error,
- * never another block's memory. A block at the very start of its segment needs none of that and
+ * block. One without it holds something that the driver does not take for a handle and gets the
+ * driver's error, never another block's memory (inverting the process number alone is not enough:
+ * the driver does not look at it). A block at the very start of its segment needs none of that and
  * keeps the driver's handle.
  *
  * Several blocks of one segment are several handles to the program but one to the driver: opened
@@ -36,6 +36,12 @@ struct handle_view {
     uint64_t words[8];
 };
 _Static_assert(sizeof(struct handle_view) == sizeof(CUipcMemHandle), "a handle is 64 bytes");
+
+static void invert(struct handle_view *view) {
+    for (unsigned i = 0; i < 7; i++) {
+        view->words[i] = ~view->words[i];
+    }
+}
 
 static struct handle_view view_of(const CUipcMemHandle *handle) {
     struct handle_view view;
@@ -65,7 +71,7 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
         return CUDA_ERROR_NOT_SUPPORTED; /* a driver that uses these bytes: no handle is better than
                                             a wrong one */
     }
-    view.words[1] = ~view.words[1];
+    invert(&view);
     view.words[7] = TAG | offset / OFFSET_UNIT;
     memcpy(handle, &view, sizeof view);
     return result;
@@ -145,7 +151,7 @@ static CUresult close_segment(struct import *import) {
 static CUresult open_block(CUdeviceptr *dptr, struct handle_view view, unsigned int flags,
                            open_handle *native) {
     uint64_t offset = (view.words[7] & ~TAG_MASK) * OFFSET_UNIT;
-    view.words[1] = ~view.words[1];
+    invert(&view);
     view.words[7] = 0;
     pthread_mutex_lock(&lock);
     struct import *import = NULL;

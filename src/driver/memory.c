@@ -40,19 +40,23 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct pool *pool,
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Whether the driver would refuse an allocation or free made now; and what waits for its stream is
+ * looked at. */
+static __attribute__((noinline, cold)) CUresult unusual_call(struct pool *pool) {
+    CUresult verdict = atomic_load(&capture_active) > 0 ? capture_verdict(pool) : CUDA_SUCCESS;
+    deferred_settle();
+    return verdict;
+}
+
 /* True if the pool has answered; else the driver is to be asked. */
 static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
     struct pool *pool = context_pool();
     if (unlikely(!pool)) {
         return false;
     }
-    if (unlikely(atomic_load_explicit(&capture_active, memory_order_relaxed) > 0)) {
-        *result = capture_verdict(pool);
-        if (*result != CUDA_SUCCESS) {
-            return true;
-        }
+    if (capture_is_unusual() && (*result = unusual_call(pool)) != CUDA_SUCCESS) {
+        return true;
     }
-    deferred_settle();
     uint64_t address;
     int r = pool_alloc(pool, bytes, &address);
     if (likely(r == 0)) {
@@ -113,16 +117,28 @@ static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 
+/* True if the free has been answered: refused, or made by the driver. */
+static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUresult *answer) {
+    if (atomic_load(&process_state) == PROCESS_FORKED) {
+        *answer = REAL(cuMemFree_v2)(dptr);
+        return true;
+    }
+    struct pool *pool = context_pool();
+    *answer = pool ? unusual_call(pool) : CUDA_SUCCESS;
+    if (*answer == CUDA_SUCCESS && deferred_has(dptr)) {
+        *answer = refused_free(dptr);
+    }
+    return *answer != CUDA_SUCCESS;
+}
+
 CUresult hook_cuMemFree_v2(CUdeviceptr dptr) {
-    if (unlikely(atomic_load_explicit(&capture_active, memory_order_relaxed) > 0)) {
-        struct pool *pool = context_pool();
-        CUresult verdict = pool ? capture_verdict(pool) : CUDA_SUCCESS;
-        if (verdict != CUDA_SUCCESS) {
-            return verdict;
+    if (capture_is_unusual()) {
+        CUresult refusal;
+        if (unusual_free(dptr, &refusal)) {
+            return refusal;
         }
     }
-    deferred_settle();
-    int r = deferred_has(dptr) ? -EINVAL : pool_free(dptr);
+    int r = pool_free(dptr);
     if (likely(r == 0)) {
         return CUDA_SUCCESS;
     }

@@ -147,7 +147,8 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
         REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);
     for (unsigned i = 0; r == -EINVAL && result == CUDA_SUCCESS && i < count; i++) {
         if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && data[i]) {
-            memcpy(data[i], &(void *){(void *)dptr}, sizeof(void *)); /* an unknown pointer is the host's */
+            memcpy(data[i], &(void *){(void *)dptr},
+                   sizeof(void *)); /* an unknown pointer is the host's */
         }
     }
     for (unsigned i = 0; r == 0 && result == CUDA_SUCCESS && i < count; i++) {

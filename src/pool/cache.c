@@ -2,7 +2,10 @@
 
 #include "pool/host.h"
 
+#include <linux/membarrier.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 _Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec")));
 
@@ -13,6 +16,62 @@ static _Thread_local struct cache *my_caches __attribute__((tls_model("initial-e
 static pthread_key_t thread_end_key;
 static pthread_once_t thread_end_once = PTHREAD_ONCE_INIT;
 static bool thread_end_works;
+
+/* --- exclusion --- */
+
+static bool can_bias;
+
+static int membarrier(int command) {
+    return (int)syscall(SYS_membarrier, command, 0, 0);
+}
+
+void cache_start(void) {
+#if !defined(__SANITIZE_THREAD__) /* which cannot see what membarrier orders */
+    can_bias = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
+#endif
+}
+
+bool cache_can_bias(void) {
+    return can_bias;
+}
+
+void cache_enter_slowly(struct cache *cache) {
+    if (!cache->biased) {
+        while (atomic_exchange_explicit(&cache->inside, true, memory_order_acquire)) {
+            cpu_relax();
+        }
+        return;
+    }
+    do {
+        atomic_store_explicit(&cache->inside, false, memory_order_release);
+        while (atomic_load_explicit(&cache->wanted, memory_order_acquire)) {
+            cpu_relax();
+        }
+        atomic_store(&cache->inside, true);
+    } while (atomic_load(&cache->wanted));
+}
+
+void cache_seize(struct cache *cache) {
+    if (!cache->biased) {
+        cache_enter(cache);
+        return;
+    }
+    atomic_store(&cache->wanted, true);
+    membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    while (atomic_load_explicit(&cache->inside, memory_order_acquire)) {
+        cpu_relax();
+    }
+}
+
+void cache_return(struct cache *cache) {
+    if (cache->biased) {
+        atomic_store_explicit(&cache->wanted, false, memory_order_release);
+    } else {
+        cache_leave(cache);
+    }
+}
+
+/* --- contents --- */
 
 struct block *cache_take(struct cache *cache, unsigned class, uint32_t count) {
     struct bin *bin = &cache->bins[class];
@@ -36,7 +95,7 @@ struct block *cache_take(struct cache *cache, unsigned class, uint32_t count) {
 static void retire(struct cache *cache) {
     struct pool *pool = cache->pool;
     pthread_mutex_lock(&pool->lock);
-    cache_lock(cache);
+    cache_enter(cache);
     for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
         struct block *block = cache_take(cache, class, cache->bins[class].count);
         while (block) {
@@ -46,7 +105,7 @@ static void retire(struct cache *cache) {
         }
         cache->bins[class].target = 0;
     }
-    cache_unlock(cache);
+    cache_leave(cache);
     cache->owned = false;
     pool->caches_owned--;
     pool_look(pool);
@@ -78,7 +137,7 @@ static struct cache *adopt(struct pool *pool) {
     }
     if (!cache && (cache = host_map(sizeof *cache, 4096)) != NULL) {
         cache->pool = pool;
-        atomic_flag_clear(&cache->locked);
+        cache->biased = can_bias;
         cache->next_in_pool = atomic_load(&pool->caches);
         atomic_store(&pool->caches, cache);
     }
@@ -115,7 +174,7 @@ struct cache *cache_find(struct pool *pool) {
 
 void cache_forget_all(struct pool *pool) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        cache_lock(cache);
+        cache_enter(cache);
         for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
             struct bin *bin = &cache->bins[class];
             bin->head = bin->tail = NULL;
@@ -127,6 +186,6 @@ void cache_forget_all(struct pool *pool) {
         books_set(&cache->live_allocated, 0);
         books_set(&cache->peak_requested, 0);
         books_set(&cache->peak_allocated, 0);
-        cache_unlock(cache);
+        cache_return(cache);
     }
 }

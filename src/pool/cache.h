@@ -9,9 +9,11 @@
  * nothing has to be moved when an epoch ends. A block freed by another thread than the one that
  * asked for it goes into the freeing thread's cache; nobody else's line is touched.
  *
- * The lock is the owner's and almost never contended: others take it only to empty the cache when
- * memory is short, and to read nothing at all. The counters have one writer, the holder of the
- * lock.
+ * A cache has one owner, who enters and leaves it with plain stores (biased). Whoever else needs
+ * it, because memory is short, says so, makes every running thread of the process pass a memory
+ * barrier (membarrier(2)), and then waits for the owner to leave: the price of the exclusion lies
+ * with the rare side. Where the kernel cannot do that, and in the common cache that several threads
+ * use, an ordinary spin lock takes its place. The counters have one writer, who is inside.
  */
 #ifndef GPUCACHE_POOL_CACHE_H
 #define GPUCACHE_POOL_CACHE_H
@@ -25,8 +27,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CACHE_BYTES_MAX ((uint64_t)16 << 20) /* parked in one cache, all classes together */
-#define CACHE_BIN_BYTES ((uint64_t)8 << 20)  /* parked in one class */
+#define CACHE_BYTES_MAX ((uint64_t)32 << 20) /* parked in one cache, all classes together */
+#define CACHE_BIN_BYTES ((uint64_t)16 << 20) /* parked in one class */
 #define CACHE_BIN_BLOCKS 128
 
 struct pool;
@@ -39,7 +41,9 @@ struct bin {
 };
 
 struct cache {
-    _Alignas(64) atomic_flag locked;
+    _Alignas(64) bool biased; /* set once; else `inside` is a spin lock */
+    atomic_bool inside;       /* somebody is */
+    atomic_bool wanted;       /* biased: somebody else waits for the owner to stay out */
     struct pool *pool; /* for ever: a cache is reused by other threads, never by other pools */
     uint64_t bytes;    /* parked */
     uint32_t frees_since_close; /* of this thread, since it last closed an epoch */
@@ -62,16 +66,34 @@ static inline void cpu_relax(void) {
 #endif
 }
 
-static inline void cache_lock(struct cache *cache) {
-    while (__builtin_expect(atomic_flag_test_and_set_explicit(&cache->locked, memory_order_acquire),
-                            0)) {
-        cpu_relax();
+/** Turns bias on for caches made from now on, if the kernel can do it. Called once. */
+void cache_start(void);
+bool cache_can_bias(void);
+
+/* For the owner, or any user of the common cache. */
+void cache_enter_slowly(struct cache *cache);
+
+static inline void cache_enter(struct cache *cache) {
+    if (__builtin_expect(cache->biased, 1)) {
+        atomic_store_explicit(&cache->inside, true, memory_order_relaxed);
+        atomic_signal_fence(
+            memory_order_seq_cst); /* the other side's membarrier makes a fence of it */
+        if (__builtin_expect(!atomic_load_explicit(&cache->wanted, memory_order_acquire), 1)) {
+            return;
+        }
+    } else if (!atomic_exchange_explicit(&cache->inside, true, memory_order_acquire)) {
+        return;
     }
+    cache_enter_slowly(cache);
 }
 
-static inline void cache_unlock(struct cache *cache) {
-    atomic_flag_clear_explicit(&cache->locked, memory_order_release);
+static inline void cache_leave(struct cache *cache) {
+    atomic_store_explicit(&cache->inside, false, memory_order_release);
 }
+
+/* For everybody else, under the pool's lock. */
+void cache_seize(struct cache *cache);
+void cache_return(struct cache *cache);
 
 /** How many blocks of a class one cache may park. */
 static inline uint32_t bin_room(unsigned class) {
@@ -80,7 +102,7 @@ static inline uint32_t bin_room(unsigned class) {
     return fit > CACHE_BIN_BLOCKS ? CACHE_BIN_BLOCKS : (uint32_t)fit;
 }
 
-/* All below: the caller holds the cache's lock. */
+/* All below: the caller is inside. */
 
 /** The head of the class if memory stamped up to `usable` may be handed out and the head is; else
  * NULL. */

@@ -298,7 +298,7 @@ static int check_locked(struct pool *pool) {
     uint64_t parked = 0, allocated = books_get(&pool->books.allocated.current);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         uint64_t bytes = 0;
-        cache_lock(cache);
+        cache_seize(cache);
         for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
             uint32_t count = 0;
             for (const struct block *b = cache->bins[class].head; b; b = b->next) {
@@ -310,7 +310,7 @@ static int check_locked(struct pool *pool) {
         parked += bytes;
         bool right = bytes == cache->bytes;
         allocated += books_get(&cache->live_allocated);
-        cache_unlock(cache);
+        cache_return(cache);
         HOLDS(right);
     }
     HOLDS(allocated == live);

@@ -43,9 +43,12 @@ struct pool {
     uint64_t pending_bytes;  /* in the queues */
     _Atomic uint64_t budget; /* kept where the peak changes */
     _Atomic bool tight;      /* reserve near the budget: frees are recorded on time */
-    unsigned growing;        /* threads inside backend->reserve */
-    uint64_t grown;          /* how many of them came back */
-    struct books books;      /* of everything but the thread caches' own counters */
+    uint64_t looks;
+    atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
+                              its answer */
+    unsigned growing;      /* threads inside backend->reserve */
+    uint64_t grown;        /* how many of them came back */
+    struct books books;    /* of everything but the thread caches' own counters */
     struct {
         books_counter live, total;
     } large_classes[STATS_SIZE_CLASSES]; /* of large blocks; small ones are counted in the caches'

@@ -5,8 +5,10 @@
 
 #include <errno.h>
 
-#define SPINS_BEFORE_LOCK 64
-#define SPINS_PER_TRY 16
+#define FEW_CACHES 2
+#define LOOKS_PER_SUM 64
+#define SPINS_BEFORE_LOCK                                                                          \
+    1000 /* some 20 us: longer than the driver takes with sixteen threads calling */
 #define TRIM_WAIT_NS ((uint64_t)1000000000)
 #define FREES_PER_CLOSE                                                                            \
     16 /* small frees of one thread that share an on-time event while the pool is tight */
@@ -23,6 +25,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     if (!pool || !common) {
         return NULL;
     }
+    cache_start();
     pthread_mutex_init(&pool->lock, NULL);
     pool->backend = backend;
     pool->config = *config;
@@ -31,7 +34,6 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     arena_start(&pool->small, pool);
     runs_start(&pool->runs, pool);
     common->pool = pool;
-    atomic_flag_clear(&common->locked);
     pool->common = common;
     atomic_store(&pool->caches, common);
     pthread_mutex_lock(&pool->lock);
@@ -117,6 +119,9 @@ static uint64_t ready_bytes(const struct pool *pool) {
  */
 static void look_at_peaks(struct pool *pool) {
     struct books *books = &pool->books;
+    if (pool->caches_owned > FEW_CACHES && pool->looks++ % LOOKS_PER_SUM != 0) {
+        return; /* reading every thread's counters takes their cache lines away from them */
+    }
     uint64_t requested = books_get(&books->requested.current);
     uint64_t allocated = books_get(&books->allocated.current);
     uint64_t requested_above = 0, allocated_above = 0;
@@ -224,28 +229,25 @@ static void top_up(struct pool *pool, struct cache *cache, unsigned class, bool 
             may_grow = false;
         }
         want.block->bin = (uint8_t) class;
-        cache_lock(cache);
+        cache_enter(cache);
         cache_push_ready(cache, want.block);
-        cache_unlock(cache);
+        cache_leave(cache);
     }
 }
 
 /*
- * Takes the pool's lock for a thread whose block of this class is still pending. Whoever holds the
- * lock is most likely moving `usable` forward for everybody, so the block may become ready
- * meanwhile: then there is nothing to take the lock for.
+ * Takes the pool's lock for a thread whose block of this class is still pending, and makes it the
+ * one that moves `usable` forward for all. If another thread is at that already, its result is
+ * waited for instead: then there is nothing to take the lock for, and false is returned.
  */
-static bool lock_or_ready(struct pool *pool, uint64_t stamp) {
-    for (unsigned i = 0; i < SPINS_BEFORE_LOCK; i++) {
-        if (pthread_mutex_trylock(&pool->lock) == 0) {
-            return true;
+static bool lock_or_ready(struct pool *pool, uint64_t stamp, bool *advancing) {
+    *advancing = stamp > 0 && !atomic_load_explicit(&pool->advancing, memory_order_relaxed) &&
+                 !atomic_exchange(&pool->advancing, true);
+    for (unsigned i = 0; stamp > 0 && !*advancing && i < SPINS_BEFORE_LOCK; i++) {
+        if (epochs_usable(&pool->epochs, stamp)) {
+            return false;
         }
-        for (unsigned j = 0; j < SPINS_PER_TRY; j++) {
-            if (stamp > 0 && epochs_usable(&pool->epochs, stamp)) {
-                return false;
-            }
-            cpu_relax();
-        }
+        cpu_relax();
     }
     pthread_mutex_lock(&pool->lock);
     return true;
@@ -255,18 +257,23 @@ static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address);
 
 static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned class, uint64_t bytes,
                             uint64_t *address) {
-    cache_lock(cache);
+    cache_enter(cache);
     const struct block *oldest = cache->bins[class].head;
     uint64_t stamp = oldest ? oldest->stamp : 0;
-    cache_unlock(cache);
+    cache_leave(cache);
     struct block *block = NULL;
-    if (!lock_or_ready(pool, stamp)) {
+    bool advancing;
+    if (!lock_or_ready(pool, stamp, &advancing)) {
         return alloc_small(pool, bytes, address);
     }
-    if (stamp > 0 && order_cheaply(pool, stamp)) {
-        cache_lock(cache);
+    bool usable = stamp > 0 && order_cheaply(pool, stamp);
+    if (advancing) {
+        atomic_store_explicit(&pool->advancing, false, memory_order_release);
+    }
+    if (usable) {
+        cache_enter(cache);
         block = cache_pop(cache, class, atomic_load(&pool->epochs.usable));
-        cache_unlock(cache);
+        cache_leave(cache);
     }
     int r = 0;
     if (!block) {
@@ -279,9 +286,9 @@ static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned cla
     }
     if (block) {
         top_up(pool, cache, class, stamp > 0);
-        cache_lock(cache);
+        cache_enter(cache);
         *address = hand_out(cache, block, bytes);
-        cache_unlock(cache);
+        cache_leave(cache);
     }
     pool_look(pool);
     pthread_mutex_unlock(&pool->lock);
@@ -291,29 +298,29 @@ static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned cla
 static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address) {
     unsigned class = size_class_of(bytes);
     struct cache *cache = cache_mine(pool);
-    cache_lock(cache);
+    cache_enter(cache);
     uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
     struct block *block = cache_pop(cache, class, usable);
     if (likely(block)) {
         *address = hand_out(cache, block, bytes);
-        cache_unlock(cache);
+        cache_leave(cache);
         return 0;
     }
-    cache_unlock(cache);
+    cache_leave(cache);
     return alloc_small_slow(pool, cache, class, bytes, address);
 }
 
 /* The cache is full, or an event is due, or this free has to wait. */
 static void free_small_slow(struct pool *pool, struct cache *cache, unsigned class) {
     pthread_mutex_lock(&pool->lock);
-    cache_lock(cache);
+    cache_enter(cache);
     struct bin *bin = &cache->bins[class];
     struct block *block = NULL;
     if (bin->count > bin_room(class) || cache->bytes > CACHE_BYTES_MAX) {
         block = cache_take(cache, class, bin->count / 2 + 1);
     }
     cache->frees_since_close = 0;
-    cache_unlock(cache);
+    cache_leave(cache);
     while (block) {
         struct block *next = block->next;
         reclaim_queue_block(pool, block);
@@ -342,7 +349,7 @@ static int free_small(struct page *page, uint64_t address) {
     }
     struct cache *cache = cache_mine(pool);
     unsigned class = block->bin;
-    cache_lock(cache);
+    cache_enter(cache);
     cache_book_free(cache, class, block->requested, block_bytes(block));
     block->stamp = epochs_stamp(&pool->epochs);
     bool outside = unlikely(page->reached_from_outside);
@@ -352,7 +359,7 @@ static int free_small(struct page *page, uint64_t address) {
     cache->frees_since_close++;
     bool slow = cache->bins[class].count > bin_room(class) || cache->bytes > CACHE_BYTES_MAX ||
                 must_order(pool, cache);
-    cache_unlock(cache);
+    cache_leave(cache);
     if (outside) {
         pthread_mutex_lock(&pool->lock);
         reclaim_queue_block(pool, block);

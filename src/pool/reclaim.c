@@ -75,7 +75,7 @@ void reclaim_usable(struct pool *pool) {
 bool reclaim_caches(struct pool *pool) {
     bool any = false;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        cache_lock(cache);
+        cache_seize(cache);
         for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
             struct block *block = cache_take(cache, class, cache->bins[class].count);
             while (block) {
@@ -85,7 +85,7 @@ bool reclaim_caches(struct pool *pool) {
                 block = next;
             }
         }
-        cache_unlock(cache);
+        cache_return(cache);
     }
     return any;
 }

@@ -1,5 +1,6 @@
 #include "process/process.h"
 
+#include "driver/context.h"
 #include "process/log.h"
 #include "process/options.h"
 #include "report/report.h"
@@ -17,6 +18,7 @@ static _Thread_local bool starting __attribute__((tls_model("initial-exec")));
 static void in_child(void) {
     if (atomic_load(&process_state) == PROCESS_STARTED) {
         atomic_store(&process_state, PROCESS_FORKED);
+        context_forked();
     }
 }
 

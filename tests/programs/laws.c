@@ -252,8 +252,8 @@ static void step_free(struct worker *me)
 
 static void step_sync(struct worker *me)
 {
-    switch (pick(&me->random, 3)) {
-    case 0:
+    switch (plan.captures ? 1 + pick(&me->random, 2) : pick(&me->random, 3)) {
+    case 0: /* would destroy any capture of the context */
         CHECK(cuCtxSynchronize());
         break;
     case 1:

@@ -71,8 +71,21 @@ static CUresult look_up(const char *name, void **address, int version, cuuint64_
     return CUDA_SUCCESS;
 }
 
+/* The first version of this ABI had no status: what is not there is an error. */
+static CUresult look_up_old(const char *name, void **address, int version, cuuint64_t flags) {
+    void *found = NULL;
+    CUresult result =
+        address ? look_up(name, &found, version, flags, NULL) : CUDA_ERROR_INVALID_VALUE;
+
+    if (result == CUDA_SUCCESS && !found)
+        result = CUDA_ERROR_NOT_FOUND;
+    if (result == CUDA_SUCCESS)
+        *address = found;
+    return result;
+}
+
 ENTRY(cuGetProcAddress, (const char *name, void **address, int version, cuuint64_t flags),
-      ANYTIME | QUIET, look_up(name, address, version, flags, NULL))
+      ANYTIME | QUIET, look_up_old(name, address, version, flags))
 ENTRY(cuGetProcAddress_v2,
       (const char *name, void **address, int version, cuuint64_t flags,
        CUdriverProcAddressQueryResult *status),

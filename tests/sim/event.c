@@ -60,7 +60,7 @@ void event_forget_context(const struct context *context) {
     }
 }
 
-ENTRY(cuEventCreate, (CUevent * handle, unsigned flags), CONTEXT, create(handle, flags))
+ENTRY(cuEventCreate, (CUevent * handle, unsigned flags), SUBMIT, create(handle, flags))
 ENTRY(cuEventDestroy, (CUevent handle), INITIALISED, destroy(handle))
 ENTRY(cuEventDestroy_v2, (CUevent handle), INITIALISED, destroy(handle))
 

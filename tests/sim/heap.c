@@ -1,9 +1,9 @@
 /*
  * Blocks of device memory: small ones 512 bytes apart, large ones in granules of their own.
  *
- * A small block (up to 1 MiB) lies in a chunk, one granule that a bitmap divides into units of 512
- * bytes. A chunk goes back as soon as it is empty, and until then counts in full, as the real
- * driver's figures do. A freed small block is overwritten: its neighbours keep its page
+ * A small block (less than a granule) lies in a chunk, one granule that a bitmap divides into units
+ * of 512 bytes. A chunk goes back as soon as it is empty, and until then counts in full, as the
+ * real driver's figures do. A freed small block is overwritten: its neighbours keep its page
  * accessible, so poison has to do what missing access rights do for large blocks.
  */
 #include "driver.h"
@@ -14,7 +14,6 @@
 #define UNIT ((size_t)512)
 #define UNITS (GRANULE / UNIT)
 #define WORDS (UNITS / 64)
-#define SMALL MIB
 #define POISON 0xEE
 #define CHUNKS_TRIED 8
 
@@ -148,7 +147,7 @@ struct range *heap_take(struct heap *heap, size_t size, enum range_kind kind,
 
     if (size > heap->device->total)
         return NULL;
-    if (size <= SMALL) {
+    if (size < GRANULE) {
         size_t first;
         chunk = take_units(heap, round_up(size, UNIT) / UNIT, &first);
         base = chunk ? chunk->base + first * UNIT : 0;

@@ -218,8 +218,8 @@ static void forget_function(struct function *function) {
 static CUresult unload(struct module *module) {
     if (!is_live(module, &module_slab))
         return CUDA_ERROR_INVALID_HANDLE;
-    if (context_current() && context_current()->alive)
-        context_wait(context_current());
+    if (module->context && module->context->alive)
+        context_wait(module->context);
     for (unsigned i = 0; i < function_slab.count; i++) {
         struct function *function = (struct function *)function_slab.all[i];
         if (function->object.live && function->module == module)

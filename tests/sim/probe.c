@@ -1,7 +1,7 @@
 /*
- * Asks a CUDA driver some two hundred questions and prints the answers, one line each.
+ * Asks a CUDA driver several hundred questions and prints the answers, one line each.
  *
- * Run on a machine with a GPU and on the simulator, and compared with diff: where the two differ,
+ * What an H200 answered stands in probe-h200.txt. Run on the simulator, and where the two differ,
  * the simulator is wrong. Durations are printed as "waits" or "returns", with work of 40 ms in
  * flight. A question that may not come back intact (a fault, a destroyed context) stands last.
  */
@@ -95,6 +95,11 @@ static void entries(void) {
     ask_address("cuMemAllocAsync", 11010, 0);
     ask_address("cuMemcpy", 4000, 2);
     ask_address("cuCtxRecordEvent", 12040, 0);
+    void *address = &address;
+    ASK(cuGetProcAddress("cuNoSuchThing", &address, 12000, 0));
+    printf("null: %d\n", address == NULL);
+    ASK(cuGetProcAddress("cuMemAlloc", &address, 1000, 0));
+    ASK(cuGetProcAddress_v2("cuNoSuchThing", &address, 12000, 0, NULL));
 }
 
 static void before_init(void) {
@@ -172,6 +177,11 @@ static void memory(void) {
     MUST(cuMemAlloc_v2(&p, 1 << 20));
     MUST(cuMemGetInfo_v2(&free1, &total));
     printf("1 MiB costs %lld, aligned to 2 MiB: %d\n", (long long)(free0 - free1),
+           p % (2 << 20) == 0);
+    MUST(cuMemFree_v2(p));
+    MUST(cuMemAlloc_v2(&p, (1 << 20) + 1));
+    MUST(cuMemGetInfo_v2(&free1, &total));
+    printf("1 MiB + 1 costs %lld, aligned to 2 MiB: %d\n", (long long)(free0 - free1),
            p % (2 << 20) == 0);
     MUST(cuMemFree_v2(p));
     MUST(cuMemAlloc_v2(&p, (3 << 20) + 1));
@@ -252,8 +262,7 @@ static void pools(void) {
     MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
     printf("pool reserved after synchronisation %llu\n", (unsigned long long)reserved);
     ASK(cuMemAlloc_v2(&p, 1000));
-    ASK(cuMemFreeAsync(p, a));
-    ASK(cuMemFree_v2(p));
+    ASK(cuMemFreeAsync(p, a)); /* a free after this one is accepted, and crashes */
     ASK(cuMemPoolDestroy(pool));
     ASK(cuMemAllocAsync(&p, (size_t)1 << 50, a));
     MUST(cuCtxSynchronize());
@@ -435,6 +444,7 @@ static void waiting(void) {
     CUarray array;
     CUDA_ARRAY_DESCRIPTOR desc = {64, 64, CU_AD_FORMAT_FLOAT, 1};
     CUmodule module;
+    CUlibrary library;
     CUstream s;
     static char pageable[1 << 20];
 
@@ -445,6 +455,8 @@ static void waiting(void) {
     DURING(cuMemAlloc_v2(&p, 4096));
     DURING(cuMemFreeAsync(p, b));
     MUST(cuMemAllocAsync(&p, 4096, b));
+    DURING(cuMemFree_v2(p));
+    MUST(cuMemAllocAsync(&p, 4096, a));
     DURING(cuMemFree_v2(p));
     DURING(cuMemHostAlloc(&host, 4096, 0));
     DURING(cuMemFreeHost(host));
@@ -458,6 +470,8 @@ static void waiting(void) {
     DURING(cuArrayDestroy(array));
     DURING(cuModuleLoadData(&module, ptx));
     DURING(cuModuleUnload(module));
+    DURING(cuLibraryLoadData(&library, ptx, NULL, NULL, 0, NULL, NULL, 0));
+    DURING(cuLibraryUnload(library));
     DURING(cuStreamCreate(&s, 1));
     DURING(cuStreamDestroy_v2(s));
     DURING(cuEventCreate(&event, 0));
@@ -503,6 +517,19 @@ static void waiting(void) {
     ASK(cuEventQuery(mark));
     ASK(cuCtxRecordEvent(NULL, mark));
     ASK(cuCtxWaitEvent(NULL, mark));
+    busy(a);
+    MUST(cuCtxRecordEvent(context, mark));
+    MUST(cuCtxWaitEvent(context, mark));
+    double start = now_ms();
+    MUST(cuStreamSynchronize(b));
+    printf("idle stream behind a barrier: synchronising %s\n",
+           now_ms() - start > 20 ? "waits" : "returns");
+    MUST(cuEventRecord(event, b));
+    start = now_ms();
+    MUST(cuStreamSynchronize(b));
+    printf("stream with a record behind a barrier: synchronising %s\n",
+           now_ms() - start > 20 ? "waits" : "returns");
+    MUST(cuCtxSynchronize());
     CUevent timed;
     MUST(cuEventCreate(&timed, 0));
     ASK(cuCtxRecordEvent(context, timed));
@@ -547,7 +574,13 @@ static void *waiter(void *unused) {
         MUST(cuCtxSynchronize());                                                                  \
     } while (0)
 
+static void CUDA_CB nothing(void *unused) {
+    (void)unused;
+}
+
 static void beside(void) {
+    CUmemGenericAllocationHandle handle;
+    void *host;
     CUdeviceptr p, q;
     CUevent event;
     CUcontext c;
@@ -577,6 +610,16 @@ static void beside(void) {
         BESIDE(cuStreamCreate(&s, 1));
         BESIDE(cuMemAllocAsync(&p, 64, b));
         BESIDE(cuMemFreeAsync(p, b));
+        BESIDE(cuMemHostAlloc(&host, 64, 0));
+        BESIDE(cuMemcpyDtoHAsync_v2(host, q, 64, b));
+        BESIDE(cuLaunchHostFunc(b, nothing, NULL));
+        BESIDE(cuMemCreate(&handle, 2 << 20, &prop, 0));
+        BESIDE(cuMemAddressReserve(&mapped, 2 << 20, 0, 0, 0));
+        BESIDE(cuMemMap(mapped, 2 << 20, 0, handle, 0));
+        BESIDE(cuMemSetAccess(mapped, 2 << 20, &access_desc, 1));
+        BESIDE(cuMemUnmap(mapped, 2 << 20));
+        BESIDE(cuMemRelease(handle));
+        BESIDE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     }
 }
 
@@ -637,6 +680,9 @@ static void capture_questions(void) {
     CAPTURING(cuCtxSynchronize());
     CAPTURING(cuCtxRecordEvent(context, event));
     CAPTURING(cuCtxWaitEvent(context, event));
+    CAPTURING((cuCtxSynchronize(), cuCtxRecordEvent(context, event)));
+    CAPTURING((cuCtxSynchronize(), cuEventQuery(event)));
+    CAPTURING((cuCtxSynchronize(), cuMemsetD8Async(q, 0, 64, a)));
     CAPTURING(cuMemGetInfo_v2(&x, &y));
     CAPTURING(cuMemGetAddressRange_v2(&p, &x, q));
     CAPTURING(cuPointerGetAttribute(&n, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, q));
@@ -906,13 +952,12 @@ static const struct {
 
 /* Each section has a process of its own: a driver that dies of a question takes no other along. */
 int main(void) {
+    setvbuf(stdout, NULL, _IOLBF, 1024); /* what was said before a crash counts */
     for (size_t i = 0; i < sizeof(sections) / sizeof(*sections); i++) {
         int status = 0;
         printf("== %s\n", sections[i].name);
-        fflush(stdout);
         pid_t child = fork();
         if (child == 0) {
-            setvbuf(stdout, NULL, _IOLBF, 1024);
             if (sections[i].before)
                 sections[i].before();
             sections[i].run();

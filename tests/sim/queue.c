@@ -207,10 +207,17 @@ static bool older_in_blocking_stream(const struct context *context, uint64_t tha
     return false;
 }
 
+/* An event's record that stands behind a barrier of its context. Asking the stream skips it. */
+static bool held_back_record(const struct item *item) {
+    return item->work.kind == WORK_NOTHING && !item->waits &&
+           item->barrier > item->stream->context->barriers_passed;
+}
+
 /* The legacy stream stands for all blocking streams of its context. */
 bool stream_is_idle(const struct stream *stream, uint64_t up_to) {
-    if (stream->head && stream->head->sequence <= up_to)
-        return false;
+    for (const struct item *item = stream->head; item && item->sequence <= up_to; item = item->next)
+        if (!held_back_record(item))
+            return false;
     return stream != stream->context->legacy ||
            !older_in_blocking_stream(stream->context, up_to + 1);
 }

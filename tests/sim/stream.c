@@ -161,16 +161,6 @@ static CUresult synchronize(CUstream handle, bool per_thread) {
     return result;
 }
 
-/* A stream that has only event records to come counts as done, even behind a context's barrier. */
-static bool stream_is_done(const struct stream *stream) {
-    if (stream == stream->context->legacy)
-        return stream_is_idle(stream, queue_sequence());
-    for (const struct item *item = stream->head; item; item = item->next)
-        if (item->work.kind != WORK_NOTHING || item->waits)
-            return false;
-    return true;
-}
-
 static CUresult query(CUstream handle, bool per_thread) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
@@ -179,7 +169,7 @@ static CUresult query(CUstream handle, bool per_thread) {
         result = capture_stream_call(stream);
     if (result != CUDA_SUCCESS)
         return result;
-    return stream_is_done(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return stream_is_idle(stream, queue_sequence()) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 ENTRY_PTSZ(cuStreamSynchronize, (CUstream handle), INITIALISED, synchronize(handle, per_thread))

@@ -92,6 +92,7 @@ static void test_statuses_of_entry_resolution(void **state) {
     OK(cuGetProcAddress_v2("cuMemAlloc", &address, 13000, 0, NULL));
     OK(cuGetProcAddress("cuMemAlloc", &address, 13000, 0));
     assert_ptr_equal(address, cuMemAlloc_v2);
+    FAILS(CUDA_ERROR_NOT_FOUND, cuGetProcAddress("cuNoSuchThing", &address, 13000, 0));
     FAILS(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuMemAlloc", &address, 99000, 0, &status));
     FAILS(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuMemAlloc", &address, 13000, 4, &status));
 }

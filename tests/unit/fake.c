@@ -133,7 +133,8 @@ static int query(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     fake->queries++;
-    if (fake->done_after > 0 && --fake->done_after == 0) {
+    if ((fake->done_after > 0 && --fake->done_after == 0) ||
+        (fake->done_every > 0 && fake->queries % fake->done_every == 0)) {
         finish(fake, fake->submitted);
     }
     if (!fake->events[slot].recorded) {

@@ -56,6 +56,7 @@ struct fake {
     bool busy_for_ever;   /* a wait or a synchronise for unfinished work is a hang: counted */
     unsigned done_after;  /* everything submitted finishes after so many queries; 0: never by
                              itself */
+    unsigned done_every;  /* the same again and again */
     unsigned reserves, releases, records, queries, orders, waits, synchronizes;
     unsigned broken_laws; /* waits on late events, releases of memory in use, unknown slots */
     const char *broken;   /* the first of them */

@@ -196,6 +196,26 @@ static void the_lowest_address_among_equals_is_taken(void **state) {
     }
 }
 
+/* A large free range is left for large requests while the arena may grow; not at any price. */
+static void a_large_range_is_spared_for_large_requests(void **state) {
+    (void)state;
+    struct arena arena;
+    uint64_t base = start_with(&arena, 640 * MIB);
+    assert_null(arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR - 512, ARENA_UNIT, true));
+    assert_null(arena_take(&arena, 512, ARENA_UNIT, true));
+    check(&arena);
+    assert_int_equal(arena.free_bytes, 640 * MIB);
+    struct range *whole = arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR, ARENA_UNIT, true);
+    assert_non_null(whole);
+    give(&arena, whole);
+    assert_int_equal(take(&arena, 512)->address, base);
+    assert_int_equal(arena_add(&arena, base + GIB, 4 * MIB), 0);
+    struct range *small = arena_take(&arena, 512, ARENA_UNIT, true); /* a small one is not spared */
+    assert_non_null(small);
+    assert_int_equal(small->address, base + GIB);
+    check(&arena);
+}
+
 static void alignment_skips_what_does_not_hold_it(void **state) {
     (void)state;
     struct arena arena;
@@ -354,6 +374,7 @@ int main(void) {
         cmocka_unit_test(segments_side_by_side_are_never_merged),
         cmocka_unit_test(the_smallest_range_that_fits_is_taken),
         cmocka_unit_test(the_lowest_address_among_equals_is_taken),
+        cmocka_unit_test(a_large_range_is_spared_for_large_requests),
         cmocka_unit_test(alignment_skips_what_does_not_hold_it),
         cmocka_unit_test(an_address_is_found_in_its_range_only),
         cmocka_unit_test(only_whole_segments_are_idle),

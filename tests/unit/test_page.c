@@ -162,17 +162,18 @@ static void the_best_fit_is_exact_for_every_length(void **state) {
     (void)state;
     static const unsigned lengths[] = {1, 2, 3, 63, 64, 65, 127, 128, 129, 700};
     enum { COUNT = sizeof lengths / sizeof *lengths };
+    struct bench bench;
+    start(&bench);
     for (unsigned want = 1; want <= 700; want++) {
-        struct bench bench;
-        start(&bench);
         open_page(&bench);
-        struct block *holes[COUNT];
+        struct block *holes[COUNT], *between[COUNT];
         for (unsigned i = 0; i < COUNT; i++) {
             holes[i] = take(&bench, lengths[i]);
-            assert_non_null(take(&bench, 1));
+            between[i] = take(&bench, 1);
+            assert_non_null(between[i]);
         }
-        unsigned rest = PAGE_UNITS - 1282 - COUNT;
-        assert_non_null(take(&bench, rest));
+        struct block *rest = take(&bench, PAGE_UNITS - 1282 - COUNT);
+        assert_non_null(rest);
         assert_null(take(&bench, 1));
         for (unsigned i = 0; i < COUNT; i++) {
             assert_null(runs_give(&bench.runs, holes[i]));
@@ -181,11 +182,14 @@ static void the_best_fit_is_exact_for_every_length(void **state) {
         while (lengths[best] < want) {
             best++;
         }
-        assert_ptr_equal(take(&bench, want), holes[best]);
-        if (want % 100 == 0) {
-            check(&bench);
+        struct block *got = take(&bench, want);
+        assert_ptr_equal(got, holes[best]);
+        check(&bench);
+        assert_null(give(&bench, got));
+        for (unsigned i = 0; i < COUNT; i++) {
+            assert_null(runs_give(&bench.runs, between[i]));
         }
-        bench.runs.free_units = 0;
+        assert_non_null(give(&bench, rest));
     }
 }
 

@@ -1,0 +1,137 @@
+"""Running the programs: natively and under the library, on the simulator or on a GPU.
+
+meson says where everything is: GPUCACHE_TEST_PROGRAMS (the built programs), GPUCACHE_TEST_LIBRARY
+(libgpucache.so), GPUCACHE_TEST_SIM and GPUCACHE_TEST_SIM_OLD (the folders of the two simulated
+drivers). By hand: `meson devenv`, or the same four variables. `--gpu` takes the machine's driver.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+GPU = "--gpu" in sys.argv
+PROGRAMS = os.environ.get("GPUCACHE_TEST_PROGRAMS", ".")
+LIBRARY = os.environ.get("GPUCACHE_TEST_LIBRARY", "libgpucache.so")
+SIM = os.environ.get("GPUCACHE_TEST_SIM", "")
+SIM_OLD = os.environ.get("GPUCACHE_TEST_SIM_OLD", "")
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+# Every way in which freed memory becomes usable, and both gears.
+MODES = {
+    "barrier": {},
+    "barrier, tight": {"GPUCACHE_BUDGET": "0"},
+    "wait": {"GPUCACHE_REUSE": "wait"},
+    "wait, tight": {"GPUCACHE_REUSE": "wait", "GPUCACHE_BUDGET": "0"},
+    "sync": {"GPUCACHE_REUSE": "sync"},
+}
+
+
+def program(name):
+    return os.path.join(PROGRAMS, name)
+
+
+def environment(under, options=None, old=False, preload=None):
+    """This process's environment without what could disturb, the driver's folder, the library."""
+    env = {k: v for k, v in os.environ.items()
+           if not k.startswith("GPUCACHE_") and k not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
+    if not GPU:
+        env["LD_LIBRARY_PATH"] = SIM_OLD if old else SIM
+    libraries = preload if preload is not None else [LIBRARY] if under else []
+    if libraries:
+        env["LD_PRELOAD"] = ":".join(libraries)
+    env.update(options or {})
+    return env
+
+
+class Ran:
+    def __init__(self, status, out, err, seconds):
+        self.status, self.out, self.err, self.seconds = status, out, err, seconds
+
+
+def run(command, under=True, options=None, old=False, timeout=120, preload=None, **more):
+    """Runs to the end, whatever that is; a program that does not end has status "timeout"."""
+    start = time.monotonic()
+    child = subprocess.Popen(command, env=environment(under, options, old, preload),
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             stdin=subprocess.DEVNULL, **more)
+    try:
+        out, err = child.communicate(timeout=timeout)
+        status = child.returncode
+    except subprocess.TimeoutExpired:
+        child.kill()
+        out, err = child.communicate()
+        status = "timeout"
+    decode = lambda text: text.decode("utf-8", "replace")
+    return Ran(status, decode(out), decode(err), time.monotonic() - start)
+
+
+def run_with_report(command, options=None, **more):
+    """Under the library; also the last report it wrote, as its JSON says, or None."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = dict(options or {})
+        options.update({"GPUCACHE_REPORT": folder + "/%n", "GPUCACHE_REPORT_FORMAT": "json"})
+        ran = run(command, options=options, **more)
+        names = sorted(os.listdir(folder), key=int)
+        report = None
+        if names:
+            with open(os.path.join(folder, names[-1])) as file:
+                text = file.read()
+            report = json.loads(text) if text else None
+    return ran, report
+
+
+def check_books(report):
+    """What always holds between the figures of a report; the sentences that do not."""
+    broken = []
+    for device in report["devices"]:
+        def holds(condition, what):
+            if not condition:
+                broken.append("device %d: %s" % (device["device"], what))
+        get = lambda name: device[name + "_bytes"]["current"]
+        order = ["requested", "allocated", "active", "reserved"]
+        for small, big in zip(order, order[1:]):
+            holds(get(small) <= get(big),
+                  "%s %d > %s %d" % (small, get(small), big, get(big)))
+        if device["limit_bytes"] is not None:
+            holds(get("reserved") <= device["limit_bytes"], "reserved is above the limit")
+            holds(device["reserved_bytes"]["peak"] <= device["limit_bytes"],
+                  "reserved was above the limit")
+        parts = device["ready_bytes"] + device["pending_bytes"] + get("allocated")
+        holds(parts == get("reserved"),
+              "ready + pending + allocated = %d, reserved = %d" % (parts, get("reserved")))
+        holds(device["releasable_bytes"] + device["non_releasable_bytes"] == device["ready_bytes"],
+              "releasable + non_releasable is not what is ready")
+        metrics = {name: device[name + "_bytes"] for name in order}
+        metrics.update({name: device[name] for name in ("allocations", "segments")})
+        metrics.update(device["outside_bytes"])
+        for name, m in metrics.items():
+            holds(m["total"] - m["freed"] == m["current"], "%s: total - freed is not current" % name)
+            holds(m["peak"] >= m["current"], "%s: peak is below current" % name)
+        holds(device["cache_hits"] + device["cache_misses"] == device["allocations"]["total"] +
+              device["ooms"], "hits + misses = %d, allocations + ooms = %d" % (
+                  device["cache_hits"] + device["cache_misses"],
+                  device["allocations"]["total"] + device["ooms"]))
+    return broken
+
+
+class Tally:
+    """Counts what was tried, prints what failed, and is the exit status."""
+
+    def __init__(self):
+        self.tried = self.failed = 0
+
+    def check(self, good, what, detail=""):
+        self.tried += 1
+        if not good:
+            self.failed += 1
+            print("FAIL %s" % what)
+            for line in str(detail).splitlines()[:40]:
+                print("     %s" % line)
+            sys.stdout.flush()
+        return good
+
+    def end(self):
+        print("%d checks, %d failed" % (self.tried, self.failed))
+        sys.exit(1 if self.failed else 0)

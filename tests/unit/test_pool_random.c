@@ -1,0 +1,328 @@
+/*
+ * The pool under random threads, against a map of every 512 bytes of the device: no two live blocks
+ * overlap, and no block is handed out while earlier work can still touch it (law 2).
+ *
+ * Threads pass their blocks on to each other, so that any of them frees what another one asked for.
+ * The fake device finishes work when it likes, refuses records at times as during a capture, and
+ * counts every breach of law 3. POOL_TEST_OPS and POOL_TEST_SEED change how much and what is tried.
+ */
+#include "pool_bench.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define THREADS 4
+#define SLOTS 96
+#define CHECK_EVERY 250
+#define MEMORY (64 * MIB)
+#define REGION_PAGES 32768
+
+/* ---- the map ---- */
+
+struct unit {
+    uint32_t last[FAKE_STREAMS]; /* the last work that touched it before it was freed */
+    uint8_t live, outside;
+};
+
+static struct unit *map[REGION_PAGES]; /* by 2 MiB */
+static pthread_mutex_t map_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_uint failures;
+
+#define EXPECT(condition)                                                                          \
+    do {                                                                                           \
+        if (!(condition) && atomic_fetch_add(&failures, 1) < 5) {                                  \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                \
+        }                                                                                          \
+    } while (0)
+
+static struct unit *unit_at(uint64_t address) {
+    uint64_t page = (address - fake->base) / (2 * MIB);
+    if (page >= REGION_PAGES) {
+        abort();
+    }
+    if (!map[page]) {
+        map[page] = calloc(4096, sizeof(struct unit));
+    }
+    return &map[page][address % (2 * MIB) / 512];
+}
+
+static void clear_map(void) {
+    for (int i = 0; i < REGION_PAGES; i++) {
+        free(map[i]);
+        map[i] = NULL;
+    }
+}
+
+struct past {
+    uint64_t completed[FAKE_STREAMS], ordered[FAKE_STREAMS];
+};
+
+static struct past look_at_past(void) {
+    struct past past;
+    pthread_mutex_lock(&fake->lock);
+    memcpy(past.completed, fake->completed, sizeof past.completed);
+    memcpy(past.ordered, fake->ordered, sizeof past.ordered);
+    pthread_mutex_unlock(&fake->lock);
+    return past;
+}
+
+static bool is_past(const struct past *past, const struct unit *unit, bool outside) {
+    for (unsigned s = 0; s < FAKE_STREAMS; s++) {
+        if (unit->last[s] > past->completed[s] && (outside || unit->last[s] > past->ordered[s])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- blocks ---- */
+
+struct block_in_use {
+    uint64_t address, bytes;
+    uint32_t last[FAKE_STREAMS];
+    bool outside;
+};
+
+static struct block_in_use slots[SLOTS];
+static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void enter(const struct block_in_use *block) {
+    pthread_mutex_lock(&map_lock);
+    struct past past = look_at_past();
+    for (uint64_t a = block->address; a < block->address + block->bytes; a += 512) {
+        struct unit *unit = unit_at(a);
+        EXPECT(!unit->live);
+        EXPECT(is_past(&past, unit, unit->outside));
+        *unit = (struct unit){.live = 1};
+    }
+    pthread_mutex_unlock(&map_lock);
+}
+
+static void leave(const struct block_in_use *block) {
+    pthread_mutex_lock(&map_lock);
+    for (uint64_t a = block->address; a < block->address + block->bytes; a += 512) {
+        struct unit *unit = unit_at(a);
+        EXPECT(unit->live);
+        unit->live = 0;
+        unit->outside = block->outside;
+        memcpy(unit->last, block->last, sizeof unit->last);
+    }
+    pthread_mutex_unlock(&map_lock);
+}
+
+/* The driver's own free waits for the device; with context events the pool must not come to that. */
+static struct backend_ops ops;
+static const struct backend_ops *fake_ops;
+
+static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
+    if (!backend->has_events) {
+        fake_finish_all(fake);
+    }
+    pthread_mutex_lock(&map_lock);
+    struct past past = look_at_past();
+    for (uint64_t a = address; a < address + bytes; a += 512) {
+        struct unit *unit = unit_at(a);
+        EXPECT(!unit->live);
+        EXPECT(is_past(&past, unit, true));
+    }
+    pthread_mutex_unlock(&map_lock);
+    return fake_ops->release(backend, address, bytes);
+}
+
+/* ---- threads ---- */
+
+static unsigned long steps_each;
+static pthread_barrier_t together;
+
+static uint64_t random_size(unsigned *seed) {
+    unsigned kind = (unsigned)rand_r(seed) % 16;
+    uint64_t most = kind < 8 ? 8 * KIB : kind < 13 ? 96 * KIB : kind < 15 ? MIB : 6 * MIB;
+    return 1 + (uint64_t)rand_r(seed) % most;
+}
+
+static void use(struct block_in_use *block, unsigned *seed) {
+    unsigned stream = (unsigned)rand_r(seed) % FAKE_STREAMS;
+    block->last[stream] = (uint32_t)fake_submit(fake, stream);
+}
+
+static void disturb(unsigned *seed) {
+    pthread_mutex_lock(&fake->lock);
+    unsigned what = (unsigned)rand_r(seed) % 8;
+    fake->record_code = what == 0 ? -EBUSY : 0;
+    fake->order_code = what < 2 ? -EBUSY : 0;
+    fake->done_every = 20 + (unsigned)rand_r(seed) % 200;
+    pthread_mutex_unlock(&fake->lock);
+}
+
+static void step_once(unsigned *seed) {
+    unsigned at = (unsigned)rand_r(seed) % SLOTS;
+    pthread_mutex_lock(&slots_lock);
+    struct block_in_use block = slots[at];
+    slots[at].address = 0;
+    pthread_mutex_unlock(&slots_lock);
+    if (!block.address) {
+        block = (struct block_in_use){.bytes = random_size(seed)};
+        int r = pool_alloc(pool, block.bytes, &block.address);
+        EXPECT(r == 0 || r == -ENOMEM);
+        if (r != 0) {
+            return;
+        }
+        enter(&block);
+        use(&block, seed);
+    } else if (rand_r(seed) % 4 != 0) {
+        use(&block, seed);
+        leave(&block);
+        EXPECT(fake_pool_free(block.address) == 0);
+        return;
+    } else {
+        struct pool_block found;
+        uint64_t inside = block.address + (uint64_t)rand_r(seed) % block.bytes;
+        EXPECT(pool_find(inside, &found) == 0 && found.address == block.address &&
+               found.requested == block.bytes);
+        EXPECT(pool_block_id(inside) == pool_block_id(block.address));
+        EXPECT(fake_pool_free(inside | 1) == -EINVAL);
+        if (rand_r(seed) % 64 == 0) {
+            EXPECT(pool_mark_reached_from_outside(inside) == 0);
+            block.outside = true;
+        }
+    }
+    for (;;) { /* into the next empty slot */
+        pthread_mutex_lock(&slots_lock);
+        bool empty = slots[at].address == 0;
+        if (empty) {
+            slots[at] = block;
+        }
+        pthread_mutex_unlock(&slots_lock);
+        if (empty) {
+            return;
+        }
+        at = (at + 1) % SLOTS;
+    }
+}
+
+/* The checker asks of everything at once, so nobody may be at work. */
+static void check_together(void) {
+    if (pthread_barrier_wait(&together) == PTHREAD_BARRIER_SERIAL_THREAD) {
+        int line = pool_check(pool);
+        if (line != 0 && atomic_fetch_add(&failures, 1) == 0) {
+            fprintf(stderr, "src/pool/inspect.c:%d does not hold\n", line);
+        }
+    }
+    pthread_barrier_wait(&together);
+}
+
+static void *thread_body(void *argument) {
+    unsigned seed = (unsigned)(uintptr_t)argument;
+    for (unsigned long i = 0; i < steps_each; i++) {
+        if (i % CHECK_EVERY == 0) {
+            check_together();
+        }
+        step_once(&seed);
+        unsigned what = (unsigned)rand_r(&seed) % 4096;
+        if (what < 256) {
+            fake_finish_one(fake, what % FAKE_STREAMS);
+        } else if (what < 280) {
+            disturb(&seed);
+        } else if (what < 292) {
+            int r = pool_trim(pool, false);
+            EXPECT(r == 0 || r == -EBUSY);
+        } else if (what < 320) {
+            struct stats_device books = fake_books(pool);
+            EXPECT(books.reserved.current <= MEMORY);
+        } else if (what < 340) {
+            uint64_t ticket = pool_sync_begin(pool);
+            fake_finish_all(fake);
+            pool_sync_end(pool, ticket);
+        }
+    }
+    return NULL;
+}
+
+static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigned seed) {
+    clear_map();
+    failures = 0;
+    start(MEMORY, reuse, budget);
+    fake_ops = fake->backend.ops;
+    ops = *fake_ops;
+    ops.release = release;
+    fake->backend.ops = &ops;
+    fake->backend.has_events = has_events;
+    fake->done_every = 100;
+    memset(slots, 0, sizeof slots);
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&together, NULL, THREADS);
+    for (unsigned i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, thread_body,
+                                        (void *)(uintptr_t)(seed * THREADS + i + 1)),
+                         0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    pthread_barrier_destroy(&together);
+    check();
+    fake->record_code = fake->order_code = 0;
+    for (int i = 0; i < SLOTS; i++) {
+        if (slots[i].address) {
+            leave(&slots[i]);
+            drop(slots[i].address);
+        }
+    }
+    fake_finish_all(fake);
+    check();
+    struct stats_device books = fake_books(pool);
+    EXPECT(books.requested.current == 0 && books.allocations.current == 0);
+    if (has_events) { /* all of it can go back */
+        EXPECT(pool_trim(pool, true) == 0);
+        EXPECT(fake->reserved == 0);
+    }
+    if (failures || fake->broken_laws) {
+        print_error("reuse %d, events %d, budget %lu, seed %u\n", (int)reuse, has_events,
+                    (unsigned long)budget, seed);
+    }
+    assert_int_equal(failures, 0);
+    assert_int_equal(stop(NULL), 0);
+}
+
+static unsigned long from_environment(const char *name, unsigned long otherwise) {
+    const char *text = getenv(name);
+    return text ? strtoul(text, NULL, 10) : otherwise;
+}
+
+static void run_all(enum pool_reuse reuse) {
+    static const uint64_t budgets[] = {TIGHT, 24 * MIB, 0, RELAXED};
+    unsigned long seed = from_environment("POOL_TEST_SEED", 1);
+    steps_each = from_environment("POOL_TEST_OPS", 240000) / (24 * THREADS);
+    for (int events = 0; events < 2; events++) {
+        for (int i = 0; i < 4; i++) {
+            run(reuse, events, budgets[i], (unsigned)seed++);
+        }
+    }
+}
+
+static void no_block_is_handed_out_early_behind_barriers(void **state) {
+    (void)state;
+    run_all(POOL_BARRIER);
+}
+
+static void no_block_is_handed_out_early_after_waits(void **state) {
+    (void)state;
+    run_all(POOL_WAIT);
+}
+
+static void no_block_is_handed_out_early_when_every_free_waits(void **state) {
+    (void)state;
+    run_all(POOL_SYNC);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(no_block_is_handed_out_early_behind_barriers),
+        TEST(no_block_is_handed_out_early_after_waits),
+        TEST(no_block_is_handed_out_early_when_every_free_waits),
+    };
+    int failed = cmocka_run_group_tests_name("random pool", tests, NULL, NULL);
+    clear_map();
+    return failed;
+}

@@ -1,0 +1,438 @@
+/*
+ * When memory is short: what is tried before the program is told, in which order, and that the
+ * limit holds to the byte with many threads.
+ */
+#include "pool_bench.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+static int try(uint64_t bytes, uint64_t *address) {
+    *address = 0;
+    return pool_alloc(pool, bytes, address);
+}
+
+static bool is_out_of_memory(int r) {
+    return r == -ENOMEM || r == -EDQUOT;
+}
+
+/* ---- what the driver says ---- */
+
+static void what_exceeds_the_device_is_refused_without_asking(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    uint64_t at;
+    assert_int_equal(try(64 * MIB + 1, &at), -ENOMEM);
+    assert_int_equal(try(UINT64_MAX, &at), -ENOMEM);
+    assert_int_equal(try(UINT64_MAX - 511, &at), -ENOMEM);
+    assert_int_equal(try(UINT64_MAX - 4 * MIB, &at), -ENOMEM);
+    assert_int_equal(fake->reserves, 0);
+    assert_int_equal(try(64 * MIB, &at), 0);
+}
+
+static void an_error_of_the_drivers_is_handed_on_at_once(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    drop(get(2 * MIB)); /* idle: something to give back, were memory short */
+    fake_finish_all(fake);
+    fake->refusal = 719;
+    fake->refusals = 1;
+    uint64_t at;
+    assert_int_equal(try(8 * MIB, &at), 719);
+    assert_int_equal(fake->releases, 0);
+    assert_int_equal(try(8 * MIB, &at), 0);
+    fake->refusals = 1;
+    assert_int_equal(try(100, &at), 719);
+    assert_int_equal(try(100, &at), 0);
+}
+
+static void a_grow_that_is_too_generous_is_tried_again_smaller(void **state) {
+    (void)state;
+    static const int codes[] = {-ENOMEM, -EDQUOT};
+    for (int i = 0; i < 2; i++) {
+        start(GIB, POOL_BARRIER, RELAXED);
+        get(512 * MIB);
+        unsigned reserves = fake->reserves;
+        fake->refusal = codes[i];
+        fake->refusals = 1;
+        get(2 * MIB);
+        assert_int_equal(fake->reserves, reserves + 2);
+        assert_int_equal(fake->reserved, 514 * MIB);
+        assert_int_equal(fake->releases, 0);
+        if (i == 0) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static void memory_the_pool_cannot_manage_goes_back(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    fake->misalign = 512;
+    uint64_t at;
+    assert_int_equal(try(3 * MIB, &at), -ERANGE);
+    assert_int_equal(try(100, &at), -ERANGE);
+    assert_int_equal(fake->reserved, 0);
+    assert_int_equal(fake->releases, 2);
+    fake->misalign = (uint64_t)1 << 50;
+    assert_int_equal(try(3 * MIB, &at), -ERANGE);
+    assert_int_equal(fake->reserved, 0);
+    fake->misalign = 0;
+    get(3 * MIB);
+}
+
+/* ---- the ladder ---- */
+
+static void nothing_is_out_of_memory_while_the_pool_has_it(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    uint64_t at[16];
+    for (int i = 0; i < 16; i++) {
+        at[i] = get(4 * MIB);
+    }
+    uint64_t more;
+    assert_true(is_out_of_memory(try(2 * MIB, &more)));
+    assert_true(is_out_of_memory(try(1, &more)));
+    for (int i = 0; i < 16; i++) {
+        use_and_drop(at[i]);
+        fake_finish_all(fake);
+        at[i] = get(4 * MIB);
+    }
+    assert_true(is_out_of_memory(try(1, &more)));
+}
+
+static void idle_segments_of_the_wrong_size_are_given_back(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    uint64_t a = get(32 * MIB), b = get(32 * MIB);
+    use_and_drop(a);
+    use_and_drop(b);
+    fake_finish_all(fake);
+    get(48 * MIB);
+    assert_int_equal(fake->releases, 2);
+    assert_int_equal(fake->reserved, 48 * MIB);
+    assert_int_equal(fake_books(pool).oom_retries, 1);
+    assert_int_equal(fake_books(pool).driver_frees, 2);
+}
+
+static void no_more_is_given_back_than_is_needed(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    uint64_t at[4];
+    for (int i = 0; i < 4; i++) {
+        at[i] = get(16 * MIB);
+    }
+    for (int i = 0; i < 4; i++) {
+        use_and_drop(at[i]);
+    }
+    fake_finish_all(fake);
+    get(24 * MIB);
+    assert_int_equal(fake->releases, 2);
+    assert_int_equal(fake->reserved, 56 * MIB);
+}
+
+static void idle_pages_make_room_for_large_blocks_and_back(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    static uint64_t at[64];
+    for (int i = 0; i < 64; i++) {
+        at[i] = get(MIB);
+    }
+    for (int i = 0; i < 64; i++) {
+        use_and_drop(at[i]);
+    }
+    fake_finish_all(fake);
+    uint64_t large = get(64 * MIB);
+    use_and_drop(large);
+    fake_finish_all(fake);
+    for (int i = 0; i < 64; i++) {
+        at[i] = get(MIB);
+    }
+    check();
+}
+
+static void pending_memory_is_ordered_before_the_program_is_told(void **state) {
+    (void)state;
+    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT};
+    for (int i = 0; i < 2; i++) {
+        start(64 * MIB, modes[i], TIGHT);
+        uint64_t at = get(64 * MIB);
+        use_and_drop(at);
+        assert_int_equal(get(64 * MIB), at);
+        assert_int_equal(fake->orders, i == 0);
+        assert_int_equal(fake->waits, i == 1);
+        assert_int_equal(fake->releases, 0);
+        if (i == 0) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+/* Late events only: nothing to order or wait for, but the device gets there by itself. */
+static void work_that_ends_soon_is_waited_for_in_the_end(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    uint64_t at = get(64 * MIB);
+    use_and_drop(at);
+    fake->done_after = 20;
+    assert_int_equal(get(64 * MIB), at);
+    assert_int_equal(fake->waits + fake->orders, 0);
+
+    use_and_drop(at);
+    fake->done_after = 20;
+    get(40 * MIB);
+    uint64_t more;
+    assert_true(is_out_of_memory(try(25 * MIB, &more)));
+}
+
+/* An event on time for every free, more of them than there are slots, and the segments have to go
+ * back whole. */
+static void a_busy_device_with_a_full_ring_of_events_is_waited_for(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, TIGHT);
+    uint64_t at[32];
+    for (int i = 0; i < 32; i++) {
+        at[i] = get(2 * MIB);
+    }
+    for (int i = 0; i < 32; i++) {
+        use_and_drop(at[i]);
+    }
+    use_and_drop(get(2 * MIB));
+    fake->done_after = 500;
+    get(64 * MIB);
+    check();
+}
+
+/* ---- other threads' caches ---- */
+
+static pthread_barrier_t step;
+
+static void *cache_and_stay(void *unused) {
+    uint64_t at[8];
+    for (int i = 0; i < 8; i++) {
+        if (pool_alloc(pool, 512 * KIB, &at[i]) != 0) {
+            unused = (void *)1;
+        }
+    }
+    for (int i = 0; i < 8; i++) {
+        fake_submit(fake, 1);
+        fake_pool_free(at[i]);
+    }
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step);
+    return unused;
+}
+
+static void the_caches_of_other_threads_are_given_up(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {512 * KIB, 700 * KIB, 4 * MIB};
+    for (int i = 0; i < 3; i++) {
+        start(4 * MIB, POOL_BARRIER, RELAXED);
+        pthread_barrier_init(&step, NULL, 2);
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, cache_and_stay, NULL), 0);
+        pthread_barrier_wait(&step);
+        fake_finish_all(fake);
+        get(sizes[i]);
+        pthread_barrier_wait(&step);
+        void *result;
+        pthread_join(thread, &result);
+        pthread_barrier_destroy(&step);
+        assert_null(result);
+        check();
+        if (i < 2) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static uint64_t pending_block;
+
+static void *free_pending_and_end(void *unused) {
+    fake_submit(fake, 2);
+    fake_pool_free(pending_block);
+    return unused;
+}
+
+/* Blocks that are ready stay ready when they leave a cache, whatever else waits in the queue: the
+ * kernel in the way may wait for what this thread is about to submit. */
+static void ready_blocks_of_another_cache_do_not_queue_behind_pending_ones(void **state) {
+    (void)state;
+    start(4 * MIB + 2 * MIB, POOL_BARRIER, RELAXED);
+    pending_block = get(512 * KIB);
+    pthread_barrier_init(&step, NULL, 2);
+    pthread_t thread, ending;
+    get(512 * KIB);
+    get(512 * KIB);
+    get(512 * KIB);
+    assert_int_equal(pthread_create(&thread, NULL, cache_and_stay, NULL), 0);
+    pthread_barrier_wait(&step);
+    fake_finish_all(fake);
+    /* let the pool see it, and then have something pending that does not end */
+    uint64_t ticket = pool_sync_begin(pool);
+    pool_sync_end(pool, ticket);
+    assert_int_equal(pthread_create(&ending, NULL, free_pending_and_end, NULL), 0);
+    pthread_join(ending, NULL);
+    fake->busy_for_ever = true;
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    uint64_t at;
+    int r = try(700 * KIB, &at);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    pthread_barrier_wait(&step);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&step);
+    assert_int_equal(r, 0);
+    assert_true(after.tv_sec - before.tv_sec < 5);
+}
+
+/* ---- what fits natively fits ---- */
+
+/* Growing ahead must not take what a large block could have had. */
+static void room_taken_ahead_for_small_blocks_does_not_starve_a_large_one(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    fake->limit = GIB;
+    get(900 * MIB);
+    get(100); /* one page would do */
+    uint64_t at;
+    assert_int_equal(try(GIB - 900 * MIB - 2 * MIB, &at), 0);
+}
+
+/* ---- giving back ---- */
+
+static void a_trim_gives_back_all_that_is_idle(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t kept = get(100), large = get(5 * MIB), page = get(MIB);
+    uint64_t other[8];
+    for (int i = 0; i < 8; i++) {
+        other[i] = get(MIB);
+    }
+    for (int i = 0; i < 8; i++) {
+        use_and_drop(other[i]);
+    }
+    use_and_drop(large);
+    use_and_drop(page);
+    fake_finish_all(fake);
+    assert_int_equal(pool_trim(pool, false), 0);
+    assert_int_equal(fake->reserved, 2 * MIB);
+    assert_int_equal(pool_trim(pool, false), 0);
+    drop(kept);
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_int_equal(fake->reserved, 0);
+    assert_int_equal(fake_books(pool).reserved.current, 0);
+    assert_int_equal(fake_books(pool).segments.current, 0);
+}
+
+static void a_trim_does_not_wait_unless_told_to(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    use_and_drop(get(5 * MIB));
+    pool_trim(pool, false);
+    assert_int_equal(fake->releases, 0);
+    fake->done_after = 10;
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_int_equal(fake->reserved, 0);
+    assert_int_equal(fake->waits, 0);
+}
+
+static void memory_in_use_is_never_given_back(void **state) {
+    (void)state;
+    start(16 * MIB, POOL_BARRIER, TIGHT);
+    uint64_t at = get(8 * MIB), other = get(8 * MIB);
+    use_and_drop(at);
+    get(4 * MIB); /* a barrier: usable, but old work still runs in it */
+    use_and_drop(other);
+    pool_trim(pool, false);
+    assert_int_equal(fake->releases, 0);
+}
+
+/* ---- the limit with many threads ---- */
+
+#define THREADS 16
+#define LIMIT (96 * MIB)
+
+static atomic_ulong failures, refusals;
+
+static void *at_the_limit(void *argument) {
+    unsigned seed = (unsigned)(uintptr_t)argument;
+    uint64_t held[16] = {0};
+    for (int i = 0; i < 400; i++) {
+        uint64_t *slot = &held[rand_r(&seed) % 16];
+        fake_submit(fake, seed % FAKE_STREAMS);
+        if (*slot) {
+            failures += fake_pool_free(*slot) != 0;
+            *slot = 0;
+        } else {
+            uint64_t bytes = rand_r(&seed) % 2 ? 1 + (uint64_t)rand_r(&seed) % (9 * MIB)
+                                               : 1 + (uint64_t)rand_r(&seed) % (300 * KIB);
+            int r = pool_alloc(pool, bytes, slot);
+            refusals += is_out_of_memory(r);
+            failures += r != 0 && !is_out_of_memory(r);
+            if (r != 0) {
+                *slot = 0;
+            }
+        }
+        struct stats_device is = fake_books(pool);
+        failures += is.reserved.current > LIMIT || is.reserved.peak > LIMIT;
+    }
+    for (int i = 0; i < 16; i++) {
+        failures += held[i] && fake_pool_free(held[i]) != 0;
+    }
+    return NULL;
+}
+
+static void the_limit_holds_and_nothing_is_lost_with_many_threads(void **state) {
+    (void)state;
+    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    for (int mode = 0; mode < 3; mode++) {
+        start(GIB, modes[mode], 0);
+        fake->limit = LIMIT;
+        fake->done_every = 50;
+        failures = refusals = 0;
+        pthread_t threads[THREADS];
+        for (uintptr_t i = 0; i < THREADS; i++) {
+            assert_int_equal(pthread_create(&threads[i], NULL, at_the_limit, (void *)(i + 1)), 0);
+        }
+        for (int i = 0; i < THREADS; i++) {
+            pthread_join(threads[i], NULL);
+        }
+        assert_int_equal(failures, 0);
+        assert_true(refusals > 0);
+        check();
+        fake_finish_all(fake);
+        get(LIMIT); /* to the byte */
+        uint64_t more;
+        assert_true(is_out_of_memory(try(1, &more)));
+        assert_int_equal(fake->reserved, LIMIT);
+        if (mode < 2) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(what_exceeds_the_device_is_refused_without_asking),
+        TEST(an_error_of_the_drivers_is_handed_on_at_once),
+        TEST(a_grow_that_is_too_generous_is_tried_again_smaller),
+        TEST(memory_the_pool_cannot_manage_goes_back),
+        TEST(nothing_is_out_of_memory_while_the_pool_has_it),
+        TEST(idle_segments_of_the_wrong_size_are_given_back),
+        TEST(no_more_is_given_back_than_is_needed),
+        TEST(idle_pages_make_room_for_large_blocks_and_back),
+        TEST(pending_memory_is_ordered_before_the_program_is_told),
+        TEST(work_that_ends_soon_is_waited_for_in_the_end),
+        TEST(a_busy_device_with_a_full_ring_of_events_is_waited_for),
+        TEST(the_caches_of_other_threads_are_given_up),
+        TEST(ready_blocks_of_another_cache_do_not_queue_behind_pending_ones),
+        TEST(room_taken_ahead_for_small_blocks_does_not_starve_a_large_one),
+        TEST(a_trim_gives_back_all_that_is_idle),
+        TEST(a_trim_does_not_wait_unless_told_to),
+        TEST(memory_in_use_is_never_given_back),
+        TEST(the_limit_holds_and_nothing_is_lost_with_many_threads),
+    };
+    return cmocka_run_group_tests_name("short of memory", tests, NULL, NULL);
+}
