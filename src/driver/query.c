@@ -14,6 +14,7 @@
 #include "process/process.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 
 /* Numbers of blocks are far from those the driver counts up from 1. */
@@ -82,26 +83,45 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
 
 /* --- attributes --- */
 
-/* The numbers of the live blocks that had SYNC_MEMOPS set; a number is never used again, so nothing
- * has to be removed. */
+/*
+ * SYNC_MEMOPS as set for single blocks, by their numbers; a number is never used again, so nothing
+ * has to be removed. What the driver said before the first one was set is what all others have.
+ */
 #define SYNC_BLOCKS 1024
-static _Atomic uint64_t sync_blocks[SYNC_BLOCKS];
-static _Atomic unsigned sync_block_count;
+static struct {
+    uint64_t id;
+    int value;
+} sync_blocks[SYNC_BLOCKS];
+static unsigned sync_block_count;
+static int sync_default;
+static pthread_mutex_t sync_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool has_sync_memops(uint64_t id) {
-    unsigned count = atomic_load(&sync_block_count);
-    for (unsigned i = 0; i < count && i < SYNC_BLOCKS; i++) {
-        if (atomic_load(&sync_blocks[i]) == id) {
-            return true;
-        }
+static bool find_sync_memops(uint64_t id, int *value) {
+    pthread_mutex_lock(&sync_lock);
+    bool any = sync_block_count > 0;
+    *value = sync_default;
+    for (unsigned i = 0; i < sync_block_count && i < SYNC_BLOCKS; i++) {
+        *value = sync_blocks[i].id == id ? sync_blocks[i].value : *value;
     }
-    return false;
+    pthread_mutex_unlock(&sync_lock);
+    return any;
 }
 
-static void set_sync_memops(uint64_t id) {
-    if (!has_sync_memops(id)) {
-        atomic_store(&sync_blocks[atomic_fetch_add(&sync_block_count, 1) % SYNC_BLOCKS], id);
+static void set_sync_memops(uint64_t id, int value, int before) {
+    pthread_mutex_lock(&sync_lock);
+    if (sync_block_count == 0) {
+        sync_default = before;
     }
+    unsigned at = 0;
+    while (at < sync_block_count && at < SYNC_BLOCKS && sync_blocks[at].id != id) {
+        at++;
+    }
+    if (at == sync_block_count || at == SYNC_BLOCKS) {
+        at = sync_block_count++ % SYNC_BLOCKS;
+    }
+    sync_blocks[at].id = id;
+    sync_blocks[at].value = value;
+    pthread_mutex_unlock(&sync_lock);
 }
 
 /* True if the attribute is the block's own, and then its value is in *data. */
@@ -118,9 +138,14 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute,
         memcpy(data, &(unsigned long long){BLOCK_ID_BASE + pool_block_id(block->address)},
                sizeof(long long));
         return true;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        memcpy(data, &(int){has_sync_memops(pool_block_id(block->address))}, sizeof(int));
-        return true;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: {
+        int value;
+        bool known = find_sync_memops(pool_block_id(block->address), &value);
+        if (known) {
+            memcpy(data, &value, sizeof value);
+        }
+        return known;
+    }
     default:
         return false;
     }
@@ -166,11 +191,15 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
     if (r == -EINVAL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    int before = 0;
+    bool own = r == 0 && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+    if (own) {
+        REAL(cuPointerGetAttribute)(&before, attribute, dptr);
+    }
     CUresult result = REAL(cuPointerSetAttribute)(value, attribute, dptr);
-    if (r == 0 && result == CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
-        *(const unsigned *)value) {
+    if (own && result == CUDA_SUCCESS) {
         pool_mark_reached_from_outside(dptr);
-        set_sync_memops(pool_block_id(dptr));
+        set_sync_memops(pool_block_id(dptr), *(const int *)value != 0, before);
     }
     return result;
 }

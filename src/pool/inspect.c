@@ -5,6 +5,7 @@
 #include "pool/internal.h"
 
 #include <errno.h>
+#include <string.h>
 
 /* --- what lies at an address --- */
 
@@ -156,6 +157,80 @@ static void add_cache(struct stats_device *stats, const struct cache *cache, uin
     }
 }
 
+/* Live blocks by requested size: a small table of sizes, then the ones that hold most. */
+#define SIZES 256
+
+struct live_sizes {
+    struct stats_live rows[SIZES];
+    unsigned used;
+};
+
+static void count_live(struct live_sizes *sizes, uint64_t bytes) {
+    uint64_t hash = bytes * 0x9e3779b97f4a7c15u >> 32;
+    for (unsigned i = 0; i < SIZES; i++) {
+        struct stats_live *row = &sizes->rows[(hash + i) % SIZES];
+        if (row->count == 0 && sizes->used++ >= SIZES - 1) {
+            return; /* more different sizes than a report can name */
+        }
+        if (row->count == 0 || row->bytes == bytes) {
+            row->bytes = bytes;
+            row->count++;
+            return;
+        }
+    }
+}
+
+static void count_page(struct live_sizes *sizes, const struct page *page) {
+    for (unsigned i = 0; i < PAGE_UNITS; i += page->blocks[i].units) {
+        if (page->blocks[i].state == BLOCK_LIVE) {
+            count_live(sizes, page->blocks[i].requested);
+        }
+    }
+}
+
+/* Merges the largest into the snapshot's list, largest total first. */
+static void name_largest(struct stats_device *stats, const struct live_sizes *sizes) {
+    for (unsigned i = 0; i < SIZES; i++) {
+        struct stats_live row = sizes->rows[i];
+        size_t at = stats->live_groups;
+        while (at > 0 &&
+               row.bytes * row.count > stats->live[at - 1].bytes * stats->live[at - 1].count) {
+            at--;
+        }
+        if (row.count == 0 || at >= STATS_LIVE_SIZES) {
+            continue;
+        }
+        size_t moved =
+            stats->live_groups < STATS_LIVE_SIZES ? stats->live_groups : STATS_LIVE_SIZES - 1;
+        memmove(&stats->live[at + 1], &stats->live[at], (moved - at) * sizeof row);
+        stats->live[at] = row;
+        stats->live_groups = moved + 1;
+    }
+}
+
+/* Walks the blocks if the lock is free: a report from a signal handler may have interrupted whoever
+ * holds it. */
+static void add_live(struct pool *pool, struct stats_device *stats) {
+    if (pthread_mutex_trylock(&pool->lock) != 0) {
+        return;
+    }
+    struct live_sizes sizes = {0};
+    const struct segment *lists[] = {pool->large.segments, pool->small.segments};
+    for (unsigned i = 0; i < 2; i++) {
+        for (const struct segment *segment = lists[i]; segment; segment = segment->next) {
+            for (const struct range *range = segment->first; range; range = range->next) {
+                if (range->state == RANGE_LIVE) {
+                    count_live(&sizes, range->requested);
+                } else if (range->state == RANGE_PAGE) {
+                    count_page(&sizes, page_map_page(page_map_get(range->address)));
+                }
+            }
+        }
+    }
+    pthread_mutex_unlock(&pool->lock);
+    name_largest(stats, &sizes);
+}
+
 void pool_read(struct pool *pool, struct stats_device *stats) {
     const struct books *books = &pool->books;
 #define METRIC(field, json, label) add_metric(&stats->field, &books->field);
@@ -177,6 +252,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         add_cache(stats, cache, usable);
     }
+    add_live(pool, stats);
     uint64_t upper = books_get(&books->peak_upper), peak = books_get(&books->requested.peak);
     if (books_get(&books->peaks_shared)) {
         stats->peaks_exact = false;
@@ -197,130 +273,4 @@ void pool_reset_peaks(struct pool *pool) {
     books_set(&pool->books.allocated.peak, 0);
     pool_look(pool);
     pthread_mutex_unlock(&pool->lock);
-}
-
-/* --- the checker --- */
-
-#define HOLDS(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            return __LINE__;                                                                       \
-    } while (0)
-
-static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending) {
-    uint64_t free_bytes = 0, reserved = 0;
-    size_t free_count = 0, ranges = 0;
-    for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
-        uint64_t at = segment->base;
-        const struct range *previous = NULL;
-        for (const struct range *range = segment->first; range; range = range->next) {
-            HOLDS(range->address == at && range->bytes > 0 && range->bytes % ARENA_UNIT == 0);
-            HOLDS(range->segment == segment && range->previous == previous);
-            HOLDS(!(previous && previous->state == RANGE_FREE && range->state == RANGE_FREE));
-            HOLDS(range->state == RANGE_PAGE || arena_find(range->address) == range);
-            HOLDS(page_map_owner(range->address) == arena->pool);
-            free_bytes += range->state == RANGE_FREE ? range->bytes : 0;
-            free_count += range->state == RANGE_FREE;
-            *live += range->state == RANGE_LIVE ? range->bytes : 0;
-            *pending += range->state == RANGE_PENDING ? range->bytes : 0;
-            at += range->bytes;
-            ranges++;
-            previous = range;
-        }
-        HOLDS(at == segment->base + segment->bytes);
-        reserved += segment->bytes;
-    }
-    HOLDS(free_bytes == arena->free_bytes && reserved == arena->reserved_bytes);
-    HOLDS(free_count == arena->free_count && ranges == arena->range_count);
-    for (size_t i = 1; i < arena->free_count; i++) {
-        const struct free_range *a = &arena->free[i - 1], *b = &arena->free[i];
-        HOLDS(a->bytes < b->bytes ||
-              (a->bytes == b->bytes && a->range->address < b->range->address));
-    }
-    return 0;
-}
-
-static int check_page(const struct page *page, uint64_t *live, uint64_t *cached,
-                      uint64_t *free_units) {
-    unsigned used = 0;
-    bool after_free = false;
-    for (unsigned i = 0; i < PAGE_UNITS;) {
-        const struct block *block = &page->blocks[i];
-        HOLDS(block->units > 0 && i + block->units <= PAGE_UNITS);
-        bool is_free = block->state == BLOCK_FREE;
-        HOLDS(is_free || block->state == BLOCK_LIVE || block->state == BLOCK_CACHED);
-        HOLDS(!(is_free && after_free));
-        HOLDS(!is_free || block->units == 1 ||
-              (block[block->units - 1].state == BLOCK_TAIL &&
-               block[block->units - 1].units == block->units));
-        *live += block->state == BLOCK_LIVE ? block_bytes(block) : 0;
-        *cached += block->state == BLOCK_CACHED ? block_bytes(block) : 0;
-        *free_units += is_free ? block->units : 0;
-        used += is_free ? 0 : block->units;
-        after_free = is_free;
-        i += block->units;
-    }
-    HOLDS(used == page->used_units && used > 0);
-    return 0;
-}
-
-static int check_locked(struct pool *pool) {
-    uint64_t live = 0, pending = 0, cached = 0, free_units = 0, queued = 0;
-    int line = check_arena(&pool->large, &live, &pending);
-    if (line == 0) {
-        line = check_arena(&pool->small, &live, &pending);
-    }
-    if (line != 0) {
-        return line;
-    }
-    for (const struct segment *s = pool->small.segments; s; s = s->next) {
-        for (uint64_t a = s->base; a < s->base + s->bytes; a += PAGE_BYTES) {
-            const struct page *page = page_map_page(page_map_get(a));
-            if (page && (line = check_page(page, &live, &cached, &free_units)) != 0) {
-                return line;
-            }
-        }
-    }
-    HOLDS(free_units == pool->runs.free_units);
-    for (enum reach reach = 0; reach < REACHES; reach++) {
-        for (const struct range *r = pool->pending_ranges[reach].head; r; r = r->queue_next) {
-            HOLDS(r->state == RANGE_PENDING);
-            HOLDS(!r->queue_next || r->stamp <= r->queue_next->stamp);
-            queued += r->bytes;
-        }
-        for (const struct block *b = pool->pending_blocks[reach].head; b; b = b->next) {
-            HOLDS(b->state == BLOCK_CACHED);
-            HOLDS(!b->next || b->stamp <= b->next->stamp);
-            queued += block_bytes(b);
-        }
-    }
-    HOLDS(queued == pool->pending_bytes);
-    uint64_t parked = 0, allocated = books_get(&pool->books.allocated.current);
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        uint64_t bytes = 0;
-        cache_seize(cache);
-        for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
-            uint32_t count = 0;
-            for (const struct block *b = cache->bins[class].head; b; b = b->next) {
-                bytes += b->state == BLOCK_CACHED && b->bin == class ? block_bytes(b) : 1;
-                count++;
-            }
-            bytes += count == cache->bins[class].count ? 0 : 1;
-        }
-        parked += bytes;
-        bool right = bytes == cache->bytes;
-        allocated += books_get(&cache->live_allocated);
-        cache_return(cache);
-        HOLDS(right);
-    }
-    HOLDS(allocated == live);
-    HOLDS(cached + pending == parked + queued);
-    return 0;
-}
-
-int pool_check(struct pool *pool) {
-    pthread_mutex_lock(&pool->lock);
-    int line = check_locked(pool);
-    pthread_mutex_unlock(&pool->lock);
-    return line;
 }

@@ -290,6 +290,20 @@ static void the_peak_of_small_blocks_is_exact(void **state) {
 
 /* Small blocks come and go without the lock; what they held must be added to the large ones that
  * were there at that time, not to those that came or went later. */
+static void the_peak_of_the_count_is_exact(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t at[40];
+    for (int i = 0; i < 40; i++) {
+        at[i] = get(i % 4 ? 1000 : 3 * MIB);
+    }
+    for (int i = 0; i < 40; i++) {
+        drop(at[i]);
+    }
+    get(3 * MIB);
+    assert_int_equal(fake_books(pool).allocations.peak, 40);
+}
+
 static void a_large_block_after_small_ones_does_not_add_to_their_peak(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -605,6 +619,7 @@ int main(void) {
         TEST(a_segment_given_back_is_foreign_again),
         TEST(the_books_balance_at_every_step),
         TEST(the_peak_of_small_blocks_is_exact),
+        TEST(the_peak_of_the_count_is_exact),
         TEST(a_large_block_after_small_ones_does_not_add_to_their_peak),
         TEST(a_large_block_freed_after_small_ones_still_counts_for_their_peak),
         TEST(two_pools_of_one_thread_have_exact_peaks),
