@@ -4,6 +4,7 @@
 
 #include <linux/membarrier.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -91,22 +92,29 @@ struct block *cache_take(struct cache *cache, unsigned class, uint32_t count) {
     return first;
 }
 
+void cache_empty(struct cache *cache) {
+    for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
+        struct block *block = cache_take(cache, class, cache->bins[class].count);
+        while (block) {
+            struct block *next = block->next;
+            reclaim_block(cache->pool, block);
+            block = next;
+        }
+    }
+}
+
 /* Everything parked goes to the pool, and the cache waits there for its next thread. */
 static void retire(struct cache *cache) {
     struct pool *pool = cache->pool;
     pthread_mutex_lock(&pool->lock);
     cache_enter(cache);
+    cache_empty(cache);
     for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
-        struct block *block = cache_take(cache, class, cache->bins[class].count);
-        while (block) {
-            struct block *next = block->next;
-            reclaim_queue_block(pool, block);
-            block = next;
-        }
         cache->bins[class].target = 0;
     }
     cache_leave(cache);
-    cache->owned = false;
+    pool_look(pool);
+    cache->owner = NULL;
     pool->caches_owned--;
     pool_look(pool);
     pthread_mutex_unlock(&pool->lock);
@@ -132,7 +140,7 @@ static void make_key(void) {
 static struct cache *adopt(struct pool *pool) {
     pthread_mutex_lock(&pool->lock);
     struct cache *cache = atomic_load(&pool->caches);
-    while (cache && (cache->owned || cache == pool->common)) {
+    while (cache && (cache->owner || cache == pool->common)) {
         cache = cache->next_in_pool;
     }
     if (!cache && (cache = host_map(sizeof *cache, 4096)) != NULL) {
@@ -142,7 +150,7 @@ static struct cache *adopt(struct pool *pool) {
         atomic_store(&pool->caches, cache);
     }
     if (cache) {
-        cache->owned = true;
+        cache->owner = &cache_last;
         pool->caches_owned++;
         pool_look(pool);
     }
@@ -174,7 +182,7 @@ struct cache *cache_find(struct pool *pool) {
 
 void cache_forget_all(struct pool *pool) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        cache_enter(cache);
+        cache_seize(cache);
         for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
             struct bin *bin = &cache->bins[class];
             bin->head = bin->tail = NULL;
@@ -182,10 +190,7 @@ void cache_forget_all(struct pool *pool) {
             books_set(&bin->frees, books_get(&bin->allocs));
         }
         cache->bytes = 0;
-        books_set(&cache->live_requested, 0);
-        books_set(&cache->live_allocated, 0);
-        books_set(&cache->peak_requested, 0);
-        books_set(&cache->peak_allocated, 0);
+        memset(cache->tides, 0, sizeof cache->tides);
         cache_return(cache);
     }
 }

@@ -40,6 +40,14 @@ struct bin {
     books_counter allocs, frees;
 };
 
+/* What the owner has taken less what it has given back, and the highest that was since the pool
+ * last looked. Modulo 2^64, to be read as signed: a thread may free more than it asked for. */
+struct tide {
+    books_counter live, peak;
+};
+
+enum tide_of { TIDE_REQUESTED, TIDE_ALLOCATED, TIDE_COUNT, TIDES };
+
 struct cache {
     _Alignas(64) bool biased; /* set once; else `inside` is a spin lock */
     atomic_bool inside;       /* somebody is */
@@ -48,14 +56,11 @@ struct cache {
     uint64_t bytes;    /* parked */
     uint32_t frees_since_close; /* of this thread, since it last closed an epoch */
     books_counter requested_total;
-    books_counter live_requested,
-        live_allocated; /* modulo 2^64: a thread may free more than it asked for */
-    books_counter peak_requested,
-        peak_allocated; /* of the above, since the pool last looked; as signed numbers */
+    struct tide tides[TIDES];
     struct bin bins[SIZE_CLASSES];
     struct cache *next_in_pool;   /* set once */
     struct cache *next_in_thread; /* the owner's */
-    bool owned;                   /* under the pool's lock */
+    const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
 };
 
 static inline void cpu_relax(void) {
@@ -144,33 +149,42 @@ static inline void cache_push_ready(struct cache *cache, struct block *block) {
     cache->bytes += block_bytes(block);
 }
 
+static inline void tide_rise(struct tide *tide, uint64_t amount) {
+    uint64_t live = books_get(&tide->live) + amount;
+    books_set(&tide->live, live);
+    if ((int64_t)live > (int64_t)books_get(&tide->peak)) {
+        books_set(&tide->peak, live);
+    }
+}
+
+static inline void tide_fall(struct tide *tide, uint64_t amount) {
+    books_set(&tide->live, books_get(&tide->live) - amount);
+}
+
 /** Books: a block of `bytes` for a request of `requested` went out; came back. */
 static inline void cache_book_alloc(struct cache *cache, unsigned class, uint64_t requested,
                                     uint64_t bytes) {
     books_add(&cache->bins[class].allocs, 1);
     books_add(&cache->requested_total, requested);
-    uint64_t r = books_get(&cache->live_requested) + requested;
-    uint64_t a = books_get(&cache->live_allocated) + bytes;
-    books_set(&cache->live_requested, r);
-    books_set(&cache->live_allocated, a);
-    if ((int64_t)r > (int64_t)books_get(&cache->peak_requested)) {
-        books_set(&cache->peak_requested, r);
-    }
-    if ((int64_t)a > (int64_t)books_get(&cache->peak_allocated)) {
-        books_set(&cache->peak_allocated, a);
-    }
+    tide_rise(&cache->tides[TIDE_REQUESTED], requested);
+    tide_rise(&cache->tides[TIDE_ALLOCATED], bytes);
+    tide_rise(&cache->tides[TIDE_COUNT], 1);
 }
 
 static inline void cache_book_free(struct cache *cache, unsigned class, uint64_t requested,
                                    uint64_t bytes) {
     books_add(&cache->bins[class].frees, 1);
-    books_set(&cache->live_requested, books_get(&cache->live_requested) - requested);
-    books_set(&cache->live_allocated, books_get(&cache->live_allocated) - bytes);
+    tide_fall(&cache->tides[TIDE_REQUESTED], requested);
+    tide_fall(&cache->tides[TIDE_ALLOCATED], bytes);
+    tide_fall(&cache->tides[TIDE_COUNT], 1);
 }
 
 /** Takes the `count` oldest blocks of a class out, as a list linked by `next` in the order of their
  * stamps. */
 struct block *cache_take(struct cache *cache, unsigned class, uint32_t count);
+
+/** Everything parked goes to the pool. Under the pool's lock. */
+void cache_empty(struct cache *cache);
 
 /** The calling thread's cache for a pool, made if need be; the pool's common one for a thread that
  * cannot have its own. */

@@ -112,7 +112,7 @@ static int check_locked(struct pool *pool) {
         }
         parked += bytes;
         bool right = bytes == cache->bytes;
-        allocated += books_get(&cache->live_allocated);
+        allocated += books_get(&cache->tides[TIDE_ALLOCATED].live);
         cache_return(cache);
         HOLDS(right);
     }

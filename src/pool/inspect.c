@@ -126,8 +126,8 @@ static void add_metric(struct stats_metric *to, const struct books_metric *from)
 
 /* What the thread caches counted, and what they hold that could go out at once. */
 static void add_cache(struct stats_device *stats, const struct cache *cache, uint64_t usable) {
-    uint64_t requested = books_get(&cache->live_requested);
-    uint64_t allocated = books_get(&cache->live_allocated);
+    uint64_t requested = books_get(&cache->tides[TIDE_REQUESTED].live);
+    uint64_t allocated = books_get(&cache->tides[TIDE_ALLOCATED].live);
     uint64_t total = books_get(&cache->requested_total);
     stats->requested.current += requested;
     stats->requested.total += total;
@@ -271,6 +271,15 @@ void pool_reset_peaks(struct pool *pool) {
     books_reset_peaks(&pool->books);
     books_set(&pool->books.requested.peak, 0); /* the caches' share is added by the look */
     books_set(&pool->books.allocated.peak, 0);
+    books_set(&pool->books.allocations.peak, 0);
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        cache_seize(cache);
+        for (unsigned i = 0; i < TIDES; i++) {
+            books_set(&cache->tides[i].peak, books_get(&cache->tides[i].live));
+        }
+        cache_return(cache);
+    }
+    pool->looks = 0;
     pool_look(pool);
     pthread_mutex_unlock(&pool->lock);
 }

@@ -63,7 +63,8 @@ void pool_look(struct pool *pool); /* brings peaks, budget and gear up to date; 
 uint64_t pool_reserved(const struct pool *pool);
 
 /* reclaim.c: pending memory. Under the lock. */
-void reclaim_queue_block(struct pool *pool, struct block *block);
+void reclaim_block(struct pool *pool,
+                   struct block *block); /* at once if it is usable, else into its queue */
 void reclaim_queue_range(struct pool *pool, struct range *range);
 void reclaim_usable(struct pool *pool); /* what may be handed out goes back to pages and arena */
 bool reclaim_caches(
@@ -84,12 +85,15 @@ bool order_finish(struct pool *pool,
 struct want {
     unsigned units;      /* a small block of so many units, */
     uint64_t bytes;      /* or a large one of so many bytes */
+    struct cache *cache; /* of the asking thread: emptied before the pool grows past its budget */
     bool any;            /* growing was refused: cut whatever fits */
     struct block *block; /* the answer: BLOCK_CACHED, no class yet */
     struct range *range; /* the answer: RANGE_LIVE */
 };
 int supply(struct pool *pool, struct want *want);
-bool supply_ready(struct pool *pool, struct want *want);     /* only what is ready now */
+bool supply_ready(struct pool *pool, struct want *want); /* only what is ready now */
+bool supply_is_short(const struct pool *pool,
+                     uint64_t bytes); /* growing by so much would exceed the budget */
 int supply_grow(struct pool *pool, const struct want *want); /* a segment from the driver */
 int supply_release_idle(struct pool *pool, uint64_t bytes,
                         uint64_t wait_ns); /* to the driver; 0: something went back */

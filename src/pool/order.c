@@ -79,6 +79,11 @@ void order_in_free(struct pool *pool) {
     }
     uint64_t stamp = epochs_stamp(&pool->epochs);
     int r = epochs_close(&pool->epochs, pool->backend, true);
+    while (r == -EAGAIN && sync &&
+           wait_on_time(pool, 0) == 0) { /* every slot is being waited for */
+        stamp = epochs_stamp(&pool->epochs);
+        r = epochs_close(&pool->epochs, pool->backend, true);
+    }
     if (r == -EBUSY) {
         books_add(&pool->books.capture_deferred_frees, 1);
     } else if (r == 0 && sync) {
@@ -112,15 +117,23 @@ bool order_now(struct pool *pool, uint64_t stamp) {
 
 bool order_finish(struct pool *pool, uint64_t limit_ns) {
     struct epochs *epochs = &pool->epochs;
-    uint64_t stamp = epochs_stamp(epochs);
-    if (!pool->backend->has_events || epochs_close(epochs, pool->backend, false) != 0) {
+    if (!pool->backend->has_events) {
         return false;
     }
-    uint64_t since = now_ns();
+    uint64_t since = now_ns(), number = 0;
     bool waited = false;
-    while (epochs->finished < stamp) {
+    for (;;) {
+        if (number == 0) {
+            uint64_t stamp = epochs_stamp(epochs);
+            int r = epochs_close(epochs, pool->backend, false);
+            number = r == 0 ? stamp : 0;
+            if (r != 0 && r != -EAGAIN) {
+                break;
+            }
+        }
         epochs_poll(epochs, pool->backend);
-        if (epochs->finished >= stamp || epochs->broken || now_ns() - since > limit_ns) {
+        if ((number > 0 && epochs->finished >= number) || epochs->broken ||
+            now_ns() - since >= limit_ns) {
             break;
         }
         waited = true;
@@ -131,5 +144,5 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
     if (waited) {
         book_wait(pool, since);
     }
-    return epochs->finished >= stamp;
+    return number > 0 && epochs->finished >= number;
 }

@@ -112,6 +112,35 @@ static uint64_t ready_bytes(const struct pool *pool) {
     return pool->large.free_bytes + pool->small.free_bytes + (pool->runs.free_units << UNIT_SHIFT);
 }
 
+/* One quantity of all caches together. */
+struct sum {
+    uint64_t live, above; /* above: how much higher each of them has been, all added up */
+};
+
+static struct sum sum_tides(struct pool *pool, enum tide_of of) {
+    struct sum sum = {0};
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        struct tide *tide = &cache->tides[of];
+        uint64_t live = books_get(&tide->live);
+        int64_t above = (int64_t)(books_get(&tide->peak) - live);
+        sum.live += live;
+        sum.above += above > 0 ? (uint64_t)above : 0;
+        if (cache->owner == &cache_last || cache->owner == NULL) {
+            books_set(&tide->peak, live);
+        }
+    }
+    return sum;
+}
+
+static unsigned caches_used(struct pool *pool) {
+    unsigned used = 0;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        used += books_get(&cache->requested_total) > 0 ||
+                books_get(&cache->tides[TIDE_COUNT].live) != 0;
+    }
+    return used;
+}
+
 /*
  * Large blocks are booked here, small ones in the caches. With one cache in use its own peak is the
  * truth. With several, no single moment is known: the peak is then the highest sum seen here, and
@@ -119,37 +148,18 @@ static uint64_t ready_bytes(const struct pool *pool) {
  */
 static void look_at_peaks(struct pool *pool) {
     struct books *books = &pool->books;
-    if (pool->caches_owned > FEW_CACHES && pool->looks++ % LOOKS_PER_SUM != 0) {
-        return; /* reading every thread's counters takes their cache lines away from them */
-    }
-    uint64_t requested = books_get(&books->requested.current);
-    uint64_t allocated = books_get(&books->allocated.current);
-    uint64_t requested_above = 0, allocated_above = 0;
-    unsigned used = 0;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        uint64_t live_requested = books_get(&cache->live_requested);
-        uint64_t live_allocated = books_get(&cache->live_allocated);
-        int64_t above = (int64_t)(books_get(&cache->peak_requested) - live_requested);
-        requested_above += above > 0 ? (uint64_t)above : 0;
-        above = (int64_t)(books_get(&cache->peak_allocated) - live_allocated);
-        allocated_above += above > 0 ? (uint64_t)above : 0;
-        requested += live_requested;
-        allocated += live_allocated;
-        used += books_get(&cache->requested_total) > 0 || live_requested != 0;
-        if (cache == cache_last || cache == pool->common) {
-            books_set(&cache->peak_requested, live_requested);
-            books_set(&cache->peak_allocated, live_allocated);
+    struct books_metric *const metrics[TIDES] = {&books->requested, &books->allocated,
+                                                 &books->allocations};
+    bool shared = books_get(&books->peaks_shared) || caches_used(pool) > 1;
+    books_set(&books->peaks_shared, shared);
+    for (unsigned i = 0; i < TIDES; i++) {
+        struct sum sum = sum_tides(pool, (enum tide_of)i);
+        uint64_t now = books_get(&metrics[i]->current) + sum.live;
+        books_raise(&metrics[i]->peak, shared ? now : now + sum.above);
+        if (i == TIDE_REQUESTED) {
+            books_raise(&books->peak_upper, now + sum.above);
         }
     }
-    books_raise(&books->peak_upper, requested + requested_above);
-    if (used > 1) {
-        books_set(&books->peaks_shared, 1);
-    } else {
-        requested += requested_above;
-        allocated += allocated_above;
-    }
-    books_raise(&books->requested.peak, requested);
-    books_raise(&books->allocated.peak, allocated);
 }
 
 static void look_at_budget(struct pool *pool) {
@@ -169,7 +179,11 @@ static void look_at_budget(struct pool *pool) {
 
 void pool_look(struct pool *pool) {
     struct books *books = &pool->books;
-    look_at_peaks(pool);
+    /* Reading every thread's counters takes their cache lines away from them: not at every look
+     * when there are many. */
+    if (pool->caches_owned <= FEW_CACHES || pool->looks++ % LOOKS_PER_SUM == 0) {
+        look_at_peaks(pool);
+    }
     look_at_budget(pool);
     uint64_t reserved = pool_reserved(pool), ready = ready_bytes(pool);
     books_become(&books->reserved, reserved);
@@ -266,7 +280,8 @@ static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned cla
     if (!lock_or_ready(pool, stamp, &advancing)) {
         return alloc_small(pool, bytes, address);
     }
-    bool usable = stamp > 0 && order_cheaply(pool, stamp);
+    bool usable = stamp > 0 && (order_cheaply(pool, stamp) ||
+                                (supply_is_short(pool, PAGE_BYTES) && order_now(pool, stamp)));
     if (advancing) {
         atomic_store_explicit(&pool->advancing, false, memory_order_release);
     }
@@ -277,7 +292,7 @@ static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned cla
     }
     int r = 0;
     if (!block) {
-        struct want want = {.units = size_class_units(class)};
+        struct want want = {.units = size_class_units(class), .cache = cache};
         r = supply(pool, &want);
         block = want.block;
         if (block) {
@@ -323,7 +338,7 @@ static void free_small_slow(struct pool *pool, struct cache *cache, unsigned cla
     cache_leave(cache);
     while (block) {
         struct block *next = block->next;
-        reclaim_queue_block(pool, block);
+        reclaim_block(pool, block);
         block = next;
     }
     order_in_free(pool);
@@ -362,7 +377,7 @@ static int free_small(struct page *page, uint64_t address) {
     cache_leave(cache);
     if (outside) {
         pthread_mutex_lock(&pool->lock);
-        reclaim_queue_block(pool, block);
+        reclaim_block(pool, block);
         pthread_mutex_unlock(&pool->lock);
         slow = true;
     }
@@ -382,6 +397,7 @@ static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
     struct want want = {.bytes = round_up(bytes, ARENA_UNIT)};
     int r = supply(pool, &want);
     if (r == 0) {
+        look_at_peaks(pool); /* of what small blocks did before this one */
         want.range->requested = bytes;
         atomic_store_explicit(&want.range->id, 0, memory_order_relaxed);
         *address = want.range->address;
@@ -390,6 +406,7 @@ static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
         books_enter(&pool->books.allocations, 1);
         books_add(&pool->large_classes[stats_size_class(bytes)].live, 1);
         books_add(&pool->large_classes[stats_size_class(bytes)].total, 1);
+        look_at_peaks(pool);
     }
     pool_look(pool);
     pthread_mutex_unlock(&pool->lock);
@@ -403,6 +420,7 @@ static int free_large(struct pool *pool, uint64_t address) {
         pthread_mutex_unlock(&pool->lock);
         return -EINVAL;
     }
+    look_at_peaks(pool); /* while this one is still there */
     books_leave(&pool->books.requested, range->requested);
     books_leave(&pool->books.allocated, range->bytes);
     books_leave(&pool->books.allocations, 1);

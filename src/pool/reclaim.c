@@ -16,8 +16,19 @@ static uint64_t line_for(const struct pool *pool, enum reach reach) {
                : atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
 }
 
-void reclaim_queue_block(struct pool *pool, struct block *block) {
+static void give_block(struct pool *pool, struct block *block) {
+    struct range *emptied = runs_give(&pool->runs, block);
+    if (emptied) {
+        arena_give(&pool->small, emptied);
+    }
+}
+
+void reclaim_block(struct pool *pool, struct block *block) {
     enum reach reach = page_of(block)->reached_from_outside ? REACH_OUTSIDE : REACH_CONTEXT;
+    if (block->stamp <= line_for(pool, reach)) {
+        give_block(pool, block); /* not behind others that are not */
+        return;
+    }
     struct block_queue *queue = &pool->pending_blocks[reach];
     block->next = NULL;
     if (queue->head) {
@@ -45,13 +56,6 @@ void reclaim_queue_range(struct pool *pool, struct range *range) {
     pool->pending_bytes += range->bytes;
 }
 
-static void give_block(struct pool *pool, struct block *block) {
-    struct range *emptied = runs_give(&pool->runs, block);
-    if (emptied) {
-        arena_give(&pool->small, emptied);
-    }
-}
-
 void reclaim_usable(struct pool *pool) {
     for (enum reach reach = 0; reach < REACHES; reach++) {
         uint64_t line = line_for(pool, reach);
@@ -75,17 +79,12 @@ void reclaim_usable(struct pool *pool) {
 bool reclaim_caches(struct pool *pool) {
     bool any = false;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        cache_seize(cache);
-        for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
-            struct block *block = cache_take(cache, class, cache->bins[class].count);
-            while (block) {
-                struct block *next = block->next;
-                reclaim_queue_block(pool, block);
-                any = true;
-                block = next;
-            }
+        if (cache->bytes > 0) {
+            cache_seize(cache);
+            any |= cache->bytes > 0;
+            cache_empty(cache);
+            cache_return(cache);
         }
-        cache_return(cache);
     }
     return any;
 }

@@ -19,7 +19,8 @@
 #include <errno.h>
 
 #define SEGMENT_STEP_MAX                                                                           \
-    ((uint64_t)32 << 20) /* the pool grows by at least a sixteenth of itself, up to this */
+    ((uint64_t)32 << 20)       /* an arena grows by a sixteenth of itself, up to this, */
+#define SEGMENT_STEP_SHARE 256 /* and this part of the device: others need room too */
 #define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
 
 bool supply_ready(struct pool *pool, struct want *want) {
@@ -52,8 +53,11 @@ static uint64_t least_growth(const struct want *want) {
 }
 
 static uint64_t good_growth(const struct pool *pool, const struct want *want) {
-    uint64_t step = pool_reserved(pool) / 16 & ~(PAGE_BYTES - 1);
-    step = step > SEGMENT_STEP_MAX ? SEGMENT_STEP_MAX : step;
+    const struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
+    uint64_t most = pool->backend->capacity / SEGMENT_STEP_SHARE;
+    most = most > SEGMENT_STEP_MAX ? SEGMENT_STEP_MAX : most;
+    uint64_t step = arena->reserved_bytes / 16;
+    step = (step > most ? most : step) & ~(PAGE_BYTES - 1);
     uint64_t least = least_growth(want);
     return least > step ? least : step;
 }
@@ -136,9 +140,8 @@ int supply_release_idle(struct pool *pool, uint64_t bytes, uint64_t wait_ns) {
 
 /* --- the ladder --- */
 
-static bool over_budget(const struct pool *pool, const struct want *want) {
-    return pool_reserved(pool) + least_growth(want) >
-           atomic_load_explicit(&pool->budget, memory_order_relaxed);
+bool supply_is_short(const struct pool *pool, uint64_t bytes) {
+    return pool_reserved(pool) + bytes > atomic_load_explicit(&pool->budget, memory_order_relaxed);
 }
 
 /* Orders just enough pending memory for the request, then all that can be. */
@@ -194,6 +197,17 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     return supply_ready(pool, want) ? 0 : refusal;
 }
 
+/* True if something came of it that was pending; what was usable is in the pool already. */
+static bool give_up_own_cache(const struct want *want) {
+    if (!want->cache || want->cache->bytes == 0) {
+        return false;
+    }
+    cache_enter(want->cache);
+    cache_empty(want->cache);
+    cache_leave(want->cache);
+    return true;
+}
+
 int supply(struct pool *pool, struct want *want) {
     if (want->bytes > pool->backend->capacity) {
         return -ENOMEM;
@@ -201,7 +215,8 @@ int supply(struct pool *pool, struct want *want) {
     if (supply_cheap(pool, want)) {
         return 0;
     }
-    if (over_budget(pool, want) && supply_ordered(pool, want)) {
+    if (supply_is_short(pool, least_growth(want)) &&
+        (supply_ordered(pool, want) || (give_up_own_cache(want) && supply_ordered(pool, want)))) {
         return 0;
     }
     books_add(&pool->books.cache_misses, 1);

@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""coverage.py [--check]: writes the parts of the documentation that are made from the code's tables.
+
+    docs/coverage.md            from src/driver/entry_points.def
+    docs/gpucache.7, options    from src/process/options.def
+    README.md, options          from src/process/options.def
+
+With --check nothing is written: the exit status is 1 if a file is not what the tables say. A test
+that entry_points.def names and that is not in the repository is marked as planned.
+"""
+import difflib
+import glob
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ENTRIES = "src/driver/entry_points.def"
+OPTIONS = "src/process/options.def"
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def rows(path, macros):
+    """(macro, [arguments]) for every row of an X-macro table; strings come without their quotes."""
+    # Comments of C, and preprocessor lines; neither occurs inside the strings of these tables.
+    text = re.sub(r"/\*.*?\*/", "", read(path), flags=re.S)
+    text = re.sub(r"^#.*$", "", text, flags=re.M)
+    token = re.compile(r'"(?:[^"\\]|\\.)*"|[(),]|[^"(),]+')
+    at = 0
+    while True:
+        start = re.compile(r"^(%s)\(" % "|".join(macros), re.M).search(text, at)
+        if not start:
+            return
+        arguments, depth, at = [""], 1, start.end()
+        while depth:
+            piece = token.match(text, at)
+            if not piece:
+                sys.exit("%s: cannot read the row that begins with %r" % (
+                    path, text[start.start():start.start() + 60]))
+            at, piece = piece.end(), piece.group()
+            if piece == "," and depth == 1:
+                arguments.append("")
+                continue
+            depth += {"(": 1, ")": -1}.get(piece, 0)
+            if depth:
+                arguments[-1] += piece
+        yield start.group(1), [plain(a) for a in arguments]
+
+
+def plain(argument):
+    """An argument as text: adjacent strings are joined as the compiler joins them."""
+    argument = argument.strip()
+    if argument.startswith('"'):
+        parts = re.findall(r'"((?:[^"\\]|\\.)*)"', argument)
+        return re.sub(r"\\(.)", r"\1", "".join(parts))
+    return argument
+
+
+# --- docs/coverage.md ---
+
+COVERAGE_HEAD = """\
+<!-- Made by scripts/coverage.py from src/driver/entry_points.def. Do not edit. -->
+
+# Coverage of the driver API
+
+Every entry of the CUDA driver that the library replaces, and every one that it calls. The table is
+made from `src/driver/entry_points.def`, from which the code's own prototypes, routing and exported
+symbols come too. An entry that is not listed here reaches the driver untouched.
+
+*Entry* is the exported symbol, version suffix and all. The library recognises an entry by the
+pointer that the driver gives for a request, so every name, version and flag of
+`cuGetProcAddress` that leads to the same symbol is covered by its one row. *Since* is the CUDA
+version that brought the symbol.
+
+*Tests* are named after their files under `tests/`. `laws` stands for `tests/programs/laws.c`.
+"planned" marks a test that is not in the repository yet.
+"""
+
+COVERAGE_TAIL = """\
+## Not replaced
+
+These have to do with memory, and the library does not replace them. The gaps are stated in
+[design.md](design.md#known-gaps).
+
+| entries | what follows |
+| --- | --- |
+| the entries before `_v2` for memory (`cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch`, \
+`cuMemGetInfo`, `cuMemGetAddressRange`, `cuMemAllocHost`, `cuArrayCreate`, `cuArray3DCreate`, \
+`cuDeviceTotalMem`, `cuMemHostRegister`) | not pooled, not counted; programs built with CUDA 3.2 or \
+later do not use them |
+| `cuGraphAddMemAllocNode`, `cuGraphAddMemFreeNode`, `cuDeviceGraphMemTrim` | memory that graphs \
+allocate is not counted |
+| `cuMemPoolCreate`, `cuMemPoolTrimTo`, `cuMemPoolSetAttribute` | of stream-ordered pools, only \
+live allocations are counted, not what the driver keeps |
+| `cuMemPoolImportPointer`, `cuMemImportFromShareableHandle`, `cuImportExternalMemory` | imported \
+memory of these kinds is not counted |
+| `cuCtxSynchronize_v2`, `cuStreamQuery`, `cuEventQuery`, `cuMemcpy*`, `cuMemset*` | a fault that \
+they report is not noticed there |
+| the NVML library | its figures do not agree with a limit |
+"""
+
+
+def version(number):
+    number = int(number)
+    return "%d.%d" % (number // 1000, number % 1000 // 10)
+
+
+def exists(name):
+    """Whether a name of the last column leads to a file under tests/."""
+    path = name if "/" in name else "programs/" + name
+    return any(glob.glob(os.path.join(ROOT, "tests", path + suffix))
+               for suffix in (".c", ".cu", ".py"))
+
+
+def tests(names):
+    return ", ".join(
+        "`%s`%s" % (name, "" if exists(name) else " (planned)")
+        for name in (n.strip() for n in names.split(",")))
+
+
+def coverage():
+    lines = [COVERAGE_HEAD, "## Replaced", "", "| entry | since | what the library does | tests |",
+             "| --- | --- | --- | --- |"]
+    replaced, called = 0, []
+    for macro, row in rows(ENTRIES, ["ENTRY", "CALLED"]):
+        if macro == "CALLED":
+            called.append("| `%s` | %s |" % (row[0], version(row[1])))
+            continue
+        symbol, since, _, _, effect, test = row
+        lines.append("| `%s` | %s | %s | %s |" % (symbol, version(since), effect, tests(test)))
+        replaced += 1
+    lines += ["", "%d entries." % replaced, "", "## Only called", "", "| entry | since |",
+              "| --- | --- |", *called, "", "%d entries." % len(called), "", COVERAGE_TAIL.rstrip(), ""]
+    return "\n".join(lines)
+
+
+# --- the options, as a part of a file between two marks ---
+
+
+class Option:
+    def __init__(self, row):
+        identifier, _, self.initial, self.values, self.meaning, planned = row
+        self.name = "GPUCACHE_" + identifier
+        self.planned = planned == "ALL"
+        only = re.match(r'ONLY\("(.*)"\)$', planned)
+        self.planned_value = only.group(1) if only else None
+
+
+def options():
+    return [Option(row) for _, row in rows(OPTIONS, ["OPTION"])]
+
+
+def roff(text):
+    """Text as it has to stand in a roff line."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
+    return re.sub(r"^([.'])", r"\\&\1", text)
+
+
+def sentence(text):
+    return text[:1].upper() + text[1:] + "."
+
+
+def man_options():
+    lines = []
+    for option in options():
+        lines += [".TP", ".B " + roff(option.name), roff(sentence(option.meaning)), ".br",
+                  "Accepted: " + roff(option.values) + ".", ".br",
+                  "Default: " + roff(option.initial) + "."]
+        if option.planned:
+            lines += [".br", "Planned: accepted, but without effect in this version."]
+        if option.planned_value:
+            lines += [".br", "Planned: " + roff(option.planned_value) +
+                      " is accepted, but without effect in this version."]
+    return "\n".join(lines)
+
+
+def readme_options():
+    lines = ["| variable | default | meaning |", "| --- | --- | --- |"]
+    planned = []
+    for option in options():
+        if option.planned:
+            planned.append("`%s`" % option.name)
+        else:
+            lines.append("| `%s` | `%s` | %s |" % (option.name, option.initial, option.meaning))
+    if planned:
+        lines += ["", "Accepted, but without effect in this version: " + ", ".join(planned) + "."]
+    partly = ["`%s=%s`" % (o.name, o.planned_value) for o in options() if o.planned_value]
+    if partly and planned:
+        lines[-1] = lines[-1][:-1] + ", and the value " + ", ".join(partly) + "."
+    return "\n".join(lines)
+
+
+def between(path, begin, end, part):
+    """The file with what stands between two lines replaced."""
+    text = read(path)
+    found = re.search("(^%s\n).*?(^%s$)" % (re.escape(begin), re.escape(end)), text, re.M | re.S)
+    if not found:
+        sys.exit("%s: no lines %r and %r" % (path, begin, end))
+    return text[:found.end(1)] + part + "\n" + text[found.start(2):]
+
+
+def main():
+    check = sys.argv[1:] == ["--check"]
+    if sys.argv[1:] and not check:
+        sys.exit(__doc__.strip())
+    made = {
+        "docs/coverage.md": coverage(),
+        "docs/gpucache.7": between(
+            "docs/gpucache.7",
+            '.\\" Begin: made by scripts/coverage.py from src/process/options.def',
+            '.\\" End: made by scripts/coverage.py', man_options()),
+        "README.md": between(
+            "README.md",
+            "<!-- begin: made by scripts/coverage.py from src/process/options.def -->",
+            "<!-- end: made by scripts/coverage.py -->", readme_options()),
+    }
+    stale = 0
+    for path, text in made.items():
+        full = os.path.join(ROOT, path)
+        old = read(path) if os.path.exists(full) else ""
+        if old == text:
+            continue
+        stale += 1
+        if check:
+            print("%s is not what the tables say; run scripts/coverage.py" % path)
+            for line in difflib.unified_diff(old.splitlines(), text.splitlines(), "is", "should be",
+                                             n=0, lineterm=""):
+                print("  " + line)
+        else:
+            with open(full, "w", encoding="utf-8") as file:
+                file.write(text)
+            print("wrote " + path)
+    return 1 if check and stale else 0
+
+
+sys.exit(main())

@@ -1,0 +1,16 @@
+/* Opens the shared objects named, and calls the chain_main of each that has one. */
+#include <dlfcn.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        void *object = dlopen(argv[i], RTLD_NOW);
+        int (*run)(void) = object ? (int (*)(void))dlsym(object, "chain_main") : NULL;
+        if (!object)
+            printf("%s\n", dlerror());
+        else if (run)
+            run();
+    }
+    return 0;
+}

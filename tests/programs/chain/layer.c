@@ -1,0 +1,54 @@
+/*
+ * Another preloaded library: overrides dlsym and dlvsym itself, as tracers do, and wraps functions
+ * of libc and of the driver by RTLD_NEXT. Built twice, as LAYER 1 and LAYER 2, and at -O0 and -O2:
+ * at -O2 its calls of the next dlsym become jumps, and RTLD_NEXT then means another place.
+ */
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define JOIN(a, b) a##b
+#define NAME(a, b) JOIN(a, b)
+
+typedef void *dlsym_function(void *, const char *);
+
+/* How often somebody asked for a name that begins with "ato": not ours, so nobody asks for more. */
+int NAME(asked_layer_, LAYER);
+int NAME(allocated_layer_, LAYER);
+
+void *dlsym(void *restrict handle, const char *restrict name)
+{
+    static dlsym_function *next;
+    if (!next) {
+        next = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+        if (!next)
+            next = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+        if (!next)
+            abort();
+    }
+    if (strncmp(name, "ato", 3) == 0)
+        NAME(asked_layer_, LAYER)++;
+    return next(handle, name);
+}
+
+/* One more than the next one says: shows how many layers a call went through. */
+int atoi(const char *text)
+{
+    int (*next)(const char *) = (int (*)(const char *))dlsym(RTLD_NEXT, "atoi");
+    return next ? next(text) + 1 : -1000;
+}
+
+long atol(const char *text)
+{
+    long (*next)(const char *) = (long (*)(const char *))dlvsym(RTLD_NEXT, "atol", "GLIBC_2.2.5");
+    return next ? next(text) + 1 : -1000;
+}
+
+int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
+{
+    int (*next)(unsigned long long *, size_t) =
+        (int (*)(unsigned long long *, size_t))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+    NAME(allocated_layer_, LAYER)++;
+    return next ? next(address, bytes) : 999;
+}
