@@ -136,8 +136,8 @@ static void case_async() {
     CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
     void *p, *q;
     p = device_block();
-    codes("cudaFreeAsync of cudaMalloc %d, then cudaFree %d, last error %d;",
-          {(int)cudaFreeAsync(p, s), (int)cudaFree(p), last()});
+    /* A second free of such a block is not tried: natively it succeeds and the driver crashes later. */
+    codes("cudaFreeAsync of cudaMalloc %d, last error %d;", {(int)cudaFreeAsync(p, s), last()});
     codes(" sync %d;", {(int)cudaStreamSynchronize(s)});
     CHECK(cudaMallocAsync(&q, 1 << 20, s));
     codes(" cudaFree of cudaMallocAsync %d, again %d, last error %d\n",
@@ -146,9 +146,8 @@ static void case_async() {
     codes("cudaFreeAsync: interior %d, NULL %d, nonsense %d,",
           {(int)cudaFreeAsync((char *)p + 512, s), (int)cudaFreeAsync(nullptr, s),
            (int)cudaFreeAsync((void *)0x12345000, s)});
-    codes(" whole %d, twice %d, last error %d, sync %d\n",
-          {(int)cudaFreeAsync(p, s), (int)cudaFreeAsync(p, s), last(),
-           (int)cudaStreamSynchronize(s)});
+    codes(" whole %d, last error %d, sync %d\n",
+          {(int)cudaFreeAsync(p, s), last(), (int)cudaStreamSynchronize(s)});
     CHECK(cudaMallocAsync(&q, 4096, s));
     codes("cudaMallocAsync memory: interior cudaFree %d, cudaFreeAsync %d, twice %d, sync %d,",
           {(int)cudaFree((char *)q + 256), (int)cudaFreeAsync(q, s), (int)cudaFreeAsync(q, s),

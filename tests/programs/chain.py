@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """Other preloaded libraries beside ours, before and behind it; calls from constructors; twins."""
-import itertools
 import re
 
 from harness import GPU, LIBRARY, Tally, program, run
@@ -21,29 +20,33 @@ def same(what, command, before, preloads):
                     "natively:\n%s\nunder the library:\n%s%s" % (native.out, ran.out, ran.err))
 
 
+def layer(number, kind, level):
+    return program("libchain_%d_%s_O%d.so" % (number, kind, level))
+
+
+def chains():
+    """Layers that get along without us: one that calls dlsym for others must come last."""
+    for level in (0, 2):
+        one, two = layer(1, "plain", level), layer(2, "plain", level)
+        yield from ([], [one], [one, two], [two, one])
+        yield [layer(1, "override", level)]
+        yield [two, layer(1, "override", level)]
+    jumps = [layer(1, "override", 2), layer(2, "override", 2)]
+    yield from (jumps, jumps[::-1], [layer(2, "plain", 0), jumps[0]], [jumps[0], layer(2, "plain", 0)])
+    yield [jumps[0], layer(2, "override", 0)]
+
+
 def main():
-    for at in ("O0", "O2"):
-        one, two = program("libchain_1_%s.so" % at), program("libchain_2_%s.so" % at)
-        twin, linked = program("libchain_twin_%s.so" % at), program("chain_" + at)
-        host = program("chain_host")
-        for others in ([], [one], [one, two], [two, one]):
-            places = range(len(others) + 1)
-            preloads = [others[:i] + [LIBRARY] + others[i:] for i in places]
-            names = "%s, %d others" % (at, len(others))
-            if others:
-                # a wrapper behind ours does not see the calls that ours answers
-                same(names + ", linked", [linked], others, preloads[len(others):])
-                same(names + ", twin", [host, twin], others, preloads[len(others):])
+    for others in chains():
+        preloads = [others[:i] + [LIBRARY] + others[i:] for i in range(len(others) + 1)]
+        for level in ("O0", "O2"):
+            host, twin = program("chain_host"), program("libchain_twin_%s.so" % level)
+            for command in ([program("chain_" + level)], [host, twin]):
+                what = "%s after %s" % (re.sub(".*/", "", command[-1]),
+                                        ", ".join(re.sub(".*/", "", o) for o in others) or "none")
+                same(what, command, others, preloads[-1:])
                 for preload in preloads[:-1]:
-                    counts_aside(names, [linked], others, preload)
-                    counts_aside(names + ", twin", [host, twin], others, preload)
-            else:
-                same(names + ", linked", [linked], others, preloads)
-                same(names + ", twin", [host, twin], others, preloads)
-    for mixed in itertools.permutations([program("libchain_1_O0.so"), program("libchain_2_O2.so"),
-                                         LIBRARY]):
-        others = [p for p in mixed if p != LIBRARY]
-        counts_aside("mixed", [program("chain_O2")], others, list(mixed))
+                    counts_aside(what, command, others, preload)
     early = program("libchain_early.so")
     same("a constructor, linked", [program("chain_with_early")], [], [[LIBRARY]])
     same("a constructor, opened", [program("chain_host"), early], [], [[LIBRARY]])

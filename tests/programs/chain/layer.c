@@ -1,7 +1,8 @@
 /*
- * Another preloaded library: overrides dlsym and dlvsym itself, as tracers do, and wraps functions
- * of libc and of the driver by RTLD_NEXT. Built twice, as LAYER 1 and LAYER 2, and at -O0 and -O2:
- * at -O2 its calls of the next dlsym become jumps, and RTLD_NEXT then means another place.
+ * Another preloaded library, which wraps functions of libc and of the driver by RTLD_NEXT. With
+ * OVERRIDE it has a dlsym of its own as well, as tracers do. Compiled with optimisation that dlsym
+ * jumps to the next one; without it calls, and RTLD_NEXT then is looked for behind this library,
+ * whoever asked. Both are out there.
  */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -17,6 +18,7 @@ typedef void *dlsym_function(void *, const char *);
 int NAME(asked_layer_, LAYER);
 int NAME(allocated_layer_, LAYER);
 
+#ifdef OVERRIDE
 void *dlsym(void *restrict handle, const char *restrict name)
 {
     static dlsym_function *next;
@@ -31,6 +33,7 @@ void *dlsym(void *restrict handle, const char *restrict name)
         NAME(asked_layer_, LAYER)++;
     return next(handle, name);
 }
+#endif
 
 /* One more than the next one says: shows how many layers a call went through. */
 int atoi(const char *text)
