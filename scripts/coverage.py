@@ -4,6 +4,7 @@
     docs/coverage.md            from src/driver/entry_points.def
     docs/gpucache.7, options    from src/process/options.def
     README.md, options          from src/process/options.def
+    docs/policy.md, constants   from the sources they stand in
 
 With --check nothing is written: the exit status is 1 if a file is not what the tables say. A test
 that entry_points.def names and that is not in the repository is marked as planned.
@@ -194,6 +195,68 @@ def readme_options():
     return "\n".join(lines)
 
 
+# --- the constants of docs/policy.md ---
+
+# name, file, unit, meaning; a value is made from the #define
+CONSTANTS = [
+    ("BUDGET_FLOOR", "pool/internal.h", "B", "least budget, whatever is live"),
+    ("BUDGET_SLACK", "pool/internal.h", "", "one part in this of the peak is added"),
+    ("FREES_PER_CLOSE", "pool/pool.c", "",
+     "small frees of a thread that share an on-time event in the tight gear"),
+    ("SPINS_BEFORE_LOCK", "pool/pool.c", "",
+     "turns a thread waits for another thread's query before it takes the lock"),
+    ("FEW_CACHES", "pool/pool.c", "", "with more caches in use than this,"),
+    ("LOOKS_PER_SUM", "pool/pool.c", "",
+     "visits for small blocks sum the peaks only once in so many times"),
+    ("TRIM_WAIT_NS", "pool/pool.c", "ns",
+     "longest wait when idle memory is given back on request"),
+    ("UNRECORDED_MAX", "pool/order.c", "B",
+     "pending without context events before a free waits"),
+    ("SEGMENT_STEP_MAX", "pool/supply.c", "B",
+     "an arena grows by the request or by a sixteenth of itself; the latter up to this,"),
+    ("SEGMENT_STEP_SHARE", "pool/supply.c", "", "and up to one part in this of the device"),
+    ("LATE_WAIT_NS", "pool/supply.c", "ns",
+     "longest wait for a late event before out of memory"),
+    ("ARENA_UNIT", "pool/arena.h", "B", "large blocks are multiples of this"),
+    ("ARENA_SPARED_BYTES", "pool/arena.h", "B", "a free range this large is spared"),
+    ("ARENA_SPARED_FACTOR", "pool/arena.h", "",
+     "for requests of less than one part in this of it"),
+    ("SMALL_MAX_BYTES", "pool/page.h", "B", "requests up to this live in pages of 2 MiB"),
+    ("SIZE_CLASSES", "pool/size_class.h", "",
+     "every 512 B up to 16 KiB, then sixteen per doubling"),
+    ("CACHE_BYTES_SHARE", "pool/cache.h", "",
+     "one part in this of the device may be parked in one thread's cache, half of it in one class;"),
+    ("CACHE_BYTES_LEAST", "pool/cache.h", "B", "at least this,"),
+    ("CACHE_BYTES_MOST", "pool/cache.h", "B", "at most this,"),
+    ("CACHE_BIN_BLOCKS", "pool/cache.h", "", "and at most so many blocks of a class"),
+    ("BACKEND_SLOTS", "pool/backend.h", "", "events under way per context"),
+]
+
+
+def quantity(value, unit):
+    if unit == "ns":
+        return "%g s" % (value / 1e9)
+    if unit == "B":
+        for power, name in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+            if value and value % (1 << power) == 0:
+                return "%d %s" % (value >> power, name)
+        return "%d B" % value
+    return "%d" % value
+
+
+def constants():
+    lines = ["| constant | value | in | meaning |", "| --- | --- | --- | --- |"]
+    for name, path, unit, meaning in CONSTANTS:
+        text = read("src/" + path).replace("\\\n", " ")
+        found = re.search(r"^#define %s\s+(.*?)\s*(?:/\*.*)?$" % name, text, re.M)
+        value = re.sub(r"\(uint64_t\)", "", found.group(1)) if found else ""
+        if not re.fullmatch(r"[0-9 ()<*]+", value):
+            sys.exit("docs/policy.md: src/%s has no number %s" % (path, name))
+        lines.append("| `%s` | %s | `src/%s` | %s |" % (
+            name, quantity(eval(value), unit), path, meaning))
+    return "\n".join(lines)
+
+
 def between(path, begin, end, part):
     """The file with what stands between two lines replaced."""
     text = read(path)
@@ -217,6 +280,9 @@ def main():
             "README.md",
             "<!-- begin: made by scripts/coverage.py from src/process/options.def -->",
             "<!-- end: made by scripts/coverage.py -->", readme_options()),
+        "docs/policy.md": between(
+            "docs/policy.md", "<!-- begin: made by scripts/coverage.py from the sources -->",
+            "<!-- end: made by scripts/coverage.py -->", constants()),
     }
     stale = 0
     for path, text in made.items():

@@ -34,14 +34,15 @@ cd "$root" || exit 1
 logs=$build_root/log
 mkdir -p "$logs"
 
-# run_tests FOLDER LOGBASE ARGUMENT...: as meson test; the log for counting is the run's own.
+# run_tests FOLDER LOGBASE ARGUMENT...: as meson test. The log that the tests are counted from is
+# the run's own; meson adds the wrapper's name to it.
 run_tests() {
-    local folder=$1 name=$2
+    local folder=$1 name=$2 status
     shift 2
-    rm -f "$folder/meson-logs/$name.json"
+    rm -f "$folder/meson-logs/$name"*.json
     meson test -C "$folder" --no-rebuild --print-errorlogs --logbase "$name" "$@"
-    local status=$?
-    count_from=$folder/meson-logs/$name.json
+    status=$?
+    count_from=$(echo "$folder/meson-logs/$name"*.json)
     return $status
 }
 
@@ -50,11 +51,11 @@ build() { # FOLDER ARGUMENT...
 }
 
 stage_gcc() {
-    CC=gcc build "$build_root/gcc" --buildtype=release && run_tests "$build_root/gcc" all
+    CC=gcc build "$build_root/gcc" --buildtype=release --werror && run_tests "$build_root/gcc" all
 }
 
 stage_clang() {
-    CC=clang build "$build_root/clang" --buildtype=release && run_tests "$build_root/clang" all
+    CC=clang build "$build_root/clang" --buildtype=release --werror && run_tests "$build_root/clang" all
 }
 
 stage_asan() {
@@ -66,6 +67,7 @@ stage_asan() {
 
 # gcc 12's ThreadSanitizer cannot live with more than 28 bits of address randomisation.
 stage_tsan() {
+    export POOL_TEST_OPS=60000
     export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1
     local plain=()
     setarch "$(uname -m)" -R true 2>/dev/null && plain=(--wrap "setarch $(uname -m) -R")
@@ -75,8 +77,8 @@ stage_tsan() {
 
 # The gcc build: this valgrind may be too old for clang's DWARF 5.
 stage_valgrind() {
-    export POOL_TEST_OPS=20000
-    CC=gcc build "$build_root/gcc" --buildtype=release &&
+    export POOL_TEST_OPS=20000 FUZZ_ITERATIONS=5000
+    CC=gcc build "$build_root/gcc" --buildtype=release --werror &&
         run_tests "$build_root/gcc" valgrind --suite unit -t 10 \
             --wrap 'valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --fair-sched=yes'
 }
@@ -122,7 +124,7 @@ for stage in "${stages[@]}"; do
         count_from=
         stage_"$stage" >"$log" 2>&1
         status=$?
-        [ -z "$count_from" ] || python3 "$root/scripts/testlog.py" "$count_from" >"$logs/$stage.counts"
+        [ ! -s "$count_from" ] || python3 "$root/scripts/testlog.py" "$count_from" >"$logs/$stage.counts"
         exit $status
     )
     status=$?

@@ -78,6 +78,13 @@ static int wait(struct backend *backend, unsigned slot) {
     return (int)r;
 }
 
+static int health(struct backend *backend) {
+    (void)backend;
+    int least, greatest;
+    return (int)REAL(cuCtxGetStreamPriorityRange)(
+        &least, &greatest); /* the cheapest call that tells: 9 ns */
+}
+
 static int synchronize(struct backend *backend) {
     struct segments *segments = of(backend);
     if (atomic_load(&capture_active) > 0) {
@@ -100,6 +107,7 @@ static const struct backend_ops ops = {
     .query = query,
     .order = order,
     .wait = wait,
+    .health = health,
     .synchronize = synchronize,
 };
 

@@ -65,6 +65,7 @@ static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
         return true;
     }
     if (r == -ENOMEM || r == -EDQUOT) {
+        *dptr = 0; /* as the driver does */
         *result = out_of_memory(pool, bytes);
         return true;
     }

@@ -151,11 +151,26 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute,
     }
 }
 
+/* Whoever asks for the tokens that open memory to a network card has also set SYNC_MEMOPS: the
+ * driver does that. */
+static CUresult p2p_tokens(void *data, CUdeviceptr dptr) {
+    int before = 0, after = 0;
+    REAL(cuPointerGetAttribute)(&before, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, dptr);
+    CUresult r = REAL(cuPointerGetAttribute)(data, CU_POINTER_ATTRIBUTE_P2P_TOKENS, dptr);
+    REAL(cuPointerGetAttribute)(&after, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, dptr);
+    pool_mark_reached_from_outside(dptr);
+    set_sync_memops(pool_block_id(dptr), after, before);
+    return r;
+}
+
 CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr dptr) {
     struct pool_block block;
     int r = data ? pool_find(dptr, &block) : -ENOENT;
     if (r == -EINVAL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (r == 0 && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
+        return p2p_tokens(data, dptr);
     }
     if (r == 0 && answer_of_block(data, attribute, &block)) {
         return CUDA_SUCCESS;

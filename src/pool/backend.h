@@ -50,6 +50,10 @@ struct backend_ops {
     /** Waits on the CPU until what `slot` captured has finished. Blocks. */
     int (*wait)(struct backend *backend, unsigned slot);
 
+    /** 0 while the context is alive, else the driver's code for its death. Cheap, and called with
+     * the context current. */
+    int (*health)(struct backend *backend);
+
     /** Waits on the CPU for all work submitted to the context so far. Blocks. */
     int (*synchronize)(struct backend *backend);
 };

@@ -145,6 +145,7 @@ static struct cache *adopt(struct pool *pool) {
     }
     if (!cache && (cache = host_map(sizeof *cache, 4096)) != NULL) {
         cache->pool = pool;
+        cache->bytes_max = pool->cache_bytes_max;
         cache->biased = can_bias;
         cache->next_in_pool = atomic_load(&pool->caches);
         atomic_store(&pool->caches, cache);

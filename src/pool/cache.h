@@ -27,9 +27,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CACHE_BYTES_MAX ((uint64_t)32 << 20) /* parked in one cache, all classes together */
-#define CACHE_BIN_BYTES ((uint64_t)16 << 20) /* parked in one class */
-#define CACHE_BIN_BLOCKS 128
+/* Parked in one cache, all classes together: this part of the device's memory, within bounds. Half
+ * of it in one class. */
+#define CACHE_BYTES_SHARE 2048
+#define CACHE_BYTES_LEAST ((uint64_t)4 << 20)
+#define CACHE_BYTES_MOST ((uint64_t)32 << 20)
+#define CACHE_BIN_BLOCKS 256 /* and no more than so many of a class */
 
 struct pool;
 
@@ -52,8 +55,9 @@ struct cache {
     _Alignas(64) bool biased; /* set once; else `inside` is a spin lock */
     atomic_bool inside;       /* somebody is */
     atomic_bool wanted;       /* biased: somebody else waits for the owner to stay out */
-    struct pool *pool; /* for ever: a cache is reused by other threads, never by other pools */
-    uint64_t bytes;    /* parked */
+    struct pool *pool;  /* for ever: a cache is reused by other threads, never by other pools */
+    uint64_t bytes;     /* parked */
+    uint64_t bytes_max; /* as many may be */
     uint32_t frees_since_close; /* of this thread, since it last closed an epoch */
     books_counter requested_total;
     struct tide tides[TIDES];
@@ -100,11 +104,16 @@ static inline void cache_leave(struct cache *cache) {
 void cache_seize(struct cache *cache);
 void cache_return(struct cache *cache);
 
-/** How many blocks of a class one cache may park. */
-static inline uint32_t bin_room(unsigned class) {
+/** How many blocks of a class a cache may park. */
+static inline uint32_t bin_room(const struct cache *cache, unsigned class) {
     uint64_t bytes = (uint64_t)size_class_units(class) << UNIT_SHIFT;
-    uint64_t fit = CACHE_BIN_BYTES / bytes;
+    uint64_t fit = cache->bytes_max / 2 / bytes;
     return fit > CACHE_BIN_BLOCKS ? CACHE_BIN_BLOCKS : (uint32_t)fit;
+}
+
+/** Whether a cache has parked more than it may, of the class or of all. */
+static inline bool cache_overflows(const struct cache *cache, unsigned class) {
+    return cache->bins[class].count > bin_room(cache, class) || cache->bytes > cache->bytes_max;
 }
 
 /* All below: the caller is inside. */

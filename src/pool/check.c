@@ -43,19 +43,18 @@ static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pend
     return 0;
 }
 
-static int check_page(const struct page *page, uint64_t *live, uint64_t *cached,
-                      uint64_t *free_units) {
+static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint64_t *free_units) {
     unsigned used = 0;
     bool after_free = false;
     for (unsigned i = 0; i < PAGE_UNITS;) {
-        const struct block *block = &page->blocks[i];
+        struct block *block = page_unit(page, i);
         HOLDS(block->units > 0 && i + block->units <= PAGE_UNITS);
         bool is_free = block->state == BLOCK_FREE;
         HOLDS(is_free || block->state == BLOCK_LIVE || block->state == BLOCK_CACHED);
         HOLDS(!(is_free && after_free));
+        const struct block *tail = page_unit(page, i + block->units - 1);
         HOLDS(!is_free || block->units == 1 ||
-              (block[block->units - 1].state == BLOCK_TAIL &&
-               block[block->units - 1].units == block->units));
+              (tail->state == BLOCK_TAIL && tail->units == block->units));
         *live += block->state == BLOCK_LIVE ? block_bytes(block) : 0;
         *cached += block->state == BLOCK_CACHED ? block_bytes(block) : 0;
         *free_units += is_free ? block->units : 0;
@@ -78,7 +77,7 @@ static int check_locked(struct pool *pool) {
     }
     for (const struct segment *s = pool->small.segments; s; s = s->next) {
         for (uint64_t a = s->base; a < s->base + s->bytes; a += PAGE_BYTES) {
-            const struct page *page = page_map_page(page_map_get(a));
+            struct page *page = page_map_page(page_map_get(a));
             if (page && (line = check_page(page, &live, &cached, &free_units)) != 0) {
                 return line;
             }

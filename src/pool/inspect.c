@@ -180,11 +180,13 @@ static void count_live(struct live_sizes *sizes, uint64_t bytes) {
     }
 }
 
-static void count_page(struct live_sizes *sizes, const struct page *page) {
-    for (unsigned i = 0; i < PAGE_UNITS; i += page->blocks[i].units) {
-        if (page->blocks[i].state == BLOCK_LIVE) {
-            count_live(sizes, page->blocks[i].requested);
+static void count_page(struct live_sizes *sizes, struct page *page) {
+    for (unsigned unit = 0; unit < PAGE_UNITS;) {
+        const struct block *block = page_unit(page, unit);
+        if (block->state == BLOCK_LIVE) {
+            count_live(sizes, block->requested);
         }
+        unit += block->units;
     }
 }
 

@@ -14,9 +14,9 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-#define BUDGET_FLOOR ((uint64_t)64 << 20)    /* a pool may keep this much whatever is live */
-#define BUDGET_PER_CACHE ((uint64_t)8 << 20) /* and this much more for each thread that uses it */
-#define BUDGET_SLACK 16                      /* and one part in this of its peak */
+#define BUDGET_FLOOR ((uint64_t)64 << 20) /* a pool may keep this much whatever is live, */
+#define BUDGET_SLACK                                                                               \
+    16 /* and one part in this of its peak, and what each thread's cache may park */
 
 /* Freed memory waiting for its epoch, oldest stamp first. */
 struct block_queue {
@@ -34,6 +34,7 @@ struct pool {
     pthread_mutex_t lock;
     struct backend *backend;
     struct pool_config config;
+    uint64_t cache_bytes_max; /* of each thread's cache; the budget grows by as much for each */
     struct epochs epochs;
     struct arena large; /* ranges for blocks above 1 MiB */
     struct arena small; /* ranges of 2 MiB for pages */

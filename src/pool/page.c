@@ -19,15 +19,14 @@ void runs_start(struct runs *runs, struct pool *pool) {
 }
 
 struct block *page_find(struct page *page, uint64_t address) {
-    struct block *block = page_block(page, address);
-    struct block *start = block;
-    while (start > page->blocks && state_of(start) != BLOCK_LIVE &&
-           state_of(start) != BLOCK_CACHED) {
-        start--;
+    unsigned unit = block_unit(page_block(page, address)), start = unit;
+    struct block *block = page_unit(page, start);
+    while (start > 0 && state_of(block) != BLOCK_LIVE && state_of(block) != BLOCK_CACHED) {
+        block = page_unit(page, --start);
     }
-    enum block_state state = state_of(start);
-    bool covers = (state == BLOCK_LIVE || state == BLOCK_CACHED) && start + start->units > block;
-    return covers ? start : NULL;
+    enum block_state state = state_of(block);
+    bool covers = (state == BLOCK_LIVE || state == BLOCK_CACHED) && start + block->units > unit;
+    return covers ? block : NULL;
 }
 
 /* --- the lists of free runs --- */
@@ -45,8 +44,9 @@ static void insert_run(struct runs *runs, struct block *run, unsigned units) {
     runs->words[units >> 12] |= (uint64_t)1 << (units >> 6 & 63);
     set_state(run, BLOCK_FREE);
     if (units > 1) {
-        run[units - 1].units = (uint16_t)units;
-        set_state(&run[units - 1], BLOCK_TAIL);
+        struct block *tail = block_after(run, units - 1);
+        tail->units = (uint16_t)units;
+        set_state(tail, BLOCK_TAIL);
     }
     runs->free_units += units;
 }
@@ -68,7 +68,7 @@ static void remove_run(struct runs *runs, struct block *run) {
         run->next->previous = run->previous;
     }
     set_state(run, BLOCK_INSIDE);
-    set_state(&run[units - 1], BLOCK_INSIDE);
+    set_state(block_after(run, units - 1), BLOCK_INSIDE);
     runs->free_units -= units;
 }
 
@@ -99,7 +99,7 @@ struct block *runs_take(struct runs *runs, unsigned units) {
     struct block *block = runs->lists[length];
     remove_run(runs, block);
     if (length > units) {
-        insert_run(runs, block + units, length - units);
+        insert_run(runs, block_after(block, units), length - units);
     }
     block->units = (uint16_t)units;
     block->stamp = 0;
@@ -118,23 +118,23 @@ static void close_page(struct runs *runs, struct page *page) {
 
 struct range *runs_give(struct runs *runs, struct block *block) {
     struct page *page = page_of(block);
-    unsigned units = block->units;
-    struct block *end = page->blocks + PAGE_UNITS;
+    unsigned start = block_unit(block), units = block->units;
     page->used_units -= units;
     set_state(block, BLOCK_INSIDE);
-    struct block *right = block + units;
-    if (right < end && state_of(right) == BLOCK_FREE) {
-        units += right->units;
-        remove_run(runs, right);
+    if (start + units < PAGE_UNITS) {
+        struct block *right = page_unit(page, start + units);
+        if (state_of(right) == BLOCK_FREE) {
+            units += right->units;
+            remove_run(runs, right);
+        }
     }
-    if (block > page->blocks) {
-        struct block *tail = block - 1;
+    if (start > 0) {
+        struct block *tail = page_unit(page, start - 1);
         enum block_state state = state_of(tail);
         if (state == BLOCK_TAIL || state == BLOCK_FREE) { /* a run of one unit is its own tail */
-            struct block *left = tail - (tail->units - 1);
-            units += left->units;
-            remove_run(runs, left);
-            block = left;
+            block = page_unit(page, start - tail->units);
+            units += block->units;
+            remove_run(runs, block);
         }
     }
     if (page->used_units > 0) {

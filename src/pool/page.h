@@ -71,9 +71,31 @@ static inline struct page *page_of(const struct block *block) {
     return (struct page *)((uintptr_t)block & ~(uintptr_t)(PAGE_DESCRIPTOR_BYTES - 1));
 }
 
+/*
+ * Where in a page a descriptor lies, and which unit a descriptor is of: the same function both
+ * ways. Blocks of one size lie a power of two apart; their descriptors would all fall into the same
+ * few sets of the CPU's cache if they lay in the order of units.
+ */
+static inline unsigned page_swizzle(unsigned unit) {
+    return unit ^ unit >> 7;
+}
+_Static_assert(PAGE_UNITS == 1 << 12, "the swizzle is its own inverse for up to 14 bits");
+
+static inline unsigned block_unit(const struct block *block) {
+    return page_swizzle((unsigned)(block - page_of(block)->blocks));
+}
+
+static inline struct block *page_unit(struct page *page, unsigned unit) {
+    return &page->blocks[page_swizzle(unit)];
+}
+
+/** The descriptor so many units further on in the same page. */
+static inline struct block *block_after(struct block *block, unsigned units) {
+    return page_unit(page_of(block), block_unit(block) + units);
+}
+
 static inline uint64_t block_address(const struct block *block) {
-    const struct page *page = page_of(block);
-    return page->address + ((uint64_t)(block - page->blocks) << UNIT_SHIFT);
+    return page_of(block)->address + ((uint64_t)block_unit(block) << UNIT_SHIFT);
 }
 
 static inline uint64_t block_bytes(const struct block *block) {
@@ -82,7 +104,7 @@ static inline uint64_t block_bytes(const struct block *block) {
 
 /** The descriptor of the unit that `address`, which lies in `page`, belongs to. */
 static inline struct block *page_block(struct page *page, uint64_t address) {
-    return &page->blocks[(address & (PAGE_BYTES - 1)) >> UNIT_SHIFT];
+    return page_unit(page, (unsigned)((address & (PAGE_BYTES - 1)) >> UNIT_SHIFT));
 }
 
 /** The block that covers `address`, a live or cached one, or NULL. A scan to the left; for

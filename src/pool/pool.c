@@ -33,6 +33,10 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     arena_start(&pool->large, pool);
     arena_start(&pool->small, pool);
     runs_start(&pool->runs, pool);
+    uint64_t share = backend->capacity / CACHE_BYTES_SHARE;
+    share = share < CACHE_BYTES_LEAST ? CACHE_BYTES_LEAST : share;
+    pool->cache_bytes_max = share > CACHE_BYTES_MOST ? CACHE_BYTES_MOST : share;
+    common->bytes_max = pool->cache_bytes_max;
     common->pool = pool;
     pool->common = common;
     atomic_store(&pool->caches, common);
@@ -170,7 +174,7 @@ static void look_at_budget(struct pool *pool) {
         if (budget < BUDGET_FLOOR) {
             budget = BUDGET_FLOOR;
         }
-        budget += pool->caches_owned * BUDGET_PER_CACHE;
+        budget += pool->caches_owned * pool->cache_bytes_max;
     }
     atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
     bool tight = pool_reserved(pool) > budget - budget / 4;
@@ -202,6 +206,19 @@ void pool_look(struct pool *pool) {
     books_set(&books->cpu_wait_ns, pool->epochs.cpu_wait_ns);
 }
 
+/*
+ * Whether the context is still alive. After a fault that the program has seen, the driver answers
+ * every call with it; here that is noticed on every way but the shortest.
+ */
+static int look_at_health(struct pool *pool) {
+    int (*health)(struct backend *) = pool->backend->ops->health;
+    int code = health ? health(pool->backend) : 0;
+    if (code > 0) {
+        pool_break(pool, code);
+    }
+    return code;
+}
+
 /* --- small blocks --- */
 
 static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requested) {
@@ -219,7 +236,7 @@ static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requ
  */
 static void top_up(struct pool *pool, struct cache *cache, unsigned class, bool rotating) {
     struct bin *bin = &cache->bins[class];
-    uint32_t round = bin_room(class) /
+    uint32_t round = bin_room(cache, class) /
                      2; /* a full bin is emptied by half: those that go round must not fill it */
     unsigned units = size_class_units(class);
     bin->target = bin->target ? bin->target * 2 : 1;
@@ -234,7 +251,7 @@ static void top_up(struct pool *pool, struct cache *cache, unsigned class, bool 
         more = more > few ? (uint32_t)few : more;
     }
     bool may_grow = rotating && !atomic_load_explicit(&pool->tight, memory_order_relaxed);
-    while (more-- > 0 && cache->bytes < CACHE_BYTES_MAX) {
+    while (more-- > 0 && cache->bytes < cache->bytes_max) {
         struct want want = {.units = units};
         if (!supply_ready(pool, &want)) {
             if (!may_grow || supply_grow(pool, &want) != 0 || !supply_ready(pool, &want)) {
@@ -275,6 +292,10 @@ static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned cla
     const struct block *oldest = cache->bins[class].head;
     uint64_t stamp = oldest ? oldest->stamp : 0;
     cache_leave(cache);
+    int dead = look_at_health(pool);
+    if (dead) {
+        return dead;
+    }
     struct block *block = NULL;
     bool advancing;
     if (!lock_or_ready(pool, stamp, &advancing)) {
@@ -327,11 +348,18 @@ static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address) {
 
 /* The cache is full, or an event is due, or this free has to wait. */
 static void free_small_slow(struct pool *pool, struct cache *cache, unsigned class) {
-    pthread_mutex_lock(&pool->lock);
+    if (pthread_mutex_trylock(&pool->lock) != 0) {
+        if (pool->config.reuse != POOL_SYNC && !cache_overflows(cache, class)) {
+            cache->frees_since_close =
+                0; /* only an event is due, and whoever holds the lock may record it in his free */
+            return;
+        }
+        pthread_mutex_lock(&pool->lock);
+    }
     cache_enter(cache);
     struct bin *bin = &cache->bins[class];
     struct block *block = NULL;
-    if (bin->count > bin_room(class) || cache->bytes > CACHE_BYTES_MAX) {
+    if (cache_overflows(cache, class)) {
         block = cache_take(cache, class, bin->count / 2 + 1);
     }
     cache->frees_since_close = 0;
@@ -372,8 +400,7 @@ static int free_small(struct page *page, uint64_t address) {
         cache_push(cache, block);
     }
     cache->frees_since_close++;
-    bool slow = cache->bins[class].count > bin_room(class) || cache->bytes > CACHE_BYTES_MAX ||
-                must_order(pool, cache);
+    bool slow = cache_overflows(cache, class) || must_order(pool, cache);
     cache_leave(cache);
     if (outside) {
         pthread_mutex_lock(&pool->lock);
@@ -392,6 +419,10 @@ static int free_small(struct page *page, uint64_t address) {
 static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
     if (bytes > UINT64_MAX - PAGE_BYTES) {
         return -ENOMEM;
+    }
+    int dead = look_at_health(pool);
+    if (dead) {
+        return dead;
     }
     pthread_mutex_lock(&pool->lock);
     struct want want = {.bytes = round_up(bytes, ARENA_UNIT)};

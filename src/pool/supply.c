@@ -122,18 +122,22 @@ static bool release_one(struct pool *pool, struct arena *arena, uint64_t bytes) 
     return true;
 }
 
+/*
+ * The driver's own free waits for the whole device: a segment goes back only when there is nothing to wait for (law 3), which is
+ * asked before each one anew, because the lock was dropped for the one before.
+ */
 int supply_release_idle(struct pool *pool, uint64_t bytes, uint64_t wait_ns) {
-    if (pool->large.idle_bytes + pool->small.idle_bytes == 0) {
-        return -ENOENT;
-    }
-    /* The driver's own free waits for the device: only when there is nothing to wait for (law 3).
-     */
-    if (pool->backend->has_events && !order_finish(pool, wait_ns)) {
-        return -EBUSY;
-    }
     uint64_t before = pool_reserved(pool);
-    while (before - pool_reserved(pool) < bytes &&
-           (release_one(pool, &pool->large, bytes) || release_one(pool, &pool->small, bytes))) {
+    while (before - pool_reserved(pool) < bytes) {
+        if (pool->large.idle_bytes + pool->small.idle_bytes == 0) {
+            break;
+        }
+        if (pool->backend->has_events && !order_finish(pool, wait_ns)) {
+            return pool_reserved(pool) < before ? 0 : -EBUSY;
+        }
+        if (!release_one(pool, &pool->large, bytes) && !release_one(pool, &pool->small, bytes)) {
+            break;
+        }
     }
     return pool_reserved(pool) < before ? 0 : -ENOENT;
 }

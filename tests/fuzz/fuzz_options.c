@@ -33,14 +33,64 @@ static unsigned long from_environment(const char *name, unsigned long otherwise)
 
 /* ---- making text ---- */
 
-static const char *const pieces[] = {
-    "0",    "1",     "2",     "9",      "63",       "64",    "65",   "0.5",  "1.0",
-    "1.00", ".",     "..",    "-",      "+",        " ",     ":",    ",",    "0:",
-    ",1:",  "K",     "M",     "G",      "T",        "iB",    "B",    "KiB",  "kb",
-    "E",    "e9",    "0x",    "nan",    "inf",      "none",  "auto", "off",  "on",
-    "never", "stderr", "json",  "USR1",   "SIGUSR2",  "RTMIN", "RTMIN+1", "%p",   "%h",
-    "%",    "%%",    "%n",    "/",      "a/b",      "\n",    "\033", "\x80", "18446744073709551615",
-    "18446744073709551616", "99999999999999999999999999", "0.000000000000000000000001", "barrier"};
+static const char *const pieces[] = {"0",
+                                     "1",
+                                     "2",
+                                     "9",
+                                     "63",
+                                     "64",
+                                     "65",
+                                     "0.5",
+                                     "1.0",
+                                     "1.00",
+                                     ".",
+                                     "..",
+                                     "-",
+                                     "+",
+                                     " ",
+                                     ":",
+                                     ",",
+                                     "0:",
+                                     ",1:",
+                                     "K",
+                                     "M",
+                                     "G",
+                                     "T",
+                                     "iB",
+                                     "B",
+                                     "KiB",
+                                     "kb",
+                                     "E",
+                                     "e9",
+                                     "0x",
+                                     "nan",
+                                     "inf",
+                                     "none",
+                                     "auto",
+                                     "off",
+                                     "on",
+                                     "never",
+                                     "stderr",
+                                     "json",
+                                     "USR1",
+                                     "SIGUSR2",
+                                     "RTMIN",
+                                     "RTMIN+1",
+                                     "%p",
+                                     "%h",
+                                     "%",
+                                     "%%",
+                                     "%n",
+                                     "/",
+                                     "a/b",
+                                     "\n",
+                                     "\033",
+                                     "\x80",
+                                     "18446744073709551615",
+                                     "18446744073709551616",
+                                     "99999999999999999999999999",
+                                     "0.000000000000000000000001",
+                                     "barrier"};
 
 static void make_text(char *text, size_t room, enum option_id id) {
     size_t used = 0;
@@ -144,8 +194,7 @@ static void a_size_means_what_it_says(void **unused) {
         snprintf(text, sizeof text, "%lu%s%c%s", (unsigned long)whole,
                  (const char *const[]){"", ".25", ".5", ".750"}[quarters], letters[exponent - 1],
                  ends[below(3)]);
-        unsigned __int128 bytes = ((unsigned __int128)whole * 4 + quarters)
-                                  << (10 * exponent - 2);
+        unsigned __int128 bytes = ((unsigned __int128)whole * 4 + quarters) << (10 * exponent - 2);
         load_one(OPTION_MEMORY_LIMIT, text);
         bool fits = bytes > 0 && bytes <= UINT64_MAX;
         assert_int_equal(take_messages(said, sizeof said), fits ? 0 : 1);

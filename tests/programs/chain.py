@@ -34,6 +34,9 @@ def chains():
     jumps = [layer(1, "override", 2), layer(2, "override", 2)]
     yield from (jumps, jumps[::-1], [layer(2, "plain", 0), jumps[0]], [jumps[0], layer(2, "plain", 0)])
     yield [jumps[0], layer(2, "override", 0)]
+    yield [layer(1, "plain", 2), layer(2, "version", 2)]
+    yield [layer(2, "version", 2), layer(1, "plain", 0)]
+    yield [layer(1, "plain", 0), layer(2, "version", 0)]
 
 
 def main():
@@ -41,7 +44,9 @@ def main():
         preloads = [others[:i] + [LIBRARY] + others[i:] for i in range(len(others) + 1)]
         for level in ("O0", "O2"):
             host, twin = program("chain_host"), program("libchain_twin_%s.so" % level)
-            for command in ([program("chain_" + level)], [host, twin]):
+            # a layer's RTLD_NEXT only finds a driver that everybody sees
+            wide = ["+libcuda.so.1"] if others else []
+            for command in ([program("chain_" + level)], [host] + wide + [twin]):
                 what = "%s after %s" % (re.sub(".*/", "", command[-1]),
                                         ", ".join(re.sub(".*/", "", o) for o in others) or "none")
                 same(what, command, others, preloads[-1:])

@@ -36,13 +36,22 @@ def environment(under, options=None, old=False, preload=None):
     """This process's environment without what could disturb, the driver's folder, the library."""
     env = {k: v for k, v in os.environ.items()
            if not k.startswith("GPUCACHE_") and k not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
-    if not GPU:
-        env["LD_LIBRARY_PATH"] = SIM_OLD if old else SIM
+    # before the path that the programs were linked with, which leads to the simulator
+    env["LD_LIBRARY_PATH"] = real_driver() if GPU else SIM_OLD if old else SIM
     libraries = preload if preload is not None else [LIBRARY] if under else []
     if libraries:
         env["LD_PRELOAD"] = ":".join(libraries)
     env.update(options or {})
     return env
+
+
+def real_driver():
+    """The folder of the machine's own libcuda.so.1."""
+    known = subprocess.run(["/sbin/ldconfig", "-p"], stdout=subprocess.PIPE, text=True).stdout
+    for line in known.splitlines():
+        if line.strip().startswith("libcuda.so.1 ") and ("x86-64" in line or "AArch64" in line):
+            return os.path.dirname(line.split("=>")[1].strip())
+    return "/usr/lib/x86_64-linux-gnu"
 
 
 class Ran:

@@ -39,7 +39,9 @@ static void still_works(void)
     CHECK(cuMemcpyDtoH(&value, p + 4996, 4));
     printf("still works: %u", value);
     CHECK(cuMemcpyDtoH(&value, q + 3 * MIB - 4, 4));
-    printf(" %u %d %d\n", value, cuMemFree(p), cuMemFree(q));
+    printf(" %u", value);
+    printf(" %d", cuMemFree(p));
+    printf(" %d\n", cuMemFree(q));
 }
 
 /* ---- pointers ----------------------------------------------------------------------------------- */

@@ -140,7 +140,7 @@ static int query(struct backend *backend, unsigned slot) {
     if (!fake->events[slot].recorded) {
         break_law(fake, "a query of an event that was never recorded");
     }
-    int r = fake->query_code        ? fake->query_code
+    int r = fake->query_code                             ? fake->query_code
             : is_done(fake, fake->events[slot].captured) ? 0
                                                          : -EAGAIN;
     pthread_mutex_unlock(&fake->lock);

@@ -4,12 +4,13 @@
  * Work goes to streams, each of which runs in order. Piece n of a stream is a number; an event
  * captures, for every stream, how many pieces were submitted; it has finished when all those have.
  * A device barrier on an event makes everything submitted later run behind what it captured. So
- * "may this memory be handed out?" is a comparison of numbers, and a test can ask it of every block:
+ * "may this memory be handed out?" is a comparison of numbers, and a test can ask it of every
+ * block:
  *
  *      law 2   every piece that touched the memory before it was freed has finished, or is behind a
  *              barrier
- *      law 3   waits and barriers only on events recorded inside a free; synchronising only inside a
- *              free
+ *      law 3   waits and barriers only on events recorded inside a free; synchronising only inside
+ * a free
  *
  * The device fails the law by counting in `broken_laws`; nothing finishes unless the test or a wait
  * says so. All of it may be called from many threads.
@@ -46,17 +47,17 @@ struct fake {
     struct fake_event events[BACKEND_SLOTS];
     struct fake_segment segments[FAKE_SEGMENTS];
     unsigned segment_count;
-    uint64_t base, next; /* addresses are never reused unless size and alignment are the same */
+    uint64_t base, next;    /* addresses are never reused unless size and alignment are the same */
     uint64_t memory, limit; /* what the driver has; what the limit allows */
     uint64_t reserved, reserved_peak;
-    int refusal;          /* what the next `refusals` calls of reserve() return */
+    int refusal; /* what the next `refusals` calls of reserve() return */
     unsigned refusals;
     int record_code, order_code, wait_code, query_code; /* returned instead of doing anything */
-    uint64_t misalign;    /* added to the addresses that reserve() gives */
-    bool busy_for_ever;   /* a wait or a synchronise for unfinished work is a hang: counted */
-    unsigned done_after;  /* everything submitted finishes after so many queries; 0: never by
-                             itself */
-    unsigned done_every;  /* the same again and again */
+    uint64_t misalign;   /* added to the addresses that reserve() gives */
+    bool busy_for_ever;  /* a wait or a synchronise for unfinished work is a hang: counted */
+    unsigned done_after; /* everything submitted finishes after so many queries; 0: never by
+                            itself */
+    unsigned done_every; /* the same again and again */
     unsigned reserves, releases, records, queries, orders, waits, synchronizes;
     unsigned broken_laws; /* waits on late events, releases of memory in use, unknown slots */
     const char *broken;   /* the first of them */

@@ -152,11 +152,16 @@ static void what_is_only_called_is_not_exported(void **state) {
 
 static void the_public_interface_is_exported(void **state) {
     (void)state;
-    static const char *const names[] = {
-        "gpucache_get_stats",          "gpucache_reset_peak_stats", "gpucache_empty_cache",
-        "gpucache_set_memory_fraction", "gpucache_set_memory_limit", "gpucache_write_report",
-        "gpucache_mark",               "gpucache_version",          "dlsym",
-        "dlvsym"};
+    static const char *const names[] = {"gpucache_get_stats",
+                                        "gpucache_reset_peak_stats",
+                                        "gpucache_empty_cache",
+                                        "gpucache_set_memory_fraction",
+                                        "gpucache_set_memory_limit",
+                                        "gpucache_write_report",
+                                        "gpucache_mark",
+                                        "gpucache_version",
+                                        "dlsym",
+                                        "dlvsym"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (!is_exported(names[i])) {
             fail_msg("%s is not exported", names[i]);
@@ -180,10 +185,11 @@ static void nothing_else_is_exported(void **state) {
 /* malloc may be the program's own, or be what called us; stdio takes locks and memory. */
 static void expect_harmless(const char *name, bool defined) {
     static const char *const names[] = {
-        "malloc", "calloc",  "realloc", "free",     "strdup", "posix_memalign", "aligned_alloc",
-        "printf", "fprintf", "vprintf", "vfprintf", "fopen",  "fopen64",        "fwrite",
-        "fputs",  "puts",    "stderr",  "stdout",   "exit",   "_exit",          "abort",
-        "getenv", "setenv",  "dlsym",   "dlvsym",   "__tls_get_addr"};
+        "malloc",        "calloc",        "realloc", "free",    "strdup",   "posix_memalign",
+        "aligned_alloc", "printf",        "fprintf", "vprintf", "vfprintf", "fopen",
+        "fopen64",       "fwrite",        "fputs",   "puts",    "stderr",   "stdout",
+        "exit",          "_exit",         "abort",   "getenv",  "setenv",   "dlsym",
+        "dlvsym",        "__tls_get_addr"};
     for (size_t i = 0; !defined && i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i]) == 0) {
             fail_msg("%s is called", name);

@@ -55,14 +55,15 @@ static void check(const struct bench *bench) {
         unsigned used = 0;
         enum block_state before = BLOCK_LIVE;
         for (unsigned u = 0; u < PAGE_UNITS;) {
-            const struct block *b = &page->blocks[u];
+            const struct block *b = page_unit(page, u);
             assert_true(b->state == BLOCK_FREE || b->state == BLOCK_CACHED);
             assert_true(b->units > 0 && u + b->units <= PAGE_UNITS);
             assert_false(b->state == BLOCK_FREE && before == BLOCK_FREE);
             for (unsigned j = 1; j < b->units; j++) {
                 bool tail = b->state == BLOCK_FREE && j + 1 == b->units;
-                assert_int_equal(b[j].state, tail ? BLOCK_TAIL : BLOCK_INSIDE);
-                assert_true(!tail || b[j].units == b->units);
+                const struct block *inner = page_unit(page, u + j);
+                assert_int_equal(inner->state, tail ? BLOCK_TAIL : BLOCK_INSIDE);
+                assert_true(!tail || inner->units == b->units);
             }
             if (b->state == BLOCK_FREE) {
                 free_units += b->units;

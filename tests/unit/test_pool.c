@@ -9,9 +9,8 @@
 
 /* ---- blocks ---- */
 
-static const uint64_t sizes[] = {1,       511,         512,         513,     4096,
-                                 100000,  MIB - 1,     MIB,         MIB + 1, 2 * MIB,
-                                 5 * MIB, 5 * MIB + 1, 33 * MIB + 7};
+static const uint64_t sizes[] = {1,   511,     512,     513,     4096,        100000,      MIB - 1,
+                                 MIB, MIB + 1, 2 * MIB, 5 * MIB, 5 * MIB + 1, 33 * MIB + 7};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
 static void every_block_has_room_and_a_segment_of_its_own_device(void **state) {
@@ -350,7 +349,8 @@ static void two_pools_of_one_thread_have_exact_peaks(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     struct fake *other_fake = fake_new(GIB);
-    struct pool *other = pool_create(&other_fake->backend, &(struct pool_config){.budget = RELAXED});
+    struct pool *other =
+        pool_create(&other_fake->backend, &(struct pool_config){.budget = RELAXED});
     struct expected e = {0};
     uint64_t at, there;
     for (int i = 0; i < 20; i++) {

@@ -111,7 +111,8 @@ static void leave(const struct block_in_use *block) {
     pthread_mutex_unlock(&map_lock);
 }
 
-/* The driver's own free waits for the device; with context events the pool must not come to that. */
+/* The driver's own free waits for the device; with context events the pool must not come to that.
+ */
 static struct backend_ops ops;
 static const struct backend_ops *fake_ops;
 

@@ -352,7 +352,7 @@ static void memory_in_use_is_never_given_back(void **state) {
 /* ---- the limit with many threads ---- */
 
 #define THREADS 16
-#define LIMIT (96 * MIB)
+#define LIMIT (64 * MIB)
 
 static atomic_ulong failures, refusals;
 

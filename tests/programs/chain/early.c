@@ -22,8 +22,9 @@ __attribute__((constructor)) static void early(void)
     int current = cuCtxSetCurrent(context);
     alloc = cuMemAlloc(&p, 3000);
     range = cuMemGetAddressRange(NULL, &bytes, p + 1);
-    printf("early: %d %d %d %d %d %zu free %d %d\n", init, retain, current, alloc, range, bytes,
-           cuMemFree(p), cuMemFree(p));
+    int first = cuMemFree(p), second = cuMemFree(p);
+    printf("early: %d %d %d %d %d %zu free %d %d\n", init, retain, current, alloc, range, bytes, first,
+           second);
     cuMemAlloc(&kept, 70000);
 }
 

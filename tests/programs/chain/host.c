@@ -1,11 +1,13 @@
-/* Opens the shared objects named, and calls the chain_main of each that has one. */
+/* Opens the shared objects named, "+" before one for everybody to see, and calls the chain_main of
+ * each that has one. */
 #include <dlfcn.h>
 #include <stdio.h>
 
 int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
-        void *object = dlopen(argv[i], RTLD_NOW);
+        void *object = argv[i][0] == '+' ? dlopen(argv[i] + 1, RTLD_NOW | RTLD_GLOBAL)
+                                         : dlopen(argv[i], RTLD_NOW);
         int (*run)(void) = object ? (int (*)(void))dlsym(object, "chain_main") : NULL;
         if (!object)
             printf("%s\n", dlerror());

@@ -1,6 +1,6 @@
 /*
  * Another preloaded library, which wraps functions of libc and of the driver by RTLD_NEXT. With
- * OVERRIDE it has a dlsym of its own as well, as tracers do. Compiled with optimisation that dlsym
+ * OVERRIDE it has a dlsym of its own as well, as tracers do, with OVERRIDE_VERSION a dlvsym. Compiled with optimisation that dlsym
  * jumps to the next one; without it calls, and RTLD_NEXT then is looked for behind this library,
  * whoever asked. Both are out there.
  */
@@ -32,6 +32,20 @@ void *dlsym(void *restrict handle, const char *restrict name)
     if (strncmp(name, "ato", 3) == 0)
         NAME(asked_layer_, LAYER)++;
     return next(handle, name);
+}
+#endif
+
+#ifdef OVERRIDE_VERSION
+typedef void *dlvsym_function(void *, const char *, const char *);
+
+void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version)
+{
+    static dlvsym_function *next;
+    if (!next)
+        next = (dlvsym_function *)dlsym(RTLD_NEXT, "dlvsym");
+    if (strncmp(name, "ato", 3) == 0)
+        NAME(asked_layer_, LAYER)++;
+    return next(handle, name, version);
 }
 #endif
 

@@ -1,0 +1,62 @@
+/*
+ * For the clients of the differential harness: one line per behaviour, "area: what: answers".
+ *
+ * Codes, sizes, offsets, contents; never an address, a time, or a number that counts what the whole
+ * process did. The same program must print the same lines natively and under the library.
+ */
+#ifndef GPUCACHE_TESTS_DIFF_H
+#define GPUCACHE_TESTS_DIFF_H
+
+#include "program.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device);
+
+static inline __attribute__((format(printf, 1, 2))) void line(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    vprintf(format, values);
+    va_end(values);
+    putchar('\n');
+    fflush(stdout);
+}
+
+/* Several calls' answers in the order of the calls, which arguments of one call do not have. */
+#define CODES(what, ...)                                                                           \
+    codes(what, (int[]){__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int))
+
+static inline void codes(const char *what, const int *code, size_t count)
+{
+    printf("%s:", what);
+    for (size_t i = 0; i < count; i++)
+        printf(" %d", code[i]);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static inline CUdeviceptr take(size_t bytes)
+{
+    CUdeviceptr p = 0;
+    CHECK(cuMemAlloc(&p, bytes));
+    return p;
+}
+
+/* The first and last word of memory that the CPU asks for. */
+static inline const char *ends(CUdeviceptr p, size_t bytes)
+{
+    static char text[4][64];
+    static unsigned turn;
+    uint32_t first = 0, last = 0;
+    CUresult a = cuMemcpyDtoH(&first, p, 4), b = cuMemcpyDtoH(&last, p + bytes - 4, 4);
+    char *out = text[turn++ % 4];
+    snprintf(out, 64, "%d %d %x..%x", a, b, first, last);
+    return out;
+}
+
+#endif

@@ -1,0 +1,307 @@
+/*
+ * Allocating and freeing while a stream is being captured: in each capture mode, by the capturing
+ * thread and by another, in each mode of the calling thread. What each call answers, whether the
+ * capture survives, and whether its graph replays right.
+ */
+#include "diff.h"
+
+#include <pthread.h>
+
+static CUcontext context;
+static struct kernels kernels;
+static CUstream captured, other;
+static CUdeviceptr warm_small, warm_large, data, errors;
+
+enum operation {
+    NOTHING, ALLOC_SMALL, ALLOC_LARGE, ALLOC_NEW, FREE_SMALL, FREE_LARGE, FREE_BAD, FREE_NULL,
+    ALLOC_FREE_MANY, PITCH, RANGE, ATTRIBUTE, INFO, EVENT_QUERY, MANAGED, HOST, ASYNC_OTHER,
+    FREE_ASYNC_OTHER, SYNCHRONIZE_OTHER, OPERATIONS
+};
+static const char *const names[] = {
+    "nothing", "alloc small", "alloc large", "alloc new", "free small", "free large", "free bad",
+    "free null", "many", "pitch", "range", "attribute", "info", "event query", "managed", "host",
+    "alloc async elsewhere", "free async elsewhere", "synchronize another stream"};
+
+static CUdeviceptr mine[64];
+static CUevent event;
+
+static int operate(enum operation what)
+{
+    CUdeviceptr p = 0;
+    size_t a, b;
+    void *host;
+    CUresult r = CUDA_SUCCESS;
+    switch (what) {
+    case ALLOC_SMALL:
+        r = cuMemAlloc(&mine[0], 5000);
+        break;
+    case ALLOC_LARGE:
+        r = cuMemAlloc(&mine[0], 3 * MIB);
+        break;
+    case ALLOC_NEW: /* more than was ever there */
+        r = cuMemAlloc(&mine[0], 200 * MIB);
+        break;
+    case FREE_SMALL:
+        r = cuMemFree(warm_small);
+        warm_small = r ? warm_small : 0;
+        break;
+    case FREE_LARGE:
+        r = cuMemFree(warm_large);
+        warm_large = r ? warm_large : 0;
+        break;
+    case FREE_BAD:
+        r = cuMemFree(data + 8);
+        break;
+    case FREE_NULL:
+        r = cuMemFree(0);
+        break;
+    case ALLOC_FREE_MANY:
+        for (unsigned i = 0; i < 200 && r == CUDA_SUCCESS; i++) {
+            r = cuMemAlloc(&p, i % 10 ? 4096 : 2 * MIB);
+            r = r ? r : cuMemFree(p);
+        }
+        break;
+    case PITCH:
+        r = cuMemAllocPitch(&mine[0], &a, 100, 10, 4);
+        break;
+    case RANGE:
+        r = cuMemGetAddressRange(&p, &a, data + 1);
+        break;
+    case ATTRIBUTE:
+        r = cuPointerGetAttribute(&a, CU_POINTER_ATTRIBUTE_RANGE_SIZE, data);
+        break;
+    case INFO:
+        r = cuMemGetInfo(&a, &b);
+        break;
+    case EVENT_QUERY:
+        r = cuEventQuery(event);
+        break;
+    case MANAGED:
+        r = cuMemAllocManaged(&mine[0], 5000, CU_MEM_ATTACH_GLOBAL);
+        break;
+    case HOST:
+        r = cuMemAllocHost(&host, 5000);
+        if (r == CUDA_SUCCESS)
+            r = cuMemFreeHost(host);
+        break;
+    case ASYNC_OTHER:
+        r = cuMemAllocAsync(&mine[0], 5000, other);
+        break;
+    case FREE_ASYNC_OTHER:
+        r = cuMemFreeAsync(warm_small, other);
+        warm_small = r ? warm_small : 0;
+        break;
+    case SYNCHRONIZE_OTHER:
+        r = cuStreamSynchronize(other);
+        break;
+    default:
+        break;
+    }
+    return r;
+}
+
+struct task {
+    enum operation what;
+    int mode; /* of the calling thread; -1: as it is */
+    int answer;
+};
+
+static void *run(void *argument)
+{
+    struct task *task = argument;
+    CUstreamCaptureMode mode = (CUstreamCaptureMode)task->mode;
+    CHECK(cuCtxSetCurrent(context));
+    if (task->mode >= 0)
+        CHECK(cuThreadExchangeStreamCaptureMode(&mode));
+    task->answer = operate(task->what);
+    if (task->mode >= 0)
+        CHECK(cuThreadExchangeStreamCaptureMode(&mode));
+    return NULL;
+}
+
+static void one(CUstreamCaptureMode capture, bool elsewhere, int mode, enum operation what)
+{
+    static const char *const modes[] = {"global", "thread-local", "relaxed"};
+    struct task task = {what, mode, 0};
+    CUstreamCaptureStatus status;
+    CUgraph graph = NULL;
+    CUgraphExec exec;
+    uint32_t wrong = 77;
+    pthread_t thread;
+    mine[0] = 0;
+    if (!warm_small)
+        warm_small = take(5000);
+    if (!warm_large)
+        warm_large = take(3 * MIB);
+    CHECK(cuStreamBeginCapture(captured, capture));
+    CUresult first = launch_fill(&kernels, captured, data, 0x5EED, 1000);
+    if (elsewhere) {
+        pthread_create(&thread, NULL, run, &task);
+        pthread_join(thread, NULL);
+    } else {
+        run(&task);
+    }
+    CUresult second = launch_check(&kernels, captured, data, 0x5EED, 1000, errors);
+    CUresult asked = cuStreamIsCapturing(captured, &status);
+    CUresult end = cuStreamEndCapture(captured, &graph);
+    int ran = -1;
+    if (end == CUDA_SUCCESS && graph) {
+        CHECK(cuMemsetD32(errors, 0, 1));
+        CHECK(cuGraphInstantiate(&exec, graph, 0));
+        ran = cuGraphLaunch(exec, captured);
+        CHECK(cuStreamSynchronize(captured));
+        CHECK(cuMemcpyDtoH(&wrong, errors, 4));
+        CHECK(cuGraphExecDestroy(exec));
+        CHECK(cuGraphDestroy(graph));
+    }
+    line("capture: %s, %s thread%s%s: %s: %d, launches %d %d, capturing %d %d, end %d, replay %d %u",
+         modes[capture], elsewhere ? "other" : "same", mode < 0 ? "" : ", own mode ",
+         mode < 0 ? "" : modes[mode], names[what], task.answer, first, second, asked,
+         asked ? -1 : (int)status, end, ran, wrong);
+    CUresult freed = mine[0] ? cuMemFree(mine[0]) : CUDA_SUCCESS;
+    if (freed != CUDA_SUCCESS)
+        line("capture: what was allocated cannot be freed: %d", freed);
+    CHECK(cuCtxSynchronize());
+}
+
+/* Two captures at once, memory going round among other streams all the while. */
+static void several(void)
+{
+    CUstream s[3];
+    CUgraph graph[3];
+    CUgraphExec exec[3];
+    CUdeviceptr p[3], q[50];
+    uint32_t wrong = 77;
+    CHECK(cuMemsetD32(errors, 0, 1));
+    for (unsigned i = 0; i < 3; i++) {
+        CHECK(cuStreamCreate(&s[i], CU_STREAM_NON_BLOCKING));
+        p[i] = take(4096 << i);
+        CHECK(cuStreamBeginCapture(s[i], CU_STREAM_CAPTURE_MODE_RELAXED));
+    }
+    int good = 0;
+    for (unsigned round = 0; round < 30; round++) {
+        for (unsigned i = 0; i < 50; i++) {
+            q[i] = take(1000 * (i + 1) + (i % 10 ? 0 : 2 * MIB));
+            CHECK(launch_fill(&kernels, other, q[i], i, 250));
+            CHECK(launch_check(&kernels, other, q[i], i, 250, errors));
+        }
+        for (unsigned i = 0; i < 50; i++)
+            good += cuMemFree(q[i]) == CUDA_SUCCESS;
+        if (round % 10 == 3) {
+            unsigned i = round / 10;
+            CHECK(launch_fill(&kernels, s[i], p[i], i, 1000));
+            CHECK(launch_check(&kernels, s[i], p[i], i, 1000, errors));
+            CHECK(cuStreamEndCapture(s[i], &graph[i]));
+        }
+    }
+    line("capture: several: frees %d", good);
+    for (unsigned i = 0; i < 3; i++) {
+        CHECK(cuGraphInstantiate(&exec[i], graph[i], 0));
+        CHECK(cuGraphLaunch(exec[i], s[i]));
+        CHECK(cuGraphLaunch(exec[i], s[i]));
+    }
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemcpyDtoH(&wrong, errors, 4));
+    line("capture: several: wrong %u", wrong);
+    for (unsigned i = 0; i < 3; i++) {
+        CHECK(cuGraphExecDestroy(exec[i]));
+        CHECK(cuGraphDestroy(graph[i]));
+        CHECK(cuMemFree(p[i]));
+        CHECK(cuStreamDestroy(s[i]));
+    }
+}
+
+/* Captures that end in other ways; after each, freed memory must come back as ever. */
+static void odd_ends(void)
+{
+    CUgraph graph = NULL;
+    CUstream s;
+    CUstreamCaptureStatus status;
+    CODES("capture: end without begin", cuStreamEndCapture(captured, &graph));
+    CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CODES("capture: begin twice", cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CODES("capture: end", cuStreamEndCapture(captured, &graph), cuGraphDestroy(graph));
+    CODES("capture: begin on the legacy stream",
+          cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CODES("capture: begin in no mode", cuStreamBeginCapture(captured, (CUstreamCaptureMode)9));
+    CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CODES("capture: end without a place for the graph", cuStreamEndCapture(captured, NULL));
+    CHECK(cuStreamIsCapturing(captured, &status));
+    line("capture: still capturing %d", status);
+    if (status != CU_STREAM_CAPTURE_STATUS_NONE)
+        CODES("capture: end", cuStreamEndCapture(captured, &graph));
+    CHECK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CODES("capture: destroy while capturing", cuStreamDestroy(s));
+    CHECK(cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CODES("capture: of the thread's stream: launch, alloc, end",
+          launch_fill(&kernels, CU_STREAM_PER_THREAD, data, 1, 10), cuMemAlloc(&mine[0], 100),
+          cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph));
+    CHECK(cuGraphCreate(&graph, 0));
+    CODES("capture: to a graph",
+          cuStreamBeginCaptureToGraph(captured, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED),
+          launch_fill(&kernels, captured, data, 1, 10), cuMemAlloc(&mine[0], 5000),
+          cuMemFree(mine[0]), cuStreamEndCapture(captured, &graph), cuGraphDestroy(graph));
+    for (unsigned i = 0; i < 100; i++)
+        CHECK(cuMemFree(take(4 * MIB)));
+    line("capture: and going on");
+}
+
+/* Memory nodes: the graph's own memory passes by. */
+static void nodes(void)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec;
+    CUdeviceptr p = 0;
+    CUstream s;
+    uint32_t wrong = 77;
+    CHECK(cuMemsetD32(errors, 0, 1));
+    CHECK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CODES("capture: nodes: alloc", cuMemAllocAsync(&p, 5000, s));
+    CODES("capture: nodes: use", launch_fill(&kernels, s, p, 9, 1250),
+          launch_check(&kernels, s, p, 9, 1250, errors));
+    CODES("capture: nodes: free", cuMemFreeAsync(p, s));
+    CODES("capture: nodes: end", cuStreamEndCapture(s, &graph));
+    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    for (unsigned i = 0; i < 3; i++)
+        CHECK(cuGraphLaunch(exec, s));
+    CHECK(cuStreamSynchronize(s));
+    CHECK(cuMemcpyDtoH(&wrong, errors, 4));
+    line("capture: nodes: wrong %u", wrong);
+    p = take(5000);
+    CHECK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CUresult freed = cuMemFreeAsync(p, s);
+    CODES("capture: nodes: free of ordinary memory, end", freed, cuStreamEndCapture(s, &graph));
+    CHECK(cuGraphExecDestroy(exec));
+}
+
+int main(void)
+{
+    context = begin();
+    kernels_load(&kernels);
+    CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuEventRecord(event, other));
+    data = take(4096);
+    errors = take(4);
+    /* something to reuse, and every kernel loaded */
+    for (unsigned i = 0; i < 64; i++)
+        mine[i] = take(i % 8 ? 5000 : 3 * MIB);
+    for (unsigned i = 0; i < 64; i++)
+        CHECK(cuMemFree(mine[i]));
+    CHECK(launch_fill(&kernels, other, data, 1, 4));
+    CHECK(launch_check(&kernels, other, data, 1, 4, errors));
+    CHECK(cuCtxSynchronize());
+    for (int capture = 0; capture < 3; capture++)
+        for (int elsewhere = 0; elsewhere < 2; elsewhere++)
+            for (int mode = -1; mode < 3; mode++)
+                for (enum operation what = NOTHING; what < OPERATIONS; what++)
+                    if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL)
+                        one((CUstreamCaptureMode)capture, elsewhere, mode, what);
+    several();
+    odd_ends();
+    nodes();
+    return 0;
+}

@@ -1,0 +1,160 @@
+/*
+ * Memory shared between two processes by handle: blocks of many sizes at odd places, opened, read,
+ * written and closed by the other one. The importer is this program once more, started anew; only
+ * the exporter prints.
+ */
+#include "diff.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BLOCKS 24
+
+struct message {
+    CUipcMemHandle handle[BLOCKS];
+    uint32_t bytes[BLOCKS];
+    int own; /* what the exporter got when it opened its own handle */
+};
+
+struct reply {
+    int opened[BLOCKS], again[BLOCKS], closed[BLOCKS], range[BLOCKS], freed[BLOCKS];
+    uint32_t first[BLOCKS], last[BLOCKS], size[BLOCKS];
+    int64_t offset[BLOCKS];
+    int distinct, closed_twice, alloc, bad, reopened;
+};
+
+static void all(ssize_t (*move)(int, void *, size_t), int fd, void *data, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t part = move(fd, (char *)data + done, bytes - done);
+        if (part <= 0)
+            exit(9);
+        done += (size_t)part;
+    }
+}
+
+static ssize_t put(int fd, void *data, size_t bytes)
+{
+    return write(fd, data, bytes);
+}
+
+/* Opens all, looks, writes, closes. */
+static int importer(void)
+{
+    static struct message m;
+    static struct reply r;
+    CUdeviceptr p[BLOCKS], q, mine;
+    begin();
+    mine = take(5000);
+    all(read, 3, &m, sizeof m);
+    r.distinct = 1;
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        r.opened[i] = cuIpcOpenMemHandle(&p[i], m.handle[i], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+        if (r.opened[i] != CUDA_SUCCESS) {
+            p[i] = 0;
+            continue;
+        }
+        CUdeviceptr base = p[i];
+        size_t size = 0;
+        r.range[i] = cuMemGetAddressRange(&base, &size, p[i]);
+        cuMemcpyDtoH(&r.first[i], p[i], 4);
+        cuMemcpyDtoH(&r.last[i], p[i] + m.bytes[i] - 4, 4);
+        cuMemsetD32(p[i], 0xC0DE0000 + i, m.bytes[i] / 4);
+        for (unsigned j = 0; j < i; j++)
+            r.distinct &= p[i] != p[j];
+        r.freed[i] = cuMemFree(p[i]);
+    }
+    cuCtxSynchronize();
+    r.alloc = cuMemFree(mine);
+    CUipcMemHandle nonsense;
+    memset(&nonsense, 0x5A, sizeof nonsense);
+    r.bad = cuIpcOpenMemHandle(&q, nonsense, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        r.closed[i] = p[i] ? (int)cuIpcCloseMemHandle(p[i]) : -1;
+    r.closed_twice = cuIpcCloseMemHandle(p[0]);
+    r.reopened = cuIpcOpenMemHandle(&q, m.handle[5], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (r.reopened == CUDA_SUCCESS)
+        r.reopened = cuIpcCloseMemHandle(q);
+    all(put, 4, &r, sizeof r);
+    return 0;
+}
+
+static pid_t start(const char *self, int *to, int *from)
+{
+    int down[2], up[2];
+    if (pipe(down) != 0 || pipe(up) != 0)
+        exit(9);
+    pid_t child = fork();
+    if (child == 0) {
+        /* above 4 first: the pipes may have the very numbers they are to get */
+        int in = dup2(down[0], 13), out = dup2(up[1], 14);
+        dup2(in, 3);
+        dup2(out, 4);
+        for (int fd = 5; fd < 32; fd++)
+            close(fd);
+        execl("/proc/self/exe", self, "import", NULL);
+        _exit(9);
+    }
+    close(down[0]);
+    close(up[1]);
+    *to = down[1];
+    *from = up[0];
+    return child;
+}
+
+int main(int argc, char **argv)
+{
+    static struct message m;
+    static struct reply r;
+    static const uint32_t sizes[] = {4,     512,   1000,  1024,   4096,    20000,   65536,  100000,
+                                     4096,  4096,  600,   300000, 1048576, 1048580, 2097152, 3000000,
+                                     512,   1536,  40000, 512,    5242880, 4096,    777216, 2048};
+    CUdeviceptr p[BLOCKS], q;
+    int to, from, status = -1;
+    if (argc > 1 && strcmp(argv[1], "import") == 0)
+        return importer();
+    pid_t child = start(argv[0], &to, &from);
+    begin();
+    for (unsigned i = 0; i < 7; i++) /* so that blocks begin at odd places */
+        take(1000 + 512 * i);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        p[i] = take(sizes[i]);
+        m.bytes[i] = sizes[i];
+        CHECK(cuMemsetD32(p[i], 0xAB000000 + i, sizes[i] / 4));
+        line("ipc: export of %u bytes %d", sizes[i], cuIpcGetMemHandle(&m.handle[i], p[i]));
+    }
+    CHECK(cuCtxSynchronize());
+    CUipcMemHandle inner, again;
+    CODES("ipc: export of an interior address, again", cuIpcGetMemHandle(&inner, p[7] + 1000),
+          cuIpcGetMemHandle(&again, p[7]));
+    line("ipc: the same handle again %d, for an interior address %d",
+         memcmp(&again, &m.handle[7], sizeof again) == 0, memcmp(&inner, &again, sizeof inner) == 0);
+    CODES("ipc: export of nothing", cuIpcGetMemHandle(&again, 0));
+    CODES("ipc: export nowhere", cuIpcGetMemHandle(NULL, p[0]));
+    q = take(4096);
+    CHECK(cuMemFree(q));
+    CODES("ipc: export of freed memory", cuIpcGetMemHandle(&again, q));
+    CODES("ipc: open one's own", cuIpcOpenMemHandle(&q, m.handle[3], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    CODES("ipc: open without a flag", cuIpcOpenMemHandle(&q, m.handle[3], 0));
+    CODES("ipc: close what was not opened", cuIpcCloseMemHandle(p[3]), cuIpcCloseMemHandle(0));
+    all(put, to, &m, sizeof m);
+    all(read, from, &r, sizeof r);
+    waitpid(child, &status, 0);
+    line("ipc: the importer ended %d", WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        line("ipc: import of %u: opened %d, holds %x..%x, free %d, close %d", sizes[i], r.opened[i],
+             r.first[i], r.last[i], r.freed[i], r.closed[i]);
+        line("ipc: what it wrote: %s", ends(p[i], sizes[i]));
+    }
+    line("ipc: distinct addresses %d", r.distinct);
+    CODES("ipc: closed twice, own free, nonsense opened, opened once more", r.closed_twice, r.alloc,
+          r.bad, r.reopened);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        CODES("ipc: free", cuMemFree(p[i]), cuMemFree(p[i]));
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        p[i] = take(sizes[i]);
+        CHECK(cuMemsetD32(p[i], 0xEF000000 + i, sizes[i] / 4));
+        line("ipc: after reuse %u: %s", sizes[i], ends(p[i], sizes[i]));
+    }
+    return 0;
+}

@@ -1,0 +1,154 @@
+/* Memory that passes by the pool, and what the device says it has. */
+#include "diff.h"
+
+#include <unistd.h>
+
+static CUdevice device;
+
+static void arrays(void)
+{
+    CUarray array = NULL;
+    CUmipmappedArray mipmap = NULL;
+    CUDA_ARRAY_DESCRIPTOR flat = {64, 32, CU_AD_FORMAT_FLOAT, 1}, found;
+    CUDA_ARRAY3D_DESCRIPTOR deep = {32, 16, 8, CU_AD_FORMAT_UNSIGNED_INT8, 4, 0};
+    CODES("outside: array", cuArrayCreate(&array, &flat));
+    CODES("outside: array: described", cuArrayGetDescriptor(&found, array), (int)found.Width,
+          (int)found.Height, (int)found.NumChannels);
+    CODES("outside: array: destroy, again", cuArrayDestroy(array));
+    CODES("outside: array: nothing", cuArrayCreate(NULL, &flat), cuArrayCreate(&array, NULL));
+    CODES("outside: deep array", cuArray3DCreate(&array, &deep), cuArrayDestroy(array));
+    CODES("outside: mipmap", cuMipmappedArrayCreate(&mipmap, &deep, 3), cuMipmappedArrayDestroy(mipmap));
+    flat.Width = 0;
+    CODES("outside: empty array", cuArrayCreate(&array, &flat));
+    flat.Width = (size_t)1 << 40;
+    CODES("outside: huge array", cuArrayCreate(&array, &flat) != CUDA_SUCCESS);
+}
+
+static void managed_and_host(void)
+{
+    CUdeviceptr p = 0, d = 0;
+    void *host = NULL;
+    static char page[8192] __attribute__((aligned(4096)));
+    CODES("outside: managed", cuMemAllocManaged(&p, 10000, CU_MEM_ATTACH_GLOBAL),
+          cuMemsetD32(p, 3, 2500), cuCtxSynchronize(), *(int *)(p + 9996), cuMemFree(p), cuMemFree(p));
+    CODES("outside: managed, bad", cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL),
+          cuMemAllocManaged(&p, 100, 77));
+    CODES("outside: pinned", cuMemAllocHost(&host, 10000), cuMemHostGetDevicePointer(&d, host, 0),
+          cuMemsetD8(d, 5, 10000), cuCtxSynchronize(), ((char *)host)[9999], cuMemFreeHost(host));
+    CODES("outside: pinned, mapped", cuMemHostAlloc(&host, 10000, CU_MEMHOSTALLOC_DEVICEMAP),
+          cuMemFreeHost(host));
+    CODES("outside: pinned, nothing", cuMemAllocHost(&host, 0), cuMemFreeHost(NULL));
+    CODES("outside: registered", cuMemHostRegister(page, 8192, 0), cuMemHostRegister(page, 8192, 0),
+          cuMemHostUnregister(page), cuMemHostUnregister(page));
+}
+
+static void virtual_memory(void)
+{
+    CUmemGenericAllocationHandle handle = 0, retained = 0;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUdeviceptr p = 0;
+    size_t unit = 0;
+    CODES("outside: virtual: granularity",
+          cuMemGetAllocationGranularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM), unit == 2 * MIB);
+    CODES("outside: virtual: create, reserve, map, access", cuMemCreate(&handle, 4 * MIB, &prop, 0),
+          cuMemAddressReserve(&p, 8 * MIB, 0, 0, 0), cuMemMap(p, 4 * MIB, 0, handle, 0),
+          cuMemSetAccess(p, 4 * MIB, &access, 1));
+    CODES("outside: virtual: use", cuMemsetD32(p, 8, MIB), cuMemFree(p), cuMemFree(p + 4096));
+    line("outside: virtual: %s", ends(p, 4 * MIB));
+    CODES("outside: virtual: retain", cuMemRetainAllocationHandle(&retained, (void *)p),
+          retained == handle);
+    CODES("outside: virtual: release, release, unmap", cuMemRelease(handle), cuMemRelease(retained),
+          cuMemUnmap(p, 4 * MIB));
+    CODES("outside: virtual: range of the reservation", cuMemGetAddressRange(NULL, &unit, p));
+    CODES("outside: virtual: address free", cuMemAddressFree(p, 8 * MIB));
+    CODES("outside: virtual: odd size", cuMemCreate(&handle, 5000, &prop, 0));
+    CODES("outside: virtual: nothing", cuMemCreate(NULL, 2 * MIB, &prop, 0),
+          cuMemCreate(&handle, 2 * MIB, NULL, 0));
+}
+
+static void pools(void)
+{
+    CUmemoryPool pool = NULL, found = NULL;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUdeviceptr p = 0, q = 0;
+    cuuint64_t used = 77;
+    CODES("outside: pool: create, allocate", cuMemPoolCreate(&pool, &props),
+          cuMemAllocFromPoolAsync(&p, 100000, pool, 0), cuMemAllocAsync(&q, 100000, 0));
+    CODES("outside: pool: used", cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used),
+          used >= 100000 && used < 4 * MIB);
+    CODES("outside: pool: of which", cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, p),
+          found == pool);
+    CODES("outside: pool: use", cuMemsetD32(p, 4, 25000), cuMemsetD32(q, 5, 25000));
+    line("outside: pool: %s %s", ends(p, 100000), ends(q, 100000));
+    CODES("outside: pool: free", cuMemFreeAsync(p, 0), cuMemFree(q), cuCtxSynchronize());
+    CODES("outside: pool: trim, destroy", cuMemPoolTrimTo(pool, 0), cuMemPoolDestroy(pool));
+    CODES("outside: pool: nothing", cuMemAllocAsync(&p, 0, 0), cuMemAllocAsync(NULL, 100, 0),
+          cuMemAllocFromPoolAsync(&p, 100, NULL, 0));
+}
+
+/* The figures differ by what a cache is; what follows from them must not. */
+static void info(void)
+{
+    size_t before = 0, during = 0, after = 0, total = 0, whole = 0, again = 0;
+    CUdeviceptr p, q[64];
+    CODES("outside: info", cuMemGetInfo(&before, &total), cuDeviceTotalMem(&whole, device),
+          total == whole, before <= total, before > 0);
+    CODES("outside: info: without one or the other", cuMemGetInfo(NULL, &again), again == total,
+          cuMemGetInfo(&again, NULL), again == before);
+    CODES("outside: info: total of no device", cuDeviceTotalMem(&whole, 99),
+          cuDeviceTotalMem(NULL, device));
+    p = take(256 * MIB);
+    CHECK(cuMemGetInfo(&during, &total));
+    line("outside: info: 256 MiB take %zu MiB", (before - during) / MIB);
+    CHECK(cuMemFree(p));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemGetInfo(&after, &total));
+    line("outside: info: and leave %zd MiB", ((ssize_t)before - (ssize_t)after) / (ssize_t)MIB);
+    for (unsigned i = 0; i < 64; i++)
+        q[i] = take(16 * MIB);
+    CHECK(cuMemGetInfo(&during, &total));
+    line("outside: info: 64 of 16 MiB take %zu MiB", (before - during) / MIB);
+    for (unsigned i = 0; i < 64; i++)
+        CHECK(cuMemFree(q[i]));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemGetInfo(&after, &total));
+    line("outside: info: and leave %zd MiB", ((ssize_t)before - (ssize_t)after) / (ssize_t)MIB);
+    /* what it says is free can be had, but for the driver's own granules */
+    size_t most = after / MIB * MIB;
+    CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+    for (unsigned i = 0; i < 32 && r == CUDA_ERROR_OUT_OF_MEMORY; i++, most -= 32 * MIB)
+        r = cuMemAlloc(&p, most);
+    CODES("outside: info: all that is free can be had", r, r ? -1 : (int)cuMemFree(p));
+    CODES("outside: info: twice the device cannot", cuMemAlloc(&p, 2 * total));
+}
+
+static void granules(void)
+{
+    CUdeviceptr p[256];
+    for (unsigned i = 0; i < 256; i++)
+        p[i] = take(4096 << (i % 10));
+    bool apart = true;
+    for (unsigned i = 0; i < 256; i++)
+        for (unsigned j = 0; j < i; j++)
+            apart &= p[i] + (4096u << (i % 10)) <= p[j] || p[j] + (4096u << (j % 10)) <= p[i];
+    line("outside: blocks do not overlap %d", apart);
+    for (unsigned i = 0; i < 256; i++)
+        CHECK(cuMemFree(p[i]));
+}
+
+int main(void)
+{
+    begin();
+    CHECK(cuDeviceGet(&device, 0));
+    info();
+    arrays();
+    managed_and_host();
+    virtual_memory();
+    pools();
+    granules();
+    info();
+    return 0;
+}

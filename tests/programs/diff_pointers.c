@@ -1,0 +1,196 @@
+/* What a program can ask about a pointer. */
+#include "diff.h"
+
+struct answers {
+    CUdeviceptr base, devptr, start, mapped_to;
+    size_t bytes, size;
+    CUcontext context;
+    unsigned type, managed;
+    unsigned long long id, handles, access;
+    int sync, ordinal, ipc, mapped, device, rdma;
+    CUmemoryPool pool;
+    void *host;
+};
+
+static CUcontext context;
+
+static unsigned long long ask(const char *what, CUdeviceptr p)
+{
+    struct answers a;
+    memset(&a, 0xAA, sizeof a);
+    a.base = a.start = p;
+    CUresult range = cuMemGetAddressRange(&a.base, &a.bytes, p);
+    line("pointers: %s: range %d +%lld %zd", what, range, range ? 0 : (long long)(p - a.base),
+         range ? -1 : (ssize_t)a.bytes);
+#define ASK(attribute, field) cuPointerGetAttribute(&a.field, CU_POINTER_ATTRIBUTE_##attribute, p)
+    CUresult r = ASK(CONTEXT, context);
+    line("pointers: %s: context %d %d", what, r, r ? -1 : a.context == context);
+    r = ASK(MEMORY_TYPE, type);
+    line("pointers: %s: type %d %d", what, r, r ? -1 : (int)a.type);
+    r = ASK(DEVICE_POINTER, devptr);
+    line("pointers: %s: device pointer %d %d", what, r, r ? -1 : a.devptr == p);
+    r = ASK(HOST_POINTER, host);
+    line("pointers: %s: host pointer %d %d", what, r, r ? -1 : (CUdeviceptr)a.host == p);
+    r = ASK(SYNC_MEMOPS, sync);
+    line("pointers: %s: sync %d %d", what, r, r ? -1 : a.sync != 0);
+    r = ASK(IS_MANAGED, managed);
+    line("pointers: %s: managed %d %d", what, r, r ? -1 : (int)(a.managed & 255));
+    r = ASK(DEVICE_ORDINAL, ordinal);
+    line("pointers: %s: ordinal %d %d", what, r, r ? -1 : a.ordinal);
+    r = ASK(IS_LEGACY_CUDA_IPC_CAPABLE, ipc);
+    line("pointers: %s: ipc %d %d", what, r, r ? -1 : a.ipc & 255);
+    r = ASK(RANGE_START_ADDR, start);
+    line("pointers: %s: start %d +%lld", what, r, r ? 0 : (long long)(p - a.start));
+    r = ASK(RANGE_SIZE, size);
+    line("pointers: %s: size %d %zd", what, r, r ? -1 : (ssize_t)a.size);
+    r = ASK(MAPPED, mapped);
+    line("pointers: %s: mapped %d %d", what, r, r ? -1 : a.mapped & 255);
+    r = ASK(ALLOWED_HANDLE_TYPES, handles);
+    line("pointers: %s: handle types %d %d", what, r, r ? -1 : (int)a.handles);
+    r = ASK(MEMPOOL_HANDLE, pool);
+    line("pointers: %s: pool %d %d", what, r, r ? -1 : a.pool != NULL);
+    r = ASK(BUFFER_ID, id);
+    line("pointers: %s: id %d", what, r);
+    return r ? 0 : a.id;
+}
+
+static void several(const char *what, CUdeviceptr p)
+{
+    CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                   CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                   CU_POINTER_ATTRIBUTE_SYNC_MEMOPS};
+    size_t size = 1;
+    unsigned type = 1;
+    CUdeviceptr start = p;
+    unsigned long long id = 0, one = 0;
+    int sync = 5;
+    void *data[] = {&size, &type, &start, &id, &sync};
+    CUresult r = cuPointerGetAttributes(5, names, data, p);
+    CUresult r1 = cuPointerGetAttribute(&one, CU_POINTER_ATTRIBUTE_BUFFER_ID, p);
+    line("pointers: %s: several %d size %zu type %u +%lld sync %d same id %d %d", what, r, size, type,
+         start ? (long long)(p - start) : -1, sync, r1, r1 == CUDA_SUCCESS && id == one);
+    line("pointers: %s: none of several %d", what, cuPointerGetAttributes(0, names, data, p));
+    names[1] = (CUpointer_attribute)12345;
+    line("pointers: %s: several, one unknown %d", what, cuPointerGetAttributes(5, names, data, p));
+}
+
+static void sync_memops(void)
+{
+    CUdeviceptr p = take(4096), q = take(4096), big = take(4 * MIB);
+    int on = 1, off = 0, got = -1, other = -1;
+    line("pointers: sync memops: set %d", cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
+    line("pointers: sync memops: set on interior %d",
+         cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, big + 100));
+    cuPointerGetAttribute(&got, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p);
+    cuPointerGetAttribute(&other, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, q);
+    line("pointers: sync memops: its own %d, its neighbour's %d", got != 0, other != 0);
+    cuPointerGetAttribute(&got, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, big);
+    line("pointers: sync memops: of the whole block %d", got != 0);
+    line("pointers: sync memops: off %d", cuPointerSetAttribute(&off, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
+    cuPointerGetAttribute(&got, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p);
+    line("pointers: sync memops: after off %d", got != 0);
+    CHECK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
+    CHECK(cuMemFree(p));
+    line("pointers: sync memops: of freed memory %d",
+         cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
+    for (unsigned i = 0; i < 8; i++) {
+        p = take(4096);
+        cuPointerGetAttribute(&got, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p);
+        if (got)
+            line("pointers: sync memops: a new block has it");
+    }
+    line("pointers: sync memops: another attribute set %d",
+         cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_RANGE_SIZE, q));
+    line("pointers: sync memops: no value %d",
+         cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, q));
+}
+
+static void ids(void)
+{
+    CUdeviceptr p[40];
+    unsigned long long id[40], again = 0;
+    bool all_differ = true, same = true;
+    for (unsigned i = 0; i < 40; i++) {
+        p[i] = take(i % 4 ? 3000 : 2 * MIB);
+        CHECK(cuPointerGetAttribute(&id[i], CU_POINTER_ATTRIBUTE_BUFFER_ID, p[i]));
+        for (unsigned j = 0; j < i; j++)
+            all_differ &= id[i] != id[j];
+    }
+    for (unsigned i = 0; i < 40; i++) {
+        CHECK(cuPointerGetAttribute(&again, CU_POINTER_ATTRIBUTE_BUFFER_ID, p[i] + 1500));
+        same &= again == id[i];
+    }
+    line("pointers: ids: all differ %d, stay the same inside %d", all_differ, same);
+    bool fresh = true;
+    for (unsigned i = 0; i < 40; i++)
+        CHECK(cuMemFree(p[i]));
+    for (unsigned i = 0; i < 40; i++) {
+        p[i] = take(i % 4 ? 3000 : 2 * MIB);
+        CHECK(cuPointerGetAttribute(&again, CU_POINTER_ATTRIBUTE_BUFFER_ID, p[i]));
+        for (unsigned j = 0; j < 40; j++)
+            fresh &= again != id[j];
+    }
+    line("pointers: ids: new after reuse %d", fresh);
+}
+
+int main(void)
+{
+    static const size_t sizes[] = {1,           2,      511,         512,         513,     1000,
+                                   4096,        65536,  100000,      MIB - 1,     MIB,     MIB + 1,
+                                   2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 5 * MIB + 7, 64 * MIB};
+    CUdeviceptr p[17], q;
+    char what[64];
+    context = begin();
+    for (unsigned i = 0; i < 17; i++) {
+        p[i] = take(sizes[i]);
+        snprintf(what, sizeof what, "%zu bytes", sizes[i]);
+        line("pointers: %s: aligned to 512 %d", what, p[i] % 512 == 0);
+        unsigned long long id = ask(what, p[i]);
+        snprintf(what, sizeof what, "%zu bytes, last", sizes[i]);
+        line("pointers: %s: the same id %d", what, id == ask(what, p[i] + sizes[i] - 1));
+        snprintf(what, sizeof what, "%zu bytes, middle", sizes[i]);
+        ask(what, p[i] + sizes[i] / 2);
+        several(what, p[i] + sizes[i] / 3);
+        if (sizes[i] % 512)
+            line("pointers: %s: byte after the end %d", what,
+                 cuMemGetAddressRange(&q, NULL, p[i] + sizes[i]));
+    }
+    CHECK(cuMemFree(p[6]));
+    ask("freed", p[6]);
+    several("freed", p[6]);
+    CHECK(cuMemFree(p[16]));
+    ask("freed large", p[16]);
+    ask("freed large, inside", p[16] + 12345);
+    ask("null", 0);
+    ask("stack", (CUdeviceptr)what);
+    several("stack", (CUdeviceptr)what);
+    line("pointers: only the base %d", cuMemGetAddressRange(&q, NULL, p[5]));
+    line("pointers: only the size %d", cuMemGetAddressRange(NULL, &(size_t){0}, p[5]));
+    line("pointers: neither %d", cuMemGetAddressRange(NULL, NULL, p[5]));
+    line("pointers: unknown attribute %d", cuPointerGetAttribute(what, (CUpointer_attribute)999, p[5]));
+    line("pointers: no data %d", cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_RANGE_SIZE, p[5]));
+    line("pointers: no data for the context %d",
+         cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_CONTEXT, p[5]));
+    void *host;
+    CHECK(cuMemAllocHost(&host, 5000));
+    ask("pinned", (CUdeviceptr)host + 10);
+    CHECK(cuMemFreeHost(host));
+    ask("pinned, freed", (CUdeviceptr)host + 10);
+    CHECK(cuMemAllocManaged(&q, 5000, CU_MEM_ATTACH_GLOBAL));
+    ask("managed", q + 10);
+    several("managed", q);
+    CHECK(cuMemFree(q));
+    size_t pitch;
+    CHECK(cuMemAllocPitch(&q, &pitch, 1000, 9, 4));
+    ask("pitched", q + 2 * pitch);
+    CHECK(cuMemFree(q));
+    CHECK(cuMemAllocAsync(&q, 5000, 0));
+    CHECK(cuCtxSynchronize());
+    line("pointers: stream-ordered: range %d", cuMemGetAddressRange(NULL, NULL, q + 10));
+    several("stream-ordered", q);
+    CHECK(cuMemFree(q));
+    sync_memops();
+    ids();
+    return 0;
+}
