@@ -79,7 +79,8 @@ void order_in_free(
 bool order_cheaply(struct pool *pool, uint64_t stamp); /* queries only; true if `stamp` is usable */
 bool order_now(struct pool *pool, uint64_t stamp); /* a barrier or a wait, on-time events only */
 bool order_finish(struct pool *pool,
-                  uint64_t limit_ns); /* everything submitted so far has finished */
+                  uint64_t limit_ns);  /* what was submitted before has finished */
+bool order_is_idle(struct pool *pool); /* nothing is under way, as the lock is held */
 
 /* supply.c: where memory comes from. Takes and returns with the lock held; lets go of it in
  * between. */

@@ -146,3 +146,13 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
     }
     return number > 0 && epochs->finished >= number;
 }
+
+bool order_is_idle(struct pool *pool) {
+    struct epochs *epochs = &pool->epochs;
+    uint64_t stamp = epochs_stamp(epochs);
+    if (!pool->backend->has_events || epochs_close(epochs, pool->backend, false) != 0) {
+        return false;
+    }
+    epochs_poll(epochs, pool->backend);
+    return epochs->finished >= stamp && epochs->finished >= atomic_load(&epochs->usable);
+}

@@ -123,8 +123,9 @@ static bool release_one(struct pool *pool, struct arena *arena, uint64_t bytes) 
 }
 
 /*
- * The driver's own free waits for the whole device: a segment goes back only when there is nothing to wait for (law 3), which is
- * asked before each one anew, because the lock was dropped for the one before.
+ * The driver's own free waits for the whole device: a segment goes back only when there is nothing
+ * to wait for (law 3), which is asked before each one anew, because the lock was dropped for the
+ * one before.
  */
 int supply_release_idle(struct pool *pool, uint64_t bytes, uint64_t wait_ns) {
     uint64_t before = pool_reserved(pool);
@@ -132,7 +133,8 @@ int supply_release_idle(struct pool *pool, uint64_t bytes, uint64_t wait_ns) {
         if (pool->large.idle_bytes + pool->small.idle_bytes == 0) {
             break;
         }
-        if (pool->backend->has_events && !order_finish(pool, wait_ns)) {
+        if (pool->backend->has_events && !order_is_idle(pool) &&
+            !(wait_ns > 0 && order_finish(pool, wait_ns) && order_is_idle(pool))) {
             return pool_reserved(pool) < before ? 0 : -EBUSY;
         }
         if (!release_one(pool, &pool->large, bytes) && !release_one(pool, &pool->small, bytes)) {
