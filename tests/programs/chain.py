@@ -2,7 +2,7 @@
 """Other preloaded libraries beside ours, before and behind it; calls from constructors; twins."""
 import re
 
-from harness import GPU, LIBRARY, Tally, program, run
+from harness import LIBRARY, Tally, program, run
 
 OFF = {"GPUCACHE_REPORT": "off"}
 tally = Tally()

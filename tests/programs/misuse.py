@@ -4,14 +4,13 @@
 Each case of misuse.c runs natively and under the library: same output, same exit status, nothing on
 stderr. Then come options that make no sense, reports that cannot be written, and what reports say.
 """
-import json
 import os
 import re
 import socket
 import sys
 import tempfile
 
-from harness import (GPU, LIBRARY, MODES, SIM, Tally, check_books, environment, program, run,
+from harness import (GPU, MODES, Tally, check_books, program, run,
                      run_with_report)
 
 OFF = {"GPUCACHE_REPORT": "off"}
