@@ -11,6 +11,7 @@
 /* A stream as its capture knows it: the per-thread stream is another one in every thread. */
 struct capturing {
     CUstream stream;
+    CUcontext context;  /* whose end ends it */
     const void *thread; /* of a per-thread stream: something only that thread has; else NULL */
 };
 
@@ -23,7 +24,10 @@ static _Thread_local char this_thread __attribute__((tls_model("initial-exec")))
 
 static struct capturing identify(CUstream stream, bool per_thread) {
     bool own = stream == CU_STREAM_PER_THREAD || (!stream && per_thread);
-    return (struct capturing){own ? CU_STREAM_PER_THREAD : stream, own ? &this_thread : NULL};
+    struct capturing which = {.stream = own ? CU_STREAM_PER_THREAD : stream,
+                              .thread = own ? &this_thread : NULL};
+    REAL(cuCtxGetCurrent)(&which.context);
+    return which;
 }
 
 static void pass_by(struct context *context, void *unused) {
@@ -54,16 +58,31 @@ static CUresult begun(CUresult r, CUstream stream, bool per_thread) {
     return r;
 }
 
+/* Lock held. */
+static void end_capture(unsigned i) {
+    captures[i] = captures[--capture_count];
+    atomic_fetch_sub(&capture_active, 1);
+    atomic_fetch_sub(&capture_unusual, 1);
+}
+
 /* The stream's capture is over, if it had one. */
 static void leave(CUstream stream, bool per_thread) {
     struct capturing which = identify(stream, per_thread);
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < capture_count; i++) {
         if (captures[i].stream == which.stream && captures[i].thread == which.thread) {
-            captures[i] = captures[--capture_count];
-            atomic_fetch_sub(&capture_active, 1);
-            atomic_fetch_sub(&capture_unusual, 1);
+            end_capture(i);
             break;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void capture_forget(CUcontext context) {
+    pthread_mutex_lock(&lock);
+    for (unsigned i = capture_count; i-- > 0;) {
+        if (captures[i].context == context) {
+            end_capture(i);
         }
     }
     pthread_mutex_unlock(&lock);

@@ -29,6 +29,9 @@ static inline bool capture_is_unusual(void) {
  */
 CUresult capture_verdict(struct pool *pool);
 
+/** A context has ended, and its captures with it. */
+void capture_forget(CUcontext context);
+
 /** Our own calls: allowed in every capture. Always in pairs. */
 static inline CUstreamCaptureMode capture_relax(void) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;

@@ -1,6 +1,7 @@
 #include "driver/context.h"
 
 #include "driver/capture.h"
+#include "driver/outside.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/log.h"
@@ -42,6 +43,10 @@ static struct context *note(CUcontext handle) {
 }
 
 static void forget(struct context *context) {
+    if (!context->stands_for) {
+        outside_forget(context->handle);
+    }
+    capture_forget(context->handle);
     if (context->pool) {
         struct stats_device books = {0};
         pool_read(context->pool, &books);
@@ -190,21 +195,13 @@ struct pool *context_whole_pool(void) {
     return atomic_load(&alive) == 1 && atomic_load(&views) == 0 ? context_pool() : NULL;
 }
 
-struct trim {
-    const struct device *device;
-    int result;
-};
-
-static void trim_one(struct context *context, void *with) {
-    struct trim *trim = with;
-    int r = context->device == trim->device ? pool_trim(context->pool, true) : 0;
-    trim->result = r != 0 ? r : trim->result;
-}
-
 int context_release_idle(struct device *device) {
-    struct trim trim = {device, 0};
-    context_each(trim_one, &trim);
-    return trim.result;
+    int result = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        int r = p->idle ? 0 : pool_trim(p->pool, true);
+        result = r != 0 ? r : result;
+    }
+    return result;
 }
 
 struct device *context_device_of(struct pool *pool) {

@@ -62,7 +62,8 @@ void deferred_poll(void) {
             last = &first;
         }
         REAL(cuEventDestroy_v2)(due->event);
-        pool_free(due->dptr);
+        pool_free_late(
+            due->dptr); /* work may have been submitted since: nothing of this is on time */
         host_slab_put(&slab, due);
         atomic_fetch_sub(&deferred_count, 1);
         atomic_fetch_sub(&capture_unusual, 1);

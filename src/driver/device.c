@@ -101,6 +101,20 @@ uint64_t device_visible_total(const struct device *device) {
     return limit && limit < device->total ? limit : device->total;
 }
 
+void device_visible_memory(const struct device *device, uint64_t *free_bytes,
+                           uint64_t *total_bytes) {
+    uint64_t idle = device_idle_bytes(device), limit = atomic_load(&device->limit);
+    *free_bytes += idle;
+    if (limit) {
+        uint64_t charged = atomic_load(&device->charged);
+        charged = charged > idle ? charged - idle : 0;
+        uint64_t allowed = limit > charged ? limit - charged : 0;
+        *free_bytes = *free_bytes > allowed ? allowed : *free_bytes;
+        *total_bytes = *total_bytes > limit ? limit : *total_bytes;
+    }
+    *free_bytes = *free_bytes > *total_bytes ? *total_bytes : *free_bytes;
+}
+
 void device_book(struct device *device, struct books_metric *metric, int64_t change) {
     pthread_mutex_lock(&device->lock);
     if (change > 0) {

@@ -61,6 +61,11 @@ void device_refund(struct device *device, uint64_t bytes);
  * smaller. */
 uint64_t device_visible_total(const struct device *device);
 
+/** The same for what a driver says is free and there in all: idle memory of the pools counts as
+ * free, and both stay within the limit. */
+void device_visible_memory(const struct device *device, uint64_t *free_bytes,
+                           uint64_t *total_bytes);
+
 /** Books memory of the process's own on the device. `metric` is one of device->outside. */
 void device_book(struct device *device, struct books_metric *metric, int64_t change);
 

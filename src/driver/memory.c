@@ -103,7 +103,12 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
         }
         return result;
     }
-    return REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
+    struct device *device = regular && process_ready() ? device_current() : NULL;
+    if (!outside_begin(OUTSIDE_NATIVE, device, bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
+    return outside_end(r, OUTSIDE_NATIVE, device, bytes, r == CUDA_SUCCESS ? *dptr : 0);
 }
 
 /* --- freeing --- */

@@ -14,6 +14,7 @@ struct row {
     uint64_t key;
     uint64_t bytes, value;
     struct device *device;
+    CUcontext context; /* whose end is its end; NULL: the process's */
     uint32_t holders;
     uint8_t space;
     uint8_t kind;
@@ -170,9 +171,14 @@ CUresult outside_end(CUresult answer, enum outside_kind kind, struct device *dev
     }
     bool entered = false;
     if (answer == CUDA_SUCCESS) {
+        CUcontext context = NULL;
+        if (kind != OUTSIDE_VIRTUAL && kind != OUTSIDE_MAPPING) {
+            REAL(cuCtxGetCurrent)(&context);
+        }
         struct row row = {.key = key,
                           .bytes = bytes,
                           .device = device,
+                          .context = context,
                           .holders = 1,
                           .kind = (uint8_t)kind,
                           .space = (uint8_t)space_of(kind),
@@ -193,6 +199,13 @@ CUresult outside_end(CUresult answer, enum outside_kind kind, struct device *dev
     return answer;
 }
 
+static void settle(const struct row *left) {
+    book(left->device, (enum outside_kind)left->kind, -(int64_t)left->bytes);
+    if (is_charged((enum outside_kind)left->kind)) {
+        device_refund(left->device, left->bytes);
+    }
+}
+
 void outside_leave(enum outside_space space, uint64_t key) {
     struct row left = {0};
     pthread_mutex_lock(&lock);
@@ -203,11 +216,22 @@ void outside_leave(enum outside_space space, uint64_t key) {
     }
     pthread_mutex_unlock(&lock);
     if (left.used) {
-        book(left.device, (enum outside_kind)left.kind, -(int64_t)left.bytes);
-        if (is_charged((enum outside_kind)left.kind)) {
-            device_refund(left.device, left.bytes);
+        settle(&left);
+    }
+}
+
+void outside_forget(CUcontext context) {
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < row_room;) {
+        if (rows[i].used && rows[i].context == context) {
+            struct row left = rows[i];
+            remove_row(&rows[i]); /* another row may have moved up into this place */
+            settle(&left);
+        } else {
+            i++;
         }
     }
+    pthread_mutex_unlock(&lock);
 }
 
 void outside_hold(enum outside_space space, uint64_t key) {

@@ -48,6 +48,9 @@ CUresult outside_end(CUresult answer, enum outside_kind kind, struct device *dev
 /** The driver has taken back what `key` stands for. Nothing if nobody knows it. */
 void outside_leave(enum outside_space space, uint64_t key);
 
+/** A context has ended: whatever was its own, and not the process's, is gone with it. */
+void outside_forget(CUcontext context);
+
 /** One more or one less that keeps an entry: at zero it leaves. `value` of a mapping is the handle
  * it maps. */
 void outside_hold(enum outside_space space, uint64_t key);

@@ -23,23 +23,15 @@
 /* --- free and total memory --- */
 
 CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
-    size_t free_now = 0, total = 0;
+    uint64_t free_now = 0, total = 0;
     CUresult r = REAL(cuMemGetInfo_v2)(free_bytes ? &free_now : NULL, total_bytes ? &total : NULL);
     if (r != CUDA_SUCCESS) {
         return r;
     }
     struct device *device = process_ready() ? device_current() : NULL;
     if (device) {
-        uint64_t idle = device_idle_bytes(device), limit = atomic_load(&device->limit);
-        uint64_t available = free_now + idle;
-        if (limit) {
-            uint64_t charged = atomic_load(&device->charged);
-            charged = charged > idle ? charged - idle : 0;
-            uint64_t allowed = limit > charged ? limit - charged : 0;
-            available = available > allowed ? allowed : available;
-        }
-        free_now = available;
-        total = device_visible_total(device);
+        total = device->total;
+        device_visible_memory(device, &free_now, &total);
     }
     if (free_bytes) {
         *free_bytes = free_now;
@@ -53,7 +45,8 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
 CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
     CUresult r = REAL(cuDeviceTotalMem_v2)(bytes, ordinal);
     if (r == CUDA_SUCCESS && process_ready()) {
-        uint64_t limit = options_limit(ordinal, *bytes);
+        const struct device *device = device_used(ordinal);
+        uint64_t limit = device ? atomic_load(&device->limit) : options_limit(ordinal, *bytes);
         if (limit && limit < *bytes) {
             *bytes = limit;
         }

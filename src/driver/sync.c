@@ -27,6 +27,19 @@ CUresult hook_cuCtxSynchronize(void) {
     return noticed(r);
 }
 
+/* The context may be any; only of the current one is it known here that its pool is meant. */
+CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
+    CUcontext current = NULL;
+    REAL(cuCtxGetCurrent)(&current);
+    struct pool *pool = ctx == current && process_ready() ? context_whole_pool() : NULL;
+    uint64_t ticket = pool ? pool_sync_begin(pool) : 0;
+    CUresult r = REAL(cuCtxSynchronize_v2)(ctx);
+    if (pool && r == CUDA_SUCCESS) {
+        pool_sync_end(pool, ticket);
+    }
+    return noticed(r);
+}
+
 CUresult hook_cuStreamSynchronize(CUstream stream) {
     return noticed(REAL(cuStreamSynchronize)(stream));
 }
@@ -37,4 +50,12 @@ CUresult hook_cuStreamSynchronize_ptsz(CUstream stream) {
 
 CUresult hook_cuEventSynchronize(CUevent event) {
     return noticed(REAL(cuEventSynchronize)(event));
+}
+
+CUresult hook_cuMemcpyDtoH_v2(void *host, CUdeviceptr dptr, size_t bytes) {
+    return noticed(REAL(cuMemcpyDtoH_v2)(host, dptr, bytes));
+}
+
+CUresult hook_cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr dptr, size_t bytes) {
+    return noticed(REAL(cuMemcpyDtoH_v2_ptds)(host, dptr, bytes));
 }

@@ -4,7 +4,7 @@
  * A jump, because the real function reads its return address to interpret RTLD_NEXT: called, it would look behind this library
  * instead of behind the program's own (cuda-facts, "The loader"). And nothing on the way but two byte compares, because
  * sanitizer runtimes come through here before libc is ready.
- * Only names that begin with "cu" go on to C.
+ * Only names that begin with "cu" or "nv" go on to C.
  *
  *      dlsym(handle, name)              -> loader_answer(handle, name, version or NULL)
  *      dlvsym(handle, name, version)       an answer of ours is returned; with none, the real function runs as if called directly
@@ -21,8 +21,10 @@
     test %rsi, %rsi
     jz 1f
     cmpb $'c', (%rsi)
+    je 4f
+    cmpb $'n', (%rsi)
     jne 1f
-    cmpb $'u', 1(%rsi)
+    cmpb $'v', 1(%rsi)
     je 2f
 1:  mov \next(%rip), %rax
     test %rax, %rax
@@ -63,6 +65,9 @@
     pop %rdi
     .cfi_adjust_cfa_offset -8
     jmp 1b
+4:  cmpb $'u', 1(%rsi)
+    je 2b
+    jmp 1b
     .cfi_endproc
     .size \function, . - \function
     .endm
@@ -79,9 +84,11 @@
     cbz x1, 1f
     ldrb w9, [x1]
     cmp w9, #'c'
+    b.eq 4f
+    cmp w9, #'n'
     b.ne 1f
     ldrb w9, [x1, #1]
-    cmp w9, #'u'
+    cmp w9, #'v'
     b.eq 2f
 1:  adrp x16, \next
     ldr x16, [x16, :lo12:\next]
@@ -114,6 +121,10 @@
     ldr x2, [sp, #32]
     ldp x29, x30, [sp], #48
     .cfi_adjust_cfa_offset -48
+    b 1b
+4:  ldrb w9, [x1, #1]
+    cmp w9, #'u'
+    b.eq 2b
     b 1b
     .cfi_endproc
     .size \function, . - \function

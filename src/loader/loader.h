@@ -36,4 +36,7 @@ void *loader_route(void *real);
  * driver in this process. */
 bool loader_find_driver(void);
 
+/** The same for NVML. */
+bool loader_find_nvml(void);
+
 #endif

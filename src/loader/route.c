@@ -13,6 +13,7 @@
 #include "loader/loader.h"
 
 #include "driver/entries.h"
+#include "driver/nvml.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -23,7 +24,7 @@
 
 static _Atomic(const struct entry *) by_name[NAME_SLOTS];
 static _Atomic(const struct entry *) by_real[REAL_SLOTS];
-static atomic_bool names_known, driver_known;
+static atomic_bool names_known, driver_known, nvml_known;
 
 static unsigned hash_name(const char *name) {
     unsigned hash = 2166136261u;
@@ -57,12 +58,17 @@ static void put(_Atomic(const struct entry *) *table, unsigned slots, unsigned a
     }
 }
 
-static void know_names(void) {
-    for (unsigned i = 0; i < entry_count; i++) {
-        if (entries[i].replacement) {
-            put(by_name, NAME_SLOTS, hash_name(entries[i].symbol), &entries[i]);
+static void know(const struct entry *table, unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        if (table[i].replacement) {
+            put(by_name, NAME_SLOTS, hash_name(table[i].symbol), &table[i]);
         }
     }
+}
+
+static void know_names(void) {
+    know(entries, entry_count);
+    know(nvml_entries, nvml_entry_count);
     atomic_store(&names_known, true);
 }
 
@@ -78,35 +84,43 @@ static const struct entry *replaced_entry(const char *name) {
     }
 }
 
-bool loader_find_driver(void) {
-    if (atomic_load_explicit(&driver_known, memory_order_acquire)) {
+/* Finds the real entries of a table in a library, if the process has loaded it. The library then
+ * stays loaded. `absent` stands for what it lacks. */
+static bool find_real(const char *library, const struct entry *table, unsigned count, void *absent,
+                      atomic_bool *known) {
+    if (atomic_load_explicit(known, memory_order_acquire)) {
         return true;
     }
     if (!loader_next_dlsym) {
         loader_find_next();
     }
-    void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (!libcuda) {
+    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+    if (!handle) {
         return false;
     }
-    for (unsigned i = 0; i < entry_count; i++) {
-        void *real = loader_next_dlsym(libcuda, entries[i].symbol);
-        if (!real || real == entries[i].replacement) {
-            real = (void *)entry_absent;
-        } else if (entries[i].replacement) {
-            put(by_real, REAL_SLOTS, hash_real(real), &entries[i]);
+    for (unsigned i = 0; i < count; i++) {
+        void *real = loader_next_dlsym(handle, table[i].symbol);
+        if (!real || real == table[i].replacement) {
+            real = absent;
+        } else if (table[i].replacement) {
+            put(by_real, REAL_SLOTS, hash_real(real), &table[i]);
         }
-        __atomic_store_n(entries[i].real, real, __ATOMIC_RELEASE);
+        __atomic_store_n(table[i].real, real, __ATOMIC_RELEASE);
     }
     dlerror(); /* what an older driver lacks is nothing the program asked for */
-    atomic_store_explicit(&driver_known, true, memory_order_release);
+    atomic_store_explicit(known, true, memory_order_release);
     return true;
 }
 
-void *loader_route(void *real) {
-    if (!loader_find_driver()) {
-        return real;
-    }
+bool loader_find_driver(void) {
+    return find_real("libcuda.so.1", entries, entry_count, (void *)entry_absent, &driver_known);
+}
+
+bool loader_find_nvml(void) {
+    return find_real("libnvidia-ml.so.1", nvml_entries, nvml_entry_count, NULL, &nvml_known);
+}
+
+static void *replaced(void *real) {
     for (unsigned at = hash_real(real);; at = (at + 1) % REAL_SLOTS) {
         const struct entry *entry = atomic_load_explicit(&by_real[at], memory_order_acquire);
         if (!entry) {
@@ -116,6 +130,10 @@ void *loader_route(void *real) {
             return entry->replacement;
         }
     }
+}
+
+void *loader_route(void *real) {
+    return loader_find_driver() ? replaced(real) : real;
 }
 
 static void *ask(void *handle, const char *name, const char *version) {
@@ -145,5 +163,6 @@ struct loader_answer loader_answer(void *handle, const char *name, const char *v
          * scope. */
         return (struct loader_answer){ask(RTLD_NEXT, name, version) ? found : NULL, 1};
     }
-    return (struct loader_answer){loader_route(found), 1};
+    bool known = *name == 'n' ? loader_find_nvml() : loader_find_driver();
+    return (struct loader_answer){known ? replaced(found) : found, 1};
 }

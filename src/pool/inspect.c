@@ -263,9 +263,12 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
 }
 
 uint64_t pool_idle_bytes(struct pool *pool) {
-    struct stats_device stats = {0};
-    pool_read(pool, &stats);
-    return stats.reserved.current - stats.allocated.current;
+    uint64_t allocated = books_get(&pool->books.allocated.current);
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        allocated += books_get(&cache->tides[TIDE_ALLOCATED].live);
+    }
+    uint64_t reserved = books_get(&pool->books.reserved.current);
+    return reserved > allocated ? reserved - allocated : 0;
 }
 
 void pool_reset_peaks(struct pool *pool) {

@@ -347,7 +347,7 @@ static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address) {
 }
 
 /* The cache is full, or an event is due, or this free has to wait. */
-static void free_small_slow(struct pool *pool, struct cache *cache, unsigned class) {
+static void free_small_slow(struct pool *pool, struct cache *cache, unsigned class, bool on_time) {
     if (pthread_mutex_trylock(&pool->lock) != 0) {
         if (pool->config.reuse != POOL_SYNC && !cache_overflows(cache, class)) {
             cache->frees_since_close =
@@ -369,7 +369,9 @@ static void free_small_slow(struct pool *pool, struct cache *cache, unsigned cla
         reclaim_block(pool, block);
         block = next;
     }
-    order_in_free(pool);
+    if (on_time) {
+        order_in_free(pool);
+    }
     reclaim_usable(pool);
     pool_look(pool);
     pthread_mutex_unlock(&pool->lock);
@@ -381,7 +383,8 @@ static bool must_order(const struct pool *pool, const struct cache *cache) {
             atomic_load_explicit(&pool->tight, memory_order_relaxed));
 }
 
-static int free_small(struct page *page, uint64_t address) {
+static inline __attribute__((always_inline)) int free_small(struct page *page, uint64_t address,
+                                                            bool on_time) {
     struct pool *pool = page->pool;
     struct block *block = page_block(page, address);
     uint8_t live = BLOCK_LIVE;
@@ -400,7 +403,7 @@ static int free_small(struct page *page, uint64_t address) {
         cache_push(cache, block);
     }
     cache->frees_since_close++;
-    bool slow = cache_overflows(cache, class) || must_order(pool, cache);
+    bool slow = cache_overflows(cache, class) || (on_time && must_order(pool, cache));
     cache_leave(cache);
     if (outside) {
         pthread_mutex_lock(&pool->lock);
@@ -409,7 +412,7 @@ static int free_small(struct page *page, uint64_t address) {
         slow = true;
     }
     if (unlikely(slow)) {
-        free_small_slow(pool, cache, class);
+        free_small_slow(pool, cache, class, on_time);
     }
     return 0;
 }
@@ -444,7 +447,7 @@ static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
     return r;
 }
 
-static int free_large(struct pool *pool, uint64_t address) {
+static int free_large(struct pool *pool, uint64_t address, bool on_time) {
     pthread_mutex_lock(&pool->lock);
     struct range *range = page_map_owner(address) == pool ? arena_find(address) : NULL;
     if (!range || range->address != address || range->state != RANGE_LIVE) {
@@ -460,7 +463,9 @@ static int free_large(struct pool *pool, uint64_t address) {
     range->state = RANGE_PENDING;
     range->stamp = epochs_stamp(&pool->epochs);
     reclaim_queue_range(pool, range);
-    order_in_free(pool);
+    if (on_time) {
+        order_in_free(pool);
+    }
     pool_look(pool);
     pthread_mutex_unlock(&pool->lock);
     return 0;
@@ -476,15 +481,23 @@ int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
                                             : alloc_large(pool, bytes, address);
 }
 
-int pool_free(uint64_t address) {
+static inline __attribute__((always_inline)) int free_block(uint64_t address, bool on_time) {
     page_map_entry entry = page_map_get(address);
     struct page *page = page_map_page(entry);
     struct pool *pool = likely(page) ? page->pool : page_map_owner(address);
     if (!pool) {
         return -ENOENT;
     }
-    int r = likely(page) ? free_small(page, address) : free_large(pool, address);
+    int r = likely(page) ? free_small(page, address, on_time) : free_large(pool, address, on_time);
     return likely(r == 0) ? pool_broken(pool) : r;
+}
+
+int pool_free(uint64_t address) {
+    return free_block(address, true);
+}
+
+int pool_free_late(uint64_t address) {
+    return free_block(address, false);
 }
 
 int pool_trim(struct pool *pool, bool wait) {

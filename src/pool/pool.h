@@ -57,6 +57,9 @@ int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address);
  * no live block starts there. */
 int pool_free(uint64_t address);
 
+/** The same from anywhere but a free of the program's own: nothing is recorded on time or waited for. */
+int pool_free_late(uint64_t address);
+
 /** A live block as its program knows it. */
 struct pool_block {
     struct pool *pool;

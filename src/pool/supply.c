@@ -225,23 +225,15 @@ int supply(struct pool *pool, struct want *want) {
         (supply_ordered(pool, want) || (give_up_own_cache(want) && supply_ordered(pool, want)))) {
         return 0;
     }
-    books_add(&pool->books.cache_misses, 1);
     int r = supply_grow(pool, want);
-    if (r == 0 && supply_ready(pool, want)) {
-        return 0;
-    }
-    if (r == 0) {
+    if (r == 0 && !supply_ready(pool, want)) {
         r = supply_grow(pool, want); /* another thread took what we brought */
+        r = supply_ready(pool, want) ? 0 : r;
     }
-    if (supply_ready(pool, want)) {
-        return 0;
+    if (r == -ENOMEM || r == -EDQUOT) {
+        r = supply_hard(pool, want, r);
+        books_add(&pool->books.oom_retries, r == 0);
     }
-    if (r != -ENOMEM && r != -EDQUOT) {
-        return r == 0 ? -ENOMEM : r;
-    }
-    r = supply_hard(pool, want, r);
-    if (r == 0) {
-        books_add(&pool->books.oom_retries, 1);
-    }
-    return r;
+    books_add(&pool->books.cache_misses, r == 0);
+    return want->block || want->range ? r : r == 0 ? -ENOMEM : r;
 }
