@@ -25,6 +25,7 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
         device_refund(segments->device, bytes);
         return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
     }
+    device_pooled(segments->device, (int64_t)bytes);
     *address = dptr;
     return 0;
 }
@@ -34,6 +35,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = REAL(cuMemFree_v2)(address);
     capture_restore(mode);
+    device_pooled(segments->device, -(int64_t)bytes);
     device_refund(segments->device, bytes);
     return (int)r;
 }
@@ -87,7 +89,7 @@ static int health(struct backend *backend) {
 
 static int synchronize(struct backend *backend) {
     struct segments *segments = of(backend);
-    if (atomic_load(&capture_active) > 0) {
+    if (!capture_hold_off()) {
         return -EBUSY;
     }
     CUcontext popped;
@@ -96,6 +98,7 @@ static int synchronize(struct backend *backend) {
         r = REAL(cuCtxSynchronize)();
         REAL(cuCtxPopCurrent_v2)(&popped);
     }
+    capture_let_go();
     return (int)r;
 }
 
@@ -114,7 +117,7 @@ static const struct backend_ops ops = {
 int segments_start(struct segments *segments, CUcontext context, struct device *device) {
     *segments = (struct segments){.context = context, .device = device};
     segments->backend.ops = &ops;
-    segments->backend.capacity = device->total;
+    segments->backend.capacity = device_visible_total(device);
     segments->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
     CUresult r = REAL(cuEventCreate)(&segments->probe, CU_EVENT_DISABLE_TIMING);
     for (unsigned i = 0; i < BACKEND_SLOTS && r == CUDA_SUCCESS && segments->backend.has_events;

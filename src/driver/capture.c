@@ -5,6 +5,7 @@
 #include "process/process.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #define CAPTURES_MAX 256
 
@@ -36,11 +37,29 @@ static void pass_by(struct context *context, void *unused) {
     pool_release(context->pool);
 }
 
+static _Atomic unsigned held_off;
+
+bool capture_hold_off(void) {
+    atomic_fetch_add(&held_off, 1);
+    if (atomic_load(&capture_active) > 0) {
+        atomic_fetch_sub(&held_off, 1);
+        return false;
+    }
+    return true;
+}
+
+void capture_let_go(void) {
+    atomic_fetch_sub(&held_off, 1);
+}
+
 /* Before the driver begins: from here on no pool records, and none is in the middle of it (they
  * record under their locks). */
 static void enter(void) {
     atomic_fetch_add(&capture_unusual, 1);
     atomic_fetch_add(&capture_active, 1);
+    while (atomic_load(&held_off) > 0) {
+        sched_yield(); /* as long as a native free of another thread would have held this one up */
+    }
     context_each(pass_by, NULL);
 }
 

@@ -29,6 +29,10 @@ static inline bool capture_is_unusual(void) {
  */
 CUresult capture_verdict(struct pool *pool);
 
+/** Around a wait for a whole context, which no capture may begin in. False: one is under way. */
+bool capture_hold_off(void);
+void capture_let_go(void);
+
 /** A context has ended, and its captures with it. */
 void capture_forget(CUcontext context);
 

@@ -1,6 +1,7 @@
 #include "driver/context.h"
 
 #include "driver/capture.h"
+#include "driver/deferred.h"
 #include "driver/outside.h"
 #include "pool/host.h"
 #include "pool/pool.h"
@@ -48,9 +49,11 @@ static void forget(struct context *context) {
     }
     capture_forget(context->handle);
     if (context->pool) {
+        deferred_forget(context->pool);
         struct stats_device books = {0};
         pool_read(context->pool, &books);
         pool_forget(context->pool);
+        device_pooled(context->device, -(int64_t)books.reserved.current);
         device_refund(context->device, books.reserved.current);
         for (struct device_pool *p = atomic_load(&context->device->pools); p; p = p->next) {
             p->idle |= p->pool == context->pool;
@@ -206,6 +209,10 @@ int context_release_idle(struct device *device) {
 
 struct device *context_device_of(struct pool *pool) {
     return ((struct segments *)pool_backend(pool))->device;
+}
+
+CUresult context_broken(struct pool *pool) {
+    return pool ? (CUresult)pool_broken(pool) : CUDA_SUCCESS;
 }
 
 unsigned context_count(void) {

@@ -60,6 +60,9 @@ struct pool *context_whole_pool(void);
  */
 int context_release_idle(struct device *device);
 
+/** The code that killed the context of a pool, 0 while it lives or for no pool. */
+CUresult context_broken(struct pool *pool);
+
 /** In the child of a fork: no pool is found any more. */
 void context_forked(void);
 

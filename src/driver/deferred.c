@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 struct deferred {
+    const struct pool *pool;
     CUdeviceptr dptr;
     CUevent event;
     struct deferred *next;
@@ -18,7 +19,8 @@ static struct deferred *first, **last = &first;
 static struct host_slab slab = {.object_bytes = sizeof(struct deferred)};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-CUresult deferred_add(CUdeviceptr dptr, CUstream stream, CUresult (*record)(CUevent, CUstream)) {
+CUresult deferred_add(const struct pool *pool, CUdeviceptr dptr, CUstream stream,
+                      CUresult (*record)(CUevent, CUstream)) {
     CUevent event;
     CUresult r = REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING);
     if (r == CUDA_SUCCESS && (r = record(event, stream)) != CUDA_SUCCESS) {
@@ -30,7 +32,7 @@ CUresult deferred_add(CUdeviceptr dptr, CUstream stream, CUresult (*record)(CUev
     pthread_mutex_lock(&lock);
     struct deferred *deferred = host_slab_get(&slab);
     if (deferred) {
-        *deferred = (struct deferred){.dptr = dptr, .event = event};
+        *deferred = (struct deferred){.pool = pool, .dptr = dptr, .event = event};
         *last = deferred;
         last = &deferred->next;
         atomic_fetch_add(&deferred_count, 1);
@@ -50,23 +52,41 @@ bool deferred_look(CUdeviceptr dptr) {
     return found;
 }
 
-/* The oldest ones, as long as they are due: a stream that is far behind only delays others' memory,
- * never the program. */
+/* Takes the entry at *at out of the list; lock held. */
+static void remove_at(struct deferred **at) {
+    struct deferred *gone = *at;
+    *at = gone->next;
+    if (last == &gone->next) {
+        last = at;
+    }
+    host_slab_put(&slab, gone);
+    atomic_fetch_sub(&deferred_count, 1);
+    atomic_fetch_sub(&capture_unusual, 1);
+}
+
+void deferred_forget(const struct pool *pool) {
+    pthread_mutex_lock(&lock);
+    for (struct deferred **at = &first; *at;) {
+        if ((*at)->pool == pool) {
+            remove_at(at);
+        } else {
+            at = &(*at)->next;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/*
+ * The oldest ones, as long as they are due: a stream that is far behind only delays others' memory, never the program. Work may have
+ * been submitted since the stream's event was recorded, so nothing about this free is on time.
+ */
 void deferred_poll(void) {
     CUstreamCaptureMode mode = capture_relax();
     pthread_mutex_lock(&lock);
     while (first && REAL(cuEventQuery)(first->event) != CUDA_ERROR_NOT_READY) {
-        struct deferred *due = first;
-        first = due->next;
-        if (!first) {
-            last = &first;
-        }
-        REAL(cuEventDestroy_v2)(due->event);
-        pool_free_late(
-            due->dptr); /* work may have been submitted since: nothing of this is on time */
-        host_slab_put(&slab, due);
-        atomic_fetch_sub(&deferred_count, 1);
-        atomic_fetch_sub(&capture_unusual, 1);
+        REAL(cuEventDestroy_v2)(first->event);
+        pool_free_late(first->dptr);
+        remove_at(&first);
     }
     pthread_mutex_unlock(&lock);
     capture_restore(mode);

@@ -13,10 +13,16 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+struct pool;
+
 extern _Atomic unsigned deferred_count;
 
 /** Frees `dptr` once `stream` gets to this point. Answers as cuMemFreeAsync does. */
-CUresult deferred_add(CUdeviceptr dptr, CUstream stream, CUresult (*record)(CUevent, CUstream));
+CUresult deferred_add(const struct pool *pool, CUdeviceptr dptr, CUstream stream,
+                      CUresult (*record)(CUevent, CUstream));
+
+/** The pool's context has ended, and its events and memory with it. */
+void deferred_forget(const struct pool *pool);
 
 /** Whether `dptr` was freed that way and its stream is not there yet. */
 bool deferred_look(CUdeviceptr dptr);

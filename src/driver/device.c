@@ -71,6 +71,7 @@ void device_reset_peaks(struct device *device) {
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         pool_reset_peaks(p->pool);
     }
+    atomic_store(&device->pooled_peak, atomic_load(&device->pooled));
     pthread_mutex_lock(&device->lock);
     books_reset_peaks(&device->outside);
     pthread_mutex_unlock(&device->lock);
@@ -94,6 +95,14 @@ bool device_charge(struct device *device, uint64_t bytes) {
 
 void device_refund(struct device *device, uint64_t bytes) {
     atomic_fetch_sub(&device->charged, bytes);
+}
+
+void device_pooled(struct device *device, int64_t change) {
+    uint64_t now = atomic_fetch_add(&device->pooled, (uint64_t)change) + (uint64_t)change;
+    uint64_t peak = atomic_load(&device->pooled_peak);
+    while (change > 0 && now > peak &&
+           !atomic_compare_exchange_weak(&device->pooled_peak, &peak, now)) {
+    }
 }
 
 uint64_t device_visible_total(const struct device *device) {
@@ -170,6 +179,7 @@ static void derive(struct stats_device *out) {
     out->ready_bytes =
         out->ready_bytes > reserved - allocated ? reserved - allocated : out->ready_bytes;
     out->active.current = reserved - out->ready_bytes;
+    out->active.freed = out->active.total - out->active.current;
     out->pending_bytes = out->active.current - allocated;
     out->releasable_bytes =
         out->releasable_bytes > out->ready_bytes ? out->ready_bytes : out->releasable_bytes;
@@ -198,6 +208,8 @@ bool stats_read(int ordinal, struct stats_device *out) {
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         pool_read(p->pool, out);
     }
+    out->reserved.peak =
+        atomic_load(&device->pooled_peak); /* pools do not peak at the same moment */
     add_outside(out, &device->outside);
     derive(out);
     return true;

@@ -27,7 +27,8 @@ struct device {
     uint64_t total;
     _Atomic uint64_t limit; /* bytes; 0: none */
     _Atomic uint64_t charged;
-    pthread_mutex_t lock; /* for the books of outside memory */
+    _Atomic uint64_t pooled, pooled_peak; /* the reserve of all pools together */
+    pthread_mutex_t lock;                 /* for the books of outside memory */
     struct books outside; /* only its OUTSIDE metrics and counters that belong to no pool */
     _Atomic(struct device_pool *) pools;
 };
@@ -56,6 +57,9 @@ struct device *device_current(void);
  */
 bool device_charge(struct device *device, uint64_t bytes);
 void device_refund(struct device *device, uint64_t bytes);
+
+/** The pools' reserve on the device grew or shrank by `change` bytes. */
+void device_pooled(struct device *device, int64_t change);
 
 /** What the program may believe the device's memory to be: its total, or the limit if that is
  * smaller. */

@@ -79,6 +79,9 @@ static CUresult native_alloc(CUdeviceptr *dptr, size_t bytes) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult r = REAL(cuMemAlloc_v2)(dptr, bytes);
+    if (outside_make_room(r, device)) {
+        r = REAL(cuMemAlloc_v2)(dptr, bytes);
+    }
     return outside_end(r, OUTSIDE_NATIVE, device, bytes, r == CUDA_SUCCESS ? *dptr : 0);
 }
 
@@ -108,6 +111,9 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
+    if (outside_make_room(r, device)) {
+        r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
+    }
     return outside_end(r, OUTSIDE_NATIVE, device, bytes, r == CUDA_SUCCESS ? *dptr : 0);
 }
 
@@ -118,6 +124,9 @@ static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
     if (pool) {
         struct device *device = context_device_of(pool);
         device_count(device, &device->outside.invalid_frees);
+    }
+    if (context_broken(pool)) {
+        return context_broken(pool);
     }
     log_debug("free of %p: inside a pool, but no live allocation starts there", (void *)dptr);
     return CUDA_ERROR_INVALID_VALUE;
@@ -168,6 +177,11 @@ static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream, free_async *na
                                event_record *record, is_capturing *capturing) {
     struct pool_block block;
     int r = pool_find(dptr, &block);
+    struct pool *current = r != -ENOENT && capture_is_unusual() ? context_pool() : NULL;
+    CUresult verdict = current ? unusual_call(current) : CUDA_SUCCESS;
+    if (verdict != CUDA_SUCCESS) {
+        return verdict;
+    }
     if (r == -ENOENT) {
         CUresult result = native(dptr, stream);
         if (result == CUDA_SUCCESS) {
@@ -180,7 +194,7 @@ static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream, free_async *na
         capturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE) {
         return refused_free(dptr);
     }
-    return deferred_add(dptr, stream, record);
+    return deferred_add(block.pool, dptr, stream, record);
 }
 
 CUresult hook_cuMemFreeAsync(CUdeviceptr dptr, CUstream stream) {

@@ -164,6 +164,15 @@ bool outside_begin(enum outside_kind kind, struct device *device, uint64_t bytes
     return false;
 }
 
+bool outside_make_room(CUresult answer, struct device *device) {
+    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !device || device_idle_bytes(device) == 0) {
+        return false;
+    }
+    context_release_idle(device);
+    device_count(device, &device->outside.oom_retries);
+    return true;
+}
+
 CUresult outside_end(CUresult answer, enum outside_kind kind, struct device *device, uint64_t bytes,
                      uint64_t key) {
     if (!device) {

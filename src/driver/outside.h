@@ -40,6 +40,9 @@ enum outside_space {
  * allows everything. */
 bool outside_begin(enum outside_kind kind, struct device *device, uint64_t bytes);
 
+/** True if the driver had no memory for the call, and the pools have given some back for another try. */
+bool outside_make_room(CUresult answer, struct device *device);
+
 /** After the driver's answer to what outside_begin() allowed: enters it, or takes the charge back.
  * Returns the answer. */
 CUresult outside_end(CUresult answer, enum outside_kind kind, struct device *device, uint64_t bytes,

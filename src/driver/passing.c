@@ -20,6 +20,9 @@ static struct device *here(void) {
             return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
         }                                                                                          \
         CUresult answer = (call);                                                                  \
+        if (outside_make_room(answer, where)) {                                                    \
+            answer = (call);                                                                       \
+        }                                                                                          \
         return outside_end(answer, kind, where, amount,                                            \
                            answer == CUDA_SUCCESS ? (uint64_t)(key) : 0);                          \
     } while (0)

@@ -7,6 +7,7 @@
  * answer. Memory of the pool that is not live is, to the program, memory it has freed.
  */
 #include "driver/context.h"
+#include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "pool/pool.h"
@@ -56,11 +57,20 @@ CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
 
 /* --- addresses --- */
 
+/* As pool_find, but a block that only waits for its stream to be freed is gone for the program. */
+static int find_block(CUdeviceptr dptr, struct pool_block *block) {
+    int r = pool_find(dptr, block);
+    return r == 0 && deferred_has(block->address) ? -EINVAL : r;
+}
+
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {
     struct pool_block block;
-    int r = pool_find(dptr, &block);
+    int r = find_block(dptr, &block);
     if (r == -ENOENT) {
         return REAL(cuMemGetAddressRange_v2)(base, bytes, dptr);
+    }
+    if (context_broken(r == 0 ? block.pool : context_pool())) {
+        return context_broken(r == 0 ? block.pool : context_pool());
     }
     if (r != 0 && (base || bytes)) {
         return CUDA_ERROR_NOT_FOUND; /* asked for neither, the driver does not look */
@@ -158,7 +168,7 @@ static CUresult p2p_tokens(void *data, CUdeviceptr dptr) {
 
 CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr dptr) {
     struct pool_block block;
-    int r = data ? pool_find(dptr, &block) : -ENOENT;
+    int r = data ? find_block(dptr, &block) : -ENOENT;
     if (r == -EINVAL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -174,7 +184,7 @@ CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, C
 CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
                                      void **data, CUdeviceptr dptr) {
     struct pool_block block;
-    int r = attributes && data ? pool_find(dptr, &block) : -ENOENT;
+    int r = attributes && data ? find_block(dptr, &block) : -ENOENT;
     /* What the driver says of a pointer it does not know, it says of NULL too. */
     CUresult result =
         REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);
@@ -195,7 +205,7 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
 CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
                                     CUdeviceptr dptr) {
     struct pool_block block;
-    int r = pool_find(dptr, &block);
+    int r = find_block(dptr, &block);
     if (r == -EINVAL) {
         return CUDA_ERROR_INVALID_VALUE;
     }

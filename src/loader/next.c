@@ -140,8 +140,9 @@ void loader_find_next(void) {
     if (!look_up) {
         __builtin_trap(); /* no libc with a dlvsym: nothing in this process could go on */
     }
-    loader_dlvsym *versioned = (loader_dlvsym *)next(look_up, "dlvsym");
-    loader_dlsym *plain = (loader_dlsym *)next(look_up, "dlsym");
+    loader_dlsym *libc_dlsym = (loader_dlsym *)next(look_up, "dlsym");
+    loader_dlvsym *versioned = (loader_dlvsym *)libc_dlsym(RTLD_NEXT, "dlvsym");
+    loader_dlsym *plain = (loader_dlsym *)libc_dlsym(RTLD_NEXT, "dlsym");
     __atomic_store_n(&loader_next_dlvsym, versioned ? versioned : look_up, __ATOMIC_RELAXED);
     __atomic_store_n(&loader_next_dlsym, plain, __ATOMIC_RELEASE);
 }

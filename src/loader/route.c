@@ -141,14 +141,14 @@ static void *ask(void *handle, const char *name, const char *version) {
 }
 
 /*
- * RTLD_NEXT is answered by the real function for its real caller: what stands behind the caller is
- * either our exported entry or the driver's, and both are right there. Any other handle does not
- * depend on the caller and can be asked from here.
+ * RTLD_NEXT and RTLD_DEFAULT are answered by the real function for its real caller, whose scope they mean: what it finds is our
+ * exported entry, or another library's wrapper that stands before us, and both are right. Any other handle does not depend on the
+ * caller and can be asked from here.
  */
 struct loader_answer loader_answer(void *handle, const char *name, const char *version) {
     const struct loader_answer none = {NULL, 0};
     const struct entry *entry = replaced_entry(name);
-    if (!entry || handle == RTLD_NEXT) {
+    if (!entry || handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
         return none;
     }
     if (!loader_next_dlsym) {

@@ -44,6 +44,8 @@ struct pool {
     uint64_t pending_bytes;  /* in the queues */
     _Atomic uint64_t budget; /* kept where the peak changes */
     _Atomic bool tight;      /* reserve near the budget: frees are recorded on time */
+    uint64_t
+        refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
     uint64_t looks;
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
                               its answer */

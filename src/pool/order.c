@@ -17,6 +17,8 @@
 #include <errno.h>
 #include <time.h>
 
+#define IDLE_POLLS                                                                                 \
+    64 /* queries of an event on an idle device until it has arrived there: some 10 us */
 #define UNRECORDED_MAX                                                                             \
     ((uint64_t)16 << 20) /* pending without context events: then the free synchronises */
 
@@ -153,6 +155,8 @@ bool order_is_idle(struct pool *pool) {
     if (!pool->backend->has_events || epochs_close(epochs, pool->backend, false) != 0) {
         return false;
     }
-    epochs_poll(epochs, pool->backend);
+    for (unsigned i = 0; i < IDLE_POLLS && epochs->finished < stamp; i++) {
+        epochs_poll(epochs, pool->backend);
+    }
     return epochs->finished >= stamp && epochs->finished >= atomic_load(&epochs->usable);
 }

@@ -176,6 +176,11 @@ static void look_at_budget(struct pool *pool) {
         }
         budget += pool->caches_owned * pool->cache_bytes_max;
     }
+    uint64_t most = pool->backend->capacity - pool->backend->capacity / 4;
+    budget = budget > most ? most : budget;
+    if (pool->refused_at > 0 && budget > pool->refused_at) {
+        budget = pool->refused_at;
+    }
     atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
     bool tight = pool_reserved(pool) > budget - budget / 4;
     atomic_store_explicit(&pool->tight, tight, memory_order_relaxed);

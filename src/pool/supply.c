@@ -226,11 +226,15 @@ int supply(struct pool *pool, struct want *want) {
         return 0;
     }
     int r = supply_grow(pool, want);
+    if (r == 0 && pool_reserved(pool) > pool->refused_at) {
+        pool->refused_at = 0; /* there is more now than there was then */
+    }
     if (r == 0 && !supply_ready(pool, want)) {
         r = supply_grow(pool, want); /* another thread took what we brought */
         r = supply_ready(pool, want) ? 0 : r;
     }
     if (r == -ENOMEM || r == -EDQUOT) {
+        pool->refused_at = pool_reserved(pool) > 0 ? pool_reserved(pool) : 1;
         r = supply_hard(pool, want, r);
         books_add(&pool->books.oom_retries, r == 0);
     }

@@ -503,20 +503,6 @@ static void term_live(void)
     raise(SIGTERM);
 }
 
-static CUdeviceptr left;
-
-static void late_use(void)
-{
-    CUdeviceptr p;
-    SAY(cuMemFree(left));
-    SAY(cuMemAlloc(&p, 4096));
-    SAY(cuMemAlloc(&p, 64 * MIB));
-    SAY(cuCtxSynchronize());
-    fflush(stdout);
-}
-
-static void after_exit_handlers(void); /* registers late_use before the driver's own handler */
-
 /* ---- threads ------------------------------------------------------------------------------------- */
 
 static CUdeviceptr handed[64];
@@ -678,7 +664,6 @@ static const struct {
     {"abort_live", abort_live, 2},
     {"kill_live", kill_live, 2},
     {"term_live", term_live, 2},
-    {"after_exit_handlers", after_exit_handlers, 1},
     {"thread_exit_live", thread_exit_live, 0},
     {"thread_destructor", thread_destructor, 0},
     {"main_thread_ends", main_thread_ends, 2},
@@ -688,13 +673,6 @@ static const struct {
     {"clear_environment", clear_environment, 2},
     {"counted", counted, 2},
 };
-
-static void after_exit_handlers(void)
-{
-    atexit(late_use);
-    context = begin();
-    left = take(4096);
-}
 
 int main(int argc, char **argv)
 {

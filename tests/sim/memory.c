@@ -24,10 +24,8 @@ static CUresult allocate(CUdeviceptr *address, size_t size) {
         pool_trim(context->device);
         range = heap_take(&context->heap, size, RANGE_DEVICE, context);
     }
-    if (!range)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *address = range->base;
-    return CUDA_SUCCESS;
+    *address = range ? range->base : 0; /* measured: the driver clears it */
+    return range ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
@@ -233,9 +231,13 @@ static CUresult get_info(size_t *free_bytes, size_t *total) {
 
 static CUresult address_range(CUdeviceptr *base, size_t *size, CUdeviceptr address) {
     const struct range *range = range_find(address);
+    struct context *current = context_current();
 
+    /* Measured: what is known needs no current context, what is not does. */
+    if (current && context_check(current) != CUDA_SUCCESS)
+        return context_check(current);
     if (!range || range->kind == RANGE_ARRAY)
-        return CUDA_ERROR_NOT_FOUND;
+        return current ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_CONTEXT;
     if (base)
         *base = range->base;
     if (size)
@@ -244,7 +246,7 @@ static CUresult address_range(CUdeviceptr *base, size_t *size, CUdeviceptr addre
 }
 
 ENTRY(cuMemGetInfo_v2, (size_t * free_bytes, size_t *total), CONTEXT, get_info(free_bytes, total))
-ENTRY(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr address), CONTEXT,
+ENTRY(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr address), INITIALISED,
       address_range(base, size, address))
 
 /* Hints mean nothing here. */
