@@ -3,6 +3,7 @@
 #include "driver/capture.h"
 #include "driver/deferred.h"
 #include "driver/outside.h"
+#include "driver/pinned.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/log.h"
@@ -50,6 +51,7 @@ static void forget(struct context *context) {
     capture_forget(context->handle);
     if (context->pool) {
         deferred_forget(context->pool);
+        pinned_forget(context->pool);
         struct stats_device books = {0};
         pool_read(context->pool, &books);
         pool_forget(context->pool);

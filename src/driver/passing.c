@@ -2,10 +2,16 @@
  * The entries that take memory past the pool. Each is the driver's own; we count what it gives and
  * hold it to the limit.
  */
+#include "driver/capture.h"
+#include "driver/context.h"
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/outside.h"
+#include "driver/pinned.h"
 #include "process/process.h"
+
+#define REGISTERED                                                                                 \
+    UINT64_MAX /* in the ledger: pinned by cuMemHostRegister, the program's own memory */
 
 static struct device *here(void) {
     return process_ready() ? device_current() : NULL;
@@ -164,22 +170,78 @@ CUresult hook_cuMemUnmap(CUdeviceptr dptr, size_t bytes) {
     return r;
 }
 
-/* --- pinned host memory: counted, but no memory of the device --- */
+/* --- pinned host memory: counted, but no memory of the device; kept for the next request --- */
+
+/* What the driver says of such a call while a capture is under way; asked because a kept block needs no call. */
+static CUresult verdict(void) {
+    struct pool *pool =
+        capture_is_unusual() && atomic_load(&capture_active) > 0 ? context_pool() : NULL;
+    return pool ? capture_verdict(pool) : CUDA_SUCCESS;
+}
+
+typedef CUresult native_host_alloc(void **host, size_t bytes, unsigned int flags);
+
+static CUresult plain_host_alloc(void **host, size_t bytes, unsigned int unused) {
+    (void)unused;
+    return REAL(cuMemAllocHost_v2)(host, bytes);
+}
+
+static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsigned kind,
+                           native_host_alloc *native) {
+    struct device *device = here();
+    if (!device || !host || bytes == 0 || verdict() != CUDA_SUCCESS) {
+        return native(host, bytes, flags);
+    }
+    void *kept = pinned_take(bytes, kind);
+    CUresult r = CUDA_SUCCESS;
+    if (kept) {
+        *host = kept;
+    } else {
+        r = native(host, bytes, flags);
+        if (r == CUDA_ERROR_OUT_OF_MEMORY && pinned_release()) {
+            r = native(host, bytes, flags);
+        }
+    }
+    r = outside_end(r, OUTSIDE_PINNED_HOST, device, bytes, r == CUDA_SUCCESS ? (uint64_t)*host : 0);
+    if (r == CUDA_SUCCESS) {
+        outside_set_value(OUTSIDE_HOST, (uint64_t)*host, kind);
+    }
+    return r;
+}
 
 CUresult hook_cuMemAllocHost_v2(void **host, size_t bytes) {
-    TAKE(OUTSIDE_PINNED_HOST, here(), bytes, REAL(cuMemAllocHost_v2)(host, bytes), *host);
+    return host_alloc(host, bytes, 0, PINNED_PLAIN, plain_host_alloc);
 }
 
 CUresult hook_cuMemHostAlloc(void **host, size_t bytes, unsigned int flags) {
-    TAKE(OUTSIDE_PINNED_HOST, here(), bytes, REAL(cuMemHostAlloc)(host, bytes, flags), *host);
+    return host_alloc(host, bytes, flags, flags, REAL(cuMemHostAlloc));
 }
 
 CUresult hook_cuMemFreeHost(void *host) {
+    if (atomic_load(&process_state) != PROCESS_STARTED) {
+        return REAL(cuMemFreeHost)(host);
+    }
+    CUresult refusal = verdict();
+    if (refusal != CUDA_SUCCESS || pinned_has(host)) {
+        return refusal != CUDA_SUCCESS ? refusal : CUDA_ERROR_INVALID_VALUE;
+    }
+    struct outside_entry entry = outside_find(OUTSIDE_HOST, (uint64_t)host);
+    bool registered = entry.value == REGISTERED;
+    if (entry.bytes > 0 && !registered && pinned_keep(host, entry.bytes, (unsigned)entry.value)) {
+        outside_leave(OUTSIDE_HOST, (uint64_t)host);
+        return CUDA_SUCCESS;
+    }
     GIVE(OUTSIDE_HOST, host, REAL(cuMemFreeHost)(host));
 }
 
 CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
-    TAKE(OUTSIDE_PINNED_HOST, here(), bytes, REAL(cuMemHostRegister_v2)(host, bytes, flags), host);
+    struct device *device = here();
+    CUresult r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
+    r = outside_end(r, OUTSIDE_PINNED_HOST, device, bytes, (uint64_t)host);
+    if (r == CUDA_SUCCESS) {
+        outside_set_value(OUTSIDE_HOST, (uint64_t)host, REGISTERED);
+    }
+    return r;
 }
 
 CUresult hook_cuMemHostUnregister(void *host) {

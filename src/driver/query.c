@@ -10,6 +10,7 @@
 #include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/pinned.h"
 #include "pool/pool.h"
 #include "process/options.h"
 #include "process/process.h"
@@ -60,7 +61,9 @@ CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
 /* As pool_find, but a block that only waits for its stream to be freed is gone for the program. */
 static int find_block(CUdeviceptr dptr, struct pool_block *block) {
     int r = pool_find(dptr, block);
-    return r == 0 && deferred_has(block->address) ? -EINVAL : r;
+    bool gone =
+        r == 0 ? deferred_has(block->address) : r == -ENOENT && pinned_has((const void *)dptr);
+    return gone ? -EINVAL : r;
 }
 
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {

@@ -4,6 +4,7 @@
 
 #include "driver/context.h"
 #include "driver/device.h"
+#include "driver/pinned.h"
 #include "pool/pool.h"
 #include "process/log.h"
 #include "process/options.h"
@@ -85,6 +86,7 @@ int gpucache_reset_peak_stats(int device) {
 
 static int empty(struct device *device, void *unused) {
     (void)unused;
+    pinned_release();
     return context_release_idle(device);
 }
 

@@ -516,6 +516,24 @@ int pool_trim(struct pool *pool, bool wait) {
     return r == -ENOENT ? 0 : r;
 }
 
+uint64_t pool_stamp_in_free(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    uint64_t stamp = epochs_stamp(&pool->epochs);
+    epochs_close(&pool->epochs, pool->backend, true);
+    pthread_mutex_unlock(&pool->lock);
+    return stamp;
+}
+
+bool pool_has_finished(struct pool *pool, uint64_t stamp) {
+    pthread_mutex_lock(&pool->lock);
+    if (pool->epochs.finished < stamp && order_cheaply(pool, stamp)) {
+        epochs_poll(&pool->epochs, pool->backend); /* usable behind a barrier is not enough */
+    }
+    bool finished = pool->epochs.finished >= stamp;
+    pthread_mutex_unlock(&pool->lock);
+    return finished;
+}
+
 /*
  * The program waits for all its work by itself, so an epoch ends for nothing: its number is taken
  * before the wait, and is finished after it.

@@ -95,6 +95,13 @@ void pool_break(struct pool *pool, int code);
 uint64_t pool_sync_begin(struct pool *pool);
 void pool_sync_end(struct pool *pool, uint64_t ticket);
 
+/**
+ * For memory of other kinds that is freed now, by the program: a stamp, with an event on time. It has finished when everything
+ * submitted before has.
+ */
+uint64_t pool_stamp_in_free(struct pool *pool);
+bool pool_has_finished(struct pool *pool, uint64_t stamp);
+
 /** Held while the caller begins a capture: no event is being recorded. */
 void pool_hold(struct pool *pool);
 void pool_release(struct pool *pool);
