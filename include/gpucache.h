@@ -32,13 +32,14 @@ extern "C" {
 
 /** The books of a device, or of all devices together. Current values and highest values since the start or the last reset. */
 struct gpucache_stats {
-    size_t size; /**< sizeof(struct gpucache_stats), set by the caller: later versions append fields */
+    size_t
+        size; /**< sizeof(struct gpucache_stats), set by the caller: later versions append fields */
 
     uint64_t requested, requested_peak; /**< asked for and not freed */
     uint64_t allocated, allocated_peak; /**< the blocks that hold it */
-    uint64_t active, active_peak;       /**< allocated, and freed but not yet reusable without ordering */
-    uint64_t reserved, reserved_peak;   /**< held from the driver by the pool */
-    uint64_t outside, outside_peak;     /**< device memory the program took past the pool */
+    uint64_t active, active_peak; /**< allocated, and freed but not yet reusable without ordering */
+    uint64_t reserved, reserved_peak; /**< held from the driver by the pool */
+    uint64_t outside, outside_peak;   /**< device memory the program took past the pool */
 
     uint64_t largest_free; /**< longest free block of the pool */
     uint64_t limit;        /**< in force; 0: none */

@@ -202,7 +202,7 @@ static CUresult import(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int fl
     bool ours = dptr && (view.words[7] & TAG_MASK) == TAG;
     CUresult r = ours ? open_block(dptr, view, flags, native) : native(dptr, handle, flags);
     size_t bytes = 0;
-    if (r == CUDA_SUCCESS && process_ready() &&
+    if (dptr && r == CUDA_SUCCESS && process_ready() &&
         REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
         outside_end(r, OUTSIDE_IPC_IMPORTED, device_current(), bytes, *dptr);
     }

@@ -36,17 +36,28 @@ bool cache_can_bias(void) {
     return can_bias;
 }
 
+/* The other side may have lost its processor. */
+static void wait_a_turn(unsigned turns) {
+    if (turns < 100) {
+        cpu_relax();
+    } else {
+        sched_yield();
+    }
+}
+
 void cache_enter_slowly(struct cache *cache) {
     if (!cache->biased) {
-        while (atomic_exchange_explicit(&cache->inside, true, memory_order_acquire)) {
-            cpu_relax();
+        for (unsigned turns = 0;
+             atomic_exchange_explicit(&cache->inside, true, memory_order_acquire); turns++) {
+            wait_a_turn(turns);
         }
         return;
     }
     do {
         atomic_store_explicit(&cache->inside, false, memory_order_release);
-        while (atomic_load_explicit(&cache->wanted, memory_order_acquire)) {
-            cpu_relax();
+        for (unsigned turns = 0; atomic_load_explicit(&cache->wanted, memory_order_acquire);
+             turns++) {
+            wait_a_turn(turns);
         }
         atomic_store(&cache->inside, true);
     } while (atomic_load(&cache->wanted));
@@ -59,8 +70,8 @@ void cache_seize(struct cache *cache) {
     }
     atomic_store(&cache->wanted, true);
     membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-    while (atomic_load_explicit(&cache->inside, memory_order_acquire)) {
-        cpu_relax();
+    for (unsigned turns = 0; atomic_load_explicit(&cache->inside, memory_order_acquire); turns++) {
+        wait_a_turn(turns);
     }
 }
 

@@ -153,7 +153,7 @@ void epochs_unpin(struct epochs *epochs, unsigned slot, uint64_t number, int res
     epochs->events[slot].waiters--;
     if (result == 0) {
         epochs_finish(epochs, number);
-    } else if (result > 0) {
+    } else if (result > 0 && number > epochs->finished) { /* else the context ended meanwhile */
         epochs->broken = result;
     }
     drop_finished(epochs);

@@ -106,7 +106,8 @@ int pool_mark_reached_from_outside(uint64_t address) {
     int r = find_live(address, &found);
     if (r == 0) {
         if (found.block) {
-            page_of(found.block)->reached_from_outside = true;
+            atomic_store(&page_of(found.block)->reached_from_outside, true);
+            page_of(found.block)->range->segment->reached_from_outside = true;
         } else {
             found.range->segment->reached_from_outside = true;
         }
@@ -124,8 +125,8 @@ static void add_metric(struct stats_metric *to, const struct books_metric *from)
     to->freed += books_get(&from->freed);
 }
 
-/* What the thread caches counted, and what they hold that could go out at once. */
-static void add_cache(struct stats_device *stats, const struct cache *cache, uint64_t usable) {
+/* What a thread cache counted. What it has parked counts as pending: only its thread can tell what of it is ready. */
+static void add_cache(struct stats_device *stats, const struct cache *cache) {
     uint64_t requested = books_get(&cache->tides[TIDE_REQUESTED].live);
     uint64_t allocated = books_get(&cache->tides[TIDE_ALLOCATED].live);
     uint64_t total = books_get(&cache->requested_total);
@@ -148,12 +149,6 @@ static void add_cache(struct stats_device *stats, const struct cache *cache, uin
         stats->allocations.total += allocs;
         stats->allocations.freed += frees;
         stats->allocations.current += allocs - frees;
-        uint32_t left = bin->count; /* a snapshot of a list that its owner may be changing: bounded,
-                                       and never unmapped */
-        for (const struct block *b = bin->head; b && left-- > 0 && b->stamp <= usable;
-             b = b->next) {
-            stats->ready_bytes += bytes;
-        }
     }
 }
 
@@ -250,9 +245,8 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
         stats->size_classes[i].live += books_get(&pool->large_classes[i].live);
         stats->size_classes[i].total += books_get(&pool->large_classes[i].total);
     }
-    uint64_t usable = atomic_load(&pool->epochs.usable);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        add_cache(stats, cache, usable);
+        add_cache(stats, cache);
     }
     add_live(pool, stats);
     uint64_t upper = books_get(&books->peak_upper), peak = books_get(&books->requested.peak);

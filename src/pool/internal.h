@@ -49,9 +49,11 @@ struct pool {
     uint64_t looks;
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
                               its answer */
-    unsigned growing;      /* threads inside backend->reserve */
-    uint64_t grown;        /* how many of them came back */
-    struct books books;    /* of everything but the thread caches' own counters */
+    uint64_t
+        lives; /* contexts it has outlived: what an earlier one was asked for is not this one's */
+    unsigned growing;   /* threads inside backend->reserve */
+    uint64_t grown;     /* how many of them came back */
+    struct books books; /* of everything but the thread caches' own counters */
     struct {
         books_counter live, total;
     } large_classes[STATS_SIZE_CLASSES]; /* of large blocks; small ones are counted in the caches'

@@ -1,5 +1,7 @@
 #include "pool/page.h"
 
+#include "pool/arena.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -186,7 +188,7 @@ int runs_add_page(struct runs *runs, struct range *range, uint64_t address) {
     page->address = address;
     page->range = range;
     page->used_units = 0;
-    page->reached_from_outside = false;
+    atomic_store(&page->reached_from_outside, range->segment->reached_from_outside);
     insert_run(runs, &page->blocks[0], PAGE_UNITS);
     page_map_set(address, PAGE_BYTES, page_map_of_page(page));
     runs->page_count++;

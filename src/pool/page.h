@@ -59,7 +59,8 @@ struct page {
     struct pool *pool;   /* never changes: pages are recycled within their pool */
     struct range *range; /* the arena's side of it */
     uint32_t used_units;
-    bool reached_from_outside; /* see struct segment */
+    atomic_bool
+        reached_from_outside; /* see struct segment; a page opened later in it inherits it */
     _Alignas(64) struct block blocks[4096];
 };
 

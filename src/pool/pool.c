@@ -60,6 +60,7 @@ static void forget_pages(struct pool *pool) {
 
 void pool_forget(struct pool *pool) {
     pthread_mutex_lock(&pool->lock);
+    pool->lives++;
     cache_forget_all(pool);
     forget_pages(pool);
     arena_forget(&pool->small);
@@ -342,6 +343,9 @@ static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address) {
     cache_enter(cache);
     uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
     struct block *block = cache_pop(cache, class, usable);
+    if (unlikely(!block)) {
+        block = cache_pop_larger(cache, class, usable);
+    }
     if (likely(block)) {
         *address = hand_out(cache, block, bytes);
         cache_leave(cache);
@@ -403,7 +407,8 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
     cache_enter(cache);
     cache_book_free(cache, class, block->requested, block_bytes(block));
     block->stamp = epochs_stamp(&pool->epochs);
-    bool outside = unlikely(page->reached_from_outside);
+    bool outside =
+        unlikely(atomic_load_explicit(&page->reached_from_outside, memory_order_relaxed));
     if (!outside) {
         cache_push(cache, block);
     }
@@ -438,7 +443,7 @@ static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
     if (r == 0) {
         look_at_peaks(pool); /* of what small blocks did before this one */
         want.range->requested = bytes;
-        atomic_store_explicit(&want.range->id, 0, memory_order_relaxed);
+        want.range->id = 0;
         *address = want.range->address;
         books_enter(&pool->books.requested, bytes);
         books_enter(&pool->books.allocated, want.range->bytes);

@@ -47,7 +47,7 @@ void pool_rebind(struct pool *pool, struct backend *backend);
 struct backend *pool_backend(struct pool *pool);
 
 /**
- * Memory for `bytes` > 0. -ENOMEM: neither the pool, nor the driver, nor the limit has it. -ERANGE:
+ * Memory for `bytes` > 0. -ENOMEM: neither the pool nor the driver has it. -EDQUOT: nor does the limit allow it. -ERANGE:
  * the pool cannot manage what the driver gave; ask the driver directly. Positive: the driver's
  * error.
  */

@@ -64,12 +64,14 @@ static uint64_t good_growth(const struct pool *pool, const struct want *want) {
 
 /* One reserve() of the backend, without the lock. */
 static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
-    uint64_t base = 0;
+    uint64_t base = 0, life = pool->lives;
     pool->growing++;
     pthread_mutex_unlock(&pool->lock);
     int r = pool->backend->ops->reserve(pool->backend, bytes, &base);
     pthread_mutex_lock(&pool->lock);
-    if (r == 0) {
+    if (r == 0 && life != pool->lives) {
+        r = -ENOMEM; /* the context ended meanwhile, and its memory with it */
+    } else if (r == 0) {
         r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes);
         if (r != 0) {
             pthread_mutex_unlock(&pool->lock);
@@ -108,10 +110,11 @@ static void let_others_grow(struct pool *pool) {
 
 /* --- giving back --- */
 
-static bool release_one(struct pool *pool, struct arena *arena, uint64_t bytes) {
+/* Bytes given back: one segment, or 0. */
+static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t bytes) {
     struct segment *segment = arena_idle_segment(arena, bytes);
     if (!segment) {
-        return false;
+        return 0;
     }
     uint64_t base = segment->base, size = segment->bytes;
     arena_remove(arena, segment);
@@ -119,7 +122,7 @@ static bool release_one(struct pool *pool, struct arena *arena, uint64_t bytes) 
     pool->backend->ops->release(pool->backend, base, size);
     pthread_mutex_lock(&pool->lock);
     books_add(&pool->books.driver_frees, 1);
-    return true;
+    return size;
 }
 
 /*
@@ -128,20 +131,20 @@ static bool release_one(struct pool *pool, struct arena *arena, uint64_t bytes) 
  * one before.
  */
 int supply_release_idle(struct pool *pool, uint64_t bytes, uint64_t wait_ns) {
-    uint64_t before = pool_reserved(pool);
-    while (before - pool_reserved(pool) < bytes) {
-        if (pool->large.idle_bytes + pool->small.idle_bytes == 0) {
-            break;
-        }
+    uint64_t released = 0;
+    while (released < bytes && pool->large.idle_bytes + pool->small.idle_bytes > 0) {
         if (pool->backend->has_events && !order_is_idle(pool) &&
             !(wait_ns > 0 && order_finish(pool, wait_ns) && order_is_idle(pool))) {
-            return pool_reserved(pool) < before ? 0 : -EBUSY;
+            return released > 0 ? 0 : -EBUSY;
         }
-        if (!release_one(pool, &pool->large, bytes) && !release_one(pool, &pool->small, bytes)) {
+        uint64_t one = release_one(pool, &pool->large, bytes);
+        one = one > 0 ? one : release_one(pool, &pool->small, bytes);
+        if (one == 0) {
             break;
         }
+        released += one;
     }
-    return pool_reserved(pool) < before ? 0 : -ENOENT;
+    return released > 0 ? 0 : -ENOENT;
 }
 
 /* --- the ladder --- */

@@ -47,7 +47,8 @@ static int alive(struct backend *backend) {
     return 0;
 }
 
-static const struct backend_ops ops = {"replay", reserve, release, record, query, nothing, nothing, alive, alive};
+static const struct backend_ops ops = {"replay", reserve, release, record, query,
+                                       nothing,  nothing, alive,   alive};
 
 int main(int argc, char **argv) {
     if (argc < 2) {
@@ -61,7 +62,8 @@ int main(int argc, char **argv) {
     }
     lag_us = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
     struct backend backend = {.ops = &ops, .capacity = (uint64_t)1 << 45, .has_events = true};
-    struct pool_config config = {.reuse = POOL_BARRIER, .budget = argc > 3 ? strtoull(argv[3], NULL, 10) : 0};
+    struct pool_config config = {.reuse = POOL_BARRIER,
+                                 .budget = argc > 3 ? strtoull(argv[3], NULL, 10) : 0};
     struct pool *pool = pool_create(&backend, &config);
     size_t room = 1 << 20;
     uint64_t *live = calloc(room, sizeof *live);
@@ -70,7 +72,8 @@ int main(int argc, char **argv) {
     while (fgets(line, sizeof line, file)) {
         uint64_t time, thread, id, bytes = 0;
         char op;
-        if (sscanf(line, "%" SCNu64 ",%" SCNu64 ",%c,%" SCNu64 ",%" SCNu64, &time, &thread, &op, &id, &bytes) < 4) {
+        if (sscanf(line, "%" SCNu64 ",%" SCNu64 ",%c,%" SCNu64 ",%" SCNu64, &time, &thread, &op,
+                   &id, &bytes) < 4) {
             continue;
         }
         now_us = time;
@@ -93,11 +96,14 @@ int main(int argc, char **argv) {
     int broken = pool_check(pool);
     struct stats_device stats = {.peaks_exact = true};
     pool_read(pool, &stats);
-    printf("%s lag %" PRIu64 " us: requested %.1f MiB, allocated %.1f, active %.1f, reserved %.1f, ratio %.3f; %" PRIu64
-           " segments, %" PRIu64 " driver allocs, %" PRIu64 " epochs, %" PRIu64 " barriers%s\n",
-           argv[1], lag_us, (double)stats.requested.peak / 1048576, (double)stats.allocated.peak / 1048576,
-           (double)stats.active.peak / 1048576, (double)stats.reserved.peak / 1048576,
-           (double)stats.reserved.peak / (double)stats.requested.peak, stats.segments.current, stats.driver_allocs,
-           stats.epochs, stats.barriers, broken ? " BROKEN" : "");
+    printf(
+        "%s lag %" PRIu64
+        " us: requested %.1f MiB, allocated %.1f, active %.1f, reserved %.1f, ratio %.3f; %" PRIu64
+        " segments, %" PRIu64 " driver allocs, %" PRIu64 " epochs, %" PRIu64 " barriers%s\n",
+        argv[1], lag_us, (double)stats.requested.peak / 1048576,
+        (double)stats.allocated.peak / 1048576, (double)stats.active.peak / 1048576,
+        (double)stats.reserved.peak / 1048576,
+        (double)stats.reserved.peak / (double)stats.requested.peak, stats.segments.current,
+        stats.driver_allocs, stats.epochs, stats.barriers, broken ? " BROKEN" : "");
     return broken != 0;
 }

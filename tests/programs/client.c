@@ -22,8 +22,7 @@ typedef CUresult get_v2(const char *, void **, int, cuuint64_t, CUdriverProcAddr
 static void *driver;
 
 /* Where a pointer leads to, without directories. */
-static const char *place(void *pointer)
-{
+static const char *place(void *pointer) {
     static _Thread_local char text[2][256];
     static _Thread_local unsigned turn;
     Dl_info info;
@@ -38,14 +37,12 @@ static const char *place(void *pointer)
     return out;
 }
 
-static void say(const char *what, const char *name, void *pointer)
-{
+static void say(const char *what, const char *name, void *pointer) {
     const char *error = dlerror();
     printf("%s %s: %s; %s\n", what, name, place(pointer), error ? error : "no error");
 }
 
-static void ask(get_v2 *get, const char *name, int version, cuuint64_t flags)
-{
+static void ask(get_v2 *get, const char *name, int version, cuuint64_t flags) {
     CUdriverProcAddressQueryResult status = 77;
     void *found = (void *)&driver, *again = (void *)&driver;
     CUresult r = get(name, &found, version, flags, &status);
@@ -56,20 +53,19 @@ static void ask(get_v2 *get, const char *name, int version, cuuint64_t flags)
            r2 == r && again == found ? "" : ", and another answer without status");
 }
 
-static void ask_v1(get_v1 *get, const char *name, int version, cuuint64_t flags)
-{
+static void ask_v1(get_v1 *get, const char *name, int version, cuuint64_t flags) {
     void *found = (void *)&driver;
     CUresult r = get(name, &found, version, flags);
     printf("v1 %s %d %llu: %d %s\n", name, version, (unsigned long long)flags, r,
            found == (void *)&driver ? "untouched" : place(found));
 }
 
-static int requests(const char *path)
-{
-    static const char *const odd[] = {"cuNoSuchThing", "cuMemAllo",        "cuMemAlloc_v9", "cuda",
-                                      "cudaMalloc",    "cudnnCreate",      "malloc",        "c",
-                                      "cuMemAlloc_v2", "cuMemFree_v2",     "cuInit",        "dlsym",
-                                      "cuGetExportTable", "cuMemFreeAsync_ptsz"};
+static int requests(const char *path) {
+    static const char *const odd[] = {
+        "cuNoSuchThing",    "cuMemAllo",          "cuMemAlloc_v9", "cuda",
+        "cudaMalloc",       "cudnnCreate",        "malloc",        "c",
+        "cuMemAlloc_v2",    "cuMemFree_v2",       "cuInit",        "dlsym",
+        "cuGetExportTable", "cuMemFreeAsync_ptsz"};
     char line[256], name[200];
     int version;
     unsigned long long flags;
@@ -86,7 +82,8 @@ static int requests(const char *path)
     for (unsigned i = 0; i < sizeof odd / sizeof *odd; i++)
         for (cuuint64_t f = 0; f < 3; f++)
             ask(get, odd[i], 13000, f);
-    static const int versions[] = {-1, 0, 1, 2000, 3010, 3020, 4000, 11019, 11020, 12040, 12050, 99999};
+    static const int versions[] = {-1,   0,     1,     2000,  3010,  3020,
+                                   4000, 11019, 11020, 12040, 12050, 99999};
     for (unsigned i = 0; i < sizeof versions / sizeof *versions; i++) {
         ask(get, "cuMemAlloc", versions[i], 0);
         ask(get, "cuMemFreeAsync", versions[i], 2);
@@ -121,13 +118,11 @@ static int requests(const char *path)
     return 0;
 }
 
-static void look_up(const char *what, void *handle, const char *name)
-{
+static void look_up(const char *what, void *handle, const char *name) {
     say(what, name, dlsym(handle, name));
 }
 
-static int symbols(char **names)
-{
+static int symbols(char **names) {
     void *program = dlopen(NULL, RTLD_LAZY), *wide;
     for (char **name = names; *name; name++) {
         look_up("before, default", RTLD_DEFAULT, *name);
@@ -160,8 +155,7 @@ static int symbols(char **names)
 
 static pthread_barrier_t start;
 
-static void *racer(void *answers)
-{
+static void *racer(void *answers) {
     void **out = answers;
     pthread_barrier_wait(&start);
     get_v2 *get = (get_v2 *)dlsym(driver, "cuGetProcAddress_v2");
@@ -172,8 +166,7 @@ static void *racer(void *answers)
     return NULL;
 }
 
-static int race(void)
-{
+static int race(void) {
     void *answers[8][4] = {{0}};
     pthread_t threads[8];
     pthread_barrier_init(&start, NULL, 8);
@@ -193,16 +186,14 @@ extern __attribute__((weak)) CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *, size_
 extern __attribute__((weak)) CUresult CUDAAPI cuMemFree_v2(CUdeviceptr);
 extern __attribute__((weak)) CUresult CUDAAPI cuCtxSynchronize(void);
 
-static int weak(void)
-{
+static int weak(void) {
     CUdeviceptr p;
     if (cuMemAlloc_v2 && cuMemFree_v2 && cuCtxSynchronize)
         printf("%d %d %d\n", cuMemAlloc_v2(&p, 100), cuMemFree_v2(5), cuCtxSynchronize());
     return 0;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "weak") == 0)
         return weak();

@@ -17,8 +17,7 @@
 
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device);
 
-static inline __attribute__((format(printf, 1, 2))) void line(const char *format, ...)
-{
+static inline __attribute__((format(printf, 1, 2))) void line(const char *format, ...) {
     va_list values;
     va_start(values, format);
     vprintf(format, values);
@@ -31,8 +30,7 @@ static inline __attribute__((format(printf, 1, 2))) void line(const char *format
 #define CODES(what, ...)                                                                           \
     codes(what, (int[]){__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int))
 
-static inline void codes(const char *what, const int *code, size_t count)
-{
+static inline void codes(const char *what, const int *code, size_t count) {
     printf("%s:", what);
     for (size_t i = 0; i < count; i++)
         printf(" %d", code[i]);
@@ -40,16 +38,14 @@ static inline void codes(const char *what, const int *code, size_t count)
     fflush(stdout);
 }
 
-static inline CUdeviceptr take(size_t bytes)
-{
+static inline CUdeviceptr take(size_t bytes) {
     CUdeviceptr p = 0;
     CHECK(cuMemAlloc(&p, bytes));
     return p;
 }
 
 /* The first and last word of memory that the CPU asks for. */
-static inline const char *ends(CUdeviceptr p, size_t bytes)
-{
+static inline const char *ends(CUdeviceptr p, size_t bytes) {
     static char text[4][64];
     static unsigned turn;
     uint32_t first = 0, last = 0;

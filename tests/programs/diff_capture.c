@@ -13,20 +13,51 @@ static CUstream captured, other;
 static CUdeviceptr warm_small, warm_large, data, errors;
 
 enum operation {
-    NOTHING, ALLOC_SMALL, ALLOC_LARGE, ALLOC_NEW, FREE_SMALL, FREE_LARGE, FREE_BAD, FREE_NULL,
-    ALLOC_FREE_MANY, PITCH, RANGE, ATTRIBUTE, INFO, EVENT_QUERY, MANAGED, HOST, ASYNC_OTHER,
-    FREE_ASYNC_OTHER, SYNCHRONIZE_OTHER, OPERATIONS
+    NOTHING,
+    ALLOC_SMALL,
+    ALLOC_LARGE,
+    ALLOC_NEW,
+    FREE_SMALL,
+    FREE_LARGE,
+    FREE_BAD,
+    FREE_NULL,
+    ALLOC_FREE_MANY,
+    PITCH,
+    RANGE,
+    ATTRIBUTE,
+    INFO,
+    EVENT_QUERY,
+    MANAGED,
+    HOST,
+    ASYNC_OTHER,
+    FREE_ASYNC_OTHER,
+    SYNCHRONIZE_OTHER,
+    OPERATIONS
 };
-static const char *const names[] = {
-    "nothing", "alloc small", "alloc large", "alloc new", "free small", "free large", "free bad",
-    "free null", "many", "pitch", "range", "attribute", "info", "event query", "managed", "host",
-    "alloc async elsewhere", "free async elsewhere", "synchronize another stream"};
+static const char *const names[] = {"nothing",
+                                    "alloc small",
+                                    "alloc large",
+                                    "alloc new",
+                                    "free small",
+                                    "free large",
+                                    "free bad",
+                                    "free null",
+                                    "many",
+                                    "pitch",
+                                    "range",
+                                    "attribute",
+                                    "info",
+                                    "event query",
+                                    "managed",
+                                    "host",
+                                    "alloc async elsewhere",
+                                    "free async elsewhere",
+                                    "synchronize another stream"};
 
 static CUdeviceptr mine[64];
 static CUevent event;
 
-static int operate(enum operation what)
-{
+static int operate(enum operation what) {
     CUdeviceptr p = 0;
     size_t a, b;
     void *host;
@@ -106,8 +137,7 @@ struct task {
     int answer;
 };
 
-static void *run(void *argument)
-{
+static void *run(void *argument) {
     struct task *task = argument;
     CUstreamCaptureMode mode = (CUstreamCaptureMode)task->mode;
     CHECK(cuCtxSetCurrent(context));
@@ -119,8 +149,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-static void one(CUstreamCaptureMode capture, bool elsewhere, int mode, enum operation what)
-{
+static void one(CUstreamCaptureMode capture, bool elsewhere, int mode, enum operation what) {
     static const char *const modes[] = {"global", "thread-local", "relaxed"};
     struct task task = {what, mode, 0};
     CUstreamCaptureStatus status;
@@ -154,10 +183,11 @@ static void one(CUstreamCaptureMode capture, bool elsewhere, int mode, enum oper
         CHECK(cuGraphExecDestroy(exec));
         CHECK(cuGraphDestroy(graph));
     }
-    line("capture: %s, %s thread%s%s: %s: %d, launches %d %d, capturing %d %d, end %d, replay %d %u",
-         modes[capture], elsewhere ? "other" : "same", mode < 0 ? "" : ", own mode ",
-         mode < 0 ? "" : modes[mode], names[what], task.answer, first, second, asked,
-         asked ? -1 : (int)status, end, ran, wrong);
+    line(
+        "capture: %s, %s thread%s%s: %s: %d, launches %d %d, capturing %d %d, end %d, replay %d %u",
+        modes[capture], elsewhere ? "other" : "same", mode < 0 ? "" : ", own mode ",
+        mode < 0 ? "" : modes[mode], names[what], task.answer, first, second, asked,
+        asked ? -1 : (int)status, end, ran, wrong);
     CUresult freed = mine[0] ? cuMemFree(mine[0]) : CUDA_SUCCESS;
     if (freed != CUDA_SUCCESS)
         line("capture: what was allocated cannot be freed: %d", freed);
@@ -165,8 +195,7 @@ static void one(CUstreamCaptureMode capture, bool elsewhere, int mode, enum oper
 }
 
 /* Two captures at once, memory going round among other streams all the while. */
-static void several(void)
-{
+static void several(void) {
     CUstream s[3];
     CUgraph graph[3];
     CUgraphExec exec[3];
@@ -212,8 +241,7 @@ static void several(void)
 }
 
 /* Captures that end in other ways; after each, freed memory must come back as ever. */
-static void odd_ends(void)
-{
+static void odd_ends(void) {
     CUgraph graph = NULL;
     CUstream s;
     CUstreamCaptureStatus status;
@@ -238,18 +266,18 @@ static void odd_ends(void)
           launch_fill(&kernels, CU_STREAM_PER_THREAD, data, 1, 10), cuMemAlloc(&mine[0], 100),
           cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph));
     CHECK(cuGraphCreate(&graph, 0));
-    CODES("capture: to a graph",
-          cuStreamBeginCaptureToGraph(captured, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED),
-          launch_fill(&kernels, captured, data, 1, 10), cuMemAlloc(&mine[0], 5000),
-          cuMemFree(mine[0]), cuStreamEndCapture(captured, &graph), cuGraphDestroy(graph));
+    CODES(
+        "capture: to a graph",
+        cuStreamBeginCaptureToGraph(captured, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED),
+        launch_fill(&kernels, captured, data, 1, 10), cuMemAlloc(&mine[0], 5000),
+        cuMemFree(mine[0]), cuStreamEndCapture(captured, &graph), cuGraphDestroy(graph));
     for (unsigned i = 0; i < 100; i++)
         CHECK(cuMemFree(take(4 * MIB)));
     line("capture: and going on");
 }
 
 /* Memory nodes: the graph's own memory passes by. */
-static void nodes(void)
-{
+static void nodes(void) {
     CUgraph graph = NULL;
     CUgraphExec exec;
     CUdeviceptr p = 0;
@@ -276,8 +304,7 @@ static void nodes(void)
     CHECK(cuGraphExecDestroy(exec));
 }
 
-int main(void)
-{
+int main(void) {
     context = begin();
     kernels_load(&kernels);
     CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));

@@ -6,15 +6,16 @@
 static CUdevice devices[2];
 static int device_count;
 
-static const char *whose(CUdeviceptr p, CUcontext a, CUcontext b)
-{
+static const char *whose(CUdeviceptr p, CUcontext a, CUcontext b) {
     CUcontext owner = NULL;
     CUresult r = cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, p);
-    return r != CUDA_SUCCESS ? "nobody's" : owner == a ? "first's" : owner == b ? "second's" : "other's";
+    return r != CUDA_SUCCESS ? "nobody's"
+           : owner == a      ? "first's"
+           : owner == b      ? "second's"
+                             : "other's";
 }
 
-static void two(void)
-{
+static void two(void) {
     CUcontext a, b, popped;
     CUdeviceptr p, q;
     size_t bytes;
@@ -40,14 +41,13 @@ static void two(void)
     line("contexts: destroyed: again %d", cuCtxDestroy(b));
     line("contexts: destroyed: range %d", cuMemGetAddressRange(NULL, &bytes, p));
     line("contexts: destroyed current one: %d", cuCtxDestroy(a));
-    CODES("contexts: destroyed current one: range, free, alloc", cuMemGetAddressRange(NULL, &bytes, p),
-          cuMemFree(p), cuMemAlloc(&q, 100));
+    CODES("contexts: destroyed current one: range, free, alloc",
+          cuMemGetAddressRange(NULL, &bytes, p), cuMemFree(p), cuMemAlloc(&q, 100));
     CHECK(cuCtxSetCurrent(NULL));
 }
 
 /* Many short lives: everything of a context goes with it, and the next one begins afresh. */
-static void lives(void)
-{
+static void lives(void) {
     int good = 0, stale = 0;
     CUdeviceptr old[8] = {0};
     for (unsigned life = 0; life < 40; life++) {
@@ -72,8 +72,7 @@ static void lives(void)
     line("contexts: lives: good %d, freed after death %d", good, stale);
 }
 
-static void primary(void)
-{
+static void primary(void) {
     CUcontext a, b, popped;
     CUdeviceptr p, q;
     unsigned flags;
@@ -91,7 +90,8 @@ static void primary(void)
     q = take(5 * MIB);
     line("contexts: primary: last release %d", cuDevicePrimaryCtxRelease(devices[0]));
     CHECK(cuDevicePrimaryCtxGetState(devices[0], &flags, &active));
-    CODES("contexts: primary: active, current still set", active, cuCtxGetCurrent(&popped), popped == a);
+    CODES("contexts: primary: active, current still set", active, cuCtxGetCurrent(&popped),
+          popped == a);
     CODES("contexts: primary: alloc, free, range", cuMemAlloc(&(CUdeviceptr){0}, 100), cuMemFree(p),
           cuMemGetAddressRange(NULL, &bytes, p));
     CHECK(cuDevicePrimaryCtxRetain(&a, devices[0]));
@@ -113,8 +113,7 @@ static void primary(void)
 static CUcontext shared;
 static CUdeviceptr passed[64];
 
-static void *allocate_there(void *unused)
-{
+static void *allocate_there(void *unused) {
     CHECK(cuCtxSetCurrent(shared));
     for (unsigned i = 0; i < 64; i++) {
         passed[i] = take(500 * (i + 1) + (i % 8 == 0 ? 2 * MIB : 0));
@@ -123,8 +122,7 @@ static void *allocate_there(void *unused)
     return unused;
 }
 
-static void *free_there(void *unused)
-{
+static void *free_there(void *unused) {
     int good = 0;
     for (unsigned i = 0; i < 64; i++)
         good += cuMemFree(passed[i]) == CUDA_SUCCESS;
@@ -132,8 +130,7 @@ static void *free_there(void *unused)
     return unused;
 }
 
-static void threads(void)
-{
+static void threads(void) {
     pthread_t thread;
     int good = 0;
     CHECK(cuCtxGetCurrent(&shared));
@@ -153,8 +150,7 @@ static void threads(void)
     line("contexts: threads: freed again %d", good);
 }
 
-static void two_devices(void)
-{
+static void two_devices(void) {
     CUcontext a, b;
     CUdeviceptr p, q;
     int ordinal = -1;
@@ -169,9 +165,11 @@ static void two_devices(void)
     line("contexts: devices: ordinal of the first's %d", ordinal);
     CHECK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, q));
     line("contexts: devices: ordinal of the second's %d", ordinal);
-    CODES("contexts: devices: free of the first's with the second current", cuMemFree(p), cuMemFree(p));
+    CODES("contexts: devices: free of the first's with the second current", cuMemFree(p),
+          cuMemFree(p));
     CHECK(cuCtxSetCurrent(a));
-    CODES("contexts: devices: free of the second's with the first current", cuMemFree(q), cuMemFree(q));
+    CODES("contexts: devices: free of the second's with the first current", cuMemFree(q),
+          cuMemFree(q));
     size_t free_bytes, total[3];
     CHECK(cuMemGetInfo(&free_bytes, &total[0]));
     CHECK(cuCtxSetCurrent(b));
@@ -182,8 +180,7 @@ static void two_devices(void)
     CHECK(cuCtxSetCurrent(a));
 }
 
-static void fault(unsigned first)
-{
+static void fault(unsigned first) {
     struct kernels k;
     CUdeviceptr p, q;
     CUevent event;
@@ -214,8 +211,8 @@ static void fault(unsigned first)
             line("contexts: fault: large %d", cuMemAlloc(&q, 30 * MIB));
             break;
         default:
-            CODES("contexts: fault: again, free of nothing, bad free", cuCtxSynchronize(), cuMemFree(0),
-                  cuMemFree(p + 1));
+            CODES("contexts: fault: again, free of nothing, bad free", cuCtxSynchronize(),
+                  cuMemFree(0), cuMemFree(p + 1));
         }
     }
     CUcontext c;
@@ -224,8 +221,7 @@ static void fault(unsigned first)
     line("contexts: fault: after reset alloc %d", cuMemAlloc(&q, 100));
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     CUcontext c;
     CHECK(cuInit(0));
     CHECK(cuDeviceGetCount(&device_count));

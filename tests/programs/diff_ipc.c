@@ -23,8 +23,7 @@ struct reply {
     int distinct, closed_twice, alloc, bad, reopened;
 };
 
-static void all(ssize_t (*move)(int, void *, size_t), int fd, void *data, size_t bytes)
-{
+static void all(ssize_t (*move)(int, void *, size_t), int fd, void *data, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         ssize_t part = move(fd, (char *)data + done, bytes - done);
         if (part <= 0)
@@ -33,14 +32,12 @@ static void all(ssize_t (*move)(int, void *, size_t), int fd, void *data, size_t
     }
 }
 
-static ssize_t put(int fd, void *data, size_t bytes)
-{
+static ssize_t put(int fd, void *data, size_t bytes) {
     return write(fd, data, bytes);
 }
 
 /* Opens all, looks, writes, closes. */
-static int importer(void)
-{
+static int importer(void) {
     static struct message m;
     static struct reply r;
     CUdeviceptr p[BLOCKS], q, mine;
@@ -79,8 +76,7 @@ static int importer(void)
     return 0;
 }
 
-static pid_t start(const char *self, int *to, int *from)
-{
+static pid_t start(const char *self, int *to, int *from) {
     int down[2], up[2];
     if (pipe(down) != 0 || pipe(up) != 0)
         exit(9);
@@ -104,13 +100,12 @@ static pid_t start(const char *self, int *to, int *from)
     return child;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static struct message m;
     static struct reply r;
-    static const uint32_t sizes[] = {4,     512,   1000,  1024,   4096,    20000,   65536,  100000,
-                                     4096,  4096,  600,   300000, 1048576, 1048580, 2097152, 3000000,
-                                     512,   1536,  40000, 512,    5242880, 4096,    777216, 2048};
+    static const uint32_t sizes[] = {4,    512,  1000,  1024,   4096,    20000,   65536,   100000,
+                                     4096, 4096, 600,   300000, 1048576, 1048580, 2097152, 3000000,
+                                     512,  1536, 40000, 512,    5242880, 4096,    777216,  2048};
     CUdeviceptr p[BLOCKS], q;
     int to, from, status = -1;
     if (argc > 1 && strcmp(argv[1], "import") == 0)
@@ -130,13 +125,15 @@ int main(int argc, char **argv)
     CODES("ipc: export of an interior address, again", cuIpcGetMemHandle(&inner, p[7] + 1000),
           cuIpcGetMemHandle(&again, p[7]));
     line("ipc: the same handle again %d, for an interior address %d",
-         memcmp(&again, &m.handle[7], sizeof again) == 0, memcmp(&inner, &again, sizeof inner) == 0);
+         memcmp(&again, &m.handle[7], sizeof again) == 0,
+         memcmp(&inner, &again, sizeof inner) == 0);
     CODES("ipc: export of nothing", cuIpcGetMemHandle(&again, 0));
     CODES("ipc: export nowhere", cuIpcGetMemHandle(NULL, p[0]));
     q = take(4096);
     CHECK(cuMemFree(q));
     CODES("ipc: export of freed memory", cuIpcGetMemHandle(&again, q));
-    CODES("ipc: open one's own", cuIpcOpenMemHandle(&q, m.handle[3], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    CODES("ipc: open one's own",
+          cuIpcOpenMemHandle(&q, m.handle[3], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     CODES("ipc: open without a flag", cuIpcOpenMemHandle(&q, m.handle[3], 0));
     CODES("ipc: close what was not opened", cuIpcCloseMemHandle(p[3]), cuIpcCloseMemHandle(0));
     all(put, to, &m, sizeof m);

@@ -8,8 +8,7 @@ enum kind { PLAIN, PITCHED, ASYNC, FROM_POOL, MANAGED, LARGE, KINDS };
 static const char *const names[] = {"plain", "pitched", "async", "from pool", "managed", "large"};
 static CUmemoryPool pool;
 
-static CUresult allocate(enum kind kind, CUdeviceptr *p)
-{
+static CUresult allocate(enum kind kind, CUdeviceptr *p) {
     size_t pitch;
     switch (kind) {
     case PLAIN:
@@ -27,8 +26,7 @@ static CUresult allocate(enum kind kind, CUdeviceptr *p)
     }
 }
 
-static CUresult release(unsigned way, CUdeviceptr p)
-{
+static CUresult release(unsigned way, CUdeviceptr p) {
     switch (way) {
     case 0:
         return cuMemFree(p);
@@ -46,8 +44,7 @@ static CUresult release(unsigned way, CUdeviceptr p)
 static const char *const ways[] = {"free", "free async", "free async, legacy", "free async, own",
                                    "free host"};
 
-static void pairs(void)
-{
+static void pairs(void) {
     for (enum kind kind = 0; kind < KINDS; kind++) {
         for (unsigned way = 0; way < 5; way++) {
             CUdeviceptr p = 0;
@@ -58,8 +55,8 @@ static void pairs(void)
             CUresult f = release(way, p);
             CUresult sync = cuCtxSynchronize();
             CUresult range = cuMemGetAddressRange(NULL, &(size_t){0}, p);
-            line("mixes: %s, %s: alloc %d set %d %s free %d sync %d range %d", names[kind], ways[way], a,
-                 set, content, f, sync, range);
+            line("mixes: %s, %s: alloc %d set %d %s free %d sync %d range %d", names[kind],
+                 ways[way], a, set, content, f, sync, range);
             if (f != CUDA_SUCCESS)
                 line("mixes: %s, %s: then free %d", names[kind], ways[way], cuMemFree(p));
             /* once more with cuMemFreeAsync crashes the real driver */
@@ -70,8 +67,7 @@ static void pairs(void)
 }
 
 /* What is freed in a stream's order is usable by the stream's work up to there, and then again. */
-static void ordered(void)
-{
+static void ordered(void) {
     CUdeviceptr p[32], errors = take(4);
     uint32_t wrong = 1;
     CHECK(cuMemsetD32(errors, 0, 1));
@@ -92,8 +88,7 @@ static void ordered(void)
     CHECK(cuMemFree(errors));
 }
 
-static void pitched(void)
-{
+static void pitched(void) {
     static const size_t widths[] = {1, 4, 100, 511, 512, 513, 1000, 2048, 4097, 100000};
     for (unsigned i = 0; i < 10; i++) {
         for (unsigned element = 4; element <= 16; element *= 2) {
@@ -106,14 +101,14 @@ static void pitched(void)
             cuMemcpyDtoH(&byte[0], p + 6 * pitch, 1);
             cuMemcpyDtoH(&byte[1], p + 6 * pitch + widths[i] - 1, 1);
             CUresult f = cuMemFree(p);
-            line("mixes: pitch of %zu x 7, element %u: %d pitch %zu range %d %zu set %d %x %x free %d",
+            line("mixes: pitch of %zu x 7, element %u: %d pitch %zu range %d %zu set %d %x %x free "
+                 "%d",
                  widths[i], element, r, pitch, range, bytes, set, byte[0], byte[1], f);
         }
     }
 }
 
-static void copies(void)
-{
+static void copies(void) {
     static unsigned char host[8192], back[8192];
     for (unsigned i = 0; i < sizeof host; i++)
         host[i] = (unsigned char)(i * 7 + i / 256);
@@ -121,7 +116,8 @@ static void copies(void)
     CODES("mixes: copy in", cuMemcpyHtoD(p, host, 8192));
     CODES("mixes: copy over", cuMemcpyDtoD(q, p, 8192));
     CODES("mixes: copy by unified address", cuMemcpy(big + 3 * MIB, q, 8192));
-    CODES("mixes: copy back", cuMemcpyDtoH(back, big + 3 * MIB, 8192), memcmp(host, back, 8192) == 0);
+    CODES("mixes: copy back", cuMemcpyDtoH(back, big + 3 * MIB, 8192),
+          memcmp(host, back, 8192) == 0);
     CODES("mixes: async copy", cuMemcpyDtoDAsync(big + 1, p, 8191, stream),
           cuStreamSynchronize(stream));
     CODES("mixes: and back", cuMemcpyDtoH(back, big + 1, 8191), memcmp(host, back, 8191) == 0);
@@ -130,8 +126,7 @@ static void copies(void)
 }
 
 /* A long random series of calls whose every answer counts. */
-static void series(uint64_t seed)
-{
+static void series(uint64_t seed) {
     CUdeviceptr p[30] = {0};
     size_t bytes[30];
     uint32_t value[30];
@@ -140,7 +135,10 @@ static void series(uint64_t seed)
         unsigned at = pick(&random, 30), what = pick(&random, 10);
         CUresult r = CUDA_SUCCESS;
         if (!p[at] && what < 7) {
-            bytes[at] = 4 + (draw(&random) % (what == 0 ? 4 * MIB : what < 3 ? 200000 : 5000)) / 4 * 4;
+            bytes[at] = 4 + (draw(&random) % (what == 0  ? 4 * MIB
+                                              : what < 3 ? 200000
+                                                         : 5000)) /
+                                4 * 4;
             value[at] = (uint32_t)draw(&random);
             r = what == 1   ? cuMemAllocManaged(&p[at], bytes[at], CU_MEM_ATTACH_GLOBAL)
                 : what == 2 ? cuMemAllocAsync(&p[at], bytes[at], 0)
@@ -170,8 +168,7 @@ static void series(uint64_t seed)
          (unsigned long long)codes, (unsigned long long)wrong);
 }
 
-int main(void)
-{
+int main(void) {
     begin();
     kernels_load(&kernels);
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

@@ -5,8 +5,7 @@
 
 static CUdevice device;
 
-static void arrays(void)
-{
+static void arrays(void) {
     CUarray array = NULL;
     CUmipmappedArray mipmap = NULL;
     CUDA_ARRAY_DESCRIPTOR flat = {64, 32, CU_AD_FORMAT_FLOAT, 1}, found;
@@ -17,20 +16,21 @@ static void arrays(void)
     CODES("outside: array: destroy, again", cuArrayDestroy(array));
     CODES("outside: array: nothing", cuArrayCreate(NULL, &flat), cuArrayCreate(&array, NULL));
     CODES("outside: deep array", cuArray3DCreate(&array, &deep), cuArrayDestroy(array));
-    CODES("outside: mipmap", cuMipmappedArrayCreate(&mipmap, &deep, 3), cuMipmappedArrayDestroy(mipmap));
+    CODES("outside: mipmap", cuMipmappedArrayCreate(&mipmap, &deep, 3),
+          cuMipmappedArrayDestroy(mipmap));
     flat.Width = 0;
     CODES("outside: empty array", cuArrayCreate(&array, &flat));
     flat.Width = (size_t)1 << 40;
     CODES("outside: huge array", cuArrayCreate(&array, &flat) != CUDA_SUCCESS);
 }
 
-static void managed_and_host(void)
-{
+static void managed_and_host(void) {
     CUdeviceptr p = 0, d = 0;
     void *host = NULL;
     static char page[8192] __attribute__((aligned(4096)));
     CODES("outside: managed", cuMemAllocManaged(&p, 10000, CU_MEM_ATTACH_GLOBAL),
-          cuMemsetD32(p, 3, 2500), cuCtxSynchronize(), *(int *)(p + 9996), cuMemFree(p), cuMemFree(p));
+          cuMemsetD32(p, 3, 2500), cuCtxSynchronize(), *(int *)(p + 9996), cuMemFree(p),
+          cuMemFree(p));
     CODES("outside: managed, bad", cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL),
           cuMemAllocManaged(&p, 100, 77));
     CODES("outside: pinned", cuMemAllocHost(&host, 10000), cuMemHostGetDevicePointer(&d, host, 0),
@@ -42,8 +42,7 @@ static void managed_and_host(void)
           cuMemHostUnregister(page), cuMemHostUnregister(page));
 }
 
-static void virtual_memory(void)
-{
+static void virtual_memory(void) {
     CUmemGenericAllocationHandle handle = 0, retained = 0;
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
@@ -51,7 +50,8 @@ static void virtual_memory(void)
     CUdeviceptr p = 0;
     size_t unit = 0;
     CODES("outside: virtual: granularity",
-          cuMemGetAllocationGranularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM), unit == 2 * MIB);
+          cuMemGetAllocationGranularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+          unit == 2 * MIB);
     CODES("outside: virtual: create, reserve, map, access", cuMemCreate(&handle, 4 * MIB, &prop, 0),
           cuMemAddressReserve(&p, 8 * MIB, 0, 0, 0), cuMemMap(p, 4 * MIB, 0, handle, 0),
           cuMemSetAccess(p, 4 * MIB, &access, 1));
@@ -68,8 +68,7 @@ static void virtual_memory(void)
           cuMemCreate(&handle, 2 * MIB, NULL, 0));
 }
 
-static void pools(void)
-{
+static void pools(void) {
     CUmemoryPool pool = NULL, found = NULL;
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
@@ -77,10 +76,11 @@ static void pools(void)
     cuuint64_t used = 77;
     CODES("outside: pool: create, allocate", cuMemPoolCreate(&pool, &props),
           cuMemAllocFromPoolAsync(&p, 100000, pool, 0), cuMemAllocAsync(&q, 100000, 0));
-    CODES("outside: pool: used", cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used),
+    CODES("outside: pool: used",
+          cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used),
           used >= 100000 && used < 4 * MIB);
-    CODES("outside: pool: of which", cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, p),
-          found == pool);
+    CODES("outside: pool: of which",
+          cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, p), found == pool);
     CODES("outside: pool: use", cuMemsetD32(p, 4, 25000), cuMemsetD32(q, 5, 25000));
     line("outside: pool: %s %s", ends(p, 100000), ends(q, 100000));
     CODES("outside: pool: free", cuMemFreeAsync(p, 0), cuMemFree(q), cuCtxSynchronize());
@@ -90,8 +90,7 @@ static void pools(void)
 }
 
 /* The figures differ by what a cache is; what follows from them must not. */
-static void info(void)
-{
+static void info(void) {
     size_t before = 0, during = 0, after = 0, total = 0, whole = 0, again = 0;
     CUdeviceptr p, q[64];
     CODES("outside: info", cuMemGetInfo(&before, &total), cuDeviceTotalMem(&whole, device),
@@ -125,8 +124,7 @@ static void info(void)
     CODES("outside: info: twice the device cannot", cuMemAlloc(&p, 2 * total));
 }
 
-static void granules(void)
-{
+static void granules(void) {
     CUdeviceptr p[256];
     for (unsigned i = 0; i < 256; i++)
         p[i] = take(4096 << (i % 10));
@@ -139,8 +137,7 @@ static void granules(void)
         CHECK(cuMemFree(p[i]));
 }
 
-int main(void)
-{
+int main(void) {
     begin();
     CHECK(cuDeviceGet(&device, 0));
     info();

@@ -5,8 +5,7 @@ static CUcontext context[2];
 static struct kernels kernels[2];
 static CUdeviceptr errors[2];
 
-static unsigned check_here(unsigned device, CUdeviceptr p, uint32_t value, uint64_t count)
-{
+static unsigned check_here(unsigned device, CUdeviceptr p, uint32_t value, uint64_t count) {
     uint32_t wrong = 77;
     CHECK(cuCtxSetCurrent(context[device]));
     CHECK(cuMemsetD32(errors[device], 0, 1));
@@ -16,8 +15,7 @@ static unsigned check_here(unsigned device, CUdeviceptr p, uint32_t value, uint6
     return wrong;
 }
 
-static CUdeviceptr take_on(unsigned device, size_t bytes, uint32_t value)
-{
+static CUdeviceptr take_on(unsigned device, size_t bytes, uint32_t value) {
     CHECK(cuCtxSetCurrent(context[device]));
     CUdeviceptr p = take(bytes);
     CHECK(cuMemsetD32(p, value, bytes / 4));
@@ -25,8 +23,7 @@ static CUdeviceptr take_on(unsigned device, size_t bytes, uint32_t value)
     return p;
 }
 
-int main(void)
-{
+int main(void) {
     static const size_t sizes[] = {512, 5000, 100000, 3 * MIB, 40 * MIB};
     CUdeviceptr before[5], after[5], p, q;
     int count, can = -1;
@@ -49,7 +46,8 @@ int main(void)
     CHECK(cuCtxSetCurrent(context[0]));
     for (unsigned i = 0; i < 5; i++) {
         p = take_on(0, sizes[i], 1);
-        CODES("peers: copy without access", cuMemcpyPeer(p, context[0], before[i], context[1], sizes[i]));
+        CODES("peers: copy without access",
+              cuMemcpyPeer(p, context[0], before[i], context[1], sizes[i]));
         line("peers: copied %zu: %s", sizes[i], ends(p, sizes[i] / 4 * 4));
         CODES("peers: copy by unified address", cuMemcpy(p, before[i], sizes[i]));
         CODES("peers: free", cuMemFree(p));

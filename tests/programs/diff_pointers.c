@@ -14,8 +14,7 @@ struct answers {
 
 static CUcontext context;
 
-static unsigned long long ask(const char *what, CUdeviceptr p)
-{
+static unsigned long long ask(const char *what, CUdeviceptr p) {
     struct answers a;
     memset(&a, 0xAA, sizeof a);
     a.base = a.start = p;
@@ -54,12 +53,11 @@ static unsigned long long ask(const char *what, CUdeviceptr p)
     return r ? 0 : a.id;
 }
 
-static void several(const char *what, CUdeviceptr p)
-{
-    CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                                   CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                                   CU_POINTER_ATTRIBUTE_SYNC_MEMOPS};
+static void several(const char *what, CUdeviceptr p) {
+    CUpointer_attribute names[] = {
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS};
     size_t size = 1;
     unsigned type = 1;
     CUdeviceptr start = p;
@@ -68,18 +66,18 @@ static void several(const char *what, CUdeviceptr p)
     void *data[] = {&size, &type, &start, &id, &sync};
     CUresult r = cuPointerGetAttributes(5, names, data, p);
     CUresult r1 = cuPointerGetAttribute(&one, CU_POINTER_ATTRIBUTE_BUFFER_ID, p);
-    line("pointers: %s: several %d size %zu type %u +%lld sync %d same id %d %d", what, r, size, type,
-         start ? (long long)(p - start) : -1, sync, r1, r1 == CUDA_SUCCESS && id == one);
+    line("pointers: %s: several %d size %zu type %u +%lld sync %d same id %d %d", what, r, size,
+         type, start ? (long long)(p - start) : -1, sync, r1, r1 == CUDA_SUCCESS && id == one);
     line("pointers: %s: none of several %d", what, cuPointerGetAttributes(0, names, data, p));
     names[1] = (CUpointer_attribute)12345;
     line("pointers: %s: several, one unknown %d", what, cuPointerGetAttributes(5, names, data, p));
 }
 
-static void sync_memops(void)
-{
+static void sync_memops(void) {
     CUdeviceptr p = take(4096), q = take(4096), big = take(4 * MIB);
     int on = 1, off = 0, got = -1, other = -1;
-    line("pointers: sync memops: set %d", cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
+    line("pointers: sync memops: set %d",
+         cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
     line("pointers: sync memops: set on interior %d",
          cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, big + 100));
     cuPointerGetAttribute(&got, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p);
@@ -87,7 +85,8 @@ static void sync_memops(void)
     line("pointers: sync memops: its own %d, its neighbour's %d", got != 0, other != 0);
     cuPointerGetAttribute(&got, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, big);
     line("pointers: sync memops: of the whole block %d", got != 0);
-    line("pointers: sync memops: off %d", cuPointerSetAttribute(&off, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
+    line("pointers: sync memops: off %d",
+         cuPointerSetAttribute(&off, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
     cuPointerGetAttribute(&got, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p);
     line("pointers: sync memops: after off %d", got != 0);
     CHECK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
@@ -106,8 +105,7 @@ static void sync_memops(void)
          cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, q));
 }
 
-static void ids(void)
-{
+static void ids(void) {
     CUdeviceptr p[40];
     unsigned long long id[40], again = 0;
     bool all_differ = true, same = true;
@@ -134,10 +132,9 @@ static void ids(void)
     line("pointers: ids: new after reuse %d", fresh);
 }
 
-int main(void)
-{
-    static const size_t sizes[] = {1,           2,      511,         512,         513,     1000,
-                                   4096,        65536,  100000,      MIB - 1,     MIB,     MIB + 1,
+int main(void) {
+    static const size_t sizes[] = {1,           2,       511,         512,         513,     1000,
+                                   4096,        65536,   100000,      MIB - 1,     MIB,     MIB + 1,
                                    2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 5 * MIB + 7, 64 * MIB};
     CUdeviceptr p[17], q;
     char what[64];
@@ -168,8 +165,10 @@ int main(void)
     line("pointers: only the base %d", cuMemGetAddressRange(&q, NULL, p[5]));
     line("pointers: only the size %d", cuMemGetAddressRange(NULL, &(size_t){0}, p[5]));
     line("pointers: neither %d", cuMemGetAddressRange(NULL, NULL, p[5]));
-    line("pointers: unknown attribute %d", cuPointerGetAttribute(what, (CUpointer_attribute)999, p[5]));
-    line("pointers: no data %d", cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_RANGE_SIZE, p[5]));
+    line("pointers: unknown attribute %d",
+         cuPointerGetAttribute(what, (CUpointer_attribute)999, p[5]));
+    line("pointers: no data %d",
+         cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_RANGE_SIZE, p[5]));
     line("pointers: no data for the context %d",
          cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_CONTEXT, p[5]));
     void *host;

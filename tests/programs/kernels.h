@@ -17,7 +17,8 @@
 
 static const char kernels_ptx[] =
     ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry fill_u32(\n"
-    ".param .u64 fill_u32_param_0,\n.param .u32 fill_u32_param_1,\n.param .u64 fill_u32_param_2\n)\n"
+    ".param .u64 fill_u32_param_0,\n.param .u32 fill_u32_param_1,\n.param .u64 "
+    "fill_u32_param_2\n)\n"
     "{\n.reg .pred %p<3>;\n.reg .b32 %r<6>;\n.reg .b64 %rd<15>;\n"
     "ld.param.u64 %rd7, [fill_u32_param_0];\nld.param.u32 %r1, [fill_u32_param_1];\n"
     "ld.param.u64 %rd8, [fill_u32_param_2];\nmov.u32 %r2, %ctaid.x;\nmov.u32 %r3, %ntid.x;\n"
@@ -27,7 +28,8 @@ static const char kernels_ptx[] =
     "mul.lo.s64 %rd3, %rd11, %rd1;\ncvta.to.global.u64 %rd4, %rd7;\n$L__BB0_2:\n"
     "shl.b64 %rd12, %rd14, 2;\nadd.s64 %rd13, %rd4, %rd12;\nst.global.u32 [%rd13], %r1;\n"
     "add.s64 %rd14, %rd14, %rd3;\nsetp.lt.u64 %p2, %rd14, %rd8;\n@%p2 bra $L__BB0_2;\n$L__BB0_3:\n"
-    "ret;\n}\n.visible .entry add_u32(\n.param .u64 add_u32_param_0,\n.param .u64 add_u32_param_1,\n"
+    "ret;\n}\n.visible .entry add_u32(\n.param .u64 add_u32_param_0,\n.param .u64 "
+    "add_u32_param_1,\n"
     ".param .u64 add_u32_param_2,\n.param .u64 add_u32_param_3\n)\n{\n.reg .pred %p<3>;\n"
     ".reg .b32 %r<8>;\n.reg .b64 %rd<21>;\nld.param.u64 %rd9, [add_u32_param_0];\n"
     "ld.param.u64 %rd10, [add_u32_param_1];\nld.param.u64 %rd11, [add_u32_param_2];\n"

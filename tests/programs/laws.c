@@ -78,15 +78,13 @@ struct worker {
 
 /* ---- kernels ------------------------------------------------------------------------------------ */
 
-static uint64_t piece(struct sim_launch *l, uint64_t units, uint32_t value)
-{
+static uint64_t piece(struct sim_launch *l, uint64_t units, uint32_t value) {
     uint64_t rest = units - l->progress;
     uint64_t state = value * 2654435761u + l->progress;
     return rest > 1 && draw(&state) % 3 == 0 ? l->progress + 1 + draw(&state) % (rest - 1) : units;
 }
 
-static int fill_kernel(struct sim_launch *l, void **p)
-{
+static int fill_kernel(struct sim_launch *l, void **p) {
     CUdeviceptr to = *(CUdeviceptr *)p[0];
     uint64_t bytes = *(uint64_t *)p[1], units = (bytes + UNIT - 1) / UNIT;
     uint32_t value = *(uint32_t *)p[2];
@@ -98,8 +96,7 @@ static int fill_kernel(struct sim_launch *l, void **p)
     return end == units ? SIM_DONE : SIM_MORE;
 }
 
-static int check_kernel(struct sim_launch *l, void **p)
-{
+static int check_kernel(struct sim_launch *l, void **p) {
     CUdeviceptr from = *(CUdeviceptr *)p[0];
     uint64_t bytes = *(uint64_t *)p[1], units = (bytes + UNIT - 1) / UNIT;
     uint32_t value = *(uint32_t *)p[2];
@@ -112,8 +109,7 @@ static int check_kernel(struct sim_launch *l, void **p)
     return end == units ? SIM_DONE : SIM_MORE;
 }
 
-static void run_kernel(CUfunction kernel, struct world *w, struct block *b, CUstream stream)
-{
+static void run_kernel(CUfunction kernel, struct world *w, struct block *b, CUstream stream) {
     void *params[] = {&b->address, &b->bytes, &b->value, &w->errors};
     CHECK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
@@ -121,8 +117,7 @@ static void run_kernel(CUfunction kernel, struct world *w, struct block *b, CUst
 /* ---- a block's work, in order ------------------------------------------------------------------- */
 
 /* Work on the block may now be submitted to the stream of this number. */
-static CUstream order(struct worker *me, struct block *b, unsigned stream)
-{
+static CUstream order(struct worker *me, struct block *b, unsigned stream) {
     CUstream handle = me->world->streams[stream];
     bool same = b->stream == stream && (stream != 1 || b->thread == me->number);
     if (b->event && !same)
@@ -130,8 +125,7 @@ static CUstream order(struct worker *me, struct block *b, unsigned stream)
     return handle;
 }
 
-static void mark(struct worker *me, struct block *b, unsigned stream)
-{
+static void mark(struct worker *me, struct block *b, unsigned stream) {
     if (!b->event)
         CHECK(cuEventCreate(&b->event, CU_EVENT_DISABLE_TIMING));
     CHECK(cuEventRecord(b->event, me->world->streams[stream]));
@@ -139,8 +133,7 @@ static void mark(struct worker *me, struct block *b, unsigned stream)
     b->thread = me->number;
 }
 
-static void verify_on_host(struct block *b)
-{
+static void verify_on_host(struct block *b) {
     uint32_t first = 0, last = 0;
     CHECK(cuMemcpyDtoH(&first, b->address, 4));
     CHECK(cuMemcpyDtoH(&last, b->address + (b->bytes - 1) / UNIT * UNIT, 4));
@@ -154,8 +147,7 @@ static void verify_on_host(struct block *b)
 /* ---- steps -------------------------------------------------------------------------------------- */
 
 /* A slot of the world, locked, that is taken or not as asked; NULL if the draw found none. */
-static struct block *lock_slot(struct worker *me, bool taken)
-{
+static struct block *lock_slot(struct worker *me, bool taken) {
     unsigned at = pick(&me->random, SLOTS);
     for (unsigned i = 0; i < SLOTS; i++) {
         struct block *b = &me->world->blocks[(at + i) % SLOTS];
@@ -168,16 +160,14 @@ static struct block *lock_slot(struct worker *me, bool taken)
     return NULL;
 }
 
-static void renew(struct worker *me, struct block *b)
-{
+static void renew(struct worker *me, struct block *b) {
     unsigned stream = pick(&me->random, me->world->stream_count);
     b->value = atomic_fetch_add(&next_value, 1);
     run_kernel(me->world->fill, me->world, b, order(me, b, stream));
     mark(me, b, stream);
 }
 
-static void step_alloc(struct worker *me)
-{
+static void step_alloc(struct worker *me) {
     struct block *b = lock_slot(me, false);
     if (!b)
         return;
@@ -200,15 +190,13 @@ static void step_alloc(struct worker *me)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void step_check(struct worker *me, struct block *b)
-{
+static void step_check(struct worker *me, struct block *b) {
     unsigned stream = pick(&me->random, me->world->stream_count);
     run_kernel(me->world->check, me->world, b, order(me, b, stream));
     mark(me, b, stream);
 }
 
-static void step_use(struct worker *me)
-{
+static void step_use(struct worker *me) {
     struct block *b = lock_slot(me, true);
     if (!b)
         return;
@@ -233,8 +221,7 @@ static void step_use(struct worker *me)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void step_free(struct worker *me)
-{
+static void step_free(struct worker *me) {
     struct block *b = lock_slot(me, true);
     if (!b)
         return;
@@ -250,8 +237,7 @@ static void step_free(struct worker *me)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void step_sync(struct worker *me)
-{
+static void step_sync(struct worker *me) {
     switch (plan.captures ? 1 + pick(&me->random, 2) : pick(&me->random, 3)) {
     case 0: /* would destroy any capture of the context */
         CHECK(cuCtxSynchronize());
@@ -265,8 +251,7 @@ static void step_sync(struct worker *me)
 }
 
 /* A graph that writes a block, captured while the others go on allocating and freeing. */
-static void step_graph(struct worker *me)
-{
+static void step_graph(struct worker *me) {
     struct block *b = lock_slot(me, true);
     if (!b)
         return;
@@ -295,8 +280,7 @@ static void step_graph(struct worker *me)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void *work(void *argument)
-{
+static void *work(void *argument) {
     struct worker *me = argument;
     CHECK(cuCtxSetCurrent(me->world->context));
     for (unsigned i = 0; i < plan.steps; i++) {
@@ -317,8 +301,7 @@ static void *work(void *argument)
 
 /* ---- schedules ---------------------------------------------------------------------------------- */
 
-static void world_begin(struct world *w, uint64_t *random)
-{
+static void world_begin(struct world *w, uint64_t *random) {
     CUmodule module;
     CUdevice device;
     CHECK(cuDeviceGet(&device, 0));
@@ -337,8 +320,7 @@ static void world_begin(struct world *w, uint64_t *random)
 }
 
 /* Some worlds are left tidily, others with all their memory and work. */
-static void world_end(struct world *w, uint64_t *random)
-{
+static void world_end(struct world *w, uint64_t *random) {
     CHECK(cuCtxSetCurrent(w->context));
     bool tidy = pick(random, 2);
     for (unsigned i = 0; i < SLOTS; i++) {
@@ -354,8 +336,7 @@ static void world_end(struct world *w, uint64_t *random)
     w->context = NULL;
 }
 
-static void make_plan(uint64_t *random, unsigned most_threads)
-{
+static void make_plan(uint64_t *random, unsigned most_threads) {
     static const size_t small[] = {4, 512, 1000, 4096, 20000, 65536, 200000};
     static const size_t large[] = {1 << 20, (1 << 20) + 4, 3 << 19, 2 << 20, 3 << 20};
     unsigned few = pick(random, 3); /* 0: one size, reused at once; 2: all kinds */
@@ -374,8 +355,7 @@ static void make_plan(uint64_t *random, unsigned most_threads)
     plan.captures = pick(random, 4) == 0 && can_capture;
 }
 
-static void look(struct world *w)
-{
+static void look(struct world *w) {
     CHECK(cuCtxSetCurrent(w->context));
     CHECK(cuCtxSynchronize());
     if (*w->error_count > 0) {
@@ -388,8 +368,7 @@ static void look(struct world *w)
             verify_on_host(&w->blocks[i]);
 }
 
-static void schedule(uint64_t seed, unsigned most_threads)
-{
+static void schedule(uint64_t seed, unsigned most_threads) {
     struct worker workers[4];
     pthread_t threads[4];
     uint64_t random = seed;
@@ -412,15 +391,13 @@ static void schedule(uint64_t seed, unsigned most_threads)
         look(&worlds[i]);
 }
 
-static bool captures_work(void)
-{
+static bool captures_work(void) {
     CUstreamCaptureStatus status;
     CUresult r = cuStreamIsCapturing(CU_STREAM_PER_THREAD, &status);
     return r != CUDA_ERROR_NOT_SUPPORTED;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     uint64_t schedules = argc > 1 ? strtoull(argv[1], NULL, 0) : 100, done = 0;
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 1;
     unsigned threads = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 0) : 4;

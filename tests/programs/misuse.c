@@ -22,16 +22,14 @@ static CUcontext context;
 
 #define SAY(call) printf("%s: %d\n", #call, (int)(call))
 
-static CUdeviceptr take(size_t bytes)
-{
+static CUdeviceptr take(size_t bytes) {
     CUdeviceptr p;
     CHECK(cuMemAlloc(&p, bytes));
     return p;
 }
 
 /* Memory serves, as far as a program without kernels can see. */
-static void still_works(void)
-{
+static void still_works(void) {
     CUdeviceptr p = take(5000), q = take(3 * MIB);
     uint32_t value = 0;
     CHECK(cuMemsetD32(p, 7, 1250));
@@ -46,8 +44,7 @@ static void still_works(void)
 
 /* ---- pointers ----------------------------------------------------------------------------------- */
 
-static void double_free(void)
-{
+static void double_free(void) {
     CUdeviceptr p = take(1000), keep = take(1000);
     SAY(cuMemFree(p));
     SAY(cuMemFree(p));
@@ -55,16 +52,14 @@ static void double_free(void)
     SAY(cuMemFree(keep));
 }
 
-static void double_free_large(void)
-{
+static void double_free_large(void) {
     CUdeviceptr p = take(3 * MIB), keep = take(3 * MIB);
     SAY(cuMemFree(p));
     SAY(cuMemFree(p));
     SAY(cuMemFree(keep));
 }
 
-static void interior_free(void)
-{
+static void interior_free(void) {
     CUdeviceptr p = take(100000);
     SAY(cuMemFree(p + 1));
     SAY(cuMemFree(p + 512));
@@ -72,8 +67,7 @@ static void interior_free(void)
     SAY(cuMemFree(p));
 }
 
-static void interior_free_large(void)
-{
+static void interior_free_large(void) {
     CUdeviceptr p = take(5 * MIB);
     SAY(cuMemFree(p + 8));
     SAY(cuMemFree(p + 512));
@@ -82,8 +76,7 @@ static void interior_free_large(void)
     SAY(cuMemFree(p));
 }
 
-static void foreign_free(void)
-{
+static void foreign_free(void) {
     char stack[64], *heap = malloc(4096);
     SAY(cuMemFree((CUdeviceptr)stack));
     SAY(cuMemFree((CUdeviceptr)heap));
@@ -94,8 +87,7 @@ static void foreign_free(void)
     free(heap);
 }
 
-static void free_of_host_memory(void)
-{
+static void free_of_host_memory(void) {
     void *pinned;
     CHECK(cuMemAllocHost(&pinned, 4096));
     SAY(cuMemFree((CUdeviceptr)pinned));
@@ -104,22 +96,19 @@ static void free_of_host_memory(void)
     SAY(cuMemFreeHost((void *)take(4096)));
 }
 
-static void free_zero(void)
-{
+static void free_zero(void) {
     SAY(cuMemFree(0));
     SAY(cuMemFreeAsync(0, 0));
     SAY(cuMemFree(0));
 }
 
-static void alloc_zero(void)
-{
+static void alloc_zero(void) {
     CUdeviceptr p = 77;
     SAY(cuMemAlloc(&p, 0));
     printf("untouched: %d\n", p == 77);
 }
 
-static void null_out(void)
-{
+static void null_out(void) {
     size_t pitch;
     CUdeviceptr p;
     SAY(cuMemAlloc(NULL, 100));
@@ -134,22 +123,29 @@ static void null_out(void)
     SAY(cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_RANGE_SIZE, take(512)));
 }
 
-static void pitch_odd(void)
-{
+static void pitch_odd(void) {
     static const unsigned elements[] = {0, 1, 2, 3, 4, 5, 8, 12, 16, 32};
     for (unsigned i = 0; i < 10; i++) {
         CUdeviceptr p = 0;
         size_t pitch = 0;
         CUresult r = cuMemAllocPitch(&p, &pitch, 1000, 3, elements[i]);
-        printf("element %u: %d pitch %zu free %d\n", elements[i], r, pitch, r ? -1 : (int)cuMemFree(p));
+        printf("element %u: %d pitch %zu free %d\n", elements[i], r, pitch,
+               r ? -1 : (int)cuMemFree(p));
     }
 }
 
-static void pitch_sizes(void)
-{
-    static const size_t sizes[][2] = {{0, 0},   {0, 5},       {5, 0},          {1, 1},
-                                      {512, 1}, {513, 7},     {1 << 20, 3},    {(size_t)-1, 1},
-                                      {1, ~0u}, {~0u, 1 << 30}, {(size_t)1 << 40, (size_t)1 << 40}};
+static void pitch_sizes(void) {
+    static const size_t sizes[][2] = {{0, 0},
+                                      {0, 5},
+                                      {5, 0},
+                                      {1, 1},
+                                      {512, 1},
+                                      {513, 7},
+                                      {1 << 20, 3},
+                                      {(size_t)-1, 1},
+                                      {1, ~0u},
+                                      {~0u, 1 << 30},
+                                      {(size_t)1 << 40, (size_t)1 << 40}};
     for (unsigned i = 0; i < 11; i++) {
         CUdeviceptr p = 0;
         size_t pitch = 0;
@@ -163,8 +159,7 @@ static void pitch_sizes(void)
 
 /* ---- when ---------------------------------------------------------------------------------------- */
 
-static void before_init(void)
-{
+static void before_init(void) {
     CUdeviceptr p;
     size_t a, b;
     SAY(cuMemAlloc(&p, 100));
@@ -178,8 +173,7 @@ static void before_init(void)
     context = begin();
 }
 
-static void no_context(void)
-{
+static void no_context(void) {
     CUdeviceptr p = take(100), q;
     size_t a, b;
     CHECK(cuCtxSetCurrent(NULL));
@@ -192,8 +186,7 @@ static void no_context(void)
     CHECK(cuCtxSetCurrent(context));
 }
 
-static void after_destroy(void)
-{
+static void after_destroy(void) {
     CUcontext other;
     CUdeviceptr p, q;
     size_t bytes;
@@ -211,29 +204,25 @@ static void after_destroy(void)
     CHECK(cuCtxSetCurrent(context));
 }
 
-static void *free_it(void *p)
-{
+static void *free_it(void *p) {
     SAY(cuMemFree(*(CUdeviceptr *)p));
     SAY(cuMemFree(*(CUdeviceptr *)p));
     return NULL;
 }
 
-static void in_thread(void *(*what)(void *), void *with)
-{
+static void in_thread(void *(*what)(void *), void *with) {
     pthread_t thread;
     pthread_create(&thread, NULL, what, with);
     pthread_join(thread, NULL);
 }
 
-static void free_in_thread(void)
-{
+static void free_in_thread(void) {
     CUdeviceptr p = take(4096), q = take(4 * MIB);
     in_thread(free_it, &p); /* no context is current there */
     in_thread(free_it, &q);
 }
 
-static void free_other_context(void)
-{
+static void free_other_context(void) {
     CUcontext other, popped;
     CUdeviceptr p = take(4096), q = take(4 * MIB), o;
     CHECK(cuCtxCreate_v2(&other, 0, 0));
@@ -247,8 +236,7 @@ static void free_other_context(void)
 }
 
 /* A free in a stream's order that is still due when its context ends must not hit who comes next. */
-static void async_free_and_destroy(void)
-{
+static void async_free_and_destroy(void) {
     CUcontext a, b;
     CUdeviceptr p, q, flag;
     CUstream s;
@@ -275,8 +263,7 @@ static void async_free_and_destroy(void)
 }
 
 /* The same, with an older free of another context still due, so that the list cannot empty. */
-static void async_free_and_destroy_behind_another(void)
-{
+static void async_free_and_destroy_behind_another(void) {
     CUcontext a, b;
     CUdeviceptr p[64], q[64], first = take(4096);
     CUstream mine, s;
@@ -310,8 +297,7 @@ static void async_free_and_destroy_behind_another(void)
     CHECK(cuCtxSetCurrent(context));
 }
 
-static void async_mixes(void)
-{
+static void async_mixes(void) {
     CUstream s;
     CUdeviceptr p, q;
     CHECK(cuStreamCreate(&s, 0));
@@ -344,8 +330,7 @@ static void async_mixes(void)
 
 /* ---- how much ------------------------------------------------------------------------------------ */
 
-static void too_large(void)
-{
+static void too_large(void) {
     CUdeviceptr p = 5;
     SAY(cuMemAlloc(&p, (size_t)1 << 45));
     SAY(cuMemAlloc(&p, (size_t)1 << 63));
@@ -356,8 +341,7 @@ static void too_large(void)
 }
 
 /* Runs with a small device: as much fits as natively, again and again. */
-static void fill_up(void)
-{
+static void fill_up(void) {
     static CUdeviceptr p[4096];
     for (unsigned round = 0; round < 3; round++) {
         size_t size = (round == 1 ? 32 : 16) * MIB;
@@ -371,8 +355,7 @@ static void fill_up(void)
 }
 
 /* Every other small block is freed: what they free is no room for large ones, natively either. */
-static void small_then_large(void)
-{
+static void small_then_large(void) {
     static CUdeviceptr p[100000];
     CUdeviceptr q;
     size_t count = 0;
@@ -385,8 +368,7 @@ static void small_then_large(void)
     SAY(cuMemFree(q));
 }
 
-static void errno_stays(void)
-{
+static void errno_stays(void) {
     CUdeviceptr p, q;
     errno = 12345;
     CHECK(cuMemAlloc(&p, 100));
@@ -400,16 +382,14 @@ static void errno_stays(void)
 
 /* ---- processes ----------------------------------------------------------------------------------- */
 
-static void wait_for(pid_t child)
-{
+static void wait_for(pid_t child) {
     int status;
     waitpid(child, &status, 0);
     printf("child: exit %d signal %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1,
            WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 }
 
-static void fork_after(void)
-{
+static void fork_after(void) {
     CUdeviceptr p = take(4096), q;
     fflush(stdout);
     pid_t child = fork();
@@ -424,8 +404,7 @@ static void fork_after(void)
     SAY(cuMemFree(p));
 }
 
-static void fork_before(void)
-{
+static void fork_before(void) {
     pid_t child = fork();
     if (child == 0) {
         context = begin();
@@ -436,8 +415,7 @@ static void fork_before(void)
     context = begin();
 }
 
-static void fork_many(void)
-{
+static void fork_many(void) {
     CUdeviceptr p = take(4096);
     for (unsigned i = 0; i < 5; i++) {
         fflush(stdout);
@@ -452,36 +430,31 @@ static void fork_many(void)
     }
 }
 
-static void exec_true(void)
-{
+static void exec_true(void) {
     take(4096);
     fflush(stdout);
     execl("/bin/true", "true", NULL);
 }
 
-static void exec_again(void)
-{
+static void exec_again(void) {
     take(4096);
     fflush(stdout);
     execl("/proc/self/exe", "misuse", "ok", NULL);
 }
 
-static void exit_live(void)
-{
+static void exit_live(void) {
     take(4096);
     take(4 * MIB);
     exit(7);
 }
 
-static void exit_quick(void)
-{
+static void exit_quick(void) {
     take(4096);
     fflush(stdout);
     _exit(8);
 }
 
-static void abort_live(void)
-{
+static void abort_live(void) {
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_CORE, &none);
     take(4096);
@@ -489,15 +462,13 @@ static void abort_live(void)
     abort();
 }
 
-static void kill_live(void)
-{
+static void kill_live(void) {
     take(4096);
     fflush(stdout);
     raise(SIGKILL);
 }
 
-static void term_live(void)
-{
+static void term_live(void) {
     take(4096);
     fflush(stdout);
     raise(SIGTERM);
@@ -507,8 +478,7 @@ static void term_live(void)
 
 static CUdeviceptr handed[64];
 
-static void *thread_with_memory(void *unused)
-{
+static void *thread_with_memory(void *unused) {
     CHECK(cuCtxSetCurrent(context));
     for (unsigned i = 0; i < 64; i++)
         handed[i] = take(512 * (i + 1));
@@ -517,8 +487,7 @@ static void *thread_with_memory(void *unused)
     return unused;
 }
 
-static void thread_exit_live(void)
-{
+static void thread_exit_live(void) {
     int good = 0;
     for (unsigned round = 0; round < 20; round++) {
         in_thread(thread_with_memory, NULL);
@@ -530,8 +499,7 @@ static void thread_exit_live(void)
 
 static pthread_key_t key;
 
-static void destructor(void *value)
-{
+static void destructor(void *value) {
     CUdeviceptr p;
     CHECK(cuCtxSetCurrent(context));
     SAY(cuMemFree(*(CUdeviceptr *)value));
@@ -539,23 +507,20 @@ static void destructor(void *value)
     SAY(cuMemFree(p));
 }
 
-static void *thread_with_destructor(void *p)
-{
+static void *thread_with_destructor(void *p) {
     CHECK(cuCtxSetCurrent(context));
     pthread_setspecific(key, p);
     CHECK(cuMemFree(take(4096)));
     return NULL;
 }
 
-static void thread_destructor(void)
-{
+static void thread_destructor(void) {
     CUdeviceptr p = take(4096);
     pthread_key_create(&key, destructor);
     in_thread(thread_with_destructor, &p);
 }
 
-static void *leave_main_alone(void *unused)
-{
+static void *leave_main_alone(void *unused) {
     usleep(20000);
     CHECK(cuCtxSetCurrent(context));
     still_works();
@@ -563,8 +528,7 @@ static void *leave_main_alone(void *unused)
     return unused;
 }
 
-static void main_thread_ends(void)
-{
+static void main_thread_ends(void) {
     pthread_t thread;
     pthread_create(&thread, NULL, leave_main_alone, NULL);
     pthread_exit(NULL);
@@ -572,15 +536,13 @@ static void main_thread_ends(void)
 
 /* ---- descriptors --------------------------------------------------------------------------------- */
 
-static void close_stderr(void)
-{
+static void close_stderr(void) {
     take(4096);
     close(2);
 }
 
 /* The program's own file gets stderr's number, and then every other one: nothing of ours in it. */
-static void reuse_descriptors(void)
-{
+static void reuse_descriptors(void) {
     const char *path = getenv("MISUSE_FILE");
     take(4096);
     if (!path)
@@ -593,15 +555,13 @@ static void reuse_descriptors(void)
             break;
 }
 
-static void change_directory(void)
-{
+static void change_directory(void) {
     take(4096);
     if (chdir("/") == 0)
         printf("elsewhere\n");
 }
 
-static void clear_environment(void)
-{
+static void clear_environment(void) {
     take(4096);
     clearenv();
     still_works();
@@ -610,8 +570,7 @@ static void clear_environment(void)
 /* ---- counting ------------------------------------------------------------------------------------- */
 
 /* For the report, at a limit of 1 GiB: 1 miss, then hits, then allocations that fail. */
-static void counted(void)
-{
+static void counted(void) {
     CUdeviceptr p = take(4096), q;
     for (unsigned i = 0; i < 10; i++)
         CHECK(cuMemFree(take(4096)));
@@ -674,8 +633,7 @@ static const struct {
     {"counted", counted, 2},
 };
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     for (unsigned i = 0; argc > 1 && i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(argv[1], cases[i].name) != 0)
             continue;

@@ -12,15 +12,13 @@
 #define WORDS 4096
 #define ROUNDS 400
 
-static uint64_t calls(const char *symbol)
-{
+static uint64_t calls(const char *symbol) {
     uint64_t (*count)(const char *) = (uint64_t(*)(const char *))dlsym(RTLD_DEFAULT, "sim_calls");
     return count ? count(symbol) : 0;
 }
 
 /* The device writes into a pinned block that is freed at once; the next block must keep what the CPU writes. */
-static unsigned written_late(struct kernels *k, CUstream stream, CUdeviceptr source)
-{
+static unsigned written_late(struct kernels *k, CUstream stream, CUdeviceptr source) {
     unsigned wrong = 0;
     for (unsigned i = 0; i < ROUNDS; i++) {
         uint32_t *a, *b;
@@ -42,8 +40,7 @@ static unsigned written_late(struct kernels *k, CUstream stream, CUdeviceptr sou
 }
 
 /* The device reads from a pinned block that is freed at once; it must still see what was there. */
-static unsigned read_late(struct kernels *k, CUstream stream, CUdeviceptr to, CUdeviceptr errors)
-{
+static unsigned read_late(struct kernels *k, CUstream stream, CUdeviceptr to, CUdeviceptr errors) {
     for (unsigned i = 0; i < ROUNDS; i++) {
         uint32_t *a;
         CHECK(cuMemHostAlloc((void **)&a, WORDS * 4, CU_MEMHOSTALLOC_PORTABLE));
@@ -60,8 +57,7 @@ static unsigned read_late(struct kernels *k, CUstream stream, CUdeviceptr to, CU
     return wrong;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     CUdevice device;
     CUcontext context;
     CUstream stream;
@@ -90,7 +86,8 @@ int main(int argc, char **argv)
     CHECK(cuMemHostAlloc(&b, 12345, CU_MEMHOSTALLOC_PORTABLE));
     unsigned flags = 0;
     CHECK(cuMemHostGetFlags(&flags, b));
-    printf("freed twice: %d, kinds apart: %s\n", (int)twice, flags & CU_MEMHOSTALLOC_WRITECOMBINED ? "no" : "yes");
+    printf("freed twice: %d, kinds apart: %s\n", (int)twice,
+           flags & CU_MEMHOSTALLOC_WRITECOMBINED ? "no" : "yes");
     CHECK(cuMemFreeHost(b));
 
     /* an idle loop of one size: one call of the driver serves it */

@@ -16,8 +16,7 @@
 /* A call that the program cannot go on without. */
 #define CHECK(call) check_call((call), #call, __FILE__, __LINE__)
 
-static inline void check_call(CUresult result, const char *call, const char *file, int line)
-{
+static inline void check_call(CUresult result, const char *call, const char *file, int line) {
     if (result == CUDA_SUCCESS)
         return;
     fprintf(stderr, "%s:%d: %s: %d\n", file, line, call, (int)result);
@@ -25,16 +24,14 @@ static inline void check_call(CUresult result, const char *call, const char *fil
 }
 
 /* A seeded generator of its own: the same program draws the same numbers everywhere. */
-static inline uint64_t draw(uint64_t *state)
-{
+static inline uint64_t draw(uint64_t *state) {
     uint64_t z = (*state += 0x9E3779B97F4A7C15u);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
 }
 
-static inline unsigned pick(uint64_t *state, unsigned below)
-{
+static inline unsigned pick(uint64_t *state, unsigned below) {
     return (unsigned)((draw(state) >> 16) % below);
 }
 
@@ -44,8 +41,7 @@ struct kernels {
     CUfunction fill, add, check, spin, set, sleep, fault;
 };
 
-static inline void kernels_load(struct kernels *k)
-{
+static inline void kernels_load(struct kernels *k) {
     CHECK(cuModuleLoadData(&k->module, kernels_ptx));
     CHECK(cuModuleGetFunction(&k->fill, k->module, "fill_u32"));
     CHECK(cuModuleGetFunction(&k->add, k->module, "add_u32"));
@@ -56,48 +52,42 @@ static inline void kernels_load(struct kernels *k)
     CHECK(cuModuleGetFunction(&k->fault, k->module, "fault"));
 }
 
-static inline CUresult launch(CUfunction function, CUstream stream, unsigned threads, void **params)
-{
+static inline CUresult launch(CUfunction function, CUstream stream, unsigned threads,
+                              void **params) {
     return cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, stream, params, NULL);
 }
 
 static inline CUresult launch_fill(const struct kernels *k, CUstream stream, CUdeviceptr to,
-                                   uint32_t value, uint64_t count)
-{
+                                   uint32_t value, uint64_t count) {
     void *params[] = {&to, &value, &count};
     return launch(k->fill, stream, 256, params);
 }
 
 static inline CUresult launch_check(const struct kernels *k, CUstream stream, CUdeviceptr from,
-                                    uint32_t value, uint64_t count, CUdeviceptr errors)
-{
+                                    uint32_t value, uint64_t count, CUdeviceptr errors) {
     void *params[] = {&from, &value, &count, &errors};
     return launch(k->check, stream, 256, params);
 }
 
 static inline CUresult launch_spin(const struct kernels *k, CUstream stream, CUdeviceptr flag,
-                                   uint32_t value)
-{
+                                   uint32_t value) {
     void *params[] = {&flag, &value};
     return launch(k->spin, stream, 1, params);
 }
 
 static inline CUresult launch_set(const struct kernels *k, CUstream stream, CUdeviceptr flag,
-                                  uint32_t value)
-{
+                                  uint32_t value) {
     void *params[] = {&flag, &value};
     return launch(k->set, stream, 1, params);
 }
 
-static inline CUresult launch_sleep(const struct kernels *k, CUstream stream, uint64_t us)
-{
+static inline CUresult launch_sleep(const struct kernels *k, CUstream stream, uint64_t us) {
     void *params[] = {&us};
     return launch(k->sleep, stream, 1, params);
 }
 
 /* The first device's primary context, current. */
-static inline CUcontext begin(void)
-{
+static inline CUcontext begin(void) {
     CUdevice device;
     CUcontext context;
     CHECK(cuInit(0));

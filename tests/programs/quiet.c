@@ -10,8 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int loaded(const char *name)
-{
+static int loaded(const char *name) {
     char line[1024];
     int found = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -22,8 +21,7 @@ static int loaded(const char *name)
     return found;
 }
 
-static int entries(const char *folder)
-{
+static int entries(const char *folder) {
     int count = 0;
     DIR *dir = opendir(folder);
     for (struct dirent *entry; dir && (entry = readdir(dir));)
@@ -33,8 +31,7 @@ static int entries(const char *folder)
     return count;
 }
 
-static void signals(void)
-{
+static void signals(void) {
     for (int i = 1; i < 64; i++) {
         struct sigaction action;
         if (sigaction(i, NULL, &action) == 0 && action.sa_handler != SIG_DFL &&
@@ -43,8 +40,7 @@ static void signals(void)
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "look";
     if (strcmp(what, "look") == 0) {
         printf("libcuda %d, %d threads, %d descriptors\n", loaded("libcuda"),
@@ -53,7 +49,8 @@ int main(int argc, char **argv)
     }
     if (strcmp(what, "dlsym") == 0) {
         int (*f)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "atoi");
-        printf("%d %d %s\n", f ? f("12") : -1, dlsym(RTLD_DEFAULT, "curl_nothing") != NULL, dlerror());
+        printf("%d %d %s\n", f ? f("12") : -1, dlsym(RTLD_DEFAULT, "curl_nothing") != NULL,
+               dlerror());
         printf("%d %d\n", loaded("libcuda"), entries("/proc/self/task"));
     }
     if (strcmp(what, "close") == 0) {

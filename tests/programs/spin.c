@@ -29,8 +29,7 @@ static CUdeviceptr flags, errors;
 static CUstream streams[16];
 
 /* A flag that no kernel has used: equality with a value that comes and goes would be missed. */
-static CUdeviceptr new_flag(void)
-{
+static CUdeviceptr new_flag(void) {
     static unsigned used;
     unsigned at = __atomic_fetch_add(&used, 1, __ATOMIC_RELAXED);
     if (at >= FLAGS) {
@@ -41,8 +40,7 @@ static CUdeviceptr new_flag(void)
 }
 
 /* Everything is loaded before the first kernel spins: loading code waits for the device. */
-static void set_up(void)
-{
+static void set_up(void) {
     context = begin();
     kernels_load(&kernels);
     CHECK(cuMemAlloc(&flags, FLAGS * 4));
@@ -59,21 +57,18 @@ static void set_up(void)
     CHECK(cuCtxSynchronize());
 }
 
-static CUdeviceptr take(size_t bytes)
-{
+static CUdeviceptr take(size_t bytes) {
     CUdeviceptr p;
     CHECK(cuMemAlloc(&p, bytes));
     return p;
 }
 
-static void fill(CUdeviceptr p, size_t bytes, unsigned stream)
-{
+static void fill(CUdeviceptr p, size_t bytes, unsigned stream) {
     CHECK(launch_fill(&kernels, streams[stream], p, (uint32_t)p, bytes / 4));
     CHECK(launch_check(&kernels, streams[stream], p, (uint32_t)p, bytes / 4, errors));
 }
 
-static void finish(void)
-{
+static void finish(void) {
     uint32_t wrong = 0;
     CHECK(cuCtxSynchronize());
     CHECK(cuMemcpyDtoH(&wrong, errors, 4));
@@ -86,8 +81,7 @@ static void finish(void)
 /* ---- scenes ------------------------------------------------------------------------------------- */
 
 /* The table of cuda-facts: free, launch A, allocate, launch B. For small and large blocks. */
-static void free_spin_alloc_set(void)
-{
+static void free_spin_alloc_set(void) {
     static const size_t sizes[] = {512, 100000, MIB, 3 * MIB, 20 * MIB};
     for (unsigned i = 0; i < 5; i++) {
         CUdeviceptr flag = new_flag(), p = take(sizes[i]);
@@ -102,8 +96,7 @@ static void free_spin_alloc_set(void)
 }
 
 /* So many frees that the gear is tight and events are on time; then the same. */
-static void many_frees_spin_alloc_set(void)
-{
+static void many_frees_spin_alloc_set(void) {
     CUdeviceptr p[200], flag = new_flag();
     for (unsigned round = 0; round < 3; round++) {
         for (unsigned i = 0; i < 200; i++) {
@@ -124,8 +117,7 @@ static void many_frees_spin_alloc_set(void)
 }
 
 /* A kernel that runs as long as the program does not tell it to stop; meanwhile life goes on. */
-static void persistent(void)
-{
+static void persistent(void) {
     CUdeviceptr stop = new_flag(), p[64] = {0};
     for (unsigned i = 0; i < 64; i++) {
         p[i] = take((i % 8 + 1) * 65536);
@@ -151,8 +143,7 @@ static void persistent(void)
 }
 
 /* The setter is submitted before the free: natively the free waits for both. */
-static void spin_set_free_alloc(void)
-{
+static void spin_set_free_alloc(void) {
     for (unsigned i = 0; i < 40; i++) {
         CUdeviceptr flag = new_flag(), p = take(i % 2 ? 4096 : 2 * MIB);
         fill(p, 512, 0);
@@ -167,8 +158,7 @@ static void spin_set_free_alloc(void)
 
 static pthread_barrier_t meet;
 
-static void *set_in_thread(void *flag)
-{
+static void *set_in_thread(void *flag) {
     CHECK(cuCtxSetCurrent(context));
     CUdeviceptr p = take(8192);
     fill(p, 8192, 5);
@@ -183,8 +173,7 @@ static void *set_in_thread(void *flag)
 }
 
 /* Spinner of one thread, setter of another; both allocate in between, and the thread ends. */
-static void two_threads(void)
-{
+static void two_threads(void) {
     pthread_t thread;
     CUdeviceptr flag = new_flag(), p = take(2 * MIB);
     fill(p, 512, 0);
@@ -200,16 +189,14 @@ static void two_threads(void)
     CHECK(cuMemFree(p));
 }
 
-static void *alloc_and_end(void *unused)
-{
+static void *alloc_and_end(void *unused) {
     CHECK(cuCtxSetCurrent(context));
     pthread_barrier_wait(&meet);
     pthread_barrier_wait(&meet);
     return unused;
 }
 
-static void *park_and_end(void *unused)
-{
+static void *park_and_end(void *unused) {
     CHECK(cuCtxSetCurrent(context));
     for (unsigned i = 0; i < 100; i++)
         CHECK(cuMemFree(take(512 * (i + 1))));
@@ -217,8 +204,7 @@ static void *park_and_end(void *unused)
 }
 
 /* A thread ends with freed memory of its own while a kernel spins. */
-static void thread_ends(void)
-{
+static void thread_ends(void) {
     pthread_t thread;
     CUdeviceptr flag = new_flag();
     pthread_barrier_init(&meet, NULL, 2);
@@ -235,8 +221,7 @@ static void thread_ends(void)
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device);
 
 /* Another context's frees do not wait for this one's kernels, and neither may what they make reusable. */
-static void other_context(void)
-{
+static void other_context(void) {
     CUcontext other, popped;
     CUdeviceptr flag = new_flag(), q;
     CHECK(cuCtxCreate_v2(&other, 0, 0));
@@ -257,8 +242,7 @@ static void other_context(void)
 }
 
 /* A free in the order of a stream waits for that stream alone. */
-static void free_async(void)
-{
+static void free_async(void) {
     CUdeviceptr flag = new_flag(), p = take(2 * MIB), q = take(4096);
     CHECK(launch_spin(&kernels, streams[1], flag, 1));
     fill(p, 512, 2);
@@ -275,8 +259,7 @@ static void free_async(void)
 }
 
 /* Nearly all of the device is live; what was freed before the spinner started must be enough. */
-static void full_device(void)
-{
+static void full_device(void) {
     size_t free_bytes, total;
     CHECK(cuMemGetInfo(&free_bytes, &total));
     if (free_bytes > 1024 * MIB)
@@ -313,7 +296,8 @@ static const struct {
 #define OWN 4 /* streams of one thread */
 #define BLOCKS 24
 
-static pthread_rwlock_t spinning = PTHREAD_RWLOCK_INITIALIZER; /* read: a spinner lacks its setter */
+static pthread_rwlock_t spinning =
+    PTHREAD_RWLOCK_INITIALIZER; /* read: a spinner lacks its setter */
 
 struct worker {
     uint64_t random;
@@ -329,16 +313,14 @@ struct worker {
 };
 
 /* A stream without such a spinner; there always is one. */
-static unsigned clean_stream(struct worker *me)
-{
+static unsigned clean_stream(struct worker *me) {
     unsigned at = pick(&me->random, OWN);
     while (me->waits_for[at])
         at = (at + 1) % OWN;
     return at;
 }
 
-static void set_one(struct worker *me)
-{
+static void set_one(struct worker *me) {
     unsigned at = pick(&me->random, OWN);
     while (!me->waits_for[at])
         at = (at + 1) % OWN;
@@ -348,8 +330,7 @@ static void set_one(struct worker *me)
         pthread_rwlock_unlock(&spinning);
 }
 
-static void spin_one(struct worker *me)
-{
+static void spin_one(struct worker *me) {
     if (me->unset == OWN - 1)
         return;
     unsigned at = clean_stream(me);
@@ -359,8 +340,7 @@ static void spin_one(struct worker *me)
     CHECK(launch_spin(&kernels, streams[me->first + at], me->waits_for[at], 1));
 }
 
-static void alloc_or_free(struct worker *me)
-{
+static void alloc_or_free(struct worker *me) {
     static const size_t sizes[] = {512, 3000, 4096, 65536, 300000, MIB, 2 * MIB, 3 * MIB};
     unsigned at = pick(&me->random, BLOCKS);
     if (!me->blocks[at].p) {
@@ -379,8 +359,7 @@ static void alloc_or_free(struct worker *me)
     }
 }
 
-static void *work(void *argument)
-{
+static void *work(void *argument) {
     struct worker *me = argument;
     CHECK(cuCtxSetCurrent(context));
     for (unsigned i = 0; i < me->steps; i++) {
@@ -399,8 +378,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-static void random_program(uint64_t seed, unsigned thread_count)
-{
+static void random_program(uint64_t seed, unsigned thread_count) {
     static struct worker workers[4];
     pthread_t threads[4];
     uint64_t random = seed;
@@ -424,8 +402,7 @@ static void random_program(uint64_t seed, unsigned thread_count)
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "all";
     set_up();
     if (strcmp(what, "random") == 0) {

@@ -3,8 +3,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         void *object = argv[i][0] == '+' ? dlopen(argv[i] + 1, RTLD_NOW | RTLD_GLOBAL)
                                          : dlopen(argv[i], RTLD_NOW);

@@ -19,8 +19,7 @@ int NAME(asked_layer_, LAYER);
 int NAME(allocated_layer_, LAYER);
 
 #ifdef OVERRIDE
-void *dlsym(void *restrict handle, const char *restrict name)
-{
+void *dlsym(void *restrict handle, const char *restrict name) {
     static dlsym_function *next;
     if (!next) {
         next = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
@@ -38,8 +37,7 @@ void *dlsym(void *restrict handle, const char *restrict name)
 #ifdef OVERRIDE_VERSION
 typedef void *dlvsym_function(void *, const char *, const char *);
 
-void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version)
-{
+void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version) {
     static dlvsym_function *next;
     if (!next)
         next = (dlvsym_function *)dlsym(RTLD_NEXT, "dlvsym");
@@ -50,20 +48,17 @@ void *dlvsym(void *restrict handle, const char *restrict name, const char *restr
 #endif
 
 /* One more than the next one says: shows how many layers a call went through. */
-int atoi(const char *text)
-{
+int atoi(const char *text) {
     int (*next)(const char *) = (int (*)(const char *))dlsym(RTLD_NEXT, "atoi");
     return next ? next(text) + 1 : -1000;
 }
 
-long atol(const char *text)
-{
+long atol(const char *text) {
     long (*next)(const char *) = (long (*)(const char *))dlvsym(RTLD_NEXT, "atol", "GLIBC_2.2.5");
     return next ? next(text) + 1 : -1000;
 }
 
-int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
-{
+int cuMemAlloc_v2(unsigned long long *address, size_t bytes) {
     int (*next)(unsigned long long *, size_t) =
         (int (*)(unsigned long long *, size_t))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
     NAME(allocated_layer_, LAYER)++;

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *file_of(void *pointer)
-{
+static const char *file_of(void *pointer) {
     Dl_info info;
     if (!pointer)
         return "nothing";
@@ -19,23 +18,19 @@ static const char *file_of(void *pointer)
     return slash ? slash + 1 : info.dli_fname;
 }
 
-static void count(const char *name)
-{
+static void count(const char *name) {
     int *counter = (int *)dlsym(RTLD_DEFAULT, name);
     printf("%s %d\n", name, counter ? *counter : -1);
 }
 
-static void ask(const char *what, void *handle)
-{
+static void ask(const char *what, void *handle) {
     int (*by_dlsym)(const char *) = (int (*)(const char *))dlsym(handle, "atoi");
-    long (*by_dlvsym)(const char *) =
-        (long (*)(const char *))dlvsym(handle, "atol", "GLIBC_2.2.5");
+    long (*by_dlvsym)(const char *) = (long (*)(const char *))dlvsym(handle, "atol", "GLIBC_2.2.5");
     printf("%s: atoi %d atol %ld, %s\n", what, by_dlsym ? by_dlsym("40") : -1,
            by_dlvsym ? by_dlvsym("40") : -1, file_of(dlsym(handle, "no_such_function")));
 }
 
-static int use_driver(void)
-{
+static int use_driver(void) {
     CUdeviceptr p = 0, q = 0;
     CUdevice device;
     CUcontext context;
@@ -62,8 +57,7 @@ static int use_driver(void)
     return 0;
 }
 
-int chain_main(void)
-{
+int chain_main(void) {
     void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY);
     printf("atoi %d atol %ld\n", atoi("40"), atol("40"));
     ask("default", RTLD_DEFAULT);
@@ -85,8 +79,7 @@ int chain_main(void)
 }
 
 #ifndef TWIN
-int main(void)
-{
+int main(void) {
 #ifdef EARLY
     extern int early_ran(void);
     printf("early ran: %d\n", early_ran());
