@@ -97,6 +97,12 @@ static void leave(CUstream stream, bool per_thread) {
     pthread_mutex_unlock(&lock);
 }
 
+void capture_end_of(CUstream stream) {
+    if (atomic_load(&capture_active) > 0) {
+        leave(stream, false);
+    }
+}
+
 void capture_forget(CUcontext context) {
     pthread_mutex_lock(&lock);
     for (unsigned i = capture_count; i-- > 0;) {
@@ -177,22 +183,6 @@ CUresult hook_cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
     }
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
         leave(stream, true);
-    }
-    return r;
-}
-
-CUresult hook_cuStreamDestroy(CUstream stream) {
-    CUresult r = REAL(cuStreamDestroy)(stream);
-    if (r == CUDA_SUCCESS && atomic_load(&capture_active) > 0) {
-        leave(stream, false);
-    }
-    return r;
-}
-
-CUresult hook_cuStreamDestroy_v2(CUstream stream) {
-    CUresult r = REAL(cuStreamDestroy_v2)(stream);
-    if (r == CUDA_SUCCESS && atomic_load(&capture_active) > 0) {
-        leave(stream, false);
     }
     return r;
 }

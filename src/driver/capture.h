@@ -33,6 +33,9 @@ CUresult capture_verdict(struct pool *pool);
 bool capture_hold_off(void);
 void capture_let_go(void);
 
+/** A stream has ended, and its capture if it had one. */
+void capture_end_of(CUstream stream);
+
 /** A context has ended, and its captures with it. */
 void capture_forget(CUcontext context);
 

@@ -85,8 +85,8 @@ void cache_return(struct cache *cache) {
 
 /* --- contents --- */
 
-struct block *cache_take(struct cache *cache, unsigned class, uint32_t count) {
-    struct bin *bin = &cache->bins[class];
+struct block *cache_take(struct cache *cache, unsigned size_class, uint32_t count) {
+    struct bin *bin = &cache->bins[size_class];
     if (count == 0 || !bin->head) {
         return NULL;
     }
@@ -104,8 +104,8 @@ struct block *cache_take(struct cache *cache, unsigned class, uint32_t count) {
 }
 
 void cache_empty(struct cache *cache) {
-    for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
-        struct block *block = cache_take(cache, class, cache->bins[class].count);
+    for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++) {
+        struct block *block = cache_take(cache, size_class, cache->bins[size_class].count);
         while (block) {
             struct block *next = block->next;
             reclaim_block(cache->pool, block);
@@ -120,8 +120,8 @@ static void retire(struct cache *cache) {
     pthread_mutex_lock(&pool->lock);
     cache_enter(cache);
     cache_empty(cache);
-    for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
-        cache->bins[class].target = 0;
+    for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++) {
+        cache->bins[size_class].target = 0;
     }
     cache_leave(cache);
     pool_look(pool);
@@ -195,8 +195,8 @@ struct cache *cache_find(struct pool *pool) {
 void cache_forget_all(struct pool *pool) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         cache_seize(cache);
-        for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
-            struct bin *bin = &cache->bins[class];
+        for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++) {
+            struct bin *bin = &cache->bins[size_class];
             bin->head = bin->tail = NULL;
             bin->count = bin->target = 0;
             books_set(&bin->frees, books_get(&bin->allocs));

@@ -40,7 +40,7 @@ struct bin {
     struct block *head, *tail;
     uint32_t count;
     uint32_t target; /* how many blocks should go round: grows with every visit to the pool */
-    books_counter allocs, frees;
+    books_counter allocs, frees; /* of requests of this class, whatever block they got */
 };
 
 /* What the owner has taken less what it has given back, and the highest that was since the pool
@@ -59,7 +59,7 @@ struct cache {
     uint64_t bytes;     /* parked */
     uint64_t bytes_max; /* as many may be */
     uint32_t frees_since_close; /* of this thread, since it last closed an epoch */
-    books_counter requested_total;
+    books_counter requested_total, allocated_total;
     struct tide tides[TIDES];
     struct bin bins[SIZE_CLASSES];
     struct cache *next_in_pool;   /* set once */
@@ -105,23 +105,24 @@ void cache_seize(struct cache *cache);
 void cache_return(struct cache *cache);
 
 /** How many blocks of a class a cache may park. */
-static inline uint32_t bin_room(const struct cache *cache, unsigned class) {
-    uint64_t bytes = (uint64_t)size_class_units(class) << UNIT_SHIFT;
+static inline uint32_t bin_room(const struct cache *cache, unsigned size_class) {
+    uint64_t bytes = (uint64_t)size_class_units(size_class) << UNIT_SHIFT;
     uint64_t fit = cache->bytes_max / 2 / bytes;
     return fit > CACHE_BIN_BLOCKS ? CACHE_BIN_BLOCKS : (uint32_t)fit;
 }
 
 /** Whether a cache has parked more than it may, of the class or of all. */
-static inline bool cache_overflows(const struct cache *cache, unsigned class) {
-    return cache->bins[class].count > bin_room(cache, class) || cache->bytes > cache->bytes_max;
+static inline bool cache_overflows(const struct cache *cache, unsigned size_class) {
+    return cache->bins[size_class].count > bin_room(cache, size_class) ||
+           cache->bytes > cache->bytes_max;
 }
 
 /* All below: the caller is inside. */
 
 /** The head of the class if memory stamped up to `usable` may be handed out and the head is; else
  * NULL. */
-static inline struct block *cache_pop(struct cache *cache, unsigned class, uint64_t usable) {
-    struct bin *bin = &cache->bins[class];
+static inline struct block *cache_pop(struct cache *cache, unsigned size_class, uint64_t usable) {
+    struct bin *bin = &cache->bins[size_class];
     struct block *block = bin->head;
     if (!block || block->stamp > usable) {
         return NULL;
@@ -133,15 +134,17 @@ static inline struct block *cache_pop(struct cache *cache, unsigned class, uint6
 }
 
 /**
- * The same from one of the next classes: a block up to a fifth larger beats a visit to the pool. Programs whose sizes never repeat
- * live on this.
+ * The same from one of the next classes, up to `more` of them: a block somewhat larger beats a visit to the pool (programs whose
+ * sizes never repeat live on this), and one up to twice as large beats growing when memory is short.
  */
-#define CACHE_LARGER_CLASSES 3
-static inline struct block *cache_pop_larger(struct cache *cache, unsigned class, uint64_t usable) {
+#define CACHE_LARGER 3
+#define CACHE_LARGER_WHEN_SHORT 16
+static inline struct block *cache_pop_larger(struct cache *cache, unsigned size_class,
+                                             unsigned more, uint64_t usable) {
     struct block *block = NULL;
-    for (unsigned i = 1;
-         !block && i <= CACHE_LARGER_CLASSES && class >= 16 && class + i < SIZE_CLASSES; i++) {
-        block = cache_pop(cache, class + i, usable);
+    unsigned last = size_class + more < SIZE_CLASSES ? size_class + more : SIZE_CLASSES - 1;
+    for (unsigned next = size_class + 1; !block && size_class >= 16 && next <= last; next++) {
+        block = cache_pop(cache, next, usable);
     }
     return block;
 }
@@ -185,18 +188,19 @@ static inline void tide_fall(struct tide *tide, uint64_t amount) {
 }
 
 /** Books: a block of `bytes` for a request of `requested` went out; came back. */
-static inline void cache_book_alloc(struct cache *cache, unsigned class, uint64_t requested,
+static inline void cache_book_alloc(struct cache *cache, unsigned size_class, uint64_t requested,
                                     uint64_t bytes) {
-    books_add(&cache->bins[class].allocs, 1);
+    books_add(&cache->bins[size_class].allocs, 1);
     books_add(&cache->requested_total, requested);
+    books_add(&cache->allocated_total, bytes);
     tide_rise(&cache->tides[TIDE_REQUESTED], requested);
     tide_rise(&cache->tides[TIDE_ALLOCATED], bytes);
     tide_rise(&cache->tides[TIDE_COUNT], 1);
 }
 
-static inline void cache_book_free(struct cache *cache, unsigned class, uint64_t requested,
+static inline void cache_book_free(struct cache *cache, unsigned size_class, uint64_t requested,
                                    uint64_t bytes) {
-    books_add(&cache->bins[class].frees, 1);
+    books_add(&cache->bins[size_class].frees, 1);
     tide_fall(&cache->tides[TIDE_REQUESTED], requested);
     tide_fall(&cache->tides[TIDE_ALLOCATED], bytes);
     tide_fall(&cache->tides[TIDE_COUNT], 1);
@@ -204,7 +208,7 @@ static inline void cache_book_free(struct cache *cache, unsigned class, uint64_t
 
 /** Takes the `count` oldest blocks of a class out, as a list linked by `next` in the order of their
  * stamps. */
-struct block *cache_take(struct cache *cache, unsigned class, uint32_t count);
+struct block *cache_take(struct cache *cache, unsigned size_class, uint32_t count);
 
 /** Everything parked goes to the pool. Under the pool's lock. */
 void cache_empty(struct cache *cache);

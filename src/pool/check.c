@@ -101,13 +101,13 @@ static int check_locked(struct pool *pool) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         uint64_t bytes = 0;
         cache_seize(cache);
-        for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
+        for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++) {
             uint32_t count = 0;
-            for (const struct block *b = cache->bins[class].head; b; b = b->next) {
-                bytes += b->state == BLOCK_CACHED && b->bin == class ? block_bytes(b) : 1;
+            for (const struct block *b = cache->bins[size_class].head; b; b = b->next) {
+                bytes += b->state == BLOCK_CACHED && b->bin == size_class ? block_bytes(b) : 1;
                 count++;
             }
-            bytes += count == cache->bins[class].count ? 0 : 1;
+            bytes += count == cache->bins[size_class].count ? 0 : 1;
         }
         parked += bytes;
         bool right = bytes == cache->bytes;

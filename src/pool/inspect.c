@@ -133,19 +133,17 @@ static void add_cache(struct stats_device *stats, const struct cache *cache) {
     stats->requested.current += requested;
     stats->requested.total += total;
     stats->requested.freed += total - requested;
+    uint64_t allocated_total = books_get(&cache->allocated_total);
     stats->allocated.current += allocated;
-    for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
-        const struct bin *bin = &cache->bins[class];
+    stats->allocated.total += allocated_total;
+    stats->allocated.freed += allocated_total - allocated;
+    for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++) {
+        const struct bin *bin = &cache->bins[size_class];
         uint64_t allocs = books_get(&bin->allocs), frees = books_get(&bin->frees);
-        if (allocs == 0 && frees == 0) {
-            continue;
-        }
-        uint64_t bytes = (uint64_t)size_class_units(class) << UNIT_SHIFT;
+        uint64_t bytes = (uint64_t)size_class_units(size_class) << UNIT_SHIFT;
         struct stats_size_class *size = &stats->size_classes[stats_size_class(bytes)];
         size->total += allocs;
         size->live += allocs - frees;
-        stats->allocated.total += allocs * bytes;
-        stats->allocated.freed += frees * bytes;
         stats->allocations.total += allocs;
         stats->allocations.freed += frees;
         stats->allocations.current += allocs - frees;

@@ -14,9 +14,12 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-#define BUDGET_FLOOR ((uint64_t)64 << 20) /* a pool may keep this much whatever is live, */
-#define BUDGET_SLACK                                                                               \
-    16 /* and one part in this of its peak, and what each thread's cache may park */
+/* What a pool may keep whatever is live, for each stream of the program: */
+#define BUDGET_FLOOR ((uint64_t)64 << 20) /* this, or on a large device up to twice as much, */
+#define BUDGET_FLOOR_SHARE 1024           /* which is this part of it, */
+#define BUDGET_STREAMS 4                  /* for so many streams at most. */
+/* And beyond that its peak, with one part in this of it as slack, and what each thread's cache may park. */
+#define BUDGET_SLACK 16
 
 /* Freed memory waiting for its epoch, oldest stamp first. */
 struct block_queue {

@@ -167,14 +167,29 @@ static void look_at_peaks(struct pool *pool) {
     }
 }
 
+static _Atomic unsigned expected_streams;
+
+void pool_expect_streams(unsigned streams) {
+    atomic_store_explicit(&expected_streams, streams, memory_order_relaxed);
+}
+
+/* What a pool may keep whatever is live: for each stream enough to stay side by side with the others. */
+static uint64_t budget_floor(const struct pool *pool) {
+    uint64_t each = pool->backend->capacity / BUDGET_FLOOR_SHARE;
+    uint64_t streams = atomic_load_explicit(&expected_streams, memory_order_relaxed);
+    each = each < BUDGET_FLOOR ? BUDGET_FLOOR : each > 2 * BUDGET_FLOOR ? 2 * BUDGET_FLOOR : each;
+    uint64_t floor = each * (streams < 1 ? 1 : streams > BUDGET_STREAMS ? BUDGET_STREAMS : streams);
+    uint64_t most = pool->backend->capacity / BUDGET_FLOOR_SHARE * BUDGET_STREAMS;
+    most = most < BUDGET_FLOOR ? BUDGET_FLOOR : most;
+    return floor > most ? most : floor;
+}
+
 static void look_at_budget(struct pool *pool) {
     uint64_t budget = pool->config.budget;
     if (budget == 0) {
-        uint64_t peak = books_get(&pool->books.allocated.peak);
+        uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
         budget = peak + peak / BUDGET_SLACK;
-        if (budget < BUDGET_FLOOR) {
-            budget = BUDGET_FLOOR;
-        }
+        budget = budget < floor ? floor : budget;
         budget += pool->caches_owned * pool->cache_bytes_max;
     }
     uint64_t most = pool->backend->capacity - pool->backend->capacity / 4;
@@ -227,11 +242,12 @@ static int look_at_health(struct pool *pool) {
 
 /* --- small blocks --- */
 
-static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requested) {
+static uint64_t hand_out(struct cache *cache, struct block *block, unsigned size_class,
+                         uint64_t requested) {
     block->requested = (uint32_t)requested;
     atomic_store_explicit(&block->id, 0, memory_order_relaxed);
     atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
-    cache_book_alloc(cache, block->bin, requested, block_bytes(block));
+    cache_book_alloc(cache, size_class, requested, block_bytes(block));
     return block_address(block);
 }
 
@@ -240,11 +256,11 @@ static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requ
  * own blocks were still pending, more have to go round: as many again with every visit. Where it
  * had none, it is only asking for more, and a handful spares the lock without hoarding.
  */
-static void top_up(struct pool *pool, struct cache *cache, unsigned class, bool rotating) {
-    struct bin *bin = &cache->bins[class];
-    uint32_t round = bin_room(cache, class) /
+static void top_up(struct pool *pool, struct cache *cache, unsigned size_class, bool rotating) {
+    struct bin *bin = &cache->bins[size_class];
+    uint32_t round = bin_room(cache, size_class) /
                      2; /* a full bin is emptied by half: those that go round must not fill it */
-    unsigned units = size_class_units(class);
+    unsigned units = size_class_units(size_class);
     bin->target = bin->target ? bin->target * 2 : 1;
     if (bin->target > round) {
         bin->target = round;
@@ -265,7 +281,7 @@ static void top_up(struct pool *pool, struct cache *cache, unsigned class, bool 
             }
             may_grow = false;
         }
-        want.block->bin = (uint8_t) class;
+        want.block->bin = (uint8_t)size_class;
         cache_enter(cache);
         cache_push_ready(cache, want.block);
         cache_leave(cache);
@@ -292,10 +308,10 @@ static bool lock_or_ready(struct pool *pool, uint64_t stamp, bool *advancing) {
 
 static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address);
 
-static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned class, uint64_t bytes,
-                            uint64_t *address) {
+static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned size_class,
+                            uint64_t bytes, uint64_t *address) {
     cache_enter(cache);
-    const struct block *oldest = cache->bins[class].head;
+    const struct block *oldest = cache->bins[size_class].head;
     uint64_t stamp = oldest ? oldest->stamp : 0;
     cache_leave(cache);
     int dead = look_at_health(pool);
@@ -312,24 +328,29 @@ static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned cla
     if (advancing) {
         atomic_store_explicit(&pool->advancing, false, memory_order_release);
     }
-    if (usable) {
+    bool is_short = supply_is_short(pool, PAGE_BYTES);
+    if (usable || is_short) {
         cache_enter(cache);
-        block = cache_pop(cache, class, atomic_load(&pool->epochs.usable));
+        uint64_t line = atomic_load(&pool->epochs.usable);
+        block = cache_pop(cache, size_class, line);
+        if (!block && is_short) {
+            block = cache_pop_larger(cache, size_class, CACHE_LARGER_WHEN_SHORT, line);
+        }
         cache_leave(cache);
     }
     int r = 0;
     if (!block) {
-        struct want want = {.units = size_class_units(class), .cache = cache};
+        struct want want = {.units = size_class_units(size_class), .cache = cache};
         r = supply(pool, &want);
         block = want.block;
         if (block) {
-            block->bin = (uint8_t) class;
+            block->bin = (uint8_t)size_class;
         }
     }
     if (block) {
-        top_up(pool, cache, class, stamp > 0);
+        top_up(pool, cache, size_class, stamp > 0);
         cache_enter(cache);
-        *address = hand_out(cache, block, bytes);
+        *address = hand_out(cache, block, size_class, bytes);
         cache_leave(cache);
     }
     pool_look(pool);
@@ -338,27 +359,28 @@ static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned cla
 }
 
 static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address) {
-    unsigned class = size_class_of(bytes);
+    unsigned size_class = size_class_of(bytes);
     struct cache *cache = cache_mine(pool);
     cache_enter(cache);
     uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
-    struct block *block = cache_pop(cache, class, usable);
+    struct block *block = cache_pop(cache, size_class, usable);
     if (unlikely(!block)) {
-        block = cache_pop_larger(cache, class, usable);
+        block = cache_pop_larger(cache, size_class, CACHE_LARGER, usable);
     }
     if (likely(block)) {
-        *address = hand_out(cache, block, bytes);
+        *address = hand_out(cache, block, size_class, bytes);
         cache_leave(cache);
         return 0;
     }
     cache_leave(cache);
-    return alloc_small_slow(pool, cache, class, bytes, address);
+    return alloc_small_slow(pool, cache, size_class, bytes, address);
 }
 
 /* The cache is full, or an event is due, or this free has to wait. */
-static void free_small_slow(struct pool *pool, struct cache *cache, unsigned class, bool on_time) {
+static void free_small_slow(struct pool *pool, struct cache *cache, unsigned size_class,
+                            bool on_time) {
     if (pthread_mutex_trylock(&pool->lock) != 0) {
-        if (pool->config.reuse != POOL_SYNC && !cache_overflows(cache, class)) {
+        if (pool->config.reuse != POOL_SYNC && !cache_overflows(cache, size_class)) {
             cache->frees_since_close =
                 0; /* only an event is due, and whoever holds the lock may record it in his free */
             return;
@@ -366,10 +388,10 @@ static void free_small_slow(struct pool *pool, struct cache *cache, unsigned cla
         pthread_mutex_lock(&pool->lock);
     }
     cache_enter(cache);
-    struct bin *bin = &cache->bins[class];
+    struct bin *bin = &cache->bins[size_class];
     struct block *block = NULL;
-    if (cache_overflows(cache, class)) {
-        block = cache_take(cache, class, bin->count / 2 + 1);
+    if (cache_overflows(cache, size_class)) {
+        block = cache_take(cache, size_class, bin->count / 2 + 1);
     }
     cache->frees_since_close = 0;
     cache_leave(cache);
@@ -403,9 +425,9 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
         return -EINVAL;
     }
     struct cache *cache = cache_mine(pool);
-    unsigned class = block->bin;
+    unsigned size_class = block->bin;
     cache_enter(cache);
-    cache_book_free(cache, class, block->requested, block_bytes(block));
+    cache_book_free(cache, size_class_of(block->requested), block->requested, block_bytes(block));
     block->stamp = epochs_stamp(&pool->epochs);
     bool outside =
         unlikely(atomic_load_explicit(&page->reached_from_outside, memory_order_relaxed));
@@ -413,7 +435,7 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
         cache_push(cache, block);
     }
     cache->frees_since_close++;
-    bool slow = cache_overflows(cache, class) || (on_time && must_order(pool, cache));
+    bool slow = cache_overflows(cache, size_class) || (on_time && must_order(pool, cache));
     cache_leave(cache);
     if (outside) {
         pthread_mutex_lock(&pool->lock);
@@ -422,7 +444,7 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
         slow = true;
     }
     if (unlikely(slow)) {
-        free_small_slow(pool, cache, class, on_time);
+        free_small_slow(pool, cache, size_class, on_time);
     }
     return 0;
 }

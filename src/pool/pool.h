@@ -102,6 +102,9 @@ void pool_sync_end(struct pool *pool, uint64_t ticket);
 uint64_t pool_stamp_in_free(struct pool *pool);
 bool pool_has_finished(struct pool *pool, uint64_t stamp);
 
+/** How many streams the program has besides the default one; all pools go by it when they decide how far to grow. */
+void pool_expect_streams(unsigned streams);
+
 /** Held while the caller begins a capture: no event is being recorded. */
 void pool_hold(struct pool *pool);
 void pool_release(struct pool *pool);

@@ -21,12 +21,12 @@ static inline unsigned size_class_of(uint64_t bytes) {
 }
 
 /** How many 512-byte units a block of that class has. */
-static inline unsigned size_class_units(unsigned class) {
-    if (class < 32) {
-        return class + 1;
+static inline unsigned size_class_units(unsigned size_class) {
+    if (size_class < 32) {
+        return size_class + 1;
     }
-    unsigned shift = class / 16 - 1;
-    return (class % 16 + 17) << shift;
+    unsigned shift = size_class / 16 - 1;
+    return (size_class % 16 + 17) << shift;
 }
 
 #endif

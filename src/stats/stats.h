@@ -33,11 +33,11 @@ struct stats_size_class {
 };
 
 static inline unsigned stats_size_class(uint64_t bytes) {
-    unsigned class = 0;
-    while (class < STATS_SIZE_CLASSES - 1 && bytes > (uint64_t)512 << class) {
-        class ++;
+    unsigned size_class = 0;
+    while (size_class < STATS_SIZE_CLASSES - 1 && bytes > (uint64_t)512 << size_class) {
+        size_class++;
     }
-    return class;
+    return size_class;
 }
 
 /** Everything known of one device. */

@@ -195,9 +195,11 @@ static void compare(const struct expected *e) {
     assert_int_equal(is.requested.current, e->requested);
     assert_int_equal(is.requested.total, e->requested_total);
     assert_int_equal(is.requested.freed, e->requested_total - e->requested);
-    assert_int_equal(is.allocated.current, e->allocated);
-    assert_int_equal(is.allocated.total, e->allocated_total);
-    assert_int_equal(is.allocated.freed, e->allocated_total - e->allocated);
+    /* a request may get a block of one of the next classes */
+    assert_in_range(is.allocated.current, e->allocated, e->allocated + e->allocated / 5);
+    assert_in_range(is.allocated.total, e->allocated_total,
+                    e->allocated_total + e->allocated_total / 5);
+    assert_int_equal(is.allocated.total - is.allocated.freed, is.allocated.current);
     assert_int_equal(is.allocations.current, e->count);
     assert_int_equal(is.allocations.total, e->count_total);
     assert_int_equal(is.allocations.freed, e->count_total - e->count);
@@ -467,12 +469,14 @@ static void active_is_what_cannot_be_handed_out_at_once(void **state) {
     start(GIB, POOL_BARRIER, RELAXED);
     uint64_t large = get(4 * MIB), small = get(64 * KIB);
     struct stats_device is = fake_books(pool);
-    assert_int_equal(is.reserved.current - is.ready_bytes, is.allocated.current);
+    assert_in_range(is.reserved.current - is.ready_bytes, is.allocated.current,
+                    is.allocated.current + 128 * KIB);
     use_and_drop(large);
     use_and_drop(small);
     is = fake_books(pool);
     assert_int_equal(is.allocated.current, 0);
-    assert_int_equal(is.reserved.current - is.ready_bytes, 4 * MIB + 64 * KIB); /* pending */
+    /* pending, and what the thread's cache has parked */
+    assert_in_range(is.reserved.current - is.ready_bytes, 4 * MIB + 64 * KIB, 4 * MIB + 192 * KIB);
     fake_finish_all(fake);
     pool_trim(pool, false);
     large = get(4 * MIB);

@@ -1,0 +1,43 @@
+/*
+ * The program's streams. How many there are tells the pools how much room keeps them side by side; and the end of a stream is the
+ * end of its capture.
+ */
+#include "driver/capture.h"
+#include "driver/context.h"
+#include "driver/entries.h"
+#include "pool/pool.h"
+#include "process/process.h"
+
+static _Atomic int streams;
+
+static CUresult created(CUresult r) {
+    if (r == CUDA_SUCCESS && process_ready()) {
+        pool_expect_streams((unsigned)(atomic_fetch_add(&streams, 1) + 1));
+    }
+    return r;
+}
+
+static CUresult destroyed(CUresult r, CUstream stream) {
+    if (r == CUDA_SUCCESS && atomic_load(&process_state) == PROCESS_STARTED) {
+        capture_end_of(stream);
+        int left = atomic_fetch_sub(&streams, 1) - 1;
+        pool_expect_streams(left > 0 ? (unsigned)left : 0);
+    }
+    return r;
+}
+
+CUresult hook_cuStreamCreate(CUstream *stream, unsigned int flags) {
+    return created(REAL(cuStreamCreate)(stream, flags));
+}
+
+CUresult hook_cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
+    return created(REAL(cuStreamCreateWithPriority)(stream, flags, priority));
+}
+
+CUresult hook_cuStreamDestroy(CUstream stream) {
+    return destroyed(REAL(cuStreamDestroy)(stream), stream);
+}
+
+CUresult hook_cuStreamDestroy_v2(CUstream stream) {
+    return destroyed(REAL(cuStreamDestroy_v2)(stream), stream);
+}
