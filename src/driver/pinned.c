@@ -103,7 +103,7 @@ bool pinned_has(const void *host) {
     bool found = false;
     pthread_mutex_lock(&lock);
     for (const struct pinned *p = kept; p && !found; p = p->next) {
-        found = p->host == host;
+        found = (uintptr_t)host - (uintptr_t)p->host < p->bytes;
     }
     pthread_mutex_unlock(&lock);
     return found;

@@ -25,7 +25,7 @@ void *pinned_take(size_t bytes, unsigned kind);
 /** Keeps a block that the program has freed. False: it is to be freed by the driver. */
 bool pinned_keep(void *host, size_t bytes, unsigned kind);
 
-/** Whether `host` is the start of a kept block: to the program, memory it has freed. */
+/** Whether `host` lies in a kept block: to the program, memory it has freed. */
 bool pinned_has(const void *host);
 
 /** Gives finished blocks back to the driver; true if there were any. */

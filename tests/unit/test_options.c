@@ -224,7 +224,7 @@ static bool planned_values(void) {
     const struct options *is = options();
     return is->report_signal == SIGUSR1 && is->report_interval_ms == 1500 && is->stacks == 8 &&
            strcmp(is->trace_pattern, "/tmp/t") == 0 && is->decay_ms == OPTIONS_NEVER &&
-           is->backend == BACKEND_PAGES && !is->pinned;
+           is->backend == BACKEND_PAGES;
 }
 
 static void what_has_no_effect_yet_says_so_once(void **state) {
@@ -232,14 +232,13 @@ static void what_has_no_effect_yet_says_so_once(void **state) {
     assert_string_equal(
         LOAD(planned_values, "GPUCACHE_REPORT_SIGNAL=SIGUSR1", "GPUCACHE_REPORT_INTERVAL=1.5",
              "GPUCACHE_STACKS=8", "GPUCACHE_TRACE=/tmp/t", "GPUCACHE_DECAY_MS=never",
-             "GPUCACHE_BACKEND=pages", "GPUCACHE_PINNED=off"),
+             "GPUCACHE_BACKEND=pages"),
         "gpucache: GPUCACHE_REPORT_SIGNAL is accepted but has no effect in this version\n"
         "gpucache: GPUCACHE_REPORT_INTERVAL is accepted but has no effect in this version\n"
         "gpucache: GPUCACHE_BACKEND=pages is accepted but has no effect in this version\n"
         "gpucache: GPUCACHE_DECAY_MS is accepted but has no effect in this version\n"
         "gpucache: GPUCACHE_STACKS is accepted but has no effect in this version\n"
-        "gpucache: GPUCACHE_TRACE is accepted but has no effect in this version\n"
-        "gpucache: GPUCACHE_PINNED is accepted but has no effect in this version\n");
+        "gpucache: GPUCACHE_TRACE is accepted but has no effect in this version\n");
 }
 
 static void another_spelling_of_the_default_is_silent(void **state) {
