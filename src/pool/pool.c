@@ -376,16 +376,16 @@ static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address) {
     return alloc_small_slow(pool, cache, size_class, bytes, address);
 }
 
-/* The cache is full, or an event is due, or this free has to wait. */
+/*
+ * The cache is full, or an event is due, or this free has to wait. If only an event is due and somebody holds the lock, the next
+ * free will do.
+ */
 static void free_small_slow(struct pool *pool, struct cache *cache, unsigned size_class,
-                            bool on_time) {
-    if (pthread_mutex_trylock(&pool->lock) != 0) {
-        if (pool->config.reuse != POOL_SYNC && !cache_overflows(cache, size_class)) {
-            cache->frees_since_close =
-                0; /* only an event is due, and whoever holds the lock may record it in his free */
-            return;
-        }
+                            bool overflows, bool on_time) {
+    if (overflows || pool->config.reuse == POOL_SYNC) {
         pthread_mutex_lock(&pool->lock);
+    } else if (pthread_mutex_trylock(&pool->lock) != 0) {
+        return;
     }
     cache_enter(cache);
     struct bin *bin = &cache->bins[size_class];
@@ -435,7 +435,8 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
         cache_push(cache, block);
     }
     cache->frees_since_close++;
-    bool slow = cache_overflows(cache, size_class) || (on_time && must_order(pool, cache));
+    bool overflows = cache_overflows(cache, size_class);
+    bool slow = overflows || (on_time && must_order(pool, cache));
     cache_leave(cache);
     if (outside) {
         pthread_mutex_lock(&pool->lock);
@@ -444,7 +445,7 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
         slow = true;
     }
     if (unlikely(slow)) {
-        free_small_slow(pool, cache, size_class, on_time);
+        free_small_slow(pool, cache, size_class, overflows, on_time);
     }
     return 0;
 }

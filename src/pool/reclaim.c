@@ -79,12 +79,10 @@ void reclaim_usable(struct pool *pool) {
 bool reclaim_caches(struct pool *pool) {
     bool any = false;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        if (cache->bytes > 0) {
-            cache_seize(cache);
-            any |= cache->bytes > 0;
-            cache_empty(cache);
-            cache_return(cache);
-        }
+        cache_seize(cache);
+        any |= cache->bytes > 0;
+        cache_empty(cache);
+        cache_return(cache);
     }
     return any;
 }

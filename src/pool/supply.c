@@ -217,6 +217,17 @@ static bool give_up_own_cache(const struct want *want) {
     return true;
 }
 
+/*
+ * Growing past the budget while segments lie idle: they go back first, if the device is idle as well, so that nothing is waited for.
+ * Not where several threads share the pool: one of them may be about to start something long.
+ */
+static void release_excess(struct pool *pool, uint64_t bytes) {
+    if (supply_is_short(pool, bytes) && pool->caches_owned <= 1 && pool->backend->has_events) {
+        uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+        supply_release_idle(pool, pool_reserved(pool) + bytes - budget, 0);
+    }
+}
+
 int supply(struct pool *pool, struct want *want) {
     if (want->bytes > pool->backend->capacity) {
         return -ENOMEM;
@@ -228,6 +239,7 @@ int supply(struct pool *pool, struct want *want) {
         (supply_ordered(pool, want) || (give_up_own_cache(want) && supply_ordered(pool, want)))) {
         return 0;
     }
+    release_excess(pool, least_growth(want));
     int r = supply_grow(pool, want);
     if (r == 0 && pool_reserved(pool) > pool->refused_at) {
         pool->refused_at = 0; /* there is more now than there was then */

@@ -112,13 +112,13 @@ static void idle_segments_of_the_wrong_size_are_given_back(void **state) {
     get(48 * MIB);
     assert_int_equal(fake->releases, 2);
     assert_int_equal(fake->reserved, 48 * MIB);
-    assert_int_equal(fake_books(pool).oom_retries, 1);
     assert_int_equal(fake_books(pool).driver_frees, 2);
 }
 
 static void no_more_is_given_back_than_is_needed(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
+    fake->backend.capacity = 64 * GIB; /* others have the rest: the budget knows nothing of it */
     uint64_t at[4];
     for (int i = 0; i < 4; i++) {
         at[i] = get(16 * MIB);
