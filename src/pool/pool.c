@@ -11,7 +11,7 @@
     1000 /* some 20 us: longer than the driver takes with sixteen threads calling */
 #define TRIM_WAIT_NS ((uint64_t)1000000000)
 #define FREES_PER_CLOSE                                                                            \
-    16 /* small frees of one thread that share an on-time event while the pool is tight */
+    64 /* small frees of one thread that share an on-time event while the pool is tight */
 
 static uint64_t round_up(uint64_t value, uint64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
@@ -393,7 +393,6 @@ static void free_small_slow(struct pool *pool, struct cache *cache, unsigned siz
     if (cache_overflows(cache, size_class)) {
         block = cache_take(cache, size_class, bin->count / 2 + 1);
     }
-    cache->frees_since_close = 0;
     cache_leave(cache);
     while (block) {
         struct block *next = block->next;
@@ -436,7 +435,11 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
     }
     cache->frees_since_close++;
     bool overflows = cache_overflows(cache, size_class);
-    bool slow = overflows || (on_time && must_order(pool, cache));
+    bool due = on_time && must_order(pool, cache);
+    if (due) {
+        cache->frees_since_close = 0; /* whether or not it can be recorded now */
+    }
+    bool slow = overflows || due;
     cache_leave(cache);
     if (outside) {
         pthread_mutex_lock(&pool->lock);
