@@ -79,7 +79,7 @@ stage_tsan() {
 stage_valgrind() {
     export POOL_TEST_OPS=20000 FUZZ_ITERATIONS=5000
     CC=gcc build "$build_root/gcc" --buildtype=release --werror &&
-        run_tests "$build_root/gcc" valgrind --suite unit -t 10 \
+        run_tests "$build_root/gcc" valgrind --suite unit --no-suite spinning -t 10 \
             --wrap 'valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --fair-sched=yes'
 }
 

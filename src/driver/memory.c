@@ -82,7 +82,7 @@ static CUresult native_alloc(CUdeviceptr *dptr, size_t bytes) {
     if (outside_make_room(r, device)) {
         r = REAL(cuMemAlloc_v2)(dptr, bytes);
     }
-    return outside_end(r, OUTSIDE_NATIVE, device, bytes, r == CUDA_SUCCESS ? *dptr : 0);
+    return outside_end(r, OUTSIDE_NATIVE, device, bytes, dptr && r == CUDA_SUCCESS ? *dptr : 0);
 }
 
 CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
@@ -114,7 +114,7 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
     if (outside_make_room(r, device)) {
         r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
     }
-    return outside_end(r, OUTSIDE_NATIVE, device, bytes, r == CUDA_SUCCESS ? *dptr : 0);
+    return outside_end(r, OUTSIDE_NATIVE, device, bytes, dptr && r == CUDA_SUCCESS ? *dptr : 0);
 }
 
 /* --- freeing --- */

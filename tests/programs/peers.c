@@ -10,8 +10,7 @@
 #define WORDS (1 << 18)
 #define ROUNDS 200
 
-int main(void)
-{
+int main(void) {
     CUdevice device[2];
     CUcontext context[2];
     CUstream stream[2];

