@@ -7,8 +7,18 @@ static struct epoch_event *event_at(struct epochs *epochs, unsigned i) {
     return &epochs->events[(epochs->first + i) % BACKEND_SLOTS];
 }
 
+/*
+ * The backend's event for a place in the ring: one for records on time, another for late ones. A wait of the context may look at its
+ * event again when a stream submits its next work (measured: a barrier on an event that is later recorded anew makes that work wait for
+ * the new record). So an event that barriers are put up on is only ever recorded on time, where waiting for more does no harm.
+ */
+static unsigned slot_for(const struct epochs *epochs, const struct epoch_event *event,
+                         bool on_time) {
+    return 2 * (unsigned)(event - epochs->events) + on_time;
+}
+
 static unsigned slot_of(const struct epochs *epochs, const struct epoch_event *event) {
-    return (unsigned)(event - epochs->events);
+    return slot_for(epochs, event, event->on_time);
 }
 
 void epochs_start(struct epochs *epochs) {
@@ -67,7 +77,7 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
         return -EAGAIN;
     }
     uint64_t number = atomic_fetch_add(&epochs->open, 1);
-    int r = backend->ops->record(backend, slot_of(epochs, event));
+    int r = backend->ops->record(backend, slot_for(epochs, event, on_time));
     if (r != 0) {
         return r; /* number stays without an event of its own; the next one covers it */
     }
@@ -145,12 +155,12 @@ int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *
     }
     *slot = slot_of(epochs, event);
     *number = event->number;
-    epochs->events[*slot].waiters++;
+    epochs->events[*slot / 2].waiters++;
     return 0;
 }
 
 void epochs_unpin(struct epochs *epochs, unsigned slot, uint64_t number, int result) {
-    epochs->events[slot].waiters--;
+    epochs->events[slot / 2].waiters--;
     if (result == 0) {
         epochs_finish(epochs, number);
     } else if (result > 0 && number > epochs->finished) { /* else the context ended meanwhile */

@@ -117,7 +117,7 @@ static int record(struct backend *backend, unsigned slot) {
     pthread_mutex_lock(&fake->lock);
     fake->records++;
     int r = !fake->backend.has_events ? -ENOSYS : fake->record_code;
-    if (slot >= BACKEND_SLOTS) {
+    if (slot >= BACKEND_EVENTS) {
         break_law(fake, "a slot that does not exist");
     } else if (r == 0) {
         struct fake_event *event = &fake->events[slot];

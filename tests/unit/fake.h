@@ -44,7 +44,7 @@ struct fake {
     struct backend backend; /* first: the pool's pointer to it is ours */
     pthread_mutex_t lock;
     uint64_t submitted[FAKE_STREAMS], completed[FAKE_STREAMS], ordered[FAKE_STREAMS];
-    struct fake_event events[BACKEND_SLOTS];
+    struct fake_event events[BACKEND_EVENTS];
     struct fake_segment segments[FAKE_SEGMENTS];
     unsigned segment_count;
     uint64_t base, next;    /* addresses are never reused unless size and alignment are the same */
