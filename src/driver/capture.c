@@ -97,10 +97,40 @@ static void leave(CUstream stream, bool per_thread) {
     pthread_mutex_unlock(&lock);
 }
 
-void capture_end_of(CUstream stream) {
-    if (atomic_load(&capture_active) > 0) {
-        leave(stream, false);
+/* Takes the stream's capture off the list, if it has one; it goes on being counted. */
+static bool take_off(CUstream stream, struct capturing *taken) {
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < capture_count && !found; i++) {
+        if (captures[i].stream == stream && !captures[i].thread) {
+            *taken = captures[i];
+            captures[i] = captures[--capture_count];
+            found = true;
+        }
     }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/*
+ * Off the list before the driver ends the stream: from then on another thread's new stream may have the same handle, and a capture of
+ * its own.
+ */
+CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream) {
+    struct capturing taken;
+    bool capturing = atomic_load(&capture_active) > 0 && take_off(stream, &taken);
+    CUresult r = destroy(stream);
+    if (capturing && r != CUDA_SUCCESS) {
+        pthread_mutex_lock(&lock);
+        if (capture_count < CAPTURES_MAX) {
+            captures[capture_count++] = taken;
+        }
+        pthread_mutex_unlock(&lock);
+    } else if (capturing) {
+        atomic_fetch_sub(&capture_active, 1);
+        atomic_fetch_sub(&capture_unusual, 1);
+    }
+    return r;
 }
 
 void capture_forget(CUcontext context) {

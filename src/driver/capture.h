@@ -33,8 +33,8 @@ CUresult capture_verdict(struct pool *pool);
 bool capture_hold_off(void);
 void capture_let_go(void);
 
-/** A stream has ended, and its capture if it had one. */
-void capture_end_of(CUstream stream);
+/** Lets the driver destroy a stream; a capture it had ends with it. */
+CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream);
 
 /** A context has ended, and its captures with it. */
 void capture_forget(CUcontext context);

@@ -17,9 +17,8 @@ static CUresult created(CUresult r) {
     return r;
 }
 
-static CUresult destroyed(CUresult r, CUstream stream) {
+static CUresult destroyed(CUresult r) {
     if (r == CUDA_SUCCESS && atomic_load(&process_state) == PROCESS_STARTED) {
-        capture_end_of(stream);
         int left = atomic_fetch_sub(&streams, 1) - 1;
         pool_expect_streams(left > 0 ? (unsigned)left : 0);
     }
@@ -35,9 +34,9 @@ CUresult hook_cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, i
 }
 
 CUresult hook_cuStreamDestroy(CUstream stream) {
-    return destroyed(REAL(cuStreamDestroy)(stream), stream);
+    return destroyed(capture_destroy_stream(REAL(cuStreamDestroy), stream));
 }
 
 CUresult hook_cuStreamDestroy_v2(CUstream stream) {
-    return destroyed(REAL(cuStreamDestroy_v2)(stream), stream);
+    return destroyed(capture_destroy_stream(REAL(cuStreamDestroy_v2), stream));
 }
