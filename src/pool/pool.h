@@ -109,7 +109,7 @@ void pool_expect_streams(unsigned streams);
 void pool_hold(struct pool *pool);
 void pool_release(struct pool *pool);
 
-/** Adds the pool's books to a snapshot. Takes no lock. */
+/** Adds the pool's books to a snapshot. Waits for no lock: without the pool's, live sizes are left out. */
 void pool_read(struct pool *pool, struct stats_device *stats);
 uint64_t pool_idle_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);

@@ -121,6 +121,9 @@ static int record(struct backend *backend, unsigned slot) {
         break_law(fake, "a slot that does not exist");
     } else if (r == 0) {
         struct fake_event *event = &fake->events[slot];
+        if (event->barrier && !inside_free) {
+            break_law(fake, "an event that a barrier was put up on is recorded late");
+        }
         event->recorded = true;
         event->on_time = inside_free;
         memcpy(event->captured, fake->submitted, sizeof event->captured);
@@ -151,7 +154,8 @@ static int order(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     fake->orders++;
-    const struct fake_event *event = &fake->events[slot];
+    struct fake_event *event = &fake->events[slot];
+    event->barrier = true;
     if (!event->recorded || !event->on_time) {
         break_law(fake, "a barrier on an event that was recorded late");
     }

@@ -31,6 +31,7 @@
 #define FAKE_LOG 256
 
 struct fake_event {
+    bool barrier; /* one was put up on it: from then on it may only be recorded inside frees */
     uint64_t captured[FAKE_STREAMS];
     bool recorded, on_time;
 };
