@@ -568,13 +568,270 @@ static void section_sticky() {
     }
 }
 
+/*
+ * Law 3 behind barriers. Kernel A spins until kernel B, launched last, sets its flag; K is a kernel of 30 ms before all of that. Which
+ * order of records and waits makes B queue behind A? Each line is a scene: K, A and B launch; E and L record event E or L; w waits
+ * for E in the context; f waits on the CPU for K; b is other work on B's stream.
+ */
+static bool hangs(const char *scene, bool used_stream) {
+    CUcontext ctx = primary();
+    CUevent e = new_event(), l = new_event();
+    cudaStream_t k = new_stream(), a = new_stream(), b = new_stream();
+    int *flags, gave_up = 0;
+    CHECK(cudaMalloc(&flags, 512));
+    CHECK(cudaMemset(flags, 0, 512));
+    spin_ns<<<1, 1, 0, k>>>(1);
+    spin_until<<<1, 1, 0, a>>>(flags, 0, flags + 1, 1);
+    set_flag<<<1, 1, 0, used_stream ? b : k>>>(flags, 0);
+    CHECK(cudaDeviceSynchronize());
+    for (const char *step = scene; *step; step++) {
+        switch (*step) {
+        case 'K':
+            spin_ms(k, 30);
+            break;
+        case 'A':
+            spin_until<<<1, 1, 0, a>>>(flags, 1, flags + 1, 1);
+            break;
+        case 'B':
+            set_flag<<<1, 1, 0, b>>>(flags, 1);
+            break;
+        case 'b':
+            spin_ns<<<1, 1, 0, b>>>(1);
+            break;
+        case 'E':
+            CHECK(cuCtxRecordEvent(ctx, e));
+            break;
+        case 'L':
+            CHECK(cuCtxRecordEvent(ctx, l));
+            break;
+        case 'q':
+            cuEventQuery(l);
+            break;
+        case 'w':
+            CHECK(cuCtxWaitEvent(ctx, e));
+            break;
+        case 'f':
+            CHECK(cudaStreamSynchronize(k));
+            until_ready_ms(e);
+            break;
+        }
+    }
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMemcpy(&gave_up, flags + 1, sizeof gave_up, cudaMemcpyDeviceToHost));
+    CHECK(cudaFree(flags));
+    for (cudaStream_t s : {k, a, b})
+        CHECK(cudaStreamDestroy(s));
+    CHECK(cuEventDestroy(e));
+    CHECK(cuEventDestroy(l));
+    return gave_up > 0;
+}
+
+static void section_barrier() {
+    static const char *const scenes[] = {
+        "KAEwB",  "KEAwB",   "KEwAB",   "KEALwB",   "KEALqwB", "KEAwLB",   "KEwALB",
+        "KEwAEB", "KEwbAEB", "KEwfAEB", "KEwfbAEB", "KEfAEB",  "KEfwAEB",  "KEfAwEB",
+        "KEfwAB", "KEfALwB", "KEfwALB", "KELAwB",   "KLEAwB",  "LKEAwB",   "KEALLLLLLwB",
+        "EAwB",   "EALwB",   "EwAEB",   "EwbAEB",   "KEwEAB",  "KEwKEAwB", "KEwKEwALB"};
+    for (const char *scene : scenes)
+        printf("  %-12s B on a stream that has worked before: %s; on a new one: %s\n", scene,
+               hangs(scene, true) ? "HANGS" : "ends", hangs(scene, false) ? "HANGS" : "ends");
+}
+
+/* What a late record L, made while kernel A spins, holds up: does the program's next step take longer than without it? */
+static const char *const step_names[] = {"kernel, new stream",
+                                         "kernel, legacy stream",
+                                         "kernel, per-thread stream",
+                                         "kernel, blocking stream",
+                                         "copy to host, synchronous",
+                                         "copy to device, pageable, async",
+                                         "cudaMemsetAsync",
+                                         "cudaMallocAsync + free",
+                                         "graph launch",
+                                         "host function",
+                                         "event of a stream, waited",
+                                         "cudaHostAlloc",
+                                         "cudaStreamCreate",
+                                         "cudaMalloc",
+                                         "cuMemMap and back",
+                                         "cudaMemcpyAsync, device",
+                                         "stream priority high"};
+enum { steps = sizeof step_names / sizeof *step_names };
+
+static void program_step(int step, cudaStream_t b, char *device, char *host,
+                         cudaGraphExec_t graph) {
+    void *p;
+    cudaStream_t other;
+    switch (step) {
+    case 0:
+        spin_ns<<<1, 1, 0, b>>>(1);
+        CHECK(cudaStreamSynchronize(b));
+        break;
+    case 1:
+        spin_ns<<<1, 1>>>(1);
+        CHECK(cudaStreamSynchronize(nullptr));
+        break;
+    case 2:
+        spin_ns<<<1, 1, 0, cudaStreamPerThread>>>(1);
+        CHECK(cudaStreamSynchronize(cudaStreamPerThread));
+        break;
+    case 3:
+        CHECK(cudaStreamCreate(&other));
+        spin_ns<<<1, 1, 0, other>>>(1);
+        CHECK(cudaStreamSynchronize(other));
+        break;
+    case 4:
+        CHECK(cudaMemcpy(host, device, 4096, cudaMemcpyDeviceToHost));
+        break;
+    case 5: {
+        static char pageable[1 << 20];
+        CHECK(cudaMemcpyAsync(device, pageable, sizeof pageable, cudaMemcpyHostToDevice, b));
+        CHECK(cudaStreamSynchronize(b));
+        break;
+    }
+    case 6:
+        CHECK(cudaMemsetAsync(device, 0, 4096, b));
+        CHECK(cudaStreamSynchronize(b));
+        break;
+    case 7:
+        CHECK(cudaMallocAsync(&p, 1 << 20, b));
+        CHECK(cudaFreeAsync(p, b));
+        CHECK(cudaStreamSynchronize(b));
+        break;
+    case 8:
+        CHECK(cudaGraphLaunch(graph, b));
+        CHECK(cudaStreamSynchronize(b));
+        break;
+    case 9:
+        CHECK(cudaLaunchHostFunc(
+            b, [](void *) {}, nullptr));
+        CHECK(cudaStreamSynchronize(b));
+        break;
+    case 10: {
+        cudaEvent_t e;
+        CHECK(cudaEventCreate(&e));
+        CHECK(cudaEventRecord(e, b));
+        CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+        CHECK(cudaStreamWaitEvent(other, e, 0));
+        spin_ns<<<1, 1, 0, other>>>(1);
+        CHECK(cudaStreamSynchronize(other));
+        break;
+    }
+    case 11:
+        CHECK(cudaHostAlloc(&p, 1 << 20, 0));
+        break;
+    case 12:
+        CHECK(cudaStreamCreate(&other));
+        break;
+    case 13:
+        CHECK(cudaMalloc(&p, 1 << 20));
+        break;
+    case 14:
+        do_op(18);
+        break;
+    case 15:
+        CHECK(cudaMemcpyAsync(device, device + 8192, 4096, cudaMemcpyDeviceToDevice, b));
+        CHECK(cudaStreamSynchronize(b));
+        break;
+    case 16:
+        CHECK(cudaStreamCreateWithPriority(&other, cudaStreamNonBlocking, -1));
+        spin_ns<<<1, 1, 0, other>>>(1);
+        CHECK(cudaStreamSynchronize(other));
+        break;
+    }
+}
+
+static void section_late() {
+    CUcontext ctx = primary();
+    CUevent l = new_event(), e = new_event();
+    cudaStream_t a = new_stream(), b = new_stream(), k = new_stream();
+    int *flags;
+    char *device, *host;
+    CHECK(cudaMalloc(&flags, 512));
+    CHECK(cudaMemset(flags, 0, 512));
+    CHECK(cudaMalloc(&device, 2 << 20));
+    CHECK(cudaHostAlloc(&host, 4096, 0));
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamBeginCapture(b, cudaStreamCaptureModeRelaxed));
+    spin_ns<<<1, 1, 0, b>>>(1);
+    CHECK(cudaStreamEndCapture(b, &graph));
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    spin_until<<<1, 1, 0, a>>>(flags, 0, flags + 1, 1);
+    set_flag<<<1, 1, 0, b>>>(flags, 0);
+    CHECK(cudaDeviceSynchronize());
+    for (int step = 0; step < steps;
+         step++) { /* everything once, so that nothing is loaded later */
+        program_step(step, b, device, host, exec);
+    }
+    int level = 0;
+    for (int step = 0; step < steps; step++) {
+        double ms[2];
+        for (int late = 0; late < 2; late++) {
+            CHECK(cudaDeviceSynchronize());
+            spin_until<<<1, 1, 0, a>>>(flags, ++level, flags + 1, 1);
+            if (late)
+                CHECK(cuCtxRecordEvent(ctx, l));
+            ms[late] = took_ms([&] { program_step(step, b, device, host, exec); });
+            set_flag<<<1, 1, 0, b>>>(flags, level);
+        }
+        printf("  %-34s %.3f ms, after a late record %.3f ms\n", step_names[step], ms[0], ms[1]);
+    }
+    CHECK(cudaDeviceSynchronize());
+
+    spin_until<<<1, 1, 0, a>>>(flags, ++level, flags + 1, 4);
+    double worst = 0, begin = now_s();
+    int n = 0, at = 0;
+    for (; n < 1000000 && now_s() - begin < 3; n++) {
+        double t = took_ms([&] { CHECK(cuCtxRecordEvent(ctx, l)); });
+        at = t > worst ? n : at;
+        worst = t > worst ? t : worst;
+    }
+    set_flag<<<1, 1, 0, b>>>(flags, level);
+    CHECK(cudaDeviceSynchronize());
+    int gave_up;
+    CHECK(cudaMemcpy(&gave_up, flags + 1, sizeof gave_up, cudaMemcpyDeviceToHost));
+    printf("  late records of one event behind a kernel that spins: %d, the slowest (no. %d) %.3f "
+           "ms; %d gave up\n",
+           n, at, worst, gave_up);
+
+    for (int older = 0; older < 2; older++) {
+        CUevent events[2] = {e, l};
+        spin_ms(k, 20);
+        CHECK(cuCtxRecordEvent(ctx, e));
+        spin_ms(a, 200);
+        CHECK(cuCtxRecordEvent(ctx, l));
+        double t = now_s();
+        CHECK(cuCtxWaitEvent(ctx, events[!older]));
+        spin_ns<<<1, 1, 0, b>>>(1);
+        CHECK(cudaStreamSynchronize(b));
+        printf("  wait for the %s of two events (20 ms, 200 ms): next work ran after %.1f ms\n",
+               older ? "older" : "newer", (now_s() - t) * 1e3);
+        CHECK(cudaDeviceSynchronize());
+    }
+    for (int older = 0; older < 2; older++) {
+        spin_ms(k, 20);
+        CHECK(cuCtxRecordEvent(ctx, e));
+        spin_ms(a, 200);
+        CHECK(cuCtxRecordEvent(ctx, l));
+        double t = now_s();
+        if (older)
+            CHECK(cuEventSynchronize(e));
+        else
+            CHECK(cuStreamWaitEvent(b, e, 0));
+        spin_ns<<<1, 1, 0, b>>>(1);
+        CHECK(cudaStreamSynchronize(b));
+        printf("  the older of the two waited for by %s: next work ran after %.1f ms\n",
+               older ? "cuEventSynchronize" : "cuStreamWaitEvent", (now_s() - t) * 1e3);
+        CHECK(cudaDeviceSynchronize());
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)();
-    } sections[] = {{"record", section_record},
-                    {"capture", section_capture},
-                    {"green", section_green},
-                    {"sticky", section_sticky}};
+    } sections[] = {{"record", section_record},   {"capture", section_capture},
+                    {"green", section_green},     {"sticky", section_sticky},
+                    {"barrier", section_barrier}, {"late", section_late}};
     return run_cases(argc, argv, sections);
 }
