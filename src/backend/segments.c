@@ -120,7 +120,7 @@ int segments_start(struct segments *segments, CUcontext context, struct device *
     segments->backend.capacity = device_visible_total(device);
     segments->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
     CUresult r = REAL(cuEventCreate)(&segments->probe, CU_EVENT_DISABLE_TIMING);
-    for (unsigned i = 0; i < BACKEND_EVENTS && r == CUDA_SUCCESS && segments->backend.has_events;
+    for (unsigned i = 0; i < BACKEND_SLOTS && r == CUDA_SUCCESS && segments->backend.has_events;
          i++) {
         r = REAL(cuEventCreate)(&segments->events[i], CU_EVENT_DISABLE_TIMING);
     }

@@ -19,7 +19,7 @@ struct segments {
     struct backend backend; /* first: the pool's view */
     CUcontext context;
     struct device *device;
-    CUevent events[BACKEND_EVENTS];
+    CUevent events[BACKEND_SLOTS];
     CUevent probe; /* never recorded: asked to learn what the driver thinks of a call during a
                       capture */
 };

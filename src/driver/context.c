@@ -226,6 +226,21 @@ void context_forked(void) {
     atomic_fetch_add(&capture_unusual, 1);
 }
 
+struct pool *context_pool_of(CUcontext handle, CUgreenCtx green) {
+    struct pool *pool = NULL;
+    pthread_mutex_lock(&registry);
+    for (unsigned i = 0; i < CONTEXTS_MAX && !pool; i++) {
+        const struct context *context = &contexts[i];
+        bool meant = green ? context->green == green || (context->primary && context->pool)
+                           : context->handle == handle;
+        if (context->handle && meant) {
+            pool = context->stands_for ? context->stands_for->pool : context->pool;
+        }
+    }
+    pthread_mutex_unlock(&registry);
+    return pool;
+}
+
 void context_each(void (*visit)(struct context *context, void *with), void *with) {
     pthread_mutex_lock(&registry);
     for (unsigned i = 0; i < CONTEXTS_MAX; i++) {

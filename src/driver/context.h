@@ -69,6 +69,9 @@ void context_forked(void);
 /** How many contexts of this process are alive, green ones not counted. */
 unsigned context_count(void);
 
+/** The pool of a context, or of the one whose memory a green context uses; NULL: it has none yet. */
+struct pool *context_pool_of(CUcontext handle, CUgreenCtx green);
+
 /** Calls `visit` for every context that has a pool, one after another, under the registry's lock.
  */
 void context_each(void (*visit)(struct context *context, void *with), void *with);

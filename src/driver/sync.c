@@ -1,5 +1,5 @@
 /*
- * The program's own waits. When one of them reports a fault that ended the context, the driver
+ * The program's own waits and records of whole contexts. When one of them reports a fault that ended the context, the driver
  * answers every later call with it, and so must we, who may not ask the driver at all. And a wait
  * for the whole context tells that everything freed before it is ready: an epoch that costs
  * nothing.
@@ -58,4 +58,43 @@ CUresult hook_cuMemcpyDtoH_v2(void *host, CUdeviceptr dptr, size_t bytes) {
 
 CUresult hook_cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr dptr, size_t bytes) {
     return noticed(REAL(cuMemcpyDtoH_v2_ptds)(host, dptr, bytes));
+}
+
+/* --- the program orders its context by itself --- */
+
+/* The pool that may not order anything while the program does; held. NULL: there is none. */
+static struct pool *hold_pool_of(CUcontext context, CUgreenCtx green, bool records) {
+    struct pool *pool = process_ready() ? context_pool_of(context, green) : NULL;
+    if (pool) {
+        pool_hold(pool);
+        pool_program_orders(pool, records);
+    }
+    return pool;
+}
+
+static CUresult let_go(struct pool *pool, CUresult r) {
+    if (pool) {
+        pool_release(pool);
+    }
+    return r;
+}
+
+CUresult hook_cuCtxRecordEvent(CUcontext ctx, CUevent event) {
+    struct pool *pool = hold_pool_of(ctx, NULL, true);
+    return let_go(pool, REAL(cuCtxRecordEvent)(ctx, event));
+}
+
+CUresult hook_cuCtxWaitEvent(CUcontext ctx, CUevent event) {
+    struct pool *pool = hold_pool_of(ctx, NULL, false);
+    return let_go(pool, REAL(cuCtxWaitEvent)(ctx, event));
+}
+
+CUresult hook_cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event) {
+    struct pool *pool = hold_pool_of(NULL, green, true);
+    return let_go(pool, REAL(cuGreenCtxRecordEvent)(green, event));
+}
+
+CUresult hook_cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
+    struct pool *pool = hold_pool_of(NULL, green, false);
+    return let_go(pool, REAL(cuGreenCtxWaitEvent)(green, event));
 }

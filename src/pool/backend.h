@@ -16,7 +16,6 @@
 #include <stdint.h>
 
 #define BACKEND_SLOTS 32
-#define BACKEND_EVENTS (2 * BACKEND_SLOTS) /* events the pool may name by number */
 
 struct backend;
 

@@ -7,20 +7,13 @@ static struct epoch_event *event_at(struct epochs *epochs, unsigned i) {
     return &epochs->events[(epochs->first + i) % BACKEND_SLOTS];
 }
 
-/*
- * The backend's event for a place in the ring: one for records on time, another for late ones. An event that a barrier was put up on
- * is thus only ever recorded anew on time, where waiting for more does no harm. Should the driver look at the event again when a
- * stream submits its next work, a late record in its place would make that work wait for a kernel that waits for it. (With
- * one event for both, one random spinning program in about six hung on an H200; that this is the cause is inferred, see
- * docs/design.md, "Known gaps".)
- */
-static unsigned slot_for(const struct epochs *epochs, const struct epoch_event *event,
-                         bool on_time) {
-    return 2 * (unsigned)(event - epochs->events) + on_time;
+static const struct epoch_event *newest(const struct epochs *epochs) {
+    return epochs->count > 0 ? &epochs->events[(epochs->first + epochs->count - 1) % BACKEND_SLOTS]
+                             : NULL;
 }
 
 static unsigned slot_of(const struct epochs *epochs, const struct epoch_event *event) {
-    return slot_for(epochs, event, event->on_time);
+    return (unsigned)(event - epochs->events);
 }
 
 void epochs_start(struct epochs *epochs) {
@@ -65,11 +58,8 @@ static struct epoch_event *next_event(struct epochs *epochs, bool on_time) {
     if (epochs->count < BACKEND_SLOTS) {
         return event_at(epochs, epochs->count);
     }
-    struct epoch_event *newest = event_at(epochs, epochs->count - 1);
-    if (newest->waiters > 0 || (newest->on_time && !on_time)) {
-        return NULL;
-    }
-    return newest;
+    struct epoch_event *last = event_at(epochs, epochs->count - 1);
+    return last->waiters > 0 || (last->on_time && !on_time) ? NULL : last;
 }
 
 int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
@@ -79,13 +69,12 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
         return -EAGAIN;
     }
     uint64_t number = atomic_fetch_add(&epochs->open, 1);
-    int r = backend->ops->record(backend, slot_for(epochs, event, on_time));
+    int r = backend->ops->record(backend, slot_of(epochs, event));
     if (r != 0) {
         return r; /* number stays without an event of its own; the next one covers it */
     }
-    if (!(epochs->count == BACKEND_SLOTS)) {
-        epochs->count++;
-    }
+    epochs->count += epochs->count < BACKEND_SLOTS;
+    epochs->foreign = epochs->foreign && !on_time;
     *event = (struct epoch_event){.number = number, .on_time = on_time, .pending = true};
     epochs->closed++;
     return 0;
@@ -133,13 +122,18 @@ uint64_t epochs_orderable(const struct epochs *epochs) {
 }
 
 bool epochs_recorded(const struct epochs *epochs, uint64_t stamp) {
-    return epochs->count > 0 &&
-           epochs->events[(epochs->first + epochs->count - 1) % BACKEND_SLOTS].number >= stamp;
+    const struct epoch_event *event = newest(epochs);
+    return event && event->number >= stamp;
 }
 
-int epochs_order(struct epochs *epochs, struct backend *backend, uint64_t stamp) {
-    const struct epoch_event *event = on_time_event(epochs, stamp);
-    if (!event) {
+bool epochs_can_order(const struct epochs *epochs) {
+    const struct epoch_event *event = newest(epochs);
+    return event && event->on_time && !epochs->foreign;
+}
+
+int epochs_order(struct epochs *epochs, struct backend *backend) {
+    const struct epoch_event *event = newest(epochs);
+    if (!epochs_can_order(epochs)) {
         return -ENOENT;
     }
     int r = backend->ops->order(backend, slot_of(epochs, event));
@@ -157,12 +151,12 @@ int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *
     }
     *slot = slot_of(epochs, event);
     *number = event->number;
-    epochs->events[*slot / 2].waiters++;
+    epochs->events[*slot].waiters++;
     return 0;
 }
 
 void epochs_unpin(struct epochs *epochs, unsigned slot, uint64_t number, int result) {
-    epochs->events[slot / 2].waiters--;
+    epochs->events[slot].waiters--;
     if (result == 0) {
         epochs_finish(epochs, number);
     } else if (result > 0 && number > epochs->finished) { /* else the context ended meanwhile */
@@ -174,5 +168,6 @@ void epochs_unpin(struct epochs *epochs, unsigned slot, uint64_t number, int res
 void epochs_forget(struct epochs *epochs) {
     epochs_finish(epochs, atomic_fetch_add(&epochs->open, 1));
     drop_finished(epochs);
+    epochs->foreign = false;
     epochs->broken = 0;
 }

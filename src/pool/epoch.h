@@ -19,7 +19,12 @@
  * waited there for exactly the work it captured, so waiting for it, on the CPU or on the device,
  * can never ask for more than the program already promised. A *late* event, recorded anywhere else,
  * may have captured a kernel that waits for work not yet submitted: it is queried, never waited for
- * (cuda-facts: "A late record can hang a program").
+ * (docs/policy.md: "Why a late event is never waited for").
+ *
+ * A barrier stands in line behind every record made in the context before it, whatever event it is
+ * for (measured: tests/gpu/facts_order.cu, sections barrier and late). So it is put up on the newest
+ * event, and only if that one is on time: behind a late record it would wait for what that one
+ * captured. A CPU wait for an older event is not held up that way.
  *
  * The open number is moved before the record. A free that still read the old number had returned
  * from submitting its work before the move, hence before the record. Both sides are sequentially
@@ -50,6 +55,8 @@ struct epochs {
     struct epoch_event
         events[BACKEND_SLOTS]; /* a ring: slot of number n is found by search, there are few */
     unsigned first, count;
+    bool
+        foreign; /* the program itself recorded an event of the context after the newest of these */
     _Atomic int broken; /* the driver's code when a query failed for good: the context is dead */
     uint64_t closed, barriers, cpu_waits, cpu_wait_ns;
 };
@@ -82,15 +89,17 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend);
 /** True if some event under way covers `stamp`: there is nothing to record for it. */
 bool epochs_recorded(const struct epochs *epochs, uint64_t stamp);
 
-/** The highest number that ordering or waiting can make usable: that of the latest on-time event;
- * 0: none. */
+/** The highest number that waiting can make usable: that of the latest on-time event; 0: none. */
 uint64_t epochs_orderable(const struct epochs *epochs);
 
+/** Whether a device barrier is allowed now: the newest record under way was made on time. */
+bool epochs_can_order(const struct epochs *epochs);
+
 /**
- * Puts up a device barrier at the earliest on-time event that makes `stamp` usable. 0 when it is
- * usable then; -ENOENT: no such event; -EBUSY: only waiting will do.
+ * Puts up a device barrier: all that the newest event covers is usable then. 0; -ENOENT: none is
+ * allowed now; -EBUSY: only waiting will do.
  */
-int epochs_order(struct epochs *epochs, struct backend *backend, uint64_t stamp);
+int epochs_order(struct epochs *epochs, struct backend *backend);
 
 /** The slot to wait on for `stamp`, pinned for the caller; -ENOENT if none is on time. */
 int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *number);

@@ -47,6 +47,7 @@ struct pool {
     uint64_t pending_bytes;  /* in the queues */
     _Atomic uint64_t budget; /* kept where the peak changes */
     _Atomic bool tight;      /* reserve near the budget: frees are recorded on time */
+    bool program_orders;     /* the program uses the context's records and waits itself */
     uint64_t
         refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
     uint64_t looks;
@@ -84,7 +85,9 @@ uint64_t reclaim_stamp(const struct pool *pool,
 void order_in_free(
     struct pool *pool); /* what a free prepares or waits for, by gear and reuse mode */
 bool order_cheaply(struct pool *pool, uint64_t stamp); /* queries only; true if `stamp` is usable */
-bool order_now(struct pool *pool, uint64_t stamp); /* a barrier or a wait, on-time events only */
+bool order_now(
+    struct pool *pool, uint64_t stamp,
+    bool at_any_price); /* a barrier; or a wait, where that is the way or nothing else is */
 bool order_finish(struct pool *pool,
                   uint64_t limit_ns);  /* what was submitted before has finished */
 bool order_is_idle(struct pool *pool); /* nothing is under way, as the lock is held */

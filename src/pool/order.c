@@ -3,7 +3,7 @@
  *
  *      query                 0.1 us of CPU       if the work has finished; always allowed
  *      late event + query    0.3 us of CPU       likewise, for memory of the open epoch
- *      device barrier        1 us, and streams   on-time events only
+ *      device barrier        1 us, and streams   while the newest event is on time
  *                            fall in behind it
  *      CPU wait              the work's time     on-time events only, and as the last thing before
  * out of memory, with a time limit, on a late one
@@ -93,6 +93,17 @@ void order_in_free(struct pool *pool) {
     }
 }
 
+/*
+ * A late record keeps barriers away until it has finished: near the budget, where barriers count,
+ * none is made while one is possible. And none at all beside a program that makes its own waits of
+ * the context: they would stand in line behind it.
+ */
+static bool late_records_hurt(const struct pool *pool) {
+    return pool->program_orders ||
+           (pool->config.reuse == POOL_BARRIER && epochs_can_order(&pool->epochs) &&
+            atomic_load_explicit(&pool->tight, memory_order_relaxed));
+}
+
 bool order_cheaply(struct pool *pool, uint64_t stamp) {
     struct epochs *epochs = &pool->epochs;
     if (epochs_usable(epochs, stamp)) {
@@ -100,21 +111,22 @@ bool order_cheaply(struct pool *pool, uint64_t stamp) {
     }
     epochs_poll(epochs, pool->backend);
     if (!epochs_usable(epochs, stamp) && !epochs_recorded(epochs, stamp) &&
-        pool->backend->has_events && epochs_close(epochs, pool->backend, false) == 0) {
+        pool->backend->has_events && !late_records_hurt(pool) &&
+        epochs_close(epochs, pool->backend, false) == 0) {
         epochs_poll(epochs, pool->backend);
     }
     return epochs_usable(epochs, stamp);
 }
 
-bool order_now(struct pool *pool, uint64_t stamp) {
+bool order_now(struct pool *pool, uint64_t stamp, bool at_any_price) {
     int r = -EBUSY;
     if (pool->config.reuse == POOL_BARRIER) {
-        r = epochs_order(&pool->epochs, pool->backend, stamp);
+        r = epochs_order(&pool->epochs, pool->backend);
     }
-    if (r == -EBUSY) {
+    if (r == -EBUSY || (r == -ENOENT && at_any_price)) {
         r = wait_on_time(pool, stamp);
     }
-    return r == 0;
+    return r == 0 && epochs_usable(&pool->epochs, stamp);
 }
 
 bool order_finish(struct pool *pool, uint64_t limit_ns) {

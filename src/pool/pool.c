@@ -107,6 +107,12 @@ void pool_release(struct pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+void pool_program_orders(struct pool *pool, bool records) {
+    pool->program_orders = true;
+    pool->epochs.foreign |= records;
+    pool_look(pool);
+}
+
 /* --- the books, and what follows from them --- */
 
 uint64_t pool_reserved(const struct pool *pool) {
@@ -198,7 +204,7 @@ static void look_at_budget(struct pool *pool) {
         budget = pool->refused_at;
     }
     atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
-    bool tight = pool_reserved(pool) > budget - budget / 4;
+    bool tight = pool->program_orders || pool_reserved(pool) > budget - budget / 4;
     atomic_store_explicit(&pool->tight, tight, memory_order_relaxed);
 }
 
@@ -323,8 +329,8 @@ static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned siz
     if (!lock_or_ready(pool, stamp, &advancing)) {
         return alloc_small(pool, bytes, address);
     }
-    bool usable = stamp > 0 && (order_cheaply(pool, stamp) ||
-                                (supply_is_short(pool, PAGE_BYTES) && order_now(pool, stamp)));
+    bool usable = stamp > 0 && (order_cheaply(pool, stamp) || (supply_is_short(pool, PAGE_BYTES) &&
+                                                               order_now(pool, stamp, false)));
     if (advancing) {
         atomic_store_explicit(&pool->advancing, false, memory_order_release);
     }

@@ -105,9 +105,17 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp);
 /** How many streams the program has besides the default one; all pools go by it when they decide how far to grow. */
 void pool_expect_streams(unsigned streams);
 
-/** Held while the caller begins a capture: no event is being recorded. */
+/** Held while the caller begins a capture, or orders the context's work by itself: no event is being recorded. */
 void pool_hold(struct pool *pool);
 void pool_release(struct pool *pool);
+
+/**
+ * While held: the program is about to record an event of the context, or to make the context wait
+ * for one. Barriers stand in line behind all records (epoch.h), its ones behind ours and ours behind
+ * its. So from now on nothing is recorded late, and no barrier follows such a record until there is
+ * one on time after it.
+ */
+void pool_program_orders(struct pool *pool, bool records);
 
 /** Adds the pool's books to a snapshot. Waits for no lock: without the pool's, live sizes are left out. */
 void pool_read(struct pool *pool, struct stats_device *stats);

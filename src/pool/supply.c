@@ -156,10 +156,11 @@ bool supply_is_short(const struct pool *pool, uint64_t bytes) {
 /* Orders just enough pending memory for the request, then all that can be. */
 static bool supply_ordered(struct pool *pool, struct want *want) {
     uint64_t enough = reclaim_stamp(pool, want->bytes), all = epochs_orderable(&pool->epochs);
-    if (enough > 0 && enough < all && order_now(pool, enough) && supply_ready(pool, want)) {
+    if (enough > 0 && enough < all && order_now(pool, enough, want->any) &&
+        supply_ready(pool, want)) {
         return true;
     }
-    return all > 0 && !epochs_usable(&pool->epochs, all) && order_now(pool, all) &&
+    return all > 0 && !epochs_usable(&pool->epochs, all) && order_now(pool, all, want->any) &&
            supply_ready(pool, want);
 }
 
@@ -222,7 +223,8 @@ static bool give_up_own_cache(const struct want *want) {
  * Not where several threads share the pool: one of them may be about to start something long.
  */
 static void release_excess(struct pool *pool, uint64_t bytes) {
-    if (supply_is_short(pool, bytes) && pool->caches_owned <= 1 && pool->backend->has_events) {
+    if (supply_is_short(pool, bytes) && pool->caches_owned <= 1 && pool->backend->has_events &&
+        !pool->program_orders) {
         uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
         supply_release_idle(pool, pool_reserved(pool) + bytes - budget, 0);
     }

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t now_us, lag_us, next_address = (uint64_t)1 << 40, recorded_at[BACKEND_EVENTS];
+static uint64_t now_us, lag_us, next_address = (uint64_t)1 << 40, recorded_at[BACKEND_SLOTS];
 
 static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     (void)backend;

@@ -17,6 +17,7 @@
 
 #include "gpucache.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
 
@@ -258,6 +259,69 @@ static void free_async(void) {
     CHECK(cuMemFree(q));
 }
 
+typedef CUresult context_event(CUcontext, CUevent);
+
+/*
+ * The program puts up a barrier of its own, as early as it may. A barrier stands behind every record
+ * made before it: also behind those that allocations make meanwhile.
+ */
+static void own_barrier(void) {
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    context_event *record = (context_event *)dlsym(driver, "cuCtxRecordEvent");
+    context_event *wait = (context_event *)dlsym(driver, "cuCtxWaitEvent");
+    CUevent event;
+    if (!record || !wait)
+        return; /* a driver before 12.5 */
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (unsigned i = 0; i < 8; i++) {
+        size_t bytes = i % 2 ? 4096 : 2 * MIB;
+        CUdeviceptr flag = new_flag(), p = take(bytes), q;
+        fill(p, 512, 0);
+        CHECK(record(context, event));
+        CHECK(cuMemFree(p));
+        CHECK(launch_spin(&kernels, streams[1], flag, 1));
+        p = take(bytes);
+        q = take(bytes);
+        CHECK(wait(context, event));
+        fill(p, 512, 2);
+        CHECK(launch_set(&kernels, streams[3], flag, 1));
+        CHECK(cuMemFree(p));
+        CHECK(cuMemFree(q));
+    }
+    CHECK(cuEventDestroy(event));
+    CHECK(cuCtxSynchronize());
+}
+
+/* The program's record waits for a spinner; barriers of ours may not stand behind it. */
+static void own_record(void) {
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    context_event *record = (context_event *)dlsym(driver, "cuCtxRecordEvent");
+    CUevent event;
+    if (!record)
+        return;
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (unsigned i = 0; i < 8; i++) {
+        CUdeviceptr flag = new_flag(), p[3];
+        for (unsigned k = 0; k < 3; k++) {
+            p[k] = take(20 * MIB);
+            fill(p[k], 512, k);
+        }
+        for (unsigned k = 0; k < 3; k++)
+            CHECK(cuMemFree(p[k]));
+        CHECK(launch_spin(&kernels, streams[1], flag, 1));
+        CHECK(record(context, event));
+        for (unsigned k = 0; k < 3; k++) {
+            p[k] = take(20 * MIB);
+            fill(p[k], 512, 2 + k);
+        }
+        CHECK(launch_set(&kernels, streams[6], flag, 1));
+        for (unsigned k = 0; k < 3; k++)
+            CHECK(cuMemFree(p[k]));
+    }
+    CHECK(cuEventDestroy(event));
+    CHECK(cuCtxSynchronize());
+}
+
 /* Nearly all of the device is live; what was freed before the spinner started must be enough. */
 static void full_device(void) {
     size_t free_bytes, total;
@@ -287,6 +351,8 @@ static const struct {
     {"thread_ends", thread_ends},
     {"other_context", other_context},
     {"free_async", free_async},
+    {"own_barrier", own_barrier},
+    {"own_record", own_record},
     {"full_device", full_device},
 };
 #define SCENES (sizeof scenes / sizeof *scenes)

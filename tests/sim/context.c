@@ -66,6 +66,8 @@ static void drop_work(struct context *context) {
         free(barrier);
     }
     context->last_barrier = NULL;
+    marker_unref(context->latest_mark);
+    context->latest_mark = NULL;
     context->barriers_passed = context->barriers_issued;
 }
 

@@ -259,6 +259,7 @@ struct context {
     struct stream *streams, *last_stream; /* in order of creation */
     struct stream *legacy;
     struct stream *marks;                    /* hidden: context events complete here */
+    struct marker *latest_mark;              /* of the latest of them */
     struct link *oldest, *newest;            /* unfinished work, in order of submission */
     struct barrier *barriers, *last_barrier; /* those whose marker is not done */
     uint64_t barriers_issued, barriers_passed;

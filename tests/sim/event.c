@@ -8,6 +8,8 @@
  * A context event goes into a queue of its own, whose head is done when it is the oldest unfinished
  * piece of work of the whole context: then everything submitted before it is finished. A wait of a
  * context is a barrier: a number that every later piece of work of the context has to see passed.
+ * It stands in line behind the context's records so far, whatever event it is for (measured,
+ * tests/gpu/facts_order.cu): so it waits for the latest of them as well.
  */
 #include "driver.h"
 
@@ -120,9 +122,28 @@ CUresult context_record(CUcontext context_handle, CUevent handle) {
         result = CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_SUCCESS)
         result = capture_context_call(context);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         record_in(event, context->marks);
+        marker_unref(context->latest_mark);
+        context->latest_mark = marker_ref(event->marker);
+    }
     return result;
+}
+
+static CUresult put_up_barrier(struct context *context, struct marker *marker) {
+    if (!marker || marker->done)
+        return CUDA_SUCCESS;
+    struct barrier *barrier = calloc(1, sizeof(*barrier));
+    if (!barrier)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    barrier->marker = marker_ref(marker);
+    if (context->last_barrier)
+        context->last_barrier->next = barrier;
+    else
+        context->barriers = barrier;
+    context->last_barrier = barrier;
+    context->barriers_issued++;
+    return CUDA_SUCCESS;
 }
 
 CUresult context_wait_event(CUcontext context_handle, CUevent handle) {
@@ -134,19 +155,10 @@ CUresult context_wait_event(CUcontext context_handle, CUevent handle) {
         result = event_check(handle, &event);
     if (result == CUDA_SUCCESS)
         result = capture_context_call(context);
-    if (result != CUDA_SUCCESS || !event->marker || event->marker->done)
+    if (result != CUDA_SUCCESS || !event->marker)
         return result;
-    struct barrier *barrier = calloc(1, sizeof(*barrier));
-    if (!barrier)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    barrier->marker = marker_ref(event->marker);
-    if (context->last_barrier)
-        context->last_barrier->next = barrier;
-    else
-        context->barriers = barrier;
-    context->last_barrier = barrier;
-    context->barriers_issued++;
-    return CUDA_SUCCESS;
+    result = put_up_barrier(context, context->latest_mark);
+    return result == CUDA_SUCCESS ? put_up_barrier(context, event->marker) : result;
 }
 
 ENTRY(cuCtxRecordEvent, (CUcontext context, CUevent event), INITIALISED | HELD_UP,

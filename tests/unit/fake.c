@@ -117,16 +117,14 @@ static int record(struct backend *backend, unsigned slot) {
     pthread_mutex_lock(&fake->lock);
     fake->records++;
     int r = !fake->backend.has_events ? -ENOSYS : fake->record_code;
-    if (slot >= BACKEND_EVENTS) {
+    if (slot >= BACKEND_SLOTS) {
         break_law(fake, "a slot that does not exist");
     } else if (r == 0) {
         struct fake_event *event = &fake->events[slot];
-        if (event->barrier && !inside_free) {
-            break_law(fake, "an event that a barrier was put up on is recorded late");
-        }
         event->recorded = true;
         event->on_time = inside_free;
         memcpy(event->captured, fake->submitted, sizeof event->captured);
+        fake->latest = *event;
     }
     pthread_mutex_unlock(&fake->lock);
     return r;
@@ -155,9 +153,11 @@ static int order(struct backend *backend, unsigned slot) {
     pthread_mutex_lock(&fake->lock);
     fake->orders++;
     struct fake_event *event = &fake->events[slot];
-    event->barrier = true;
     if (!event->recorded || !event->on_time) {
         break_law(fake, "a barrier on an event that was recorded late");
+    }
+    if (!fake->latest.on_time && !is_done(fake, fake->latest.captured)) {
+        break_law(fake, "a barrier behind a late record");
     }
     int r = fake->order_code;
     for (unsigned s = 0; r == 0 && s < FAKE_STREAMS; s++) {

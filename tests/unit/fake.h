@@ -9,8 +9,8 @@
  *
  *      law 2   every piece that touched the memory before it was freed has finished, or is behind a
  *              barrier
- *      law 3   waits and barriers only on events recorded inside a free; synchronising only inside
- * a free
+ *      law 3   waits only on events recorded inside a free; barriers only while every record not
+ *              yet known to have finished was made inside one; synchronising only inside a free
  *
  * The device fails the law by counting in `broken_laws`; nothing finishes unless the test or a wait
  * says so. All of it may be called from many threads.
@@ -31,7 +31,6 @@
 #define FAKE_LOG 256
 
 struct fake_event {
-    bool barrier; /* one was put up on it: from then on it may only be recorded inside frees */
     uint64_t captured[FAKE_STREAMS];
     bool recorded, on_time;
 };
@@ -45,7 +44,8 @@ struct fake {
     struct backend backend; /* first: the pool's pointer to it is ours */
     pthread_mutex_t lock;
     uint64_t submitted[FAKE_STREAMS], completed[FAKE_STREAMS], ordered[FAKE_STREAMS];
-    struct fake_event events[BACKEND_EVENTS];
+    struct fake_event events[BACKEND_SLOTS];
+    struct fake_event latest; /* of all records */
     struct fake_segment segments[FAKE_SEGMENTS];
     unsigned segment_count;
     uint64_t base, next;    /* addresses are never reused unless size and alignment are the same */

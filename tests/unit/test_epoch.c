@@ -141,7 +141,7 @@ static void a_late_event_is_neither_ordered_nor_waited_for(void **state) {
     unsigned slot;
     uint64_t number, stamp = work_and_free();
     close_late();
-    assert_int_equal(epochs_order(&epochs, &fake->backend, stamp), -ENOENT);
+    assert_int_equal(epochs_order(&epochs, &fake->backend), -ENOENT);
     assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), -ENOENT);
     assert_int_equal(fake->orders, 0);
     assert_false(epochs_usable(&epochs, stamp));
@@ -153,7 +153,7 @@ static void a_later_on_time_event_stands_in_for_a_late_one(void **state) {
     close_late();
     uint64_t later = work_and_free();
     close_on_time();
-    assert_int_equal(epochs_order(&epochs, &fake->backend, stamp), 0);
+    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
     assert_true(epochs_usable(&epochs, stamp));
     assert_true(epochs_usable(&epochs, later));
     assert_int_equal(fake->orders, 1);
@@ -164,7 +164,7 @@ static void a_barrier_makes_usable_but_not_finished(void **state) {
     (void)state;
     uint64_t stamp = work_and_free();
     close_on_time();
-    assert_int_equal(epochs_order(&epochs, &fake->backend, stamp), 0);
+    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
     assert_true(epochs_usable(&epochs, stamp));
     assert_true(epochs.finished < stamp);
     fake_finish_all(fake);
@@ -172,16 +172,48 @@ static void a_barrier_makes_usable_but_not_finished(void **state) {
     assert_true(epochs.finished >= stamp);
 }
 
-static void the_earliest_event_that_will_do_is_ordered(void **state) {
+/* On a GPU a barrier stands behind every record made before it, whatever event it is for. */
+static void a_barrier_is_put_up_on_the_newest_event(void **state) {
     (void)state;
     uint64_t first = work_and_free();
     close_on_time();
     uint64_t second = work_and_free();
     close_on_time();
-    assert_int_equal(epochs_order(&epochs, &fake->backend, first), 0);
+    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
     assert_true(epochs_usable(&epochs, first));
-    assert_false(epochs_usable(&epochs, second));
-    assert_int_equal(fake->ordered[0], 1);
+    assert_true(epochs_usable(&epochs, second));
+    assert_int_equal(fake->ordered[0], 2);
+}
+
+static void no_barrier_behind_a_late_record(void **state) {
+    (void)state;
+    uint64_t stamp = work_and_free();
+    close_on_time();
+    fake_submit(fake, 1);
+    close_late();
+    assert_false(epochs_can_order(&epochs));
+    assert_int_equal(epochs_order(&epochs, &fake->backend), -ENOENT);
+    unsigned slot;
+    uint64_t number;
+    assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), 0); /* a wait is still allowed */
+    assert_int_equal(number, stamp);
+    epochs_unpin(&epochs, slot, number, -EINTR);
+    work_and_free();
+    close_on_time();
+    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
+    assert_int_equal(fake->broken_laws, 0);
+}
+
+static void no_barrier_behind_a_record_of_the_programs_own(void **state) {
+    (void)state;
+    work_and_free();
+    close_on_time();
+    epochs.foreign = true;
+    assert_int_equal(epochs_order(&epochs, &fake->backend), -ENOENT);
+    close_late();
+    assert_true(epochs.foreign);
+    close_on_time();
+    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
 }
 
 static void a_refused_barrier_makes_nothing_usable(void **state) {
@@ -189,7 +221,7 @@ static void a_refused_barrier_makes_nothing_usable(void **state) {
     uint64_t stamp = work_and_free();
     close_on_time();
     fake->order_code = -EBUSY;
-    assert_int_equal(epochs_order(&epochs, &fake->backend, stamp), -EBUSY);
+    assert_int_equal(epochs_order(&epochs, &fake->backend), -EBUSY);
     assert_false(epochs_usable(&epochs, stamp));
     assert_int_equal(epochs.barriers, 0);
 }
@@ -273,15 +305,14 @@ static void a_full_ring_gives_its_newest_event_to_a_newer_one(void **state) {
 
 static void an_on_time_event_is_not_given_up_for_a_late_one(void **state) {
     (void)state;
-    uint64_t stamp = 0;
     for (int i = 0; i < BACKEND_SLOTS; i++) {
-        stamp = work_and_free();
+        work_and_free();
         close_on_time();
     }
     uint64_t open = epochs_stamp(&epochs);
     assert_int_equal(close_late(), -EAGAIN);
     assert_int_equal(epochs_stamp(&epochs), open);
-    assert_int_equal(epochs_order(&epochs, &fake->backend, stamp), 0);
+    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
     assert_int_equal(close_on_time(), 0); /* but for one of its own kind */
     assert_int_equal(epochs_stamp(&epochs), open + 1);
 }
@@ -353,7 +384,9 @@ int main(void) {
         TEST(a_late_event_is_neither_ordered_nor_waited_for),
         TEST(a_later_on_time_event_stands_in_for_a_late_one),
         TEST(a_barrier_makes_usable_but_not_finished),
-        TEST(the_earliest_event_that_will_do_is_ordered),
+        TEST(a_barrier_is_put_up_on_the_newest_event),
+        TEST(no_barrier_behind_a_late_record),
+        TEST(no_barrier_behind_a_record_of_the_programs_own),
         TEST(a_refused_barrier_makes_nothing_usable),
         TEST(a_wait_finishes_its_epoch_and_those_before),
         TEST(a_failed_wait_finishes_nothing),
