@@ -62,7 +62,7 @@ static void insert_free(struct arena *arena, struct range *range) {
     arena->free_count++;
     arena->free_bytes += range->bytes;
     arena->idle_bytes += is_idle(range) ? range->bytes : 0;
-    range->state = RANGE_FREE;
+    range_become(range, RANGE_FREE);
 }
 
 static void remove_free_at(struct arena *arena, size_t i) {
@@ -147,7 +147,7 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment
             }
             insert_free(arena, rest);
         }
-        range->state = RANGE_LIVE;
+        range_become(range, RANGE_LIVE);
         return range;
     }
     return NULL;
@@ -155,12 +155,12 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment
 
 void arena_give(struct arena *arena, struct range *range) {
     struct range *next = range->next;
-    if (next && next->state == RANGE_FREE) {
+    if (next && range_state(next) == RANGE_FREE) {
         remove_free(arena, next);
         join(arena, range, next);
     }
     struct range *previous = range->previous;
-    if (previous && previous->state == RANGE_FREE) {
+    if (previous && range_state(previous) == RANGE_FREE) {
         remove_free(arena, previous);
         join(arena, previous, range);
         range = previous;
@@ -186,7 +186,9 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes) {
         }
         return -ENOMEM;
     }
-    *segment = (struct segment){.base = base, .bytes = bytes, .first = range};
+    segment->base = base;
+    segment->bytes = bytes;
+    segment->first = range;
     segment->next = arena->segments;
     if (segment->next) {
         segment->next->previous = segment;
@@ -256,6 +258,7 @@ void arena_forget(struct arena *arena) {
         page_map_set(segment->base, segment->bytes, 0);
         for (struct range *range = segment->first, *right; range; range = right) {
             right = range->next;
+            range_become(range, RANGE_FREE); /* no stale start leads to a live one */
             host_slab_put(&arena->range_slab, range);
         }
         host_slab_put(&arena->segment_slab, segment);

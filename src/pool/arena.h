@@ -29,7 +29,7 @@ struct pool;
 enum range_state {
     RANGE_FREE,
     RANGE_LIVE,    /* holds one large block of the program */
-    RANGE_PENDING, /* freed, waiting for its epoch */
+    RANGE_PENDING, /* freed: in a thread's cache or in the pool's queue, with a stamp */
     RANGE_PAGE,    /* 2 MiB that small blocks live in */
 };
 
@@ -37,20 +37,29 @@ struct segment {
     uint64_t base, bytes;
     struct range *first;
     struct segment *previous, *next;
-    bool reached_from_outside; /* exported or mapped elsewhere: contents change hands only when old
-                                  work has finished */
+    atomic_bool reached_from_outside; /* exported or mapped elsewhere: contents change hands only
+                                         when old work has finished */
 };
 
 struct range {
     uint64_t address, bytes;
     uint64_t requested;            /* of a live one: what the program asked for */
-    uint64_t stamp;                /* of a pending one: its epoch */
+    uint64_t stamp;                /* of a pending one: its epoch; 0: usable already */
     struct range *previous, *next; /* neighbours by address, within the segment */
-    struct range *queue_next;      /* of a pending one */
+    struct range *queue_next;      /* of a pending one: in its cache or queue */
     struct segment *segment;
     uint64_t id; /* of a live one: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
-    enum range_state state;
+    _Atomic uint8_t
+        state; /* LIVE to PENDING and back without a lock, by its owner; the rest under it */
 };
+
+static inline enum range_state range_state(const struct range *range) {
+    return (enum range_state)atomic_load_explicit(&range->state, memory_order_relaxed);
+}
+
+static inline void range_become(struct range *range, enum range_state state) {
+    atomic_store_explicit(&range->state, (uint8_t)state, memory_order_release);
+}
 
 struct free_range {
     uint64_t bytes;

@@ -103,14 +103,28 @@ struct block *cache_take(struct cache *cache, unsigned size_class, uint32_t coun
     return first;
 }
 
-void cache_empty(struct cache *cache) {
-    for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++) {
-        struct block *block = cache_take(cache, size_class, cache->bins[size_class].count);
-        while (block) {
-            struct block *next = block->next;
-            reclaim_block(cache->pool, block);
-            block = next;
+void cache_empty_drawers(struct cache *cache) {
+    for (unsigned i = 0; cache->large_bytes > 0 && i < LARGE_DRAWERS; i++) {
+        struct drawer *drawer = &cache->drawers[i];
+        while (drawer->head) {
+            reclaim_range(cache->pool, cache_unlink(cache, drawer, NULL, drawer->head));
         }
+    }
+}
+
+void cache_spill(struct cache *cache, unsigned size_class, uint32_t count) {
+    struct block *block = cache_take(cache, size_class, count);
+    while (block) {
+        struct block *next = block->next;
+        reclaim_block(cache->pool, block);
+        block = next;
+    }
+}
+
+void cache_empty(struct cache *cache) {
+    cache_empty_drawers(cache);
+    for (unsigned size_class = 0; cache->bytes > 0 && size_class < SMALL_CLASSES; size_class++) {
+        cache_spill(cache, size_class, cache->bins[size_class].count);
     }
 }
 
@@ -120,14 +134,17 @@ static void retire(struct cache *cache) {
     pthread_mutex_lock(&pool->lock);
     cache_enter(cache);
     cache_empty(cache);
-    for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++) {
-        cache->bins[size_class].target = 0;
+    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
+        cache->bins[i].target = 0;
+    }
+    for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
+        cache->drawers[i].target = 0;
     }
     cache_leave(cache);
-    pool_look(pool);
+    budget_look(pool);
     cache->owner = NULL;
     pool->caches_owned--;
-    pool_look(pool);
+    budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -157,6 +174,7 @@ static struct cache *adopt(struct pool *pool) {
     if (!cache && (cache = host_map(sizeof *cache, 4096)) != NULL) {
         cache->pool = pool;
         cache->bytes_max = pool->cache_bytes_max;
+        cache->large_bytes_max = CACHE_LARGE_FACTOR * pool->cache_bytes_max;
         cache->biased = can_bias;
         cache->next_in_pool = atomic_load(&pool->caches);
         atomic_store(&pool->caches, cache);
@@ -164,7 +182,7 @@ static struct cache *adopt(struct pool *pool) {
     if (cache) {
         cache->owner = &cache_last;
         pool->caches_owned++;
-        pool_look(pool);
+        budget_look(pool);
     }
     pthread_mutex_unlock(&pool->lock);
     return cache;
@@ -195,13 +213,19 @@ struct cache *cache_find(struct pool *pool) {
 void cache_forget_all(struct pool *pool) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         cache_seize(cache);
-        for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++) {
-            struct bin *bin = &cache->bins[size_class];
+        for (unsigned i = 0; i < SMALL_CLASSES; i++) {
+            struct bin *bin = &cache->bins[i];
             bin->head = bin->tail = NULL;
             bin->count = bin->target = 0;
             books_set(&bin->frees, books_get(&bin->allocs));
         }
-        cache->bytes = 0;
+        for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
+            struct drawer *drawer = &cache->drawers[i];
+            drawer->head = drawer->tail = NULL;
+            drawer->count = drawer->target = 0;
+            books_set(&drawer->frees, books_get(&drawer->allocs));
+        }
+        cache->bytes = cache->large_bytes = 0;
         memset(cache->tides, 0, sizeof cache->tides);
         cache_return(cache);
     }

@@ -1,5 +1,5 @@
 /*
- * A thread's cache: blocks it freed, by size class, in the order in which it freed them.
+ * A thread's cache: blocks and ranges it freed, by size class, in the order in which it freed them.
  *
  *      class 64 KiB    head -> stamp 7, stamp 7, stamp 9, stamp 12 <- tail
  *                      ^ handed out first, once epoch 7 is usable       ^ freed last
@@ -8,6 +8,9 @@
  * and if it may not, nothing behind it may either: pending and ready memory need no two lists, and
  * nothing has to be moved when an epoch ends. A block freed by another thread than the one that
  * asked for it goes into the freeing thread's cache; nobody else's line is touched.
+ *
+ * Large blocks lie in drawers by the largest class that is not larger than they are, because they
+ * are not rounded up to one: the first few are looked at for one that fits.
  *
  * A cache has one owner, who enters and leaves it with plain stores (biased). Whoever else needs
  * it, because memory is short, says so, makes every running thread of the process pass a memory
@@ -18,6 +21,7 @@
 #ifndef GPUCACHE_POOL_CACHE_H
 #define GPUCACHE_POOL_CACHE_H
 
+#include "pool/arena.h"
 #include "pool/page.h"
 #include "pool/size_class.h"
 #include "stats/books.h"
@@ -29,10 +33,16 @@
 
 /* Parked in one cache, all classes together: this part of the device's memory, within bounds. Half
  * of it in one class. */
-#define CACHE_BYTES_SHARE 2048
+#define CACHE_BYTES_SHARE 1024
 #define CACHE_BYTES_LEAST ((uint64_t)4 << 20)
-#define CACHE_BYTES_MOST ((uint64_t)32 << 20)
+#define CACHE_BYTES_MOST ((uint64_t)64 << 20)
 #define CACHE_BIN_BLOCKS 256 /* and no more than so many of a class */
+
+/* Large blocks have as much again, twice; one of them may take up to a quarter of that. */
+#define CACHE_LARGE_FACTOR 1
+#define CACHE_LARGE_SHARE 4
+#define CACHE_LARGE_TRIES 4 /* ranges of a drawer that are looked at */
+#define LARGE_DRAWERS (SIZE_CLASSES - SMALL_CLASSES + 1)
 
 struct pool;
 
@@ -41,6 +51,13 @@ struct bin {
     uint32_t count;
     uint32_t target; /* how many blocks should go round: grows with every visit to the pool */
     books_counter allocs, frees; /* of requests of this class, whatever block they got */
+};
+
+struct drawer {
+    struct range *head, *tail;
+    uint32_t count;
+    uint32_t target;
+    books_counter allocs, frees; /* of requests of the class, whatever range they got */
 };
 
 /* What the owner has taken less what it has given back, and the highest that was since the pool
@@ -56,12 +73,14 @@ struct cache {
     atomic_bool inside;       /* somebody is */
     atomic_bool wanted;       /* biased: somebody else waits for the owner to stay out */
     struct pool *pool;  /* for ever: a cache is reused by other threads, never by other pools */
-    uint64_t bytes;     /* parked */
+    uint64_t bytes;     /* of small blocks parked */
     uint64_t bytes_max; /* as many may be */
-    uint32_t frees_since_close; /* of this thread, since it last closed an epoch */
+    uint64_t large_bytes, large_bytes_max; /* the same of large ones */
+    uint32_t frees_since_close;            /* of this thread, since it last closed an epoch */
     books_counter requested_total, allocated_total;
     struct tide tides[TIDES];
-    struct bin bins[SIZE_CLASSES];
+    struct bin bins[SMALL_CLASSES];
+    struct drawer drawers[LARGE_DRAWERS];
     struct cache *next_in_pool;   /* set once */
     struct cache *next_in_thread; /* the owner's */
     const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
@@ -137,12 +156,12 @@ static inline struct block *cache_pop(struct cache *cache, unsigned size_class, 
  * The same from one of the next classes, up to `more` of them: a block somewhat larger beats a visit to the pool (programs whose
  * sizes never repeat live on this), and one up to twice as large beats growing when memory is short.
  */
-#define CACHE_LARGER 3
+#define CACHE_LARGER 4
 #define CACHE_LARGER_WHEN_SHORT 16
 static inline struct block *cache_pop_larger(struct cache *cache, unsigned size_class,
                                              unsigned more, uint64_t usable) {
     struct block *block = NULL;
-    unsigned last = size_class + more < SIZE_CLASSES ? size_class + more : SIZE_CLASSES - 1;
+    unsigned last = size_class + more < SMALL_CLASSES ? size_class + more : SMALL_CLASSES - 1;
     for (unsigned next = size_class + 1; !block && size_class >= 16 && next <= last; next++) {
         block = cache_pop(cache, next, usable);
     }
@@ -175,6 +194,78 @@ static inline void cache_push_ready(struct cache *cache, struct block *block) {
     cache->bytes += block_bytes(block);
 }
 
+/* --- large blocks --- */
+
+/** The drawer that a range of `bytes` > 1 MiB lies in; where a request for as much begins to look. */
+static inline unsigned drawer_of(uint64_t bytes) {
+    return size_class_below(bytes) - (SMALL_CLASSES - 1);
+}
+
+/** Where requests of that size are counted. */
+static inline struct drawer *drawer_counting(struct cache *cache, uint64_t requested) {
+    unsigned size_class = size_class_of(requested);
+    return &cache->drawers[(size_class < SIZE_CLASSES ? size_class : SIZE_CLASSES - 1) -
+                           (SMALL_CLASSES - 1)];
+}
+
+/** Whether blocks of that size are parked at all. */
+static inline bool cache_keeps(const struct cache *cache, uint64_t bytes) {
+    return bytes <= cache->large_bytes_max / CACHE_LARGE_SHARE;
+}
+
+static inline struct range *cache_unlink(struct cache *cache, struct drawer *drawer,
+                                         struct range *before, struct range *range) {
+    *(before ? &before->queue_next : &drawer->head) = range->queue_next;
+    if (drawer->tail == range) {
+        drawer->tail = before;
+    }
+    drawer->count--;
+    cache->large_bytes -= range->bytes;
+    return range;
+}
+
+/** A range of at least `bytes`, at most one eighth larger, that may be handed out; else NULL. */
+static inline struct range *cache_pop_range(struct cache *cache, uint64_t bytes, uint64_t usable) {
+    unsigned first = drawer_of(bytes);
+    for (unsigned at = first; at <= first + 1 && at < LARGE_DRAWERS; at++) {
+        struct drawer *drawer = &cache->drawers[at];
+        struct range *range = drawer->head, *before = NULL;
+        for (unsigned tries = 0; range && range->stamp <= usable && tries < CACHE_LARGE_TRIES;
+             tries++) {
+            if (range->bytes >= bytes) {
+                return cache_unlink(cache, drawer, before, range);
+            }
+            before = range;
+            range = range->queue_next;
+        }
+    }
+    return NULL;
+}
+
+/** Parks a range whose stamp is at least that of every one freed by this thread before. */
+static inline void cache_push_range(struct cache *cache, struct range *range) {
+    struct drawer *drawer = &cache->drawers[drawer_of(range->bytes)];
+    range->queue_next = NULL;
+    *(drawer->head ? &drawer->tail->queue_next : &drawer->head) = range;
+    drawer->tail = range;
+    drawer->count++;
+    cache->large_bytes += range->bytes;
+}
+
+/** Parks a range that is usable already: in front of all others. */
+static inline void cache_push_ready_range(struct cache *cache, struct range *range) {
+    struct drawer *drawer = &cache->drawers[drawer_of(range->bytes)];
+    range->queue_next = drawer->head;
+    if (!drawer->head) {
+        drawer->tail = range;
+    }
+    drawer->head = range;
+    drawer->count++;
+    cache->large_bytes += range->bytes;
+}
+
+/* --- books --- */
+
 static inline void tide_rise(struct tide *tide, uint64_t amount) {
     uint64_t live = books_get(&tide->live) + amount;
     books_set(&tide->live, live);
@@ -187,10 +278,11 @@ static inline void tide_fall(struct tide *tide, uint64_t amount) {
     books_set(&tide->live, books_get(&tide->live) - amount);
 }
 
-/** Books: a block of `bytes` for a request of `requested` went out; came back. */
-static inline void cache_book_alloc(struct cache *cache, unsigned size_class, uint64_t requested,
+/** Books: a block of `bytes` for a request of `requested` went out; came back. The counter is that of
+ * the request's class. */
+static inline void cache_book_alloc(struct cache *cache, books_counter *allocs, uint64_t requested,
                                     uint64_t bytes) {
-    books_add(&cache->bins[size_class].allocs, 1);
+    books_add(allocs, 1);
     books_add(&cache->requested_total, requested);
     books_add(&cache->allocated_total, bytes);
     tide_rise(&cache->tides[TIDE_REQUESTED], requested);
@@ -198,9 +290,9 @@ static inline void cache_book_alloc(struct cache *cache, unsigned size_class, ui
     tide_rise(&cache->tides[TIDE_COUNT], 1);
 }
 
-static inline void cache_book_free(struct cache *cache, unsigned size_class, uint64_t requested,
+static inline void cache_book_free(struct cache *cache, books_counter *frees, uint64_t requested,
                                    uint64_t bytes) {
-    books_add(&cache->bins[size_class].frees, 1);
+    books_add(frees, 1);
     tide_fall(&cache->tides[TIDE_REQUESTED], requested);
     tide_fall(&cache->tides[TIDE_ALLOCATED], bytes);
     tide_fall(&cache->tides[TIDE_COUNT], 1);
@@ -210,7 +302,11 @@ static inline void cache_book_free(struct cache *cache, unsigned size_class, uin
  * stamps. */
 struct block *cache_take(struct cache *cache, unsigned size_class, uint32_t count);
 
-/** Everything parked goes to the pool. Under the pool's lock. */
+/** The oldest `count` blocks of a class go to the pool. Under its lock. */
+void cache_spill(struct cache *cache, unsigned size_class, uint32_t count);
+
+/** Every large block parked goes to the pool; everything does. Under the pool's lock. */
+void cache_empty_drawers(struct cache *cache);
 void cache_empty(struct cache *cache);
 
 /** The calling thread's cache for a pool, made if need be; the pool's common one for a thread that

@@ -19,13 +19,14 @@ static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pend
         for (const struct range *range = segment->first; range; range = range->next) {
             HOLDS(range->address == at && range->bytes > 0 && range->bytes % ARENA_UNIT == 0);
             HOLDS(range->segment == segment && range->previous == previous);
-            HOLDS(!(previous && previous->state == RANGE_FREE && range->state == RANGE_FREE));
-            HOLDS(range->state == RANGE_PAGE || arena_find(range->address) == range);
+            HOLDS(!(previous && range_state(previous) == RANGE_FREE &&
+                    range_state(range) == RANGE_FREE));
+            HOLDS(range_state(range) == RANGE_PAGE || arena_find(range->address) == range);
             HOLDS(page_map_owner(range->address) == arena->pool);
-            free_bytes += range->state == RANGE_FREE ? range->bytes : 0;
-            free_count += range->state == RANGE_FREE;
-            *live += range->state == RANGE_LIVE ? range->bytes : 0;
-            *pending += range->state == RANGE_PENDING ? range->bytes : 0;
+            free_bytes += range_state(range) == RANGE_FREE ? range->bytes : 0;
+            free_count += range_state(range) == RANGE_FREE;
+            *live += range_state(range) == RANGE_LIVE ? range->bytes : 0;
+            *pending += range_state(range) == RANGE_PENDING ? range->bytes : 0;
             at += range->bytes;
             ranges++;
             previous = range;
@@ -86,7 +87,7 @@ static int check_locked(struct pool *pool) {
     HOLDS(free_units == pool->runs.free_units);
     for (enum reach reach = 0; reach < REACHES; reach++) {
         for (const struct range *r = pool->pending_ranges[reach].head; r; r = r->queue_next) {
-            HOLDS(r->state == RANGE_PENDING);
+            HOLDS(range_state(r) == RANGE_PENDING);
             HOLDS(!r->queue_next || r->stamp <= r->queue_next->stamp);
             queued += r->bytes;
         }
@@ -97,11 +98,19 @@ static int check_locked(struct pool *pool) {
         }
     }
     HOLDS(queued == pool->pending_bytes);
-    uint64_t parked = 0, allocated = books_get(&pool->books.allocated.current);
+    uint64_t parked = 0, allocated = 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        uint64_t bytes = 0;
+        uint64_t bytes = 0, large = 0;
         cache_seize(cache);
-        for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++) {
+        for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
+            uint32_t count = 0;
+            for (const struct range *r = cache->drawers[i].head; r; r = r->queue_next) {
+                large += range_state(r) == RANGE_PENDING && drawer_of(r->bytes) == i ? r->bytes : 1;
+                count++;
+            }
+            large += count == cache->drawers[i].count ? 0 : 1;
+        }
+        for (unsigned size_class = 0; size_class < SMALL_CLASSES; size_class++) {
             uint32_t count = 0;
             for (const struct block *b = cache->bins[size_class].head; b; b = b->next) {
                 bytes += b->state == BLOCK_CACHED && b->bin == size_class ? block_bytes(b) : 1;
@@ -109,8 +118,8 @@ static int check_locked(struct pool *pool) {
             }
             bytes += count == cache->bins[size_class].count ? 0 : 1;
         }
-        parked += bytes;
-        bool right = bytes == cache->bytes;
+        parked += bytes + large;
+        bool right = bytes == cache->bytes && large == cache->large_bytes;
         allocated += books_get(&cache->tides[TIDE_ALLOCATED].live);
         cache_return(cache);
         HOLDS(right);

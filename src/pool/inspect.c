@@ -29,7 +29,8 @@ static int find_live(uint64_t address, struct found *found) {
         }
     } else {
         struct range *range = arena_find(address);
-        if (range && range->state == RANGE_LIVE && address - range->address < range->requested) {
+        if (range && range_state(range) == RANGE_LIVE &&
+            address - range->address < range->requested) {
             found->range = range;
             return 0;
         }
@@ -125,6 +126,18 @@ static void add_metric(struct stats_metric *to, const struct books_metric *from)
     to->freed += books_get(&from->freed);
 }
 
+static void add_class(struct stats_device *stats, unsigned size_class,
+                      const books_counter *allocs_counter, const books_counter *frees_counter) {
+    uint64_t allocs = books_get(allocs_counter), frees = books_get(frees_counter);
+    uint64_t bytes = (uint64_t)size_class_units(size_class) << UNIT_SHIFT;
+    struct stats_size_class *size = &stats->size_classes[stats_size_class(bytes)];
+    size->total += allocs;
+    size->live += allocs - frees;
+    stats->allocations.total += allocs;
+    stats->allocations.freed += frees;
+    stats->allocations.current += allocs - frees;
+}
+
 /* What a thread cache counted. What it has parked counts as pending: only its thread can tell what of it is ready. */
 static void add_cache(struct stats_device *stats, const struct cache *cache) {
     uint64_t requested = books_get(&cache->tides[TIDE_REQUESTED].live);
@@ -137,17 +150,21 @@ static void add_cache(struct stats_device *stats, const struct cache *cache) {
     stats->allocated.current += allocated;
     stats->allocated.total += allocated_total;
     stats->allocated.freed += allocated_total - allocated;
-    for (unsigned size_class = 0; size_class < SIZE_CLASSES; size_class++) {
-        const struct bin *bin = &cache->bins[size_class];
-        uint64_t allocs = books_get(&bin->allocs), frees = books_get(&bin->frees);
-        uint64_t bytes = (uint64_t)size_class_units(size_class) << UNIT_SHIFT;
-        struct stats_size_class *size = &stats->size_classes[stats_size_class(bytes)];
-        size->total += allocs;
-        size->live += allocs - frees;
-        stats->allocations.total += allocs;
-        stats->allocations.freed += frees;
-        stats->allocations.current += allocs - frees;
+    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
+        add_class(stats, i, &cache->bins[i].allocs, &cache->bins[i].frees);
     }
+    for (unsigned i = 1; i < LARGE_DRAWERS; i++) { /* the first one is only for parking */
+        add_class(stats, SMALL_CLASSES - 1 + i, &cache->drawers[i].allocs,
+                  &cache->drawers[i].frees);
+    }
+}
+
+/* What is live is counted by the caches; the pool's books know the peak of the last look. */
+static uint64_t add_peak(struct stats_metric *to, const struct books_metric *from,
+                         struct budget_sum sum, bool shared) {
+    uint64_t last = books_get(&from->peak), now = sum.live + (shared ? 0 : sum.above);
+    to->peak += now > last ? now - last : 0; /* `last` is in it already */
+    return now > last ? now : last;
 }
 
 /* Live blocks by requested size: a small table of sizes, then the ones that hold most. */
@@ -214,9 +231,9 @@ static void add_live(struct pool *pool, struct stats_device *stats) {
     for (unsigned i = 0; i < 2; i++) {
         for (const struct segment *segment = lists[i]; segment; segment = segment->next) {
             for (const struct range *range = segment->first; range; range = range->next) {
-                if (range->state == RANGE_LIVE) {
+                if (range_state(range) == RANGE_LIVE) {
                     count_live(&sizes, range->requested);
-                } else if (range->state == RANGE_PAGE) {
+                } else if (range_state(range) == RANGE_PAGE) {
                     count_page(&sizes, page_map_page(page_map_get(range->address)));
                 }
             }
@@ -239,23 +256,25 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
         stats->largest_free_bytes = largest;
     }
     stats->releasable_bytes += books_get(&books->releasable_bytes);
-    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
-        stats->size_classes[i].live += books_get(&pool->large_classes[i].live);
-        stats->size_classes[i].total += books_get(&pool->large_classes[i].total);
-    }
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         add_cache(stats, cache);
     }
     add_live(pool, stats);
-    uint64_t upper = books_get(&books->peak_upper), peak = books_get(&books->requested.peak);
-    if (books_get(&books->peaks_shared)) {
+    bool shared = books_get(&books->peaks_shared);
+    add_peak(&stats->allocations, &books->allocations, budget_sum(pool, TIDE_COUNT), shared);
+    add_peak(&stats->allocated, &books->allocated, budget_sum(pool, TIDE_ALLOCATED), shared);
+    struct budget_sum requested = budget_sum(pool, TIDE_REQUESTED);
+    uint64_t peak = add_peak(&stats->requested, &books->requested, requested, shared);
+    if (shared) {
+        uint64_t upper = books_get(&books->peak_upper), now = requested.live + requested.above;
+        upper = upper > now ? upper : now;
         stats->peaks_exact = false;
         stats->peak_error_bytes += upper > peak ? upper - peak : 0;
     }
 }
 
 uint64_t pool_idle_bytes(struct pool *pool) {
-    uint64_t allocated = books_get(&pool->books.allocated.current);
+    uint64_t allocated = 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         allocated += books_get(&cache->tides[TIDE_ALLOCATED].live);
     }
@@ -277,6 +296,6 @@ void pool_reset_peaks(struct pool *pool) {
         cache_return(cache);
     }
     pool->looks = 0;
-    pool_look(pool);
+    budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
 }

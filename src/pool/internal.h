@@ -57,24 +57,27 @@ struct pool {
         lives; /* contexts it has outlived: what an earlier one was asked for is not this one's */
     unsigned growing;   /* threads inside backend->reserve */
     uint64_t grown;     /* how many of them came back */
-    struct books books; /* of everything but the thread caches' own counters */
-    struct {
-        books_counter live, total;
-    } large_classes[STATS_SIZE_CLASSES]; /* of large blocks; small ones are counted in the caches'
-                                            bins */
-    _Atomic(struct cache *) caches;      /* all that ever were; only ever extended */
+    struct books books; /* of everything but the thread caches' own counters: what is live */
+    _Atomic(struct cache *) caches; /* all that ever were; only ever extended */
     unsigned caches_owned;
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
 };
 
-/* pool.c */
-void pool_look(struct pool *pool); /* brings peaks, budget and gear up to date; under the lock */
-uint64_t pool_reserved(const struct pool *pool);
+/* budget.c: peaks, and what follows from them. Under the lock, but for the sum. */
+struct budget_sum {
+    uint64_t live,
+        above; /* of all caches; above: how much higher each has been since the last look */
+};
+struct budget_sum budget_sum(const struct pool *pool, enum tide_of of);
+void budget_look(struct pool *pool);           /* brings peaks, budget, gear and books up to date */
+uint64_t budget_used(const struct pool *pool); /* the reserve */
+bool budget_is_short(const struct pool *pool,
+                     uint64_t bytes); /* growing by so much would exceed it */
 
 /* reclaim.c: pending memory. Under the lock. */
 void reclaim_block(struct pool *pool,
                    struct block *block); /* at once if it is usable, else into its queue */
-void reclaim_queue_range(struct pool *pool, struct range *range);
+void reclaim_range(struct pool *pool, struct range *range);
 void reclaim_usable(struct pool *pool); /* what may be handed out goes back to pages and arena */
 bool reclaim_caches(
     struct pool *pool); /* empties every thread's cache; true if there was anything */
@@ -95,17 +98,16 @@ bool order_is_idle(struct pool *pool); /* nothing is under way, as the lock is h
 /* supply.c: where memory comes from. Takes and returns with the lock held; lets go of it in
  * between. */
 struct want {
-    unsigned units;      /* a small block of so many units, */
-    uint64_t bytes;      /* or a large one of so many bytes */
+    unsigned size_class; /* a small block of this class, */
+    uint64_t bytes;      /* or, if not 0, a large one of so many bytes */
     struct cache *cache; /* of the asking thread: emptied before the pool grows past its budget */
     bool any;            /* growing was refused: cut whatever fits */
-    struct block *block; /* the answer: BLOCK_CACHED, no class yet */
-    struct range *range; /* the answer: RANGE_LIVE */
+    struct block *block; /* the answer: BLOCK_CACHED, of that class or a larger one */
+    struct range *range; /* the answer: not free */
 };
 int supply(struct pool *pool, struct want *want);
 bool supply_ready(struct pool *pool, struct want *want); /* only what is ready now */
-bool supply_is_short(const struct pool *pool,
-                     uint64_t bytes); /* growing by so much would exceed the budget */
+uint64_t supply_growth(const struct want *want);         /* the least the pool can grow by for it */
 int supply_grow(struct pool *pool, const struct want *want); /* a segment from the driver */
 int supply_release_idle(struct pool *pool, uint64_t bytes,
                         uint64_t wait_ns); /* to the driver; 0: something went back */

@@ -7,7 +7,9 @@
  *
  * Every 2 MiB page of pooled memory has one entry. It leads either to the page that small blocks
  * live in, or to the large range that covers the page's first byte; the lowest bit tells which. An
- * entry of 0 means: not ours. Writers hold a pool's lock; readers hold nothing, and because
+ * entry of 0 means: not ours. A third table has one entry for every half of a page: the range of the
+ * large block that starts there. Large blocks are larger than that, so there is never a second one;
+ * and a block that its owner holds stays where it is, so its range is found without a lock. Writers hold a pool's lock; readers hold nothing, and because
  * descriptors are never unmapped (host.h) a stale entry is at worst wrong, never a fault. Ranges
  * are cut, merged and recycled under the lock of the pool that owns the page, so whoever finds one
  * asks for the owner, takes its lock and looks again. Small pages never change while something in
@@ -35,6 +37,7 @@ typedef uintptr_t page_map_entry;
 struct page_map_leaf {
     _Atomic page_map_entry entries[1 << PAGE_MAP_LEAF_BITS];
     _Atomic(struct pool *) owners[1 << PAGE_MAP_LEAF_BITS];
+    _Atomic(struct range *) starts[2 << PAGE_MAP_LEAF_BITS];
 };
 
 #define PAGE_MAP_INDEX(address) (((address) >> PAGE_SHIFT) & ((1 << PAGE_MAP_LEAF_BITS) - 1))
@@ -61,6 +64,22 @@ static inline struct pool *page_map_owner(uint64_t address) {
     struct page_map_leaf *leaf = page_map_leaf_of(address);
     return leaf ? atomic_load_explicit(&leaf->owners[PAGE_MAP_INDEX(address)], memory_order_acquire)
                 : NULL;
+}
+
+#define PAGE_MAP_START(address) (((address) >> (PAGE_SHIFT - 1)) & ((2 << PAGE_MAP_LEAF_BITS) - 1))
+
+/** The range that was last handed out in this half of a page, or NULL. Stale if it does not start at
+ * `address` or is not live. */
+static inline struct range *page_map_start(uint64_t address) {
+    struct page_map_leaf *leaf = page_map_leaf_of(address);
+    return leaf ? atomic_load_explicit(&leaf->starts[PAGE_MAP_START(address)], memory_order_acquire)
+                : NULL;
+}
+
+/** A range of more than half a page starts at `address`, which is in the map. */
+static inline void page_map_set_start(uint64_t address, struct range *range) {
+    atomic_store_explicit(&page_map_leaf_of(address)->starts[PAGE_MAP_START(address)], range,
+                          memory_order_release);
 }
 
 /* The two kinds of entry. */

@@ -5,10 +5,11 @@
 
 #include <errno.h>
 
-#define FEW_CACHES 2
-#define LOOKS_PER_SUM 64
 #define SPINS_BEFORE_LOCK                                                                          \
     1000 /* some 20 us: longer than the driver takes with sixteen threads calling */
+/* A thread that keeps asking for small blocks gets so many ahead, of so many bytes together. */
+#define AHEAD_BLOCKS 32
+#define AHEAD_BYTES ((uint64_t)256 << 10)
 #define TRIM_WAIT_NS ((uint64_t)1000000000)
 #define FREES_PER_CLOSE                                                                            \
     64 /* small frees of one thread that share an on-time event while the pool is tight */
@@ -37,11 +38,12 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     share = share < CACHE_BYTES_LEAST ? CACHE_BYTES_LEAST : share;
     pool->cache_bytes_max = share > CACHE_BYTES_MOST ? CACHE_BYTES_MOST : share;
     common->bytes_max = pool->cache_bytes_max;
+    common->large_bytes_max = CACHE_LARGE_FACTOR * pool->cache_bytes_max;
     common->pool = pool;
     pool->common = common;
     atomic_store(&pool->caches, common);
     pthread_mutex_lock(&pool->lock);
-    pool_look(pool);
+    budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
     return pool;
 }
@@ -70,14 +72,8 @@ void pool_forget(struct pool *pool) {
         pool->pending_ranges[reach] = (struct range_queue){0};
     }
     pool->pending_bytes = 0;
-    books_become(&pool->books.requested, 0);
-    books_become(&pool->books.allocated, 0);
-    books_become(&pool->books.allocations, 0);
-    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
-        books_set(&pool->large_classes[i].live, 0);
-    }
     epochs_forget(&pool->epochs);
-    pool_look(pool);
+    budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -110,127 +106,7 @@ void pool_release(struct pool *pool) {
 void pool_program_orders(struct pool *pool, bool records) {
     pool->program_orders = true;
     pool->epochs.foreign |= records;
-    pool_look(pool);
-}
-
-/* --- the books, and what follows from them --- */
-
-uint64_t pool_reserved(const struct pool *pool) {
-    return pool->large.reserved_bytes + pool->small.reserved_bytes;
-}
-
-static uint64_t ready_bytes(const struct pool *pool) {
-    return pool->large.free_bytes + pool->small.free_bytes + (pool->runs.free_units << UNIT_SHIFT);
-}
-
-/* One quantity of all caches together. */
-struct sum {
-    uint64_t live, above; /* above: how much higher each of them has been, all added up */
-};
-
-static struct sum sum_tides(struct pool *pool, enum tide_of of) {
-    struct sum sum = {0};
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        struct tide *tide = &cache->tides[of];
-        uint64_t live = books_get(&tide->live);
-        int64_t above = (int64_t)(books_get(&tide->peak) - live);
-        sum.live += live;
-        sum.above += above > 0 ? (uint64_t)above : 0;
-        if (cache->owner == &cache_last || cache->owner == NULL) {
-            books_set(&tide->peak, live);
-        }
-    }
-    return sum;
-}
-
-static unsigned caches_used(struct pool *pool) {
-    unsigned used = 0;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        used += books_get(&cache->requested_total) > 0 ||
-                books_get(&cache->tides[TIDE_COUNT].live) != 0;
-    }
-    return used;
-}
-
-/*
- * Large blocks are booked here, small ones in the caches. With one cache in use its own peak is the
- * truth. With several, no single moment is known: the peak is then the highest sum seen here, and
- * peak_upper what the sum of their own peaks allows.
- */
-static void look_at_peaks(struct pool *pool) {
-    struct books *books = &pool->books;
-    struct books_metric *const metrics[TIDES] = {&books->requested, &books->allocated,
-                                                 &books->allocations};
-    bool shared = books_get(&books->peaks_shared) || caches_used(pool) > 1;
-    books_set(&books->peaks_shared, shared);
-    for (unsigned i = 0; i < TIDES; i++) {
-        struct sum sum = sum_tides(pool, (enum tide_of)i);
-        uint64_t now = books_get(&metrics[i]->current) + sum.live;
-        books_raise(&metrics[i]->peak, shared ? now : now + sum.above);
-        if (i == TIDE_REQUESTED) {
-            books_raise(&books->peak_upper, now + sum.above);
-        }
-    }
-}
-
-static _Atomic unsigned expected_streams;
-
-void pool_expect_streams(unsigned streams) {
-    atomic_store_explicit(&expected_streams, streams, memory_order_relaxed);
-}
-
-/* What a pool may keep whatever is live: for each stream enough to stay side by side with the others. */
-static uint64_t budget_floor(const struct pool *pool) {
-    uint64_t each = pool->backend->capacity / BUDGET_FLOOR_SHARE;
-    uint64_t streams = atomic_load_explicit(&expected_streams, memory_order_relaxed);
-    each = each < BUDGET_FLOOR ? BUDGET_FLOOR : each > 2 * BUDGET_FLOOR ? 2 * BUDGET_FLOOR : each;
-    uint64_t floor = each * (streams < 1 ? 1 : streams > BUDGET_STREAMS ? BUDGET_STREAMS : streams);
-    uint64_t most = pool->backend->capacity / BUDGET_FLOOR_SHARE * BUDGET_STREAMS;
-    most = most < BUDGET_FLOOR ? BUDGET_FLOOR : most;
-    return floor > most ? most : floor;
-}
-
-static void look_at_budget(struct pool *pool) {
-    uint64_t budget = pool->config.budget;
-    if (budget == 0) {
-        uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
-        budget = peak + peak / BUDGET_SLACK;
-        budget = budget < floor ? floor : budget;
-        budget += pool->caches_owned * pool->cache_bytes_max;
-    }
-    uint64_t most = pool->backend->capacity - pool->backend->capacity / 4;
-    budget = budget > most ? most : budget;
-    if (pool->refused_at > 0 && budget > pool->refused_at) {
-        budget = pool->refused_at;
-    }
-    atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
-    bool tight = pool->program_orders || pool_reserved(pool) > budget - budget / 4;
-    atomic_store_explicit(&pool->tight, tight, memory_order_relaxed);
-}
-
-void pool_look(struct pool *pool) {
-    struct books *books = &pool->books;
-    /* Reading every thread's counters takes their cache lines away from them: not at every look
-     * when there are many. */
-    if (pool->caches_owned <= FEW_CACHES || pool->looks++ % LOOKS_PER_SUM == 0) {
-        look_at_peaks(pool);
-    }
-    look_at_budget(pool);
-    uint64_t reserved = pool_reserved(pool), ready = ready_bytes(pool);
-    books_become(&books->reserved, reserved);
-    books_become(&books->active, reserved - ready);
-    books_become(&books->segments, pool->large.segment_count + pool->small.segment_count);
-    uint64_t largest = arena_largest_free(&pool->large), other = arena_largest_free(&pool->small);
-    largest = other > largest ? other : largest;
-    other = runs_largest(&pool->runs);
-    books_set(&books->largest_free_bytes, other > largest ? other : largest);
-    books_set(&books->ready_bytes, ready);
-    books_set(&books->releasable_bytes, pool->large.idle_bytes + pool->small.idle_bytes);
-    books_set(&books->free_blocks, pool->large.free_count + pool->small.free_count);
-    books_set(&books->epochs, pool->epochs.closed);
-    books_set(&books->barriers, pool->epochs.barriers);
-    books_set(&books->cpu_waits, pool->epochs.cpu_waits);
-    books_set(&books->cpu_wait_ns, pool->epochs.cpu_wait_ns);
+    budget_look(pool);
 }
 
 /*
@@ -246,50 +122,110 @@ static int look_at_health(struct pool *pool) {
     return code;
 }
 
-/* --- small blocks --- */
+/* --- allocating --- */
 
-static uint64_t hand_out(struct cache *cache, struct block *block, unsigned size_class,
-                         uint64_t requested) {
+static uint64_t hand_out_block(struct cache *cache, struct block *block, uint64_t requested) {
     block->requested = (uint32_t)requested;
     atomic_store_explicit(&block->id, 0, memory_order_relaxed);
     atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
-    cache_book_alloc(cache, size_class, requested, block_bytes(block));
+    cache_book_alloc(cache, &cache->bins[size_class_of(requested)].allocs, requested,
+                     block_bytes(block));
     return block_address(block);
 }
 
-/*
- * Blocks for the next requests of this class, so that they need not come here. Where the thread's
- * own blocks were still pending, more have to go round: as many again with every visit. Where it
- * had none, it is only asking for more, and a handful spares the lock without hoarding.
- */
-static void top_up(struct pool *pool, struct cache *cache, unsigned size_class, bool rotating) {
-    struct bin *bin = &cache->bins[size_class];
-    uint32_t round = bin_room(cache, size_class) /
-                     2; /* a full bin is emptied by half: those that go round must not fill it */
-    unsigned units = size_class_units(size_class);
-    bin->target = bin->target ? bin->target * 2 : 1;
-    if (bin->target > round) {
-        bin->target = round;
+static uint64_t hand_out_range(struct cache *cache, struct range *range, uint64_t requested) {
+    range->requested = requested;
+    range->id = 0;
+    range_become(range, RANGE_LIVE);
+    cache_book_alloc(cache, &drawer_counting(cache, requested)->allocs, requested, range->bytes);
+    return range->address;
+}
+
+static uint64_t hand_out(struct cache *cache, const struct want *want, uint64_t requested) {
+    return want->range ? hand_out_range(cache, want->range, requested)
+                       : hand_out_block(cache, want->block, requested);
+}
+
+/* What the cache has for a request that may be handed out. Inside the cache. */
+static bool find_cached(struct cache *cache, struct want *want, uint64_t usable, unsigned larger) {
+    if (want->bytes > 0) {
+        want->range = cache_pop_range(cache, want->bytes, usable);
+    } else {
+        want->block = cache_pop(cache, want->size_class, usable);
+        if (!want->block) {
+            want->block = cache_pop_larger(cache, want->size_class, larger, usable);
+        }
     }
-    uint32_t more = bin->target > bin->count ? bin->target - bin->count : 0;
+    return want->block || want->range;
+}
+
+/* The stamp of what the cache would hand out for a request, were it usable; 0: it has nothing. */
+static uint64_t oldest_stamp(const struct cache *cache, const struct want *want) {
+    if (want->bytes == 0) {
+        const struct block *block = cache->bins[want->size_class].head;
+        return block ? block->stamp : 0;
+    }
+    const struct range *range =
+        cache_keeps(cache, want->bytes) ? cache->drawers[drawer_of(want->bytes)].head : NULL;
+    return range && range->bytes >= want->bytes ? range->stamp : 0;
+}
+
+/*
+ * How many more should go round for the next requests like this one, so that they need not come
+ * here. Where the thread's own were still pending, more are needed: as many again with every visit.
+ * Where it had none, it is only asking for more, and a handful of small ones spares the lock without
+ * hoarding.
+ */
+static uint32_t how_many_more(const struct pool *pool, struct cache *cache, const struct want *want,
+                              bool rotating) {
+    bool is_large = want->bytes > 0;
+    uint64_t bytes =
+        is_large ? want->bytes : (uint64_t)size_class_units(want->size_class) << UNIT_SHIFT;
+    struct drawer *drawer = is_large ? &cache->drawers[drawer_of(bytes)] : NULL;
+    struct bin *bin = is_large ? NULL : &cache->bins[want->size_class];
+    uint32_t *target = is_large ? &drawer->target : &bin->target;
+    uint32_t count = is_large ? drawer->count : bin->count;
+    /* a full bin is emptied by half: those that go round must not fill it */
+    uint64_t room =
+        is_large ? cache->large_bytes_max / 2 / bytes : bin_room(cache, want->size_class) / 2;
+    *target = *target ? *target * 2 : 1;
+    *target = *target > room ? (uint32_t)room : *target;
+    uint32_t more = *target > count ? *target - count : 0;
     if (!rotating) {
-        uint64_t live = books_get(&pool->books.active.current);
-        uint64_t few = live / 64 / ((uint64_t)units << UNIT_SHIFT);
-        few = few > 32 ? 32 : few;
+        uint64_t few = books_get(&pool->books.active.current) / 64;
+        few = (few > AHEAD_BYTES ? AHEAD_BYTES : few) / bytes;
+        few = is_large || cache->bytes > cache->bytes_max / 4 ? 0
+              : few > AHEAD_BLOCKS                            ? AHEAD_BLOCKS
+                                                              : few;
         more = more > few ? (uint32_t)few : more;
     }
+    return more;
+}
+
+static void top_up(struct pool *pool, struct cache *cache, const struct want *like, bool rotating) {
+    if (like->bytes > 0 && !cache_keeps(cache, like->bytes)) {
+        return;
+    }
+    uint32_t more = how_many_more(pool, cache, like, rotating);
     bool may_grow = rotating && !atomic_load_explicit(&pool->tight, memory_order_relaxed);
-    while (more-- > 0 && cache->bytes < cache->bytes_max) {
-        struct want want = {.units = units};
+    while (more-- > 0 && cache->bytes < cache->bytes_max &&
+           cache->large_bytes + like->bytes < cache->large_bytes_max) {
+        struct want want = {.size_class = like->size_class, .bytes = like->bytes};
         if (!supply_ready(pool, &want)) {
-            if (!may_grow || supply_grow(pool, &want) != 0 || !supply_ready(pool, &want)) {
+            if (!may_grow || budget_is_short(pool, supply_growth(&want)) ||
+                supply_grow(pool, &want) != 0 || !supply_ready(pool, &want)) {
                 break;
             }
             may_grow = false;
         }
-        want.block->bin = (uint8_t)size_class;
         cache_enter(cache);
-        cache_push_ready(cache, want.block);
+        if (want.range) {
+            want.range->stamp = 0;
+            range_become(want.range, RANGE_PENDING);
+            cache_push_ready_range(cache, want.range);
+        } else {
+            cache_push_ready(cache, want.block);
+        }
         cache_leave(cache);
     }
 }
@@ -312,79 +248,89 @@ static bool lock_or_ready(struct pool *pool, uint64_t stamp, bool *advancing) {
     return true;
 }
 
-static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address);
-
-static int alloc_small_slow(struct pool *pool, struct cache *cache, unsigned size_class,
-                            uint64_t bytes, uint64_t *address) {
+static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want, uint64_t requested,
+                      uint64_t *address) {
     cache_enter(cache);
-    const struct block *oldest = cache->bins[size_class].head;
-    uint64_t stamp = oldest ? oldest->stamp : 0;
+    uint64_t stamp = oldest_stamp(cache, want);
     cache_leave(cache);
     int dead = look_at_health(pool);
     if (dead) {
         return dead;
     }
-    struct block *block = NULL;
     bool advancing;
     if (!lock_or_ready(pool, stamp, &advancing)) {
-        return alloc_small(pool, bytes, address);
+        return pool_alloc(pool, requested, address);
     }
-    bool usable = stamp > 0 && (order_cheaply(pool, stamp) || (supply_is_short(pool, PAGE_BYTES) &&
-                                                               order_now(pool, stamp, false)));
+    uint64_t growth = supply_growth(want);
+    bool usable = stamp > 0 && (order_cheaply(pool, stamp) ||
+                                (budget_is_short(pool, growth) && order_now(pool, stamp, false)));
     if (advancing) {
         atomic_store_explicit(&pool->advancing, false, memory_order_release);
     }
-    bool is_short = supply_is_short(pool, PAGE_BYTES);
+    bool is_short = budget_is_short(pool, growth), found = false;
     if (usable || is_short) {
         cache_enter(cache);
-        uint64_t line = atomic_load(&pool->epochs.usable);
-        block = cache_pop(cache, size_class, line);
-        if (!block && is_short) {
-            block = cache_pop_larger(cache, size_class, CACHE_LARGER_WHEN_SHORT, line);
-        }
+        found = find_cached(cache, want, atomic_load(&pool->epochs.usable),
+                            is_short ? CACHE_LARGER_WHEN_SHORT : 0);
         cache_leave(cache);
     }
-    int r = 0;
-    if (!block) {
-        struct want want = {.units = size_class_units(size_class), .cache = cache};
-        r = supply(pool, &want);
-        block = want.block;
-        if (block) {
-            block->bin = (uint8_t)size_class;
-        }
-    }
-    if (block) {
-        top_up(pool, cache, size_class, stamp > 0);
+    want->cache = cache;
+    int r = found ? 0 : supply(pool, want);
+    if (r == 0) {
+        top_up(pool, cache, want, stamp > 0);
         cache_enter(cache);
-        *address = hand_out(cache, block, size_class, bytes);
+        *address = hand_out(cache, want, requested);
         cache_leave(cache);
     }
-    pool_look(pool);
+    budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
     return r;
 }
 
-static int alloc_small(struct pool *pool, uint64_t bytes, uint64_t *address) {
-    unsigned size_class = size_class_of(bytes);
+static inline __attribute__((always_inline)) int alloc_small(struct pool *pool, uint64_t bytes,
+                                                             uint64_t *address) {
+    struct want want = {.size_class = size_class_of(bytes)};
     struct cache *cache = cache_mine(pool);
     cache_enter(cache);
     uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
-    struct block *block = cache_pop(cache, size_class, usable);
+    struct block *block = cache_pop(cache, want.size_class, usable);
     if (unlikely(!block)) {
-        block = cache_pop_larger(cache, size_class, CACHE_LARGER, usable);
+        block = cache_pop_larger(cache, want.size_class, CACHE_LARGER, usable);
     }
     if (likely(block)) {
-        *address = hand_out(cache, block, size_class, bytes);
+        *address = hand_out_block(cache, block, bytes);
         cache_leave(cache);
         return 0;
     }
     cache_leave(cache);
-    return alloc_small_slow(pool, cache, size_class, bytes, address);
+    return alloc_slow(pool, cache, &want, bytes, address);
 }
 
+static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
+    if (bytes > pool->backend->capacity) {
+        return -ENOMEM;
+    }
+    struct want want = {.bytes = round_up(bytes, ARENA_UNIT)};
+    struct cache *cache = cache_mine(pool);
+    if (cache_keeps(cache, want.bytes)) {
+        cache_enter(cache);
+        uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
+        struct range *range = cache_pop_range(cache, want.bytes, usable);
+        if (likely(range)) {
+            *address = hand_out_range(cache, range, bytes);
+            cache_leave(cache);
+            return 0;
+        }
+        cache_leave(cache);
+    }
+    return alloc_slow(pool, cache, &want, bytes, address);
+}
+
+/* --- freeing --- */
+
 /*
- * The cache is full, or an event is due, or this free has to wait. If only an event is due and somebody holds the lock, the next
- * free will do.
+ * The cache is full, or an event is due, or this free has to wait. If only an event is due and
+ * somebody holds the lock, the next free will do; but for large blocks, each of which is worth one.
  */
 static void free_small_slow(struct pool *pool, struct cache *cache, unsigned size_class,
                             bool overflows, bool on_time) {
@@ -394,22 +340,15 @@ static void free_small_slow(struct pool *pool, struct cache *cache, unsigned siz
         return;
     }
     cache_enter(cache);
-    struct bin *bin = &cache->bins[size_class];
-    struct block *block = NULL;
     if (cache_overflows(cache, size_class)) {
-        block = cache_take(cache, size_class, bin->count / 2 + 1);
+        cache_spill(cache, size_class, cache->bins[size_class].count / 2 + 1);
     }
     cache_leave(cache);
-    while (block) {
-        struct block *next = block->next;
-        reclaim_block(pool, block);
-        block = next;
-    }
     if (on_time) {
         order_in_free(pool);
     }
     reclaim_usable(pool);
-    pool_look(pool);
+    budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -432,7 +371,8 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
     struct cache *cache = cache_mine(pool);
     unsigned size_class = block->bin;
     cache_enter(cache);
-    cache_book_free(cache, size_class_of(block->requested), block->requested, block_bytes(block));
+    cache_book_free(cache, &cache->bins[size_class_of(block->requested)].frees, block->requested,
+                    block_bytes(block));
     block->stamp = epochs_stamp(&pool->epochs);
     bool outside =
         unlikely(atomic_load_explicit(&page->reached_from_outside, memory_order_relaxed));
@@ -459,57 +399,51 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
     return 0;
 }
 
-/* --- large blocks --- */
-
-static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
-    if (bytes > UINT64_MAX - PAGE_BYTES) {
-        return -ENOMEM;
-    }
-    int dead = look_at_health(pool);
-    if (dead) {
-        return dead;
-    }
+/* The block is not parked, or too much is, or this gear records an event with every large free. */
+static void free_large_slow(struct pool *pool, struct cache *cache, struct range *unparked,
+                            bool on_time) {
     pthread_mutex_lock(&pool->lock);
-    struct want want = {.bytes = round_up(bytes, ARENA_UNIT)};
-    int r = supply(pool, &want);
-    if (r == 0) {
-        look_at_peaks(pool); /* of what small blocks did before this one */
-        want.range->requested = bytes;
-        want.range->id = 0;
-        *address = want.range->address;
-        books_enter(&pool->books.requested, bytes);
-        books_enter(&pool->books.allocated, want.range->bytes);
-        books_enter(&pool->books.allocations, 1);
-        books_add(&pool->large_classes[stats_size_class(bytes)].live, 1);
-        books_add(&pool->large_classes[stats_size_class(bytes)].total, 1);
-        look_at_peaks(pool);
+    cache_enter(cache);
+    if (cache->large_bytes > cache->large_bytes_max) {
+        cache_empty_drawers(cache);
     }
-    pool_look(pool);
-    pthread_mutex_unlock(&pool->lock);
-    return r;
-}
-
-static int free_large(struct pool *pool, uint64_t address, bool on_time) {
-    pthread_mutex_lock(&pool->lock);
-    struct range *range = page_map_owner(address) == pool ? arena_find(address) : NULL;
-    if (!range || range->address != address || range->state != RANGE_LIVE) {
-        pthread_mutex_unlock(&pool->lock);
-        return -EINVAL;
+    cache_leave(cache);
+    if (unparked) {
+        reclaim_range(pool, unparked);
     }
-    look_at_peaks(pool); /* while this one is still there */
-    books_leave(&pool->books.requested, range->requested);
-    books_leave(&pool->books.allocated, range->bytes);
-    books_leave(&pool->books.allocations, 1);
-    books_counter *live = &pool->large_classes[stats_size_class(range->requested)].live;
-    books_set(live, books_get(live) - 1);
-    range->state = RANGE_PENDING;
-    range->stamp = epochs_stamp(&pool->epochs);
-    reclaim_queue_range(pool, range);
     if (on_time) {
         order_in_free(pool);
     }
-    pool_look(pool);
+    budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
+}
+
+static int free_large(struct pool *pool, uint64_t address, bool on_time) {
+    struct range *range = page_map_start(address);
+    uint8_t live = RANGE_LIVE;
+    if (!range || range->address != address ||
+        !atomic_compare_exchange_strong_explicit(&range->state, &live, RANGE_PENDING,
+                                                 memory_order_acq_rel, memory_order_relaxed)) {
+        return -EINVAL;
+    }
+    struct cache *cache = cache_mine(pool);
+    cache_enter(cache);
+    cache_book_free(cache, &drawer_counting(cache, range->requested)->frees, range->requested,
+                    range->bytes);
+    range->stamp = epochs_stamp(&pool->epochs);
+    bool parked =
+        cache_keeps(cache, range->bytes) &&
+        !atomic_load_explicit(&range->segment->reached_from_outside, memory_order_relaxed);
+    if (parked) {
+        cache_push_range(cache, range);
+    }
+    bool slow = !parked || cache->large_bytes > cache->large_bytes_max ||
+                (on_time && (pool->config.reuse == POOL_SYNC ||
+                             atomic_load_explicit(&pool->tight, memory_order_relaxed)));
+    cache_leave(cache);
+    if (slow) {
+        free_large_slow(pool, cache, parked ? NULL : range, on_time);
+    }
     return 0;
 }
 
@@ -548,7 +482,7 @@ int pool_trim(struct pool *pool, bool wait) {
     order_finish(pool, wait ? TRIM_WAIT_NS : 0);
     reclaim_usable(pool);
     int r = supply_release_idle(pool, UINT64_MAX, wait ? TRIM_WAIT_NS : 0);
-    pool_look(pool);
+    budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
     return r == -ENOENT ? 0 : r;
 }

@@ -43,11 +43,18 @@ void reclaim_block(struct pool *pool, struct block *block) {
     pool->pending_bytes += block_bytes(block);
 }
 
-void reclaim_queue_range(struct pool *pool, struct range *range) {
+void reclaim_range(struct pool *pool, struct range *range) {
     enum reach reach = range->segment->reached_from_outside ? REACH_OUTSIDE : REACH_CONTEXT;
+    if (range->stamp <= line_for(pool, reach)) {
+        arena_give(&pool->large, range);
+        return;
+    }
     struct range_queue *queue = &pool->pending_ranges[reach];
     range->queue_next = NULL;
     if (queue->head) {
+        if (range->stamp < queue->tail->stamp) {
+            range->stamp = queue->tail->stamp;
+        }
         queue->tail->queue_next = range;
     } else {
         queue->head = range;
@@ -80,7 +87,7 @@ bool reclaim_caches(struct pool *pool) {
     bool any = false;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         cache_seize(cache);
-        any |= cache->bytes > 0;
+        any |= cache->bytes + cache->large_bytes > 0;
         cache_empty(cache);
         cache_return(cache);
     }

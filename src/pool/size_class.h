@@ -1,26 +1,34 @@
 /*
- * Size classes of small blocks: every 512 bytes up to 16 KiB, then sixteen classes per doubling up
- * to 1 MiB. A block is at most one sixteenth larger than what was asked for, and every power of two
- * is a class of its own.
+ * Size classes: every 512 bytes up to 16 KiB, then sixteen classes per doubling. A class is at most
+ * one sixteenth larger than what was asked for, and every power of two is a class of its own.
+ *
+ * Small blocks are as large as their class. Large ones are not rounded to it; for them it is only
+ * the drawer in a thread's cache, and the place where they are counted.
  */
 #ifndef GPUCACHE_POOL_SIZE_CLASS_H
 #define GPUCACHE_POOL_SIZE_CLASS_H
 
 #include <stdint.h>
 
-#define SIZE_CLASSES 128
+#define SMALL_CLASSES 128 /* up to 1 MiB: small blocks */
+#define SIZE_CLASSES 432  /* up to 512 GiB; the last is also that of anything larger */
 
-/** The class of a request of 1 to 1 MiB bytes. */
+/** The smallest class that holds `bytes` > 0, without the upper bound. */
 static inline unsigned size_class_of(uint64_t bytes) {
-    unsigned above = (unsigned)((bytes - 1) >> 9); /* units, less one */
+    uint64_t above = (bytes - 1) >> 9; /* units, less one */
     if (above < 32) {
-        return above;
+        return (unsigned)above;
     }
-    unsigned shift = 27u - (unsigned)__builtin_clz(above); /* log2 - 4 */
-    return shift * 16 + (above >> shift);
+    unsigned shift = 59u - (unsigned)__builtin_clzll(above); /* log2 - 4 */
+    return shift * 16 + (unsigned)(above >> shift);
 }
 
-/** How many 512-byte units a block of that class has. */
+/** The largest class that is not larger than `bytes` >= 512. */
+static inline unsigned size_class_below(uint64_t bytes) {
+    return size_class_of(bytes + 1) - 1;
+}
+
+/** How many 512-byte units a class has. */
 static inline unsigned size_class_units(unsigned size_class) {
     if (size_class < 32) {
         return size_class + 1;

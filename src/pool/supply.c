@@ -23,32 +23,41 @@
 #define SEGMENT_STEP_SHARE 256 /* and this part of the device: others need room too */
 #define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
 
+static bool take_block(struct pool *pool, struct want *want) {
+    want->block = runs_take(&pool->runs, size_class_units(want->size_class));
+    if (want->block) {
+        want->block->bin = (uint8_t)want->size_class;
+    }
+    return want->block != NULL;
+}
+
 bool supply_ready(struct pool *pool, struct want *want) {
     reclaim_usable(pool);
     if (want->bytes > 0) {
         want->range = arena_take(&pool->large, want->bytes, ARENA_UNIT, !want->any);
+        if (want->range) {
+            page_map_set_start(want->range->address, want->range);
+        }
         return want->range != NULL;
     }
-    want->block = runs_take(&pool->runs, want->units);
-    if (want->block) {
+    if (take_block(pool, want)) {
         return true;
     }
     struct range *range = arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, false);
     if (!range) {
         return false;
     }
-    range->state = RANGE_PAGE;
+    range_become(range, RANGE_PAGE);
     if (runs_add_page(&pool->runs, range, range->address) != 0) {
         arena_give(&pool->small, range);
         return false;
     }
-    want->block = runs_take(&pool->runs, want->units);
-    return true;
+    return take_block(pool, want);
 }
 
 /* --- growing --- */
 
-static uint64_t least_growth(const struct want *want) {
+uint64_t supply_growth(const struct want *want) {
     return want->bytes > 0 ? (want->bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1) : PAGE_BYTES;
 }
 
@@ -58,7 +67,7 @@ static uint64_t good_growth(const struct pool *pool, const struct want *want) {
     most = most > SEGMENT_STEP_MAX ? SEGMENT_STEP_MAX : most;
     uint64_t step = arena->reserved_bytes / 16;
     step = (step > most ? most : step) & ~(PAGE_BYTES - 1);
-    uint64_t least = least_growth(want);
+    uint64_t least = supply_growth(want);
     return least > step ? least : step;
 }
 
@@ -90,7 +99,7 @@ static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
 
 int supply_grow(struct pool *pool, const struct want *want) {
     struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
-    uint64_t good = good_growth(pool, want), least = least_growth(want);
+    uint64_t good = good_growth(pool, want), least = supply_growth(want);
     int r = grow_by(pool, arena, good);
     if ((r == -ENOMEM || r == -EDQUOT) && good > least) {
         r = grow_by(pool, arena, least);
@@ -149,10 +158,6 @@ int supply_release_idle(struct pool *pool, uint64_t bytes, uint64_t wait_ns) {
 
 /* --- the ladder --- */
 
-bool supply_is_short(const struct pool *pool, uint64_t bytes) {
-    return pool_reserved(pool) + bytes > atomic_load_explicit(&pool->budget, memory_order_relaxed);
-}
-
 /* Orders just enough pending memory for the request, then all that can be. */
 static bool supply_ordered(struct pool *pool, struct want *want) {
     uint64_t enough = reclaim_stamp(pool, want->bytes), all = epochs_orderable(&pool->epochs);
@@ -193,7 +198,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
         if (last && order_finish(pool, LATE_WAIT_NS) && supply_ready(pool, want)) {
             return 0;
         }
-        uint64_t need = least_growth(want);
+        uint64_t need = supply_growth(want);
         while (supply_release_idle(pool, need, last ? LATE_WAIT_NS : 0) == 0) {
             refusal = supply_grow(pool, want);
             if (supply_ready(pool, want)) {
@@ -207,9 +212,9 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     return supply_ready(pool, want) ? 0 : refusal;
 }
 
-/* True if something came of it that was pending; what was usable is in the pool already. */
+/* True if there was anything. */
 static bool give_up_own_cache(const struct want *want) {
-    if (!want->cache || want->cache->bytes == 0) {
+    if (!want->cache || want->cache->bytes + want->cache->large_bytes == 0) {
         return false;
     }
     cache_enter(want->cache);
@@ -223,10 +228,10 @@ static bool give_up_own_cache(const struct want *want) {
  * Not where several threads share the pool: one of them may be about to start something long.
  */
 static void release_excess(struct pool *pool, uint64_t bytes) {
-    if (supply_is_short(pool, bytes) && pool->caches_owned <= 1 && pool->backend->has_events &&
+    if (budget_is_short(pool, bytes) && pool->caches_owned <= 1 && pool->backend->has_events &&
         !pool->program_orders) {
         uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
-        supply_release_idle(pool, pool_reserved(pool) + bytes - budget, 0);
+        supply_release_idle(pool, budget_used(pool) + bytes - budget, 0);
     }
 }
 
@@ -237,13 +242,14 @@ int supply(struct pool *pool, struct want *want) {
     if (supply_cheap(pool, want)) {
         return 0;
     }
-    if (supply_is_short(pool, least_growth(want)) &&
-        (supply_ordered(pool, want) || (give_up_own_cache(want) && supply_ordered(pool, want)))) {
+    if (budget_is_short(pool, supply_growth(want)) &&
+        (supply_ordered(pool, want) ||
+         (give_up_own_cache(want) && (supply_cheap(pool, want) || supply_ordered(pool, want))))) {
         return 0;
     }
-    release_excess(pool, least_growth(want));
+    release_excess(pool, supply_growth(want));
     int r = supply_grow(pool, want);
-    if (r == 0 && pool_reserved(pool) > pool->refused_at) {
+    if (r == 0 && budget_used(pool) > pool->refused_at) {
         pool->refused_at = 0; /* there is more now than there was then */
     }
     if (r == 0 && !supply_ready(pool, want)) {
@@ -251,7 +257,7 @@ int supply(struct pool *pool, struct want *want) {
         r = supply_ready(pool, want) ? 0 : r;
     }
     if (r == -ENOMEM || r == -EDQUOT) {
-        pool->refused_at = pool_reserved(pool) > 0 ? pool_reserved(pool) : 1;
+        pool->refused_at = budget_used(pool) > 0 ? budget_used(pool) : 1;
         r = supply_hard(pool, want, r);
         books_add(&pool->books.oom_retries, r == 0);
     }

@@ -19,7 +19,7 @@ static void every_request_fits_its_class(void **state) {
     (void)state;
     for (uint64_t bytes = 1; bytes <= SMALL_MAX_BYTES; bytes++) {
         unsigned class = size_class_of(bytes);
-        if (class >= SIZE_CLASSES || class_bytes(class) < bytes) {
+        if (class >= SMALL_CLASSES || class_bytes(class) < bytes) {
             fail_msg("%lu bytes: class %u", (unsigned long)bytes, class);
         }
     }
@@ -59,10 +59,22 @@ static void powers_of_two_are_exact(void **state) {
     }
 }
 
+static void a_size_lies_between_its_two_classes(void **state) {
+    (void)state;
+    for (uint64_t bytes = 512; bytes < (uint64_t)512 << 30; bytes += bytes / 1000 + 1) {
+        unsigned above = size_class_of(bytes), below = size_class_below(bytes);
+        assert_true(above < SIZE_CLASSES && class_bytes(above) >= bytes);
+        assert_true(class_bytes(below) <= bytes);
+        assert_int_equal(above, class_bytes(below) == bytes ? below : below + 1);
+        assert_true(bytes < 32 * 512 || class_bytes(above) - bytes <= bytes / 16);
+    }
+    assert_int_equal(size_class_of((uint64_t)512 << 30), SIZE_CLASSES - 1);
+}
+
 static void the_last_class_is_the_largest_small_block(void **state) {
     (void)state;
-    assert_int_equal(size_class_of(SMALL_MAX_BYTES), SIZE_CLASSES - 1);
-    assert_true(size_class_units(SIZE_CLASSES - 1) <= PAGE_UNITS);
+    assert_int_equal(size_class_of(SMALL_MAX_BYTES), SMALL_CLASSES - 1);
+    assert_true(size_class_units(SMALL_CLASSES - 1) <= PAGE_UNITS);
 }
 
 int main(void) {
@@ -72,6 +84,7 @@ int main(void) {
         cmocka_unit_test(waste_is_one_unit_or_one_sixteenth),
         cmocka_unit_test(a_block_freed_finds_its_class_again),
         cmocka_unit_test(powers_of_two_are_exact),
+        cmocka_unit_test(a_size_lies_between_its_two_classes),
         cmocka_unit_test(the_last_class_is_the_largest_small_block),
     };
     return cmocka_run_group_tests_name("size classes", tests, NULL, NULL);

@@ -1,0 +1,136 @@
+/*
+ * The budget: how far the pool may grow rather than put memory in order, and what it follows from.
+ *
+ *      peak of what is live  ->  budget  ->  gear: relaxed or tight
+ *
+ * A look brings all of it up to date, and with it those of the books that are known as a whole.
+ */
+#include "pool/internal.h"
+
+#define FEW_CACHES 2
+#define LOOKS_PER_SUM 64
+#define TIGHT_SHARE                                                                                \
+    16 /* the gear is tight in the last part of the budget, which is one in so many */
+
+uint64_t budget_used(const struct pool *pool) {
+    return pool->large.reserved_bytes + pool->small.reserved_bytes;
+}
+
+static uint64_t ready_bytes(const struct pool *pool) {
+    return pool->large.free_bytes + pool->small.free_bytes + (pool->runs.free_units << UNIT_SHIFT);
+}
+
+struct budget_sum budget_sum(const struct pool *pool, enum tide_of of) {
+    struct budget_sum sum = {0};
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        uint64_t live = books_get(&cache->tides[of].live);
+        int64_t above = (int64_t)(books_get(&cache->tides[of].peak) - live);
+        sum.live += live;
+        sum.above += above > 0 ? (uint64_t)above : 0;
+    }
+    return sum;
+}
+
+/* What has been summed need not be summed again; only its owner may say so of a cache. */
+static void forget_tides(struct pool *pool, enum tide_of of) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        if (cache->owner == &cache_last || cache->owner == NULL) {
+            books_set(&cache->tides[of].peak, books_get(&cache->tides[of].live));
+        }
+    }
+}
+
+static unsigned caches_used(struct pool *pool) {
+    unsigned used = 0;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        used += books_get(&cache->requested_total) > 0 ||
+                books_get(&cache->tides[TIDE_COUNT].live) != 0;
+    }
+    return used;
+}
+
+/*
+ * What is live is booked in the caches of the threads. With one cache in use its own peak is the
+ * truth. With several, no single moment is known: the peak is then the highest sum seen here, and
+ * peak_upper what the sum of their own peaks allows.
+ */
+static void look_at_peaks(struct pool *pool) {
+    struct books *books = &pool->books;
+    struct books_metric *const metrics[TIDES] = {&books->requested, &books->allocated,
+                                                 &books->allocations};
+    bool shared = books_get(&books->peaks_shared) || caches_used(pool) > 1;
+    books_set(&books->peaks_shared, shared);
+    for (unsigned i = 0; i < TIDES; i++) {
+        struct budget_sum sum = budget_sum(pool, (enum tide_of)i);
+        uint64_t now = sum.live;
+        books_raise(&metrics[i]->peak, shared ? now : now + sum.above);
+        if (i == TIDE_REQUESTED) {
+            books_raise(&books->peak_upper, now + sum.above);
+        }
+        forget_tides(pool, (enum tide_of)i);
+    }
+}
+
+static _Atomic unsigned expected_streams;
+
+void pool_expect_streams(unsigned streams) {
+    atomic_store_explicit(&expected_streams, streams, memory_order_relaxed);
+}
+
+/* What a pool may keep whatever is live: for each stream enough to stay side by side with the others. */
+static uint64_t budget_floor(const struct pool *pool) {
+    uint64_t each = pool->backend->capacity / BUDGET_FLOOR_SHARE;
+    uint64_t streams = atomic_load_explicit(&expected_streams, memory_order_relaxed);
+    each = each < BUDGET_FLOOR ? BUDGET_FLOOR : each > 2 * BUDGET_FLOOR ? 2 * BUDGET_FLOOR : each;
+    uint64_t floor = each * (streams < 1 ? 1 : streams > BUDGET_STREAMS ? BUDGET_STREAMS : streams);
+    uint64_t most = pool->backend->capacity / BUDGET_FLOOR_SHARE * BUDGET_STREAMS;
+    most = most < BUDGET_FLOOR ? BUDGET_FLOOR : most;
+    return floor > most ? most : floor;
+}
+
+bool budget_is_short(const struct pool *pool, uint64_t bytes) {
+    return budget_used(pool) + bytes > atomic_load_explicit(&pool->budget, memory_order_relaxed);
+}
+
+static void look_at_budget(struct pool *pool) {
+    uint64_t budget = pool->config.budget;
+    if (budget == 0) {
+        uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
+        budget = peak + peak / BUDGET_SLACK;
+        budget = budget < floor ? floor : budget;
+        budget += pool->caches_owned * pool->cache_bytes_max * (1 + CACHE_LARGE_FACTOR);
+    }
+    uint64_t most = pool->backend->capacity - pool->backend->capacity / 4;
+    budget = budget > most ? most : budget;
+    if (pool->refused_at > 0 && budget > pool->refused_at) {
+        budget = pool->refused_at;
+    }
+    atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
+    bool tight = pool->program_orders || budget_used(pool) > budget - budget / TIGHT_SHARE;
+    atomic_store_explicit(&pool->tight, tight, memory_order_relaxed);
+}
+
+void budget_look(struct pool *pool) {
+    struct books *books = &pool->books;
+    /* Reading every thread's counters takes their cache lines away from them: not at every look
+     * when there are many. */
+    if (pool->caches_owned <= FEW_CACHES || pool->looks++ % LOOKS_PER_SUM == 0) {
+        look_at_peaks(pool);
+    }
+    look_at_budget(pool);
+    uint64_t reserved = budget_used(pool), ready = ready_bytes(pool);
+    books_become(&books->reserved, reserved);
+    books_become(&books->active, reserved - ready);
+    books_become(&books->segments, pool->large.segment_count + pool->small.segment_count);
+    uint64_t largest = arena_largest_free(&pool->large), other = arena_largest_free(&pool->small);
+    largest = other > largest ? other : largest;
+    other = runs_largest(&pool->runs);
+    books_set(&books->largest_free_bytes, other > largest ? other : largest);
+    books_set(&books->ready_bytes, ready);
+    books_set(&books->releasable_bytes, pool->large.idle_bytes + pool->small.idle_bytes);
+    books_set(&books->free_blocks, pool->large.free_count + pool->small.free_count);
+    books_set(&books->epochs, pool->epochs.closed);
+    books_set(&books->barriers, pool->epochs.barriers);
+    books_set(&books->cpu_waits, pool->epochs.cpu_waits);
+    books_set(&books->cpu_wait_ns, pool->epochs.cpu_wait_ns);
+}
