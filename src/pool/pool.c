@@ -165,9 +165,14 @@ static uint64_t oldest_stamp(const struct cache *cache, const struct want *want)
         const struct block *block = cache->bins[want->size_class].head;
         return block ? block->stamp : 0;
     }
-    const struct range *range =
-        cache_keeps(cache, want->bytes) ? cache->drawers[drawer_of(want->bytes)].head : NULL;
-    return range && range->bytes >= want->bytes ? range->stamp : 0;
+    unsigned first = cache_keeps(cache, want->bytes) ? drawer_of(want->bytes) : LARGE_DRAWERS;
+    for (unsigned at = first; at <= first + 1 && at < LARGE_DRAWERS; at++) {
+        const struct range *range = cache->drawers[at].head;
+        if (range && range->bytes >= want->bytes) {
+            return range->stamp;
+        }
+    }
+    return 0;
 }
 
 /*

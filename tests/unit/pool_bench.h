@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "fake.h"
-#include "pool/pool.h"
+#include "pool/internal.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -33,6 +33,11 @@ static void start(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
     fake = fake_new(memory);
     pool = pool_create(&fake->backend, &(struct pool_config){.reuse = reuse, .budget = budget});
     assert_non_null(pool);
+}
+
+/* As on a large device: threads keep large blocks too. Before the first allocation. */
+static inline void keep_large_blocks(void) {
+    pool->cache_bytes_max = 32 * MIB;
 }
 
 /* Tests may leave blocks live. */

@@ -382,13 +382,79 @@ static void a_wait_of_the_programs_ends_an_epoch_for_nothing(void **state) {
     assert_true(comes_back(during, 5 * MIB));
 }
 
+/* ---- large blocks in a thread's cache ---- */
+
+static void a_large_block_waits_in_its_cache(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    uint64_t at = get(3 * MIB), other = get(5 * MIB);
+    use_and_drop(at);
+    check();
+    assert_int_equal(fake->records + fake->queries + fake->orders, 0);
+    assert_false(comes_back(at, 3 * MIB));
+    fake_finish_all(fake);
+    assert_true(comes_back(at, 3 * MIB));
+    assert_int_equal(fake->orders + fake->waits, 0);
+    use_and_drop(other);
+    fake_finish_all(fake);
+    assert_true(comes_back(other, 5 * MIB));
+    check();
+}
+
+static void a_kept_block_is_refused_a_second_free(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    uint64_t at = get(3 * MIB);
+    assert_int_equal(pool_free(at + 512), -EINVAL);
+    assert_int_equal(pool_free(at + 2 * MIB), -EINVAL);
+    use_and_drop(at);
+    assert_int_equal(pool_free(at), -EINVAL);
+    check();
+}
+
+static void a_kept_block_serves_what_fits_it(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    uint64_t at = get(3 * MIB);
+    drop(at);
+    fake_finish_all(fake);
+    uint64_t larger = get(3 * MIB + 512), less = get(2 * MIB + 512);
+    assert_false(overlap(larger, 3 * MIB + 512, at, 3 * MIB));
+    assert_int_equal(get(3 * MIB - 512), at);
+    (void)less;
+    check();
+}
+
+static void kept_blocks_are_bounded_and_given_up_when_memory_is_short(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    uint64_t at[15];
+    for (int i = 0; i < 15; i++) {
+        at[i] = get(4 * MIB);
+    }
+    for (int i = 0; i < 15; i++) {
+        use_and_drop(at[i]);
+    }
+    check();
+    fake_finish_all(fake);
+    get(60 * MIB); /* all that was there, in one piece */
+    check();
+}
+
 /* ---- memory that others reach ---- */
 
 static void what_others_reach_changes_hands_only_when_finished(void **state) {
     (void)state;
-    static const uint64_t sizes[] = {100, 64 * KIB, MIB, 3 * MIB};
-    for (int i = 0; i < 4; i++) {
+    static const uint64_t sizes[] = {100, 64 * KIB, MIB, 3 * MIB, 3 * MIB};
+    for (int i = 0; i < 5; i++) {
         start(GIB, POOL_BARRIER, TIGHT);
+        if (i == 4) {
+            keep_large_blocks();
+        }
         uint64_t at = get(sizes[i]);
         assert_int_equal(pool_mark_reached_from_outside(at), 0);
         use_and_drop(at);
@@ -400,7 +466,7 @@ static void what_others_reach_changes_hands_only_when_finished(void **state) {
         fake_finish_all(fake);
         assert_true(comes_back(at, sizes[i]));
         check();
-        if (i < 3) {
+        if (i < 4) {
             assert_int_equal(stop(NULL), 0);
         }
     }
@@ -456,6 +522,10 @@ int main(void) {
         TEST(an_old_driver_relaxed_is_synchronised_for_many_bytes_at_once),
         TEST(a_driver_that_claims_events_and_has_none_is_survived),
         TEST(a_wait_of_the_programs_ends_an_epoch_for_nothing),
+        TEST(a_large_block_waits_in_its_cache),
+        TEST(a_kept_block_is_refused_a_second_free),
+        TEST(a_kept_block_serves_what_fits_it),
+        TEST(kept_blocks_are_bounded_and_given_up_when_memory_is_short),
         TEST(what_others_reach_changes_hands_only_when_finished),
         TEST(the_mark_stays_with_the_memory),
     };

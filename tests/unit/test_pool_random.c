@@ -244,6 +244,9 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
     clear_map();
     failures = 0;
     start(MEMORY, reuse, budget);
+    if (seed % 2 == 0) {
+        keep_large_blocks();
+    }
     fake_ops = fake->backend.ops;
     ops = *fake_ops;
     ops.release = release;
