@@ -234,10 +234,22 @@ int main(int argc, char **argv) {
         fault((unsigned)atoi(argv[2]));
         return 0;
     }
-    two();
-    lives();
-    primary();
-    threads();
-    two_devices();
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } parts[] = {{"two", two},
+                 {"lives", lives},
+                 {"primary", primary},
+                 {"threads", threads},
+                 {"two devices", two_devices}};
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!section(parts[i].name))
+            continue;
+        if (i == 3) {
+            CHECK(cuDevicePrimaryCtxRetain(&c, devices[0]));
+            CHECK(cuCtxSetCurrent(c));
+        }
+        parts[i].run();
+    }
     return 0;
 }
