@@ -152,6 +152,18 @@ def part_capture(c, out):
             quick=True,
         )
     c.same("torch.cuda.graphs", c.python("torch_graphs.py"), timeout=120, quick=True)
+    # what the native run compiled serves the other one too
+    caches = {
+        name: os.path.join(BUILD, name.lower())
+        for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    }
+    c.same(
+        "torch.compile, reduce-overhead",
+        c.python("torch_compile.py"),
+        caches,
+        timeout=180,
+        quick=True,
+    )
     c.flush()
 
 
