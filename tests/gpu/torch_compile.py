@@ -31,7 +31,8 @@ def infer(x):
 try:
     infer(inputs[0])
 except Exception as error:  # no Triton, no C compiler, no headers of Python
-    print("note: torch.compile does not work here: %s" % str(error).strip().splitlines()[-1][:200])
+    why = (type(error).__name__ + ": " + str(error).strip()).splitlines()[0]
+    print("note: torch.compile does not work here: %s" % why[:200])
     sys.exit(0)
 
 for x in inputs:  # the first run warms up, the second records, later ones replay

@@ -63,8 +63,9 @@ def environment(under, options=None, old=False, preload=None):
 
 
 def real_driver():
-    """The folder of the libcuda.so.1 that the loader finds on this machine, and where else it looks."""
-    ctypes.CDLL("libcuda.so.1")
+    """The folder of the libcuda.so.1 that the loader finds on this machine, and where else it looks.
+    That driver is started here as well: a device without any user sleeps, and takes its time to wake."""
+    ctypes.CDLL("libcuda.so.1").cuInit(0)
     with open("/proc/self/maps") as maps:
         found = re.search(r"(/\S*)/libcuda\.so[.\d]*$", maps.read(), re.M)
     return ":".join([found.group(1)] + [f for f in [os.environ.get("LD_LIBRARY_PATH")] if f])

@@ -17,7 +17,8 @@ def main():
 
     def expect(what, command, under=True, options=None, old=False, skip=()):
         options = {**(REAL if GPU else SIM), "GPUCACHE_REPORT": "off", **(options or {})}
-        ran = run_parts(command, under=under, options=options, old=old, timeout=60, skip=skip)
+        ran = run_parts(command, under=under, options=options, old=old,
+                        timeout=25 if GPU else 60, skip=skip)
         tried["programs"] += 1
         if GPU and not under:
             for part, status in ran.died.items():
