@@ -12,13 +12,14 @@ import argparse
 import concurrent.futures
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 import traceback
 
-from harness.build import BENCH, BUILD, CUDA, build
+from harness.build import ANSWERS, BENCH, BUILD, CUDA, ROOT, build
 from harness.checks import Checks, Table
 from harness.process import SCRATCH, Run, Settings, books, memory_note
 
@@ -151,7 +152,85 @@ def part_capture(c, out):
             quick=True,
         )
     c.same("torch.cuda.graphs", c.python("torch_graphs.py"), timeout=120, quick=True)
+    # what the native run compiled serves the other one too
+    caches = {
+        name: os.path.join(BUILD, name.lower())
+        for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    }
+    c.same(
+        "torch.compile, reduce-overhead",
+        c.python("torch_compile.py"),
+        caches,
+        timeout=180,
+        quick=True,
+    )
     c.flush()
+
+
+# [row, script and arguments, seconds]: what runs side by side, and what runs alone, because it
+# measures, takes the whole device, or has kernels that wait for others.
+SIDE_BY_SIDE = (
+    ("the same answers", ["diff.py", "--but", "diff_outside"], 150),
+    ("misuse", ["misuse.py"], 120),
+    ("chains of preloaded libraries", ["chain.py"], 120),
+    ("look-ups", ["client.py"], 60),
+)
+ALONE = (
+    ("the same answers, whole device", ["diff.py", "diff_outside"], 90),
+    ("law 3", ["spin.py", "100"], 100),
+    ("law 2", ["laws.py", "60"], 90),
+    ("pinned memory", ["pinned.py"], 60),
+    ("programs without CUDA", ["quiet.py"], 60),
+)
+
+
+def part_answers(c, out):
+    """tests/programs, whose scripts compare and judge for themselves: a row for each, and all that
+    it said in answers-SCRIPT.txt."""
+    broken = [n for n in ANSWERS if n in c.broken]
+    if broken:
+        why = "\n".join("%s: %s" % (n, c.broken[n]) for n in broken)
+        c.table.add("programs", None, None, None, False, "not built: " + " ".join(broken), why)
+
+    def script(row, command, seconds):
+        end = time.monotonic() + seconds
+        if Settings.deadline is not None:
+            end = min(end, Settings.deadline)
+        env = {
+            "GPUCACHE_TEST_PROGRAMS": os.path.join(BUILD, "programs"),
+            "GPUCACHE_TEST_LIBRARY": c.library,
+            "GPUCACHE_TEST_END": "%.3f" % end,
+        }
+        path = os.path.join(ROOT, "tests", "programs", command[0])
+        # it stops by itself at the end that it is told
+        run = Run([sys.executable, path, "--gpu", *command[1:]], env, timeout=seconds + 30)
+        name = "answers-%s.txt" % "-".join(command).replace(".py", "").replace("--", "")
+        with open(os.path.join(out, name), "w") as file:
+            file.write(run.text + run.stderr)
+        failures = [line for line in run.lines if line.startswith("FAIL")]
+        notes = sum(line.startswith("note:") for line in run.text.splitlines())
+        summary = [
+            line
+            for line in run.lines
+            if "behaviours compared" in line or re.fullmatch(r"\d+ (checks|runs)\b.*", line)
+        ]
+        note = ", ".join(summary) or "no summary"
+        if run.timed_out:
+            note = "time limit, " + note
+        note += ", %d notes" % notes if notes else ""
+        note += ", %.0f s, %s" % (run.wall, name)
+        good = run.ok() and bool(summary) and not failures
+        detail = "\n".join(failures[:40]) + "\n" + run.said()
+        c.table.add(row, None, None, None, good, note, None if good else detail)
+
+    with concurrent.futures.ThreadPoolExecutor(len(SIDE_BY_SIDE)) as pool:
+        for future in [pool.submit(script, *one) for one in SIDE_BY_SIDE]:
+            future.result()
+    alone = list(ALONE)
+    if device_count() >= 2:
+        alone.append(("copies between two contexts", ["peers.py"], 90))
+    for one in alone:
+        script(*one)
 
 
 def part_modes(c, out):
@@ -559,6 +638,7 @@ PARTS = {
     "laws": (part_laws, ["spin", "alloc_mix"], True),
     "speed": (part_speed, ["thrust_loop", "pitch_loop"], True),
     "capture": (part_capture, ["capture"], True),
+    "answers": (part_answers, ANSWERS, False),
     "modes": (part_modes, ["driver_linked", "errors", "contexts", "alloc_mix"], False),
     "startup": (part_startup, [], True),
     "bench": (part_bench, ["pairs", "pairs_torch", "overlap"], True),

@@ -2,7 +2,7 @@
 """Other preloaded libraries beside ours, before and behind it; calls from constructors; twins."""
 import re
 
-from harness import LIBRARY, Tally, program, run
+from harness import GPU, LIBRARY, Tally, program, run, side_by_side
 
 OFF = {"GPUCACHE_REPORT": "off"}
 tally = Tally()
@@ -10,8 +10,12 @@ tally = Tally()
 
 def same(what, command, before, preloads):
     native = run(command, under=False, preload=before, options=OFF)
-    tally.check(native.status == 0 and native.err == "" and native.out,
-                "chain: %s: natively" % what, native.out + native.err)
+    good = native.status == 0 and native.err == "" and native.out
+    if GPU and not good:  # the driver does not stand it
+        tally.note("chain: %s: left out, natively status %s: %s" % (
+            what, native.status, (native.out + native.err)[-200:].replace("\n", " | ")))
+        return
+    tally.check(good, "chain: %s: natively" % what, native.out + native.err)
     for preload in preloads:
         ran = run(command, preload=preload, options=OFF, timeout=20)
         tally.check((ran.status, ran.out, ran.err) == (native.status, native.out, native.err),
@@ -26,6 +30,10 @@ def layer(number, kind, level):
 
 def chains():
     """Layers that get along without us: one that calls dlsym for others must come last."""
+    if GPU:  # one of each kind
+        yield from ([], [layer(1, "plain", 0), layer(2, "plain", 0)], [layer(1, "override", 2)],
+                    [layer(1, "override", 2), layer(2, "plain", 0)], [layer(2, "version", 2)])
+        return
     for level in (0, 2):
         one, two = layer(1, "plain", level), layer(2, "plain", level)
         yield from ([], [one], [one, two], [two, one])
@@ -39,25 +47,29 @@ def chains():
     yield [layer(1, "plain", 0), layer(2, "version", 0)]
 
 
+def behind(others, level):
+    preloads = [others[:i] + [LIBRARY] + others[i:] for i in range(len(others) + 1)]
+    host, twin = program("chain_host"), program("libchain_twin_%s.so" % level)
+    # a layer's RTLD_NEXT only finds a driver that everybody sees
+    wide = ["+libcuda.so.1"] if others else []
+    for command in ([program("chain_" + level)], [host] + wide + [twin]):
+        what = "%s after %s" % (re.sub(".*/", "", command[-1]),
+                                ", ".join(re.sub(".*/", "", o) for o in others) or "none")
+        same(what, command, others, preloads[-1:])
+        for preload in preloads[:-1]:
+            counts_aside(what, command, others, preload)
+
+
 def main():
-    for others in chains():
-        preloads = [others[:i] + [LIBRARY] + others[i:] for i in range(len(others) + 1)]
-        for level in ("O0", "O2"):
-            host, twin = program("chain_host"), program("libchain_twin_%s.so" % level)
-            # a layer's RTLD_NEXT only finds a driver that everybody sees
-            wide = ["+libcuda.so.1"] if others else []
-            for command in ([program("chain_" + level)], [host] + wide + [twin]):
-                what = "%s after %s" % (re.sub(".*/", "", command[-1]),
-                                        ", ".join(re.sub(".*/", "", o) for o in others) or "none")
-                same(what, command, others, preloads[-1:])
-                for preload in preloads[:-1]:
-                    counts_aside(what, command, others, preload)
     early = program("libchain_early.so")
-    same("a constructor, linked", [program("chain_with_early")], [], [[LIBRARY]])
-    same("a constructor, opened", [program("chain_host"), early], [], [[LIBRARY]])
-    same("a constructor, preloaded", ["/bin/true"], [early], [[early, LIBRARY], [LIBRARY, early]])
-    same("twice", [program("chain_O2")], [], [[LIBRARY, LIBRARY]])
-    tally.end()
+    jobs = [lambda o=others, l=level: behind(o, l) for others in chains()
+            for level in (["O2"] if GPU else ["O0", "O2"])]
+    jobs += [lambda: same("a constructor, linked", [program("chain_with_early")], [], [[LIBRARY]]),
+             lambda: same("a constructor, opened", [program("chain_host"), early], [], [[LIBRARY]]),
+             lambda: same("a constructor, preloaded", ["/bin/true"], [early],
+                          [[early, LIBRARY], [LIBRARY, early]]),
+             lambda: same("twice", [program("chain_O2")], [], [[LIBRARY, LIBRARY]])]
+    side_by_side(jobs)
 
 
 def counts_aside(what, command, before, preload):
@@ -71,4 +83,4 @@ def counts_aside(what, command, before, preload):
                 "natively:\n%s\nunder the library:\n%s%s" % (native.out, ran.out, ran.err))
 
 
-main()
+tally.run(main)

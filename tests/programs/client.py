@@ -43,6 +43,18 @@ def known_difference(native, ours):
     return ours.startswith(nothing.group(1) + ": nothing; ") and ours.endswith(nothing.group(4))
 
 
+def other_name(native, ours):
+    """Two exported names of one address: the loader names either, and we know ours by the other."""
+    place = r"(cu\w+) (libcuda\.so[.\d]*|libgpucache\.so)"
+    if re.sub(place, "", native) != re.sub(place, "", ours):
+        return False
+    pairs = list(zip(re.findall(place, native), re.findall(place, ours)))
+    if all(a == b or (b[0] in OURS and b[1] == "libgpucache.so") for a, b in pairs):
+        tally.note("client: another name of the same address? driver: %s | here: %s" % (native, ours))
+        return True
+    return False
+
+
 def compare(what, command, old=False, translate=expected):
     native = run(command, under=False, options=OFF, old=old)
     ran = run(command, options=OFF, old=old)
@@ -52,7 +64,8 @@ def compare(what, command, old=False, translate=expected):
     theirs, ours = native.out.splitlines(), ran.out.splitlines()
     tally.check(len(theirs) == len(ours) > 0, "client: %s: lines" % what)
     for a, b in zip(theirs, ours):
-        tally.check(b == translate(a) or known_difference(a, b), "client: %s" % what,
+        tally.check(b == translate(a) or known_difference(a, b) or (GPU and other_name(a, b)),
+                    "client: %s" % what,
                     "driver: %s\nwanted: %s\ngot:    %s" % (a, translate(a), b))
 
 
@@ -63,7 +76,7 @@ def main():
     for old in ([False] if GPU else [False, True]):
         compare("requests" + (", old" if old else ""), [CLIENT, "requests", REQUESTS], old)
         compare("symbols" + (", old" if old else ""), [CLIENT, "symbols"] + names, old)
-    for _ in range(20):
+    for _ in range(5 if GPU else 20):
         compare("race", [CLIENT, "race"])
     with tempfile.TemporaryDirectory() as empty:
         if not GPU:
@@ -73,7 +86,6 @@ def main():
     ran = run([CLIENT, "weak"], options=OFF)
     tally.check(ran.status == 0 and ran.out.strip() in ("", "3 3 3") and ran.err == "",
                 "client: entries called without a driver", "%s %s" % (ran.status, ran.out + ran.err))
-    tally.end()
 
 
-main()
+tally.run(main)

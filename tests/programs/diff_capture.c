@@ -194,7 +194,16 @@ static void one(CUstreamCaptureMode capture, bool elsewhere, int mode, enum oper
     CHECK(cuCtxSynchronize());
 }
 
-/* Two captures at once, memory going round among other streams all the while. */
+static void each_mode(void) {
+    for (int capture = 0; capture < 3; capture++)
+        for (int elsewhere = 0; elsewhere < 2; elsewhere++)
+            for (int mode = -1; mode < 3; mode++)
+                for (enum operation what = NOTHING; what < OPERATIONS; what++)
+                    if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL)
+                        one((CUstreamCaptureMode)capture, elsewhere, mode, what);
+}
+
+/* Three captures at once, memory going round among other streams all the while. */
 static void several(void) {
     CUstream s[3];
     CUgraph graph[3];
@@ -240,11 +249,21 @@ static void several(void) {
     }
 }
 
+static void no_place(void) {
+    CUgraph graph = NULL;
+    CUstreamCaptureStatus status;
+    CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CODES("capture: end without a place for the graph", cuStreamEndCapture(captured, NULL));
+    CHECK(cuStreamIsCapturing(captured, &status));
+    line("capture: still capturing %d", status);
+    if (status != CU_STREAM_CAPTURE_STATUS_NONE)
+        CODES("capture: end", cuStreamEndCapture(captured, &graph));
+}
+
 /* Captures that end in other ways; after each, freed memory must come back as ever. */
 static void odd_ends(void) {
     CUgraph graph = NULL;
     CUstream s;
-    CUstreamCaptureStatus status;
     CODES("capture: end without begin", cuStreamEndCapture(captured, &graph));
     CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
     CODES("capture: begin twice", cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -252,12 +271,6 @@ static void odd_ends(void) {
     CODES("capture: begin on the legacy stream",
           cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_RELAXED));
     CODES("capture: begin in no mode", cuStreamBeginCapture(captured, (CUstreamCaptureMode)9));
-    CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
-    CODES("capture: end without a place for the graph", cuStreamEndCapture(captured, NULL));
-    CHECK(cuStreamIsCapturing(captured, &status));
-    line("capture: still capturing %d", status);
-    if (status != CU_STREAM_CAPTURE_STATUS_NONE)
-        CODES("capture: end", cuStreamEndCapture(captured, &graph));
     CHECK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
     CHECK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     CODES("capture: destroy while capturing", cuStreamDestroy(s));
@@ -321,14 +334,15 @@ int main(void) {
     CHECK(launch_fill(&kernels, other, data, 1, 4));
     CHECK(launch_check(&kernels, other, data, 1, 4, errors));
     CHECK(cuCtxSynchronize());
-    for (int capture = 0; capture < 3; capture++)
-        for (int elsewhere = 0; elsewhere < 2; elsewhere++)
-            for (int mode = -1; mode < 3; mode++)
-                for (enum operation what = NOTHING; what < OPERATIONS; what++)
-                    if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL)
-                        one((CUstreamCaptureMode)capture, elsewhere, mode, what);
-    several();
-    odd_ends();
-    nodes();
+    if (section("modes"))
+        each_mode();
+    if (section("several"))
+        several();
+    if (section("odd ends"))
+        odd_ends();
+    if (section("nodes"))
+        nodes();
+    if (section("no place for the graph"))
+        no_place();
     return 0;
 }

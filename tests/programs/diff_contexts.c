@@ -1,6 +1,7 @@
 /* Contexts, devices, threads; and what is left when a context ends or a kernel faults. */
 #include "diff.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 static CUdevice devices[2];
@@ -108,6 +109,94 @@ static void primary(void) {
     CHECK(cuMemsetD32(p, 77, 25000));
     line("contexts: primary: and going on %s", ends(p, 100000));
     CODES("contexts: primary: and freeing", cuMemFree(p), cuMemFree(p));
+}
+
+/* cuda.h has no macro for these two, but may lack them one day: "absent" then. */
+typedef CUresult CUDAAPI attach_entry(CUcontext *, unsigned);
+typedef CUresult CUDAAPI detach_entry(CUcontext);
+
+/* A context ends with its last user. */
+static void attach(void) {
+    attach_entry *join = (attach_entry *)dlsym(RTLD_DEFAULT, "cuCtxAttach");
+    detach_entry *leave = (detach_entry *)dlsym(RTLD_DEFAULT, "cuCtxDetach");
+    CUcontext a, b = NULL, current = NULL, primary;
+    CUdeviceptr p, q;
+    size_t bytes;
+    if (!join || !leave) {
+        line("contexts: attach: absent");
+        return;
+    }
+    CHECK(cuCtxCreate_v2(&a, 0, devices[0]));
+    p = take(4096);
+    q = take(3 * MIB);
+    CHECK(cuMemsetD32(p, 0xAAAA, 1024));
+    CODES("contexts: attach: flags", join(&b, 1), b != NULL);
+    CODES("contexts: attach: once", join(&b, 0), b == a);
+    CODES("contexts: attach: detach the second user", leave(a));
+    CODES("contexts: attach: still current", cuCtxGetCurrent(&current), current == a);
+    CODES("contexts: attach: what is live", cuMemGetAddressRange(NULL, &bytes, p),
+          cuMemGetAddressRange(NULL, &bytes, q));
+    line("contexts: attach: holds %s", ends(p, 4096));
+    CODES("contexts: attach: free, again, take anew", cuMemFree(p), cuMemFree(p),
+          cuMemAlloc(&p, 4096));
+    CODES("contexts: attach: detach the last user", leave(a));
+    CODES("contexts: attach: current", cuCtxGetCurrent(&current), current == a, current == NULL);
+    CHECK(cuCtxSetCurrent(NULL));
+    CODES("contexts: attach: with none current", join(&b, 0));
+    CHECK(cuDevicePrimaryCtxRetain(&primary, devices[0]));
+    CHECK(cuCtxSetCurrent(primary));
+    CODES("contexts: attach: what is left", cuMemGetAddressRange(NULL, &bytes, p), cuMemFree(p),
+          cuMemFree(q));
+    q = take(100000);
+    CODES("contexts: attach: and going on", cuMemFree(q), cuMemFree(q));
+    /* many lives that end so, two users each */
+    int good = 0;
+    for (unsigned life = 0; life < 20; life++) {
+        CHECK(cuCtxCreate_v2(&a, 0, devices[0]));
+        if (join(&b, 0) == CUDA_SUCCESS)
+            leave(b);
+        p = take(life % 2 ? 3000 : 3 * MIB);
+        CHECK(cuMemsetD32(p, life, 700));
+        uint32_t value = 0;
+        CHECK(cuMemcpyDtoH(&value, p + 4 * 699, 4));
+        good += value == life && leave(a) == CUDA_SUCCESS;
+        CHECK(cuCtxSetCurrent(primary));
+        good += cuMemFree(p) != CUDA_SUCCESS;
+    }
+    line("contexts: attach: lives: %d", good);
+    CHECK(cuDevicePrimaryCtxRelease(devices[0]));
+    CHECK(cuCtxSetCurrent(NULL));
+}
+
+/* Attached by a primary context, and detached from outside: the driver says whether that may be. */
+static void attach_primary(void) {
+    attach_entry *join = (attach_entry *)dlsym(RTLD_DEFAULT, "cuCtxAttach");
+    detach_entry *leave = (detach_entry *)dlsym(RTLD_DEFAULT, "cuCtxDetach");
+    CUcontext primary, b = NULL;
+    CUdeviceptr p;
+    if (!join || !leave)
+        return;
+    CHECK(cuDevicePrimaryCtxRetain(&primary, devices[0]));
+    CHECK(cuCtxSetCurrent(primary));
+    p = take(100000);
+    CODES("contexts: attach: primary", join(&b, 0), b == primary);
+    if (b)
+        CODES("contexts: attach: primary: detach", leave(b));
+    CODES("contexts: attach: primary: memory", cuMemGetAddressRange(NULL, &(size_t){0}, p),
+          cuMemAlloc(&(CUdeviceptr){0}, 100), cuMemFree(p));
+    CHECK(cuCtxSetCurrent(NULL));
+    CODES("contexts: attach: detach one that is not current", leave(primary));
+    CODES("contexts: attach: detach nothing", leave(NULL));
+}
+
+static void detach_dead(void) {
+    detach_entry *leave = (detach_entry *)dlsym(RTLD_DEFAULT, "cuCtxDetach");
+    CUcontext a;
+    if (!leave)
+        return;
+    CHECK(cuCtxCreate_v2(&a, 0, devices[0]));
+    take(4096);
+    CODES("contexts: attach: detach, and the dead one", leave(a), leave(a));
 }
 
 static CUcontext shared;
@@ -234,10 +323,25 @@ int main(int argc, char **argv) {
         fault((unsigned)atoi(argv[2]));
         return 0;
     }
-    two();
-    lives();
-    primary();
-    threads();
-    two_devices();
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } parts[] = {{"two", two},
+                 {"lives", lives},
+                 {"primary", primary},
+                 {"threads", threads},
+                 {"two devices", two_devices},
+                 {"attach", attach},
+                 {"attach a primary one", attach_primary},
+                 {"detach a dead one", detach_dead}};
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!section(parts[i].name))
+            continue;
+        if (i == 3) {
+            CHECK(cuDevicePrimaryCtxRetain(&c, devices[0]));
+            CHECK(cuCtxSetCurrent(c));
+        }
+        parts[i].run();
+    }
     return 0;
 }

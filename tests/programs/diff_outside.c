@@ -85,20 +85,22 @@ static void pools(void) {
     line("outside: pool: %s %s", ends(p, 100000), ends(q, 100000));
     CODES("outside: pool: free", cuMemFreeAsync(p, 0), cuMemFree(q), cuCtxSynchronize());
     CODES("outside: pool: trim, destroy", cuMemPoolTrimTo(pool, 0), cuMemPoolDestroy(pool));
-    CODES("outside: pool: nothing", cuMemAllocAsync(&p, 0, 0), cuMemAllocAsync(NULL, 100, 0),
+    CODES("outside: pool: nothing", cuMemAllocAsync(&p, 0, 0));
+}
+
+static void no_pool(void) {
+    CUdeviceptr p;
+    CODES("outside: no pool", cuMemAllocAsync(NULL, 100, 0),
           cuMemAllocFromPoolAsync(&p, 100, NULL, 0));
 }
 
 /* The figures differ by what a cache is; what follows from them must not. */
 static void info(void) {
-    size_t before = 0, during = 0, after = 0, total = 0, whole = 0, again = 0;
+    size_t before = 0, during = 0, after = 0, total = 0, whole = 0;
     CUdeviceptr p, q[64];
     CODES("outside: info", cuMemGetInfo(&before, &total), cuDeviceTotalMem(&whole, device),
           total == whole, before <= total, before > 0);
-    CODES("outside: info: without one or the other", cuMemGetInfo(NULL, &again), again == total,
-          cuMemGetInfo(&again, NULL), again == before);
-    CODES("outside: info: total of no device", cuDeviceTotalMem(&whole, 99),
-          cuDeviceTotalMem(NULL, device));
+    CODES("outside: info: total of no device", cuDeviceTotalMem(&whole, 99));
     p = take(256 * MIB);
     CHECK(cuMemGetInfo(&during, &total));
     line("outside: info: 256 MiB take %zu MiB", (before - during) / MIB);
@@ -124,6 +126,14 @@ static void info(void) {
     CODES("outside: info: twice the device cannot", cuMemAlloc(&p, 2 * total));
 }
 
+static void half_an_answer(void) {
+    size_t before = 0, total = 0, again = 0;
+    CHECK(cuMemGetInfo(&before, &total));
+    CODES("outside: info: without one or the other", cuMemGetInfo(NULL, &again), again == total,
+          cuMemGetInfo(&again, NULL), again == before);
+    CODES("outside: info: total to nowhere", cuDeviceTotalMem(NULL, device));
+}
+
 static void granules(void) {
     CUdeviceptr p[256];
     for (unsigned i = 0; i < 256; i++)
@@ -140,12 +150,20 @@ static void granules(void) {
 int main(void) {
     begin();
     CHECK(cuDeviceGet(&device, 0));
-    info();
-    arrays();
-    managed_and_host();
-    virtual_memory();
-    pools();
-    granules();
-    info();
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } parts[] = {{"info", info},
+                 {"arrays", arrays},
+                 {"managed and host", managed_and_host},
+                 {"virtual memory", virtual_memory},
+                 {"pools", pools},
+                 {"granules", granules},
+                 {"info again", info},
+                 {"half an answer", half_an_answer},
+                 {"no pool", no_pool}};
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (section(parts[i].name))
+            parts[i].run();
     return 0;
 }

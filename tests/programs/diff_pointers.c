@@ -101,8 +101,6 @@ static void sync_memops(void) {
     }
     line("pointers: sync memops: another attribute set %d",
          cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_RANGE_SIZE, q));
-    line("pointers: sync memops: no value %d",
-         cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, q));
 }
 
 static void ids(void) {
@@ -132,26 +130,25 @@ static void ids(void) {
     line("pointers: ids: new after reuse %d", fresh);
 }
 
-int main(void) {
-    static const size_t sizes[] = {1,           2,       511,         512,         513,     1000,
+static void sizes(void) {
+    static const size_t bytes[] = {1,           2,       511,         512,         513,     1000,
                                    4096,        65536,   100000,      MIB - 1,     MIB,     MIB + 1,
                                    2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 5 * MIB + 7, 64 * MIB};
     CUdeviceptr p[17], q;
     char what[64];
-    context = begin();
     for (unsigned i = 0; i < 17; i++) {
-        p[i] = take(sizes[i]);
-        snprintf(what, sizeof what, "%zu bytes", sizes[i]);
+        p[i] = take(bytes[i]);
+        snprintf(what, sizeof what, "%zu bytes", bytes[i]);
         line("pointers: %s: aligned to 512 %d", what, p[i] % 512 == 0);
         unsigned long long id = ask(what, p[i]);
-        snprintf(what, sizeof what, "%zu bytes, last", sizes[i]);
-        line("pointers: %s: the same id %d", what, id == ask(what, p[i] + sizes[i] - 1));
-        snprintf(what, sizeof what, "%zu bytes, middle", sizes[i]);
-        ask(what, p[i] + sizes[i] / 2);
-        several(what, p[i] + sizes[i] / 3);
-        if (sizes[i] % 512)
+        snprintf(what, sizeof what, "%zu bytes, last", bytes[i]);
+        line("pointers: %s: the same id %d", what, id == ask(what, p[i] + bytes[i] - 1));
+        snprintf(what, sizeof what, "%zu bytes, middle", bytes[i]);
+        ask(what, p[i] + bytes[i] / 2);
+        several(what, p[i] + bytes[i] / 3);
+        if (bytes[i] % 512)
             line("pointers: %s: byte after the end %d", what,
-                 cuMemGetAddressRange(&q, NULL, p[i] + sizes[i]));
+                 cuMemGetAddressRange(&q, NULL, p[i] + bytes[i]));
     }
     CHECK(cuMemFree(p[6]));
     ask("freed", p[6]);
@@ -159,28 +156,27 @@ int main(void) {
     CHECK(cuMemFree(p[16]));
     ask("freed large", p[16]);
     ask("freed large, inside", p[16] + 12345);
+}
+
+static void of_the_host(void) {
+    char what[64];
+    void *host;
     ask("null", 0);
     ask("stack", (CUdeviceptr)what);
     several("stack", (CUdeviceptr)what);
-    line("pointers: only the base %d", cuMemGetAddressRange(&q, NULL, p[5]));
-    line("pointers: only the size %d", cuMemGetAddressRange(NULL, &(size_t){0}, p[5]));
-    line("pointers: neither %d", cuMemGetAddressRange(NULL, NULL, p[5]));
-    line("pointers: unknown attribute %d",
-         cuPointerGetAttribute(what, (CUpointer_attribute)999, p[5]));
-    line("pointers: no data %d",
-         cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_RANGE_SIZE, p[5]));
-    line("pointers: no data for the context %d",
-         cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_CONTEXT, p[5]));
-    void *host;
     CHECK(cuMemAllocHost(&host, 5000));
     ask("pinned", (CUdeviceptr)host + 10);
     CHECK(cuMemFreeHost(host));
     ask("pinned, freed", (CUdeviceptr)host + 10);
+}
+
+static void other_kinds(void) {
+    CUdeviceptr q;
+    size_t pitch;
     CHECK(cuMemAllocManaged(&q, 5000, CU_MEM_ATTACH_GLOBAL));
     ask("managed", q + 10);
     several("managed", q);
     CHECK(cuMemFree(q));
-    size_t pitch;
     CHECK(cuMemAllocPitch(&q, &pitch, 1000, 9, 4));
     ask("pitched", q + 2 * pitch);
     CHECK(cuMemFree(q));
@@ -189,7 +185,40 @@ int main(void) {
     line("pointers: stream-ordered: range %d", cuMemGetAddressRange(NULL, NULL, q + 10));
     several("stream-ordered", q);
     CHECK(cuMemFree(q));
-    sync_memops();
-    ids();
+}
+
+static void arguments(void) {
+    CUdeviceptr p = take(1000), q;
+    char what[64];
+    line("pointers: only the base %d", cuMemGetAddressRange(&q, NULL, p));
+    line("pointers: only the size %d", cuMemGetAddressRange(NULL, &(size_t){0}, p));
+    line("pointers: neither %d", cuMemGetAddressRange(NULL, NULL, p));
+    line("pointers: unknown attribute %d",
+         cuPointerGetAttribute(what, (CUpointer_attribute)999, p));
+    line("pointers: no data %d", cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_RANGE_SIZE, p));
+    line("pointers: no data for the context %d",
+         cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_CONTEXT, p));
+}
+
+static void set_nothing(void) {
+    line("pointers: sync memops: no value %d",
+         cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, take(4096)));
+}
+
+int main(void) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } parts[] = {{"sizes", sizes},
+                 {"of the host", of_the_host},
+                 {"other kinds", other_kinds},
+                 {"sync memops", sync_memops},
+                 {"ids", ids},
+                 {"arguments", arguments},
+                 {"set nothing", set_nothing}};
+    context = begin();
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (section(parts[i].name))
+            parts[i].run();
     return 0;
 }

@@ -2,13 +2,20 @@
 
 meson says where everything is: GPUCACHE_TEST_PROGRAMS (the built programs), GPUCACHE_TEST_LIBRARY
 (libgpucache.so), GPUCACHE_TEST_SIM and GPUCACHE_TEST_SIM_OLD (the folders of the two simulated
-drivers). By hand: `meson devenv`, or the same four variables. `--gpu` takes the machine's driver.
+drivers). By hand: `meson devenv`, or the same four variables. `--gpu` takes the machine's driver;
+`scripts/gpu-check.sh answers` runs all of them so. GPUCACHE_TEST_END is when to stop, as
+time.monotonic() counts: a script that gets there says so and ends.
 """
+import concurrent.futures
+import ctypes
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 GPU = "--gpu" in sys.argv
@@ -17,6 +24,8 @@ LIBRARY = os.environ.get("GPUCACHE_TEST_LIBRARY", "libgpucache.so")
 SIM = os.environ.get("GPUCACHE_TEST_SIM", "")
 SIM_OLD = os.environ.get("GPUCACHE_TEST_SIM_OLD", "")
 HERE = os.path.dirname(os.path.abspath(__file__))
+END = float(os.environ.get("GPUCACHE_TEST_END", "inf"))
+TIMEOUT = 45 if GPU else 120
 
 # Every way in which freed memory becomes usable, and both gears.
 MODES = {
@@ -28,6 +37,14 @@ MODES = {
 }
 
 
+# Where the time on a GPU is scarce: each way once, one gear each.
+FEW = {name: MODES[name] for name in (("barrier", "wait, tight", "sync") if GPU else MODES)}
+
+
+class OutOfTime(Exception):
+    pass
+
+
 def program(name):
     return os.path.join(PROGRAMS, name)
 
@@ -37,7 +54,7 @@ def environment(under, options=None, old=False, preload=None):
     env = {k: v for k, v in os.environ.items()
            if not k.startswith("GPUCACHE_") and k not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
     # before the path that the programs were linked with, which leads to the simulator
-    env["LD_LIBRARY_PATH"] = real_driver() if GPU else SIM_OLD if old else SIM
+    env["LD_LIBRARY_PATH"] = REAL_DRIVER if GPU else SIM_OLD if old else SIM
     libraries = preload if preload is not None else [LIBRARY] if under else []
     if libraries:
         env["LD_PRELOAD"] = ":".join(libraries)
@@ -46,12 +63,15 @@ def environment(under, options=None, old=False, preload=None):
 
 
 def real_driver():
-    """The folder of the machine's own libcuda.so.1."""
-    known = subprocess.run(["/sbin/ldconfig", "-p"], stdout=subprocess.PIPE, text=True).stdout
-    for line in known.splitlines():
-        if line.strip().startswith("libcuda.so.1 ") and ("x86-64" in line or "AArch64" in line):
-            return os.path.dirname(line.split("=>")[1].strip())
-    return "/usr/lib/x86_64-linux-gnu"
+    """The folder of the libcuda.so.1 that the loader finds on this machine, and where else it looks.
+    That driver is started here as well: a device without any user sleeps, and takes its time to wake."""
+    ctypes.CDLL("libcuda.so.1").cuInit(0)
+    with open("/proc/self/maps") as maps:
+        found = re.search(r"(/\S*)/libcuda\.so[.\d]*$", maps.read(), re.M)
+    return ":".join([found.group(1)] + [f for f in [os.environ.get("LD_LIBRARY_PATH")] if f])
+
+
+REAL_DRIVER = real_driver() if GPU else ""
 
 
 class Ran:
@@ -59,21 +79,62 @@ class Ran:
         self.status, self.out, self.err, self.seconds = status, out, err, seconds
 
 
-def run(command, under=True, options=None, old=False, timeout=120, preload=None, **more):
+def run(command, under=True, options=None, old=False, timeout=TIMEOUT, preload=None, **more):
     """Runs to the end, whatever that is; a program that does not end has status "timeout"."""
     start = time.monotonic()
+    if start > END:
+        raise OutOfTime("no time left for %s" % " ".join(command))
     child = subprocess.Popen(command, env=environment(under, options, old, preload),
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             stdin=subprocess.DEVNULL, **more)
+                             stdin=subprocess.DEVNULL, start_new_session=True, **more)
     try:
-        out, err = child.communicate(timeout=timeout)
+        out, err = child.communicate(timeout=min(timeout, END + 5 - start))
         status = child.returncode
     except subprocess.TimeoutExpired:
-        child.kill()
+        os.killpg(child.pid, signal.SIGKILL)  # its children too: they hold the pipes
         out, err = child.communicate()
         status = "timeout"
     decode = lambda text: text.decode("utf-8", "replace")
     return Ran(status, decode(out), decode(err), time.monotonic() - start)
+
+
+class Parts:
+    """What a program printed, by its parts, and which of them it did not survive."""
+
+    def __init__(self):
+        self.lines, self.died, self.err = {}, {}, ""
+
+
+def run_parts(command, options=None, skip=(), **more):
+    """Runs a program that says "# NAME" where a part begins (program.h). A part that ends or hangs
+    the program, as a GPU's driver may, takes the others not along: the program runs again without
+    it. On the simulator nothing may die and it runs once. Lines before the first part are ""."""
+    parts, skip = Parts(), list(skip)
+    while True:
+        ran = run(command, options={**(options or {}), "PROGRAM_SKIP": ",".join(skip)}, **more)
+        at, lines = "", {"": []}
+        for line in ran.out.splitlines():
+            if line.startswith("# "):
+                at = line[2:]
+                lines[at] = []
+            else:
+                lines[at].append(line)
+        for name, said in lines.items():
+            parts.lines.setdefault(name, said)
+        parts.err += ran.err
+        if ran.status == 0:
+            return parts
+        parts.died[at] = ran.status
+        if not at or not GPU:
+            return parts
+        skip.append(at)
+
+
+def side_by_side(jobs, width=6):
+    """Calls all of them: on a GPU several at a time, and the first exception is raised at the end."""
+    with concurrent.futures.ThreadPoolExecutor(width if GPU else 1) as pool:
+        for future in [pool.submit(job) for job in jobs]:
+            future.result()
 
 
 def run_with_report(command, options=None, **more):
@@ -128,17 +189,30 @@ class Tally:
 
     def __init__(self):
         self.tried = self.failed = 0
+        self.lock = threading.Lock()
 
     def check(self, good, what, detail=""):
-        self.tried += 1
-        if not good:
-            self.failed += 1
-            print("FAIL %s" % what)
-            for line in str(detail).splitlines()[:40]:
-                print("     %s" % line)
-            sys.stdout.flush()
+        with self.lock:
+            self.tried += 1
+            if not good:
+                self.failed += 1
+                print("FAIL %s" % what)
+                for line in str(detail).splitlines()[:40]:
+                    print("     %s" % line)
+                sys.stdout.flush()
         return good
 
-    def end(self):
+    def note(self, text):
+        """What a person should know, and no failure: on a GPU, what cannot be compared and why."""
+        with self.lock:
+            print("note: %s" % text)
+            sys.stdout.flush()
+
+    def run(self, main):
+        """main(), then the end; also when there is no time left for all of it."""
+        try:
+            main()
+        except OutOfTime as error:
+            self.check(False, error)
         print("%d checks, %d failed" % (self.tried, self.failed))
         sys.exit(1 if self.failed else 0)

@@ -7,10 +7,13 @@
  *   fill_u32(to, value, count)           for (EACH(i)) to[i] = value;
  *   add_u32(to, a, b, count)             for (EACH(i)) to[i] = a[i] + b[i];
  *   check_u32(from, value, count, bad)   for (EACH(i)) if (from[i] != value) atomicAdd(bad, 1);
- *   spin_until(volatile flag, value)     while (*flag != value);
+ *   spin_until(volatile flag, value)     while (*flag != value) if five seconds have passed, trap;
  *   set_u32(volatile to, value)          *to = value; __threadfence_system();
  *   sleep_us(us)                         globaltimer until us microseconds have passed
  *   fault()                              *(volatile unsigned *)0 = 1;
+ *
+ * The trap ends the context: a hang on a GPU shows as CUDA_ERROR_LAUNCH_FAILED (719) of a later call,
+ * and leaves no kernel spinning behind a program that is killed.
  */
 #ifndef GPUCACHE_TESTS_KERNELS_H
 #define GPUCACHE_TESTS_KERNELS_H
@@ -57,10 +60,13 @@ static const char kernels_ptx[] =
     "@%p2 bra $L__BB2_4;\natom.global.add.u32 %r7, [%rd5], 1;\n$L__BB2_4:\n"
     "add.s64 %rd16, %rd16, %rd3;\nsetp.lt.u64 %p3, %rd16, %rd9;\n@%p3 bra $L__BB2_2;\n$L__BB2_5:\n"
     "ret;\n}\n.visible .entry spin_until(\n.param .u64 spin_until_param_0,\n"
-    ".param .u32 spin_until_param_1\n)\n{\n.reg .pred %p<2>;\n.reg .b32 %r<3>;\n.reg .b64 %rd<3>;\n"
+    ".param .u32 spin_until_param_1\n)\n{\n.reg .pred %p<4>;\n.reg .b32 %r<3>;\n.reg .b64 %rd<6>;\n"
     "ld.param.u64 %rd2, [spin_until_param_0];\nld.param.u32 %r1, [spin_until_param_1];\n"
-    "cvta.to.global.u64 %rd1, %rd2;\n$L__BB3_1:\nld.volatile.global.u32 %r2, [%rd1];\n"
-    "setp.ne.s32 %p1, %r2, %r1;\n@%p1 bra $L__BB3_1;\nret;\n}\n.visible .entry set_u32(\n"
+    "cvta.to.global.u64 %rd1, %rd2;\nmov.u64 %rd3, %globaltimer;\n$L__BB3_1:\n"
+    "ld.volatile.global.u32 %r2, [%rd1];\nsetp.eq.s32 %p1, %r2, %r1;\n@%p1 bra $L__BB3_2;\n"
+    "mov.u64 %rd4, %globaltimer;\nsub.s64 %rd5, %rd4, %rd3;\n"
+    "setp.lt.u64 %p2, %rd5, 5000000000;\n@%p2 bra $L__BB3_1;\ntrap;\n$L__BB3_2:\nret;\n}\n"
+    ".visible .entry set_u32(\n"
     ".param .u64 set_u32_param_0,\n.param .u32 set_u32_param_1\n)\n{\n.reg .b32 %r<2>;\n"
     ".reg .b64 %rd<3>;\nld.param.u64 %rd1, [set_u32_param_0];\n"
     "ld.param.u32 %r1, [set_u32_param_1];\ncvta.to.global.u64 %rd2, %rd1;\n"

@@ -11,8 +11,8 @@
  *      stream B                            fill(new)...check(new)      same memory: somebody errs
  *
  * Every 512 bytes of a block one word is written and checked: no two blocks of the pool can overlap
- * by less. Needs the simulator: its scheduler lets work run late, and its memory tells when work
- * touches what was given back to the driver.
+ * by less. On the simulator its scheduler lets work run late, and its memory tells when work touches
+ * what was given back to the driver. On a GPU the kernels below wait a while before they begin.
  *
  *   laws SCHEDULES SEED THREADS [EAGER]
  *
@@ -25,6 +25,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <unistd.h>
 
 #define UNIT 512
 #define SLOTS 20
@@ -52,6 +53,13 @@ struct world {
     struct block blocks[SLOTS];
 };
 
+/* Not there on a GPU. */
+#pragma weak sim_accessible
+#pragma weak sim_register_kernel
+#pragma weak sim_set_eager
+#pragma weak sim_set_seed
+#pragma weak sim_step
+
 /* The entry that every driver has; cuda.h only declares the newest. */
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
 
@@ -77,6 +85,47 @@ struct worker {
 };
 
 /* ---- kernels ------------------------------------------------------------------------------------ */
+
+/*
+ * For a GPU. Made by nvcc -ptx -arch=compute_75 from:
+ *
+ *   #define EACH(i) i = threadIdx.x; i < (bytes + 511) / 512; i += blockDim.x
+ *   late(value)                          globaltimer until value * 2654435761 >> 25 us have passed
+ *   laws_fill(to, bytes, value, bad)     late(value); for (EACH(i)) to[i * 512] = value;
+ *   laws_check(from, bytes, value, bad)  late(value); for (EACH(i)) if (from[i * 512] != value) *bad = 1;
+ */
+static const char laws_ptx[] =
+    ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry laws_fill(\n"
+    ".param .u64 laws_fill_param_0,\n.param .u64 laws_fill_param_1,\n"
+    ".param .u32 laws_fill_param_2,\n.param .u64 laws_fill_param_3\n)\n{\n.reg .pred %p<4>;\n"
+    ".reg .b32 %r<7>;\n.reg .b64 %rd<18>;\nld.param.u64 %rd11, [laws_fill_param_0];\n"
+    "ld.param.u64 %rd9, [laws_fill_param_1];\nld.param.u32 %r1, [laws_fill_param_2];\n"
+    "cvta.to.global.u64 %rd1, %rd11;\nmul.lo.s32 %r2, %r1, -1640531535;\n"
+    "shr.u32 %r3, %r2, 25;\nmov.u64 %rd10, %globaltimer;\nmul.lo.s32 %r4, %r3, 1000;\n"
+    "cvt.u64.u32 %rd3, %r4;\n$L__BB1_1:\nmov.u64 %rd12, %globaltimer;\n"
+    "sub.s64 %rd13, %rd12, %rd10;\nsetp.lt.u64 %p1, %rd13, %rd3;\n@%p1 bra $L__BB1_1;\n"
+    "mov.u32 %r5, %tid.x;\ncvt.u64.u32 %rd17, %r5;\nadd.s64 %rd14, %rd9, 511;\n"
+    "shr.u64 %rd5, %rd14, 9;\nsetp.le.u64 %p2, %rd5, %rd17;\n@%p2 bra $L__BB1_5;\n"
+    "mov.u32 %r6, %ntid.x;\ncvt.u64.u32 %rd6, %r6;\n$L__BB1_4:\nshl.b64 %rd15, %rd17, 9;\n"
+    "add.s64 %rd16, %rd1, %rd15;\nst.volatile.global.u32 [%rd16], %r1;\n"
+    "add.s64 %rd17, %rd17, %rd6;\nsetp.lt.u64 %p3, %rd17, %rd5;\n@%p3 bra $L__BB1_4;\n"
+    "$L__BB1_5:\nret;\n}\n.visible .entry laws_check(\n.param .u64 laws_check_param_0,\n"
+    ".param .u64 laws_check_param_1,\n.param .u32 laws_check_param_2,\n"
+    ".param .u64 laws_check_param_3\n)\n{\n.reg .pred %p<5>;\n.reg .b32 %r<9>;\n"
+    ".reg .b64 %rd<20>;\nld.param.u64 %rd12, [laws_check_param_0];\n"
+    "ld.param.u64 %rd10, [laws_check_param_1];\nld.param.u32 %r1, [laws_check_param_2];\n"
+    "ld.param.u64 %rd13, [laws_check_param_3];\ncvta.to.global.u64 %rd1, %rd13;\n"
+    "cvta.to.global.u64 %rd2, %rd12;\nmul.lo.s32 %r2, %r1, -1640531535;\n"
+    "shr.u32 %r3, %r2, 25;\nmov.u64 %rd11, %globaltimer;\nmul.lo.s32 %r4, %r3, 1000;\n"
+    "cvt.u64.u32 %rd4, %r4;\n$L__BB2_1:\nmov.u64 %rd14, %globaltimer;\n"
+    "sub.s64 %rd15, %rd14, %rd11;\nsetp.lt.u64 %p1, %rd15, %rd4;\n@%p1 bra $L__BB2_1;\n"
+    "mov.u32 %r5, %tid.x;\ncvt.u64.u32 %rd19, %r5;\nadd.s64 %rd16, %rd10, 511;\n"
+    "shr.u64 %rd6, %rd16, 9;\nsetp.le.u64 %p2, %rd6, %rd19;\n@%p2 bra $L__BB2_7;\n"
+    "mov.u32 %r6, %ntid.x;\ncvt.u64.u32 %rd7, %r6;\n$L__BB2_4:\nshl.b64 %rd17, %rd19, 9;\n"
+    "add.s64 %rd18, %rd2, %rd17;\nld.volatile.global.u32 %r7, [%rd18];\n"
+    "setp.eq.s32 %p3, %r7, %r1;\n@%p3 bra $L__BB2_6;\nmov.u32 %r8, 1;\n"
+    "st.volatile.global.u32 [%rd1], %r8;\n$L__BB2_6:\nadd.s64 %rd19, %rd19, %rd7;\n"
+    "setp.lt.u64 %p4, %rd19, %rd6;\n@%p4 bra $L__BB2_4;\n$L__BB2_7:\nret;\n}\n";
 
 static uint64_t piece(struct sim_launch *l, uint64_t units, uint32_t value) {
     uint64_t rest = units - l->progress;
@@ -111,7 +160,7 @@ static int check_kernel(struct sim_launch *l, void **p) {
 
 static void run_kernel(CUfunction kernel, struct world *w, struct block *b, CUstream stream) {
     void *params[] = {&b->address, &b->bytes, &b->value, &w->errors};
-    CHECK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    CHECK(launch(kernel, stream, 128, params));
 }
 
 /* ---- a block's work, in order ------------------------------------------------------------------- */
@@ -246,7 +295,10 @@ static void step_sync(struct worker *me) {
         CHECK(cuStreamSynchronize(me->world->streams[pick(&me->random, me->world->stream_count)]));
         break;
     default:
-        sim_step(pick(&me->random, 20));
+        if (sim_step)
+            sim_step(pick(&me->random, 20));
+        else
+            usleep(pick(&me->random, 20));
     }
 }
 
@@ -306,7 +358,7 @@ static void world_begin(struct world *w, uint64_t *random) {
     CUdevice device;
     CHECK(cuDeviceGet(&device, 0));
     CHECK(cuCtxCreate_v2(&w->context, 0, device));
-    CHECK(cuModuleLoadData(&module, kernels_ptx));
+    CHECK(cuModuleLoadData(&module, laws_ptx));
     CHECK(cuModuleGetFunction(&w->fill, module, "laws_fill"));
     CHECK(cuModuleGetFunction(&w->check, module, "laws_check"));
     CHECK(cuMemAllocHost((void **)&w->error_count, 4));
@@ -374,8 +426,11 @@ static void schedule(uint64_t seed, unsigned most_threads) {
     uint64_t random = seed;
     this_seed = seed;
     make_plan(&random, most_threads);
-    sim_set_seed(seed);
-    sim_set_eager(least_eager + (pick(&random, 3) == 0 ? 0 : pick(&random, 60)));
+    unsigned eager = least_eager + (pick(&random, 3) == 0 ? 0 : pick(&random, 60));
+    if (sim_set_seed) {
+        sim_set_seed(seed);
+        sim_set_eager(eager);
+    }
     while (world_count > 0 && pick(&random, 24) == 0)
         world_end(&worlds[--world_count], &random);
     if (world_count == 0 || (world_count < WORLDS && pick(&random, 48) == 0))
@@ -405,8 +460,10 @@ int main(int argc, char **argv) {
         least_eager = (unsigned)strtoul(argv[4], NULL, 0);
     CHECK(cuInit(0));
     can_capture = captures_work();
-    sim_register_kernel("laws_fill", fill_kernel, 4, (size_t[]){8, 8, 4, 8});
-    sim_register_kernel("laws_check", check_kernel, 4, (size_t[]){8, 8, 4, 8});
+    if (sim_register_kernel) {
+        sim_register_kernel("laws_fill", fill_kernel, 4, (size_t[]){8, 8, 4, 8});
+        sim_register_kernel("laws_check", check_kernel, 4, (size_t[]){8, 8, 4, 8});
+    }
     for (unsigned w = 0; w < WORLDS; w++)
         for (unsigned i = 0; i < SLOTS; i++)
             pthread_mutex_init(&worlds[w].blocks[i].lock, NULL);

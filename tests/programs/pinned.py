@@ -5,8 +5,6 @@ import re
 from harness import GPU, MODES, Tally, program, run
 
 tally = Tally()
-native = run([program("pinned"), "count"], under=False)
-tally.check(native.status == 0, "natively: status %s" % native.status, native.err)
 
 
 def without_count(text):
@@ -17,12 +15,17 @@ def calls(ran):
     return int(re.search(r"100 pairs: (\d+)", ran.out).group(1))
 
 
-for name, options in list(MODES.items()) + [("off", {"GPUCACHE_PINNED": "off"})]:
-    ran = run([program("pinned"), "count"], options=dict(options, GPUCACHE_REPORT="off"))
-    tally.check(ran.status == 0 and without_count(ran.out) == without_count(native.out),
-                "%s: status %s" % (name, ran.status), ran.out + ran.err)
-    if not GPU and ran.status == 0:
-        kept = name not in ("off", "sync")
-        tally.check(calls(ran) <= 2 if kept else calls(ran) == 100,
-                    "%s: %d calls of the driver for 100 pairs" % (name, calls(ran)))
-tally.end()
+def main():
+    native = run([program("pinned"), "count"], under=False)
+    tally.check(native.status == 0, "natively: status %s" % native.status, native.err)
+    for name, options in list(MODES.items()) + [("off", {"GPUCACHE_PINNED": "off"})]:
+        ran = run([program("pinned"), "count"], options=dict(options, GPUCACHE_REPORT="off"))
+        tally.check(ran.status == 0 and without_count(ran.out) == without_count(native.out),
+                    "%s: status %s" % (name, ran.status), ran.out + ran.err)
+        if not GPU and ran.status == 0:
+            kept = name not in ("off", "sync")
+            tally.check(calls(ran) <= 2 if kept else calls(ran) == 100,
+                        "%s: %d calls of the driver for 100 pairs" % (name, calls(ran)))
+
+
+tally.run(main)

@@ -8,6 +8,7 @@
 #include "kernels.h"
 
 #include <cuda.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,21 @@ static inline void check_call(CUresult result, const char *call, const char *fil
         return;
     fprintf(stderr, "%s:%d: %s: %d\n", file, line, call, (int)result);
     exit(1);
+}
+
+/*
+ * Whether a part of the program is to run, and a line that it begins. Whoever runs the program can
+ * tell from it where it died, and runs the rest with that part named in PROGRAM_SKIP ("a,b").
+ */
+static inline bool section(const char *name) {
+    size_t length = strlen(name);
+    const char *skip = getenv("PROGRAM_SKIP");
+    for (const char *at = skip; at && (at = strstr(at, name)); at += length)
+        if ((at == skip || at[-1] == ',') && (at[length] == '\0' || at[length] == ','))
+            return false;
+    printf("# %s\n", name);
+    fflush(stdout);
+    return true;
 }
 
 /* A seeded generator of its own: the same program draws the same numbers everywhere. */

@@ -71,7 +71,6 @@ def main():
         without, with_it = start_up(command, 20 if "python" in what else 60)
         print("start-up of %-16s %6.2f ms, under the library %6.2f ms (%+.2f)" % (
             what, without, with_it, with_it - without))
-    tally.end()
 
 
-main()
+tally.run(main)

@@ -2,28 +2,41 @@
 """Law 3 in every reuse mode, on the new and the old driver. spin.py [--gpu] [PROGRAMS]"""
 import sys
 
-from harness import GPU, MODES, Tally, program, run
+from harness import GPU, MODES, Tally, program, run_parts
 
 SIM = {"GPUCACHE_SIM_EAGER": "5", "GPUCACHE_SIM_HANG_MS": "4000"}
+# no two streams in one queue of the hardware: see spin.c
+REAL = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+tally = Tally()
 
 
 def main():
     arguments = [a for a in sys.argv[1:] if not a.startswith("--")]
     count = arguments[0] if arguments else "400"
-    tally = Tally()
+    tried = {"programs": 0}
 
-    def expect(what, command, under=True, options=None, old=False):
-        options = {**({} if GPU else SIM), "GPUCACHE_REPORT": "off", **(options or {})}
-        ran = run(command, under=under, options=options, old=old, timeout=60)
-        tally.check(ran.status == 0, "spin: %s: %s: status %s" % (
-            what, " ".join(command[1:]), ran.status), ran.out + ran.err)
+    def expect(what, command, under=True, options=None, old=False, skip=()):
+        options = {**(REAL if GPU else SIM), "GPUCACHE_REPORT": "off", **(options or {})}
+        ran = run_parts(command, under=under, options=options, old=old,
+                        timeout=25 if GPU else 60, skip=skip)
+        tried["programs"] += 1
+        if GPU and not under:
+            for part, status in ran.died.items():
+                tally.note("spin: %s: left out, natively status %s in %s: %s" % (
+                    " ".join(command[1:]), status, part or "the start", ran.err[-300:]))
+        else:
+            tally.check(not ran.died, "spin: %s: %s: %s" % (what, " ".join(command[1:]), ran.died),
+                        ran.err)
+        return list(ran.died)
 
     programs = [[program("spin"), "all"], [program("spin"), "random", count, "1", "1"],
                 [program("spin"), "random", str(int(count) // 4), "10001", "3"]]
     for command in programs:
-        expect("natively", command, under=False)
+        skip = expect("natively", command, under=False)
+        if "" in skip:
+            continue
         for name, options in MODES.items():
-            expect(name, command, options=options)
+            expect(name, command, options=options, skip=skip)
             if not GPU:
                 expect(name + ", old driver", command, options=options, old=True)
     if not GPU:
@@ -34,7 +47,7 @@ def main():
             for name, options in MODES.items():
                 expect(name + ", " + memory, small,
                        options={**options, "GPUCACHE_SIM_MEMORY": memory})
-    tally.end()
+    print("%d runs" % tried["programs"])
 
 
-main()
+tally.run(main)

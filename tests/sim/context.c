@@ -28,6 +28,7 @@ CUresult context_check(struct context *context) {
 
 static void start(struct context *context, unsigned flags) {
     context->alive = true;
+    context->users = 1;
     context->flags = flags;
     context->id = ++sim.next_id;
     context->sticky = CUDA_SUCCESS;
@@ -214,6 +215,36 @@ static CUresult destroy(CUcontext handle) {
     return CUDA_SUCCESS;
 }
 
+/* By the header's words: of the current context, which must be one that was made by hand. */
+static CUresult attach(CUcontext *handle, unsigned flags) {
+    struct context *context = context_current();
+
+    if (!handle || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    context->users++;
+    *handle = (CUcontext)context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult detach(CUcontext handle) {
+    struct context *context;
+    CUresult result = as_context(handle, &context);
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (context->primary || context_current() != context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (context->users > 1)
+        return context->users--, CUDA_SUCCESS;
+    return destroy(handle);
+}
+
+ENTRY(cuCtxAttach, (CUcontext * context, unsigned flags), CONTEXT, attach(context, flags))
+ENTRY(cuCtxDetach, (CUcontext context), INITIALISED, detach(context))
+ENTRY(cuCtxCreate, (CUcontext * context, unsigned flags, CUdevice device), INITIALISED,
+      create(context, flags, device, 3010))
 ENTRY(cuCtxCreate_v2, (CUcontext * context, unsigned flags, CUdevice device), INITIALISED,
       create(context, flags, device, 3020))
 ENTRY(cuCtxCreate_v3,

@@ -252,6 +252,7 @@ struct context {
     bool primary;
     bool alive; /* a primary context outlives its death as a handle */
     unsigned flags, api_version;
+    unsigned users; /* who made it or attached */
     unsigned long long id;
     CUresult sticky; /* a kernel's fault: every later call returns it */
     struct heap heap;

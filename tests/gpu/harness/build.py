@@ -54,6 +54,56 @@ PROGRAMS = {
     "overlap": ("bench/overlap.cu", "nvcc", []),
 }
 
+# The programs of tests/programs, linked with the driver instead of the simulator.
+GCC_ARGS = ["-D_GNU_SOURCE", "-I" + os.path.join(ROOT, "include")]
+for area in ("pointers", "mixes", "contexts", "capture", "peers", "ipc", "outside", "old"):
+    PROGRAMS["programs/diff_" + area] = ("programs/diff_%s.c" % area, "gcc", ["-lcuda"])
+PROGRAMS["programs/laws"] = (
+    "programs/laws.c",
+    "gcc",
+    ["-I" + os.path.join(ROOT, "tests", "sim"), "-lcuda"],
+)
+for name in ("spin", "misuse", "pinned", "peers"):
+    PROGRAMS["programs/" + name] = ("programs/%s.c" % name, "gcc", ["-lcuda"])
+for name in ("quiet", "client"):
+    PROGRAMS["programs/" + name] = ("programs/%s.c" % name, "gcc", [])
+PROGRAMS["programs/chain_host"] = ("programs/chain/host.c", "gcc", [])
+for level in ("0", "2"):
+    level_args = ["-O" + level, "-U_FORTIFY_SOURCE"]
+    for layer in ("1", "2"):
+        for kind, kind_args in (
+            ("plain", []),
+            ("override", ["-DOVERRIDE"]),
+            ("version", ["-DOVERRIDE_VERSION"]),
+        ):
+            PROGRAMS["programs/libchain_%s_%s_O%s.so" % (layer, kind, level)] = (
+                "programs/chain/layer.c",
+                "gcc",
+                [*level_args, *kind_args, "-DLAYER=" + layer, "-shared", "-fPIC"],
+            )
+    PROGRAMS["programs/chain_O" + level] = (
+        "programs/chain/program.c",
+        "gcc",
+        [*level_args, "-lcuda"],
+    )
+    PROGRAMS["programs/libchain_twin_O%s.so" % level] = (
+        "programs/chain/program.c",
+        "gcc",
+        [*level_args, "-DTWIN", "-shared", "-fPIC", "-lcuda"],
+    )
+PROGRAMS["programs/libchain_early.so"] = (
+    "programs/chain/early.c",
+    "gcc",
+    ["-shared", "-fPIC", "-lcuda"],
+)
+EARLY = os.path.join(BUILD, "programs", "libchain_early.so")  # has to be there to link with it
+PROGRAMS["programs/chain_with_early"] = (
+    "programs/chain/program.c",
+    "gcc",
+    ["-DEARLY", EARLY, "-Wl,-rpath,$ORIGIN", "-lcuda"],
+)
+ANSWERS = [name for name in PROGRAMS if name.startswith("programs/")]
+
 
 def architecture():
     try:
@@ -120,10 +170,13 @@ def build_command(name, arch):
             "-O2",
             *WARNINGS,
             "-I" + os.path.join(CUDA, "include"),
+            *GCC_ARGS,
             "-o",
             target,
             source,
             *flags,
+            "-ldl",
+            "-lpthread",
         ]
     before, after = torch_flags()
     return [
@@ -143,10 +196,10 @@ def build_command(name, arch):
 
 def build(names):
     """Builds what is not up to date, side by side; returns {name: why it could not be built}."""
-    os.makedirs(BUILD, exist_ok=True)
+    os.makedirs(os.path.join(BUILD, "programs"), exist_ok=True)
     shared = [
         os.path.getmtime(f)
-        for d in (HERE, BENCH)
+        for d in (HERE, BENCH, os.path.join(ROOT, "tests", "programs"))
         for p in ("*.h", "*.cuh")
         for f in glob.glob(os.path.join(d, p))
     ]
@@ -171,5 +224,9 @@ def build(names):
         open(stamp, "w").write(arch)
         return None
 
+    broken = {}
+    last = [n for n in names if EARLY in PROGRAMS[n][2]]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 2) as pool:
-        return {n: why for n, why in zip(names, pool.map(one, names)) if why}
+        for wave in ([n for n in names if n not in last], last):
+            broken.update({n: why for n, why in zip(wave, pool.map(one, wave)) if why})
+    return broken

@@ -159,7 +159,8 @@ class Checks:
                 if trouble != "output differs"
                 else difference(native, library)
             )
-        note = trouble or memory_note(library)
+        said = [line[6:106] for line in library.text.splitlines() if line.startswith("note: ")]
+        note = ", ".join([trouble or memory_note(library)] + said[:1]).lstrip(", ")
         unit = native.unit(figure)
         self.table.add(
             label + (" (%s)" % unit if unit else ""),
