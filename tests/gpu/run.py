@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 
-from harness.build import BENCH, BUILD, CUDA, build
+from harness.build import BENCH, BUILD, CUDA, build, rmm_version
 from harness.checks import Checks, Table
 from harness.process import SCRATCH, Run, Settings, books, memory_note
 
@@ -362,22 +362,33 @@ def part_peers(c, out):
     c.same("IPC across devices", c.program("ipc", 1), timeout=60, report=False)
 
 
+def not_built(c, out, label, name):
+    """For a peer that is left out: no failure of the library's."""
+    c.table.add(label, None, None, None, None, "not built", c.broken[name])
+    open(os.path.join(out, "failures.txt"), "a").write("%s: %s\n" % (name, c.broken[name]))
+
+
 def part_bench(c, out):
     names = ("pairs", "pairs_torch", "overlap")
     for n in names[:1] + names[2:]:
         if c.missing(n, c.program(n)):
             return
+    natives = ["cudamalloc", "driver", "async", "cub"]
+    rmm = rmm_version()
+    if not rmm:
+        c.table.add("RMM", None, None, None, None, "left out: no .peers/rmm (scripts/peers.sh)")
+    elif c.broken.get("pairs_rmm.so"):
+        not_built(c, out, "RMM %s" % rmm, "pairs_rmm.so")
+        rmm = None
+    else:
+        c.table.add("RMM", None, None, None, None, rmm)
+        natives += ["rmm_pool", "rmm_arena"]
     runs = {
-        "native": Run(c.program("pairs", "cudamalloc", "driver", "async", "cub"), timeout=150),
+        "native": Run(c.program("pairs", *natives), timeout=240),
         "library": Run(c.program("pairs", "cudamalloc", "driver"), library=c.library, timeout=100),
     }
     if "pairs_torch" in c.broken:
-        c.table.add(
-            "PyTorch's C++ entry", None, None, None, None, "not built", c.broken["pairs_torch"]
-        )
-        open(os.path.join(out, "failures.txt"), "a").write(
-            "pairs_torch: %s\n" % c.broken["pairs_torch"]
-        )
+        not_built(c, out, "PyTorch's C++ entry", "pairs_torch")
     else:
         runs["torch"] = Run(c.program("pairs_torch"), timeout=100)
     figures = {}
@@ -393,11 +404,15 @@ def part_bench(c, out):
             figures[who, pattern, int(threads), what] = value
     c.table.json.write(
         json.dumps(
-            {"part": "bench", "pairs": {"/".join(map(str, k)): v for k, v in figures.items()}}
+            {
+                "part": "bench",
+                "rmm": rmm,
+                "pairs": {"/".join(map(str, k)): v for k, v in figures.items()},
+            }
         )
         + "\n"
     )
-    peers = ("async", "cub", "torch")
+    peers = ("async", "cub", "torch", "rmm_pool", "rmm_arena")
     for pattern in dict.fromkeys(k[1] for k in figures):
         for threads in sorted({k[2] for k in figures if k[1] == pattern}):
             ours = figures.get(("ours", pattern, threads, "mean"))
@@ -561,7 +576,11 @@ PARTS = {
     "capture": (part_capture, ["capture"], True),
     "modes": (part_modes, ["driver_linked", "errors", "contexts", "alloc_mix"], False),
     "startup": (part_startup, [], True),
-    "bench": (part_bench, ["pairs", "pairs_torch", "overlap"], True),
+    "bench": (
+        part_bench,
+        ["pairs", "pairs_torch", "overlap"] + (["pairs_rmm.so"] if rmm_version() else []),
+        True,
+    ),
     "workloads": (part_workloads, [], True),
     "gpt": (part_gpt, [], False),
     "resnet": (part_resnet, [], False),
