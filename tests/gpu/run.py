@@ -368,6 +368,29 @@ def not_built(c, out, label, name):
     open(os.path.join(out, "failures.txt"), "a").write("%s: %s\n" % (name, c.broken[name]))
 
 
+FIGURES = ("mean", "p50", "p90", "p99", "p999", "max")
+
+
+def show_pairs(figures, path):
+    """Every allocator's figures for every pattern, for people."""
+    rows = [("pattern", "threads", "allocator", *FIGURES)]
+    keys = list(dict.fromkeys(k[:3] for k in figures))
+    for pattern, threads in dict.fromkeys((k[1], k[2]) for k in keys):
+        for who in dict.fromkeys(k[0] for k in keys):
+            values = [figures.get((who, pattern, threads, f)) for f in FIGURES]
+            if any(v is not None for v in values):
+                shown = ["-" if v is None else "%.0f" % v for v in values]
+                rows.append((pattern, str(threads), who, *shown))
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    text = "nanoseconds, as each thread sees it\n" + "".join(
+        "  ".join(x.rjust(w) if i > 2 else x.ljust(w) for i, (x, w) in enumerate(zip(r, widths)))
+        + "\n"
+        for r in rows
+    )
+    with open(path, "w") as file:
+        file.write(text)
+
+
 def part_bench(c, out):
     names = ("pairs", "pairs_torch", "overlap")
     for n in names[:1] + names[2:]:
@@ -412,6 +435,7 @@ def part_bench(c, out):
         )
         + "\n"
     )
+    show_pairs(figures, os.path.join(out, "pairs.txt"))
     peers = ("async", "cub", "torch", "rmm_pool", "rmm_arena")
     for pattern in dict.fromkeys(k[1] for k in figures):
         for threads in sorted({k[2] for k in figures if k[1] == pattern}):
@@ -426,7 +450,7 @@ def part_bench(c, out):
             best = min(others.values())
             tail = [
                 figures.get(("ours", pattern, threads, q))
-                for q in ("p50", "p90", "p99", "p999", "max")
+                for q in FIGURES[1:]
             ]
             note = "peers: " + ", ".join("%s %.0f" % i for i in others.items())
             native = figures.get(("driver", pattern, threads, "mean"))
