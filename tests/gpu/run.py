@@ -52,6 +52,7 @@ def part_programs(c, out):
     c.same("driver API, -lcuda", c.program("driver_linked"), quick=True)
     c.same("driver API, dlopen + dlsym", c.program("driver_dlopen"), quick=True)
     c.same("pitched images", c.program("pitch_loop", 100), quick=True)
+    c.same("pitched images, varying", c.program("pitch_loop", 100, "varying"), quick=True)
     c.same("thrust", c.program("thrust_loop", 10000, 200), quick=True)
     c.same("questions about pointers", c.program("queries"), quick=True, report=False)
     c.same("contexts", c.program("contexts"), quick=True, report=False, timeout=90)
@@ -120,6 +121,7 @@ def part_speed(c, out):
             "thrust n = %d" % n, c.program("thrust_loop", n, 600 if n < 1_000_000 else 150), wanted
         )
     c.faster("pitched images", c.program("pitch_loop", 200), 1.0)
+    c.faster("pitched images, varying", c.program("pitch_loop", 200, "varying"), 1.0)
     c.faster("CuPy, pool off", c.python("cupy_loop.py", "uncached", 1500), 5.0)
     c.faster("CuPy, default", c.python("cupy_loop.py", "default", 1500), 0.99)
     c.faster("PyTorch, default", c.python("torch_train.py", 200), 0.99)
