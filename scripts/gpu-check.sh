@@ -1,7 +1,7 @@
 #!/bin/sh
 # gpu-check.sh [--out DIR] [part...]: the checks and benchmarks that need a real GPU; no network.
 # tests/gpu/run.py says which parts there are. The library is built first, unless GPUCACHE_SO names
-# one.
+# one. The bench part compares with RMM too if scripts/peers.sh has fetched it to .peers/.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 log=${TMPDIR:-/tmp}/gpucache-build.$$.log

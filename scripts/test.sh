@@ -5,7 +5,8 @@
 #   gcc       release build, all tests           clang     the same with clang
 #   asan      gcc, address and undefined         tsan      gcc, threads: the pool's core
 #             behaviour sanitizers: unit, sim    valgrind  unit tests of the gcc build
-#   arm64     src/ compiled and linked for aarch64; nothing is run
+#   cost      gcc build: instructions counted    arm64     src/ compiled and linked for aarch64;
+#             under callgrind                              nothing is run
 #   format    clang-format                       tidy      clang-tidy over src/
 #
 # A stage that fails does not stop the others. Logs: build/log/STAGE.log. BUILD_ROOT names another
@@ -13,7 +14,7 @@
 set -u
 . "$(dirname "$0")/common.sh"
 
-all_stages=(gcc clang asan tsan valgrind arm64 format tidy)
+all_stages=(gcc clang asan tsan valgrind cost arm64 format tidy)
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=("${all_stages[@]}")
 for stage in "${stages[@]}"; do
@@ -25,6 +26,7 @@ need_build_tools
 need_package libcmocka-dev
 has_stage clang && need clang clang
 has_stage valgrind && need valgrind valgrind
+has_stage cost && need valgrind valgrind
 has_stage arm64 && need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 has_stage format && need clang-format clang-format
 has_stage tidy && need clang-tidy clang-tidy
@@ -51,7 +53,8 @@ build() { # FOLDER ARGUMENT...
 }
 
 stage_gcc() {
-    CC=gcc build "$build_root/gcc" --buildtype=release --werror && run_tests "$build_root/gcc" all
+    CC=gcc build "$build_root/gcc" --buildtype=release --werror &&
+        run_tests "$build_root/gcc" all --no-suite cost
 }
 
 stage_clang() {
@@ -81,6 +84,12 @@ stage_valgrind() {
     CC=gcc build "$build_root/gcc" --buildtype=release --werror &&
         run_tests "$build_root/gcc" valgrind --suite unit --no-suite spinning -t 10 \
             --wrap 'valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --fair-sched=yes'
+}
+
+# Fails when an allocation costs more than tests/bench/instructions.txt allows.
+stage_cost() {
+    CC=gcc build "$build_root/gcc" --buildtype=release --werror &&
+        run_tests "$build_root/gcc" cost --suite cost
 }
 
 stage_arm64() {

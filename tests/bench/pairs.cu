@@ -1,13 +1,16 @@
 /*
  * pairs [allocator...]: cudamalloc, driver (cuMemAlloc as cuGetProcAddress gives it), async
- * (cudaMallocAsync, threshold unlimited), cub (CachingDeviceAllocator). Run natively for the peers
- * and under the library for ours.
+ * (cudaMallocAsync, threshold unlimited), cub (CachingDeviceAllocator), rmm_pool and rmm_arena (of
+ * pairs_rmm.so beside this program). Run natively for the peers and under the library for ours.
  */
 #include <cub/util_allocator.cuh>
 #include <cuda.h>
 #include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <unistd.h>
 
 #include "pairs.h"
+#include "streams.h"
 
 struct cudamalloc {
     void enter() {
@@ -22,7 +25,7 @@ struct cudamalloc {
         CHECK(cudaMalloc(&p, bytes));
         return p;
     }
-    void release(void *p) {
+    void release(void *p, size_t) {
         CHECK(cudaFree(p));
     }
 };
@@ -49,37 +52,38 @@ struct driver {
         CHECK(alloc(&p, bytes));
         return (void *)p;
     }
-    void release(void *p) {
+    void release(void *p, size_t) {
         CHECK(free((CUdeviceptr)p));
     }
 };
 
-static thread_local cudaStream_t own_stream;
-
 struct async {
+    cudaMemPool_t pool;
     async() {
-        cudaMemPool_t pool;
         uint64_t most = UINT64_MAX;
         CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
         CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &most));
     }
+    ~async() { /* the next allocator finds an empty device */
+        CHECK(cudaMemPoolTrimTo(pool, 0));
+    }
     void enter() {
         CHECK(cudaSetDevice(0));
-        CHECK(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking));
+        bench::take_stream();
     }
     void leave() {
-        CHECK(cudaStreamDestroy(own_stream));
+        bench::return_stream();
     }
     void settle() {
         CHECK(cudaDeviceSynchronize());
     }
     void *allocate(size_t bytes) {
         void *p;
-        CHECK(cudaMallocAsync(&p, bytes, own_stream));
+        CHECK(cudaMallocAsync(&p, bytes, bench::own_stream));
         return p;
     }
-    void release(void *p) {
-        CHECK(cudaFreeAsync(p, own_stream));
+    void release(void *p, size_t) {
+        CHECK(cudaFreeAsync(p, bench::own_stream));
     }
 };
 
@@ -89,20 +93,20 @@ struct cub_cache {
     cub::CachingDeviceAllocator cache{2, 9, 28, (size_t)64 << 30, true};
     void enter() {
         CHECK(cudaSetDevice(0));
-        CHECK(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking));
+        bench::take_stream();
     }
     void leave() {
-        CHECK(cudaStreamDestroy(own_stream));
+        bench::return_stream();
     }
     void settle() {
         CHECK(cudaDeviceSynchronize());
     }
     void *allocate(size_t bytes) {
         void *p;
-        CHECK(cache.DeviceAllocate(&p, bytes, own_stream));
+        CHECK(cache.DeviceAllocate(&p, bytes, bench::own_stream));
         return p;
     }
-    void release(void *p) {
+    void release(void *p, size_t) {
         CHECK(cache.DeviceFree(p));
     }
 };
@@ -110,6 +114,22 @@ struct cub_cache {
 template <class A> static void run(const char *name, double seconds) {
     A a;
     bench::all(name, a, seconds);
+}
+
+/* RMM comes with a CCCL of its own, newer than the toolkit's that CUB is taken from here: they do
+ * not share an object. */
+static void run_rmm(const std::string &name, double seconds) {
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n < 0)
+        DIE("no /proc/self/exe");
+    void *rmm = dlopen((std::string(path, (size_t)n) + "_rmm.so").c_str(), RTLD_NOW);
+    if (!rmm)
+        DIE("%s", dlerror());
+    auto run = (void (*)(const char *, double))dlsym(rmm, "pairs_rmm");
+    if (!run)
+        DIE("%s", dlerror());
+    run(name.c_str(), seconds);
 }
 
 int main(int argc, char **argv) {
@@ -126,6 +146,8 @@ int main(int argc, char **argv) {
             run<async>("async", s);
         else if (name == "cub")
             run<cub_cache>("cub", s);
+        else if (name == "rmm_pool" || name == "rmm_arena")
+            run_rmm(name, s);
         else
             DIE("no allocator %s", argv[i]);
     }

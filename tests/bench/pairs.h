@@ -1,16 +1,20 @@
 /*
- * What one cached allocate + free pair costs, for any allocator: pairs.cu and pairs_torch.cpp bring
- * the allocators.
+ * What one cached allocate + free pair costs, for any allocator: pairs.cu, pairs_rmm.cpp and
+ * pairs_torch.cpp bring the allocators.
  *
  *   fixed       64 KiB, freed at once
  *   mixed       512 bytes to 2 MiB, 32 blocks live in each thread, replaced at random
  *   handover    mixed sizes; every other thread allocates, its neighbour frees
- *   rmm         RMM's random_allocations benchmark: 1000 allocations of 1 B to 64 MiB, allocate
- * with probability 0.73, else free at random
+ *   rmm         RMM's random_allocations benchmark: 1000 allocations of 1 B to 64 MiB, at most
+ *               16 000 MiB live, allocate with probability 0.73, else free at random
  *
  * Each is run twice: once for the mean, with a clock read at the ends only, once for the
  * distribution, with a time stamp around each pair. Figures are nanoseconds per pair as each thread
- * sees it.
+ * sees it. In handover and rmm an allocation and its free stand apart: there the distribution is of
+ * single calls, of both kinds, and in handover the mean is of the producer's turn, which makes one
+ * allocation.
+ *
+ * A free is told the size of its block, because some allocators want it; all pay for carrying it.
  */
 #ifndef GPU_BENCH_PAIRS_H
 #define GPU_BENCH_PAIRS_H
@@ -62,12 +66,17 @@ struct result {
     std::vector<uint32_t> stamps;
 };
 
+struct block {
+    void *p;
+    size_t bytes;
+};
+
 /* One producer, one consumer. */
 struct ring {
     enum { size = 256 };
     alignas(64) std::atomic<uint64_t> head{0};
     alignas(64) std::atomic<uint64_t> tail{0};
-    alignas(64) void *slot[size];
+    alignas(64) block slot[size];
 };
 
 struct job {
@@ -88,7 +97,7 @@ template <class A> void run_fixed(A &a, int, const job &j, result &r) {
         for (int i = 0; i < 64; i++) {
             uint64_t t = j.stamps ? stamp() : 0;
             void *p = a.allocate(65536);
-            a.release(p);
+            a.release(p, 65536);
             if (j.stamps)
                 keep(r, stamp() - t);
         }
@@ -106,30 +115,31 @@ template <class A> void run_mixed(A &a, int thread, const job &j, result &r) {
         sizes[i] = (uint32_t)mixed_size(&random);
         slots[i] = (uint8_t)(rng(&random) % live);
     }
-    void *held[live];
+    block held[live];
     for (int i = 0; i < live; i++)
-        held[i] = a.allocate(sizes[i]);
+        held[i] = {a.allocate(sizes[i]), sizes[i]};
+    auto replace = [&](block &b, size_t bytes) {
+        a.release(b.p, b.bytes);
+        b = {a.allocate(bytes), bytes};
+    };
     unsigned at = 0;
     double warm = now_s() + j.seconds; /* once through, so that a cache holds what it will need */
-    for (; at < plan && (at % 64 || now_s() < warm); at++) {
-        a.release(held[slots[at]]);
-        held[slots[at]] = a.allocate(sizes[at]);
-    }
+    for (; at < plan && (at % 64 || now_s() < warm); at++)
+        replace(held[slots[at]], sizes[at]);
     at %= plan;
     double start = now_s(), end = start + j.seconds;
     do {
         for (int i = 0; i < 64; i++, at = (at + 1) % plan) {
             uint64_t t = j.stamps ? stamp() : 0;
-            a.release(held[slots[at]]);
-            held[slots[at]] = a.allocate(sizes[at]);
+            replace(held[slots[at]], sizes[at]);
             if (j.stamps)
                 keep(r, stamp() - t);
         }
         r.pairs += 64;
     } while (now_s() < end);
     r.ns = (now_s() - start) * 1e9 / (double)r.pairs;
-    for (void *p : held)
-        a.release(p);
+    for (const block &b : held)
+        a.release(b.p, b.bytes);
 }
 
 /* Threads 2k and 2k+1 share ring k. The producer's end mark is a null pointer. */
@@ -140,36 +150,37 @@ template <class A> void run_handover(A &a, int thread, const job &j, result &r, 
         for (auto &s : sizes)
             s = (uint32_t)mixed_size(&random);
         double start = now_s(), end = start + j.seconds;
-        auto put = [&](void *p) {
+        auto put = [&](block b) {
             uint64_t h = q.head.load(std::memory_order_relaxed);
             while (h - q.tail.load(std::memory_order_acquire) >= ring::size)
                 std::this_thread::yield();
-            q.slot[h % ring::size] = p;
+            q.slot[h % ring::size] = b;
             q.head.store(h + 1, std::memory_order_release);
         };
         do {
             for (int i = 0; i < 64; i++) {
                 uint64_t t = j.stamps ? stamp() : 0;
-                void *p = a.allocate(sizes[(r.pairs + (unsigned)i) % 4096]);
+                size_t bytes = sizes[(r.pairs + (unsigned)i) % 4096];
+                void *p = a.allocate(bytes);
                 if (j.stamps)
                     keep(r, stamp() - t);
-                put(p);
+                put({p, bytes});
             }
             r.pairs += 64;
         } while (now_s() < end);
-        put(nullptr);
+        put({nullptr, 0});
         r.ns = (now_s() - start) * 1e9 / (double)r.pairs;
     } else {
         for (;;) {
             uint64_t t = q.tail.load(std::memory_order_relaxed);
             while (q.head.load(std::memory_order_acquire) == t)
                 std::this_thread::yield();
-            void *p = q.slot[t % ring::size];
+            block b = q.slot[t % ring::size];
             q.tail.store(t + 1, std::memory_order_release);
-            if (!p)
+            if (!b.p)
                 return;
             uint64_t before = j.stamps ? stamp() : 0;
-            a.release(p);
+            a.release(b.p, b.bytes);
             if (j.stamps)
                 keep(r, stamp() - before);
         }
@@ -179,7 +190,7 @@ template <class A> void run_handover(A &a, int thread, const job &j, result &r, 
 /* A pair here is an allocation and a free, wherever in the sequence they stand. */
 template <class A> void run_rmm(A &a, int thread, const job &j, result &r) {
     const int allocations = 1000;
-    const size_t most_live = (size_t)24 << 30;
+    const size_t most_live = (size_t)16000 << 20;
     struct step {
         bool allocate;
         uint32_t at;
@@ -206,7 +217,7 @@ template <class A> void run_rmm(A &a, int thread, const job &j, result &r) {
             live.pop_back();
         }
     }
-    std::vector<void *> held;
+    std::vector<block> held;
     held.reserve(allocations);
     double start = 0, end = 0;
     for (int round = 0; round == 0 || now_s() < end; round++) {
@@ -217,19 +228,19 @@ template <class A> void run_rmm(A &a, int thread, const job &j, result &r) {
         for (const step &s : steps) {
             uint64_t t = j.stamps ? stamp() : 0;
             if (s.allocate) {
-                held.push_back(a.allocate(s.bytes));
+                held.push_back({a.allocate(s.bytes), s.bytes});
                 r.pairs++;
             } else {
-                void *p = held[s.at];
+                block b = held[s.at];
                 held[s.at] = held.back();
                 held.pop_back();
-                a.release(p);
+                a.release(b.p, b.bytes);
             }
             if (j.stamps && round)
                 keep(r, stamp() - t);
         }
-        for (void *p : held)
-            a.release(p);
+        for (const block &b : held)
+            a.release(b.p, b.bytes);
         held.clear();
         if (round == 0)
             start = now_s(), end = start + j.seconds;
@@ -282,7 +293,7 @@ template <class A> void all(const char *name, A &a, double seconds) {
                             results[t].stamps.reserve(stamp_most);
                         a.enter();
                         for (int i = 0; i < 64; i++)
-                            a.release(a.allocate(65536));
+                            a.release(a.allocate(65536), 65536);
                         ready++;
                         while (ready < threads)
                             std::this_thread::yield();

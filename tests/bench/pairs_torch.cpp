@@ -16,7 +16,7 @@ struct torch_cache {
     void *allocate(size_t bytes) {
         return c10::cuda::CUDACachingAllocator::raw_alloc(bytes);
     }
-    void release(void *p) {
+    void release(void *p, size_t) {
         c10::cuda::CUDACachingAllocator::raw_delete(p);
     }
 };

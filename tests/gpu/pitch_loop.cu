@@ -1,7 +1,9 @@
-/* pitch_loop [iterations]: what an image pipeline does: pitched buffers of a few image sizes, a
- * small filter, everything freed again. */
+/* pitch_loop [iterations [varying]]: what an image pipeline does: pitched buffers of a few image
+ * sizes, a small filter, everything freed again. varying: images of half to all of each side, drawn
+ * anew for every image, as crops and pyramids are. */
 #include <algorithm>
 #include <cuda_runtime.h>
+#include <string>
 #include <vector>
 
 #include "check.h"
@@ -35,10 +37,12 @@ static __global__ void total(const uint8_t *in, size_t pitch, int width, int hei
 }
 
 int main(int argc, char **argv) {
-    static const struct {
+    static const struct size {
         int width, height;
     } sizes[] = {{320, 240}, {641, 481}, {1280, 720}, {1921, 1079}, {3840, 2160}, {97, 5003}};
     long iterations = arg_long(argc, argv, 1, 300);
+    bool varying = argc > 2 && std::string(argv[2]) == "varying";
+    uint64_t random = 11;
     cudaStream_t stream;
     CHECK(cudaStreamCreate(&stream));
     unsigned long long sum = 0;
@@ -46,7 +50,11 @@ int main(int argc, char **argv) {
     std::vector<double> times;
     for (long i = 0; i < iterations; i++) {
         double start = now_s();
-        for (auto &s : sizes) {
+        for (size s : sizes) {
+            if (varying) {
+                s.width -= (int)(rng(&random) % (unsigned)(s.width / 2));
+                s.height -= (int)(rng(&random) % (unsigned)(s.height / 2));
+            }
             uint8_t *image, *blurred, *twice;
             size_t p1, p2, p3;
             unsigned long long *device_sum, here;

@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 
-from harness.build import ANSWERS, BENCH, BUILD, CUDA, ROOT, build
+from harness.build import ANSWERS, BENCH, BUILD, CUDA, ROOT, build, rmm_version
 from harness.checks import Checks, Table
 from harness.process import SCRATCH, Run, Settings, books, memory_note
 
@@ -53,6 +53,7 @@ def part_programs(c, out):
     c.same("driver API, -lcuda", c.program("driver_linked"), quick=True)
     c.same("driver API, dlopen + dlsym", c.program("driver_dlopen"), quick=True)
     c.same("pitched images", c.program("pitch_loop", 100), quick=True)
+    c.same("pitched images, varying", c.program("pitch_loop", 100, "varying"), quick=True)
     c.same("thrust", c.program("thrust_loop", 10000, 200), quick=True)
     c.same("questions about pointers", c.program("queries"), quick=True, report=False)
     c.same("contexts", c.program("contexts"), quick=True, report=False, timeout=90)
@@ -121,6 +122,7 @@ def part_speed(c, out):
             "thrust n = %d" % n, c.program("thrust_loop", n, 600 if n < 1_000_000 else 150), wanted
         )
     c.faster("pitched images", c.program("pitch_loop", 200), 1.0)
+    c.faster("pitched images, varying", c.program("pitch_loop", 200, "varying"), 1.0)
     c.faster("CuPy, pool off", c.python("cupy_loop.py", "uncached", 1500), 5.0)
     c.faster("CuPy, default", c.python("cupy_loop.py", "default", 1500), 0.99)
     c.faster("PyTorch, default", c.python("torch_train.py", 200), 0.99)
@@ -441,22 +443,56 @@ def part_peers(c, out):
     c.same("IPC across devices", c.program("ipc", 1), timeout=60, report=False)
 
 
+def not_built(c, out, label, name):
+    """For a peer that is left out: no failure of the library's."""
+    c.table.add(label, None, None, None, None, "not built", c.broken[name])
+    open(os.path.join(out, "failures.txt"), "a").write("%s: %s\n" % (name, c.broken[name]))
+
+
+FIGURES = ("mean", "p50", "p90", "p99", "p999", "max")
+
+
+def show_pairs(figures, path):
+    """Every allocator's figures for every pattern, for people."""
+    rows = [("pattern", "threads", "allocator", *FIGURES)]
+    keys = list(dict.fromkeys(k[:3] for k in figures))
+    for pattern, threads in dict.fromkeys((k[1], k[2]) for k in keys):
+        for who in dict.fromkeys(k[0] for k in keys):
+            values = [figures.get((who, pattern, threads, f)) for f in FIGURES]
+            if any(v is not None for v in values):
+                shown = ["-" if v is None else "%.0f" % v for v in values]
+                rows.append((pattern, str(threads), who, *shown))
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    text = "nanoseconds, as each thread sees it\n" + "".join(
+        "  ".join(x.rjust(w) if i > 2 else x.ljust(w) for i, (x, w) in enumerate(zip(r, widths)))
+        + "\n"
+        for r in rows
+    )
+    with open(path, "w") as file:
+        file.write(text)
+
+
 def part_bench(c, out):
     names = ("pairs", "pairs_torch", "overlap")
     for n in names[:1] + names[2:]:
         if c.missing(n, c.program(n)):
             return
+    natives = ["cudamalloc", "driver", "async", "cub"]
+    rmm = rmm_version()
+    if not rmm:
+        c.table.add("RMM", None, None, None, None, "left out: no .peers/rmm (scripts/peers.sh)")
+    elif c.broken.get("pairs_rmm.so"):
+        not_built(c, out, "RMM %s" % rmm, "pairs_rmm.so")
+        rmm = None
+    else:
+        c.table.add("RMM", None, None, None, None, rmm)
+        natives += ["rmm_pool", "rmm_arena"]
     runs = {
-        "native": Run(c.program("pairs", "cudamalloc", "driver", "async", "cub"), timeout=150),
+        "native": Run(c.program("pairs", *natives), timeout=240),
         "library": Run(c.program("pairs", "cudamalloc", "driver"), library=c.library, timeout=100),
     }
     if "pairs_torch" in c.broken:
-        c.table.add(
-            "PyTorch's C++ entry", None, None, None, None, "not built", c.broken["pairs_torch"]
-        )
-        open(os.path.join(out, "failures.txt"), "a").write(
-            "pairs_torch: %s\n" % c.broken["pairs_torch"]
-        )
+        not_built(c, out, "PyTorch's C++ entry", "pairs_torch")
     else:
         runs["torch"] = Run(c.program("pairs_torch"), timeout=100)
     figures = {}
@@ -472,11 +508,16 @@ def part_bench(c, out):
             figures[who, pattern, int(threads), what] = value
     c.table.json.write(
         json.dumps(
-            {"part": "bench", "pairs": {"/".join(map(str, k)): v for k, v in figures.items()}}
+            {
+                "part": "bench",
+                "rmm": rmm,
+                "pairs": {"/".join(map(str, k)): v for k, v in figures.items()},
+            }
         )
         + "\n"
     )
-    peers = ("async", "cub", "torch")
+    show_pairs(figures, os.path.join(out, "pairs.txt"))
+    peers = ("async", "cub", "torch", "rmm_pool", "rmm_arena")
     for pattern in dict.fromkeys(k[1] for k in figures):
         for threads in sorted({k[2] for k in figures if k[1] == pattern}):
             ours = figures.get(("ours", pattern, threads, "mean"))
@@ -490,7 +531,7 @@ def part_bench(c, out):
             best = min(others.values())
             tail = [
                 figures.get(("ours", pattern, threads, q))
-                for q in ("p50", "p90", "p99", "p999", "max")
+                for q in FIGURES[1:]
             ]
             note = "peers: " + ", ".join("%s %.0f" % i for i in others.items())
             native = figures.get(("driver", pattern, threads, "mean"))
@@ -641,7 +682,11 @@ PARTS = {
     "answers": (part_answers, ANSWERS, False),
     "modes": (part_modes, ["driver_linked", "errors", "contexts", "alloc_mix"], False),
     "startup": (part_startup, [], True),
-    "bench": (part_bench, ["pairs", "pairs_torch", "overlap"], True),
+    "bench": (
+        part_bench,
+        ["pairs", "pairs_torch", "overlap"] + (["pairs_rmm.so"] if rmm_version() else []),
+        True,
+    ),
     "workloads": (part_workloads, [], True),
     "gpt": (part_gpt, [], False),
     "resnet": (part_resnet, [], False),

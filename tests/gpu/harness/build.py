@@ -25,6 +25,7 @@ CUDA_DIRS = [
     )
     for d in glob.glob(p)
 ]
+RMM = os.path.join(ROOT, ".peers", "rmm")  # scripts/peers.sh puts it there
 WARNINGS = ["-Wall", "-Wextra"]
 
 # name: (source, how, further flags)
@@ -49,7 +50,8 @@ PROGRAMS = {
     "limit": ("gpu/limit.cu", "nvcc", ["-lcuda"]),
     "ipc": ("gpu/ipc.cu", "nvcc", []),
     "peers": ("gpu/peers.cu", "nvcc", []),
-    "pairs": ("bench/pairs.cu", "nvcc", ["-lcuda"]),
+    "pairs": ("bench/pairs.cu", "nvcc", ["-lcuda", "-ldl"]),
+    "pairs_rmm.so": ("bench/pairs_rmm.cpp", "rmm", []),
     "pairs_torch": ("bench/pairs_torch.cpp", "torch", []),
     "overlap": ("bench/overlap.cu", "nvcc", []),
 }
@@ -135,6 +137,25 @@ def torch_flags():
     return before, after
 
 
+def rmm_version():
+    try:
+        return open(os.path.join(RMM, "VERSION")).read().strip()
+    except OSError:
+        return None
+
+
+def rmm_flags():
+    """As torch_flags. The libraries are found from wherever the repository is moved to."""
+    before = []
+    for h in (RMM + "/include", RMM + "/include/rapids", CUDA + "/include"):
+        before += ["-isystem", h]
+    libs = os.path.join(RMM, "lib64")
+    after = ["-L" + libs, "-lrmm", "-lrapids_logger"]
+    after += ["-Wl,-rpath,$ORIGIN/" + os.path.relpath(libs, BUILD)]
+    after += ["-L" + CUDA + "/lib64", "-lcudart_static", "-Wl,--exclude-libs,ALL", "-ldl", "-lrt"]
+    return before, after
+
+
 def driver_library():
     """What to link for -lcuda: the toolkit's stub, else the driver itself."""
     found = [
@@ -178,12 +199,13 @@ def build_command(name, arch):
             "-ldl",
             "-lpthread",
         ]
-    before, after = torch_flags()
+    before, after = rmm_flags() if how == "rmm" else torch_flags()
     return [
         "g++",
         "-O2",
         "-std=c++17",
-        "-Wall",
+        *WARNINGS,
+        *(("-shared", "-fPIC", "-fvisibility=hidden") if how == "rmm" else ()),
         *before,
         "-I" + HERE,
         "-o",
@@ -210,7 +232,8 @@ def build(names):
         if not os.path.exists(source):
             return "no " + source
         stamp = target + ".arch"
-        fresh = os.path.exists(target) and os.path.exists(stamp) and open(stamp).read() == arch
+        made_for = arch + " " + str(rmm_version()) if PROGRAMS[name][1] == "rmm" else arch
+        fresh = os.path.exists(target) and os.path.exists(stamp) and open(stamp).read() == made_for
         if fresh and os.path.getmtime(target) > max([os.path.getmtime(source), *shared]):
             return None
         try:
@@ -221,7 +244,7 @@ def build(names):
             return str(error)
         if done.returncode != 0:
             return done.stderr[-3000:] or "status %d" % done.returncode
-        open(stamp, "w").write(arch)
+        open(stamp, "w").write(made_for)
         return None
 
     broken = {}

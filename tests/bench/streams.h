@@ -1,0 +1,37 @@
+/*
+ * A stream for each thread that measures, kept from one measurement to the next: allocators remember
+ * the streams they have seen, and a new one each time would be measured as well.
+ */
+#ifndef GPU_BENCH_STREAMS_H
+#define GPU_BENCH_STREAMS_H
+
+#include <cuda_runtime_api.h>
+#include <mutex>
+#include <vector>
+
+#include "../gpu/check.h"
+
+namespace bench {
+
+static thread_local cudaStream_t own_stream;
+static std::vector<cudaStream_t> idle_streams;
+static std::mutex idle_streams_lock;
+
+static inline void take_stream() {
+    std::lock_guard<std::mutex> hold(idle_streams_lock);
+    if (idle_streams.empty()) {
+        CHECK(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking));
+        return;
+    }
+    own_stream = idle_streams.back();
+    idle_streams.pop_back();
+}
+
+static inline void return_stream() {
+    std::lock_guard<std::mutex> hold(idle_streams_lock);
+    idle_streams.push_back(own_stream);
+}
+
+} // namespace bench
+
+#endif
