@@ -10,6 +10,7 @@
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/outside.h"
+#include "driver/shutdown.h"
 #include "pool/pool.h"
 #include "process/log.h"
 #include "process/options.h"
@@ -134,6 +135,10 @@ static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
 
 /* True if the free has been answered: refused, or made by the driver. */
 static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUresult *answer) {
+    if (shutdown_over()) {
+        *answer = CUDA_ERROR_DEINITIALIZED;
+        return true;
+    }
     if (atomic_load(&process_state) == PROCESS_FORKED) {
         *answer = REAL(cuMemFree_v2)(dptr);
         return true;
@@ -175,6 +180,9 @@ typedef CUresult is_capturing(CUstream, CUstreamCaptureStatus *);
 
 static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream, free_async *native,
                                event_record *record, is_capturing *capturing) {
+    if (shutdown_over()) {
+        return CUDA_ERROR_DEINITIALIZED;
+    }
     struct pool_block block;
     int r = pool_find(dptr, &block);
     struct pool *current = r != -ENOENT && capture_is_unusual() ? context_pool() : NULL;

@@ -8,6 +8,7 @@
 #include "driver/entries.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
+#include "driver/shutdown.h"
 #include "process/process.h"
 
 #define REGISTERED                                                                                 \
@@ -218,7 +219,7 @@ CUresult hook_cuMemHostAlloc(void **host, size_t bytes, unsigned int flags) {
 }
 
 CUresult hook_cuMemFreeHost(void *host) {
-    if (atomic_load(&process_state) != PROCESS_STARTED) {
+    if (atomic_load(&process_state) != PROCESS_STARTED || shutdown_over()) {
         return REAL(cuMemFreeHost)(host);
     }
     CUresult refusal = verdict();

@@ -11,6 +11,7 @@
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/pinned.h"
+#include "driver/shutdown.h"
 #include "pool/pool.h"
 #include "process/options.h"
 #include "process/process.h"
@@ -58,9 +59,10 @@ CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
 
 /* --- addresses --- */
 
-/* As pool_find, but a block that only waits for its stream to be freed is gone for the program. */
+/* As pool_find, but a block that only waits for its stream to be freed is gone for the program, and a driver that has ended
+ * answers for itself. */
 static int find_block(CUdeviceptr dptr, struct pool_block *block) {
-    int r = pool_find(dptr, block);
+    int r = shutdown_over() ? -ENOENT : pool_find(dptr, block);
     bool gone =
         r == 0 ? deferred_has(block->address) : r == -ENOENT && pinned_has((const void *)dptr);
     return gone ? -EINVAL : r;
