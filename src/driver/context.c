@@ -246,7 +246,9 @@ void context_fault(CUresult code) {
          code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) ||
         code == CUDA_ERROR_ECC_UNCORRECTABLE || code == CUDA_ERROR_NVLINK_UNCORRECTABLE;
     struct pool *pool = deadly ? context_pool() : NULL;
-    if (pool) {
+    /* An event's query may tell of another context than the current one. */
+    struct backend *backend = pool ? pool_backend(pool) : NULL;
+    if (pool && backend->ops->health(backend) != 0) {
         pool_break(pool, (int)code);
     }
 }

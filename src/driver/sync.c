@@ -10,13 +10,6 @@
 #include "pool/pool.h"
 #include "process/process.h"
 
-static CUresult noticed(CUresult r) {
-    if (__builtin_expect(r != CUDA_SUCCESS, 0) && atomic_load(&process_state) == PROCESS_STARTED) {
-        context_fault(r);
-    }
-    return r;
-}
-
 CUresult hook_cuCtxSynchronize(void) {
     struct pool *pool = process_ready() ? context_whole_pool() : NULL;
     uint64_t ticket = pool ? pool_sync_begin(pool) : 0;
@@ -24,7 +17,7 @@ CUresult hook_cuCtxSynchronize(void) {
     if (pool && r == CUDA_SUCCESS) {
         pool_sync_end(pool, ticket);
     }
-    return noticed(r);
+    return context_notice(r);
 }
 
 /* The context may be any; only of the current one is it known here that its pool is meant. */
@@ -37,25 +30,17 @@ CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
     if (pool && r == CUDA_SUCCESS) {
         pool_sync_end(pool, ticket);
     }
-    return noticed(r);
+    return context_notice(r);
 }
 
 CUresult hook_cuStreamSynchronize(CUstream stream) {
-    return noticed(REAL(cuStreamSynchronize)(stream));
+    return context_notice(REAL(cuStreamSynchronize)(stream));
 }
 
 CUresult hook_cuStreamSynchronize_ptsz(CUstream stream) {
-    return noticed(REAL(cuStreamSynchronize_ptsz)(stream));
+    return context_notice(REAL(cuStreamSynchronize_ptsz)(stream));
 }
 
 CUresult hook_cuEventSynchronize(CUevent event) {
-    return noticed(REAL(cuEventSynchronize)(event));
-}
-
-CUresult hook_cuMemcpyDtoH_v2(void *host, CUdeviceptr dptr, size_t bytes) {
-    return noticed(REAL(cuMemcpyDtoH_v2)(host, dptr, bytes));
-}
-
-CUresult hook_cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr dptr, size_t bytes) {
-    return noticed(REAL(cuMemcpyDtoH_v2_ptds)(host, dptr, bytes));
+    return context_notice(REAL(cuEventSynchronize)(event));
 }

@@ -11,6 +11,7 @@ from harness import GPU, MODES, Tally, check_books, program, run, run_with_repor
 
 CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + \
     [["diff_contexts", "fault", str(i)] for i in range(6)] + \
+    [["diff_faults", str(i)] for i in range(12)] + \
     [["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"]]
 LEAST = 150
 
