@@ -2,6 +2,7 @@
 
 #include "driver/capture.h"
 #include "driver/deferred.h"
+#include "driver/ipc.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
 #include "pool/host.h"
@@ -46,6 +47,7 @@ static struct context *note(CUcontext handle) {
 
 static void forget(struct context *context) {
     if (!context->stands_for) {
+        ipc_forget(context->handle);
         outside_forget(context->handle);
     }
     capture_forget(context->handle);

@@ -10,6 +10,7 @@
 #include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/ipc.h"
 #include "driver/pinned.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
@@ -22,6 +23,7 @@
 
 /* Numbers of blocks are far from those the driver counts up from 1. */
 #define BLOCK_ID_BASE ((unsigned long long)1 << 62)
+#define IMPORT_ID_BASE (BLOCK_ID_BASE + ((unsigned long long)1 << 61))
 
 /* --- free and total memory --- */
 
@@ -68,13 +70,34 @@ static int find_block(CUdeviceptr dptr, struct pool_block *block) {
     return gone ? -EINVAL : r;
 }
 
-CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {
+/* A block as the program knows it: of a pool here, or of another process's and imported. */
+struct known {
+    uint64_t address, bytes;
+    struct pool *pool; /* NULL: imported, */
+    uint64_t id;       /* and its number */
+};
+
+static int find_known(CUdeviceptr dptr, struct known *known) {
     struct pool_block block;
+    struct ipc_block import;
     int r = find_block(dptr, &block);
-    if (r == -ENOENT) {
-        return REAL(cuMemGetAddressRange_v2)(base, bytes, dptr);
+    if (r == 0) {
+        *known = (struct known){block.address, block.requested, block.pool, 0};
+    } else if (r == -ENOENT && (r = ipc_find(dptr, &import)) == 0) {
+        *known = (struct known){import.address, import.bytes, NULL, import.id};
     }
-    if (context_broken(r == 0 ? block.pool : context_pool())) {
+    return r;
+}
+
+CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {
+    struct known block = {.pool = NULL};
+    int r = find_known(dptr, &block);
+    if (r == -ENOENT || (r == 0 && !block.pool)) {
+        CUresult result = REAL(cuMemGetAddressRange_v2)(base, bytes, dptr);
+        if (r != 0 || result != CUDA_SUCCESS) {
+            return result;
+        }
+    } else if (context_broken(r == 0 ? block.pool : context_pool())) {
         return context_broken(r == 0 ? block.pool : context_pool());
     }
     if (r != 0 && (base || bytes)) {
@@ -84,7 +107,7 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
         *base = block.address;
     }
     if (bytes) {
-        *bytes = block.requested;
+        *bytes = block.bytes;
     }
     return CUDA_SUCCESS;
 }
@@ -133,22 +156,23 @@ static void set_sync_memops(uint64_t id, int value, int before) {
 }
 
 /* True if the attribute is the block's own, and then its value is in *data. */
-static bool answer_of_block(void *data, CUpointer_attribute attribute,
-                            const struct pool_block *block) {
+static bool answer_of_block(void *data, CUpointer_attribute attribute, const struct known *block) {
     switch ((unsigned)attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         memcpy(data, &(CUdeviceptr){block->address}, sizeof(CUdeviceptr));
         return true;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        memcpy(data, &(size_t){block->requested}, sizeof(size_t));
+        memcpy(data, &(size_t){block->bytes}, sizeof(size_t));
         return true;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        memcpy(data, &(unsigned long long){BLOCK_ID_BASE + pool_block_id(block->address)},
+        memcpy(data,
+               &(unsigned long long){block->pool ? BLOCK_ID_BASE + pool_block_id(block->address)
+                                                 : IMPORT_ID_BASE + block->id},
                sizeof(long long));
         return true;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: {
         int value;
-        bool known = find_sync_memops(pool_block_id(block->address), &value);
+        bool known = block->pool && find_sync_memops(pool_block_id(block->address), &value);
         if (known) {
             memcpy(data, &value, sizeof value);
         }
@@ -172,12 +196,12 @@ static CUresult p2p_tokens(void *data, CUdeviceptr dptr) {
 }
 
 CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr dptr) {
-    struct pool_block block;
-    int r = data ? find_block(dptr, &block) : -ENOENT;
+    struct known block = {.pool = NULL};
+    int r = data ? find_known(dptr, &block) : -ENOENT;
     if (r == -EINVAL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (r == 0 && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
+    if (r == 0 && block.pool && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
         return p2p_tokens(data, dptr);
     }
     if (r == 0 && answer_of_block(data, attribute, &block)) {
@@ -188,8 +212,8 @@ CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, C
 
 CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
                                      void **data, CUdeviceptr dptr) {
-    struct pool_block block;
-    int r = attributes && data ? find_block(dptr, &block) : -ENOENT;
+    struct known block = {.pool = NULL};
+    int r = attributes && data ? find_known(dptr, &block) : -ENOENT;
     /* What the driver says of a pointer it does not know, it says of NULL too. */
     CUresult result =
         REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);

@@ -7,7 +7,7 @@ diff_ipc runs under the library when the exporter does; without it, it must get 
 import re
 import sys
 
-from harness import GPU, MODES, Tally, check_books, program, run, run_with_report
+from harness import GPU, MODES, Tally, check_books, program, run, run_with_report, run_with_reports
 
 CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + \
     [["diff_contexts", "fault", str(i)] for i in range(6)] + \
@@ -65,6 +65,7 @@ def main():
         tally.check(compared >= LEAST, "diff: at least %d behaviours" % LEAST)
         outside()
         plain_importer()
+        imports()
     tally.end()
 
 
@@ -81,6 +82,20 @@ def plain_importer():
             tally.check(opened != "0" or (first == right and last == right),
                         "diff: importer without the library: %s: block %d: opened %s holds %s..%s" % (
                             mode, i, opened, first, last))
+
+
+def imports():
+    """However many blocks of a segment are opened, it is there once."""
+    ran, reports = run_with_reports([program("diff_ipc")], options=options({}))
+    importer = [r for r in reports if r and r["command"][-1] == "import"]
+    exporter = [r for r in reports if r and r["command"][-1] != "import"]
+    if not tally.check(len(importer) == len(exporter) == 1, "diff: imports: %d reports" % len(reports),
+                       ran.err):
+        return
+    counted = importer[0]["devices"][0]["outside_bytes"]["ipc_imported"]
+    there = exporter[0]["devices"][0]["reserved_bytes"]["peak"]
+    tally.check(0 < counted["peak"] <= there and counted["current"] == 0,
+                "diff: imports: %s, where %d bytes are reserved" % (counted, there))
 
 
 def outside():

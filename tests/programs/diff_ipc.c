@@ -16,11 +16,18 @@ struct message {
     int own; /* what the exporter got when it opened its own handle */
 };
 
+/* What the driver says of an address, relative to where the block starts. */
+struct about {
+    int codes[5];
+    int64_t base, start;
+    uint64_t bytes, size, id;
+};
+
 struct reply {
-    int opened[BLOCKS], again[BLOCKS], closed[BLOCKS], range[BLOCKS], freed[BLOCKS];
-    uint32_t first[BLOCKS], last[BLOCKS], size[BLOCKS];
-    int64_t offset[BLOCKS];
-    int distinct, closed_twice, alloc, bad, reopened;
+    int opened[BLOCKS], closed[BLOCKS], freed[BLOCKS];
+    uint32_t first[BLOCKS], last[BLOCKS];
+    struct about inner[BLOCKS]; /* of an address inside the block */
+    int distinct, distinct_ids, closed_twice, after[2], alloc, bad, reopened;
 };
 
 static void all(ssize_t (*move)(int, void *, size_t), int fd, void *data, size_t bytes) {
@@ -36,6 +43,26 @@ static ssize_t put(int fd, void *data, size_t bytes) {
     return write(fd, data, bytes);
 }
 
+static struct about ask(CUdeviceptr p, CUdeviceptr at) {
+    struct about a;
+    memset(&a, 0, sizeof a);
+    CUdeviceptr base = at, start = at;
+    size_t bytes = 0, size = 0;
+    a.codes[0] = cuMemGetAddressRange(&base, &bytes, at);
+    a.codes[1] = cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at);
+    a.codes[2] = cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at);
+    CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_BUFFER_ID};
+    size_t again = 0;
+    void *data[] = {&again, &a.id};
+    a.codes[3] = cuPointerGetAttributes(2, names, data, at);
+    a.codes[4] = again == size;
+    a.base = (int64_t)(base - p);
+    a.start = (int64_t)(start - p);
+    a.bytes = bytes;
+    a.size = size;
+    return a;
+}
+
 /* Opens all, looks, writes, closes. */
 static int importer(void) {
     static struct message m;
@@ -44,21 +71,19 @@ static int importer(void) {
     begin();
     mine = take(5000);
     all(read, 3, &m, sizeof m);
-    r.distinct = 1;
+    r.distinct = r.distinct_ids = 1;
     for (unsigned i = 0; i < BLOCKS; i++) {
         r.opened[i] = cuIpcOpenMemHandle(&p[i], m.handle[i], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
         if (r.opened[i] != CUDA_SUCCESS) {
             p[i] = 0;
             continue;
         }
-        CUdeviceptr base = p[i];
-        size_t size = 0;
-        r.range[i] = cuMemGetAddressRange(&base, &size, p[i]);
+        r.inner[i] = ask(p[i], p[i] + m.bytes[i] - 1);
         cuMemcpyDtoH(&r.first[i], p[i], 4);
         cuMemcpyDtoH(&r.last[i], p[i] + m.bytes[i] - 4, 4);
         cuMemsetD32(p[i], 0xC0DE0000 + i, m.bytes[i] / 4);
         for (unsigned j = 0; j < i; j++)
-            r.distinct &= p[i] != p[j];
+            r.distinct &= p[i] != p[j], r.distinct_ids &= r.inner[i].id != r.inner[j].id;
         r.freed[i] = cuMemFree(p[i]);
     }
     cuCtxSynchronize();
@@ -69,6 +94,8 @@ static int importer(void) {
     for (unsigned i = 0; i < BLOCKS; i++)
         r.closed[i] = p[i] ? (int)cuIpcCloseMemHandle(p[i]) : -1;
     r.closed_twice = cuIpcCloseMemHandle(p[0]);
+    r.after[0] = ask(p[0], p[0]).codes[0];
+    r.after[1] = ask(p[13], p[13]).codes[2];
     r.reopened = cuIpcOpenMemHandle(&q, m.handle[5], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (r.reopened == CUDA_SUCCESS)
         r.reopened = cuIpcCloseMemHandle(q);
@@ -114,6 +141,7 @@ int main(int argc, char **argv) {
     begin();
     for (unsigned i = 0; i < 7; i++) /* so that blocks begin at odd places */
         take(1000 + 512 * i);
+    take(5000000);
     for (unsigned i = 0; i < BLOCKS; i++) {
         p[i] = take(sizes[i]);
         m.bytes[i] = sizes[i];
@@ -144,8 +172,13 @@ int main(int argc, char **argv) {
         line("ipc: import of %u: opened %d, holds %x..%x, free %d, close %d", sizes[i], r.opened[i],
              r.first[i], r.last[i], r.freed[i], r.closed[i]);
         line("ipc: what it wrote: %s", ends(p[i], sizes[i]));
+        const struct about *a = &r.inner[i];
+        line("ipc: its end: %d at %ld, %lu bytes; %d at %ld, %d %lu bytes, %d %d", a->codes[0],
+             (long)a->base, (unsigned long)a->bytes, a->codes[1], (long)a->start, a->codes[2],
+             (unsigned long)a->size, a->codes[3], a->codes[4]);
     }
-    line("ipc: distinct addresses %d", r.distinct);
+    line("ipc: distinct addresses %d, numbers %d", r.distinct, r.distinct_ids);
+    CODES("ipc: questions after closing", r.after[0], r.after[1]);
     CODES("ipc: closed twice, own free, nonsense opened, opened once more", r.closed_twice, r.alloc,
           r.bad, r.reopened);
     for (unsigned i = 0; i < BLOCKS; i++)
