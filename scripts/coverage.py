@@ -93,12 +93,10 @@ These have to do with memory, and the library does not replace them. The gaps ar
 `cuMemGetInfo`, `cuMemGetAddressRange`, `cuMemAllocHost`, `cuArrayCreate`, `cuArray3DCreate`, \
 `cuDeviceTotalMem`, `cuMemHostRegister`) | not pooled, not counted; programs built with CUDA 3.2 or \
 later do not use them |
-| `cuGraphAddMemAllocNode`, `cuGraphAddMemFreeNode`, `cuDeviceGraphMemTrim` | memory that graphs \
-allocate is not counted |
-| `cuMemPoolCreate`, `cuMemPoolTrimTo`, `cuMemPoolSetAttribute` | of stream-ordered pools, only \
-live allocations are counted, not what the driver keeps |
-| `cuMemPoolImportPointer`, `cuMemImportFromShareableHandle`, `cuImportExternalMemory` | imported \
-memory of these kinds is not counted |
+| `cuGraphLaunch`, `cuGraphUpload` | what a graph's allocation nodes take is not refused by the \
+limit, and is counted at the next wait |
+| `cuMemPoolSetAttribute` | nothing: what the driver keeps is looked at, not predicted |
+| `cuImportExternalMemory` | such memory is not counted |
 | `cuLaunchKernel*`, `cuGraphLaunch`, `cuEventRecord`; copies of arrays, between devices and in \
 batches; `cuMemsetD16*`, `cuMemsetD2D*` | a fault that they report is not noticed there |
 | the NVML library | its figures do not agree with a limit |

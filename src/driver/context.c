@@ -3,6 +3,7 @@
 #include "driver/capture.h"
 #include "driver/deferred.h"
 #include "driver/ipc.h"
+#include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
 #include "pool/host.h"
@@ -49,6 +50,10 @@ static void forget(struct context *context) {
     if (!context->stands_for) {
         ipc_forget(context->handle);
         outside_forget(context->handle);
+        struct device *device = context->primary ? device_used(context->ordinal) : NULL;
+        if (device || (!context->primary && atomic_load(&alive) == 1)) {
+            mempool_doubt(device);
+        }
     }
     capture_forget(context->handle);
     if (context->pool) {

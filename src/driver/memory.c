@@ -9,6 +9,7 @@
 #include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
@@ -30,6 +31,7 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct pool *pool,
     struct device *device = context_device_of(pool);
     size_t free_bytes = 0, total_bytes = 0;
     device_count(device, &device->outside.ooms);
+    mempool_look(device);
     REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
     report_oom(&(struct report_oom){
         .device = device->ordinal,

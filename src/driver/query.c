@@ -11,6 +11,7 @@
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/ipc.h"
+#include "driver/mempool.h"
 #include "driver/pinned.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
@@ -36,6 +37,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     struct device *device = process_ready() ? device_current() : NULL;
     if (device) {
         total = device->total;
+        mempool_look(device);
         device_visible_memory(device, &free_now, &total);
     }
     if (free_bytes) {

@@ -109,6 +109,9 @@ def outside():
         tally.check(kinds[kind]["current"] == 0, "diff: %s is left" % kind, kinds[kind])
     if GPU:
         return
+    kind = kinds["ipc_imported"]
+    tally.check((kind["current"], kind["peak"], kind["total"]) == (0, 4 << 20, 4 << 20),
+                "diff: imported memory", kind)
     # all kinds together within the limit, and refused with the driver's own code beyond it
     ran, report = run_with_report([program("diff_outside")],
                                   options=options({"GPUCACHE_MEMORY_LIMIT": "2G"}))
