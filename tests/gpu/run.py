@@ -29,7 +29,7 @@ REUSE = ("barrier", "wait", "sync")
 def part_facts(c, out):
     """Nothing to pass or fail: what they print is for people."""
     with open(os.path.join(out, "facts.txt"), "w") as file:
-        for name in ("facts_order", "facts_memory"):
+        for name in ("facts_order", "facts_memory", "facts_pools"):
             if c.missing(name, c.program(name)):
                 continue
             run = Run(c.program(name), timeout=240)
@@ -540,7 +540,7 @@ def part_gnn(c, out):
 
 # name: (function, programs it needs, whether it runs when no part is named)
 PARTS = {
-    "facts": (part_facts, ["facts_order", "facts_memory"], False),
+    "facts": (part_facts, ["facts_order", "facts_memory", "facts_pools"], False),
     "programs": (
         part_programs,
         [
