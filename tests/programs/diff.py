@@ -87,11 +87,15 @@ def plain_importer():
 def imports():
     """However many blocks of a segment are opened, it is there once."""
     ran, reports = run_with_reports([program("diff_ipc")], options=options({}))
-    importer = [r for r in reports if r and r["command"][-1] == "import"]
-    exporter = [r for r in reports if r and r["command"][-1] != "import"]
-    if not tally.check(len(importer) == len(exporter) == 1, "diff: imports: %d reports" % len(reports),
-                       ran.err):
+    kinds = {r["command"][-1]: r for r in reports if r}
+    importer, pool_importer = ([kinds[k]] if k in kinds else [] for k in ("import", "import pool"))
+    exporter = [r for r in reports if r and not r["command"][-1].startswith("import")]
+    if not tally.check(len(importer) == len(exporter) == len(pool_importer) == 1,
+                       "diff: imports: %d reports" % len(reports), ran.err):
         return
+    of_pool = pool_importer[0]["devices"][0]["outside_bytes"]["ipc_imported"]
+    tally.check((of_pool["total"], of_pool["current"]) == (3000000, 0), "diff: import of a pool's block",
+                of_pool)
     counted = importer[0]["devices"][0]["outside_bytes"]["ipc_imported"]
     there = exporter[0]["devices"][0]["reserved_bytes"]["peak"]
     tally.check(0 < counted["peak"] <= there and counted["current"] == 0,

@@ -103,7 +103,42 @@ static int importer(void) {
     return 0;
 }
 
-static pid_t start(const char *self, int *to, int *from) {
+/* A block of a stream-ordered pool. */
+struct pool_message {
+    CUmemPoolPtrExportData data;
+    uint32_t bytes;
+};
+
+struct pool_reply {
+    int codes[6], last, size_is_right;
+};
+
+#define POOL_FD 5
+
+static int pool_importer(void) {
+    struct pool_message m;
+    struct pool_reply r;
+    CUmemoryPool pool = NULL;
+    CUdeviceptr p = 0, base = 0;
+    uint32_t last = 0;
+    size_t bytes = 0;
+    memset(&r, 0, sizeof r);
+    begin();
+    all(read, 3, &m, sizeof m);
+    r.codes[0] = cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)POOL_FD,
+                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    r.codes[1] = cuMemPoolImportPointer(&p, pool, &m.data);
+    r.codes[2] = cuMemGetAddressRange(&base, &bytes, p);
+    r.size_is_right = base == p && bytes == m.bytes;
+    r.codes[3] = cuMemcpyDtoH(&last, p + m.bytes - 4, 4);
+    r.last = (int)last;
+    r.codes[4] = cuMemFree(p);
+    r.codes[5] = cuMemFree(p);
+    all(put, 4, &r, sizeof r);
+    return 0;
+}
+
+static pid_t start(const char *self, int *to, int *from, int pool_fd) {
     int down[2], up[2];
     if (pipe(down) != 0 || pipe(up) != 0)
         exit(9);
@@ -113,11 +148,13 @@ static pid_t start(const char *self, int *to, int *from) {
         int in = dup2(down[0], 13), out = dup2(up[1], 14);
         dup2(in, 3);
         dup2(out, 4);
-        for (int fd = 5; fd < 32; fd++)
+        if (pool_fd >= 0)
+            dup2(pool_fd, POOL_FD);
+        for (int fd = pool_fd >= 0 ? POOL_FD + 1 : 5; fd < 32; fd++)
             close(fd);
         if (getenv("GPUCACHE_TEST_PLAIN_IMPORTER"))
             unsetenv("LD_PRELOAD");
-        execl("/proc/self/exe", self, "import", NULL);
+        execl("/proc/self/exe", self, pool_fd >= 0 ? "import pool" : "import", NULL);
         _exit(9);
     }
     close(down[0]);
@@ -125,6 +162,32 @@ static pid_t start(const char *self, int *to, int *from) {
     *to = down[1];
     *from = up[0];
     return child;
+}
+
+static void pools(const char *self) {
+    CUmemoryPool pool;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    struct pool_message m;
+    struct pool_reply r;
+    CUdeviceptr p = 0;
+    int fd = -1, to, from;
+    memset(&m, 0, sizeof m);
+    m.bytes = 3000000;
+    CODES("ipc: pool: create, allocate, fill", cuMemPoolCreate(&pool, &props),
+          cuMemAllocFromPoolAsync(&p, m.bytes, pool, 0), cuMemsetD32(p, 0xBEE, m.bytes / 4),
+          cuCtxSynchronize());
+    CODES("ipc: pool: export",
+          cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+          cuMemPoolExportPointer(&m.data, p));
+    pid_t child = start(self, &to, &from, fd);
+    all(put, to, &m, sizeof m);
+    all(read, from, &r, sizeof r);
+    waitpid(child, NULL, 0);
+    codes("ipc: pool: import, pointer, range, read, free, again", r.codes, 6);
+    line("ipc: pool: holds %x, size is right %d", r.last, r.size_is_right);
+    CODES("ipc: pool: free", cuMemFree(p), cuCtxSynchronize());
 }
 
 int main(int argc, char **argv) {
@@ -137,7 +200,9 @@ int main(int argc, char **argv) {
     int to, from, status = -1;
     if (argc > 1 && strcmp(argv[1], "import") == 0)
         return importer();
-    pid_t child = start(argv[0], &to, &from);
+    if (argc > 1 && strcmp(argv[1], "import pool") == 0)
+        return pool_importer();
+    pid_t child = start(argv[0], &to, &from, -1);
     begin();
     for (unsigned i = 0; i < 7; i++) /* so that blocks begin at odd places */
         take(1000 + 512 * i);
@@ -188,5 +253,6 @@ int main(int argc, char **argv) {
         CHECK(cuMemsetD32(p[i], 0xEF000000 + i, sizes[i] / 4));
         line("ipc: after reuse %u: %s", sizes[i], ends(p[i], sizes[i]));
     }
+    pools(argv[0]);
     return 0;
 }

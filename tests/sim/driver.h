@@ -183,6 +183,7 @@ struct range {
     size_t offset;             /* ... from where */
     uint32_t access;           /* mapped memory: one bit per device */
     unsigned opens;            /* IPC: how often this handle was opened */
+    bool of_pool;              /* IPC: a block of a pool, closed by a free */
     struct {                   /* IPC: the exporter's memory */
         int pid, fd;
         uint64_t offset;
@@ -503,6 +504,7 @@ struct pool {
     struct heap heap;
     CUmemPoolProps props;
     bool is_default, destroyed;
+    bool imported;  /* another process's: only its blocks can be imported */
     bool of_graphs; /* trimmed by cuDeviceGraphMemTrim alone */
     unsigned blocks;
     uint64_t reserved, reserved_high, used, used_high, threshold;
@@ -515,6 +517,7 @@ CUresult pool_allocate(struct pool *pool, size_t size, uintptr_t *out);
 bool pool_book(struct pool *pool, size_t size);             /* false: the device has no more */
 struct range *pool_address(struct pool *pool, size_t size); /* a block that is not booked */
 struct pool *pool_of_graphs(struct device *device);
+bool pool_is_imported(CUmemoryPool handle);
 CUresult pool_free_behind_all(struct range *range); /* behind all work submitted so far */
 void pool_unbook(struct range *range);              /* at submission of its free */
 void pool_trim(struct device *device);              /* at every synchronisation */

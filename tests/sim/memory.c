@@ -102,9 +102,12 @@ static CUresult memory_free(CUdeviceptr address) {
     if (address == 0)
         return CUDA_SUCCESS;
     if (!range || range->base != address || range->freeing ||
-        (range->kind != RANGE_DEVICE && range->kind != RANGE_POOL && range->kind != RANGE_MANAGED))
+        (range->kind != RANGE_DEVICE && range->kind != RANGE_POOL && range->kind != RANGE_MANAGED &&
+         !range->of_pool))
         return CUDA_ERROR_INVALID_VALUE;
     if (range->graph_owned) /* the next launch of the graph has it again */
+        return CUDA_SUCCESS;
+    if (range->of_pool && --range->opens)
         return CUDA_SUCCESS;
     range->freeing = true;
     if (range->kind == RANGE_POOL)

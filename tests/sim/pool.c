@@ -14,7 +14,10 @@
  */
 #include "driver.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SHARE (32 * MIB) /* what a pool takes from the device at a time */
 
@@ -168,7 +171,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, C
         pool_default(stream->context->device);
         pool = stream->context->device->pool;
     }
-    if (!is_live(pool, &pool_slab) || pool->destroyed)
+    if (!is_live(pool, &pool_slab) || pool->destroyed || pool->imported)
         return CUDA_ERROR_INVALID_VALUE;
     if (size == 0) {
         *address = 0;
@@ -424,6 +427,49 @@ static CUresult graph_attribute(int ordinal, CUgraphMem_attribute name, void *va
 ENTRY(cuDeviceGraphMemTrim, (CUdevice device), INITIALISED, graph_trim(device))
 ENTRY(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute name, void *value),
       INITIALISED, graph_attribute(device, name, value))
+
+/* ---- pools of other processes ---------------------------------------------------------------- */
+
+bool pool_is_imported(CUmemoryPool handle) {
+    const struct pool *pool = pool_of(handle);
+
+    return pool && pool->imported;
+}
+
+/* A descriptor whose position is the device's ordinal: the blocks say for themselves where they are. */
+static CUresult export_pool(void *out, CUmemoryPool handle, CUmemAllocationHandleType type) {
+    const struct pool *pool = pool_of(handle);
+    char path[64];
+
+    if (!out || !pool || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        !(pool->props.handleTypes & type))
+        return CUDA_ERROR_INVALID_VALUE;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", arena_fd(pool->device));
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || lseek(fd, pool->device->ordinal, SEEK_SET) < 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(out, &fd, sizeof(fd));
+    return CUDA_SUCCESS;
+}
+
+static CUresult import_pool(CUmemoryPool *handle, void *os_handle, CUmemAllocationHandleType type) {
+    struct device *device = device_of((int)lseek((int)(intptr_t)os_handle, 0, SEEK_CUR));
+
+    if (!handle || !device || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct pool *pool = pool_new(device);
+    pool->imported = true;
+    *handle = (CUmemoryPool)pool;
+    return CUDA_SUCCESS;
+}
+
+ENTRY(cuMemPoolExportToShareableHandle,
+      (void *out, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
+      INITIALISED, flags ? CUDA_ERROR_INVALID_VALUE : export_pool(out, pool, type))
+ENTRY(cuMemPoolImportFromShareableHandle,
+      (CUmemoryPool * pool, void *os_handle, CUmemAllocationHandleType type,
+       unsigned long long flags),
+      INITIALISED, flags ? CUDA_ERROR_INVALID_VALUE : import_pool(pool, os_handle, type))
 
 ENTRY(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *props), INITIALISED,
       create(pool, props))
