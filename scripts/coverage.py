@@ -93,14 +93,12 @@ These have to do with memory, and the library does not replace them. The gaps ar
 `cuMemGetInfo`, `cuMemGetAddressRange`, `cuMemAllocHost`, `cuArrayCreate`, `cuArray3DCreate`, \
 `cuDeviceTotalMem`, `cuMemHostRegister`) | not pooled, not counted; programs built with CUDA 3.2 or \
 later do not use them |
-| `cuGraphAddMemAllocNode`, `cuGraphAddMemFreeNode`, `cuDeviceGraphMemTrim` | memory that graphs \
-allocate is not counted |
-| `cuMemPoolCreate`, `cuMemPoolTrimTo`, `cuMemPoolSetAttribute` | of stream-ordered pools, only \
-live allocations are counted, not what the driver keeps |
-| `cuMemPoolImportPointer`, `cuMemImportFromShareableHandle`, `cuImportExternalMemory` | imported \
-memory of these kinds is not counted |
-| `cuCtxSynchronize_v2`, `cuStreamQuery`, `cuEventQuery`, `cuMemcpy*`, `cuMemset*` | a fault that \
-they report is not noticed there |
+| `cuGraphLaunch`, `cuGraphUpload` | what a graph's allocation nodes take is not refused by the \
+limit, and is counted at the next wait |
+| `cuMemPoolSetAttribute` | nothing: what the driver keeps is looked at, not predicted |
+| `cuImportExternalMemory` | such memory is not counted |
+| `cuLaunchKernel*`, `cuGraphLaunch`, `cuEventRecord`; copies of arrays, between devices and in \
+batches; `cuMemsetD16*`, `cuMemsetD2D*` | a fault that they report is not noticed there |
 | the NVML library | its figures do not agree with a limit |
 """
 
@@ -123,11 +121,20 @@ def tests(names):
         for name in (n.strip() for n in names.split(",")))
 
 
+def noticed():
+    """Effect and test of a NOTICED row, as the table's own macro says."""
+    found = re.search(r"ENTRY\(symbol, since, parameters, arguments, (\".*?\"), (\".*?\")\)",
+                      read(ENTRIES))
+    return [plain(found.group(1)), plain(found.group(2))]
+
+
 def coverage():
     lines = [COVERAGE_HEAD, "## Replaced", "", "| entry | since | what the library does | tests |",
              "| --- | --- | --- | --- |"]
     replaced, called = 0, []
-    for macro, row in rows(ENTRIES, ["ENTRY", "CALLED"]):
+    for macro, row in rows(ENTRIES, ["ENTRY", "NOTICED", "CALLED"]):
+        if macro == "NOTICED":
+            macro, row = "ENTRY", row + noticed()
         if macro == "CALLED":
             called.append("| `%s` | %s |" % (row[0], version(row[1])))
             continue
@@ -205,9 +212,12 @@ CONSTANTS = [
      "small frees of a thread that share an on-time event in the tight gear"),
     ("SPINS_BEFORE_LOCK", "pool/pool.c", "",
      "turns a thread waits for another thread's query before it takes the lock"),
-    ("FEW_CACHES", "pool/pool.c", "", "with more caches in use than this,"),
-    ("LOOKS_PER_SUM", "pool/pool.c", "",
-     "visits for small blocks sum the peaks only once in so many times"),
+    ("AHEAD_BLOCKS", "pool/pool.c", "", "small blocks a thread that keeps asking gets at most,"),
+    ("AHEAD_BYTES", "pool/pool.c", "B", "and how many bytes of them"),
+    ("FEW_CACHES", "pool/budget.c", "", "with more caches in use than this,"),
+    ("LOOKS_PER_SUM", "pool/budget.c", "", "visits sum the peaks only once in so many times"),
+    ("TIGHT_SHARE", "pool/budget.c", "",
+     "the gear is tight in the last part of the budget, which is one in so many"),
     ("TRIM_WAIT_NS", "pool/pool.c", "ns",
      "longest wait when idle memory is given back on request"),
     ("UNRECORDED_MAX", "pool/order.c", "B",
@@ -225,10 +235,13 @@ CONSTANTS = [
     ("SIZE_CLASSES", "pool/size_class.h", "",
      "every 512 B up to 16 KiB, then sixteen per doubling"),
     ("CACHE_BYTES_SHARE", "pool/cache.h", "",
-     "one part in this of the device may be parked in one thread's cache, half of it in one class;"),
+     "one part in this of the device may be parked in one thread's cache as small blocks, half of it in one class;"),
     ("CACHE_BYTES_LEAST", "pool/cache.h", "B", "at least this,"),
     ("CACHE_BYTES_MOST", "pool/cache.h", "B", "at most this,"),
     ("CACHE_BIN_BLOCKS", "pool/cache.h", "", "and at most so many blocks of a class"),
+    ("CACHE_LARGE_FACTOR", "pool/cache.h", "", "times as much as large blocks,"),
+    ("CACHE_LARGE_SHARE", "pool/cache.h", "",
+     "each of them at most one part in this of it"),
     ("BACKEND_SLOTS", "pool/backend.h", "", "events under way per context"),
 ]
 

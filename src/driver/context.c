@@ -2,6 +2,8 @@
 
 #include "driver/capture.h"
 #include "driver/deferred.h"
+#include "driver/ipc.h"
+#include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
 #include "pool/host.h"
@@ -46,7 +48,12 @@ static struct context *note(CUcontext handle) {
 
 static void forget(struct context *context) {
     if (!context->stands_for) {
+        ipc_forget(context->handle);
         outside_forget(context->handle);
+        struct device *device = context->primary ? device_used(context->ordinal) : NULL;
+        if (device || (!context->primary && atomic_load(&alive) == 1)) {
+            mempool_doubt(device);
+        }
     }
     capture_forget(context->handle);
     if (context->pool) {
@@ -261,7 +268,9 @@ void context_fault(CUresult code) {
          code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) ||
         code == CUDA_ERROR_ECC_UNCORRECTABLE || code == CUDA_ERROR_NVLINK_UNCORRECTABLE;
     struct pool *pool = deadly ? context_pool() : NULL;
-    if (pool) {
+    /* An event's query may tell of another context than the current one. */
+    struct backend *backend = pool ? pool_backend(pool) : NULL;
+    if (pool && backend->ops->health(backend) != 0) {
         pool_break(pool, (int)code);
     }
 }

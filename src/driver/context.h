@@ -14,6 +14,7 @@
 #include "backend/segments.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "process/process.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -79,8 +80,17 @@ void context_each(void (*visit)(struct context *context, void *with), void *with
 /** The pool's context's device; the pool must be alive. */
 struct device *context_device_of(struct pool *pool);
 
-/** The driver's code that killed the context of some wait: notes it in the current context's pool.
- */
+/** A call has answered with an error: if it is a fault that ended the current context, its pool
+ * answers with it from now on. */
 void context_fault(CUresult code);
+
+/** Looks at the driver's answer to a call of the program, and returns it. */
+static inline CUresult context_notice(CUresult r) {
+    if (__builtin_expect(r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY, 0) &&
+        atomic_load(&process_state) == PROCESS_STARTED) {
+        context_fault(r);
+    }
+    return r;
+}
 
 #endif

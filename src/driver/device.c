@@ -1,6 +1,7 @@
 #include "driver/device.h"
 
 #include "driver/entries.h"
+#include "driver/mempool.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/options.h"
@@ -82,7 +83,7 @@ struct device *device_current(void) {
     return REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS ? device_get(ordinal) : NULL;
 }
 
-bool device_charge(struct device *device, uint64_t bytes) {
+bool device_take(struct device *device, uint64_t bytes) {
     uint64_t charged = atomic_load(&device->charged);
     do {
         uint64_t limit = atomic_load(&device->limit);
@@ -91,6 +92,15 @@ bool device_charge(struct device *device, uint64_t bytes) {
         }
     } while (!atomic_compare_exchange_weak(&device->charged, &charged, charged + bytes));
     return true;
+}
+
+bool device_charge(struct device *device, uint64_t bytes) {
+    return device_take(device, bytes) ||
+           (mempool_make_room(device, bytes) && device_take(device, bytes));
+}
+
+void device_owe(struct device *device, uint64_t bytes) {
+    atomic_fetch_add(&device->charged, bytes);
 }
 
 void device_refund(struct device *device, uint64_t bytes) {

@@ -27,6 +27,7 @@ struct device {
     uint64_t total;
     _Atomic uint64_t limit; /* bytes; 0: none */
     _Atomic uint64_t charged;
+    uint64_t claimed; /* of that: for allocations from the driver's pools under way (mempool.c) */
     _Atomic uint64_t pooled, pooled_peak; /* the reserve of all pools together */
     pthread_mutex_t lock;                 /* for the books of outside memory */
     struct books outside; /* only its OUTSIDE metrics and counters that belong to no pool */
@@ -53,9 +54,15 @@ void device_reset_peaks(struct device *device);
 /** The device of the current context, or NULL. */
 struct device *device_current(void);
 
-/** Takes `bytes` from what the limit allows. False, and nothing taken, if it does not allow them.
- */
+/** Takes `bytes` from what the limit allows. False, and nothing taken, if it does not allow them,
+ * not even after the driver's own pools have given back what they only keep. Call with no lock held. */
 bool device_charge(struct device *device, uint64_t bytes);
+
+/** The same, but nothing is given back. */
+bool device_take(struct device *device, uint64_t bytes);
+
+/** The driver has taken `bytes` more already, whatever the limit. */
+void device_owe(struct device *device, uint64_t bytes);
 void device_refund(struct device *device, uint64_t bytes);
 
 /** The pools' reserve on the device grew or shrank by `change` bytes. */

@@ -9,7 +9,9 @@
 #include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/mempool.h"
 #include "driver/outside.h"
+#include "driver/shutdown.h"
 #include "pool/pool.h"
 #include "process/log.h"
 #include "process/options.h"
@@ -29,6 +31,7 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct pool *pool,
     struct device *device = context_device_of(pool);
     size_t free_bytes = 0, total_bytes = 0;
     device_count(device, &device->outside.ooms);
+    mempool_look(device);
     REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
     report_oom(&(struct report_oom){
         .device = device->ordinal,
@@ -134,6 +137,10 @@ static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
 
 /* True if the free has been answered: refused, or made by the driver. */
 static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUresult *answer) {
+    if (shutdown_over()) {
+        *answer = CUDA_ERROR_DEINITIALIZED;
+        return true;
+    }
     if (atomic_load(&process_state) == PROCESS_FORKED) {
         *answer = REAL(cuMemFree_v2)(dptr);
         return true;
@@ -175,6 +182,9 @@ typedef CUresult is_capturing(CUstream, CUstreamCaptureStatus *);
 
 static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream, free_async *native,
                                event_record *record, is_capturing *capturing) {
+    if (shutdown_over()) {
+        return CUDA_ERROR_DEINITIALIZED;
+    }
     struct pool_block block;
     int r = pool_find(dptr, &block);
     struct pool *current = r != -ENOENT && capture_is_unusual() ? context_pool() : NULL;

@@ -2,6 +2,7 @@
 
 #include "driver/context.h"
 #include "driver/entries.h"
+#include "driver/mempool.h"
 #include "pool/host.h"
 #include "process/process.h"
 
@@ -92,6 +93,7 @@ static enum outside_space space_of(enum outside_kind kind) {
     case OUTSIDE_ARRAY:
         return OUTSIDE_ARRAYS;
     case OUTSIDE_VIRTUAL:
+    case OUTSIDE_HANDLE_IMPORTED:
         return OUTSIDE_HANDLES;
     case OUTSIDE_PINNED_HOST:
         return OUTSIDE_HOST;
@@ -107,7 +109,20 @@ static enum outside_space space_of(enum outside_kind kind) {
 }
 
 static bool is_charged(enum outside_kind kind) {
-    return kind != OUTSIDE_PINNED_HOST && kind != OUTSIDE_IPC_IMPORTED && kind != OUTSIDE_MAPPING;
+    switch (kind) {
+    case OUTSIDE_NATIVE:
+    case OUTSIDE_MANAGED:
+    case OUTSIDE_VIRTUAL:
+    case OUTSIDE_ARRAY:
+        return true;
+    case OUTSIDE_STREAM_ORDERED: /* by its pool, see mempool.h */
+    case OUTSIDE_PINNED_HOST:
+    case OUTSIDE_IPC_IMPORTED:
+    case OUTSIDE_HANDLE_IMPORTED:
+    case OUTSIDE_MAPPING:
+        break;
+    }
+    return false;
 }
 
 static void book(struct device *device, enum outside_kind kind, int64_t change) {
@@ -125,9 +140,6 @@ static void book(struct device *device, enum outside_kind kind, int64_t change) 
             device_count(device, &books->cache_misses);
         }
         break;
-    case OUTSIDE_STREAM_ORDERED:
-        device_book(device, &books->stream_ordered, change);
-        break;
     case OUTSIDE_MANAGED:
         device_book(device, &books->managed, change);
         break;
@@ -141,8 +153,10 @@ static void book(struct device *device, enum outside_kind kind, int64_t change) 
         device_book(device, &books->pinned_host, change);
         break;
     case OUTSIDE_IPC_IMPORTED:
+    case OUTSIDE_HANDLE_IMPORTED:
         device_book(device, &books->ipc_imported, change);
         break;
+    case OUTSIDE_STREAM_ORDERED: /* its pool counts it */
     case OUTSIDE_MAPPING:
         break;
     }
@@ -173,42 +187,62 @@ bool outside_make_room(CUresult answer, struct device *device) {
     return true;
 }
 
-CUresult outside_end(CUresult answer, enum outside_kind kind, struct device *device, uint64_t bytes,
-                     uint64_t key) {
-    if (!device) {
-        return answer;
+bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes, uint64_t key,
+                   uint64_t value) {
+    CUcontext context = NULL;
+    if (space_of(kind) != OUTSIDE_HANDLES && kind != OUTSIDE_MAPPING) {
+        REAL(cuCtxGetCurrent)(&context);
     }
-    bool entered = false;
-    if (answer == CUDA_SUCCESS) {
-        CUcontext context = NULL;
-        if (kind != OUTSIDE_VIRTUAL && kind != OUTSIDE_MAPPING) {
-            REAL(cuCtxGetCurrent)(&context);
-        }
-        struct row row = {.key = key,
-                          .bytes = bytes,
-                          .device = device,
-                          .context = context,
-                          .holders = 1,
-                          .kind = (uint8_t)kind,
-                          .space = (uint8_t)space_of(kind),
-                          .used = true};
-        pthread_mutex_lock(&lock);
-        if (!find(key, row.space) && make_room()) {
-            place(&row);
-            row_count++;
-            entered = true;
-        }
-        pthread_mutex_unlock(&lock);
+    struct row row = {.key = key,
+                      .bytes = bytes,
+                      .value = value,
+                      .device = device,
+                      .context = context,
+                      .holders = 1,
+                      .kind = (uint8_t)kind,
+                      .space = (uint8_t)space_of(kind),
+                      .used = true};
+    pthread_mutex_lock(&lock);
+    bool entered = !find(key, row.space) && make_room();
+    if (entered) {
+        place(&row);
+        row_count++;
     }
+    pthread_mutex_unlock(&lock);
     if (entered) {
         book(device, kind, (int64_t)bytes);
-    } else if (is_charged(kind)) {
+    }
+    return entered;
+}
+
+CUresult outside_end(CUresult answer, enum outside_kind kind, struct device *device, uint64_t bytes,
+                     uint64_t key) {
+    bool entered = device && answer == CUDA_SUCCESS && outside_enter(kind, device, bytes, key, 0);
+    if (device && !entered && is_charged(kind)) {
         device_refund(device, bytes);
     }
     return answer;
 }
 
+void outside_grow(enum outside_space space, uint64_t key, uint64_t bytes) {
+    struct row before = {0};
+    pthread_mutex_lock(&lock);
+    struct row *row = find(key, space);
+    if (row && row->bytes < bytes) {
+        before = *row;
+        row->bytes = bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    if (before.used) {
+        book(before.device, (enum outside_kind)before.kind, (int64_t)(bytes - before.bytes));
+    }
+}
+
 static void settle(const struct row *left) {
+    if (left->kind == OUTSIDE_STREAM_ORDERED) {
+        mempool_left((struct mempool *)left->value, left->bytes);
+        return;
+    }
     book(left->device, (enum outside_kind)left->kind, -(int64_t)left->bytes);
     if (is_charged((enum outside_kind)left->kind)) {
         device_refund(left->device, left->bytes);

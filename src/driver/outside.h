@@ -25,7 +25,8 @@ enum outside_kind {
     OUTSIDE_ARRAY,
     OUTSIDE_PINNED_HOST,
     OUTSIDE_IPC_IMPORTED,
-    OUTSIDE_MAPPING, /* a mapped range, which keeps its memory alive; no bytes of its own */
+    OUTSIDE_HANDLE_IMPORTED, /* virtual memory of another process; booked with the former */
+    OUTSIDE_MAPPING,         /* a mapped range, which keeps its memory alive; no bytes of its own */
 };
 
 enum outside_space {
@@ -47,6 +48,14 @@ bool outside_make_room(CUresult answer, struct device *device);
  * Returns the answer. */
 CUresult outside_end(CUresult answer, enum outside_kind kind, struct device *device, uint64_t bytes,
                      uint64_t key);
+
+/** Enters what is neither charged nor refused here; false if `key` is there already. `value` of
+ * stream-ordered memory is its struct mempool. */
+bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes, uint64_t key,
+                   uint64_t value);
+
+/** What `key` stands for has turned out to be `bytes` long, if that is more than was known. */
+void outside_grow(enum outside_space space, uint64_t key, uint64_t bytes);
 
 /** The driver has taken back what `key` stands for. Nothing if nobody knows it. */
 void outside_leave(enum outside_space space, uint64_t key);

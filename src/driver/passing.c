@@ -6,8 +6,10 @@
 #include "driver/context.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
+#include "driver/shutdown.h"
 #include "process/process.h"
 
 #define REGISTERED                                                                                 \
@@ -44,25 +46,74 @@ static struct device *here(void) {
 
 /* --- stream-ordered, managed --- */
 
+/* An allocation that becomes a node of a graph: none of the pool's. */
+static bool becomes_node(CUstream stream,
+                         CUresult (*capturing)(CUstream, CUstreamCaptureStatus *)) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return atomic_load(&capture_active) > 0 && capturing(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
+                        CUresult (*free_async)(CUdeviceptr, CUstream)) {
+    free_async(*dptr, stream);
+    outside_leave(OUTSIDE_POINTER, *dptr);
+    *dptr = 0;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Runs `call`, which allocates from the driver's pool, if the limit allows what the pool may take. */
+#define TAKE_ORDERED(from, suffix, call)                                                           \
+    do {                                                                                           \
+        struct mempool *source = (from);                                                           \
+        struct mempool_claim claim;                                                                \
+        if (!source || !dptr || bytes == 0) {                                                      \
+            return (call);                                                                         \
+        }                                                                                          \
+        if (becomes_node(stream, REAL(cuStreamIsCapturing##suffix))) {                             \
+            mempool_graphs(mempool_device(source));                                                \
+            return (call);                                                                         \
+        }                                                                                          \
+        if (!mempool_begin(source, bytes, &claim)) {                                               \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
+        }                                                                                          \
+        CUresult answer = (call);                                                                  \
+        if (outside_make_room(answer, mempool_device(source))) {                                   \
+            answer = (call);                                                                       \
+        }                                                                                          \
+        return mempool_end(answer, &claim, *dptr)                                                  \
+                   ? answer                                                                        \
+                   : give_up(dptr, stream, REAL(cuMemFreeAsync##suffix));                          \
+    } while (0)
+
 CUresult hook_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
-    TAKE(OUTSIDE_STREAM_ORDERED, here(), bytes, REAL(cuMemAllocAsync)(dptr, bytes, stream), *dptr);
+    TAKE_ORDERED(mempool_current(), , REAL(cuMemAllocAsync)(dptr, bytes, stream));
 }
 
 CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
-    TAKE(OUTSIDE_STREAM_ORDERED, here(), bytes, REAL(cuMemAllocAsync_ptsz)(dptr, bytes, stream),
-         *dptr);
+    TAKE_ORDERED(mempool_current(), _ptsz, REAL(cuMemAllocAsync_ptsz)(dptr, bytes, stream));
 }
 
 CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                                       CUstream stream) {
-    TAKE(OUTSIDE_STREAM_ORDERED, here(), bytes,
-         REAL(cuMemAllocFromPoolAsync)(dptr, bytes, pool, stream), *dptr);
+    TAKE_ORDERED(mempool_of(pool), , REAL(cuMemAllocFromPoolAsync)(dptr, bytes, pool, stream));
 }
 
 CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                                            CUstream stream) {
-    TAKE(OUTSIDE_STREAM_ORDERED, here(), bytes,
-         REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytes, pool, stream), *dptr);
+    TAKE_ORDERED(mempool_of(pool), _ptsz,
+                 REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytes, pool, stream));
+}
+
+/* A block of another process's pool: what it is long, the driver says once it is here. */
+CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
+                                     CUmemPoolPtrExportData *data) {
+    size_t bytes = 0;
+    CUresult r = REAL(cuMemPoolImportPointer)(dptr, pool, data);
+    if (r == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
+        outside_end(r, OUTSIDE_IPC_IMPORTED, here(), bytes, *dptr);
+    }
+    return r;
 }
 
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
@@ -144,12 +195,30 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
     return r;
 }
 
+/* Another process's memory, whose size shows when it is mapped; or this process's own once more. */
+CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
+                                             CUmemAllocationHandleType type) {
+    CUresult r = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
+    CUmemAllocationProp prop;
+    if (r != CUDA_SUCCESS || !process_ready()) {
+        return r;
+    }
+    if (outside_device(OUTSIDE_HANDLES, *handle)) {
+        outside_hold(OUTSIDE_HANDLES, *handle);
+    } else if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, *handle) == CUDA_SUCCESS &&
+               prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        outside_end(r, OUTSIDE_HANDLE_IMPORTED, device_get(prop.location.id), 0, *handle);
+    }
+    return r;
+}
+
 CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
                        CUmemGenericAllocationHandle handle, unsigned long long flags) {
     CUresult r = REAL(cuMemMap)(dptr, bytes, offset, handle, flags);
     struct device *device = r == CUDA_SUCCESS ? outside_device(OUTSIDE_HANDLES, handle) : NULL;
     if (device) {
         outside_hold(OUTSIDE_HANDLES, handle);
+        outside_grow(OUTSIDE_HANDLES, handle, offset + bytes);
         outside_end(r, OUTSIDE_MAPPING, device, bytes, dptr);
         outside_set_value(OUTSIDE_RANGES, dptr, handle);
     }
@@ -218,7 +287,7 @@ CUresult hook_cuMemHostAlloc(void **host, size_t bytes, unsigned int flags) {
 }
 
 CUresult hook_cuMemFreeHost(void *host) {
-    if (atomic_load(&process_state) != PROCESS_STARTED) {
+    if (atomic_load(&process_state) != PROCESS_STARTED || shutdown_over()) {
         return REAL(cuMemFreeHost)(host);
     }
     CUresult refusal = verdict();

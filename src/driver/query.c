@@ -10,7 +10,10 @@
 #include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/ipc.h"
+#include "driver/mempool.h"
 #include "driver/pinned.h"
+#include "driver/shutdown.h"
 #include "pool/pool.h"
 #include "process/options.h"
 #include "process/process.h"
@@ -21,6 +24,7 @@
 
 /* Numbers of blocks are far from those the driver counts up from 1. */
 #define BLOCK_ID_BASE ((unsigned long long)1 << 62)
+#define IMPORT_ID_BASE (BLOCK_ID_BASE + ((unsigned long long)1 << 61))
 
 /* --- free and total memory --- */
 
@@ -33,6 +37,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     struct device *device = process_ready() ? device_current() : NULL;
     if (device) {
         total = device->total;
+        mempool_look(device);
         device_visible_memory(device, &free_now, &total);
     }
     if (free_bytes) {
@@ -58,31 +63,56 @@ CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
 
 /* --- addresses --- */
 
-/* As pool_find, but a block that only waits for its stream to be freed is gone for the program. */
+/* As pool_find, but a block that only waits for its stream to be freed is gone for the program, and a driver that has ended
+ * answers for itself. */
 static int find_block(CUdeviceptr dptr, struct pool_block *block) {
-    int r = pool_find(dptr, block);
+    int r = shutdown_over() ? -ENOENT : pool_find(dptr, block);
     bool gone =
         r == 0 ? deferred_has(block->address) : r == -ENOENT && pinned_has((const void *)dptr);
     return gone ? -EINVAL : r;
 }
 
-CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {
+/* A block as the program knows it: of a pool here, or of another process's and imported. */
+struct known {
+    uint64_t address, bytes;
+    struct pool *pool; /* NULL: imported, */
+    uint64_t id;       /* and its number */
+};
+
+static int find_known(CUdeviceptr dptr, struct known *known) {
     struct pool_block block;
+    struct ipc_block import;
     int r = find_block(dptr, &block);
-    if (r == -ENOENT) {
-        return REAL(cuMemGetAddressRange_v2)(base, bytes, dptr);
+    if (r == 0) {
+        *known = (struct known){block.address, block.requested, block.pool, 0};
+    } else if (r == -ENOENT && (r = ipc_find(dptr, &import)) == 0) {
+        *known = (struct known){import.address, import.bytes, NULL, import.id};
     }
-    if (context_broken(r == 0 ? block.pool : context_pool())) {
+    return r;
+}
+
+CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {
+    struct known block = {.pool = NULL};
+    int r = find_known(dptr, &block);
+    CUcontext current = NULL;
+    REAL(cuCtxGetCurrent)(&current);
+    if (r == -ENOENT || (r == 0 && !block.pool) || !current) { /* without a context it depends */
+        CUresult result = REAL(cuMemGetAddressRange_v2)(base, bytes, dptr);
+        if (r == -ENOENT || result != CUDA_SUCCESS) {
+            return result;
+        }
+    } else if (context_broken(r == 0 ? block.pool : context_pool())) {
         return context_broken(r == 0 ? block.pool : context_pool());
     }
     if (r != 0 && (base || bytes)) {
-        return CUDA_ERROR_NOT_FOUND; /* asked for neither, the driver does not look */
+        /* asked for neither, the driver does not look */
+        return current ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_CONTEXT;
     }
     if (base) {
         *base = block.address;
     }
     if (bytes) {
-        *bytes = block.requested;
+        *bytes = block.bytes;
     }
     return CUDA_SUCCESS;
 }
@@ -131,22 +161,23 @@ static void set_sync_memops(uint64_t id, int value, int before) {
 }
 
 /* True if the attribute is the block's own, and then its value is in *data. */
-static bool answer_of_block(void *data, CUpointer_attribute attribute,
-                            const struct pool_block *block) {
+static bool answer_of_block(void *data, CUpointer_attribute attribute, const struct known *block) {
     switch ((unsigned)attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         memcpy(data, &(CUdeviceptr){block->address}, sizeof(CUdeviceptr));
         return true;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        memcpy(data, &(size_t){block->requested}, sizeof(size_t));
+        memcpy(data, &(size_t){block->bytes}, sizeof(size_t));
         return true;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        memcpy(data, &(unsigned long long){BLOCK_ID_BASE + pool_block_id(block->address)},
+        memcpy(data,
+               &(unsigned long long){block->pool ? BLOCK_ID_BASE + pool_block_id(block->address)
+                                                 : IMPORT_ID_BASE + block->id},
                sizeof(long long));
         return true;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: {
         int value;
-        bool known = find_sync_memops(pool_block_id(block->address), &value);
+        bool known = block->pool && find_sync_memops(pool_block_id(block->address), &value);
         if (known) {
             memcpy(data, &value, sizeof value);
         }
@@ -170,12 +201,12 @@ static CUresult p2p_tokens(void *data, CUdeviceptr dptr) {
 }
 
 CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr dptr) {
-    struct pool_block block;
-    int r = data ? find_block(dptr, &block) : -ENOENT;
+    struct known block = {.pool = NULL};
+    int r = data ? find_known(dptr, &block) : -ENOENT;
     if (r == -EINVAL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (r == 0 && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
+    if (r == 0 && block.pool && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
         return p2p_tokens(data, dptr);
     }
     if (r == 0 && answer_of_block(data, attribute, &block)) {
@@ -186,8 +217,8 @@ CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, C
 
 CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
                                      void **data, CUdeviceptr dptr) {
-    struct pool_block block;
-    int r = attributes && data ? find_block(dptr, &block) : -ENOENT;
+    struct known block = {.pool = NULL};
+    int r = attributes && data ? find_known(dptr, &block) : -ENOENT;
     /* What the driver says of a pointer it does not know, it says of NULL too. */
     CUresult result =
         REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);

@@ -4,6 +4,7 @@
 
 #include "driver/context.h"
 #include "driver/device.h"
+#include "driver/mempool.h"
 #include "driver/pinned.h"
 #include "pool/pool.h"
 #include "process/log.h"
@@ -33,6 +34,7 @@ static int for_devices(int ordinal, int (*act)(struct device *device, void *with
 static int add_stats(struct device *device, void *with) {
     struct gpucache_stats *out = with;
     struct stats_device in;
+    mempool_look(device);
     if (!stats_read(device->ordinal, &in)) {
         return -ENODEV;
     }
@@ -95,11 +97,13 @@ int gpucache_empty_cache(int device) {
 }
 
 static int set_limit(struct device *device, void *with) {
+    mempool_look(device);
     atomic_store(&device->limit, *(const uint64_t *)with);
     return 0;
 }
 
 static int set_fraction(struct device *device, void *with) {
+    mempool_look(device);
     double fraction = *(const double *)with;
     atomic_store(&device->limit, fraction < 1 ? (uint64_t)((double)device->total * fraction) : 0);
     return 0;

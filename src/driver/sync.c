@@ -7,15 +7,9 @@
 #include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/entries.h"
+#include "driver/mempool.h"
 #include "pool/pool.h"
 #include "process/process.h"
-
-static CUresult noticed(CUresult r) {
-    if (__builtin_expect(r != CUDA_SUCCESS, 0) && atomic_load(&process_state) == PROCESS_STARTED) {
-        context_fault(r);
-    }
-    return r;
-}
 
 CUresult hook_cuCtxSynchronize(void) {
     struct pool *pool = process_ready() ? context_whole_pool() : NULL;
@@ -24,7 +18,7 @@ CUresult hook_cuCtxSynchronize(void) {
     if (pool && r == CUDA_SUCCESS) {
         pool_sync_end(pool, ticket);
     }
-    return noticed(r);
+    return context_notice(mempool_waited(r));
 }
 
 /* The context may be any; only of the current one is it known here that its pool is meant. */
@@ -37,27 +31,19 @@ CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
     if (pool && r == CUDA_SUCCESS) {
         pool_sync_end(pool, ticket);
     }
-    return noticed(r);
+    return context_notice(mempool_waited(r));
 }
 
 CUresult hook_cuStreamSynchronize(CUstream stream) {
-    return noticed(REAL(cuStreamSynchronize)(stream));
+    return context_notice(mempool_waited(REAL(cuStreamSynchronize)(stream)));
 }
 
 CUresult hook_cuStreamSynchronize_ptsz(CUstream stream) {
-    return noticed(REAL(cuStreamSynchronize_ptsz)(stream));
+    return context_notice(mempool_waited(REAL(cuStreamSynchronize_ptsz)(stream)));
 }
 
 CUresult hook_cuEventSynchronize(CUevent event) {
-    return noticed(REAL(cuEventSynchronize)(event));
-}
-
-CUresult hook_cuMemcpyDtoH_v2(void *host, CUdeviceptr dptr, size_t bytes) {
-    return noticed(REAL(cuMemcpyDtoH_v2)(host, dptr, bytes));
-}
-
-CUresult hook_cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr dptr, size_t bytes) {
-    return noticed(REAL(cuMemcpyDtoH_v2_ptds)(host, dptr, bytes));
+    return context_notice(mempool_waited(REAL(cuEventSynchronize)(event)));
 }
 
 /* --- the program orders its context by itself --- */

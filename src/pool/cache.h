@@ -38,7 +38,7 @@
 #define CACHE_BYTES_MOST ((uint64_t)64 << 20)
 #define CACHE_BIN_BLOCKS 256 /* and no more than so many of a class */
 
-/* Large blocks have as much again, twice; one of them may take up to a quarter of that. */
+/* Large blocks have so many times as much; one of them may take up to a quarter of that. */
 #define CACHE_LARGE_FACTOR 1
 #define CACHE_LARGE_SHARE 4
 #define CACHE_LARGE_TRIES 4 /* ranges of a drawer that are looked at */

@@ -1,6 +1,7 @@
 #include "process/process.h"
 
 #include "driver/context.h"
+#include "driver/shutdown.h"
 #include "process/log.h"
 #include "process/options.h"
 #include "report/report.h"
@@ -29,6 +30,7 @@ static void start(void) {
     log_info("version " GPUCACHE_VERSION);
     options_log();
     pthread_atfork(NULL, NULL, in_child);
+    shutdown_watch();
     atomic_store_explicit(&process_state, PROCESS_STARTED, memory_order_release);
     errno = saved;
 }

@@ -30,7 +30,7 @@ REUSE = ("barrier", "wait", "sync")
 def part_facts(c, out):
     """Nothing to pass or fail: what they print is for people."""
     with open(os.path.join(out, "facts.txt"), "w") as file:
-        for name in ("facts_order", "facts_memory"):
+        for name in ("facts_order", "facts_memory", "facts_pools"):
             if c.missing(name, c.program(name)):
                 continue
             run = Run(c.program(name), timeout=240)
@@ -182,6 +182,7 @@ ALONE = (
     ("law 3", ["spin.py", "100"], 100),
     ("law 2", ["laws.py", "60"], 90),
     ("pinned memory", ["pinned.py"], 60),
+    ("pools of the driver", ["reserve.py"], 90),
     ("programs without CUDA", ["quiet.py"], 60),
 )
 
@@ -660,7 +661,7 @@ def part_gnn(c, out):
 
 # name: (function, programs it needs, whether it runs when no part is named)
 PARTS = {
-    "facts": (part_facts, ["facts_order", "facts_memory"], False),
+    "facts": (part_facts, ["facts_order", "facts_memory", "facts_pools"], False),
     "programs": (
         part_programs,
         [

@@ -195,6 +195,7 @@ static int weak(void) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
+    setvbuf(stdout, NULL, _IOLBF, 0); /* a driver may not survive a question */
     if (strcmp(what, "weak") == 0)
         return weak();
     driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);

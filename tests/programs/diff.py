@@ -13,9 +13,10 @@ import re
 import sys
 
 from harness import (FEW, GPU, MODES, Tally, check_books, program, run, run_parts,
-                     run_with_report, side_by_side)
+                     run_with_report, run_with_reports, side_by_side)
 
-FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)]
+FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)] + \
+    [["diff_faults", str(i)] for i in range(12)]
 CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + FAULTS + \
     [["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"]]
 LEAST = 150
@@ -126,6 +127,7 @@ def client(command, name):
         outside(skip)
     if name[0] == "diff_ipc":
         plain_importer()
+        imports()
 
 
 def old_driver(command, what):
@@ -163,6 +165,24 @@ def plain_importer():
                             mode, i, opened, first, last))
 
 
+def imports():
+    """However many blocks of a segment are opened, it is there once."""
+    ran, reports = run_with_reports([program("diff_ipc")], options=options({}))
+    kinds = {r["command"][-1]: r for r in reports if r}
+    importer, pool_importer = ([kinds[k]] if k in kinds else [] for k in ("import", "import pool"))
+    exporter = [r for r in reports if r and not r["command"][-1].startswith("import")]
+    if not tally.check(len(importer) == len(exporter) == len(pool_importer) == 1,
+                       "diff: imports: %d reports" % len(reports), ran.err):
+        return
+    of_pool = pool_importer[0]["devices"][0]["outside_bytes"]["ipc_imported"]
+    tally.check((of_pool["total"], of_pool["current"]) == (3000000, 0), "diff: import of a pool's block",
+                of_pool)
+    counted = importer[0]["devices"][0]["outside_bytes"]["ipc_imported"]
+    there = exporter[0]["devices"][0]["reserved_bytes"]["peak"]
+    tally.check(0 < counted["peak"] <= there and counted["current"] == 0,
+                "diff: imports: %s, where %d bytes are reserved" % (counted, there))
+
+
 def outside(skip):
     """Everything that passes by was counted, and everything was given back but what leaks natively."""
     ran, report = run_with_report([program("diff_outside")],
@@ -175,6 +195,9 @@ def outside(skip):
         tally.check(kinds[kind]["current"] == 0, "diff: %s is left" % kind, kinds[kind])
     if GPU:
         return
+    kind = kinds["ipc_imported"]
+    tally.check((kind["current"], kind["peak"], kind["total"]) == (0, 4 << 20, 4 << 20),
+                "diff: imported memory", kind)
     # all kinds together within the limit, and refused with the driver's own code beyond it
     ran, report = run_with_report([program("diff_outside")],
                                   options=options({"GPUCACHE_MEMORY_LIMIT": "2G"}))

@@ -39,7 +39,6 @@ static void two(void) {
           cuMemFree(q));
     CHECK(cuCtxPushCurrent(a));
     line("contexts: destroyed: %d", cuCtxDestroy(b));
-    line("contexts: destroyed: again %d", cuCtxDestroy(b));
     line("contexts: destroyed: range %d", cuMemGetAddressRange(NULL, &bytes, p));
     line("contexts: destroyed current one: %d", cuCtxDestroy(a));
     CODES("contexts: destroyed current one: range, free, alloc",
@@ -51,7 +50,7 @@ static void two(void) {
 static void lives(void) {
     int good = 0, stale = 0;
     CUdeviceptr old[8] = {0};
-    for (unsigned life = 0; life < 40; life++) {
+    for (unsigned life = 0; life < 16; life++) {
         CUcontext c;
         CHECK(cuCtxCreate_v2(&c, 0, devices[life % (unsigned)device_count]));
         for (unsigned i = 0; i < 8; i++)
@@ -151,7 +150,7 @@ static void attach(void) {
     CODES("contexts: attach: and going on", cuMemFree(q), cuMemFree(q));
     /* many lives that end so, two users each */
     int good = 0;
-    for (unsigned life = 0; life < 20; life++) {
+    for (unsigned life = 0; life < 8; life++) {
         CHECK(cuCtxCreate_v2(&a, 0, devices[0]));
         if (join(&b, 0) == CUDA_SUCCESS)
             leave(b);

@@ -16,11 +16,18 @@ struct message {
     int own; /* what the exporter got when it opened its own handle */
 };
 
+/* What the driver says of an address, relative to where the block starts. */
+struct about {
+    int codes[5];
+    int64_t base, start;
+    uint64_t bytes, size, id;
+};
+
 struct reply {
-    int opened[BLOCKS], again[BLOCKS], closed[BLOCKS], range[BLOCKS], freed[BLOCKS];
-    uint32_t first[BLOCKS], last[BLOCKS], size[BLOCKS];
-    int64_t offset[BLOCKS];
-    int distinct, closed_twice, alloc, bad, reopened;
+    int opened[BLOCKS], closed[BLOCKS], freed[BLOCKS];
+    uint32_t first[BLOCKS], last[BLOCKS];
+    struct about inner[BLOCKS]; /* of an address inside the block */
+    int distinct, distinct_ids, closed_twice, after[2], alloc, bad, reopened;
 };
 
 static void all(ssize_t (*move)(int, void *, size_t), int fd, void *data, size_t bytes) {
@@ -36,6 +43,26 @@ static ssize_t put(int fd, void *data, size_t bytes) {
     return write(fd, data, bytes);
 }
 
+static struct about ask(CUdeviceptr p, CUdeviceptr at) {
+    struct about a;
+    memset(&a, 0, sizeof a);
+    CUdeviceptr base = at, start = at;
+    size_t bytes = 0, size = 0;
+    a.codes[0] = cuMemGetAddressRange(&base, &bytes, at);
+    a.codes[1] = cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at);
+    a.codes[2] = cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at);
+    CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_BUFFER_ID};
+    size_t again = 0;
+    void *data[] = {&again, &a.id};
+    a.codes[3] = cuPointerGetAttributes(2, names, data, at);
+    a.codes[4] = again == size;
+    a.base = (int64_t)(base - p);
+    a.start = (int64_t)(start - p);
+    a.bytes = bytes;
+    a.size = size;
+    return a;
+}
+
 /* Opens all, looks, writes, closes. */
 static int importer(void) {
     static struct message m;
@@ -44,21 +71,19 @@ static int importer(void) {
     begin();
     mine = take(5000);
     all(read, 3, &m, sizeof m);
-    r.distinct = 1;
+    r.distinct = r.distinct_ids = 1;
     for (unsigned i = 0; i < BLOCKS; i++) {
         r.opened[i] = cuIpcOpenMemHandle(&p[i], m.handle[i], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
         if (r.opened[i] != CUDA_SUCCESS) {
             p[i] = 0;
             continue;
         }
-        CUdeviceptr base = p[i];
-        size_t size = 0;
-        r.range[i] = cuMemGetAddressRange(&base, &size, p[i]);
+        r.inner[i] = ask(p[i], p[i] + m.bytes[i] - 1);
         cuMemcpyDtoH(&r.first[i], p[i], 4);
         cuMemcpyDtoH(&r.last[i], p[i] + m.bytes[i] - 4, 4);
         cuMemsetD32(p[i], 0xC0DE0000 + i, m.bytes[i] / 4);
         for (unsigned j = 0; j < i; j++)
-            r.distinct &= p[i] != p[j];
+            r.distinct &= p[i] != p[j], r.distinct_ids &= r.inner[i].id != r.inner[j].id;
         r.freed[i] = cuMemFree(p[i]);
     }
     cuCtxSynchronize();
@@ -69,6 +94,8 @@ static int importer(void) {
     for (unsigned i = 0; i < BLOCKS; i++)
         r.closed[i] = p[i] ? (int)cuIpcCloseMemHandle(p[i]) : -1;
     r.closed_twice = cuIpcCloseMemHandle(p[0]);
+    r.after[0] = ask(p[0], p[0]).codes[0];
+    r.after[1] = ask(p[13], p[13]).codes[2];
     r.reopened = cuIpcOpenMemHandle(&q, m.handle[5], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (r.reopened == CUDA_SUCCESS)
         r.reopened = cuIpcCloseMemHandle(q);
@@ -76,7 +103,42 @@ static int importer(void) {
     return 0;
 }
 
-static pid_t start(const char *self, int *to, int *from) {
+/* A block of a stream-ordered pool. */
+struct pool_message {
+    CUmemPoolPtrExportData data;
+    uint32_t bytes;
+};
+
+struct pool_reply {
+    int codes[6], last, size_is_right;
+};
+
+#define POOL_FD 5
+
+static int pool_importer(void) {
+    struct pool_message m;
+    struct pool_reply r;
+    CUmemoryPool pool = NULL;
+    CUdeviceptr p = 0, base = 0;
+    uint32_t last = 0;
+    size_t bytes = 0;
+    memset(&r, 0, sizeof r);
+    begin();
+    all(read, 3, &m, sizeof m);
+    r.codes[0] = cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)POOL_FD,
+                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    r.codes[1] = cuMemPoolImportPointer(&p, pool, &m.data);
+    r.codes[2] = cuMemGetAddressRange(&base, &bytes, p);
+    r.size_is_right = base == p && bytes == m.bytes;
+    r.codes[3] = cuMemcpyDtoH(&last, p + m.bytes - 4, 4);
+    r.last = (int)last;
+    r.codes[4] = cuMemFree(p);
+    r.codes[5] = cuMemFree(p);
+    all(put, 4, &r, sizeof r);
+    return 0;
+}
+
+static pid_t start(const char *self, int *to, int *from, int pool_fd) {
     int down[2], up[2];
     if (pipe(down) != 0 || pipe(up) != 0)
         exit(9);
@@ -86,11 +148,13 @@ static pid_t start(const char *self, int *to, int *from) {
         int in = dup2(down[0], 13), out = dup2(up[1], 14);
         dup2(in, 3);
         dup2(out, 4);
-        for (int fd = 5; fd < 32; fd++)
+        if (pool_fd >= 0)
+            dup2(pool_fd, POOL_FD);
+        for (int fd = pool_fd >= 0 ? POOL_FD + 1 : 5; fd < 32; fd++)
             close(fd);
         if (getenv("GPUCACHE_TEST_PLAIN_IMPORTER"))
             unsetenv("LD_PRELOAD");
-        execl("/proc/self/exe", self, "import", NULL);
+        execl("/proc/self/exe", self, pool_fd >= 0 ? "import pool" : "import", NULL);
         _exit(9);
     }
     close(down[0]);
@@ -98,6 +162,32 @@ static pid_t start(const char *self, int *to, int *from) {
     *to = down[1];
     *from = up[0];
     return child;
+}
+
+static void pools(const char *self) {
+    CUmemoryPool pool;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    struct pool_message m;
+    struct pool_reply r;
+    CUdeviceptr p = 0;
+    int fd = -1, to, from;
+    memset(&m, 0, sizeof m);
+    m.bytes = 3000000;
+    CODES("ipc: pool: create, allocate, fill", cuMemPoolCreate(&pool, &props),
+          cuMemAllocFromPoolAsync(&p, m.bytes, pool, 0), cuMemsetD32(p, 0xBEE, m.bytes / 4),
+          cuCtxSynchronize());
+    CODES("ipc: pool: export",
+          cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+          cuMemPoolExportPointer(&m.data, p));
+    pid_t child = start(self, &to, &from, fd);
+    all(put, to, &m, sizeof m);
+    all(read, from, &r, sizeof r);
+    waitpid(child, NULL, 0);
+    codes("ipc: pool: import, pointer, range, read, free, again", r.codes, 6);
+    line("ipc: pool: holds %x, size is right %d", r.last, r.size_is_right);
+    CODES("ipc: pool: free", cuMemFree(p), cuCtxSynchronize());
 }
 
 int main(int argc, char **argv) {
@@ -110,12 +200,15 @@ int main(int argc, char **argv) {
     int to, from, status = -1;
     if (argc > 1 && strcmp(argv[1], "import") == 0)
         return importer();
-    pid_t child = start(argv[0], &to, &from);
+    if (argc > 1 && strcmp(argv[1], "import pool") == 0)
+        return pool_importer();
+    pid_t child = start(argv[0], &to, &from, -1);
     begin();
     if (!section("two processes"))
         return 0;
     for (unsigned i = 0; i < 7; i++) /* so that blocks begin at odd places */
         take(1000 + 512 * i);
+    take(5000000);
     for (unsigned i = 0; i < BLOCKS; i++) {
         p[i] = take(sizes[i]);
         m.bytes[i] = sizes[i];
@@ -145,8 +238,13 @@ int main(int argc, char **argv) {
         line("ipc: import of %u: opened %d, holds %x..%x, free %d, close %d", sizes[i], r.opened[i],
              r.first[i], r.last[i], r.freed[i], r.closed[i]);
         line("ipc: what it wrote: %s", ends(p[i], sizes[i]));
+        const struct about *a = &r.inner[i];
+        line("ipc: its end: %d at %ld, %lu bytes; %d at %ld, %d %lu bytes, %d %d", a->codes[0],
+             (long)a->base, (unsigned long)a->bytes, a->codes[1], (long)a->start, a->codes[2],
+             (unsigned long)a->size, a->codes[3], a->codes[4]);
     }
-    line("ipc: distinct addresses %d", r.distinct);
+    line("ipc: distinct addresses %d, numbers %d", r.distinct, r.distinct_ids);
+    CODES("ipc: questions after closing", r.after[0], r.after[1]);
     CODES("ipc: closed twice, own free, nonsense opened, opened once more", r.closed_twice, r.alloc,
           r.bad, r.reopened);
     for (unsigned i = 0; i < BLOCKS; i++)
@@ -158,5 +256,7 @@ int main(int argc, char **argv) {
     }
     if (section("export nowhere"))
         CODES("ipc: export nowhere", cuIpcGetMemHandle(NULL, take(4096)));
+    if (section("pools"))
+        pools(argv[0]);
     return 0;
 }

@@ -68,6 +68,32 @@ static void virtual_memory(void) {
           cuMemCreate(&handle, 2 * MIB, NULL, 0));
 }
 
+/* A handle that went out and came back; its memory is there once. */
+static void imported(void) {
+    CUmemGenericAllocationHandle handle = 0, back = 0;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUdeviceptr p = 0;
+    int fd = -1;
+    CODES("outside: imported: create, export", cuMemCreate(&handle, 4 * MIB, &prop, 0),
+          cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    CODES("outside: imported: import",
+          cuMemImportFromShareableHandle(&back, (void *)(intptr_t)fd,
+                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(fd);
+    CODES("outside: imported: reserve, map, access, use", cuMemAddressReserve(&p, 4 * MIB, 0, 0, 0),
+          cuMemMap(p, 4 * MIB, 0, back, 0), cuMemSetAccess(p, 4 * MIB, &access, 1),
+          cuMemsetD32(p, 9, MIB));
+    line("outside: imported: %s", ends(p, 4 * MIB));
+    CODES("outside: imported: release, release, unmap, address free", cuMemRelease(back),
+          cuMemRelease(handle), cuMemUnmap(p, 4 * MIB), cuMemAddressFree(p, 4 * MIB));
+    CODES("outside: imported: nothing",
+          cuMemImportFromShareableHandle(&back, (void *)(intptr_t)-1,
+                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+}
+
 static void pools(void) {
     CUmemoryPool pool = NULL, found = NULL;
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -157,6 +183,7 @@ int main(void) {
                  {"arrays", arrays},
                  {"managed and host", managed_and_host},
                  {"virtual memory", virtual_memory},
+                 {"imported", imported},
                  {"pools", pools},
                  {"granules", granules},
                  {"info again", info},

@@ -139,17 +139,23 @@ def side_by_side(jobs, width=6):
 
 def run_with_report(command, options=None, **more):
     """Under the library; also the last report it wrote, as its JSON says, or None."""
+    ran, reports = run_with_reports(command, options, **more)
+    return ran, reports[-1] if reports else None
+
+
+def run_with_reports(command, options=None, **more):
+    """Under the library; also all reports that it and its children wrote, in their order."""
     with tempfile.TemporaryDirectory() as folder:
         options = dict(options or {})
         options.update({"GPUCACHE_REPORT": folder + "/%n", "GPUCACHE_REPORT_FORMAT": "json"})
         ran = run(command, options=options, **more)
         names = sorted(os.listdir(folder), key=int)
-        report = None
-        if names:
-            with open(os.path.join(folder, names[-1])) as file:
+        reports = []
+        for name in names:
+            with open(os.path.join(folder, name)) as file:
                 text = file.read()
-            report = json.loads(text) if text else None
-    return ran, report
+            reports.append(json.loads(text) if text else None)
+    return ran, reports
 
 
 def check_books(report):

@@ -478,6 +478,51 @@ static void term_live(void) {
 
 static CUdeviceptr handed[64];
 
+/* Registered before cuInit, so that it runs when the driver has ended; and after, so that it runs before. */
+static CUdeviceptr held[6];
+static void *held_host;
+
+static void after_the_driver(void) {
+    size_t bytes;
+    printf("after the driver's end:\n");
+    SAY(cuMemFree(held[0]));
+    SAY(cuMemFree(held[1]));
+    SAY(cuMemFree(held[1]));
+    SAY(cuMemFree(0));
+    SAY(cuMemFreeAsync(held[2], 0));
+    SAY(cuMemGetAddressRange(NULL, &bytes, held[2]));
+    SAY(cuPointerGetAttribute(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, held[2]));
+    SAY(cuMemAlloc(&held[2], 1000));
+    SAY(cuMemAlloc(&held[2], 3 * MIB));
+    SAY(cuMemFreeHost(held_host));
+    SAY(cuCtxSynchronize());
+}
+
+static void before_the_drivers_end(void) {
+    printf("before it:\n");
+    SAY(cuMemFree(held[3]));
+    SAY(cuMemFree(held[3]));
+    SAY(cuMemFree(held[4] + 512));
+    SAY(cuMemAlloc(&held[5], 1000));
+    SAY(cuMemFree(held[5]));
+    still_works();
+}
+
+static void exit_handlers(void) {
+    CHECK(cuInit(0));
+    atexit(before_the_drivers_end); /* before this library has started */
+    context = begin();
+    for (unsigned i = 0; i < 5; i++)
+        held[i] = take(i == 1 ? 3 * MIB : 1000);
+    CHECK(cuMemAllocHost(&held_host, 4096));
+}
+
+static void exit_handlers_late(void) {
+    atexit(after_the_driver);
+    exit_handlers();
+    atexit(before_the_drivers_end);
+}
+
 static void *thread_with_memory(void *unused) {
     CHECK(cuCtxSetCurrent(context));
     for (unsigned i = 0; i < 64; i++)
@@ -620,6 +665,8 @@ static const struct {
     {"exec_again", exec_again, 2},
     {"exit_live", exit_live, 2},
     {"exit_quick", exit_quick, 2},
+    {"exit_handlers", exit_handlers, 3},
+    {"exit_handlers_late", exit_handlers_late, 3},
     {"abort_live", abort_live, 2},
     {"kill_live", kill_live, 2},
     {"term_live", term_live, 2},

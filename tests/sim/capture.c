@@ -169,8 +169,8 @@ CUresult capture_allocate(struct stream *stream, size_t size, struct pool *pool,
 
     if (capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    struct node *node =
-        graph_add_memory(capture->graph, pool, size, stream->tips, stream->tip_count, address);
+    struct node *node = graph_add_memory(capture->graph, pool->device, size, stream->tips,
+                                         stream->tip_count, address);
     if (!node)
         return CUDA_ERROR_OUT_OF_MEMORY;
     set_tip(stream, node);

@@ -183,6 +183,7 @@ struct range {
     size_t offset;             /* ... from where */
     uint32_t access;           /* mapped memory: one bit per device */
     unsigned opens;            /* IPC: how often this handle was opened */
+    bool of_pool;              /* IPC: a block of a pool, closed by a free */
     struct {                   /* IPC: the exporter's memory */
         int pid, fd;
         uint64_t offset;
@@ -215,6 +216,7 @@ struct device {
     struct context *primary;
     unsigned primary_refs, primary_flags;
     struct pool *default_pool, *pool;
+    struct pool *graph_pool; /* NULL until a graph allocates */
 };
 
 bool device_charge(struct device *device, size_t bytes); /* false: out of memory */
@@ -504,6 +506,8 @@ struct pool {
     struct heap heap;
     CUmemPoolProps props;
     bool is_default, destroyed;
+    bool imported;  /* another process's: only its blocks can be imported */
+    bool of_graphs; /* trimmed by cuDeviceGraphMemTrim alone */
     unsigned blocks;
     uint64_t reserved, reserved_high, used, used_high, threshold;
     int follow_events, opportunistic, internal_dependencies;
@@ -512,6 +516,10 @@ struct pool {
 
 CUresult pool_free(struct range *range); /* now: the queue got there */
 CUresult pool_allocate(struct pool *pool, size_t size, uintptr_t *out);
+bool pool_book(struct pool *pool, size_t size);             /* false: the device has no more */
+struct range *pool_address(struct pool *pool, size_t size); /* a block that is not booked */
+struct pool *pool_of_graphs(struct device *device);
+bool pool_is_imported(CUmemoryPool handle);
 CUresult pool_free_behind_all(struct range *range); /* behind all work submitted so far */
 void pool_unbook(struct range *range);              /* at submission of its free */
 void pool_trim(struct device *device);              /* at every synchronisation */

@@ -70,7 +70,8 @@ static void memory_unref(struct graph_memory *memory) {
         return;
     struct range *range = range_find(memory->address);
     if (range && range->graph_owned) {
-        pool_unbook(range);
+        if (memory->booked)
+            pool_unbook(range);
         pool_free(range);
     }
     free(memory);
@@ -96,18 +97,18 @@ struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct work wo
     return node;
 }
 
-struct node *graph_add_memory(struct graph *graph, struct pool *pool, size_t size,
+struct node *graph_add_memory(struct graph *graph, struct device *device, size_t size,
                               struct node *const *needs, size_t count, CUdeviceptr *address) {
     struct graph_memory *memory = calloc(1, sizeof(*memory));
-    uintptr_t base;
+    struct range *range = memory ? pool_address(pool_of_graphs(device), size) : NULL;
 
-    if (!memory || pool_allocate(pool, size, &base) != CUDA_SUCCESS) {
+    if (!range) {
         free(memory);
         return NULL;
     }
-    range_find(base)->graph_owned = true;
+    range->graph_owned = true;
     memory->refs = 1;
-    memory->address = *address = base;
+    memory->address = *address = range->base;
     struct node *node = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
                                   (struct work){.kind = WORK_NOTHING}, needs, count);
     node->memory = memory;
@@ -240,8 +241,8 @@ static CUresult add_allocation(CUgraphNode *out, CUgraph handle, const CUgraphNo
 
     if (!out || !graph || !device || p->bytesize == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    struct node *node = graph_add_memory(graph, pool_default(device), p->bytesize,
-                                         (struct node *const *)needs, count, &p->dptr);
+    struct node *node =
+        graph_add_memory(graph, device, p->bytesize, (struct node *const *)needs, count, &p->dptr);
     *out = (CUgraphNode)node;
     return node ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -437,6 +438,12 @@ static CUresult launch(CUgraphExec handle, CUstream stream_handle, bool per_thre
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture)
         return CUDA_ERROR_NOT_SUPPORTED; /* would be a child graph */
+    for (size_t i = 0; i < exec->count; i++) {
+        struct graph_memory *memory = exec->nodes[i].memory;
+        const struct range *range = memory && !memory->booked ? range_find(memory->address) : NULL;
+        if (range && !(memory->booked = pool_book(range->pool, range->size)))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     struct graph_run *run = calloc(1, sizeof(*run));
     struct work *works = calloc(exec->count + 1, sizeof(*works));
     bool *done = calloc(exec->count + 1, sizeof(*done));

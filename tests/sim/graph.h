@@ -11,6 +11,7 @@
 struct graph_memory {
     unsigned refs;
     CUdeviceptr address;
+    bool booked; /* since its first launch */
 };
 
 struct node {
@@ -38,7 +39,7 @@ void graph_free(struct graph *graph);
 struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct work work,
                        struct node *const *needs, size_t count);
 /* An allocation node; NULL if the pool has no memory. */
-struct node *graph_add_memory(struct graph *graph, struct pool *pool, size_t size,
+struct node *graph_add_memory(struct graph *graph, struct device *device, size_t size,
                               struct node *const *needs, size_t count, CUdeviceptr *address);
 struct graph_memory *graph_find_memory(const struct graph *graph, CUdeviceptr address);
 

@@ -1,5 +1,6 @@
 /*
- * Legacy IPC: memory of cuMemAlloc opened in another process.
+ * Legacy IPC: memory of cuMemAlloc opened in another process. Blocks of pools go the same way, once
+ * their pool has been imported.
  *
  * A device's memory is a file, so a handle names the file (by process and descriptor), the place of
  * the whole allocation in it, and its size. It is the same for every address of one allocation, and
@@ -25,10 +26,8 @@ struct handle {
 
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle has 64 bytes");
 
-static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address) {
-    struct range *range = range_find(address);
-
-    if (!out || !range || range->kind != RANGE_DEVICE)
+static CUresult get_handle(void *out, size_t room, struct range *range, enum range_kind kind) {
+    if (!out || !range || range->kind != kind)
         return CUDA_ERROR_INVALID_VALUE;
     struct device *device = device_of(range->device);
     struct handle handle = {
@@ -42,7 +41,7 @@ static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address) {
     };
     range->exported = true;
     sim.shared = true;
-    memset(out, 0, sizeof(*out));
+    memset(out, 0, room);
     memcpy(out, &handle, sizeof(handle));
     return CUDA_SUCCESS;
 }
@@ -74,7 +73,7 @@ static void *map_file(const struct handle *handle) {
     return memory == MAP_FAILED ? NULL : (char *)memory + before;
 }
 
-static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *in, unsigned flags) {
+static CUresult open_handle(CUdeviceptr *address, const void *in, unsigned flags, bool of_pool) {
     struct context *context = context_current();
     struct handle handle;
 
@@ -90,6 +89,7 @@ static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *in, unsi
             return CUDA_ERROR_INVALID_VALUE;
         range =
             range_add((uintptr_t)memory, handle.size, RANGE_IPC, context, context->device->ordinal);
+        range->of_pool = of_pool;
         range->origin.pid = handle.pid;
         range->origin.fd = handle.fd;
         range->origin.offset = handle.offset;
@@ -104,7 +104,7 @@ static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *in, unsi
 static CUresult close_handle(CUdeviceptr address) {
     struct range *range = range_find(address);
 
-    if (!range || range->kind != RANGE_IPC || range->base != address)
+    if (!range || range->kind != RANGE_IPC || range->of_pool || range->base != address)
         return CUDA_ERROR_INVALID_VALUE;
     if (--range->opens)
         return CUDA_SUCCESS;
@@ -113,9 +113,16 @@ static CUresult close_handle(CUdeviceptr address) {
 }
 
 ENTRY(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr address), CONTEXT,
-      get_handle(handle, address))
+      get_handle(handle, sizeof(*handle), range_find(address), RANGE_DEVICE))
+ENTRY(cuMemPoolExportPointer, (CUmemPoolPtrExportData * data, CUdeviceptr address), CONTEXT,
+      get_handle(data, sizeof(*data), range_find(address), RANGE_POOL))
+ENTRY(cuMemPoolImportPointer,
+      (CUdeviceptr * address, CUmemoryPool pool, CUmemPoolPtrExportData *data), CONTEXT,
+      !data || !pool_is_imported(pool)
+          ? CUDA_ERROR_INVALID_VALUE
+          : open_handle(address, data, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, true))
 ENTRY(cuIpcOpenMemHandle, (CUdeviceptr * address, CUipcMemHandle handle, unsigned flags), ALLOCATE,
-      open_handle(address, &handle, flags))
+      open_handle(address, &handle, flags, false))
 ENTRY(cuIpcOpenMemHandle_v2, (CUdeviceptr * address, CUipcMemHandle handle, unsigned flags),
-      ALLOCATE, open_handle(address, &handle, flags))
+      ALLOCATE, open_handle(address, &handle, flags, false))
 ENTRY(cuIpcCloseMemHandle, (CUdeviceptr address), ALLOCATE, close_handle(address))

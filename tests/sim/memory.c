@@ -102,9 +102,12 @@ static CUresult memory_free(CUdeviceptr address) {
     if (address == 0)
         return CUDA_SUCCESS;
     if (!range || range->base != address || range->freeing ||
-        (range->kind != RANGE_DEVICE && range->kind != RANGE_POOL && range->kind != RANGE_MANAGED))
+        (range->kind != RANGE_DEVICE && range->kind != RANGE_POOL && range->kind != RANGE_MANAGED &&
+         !range->of_pool))
         return CUDA_ERROR_INVALID_VALUE;
     if (range->graph_owned) /* the next launch of the graph has it again */
+        return CUDA_SUCCESS;
+    if (range->of_pool && --range->opens)
         return CUDA_SUCCESS;
     range->freeing = true;
     if (range->kind == RANGE_POOL)
@@ -233,11 +236,13 @@ static CUresult address_range(CUdeviceptr *base, size_t *size, CUdeviceptr addre
     const struct range *range = range_find(address);
     struct context *current = context_current();
 
-    /* Measured: what is known needs no current context, what is not does. */
+    /* Measured: what is known to a primary context needs no current one, all else does. */
     if (current && context_check(current) != CUDA_SUCCESS)
         return context_check(current);
     if (!range || range->kind == RANGE_ARRAY)
         return current ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_CONTEXT;
+    if (!current && range->context && !range->context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
     if (base)
         *base = range->base;
     if (size)

@@ -7,10 +7,17 @@
  * which shrinks only at a synchronisation, down to the release threshold. The bytes of a block
  * count as unused from the moment its free is submitted, for the real pools hand memory on in
  * stream order without waiting.
+ *
+ * What graphs allocate comes from one more pool of each device. A graph's block has an address from
+ * when its node is made, and memory from the first launch until the graph and its copies are gone;
+ * the device gets it back by cuDeviceGraphMemTrim.
  */
 #include "driver.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SHARE (32 * MIB) /* what a pool takes from the device at a time */
 
@@ -38,9 +45,19 @@ struct pool *pool_default(struct device *device) {
     return device->default_pool;
 }
 
+struct pool *pool_of_graphs(struct device *device) {
+    if (!device->graph_pool) {
+        device->graph_pool = pool_new(device);
+        device->graph_pool->of_graphs = true;
+    }
+    return device->graph_pool;
+}
+
 static void shrink(struct pool *pool, uint64_t keep) {
     uint64_t needed = round_up(pool->used, SHARE);
 
+    if (keep >= pool->reserved)
+        return;
     if (needed < keep)
         needed = round_up(keep, SHARE);
     if (pool->reserved > needed) {
@@ -49,7 +66,7 @@ static void shrink(struct pool *pool, uint64_t keep) {
     }
 }
 
-static bool book(struct pool *pool, size_t size) {
+bool pool_book(struct pool *pool, size_t size) {
     uint64_t used = pool->used + size;
     uint64_t needed = round_up(used, SHARE);
 
@@ -75,22 +92,30 @@ void pool_unbook(struct range *range) {
 void pool_trim(struct device *device) {
     for (unsigned i = 0; i < pool_slab.count; i++) {
         struct pool *pool = (struct pool *)pool_slab.all[i];
-        if (pool->object.live && pool->device == device)
+        if (pool->object.live && pool->device == device && !pool->of_graphs)
             shrink(pool, pool->threshold);
     }
 }
 
-CUresult pool_allocate(struct pool *pool, size_t size, uintptr_t *out) {
-    if (!book(pool, size))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    /* The memory is the pool's, not the context's. */
+/* The memory is the pool's, not the context's. */
+struct range *pool_address(struct pool *pool, size_t size) {
     struct range *range = heap_take(&pool->heap, size, RANGE_POOL, NULL);
+
+    if (range) {
+        range->pool = pool;
+        pool->blocks++;
+    }
+    return range;
+}
+
+CUresult pool_allocate(struct pool *pool, size_t size, uintptr_t *out) {
+    if (!pool_book(pool, size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const struct range *range = pool_address(pool, size);
     if (!range) {
         pool->used -= size;
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    range->pool = pool;
-    pool->blocks++;
     *out = range->base;
     return CUDA_SUCCESS;
 }
@@ -146,7 +171,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, C
         pool_default(stream->context->device);
         pool = stream->context->device->pool;
     }
-    if (!is_live(pool, &pool_slab) || pool->destroyed)
+    if (!is_live(pool, &pool_slab) || pool->destroyed || pool->imported)
         return CUDA_ERROR_INVALID_VALUE;
     if (size == 0) {
         *address = 0;
@@ -362,6 +387,89 @@ static CUresult set_device_pool(CUdevice ordinal, CUmemoryPool handle) {
 static int location_device(const CUmemLocation *location) {
     return location && location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : -1;
 }
+
+/* ---- the memory of graphs -------------------------------------------------------------------- */
+
+static CUresult graph_trim(int ordinal) {
+    struct device *device = device_of(ordinal);
+
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    shrink(pool_of_graphs(device), 0);
+    return CUDA_SUCCESS;
+}
+
+static CUresult graph_attribute(int ordinal, CUgraphMem_attribute name, void *value) {
+    struct device *device = device_of(ordinal);
+
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!value)
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct pool *pool = pool_of_graphs(device);
+    switch (name) {
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
+        *(cuuint64_t *)value = pool->used;
+        return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
+        *(cuuint64_t *)value = pool->used_high;
+        return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
+        *(cuuint64_t *)value = pool->reserved;
+        return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
+        *(cuuint64_t *)value = pool->reserved_high;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+ENTRY(cuDeviceGraphMemTrim, (CUdevice device), INITIALISED, graph_trim(device))
+ENTRY(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute name, void *value),
+      INITIALISED, graph_attribute(device, name, value))
+
+/* ---- pools of other processes ---------------------------------------------------------------- */
+
+bool pool_is_imported(CUmemoryPool handle) {
+    const struct pool *pool = pool_of(handle);
+
+    return pool && pool->imported;
+}
+
+/* A descriptor whose position is the device's ordinal: the blocks say for themselves where they are. */
+static CUresult export_pool(void *out, CUmemoryPool handle, CUmemAllocationHandleType type) {
+    const struct pool *pool = pool_of(handle);
+    char path[64];
+
+    if (!out || !pool || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        !(pool->props.handleTypes & type))
+        return CUDA_ERROR_INVALID_VALUE;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", arena_fd(pool->device));
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || lseek(fd, pool->device->ordinal, SEEK_SET) < 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(out, &fd, sizeof(fd));
+    return CUDA_SUCCESS;
+}
+
+static CUresult import_pool(CUmemoryPool *handle, void *os_handle, CUmemAllocationHandleType type) {
+    struct device *device = device_of((int)lseek((int)(intptr_t)os_handle, 0, SEEK_CUR));
+
+    if (!handle || !device || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct pool *pool = pool_new(device);
+    pool->imported = true;
+    *handle = (CUmemoryPool)pool;
+    return CUDA_SUCCESS;
+}
+
+ENTRY(cuMemPoolExportToShareableHandle,
+      (void *out, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
+      INITIALISED, flags ? CUDA_ERROR_INVALID_VALUE : export_pool(out, pool, type))
+ENTRY(cuMemPoolImportFromShareableHandle,
+      (CUmemoryPool * pool, void *os_handle, CUmemAllocationHandleType type,
+       unsigned long long flags),
+      INITIALISED, flags ? CUDA_ERROR_INVALID_VALUE : import_pool(pool, os_handle, type))
 
 ENTRY(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *props), INITIALISED,
       create(pool, props))

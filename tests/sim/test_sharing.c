@@ -30,9 +30,48 @@ static void test_pools_keep_what_they_were_told_to(void **state) {
     OK(cuStreamSynchronize(a));
     OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value));
     assert_int_equal(value, 64 << 20);
+    threshold = UINT64_MAX;
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    OK(cuCtxSynchronize());
+    OK(cuMemPoolTrimTo(pool, 100 << 20));
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value));
+    assert_int_equal(value, 64 << 20);
     OK(cuMemPoolTrimTo(pool, 0));
     OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value));
     assert_int_equal(value, 0);
+}
+
+static uint64_t graph_memory(void) {
+    cuuint64_t value = 0;
+    OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &value));
+    return value;
+}
+
+static void test_memory_of_graphs_is_taken_at_a_launch_and_kept(void **state) {
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}},
+        .bytesize = 40 << 20};
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec exec;
+
+    (void)state;
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    assert_int_equal(graph_memory(), 0);
+    OK(cuGraphLaunch(exec, a));
+    OK(cuStreamSynchronize(a));
+    assert_int_equal(graph_memory(), 64 << 20);
+    OK(cuDeviceGraphMemTrim(0));
+    assert_int_equal(graph_memory(), 64 << 20);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+    OK(cuCtxSynchronize());
+    assert_int_equal(graph_memory(), 64 << 20);
+    OK(cuDeviceGraphMemTrim(0));
+    assert_int_equal(graph_memory(), 0);
 }
 
 static bool addresses_are_scarce(void) {
@@ -183,6 +222,7 @@ static void test_pointers_can_be_asked_about(void **state) {
 int test_sharing(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_pools_keep_what_they_were_told_to),
+        TEST(test_memory_of_graphs_is_taken_at_a_launch_and_kept),
         TEST(test_one_page_at_two_addresses_is_one_page),
         TEST(test_unmapping_under_work_is_a_fault),
         TEST(test_exported_pages_are_shared_with_another_process),

@@ -32,6 +32,7 @@ WARNINGS = ["-Wall", "-Wextra"]
 PROGRAMS = {
     "facts_order": ("gpu/facts_order.cu", "nvcc", ["-lcuda"]),
     "facts_memory": ("gpu/facts_memory.cu", "nvcc", ["-lcuda"]),
+    "facts_pools": ("gpu/facts_pools.cu", "nvcc", ["-lcuda"]),
     "alloc_mix": ("gpu/alloc_mix.cu", "nvcc", []),
     "alloc_mix_shared": (
         "gpu/alloc_mix.cu",
@@ -58,14 +59,14 @@ PROGRAMS = {
 
 # The programs of tests/programs, linked with the driver instead of the simulator.
 GCC_ARGS = ["-D_GNU_SOURCE", "-I" + os.path.join(ROOT, "include")]
-for area in ("pointers", "mixes", "contexts", "capture", "peers", "ipc", "outside", "old"):
+for area in ("pointers", "mixes", "contexts", "capture", "faults", "peers", "ipc", "outside", "old"):
     PROGRAMS["programs/diff_" + area] = ("programs/diff_%s.c" % area, "gcc", ["-lcuda"])
 PROGRAMS["programs/laws"] = (
     "programs/laws.c",
     "gcc",
     ["-I" + os.path.join(ROOT, "tests", "sim"), "-lcuda"],
 )
-for name in ("spin", "misuse", "pinned", "peers"):
+for name in ("spin", "misuse", "pinned", "peers", "reserve"):
     PROGRAMS["programs/" + name] = ("programs/%s.c" % name, "gcc", ["-lcuda"])
 for name in ("quiet", "client"):
     PROGRAMS["programs/" + name] = ("programs/%s.c" % name, "gcc", [])

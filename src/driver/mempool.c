@@ -1,0 +1,465 @@
+#include "driver/mempool.h"
+
+#include "driver/capture.h"
+#include "driver/context.h"
+#include "driver/entries.h"
+#include "driver/outside.h"
+#include "pool/host.h"
+#include "process/process.h"
+
+#include <pthread.h>
+
+/* What a pool takes from the device at a time: 32 MiB for 2000 bytes on an H200 (tests/sim/probe-h200.txt). */
+#define UNIT ((uint64_t)32 << 20)
+
+struct mempool {
+    CUmemoryPool handle;   /* NULL: destroyed, or that of a device's graphs */
+    struct device *device; /* NULL: host memory, or what is not known */
+    bool graphs;
+    bool there;       /* the driver may be asked */
+    bool stale;       /* something was freed since the last look */
+    uint64_t live;    /* as the program asked for it */
+    uint64_t asked;   /* for allocations under way */
+    uint64_t reserve; /* as seen last */
+    uint64_t counted; /* the larger of the two: charged and booked */
+    struct mempool *next;
+};
+
+atomic_bool mempool_stale;
+static struct mempool *pools;
+static _Atomic(struct mempool *) currents[STATS_MAX_DEVICES];
+static struct host_slab slab = {.object_bytes = sizeof(struct mempool)};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* --- one pool; lock held --- */
+
+static void count(struct mempool *pool) {
+    uint64_t before = pool->counted, now = pool->live > pool->reserve ? pool->live : pool->reserve;
+    if (now == before || !pool->device) {
+        return;
+    }
+    pool->counted = now;
+    if (now > before) {
+        device_owe(pool->device, now - before);
+    } else {
+        device_refund(pool->device, before - now);
+    }
+    device_book(pool->device, &pool->device->outside.stream_ordered, (int64_t)(now - before));
+}
+
+static void look(struct mempool *pool) {
+    cuuint64_t reserve = 0;
+    CUresult r = CUDA_ERROR_NOT_FOUND;
+    if (pool->graphs) {
+        r = REAL(cuDeviceGetGraphMemAttribute)(pool->device->ordinal,
+                                               CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserve);
+    } else if (pool->there) {
+        r = REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                                        &reserve);
+    }
+    if (r == CUDA_SUCCESS) {
+        pool->reserve = reserve;
+        pool->stale = false;
+    }
+    count(pool);
+}
+
+static void trim(struct mempool *pool, uint64_t keep) {
+    CUstreamCaptureMode mode = capture_relax();
+    if (pool->graphs) {
+        REAL(cuDeviceGraphMemTrim)(pool->device->ordinal);
+    } else if (pool->there) {
+        REAL(cuMemPoolTrimTo)(pool->handle, keep);
+    }
+    capture_restore(mode);
+    look(pool);
+}
+
+static struct mempool *find(CUmemoryPool handle) {
+    struct mempool *pool = pools;
+    while (pool && (pool->graphs || pool->handle != handle)) {
+        pool = pool->next;
+    }
+    return pool;
+}
+
+static struct mempool *add(const struct mempool *as) {
+    struct mempool *pool = find(NULL); /* one that was destroyed */
+    while (pool && (pool->graphs || pool->handle || pool->live > 0)) {
+        pool = pool->next;
+    }
+    if (pool) {
+        struct mempool *next = pool->next;
+        *pool = *as;
+        pool->next = next;
+    } else if ((pool = host_slab_get(&slab)) != NULL) {
+        *pool = *as;
+        pool->next = pools;
+        pools = pool;
+    }
+    return pool;
+}
+
+/* The driver has destroyed it, or will: what is live in it stays counted until it is freed. */
+static void gone(struct mempool *pool) {
+    pool->handle = NULL;
+    pool->there = false;
+    pool->reserve = 0;
+    count(pool);
+    for (unsigned i = 0; i < STATS_MAX_DEVICES; i++) {
+        struct mempool *current = pool;
+        atomic_compare_exchange_strong(&currents[i], &current, NULL);
+    }
+}
+
+/* --- which pool --- */
+
+struct mempool *mempool_current(void) {
+    struct device *device = process_ready() ? device_current() : NULL;
+    struct mempool *pool = device ? atomic_load(&currents[device->ordinal]) : NULL;
+    CUmemoryPool handle;
+    if (!device || pool) {
+        return pool;
+    }
+    pthread_mutex_lock(&lock);
+    if (REAL(cuDeviceGetMemPool)(&handle, device->ordinal) == CUDA_SUCCESS) {
+        pool = find(handle);
+        if (!pool) {
+            pool = add(&(struct mempool){.handle = handle, .device = device, .there = true});
+        }
+        atomic_store(&currents[device->ordinal], pool);
+    }
+    pthread_mutex_unlock(&lock);
+    return pool;
+}
+
+/* The device of a pool that nobody has made: a default one. */
+static struct device *device_of_default(CUmemoryPool handle) {
+    CUmemoryPool other;
+    for (int i = 0; REAL(cuDeviceGetDefaultMemPool)(&other, i) == CUDA_SUCCESS; i++) {
+        if (other == handle) {
+            return device_get(i);
+        }
+    }
+    return NULL;
+}
+
+struct mempool *mempool_of(CUmemoryPool handle) {
+    if (!handle || !process_ready()) {
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    struct mempool *pool = find(handle);
+    if (!pool) {
+        pool = add(&(struct mempool){.handle = handle, .device = device_of_default(handle)});
+    }
+    pthread_mutex_unlock(&lock);
+    return pool && pool->device ? pool : NULL;
+}
+
+void mempool_graphs(struct device *device) {
+    struct mempool *pool;
+    if (!device) {
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    for (pool = pools; pool && !(pool->graphs && pool->device == device);) {
+        pool = pool->next;
+    }
+    if (!pool) {
+        add(&(struct mempool){.device = device, .graphs = true});
+        atomic_store(&mempool_stale, true);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+struct device *mempool_device(const struct mempool *pool) {
+    return pool->device;
+}
+
+/* --- allocating --- */
+
+/* The claims of all threads are charged, and so is what the pools have grown by meanwhile. */
+static bool over(const struct device *device) {
+    uint64_t limit = atomic_load(&device->limit);
+    return limit && atomic_load(&device->charged) > limit + device->claimed;
+}
+
+static bool claim_for(struct mempool *pool, uint64_t bytes, struct mempool_claim *claim) {
+    struct device *device = pool->device;
+    pthread_mutex_lock(&lock);
+    bool allowed = device_take(device, bytes);
+    if (allowed) {
+        device->claimed += bytes;
+        claim->charged = bytes;
+        pool->asked += claim->bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    return allowed;
+}
+
+/* Whether what the pool keeps may be enough; that it is, shows when the driver has answered. */
+static bool keeps(struct mempool *pool, uint64_t bytes) {
+    pthread_mutex_lock(&lock);
+    look(pool);
+    bool enough = pool->reserve >= pool->live + pool->asked + bytes;
+    pool->asked += enough ? bytes : 0;
+    pthread_mutex_unlock(&lock);
+    return enough;
+}
+
+bool mempool_begin(struct mempool *pool, uint64_t bytes, struct mempool_claim *claim) {
+    struct device *device = pool->device;
+    uint64_t limit = atomic_load(&device->limit);
+    *claim = (struct mempool_claim){.pool = pool, .bytes = bytes};
+    if (limit == 0) {
+        return true;
+    }
+    claim->limited = true;
+    uint64_t most = bytes > limit ? bytes : (bytes + UNIT - 1) / UNIT * UNIT;
+    if (claim_for(pool, most, claim) ||
+        (mempool_make_room(device, most) && claim_for(pool, most, claim))) {
+        return true;
+    }
+    context_release_idle(device);
+    if (claim_for(pool, most, claim)) {
+        device_count(device, &device->outside.oom_retries);
+        return true;
+    }
+    if (keeps(pool, bytes)) {
+        return true;
+    }
+    device_count(device, &device->outside.limit_refusals);
+    return false;
+}
+
+bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr dptr) {
+    struct mempool *pool = claim->pool;
+    struct device *device = pool->device;
+    bool entered = answer == CUDA_SUCCESS && outside_enter(OUTSIDE_STREAM_ORDERED, device,
+                                                           claim->bytes, dptr, (uint64_t)pool);
+    pthread_mutex_lock(&lock);
+    if (answer == CUDA_SUCCESS) {
+        pool->there = pool->handle != NULL;
+        pool->live += entered ? claim->bytes : 0;
+        if (pool->live > pool->reserve || atomic_load(&device->limit)) {
+            look(pool);
+        }
+    }
+    pool->asked -= claim->limited ? claim->bytes : 0;
+    device_refund(device, claim->charged);
+    device->claimed -= claim->charged;
+    bool beyond = answer == CUDA_SUCCESS && over(device);
+    pthread_mutex_unlock(&lock);
+    if (beyond) {
+        mempool_make_room(device, 0);
+        pthread_mutex_lock(&lock);
+        beyond = over(device);
+        pthread_mutex_unlock(&lock);
+    }
+    if (beyond) {
+        device_count(device, &device->outside.limit_refusals);
+    }
+    return !beyond;
+}
+
+void mempool_left(struct mempool *pool, uint64_t bytes) {
+    pthread_mutex_lock(&lock);
+    pool->live -= bytes;
+    pool->stale = true;
+    count(pool);
+    pthread_mutex_unlock(&lock);
+    atomic_store_explicit(&mempool_stale, true, memory_order_relaxed);
+}
+
+/* --- looking, and giving back --- */
+
+void mempool_look(struct device *device) {
+    pthread_mutex_lock(&lock);
+    for (struct mempool *pool = pools; pool; pool = pool->next) {
+        if (pool->device && pool->device == device) {
+            look(pool);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void mempool_look_again(void) {
+    pthread_mutex_lock(&lock);
+    bool graphs = false;
+    for (struct mempool *pool = pools; pool; pool = pool->next) {
+        graphs |= pool->graphs; /* these change at a launch, which is not looked at */
+        if (pool->stale || pool->graphs) {
+            pool->stale = false;
+            look(pool);
+        }
+    }
+    atomic_store(&mempool_stale, graphs);
+    pthread_mutex_unlock(&lock);
+}
+
+/* By how much `bytes` more would exceed the limit. */
+static uint64_t missing(const struct device *device, uint64_t bytes) {
+    uint64_t limit = atomic_load(&device->limit), charged = atomic_load(&device->charged);
+    return limit && charged + bytes > limit ? charged + bytes - limit : 0;
+}
+
+bool mempool_make_room(struct device *device, uint64_t bytes) {
+    bool any = false;
+    uint64_t short_of;
+    if (bytes > atomic_load(&device->limit)) {
+        return false;
+    }
+    pthread_mutex_lock(&lock);
+    for (struct mempool *pool = pools; pool && (short_of = missing(device, bytes)) > 0;
+         pool = pool->next) {
+        uint64_t before = pool->counted;
+        if (pool->device != device || pool->reserve <= pool->live) {
+            continue;
+        }
+        /* What it keeps beyond that serves its next allocations without another call. */
+        uint64_t keep = before > short_of ? (before - short_of) / UNIT * UNIT : 0;
+        trim(pool, keep);
+        if (keep > 0 && missing(device, bytes) > 0) {
+            trim(pool, 0);
+        }
+        any |= pool->counted < before;
+    }
+    pthread_mutex_unlock(&lock);
+    return any;
+}
+
+void mempool_doubt(const struct device *device) {
+    pthread_mutex_lock(&lock);
+    for (struct mempool *pool = pools; pool; pool = pool->next) {
+        if (pool->device && (pool->device == device || !device)) {
+            pool->there = false;
+            pool->reserve = 0;
+            count(pool);
+            atomic_store(&currents[pool->device->ordinal], NULL);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* --- the hooks --- */
+
+/* Not in a child of a fork, where the lock may be held by nobody. */
+static bool started(void) {
+    return atomic_load(&process_state) == PROCESS_STARTED;
+}
+
+CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props) {
+    CUresult r = REAL(cuMemPoolCreate)(handle, props);
+    if (r != CUDA_SUCCESS || !process_ready()) {
+        return r;
+    }
+    bool on_device = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    pthread_mutex_lock(&lock);
+    struct mempool *old = find(*handle);
+    if (old) {
+        gone(old);
+    }
+    add(&(struct mempool){.handle = *handle,
+                          .device = on_device ? device_get(props->location.id) : NULL,
+                          .there = on_device});
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+/* Under the lock: nobody may ask the driver about the pool afterwards. */
+CUresult hook_cuMemPoolDestroy(CUmemoryPool handle) {
+    if (!started()) {
+        return REAL(cuMemPoolDestroy)(handle);
+    }
+    pthread_mutex_lock(&lock);
+    struct mempool *pool = handle ? find(handle) : NULL;
+    CUresult r = REAL(cuMemPoolDestroy)(handle);
+    if (pool && r == CUDA_SUCCESS) {
+        gone(pool);
+    }
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+static CUresult look_after(CUresult r, CUmemoryPool handle) {
+    if (!started() || r != CUDA_SUCCESS || !handle) {
+        return r;
+    }
+    pthread_mutex_lock(&lock);
+    struct mempool *pool = find(handle);
+    if (pool && pool->device) {
+        look(pool);
+    }
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+CUresult hook_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
+    return look_after(REAL(cuMemPoolTrimTo)(handle, keep), handle);
+}
+
+static CUresult set_current(CUresult r, int ordinal) {
+    if (r == CUDA_SUCCESS && ordinal >= 0 && ordinal < STATS_MAX_DEVICES && started()) {
+        pthread_mutex_lock(&lock);
+        atomic_store(&currents[ordinal], NULL); /* asked for again */
+        pthread_mutex_unlock(&lock);
+    }
+    return r;
+}
+
+CUresult hook_cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
+    return set_current(REAL(cuDeviceSetMemPool)(device, handle), device);
+}
+
+CUresult hook_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
+                              CUmemoryPool handle) {
+    CUresult r = REAL(cuMemSetMemPool)(location, type, handle);
+    bool on_device = location && location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    return set_current(r, on_device ? location->id : -1);
+}
+
+/* --- graphs --- */
+
+static void allocates(CUresult r, const CUDA_MEM_ALLOC_NODE_PARAMS *params) {
+    if (r == CUDA_SUCCESS && params->poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+        process_ready()) {
+        mempool_graphs(device_get(params->poolProps.location.id));
+    }
+}
+
+CUresult hook_cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph,
+                                     const CUgraphNode *dependencies, size_t count,
+                                     CUDA_MEM_ALLOC_NODE_PARAMS *params) {
+    CUresult r = REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params);
+    allocates(r, params);
+    return r;
+}
+
+static CUresult added(CUresult r, const CUgraphNodeParams *params) {
+    if (r == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+        params->alloc.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE && process_ready()) {
+        mempool_graphs(device_get(params->alloc.poolProps.location.id));
+    }
+    return r;
+}
+
+CUresult hook_cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                             size_t count, CUgraphNodeParams *params) {
+    return added(REAL(cuGraphAddNode)(node, graph, dependencies, count, params), params);
+}
+
+CUresult hook_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                const CUgraphEdgeData *edges, size_t count,
+                                CUgraphNodeParams *params) {
+    return added(REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, params), params);
+}
+
+CUresult hook_cuDeviceGraphMemTrim(CUdevice ordinal) {
+    CUresult r = REAL(cuDeviceGraphMemTrim)(ordinal);
+    struct device *device = r == CUDA_SUCCESS && started() ? device_used(ordinal) : NULL;
+    if (device) {
+        mempool_look(device);
+    }
+    return r;
+}

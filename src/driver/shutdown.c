@@ -1,0 +1,22 @@
+#include "driver/shutdown.h"
+
+#include "driver/capture.h"
+#include "driver/entries.h"
+
+#include <stdlib.h>
+
+atomic_bool shutdown_begun;
+
+static void begin(void) {
+    atomic_store(&shutdown_begun, true);
+    atomic_fetch_add(&capture_unusual, 1);
+}
+
+void shutdown_watch(void) {
+    atexit(begin); /* if it cannot be registered, frees answer as before */
+}
+
+bool shutdown_ask(void) {
+    CUdevice device;
+    return REAL(cuCtxGetDevice)(&device) == CUDA_ERROR_DEINITIALIZED;
+}

@@ -1,0 +1,118 @@
+/*
+ * A fault that the program learns of in one certain way: diff_faults HOW. What allocations and frees answer afterwards. The blocks
+ * are small and were freed before, so that the library has all it needs without asking the driver.
+ */
+#include "diff.h"
+
+static CUevent event;
+static CUdeviceptr block;
+static uint32_t words[16];
+
+/* Polls until the driver has something to say but "not ready". */
+static int polled(CUresult (*call)(void)) {
+    CUresult r = CUDA_ERROR_NOT_READY;
+    for (unsigned i = 0; r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY; i++) {
+        r = call();
+        if (i > 100000000)
+            return -1;
+    }
+    return r;
+}
+
+static CUresult copy_to_device(void) {
+    return cuMemcpyHtoD(block, words, 64);
+}
+
+static CUresult copy(void) {
+    return cuMemcpy(block, block + 64, 64);
+}
+
+static CUresult copy_on_device(void) {
+    return cuMemcpyDtoD(block, block + 64, 64);
+}
+
+static CUresult copy_of_rows(void) {
+    CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = block,
+                          .srcPitch = 64,
+                          .dstMemoryType = CU_MEMORYTYPE_HOST,
+                          .dstHost = words,
+                          .dstPitch = 16,
+                          .WidthInBytes = 16,
+                          .Height = 4};
+    return cuMemcpy2D(&rows);
+}
+
+static CUresult fill(void) {
+    return cuMemsetD8(block, 1, 64);
+}
+
+static CUresult copy_to_host(void) {
+    return cuMemcpyDtoH(words, block, 64);
+}
+
+static CUresult query_event(void) {
+    return cuEventQuery(event);
+}
+
+static CUresult query_stream(void) {
+    return cuStreamQuery(0);
+}
+
+static CUresult copy_async(void) {
+    return cuMemcpyAsync(block, block + 64, 64, 0);
+}
+
+static CUresult copy_to_host_async(void) {
+    return cuMemcpyDtoHAsync(words, block, 64, 0);
+}
+
+static CUresult copy_to_device_async(void) {
+    return cuMemcpyHtoDAsync(block, words, 64, 0);
+}
+
+static CUresult fill_async(void) {
+    return cuMemsetD32Async(block, 1, 16, 0);
+}
+
+static const struct {
+    const char *name;
+    CUresult (*learn)(void);
+} ways[] = {
+    {"copy to host", copy_to_host},
+    {"copy to device", copy_to_device},
+    {"copy", copy},
+    {"copy on device", copy_on_device},
+    {"copy of rows", copy_of_rows},
+    {"fill", fill},
+    {"event query", query_event},
+    {"stream query", query_stream},
+    {"async copy", copy_async},
+    {"async copy to host", copy_to_host_async},
+    {"async copy to device", copy_to_device_async},
+    {"async fill", fill_async},
+};
+
+int main(int argc, char **argv) {
+    struct kernels k;
+    CUdeviceptr p, q = 0, r;
+    unsigned way = argc > 1 ? (unsigned)atoi(argv[1]) : 0;
+    if (way >= sizeof ways / sizeof *ways)
+        return 2;
+    begin();
+    kernels_load(&k);
+    block = take(4096);
+    p = take(4096);
+    r = take(4096);
+    CHECK(cuMemFree(take(4096)));
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuCtxSynchronize());
+    CHECK(launch(k.fault, 0, 1, NULL));
+    cuEventRecord(event, 0); /* may learn of it already */
+    line("faults: %s: %d", ways[way].name, polled(ways[way].learn));
+    CODES("faults: free, again, of nothing, alloc, large alloc", cuMemFree(p), cuMemFree(p),
+          cuMemFree(0), cuMemAlloc(&q, 4096), cuMemAlloc(&q, 30 * MIB));
+    CODES("faults: another free, free in stream, fill", cuMemFree(r), cuMemFreeAsync(block, 0),
+          cuMemsetD8(block, 0, 64));
+    return 0;
+}
