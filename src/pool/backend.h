@@ -54,6 +54,9 @@ struct backend_ops {
      * the context current. */
     int (*health)(struct backend *backend);
 
+    /** ns of some clock that only goes forward; NULL: the system's. */
+    uint64_t (*clock)(struct backend *backend);
+
     /** Waits on the CPU for all work submitted to the context so far. Blocks. */
     int (*synchronize)(struct backend *backend);
 };

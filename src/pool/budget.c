@@ -98,7 +98,7 @@ static void look_at_budget(struct pool *pool) {
         uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
         budget = peak + peak / BUDGET_SLACK;
         budget = budget < floor ? floor : budget;
-        budget += pool->caches_owned * pool->cache_bytes_max * (1 + CACHE_LARGE_FACTOR);
+        budget += pool->caches_most * pool->cache_bytes_max * (1 + CACHE_LARGE_FACTOR);
     }
     uint64_t most = pool->backend->capacity - pool->backend->capacity / 4;
     budget = budget > most ? most : budget;

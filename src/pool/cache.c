@@ -182,6 +182,7 @@ static struct cache *adopt(struct pool *pool) {
     if (cache) {
         cache->owner = &cache_last;
         pool->caches_owned++;
+        pool->caches_most += pool->caches_owned > pool->caches_most;
         budget_look(pool);
     }
     pthread_mutex_unlock(&pool->lock);

@@ -59,7 +59,8 @@ struct pool {
     uint64_t grown;     /* how many of them came back */
     struct books books; /* of everything but the thread caches' own counters: what is live */
     _Atomic(struct cache *) caches; /* all that ever were; only ever extended */
-    unsigned caches_owned;
+    unsigned caches_owned, caches_most; /* by threads: now, and at most so far */
+    uint64_t started_ns, excess_ns; /* when it was made; time spent giving back ahead of growing */
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
 };
 
@@ -84,7 +85,8 @@ bool reclaim_caches(
 uint64_t reclaim_stamp(const struct pool *pool,
                        uint64_t bytes); /* epoch that frees `bytes`; 0: nothing is pending */
 
-/* order.c: making it usable. Under the lock, which is let go of around a wait. */
+/* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */
+uint64_t order_clock(const struct pool *pool); /* ns */
 void order_in_free(
     struct pool *pool); /* what a free prepares or waits for, by gear and reuse mode */
 bool order_cheaply(struct pool *pool, uint64_t stamp); /* queries only; true if `stamp` is usable */

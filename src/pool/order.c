@@ -22,15 +22,18 @@
 #define UNRECORDED_MAX                                                                             \
     ((uint64_t)16 << 20) /* pending without context events: then the free synchronises */
 
-static uint64_t now_ns(void) {
+uint64_t order_clock(const struct pool *pool) {
     struct timespec t;
+    if (pool->backend->ops->clock) {
+        return pool->backend->ops->clock(pool->backend);
+    }
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 static void book_wait(struct pool *pool, uint64_t since) {
     pool->epochs.cpu_waits++;
-    pool->epochs.cpu_wait_ns += now_ns() - since;
+    pool->epochs.cpu_wait_ns += order_clock(pool) - since;
 }
 
 /* Waits on the CPU for the earliest on-time event that makes `stamp` usable, without the lock. */
@@ -41,7 +44,7 @@ static int wait_on_time(struct pool *pool, uint64_t stamp) {
     if (r != 0) {
         return r;
     }
-    uint64_t since = now_ns();
+    uint64_t since = order_clock(pool);
     pthread_mutex_unlock(&pool->lock);
     r = pool->backend->ops->wait(pool->backend, slot);
     pthread_mutex_lock(&pool->lock);
@@ -54,7 +57,7 @@ static int wait_on_time(struct pool *pool, uint64_t stamp) {
  * inside a free. */
 static void synchronize_in_free(struct pool *pool) {
     uint64_t number = atomic_fetch_add(&pool->epochs.open, 1);
-    uint64_t since = now_ns();
+    uint64_t since = order_clock(pool);
     pthread_mutex_unlock(&pool->lock);
     int r = pool->backend->ops->synchronize(pool->backend);
     pthread_mutex_lock(&pool->lock);
@@ -134,7 +137,7 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
     if (!pool->backend->has_events) {
         return false;
     }
-    uint64_t since = now_ns(), number = 0;
+    uint64_t since = order_clock(pool), number = 0;
     bool waited = false;
     for (;;) {
         if (number == 0) {
@@ -147,7 +150,7 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
         }
         epochs_poll(epochs, pool->backend);
         if ((number > 0 && epochs->finished >= number) || epochs->broken ||
-            now_ns() - since >= limit_ns) {
+            order_clock(pool) - since >= limit_ns) {
             break;
         }
         waited = true;

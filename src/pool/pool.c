@@ -30,6 +30,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     pthread_mutex_init(&pool->lock, NULL);
     pool->backend = backend;
     pool->config = *config;
+    pool->started_ns = order_clock(pool);
     epochs_start(&pool->epochs);
     arena_start(&pool->large, pool);
     arena_start(&pool->small, pool);

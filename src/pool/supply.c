@@ -21,6 +21,8 @@
 #define SEGMENT_STEP_MAX                                                                           \
     ((uint64_t)32 << 20)       /* an arena grows by a sixteenth of itself, up to this, */
 #define SEGMENT_STEP_SHARE 256 /* and this part of the device: others need room too */
+#define EXCESS_SHARE 16 /* giving back ahead of growing may take one part in this of all time */
+#define PARKED_SHARE 8  /* a thread's cache is given up if it holds one part in this of the budget */
 #define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
 
 static bool take_block(struct pool *pool, struct want *want) {
@@ -212,9 +214,14 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     return supply_ready(pool, want) ? 0 : refusal;
 }
 
-/* True if there was anything. */
-static bool give_up_own_cache(const struct want *want) {
-    if (!want->cache || want->cache->bytes + want->cache->large_bytes == 0) {
+/*
+ * What the asking thread has parked goes to the pool, if that is enough to serve the request and
+ * worth the walk: the thread would be back for the next block at once.
+ */
+static bool give_up_own_cache(const struct pool *pool, const struct want *want) {
+    uint64_t parked = want->bytes > 0 ? want->cache->large_bytes : want->cache->bytes;
+    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    if (parked < supply_growth(want) || parked < budget / PARKED_SHARE) {
         return false;
     }
     cache_enter(want->cache);
@@ -224,14 +231,20 @@ static bool give_up_own_cache(const struct want *want) {
 }
 
 /*
- * Growing past the budget while segments lie idle: they go back first, if the device is idle as well, so that nothing is waited for.
- * Not where several threads share the pool: one of them may be about to start something long.
+ * Growing past the budget while segments lie idle: they go back first, if the device is idle as
+ * well, so that nothing is waited for, and as long as that does not take more than a share of the
+ * time. Not where several threads share the pool: one of them may be about to start something long.
  */
 static void release_excess(struct pool *pool, uint64_t bytes) {
-    if (budget_is_short(pool, bytes) && pool->caches_owned <= 1 && pool->backend->has_events &&
-        !pool->program_orders) {
-        uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    if (!budget_is_short(pool, bytes) || pool->caches_owned > 1 || !pool->backend->has_events ||
+        pool->program_orders || pool->large.idle_bytes + pool->small.idle_bytes == 0) {
+        return;
+    }
+    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    uint64_t before = order_clock(pool);
+    if (pool->excess_ns <= (before - pool->started_ns) / EXCESS_SHARE) {
         supply_release_idle(pool, budget_used(pool) + bytes - budget, 0);
+        pool->excess_ns += 2 * (order_clock(pool) - before); /* bringing it back takes as long */
     }
 }
 
@@ -244,7 +257,7 @@ int supply(struct pool *pool, struct want *want) {
     }
     if (budget_is_short(pool, supply_growth(want)) &&
         (supply_ordered(pool, want) ||
-         (give_up_own_cache(want) && (supply_cheap(pool, want) || supply_ordered(pool, want))))) {
+         (give_up_own_cache(pool, want) && (supply_cheap(pool, want) || supply_ordered(pool, want))))) {
         return 0;
     }
     release_excess(pool, supply_growth(want));
