@@ -85,6 +85,15 @@ void cache_return(struct cache *cache) {
 
 /* --- contents --- */
 
+void cache_set_room(struct cache *cache, uint64_t bytes) {
+    cache->bytes_max = bytes;
+    cache->large_bytes_max = CACHE_LARGE_FACTOR * bytes;
+    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
+        uint64_t fit = bytes / 2 / ((uint64_t)size_class_units(i) << UNIT_SHIFT);
+        cache->bins[i].room = fit > CACHE_BIN_BLOCKS ? CACHE_BIN_BLOCKS : (uint32_t)fit;
+    }
+}
+
 struct block *cache_take(struct cache *cache, unsigned size_class, uint32_t count) {
     struct bin *bin = &cache->bins[size_class];
     if (count == 0 || !bin->head) {
@@ -173,8 +182,7 @@ static struct cache *adopt(struct pool *pool) {
     }
     if (!cache && (cache = host_map(sizeof *cache, 4096)) != NULL) {
         cache->pool = pool;
-        cache->bytes_max = pool->cache_bytes_max;
-        cache->large_bytes_max = CACHE_LARGE_FACTOR * pool->cache_bytes_max;
+        cache_set_room(cache, pool->cache_bytes_max);
         cache->biased = can_bias;
         cache->next_in_pool = atomic_load(&pool->caches);
         atomic_store(&pool->caches, cache);

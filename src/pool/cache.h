@@ -49,6 +49,7 @@ struct pool;
 struct bin {
     struct block *head, *tail;
     uint32_t count;
+    uint32_t room;   /* how many blocks may be parked here */
     uint32_t target; /* how many blocks should go round: grows with every visit to the pool */
     books_counter allocs, frees; /* of requests of this class, whatever block they got */
 };
@@ -76,7 +77,8 @@ struct cache {
     uint64_t bytes;     /* of small blocks parked */
     uint64_t bytes_max; /* as many may be */
     uint64_t large_bytes, large_bytes_max; /* the same of large ones */
-    uint32_t frees_since_close;            /* of this thread, since it last closed an epoch */
+    uint64_t bytes_since_close;            /* freed by this thread since an event was last due */
+    uint32_t frees_since_close;
     books_counter requested_total, allocated_total;
     struct tide tides[TIDES];
     struct bin bins[SMALL_CLASSES];
@@ -123,16 +125,12 @@ static inline void cache_leave(struct cache *cache) {
 void cache_seize(struct cache *cache);
 void cache_return(struct cache *cache);
 
-/** How many blocks of a class a cache may park. */
-static inline uint32_t bin_room(const struct cache *cache, unsigned size_class) {
-    uint64_t bytes = (uint64_t)size_class_units(size_class) << UNIT_SHIFT;
-    uint64_t fit = cache->bytes_max / 2 / bytes;
-    return fit > CACHE_BIN_BLOCKS ? CACHE_BIN_BLOCKS : (uint32_t)fit;
-}
+/** Says how much a new cache may park. */
+void cache_set_room(struct cache *cache, uint64_t bytes);
 
 /** Whether a cache has parked more than it may, of the class or of all. */
 static inline bool cache_overflows(const struct cache *cache, unsigned size_class) {
-    return cache->bins[size_class].count > bin_room(cache, size_class) ||
+    return cache->bins[size_class].count > cache->bins[size_class].room ||
            cache->bytes > cache->bytes_max;
 }
 

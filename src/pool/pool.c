@@ -12,7 +12,8 @@
 #define AHEAD_BYTES ((uint64_t)256 << 10)
 #define TRIM_WAIT_NS ((uint64_t)1000000000)
 #define FREES_PER_CLOSE                                                                            \
-    64 /* small frees of one thread that share an on-time event while the pool is tight */
+    64 /* frees of one thread that share an on-time event while the pool is tight, */
+#define CLOSE_SHARE 64 /* if they are less than one part in this of the budget */
 
 static uint64_t round_up(uint64_t value, uint64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
@@ -38,8 +39,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     uint64_t share = backend->capacity / CACHE_BYTES_SHARE;
     share = share < CACHE_BYTES_LEAST ? CACHE_BYTES_LEAST : share;
     pool->cache_bytes_max = share > CACHE_BYTES_MOST ? CACHE_BYTES_MOST : share;
-    common->bytes_max = pool->cache_bytes_max;
-    common->large_bytes_max = CACHE_LARGE_FACTOR * pool->cache_bytes_max;
+    cache_set_room(common, pool->cache_bytes_max);
     common->pool = pool;
     pool->common = common;
     atomic_store(&pool->caches, common);
@@ -125,12 +125,12 @@ static int look_at_health(struct pool *pool) {
 
 /* --- allocating --- */
 
-static uint64_t hand_out_block(struct cache *cache, struct block *block, uint64_t requested) {
+static inline __attribute__((always_inline)) uint64_t
+hand_out_block(struct cache *cache, struct block *block, unsigned size_class, uint64_t requested) {
     block->requested = (uint32_t)requested;
     atomic_store_explicit(&block->id, 0, memory_order_relaxed);
     atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
-    cache_book_alloc(cache, &cache->bins[size_class_of(requested)].allocs, requested,
-                     block_bytes(block));
+    cache_book_alloc(cache, &cache->bins[size_class].allocs, requested, block_bytes(block));
     return block_address(block);
 }
 
@@ -144,7 +144,7 @@ static uint64_t hand_out_range(struct cache *cache, struct range *range, uint64_
 
 static uint64_t hand_out(struct cache *cache, const struct want *want, uint64_t requested) {
     return want->range ? hand_out_range(cache, want->range, requested)
-                       : hand_out_block(cache, want->block, requested);
+                       : hand_out_block(cache, want->block, want->size_class, requested);
 }
 
 /* What the cache has for a request that may be handed out. Inside the cache. */
@@ -192,8 +192,7 @@ static uint32_t how_many_more(const struct pool *pool, struct cache *cache, cons
     uint32_t *target = is_large ? &drawer->target : &bin->target;
     uint32_t count = is_large ? drawer->count : bin->count;
     /* a full bin is emptied by half: those that go round must not fill it */
-    uint64_t room =
-        is_large ? cache->large_bytes_max / 2 / bytes : bin_room(cache, want->size_class) / 2;
+    uint64_t room = is_large ? cache->large_bytes_max / 2 / bytes : bin->room / 2;
     *target = *target ? *target * 2 : 1;
     *target = *target > room ? (uint32_t)room : *target;
     uint32_t more = *target > count ? *target - count : 0;
@@ -293,23 +292,30 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     return r;
 }
 
+static __attribute__((noinline)) int alloc_small_slow(struct pool *pool, struct cache *cache,
+                                                      unsigned size_class, uint64_t bytes,
+                                                      uint64_t *address) {
+    struct want want = {.size_class = size_class};
+    return alloc_slow(pool, cache, &want, bytes, address);
+}
+
 static inline __attribute__((always_inline)) int alloc_small(struct pool *pool, uint64_t bytes,
                                                              uint64_t *address) {
-    struct want want = {.size_class = size_class_of(bytes)};
+    unsigned size_class = size_class_of(bytes);
     struct cache *cache = cache_mine(pool);
     cache_enter(cache);
     uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
-    struct block *block = cache_pop(cache, want.size_class, usable);
+    struct block *block = cache_pop(cache, size_class, usable);
     if (unlikely(!block)) {
-        block = cache_pop_larger(cache, want.size_class, CACHE_LARGER, usable);
+        block = cache_pop_larger(cache, size_class, CACHE_LARGER, usable);
     }
     if (likely(block)) {
-        *address = hand_out_block(cache, block, bytes);
+        *address = hand_out_block(cache, block, size_class, bytes);
         cache_leave(cache);
         return 0;
     }
     cache_leave(cache);
-    return alloc_slow(pool, cache, &want, bytes, address);
+    return alloc_small_slow(pool, cache, size_class, bytes, address);
 }
 
 static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
@@ -335,11 +341,36 @@ static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
 /* --- freeing --- */
 
 /*
+ * Whether an event on time is due in this free: the gear is tight, and the thread has freed enough
+ * since one last was. Inside the cache.
+ */
+static inline bool is_due(const struct pool *pool, struct cache *cache, uint64_t freed) {
+    cache->frees_since_close++;
+    cache->bytes_since_close += freed;
+    bool due = pool->config.reuse == POOL_SYNC ||
+               (atomic_load_explicit(&pool->tight, memory_order_relaxed) &&
+                (cache->frees_since_close >= FREES_PER_CLOSE ||
+                 cache->bytes_since_close >
+                     SMALL_MAX_BYTES +
+                         atomic_load_explicit(&pool->budget, memory_order_relaxed) / CLOSE_SHARE));
+    if (unlikely(due)) { /* whether or not it can be recorded now */
+        cache->frees_since_close = 0;
+        cache->bytes_since_close = 0;
+    }
+    return due;
+}
+
+/* Without context events a free looks for itself whether it has to wait. */
+static bool may_order(const struct pool *pool, bool due, bool on_time) {
+    return due || (on_time && !pool->backend->has_events);
+}
+
+/*
  * The cache is full, or an event is due, or this free has to wait. If only an event is due and
  * somebody holds the lock, the next free will do; but for large blocks, each of which is worth one.
  */
 static void free_small_slow(struct pool *pool, struct cache *cache, unsigned size_class,
-                            bool overflows, bool on_time) {
+                            bool overflows, bool orders) {
     if (overflows || pool->config.reuse == POOL_SYNC) {
         pthread_mutex_lock(&pool->lock);
     } else if (pthread_mutex_trylock(&pool->lock) != 0) {
@@ -350,7 +381,7 @@ static void free_small_slow(struct pool *pool, struct cache *cache, unsigned siz
         cache_spill(cache, size_class, cache->bins[size_class].count / 2 + 1);
     }
     cache_leave(cache);
-    if (on_time) {
+    if (orders) {
         order_in_free(pool);
     }
     reclaim_usable(pool);
@@ -358,18 +389,12 @@ static void free_small_slow(struct pool *pool, struct cache *cache, unsigned siz
     pthread_mutex_unlock(&pool->lock);
 }
 
-static bool must_order(const struct pool *pool, const struct cache *cache) {
-    return pool->config.reuse == POOL_SYNC ||
-           (cache->frees_since_close >= FREES_PER_CLOSE &&
-            atomic_load_explicit(&pool->tight, memory_order_relaxed));
-}
-
 static inline __attribute__((always_inline)) int free_small(struct page *page, uint64_t address,
                                                             bool on_time) {
     struct pool *pool = page->pool;
     struct block *block = page_block(page, address);
     uint8_t live = BLOCK_LIVE;
-    if (address != block_address(block) ||
+    if (address % ((uint64_t)1 << UNIT_SHIFT) != 0 ||
         !atomic_compare_exchange_strong_explicit(&block->state, &live, BLOCK_CACHED,
                                                  memory_order_acq_rel, memory_order_relaxed)) {
         return -EINVAL;
@@ -385,12 +410,8 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
     if (!outside) {
         cache_push(cache, block);
     }
-    cache->frees_since_close++;
     bool overflows = cache_overflows(cache, size_class);
-    bool due = on_time && must_order(pool, cache);
-    if (due) {
-        cache->frees_since_close = 0; /* whether or not it can be recorded now */
-    }
+    bool due = on_time && is_due(pool, cache, block_bytes(block));
     bool slow = overflows || due;
     cache_leave(cache);
     if (outside) {
@@ -400,14 +421,14 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
         slow = true;
     }
     if (unlikely(slow)) {
-        free_small_slow(pool, cache, size_class, overflows, on_time);
+        free_small_slow(pool, cache, size_class, overflows, may_order(pool, due, on_time));
     }
     return 0;
 }
 
-/* The block is not parked, or too much is, or this gear records an event with every large free. */
+/* The block is not parked, or too much is, or an event is due. */
 static void free_large_slow(struct pool *pool, struct cache *cache, struct range *unparked,
-                            bool on_time) {
+                            bool orders) {
     pthread_mutex_lock(&pool->lock);
     cache_enter(cache);
     if (cache->large_bytes > cache->large_bytes_max) {
@@ -417,7 +438,7 @@ static void free_large_slow(struct pool *pool, struct cache *cache, struct range
     if (unparked) {
         reclaim_range(pool, unparked);
     }
-    if (on_time) {
+    if (orders) {
         order_in_free(pool);
     }
     budget_look(pool);
@@ -443,12 +464,11 @@ static int free_large(struct pool *pool, uint64_t address, bool on_time) {
     if (parked) {
         cache_push_range(cache, range);
     }
-    bool slow = !parked || cache->large_bytes > cache->large_bytes_max ||
-                (on_time && (pool->config.reuse == POOL_SYNC ||
-                             atomic_load_explicit(&pool->tight, memory_order_relaxed)));
+    bool due = on_time && is_due(pool, cache, range->bytes);
+    bool slow = !parked || due || cache->large_bytes > cache->large_bytes_max;
     cache_leave(cache);
     if (slow) {
-        free_large_slow(pool, cache, parked ? NULL : range, on_time);
+        free_large_slow(pool, cache, parked ? NULL : range, may_order(pool, due, on_time));
     }
     return 0;
 }

@@ -22,7 +22,7 @@
     ((uint64_t)32 << 20)       /* an arena grows by a sixteenth of itself, up to this, */
 #define SEGMENT_STEP_SHARE 256 /* and this part of the device: others need room too */
 #define EXCESS_SHARE 16 /* giving back ahead of growing may take one part in this of all time */
-#define PARKED_SHARE 8  /* a thread's cache is given up if it holds one part in this of the budget */
+#define PARKED_SHARE 8 /* a thread's cache is given up if it holds one part in this of the budget */
 #define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
 
 static bool take_block(struct pool *pool, struct want *want) {
@@ -257,7 +257,8 @@ int supply(struct pool *pool, struct want *want) {
     }
     if (budget_is_short(pool, supply_growth(want)) &&
         (supply_ordered(pool, want) ||
-         (give_up_own_cache(pool, want) && (supply_cheap(pool, want) || supply_ordered(pool, want))))) {
+         (give_up_own_cache(pool, want) &&
+          (supply_cheap(pool, want) || supply_ordered(pool, want))))) {
         return 0;
     }
     release_excess(pool, supply_growth(want));
