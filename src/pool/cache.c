@@ -112,15 +112,6 @@ struct block *cache_take(struct cache *cache, unsigned size_class, uint32_t coun
     return first;
 }
 
-void cache_empty_drawers(struct cache *cache) {
-    for (unsigned i = 0; cache->large_bytes > 0 && i < LARGE_DRAWERS; i++) {
-        struct drawer *drawer = &cache->drawers[i];
-        while (drawer->head) {
-            reclaim_range(cache->pool, cache_unlink(cache, drawer, NULL, drawer->head));
-        }
-    }
-}
-
 void cache_spill(struct cache *cache, unsigned size_class, uint32_t count) {
     struct block *block = cache_take(cache, size_class, count);
     while (block) {
@@ -130,8 +121,43 @@ void cache_spill(struct cache *cache, unsigned size_class, uint32_t count) {
     }
 }
 
+static void spill_drawer(struct cache *cache, struct drawer *drawer, uint32_t count) {
+    while (count-- > 0) {
+        reclaim_range(cache->pool, cache_unlink(cache, drawer, NULL, drawer->head));
+    }
+}
+
+/* Bytes, not blocks: halving a class of tiny ones would not make room, and the next free would be
+ * back. */
+void cache_spill_most(struct cache *cache) {
+    unsigned most = 0;
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
+        uint64_t here = (uint64_t)cache->bins[i].count * size_class_units(i);
+        most = here > bytes ? i : most;
+        bytes = here > bytes ? here : bytes;
+    }
+    cache_spill(cache, most, (cache->bins[most].count + 1) / 2);
+}
+
+void cache_spill_drawer(struct cache *cache) {
+    struct drawer *most = NULL;
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
+        struct drawer *drawer = &cache->drawers[i];
+        uint64_t here = drawer->count ? drawer->count * drawer->head->bytes : 0;
+        most = here > bytes ? drawer : most;
+        bytes = here > bytes ? here : bytes;
+    }
+    if (most) {
+        spill_drawer(cache, most, (most->count + 1) / 2);
+    }
+}
+
 void cache_empty(struct cache *cache) {
-    cache_empty_drawers(cache);
+    for (unsigned i = 0; cache->large_bytes > 0 && i < LARGE_DRAWERS; i++) {
+        spill_drawer(cache, &cache->drawers[i], cache->drawers[i].count);
+    }
     for (unsigned size_class = 0; cache->bytes > 0 && size_class < SMALL_CLASSES; size_class++) {
         cache_spill(cache, size_class, cache->bins[size_class].count);
     }

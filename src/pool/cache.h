@@ -303,8 +303,11 @@ struct block *cache_take(struct cache *cache, unsigned size_class, uint32_t coun
 /** The oldest `count` blocks of a class go to the pool. Under its lock. */
 void cache_spill(struct cache *cache, unsigned size_class, uint32_t count);
 
-/** Every large block parked goes to the pool; everything does. Under the pool's lock. */
-void cache_empty_drawers(struct cache *cache);
+/** The older half of what fills the cache most goes there: of small blocks; of large ones. */
+void cache_spill_most(struct cache *cache);
+void cache_spill_drawer(struct cache *cache);
+
+/** Everything parked does. */
 void cache_empty(struct cache *cache);
 
 /** The calling thread's cache for a pool, made if need be; the pool's common one for a thread that

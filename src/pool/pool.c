@@ -6,10 +6,10 @@
 #include <errno.h>
 
 #define SPINS_BEFORE_LOCK                                                                          \
-    1000 /* some 20 us: longer than the driver takes with sixteen threads calling */
+    200 /* some 8 us: longer than the driver takes with sixteen threads calling */
 /* A thread that keeps asking for small blocks gets so many ahead, of so many bytes together. */
 #define AHEAD_BLOCKS 32
-#define AHEAD_BYTES ((uint64_t)256 << 10)
+#define AHEAD_BYTES ((uint64_t)1 << 20)
 #define TRIM_WAIT_NS ((uint64_t)1000000000)
 #define FREES_PER_CLOSE                                                                            \
     64 /* frees of one thread that share an on-time event while the pool is tight, */
@@ -377,7 +377,9 @@ static void free_small_slow(struct pool *pool, struct cache *cache, unsigned siz
         return;
     }
     cache_enter(cache);
-    if (cache_overflows(cache, size_class)) {
+    if (cache->bytes > cache->bytes_max) {
+        cache_spill_most(cache);
+    } else if (cache_overflows(cache, size_class)) {
         cache_spill(cache, size_class, cache->bins[size_class].count / 2 + 1);
     }
     cache_leave(cache);
@@ -432,7 +434,7 @@ static void free_large_slow(struct pool *pool, struct cache *cache, struct range
     pthread_mutex_lock(&pool->lock);
     cache_enter(cache);
     if (cache->large_bytes > cache->large_bytes_max) {
-        cache_empty_drawers(cache);
+        cache_spill_drawer(cache);
     }
     cache_leave(cache);
     if (unparked) {
