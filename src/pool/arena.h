@@ -43,18 +43,18 @@ struct segment {
 
 struct range {
     uint64_t address, bytes;
-    uint64_t requested;            /* of a live one: what the program asked for */
+    _Atomic uint64_t requested;    /* of a live one: what the program asked for */
     uint64_t stamp;                /* of a pending one: its epoch; 0: usable already */
     struct range *previous, *next; /* neighbours by address, within the segment */
     struct range *queue_next;      /* of a pending one: in its cache or queue */
     struct segment *segment;
-    uint64_t id; /* of a live one: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
+    _Atomic uint64_t id; /* of a live one: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
     _Atomic uint8_t
         state; /* LIVE to PENDING and back without a lock, by its owner; the rest under it */
 };
 
 static inline enum range_state range_state(const struct range *range) {
-    return (enum range_state)atomic_load_explicit(&range->state, memory_order_relaxed);
+    return (enum range_state)atomic_load_explicit(&range->state, memory_order_acquire);
 }
 
 static inline void range_become(struct range *range, enum range_state state) {

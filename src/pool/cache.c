@@ -94,31 +94,27 @@ void cache_set_room(struct cache *cache, uint64_t bytes) {
     }
 }
 
-struct block *cache_take(struct cache *cache, unsigned size_class, uint32_t count) {
+struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count) {
     struct bin *bin = &cache->bins[size_class];
-    if (count == 0 || !bin->head) {
-        return NULL;
+    struct batch batch = {bin->head, bin->tail, count < bin->count ? count : bin->count};
+    if (batch.count == 0) {
+        return (struct batch){0};
     }
-    struct block *first = bin->head, *last = first;
-    uint32_t taken = 1;
-    while (taken < count && last->next) {
-        last = last->next;
-        taken++;
+    if (batch.count < bin->count) {
+        batch.last = batch.first;
+        for (uint32_t i = 1; i < batch.count; i++) {
+            batch.last = batch.last->next;
+        }
     }
-    bin->head = last->next;
-    bin->count -= taken;
-    cache->bytes -= taken * block_bytes(first);
-    last->next = NULL;
-    return first;
+    bin->head = batch.last->next;
+    bin->count -= batch.count;
+    cache->bytes -= batch.count * block_bytes(batch.first);
+    batch.last->next = NULL;
+    return batch;
 }
 
-void cache_spill(struct cache *cache, unsigned size_class, uint32_t count) {
-    struct block *block = cache_take(cache, size_class, count);
-    while (block) {
-        struct block *next = block->next;
-        reclaim_block(cache->pool, block);
-        block = next;
-    }
+static void spill(struct cache *cache, unsigned size_class, uint32_t count) {
+    reclaim_list(cache->pool, cache_take(cache, size_class, count).first);
 }
 
 static void spill_drawer(struct cache *cache, struct drawer *drawer, uint32_t count) {
@@ -127,17 +123,41 @@ static void spill_drawer(struct cache *cache, struct drawer *drawer, uint32_t co
     }
 }
 
-/* Bytes, not blocks: halving a class of tiny ones would not make room, and the next free would be
- * back. */
-void cache_spill_most(struct cache *cache) {
+/* Of bytes, not of blocks: halving a class of tiny ones makes no room, and the next free is back. */
+static void spill_most(struct cache *cache) {
     unsigned most = 0;
-    uint64_t bytes = 0;
+    uint64_t units = 0;
     for (unsigned i = 0; i < SMALL_CLASSES; i++) {
         uint64_t here = (uint64_t)cache->bins[i].count * size_class_units(i);
-        most = here > bytes ? i : most;
-        bytes = here > bytes ? here : bytes;
+        most = here > units ? i : most;
+        units = here > units ? here : units;
     }
-    cache_spill(cache, most, (cache->bins[most].count + 1) / 2);
+    spill(cache, most, (cache->bins[most].count + 1) / 2);
+}
+
+static void shelve(struct cache *cache) {
+    for (unsigned i = 0; cache->bytes > 0 && i < SMALL_CLASSES; i++) {
+        struct batch batch = cache_take(cache, i, cache->bins[i].count);
+        if (batch.count > 0) {
+            shelf_put(cache->pool, batch);
+        }
+    }
+}
+
+void cache_make_room(struct cache *cache, unsigned size_class) {
+    uint64_t total = books_get(&cache->requested_total);
+    if (total == cache->total_at_room) {
+        shelve(cache); /* this thread only frees: another one allocates */
+        return;
+    }
+    cache->total_at_room = total;
+    while (cache->bytes > cache->bytes_max - cache->bytes_max / 16) {
+        spill_most(cache);
+    }
+    struct bin *bin = &cache->bins[size_class];
+    if (bin->count > bin->room) {
+        spill(cache, size_class, bin->count / 2 + 1);
+    }
 }
 
 void cache_spill_drawer(struct cache *cache) {
@@ -159,7 +179,7 @@ void cache_empty(struct cache *cache) {
         spill_drawer(cache, &cache->drawers[i], cache->drawers[i].count);
     }
     for (unsigned size_class = 0; cache->bytes > 0 && size_class < SMALL_CLASSES; size_class++) {
-        cache_spill(cache, size_class, cache->bins[size_class].count);
+        spill(cache, size_class, cache->bins[size_class].count);
     }
 }
 

@@ -46,6 +46,12 @@
 
 struct pool;
 
+/* Some blocks of one class, in the order of their stamps. */
+struct batch {
+    struct block *first, *last;
+    uint32_t count;
+};
+
 struct bin {
     struct block *head, *tail;
     uint32_t count;
@@ -79,6 +85,7 @@ struct cache {
     uint64_t large_bytes, large_bytes_max; /* the same of large ones */
     uint64_t bytes_since_close;            /* freed by this thread since an event was last due */
     uint32_t frees_since_close;
+    uint64_t total_at_room; /* requested_total when room was last made */
     books_counter requested_total, allocated_total;
     struct tide tides[TIDES];
     struct bin bins[SMALL_CLASSES];
@@ -180,16 +187,20 @@ static inline void cache_push(struct cache *cache, struct block *block) {
     cache->bytes += block_bytes(block);
 }
 
-/** Parks a block that is usable already: in front of all others. */
-static inline void cache_push_ready(struct cache *cache, struct block *block) {
-    struct bin *bin = &cache->bins[block->bin];
-    block->next = bin->head;
+/** Parks blocks of one class that are all usable already: in front of all others. */
+static inline void cache_push_batch(struct cache *cache, struct batch batch) {
+    struct bin *bin = &cache->bins[batch.first->bin];
+    batch.last->next = bin->head;
     if (!bin->head) {
-        bin->tail = block;
+        bin->tail = batch.last;
     }
-    bin->head = block;
-    bin->count++;
-    cache->bytes += block_bytes(block);
+    bin->head = batch.first;
+    bin->count += batch.count;
+    cache->bytes += batch.count * block_bytes(batch.first);
+}
+
+static inline void cache_push_ready(struct cache *cache, struct block *block) {
+    cache_push_batch(cache, (struct batch){block, block, 1});
 }
 
 /* --- large blocks --- */
@@ -296,15 +307,15 @@ static inline void cache_book_free(struct cache *cache, books_counter *frees, ui
     tide_fall(&cache->tides[TIDE_COUNT], 1);
 }
 
-/** Takes the `count` oldest blocks of a class out, as a list linked by `next` in the order of their
- * stamps. */
-struct block *cache_take(struct cache *cache, unsigned size_class, uint32_t count);
+/** Takes the `count` oldest blocks of a class out, or all there are. */
+struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count);
 
-/** The oldest `count` blocks of a class go to the pool. Under its lock. */
-void cache_spill(struct cache *cache, unsigned size_class, uint32_t count);
+/* Under the pool's lock: */
 
-/** The older half of what fills the cache most goes there: of small blocks; of large ones. */
-void cache_spill_most(struct cache *cache);
+/** A free of that class finds the cache full. */
+void cache_make_room(struct cache *cache, unsigned size_class);
+
+/** The older half of the large blocks that fill the cache most goes to the pool. */
 void cache_spill_drawer(struct cache *cache);
 
 /** Everything parked does. */

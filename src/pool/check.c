@@ -124,8 +124,23 @@ static int check_locked(struct pool *pool) {
         cache_return(cache);
         HOLDS(right);
     }
+    uint64_t shelved = 0;
+    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
+        const struct block *batch = pool->shelves[i].first, *next;
+        for (; batch; batch = next) {
+            next = (const struct block *)(uintptr_t)batch->id;
+            uint64_t count = 0;
+            for (const struct block *b = batch; b; b = b->next) {
+                HOLDS(b->state == BLOCK_CACHED && b->bin == i && b->stamp <= batch->stamp);
+                shelved += block_bytes(b);
+                count++;
+            }
+            HOLDS(count == batch->requested && (next || pool->shelves[i].last == batch));
+        }
+    }
+    HOLDS(shelved == pool->shelf_bytes);
     HOLDS(allocated == live);
-    HOLDS(cached + pending == parked + queued);
+    HOLDS(cached + pending == parked + queued + shelved);
     return 0;
 }
 

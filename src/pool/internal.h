@@ -30,6 +30,11 @@ struct range_queue {
     struct range *head, *tail;
 };
 
+/* Batches of small blocks of one class, oldest first: shelf.c. */
+struct shelf {
+    struct block *first, *last;
+};
+
 /* Memory that only the context's own work reaches, and memory that something else reaches too. */
 enum reach { REACH_CONTEXT, REACH_OUTSIDE, REACHES };
 
@@ -44,7 +49,9 @@ struct pool {
     struct runs runs;
     struct block_queue pending_blocks[REACHES];
     struct range_queue pending_ranges[REACHES];
-    uint64_t pending_bytes;  /* in the queues */
+    uint64_t pending_bytes; /* in the queues */
+    struct shelf shelves[SMALL_CLASSES];
+    uint64_t shelf_bytes;
     _Atomic uint64_t budget; /* kept where the peak changes */
     _Atomic bool tight;      /* reserve near the budget: frees are recorded on time */
     bool program_orders;     /* the program uses the context's records and waits itself */
@@ -78,12 +85,18 @@ bool budget_is_short(const struct pool *pool,
 /* reclaim.c: pending memory. Under the lock. */
 void reclaim_block(struct pool *pool,
                    struct block *block); /* at once if it is usable, else into its queue */
+void reclaim_list(struct pool *pool, struct block *first); /* of blocks linked by `next` */
 void reclaim_range(struct pool *pool, struct range *range);
 void reclaim_usable(struct pool *pool); /* what may be handed out goes back to pages and arena */
 bool reclaim_caches(
     struct pool *pool); /* empties every thread's cache; true if there was anything */
 uint64_t reclaim_stamp(const struct pool *pool,
                        uint64_t bytes); /* epoch that frees `bytes`; 0: nothing is pending */
+
+/* shelf.c: small blocks between two threads' caches. Under the lock. */
+void shelf_put(struct pool *pool, struct batch batch);
+bool shelf_take(struct pool *pool, struct cache *cache, unsigned size_class); /* if it is usable */
+bool shelf_clear(struct pool *pool); /* all of it, to the pages; true if there was anything */
 
 /* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */
 uint64_t order_clock(const struct pool *pool); /* ns */

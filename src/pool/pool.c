@@ -4,6 +4,7 @@
 #include "pool/page_map.h"
 
 #include <errno.h>
+#include <string.h>
 
 #define SPINS_BEFORE_LOCK                                                                          \
     200 /* some 8 us: longer than the driver takes with sixteen threads calling */
@@ -65,6 +66,8 @@ void pool_forget(struct pool *pool) {
     pthread_mutex_lock(&pool->lock);
     pool->lives++;
     cache_forget_all(pool);
+    memset(pool->shelves, 0, sizeof pool->shelves);
+    pool->shelf_bytes = 0;
     forget_pages(pool);
     arena_forget(&pool->small);
     arena_forget(&pool->large);
@@ -135,8 +138,8 @@ hand_out_block(struct cache *cache, struct block *block, unsigned size_class, ui
 }
 
 static uint64_t hand_out_range(struct cache *cache, struct range *range, uint64_t requested) {
-    range->requested = requested;
-    range->id = 0;
+    atomic_store_explicit(&range->requested, requested, memory_order_relaxed);
+    atomic_store_explicit(&range->id, 0, memory_order_relaxed);
     range_become(range, RANGE_LIVE);
     cache_book_alloc(cache, &drawer_counting(cache, requested)->allocs, requested, range->bytes);
     return range->address;
@@ -279,6 +282,11 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
                             is_short ? CACHE_LARGER_WHEN_SHORT : 0);
         cache_leave(cache);
     }
+    if (!found && want->bytes == 0 && shelf_take(pool, cache, want->size_class)) {
+        cache_enter(cache);
+        found = find_cached(cache, want, atomic_load(&pool->epochs.usable), 0);
+        cache_leave(cache);
+    }
     want->cache = cache;
     int r = found ? 0 : supply(pool, want);
     if (r == 0) {
@@ -377,10 +385,8 @@ static void free_small_slow(struct pool *pool, struct cache *cache, unsigned siz
         return;
     }
     cache_enter(cache);
-    if (cache->bytes > cache->bytes_max) {
-        cache_spill_most(cache);
-    } else if (cache_overflows(cache, size_class)) {
-        cache_spill(cache, size_class, cache->bins[size_class].count / 2 + 1);
+    if (cache_overflows(cache, size_class)) {
+        cache_make_room(cache, size_class);
     }
     cache_leave(cache);
     if (orders) {
@@ -457,8 +463,8 @@ static int free_large(struct pool *pool, uint64_t address, bool on_time) {
     }
     struct cache *cache = cache_mine(pool);
     cache_enter(cache);
-    cache_book_free(cache, &drawer_counting(cache, range->requested)->frees, range->requested,
-                    range->bytes);
+    uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
+    cache_book_free(cache, &drawer_counting(cache, requested)->frees, requested, range->bytes);
     range->stamp = epochs_stamp(&pool->epochs);
     bool parked =
         cache_keeps(cache, range->bytes) &&

@@ -43,6 +43,14 @@ void reclaim_block(struct pool *pool, struct block *block) {
     pool->pending_bytes += block_bytes(block);
 }
 
+void reclaim_list(struct pool *pool, struct block *first) {
+    while (first) {
+        struct block *next = first->next;
+        reclaim_block(pool, first);
+        first = next;
+    }
+}
+
 void reclaim_range(struct pool *pool, struct range *range) {
     enum reach reach = range->segment->reached_from_outside ? REACH_OUTSIDE : REACH_CONTEXT;
     if (range->stamp <= line_for(pool, reach)) {
@@ -91,6 +99,7 @@ bool reclaim_caches(struct pool *pool) {
         cache_empty(cache);
         cache_return(cache);
     }
+    any |= shelf_clear(pool);
     return any;
 }
 

@@ -218,11 +218,12 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
  * What the asking thread has parked goes to the pool, if that is enough to serve the request and
  * worth the walk: the thread would be back for the next block at once.
  */
-static bool give_up_own_cache(const struct pool *pool, const struct want *want) {
+static bool give_up_own_cache(struct pool *pool, const struct want *want) {
     uint64_t parked = want->bytes > 0 ? want->cache->large_bytes : want->cache->bytes;
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    bool any = want->bytes == 0 && shelf_clear(pool);
     if (parked < supply_growth(want) || parked < budget / PARKED_SHARE) {
-        return false;
+        return any;
     }
     cache_enter(want->cache);
     cache_empty(want->cache);

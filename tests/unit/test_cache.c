@@ -68,13 +68,16 @@ static void what_is_ready_goes_in_front(void **state) {
 
 static void the_oldest_are_taken_and_the_rest_stays_whole(void **state) {
     (void)state;
-    assert_null(cache_take(&cache, 0, 3));
+    assert_null(cache_take(&cache, 0, 3).first);
     for (uint64_t i = 0; i < 8; i++) {
         blocks[i].stamp = i;
         cache_push(&cache, &blocks[i]);
     }
-    assert_null(cache_take(&cache, 0, 0));
-    struct block *taken = cache_take(&cache, 0, 3);
+    assert_null(cache_take(&cache, 0, 0).first);
+    struct batch batch = cache_take(&cache, 0, 3);
+    struct block *taken = batch.first;
+    assert_int_equal(batch.count, 3);
+    assert_ptr_equal(batch.last, &blocks[2]);
     for (int i = 0; i < 3; i++) {
         assert_ptr_equal(taken, &blocks[i]);
         taken = taken->next;
@@ -83,7 +86,10 @@ static void the_oldest_are_taken_and_the_rest_stays_whole(void **state) {
     assert_int_equal(cache.bins[0].count, 5);
     assert_int_equal(cache.bytes, 5 * 512);
     cache_push(&cache, &blocks[8]);
-    taken = cache_take(&cache, 0, 100);
+    batch = cache_take(&cache, 0, 100);
+    taken = batch.first;
+    assert_int_equal(batch.count, 6);
+    assert_ptr_equal(batch.last, &blocks[8]);
     for (int i = 3; i < 9; i++) {
         assert_ptr_equal(taken, &blocks[i]);
         taken = taken->next;
