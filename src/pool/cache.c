@@ -160,7 +160,7 @@ void cache_make_room(struct cache *cache, unsigned size_class) {
     }
 }
 
-void cache_spill_drawer(struct cache *cache) {
+static void spill_most_of_drawers(struct cache *cache) {
     struct drawer *most = NULL;
     uint64_t bytes = 0;
     for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
@@ -169,8 +169,12 @@ void cache_spill_drawer(struct cache *cache) {
         most = here > bytes ? drawer : most;
         bytes = here > bytes ? here : bytes;
     }
-    if (most) {
-        spill_drawer(cache, most, (most->count + 1) / 2);
+    spill_drawer(cache, most, (most->count + 1) / 2);
+}
+
+void cache_make_room_for_large(struct cache *cache) {
+    while (cache->large_bytes > cache->large_bytes_max - cache->large_bytes_max / 16) {
+        spill_most_of_drawers(cache);
     }
 }
 

@@ -173,6 +173,11 @@ static inline struct block *cache_pop_larger(struct cache *cache, unsigned size_
     return block;
 }
 
+/** How many classes larger: what is parked in plenty is better used than added to. */
+static inline unsigned cache_larger(const struct cache *cache) {
+    return cache->bytes > cache->bytes_max / 2 ? CACHE_LARGER_WHEN_SHORT : CACHE_LARGER;
+}
+
 /** Parks a block whose stamp is at least that of every block freed by this thread before. */
 static inline void cache_push(struct cache *cache, struct block *block) {
     struct bin *bin = &cache->bins[block->bin];
@@ -236,7 +241,8 @@ static inline struct range *cache_unlink(struct cache *cache, struct drawer *dra
 /** A range of at least `bytes`, at most one eighth larger, that may be handed out; else NULL. */
 static inline struct range *cache_pop_range(struct cache *cache, uint64_t bytes, uint64_t usable) {
     unsigned first = drawer_of(bytes);
-    for (unsigned at = first; at <= first + 1 && at < LARGE_DRAWERS; at++) {
+    unsigned last = first + 1;
+    for (unsigned at = first; at <= last && at < LARGE_DRAWERS; at++) {
         struct drawer *drawer = &cache->drawers[at];
         struct range *range = drawer->head, *before = NULL;
         for (unsigned tries = 0; range && range->stamp <= usable && tries < CACHE_LARGE_TRIES;
@@ -315,10 +321,10 @@ struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count
 /** A free of that class finds the cache full. */
 void cache_make_room(struct cache *cache, unsigned size_class);
 
-/** The older half of the large blocks that fill the cache most goes to the pool. */
-void cache_spill_drawer(struct cache *cache);
+/** The same after the free of a large block. */
+void cache_make_room_for_large(struct cache *cache);
 
-/** Everything parked does. */
+/** Everything parked goes to the pool. */
 void cache_empty(struct cache *cache);
 
 /** The calling thread's cache for a pool, made if need be; the pool's common one for a thread that

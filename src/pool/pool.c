@@ -315,7 +315,7 @@ static inline __attribute__((always_inline)) int alloc_small(struct pool *pool, 
     uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
     struct block *block = cache_pop(cache, size_class, usable);
     if (unlikely(!block)) {
-        block = cache_pop_larger(cache, size_class, CACHE_LARGER, usable);
+        block = cache_pop_larger(cache, size_class, cache_larger(cache), usable);
     }
     if (likely(block)) {
         *address = hand_out_block(cache, block, size_class, bytes);
@@ -440,7 +440,7 @@ static void free_large_slow(struct pool *pool, struct cache *cache, struct range
     pthread_mutex_lock(&pool->lock);
     cache_enter(cache);
     if (cache->large_bytes > cache->large_bytes_max) {
-        cache_spill_drawer(cache);
+        cache_make_room_for_large(cache);
     }
     cache_leave(cache);
     if (unparked) {

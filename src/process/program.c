@@ -55,7 +55,6 @@ static size_t read_file(const char *path, char *buffer, size_t size) {
 static void load_arguments(void) {
     size_t length = read_file("/proc/self/cmdline", command_line, COMMAND_LINE);
     self.arguments_cut = length == COMMAND_LINE && command_line[length - 1] != '\0';
-    command_line[length] = '\0';
     for (size_t at = 0; at < length; at += strlen(command_line + at) + 1) {
         if (self.argument_count == PROGRAM_ARGUMENTS) {
             self.arguments_cut = true;
