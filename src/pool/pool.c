@@ -22,6 +22,15 @@ static uint64_t round_up(uint64_t value, uint64_t multiple) {
 
 /* --- life --- */
 
+/* Held for a microsecond at most: a turn or two of waiting beats a visit to the kernel. */
+static void start_lock(pthread_mutex_t *lock) {
+    pthread_mutexattr_t kind;
+    pthread_mutexattr_init(&kind);
+    pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(lock, &kind);
+    pthread_mutexattr_destroy(&kind);
+}
+
 struct pool *pool_create(struct backend *backend, const struct pool_config *config) {
     struct pool *pool = host_map(round_up(sizeof *pool, 4096), 4096);
     struct cache *common = host_map(sizeof *common, 4096);
@@ -29,7 +38,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
         return NULL;
     }
     cache_start();
-    pthread_mutex_init(&pool->lock, NULL);
+    start_lock(&pool->lock);
     pool->backend = backend;
     pool->config = *config;
     pool->started_ns = order_clock(pool);
