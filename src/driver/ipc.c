@@ -2,26 +2,22 @@
  * IPC of blocks: a handle that leads to a block inside a segment.
  *
  * The driver knows the segment only, and gives the same handle for every address in it. So the
- * handle we hand out carries where in the segment the block starts, in its last eight bytes, which
- * the driver leaves zero (cuda-facts, "Legacy IPC"), and how long it is, in another eight bytes
- * that are zero in this handle:
+ * handle we hand out says in its last eight bytes, which the driver leaves zero (cuda-facts, "Legacy
+ * IPC"), where in the segment the block starts and how long it is:
  *
- *      bytes  0..55                           56..63
- *             driver's, inverted;             tag, which eight bytes, offset in units of 512 bytes
- *             where they were zero: size
+ *      bytes  0..55                 56..63
+ *             driver's, inverted    tag, unit of the size, size, offset in units of 512 bytes
  *
  * An importer under this library puts it right again, opens the segment, and answers with the
- * block. Nothing is lost whatever the driver means by those bytes: they were zero and are zero
- * again. If there are none, the size stays behind, and the driver answers for the segment. An
- * importer without the library holds something that the driver does not take for a handle and gets
- * the driver's error, never another block's memory (inverting the process number alone is not
- * enough: the driver does not look at it).
+ * block. An importer without the library holds something that the driver does not take for a handle
+ * and gets the driver's error, never another block's memory (inverting the process number alone is
+ * not enough: the driver does not look at it).
  *
  * A block at the very start of its segment needs no offset. There the driver's handle is left as it
  * is, for the sake of such importers, but for its last eight bytes:
  *
- *      bytes  0..55                           56..63
- *             driver's                        another tag, size
+ *      bytes  0..55                 56..63
+ *             driver's              another tag, size
  *
  * Several blocks of one segment are several handles to the program but one to the driver: opened
  * once, counted once.
@@ -40,13 +36,15 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define TAG ((uint64_t)0x6764u << 48) /* "gd" */
-#define TAG_AT_START ((uint64_t)0x6765u << 48)
-#define TAG_MASK ((uint64_t)0xffffu << 48)
-#define SIZE_SHIFT 45 /* 1 + the word that holds the size, or 0 */
-#define SIZE_MASK ((uint64_t)7 << SIZE_SHIFT)
-#define OFFSET_MASK (((uint64_t)1 << SIZE_SHIFT) - 1)
-#define OFFSET_UNIT 512u
+#define TAG_SHIFT 56
+#define TAG ((uint64_t)0x67 << TAG_SHIFT)
+#define TAG_AT_START ((uint64_t)0x68 << TAG_SHIFT)
+#define TAG_MASK ((uint64_t)0xff << TAG_SHIFT)
+#define UNITS_FLAG ((uint64_t)1 << 55) /* the size is in units, not in bytes */
+#define SIZE_SHIFT 28
+#define SIZE_MOST (((uint64_t)1 << 27) - 1)
+#define OFFSET_MOST (((uint64_t)1 << SIZE_SHIFT) - 1)
+#define UNIT_BYTES 512u
 
 struct handle_view {
     uint64_t words[8];
@@ -65,21 +63,23 @@ static struct handle_view view_of(const CUipcMemHandle *handle) {
     return view;
 }
 
-/* Makes the driver's handle one of a block. */
-static void pack(struct handle_view *view, uint64_t offset, uint64_t bytes) {
+/*
+ * Makes the driver's handle one of a block. False: a block so far into its segment has none. A size
+ * above 128 MiB that is no multiple of 512 is rounded up to one.
+ */
+static bool pack(struct handle_view *view, uint64_t offset, uint64_t bytes) {
     if (offset == 0) {
         view->words[7] = TAG_AT_START | bytes;
-        return;
+        return true;
     }
-    unsigned place = 7; /* counted from 1; the last such word, far from where handles begin */
-    while (place > 0 && view->words[place - 1] != 0) {
-        place--;
+    uint64_t flag = bytes > SIZE_MOST ? UNITS_FLAG : 0;
+    uint64_t size = flag ? (bytes + UNIT_BYTES - 1) / UNIT_BYTES : bytes;
+    if (size > SIZE_MOST || offset / UNIT_BYTES > OFFSET_MOST) {
+        return false;
     }
     invert(view);
-    if (place > 0) {
-        view->words[place - 1] = bytes;
-    }
-    view->words[7] = TAG | (uint64_t)place << SIZE_SHIFT | offset / OFFSET_UNIT;
+    view->words[7] = TAG | flag | size << SIZE_SHIFT | offset / UNIT_BYTES;
+    return true;
 }
 
 static bool is_packed(const struct handle_view *view) {
@@ -87,20 +87,16 @@ static bool is_packed(const struct handle_view *view) {
     return tag == TAG || tag == TAG_AT_START;
 }
 
-/* The way back. *bytes is 0 if the handle does not say. */
+/* The way back. */
 static void unpack(struct handle_view *view, uint64_t *offset, uint64_t *bytes) {
-    if ((view->words[7] & TAG_MASK) == TAG_AT_START) {
+    uint64_t word = view->words[7];
+    if ((word & TAG_MASK) == TAG_AT_START) {
         *offset = 0;
-        *bytes = view->words[7] & ~TAG_MASK;
-        view->words[7] = 0;
-        return;
-    }
-    unsigned place = (unsigned)((view->words[7] & SIZE_MASK) >> SIZE_SHIFT);
-    *offset = (view->words[7] & OFFSET_MASK) * OFFSET_UNIT;
-    *bytes = place > 0 ? view->words[place - 1] : 0;
-    invert(view);
-    if (place > 0) {
-        view->words[place - 1] = 0;
+        *bytes = word & ~TAG_MASK;
+    } else {
+        *offset = (word & OFFSET_MOST) * UNIT_BYTES;
+        *bytes = (word >> SIZE_SHIFT & SIZE_MOST) * (word & UNITS_FLAG ? UNIT_BYTES : 1);
+        invert(view);
     }
     view->words[7] = 0;
 }
@@ -123,11 +119,9 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
     if (offset == 0 && (block.requested == block.segment_bytes || view.words[7] != 0)) {
         return result;
     }
-    if (view.words[7] != 0) {
-        return CUDA_ERROR_NOT_SUPPORTED; /* a driver that uses these bytes: no handle is better than
-                                            a wrong one */
+    if (view.words[7] != 0 || !pack(&view, offset, block.requested)) {
+        return CUDA_ERROR_NOT_SUPPORTED; /* no handle is better than a wrong one */
     }
-    pack(&view, offset, block.requested);
     memcpy(handle, &view, sizeof view);
     return result;
 }

@@ -47,7 +47,12 @@ static void count(struct mempool *pool) {
     device_book(pool->device, &pool->device->outside.stream_ordered, (int64_t)(now - before));
 }
 
+/* Not during a capture, which the driver would end for it. */
 static void look(struct mempool *pool) {
+    if (atomic_load(&capture_active) > 0) {
+        count(pool);
+        return;
+    }
     cuuint64_t reserve = 0;
     CUresult r = CUDA_ERROR_NOT_FOUND;
     if (pool->graphs) {
@@ -65,6 +70,9 @@ static void look(struct mempool *pool) {
 }
 
 static void trim(struct mempool *pool, uint64_t keep) {
+    if (atomic_load(&capture_active) > 0) {
+        return;
+    }
     CUstreamCaptureMode mode = capture_relax();
     if (pool->graphs) {
         REAL(cuDeviceGraphMemTrim)(pool->device->ordinal);

@@ -65,13 +65,13 @@ static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
 /* Runs `call`, which allocates from the driver's pool, if the limit allows what the pool may take. */
 #define TAKE_ORDERED(from, suffix, call)                                                           \
     do {                                                                                           \
-        struct mempool *source = (from);                                                           \
         struct mempool_claim claim;                                                                \
-        if (!source || !dptr || bytes == 0) {                                                      \
+        if (becomes_node(stream, REAL(cuStreamIsCapturing##suffix))) {                             \
+            mempool_graphs(process_ready() ? device_current() : NULL);                             \
             return (call);                                                                         \
         }                                                                                          \
-        if (becomes_node(stream, REAL(cuStreamIsCapturing##suffix))) {                             \
-            mempool_graphs(mempool_device(source));                                                \
+        struct mempool *source = (from);                                                           \
+        if (!source || !dptr || bytes == 0) {                                                      \
             return (call);                                                                         \
         }                                                                                          \
         if (!mempool_begin(source, bytes, &claim)) {                                               \

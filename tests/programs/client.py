@@ -58,7 +58,8 @@ def other_name(native, ours):
 def compare(what, command, old=False, translate=expected):
     native = run(command, under=False, options=OFF, old=old)
     ran = run(command, options=OFF, old=old)
-    tally.check(native.status == 0 and ran.status == 0 and ran.err == native.err,
+    fine = native.status == 0 or GPU  # a driver may not survive all that is asked
+    tally.check(fine and ran.status == native.status and ran.err == native.err,
                 "client: %s: status %s, natively %s" % (what, ran.status, native.status),
                 native.err + ran.err)
     theirs, ours = native.out.splitlines(), ran.out.splitlines()

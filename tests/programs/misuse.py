@@ -18,6 +18,7 @@ MISUSE = program("misuse")
 SMALL = {} if GPU else {"GPUCACHE_SIM_MEMORY": "512M"}
 # Made for a small device; and a second free after cuMemFreeAsync crashes the real driver.
 NOT_ON_GPU = ["fill_up", "small_then_large", "reuse_descriptors", "async_mixes",
+              "after_destroy",  # breaks the driver's own heap, natively too
               "errno_stays"]  # a driver that has to ask the system changes errno; we do not
 
 EXITS = {"exit_live": 7, "exit_quick": 8, "abort_live": -6, "kill_live": -9, "term_live": -15,
