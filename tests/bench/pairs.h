@@ -92,6 +92,8 @@ static inline void keep(result &r, uint64_t t) {
 }
 
 template <class A> void run_fixed(A &a, int, const job &j, result &r) {
+    for (double warm = now_s() + j.seconds; now_s() < warm;)
+        a.release(a.allocate(65536), 65536);
     double start = now_s(), end = start + j.seconds;
     do {
         for (int i = 0; i < 64; i++) {
@@ -123,9 +125,9 @@ template <class A> void run_mixed(A &a, int thread, const job &j, result &r) {
         b = {a.allocate(bytes), bytes};
     };
     unsigned at = 0;
-    double warm = now_s() + j.seconds; /* once through, so that a cache holds what it will need */
-    for (; at < plan && (at % 64 || now_s() < warm); at++)
-        replace(held[slots[at]], sizes[at]);
+    double warm = now_s() + j.seconds; /* so that a cache holds what it will need */
+    for (; at % 64 || now_s() < warm; at++)
+        replace(held[slots[at % plan]], sizes[at % plan]);
     at %= plan;
     double start = now_s(), end = start + j.seconds;
     do {

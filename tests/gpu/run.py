@@ -173,7 +173,7 @@ def part_capture(c, out):
 # measures, takes the whole device, or has kernels that wait for others.
 SIDE_BY_SIDE = (
     ("the same answers", ["diff.py", "--but", "diff_outside"], 150),
-    ("misuse", ["misuse.py"], 120),
+    ("misuse", ["misuse.py"], 160),
     ("chains of preloaded libraries", ["chain.py"], 120),
     ("look-ups", ["client.py"], 60),
 )

@@ -474,11 +474,11 @@ ENTRY(cuMemPoolImportFromShareableHandle,
 ENTRY(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *props), INITIALISED,
       create(pool, props))
 ENTRY(cuMemPoolDestroy, (CUmemoryPool pool), INITIALISED, destroy(pool))
-ENTRY(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), INITIALISED, trim_to(pool, keep))
+ENTRY(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), INITIALISED | UNSAFE, trim_to(pool, keep))
 ENTRY(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute name, void *value),
       INITIALISED, set_attribute(pool, name, value))
 ENTRY(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute name, void *value),
-      INITIALISED, get_attribute(pool, name, value))
+      INITIALISED | UNSAFE, get_attribute(pool, name, value))
 ENTRY(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *map, size_t count),
       INITIALISED, set_access(pool, map, count))
 ENTRY(cuMemPoolGetAccess, (CUmemAccess_flags * flags, CUmemoryPool pool, CUmemLocation *location),
