@@ -144,13 +144,18 @@ static void shelve(struct cache *cache) {
     }
 }
 
+/* Nothing was asked for since room was last made: another thread allocates what this one frees. */
+static bool only_frees(struct cache *cache) {
+    uint64_t before = cache->total_at_room;
+    cache->total_at_room = books_get(&cache->requested_total);
+    return cache->total_at_room == before;
+}
+
 void cache_make_room(struct cache *cache, unsigned size_class) {
-    uint64_t total = books_get(&cache->requested_total);
-    if (total == cache->total_at_room) {
-        shelve(cache); /* this thread only frees: another one allocates */
+    if (only_frees(cache)) {
+        shelve(cache);
         return;
     }
-    cache->total_at_room = total;
     while (cache->bytes > cache->bytes_max - cache->bytes_max / 16) {
         spill_most(cache);
     }
@@ -172,16 +177,23 @@ static void spill_most_of_drawers(struct cache *cache) {
     spill_drawer(cache, most, (most->count + 1) / 2);
 }
 
+void cache_empty_drawers(struct cache *cache) {
+    for (unsigned i = 0; cache->large_bytes > 0 && i < LARGE_DRAWERS; i++) {
+        spill_drawer(cache, &cache->drawers[i], cache->drawers[i].count);
+    }
+}
+
 void cache_make_room_for_large(struct cache *cache) {
+    if (only_frees(cache)) {
+        cache_empty_drawers(cache);
+    }
     while (cache->large_bytes > cache->large_bytes_max - cache->large_bytes_max / 16) {
         spill_most_of_drawers(cache);
     }
 }
 
 void cache_empty(struct cache *cache) {
-    for (unsigned i = 0; cache->large_bytes > 0 && i < LARGE_DRAWERS; i++) {
-        spill_drawer(cache, &cache->drawers[i], cache->drawers[i].count);
-    }
+    cache_empty_drawers(cache);
     for (unsigned size_class = 0; cache->bytes > 0 && size_class < SMALL_CLASSES; size_class++) {
         spill(cache, size_class, cache->bins[size_class].count);
     }

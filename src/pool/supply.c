@@ -215,20 +215,25 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
 }
 
 /*
- * What the asking thread has parked goes to the pool, if that is enough to serve the request and
- * worth the walk: the thread would be back for the next block at once.
+ * What the asking thread has parked goes to the pool. Of large blocks there are some dozens, which
+ * is little beside the growth that comes next. Of small ones there may be thousands: they go if that
+ * is enough to serve the request and a good part of the budget. True if there was anything.
  */
 static bool give_up_own_cache(struct pool *pool, const struct want *want) {
-    uint64_t parked = want->bytes > 0 ? want->cache->large_bytes : want->cache->bytes;
+    struct cache *cache = want->cache;
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
-    bool any = want->bytes == 0 && shelf_clear(pool);
-    if (parked < supply_growth(want) || parked < budget / PARKED_SHARE) {
-        return any;
+    bool large = cache->large_bytes > 0, any = large;
+    bool small =
+        want->bytes == 0 && cache->bytes >= PAGE_BYTES && cache->bytes >= budget / PARKED_SHARE;
+    cache_enter(cache);
+    if (small) {
+        cache_empty(cache);
+    } else if (large) {
+        cache_empty_drawers(cache);
     }
-    cache_enter(want->cache);
-    cache_empty(want->cache);
-    cache_leave(want->cache);
-    return true;
+    cache_leave(cache);
+    any |= want->bytes == 0 && shelf_clear(pool);
+    return any || small;
 }
 
 /*
