@@ -35,7 +35,7 @@
  * of it in one class. */
 #define CACHE_BYTES_SHARE 1024
 #define CACHE_BYTES_LEAST ((uint64_t)4 << 20)
-#define CACHE_BYTES_MOST ((uint64_t)64 << 20)
+#define CACHE_BYTES_MOST ((uint64_t)48 << 20)
 #define CACHE_BIN_BLOCKS 256 /* and no more than so many of a class */
 
 /* Large blocks have so many times as much; one of them may take up to a quarter of that. */

@@ -14,7 +14,8 @@
 #define TRIM_WAIT_NS ((uint64_t)1000000000)
 #define FREES_PER_CLOSE                                                                            \
     64 /* frees of one thread that share an on-time event while the pool is tight, */
-#define CLOSE_SHARE 64 /* if they are less than one part in this of the budget */
+#define CLOSE_SHARE 16                   /* if they are less than one part in this of the budget, */
+#define CLOSE_BYTES ((uint64_t)64 << 20) /* and than this */
 
 static uint64_t round_up(uint64_t value, uint64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
@@ -364,12 +365,12 @@ static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
 static inline bool is_due(const struct pool *pool, struct cache *cache, uint64_t freed) {
     cache->frees_since_close++;
     cache->bytes_since_close += freed;
+    uint64_t share =
+        atomic_load_explicit(&pool->budget, memory_order_relaxed) / CLOSE_SHARE + SMALL_MAX_BYTES;
     bool due = pool->config.reuse == POOL_SYNC ||
                (atomic_load_explicit(&pool->tight, memory_order_relaxed) &&
                 (cache->frees_since_close >= FREES_PER_CLOSE ||
-                 cache->bytes_since_close >
-                     SMALL_MAX_BYTES +
-                         atomic_load_explicit(&pool->budget, memory_order_relaxed) / CLOSE_SHARE));
+                 cache->bytes_since_close > (share < CLOSE_BYTES ? share : CLOSE_BYTES)));
     if (unlikely(due)) { /* whether or not it can be recorded now */
         cache->frees_since_close = 0;
         cache->bytes_since_close = 0;
