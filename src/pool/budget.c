@@ -77,11 +77,17 @@ void pool_expect_streams(unsigned streams) {
     atomic_store_explicit(&expected_streams, streams, memory_order_relaxed);
 }
 
+unsigned budget_streams(void) {
+    return atomic_load_explicit(&expected_streams, memory_order_relaxed);
+}
+
 /* What a pool may keep whatever is live: for each stream enough to stay side by side with the others. */
 static uint64_t budget_floor(const struct pool *pool) {
     uint64_t each = pool->backend->capacity / BUDGET_FLOOR_SHARE;
-    uint64_t streams = atomic_load_explicit(&expected_streams, memory_order_relaxed);
-    each = each < BUDGET_FLOOR || streams <= 1 ? BUDGET_FLOOR : each > 2 * BUDGET_FLOOR ? 2 * BUDGET_FLOOR : each;
+    uint64_t streams = budget_streams();
+    each = each < BUDGET_FLOOR || streams <= 1 ? BUDGET_FLOOR
+           : each > 2 * BUDGET_FLOOR           ? 2 * BUDGET_FLOOR
+                                               : each;
     uint64_t floor = each * (streams < 1 ? 1 : streams > BUDGET_STREAMS ? BUDGET_STREAMS : streams);
     uint64_t most = pool->backend->capacity / BUDGET_FLOOR_SHARE * BUDGET_STREAMS;
     most = most < BUDGET_FLOOR ? BUDGET_FLOOR : most;

@@ -111,6 +111,16 @@ static const struct epoch_event *on_time_event(const struct epochs *epochs, uint
     return NULL;
 }
 
+unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp) {
+    unsigned behind = 0;
+    const struct epoch_event *first = on_time_event(epochs, stamp);
+    for (unsigned i = 0; first && i < epochs->count; i++) {
+        const struct epoch_event *event = &epochs->events[(epochs->first + i) % BACKEND_SLOTS];
+        behind += event->on_time && event->number > first->number;
+    }
+    return behind;
+}
+
 uint64_t epochs_orderable(const struct epochs *epochs) {
     for (unsigned i = epochs->count; i-- > 0;) {
         const struct epoch_event *event = &epochs->events[(epochs->first + i) % BACKEND_SLOTS];

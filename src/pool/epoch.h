@@ -92,6 +92,9 @@ bool epochs_recorded(const struct epochs *epochs, uint64_t stamp);
 /** The highest number that waiting can make usable: that of the latest on-time event; 0: none. */
 uint64_t epochs_orderable(const struct epochs *epochs);
 
+/** How many on-time events are under way behind the one that makes `stamp` usable. */
+unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp);
+
 /** Whether a device barrier is allowed now: the newest record under way was made on time. */
 bool epochs_can_order(const struct epochs *epochs);
 

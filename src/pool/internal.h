@@ -78,6 +78,7 @@ struct budget_sum {
 };
 struct budget_sum budget_sum(const struct pool *pool, enum tide_of of);
 void budget_look(struct pool *pool);           /* brings peaks, budget, gear and books up to date */
+unsigned budget_streams(void);                 /* of the program, besides the default one */
 uint64_t budget_used(const struct pool *pool); /* the reserve */
 bool budget_is_short(const struct pool *pool,
                      uint64_t bytes); /* growing by so much would exceed it */

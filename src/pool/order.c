@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <time.h>
 
+#define EVENTS_BEHIND 2 /* on-time events under way from which on a CPU wait beats a barrier */
 #define IDLE_POLLS                                                                                 \
     64 /* queries of an event on an idle device until it has arrived there: some 10 us */
 #define UNRECORDED_MAX                                                                             \
@@ -121,9 +122,18 @@ bool order_cheaply(struct pool *pool, uint64_t stamp) {
     return epochs_usable(epochs, stamp);
 }
 
+/*
+ * A barrier holds up every stream until all of them have got to it. Where streams run side by side
+ * and much more is under way behind the event that is needed, the CPU waits for that one instead:
+ * the device has the rest to go on with.
+ */
+static bool barrier_hurts(const struct pool *pool, uint64_t stamp) {
+    return budget_streams() > 1 && epochs_behind(&pool->epochs, stamp) >= EVENTS_BEHIND;
+}
+
 bool order_now(struct pool *pool, uint64_t stamp, bool at_any_price) {
     int r = -EBUSY;
-    if (pool->config.reuse == POOL_BARRIER) {
+    if (pool->config.reuse == POOL_BARRIER && !barrier_hurts(pool, stamp)) {
         r = epochs_order(&pool->epochs, pool->backend);
     }
     if (r == -EBUSY || (r == -ENOENT && at_any_price)) {

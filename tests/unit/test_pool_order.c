@@ -159,6 +159,27 @@ static void in_wait_mode_no_barrier_is_ever_put_up(void **state) {
     assert_int_equal(fake_books(pool).cpu_waits, 1);
 }
 
+static void streams_side_by_side_are_not_held_up_for_the_oldest_block(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 32 * MIB);
+    pool_expect_streams(4);
+    uint64_t at[8];
+    for (int i = 0; i < 8; i++) {
+        at[i] = get(4 * MIB);
+    }
+    for (int i = 0; i < 8; i++) { /* an event on time for each */
+        use_and_drop(at[i]);
+    }
+    assert_int_equal(get(4 * MIB), at[0]);
+    assert_int_equal(fake->orders, 0);
+    assert_int_equal(fake->waits, 1);
+    assert_true(fake_is_past(fake, 0, 1, true));
+    assert_false(fake_is_past(fake, 0, 8, false));
+    pool_expect_streams(0);
+    get(4 * MIB);
+    assert_int_equal(fake->orders, 1); /* with one stream there is nothing to hold up */
+}
+
 static void where_a_barrier_is_not_enough_the_cpu_waits(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
@@ -520,6 +541,7 @@ int main(void) {
         TEST(tight_memory_comes_back_behind_one_barrier),
         TEST(one_barrier_serves_every_block_freed_before_it),
         TEST(in_wait_mode_no_barrier_is_ever_put_up),
+        TEST(streams_side_by_side_are_not_held_up_for_the_oldest_block),
         TEST(where_a_barrier_is_not_enough_the_cpu_waits),
         TEST(memory_with_only_a_late_event_is_left_alone_while_it_can_grow),
         TEST(a_tight_pool_stays_within_its_budget),
