@@ -191,40 +191,42 @@ static uint64_t oldest_stamp(const struct cache *cache, const struct want *want)
 
 /*
  * How many more should go round for the next requests like this one, so that they need not come
- * here. Where the thread's own were still pending, more are needed: as many again with every visit.
- * Where it had none, it is only asking for more, and a handful of small ones spares the lock without
- * hoarding.
+ * here. Where the thread's own were still pending (`rotating`), more are needed: as many again with
+ * every visit. Where it had none, it is only asking for more, and a handful of small ones spares the
+ * lock without hoarding.
  */
-static uint32_t how_many_more(const struct pool *pool, struct cache *cache, const struct want *want,
-                              bool rotating) {
-    bool is_large = want->bytes > 0;
-    uint64_t bytes =
-        is_large ? want->bytes : (uint64_t)size_class_units(want->size_class) << UNIT_SHIFT;
-    struct drawer *drawer = is_large ? &cache->drawers[drawer_of(bytes)] : NULL;
-    struct bin *bin = is_large ? NULL : &cache->bins[want->size_class];
-    uint32_t *target = is_large ? &drawer->target : &bin->target;
-    uint32_t count = is_large ? drawer->count : bin->count;
+static uint32_t twice_as_many(uint32_t *target, uint32_t count, uint64_t room) {
+    uint64_t wanted = *target ? 2 * (uint64_t)*target : 1;
+    *target = (uint32_t)(wanted > room ? room : wanted);
+    return *target > count ? *target - count : 0;
+}
+
+static uint32_t more_blocks(const struct pool *pool, struct cache *cache, unsigned size_class,
+                            bool rotating) {
+    struct bin *bin = &cache->bins[size_class];
     /* a full bin is emptied by half: those that go round must not fill it */
-    uint64_t room = is_large ? cache->large_bytes_max / 2 / bytes : bin->room / 2;
-    *target = *target ? *target * 2 : 1;
-    *target = *target > room ? (uint32_t)room : *target;
-    uint32_t more = *target > count ? *target - count : 0;
-    if (!rotating) {
-        uint64_t few = books_get(&pool->books.active.current) / 64;
-        few = (few > AHEAD_BYTES ? AHEAD_BYTES : few) / bytes;
-        few = is_large || cache->bytes > cache->bytes_max / 4 ? 0
-              : few > AHEAD_BLOCKS                            ? AHEAD_BLOCKS
-                                                              : few;
-        more = more > few ? (uint32_t)few : more;
+    uint32_t more = twice_as_many(&bin->target, bin->count, bin->room / 2);
+    if (rotating) {
+        return more;
     }
-    return more;
+    uint64_t few = books_get(&pool->books.active.current) / 64;
+    few = few > AHEAD_BYTES ? AHEAD_BYTES : few;
+    few /= (uint64_t)size_class_units(size_class) << UNIT_SHIFT;
+    few = cache->bytes > cache->bytes_max / 4 ? 0 : few > AHEAD_BLOCKS ? AHEAD_BLOCKS : few;
+    return more > few ? (uint32_t)few : more;
+}
+
+static uint32_t more_ranges(struct cache *cache, uint64_t bytes, bool rotating) {
+    if (!rotating || !cache_keeps(cache, bytes)) {
+        return 0;
+    }
+    struct drawer *drawer = &cache->drawers[drawer_of(bytes)];
+    return twice_as_many(&drawer->target, drawer->count, cache->large_bytes_max / 2 / bytes);
 }
 
 static void top_up(struct pool *pool, struct cache *cache, const struct want *like, bool rotating) {
-    if (like->bytes > 0 && !cache_keeps(cache, like->bytes)) {
-        return;
-    }
-    uint32_t more = how_many_more(pool, cache, like, rotating);
+    uint32_t more = like->bytes > 0 ? more_ranges(cache, like->bytes, rotating)
+                                    : more_blocks(pool, cache, like->size_class, rotating);
     bool may_grow = rotating && !atomic_load_explicit(&pool->tight, memory_order_relaxed);
     while (more-- > 0 && cache->bytes < cache->bytes_max &&
            cache->large_bytes + like->bytes < cache->large_bytes_max) {
