@@ -111,9 +111,14 @@ static void look_at_budget(struct pool *pool) {
     if (pool->refused_at > 0 && budget > pool->refused_at) {
         budget = pool->refused_at;
     }
-    atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
     bool tight = pool->program_orders || budget_used(pool) > budget - budget / TIGHT_SHARE;
-    atomic_store_explicit(&pool->tight, tight, memory_order_relaxed);
+    /* written only when they change: every thread has the line */
+    if (budget != atomic_load_explicit(&pool->budget, memory_order_relaxed)) {
+        atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
+    }
+    if (tight != atomic_load_explicit(&pool->tight, memory_order_relaxed)) {
+        atomic_store_explicit(&pool->tight, tight, memory_order_relaxed);
+    }
 }
 
 void budget_look(struct pool *pool) {

@@ -50,6 +50,8 @@ struct epochs {
     _Alignas(64) _Atomic uint64_t open; /* stamp of a free made now */
     _Alignas(64) _Atomic uint64_t
         usable; /* memory stamped with this number or lower may be handed out */
+    _Alignas(
+        64) _Atomic int broken; /* the driver's code when a query failed for good: the context is dead */
     _Alignas(64) uint64_t
         finished; /* highest number whose event has finished; from here on under the pool's lock */
     struct epoch_event
@@ -57,7 +59,6 @@ struct epochs {
     unsigned first, count;
     bool
         foreign; /* the program itself recorded an event of the context after the newest of these */
-    _Atomic int broken; /* the driver's code when a query failed for good: the context is dead */
     uint64_t closed, barriers, cpu_waits, cpu_wait_ns;
 };
 

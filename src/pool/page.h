@@ -58,9 +58,10 @@ struct page {
     uint64_t address;    /* of unit 0 on the device */
     struct pool *pool;   /* never changes: pages are recycled within their pool */
     struct range *range; /* the arena's side of it */
-    uint32_t used_units;
     atomic_bool
         reached_from_outside; /* see struct segment; a page opened later in it inherits it */
+    _Alignas(64) uint32_t
+        used_units; /* written with the pool's lock, beside what every free reads */
     _Alignas(64) struct block blocks[4096];
 };
 
