@@ -14,10 +14,10 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-/* What a pool may keep whatever is live, for each stream of the program: */
-#define BUDGET_FLOOR ((uint64_t)64 << 20) /* this, or on a large device up to twice as much, */
-#define BUDGET_FLOOR_SHARE 1024           /* which is this part of it, */
-#define BUDGET_STREAMS 4                  /* for so many streams at most. */
+/* What a pool may keep whatever is live: */
+#define BUDGET_FLOOR ((uint64_t)64 << 20) /* this; with several streams, on a large device */
+#define BUDGET_FLOOR_SHARE 1024           /* up to twice as much for each, if that is its part, */
+#define BUDGET_STREAMS 4                  /* and for so many at most. */
 /* And beyond that its peak, with one part in this of it as slack, and what each thread's cache may park. */
 #define BUDGET_SLACK 16
 

@@ -340,7 +340,8 @@ static inline __attribute__((always_inline)) int alloc_small(struct pool *pool, 
 
 static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
     if (bytes > pool->backend->capacity) {
-        return -ENOMEM;
+        int dead = look_at_health(pool);
+        return dead ? dead : -ENOMEM;
     }
     struct want want = {.bytes = round_up(bytes, ARENA_UNIT)};
     struct cache *cache = cache_mine(pool);
@@ -387,7 +388,7 @@ static bool may_order(const struct pool *pool, bool due, bool on_time) {
 
 /*
  * The cache is full, or an event is due, or this free has to wait. If only an event is due and
- * somebody holds the lock, the next free will do; but for large blocks, each of which is worth one.
+ * somebody holds the lock, a later free will do.
  */
 static void free_small_slow(struct pool *pool, struct cache *cache, unsigned size_class,
                             bool overflows, bool orders) {

@@ -3,9 +3,11 @@
  *
  *      pool_alloc                       pool_free
  *          |                                |
- *      thread cache   (cache.h)   <---------+       at most 1 MiB: no lock, no driver call
- *          |  miss                          |  full, or large
+ *      thread cache   (cache.h)   <---------+       no lock, no driver call
+ *          |  miss                          |  full, or too large for it
  *      ---------------- the pool's lock ------------------
+ *      shelves        (shelf.c)   <---------+       of a thread that only frees
+ *          |                                |
  *      pages of units (page.h)        pending queues  (waiting for their epochs, epoch.h)
  *          |                                |
  *      arena of ranges (arena.h)  <---------+

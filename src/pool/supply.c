@@ -255,9 +255,6 @@ static void release_excess(struct pool *pool, uint64_t bytes) {
 }
 
 int supply(struct pool *pool, struct want *want) {
-    if (want->bytes > pool->backend->capacity) {
-        return -ENOMEM;
-    }
     if (supply_cheap(pool, want)) {
         return 0;
     }

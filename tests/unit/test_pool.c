@@ -547,6 +547,27 @@ static void a_forgotten_pool_knows_nothing_and_serves_the_next_context(void **st
     fake_free(old);
 }
 
+static int health_of_a_dead_context(struct backend *backend) {
+    (void)backend;
+    return 700;
+}
+
+/* Also to a request that no device could serve: the driver does not look at its size then. */
+static void every_slow_way_asks_whether_the_context_lives(void **state) {
+    (void)state;
+    static const uint64_t asked[] = {100, 3 * MIB, 8 * GIB, UINT64_MAX};
+    for (int i = 0; i < 4; i++) {
+        start(GIB, POOL_BARRIER, RELAXED);
+        struct backend_ops ops = *fake->backend.ops;
+        ops.health = health_of_a_dead_context;
+        fake->backend.ops = &ops;
+        uint64_t address;
+        assert_int_equal(pool_alloc(pool, asked[i], &address), 700);
+        assert_int_equal(pool_broken(pool), 700);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
 static void a_broken_context_answers_with_its_error(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -676,6 +697,7 @@ int main(void) {
         TEST(active_is_what_cannot_be_handed_out_at_once),
         TEST(misses_count_what_the_driver_was_asked_for),
         TEST(a_forgotten_pool_knows_nothing_and_serves_the_next_context),
+        TEST(every_slow_way_asks_whether_the_context_lives),
         TEST(a_broken_context_answers_with_its_error),
         TEST(what_one_thread_asked_for_another_may_free),
         TEST(a_thread_that_ends_leaves_its_blocks_to_the_others),
