@@ -9,6 +9,7 @@
 
 #define FEW_CACHES 2
 #define LOOKS_PER_SUM 64
+#define LOOKS_PER_SUM_OF_FEW 8
 #define TIGHT_SHARE                                                                                \
     16 /* the gear is tight in the last part of the budget, which is one in so many */
 
@@ -20,55 +21,52 @@ static uint64_t ready_bytes(const struct pool *pool) {
     return pool->large.free_bytes + pool->small.free_bytes + (pool->runs.free_units << UNIT_SHIFT);
 }
 
+static void add_to_sum(struct budget_sum *sum, const struct tide *tide) {
+    uint64_t live = tide_live(tide);
+    int64_t above = (int64_t)(books_get(&tide->peak) - live);
+    sum->live += live;
+    sum->above += above > 0 ? (uint64_t)above : 0;
+}
+
 struct budget_sum budget_sum(const struct pool *pool, enum tide_of of) {
     struct budget_sum sum = {0};
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        uint64_t live = books_get(&cache->tides[of].live);
-        int64_t above = (int64_t)(books_get(&cache->tides[of].peak) - live);
-        sum.live += live;
-        sum.above += above > 0 ? (uint64_t)above : 0;
+        add_to_sum(&sum, &cache->tides[of]);
     }
     return sum;
-}
-
-/* What has been summed need not be summed again; only its owner may say so of a cache. */
-static void forget_tides(struct pool *pool, enum tide_of of) {
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        if (cache->owner == &cache_last || cache->owner == NULL) {
-            books_set(&cache->tides[of].peak, books_get(&cache->tides[of].live));
-        }
-    }
-}
-
-static unsigned caches_used(struct pool *pool) {
-    unsigned used = 0;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        used += books_get(&cache->requested_total) > 0 ||
-                books_get(&cache->tides[TIDE_COUNT].live) != 0;
-    }
-    return used;
 }
 
 /*
  * What is live is booked in the caches of the threads. With one cache in use its own peak is the
  * truth. With several, no single moment is known: the peak is then the highest sum seen here, and
- * peak_upper what the sum of their own peaks allows.
+ * peak_upper what the sum of their own peaks allows. What has been summed need not be summed again;
+ * only its owner may say so of a cache.
  */
 static void look_at_peaks(struct pool *pool) {
     struct books *books = &pool->books;
     struct books_metric *const metrics[TIDES] = {&books->requested, &books->allocated,
                                                  &books->allocations};
-    bool shared = books_get(&books->peaks_shared) || caches_used(pool) > 1;
+    struct budget_sum sums[TIDES] = {0};
+    unsigned used = 0;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        if (!cache->owner && tide_is_still(&cache->tides[TIDE_COUNT])) {
+            continue; /* its thread has ended, or the common one is not used */
+        }
+        used += books_get(&cache->tides[TIDE_COUNT].taken) > 0 ||
+                tide_live(&cache->tides[TIDE_COUNT]) != 0;
+        for (unsigned i = 0; i < TIDES; i++) {
+            add_to_sum(&sums[i], &cache->tides[i]);
+            if (cache->owner == &cache_last || !cache->owner) {
+                tide_level(&cache->tides[i]);
+            }
+        }
+    }
+    bool shared = books_get(&books->peaks_shared) || used > 1;
     books_set(&books->peaks_shared, shared);
     for (unsigned i = 0; i < TIDES; i++) {
-        struct budget_sum sum = budget_sum(pool, (enum tide_of)i);
-        uint64_t now = sum.live;
-        books_raise(&metrics[i]->peak, shared ? now : now + sum.above);
-        if (i == TIDE_REQUESTED) {
-            books_raise(&books->peak_upper, now + sum.above);
-        }
-        forget_tides(pool, (enum tide_of)i);
+        books_raise(&metrics[i]->peak, shared ? sums[i].live : sums[i].live + sums[i].above);
     }
+    books_raise(&books->peak_upper, sums[TIDE_REQUESTED].live + sums[TIDE_REQUESTED].above);
 }
 
 static _Atomic unsigned expected_streams;
@@ -94,8 +92,8 @@ static uint64_t budget_floor(const struct pool *pool) {
     return floor > most ? most : floor;
 }
 
-bool budget_is_short(const struct pool *pool, uint64_t bytes) {
-    return budget_used(pool) + bytes > atomic_load_explicit(&pool->budget, memory_order_relaxed);
+static bool has_room(const struct pool *pool, uint64_t bytes) {
+    return budget_used(pool) + bytes <= atomic_load_explicit(&pool->budget, memory_order_relaxed);
 }
 
 static void look_at_budget(struct pool *pool) {
@@ -111,25 +109,33 @@ static void look_at_budget(struct pool *pool) {
     if (pool->refused_at > 0 && budget > pool->refused_at) {
         budget = pool->refused_at;
     }
-    bool tight = pool->program_orders || budget_used(pool) > budget - budget / TIGHT_SHARE;
+    bool tight = pool->config.reuse == POOL_SYNC || pool->program_orders ||
+                 budget_used(pool) > budget - budget / TIGHT_SHARE;
     /* written only when they change: every thread has the line */
     if (budget != atomic_load_explicit(&pool->budget, memory_order_relaxed)) {
         atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
     }
-    if (tight != atomic_load_explicit(&pool->tight, memory_order_relaxed)) {
-        atomic_store_explicit(&pool->tight, tight, memory_order_relaxed);
+    if (tight != (atomic_load_explicit(&pool->tight, memory_order_relaxed) > 0)) {
+        uint64_t since = tight ? epochs_stamp(&pool->epochs) : 0;
+        atomic_store_explicit(&pool->tight, since, memory_order_relaxed);
     }
 }
 
-void budget_look(struct pool *pool) {
-    struct books *books = &pool->books;
-    /* Reading every thread's counters takes their cache lines away from them: not at every look
-     * when there are many. */
-    if (pool->caches_owned <= FEW_CACHES || pool->looks++ % LOOKS_PER_SUM == 0) {
-        look_at_peaks(pool);
+/* The peak may have risen since the last look. */
+bool budget_is_short(struct pool *pool, uint64_t bytes) {
+    if (has_room(pool, bytes)) {
+        return false;
     }
-    look_at_budget(pool);
-    uint64_t reserved = budget_used(pool), ready = ready_bytes(pool);
+    if (!pool->budget_is_fresh) {
+        look_at_peaks(pool);
+        look_at_budget(pool);
+        pool->budget_is_fresh = true;
+    }
+    return !has_room(pool, bytes);
+}
+
+static void look_at_reserve(struct pool *pool, uint64_t reserved, uint64_t ready) {
+    struct books *books = &pool->books;
     books_become(&books->reserved, reserved);
     books_become(&books->active, reserved - ready);
     books_become(&books->segments, pool->large.segment_count + pool->small.segment_count);
@@ -140,8 +146,32 @@ void budget_look(struct pool *pool) {
     books_set(&books->ready_bytes, ready);
     books_set(&books->releasable_bytes, pool->large.idle_bytes + pool->small.idle_bytes);
     books_set(&books->free_blocks, pool->large.free_count + pool->small.free_count);
+}
+
+void budget_look(struct pool *pool) {
+    struct books *books = &pool->books;
+    uint64_t reserved = budget_used(pool), ready = ready_bytes(pool);
+    bool grown = reserved != books_get(&books->reserved.current);
+    /* One cache keeps its own peak until it is asked for. Of several the sum is only known while it
+     * is looked at; but that takes their cache lines away from their threads. */
+    bool few = pool->caches_owned > 1 && pool->caches_owned <= FEW_CACHES;
+    if (grown || pool->looks++ % (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) == 0) {
+        look_at_peaks(pool);
+        look_at_budget(pool);
+    }
+    if (grown || ready != books_get(&books->ready_bytes)) {
+        look_at_reserve(pool, reserved, ready);
+    }
+    pool->budget_is_fresh = false;
     books_set(&books->epochs, pool->epochs.closed);
     books_set(&books->barriers, pool->epochs.barriers);
     books_set(&books->cpu_waits, pool->epochs.cpu_waits);
     books_set(&books->cpu_wait_ns, pool->epochs.cpu_wait_ns);
+}
+
+void budget_look_at_all(struct pool *pool) {
+    look_at_peaks(pool);
+    look_at_budget(pool);
+    look_at_reserve(pool, budget_used(pool), ready_bytes(pool));
+    budget_look(pool);
 }

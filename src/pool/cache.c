@@ -8,7 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-_Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec")));
+static struct cache nobodys = {.wanted = true};
+_Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec"))) = &nobodys;
 
 /* This thread's caches, one per pool it has used; CACHES_GONE once the thread is ending. */
 static _Thread_local struct cache *my_caches __attribute__((tls_model("initial-exec")));
@@ -48,19 +49,17 @@ static void wait_a_turn(unsigned turns) {
 void cache_enter_slowly(struct cache *cache) {
     if (!cache->biased) {
         for (unsigned turns = 0;
-             atomic_exchange_explicit(&cache->inside, true, memory_order_acquire); turns++) {
+             atomic_exchange_explicit(&cache->locked, true, memory_order_acquire); turns++) {
             wait_a_turn(turns);
         }
         return;
     }
     do {
-        atomic_store_explicit(&cache->inside, false, memory_order_release);
         for (unsigned turns = 0; atomic_load_explicit(&cache->wanted, memory_order_acquire);
              turns++) {
             wait_a_turn(turns);
         }
-        atomic_store(&cache->inside, true);
-    } while (atomic_load(&cache->wanted));
+    } while (!cache_try_enter(cache));
 }
 
 void cache_seize(struct cache *cache) {
@@ -83,6 +82,55 @@ void cache_return(struct cache *cache) {
     }
 }
 
+/* --- whose blocks they are --- */
+
+/*
+ * Numbers are used once in a process, so whoever has one from a block finds the cache that had it.
+ * Which are shared is asked at every free by another thread, and stands apart from the caches, whose
+ * owners keep writing.
+ */
+static _Atomic(struct cache *) numbered[CACHE_NUMBERS];
+atomic_bool cache_shared[CACHE_NUMBERS] = {true};
+static _Atomic uint32_t last_number;
+
+static void set_number(struct cache *cache, uint16_t number) {
+    uint64_t owner = (uint64_t)number << LIFE_OWNER_SHIFT;
+    cache->number = number;
+    cache->hands_out = (uint64_t)(BLOCK_LIVE ^ BLOCK_CACHED) | owner;
+    cache->owns = number > 0 ? (uint64_t)BLOCK_LIVE | owner : CACHE_OWNS_NONE;
+}
+
+/* 0, when they have run out: anybody may free those blocks. */
+static uint16_t next_number(void) {
+    uint32_t number = atomic_load(&last_number);
+    while (number < CACHE_NUMBERS - 1 &&
+           !atomic_compare_exchange_weak(&last_number, &number, number + 1)) {
+    }
+    return number < CACHE_NUMBERS - 1 ? (uint16_t)(number + 1) : 0;
+}
+
+static void take_number(struct cache *cache) {
+    set_number(cache, cache->biased ? next_number() : 0);
+    atomic_store(&numbered[cache->number], cache);
+}
+
+/* The owner is outside, or gone. */
+static void stop_owning(struct cache *cache) {
+    cache->owns = CACHE_OWNS_NONE;
+    atomic_store(&cache_shared[cache->number], true);
+}
+
+void cache_share(unsigned number) {
+    struct cache *cache = atomic_load(&numbered[number]);
+    pthread_mutex_lock(&cache->pool->lock);
+    if (cache->number == number) {
+        cache_seize(cache);
+        stop_owning(cache);
+        cache_return(cache);
+    }
+    pthread_mutex_unlock(&cache->pool->lock);
+}
+
 /* --- contents --- */
 
 void cache_set_room(struct cache *cache, uint64_t bytes) {
@@ -92,6 +140,13 @@ void cache_set_room(struct cache *cache, uint64_t bytes) {
         uint64_t fit = bytes / 2 / ((uint64_t)size_class_units(i) << UNIT_SHIFT);
         cache->bins[i].room = fit > CACHE_BIN_BLOCKS ? CACHE_BIN_BLOCKS : (uint32_t)fit;
     }
+}
+
+void cache_start_common(struct cache *cache, struct pool *pool) {
+    cache->pool = pool;
+    atomic_store(&cache->wanted, true);
+    set_number(cache, 0);
+    cache_set_room(cache, pool->cache_bytes_max);
 }
 
 struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count) {
@@ -147,7 +202,7 @@ static void shelve(struct cache *cache) {
 /* Nothing was asked for since room was last made: another thread allocates what this one frees. */
 static bool only_frees(struct cache *cache) {
     uint64_t before = cache->total_at_room;
-    cache->total_at_room = books_get(&cache->requested_total);
+    cache->total_at_room = books_get(&cache->tides[TIDE_REQUESTED].taken);
     return cache->total_at_room == before;
 }
 
@@ -199,6 +254,19 @@ void cache_empty(struct cache *cache) {
     }
 }
 
+/*
+ * Of the common cache and one that has no owner. Those of threads that have ended lie together, so
+ * that a look at the peaks has one to look at, and the next thread goes on with them.
+ */
+static void move_tides(struct cache *to, struct cache *from) {
+    struct cache *common = from->pool->common;
+    cache_enter(common);
+    for (unsigned i = 0; i < TIDES; i++) {
+        tide_join(&to->tides[i], &from->tides[i]);
+    }
+    cache_leave(common);
+}
+
 /* Everything parked goes to the pool, and the cache waits there for its next thread. */
 static void retire(struct cache *cache) {
     struct pool *pool = cache->pool;
@@ -212,10 +280,13 @@ static void retire(struct cache *cache) {
         cache->drawers[i].target = 0;
     }
     cache_leave(cache);
-    budget_look(pool);
+    budget_look_at_all(pool);
+    move_tides(pool->common, cache);
+    stop_owning(cache);
+    cache->total_at_room = 0;
     cache->owner = NULL;
     pool->caches_owned--;
-    budget_look(pool);
+    budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -224,7 +295,7 @@ static void thread_end(void *unused) {
     struct cache *cache = my_caches;
     my_caches =
         CACHES_GONE; /* frees made by later destructors of this thread use the common cache */
-    cache_last = NULL;
+    cache_last = &nobodys;
     while (cache && cache != CACHES_GONE) {
         struct cache *next = cache->next_in_thread;
         retire(cache);
@@ -246,14 +317,17 @@ static struct cache *adopt(struct pool *pool) {
         cache->pool = pool;
         cache_set_room(cache, pool->cache_bytes_max);
         cache->biased = can_bias;
+        atomic_store(&cache->wanted, !can_bias);
         cache->next_in_pool = atomic_load(&pool->caches);
         atomic_store(&pool->caches, cache);
     }
     if (cache) {
+        take_number(cache);
+        move_tides(cache, pool->common);
         cache->owner = &cache_last;
         pool->caches_owned++;
         pool->caches_most += pool->caches_owned > pool->caches_most;
-        budget_look(pool);
+        budget_look_at_all(pool);
     }
     pthread_mutex_unlock(&pool->lock);
     return cache;
@@ -297,7 +371,9 @@ void cache_forget_all(struct pool *pool) {
             books_set(&drawer->frees, books_get(&drawer->allocs));
         }
         cache->bytes = cache->large_bytes = 0;
-        memset(cache->tides, 0, sizeof cache->tides);
+        for (unsigned i = 0; i < TIDES; i++) {
+            tide_ebb(&cache->tides[i]);
+        }
         cache_return(cache);
     }
 }

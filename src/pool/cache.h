@@ -17,6 +17,11 @@
  * barrier (membarrier(2)), and then waits for the owner to leave: the price of the exclusion lies
  * with the rare side. Where the kernel cannot do that, and in the common cache that several threads
  * use, an ordinary spin lock takes its place. The counters have one writer, who is inside.
+ *
+ * In the same way a block is freed without a locked instruction by the thread that asked for it. The
+ * number of its cache stands in the block, and only that thread changes the state of such a block,
+ * inside the cache. The first other thread that frees one ends that, for all blocks of that number
+ * and for good: from then on every free of them is a compare and swap.
  */
 #ifndef GPUCACHE_POOL_CACHE_H
 #define GPUCACHE_POOL_CACHE_H
@@ -42,6 +47,7 @@
 #define CACHE_LARGE_FACTOR 1
 #define CACHE_LARGE_SHARE 4
 #define CACHE_LARGE_TRIES 4 /* ranges of a drawer that are looked at */
+#define CACHE_OWNS_NONE UINT64_MAX
 #define LARGE_DRAWERS (SIZE_CLASSES - SMALL_CLASSES + 1)
 
 struct pool;
@@ -53,11 +59,12 @@ struct batch {
 };
 
 struct bin {
-    struct block *head, *tail;
+    _Alignas(64) struct block *head;
+    struct block *tail;
     uint32_t count;
     uint32_t room;   /* how many blocks may be parked here */
     uint32_t target; /* how many blocks should go round: grows with every visit to the pool */
-    books_counter allocs, frees; /* of requests of this class, whatever block they got */
+    books_counter allocs, frees; /* of blocks of this class */
 };
 
 struct drawer {
@@ -67,32 +74,44 @@ struct drawer {
     books_counter allocs, frees; /* of requests of the class, whatever range they got */
 };
 
-/* What the owner has taken less what it has given back, and the highest that was since the pool
- * last looked. Modulo 2^64, to be read as signed: a thread may free more than it asked for. */
+/*
+ * What the owner holds, having taken and given back, and the highest that was since the pool last
+ * looked. An allocation compares two numbers, a free changes one:
+ *
+ *      taken      in all
+ *      crest      what `taken` is when the next new peak is reached: the peak and all given back
+ *      live       taken - (crest - peak)
+ *
+ * Modulo 2^64, and live to be read as signed: a thread may free more than it asked for.
+ */
 struct tide {
-    books_counter live, peak;
+    books_counter taken, crest, peak;
 };
 
 enum tide_of { TIDE_REQUESTED, TIDE_ALLOCATED, TIDE_COUNT, TIDES };
 
 struct cache {
-    _Alignas(64) bool biased; /* set once; else `inside` is a spin lock */
-    atomic_bool inside;       /* somebody is */
-    atomic_bool wanted;       /* biased: somebody else waits for the owner to stay out */
+    _Alignas(64) atomic_bool inside; /* biased: the owner is */
+    atomic_bool wanted;              /* biased: somebody else waits for the owner to stay out */
+    bool biased;                     /* set once; else: wanted for ever, and `locked` is a lock */
+    atomic_bool locked;
+    uint16_t number;    /* of the blocks it hands out; 0: they are everybody's */
     struct pool *pool;  /* for ever: a cache is reused by other threads, never by other pools */
+    uint64_t hands_out; /* what changes in the life of a block that is handed out, */
+    uint64_t owns;      /* and what is the same in that of a block only the owner frees */
     uint64_t bytes;     /* of small blocks parked */
     uint64_t bytes_max; /* as many may be */
-    uint64_t large_bytes, large_bytes_max; /* the same of large ones */
-    uint64_t bytes_since_close;            /* freed by this thread since an event was last due */
-    uint32_t frees_since_close;
-    uint64_t total_at_room; /* requested_total when room was last made */
-    books_counter requested_total, allocated_total;
     struct tide tides[TIDES];
+    struct cache *next_in_pool; /* set once */
+    const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
+    struct cache *next_in_thread;          /* the owner's */
+    uint64_t large_bytes, large_bytes_max; /* the same of large ones */
+    uint64_t tight_seen, on_time_seen; /* gear and on-time event that these are counted since: */
+    uint64_t bytes_since_close;        /* freed by this thread */
+    uint32_t frees_since_close;
+    uint64_t total_at_room; /* taken, of bytes requested, when room was last made */
     struct bin bins[SMALL_CLASSES];
     struct drawer drawers[LARGE_DRAWERS];
-    struct cache *next_in_pool;   /* set once */
-    struct cache *next_in_thread; /* the owner's */
-    const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
 };
 
 static inline void cpu_relax(void) {
@@ -110,35 +129,60 @@ bool cache_can_bias(void);
 /* For the owner, or any user of the common cache. */
 void cache_enter_slowly(struct cache *cache);
 
-static inline void cache_enter(struct cache *cache) {
-    if (__builtin_expect(cache->biased, 1)) {
-        atomic_store_explicit(&cache->inside, true, memory_order_relaxed);
-        atomic_signal_fence(
-            memory_order_seq_cst); /* the other side's membarrier makes a fence of it */
-        if (__builtin_expect(!atomic_load_explicit(&cache->wanted, memory_order_acquire), 1)) {
-            return;
-        }
-    } else if (!atomic_exchange_explicit(&cache->inside, true, memory_order_acquire)) {
-        return;
+/** False: not biased, or somebody else wants it; then it has not been entered. */
+static inline bool cache_try_enter(struct cache *cache) {
+    atomic_store_explicit(&cache->inside, true, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst); /* the other side's membarrier makes a fence of it */
+    if (__builtin_expect(!atomic_load_explicit(&cache->wanted, memory_order_acquire), 1)) {
+        return true;
     }
-    cache_enter_slowly(cache);
+    atomic_store_explicit(&cache->inside, false, memory_order_release);
+    return false;
+}
+
+static inline void cache_enter(struct cache *cache) {
+    if (!cache_try_enter(cache)) {
+        cache_enter_slowly(cache);
+    }
+}
+
+/** After cache_try_enter(). */
+static inline void cache_leave_biased(struct cache *cache) {
+    atomic_store_explicit(&cache->inside, false, memory_order_release);
 }
 
 static inline void cache_leave(struct cache *cache) {
-    atomic_store_explicit(&cache->inside, false, memory_order_release);
+    atomic_store_explicit(cache->biased ? &cache->inside : &cache->locked, false,
+                          memory_order_release);
 }
 
 /* For everybody else, under the pool's lock. */
 void cache_seize(struct cache *cache);
 void cache_return(struct cache *cache);
 
+/* Not false: every free of a block of that number is a compare and swap. */
+#define CACHE_NUMBERS (1u << 16)
+extern atomic_bool cache_shared[CACHE_NUMBERS];
+
+/** Makes it so. Without any lock held. */
+void cache_share(unsigned number);
+
+/** Before any other thread than the one that asked for a block of that number frees it. */
+static inline void cache_share_once(unsigned number) {
+    if (__builtin_expect(!atomic_load_explicit(&cache_shared[number], memory_order_acquire), 0)) {
+        cache_share(number);
+    }
+}
+
 /** Says how much a new cache may park. */
 void cache_set_room(struct cache *cache, uint64_t bytes);
 
+/** Makes a zeroed cache one that any thread may use. */
+void cache_start_common(struct cache *cache, struct pool *pool);
+
 /** Whether a cache has parked more than it may, of the class or of all. */
-static inline bool cache_overflows(const struct cache *cache, unsigned size_class) {
-    return cache->bins[size_class].count > cache->bins[size_class].room ||
-           cache->bytes > cache->bytes_max;
+static inline bool cache_overflows(const struct cache *cache, const struct bin *bin) {
+    return bin->count > bin->room || cache->bytes > cache->bytes_max;
 }
 
 /* All below: the caller is inside. */
@@ -178,23 +222,24 @@ static inline unsigned cache_larger(const struct cache *cache) {
     return cache->bytes > cache->bytes_max / 2 ? CACHE_LARGER_WHEN_SHORT : CACHE_LARGER;
 }
 
-/** Parks a block whose stamp is at least that of every block freed by this thread before. */
-static inline void cache_push(struct cache *cache, struct block *block) {
-    struct bin *bin = &cache->bins[block->bin];
+/** Parks a block, of the class and size that its life tells, whose stamp is at least that of every
+ * block freed by this thread before. */
+static inline void cache_park(struct cache *cache, struct bin *bin, struct block *block,
+                              uint64_t bytes) {
     block->next = NULL;
-    if (bin->head) {
-        bin->tail->next = block;
-    } else {
-        bin->head = block;
-    }
+    *(bin->head ? &bin->tail->next : &bin->head) = block;
     bin->tail = block;
     bin->count++;
-    cache->bytes += block_bytes(block);
+    cache->bytes += bytes;
+}
+
+static inline void cache_push(struct cache *cache, struct block *block) {
+    cache_park(cache, &cache->bins[block_bin(block)], block, block_bytes(block));
 }
 
 /** Parks blocks of one class that are all usable already: in front of all others. */
 static inline void cache_push_batch(struct cache *cache, struct batch batch) {
-    struct bin *bin = &cache->bins[batch.first->bin];
+    struct bin *bin = &cache->bins[block_bin(batch.first)];
     batch.last->next = bin->head;
     if (!bin->head) {
         bin->tail = batch.last;
@@ -281,16 +326,49 @@ static inline void cache_push_ready_range(struct cache *cache, struct range *ran
 
 /* --- books --- */
 
+static inline uint64_t tide_live(const struct tide *tide) {
+    return books_get(&tide->peak) - books_get(&tide->crest) + books_get(&tide->taken);
+}
+
 static inline void tide_rise(struct tide *tide, uint64_t amount) {
-    uint64_t live = books_get(&tide->live) + amount;
-    books_set(&tide->live, live);
-    if ((int64_t)live > (int64_t)books_get(&tide->peak)) {
-        books_set(&tide->peak, live);
+    uint64_t taken = books_get(&tide->taken) + amount;
+    int64_t above = (int64_t)(taken - books_get(&tide->crest));
+    books_set(&tide->taken, taken);
+    if (above > 0) {
+        books_set(&tide->crest, taken); /* first: whoever reads in between finds the old peak */
+        books_add(&tide->peak, (uint64_t)above);
     }
 }
 
 static inline void tide_fall(struct tide *tide, uint64_t amount) {
-    books_set(&tide->live, books_get(&tide->live) - amount);
+    books_add(&tide->crest, amount);
+}
+
+/** Nothing was ever taken or given back. */
+static inline bool tide_is_still(const struct tide *tide) {
+    return (books_get(&tide->taken) | books_get(&tide->crest)) == 0;
+}
+
+/** The peak becomes what is live. */
+static inline void tide_level(struct tide *tide) {
+    uint64_t live = tide_live(tide);
+    books_set(&tide->crest, books_get(&tide->taken));
+    books_set(&tide->peak, live);
+}
+
+/** Nothing is live any more, and all that was taken counts as given back. */
+static inline void tide_ebb(struct tide *tide) {
+    books_set(&tide->peak, 0);
+    books_set(&tide->crest, books_get(&tide->taken));
+}
+
+/** What `from` holds and held goes to `to`; the peak of both together is the highest it can have
+ * been. */
+static inline void tide_join(struct tide *to, struct tide *from) {
+    books_add(&to->taken, books_get(&from->taken));
+    books_add(&to->crest, books_get(&from->crest));
+    books_add(&to->peak, books_get(&from->peak));
+    *from = (struct tide){0};
 }
 
 /** Books: a block of `bytes` for a request of `requested` went out; came back. The counter is that of
@@ -298,8 +376,6 @@ static inline void tide_fall(struct tide *tide, uint64_t amount) {
 static inline void cache_book_alloc(struct cache *cache, books_counter *allocs, uint64_t requested,
                                     uint64_t bytes) {
     books_add(allocs, 1);
-    books_add(&cache->requested_total, requested);
-    books_add(&cache->allocated_total, bytes);
     tide_rise(&cache->tides[TIDE_REQUESTED], requested);
     tide_rise(&cache->tides[TIDE_ALLOCATED], bytes);
     tide_rise(&cache->tides[TIDE_COUNT], 1);
@@ -332,12 +408,13 @@ void cache_empty(struct cache *cache);
  * cannot have its own. */
 struct cache *cache_find(struct pool *pool);
 
-/** The cache this thread used last; checked by the caller against the pool it wants. */
+/** The cache this thread used last, or one of no pool that cannot be entered; checked by the caller
+ * against the pool it wants. */
 extern _Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec")));
 
 static inline struct cache *cache_mine(struct pool *pool) {
     struct cache *cache = cache_last;
-    return __builtin_expect(cache && cache->pool == pool, 1) ? cache : cache_find(pool);
+    return __builtin_expect(cache->pool == pool, 1) ? cache : cache_find(pool);
 }
 
 #endif

@@ -49,19 +49,22 @@ static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint6
     bool after_free = false;
     for (unsigned i = 0; i < PAGE_UNITS;) {
         struct block *block = page_unit(page, i);
-        HOLDS(block->units > 0 && i + block->units <= PAGE_UNITS);
-        bool is_free = block->state == BLOCK_FREE;
-        HOLDS(is_free || block->state == BLOCK_LIVE || block->state == BLOCK_CACHED);
+        unsigned units = block_units(block);
+        enum block_state state = block_state(block);
+        HOLDS(units > 0 && i + units <= PAGE_UNITS);
+        bool is_free = state == BLOCK_FREE;
+        HOLDS(is_free || state == BLOCK_LIVE || state == BLOCK_CACHED);
         HOLDS(!(is_free && after_free));
-        const struct block *tail = page_unit(page, i + block->units - 1);
-        HOLDS(!is_free || block->units == 1 ||
-              (tail->state == BLOCK_TAIL && tail->units == block->units));
-        *live += block->state == BLOCK_LIVE ? block_bytes(block) : 0;
-        *cached += block->state == BLOCK_CACHED ? block_bytes(block) : 0;
-        *free_units += is_free ? block->units : 0;
-        used += is_free ? 0 : block->units;
+        const struct block *tail = page_unit(page, i + units - 1);
+        HOLDS(!is_free || units == 1 ||
+              (block_state(tail) == BLOCK_TAIL && block_units(tail) == units));
+        HOLDS(state == BLOCK_LIVE || block_life(block) >> LIFE_OWNER_SHIFT == 0);
+        *live += state == BLOCK_LIVE ? block_bytes(block) : 0;
+        *cached += state == BLOCK_CACHED ? block_bytes(block) : 0;
+        *free_units += is_free ? units : 0;
+        used += is_free ? 0 : units;
         after_free = is_free;
-        i += block->units;
+        i += units;
     }
     HOLDS(used == page->used_units && used > 0);
     return 0;
@@ -92,7 +95,7 @@ static int check_locked(struct pool *pool) {
             queued += r->bytes;
         }
         for (const struct block *b = pool->pending_blocks[reach].head; b; b = b->next) {
-            HOLDS(b->state == BLOCK_CACHED);
+            HOLDS(block_state(b) == BLOCK_CACHED);
             HOLDS(!b->next || b->stamp <= b->next->stamp);
             queued += block_bytes(b);
         }
@@ -113,29 +116,30 @@ static int check_locked(struct pool *pool) {
         for (unsigned size_class = 0; size_class < SMALL_CLASSES; size_class++) {
             uint32_t count = 0;
             for (const struct block *b = cache->bins[size_class].head; b; b = b->next) {
-                bytes += b->state == BLOCK_CACHED && b->bin == size_class ? block_bytes(b) : 1;
+                bytes += block_state(b) == BLOCK_CACHED && block_bin(b) == size_class
+                             ? block_bytes(b)
+                             : 1;
                 count++;
             }
             bytes += count == cache->bins[size_class].count ? 0 : 1;
         }
         parked += bytes + large;
         bool right = bytes == cache->bytes && large == cache->large_bytes;
-        allocated += books_get(&cache->tides[TIDE_ALLOCATED].live);
+        allocated += tide_live(&cache->tides[TIDE_ALLOCATED]);
         cache_return(cache);
         HOLDS(right);
     }
     uint64_t shelved = 0;
     for (unsigned i = 0; i < SMALL_CLASSES; i++) {
-        const struct block *batch = pool->shelves[i].first, *next;
-        for (; batch; batch = next) {
-            next = (const struct block *)(uintptr_t)batch->id;
-            uint64_t count = 0;
-            for (const struct block *b = batch; b; b = b->next) {
-                HOLDS(b->state == BLOCK_CACHED && b->bin == i && b->stamp <= batch->stamp);
+        for (const struct shelved *s = pool->shelves[i].oldest; s; s = s->newer) {
+            uint32_t count = 0;
+            for (const struct block *b = s->batch.first; b; b = b->next) {
+                HOLDS(block_state(b) == BLOCK_CACHED && block_bin(b) == i);
+                HOLDS(b->stamp <= s->batch.last->stamp && (b->next || b == s->batch.last));
                 shelved += block_bytes(b);
                 count++;
             }
-            HOLDS(count == batch->requested && (next || pool->shelves[i].last == batch));
+            HOLDS(count == s->batch.count && (s->newer || pool->shelves[i].newest == s));
         }
     }
     HOLDS(shelved == pool->shelf_bytes);

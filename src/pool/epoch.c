@@ -77,6 +77,9 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
     epochs->foreign = epochs->foreign && !on_time;
     *event = (struct epoch_event){.number = number, .on_time = on_time, .pending = true};
     epochs->closed++;
+    if (on_time) {
+        atomic_store_explicit(&epochs->on_time, number, memory_order_relaxed);
+    }
     return 0;
 }
 

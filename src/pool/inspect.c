@@ -15,6 +15,7 @@ static _Atomic uint64_t last_id;
 struct found {
     struct block *block;
     struct range *range;
+    uint64_t requested;
 };
 
 static int find_live(uint64_t address, struct found *found) {
@@ -22,9 +23,11 @@ static int find_live(uint64_t address, struct found *found) {
     *found = (struct found){0};
     if (page) {
         struct block *block = page_find(page, address);
-        if (block && block->state == BLOCK_LIVE &&
-            address - block_address(block) < block->requested) {
+        uint64_t life = block ? block_life(block) : 0;
+        if (life_state(life) == BLOCK_LIVE &&
+            address - block_address(block) < life_requested(life)) {
             found->block = block;
+            found->requested = life_requested(life);
             return 0;
         }
     } else {
@@ -32,6 +35,7 @@ static int find_live(uint64_t address, struct found *found) {
         if (range && range_state(range) == RANGE_LIVE &&
             address - range->address < range->requested) {
             found->range = range;
+            found->requested = range->requested;
             return 0;
         }
     }
@@ -64,7 +68,7 @@ int pool_find(uint64_t address, struct pool_block *out) {
         *out = (struct pool_block){
             .pool = pool,
             .address = found.block ? block_address(found.block) : range->address,
-            .requested = found.block ? found.block->requested : range->requested,
+            .requested = found.requested,
             .segment_address = range->segment->base,
             .segment_bytes = range->segment->bytes,
         };
@@ -138,18 +142,17 @@ static void add_class(struct stats_device *stats, unsigned size_class,
     stats->allocations.current += allocs - frees;
 }
 
+static void add_tide(struct stats_metric *to, const struct tide *tide) {
+    uint64_t total = books_get(&tide->taken), live = tide_live(tide);
+    to->current += live;
+    to->total += total;
+    to->freed += total - live;
+}
+
 /* What a thread cache counted. What it has parked counts as pending: only its thread can tell what of it is ready. */
 static void add_cache(struct stats_device *stats, const struct cache *cache) {
-    uint64_t requested = books_get(&cache->tides[TIDE_REQUESTED].live);
-    uint64_t allocated = books_get(&cache->tides[TIDE_ALLOCATED].live);
-    uint64_t total = books_get(&cache->requested_total);
-    stats->requested.current += requested;
-    stats->requested.total += total;
-    stats->requested.freed += total - requested;
-    uint64_t allocated_total = books_get(&cache->allocated_total);
-    stats->allocated.current += allocated;
-    stats->allocated.total += allocated_total;
-    stats->allocated.freed += allocated_total - allocated;
+    add_tide(&stats->requested, &cache->tides[TIDE_REQUESTED]);
+    add_tide(&stats->allocated, &cache->tides[TIDE_ALLOCATED]);
     for (unsigned i = 0; i < SMALL_CLASSES; i++) {
         add_class(stats, i, &cache->bins[i].allocs, &cache->bins[i].frees);
     }
@@ -192,11 +195,11 @@ static void count_live(struct live_sizes *sizes, uint64_t bytes) {
 
 static void count_page(struct live_sizes *sizes, struct page *page) {
     for (unsigned unit = 0; unit < PAGE_UNITS;) {
-        const struct block *block = page_unit(page, unit);
-        if (block->state == BLOCK_LIVE) {
-            count_live(sizes, block->requested);
+        uint64_t life = block_life(page_unit(page, unit));
+        if (life_state(life) == BLOCK_LIVE) {
+            count_live(sizes, life_requested(life));
         }
-        unit += block->units;
+        unit += (unsigned)(life_bytes(life) >> UNIT_SHIFT);
     }
 }
 
@@ -276,7 +279,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
 uint64_t pool_idle_bytes(struct pool *pool) {
     uint64_t allocated = 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        allocated += books_get(&cache->tides[TIDE_ALLOCATED].live);
+        allocated += tide_live(&cache->tides[TIDE_ALLOCATED]);
     }
     uint64_t reserved = books_get(&pool->books.reserved.current);
     return reserved > allocated ? reserved - allocated : 0;
@@ -291,11 +294,11 @@ void pool_reset_peaks(struct pool *pool) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         cache_seize(cache);
         for (unsigned i = 0; i < TIDES; i++) {
-            books_set(&cache->tides[i].peak, books_get(&cache->tides[i].live));
+            tide_level(&cache->tides[i]);
         }
         cache_return(cache);
     }
     pool->looks = 0;
-    budget_look(pool);
+    budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
 }

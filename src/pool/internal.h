@@ -31,8 +31,13 @@ struct range_queue {
 };
 
 /* Batches of small blocks of one class, oldest first: shelf.c. */
+struct shelved {
+    struct batch batch;
+    struct shelved *newer;
+};
+
 struct shelf {
-    struct block *first, *last;
+    struct shelved *oldest, *newest;
 };
 
 /* Memory that only the context's own work reaches, and memory that something else reaches too. */
@@ -43,7 +48,7 @@ struct pool {
     _Alignas(64) struct pool_config config;
     struct backend *backend;
     _Atomic uint64_t budget;  /* kept where the peak changes */
-    _Atomic bool tight;       /* reserve near the budget: frees are recorded on time */
+    _Atomic uint64_t tight;   /* not 0: the gear is, and this epoch was open when it became so */
     bool program_orders;      /* the program uses the context's records and waits itself */
     uint64_t cache_bytes_max; /* of each thread's cache; the budget grows by as much for each */
 
@@ -56,10 +61,12 @@ struct pool {
     struct range_queue pending_ranges[REACHES];
     uint64_t pending_bytes; /* in the queues */
     struct shelf shelves[SMALL_CLASSES];
+    struct host_slab shelved_slab;
     uint64_t shelf_bytes;
     uint64_t
         refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
     uint64_t looks;
+    bool budget_is_fresh;  /* has been looked at in this visit */
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
                               its answer */
     uint64_t
@@ -79,11 +86,11 @@ struct budget_sum {
         above; /* of all caches; above: how much higher each has been since the last look */
 };
 struct budget_sum budget_sum(const struct pool *pool, enum tide_of of);
-void budget_look(struct pool *pool);           /* brings peaks, budget, gear and books up to date */
-unsigned budget_streams(void);                 /* of the program, besides the default one */
-uint64_t budget_used(const struct pool *pool); /* the reserve */
-bool budget_is_short(const struct pool *pool,
-                     uint64_t bytes); /* growing by so much would exceed it */
+void budget_look(struct pool *pool);        /* after every visit: what has changed in the books */
+void budget_look_at_all(struct pool *pool); /* peaks, budget and gear too */
+unsigned budget_streams(void);              /* of the program, besides the default one */
+uint64_t budget_used(const struct pool *pool);           /* the reserve */
+bool budget_is_short(struct pool *pool, uint64_t bytes); /* growing by so much would exceed it */
 
 /* reclaim.c: pending memory. Under the lock. */
 void reclaim_block(struct pool *pool,
@@ -99,7 +106,8 @@ uint64_t reclaim_stamp(const struct pool *pool,
 /* shelf.c: small blocks between two threads' caches. Under the lock. */
 void shelf_put(struct pool *pool, struct batch batch);
 bool shelf_take(struct pool *pool, struct cache *cache, unsigned size_class); /* if it is usable */
-bool shelf_clear(struct pool *pool); /* all of it, to the pages; true if there was anything */
+bool shelf_clear(struct pool *pool);  /* all of it, to the pages; true if there was anything */
+void shelf_forget(struct pool *pool); /* the context is gone, and the pages are forgotten next */
 
 /* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */
 uint64_t order_clock(const struct pool *pool); /* ns */

@@ -8,12 +8,13 @@
 #define FRESH_BYTES                                                                                \
     ((size_t)8 << 20) /* descriptors are mapped for this many bytes at a time, touched as used */
 
-static void set_state(struct block *block, enum block_state state) {
-    atomic_store_explicit(&block->state, (uint8_t)state, memory_order_release);
+static void become(struct block *block, enum block_state state, unsigned units) {
+    block_become(block, (uint64_t)state | (uint64_t)units << LIFE_UNITS_SHIFT);
 }
 
-static enum block_state state_of(const struct block *block) {
-    return (enum block_state)atomic_load_explicit(&block->state, memory_order_acquire);
+static bool is_block(const struct block *block) {
+    enum block_state state = block_state(block);
+    return state == BLOCK_LIVE || state == BLOCK_CACHED;
 }
 
 void runs_start(struct runs *runs, struct pool *pool) {
@@ -23,19 +24,16 @@ void runs_start(struct runs *runs, struct pool *pool) {
 struct block *page_find(struct page *page, uint64_t address) {
     unsigned unit = block_unit(page_block(page, address)), start = unit;
     struct block *block = page_unit(page, start);
-    while (start > 0 && state_of(block) != BLOCK_LIVE && state_of(block) != BLOCK_CACHED) {
+    while (start > 0 && !is_block(block)) {
         block = page_unit(page, --start);
     }
-    enum block_state state = state_of(block);
-    bool covers = (state == BLOCK_LIVE || state == BLOCK_CACHED) && start + block->units > unit;
-    return covers ? block : NULL;
+    return is_block(block) && start + block_units(block) > unit ? block : NULL;
 }
 
 /* --- the lists of free runs --- */
 
 static void insert_run(struct runs *runs, struct block *run, unsigned units) {
     struct block *head = runs->lists[units];
-    run->units = (uint16_t)units;
     run->previous = NULL;
     run->next = head;
     if (head) {
@@ -44,17 +42,15 @@ static void insert_run(struct runs *runs, struct block *run, unsigned units) {
     runs->lists[units] = run;
     runs->lengths[units >> 6] |= (uint64_t)1 << (units & 63);
     runs->words[units >> 12] |= (uint64_t)1 << (units >> 6 & 63);
-    set_state(run, BLOCK_FREE);
+    become(run, BLOCK_FREE, units);
     if (units > 1) {
-        struct block *tail = block_after(run, units - 1);
-        tail->units = (uint16_t)units;
-        set_state(tail, BLOCK_TAIL);
+        become(block_after(run, units - 1), BLOCK_TAIL, units);
     }
     runs->free_units += units;
 }
 
 static void remove_run(struct runs *runs, struct block *run) {
-    unsigned units = run->units;
+    unsigned units = block_units(run);
     if (run->previous) {
         run->previous->next = run->next;
     } else {
@@ -69,8 +65,8 @@ static void remove_run(struct runs *runs, struct block *run) {
     if (run->next) {
         run->next->previous = run->previous;
     }
-    set_state(run, BLOCK_INSIDE);
-    set_state(block_after(run, units - 1), BLOCK_INSIDE);
+    become(run, BLOCK_INSIDE, 0);
+    become(block_after(run, units - 1), BLOCK_INSIDE, 0);
     runs->free_units -= units;
 }
 
@@ -93,7 +89,7 @@ static unsigned best_length(const struct runs *runs, unsigned units) {
     return word << 6 | (unsigned)__builtin_ctzll(bits);
 }
 
-struct block *runs_take(struct runs *runs, unsigned units) {
+struct block *runs_take(struct runs *runs, unsigned units, unsigned bin) {
     unsigned length = best_length(runs, units);
     if (length == 0) {
         return NULL;
@@ -103,16 +99,16 @@ struct block *runs_take(struct runs *runs, unsigned units) {
     if (length > units) {
         insert_run(runs, block_after(block, units), length - units);
     }
-    block->units = (uint16_t)units;
     block->stamp = 0;
     block->next = NULL;
-    set_state(block, BLOCK_CACHED);
+    block_become(block, BLOCK_CACHED | (uint64_t)units << LIFE_UNITS_SHIFT |
+                            (uint64_t)bin << LIFE_BIN_SHIFT);
     page_of(block)->used_units += units;
     return block;
 }
 
 static void close_page(struct runs *runs, struct page *page) {
-    set_state(&page->blocks[0], BLOCK_INSIDE);
+    become(&page->blocks[0], BLOCK_INSIDE, 0);
     page->blocks[0].next = (struct block *)runs->recycled;
     runs->recycled = page;
     runs->page_count--;
@@ -120,22 +116,22 @@ static void close_page(struct runs *runs, struct page *page) {
 
 struct range *runs_give(struct runs *runs, struct block *block) {
     struct page *page = page_of(block);
-    unsigned start = block_unit(block), units = block->units;
+    unsigned start = block_unit(block), units = block_units(block);
     page->used_units -= units;
-    set_state(block, BLOCK_INSIDE);
+    become(block, BLOCK_INSIDE, 0);
     if (start + units < PAGE_UNITS) {
         struct block *right = page_unit(page, start + units);
-        if (state_of(right) == BLOCK_FREE) {
-            units += right->units;
+        if (block_state(right) == BLOCK_FREE) {
+            units += block_units(right);
             remove_run(runs, right);
         }
     }
     if (start > 0) {
         struct block *tail = page_unit(page, start - 1);
-        enum block_state state = state_of(tail);
+        enum block_state state = block_state(tail);
         if (state == BLOCK_TAIL || state == BLOCK_FREE) { /* a run of one unit is its own tail */
-            block = page_unit(page, start - tail->units);
-            units += block->units;
+            block = page_unit(page, start - block_units(tail));
+            units += block_units(block);
             remove_run(runs, block);
         }
     }
@@ -197,8 +193,8 @@ int runs_add_page(struct runs *runs, struct range *range, uint64_t address) {
 
 void runs_forget_page(struct runs *runs, struct page *page) {
     for (unsigned i = 0; i < PAGE_UNITS; i++) {
-        if (state_of(&page->blocks[i]) != BLOCK_INSIDE) {
-            set_state(&page->blocks[i], BLOCK_INSIDE);
+        if (block_state(&page->blocks[i]) != BLOCK_INSIDE) {
+            become(&page->blocks[i], BLOCK_INSIDE, 0);
         }
     }
     close_page(runs, page);

@@ -12,8 +12,15 @@
  * over the 4096 lengths gives the exact best fit with two bit scans.
  *
  * A page's descriptors lie in one aligned piece of host memory, so a block finds its page, and the
- * page its address, by masking. Only `state` is changed without the pool's lock: by whoever frees
- * or hands out the block.
+ * page its address, by masking. What a descriptor says of its unit is one word, its life; without
+ * the pool's lock it is only changed by whoever frees or hands out the block:
+ *
+ *      63 requested 40 | 39 owner 24 | 23 units 11 | 10 bin 4 | 3 state 0
+ *
+ *   units      of the block or run that starts here, or ends here for a tail
+ *   bin        live or cached: the size class
+ *   owner      live: the number of the cache that handed it out (cache.h); else 0
+ *   requested  live: what the program asked for, in bytes; else 0
  */
 #ifndef GPUCACHE_POOL_PAGE_H
 #define GPUCACHE_POOL_PAGE_H
@@ -47,12 +54,17 @@ struct block {
     };
     struct block *next;  /* cached or free: the list it is in */
     _Atomic uint64_t id; /* live: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
-    uint32_t requested;  /* live: what the program asked for, in bytes */
-    uint16_t units; /* of the block or run that starts here, or ends here for a tail; 4096 is stored
-                       as 4096 */
-    _Atomic uint8_t state;
-    uint8_t bin; /* live or cached: its size class */
+    _Atomic uint64_t life;
 };
+
+#define LIFE_STATE ((uint64_t)0xf)
+#define LIFE_BIN_SHIFT 4
+#define LIFE_BIN ((uint64_t)0x7f << LIFE_BIN_SHIFT)
+#define LIFE_UNITS_SHIFT 11
+#define LIFE_UNITS ((uint64_t)0x1fff << LIFE_UNITS_SHIFT)
+#define LIFE_OWNER_SHIFT 24
+#define LIFE_OWNER ((uint64_t)0xffff << LIFE_OWNER_SHIFT)
+#define LIFE_REQUESTED_SHIFT 40
 
 struct page {
     uint64_t address;    /* of unit 0 on the device */
@@ -100,8 +112,49 @@ static inline uint64_t block_address(const struct block *block) {
     return page_of(block)->address + ((uint64_t)block_unit(block) << UNIT_SHIFT);
 }
 
+/* What a life says. */
+static inline enum block_state life_state(uint64_t life) {
+    return (enum block_state)(life & LIFE_STATE);
+}
+
+static inline unsigned life_bin(uint64_t life) {
+    return (unsigned)((life & LIFE_BIN) >> LIFE_BIN_SHIFT);
+}
+
+static inline unsigned life_owner(uint64_t life) {
+    return (unsigned)((life & LIFE_OWNER) >> LIFE_OWNER_SHIFT);
+}
+
+static inline uint64_t life_bytes(uint64_t life) {
+    return (life & LIFE_UNITS) >> LIFE_UNITS_SHIFT << UNIT_SHIFT;
+}
+
+static inline uint64_t life_requested(uint64_t life) {
+    return life >> LIFE_REQUESTED_SHIFT;
+}
+
+static inline uint64_t block_life(const struct block *block) {
+    return atomic_load_explicit(&block->life, memory_order_acquire);
+}
+
+static inline void block_become(struct block *block, uint64_t life) {
+    atomic_store_explicit(&block->life, life, memory_order_release);
+}
+
+static inline enum block_state block_state(const struct block *block) {
+    return life_state(block_life(block));
+}
+
+static inline unsigned block_units(const struct block *block) {
+    return (unsigned)((block_life(block) & LIFE_UNITS) >> LIFE_UNITS_SHIFT);
+}
+
 static inline uint64_t block_bytes(const struct block *block) {
-    return (uint64_t)block->units << UNIT_SHIFT;
+    return life_bytes(block_life(block));
+}
+
+static inline unsigned block_bin(const struct block *block) {
+    return life_bin(block_life(block));
 }
 
 /** The descriptor of the unit that `address`, which lies in `page`, belongs to. */
@@ -130,8 +183,9 @@ void runs_start(struct runs *runs, struct pool *pool);
 /** Opens a page over a 2 MiB range of the arena. 0 or -ENOMEM. */
 int runs_add_page(struct runs *runs, struct range *range, uint64_t address);
 
-/** The best fit for `units`, as a block in state BLOCK_CACHED with stamp 0; NULL: nothing fits. */
-struct block *runs_take(struct runs *runs, unsigned units);
+/** The best fit for `units`, as a block in state BLOCK_CACHED with stamp 0, of size class `bin`; NULL:
+ * nothing fits. */
+struct block *runs_take(struct runs *runs, unsigned units, unsigned bin);
 
 /**
  * Gives a block back, merged with its neighbours. If its page is empty then, the page is closed and

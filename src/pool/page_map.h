@@ -19,6 +19,7 @@
 #define GPUCACHE_POOL_PAGE_MAP_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -83,8 +84,12 @@ static inline void page_map_set_start(uint64_t address, struct range *range) {
 }
 
 /* The two kinds of entry. */
+static inline bool page_map_is_page(page_map_entry entry) {
+    return entry & 1;
+}
+
 static inline struct page *page_map_page(page_map_entry entry) {
-    return entry & 1 ? (struct page *)(entry - 1) : NULL;
+    return page_map_is_page(entry) ? (struct page *)(entry - 1) : NULL;
 }
 
 static inline page_map_entry page_map_of_page(const struct page *page) {

@@ -47,15 +47,15 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     arena_start(&pool->large, pool);
     arena_start(&pool->small, pool);
     runs_start(&pool->runs, pool);
+    pool->shelved_slab.object_bytes = sizeof(struct shelved);
     uint64_t share = backend->capacity / CACHE_BYTES_SHARE;
     share = share < CACHE_BYTES_LEAST ? CACHE_BYTES_LEAST : share;
     pool->cache_bytes_max = share > CACHE_BYTES_MOST ? CACHE_BYTES_MOST : share;
-    cache_set_room(common, pool->cache_bytes_max);
-    common->pool = pool;
+    cache_start_common(common, pool);
     pool->common = common;
     atomic_store(&pool->caches, common);
     pthread_mutex_lock(&pool->lock);
-    budget_look(pool);
+    budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
     return pool;
 }
@@ -76,8 +76,7 @@ void pool_forget(struct pool *pool) {
     pthread_mutex_lock(&pool->lock);
     pool->lives++;
     cache_forget_all(pool);
-    memset(pool->shelves, 0, sizeof pool->shelves);
-    pool->shelf_bytes = 0;
+    shelf_forget(pool);
     forget_pages(pool);
     arena_forget(&pool->small);
     arena_forget(&pool->large);
@@ -87,7 +86,7 @@ void pool_forget(struct pool *pool) {
     }
     pool->pending_bytes = 0;
     epochs_forget(&pool->epochs);
-    budget_look(pool);
+    budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -120,7 +119,7 @@ void pool_release(struct pool *pool) {
 void pool_program_orders(struct pool *pool, bool records) {
     pool->program_orders = true;
     pool->epochs.foreign |= records;
-    budget_look(pool);
+    budget_look_at_all(pool);
 }
 
 /*
@@ -139,11 +138,11 @@ static int look_at_health(struct pool *pool) {
 /* --- allocating --- */
 
 static inline __attribute__((always_inline)) uint64_t
-hand_out_block(struct cache *cache, struct block *block, unsigned size_class, uint64_t requested) {
-    block->requested = (uint32_t)requested;
+hand_out_block(struct cache *cache, struct block *block, uint64_t requested) {
+    uint64_t life = atomic_load_explicit(&block->life, memory_order_relaxed);
     atomic_store_explicit(&block->id, 0, memory_order_relaxed);
-    atomic_store_explicit(&block->state, BLOCK_LIVE, memory_order_release);
-    cache_book_alloc(cache, &cache->bins[size_class].allocs, requested, block_bytes(block));
+    block_become(block, (life ^ cache->hands_out) | requested << LIFE_REQUESTED_SHIFT);
+    cache_book_alloc(cache, &cache->bins[life_bin(life)].allocs, requested, life_bytes(life));
     return block_address(block);
 }
 
@@ -157,7 +156,7 @@ static uint64_t hand_out_range(struct cache *cache, struct range *range, uint64_
 
 static uint64_t hand_out(struct cache *cache, const struct want *want, uint64_t requested) {
     return want->range ? hand_out_range(cache, want->range, requested)
-                       : hand_out_block(cache, want->block, want->size_class, requested);
+                       : hand_out_block(cache, want->block, requested);
 }
 
 /* What the cache has for a request that may be handed out. Inside the cache. */
@@ -312,30 +311,20 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     return r;
 }
 
-static __attribute__((noinline)) int alloc_small_slow(struct pool *pool, struct cache *cache,
-                                                      unsigned size_class, uint64_t bytes,
-                                                      uint64_t *address) {
-    struct want want = {.size_class = size_class};
-    return alloc_slow(pool, cache, &want, bytes, address);
-}
-
-static inline __attribute__((always_inline)) int alloc_small(struct pool *pool, uint64_t bytes,
-                                                             uint64_t *address) {
-    unsigned size_class = size_class_of(bytes);
+/* Whatever the short way below did not serve. */
+static __attribute__((noinline)) int alloc_small(struct pool *pool, uint64_t bytes,
+                                                 uint64_t *address) {
+    struct want want = {.size_class = size_class_of(bytes)};
     struct cache *cache = cache_mine(pool);
     cache_enter(cache);
     uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
-    struct block *block = cache_pop(cache, size_class, usable);
-    if (unlikely(!block)) {
-        block = cache_pop_larger(cache, size_class, cache_larger(cache), usable);
-    }
-    if (likely(block)) {
-        *address = hand_out_block(cache, block, size_class, bytes);
+    if (find_cached(cache, &want, usable, cache_larger(cache))) {
+        *address = hand_out(cache, &want, bytes);
         cache_leave(cache);
         return 0;
     }
     cache_leave(cache);
-    return alloc_small_slow(pool, cache, size_class, bytes, address);
+    return alloc_slow(pool, cache, &want, bytes, address);
 }
 
 static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
@@ -362,18 +351,28 @@ static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
 /* --- freeing --- */
 
 /*
- * Whether an event on time is due in this free: the gear is tight, and the thread has freed enough
- * since one last was. Inside the cache.
+ * Whether an event on time is due in this free: the gear is tight, and either nobody has recorded one
+ * since it became so, or this thread has freed enough since somebody last did. Inside the cache.
  */
 static inline bool is_due(const struct pool *pool, struct cache *cache, uint64_t freed) {
+    uint64_t tight = atomic_load_explicit(&pool->tight, memory_order_relaxed);
+    if (likely(tight == 0)) {
+        return false;
+    }
+    uint64_t on_time = atomic_load_explicit(&pool->epochs.on_time, memory_order_relaxed);
+    if (on_time != cache->on_time_seen || tight != cache->tight_seen) {
+        cache->frees_since_close =
+            tight != cache->tight_seen && on_time < tight ? FREES_PER_CLOSE : 0;
+        cache->bytes_since_close = 0;
+        cache->on_time_seen = on_time;
+        cache->tight_seen = tight;
+    }
     cache->frees_since_close++;
     cache->bytes_since_close += freed;
     uint64_t share =
         atomic_load_explicit(&pool->budget, memory_order_relaxed) / CLOSE_SHARE + SMALL_MAX_BYTES;
-    bool due = pool->config.reuse == POOL_SYNC ||
-               (atomic_load_explicit(&pool->tight, memory_order_relaxed) &&
-                (cache->frees_since_close >= FREES_PER_CLOSE ||
-                 cache->bytes_since_close > (share < CLOSE_BYTES ? share : CLOSE_BYTES)));
+    bool due = pool->config.reuse == POOL_SYNC || cache->frees_since_close >= FREES_PER_CLOSE ||
+               cache->bytes_since_close > (share < CLOSE_BYTES ? share : CLOSE_BYTES);
     if (unlikely(due)) { /* whether or not it can be recorded now */
         cache->frees_since_close = 0;
         cache->bytes_since_close = 0;
@@ -390,15 +389,16 @@ static bool may_order(const struct pool *pool, bool due, bool on_time) {
  * The cache is full, or an event is due, or this free has to wait. If only an event is due and
  * somebody holds the lock, a later free will do.
  */
-static void free_small_slow(struct pool *pool, struct cache *cache, unsigned size_class,
-                            bool overflows, bool orders) {
+static __attribute__((noinline)) void free_small_slow(struct pool *pool, struct cache *cache,
+                                                      unsigned size_class, bool overflows,
+                                                      bool orders) {
     if (overflows || pool->config.reuse == POOL_SYNC) {
         pthread_mutex_lock(&pool->lock);
     } else if (pthread_mutex_trylock(&pool->lock) != 0) {
         return;
     }
     cache_enter(cache);
-    if (cache_overflows(cache, size_class)) {
+    if (cache_overflows(cache, &cache->bins[size_class])) {
         cache_make_room(cache, size_class);
     }
     cache_leave(cache);
@@ -410,40 +410,79 @@ static void free_small_slow(struct pool *pool, struct cache *cache, unsigned siz
     pthread_mutex_unlock(&pool->lock);
 }
 
-static inline __attribute__((always_inline)) int free_small(struct page *page, uint64_t address,
-                                                            bool on_time) {
-    struct pool *pool = page->pool;
-    struct block *block = page_block(page, address);
-    uint8_t live = BLOCK_LIVE;
-    if (address % ((uint64_t)1 << UNIT_SHIFT) != 0 ||
-        !atomic_compare_exchange_strong_explicit(&block->state, &live, BLOCK_CACHED,
-                                                 memory_order_acq_rel, memory_order_relaxed)) {
-        return -EINVAL;
+/*
+ * The block becomes the caller's to park: false if it is not live. The plain store is for the owner,
+ * inside its cache.
+ */
+static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *life) {
+    *life = atomic_load_explicit(&block->life, memory_order_relaxed);
+    if (unlikely((*life & (LIFE_STATE | LIFE_OWNER)) != cache->owns)) {
+        return false;
     }
-    struct cache *cache = cache_mine(pool);
-    unsigned size_class = block->bin;
-    cache_enter(cache);
-    cache_book_free(cache, &cache->bins[size_class_of(block->requested)].frees, block->requested,
-                    block_bytes(block));
+    block_become(block, (*life & (LIFE_BIN | LIFE_UNITS)) | BLOCK_CACHED);
+    return true;
+}
+
+static bool claim(struct block *block, uint64_t *life) {
+    *life = block_life(block);
+    do {
+        if (life_state(*life) != BLOCK_LIVE) {
+            return false;
+        }
+        cache_share_once(life_owner(*life));
+    } while (!atomic_compare_exchange_strong_explicit(
+        &block->life, life, (*life & (LIFE_BIN | LIFE_UNITS)) | BLOCK_CACHED, memory_order_acq_rel,
+        memory_order_acquire));
+    return true;
+}
+
+/* Books and stamps a block that was claimed. Inside the cache. */
+static inline __attribute__((always_inline)) void take_back(struct pool *pool, struct cache *cache,
+                                                            struct bin *bin, struct block *block,
+                                                            uint64_t life) {
+    cache_book_free(cache, &bin->frees, life_requested(life), life_bytes(life));
     block->stamp = epochs_stamp(&pool->epochs);
-    bool outside =
-        unlikely(atomic_load_explicit(&page->reached_from_outside, memory_order_relaxed));
+}
+
+/* A claimed block goes into the calling thread's cache. */
+static void park(struct page *page, struct block *block, uint64_t life, bool on_time) {
+    struct pool *pool = page->pool;
+    struct cache *cache = cache_mine(pool);
+    struct bin *bin = &cache->bins[life_bin(life)];
+    cache_enter(cache);
+    take_back(pool, cache, bin, block, life);
+    bool outside = atomic_load_explicit(&page->reached_from_outside, memory_order_relaxed);
     if (!outside) {
-        cache_push(cache, block);
+        cache_park(cache, bin, block, life_bytes(life));
     }
-    bool overflows = cache_overflows(cache, size_class);
-    bool due = on_time && is_due(pool, cache, block_bytes(block));
-    bool slow = overflows || due;
+    bool overflows = cache_overflows(cache, bin);
+    bool due = on_time && is_due(pool, cache, life_bytes(life));
     cache_leave(cache);
     if (outside) {
         pthread_mutex_lock(&pool->lock);
         reclaim_block(pool, block);
         pthread_mutex_unlock(&pool->lock);
-        slow = true;
     }
-    if (unlikely(slow)) {
-        free_small_slow(pool, cache, size_class, overflows, may_order(pool, due, on_time));
+    if (outside || overflows || due) {
+        free_small_slow(pool, cache, life_bin(life), overflows, may_order(pool, due, on_time));
     }
+}
+
+/* Whatever the short way below did not serve. */
+static int free_small(struct page *page, uint64_t address, bool on_time) {
+    struct block *block = page_block(page, address);
+    struct cache *cache = cache_mine(page->pool);
+    uint64_t life;
+    if (address % ((uint64_t)1 << UNIT_SHIFT) != 0) {
+        return -EINVAL;
+    }
+    cache_enter(cache);
+    bool claimed = claim_as_owner(cache, block, &life);
+    cache_leave(cache);
+    if (!claimed && !claim(block, &life)) {
+        return -EINVAL;
+    }
+    park(page, block, life, on_time);
     return 0;
 }
 
@@ -496,31 +535,92 @@ static int free_large(struct pool *pool, uint64_t address, bool on_time) {
 
 /* --- the room's door --- */
 
-int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
-    if (unlikely(pool_broken(pool))) {
+static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t bytes,
+                                                     uint64_t *address) {
+    if (pool_broken(pool)) {
         return pool_broken(pool);
     }
-    return likely(bytes <= SMALL_MAX_BYTES) ? alloc_small(pool, bytes, address)
-                                            : alloc_large(pool, bytes, address);
+    return bytes <= SMALL_MAX_BYTES ? alloc_small(pool, bytes, address)
+                                    : alloc_large(pool, bytes, address);
 }
 
-static inline __attribute__((always_inline)) int free_block(uint64_t address, bool on_time) {
-    page_map_entry entry = page_map_get(address);
-    struct page *page = page_map_page(entry);
-    struct pool *pool = likely(page) ? page->pool : page_map_owner(address);
+/* The short way: the calling thread has parked a block of the class that may be handed out. */
+int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
+    struct cache *cache = cache_last;
+    if (unlikely(bytes > SMALL_MAX_BYTES || cache->pool != pool || pool_broken(pool) ||
+                 !cache_try_enter(cache))) {
+        return alloc_otherwise(pool, bytes, address);
+    }
+    unsigned size_class = size_class_of(bytes);
+    uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
+    struct block *block = cache_pop(cache, size_class, usable);
+    if (unlikely(!block)) {
+        cache_leave_biased(cache);
+        return alloc_small(pool, bytes, address);
+    }
+    *address = hand_out_block(cache, block, bytes);
+    cache_leave_biased(cache);
+    return 0;
+}
+
+static __attribute__((noinline)) int free_otherwise(uint64_t address, bool on_time) {
+    struct page *page = page_map_page(page_map_get(address));
+    struct pool *pool = page ? page->pool : page_map_owner(address);
     if (!pool) {
         return -ENOENT;
     }
-    int r = likely(page) ? free_small(page, address, on_time) : free_large(pool, address, on_time);
-    return likely(r == 0) ? pool_broken(pool) : r;
+    int r = page ? free_small(page, address, on_time) : free_large(pool, address, on_time);
+    return r == 0 ? pool_broken(pool) : r;
 }
 
+/* A block of another thread's cache, or none. */
+static __attribute__((noinline)) int free_anybodys(struct page *page, struct block *block) {
+    uint64_t life;
+    if (!claim(block, &life)) {
+        return -EINVAL;
+    }
+    park(page, block, life, true);
+    return pool_broken(page->pool);
+}
+
+/* What the short way below leaves to do after it has parked a block. */
+static __attribute__((noinline)) int free_rest(struct pool *pool, struct cache *cache,
+                                               unsigned size_class, bool overflows, bool due) {
+    free_small_slow(pool, cache, size_class, overflows, may_order(pool, due, true));
+    return pool_broken(pool);
+}
+
+/* The short way: the calling thread asked for the block itself. */
 int pool_free(uint64_t address) {
-    return free_block(address, true);
+    page_map_entry entry = page_map_get(address);
+    struct page *page = page_map_page(entry);
+    struct cache *cache = cache_last;
+    if (unlikely(!page_map_is_page(entry) || address % ((uint64_t)1 << UNIT_SHIFT) != 0 ||
+                 atomic_load_explicit(&page->reached_from_outside, memory_order_relaxed) ||
+                 !cache_try_enter(cache))) {
+        return free_otherwise(address, true);
+    }
+    struct block *block = page_block(page, address);
+    struct pool *pool = cache->pool;
+    uint64_t life;
+    if (unlikely(!claim_as_owner(cache, block, &life))) {
+        cache_leave_biased(cache);
+        return free_anybodys(page, block);
+    }
+    struct bin *bin = &cache->bins[life_bin(life)];
+    take_back(pool, cache, bin, block, life);
+    cache_park(cache, bin, block, life_bytes(life));
+    bool overflows = cache_overflows(cache, bin);
+    bool due = is_due(pool, cache, life_bytes(life));
+    cache_leave_biased(cache);
+    if (unlikely(overflows || due)) {
+        return free_rest(pool, cache, life_bin(life), overflows, due);
+    }
+    return pool_broken(pool);
 }
 
 int pool_free_late(uint64_t address) {
-    return free_block(address, false);
+    return free_otherwise(address, false);
 }
 
 int pool_trim(struct pool *pool, bool wait) {
@@ -529,7 +629,7 @@ int pool_trim(struct pool *pool, bool wait) {
     order_finish(pool, wait ? TRIM_WAIT_NS : 0);
     reclaim_usable(pool);
     int r = supply_release_idle(pool, UINT64_MAX, wait ? TRIM_WAIT_NS : 0);
-    budget_look(pool);
+    budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
     return r == -ENOENT ? 0 : r;
 }

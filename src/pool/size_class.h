@@ -15,11 +15,8 @@
 
 /** The smallest class that holds `bytes` > 0, without the upper bound. */
 static inline unsigned size_class_of(uint64_t bytes) {
-    uint64_t above = (bytes - 1) >> 9; /* units, less one */
-    if (above < 32) {
-        return (unsigned)above;
-    }
-    unsigned shift = 59u - (unsigned)__builtin_clzll(above); /* log2 - 4 */
+    uint64_t above = (bytes - 1) >> 9;                            /* units, less one */
+    unsigned shift = 59u - (unsigned)__builtin_clzll(above | 16); /* log2 - 4, at least 0 */
     return shift * 16 + (unsigned)(above >> shift);
 }
 

@@ -26,10 +26,7 @@
 #define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
 
 static bool take_block(struct pool *pool, struct want *want) {
-    want->block = runs_take(&pool->runs, size_class_units(want->size_class));
-    if (want->block) {
-        want->block->bin = (uint8_t)want->size_class;
-    }
+    want->block = runs_take(&pool->runs, size_class_units(want->size_class), want->size_class);
     return want->block != NULL;
 }
 
@@ -268,6 +265,7 @@ int supply(struct pool *pool, struct want *want) {
     int r = supply_grow(pool, want);
     if (r == 0 && budget_used(pool) > pool->refused_at) {
         pool->refused_at = 0; /* there is more now than there was then */
+        pool->looks = 0;
     }
     if (r == 0 && !supply_ready(pool, want)) {
         r = supply_grow(pool, want); /* another thread took what we brought */
@@ -275,6 +273,7 @@ int supply(struct pool *pool, struct want *want) {
     }
     if (r == -ENOMEM || r == -EDQUOT) {
         pool->refused_at = budget_used(pool) > 0 ? budget_used(pool) : 1;
+        pool->looks = 0; /* the budget follows at the end of this visit */
         r = supply_hard(pool, want, r);
         books_add(&pool->books.oom_retries, r == 0);
     }

@@ -24,8 +24,9 @@ static int set_up(void **state) {
     memset(blocks, 0, sizeof blocks);
     cache_start();
     cache.biased = cache_can_bias();
+    cache.wanted = !cache.biased;
     for (int i = 0; i < 64; i++) {
-        blocks[i].units = 1;
+        blocks[i].life = (uint64_t)1 << LIFE_UNITS_SHIFT;
     }
     return 0;
 }
@@ -158,6 +159,7 @@ static void an_owner_and_a_seizer_are_never_inside_together(void **state) {
 
 static void without_the_kernels_help_a_lock_takes_its_place(void **state) {
     cache.biased = false;
+    cache.wanted = true;
     an_owner_and_a_seizer_are_never_inside_together(state);
 }
 

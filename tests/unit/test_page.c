@@ -56,23 +56,23 @@ static void check(const struct bench *bench) {
         enum block_state before = BLOCK_LIVE;
         for (unsigned u = 0; u < PAGE_UNITS;) {
             const struct block *b = page_unit(page, u);
-            assert_true(b->state == BLOCK_FREE || b->state == BLOCK_CACHED);
-            assert_true(b->units > 0 && u + b->units <= PAGE_UNITS);
-            assert_false(b->state == BLOCK_FREE && before == BLOCK_FREE);
-            for (unsigned j = 1; j < b->units; j++) {
-                bool tail = b->state == BLOCK_FREE && j + 1 == b->units;
+            assert_true(block_state(b) == BLOCK_FREE || block_state(b) == BLOCK_CACHED);
+            assert_true(block_units(b) > 0 && u + block_units(b) <= PAGE_UNITS);
+            assert_false(block_state(b) == BLOCK_FREE && before == BLOCK_FREE);
+            for (unsigned j = 1; j < block_units(b); j++) {
+                bool tail = block_state(b) == BLOCK_FREE && j + 1 == block_units(b);
                 const struct block *inner = page_unit(page, u + j);
-                assert_int_equal(inner->state, tail ? BLOCK_TAIL : BLOCK_INSIDE);
-                assert_true(!tail || inner->units == b->units);
+                assert_int_equal(block_state(inner), tail ? BLOCK_TAIL : BLOCK_INSIDE);
+                assert_true(!tail || block_units(inner) == block_units(b));
             }
-            if (b->state == BLOCK_FREE) {
-                free_units += b->units;
-                longest = b->units > longest ? b->units : longest;
+            if (block_state(b) == BLOCK_FREE) {
+                free_units += block_units(b);
+                longest = block_units(b) > longest ? block_units(b) : longest;
             } else {
-                used += b->units;
+                used += block_units(b);
             }
-            before = b->state;
-            u += b->units;
+            before = block_state(b);
+            u += block_units(b);
         }
         assert_int_equal(page->used_units, used);
     }
@@ -83,7 +83,7 @@ static void check(const struct bench *bench) {
         assert_true(bit == (head != NULL));
         assert_true(!head || head->previous == NULL);
         for (const struct block *b = head; b; b = b->next) {
-            assert_true(b->state == BLOCK_FREE && b->units == units);
+            assert_true(block_state(b) == BLOCK_FREE && block_units(b) == units);
             assert_true(!b->next || b->next->previous == b);
             listed += units;
         }
@@ -95,10 +95,10 @@ static void check(const struct bench *bench) {
 }
 
 static struct block *take(struct bench *bench, unsigned units) {
-    struct block *block = runs_take(&bench->runs, units);
+    struct block *block = runs_take(&bench->runs, units, 0);
     if (block) {
-        assert_int_equal(block->units, units);
-        assert_int_equal(block->state, BLOCK_CACHED);
+        assert_int_equal(block_units(block), units);
+        assert_int_equal(block_state(block), BLOCK_CACHED);
         assert_int_equal(block->stamp, 0);
     }
     return block;
@@ -120,7 +120,7 @@ static void nothing_fits_where_no_page_is_open(void **state) {
     struct bench bench;
     start(&bench);
     check(&bench);
-    assert_null(runs_take(&bench.runs, 1));
+    assert_null(runs_take(&bench.runs, 1, 0));
     assert_int_equal(runs_largest(&bench.runs), 0);
 }
 
@@ -270,7 +270,7 @@ static void a_forgotten_page_is_as_if_never_used(void **state) {
     arena_forget(&bench.arena);
     check(&bench);
     for (unsigned i = 0; i < PAGE_UNITS; i++) {
-        assert_int_equal(page->blocks[i].state, BLOCK_INSIDE);
+        assert_int_equal(block_state(&page->blocks[i]), BLOCK_INSIDE);
     }
     assert_int_equal(arena_add(&bench.arena, bench.base, PAGES * PAGE_BYTES), 0);
     assert_ptr_equal(open_page(&bench), page);
@@ -291,7 +291,7 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
         struct block **slot = &live[rand() % 1024];
         if (*slot) {
             uint64_t at = (block_address(*slot) - bench.base) >> UNIT_SHIFT;
-            memset(used + at, 0, (*slot)->units);
+            memset(used + at, 0, block_units(*slot));
             struct range *range = runs_give(&bench.runs, *slot);
             if (range) {
                 uint64_t first = (range->address - bench.base) >> UNIT_SHIFT;
