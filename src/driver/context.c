@@ -6,6 +6,7 @@
 #include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
+#include "driver/shutdown.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/log.h"
@@ -26,6 +27,11 @@ static _Atomic unsigned views; /* green ones */
 _Thread_local struct context_last context_last __attribute__((tls_model("initial-exec")));
 _Atomic uint64_t context_generation = 1;
 
+/* Called after what there is to doubt: a thread that reads the new generation sees that as well. */
+void context_doubt(void) {
+    atomic_fetch_add(&context_generation, 1);
+}
+
 /* --- the registry; its lock is held --- */
 
 static struct context *find(CUcontext handle) {
@@ -42,6 +48,7 @@ static struct context *note(CUcontext handle) {
     if (!context && (context = find(NULL)) != NULL) {
         *context = (struct context){.handle = handle};
         atomic_fetch_add(&alive, 1);
+        context_doubt();
     }
     return context;
 }
@@ -72,7 +79,7 @@ static void forget(struct context *context) {
     context->handle = NULL;
     context->pool = NULL;
     context->stands_for = NULL;
-    atomic_fetch_add(&context_generation, 1);
+    context_doubt();
 }
 
 static bool is_primary(CUcontext handle, CUdevice device) {
@@ -179,10 +186,27 @@ static struct pool *pool_behind(struct context *view) {
 
 /* --- asked by the other files of this room --- */
 
+/* Whether a thread may go by what it knows: it could switch to no other context unseen, and the
+ * driver, whose end nobody announces, is not about to end. */
+static bool only_one(void) {
+    return atomic_load(&alive) == 1 && atomic_load(&views) == 0 && !atomic_load(&shutdown_begun);
+}
+
+/* The driver has just said that `handle` is current. `generation` was read before only_one() is
+ * asked: whatever makes that untrue moves it afterwards. */
+static struct pool *remember(CUcontext handle, struct pool *pool, uint64_t generation) {
+    context_last = (struct context_last){only_one() ? generation : 0, pool, handle, generation};
+    return pool;
+}
+
 __attribute__((noinline)) struct pool *context_find_pool(void) {
     CUcontext handle = NULL;
-    if (!process_ready() || options()->disable || REAL(cuCtxGetCurrent)(&handle) != CUDA_SUCCESS ||
-        !handle) {
+    uint64_t generation = atomic_load(&context_generation);
+    bool current = REAL(cuCtxGetCurrent)(&handle) == CUDA_SUCCESS && handle;
+    if (current && handle == context_last.handle && generation == context_last.generation) {
+        return remember(handle, context_last.pool, generation);
+    }
+    if (!process_ready() || options()->disable || !current) {
         return NULL;
     }
     pthread_mutex_lock(&registry);
@@ -197,7 +221,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
         pool = context->pool;
     }
     if (pool) {
-        context_last = (struct context_last){handle, pool, atomic_load(&context_generation)};
+        remember(handle, pool, atomic_load(&context_generation));
     }
     pthread_mutex_unlock(&registry);
     return pool;
@@ -229,7 +253,7 @@ unsigned context_count(void) {
 }
 
 void context_forked(void) {
-    atomic_fetch_add(&context_generation, 1);
+    context_doubt();
     atomic_fetch_add(&capture_unusual, 1);
 }
 
@@ -277,7 +301,14 @@ void context_fault(CUresult code) {
 
 /* --- the hooks --- */
 
+/* After a call that may have changed what is current on this thread, whatever it has answered. */
+static CUresult unsure(CUresult r) {
+    context_last.sure = 0;
+    return r;
+}
+
 static CUresult created(CUresult r, CUcontext *ctx) {
+    unsure(r);
     if (r == CUDA_SUCCESS && process_ready()) {
         pthread_mutex_lock(&registry);
         note(*ctx);
@@ -287,6 +318,7 @@ static CUresult created(CUresult r, CUcontext *ctx) {
 }
 
 static CUresult destroyed(CUresult r, CUcontext ctx) {
+    unsure(r);
     if (r == CUDA_SUCCESS && ctx) {
         pthread_mutex_lock(&registry);
         struct context *context = find(ctx);
@@ -323,23 +355,42 @@ static CUresult primary_let_go(CUresult r, CUdevice ordinal, bool reset) {
     return r;
 }
 
-CUresult hook_cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice device) {
-    return created(REAL(cuCtxCreate)(ctx, flags, device), ctx);
-}
+/* Not REAL(symbol): inside these macros cuda.h's would turn it into another version. */
+#define CREATES(symbol, parameters, arguments)                                                     \
+    CUresult hook_##symbol parameters {                                                            \
+        return created(real_entries.real_##symbol arguments, ctx);                                 \
+    }
+#define SWITCHES(symbol, parameters, arguments)                                                    \
+    CUresult hook_##symbol parameters {                                                            \
+        return unsure(real_entries.real_##symbol arguments);                                       \
+    }
 
-CUresult hook_cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice device) {
-    return created(REAL(cuCtxCreate_v2)(ctx, flags, device), ctx);
-}
+CREATES(cuCtxCreate, (CUcontext * ctx, unsigned int flags, CUdevice device), (ctx, flags, device))
+CREATES(cuCtxCreate_v2, (CUcontext * ctx, unsigned int flags, CUdevice device),
+        (ctx, flags, device))
+CREATES(cuCtxCreate_v3,
+        (CUcontext * ctx, CUexecAffinityParam *affinity, int count, unsigned int flags,
+         CUdevice device),
+        (ctx, affinity, count, flags, device))
+CREATES(cuCtxCreate_v4,
+        (CUcontext * ctx, CUctxCreateParams *params, unsigned int flags, CUdevice device),
+        (ctx, params, flags, device))
+CREATES(cuGLCtxCreate, (CUcontext * ctx, unsigned int flags, CUdevice device), (ctx, flags, device))
+CREATES(cuGLCtxCreate_v2, (CUcontext * ctx, unsigned int flags, CUdevice device),
+        (ctx, flags, device))
+CREATES(cuVDPAUCtxCreate,
+        (CUcontext * ctx, unsigned int flags, CUdevice device, uint32_t vdpau, void *vdpau_get),
+        (ctx, flags, device, vdpau, vdpau_get))
+CREATES(cuVDPAUCtxCreate_v2,
+        (CUcontext * ctx, unsigned int flags, CUdevice device, uint32_t vdpau, void *vdpau_get),
+        (ctx, flags, device, vdpau, vdpau_get))
 
-CUresult hook_cuCtxCreate_v3(CUcontext *ctx, CUexecAffinityParam *affinity, int count,
-                             unsigned int flags, CUdevice device) {
-    return created(REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, device), ctx);
-}
-
-CUresult hook_cuCtxCreate_v4(CUcontext *ctx, CUctxCreateParams *params, unsigned int flags,
-                             CUdevice device) {
-    return created(REAL(cuCtxCreate_v4)(ctx, params, flags, device), ctx);
-}
+SWITCHES(cuCtxSetCurrent, (CUcontext ctx), (ctx))
+SWITCHES(cuCtxPushCurrent, (CUcontext ctx), (ctx))
+SWITCHES(cuCtxPushCurrent_v2, (CUcontext ctx), (ctx))
+SWITCHES(cuCtxPopCurrent, (CUcontext * ctx), (ctx))
+SWITCHES(cuCtxPopCurrent_v2, (CUcontext * ctx), (ctx))
+SWITCHES(cuCtxAttach, (CUcontext * ctx, unsigned int flags), (ctx, flags))
 
 CUresult hook_cuCtxDestroy(CUcontext ctx) {
     return destroyed(REAL(cuCtxDestroy)(ctx), ctx);
@@ -351,7 +402,7 @@ CUresult hook_cuCtxDestroy_v2(CUcontext ctx) {
 
 CUresult hook_cuCtxDetach(CUcontext ctx) {
     unsigned version;
-    CUresult r = REAL(cuCtxDetach)(ctx);
+    CUresult r = unsure(REAL(cuCtxDetach)(ctx));
     bool ended = r == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS;
     if (ended) {
         destroyed(r, ctx);
@@ -406,6 +457,7 @@ CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
         if (!view && behind && (view = find(NULL)) != NULL) {
             *view = (struct context){.handle = *ctx, .green = green, .stands_for = behind};
             atomic_fetch_add(&views, 1);
+            context_doubt();
         }
         pthread_mutex_unlock(&registry);
     }

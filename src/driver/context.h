@@ -7,6 +7,11 @@
  * A context's handle may come back as that of another context (the primary one always does), so
  * everything remembered by handle is forgotten when the context ends, and a thread's own memory of
  * the last hit is checked against a generation number.
+ *
+ * What is current on a thread changes only by calls of that thread, and each public entry that can
+ * change it makes the thread forget that it knew. The driver also has private entries for libraries
+ * of its own (cuGetExportTable), which nobody sees. So a thread goes by what it knows only while
+ * there is no other context to change to, nor a view of one. Else it asks the driver.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_H
 #define GPUCACHE_DRIVER_CONTEXT_H
@@ -30,25 +35,27 @@ struct context {
     struct context *stands_for; /* whose memory is this one's */
 };
 
-/* What this thread found last; valid while no context has ended since. */
+/* What this thread found last. */
 struct context_last {
-    CUcontext handle;
+    uint64_t sure; /* 0, or the generation in which the pool is the current context's for certain */
     struct pool *pool;
-    uint64_t generation;
+    CUcontext handle;    /* whose pool it is */
+    uint64_t generation; /* in this generation */
 };
-extern _Thread_local struct context_last context_last __attribute__((tls_model("initial-exec")));
-extern _Atomic uint64_t context_generation; /* moves whenever a context ends; never 0 */
+extern _Thread_local struct context_last context_last
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+/* Moves whenever a context or view comes or ends, when exit handlers run, and in the child of a
+ * fork; never 0. */
+extern _Atomic uint64_t context_generation __attribute__((visibility("hidden")));
 
 struct pool *context_find_pool(void);
 
 /** The pool of the current context, made if need be; NULL if the call has to pass through. */
 static inline struct pool *context_pool(void) {
-    CUcontext handle = NULL;
-    REAL(cuCtxGetCurrent)(&handle);
-    bool known =
-        handle && handle == context_last.handle &&
-        context_last.generation == atomic_load_explicit(&context_generation, memory_order_acquire);
-    return __builtin_expect(known, 1) ? context_last.pool : context_find_pool();
+    bool sure =
+        context_last.sure == atomic_load_explicit(&context_generation, memory_order_acquire);
+    return __builtin_expect(sure, 1) ? context_last.pool : context_find_pool();
 }
 
 /**
@@ -63,6 +70,9 @@ int context_release_idle(struct device *device);
 
 /** The code that killed the context of a pool, 0 while it lives or for no pool. */
 CUresult context_broken(struct pool *pool);
+
+/** No thread knows any more what is current on it: each asks the driver again. */
+void context_doubt(void);
 
 /** In the child of a fork: no pool is found any more. */
 void context_forked(void);

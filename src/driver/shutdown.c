@@ -1,6 +1,7 @@
 #include "driver/shutdown.h"
 
 #include "driver/capture.h"
+#include "driver/context.h"
 #include "driver/entries.h"
 
 #include <stdlib.h>
@@ -9,6 +10,7 @@ atomic_bool shutdown_begun;
 
 static void begin(void) {
     atomic_store(&shutdown_begun, true);
+    context_doubt(); /* an allocation that does not ask what is current would outlive the driver */
     atomic_fetch_add(&capture_unusual, 1);
 }
 

@@ -18,6 +18,7 @@ from harness import (FEW, GPU, MODES, Tally, check_books, program, run, run_part
 FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)] + \
     [["diff_faults", str(i)] for i in range(12)]
 CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + FAULTS + \
+    [["diff_current"], ["diff_current", "0"], ["diff_current", "1"], ["diff_current", "2"]] + \
     [["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"]]
 LEAST = 150
 # Many contexts, many native frees: they take a GPU minutes.
@@ -128,6 +129,8 @@ def client(command, name):
         tally.check(not broken, "diff: %s: the books" % what, "\n".join(broken))
     if name[0] == "diff_outside":
         outside(skip)
+    if name == ["diff_current"] and not GPU:
+        asked()
     if name[0] == "diff_ipc":
         plain_importer()
         imports()
@@ -184,6 +187,20 @@ def imports():
     there = exporter[0]["devices"][0]["reserved_bytes"]["peak"]
     tally.check(0 < counted["peak"] <= there and counted["current"] == 0,
                 "diff: imports: %s, where %d bytes are reserved" % (counted, there))
+
+
+def asked():
+    """The driver is asked once after a change, every time beside another context, else not at all."""
+    ran = run([program("diff_current"), "count"], options=options({"GPUCACHE_REPORT": "off"}))
+    times = {when: int(n) for when, n in re.findall(r"^(.*): (\d+)$", ran.out, re.M)}
+    expected = {"begun": 1, "one": 0, "set": 1, "two": 100, "one again": 1, "two devices": 100,
+                "one device": 1, "green": 0, "view": 100, "no view": 1}
+    refused = [when for when in times if when.startswith("cu")]
+    tally.check(len(refused) == 14, "diff: asked after %d calls that failed" % len(refused), ran.out)
+    expected.update({when: 1 for when in refused})
+    for when, n in expected.items():
+        tally.check(times.get(when) == n, "diff: asked what is current: %s: %s times, not %d" % (
+            when, times.get(when), n), ran.err)
 
 
 def outside(skip):
