@@ -170,7 +170,7 @@ static struct page *new_page(struct runs *runs) {
             return NULL;
         }
     }
-    page = (struct page *)runs->fresh;
+    page = page_in((uintptr_t)runs->fresh);
     runs->fresh += PAGE_DESCRIPTOR_BYTES;
     page->pool = runs->pool;
     return page;

@@ -78,11 +78,25 @@ struct page {
 };
 
 _Static_assert(sizeof(struct block) == 32, "a descriptor is half a cache line");
-_Static_assert(sizeof(struct page) <= PAGE_DESCRIPTOR_BYTES,
+
+/*
+ * Where in its piece a page lies: each one cache line further in than its neighbour's. Pieces are a
+ * large power of two apart; if all pages began at their start, the lines that every allocation and
+ * free reads, and those of the same unit of every page, would share a few sets of the CPU's caches.
+ */
+#define PAGE_COLOURS_BYTES ((uintptr_t)64 << 10)
+static inline uintptr_t page_colour(uintptr_t piece) {
+    return piece / PAGE_DESCRIPTOR_BYTES * 64 % PAGE_COLOURS_BYTES;
+}
+_Static_assert(sizeof(struct page) + PAGE_COLOURS_BYTES <= PAGE_DESCRIPTOR_BYTES,
                "a page's descriptors fit their piece");
 
+static inline struct page *page_in(uintptr_t piece) {
+    return (struct page *)(piece + page_colour(piece));
+}
+
 static inline struct page *page_of(const struct block *block) {
-    return (struct page *)((uintptr_t)block & ~(uintptr_t)(PAGE_DESCRIPTOR_BYTES - 1));
+    return page_in((uintptr_t)block & ~(uintptr_t)(PAGE_DESCRIPTOR_BYTES - 1));
 }
 
 /*
