@@ -224,12 +224,20 @@ static uint32_t more_ranges(struct cache *cache, uint64_t bytes, bool rotating) 
     return twice_as_many(&drawer->target, drawer->count, cache->large_bytes_max / 2 / bytes);
 }
 
+/*
+ * Large blocks fill the cache at most by half: a full one gives up at the next free what it was
+ * given here.
+ */
+static bool has_room_ahead(const struct cache *cache, uint64_t large_bytes) {
+    return large_bytes > 0 ? cache->large_bytes + large_bytes <= cache->large_bytes_max / 2
+                           : cache->bytes < cache->bytes_max;
+}
+
 static void top_up(struct pool *pool, struct cache *cache, const struct want *like, bool rotating) {
     uint32_t more = like->bytes > 0 ? more_ranges(cache, like->bytes, rotating)
                                     : more_blocks(pool, cache, like->size_class, rotating);
     bool may_grow = rotating && !atomic_load_explicit(&pool->tight, memory_order_relaxed);
-    while (more-- > 0 && cache->bytes < cache->bytes_max &&
-           cache->large_bytes + like->bytes < cache->large_bytes_max) {
+    while (more-- > 0 && has_room_ahead(cache, like->bytes)) {
         struct want want = {.size_class = like->size_class, .bytes = like->bytes};
         if (!supply_ready(pool, &want)) {
             if (!may_grow || budget_is_short(pool, supply_growth(&want)) ||

@@ -475,6 +475,24 @@ static void kept_blocks_are_bounded_and_given_up_when_memory_is_short(void **sta
     check();
 }
 
+static void blocks_got_ahead_leave_half_of_the_cache_to_those_freed(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    get(100); /* the cache, which is bounded from here on */
+    const struct cache *cache = cache_mine(pool);
+    uint64_t half = cache->large_bytes_max / 2, ahead = 0;
+    for (uint64_t i = 0; i < 24; i++) {
+        uint64_t parked = cache->large_bytes;
+        uint64_t at = get((2 + i / 6) * MIB);
+        assert_true(cache->large_bytes <= (parked > half ? parked : half));
+        ahead += cache->large_bytes > parked;
+        use_and_drop(at); /* and never finishes: more have to go round */
+    }
+    assert_true(ahead > 0);
+    check();
+}
+
 /* ---- memory that others reach ---- */
 
 static void what_others_reach_changes_hands_only_when_finished(void **state) {
@@ -556,6 +574,7 @@ int main(void) {
         TEST(a_large_block_waits_in_its_cache),
         TEST(a_kept_block_is_refused_a_second_free),
         TEST(a_kept_block_serves_what_fits_it),
+        TEST(blocks_got_ahead_leave_half_of_the_cache_to_those_freed),
         TEST(kept_blocks_are_bounded_and_given_up_when_memory_is_short),
         TEST(what_others_reach_changes_hands_only_when_finished),
         TEST(the_mark_stays_with_the_memory),
