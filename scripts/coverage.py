@@ -249,7 +249,11 @@ CONSTANTS = [
     ("CACHE_BIN_BLOCKS", "pool/cache.h", "", "and at most so many blocks of a class"),
     ("CACHE_LARGE_FACTOR", "pool/cache.h", "", "times as much as large blocks,"),
     ("CACHE_LARGE_SHARE", "pool/cache.h", "",
-     "each of them at most one part in this of it"),
+     "each of them at most one part in this of it,"),
+    ("CACHE_DRAWERS_FURTHER", "pool/cache.h", "",
+     "for requests down to so many sixteenths of a doubling below its own,"),
+    ("CACHE_DRAWERS_WHEN_MUCH", "pool/cache.h", "",
+     "or so many where more than half of what may be is parked"),
     ("BACKEND_SLOTS", "pool/backend.h", "", "events under way per context"),
 ]
 

@@ -179,14 +179,7 @@ static uint64_t oldest_stamp(const struct cache *cache, const struct want *want)
         const struct block *block = cache->bins[want->size_class].head;
         return block ? block->stamp : 0;
     }
-    unsigned first = cache_keeps(cache, want->bytes) ? drawer_of(want->bytes) : LARGE_DRAWERS;
-    for (unsigned at = first; at <= first + 1 && at < LARGE_DRAWERS; at++) {
-        const struct range *range = cache->drawers[at].head;
-        if (range && range->bytes >= want->bytes) {
-            return range->stamp;
-        }
-    }
-    return 0;
+    return cache_keeps(cache, want->bytes) ? cache_range_stamp(cache, want->bytes) : 0;
 }
 
 /*
