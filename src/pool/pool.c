@@ -218,12 +218,12 @@ static uint32_t more_ranges(struct cache *cache, uint64_t bytes, bool rotating) 
 }
 
 /*
- * Large blocks fill the cache at most by half: a full one gives up at the next free what it was
+ * Blocks got ahead fill the cache at most by half: a full one gives up at the next free what it was
  * given here.
  */
 static bool has_room_ahead(const struct cache *cache, uint64_t large_bytes) {
     return large_bytes > 0 ? cache->large_bytes + large_bytes <= cache->large_bytes_max / 2
-                           : cache->bytes < cache->bytes_max;
+                           : cache->bytes < cache->bytes_max / 2;
 }
 
 static void top_up(struct pool *pool, struct cache *cache, const struct want *like, bool rotating) {

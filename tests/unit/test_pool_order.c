@@ -477,20 +477,28 @@ static void kept_blocks_are_bounded_and_given_up_when_memory_is_short(void **sta
 
 static void blocks_got_ahead_leave_half_of_the_cache_to_those_freed(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
-    keep_large_blocks();
-    get(100); /* the cache, which is bounded from here on */
-    const struct cache *cache = cache_mine(pool);
-    uint64_t half = cache->large_bytes_max / 2, ahead = 0;
-    for (uint64_t i = 0; i < 24; i++) {
-        uint64_t parked = cache->large_bytes;
-        uint64_t at = get((2 + i / 6) * MIB);
-        assert_true(cache->large_bytes <= (parked > half ? parked : half));
-        ahead += cache->large_bytes > parked;
-        use_and_drop(at); /* and never finishes: more have to go round */
+    static const uint64_t steps[] = {64 * KIB, MIB}; /* small blocks, large ones */
+    for (int large = 0; large < 2; large++) {
+        start(4 * GIB, POOL_BARRIER, RELAXED);
+        keep_large_blocks();
+        get(100); /* the cache, which is bounded from here on */
+        const struct cache *cache = cache_mine(pool);
+        const uint64_t *bytes = large ? &cache->large_bytes : &cache->bytes;
+        uint64_t half = cache->bytes_max / 2, most = steps[large] * 8, ahead = 0, full = 0;
+        for (uint64_t i = 0; i < 400; i++) {
+            uint64_t parked = *bytes;
+            uint64_t at = get(steps[large] * (2 + i / 6 % 7));
+            assert_true(*bytes <= (parked > half ? parked : half + most));
+            ahead += *bytes > parked;
+            full += *bytes > half;
+            use_and_drop(at); /* and never finishes: more have to go round */
+        }
+        assert_true(ahead > 0 && full > 0);
+        check();
+        if (!large) {
+            assert_int_equal(stop(NULL), 0);
+        }
     }
-    assert_true(ahead > 0);
-    check();
 }
 
 /* ---- memory that others reach ---- */
