@@ -222,6 +222,11 @@ static inline struct drawer *drawer_counting(struct cache *cache, uint64_t reque
                            (SMALL_CLASSES - 1)];
 }
 
+/** Whether more large blocks are parked than may be. */
+static inline bool cache_overflows_with_large(const struct cache *cache) {
+    return cache->large_bytes > cache->large_bytes_max;
+}
+
 /** Whether blocks of that size are parked at all. */
 static inline bool cache_keeps(const struct cache *cache, uint64_t bytes) {
     return bytes <= cache->large_bytes_max / CACHE_LARGE_SHARE;

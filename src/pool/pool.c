@@ -448,12 +448,19 @@ static inline __attribute__((always_inline)) int free_small(struct page *page, u
     return 0;
 }
 
-/* The block is not parked, or too much is, or an event is due. */
+/*
+ * The block is not parked, or too much is, or an event is due. If it is only that, and somebody
+ * holds the lock, a later free will do.
+ */
 static void free_large_slow(struct pool *pool, struct cache *cache, struct range *unparked,
-                            bool orders) {
-    pthread_mutex_lock(&pool->lock);
+                            bool overflows, bool orders) {
+    if (unparked || overflows || pool->config.reuse == POOL_SYNC) {
+        pthread_mutex_lock(&pool->lock);
+    } else if (pthread_mutex_trylock(&pool->lock) != 0) {
+        return;
+    }
     cache_enter(cache);
-    if (cache->large_bytes > cache->large_bytes_max) {
+    if (cache_overflows_with_large(cache)) {
         cache_make_room_for_large(cache);
     }
     cache_leave(cache);
@@ -487,10 +494,11 @@ static int free_large(struct pool *pool, uint64_t address, bool on_time) {
         cache_push_range(cache, range);
     }
     bool due = on_time && is_due(pool, cache, range->bytes);
-    bool slow = !parked || due || cache->large_bytes > cache->large_bytes_max;
+    bool overflows = cache_overflows_with_large(cache);
     cache_leave(cache);
-    if (slow) {
-        free_large_slow(pool, cache, parked ? NULL : range, may_order(pool, due, on_time));
+    if (!parked || overflows || due) {
+        free_large_slow(pool, cache, parked ? NULL : range, overflows,
+                        may_order(pool, due, on_time));
     }
     return 0;
 }
