@@ -513,6 +513,22 @@ static void a_free_in_which_only_an_event_is_due_does_not_wait_for_the_lock(void
     check();
 }
 
+static void a_free_with_an_event_asks_for_the_ones_before(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, TIGHT);
+    keep_large_blocks();
+    uint64_t at = get(3 * MIB), other = get(3 * MIB);
+    use_and_drop(at);
+    fake_finish_all(fake);
+    use_and_drop(other);
+    unsigned queries = fake->queries, records = fake->records;
+    assert_int_equal(get(3 * MIB), at); /* without a visit */
+    assert_int_equal(fake->queries, queries);
+    assert_int_equal(fake->records, records);
+    assert_int_equal(fake->orders + fake->waits, 0);
+    check();
+}
+
 static void blocks_got_ahead_leave_half_of_the_cache_to_those_freed(void **state) {
     (void)state;
     static const uint64_t steps[] = {64 * KIB, MIB}; /* small blocks, large ones */
@@ -621,6 +637,7 @@ int main(void) {
         TEST(a_kept_block_is_refused_a_second_free),
         TEST(a_kept_block_serves_what_fits_it),
         TEST(a_free_in_which_only_an_event_is_due_does_not_wait_for_the_lock),
+        TEST(a_free_with_an_event_asks_for_the_ones_before),
         TEST(blocks_got_ahead_leave_half_of_the_cache_to_those_freed),
         TEST(kept_blocks_are_bounded_and_given_up_when_memory_is_short),
         TEST(what_others_reach_changes_hands_only_when_finished),
