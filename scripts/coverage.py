@@ -254,6 +254,10 @@ CONSTANTS = [
      "for requests down to so many sixteenths of a doubling below its own,"),
     ("CACHE_DRAWERS_WHEN_MUCH", "pool/cache.h", "",
      "or so many where more than half of what may be is parked"),
+    ("RANGE_SHELF_BATCHES", "pool/internal.h", "",
+     "batches of large blocks that wait for a thread that only allocates,"),
+    ("RANGE_BATCH_SHARE", "pool/internal.h", "",
+     "each of them at most one part in this of what a thread's cache may park"),
     ("BACKEND_SLOTS", "pool/backend.h", "", "events under way per context"),
 ]
 

@@ -83,7 +83,8 @@ struct cache {
     uint64_t bytes;     /* of small blocks parked */
     uint64_t bytes_max; /* as many may be */
     uint64_t large_bytes, large_bytes_max; /* the same of large ones */
-    uint64_t bytes_since_close;            /* freed by this thread since an event was last due */
+    bool large_freed; /* one was parked since the thread last took from the shelf of large ones */
+    uint64_t bytes_since_close; /* freed by this thread since an event was last due */
     uint32_t frees_since_close;
     uint64_t total_at_room; /* requested_total when room was last made */
     books_counter requested_total, allocated_total;
@@ -308,6 +309,7 @@ static inline void cache_push_range(struct cache *cache, struct range *range) {
     drawer->tail = range;
     drawer->count++;
     cache->large_bytes += range->bytes;
+    cache->large_freed = true;
 }
 
 /** Parks a range that is usable already: in front of all others. */

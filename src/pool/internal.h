@@ -35,6 +35,22 @@ struct shelf {
     struct block *first, *last;
 };
 
+/* Batches of large blocks, oldest first: range_shelf.c. */
+#define RANGE_SHELF_BATCHES 64
+#define RANGE_BATCH_SHARE 4 /* a batch holds one part in this of what a cache may park of them */
+struct range_batch {
+    struct range *first, *last; /* linked by queue_next */
+    uint64_t bytes;
+    uint64_t stamp;   /* of the youngest */
+    uint64_t drawers; /* which there may be something of: one bit each */
+};
+
+struct range_shelf {
+    struct range_batch batches[RANGE_SHELF_BATCHES];
+    unsigned count;
+    uint64_t bytes;
+};
+
 /* Memory that only the context's own work reaches, and memory that something else reaches too. */
 enum reach { REACH_CONTEXT, REACH_OUTSIDE, REACHES };
 
@@ -57,6 +73,7 @@ struct pool {
     uint64_t pending_bytes; /* in the queues */
     struct shelf shelves[SMALL_CLASSES];
     uint64_t shelf_bytes;
+    struct range_shelf range_shelf;
     uint64_t
         refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
     uint64_t looks;
@@ -100,6 +117,12 @@ uint64_t reclaim_stamp(const struct pool *pool,
 void shelf_put(struct pool *pool, struct batch batch);
 bool shelf_take(struct pool *pool, struct cache *cache, unsigned size_class); /* if it is usable */
 bool shelf_clear(struct pool *pool); /* all of it, to the pages; true if there was anything */
+
+/* range_shelf.c: the same for large ones. */
+void range_shelf_put(struct pool *pool, struct cache *cache); /* inside: all that it has parked */
+struct range *range_shelf_take(struct pool *pool, struct cache *cache,
+                               uint64_t bytes); /* one that fits, and more for the cache; or NULL */
+bool range_shelf_clear(struct pool *pool);      /* all of it, to the arena; true if there was any */
 
 /* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */
 uint64_t order_clock(const struct pool *pool); /* ns */

@@ -78,6 +78,7 @@ void pool_forget(struct pool *pool) {
     cache_forget_all(pool);
     memset(pool->shelves, 0, sizeof pool->shelves);
     pool->shelf_bytes = 0;
+    pool->range_shelf = (struct range_shelf){0};
     forget_pages(pool);
     arena_forget(&pool->small);
     arena_forget(&pool->large);
@@ -299,6 +300,10 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
         cache_enter(cache);
         found = find_cached(cache, want, atomic_load(&pool->epochs.usable), 0);
         cache_leave(cache);
+    }
+    if (!found && want->bytes > 0) {
+        want->range = range_shelf_take(pool, cache, want->bytes);
+        found = want->range != NULL;
     }
     want->cache = cache;
     int r = found ? 0 : supply(pool, want);
