@@ -227,7 +227,8 @@ CONSTANTS = [
     ("EVENTS_BEHIND", "pool/order.c", "",
      "on-time events under way behind the needed one, from which on the CPU waits for that in a program of several streams"),
     ("EXCESS_SHARE", "pool/supply.c", "",
-     "giving idle segments back ahead of growing takes at most one part in this of the time"),
+     "giving idle segments back ahead of growing takes at most one part in this of the time,"),
+    ("EXCESS_MOST_NS", "pool/supply.c", "ns", "and this much of what it did not take is kept for later"),
     ("PARKED_SHARE", "pool/supply.c", "",
      "a thread's small blocks are given up ahead of growing if they are one part in this of the budget"),
     ("SEGMENT_STEP_MAX", "pool/supply.c", "B",
@@ -264,7 +265,7 @@ CONSTANTS = [
 
 def quantity(value, unit):
     if unit == "ns":
-        return "%g s" % (value / 1e9)
+        return "%g s" % (value / 1e9) if value >= 1e9 else "%g ms" % (value / 1e6)
     if unit == "B":
         for power, name in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
             if value and value % (1 << power) == 0:

@@ -86,7 +86,8 @@ struct pool {
     struct books books; /* of everything but the thread caches' own counters: what is live */
     _Atomic(struct cache *) caches;     /* all that ever were; only ever extended */
     unsigned caches_owned, caches_most; /* by threads: now, and at most so far */
-    uint64_t started_ns, excess_ns; /* when it was made; time spent giving back ahead of growing */
+    uint64_t started_ns,
+        excess_ns; /* when it was made; time giving back ahead of growing has taken, or has forgone */
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
 };
 
