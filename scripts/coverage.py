@@ -227,7 +227,8 @@ CONSTANTS = [
     ("EVENTS_BEHIND", "pool/order.c", "",
      "on-time events under way behind the needed one, from which on the CPU waits for that in a program of several streams"),
     ("EXCESS_SHARE", "pool/supply.c", "",
-     "giving idle segments back ahead of growing takes at most one part in this of the time"),
+     "giving idle segments back ahead of growing takes at most one part in this of the time,"),
+    ("EXCESS_MOST_NS", "pool/supply.c", "ns", "and this much of what it did not take is kept for later"),
     ("PARKED_SHARE", "pool/supply.c", "",
      "a thread's small blocks are given up ahead of growing if they are one part in this of the budget"),
     ("SEGMENT_STEP_MAX", "pool/supply.c", "B",
@@ -249,14 +250,22 @@ CONSTANTS = [
     ("CACHE_BIN_BLOCKS", "pool/cache.h", "", "and at most so many blocks of a class"),
     ("CACHE_LARGE_FACTOR", "pool/cache.h", "", "times as much as large blocks,"),
     ("CACHE_LARGE_SHARE", "pool/cache.h", "",
-     "each of them at most one part in this of it"),
+     "each of them at most one part in this of it,"),
+    ("CACHE_DRAWERS_FURTHER", "pool/cache.h", "",
+     "for requests down to so many sixteenths of a doubling below its own,"),
+    ("CACHE_DRAWERS_WHEN_MUCH", "pool/cache.h", "",
+     "or so many where more than half of what may be is parked"),
+    ("RANGE_SHELF_BATCHES", "pool/internal.h", "",
+     "batches of large blocks that wait for a thread that only allocates,"),
+    ("RANGE_BATCH_SHARE", "pool/internal.h", "",
+     "each of them at most one part in this of what a thread's cache may park"),
     ("BACKEND_SLOTS", "pool/backend.h", "", "events under way per context"),
 ]
 
 
 def quantity(value, unit):
     if unit == "ns":
-        return "%g s" % (value / 1e9)
+        return "%g s" % (value / 1e9) if value >= 1e9 else "%g ms" % (value / 1e6)
     if unit == "B":
         for power, name in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
             if value and value % (1 << power) == 0:

@@ -240,7 +240,11 @@ void cache_empty_drawers(struct cache *cache) {
 
 void cache_make_room_for_large(struct cache *cache) {
     if (only_frees(cache)) {
-        cache_empty_drawers(cache);
+        if (cache->pool->caches_owned > 1) {
+            range_shelf_put(cache->pool, cache);
+        } else {
+            cache_empty_drawers(cache);
+        }
     }
     while (cache->large_bytes > cache->large_bytes_max - cache->large_bytes_max / 16) {
         spill_most_of_drawers(cache);

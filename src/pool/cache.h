@@ -106,6 +106,7 @@ struct cache {
     const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
     struct cache *next_in_thread;          /* the owner's */
     uint64_t large_bytes, large_bytes_max; /* the same of large ones */
+    bool large_freed; /* one was parked since the thread last took from the shelf of large ones */
     uint64_t tight_seen, on_time_seen; /* gear and on-time event that these are counted since: */
     uint64_t bytes_since_close;        /* freed by this thread */
     uint32_t frees_since_close;
@@ -267,6 +268,11 @@ static inline struct drawer *drawer_counting(struct cache *cache, uint64_t reque
                            (SMALL_CLASSES - 1)];
 }
 
+/** Whether more large blocks are parked than may be. */
+static inline bool cache_overflows_with_large(const struct cache *cache) {
+    return cache->large_bytes > cache->large_bytes_max;
+}
+
 /** Whether blocks of that size are parked at all. */
 static inline bool cache_keeps(const struct cache *cache, uint64_t bytes) {
     return bytes <= cache->large_bytes_max / CACHE_LARGE_SHARE;
@@ -283,23 +289,61 @@ static inline struct range *cache_unlink(struct cache *cache, struct drawer *dra
     return range;
 }
 
-/** A range of at least `bytes`, at most one eighth larger, that may be handed out; else NULL. */
+/**
+ * How many drawers further than its own a request looks, each a sixteenth of a doubling: a range
+ * is at most an eighth larger than asked for, or three eighths where so much is parked that using it
+ * beats adding to it.
+ */
+#define CACHE_DRAWERS_FURTHER 1
+#define CACHE_DRAWERS_WHEN_MUCH 5
+static inline unsigned cache_drawers_further(const struct cache *cache) {
+    return cache->large_bytes > cache->large_bytes_max / 2 ? CACHE_DRAWERS_WHEN_MUCH
+                                                           : CACHE_DRAWERS_FURTHER;
+}
+
+/* A range that was found, and the one before it in its drawer; NULL: none, and it is the first. */
+struct fit {
+    struct range *range, *before;
+};
+
+/** The first range of a drawer that holds `bytes`, if it may be handed out. Stamps grow along a
+ * drawer: if it may not, none behind it may. */
+static inline struct fit cache_fit_in(const struct drawer *drawer, uint64_t bytes,
+                                      uint64_t usable) {
+    struct fit fit = {drawer->head, NULL};
+    for (unsigned tries = 0; fit.range && fit.range->bytes < bytes; tries++) {
+        fit.before = fit.range;
+        fit.range = tries + 1 < CACHE_LARGE_TRIES ? fit.range->queue_next : NULL;
+    }
+    if (fit.range && fit.range->stamp > usable) {
+        fit.range = NULL;
+    }
+    return fit;
+}
+
+/** A range of at least `bytes`, not much larger, that may be handed out; else NULL. */
 static inline struct range *cache_pop_range(struct cache *cache, uint64_t bytes, uint64_t usable) {
-    unsigned first = drawer_of(bytes);
-    unsigned last = first + 1;
+    unsigned first = drawer_of(bytes), last = first + cache_drawers_further(cache);
     for (unsigned at = first; at <= last && at < LARGE_DRAWERS; at++) {
-        struct drawer *drawer = &cache->drawers[at];
-        struct range *range = drawer->head, *before = NULL;
-        for (unsigned tries = 0; range && range->stamp <= usable && tries < CACHE_LARGE_TRIES;
-             tries++) {
-            if (range->bytes >= bytes) {
-                return cache_unlink(cache, drawer, before, range);
-            }
-            before = range;
-            range = range->queue_next;
+        struct fit fit = cache_fit_in(&cache->drawers[at], bytes, usable);
+        if (fit.range) {
+            return cache_unlink(cache, &cache->drawers[at], fit.before, fit.range);
         }
     }
     return NULL;
+}
+
+/** The least `usable` with which that finds one; 0: it has none to find. */
+static inline uint64_t cache_range_stamp(const struct cache *cache, uint64_t bytes) {
+    unsigned first = drawer_of(bytes), last = first + cache_drawers_further(cache);
+    uint64_t stamp = 0;
+    for (unsigned at = first; at <= last && at < LARGE_DRAWERS; at++) {
+        struct fit fit = cache_fit_in(&cache->drawers[at], bytes, UINT64_MAX);
+        if (fit.range && (stamp == 0 || fit.range->stamp < stamp)) {
+            stamp = fit.range->stamp;
+        }
+    }
+    return stamp;
 }
 
 /** Parks a range whose stamp is at least that of every one freed by this thread before. */
@@ -310,6 +354,7 @@ static inline void cache_push_range(struct cache *cache, struct range *range) {
     drawer->tail = range;
     drawer->count++;
     cache->large_bytes += range->bytes;
+    cache->large_freed = true;
 }
 
 /** Parks a range that is usable already: in front of all others. */

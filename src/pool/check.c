@@ -143,8 +143,21 @@ static int check_locked(struct pool *pool) {
         }
     }
     HOLDS(shelved == pool->shelf_bytes);
+    uint64_t shelved_ranges = 0;
+    for (unsigned i = 0; i < pool->range_shelf.count; i++) {
+        const struct range_batch *batch = &pool->range_shelf.batches[i];
+        uint64_t bytes = 0;
+        for (const struct range *r = batch->first; r; r = r->queue_next) {
+            HOLDS(range_state(r) == RANGE_PENDING && r->stamp <= batch->stamp);
+            HOLDS((r->queue_next == NULL) == (r == batch->last));
+            bytes += r->bytes;
+        }
+        HOLDS(bytes > 0 && bytes == batch->bytes);
+        shelved_ranges += bytes;
+    }
+    HOLDS(shelved_ranges == pool->range_shelf.bytes);
     HOLDS(allocated == live);
-    HOLDS(cached + pending == parked + queued + shelved);
+    HOLDS(cached + pending == parked + queued + shelved + shelved_ranges);
     return 0;
 }
 

@@ -40,6 +40,22 @@ struct shelf {
     struct shelved *oldest, *newest;
 };
 
+/* Batches of large blocks, oldest first: range_shelf.c. */
+#define RANGE_SHELF_BATCHES 64
+#define RANGE_BATCH_SHARE 4 /* a batch holds one part in this of what a cache may park of them */
+struct range_batch {
+    struct range *first, *last; /* linked by queue_next */
+    uint64_t bytes;
+    uint64_t stamp;   /* of the youngest */
+    uint64_t drawers; /* which there may be something of: one bit each */
+};
+
+struct range_shelf {
+    struct range_batch batches[RANGE_SHELF_BATCHES];
+    unsigned count;
+    uint64_t bytes;
+};
+
 /* Memory that only the context's own work reaches, and memory that something else reaches too. */
 enum reach { REACH_CONTEXT, REACH_OUTSIDE, REACHES };
 
@@ -63,6 +79,7 @@ struct pool {
     struct shelf shelves[SMALL_CLASSES];
     struct host_slab shelved_slab;
     uint64_t shelf_bytes;
+    struct range_shelf range_shelf;
     uint64_t
         refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
     uint64_t looks;
@@ -76,7 +93,8 @@ struct pool {
     struct books books; /* of everything but the thread caches' own counters: what is live */
     _Atomic(struct cache *) caches;     /* all that ever were; only ever extended */
     unsigned caches_owned, caches_most; /* by threads: now, and at most so far */
-    uint64_t started_ns, excess_ns; /* when it was made; time spent giving back ahead of growing */
+    uint64_t started_ns,
+        excess_ns; /* when it was made; time giving back ahead of growing has taken, or has forgone */
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
 };
 
@@ -108,6 +126,12 @@ void shelf_put(struct pool *pool, struct batch batch);
 bool shelf_take(struct pool *pool, struct cache *cache, unsigned size_class); /* if it is usable */
 bool shelf_clear(struct pool *pool);  /* all of it, to the pages; true if there was anything */
 void shelf_forget(struct pool *pool); /* the context is gone, and the pages are forgotten next */
+
+/* range_shelf.c: the same for large ones. */
+void range_shelf_put(struct pool *pool, struct cache *cache); /* inside: all that it has parked */
+struct range *range_shelf_take(struct pool *pool, struct cache *cache,
+                               uint64_t bytes); /* one that fits, and more for the cache; or NULL */
+bool range_shelf_clear(struct pool *pool);      /* all of it, to the arena; true if there was any */
 
 /* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */
 uint64_t order_clock(const struct pool *pool); /* ns */

@@ -83,6 +83,7 @@ void order_in_free(struct pool *pool) {
     if (!sync && !tight) {
         return;
     }
+    epochs_poll(&pool->epochs, pool->backend); /* so that allocations need not come here for it */
     uint64_t stamp = epochs_stamp(&pool->epochs);
     int r = epochs_close(&pool->epochs, pool->backend, true);
     while (r == -EAGAIN && sync &&

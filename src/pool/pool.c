@@ -77,6 +77,7 @@ void pool_forget(struct pool *pool) {
     pool->lives++;
     cache_forget_all(pool);
     shelf_forget(pool);
+    pool->range_shelf = (struct range_shelf){0};
     forget_pages(pool);
     arena_forget(&pool->small);
     arena_forget(&pool->large);
@@ -178,14 +179,7 @@ static uint64_t oldest_stamp(const struct cache *cache, const struct want *want)
         const struct block *block = cache->bins[want->size_class].head;
         return block ? block->stamp : 0;
     }
-    unsigned first = cache_keeps(cache, want->bytes) ? drawer_of(want->bytes) : LARGE_DRAWERS;
-    for (unsigned at = first; at <= first + 1 && at < LARGE_DRAWERS; at++) {
-        const struct range *range = cache->drawers[at].head;
-        if (range && range->bytes >= want->bytes) {
-            return range->stamp;
-        }
-    }
-    return 0;
+    return cache_keeps(cache, want->bytes) ? cache_range_stamp(cache, want->bytes) : 0;
 }
 
 /*
@@ -223,12 +217,20 @@ static uint32_t more_ranges(struct cache *cache, uint64_t bytes, bool rotating) 
     return twice_as_many(&drawer->target, drawer->count, cache->large_bytes_max / 2 / bytes);
 }
 
+/*
+ * Blocks got ahead fill the cache at most by half: a full one gives up at the next free what it was
+ * given here.
+ */
+static bool has_room_ahead(const struct cache *cache, uint64_t large_bytes) {
+    return large_bytes > 0 ? cache->large_bytes + large_bytes <= cache->large_bytes_max / 2
+                           : cache->bytes < cache->bytes_max / 2;
+}
+
 static void top_up(struct pool *pool, struct cache *cache, const struct want *like, bool rotating) {
     uint32_t more = like->bytes > 0 ? more_ranges(cache, like->bytes, rotating)
                                     : more_blocks(pool, cache, like->size_class, rotating);
     bool may_grow = rotating && !atomic_load_explicit(&pool->tight, memory_order_relaxed);
-    while (more-- > 0 && cache->bytes < cache->bytes_max &&
-           cache->large_bytes + like->bytes < cache->large_bytes_max) {
+    while (more-- > 0 && has_room_ahead(cache, like->bytes)) {
         struct want want = {.size_class = like->size_class, .bytes = like->bytes};
         if (!supply_ready(pool, &want)) {
             if (!may_grow || budget_is_short(pool, supply_growth(&want)) ||
@@ -297,6 +299,10 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
         cache_enter(cache);
         found = find_cached(cache, want, atomic_load(&pool->epochs.usable), 0);
         cache_leave(cache);
+    }
+    if (!found && want->bytes > 0) {
+        want->range = range_shelf_take(pool, cache, want->bytes);
+        found = want->range != NULL;
     }
     want->cache = cache;
     int r = found ? 0 : supply(pool, want);
@@ -486,12 +492,19 @@ static int free_small(struct page *page, uint64_t address, bool on_time) {
     return 0;
 }
 
-/* The block is not parked, or too much is, or an event is due. */
+/*
+ * The block is not parked, or too much is, or an event is due. If it is only that, and somebody
+ * holds the lock, a later free will do.
+ */
 static void free_large_slow(struct pool *pool, struct cache *cache, struct range *unparked,
-                            bool orders) {
-    pthread_mutex_lock(&pool->lock);
+                            bool overflows, bool orders) {
+    if (unparked || overflows || pool->config.reuse == POOL_SYNC) {
+        pthread_mutex_lock(&pool->lock);
+    } else if (pthread_mutex_trylock(&pool->lock) != 0) {
+        return;
+    }
     cache_enter(cache);
-    if (cache->large_bytes > cache->large_bytes_max) {
+    if (cache_overflows_with_large(cache)) {
         cache_make_room_for_large(cache);
     }
     cache_leave(cache);
@@ -525,10 +538,11 @@ static int free_large(struct pool *pool, uint64_t address, bool on_time) {
         cache_push_range(cache, range);
     }
     bool due = on_time && is_due(pool, cache, range->bytes);
-    bool slow = !parked || due || cache->large_bytes > cache->large_bytes_max;
+    bool overflows = cache_overflows_with_large(cache);
     cache_leave(cache);
-    if (slow) {
-        free_large_slow(pool, cache, parked ? NULL : range, may_order(pool, due, on_time));
+    if (!parked || overflows || due) {
+        free_large_slow(pool, cache, parked ? NULL : range, overflows,
+                        may_order(pool, due, on_time));
     }
     return 0;
 }

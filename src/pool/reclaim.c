@@ -100,6 +100,7 @@ bool reclaim_caches(struct pool *pool) {
         cache_return(cache);
     }
     any |= shelf_clear(pool);
+    any |= range_shelf_clear(pool);
     return any;
 }
 

@@ -22,6 +22,8 @@
     ((uint64_t)32 << 20)       /* an arena grows by a sixteenth of itself, up to this, */
 #define SEGMENT_STEP_SHARE 256 /* and this part of the device: others need room too */
 #define EXCESS_SHARE 16 /* giving back ahead of growing may take one part in this of all time */
+#define EXCESS_MOST_NS                                                                             \
+    ((uint64_t)10 * 1000000) /* but no more than this of what it did not take is kept for later */
 #define PARKED_SHARE 8 /* a thread's cache is given up if it holds one part in this of the budget */
 #define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
 
@@ -229,14 +231,16 @@ static bool give_up_own_cache(struct pool *pool, const struct want *want) {
         cache_empty_drawers(cache);
     }
     cache_leave(cache);
-    any |= want->bytes == 0 && shelf_clear(pool);
+    any |= want->bytes == 0 ? shelf_clear(pool) : range_shelf_clear(pool);
     return any || small;
 }
 
 /*
  * Growing past the budget while segments lie idle: they go back first, if the device is idle as
  * well, so that nothing is waited for, and as long as that does not take more than a share of the
- * time. Not where several threads share the pool: one of them may be about to start something long.
+ * time. What it did not take of that is forgotten but for a little: after a rest every growth would
+ * else cost twice as much for long. Not where several threads share the pool: one of them may be
+ * about to start something long.
  */
 static void release_excess(struct pool *pool, uint64_t bytes) {
     if (!budget_is_short(pool, bytes) || pool->caches_owned > 1 || !pool->backend->has_events ||
@@ -245,7 +249,11 @@ static void release_excess(struct pool *pool, uint64_t bytes) {
     }
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
     uint64_t before = order_clock(pool);
-    if (pool->excess_ns <= (before - pool->started_ns) / EXCESS_SHARE) {
+    uint64_t share = (before - pool->started_ns) / EXCESS_SHARE;
+    if (share > pool->excess_ns + EXCESS_MOST_NS) {
+        pool->excess_ns = share - EXCESS_MOST_NS;
+    }
+    if (pool->excess_ns <= share) {
         supply_release_idle(pool, budget_used(pool) + bytes - budget, 0);
         pool->excess_ns += 2 * (order_clock(pool) - before); /* bringing it back takes as long */
     }

@@ -101,6 +101,63 @@ static void the_oldest_are_taken_and_the_rest_stays_whole(void **state) {
     assert_ptr_equal(cache_pop(&cache, 0, 100), &blocks[0]);
 }
 
+/* ---- large blocks ---- */
+
+#define MIB ((uint64_t)1 << 20)
+#define SIXTEENTH (MIB / 16)
+
+static struct range ranges[8];
+
+static void park(struct range *range, uint64_t bytes, uint64_t stamp) {
+    *range = (struct range){.bytes = bytes, .stamp = stamp};
+    cache_push_range(&cache, range);
+}
+
+static void a_large_request_gets_what_is_somewhat_larger(void **state) {
+    (void)state;
+    cache_set_room(&cache, 16 * MIB);
+    park(&ranges[0], MIB + SIXTEENTH, 1);
+    park(&ranges[1], MIB + 3 * SIXTEENTH, 1);
+    assert_null(cache_pop_range(&cache, MIB + SIXTEENTH + 512, 1));
+    assert_ptr_equal(cache_pop_range(&cache, MIB + 512, 1), &ranges[0]);
+    assert_null(cache_pop_range(&cache, MIB + 512, 1));
+    assert_ptr_equal(cache_pop_range(&cache, MIB + 2 * SIXTEENTH, 1), &ranges[1]);
+    assert_int_equal(cache.large_bytes, 0);
+}
+
+static void where_much_is_parked_it_gets_what_is_larger_still(void **state) {
+    (void)state;
+    cache_set_room(&cache, 16 * MIB);
+    park(&ranges[0], MIB + 5 * SIXTEENTH, 1);
+    park(&ranges[1], MIB + 6 * SIXTEENTH, 1);
+    park(&ranges[2], 4 * MIB, 1);
+    assert_null(cache_pop_range(&cache, MIB + 512, 1));
+    park(&ranges[3], 4 * MIB, 1); /* more than half of what may be */
+    assert_null(cache_pop_range(&cache, MIB + 512, 0));
+    assert_ptr_equal(cache_pop_range(&cache, MIB + 512, 1), &ranges[0]);
+    park(&ranges[0], 2 * MIB, 1);
+    assert_null(cache_pop_range(&cache, MIB + 512, 1)); /* but not the second, nor twice as large */
+    assert_int_equal(cache.large_bytes, 11 * MIB + 6 * SIXTEENTH);
+}
+
+/* Else a thread would wait for a stamp with which it finds nothing. */
+static void the_stamp_that_is_waited_for_is_one_that_finds_a_range(void **state) {
+    (void)state;
+    cache_set_room(&cache, 16 * MIB);
+    assert_int_equal(cache_range_stamp(&cache, MIB + 512), 0);
+    park(&ranges[0], MIB + 2 * 512, 3);
+    park(&ranges[1], MIB + 4 * 512, 6);
+    park(&ranges[2], MIB + SIXTEENTH, 5);
+    park(&ranges[3], MIB + 2 * SIXTEENTH, 4); /* too large */
+    assert_int_equal(cache_range_stamp(&cache, MIB + 512), 3);
+    assert_int_equal(cache_range_stamp(&cache, MIB + 3 * 512), 5);
+    assert_null(cache_pop_range(&cache, MIB + 3 * 512, 4));
+    assert_ptr_equal(cache_pop_range(&cache, MIB + 3 * 512, 5), &ranges[2]);
+    assert_int_equal(cache_range_stamp(&cache, MIB + 3 * 512), 6);
+    assert_ptr_equal(cache_pop_range(&cache, MIB + 3 * 512, 6), &ranges[1]);
+    assert_ptr_equal(cache_pop_range(&cache, MIB + 512, 6), &ranges[0]);
+}
+
 /* ---- exclusion ---- */
 
 /* Both sides change these two as if alone; together they lose changes. */
@@ -179,6 +236,9 @@ int main(void) {
         TEST(what_was_freed_first_goes_out_first_and_not_before_its_epoch),
         TEST(what_is_ready_goes_in_front),
         TEST(the_oldest_are_taken_and_the_rest_stays_whole),
+        TEST(a_large_request_gets_what_is_somewhat_larger),
+        TEST(where_much_is_parked_it_gets_what_is_larger_still),
+        TEST(the_stamp_that_is_waited_for_is_one_that_finds_a_range),
         TEST(an_owner_and_a_seizer_are_never_inside_together),
         TEST(without_the_kernels_help_a_lock_takes_its_place),
         TEST(an_owner_may_seize_its_own_cache),

@@ -5,6 +5,8 @@
 #include "pool_bench.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 
 /* Whether one of many fresh blocks of that size is the memory at `old`. Frees them again. */
 static bool is_among(uint64_t most_bytes, uint64_t old, uint64_t bytes) {
@@ -475,6 +477,84 @@ static void kept_blocks_are_bounded_and_given_up_when_memory_is_short(void **sta
     check();
 }
 
+static atomic_bool is_held, was_freed;
+
+/* Until the free is over, or for two seconds. */
+static void *hold_the_lock(void *saw) {
+    pool_hold(pool);
+    atomic_store(&is_held, true);
+    for (int i = 0; i < 2000 && !atomic_load(&was_freed); i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    *(bool *)saw = atomic_load(&was_freed);
+    pool_release(pool);
+    return NULL;
+}
+
+static void a_free_in_which_only_an_event_is_due_does_not_wait_for_the_lock(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, TIGHT); /* due after every large free */
+    keep_large_blocks();
+    uint64_t at = get(3 * MIB), other = get(3 * MIB);
+    bool saw = false;
+    pthread_t thread;
+    is_held = was_freed = false;
+    assert_int_equal(pthread_create(&thread, NULL, hold_the_lock, &saw), 0);
+    while (!atomic_load(&is_held)) {
+        sched_yield();
+    }
+    drop(at);
+    atomic_store(&was_freed, true);
+    pthread_join(thread, NULL);
+    assert_true(saw);
+    assert_int_equal(fake->records, 0);
+    drop(other);
+    assert_int_equal(fake->records, 1);
+    check();
+}
+
+static void a_free_with_an_event_asks_for_the_ones_before(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, TIGHT);
+    keep_large_blocks();
+    uint64_t at = get(3 * MIB), other = get(3 * MIB);
+    use_and_drop(at);
+    fake_finish_all(fake);
+    use_and_drop(other);
+    unsigned queries = fake->queries, records = fake->records;
+    assert_int_equal(get(3 * MIB), at); /* without a visit */
+    assert_int_equal(fake->queries, queries);
+    assert_int_equal(fake->records, records);
+    assert_int_equal(fake->orders + fake->waits, 0);
+    check();
+}
+
+static void blocks_got_ahead_leave_half_of_the_cache_to_those_freed(void **state) {
+    (void)state;
+    static const uint64_t steps[] = {64 * KIB, MIB}; /* small blocks, large ones */
+    for (int large = 0; large < 2; large++) {
+        start(4 * GIB, POOL_BARRIER, RELAXED);
+        keep_large_blocks();
+        get(100); /* the cache, which is bounded from here on */
+        const struct cache *cache = cache_mine(pool);
+        const uint64_t *bytes = large ? &cache->large_bytes : &cache->bytes;
+        uint64_t half = cache->bytes_max / 2, most = steps[large] * 8, ahead = 0, full = 0;
+        for (uint64_t i = 0; i < 400; i++) {
+            uint64_t parked = *bytes;
+            uint64_t at = get(steps[large] * (2 + i / 6 % 7));
+            assert_true(*bytes <= (parked > half ? parked : half + most));
+            ahead += *bytes > parked;
+            full += *bytes > half;
+            use_and_drop(at); /* and never finishes: more have to go round */
+        }
+        assert_true(ahead > 0 && full > 0);
+        check();
+        if (!large) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
 /* ---- memory that others reach ---- */
 
 static void what_others_reach_changes_hands_only_when_finished(void **state) {
@@ -556,6 +636,9 @@ int main(void) {
         TEST(a_large_block_waits_in_its_cache),
         TEST(a_kept_block_is_refused_a_second_free),
         TEST(a_kept_block_serves_what_fits_it),
+        TEST(a_free_in_which_only_an_event_is_due_does_not_wait_for_the_lock),
+        TEST(a_free_with_an_event_asks_for_the_ones_before),
+        TEST(blocks_got_ahead_leave_half_of_the_cache_to_those_freed),
         TEST(kept_blocks_are_bounded_and_given_up_when_memory_is_short),
         TEST(what_others_reach_changes_hands_only_when_finished),
         TEST(the_mark_stays_with_the_memory),

@@ -302,6 +302,41 @@ static void room_taken_ahead_for_small_blocks_does_not_starve_a_large_one(void *
 
 /* ---- giving back ---- */
 
+/* A device on which giving back takes a millisecond. */
+static uint64_t now_ns;
+static const struct backend_ops *fake_ops;
+
+static uint64_t slow_clock(struct backend *backend) {
+    (void)backend;
+    return now_ns;
+}
+
+static int release_slowly(struct backend *backend, uint64_t address, uint64_t bytes) {
+    now_ns += 1000000;
+    return fake_ops->release(backend, address, bytes);
+}
+
+static void a_rest_earns_little_time_for_giving_back_ahead_of_growing(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, TIGHT);
+    fake_ops = fake->backend.ops;
+    struct backend_ops ops = *fake_ops;
+    ops.clock = slow_clock;
+    ops.release = release_slowly;
+    fake->backend.ops = &ops;
+    pool->started_ns = 0;
+    now_ns = 3600 * (uint64_t)1000000000; /* has rested for an hour */
+    for (int i = 0; i < 20; i++) {
+        drop(get((100 + 2 * i) * MIB)); /* what is idle is never large enough */
+    }
+    /* one each, until 10 ms are used up; bringing it back counts as well */
+    assert_int_equal(fake->releases, 6);
+    now_ns += 32 * 1000000; /* earns 2 ms */
+    drop(get(200 * MIB));
+    assert_true(fake->releases > 6);
+    fake->backend.ops = fake_ops;
+}
+
 static void a_trim_gives_back_all_that_is_idle(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -429,6 +464,7 @@ int main(void) {
         TEST(the_caches_of_other_threads_are_given_up),
         TEST(ready_blocks_of_another_cache_do_not_queue_behind_pending_ones),
         TEST(room_taken_ahead_for_small_blocks_does_not_starve_a_large_one),
+        TEST(a_rest_earns_little_time_for_giving_back_ahead_of_growing),
         TEST(a_trim_gives_back_all_that_is_idle),
         TEST(a_trim_does_not_wait_unless_told_to),
         TEST(memory_in_use_is_never_given_back),
