@@ -190,15 +190,6 @@ static void spill_most(struct cache *cache) {
     spill(cache, most, (cache->bins[most].count + 1) / 2);
 }
 
-static void shelve(struct cache *cache) {
-    for (unsigned i = 0; cache->bytes > 0 && i < SMALL_CLASSES; i++) {
-        struct batch batch = cache_take(cache, i, cache->bins[i].count);
-        if (batch.count > 0) {
-            shelf_put(cache->pool, batch);
-        }
-    }
-}
-
 /* Nothing was asked for since room was last made: another thread allocates what this one frees. */
 static bool only_frees(struct cache *cache) {
     uint64_t before = cache->total_at_room;
@@ -207,9 +198,10 @@ static bool only_frees(struct cache *cache) {
 }
 
 void cache_make_room(struct cache *cache, unsigned size_class) {
-    if (only_frees(cache)) {
-        shelve(cache);
-        return;
+    bool gives = only_frees(cache) && cache->pool->caches_owned > 1;
+    cache->bytes_max = cache->pool->cache_bytes_max / (gives ? CRATE_SHARE : 1);
+    if (gives) {
+        shelf_put(cache->pool, cache);
     }
     while (cache->bytes > cache->bytes_max - cache->bytes_max / 16) {
         spill_most(cache);
@@ -251,11 +243,15 @@ void cache_make_room_for_large(struct cache *cache) {
     }
 }
 
-void cache_empty(struct cache *cache) {
-    cache_empty_drawers(cache);
+void cache_empty_bins(struct cache *cache) {
     for (unsigned size_class = 0; cache->bytes > 0 && size_class < SMALL_CLASSES; size_class++) {
         spill(cache, size_class, cache->bins[size_class].count);
     }
+}
+
+void cache_empty(struct cache *cache) {
+    cache_empty_drawers(cache);
+    cache_empty_bins(cache);
 }
 
 /*
@@ -287,6 +283,7 @@ static void retire(struct cache *cache) {
     budget_look_at_all(pool);
     move_tides(pool->common, cache);
     stop_owning(cache);
+    cache->bytes_max = pool->cache_bytes_max;
     cache->total_at_room = 0;
     cache->owner = NULL;
     pool->caches_owned--;

@@ -445,8 +445,9 @@ void cache_make_room(struct cache *cache, unsigned size_class);
 /** The same after the free of a large block. */
 void cache_make_room_for_large(struct cache *cache);
 
-/** Everything parked goes to the pool; the first only with what is large. */
+/** Everything parked goes to the pool; the first two only with what is large, or small. */
 void cache_empty_drawers(struct cache *cache);
+void cache_empty_bins(struct cache *cache);
 void cache_empty(struct cache *cache);
 
 /** The calling thread's cache for a pool, made if need be; the pool's common one for a thread that

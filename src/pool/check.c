@@ -130,19 +130,24 @@ static int check_locked(struct pool *pool) {
         HOLDS(right);
     }
     uint64_t shelved = 0;
-    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
-        for (const struct shelved *s = pool->shelves[i].oldest; s; s = s->newer) {
+    for (unsigned i = 0; i < pool->shelf.count; i++) {
+        struct crate *crate = &pool->shelf.crates[(pool->shelf.first + i) % SHELF_CRATES];
+        uint64_t bytes = 0;
+        for (unsigned size_class = 0; size_class < SMALL_CLASSES; size_class++) {
+            const struct batch *batch = &crate->batches[size_class];
             uint32_t count = 0;
-            for (const struct block *b = s->batch.first; b; b = b->next) {
-                HOLDS(block_state(b) == BLOCK_CACHED && block_bin(b) == i);
-                HOLDS(b->stamp <= s->batch.last->stamp && (b->next || b == s->batch.last));
-                shelved += block_bytes(b);
+            for (const struct block *b = batch->first; b; b = b->next) {
+                HOLDS(block_state(b) == BLOCK_CACHED && block_bin(b) == size_class);
+                HOLDS(b->stamp <= crate->stamp && (b->next || b == batch->last));
+                bytes += block_bytes(b);
                 count++;
             }
-            HOLDS(count == s->batch.count && (s->newer || pool->shelves[i].newest == s));
+            HOLDS(count == batch->count);
         }
+        HOLDS(bytes == crate->bytes);
+        shelved += bytes;
     }
-    HOLDS(shelved == pool->shelf_bytes);
+    HOLDS(shelved == pool->shelf.bytes);
     uint64_t shelved_ranges = 0;
     for (unsigned i = 0; i < pool->range_shelf.count; i++) {
         const struct range_batch *batch = &pool->range_shelf.batches[i];

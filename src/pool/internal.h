@@ -30,14 +30,19 @@ struct range_queue {
     struct range *head, *tail;
 };
 
-/* Batches of small blocks of one class, oldest first: shelf.c. */
-struct shelved {
-    struct batch batch;
-    struct shelved *newer;
+/* What thread caches held of small blocks, oldest first: shelf.c. */
+#define SHELF_CRATES 64
+#define CRATE_SHARE 4 /* a thread that only frees packs one with one part in this of its cache */
+struct crate {
+    struct batch batches[SMALL_CLASSES];
+    uint64_t bytes;
+    uint64_t stamp; /* of the youngest */
 };
 
 struct shelf {
-    struct shelved *oldest, *newest;
+    struct crate crates[SHELF_CRATES]; /* a ring */
+    unsigned first, count;
+    uint64_t bytes;
 };
 
 /* Batches of large blocks, oldest first: range_shelf.c. */
@@ -76,9 +81,7 @@ struct pool {
     struct block_queue pending_blocks[REACHES];
     struct range_queue pending_ranges[REACHES];
     uint64_t pending_bytes; /* in the queues */
-    struct shelf shelves[SMALL_CLASSES];
-    struct host_slab shelved_slab;
-    uint64_t shelf_bytes;
+    struct shelf shelf;
     struct range_shelf range_shelf;
     uint64_t
         refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
@@ -122,10 +125,10 @@ uint64_t reclaim_stamp(const struct pool *pool,
                        uint64_t bytes); /* epoch that frees `bytes`; 0: nothing is pending */
 
 /* shelf.c: small blocks between two threads' caches. Under the lock. */
-void shelf_put(struct pool *pool, struct batch batch);
-bool shelf_take(struct pool *pool, struct cache *cache, unsigned size_class); /* if it is usable */
+void shelf_put(struct pool *pool, struct cache *cache); /* inside: all that it has parked */
+bool shelf_take(struct pool *pool, struct cache *cache,
+                unsigned size_class); /* usable ones, of that class or others; false: none */
 bool shelf_clear(struct pool *pool);  /* all of it, to the pages; true if there was anything */
-void shelf_forget(struct pool *pool); /* the context is gone, and the pages are forgotten next */
 
 /* range_shelf.c: the same for large ones. */
 void range_shelf_put(struct pool *pool, struct cache *cache); /* inside: all that it has parked */

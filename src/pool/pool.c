@@ -47,7 +47,6 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     arena_start(&pool->large, pool);
     arena_start(&pool->small, pool);
     runs_start(&pool->runs, pool);
-    pool->shelved_slab.object_bytes = sizeof(struct shelved);
     uint64_t share = backend->capacity / CACHE_BYTES_SHARE;
     share = share < CACHE_BYTES_LEAST ? CACHE_BYTES_LEAST : share;
     pool->cache_bytes_max = share > CACHE_BYTES_MOST ? CACHE_BYTES_MOST : share;
@@ -76,7 +75,8 @@ void pool_forget(struct pool *pool) {
     pthread_mutex_lock(&pool->lock);
     pool->lives++;
     cache_forget_all(pool);
-    shelf_forget(pool);
+    pool->shelf.count = 0;
+    pool->shelf.bytes = 0;
     pool->range_shelf = (struct range_shelf){0};
     forget_pages(pool);
     arena_forget(&pool->small);
@@ -297,7 +297,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     }
     if (!found && want->bytes == 0 && shelf_take(pool, cache, want->size_class)) {
         cache_enter(cache);
-        found = find_cached(cache, want, atomic_load(&pool->epochs.usable), 0);
+        found = find_cached(cache, want, atomic_load(&pool->epochs.usable), cache_larger(cache));
         cache_leave(cache);
     }
     if (!found && want->bytes > 0) {
