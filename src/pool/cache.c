@@ -136,6 +136,7 @@ void cache_share(unsigned number) {
 void cache_set_room(struct cache *cache, uint64_t bytes) {
     cache->bytes_max = bytes;
     cache->large_bytes_max = CACHE_LARGE_FACTOR * bytes;
+    cache->large_most = cache->large_bytes_max / CACHE_LARGE_SHARE;
     for (unsigned i = 0; i < SMALL_CLASSES; i++) {
         uint64_t fit = bytes / 2 / ((uint64_t)size_class_units(i) << UNIT_SHIFT);
         cache->bins[i].room = fit > CACHE_BIN_BLOCKS ? CACHE_BIN_BLOCKS : (uint32_t)fit;
@@ -151,20 +152,23 @@ void cache_start_common(struct cache *cache, struct pool *pool) {
 
 struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count) {
     struct bin *bin = &cache->bins[size_class];
-    struct batch batch = {bin->head, bin->tail, count < bin->count ? count : bin->count};
-    if (batch.count == 0) {
+    struct batch batch = {bin->head, bin->tail, bin->count};
+    if (count == 0 || bin->count == 0) {
         return (struct batch){0};
     }
-    if (batch.count < bin->count) {
+    if (count < bin->count) {
+        batch.count = count;
         batch.last = batch.first;
-        for (uint32_t i = 1; i < batch.count; i++) {
+        for (uint32_t i = 1; i < count; i++) {
             batch.last = batch.last->next;
         }
+        bin->head = batch.last->next;
+        batch.last->next = NULL;
+    } else {
+        bin->head = NULL;
     }
-    bin->head = batch.last->next;
     bin->count -= batch.count;
-    cache->bytes -= batch.count * block_bytes(batch.first);
-    batch.last->next = NULL;
+    cache->bytes -= batch.count * size_class_bytes(size_class);
     return batch;
 }
 
@@ -190,15 +194,18 @@ static void spill_most(struct cache *cache) {
     spill(cache, most, (cache->bins[most].count + 1) / 2);
 }
 
-/* Nothing was asked for since room was last made: another thread allocates what this one frees. */
-static bool only_frees(struct cache *cache) {
+/*
+ * Nothing was asked for since room was last made: another thread allocates what this one frees. From
+ * then on it gives that away in parts, so that the other one finds some at any time.
+ */
+static bool gives_to_others(struct cache *cache) {
     uint64_t before = cache->total_at_room;
     cache->total_at_room = books_get(&cache->tides[TIDE_REQUESTED].taken);
-    return cache->total_at_room == before;
+    return cache->total_at_room == before && cache->pool->caches_owned > 1;
 }
 
 void cache_make_room(struct cache *cache, unsigned size_class) {
-    bool gives = only_frees(cache) && cache->pool->caches_owned > 1;
+    bool gives = gives_to_others(cache);
     cache->bytes_max = cache->pool->cache_bytes_max / (gives ? CRATE_SHARE : 1);
     if (gives) {
         shelf_put(cache->pool, cache);
@@ -231,12 +238,12 @@ void cache_empty_drawers(struct cache *cache) {
 }
 
 void cache_make_room_for_large(struct cache *cache) {
-    if (only_frees(cache)) {
-        if (cache->pool->caches_owned > 1) {
-            range_shelf_put(cache->pool, cache);
-        } else {
-            cache_empty_drawers(cache);
-        }
+    struct pool *pool = cache->pool;
+    bool gives = gives_to_others(cache);
+    cache->large_bytes_max =
+        CACHE_LARGE_FACTOR * pool->cache_bytes_max / (gives ? RANGE_BATCH_SHARE : 1);
+    if (gives) {
+        range_shelf_put(pool, cache);
     }
     while (cache->large_bytes > cache->large_bytes_max - cache->large_bytes_max / 16) {
         spill_most_of_drawers(cache);
@@ -283,7 +290,7 @@ static void retire(struct cache *cache) {
     budget_look_at_all(pool);
     move_tides(pool->common, cache);
     stop_owning(cache);
-    cache->bytes_max = pool->cache_bytes_max;
+    cache_set_room(cache, pool->cache_bytes_max);
     cache->total_at_room = 0;
     cache->owner = NULL;
     pool->caches_owned--;

@@ -105,7 +105,8 @@ struct cache {
     struct cache *next_in_pool; /* set once */
     const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
     struct cache *next_in_thread;          /* the owner's */
-    uint64_t large_bytes, large_bytes_max; /* the same of large ones */
+    uint64_t large_bytes, large_bytes_max; /* the same of large ones, */
+    uint64_t large_most;                   /* none of which is larger than this */
     bool large_freed; /* one was parked since the thread last took from the shelf of large ones */
     uint64_t tight_seen, on_time_seen; /* gear and on-time event that these are counted since: */
     uint64_t bytes_since_close;        /* freed by this thread */
@@ -238,20 +239,19 @@ static inline void cache_push(struct cache *cache, struct block *block) {
     cache_park(cache, &cache->bins[block_bin(block)], block, block_bytes(block));
 }
 
-/** Parks blocks of one class that are all usable already: in front of all others. */
-static inline void cache_push_batch(struct cache *cache, struct batch batch) {
-    struct bin *bin = &cache->bins[block_bin(batch.first)];
-    batch.last->next = bin->head;
-    if (!bin->head) {
-        bin->tail = batch.last;
-    }
+/** Parks blocks of one class that are all usable already, the last one linked to none: in front of
+ * all others. Touches none of them where the bin is empty. */
+static inline void cache_push_batch(struct cache *cache, unsigned size_class, struct batch batch) {
+    struct bin *bin = &cache->bins[size_class];
+    *(bin->head ? &batch.last->next : &bin->tail) = bin->head ? bin->head : batch.last;
     bin->head = batch.first;
     bin->count += batch.count;
-    cache->bytes += batch.count * block_bytes(batch.first);
+    cache->bytes += batch.count * size_class_bytes(size_class);
 }
 
 static inline void cache_push_ready(struct cache *cache, struct block *block) {
-    cache_push_batch(cache, (struct batch){block, block, 1});
+    block->next = NULL;
+    cache_push_batch(cache, block_bin(block), (struct batch){block, block, 1});
 }
 
 /* --- large blocks --- */
@@ -275,7 +275,7 @@ static inline bool cache_overflows_with_large(const struct cache *cache) {
 
 /** Whether blocks of that size are parked at all. */
 static inline bool cache_keeps(const struct cache *cache, uint64_t bytes) {
-    return bytes <= cache->large_bytes_max / CACHE_LARGE_SHARE;
+    return bytes <= cache->large_most;
 }
 
 static inline struct range *cache_unlink(struct cache *cache, struct drawer *drawer,
@@ -434,7 +434,7 @@ static inline void cache_book_free(struct cache *cache, books_counter *frees, ui
     tide_fall(&cache->tides[TIDE_COUNT], 1);
 }
 
-/** Takes the `count` oldest blocks of a class out, or all there are. */
+/** Takes the `count` oldest blocks of a class out; or all there are, without touching them. */
 struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count);
 
 /* Under the pool's lock: */

@@ -36,7 +36,7 @@ struct range_queue {
 struct crate {
     struct batch batches[SMALL_CLASSES];
     uint64_t bytes;
-    uint64_t stamp; /* of the youngest */
+    uint64_t stamp; /* of none of its blocks is younger */
 };
 
 struct shelf {

@@ -13,8 +13,8 @@
 #define AHEAD_BYTES ((uint64_t)1 << 20)
 #define TRIM_WAIT_NS ((uint64_t)1000000000)
 #define FREES_PER_CLOSE                                                                            \
-    64 /* frees of one thread that share an on-time event while the pool is tight, */
-#define CLOSE_SHARE 8                   /* if they are less than one part in this of the budget, */
+    64                /* frees of one thread that share an on-time event while the pool is tight, */
+#define CLOSE_SHARE 8 /* if they are less than one part in this of the budget, */
 #define CLOSE_BYTES ((uint64_t)64 << 20) /* and than this */
 
 static uint64_t round_up(uint64_t value, uint64_t multiple) {

@@ -59,7 +59,7 @@ static struct range_batch remove_batch(struct range_shelf *shelf, unsigned i) {
 }
 
 void range_shelf_put(struct pool *pool, struct cache *cache) {
-    uint64_t most = cache->large_bytes_max / RANGE_BATCH_SHARE;
+    uint64_t most = CACHE_LARGE_FACTOR * pool->cache_bytes_max / RANGE_BATCH_SHARE;
     struct range_batch batch = {0};
     for (unsigned i = 0; cache->large_bytes > 0 && i < LARGE_DRAWERS; i++) {
         struct drawer *drawer = &cache->drawers[i];

@@ -6,11 +6,14 @@
  * The first one's cache, when it is full, is put here whole, as a crate with a list for each size
  * class, and the next thread that misses a class takes crates whole, as many as its cache has room
  * for: neither of them merges or cuts a run for it, and both come seldom. A cache that is full of
- * other sizes takes only the class it misses. A crate is usable when the youngest of its blocks is.
+ * other sizes takes only the classes it could use; if the missed one is tiny, all that is tiny. A crate is usable
+ * when the epoch in which it was packed is.
  *
  * The shelf holds a bounded number of bytes, and is cleared when memory is short.
  */
 #include "pool/internal.h"
+
+#define TINY_CLASSES 32 /* up to 16 KiB */
 
 /* For every two threads as much as one may park: a pair of them is what the shelf is for. */
 static uint64_t most_bytes(const struct pool *pool) {
@@ -29,13 +32,14 @@ static void drop_oldest(struct shelf *shelf) {
 /* Out of a crate; `first` is NULL if it has none. */
 static struct batch unpack(struct shelf *shelf, struct crate *crate, unsigned size_class) {
     struct batch batch = crate->batches[size_class];
+    uint64_t bytes = batch.count * size_class_bytes(size_class);
     crate->batches[size_class] = (struct batch){0};
-    uint64_t bytes = batch.first ? batch.count * block_bytes(batch.first) : 0;
     crate->bytes -= bytes;
     shelf->bytes -= bytes;
     return batch;
 }
 
+/* The blocks themselves are not looked at: by now they may be far from this thread's processor. */
 void shelf_put(struct pool *pool, struct cache *cache) {
     struct shelf *shelf = &pool->shelf;
     if (shelf->count == SHELF_CRATES || shelf->bytes + cache->bytes > most_bytes(pool)) {
@@ -43,21 +47,28 @@ void shelf_put(struct pool *pool, struct cache *cache) {
         return;
     }
     struct crate *crate = crate_at(shelf, shelf->count++);
-    *crate = (struct crate){.bytes = cache->bytes};
+    crate->bytes = cache->bytes;
+    crate->stamp = epochs_stamp(&pool->epochs);
     shelf->bytes += cache->bytes;
-    for (unsigned i = 0; cache->bytes > 0; i++) {
-        struct batch batch = cache_take(cache, i, cache->bins[i].count);
-        crate->batches[i] = batch;
-        if (batch.first && batch.last->stamp > crate->stamp) {
-            crate->stamp = batch.last->stamp;
-        }
+    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
+        crate->batches[i] = cache_take(cache, i, cache->bins[i].count);
     }
 }
 
-static void push(struct cache *cache, struct batch batch) {
-    if (batch.first) {
-        cache_push_batch(cache, batch);
+/* The classes from `first` to `last` of a crate go into a cache. True if there was anything. */
+static bool take(struct shelf *shelf, struct crate *crate, struct cache *cache, unsigned first,
+                 unsigned last) {
+    bool any = false;
+    cache_enter(cache);
+    for (unsigned i = first; i <= last && i < SMALL_CLASSES && crate->bytes > 0; i++) {
+        struct batch batch = unpack(shelf, crate, i);
+        if (batch.first) {
+            cache_push_batch(cache, i, batch);
+            any = true;
+        }
     }
+    cache_leave(cache);
+    return any;
 }
 
 bool shelf_take(struct pool *pool, struct cache *cache, unsigned size_class) {
@@ -65,25 +76,19 @@ bool shelf_take(struct pool *pool, struct cache *cache, unsigned size_class) {
     bool any = false;
     while (shelf->count > 0 && order_cheaply(pool, crate_at(shelf, 0)->stamp) &&
            cache->bytes + crate_at(shelf, 0)->bytes <= cache->bytes_max) {
-        struct crate *crate = crate_at(shelf, 0);
-        cache_enter(cache);
-        for (unsigned i = 0; crate->bytes > 0; i++) {
-            push(cache, unpack(shelf, crate, i));
-        }
-        cache_leave(cache);
+        any |= take(shelf, crate_at(shelf, 0), cache, 0, SMALL_CLASSES);
         drop_oldest(shelf);
-        any = true;
     }
-    for (unsigned i = 0; !any && i < shelf->count; i++) {
+    if (any) {
+        return true;
+    }
+    bool tiny = size_class < TINY_CLASSES;
+    unsigned first = tiny ? 0 : size_class;
+    unsigned last = tiny ? TINY_CLASSES - 1 : size_class + CACHE_LARGER_WHEN_SHORT;
+    for (unsigned i = 0; i < shelf->count && (tiny || cache->bytes < cache->bytes_max); i++) {
         struct crate *crate = crate_at(shelf, i);
-        if (crate->batches[size_class].first) {
-            if (!epochs_usable(&pool->epochs, crate->stamp)) {
-                break;
-            }
-            cache_enter(cache);
-            push(cache, unpack(shelf, crate, size_class));
-            cache_leave(cache);
-            any = true;
+        if (epochs_usable(&pool->epochs, crate->stamp)) {
+            any |= take(shelf, crate, cache, first, last);
         }
     }
     return any;

@@ -34,4 +34,8 @@ static inline unsigned size_class_units(unsigned size_class) {
     return (size_class % 16 + 17) << shift;
 }
 
+static inline uint64_t size_class_bytes(unsigned size_class) {
+    return (uint64_t)size_class_units(size_class) << 9;
+}
+
 #endif
