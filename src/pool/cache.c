@@ -194,6 +194,12 @@ static void spill_most(struct cache *cache) {
     spill(cache, most, (cache->bins[most].count + 1) / 2);
 }
 
+void cache_spill(struct cache *cache, uint64_t bytes) {
+    while (cache->bytes > bytes) {
+        spill_most(cache);
+    }
+}
+
 /*
  * Nothing was asked for since room was last made: another thread allocates what this one frees. From
  * then on it gives that away in parts, so that the other one finds some at any time.
@@ -210,9 +216,7 @@ void cache_make_room(struct cache *cache, unsigned size_class) {
     if (gives) {
         shelf_put(cache->pool, cache);
     }
-    while (cache->bytes > cache->bytes_max - cache->bytes_max / 16) {
-        spill_most(cache);
-    }
+    cache_spill(cache, cache->bytes_max - cache->bytes_max / 16);
     struct bin *bin = &cache->bins[size_class];
     if (bin->count > bin->room) {
         spill(cache, size_class, bin->count / 2 + 1);

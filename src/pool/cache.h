@@ -112,6 +112,7 @@ struct cache {
     uint64_t bytes_since_close;        /* freed by this thread */
     uint32_t frees_since_close;
     uint64_t total_at_room; /* taken, of bytes requested, when room was last made */
+    uint64_t given_at_take; /* given back, of blocks, when the shelf was last asked */
     struct bin bins[SMALL_CLASSES];
     struct drawer drawers[LARGE_DRAWERS];
 };
@@ -441,6 +442,9 @@ struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count
 
 /** A free of that class finds the cache full. */
 void cache_make_room(struct cache *cache, unsigned size_class);
+
+/** What takes most room goes to the pool, until no more than so many bytes of small blocks are left. */
+void cache_spill(struct cache *cache, uint64_t bytes);
 
 /** The same after the free of a large block. */
 void cache_make_room_for_large(struct cache *cache);

@@ -133,11 +133,12 @@ static int check_locked(struct pool *pool) {
     for (unsigned i = 0; i < pool->shelf.count; i++) {
         struct crate *crate = &pool->shelf.crates[(pool->shelf.first + i) % SHELF_CRATES];
         uint64_t bytes = 0;
-        for (unsigned size_class = 0; size_class < SMALL_CLASSES; size_class++) {
-            const struct batch *batch = &crate->batches[size_class];
+        for (unsigned j = 0; j < crate->used; j++) {
+            const struct batch *batch = &crate->batches[j].batch;
             uint32_t count = 0;
             for (const struct block *b = batch->first; b; b = b->next) {
-                HOLDS(block_state(b) == BLOCK_CACHED && block_bin(b) == size_class);
+                HOLDS(block_state(b) == BLOCK_CACHED);
+                HOLDS(block_bin(b) == crate->batches[j].size_class);
                 HOLDS(b->stamp <= crate->stamp && (b->next || b == batch->last));
                 bytes += block_bytes(b);
                 count++;

@@ -33,10 +33,16 @@ struct range_queue {
 /* What thread caches held of small blocks, oldest first: shelf.c. */
 #define SHELF_CRATES 64
 #define CRATE_SHARE 4 /* a thread that only frees packs one with one part in this of its cache */
+struct packed {
+    struct batch batch;
+    unsigned size_class;
+};
+
 struct crate {
-    struct batch batches[SMALL_CLASSES];
     uint64_t bytes;
-    uint64_t stamp; /* of none of its blocks is younger */
+    uint64_t stamp; /* none of its blocks has a younger one */
+    unsigned used;
+    struct packed batches[SMALL_CLASSES]; /* in any order */
 };
 
 struct shelf {

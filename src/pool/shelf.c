@@ -5,9 +5,10 @@
  *
  * The first one's cache, when it is full, is put here whole, as a crate with a list for each size
  * class, and the next thread that misses a class takes crates whole, as many as its cache has room
- * for: neither of them merges or cuts a run for it, and both come seldom. A cache that is full of
- * other sizes takes only the classes it could use; if the missed one is tiny, all that is tiny. A crate is usable
- * when the epoch in which it was packed is.
+ * for: neither of them merges or cuts a run for it, and both come seldom. A cache that has no room
+ * for a crate takes only the classes it could use. What it has too much of collects in the cache of
+ * a thread that never frees, until there is nothing else in it; then half goes back to the pages.
+ * A crate is usable when the epoch in which it was packed is.
  *
  * The shelf holds a bounded number of bytes, and is cleared when memory is short.
  */
@@ -29,14 +30,8 @@ static void drop_oldest(struct shelf *shelf) {
     shelf->count--;
 }
 
-/* Out of a crate; `first` is NULL if it has none. */
-static struct batch unpack(struct shelf *shelf, struct crate *crate, unsigned size_class) {
-    struct batch batch = crate->batches[size_class];
-    uint64_t bytes = batch.count * size_class_bytes(size_class);
-    crate->batches[size_class] = (struct batch){0};
-    crate->bytes -= bytes;
-    shelf->bytes -= bytes;
-    return batch;
+static bool is_between(unsigned size_class, unsigned first, unsigned last) {
+    return first <= size_class && size_class <= last;
 }
 
 /* The blocks themselves are not looked at: by now they may be far from this thread's processor. */
@@ -49,29 +44,42 @@ void shelf_put(struct pool *pool, struct cache *cache) {
     struct crate *crate = crate_at(shelf, shelf->count++);
     crate->bytes = cache->bytes;
     crate->stamp = epochs_stamp(&pool->epochs);
+    crate->used = 0;
     shelf->bytes += cache->bytes;
-    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
-        crate->batches[i] = cache_take(cache, i, cache->bins[i].count);
+    for (unsigned i = 0; cache->bytes > 0; i++) {
+        struct batch batch = cache_take(cache, i, cache->bins[i].count);
+        if (batch.first) {
+            crate->batches[crate->used++] = (struct packed){batch, i};
+        }
     }
+}
+
+/* Takes one list out of a crate. */
+static struct batch unpack(struct shelf *shelf, struct crate *crate, unsigned i) {
+    struct packed packed = crate->batches[i];
+    uint64_t bytes = packed.batch.count * size_class_bytes(packed.size_class);
+    crate->batches[i] = crate->batches[--crate->used];
+    crate->bytes -= bytes;
+    shelf->bytes -= bytes;
+    return packed.batch;
 }
 
 /* The classes from `first` to `last` of a crate go into a cache. True if there was anything. */
 static bool take(struct shelf *shelf, struct crate *crate, struct cache *cache, unsigned first,
                  unsigned last) {
-    bool any = false;
+    unsigned before = crate->used;
     cache_enter(cache);
-    for (unsigned i = first; i <= last && i < SMALL_CLASSES && crate->bytes > 0; i++) {
-        struct batch batch = unpack(shelf, crate, i);
-        if (batch.first) {
-            cache_push_batch(cache, i, batch);
-            any = true;
+    for (unsigned i = crate->used; i-- > 0;) {
+        unsigned size_class = crate->batches[i].size_class;
+        if (is_between(size_class, first, last)) {
+            cache_push_batch(cache, size_class, unpack(shelf, crate, i));
         }
     }
     cache_leave(cache);
-    return any;
+    return crate->used < before;
 }
 
-bool shelf_take(struct pool *pool, struct cache *cache, unsigned size_class) {
+static bool take_crates(struct pool *pool, struct cache *cache) {
     struct shelf *shelf = &pool->shelf;
     bool any = false;
     while (shelf->count > 0 && order_cheaply(pool, crate_at(shelf, 0)->stamp) &&
@@ -79,19 +87,44 @@ bool shelf_take(struct pool *pool, struct cache *cache, unsigned size_class) {
         any |= take(shelf, crate_at(shelf, 0), cache, 0, SMALL_CLASSES);
         drop_oldest(shelf);
     }
-    if (any) {
-        return true;
-    }
-    bool tiny = size_class < TINY_CLASSES;
-    unsigned first = tiny ? 0 : size_class;
-    unsigned last = tiny ? TINY_CLASSES - 1 : size_class + CACHE_LARGER_WHEN_SHORT;
-    for (unsigned i = 0; i < shelf->count && (tiny || cache->bytes < cache->bytes_max); i++) {
+    return any;
+}
+
+static bool take_classes(struct pool *pool, struct cache *cache, unsigned first, unsigned last) {
+    struct shelf *shelf = &pool->shelf;
+    bool any = false;
+    for (unsigned i = 0; i < shelf->count && cache->bytes < cache->bytes_max; i++) {
         struct crate *crate = crate_at(shelf, i);
-        if (epochs_usable(&pool->epochs, crate->stamp)) {
-            any |= take(shelf, crate, cache, first, last);
-        }
+        any |= epochs_usable(&pool->epochs, crate->stamp) && take(shelf, crate, cache, first, last);
     }
     return any;
+}
+
+/* Nothing was freed since this was last asked. */
+static bool only_takes(struct cache *cache) {
+    const struct tide *count = &cache->tides[TIDE_COUNT];
+    uint64_t before = cache->given_at_take;
+    cache->given_at_take = books_get(&count->crest) - books_get(&count->peak);
+    return cache->given_at_take == before;
+}
+
+bool shelf_take(struct pool *pool, struct cache *cache, unsigned size_class) {
+    bool tiny = size_class < TINY_CLASSES, takes = only_takes(cache);
+    if (pool->shelf.count == 0) {
+        return false;
+    }
+    if (take_crates(pool, cache) ||
+        take_classes(pool, cache, tiny ? 0 : size_class,
+                     tiny ? TINY_CLASSES - 1 : size_class + CACHE_LARGER_WHEN_SHORT)) {
+        return true;
+    }
+    if (takes && cache->bytes > cache->bytes_max / 2) {
+        cache_enter(cache);
+        cache_spill(cache, cache->bytes_max / 2);
+        cache_leave(cache);
+        return take_crates(pool, cache);
+    }
+    return false;
 }
 
 bool shelf_clear(struct pool *pool) {
@@ -99,8 +132,8 @@ bool shelf_clear(struct pool *pool) {
     bool any = shelf->bytes > 0;
     for (; shelf->count > 0; drop_oldest(shelf)) {
         struct crate *crate = crate_at(shelf, 0);
-        for (unsigned i = 0; crate->bytes > 0; i++) {
-            reclaim_list(pool, unpack(shelf, crate, i).first);
+        while (crate->used > 0) {
+            reclaim_list(pool, unpack(shelf, crate, 0).first);
         }
     }
     return any;
