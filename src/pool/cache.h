@@ -199,6 +199,7 @@ static inline struct block *cache_pop(struct cache *cache, unsigned size_class, 
         return NULL;
     }
     bin->head = block->next;
+    block_fetch(bin->head); /* for the next one; nothing happens if there is none */
     bin->count--;
     cache->bytes -= block_bytes(block);
     return block;

@@ -617,6 +617,7 @@ int pool_free(uint64_t address) {
     struct block *block = page_block(page, address);
     struct pool *pool = cache->pool;
     uint64_t life;
+    block_fetch(block);
     if (unlikely(!claim_as_owner(cache, block, &life))) {
         cache_leave_biased(cache);
         return free_anybodys(page, block);

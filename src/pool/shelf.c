@@ -72,7 +72,9 @@ static bool take(struct shelf *shelf, struct crate *crate, struct cache *cache, 
     for (unsigned i = crate->used; i-- > 0;) {
         unsigned size_class = crate->batches[i].size_class;
         if (is_between(size_class, first, last)) {
-            cache_push_batch(cache, size_class, unpack(shelf, crate, i));
+            struct batch batch = unpack(shelf, crate, i);
+            block_fetch(batch.first);
+            cache_push_batch(cache, size_class, batch);
         }
     }
     cache_leave(cache);
