@@ -415,7 +415,9 @@ static inline void tide_join(struct tide *to, struct tide *from) {
     books_add(&to->taken, books_get(&from->taken));
     books_add(&to->crest, books_get(&from->crest));
     books_add(&to->peak, books_get(&from->peak));
-    *from = (struct tide){0};
+    books_set(&from->taken, 0);
+    books_set(&from->crest, 0);
+    books_set(&from->peak, 0);
 }
 
 /** Books: a block of `bytes` for a request of `requested` went out; came back. The counter is that of

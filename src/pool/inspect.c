@@ -223,12 +223,8 @@ static void name_largest(struct stats_device *stats, const struct live_sizes *si
     }
 }
 
-/* Walks the blocks if the lock is free: a report from a signal handler may have interrupted whoever
- * holds it. */
+/* Under the lock. */
 static void add_live(struct pool *pool, struct stats_device *stats) {
-    if (pthread_mutex_trylock(&pool->lock) != 0) {
-        return;
-    }
     struct live_sizes sizes = {0};
     const struct segment *lists[] = {pool->large.segments, pool->small.segments};
     for (unsigned i = 0; i < 2; i++) {
@@ -242,7 +238,6 @@ static void add_live(struct pool *pool, struct stats_device *stats) {
             }
         }
     }
-    pthread_mutex_unlock(&pool->lock);
     name_largest(stats, &sizes);
 }
 
@@ -259,10 +254,16 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
         stats->largest_free_bytes = largest;
     }
     stats->releasable_bytes += books_get(&books->releasable_bytes);
+    /* A report from a signal handler may have interrupted whoever holds the lock. Without it the blocks
+     * are not walked, and what an ending thread leaves to the next may be seen twice or not at all. */
+    bool locked = pthread_mutex_trylock(&pool->lock) == 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         add_cache(stats, cache);
     }
-    add_live(pool, stats);
+    if (locked) {
+        add_live(pool, stats);
+        pthread_mutex_unlock(&pool->lock);
+    }
     bool shared = books_get(&books->peaks_shared);
     add_peak(&stats->allocations, &books->allocations, budget_sum(pool, TIDE_COUNT), shared);
     add_peak(&stats->allocated, &books->allocated, budget_sum(pool, TIDE_ALLOCATED), shared);

@@ -59,7 +59,8 @@ PROGRAMS = {
 
 # The programs of tests/programs, linked with the driver instead of the simulator.
 GCC_ARGS = ["-D_GNU_SOURCE", "-I" + os.path.join(ROOT, "include")]
-for area in ("pointers", "mixes", "contexts", "capture", "faults", "peers", "ipc", "outside", "old"):
+AREAS = "pointers mixes contexts current capture faults peers ipc outside old"
+for area in AREAS.split():
     PROGRAMS["programs/diff_" + area] = ("programs/diff_%s.c" % area, "gcc", ["-lcuda"])
 PROGRAMS["programs/laws"] = (
     "programs/laws.c",
