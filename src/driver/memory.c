@@ -51,6 +51,17 @@ static __attribute__((noinline, cold)) CUresult unusual_call(struct pool *pool) 
     return verdict;
 }
 
+/* The pool has not served a request. True if that is the answer; else the driver is to be asked. */
+static bool refused_alloc(struct pool *pool, int r, CUdeviceptr *dptr, size_t bytes,
+                          CUresult *result) {
+    if (r != -ENOMEM && r != -EDQUOT) {
+        return false;
+    }
+    *dptr = 0; /* as the driver does */
+    *result = out_of_memory(pool, bytes);
+    return true;
+}
+
 /* True if the pool has answered; else the driver is to be asked. */
 static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
     struct pool *pool = context_pool();
@@ -62,17 +73,12 @@ static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
     }
     uint64_t address;
     int r = pool_alloc(pool, bytes, &address);
-    if (likely(r == 0)) {
-        *dptr = address;
-        *result = CUDA_SUCCESS;
-        return true;
+    if (unlikely(r != 0)) {
+        return refused_alloc(pool, r, dptr, bytes, result);
     }
-    if (r == -ENOMEM || r == -EDQUOT) {
-        *dptr = 0; /* as the driver does */
-        *result = out_of_memory(pool, bytes);
-        return true;
-    }
-    return false;
+    *dptr = address;
+    *result = CUDA_SUCCESS;
+    return true;
 }
 
 /* Straight from the driver, counted where the books of this process can be kept. */
@@ -88,12 +94,32 @@ static CUresult native_alloc(CUdeviceptr *dptr, size_t bytes) {
     return outside_end(r, OUTSIDE_NATIVE, device, bytes, dptr && r == CUDA_SUCCESS ? *dptr : 0);
 }
 
-CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
-    if (unlikely(!dptr || bytes == 0)) {
+static __attribute__((noinline)) CUresult alloc_otherwise(CUdeviceptr *dptr, size_t bytes) {
+    if (!dptr || bytes == 0) {
         return REAL(cuMemAlloc_v2)(dptr, bytes);
     }
     CUresult result;
-    return likely(pooled_alloc(dptr, bytes, &result)) ? result : native_alloc(dptr, bytes);
+    return pooled_alloc(dptr, bytes, &result) ? result : native_alloc(dptr, bytes);
+}
+
+static __attribute__((noinline)) CUresult alloc_after(int r, CUdeviceptr *dptr, size_t bytes) {
+    CUresult result;
+    return refused_alloc(context_pool(), r, dptr, bytes, &result) ? result
+                                                                  : native_alloc(dptr, bytes);
+}
+
+CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
+    struct pool *pool = dptr && bytes > 0 ? context_pool() : NULL;
+    if (unlikely(!pool || capture_is_unusual())) {
+        return alloc_otherwise(dptr, bytes);
+    }
+    uint64_t address;
+    int r = pool_alloc(pool, bytes, &address);
+    if (unlikely(r != 0)) {
+        return alloc_after(r, dptr, bytes);
+    }
+    *dptr = address;
+    return CUDA_SUCCESS;
 }
 
 CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,

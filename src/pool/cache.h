@@ -41,7 +41,7 @@
 #define CACHE_BYTES_SHARE 1024
 #define CACHE_BYTES_LEAST ((uint64_t)4 << 20)
 #define CACHE_BYTES_MOST ((uint64_t)48 << 20)
-#define CACHE_BIN_BLOCKS 256 /* and no more than so many of a class */
+#define CACHE_BIN_BLOCKS 512 /* and no more than so many of a class */
 
 /* Large blocks have so many times as much; one of them may take up to a quarter of that. */
 #define CACHE_LARGE_FACTOR 1
