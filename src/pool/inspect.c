@@ -4,6 +4,9 @@
  */
 #include "pool/internal.h"
 
+#include "pool/host.h"
+#include "pool/page_map.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -24,8 +27,7 @@ static int find_live(uint64_t address, struct found *found) {
     if (page) {
         struct block *block = page_find(page, address);
         uint64_t life = block ? block_life(block) : 0;
-        if (life_state(life) == BLOCK_LIVE &&
-            address - block_address(block) < life_requested(life)) {
+        if (life_state(life) == BLOCK_LIVE && address - block->address < life_requested(life)) {
             found->block = block;
             found->requested = life_requested(life);
             return 0;
@@ -67,7 +69,7 @@ int pool_find(uint64_t address, struct pool_block *out) {
         const struct range *range = found.block ? page_of(found.block)->range : found.range;
         *out = (struct pool_block){
             .pool = pool,
-            .address = found.block ? block_address(found.block) : range->address,
+            .address = found.block ? found.block->address : range->address,
             .requested = found.requested,
             .segment_address = range->segment->base,
             .segment_bytes = range->segment->bytes,
@@ -75,6 +77,25 @@ int pool_find(uint64_t address, struct pool_block *out) {
     }
     pthread_mutex_unlock(&pool->lock);
     return r;
+}
+
+/* Of a live block: the one it has, else `fresh`. 0 if it is freed meanwhile, or without host memory. */
+static uint64_t name_block(struct block *block, uint64_t fresh) {
+    struct page *page = page_of(block);
+    if (!page->names) {
+        page->names = host_map(PAGE_UNITS * sizeof *page->names, 4096);
+    }
+    uint64_t life = block_life(block), *name = page->names + block_unit(block);
+    if (!page->names || life_state(life) != BLOCK_LIVE) {
+        return 0;
+    }
+    if (!(life & LIFE_NAMED)) {
+        *name = fresh;
+        if (!atomic_compare_exchange_strong(&block->life, &life, life | LIFE_NAMED)) {
+            return 0;
+        }
+    }
+    return *name;
 }
 
 uint64_t pool_block_id(uint64_t address) {
@@ -87,10 +108,7 @@ uint64_t pool_block_id(uint64_t address) {
     if (find_live(address, &found) == 0) {
         uint64_t fresh = atomic_fetch_add(&last_id, 1) + 1;
         if (found.block) {
-            id = atomic_load(&found.block->id);
-            if (id == 0) {
-                atomic_store(&found.block->id, id = fresh);
-            }
+            id = name_block(found.block, fresh);
         } else {
             if (found.range->id == 0) {
                 found.range->id = fresh;
@@ -111,8 +129,10 @@ int pool_mark_reached_from_outside(uint64_t address) {
     int r = find_live(address, &found);
     if (r == 0) {
         if (found.block) {
-            atomic_store(&page_of(found.block)->reached_from_outside, true);
-            page_of(found.block)->range->segment->reached_from_outside = true;
+            struct page *page = page_of(found.block);
+            atomic_store(&page->reached_from_outside, true);
+            page->range->segment->reached_from_outside = true;
+            page_map_set(page->address, PAGE_BYTES, page_map_of_page(page, true));
         } else {
             found.range->segment->reached_from_outside = true;
         }

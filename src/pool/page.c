@@ -101,6 +101,7 @@ struct block *runs_take(struct runs *runs, unsigned units, unsigned bin) {
     }
     block->stamp = 0;
     block->next = NULL;
+    block->address = page_of(block)->address + ((uint64_t)block_unit(block) << UNIT_SHIFT);
     block_become(block, BLOCK_CACHED | (uint64_t)units << LIFE_UNITS_SHIFT |
                             (uint64_t)bin << LIFE_BIN_SHIFT);
     page_of(block)->used_units += units;
@@ -184,9 +185,10 @@ int runs_add_page(struct runs *runs, struct range *range, uint64_t address) {
     page->address = address;
     page->range = range;
     page->used_units = 0;
-    atomic_store(&page->reached_from_outside, range->segment->reached_from_outside);
+    bool outside = range->segment->reached_from_outside;
+    atomic_store(&page->reached_from_outside, outside);
     insert_run(runs, &page->blocks[0], PAGE_UNITS);
-    page_map_set(address, PAGE_BYTES, page_map_of_page(page));
+    page_map_set(address, PAGE_BYTES, page_map_of_page(page, outside));
     runs->page_count++;
     return 0;
 }

@@ -15,8 +15,9 @@
  * page its address, by masking. What a descriptor says of its unit is one word, its life; without
  * the pool's lock it is only changed by whoever frees or hands out the block:
  *
- *      63 requested 40 | 39 owner 24 | 23 units 11 | 10 bin 4 | 3 state 0
+ *      63 requested 40 | 39 owner 24 | 23 units 11 | 10 bin 4 | 3 named | 2 state 0
  *
+ *   named      live: somebody has asked for its number (CU_POINTER_ATTRIBUTE_BUFFER_ID)
  *   units      of the block or run that starts here, or ends here for a tail
  *   bin        live or cached: the size class
  *   owner      live: the number of the cache that handed it out (cache.h); else 0
@@ -52,12 +53,13 @@ struct block {
         uint64_t stamp;         /* cached: its epoch */
         struct block *previous; /* free: the list of its length */
     };
-    struct block *next;  /* cached or free: the list it is in */
-    _Atomic uint64_t id; /* live: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
+    struct block *next; /* cached or free: the list it is in */
+    uint64_t address;   /* live or cached: on the device */
     _Atomic uint64_t life;
 };
 
-#define LIFE_STATE ((uint64_t)0xf)
+#define LIFE_STATE ((uint64_t)0x7)
+#define LIFE_NAMED ((uint64_t)0x8)
 #define LIFE_BIN_SHIFT 4
 #define LIFE_BIN ((uint64_t)0x7f << LIFE_BIN_SHIFT)
 #define LIFE_UNITS_SHIFT 11
@@ -67,11 +69,12 @@ struct block {
 #define LIFE_REQUESTED_SHIFT 40
 
 struct page {
-    uint64_t address;    /* of unit 0 on the device */
-    struct pool *pool;   /* never changes: pages are recycled within their pool */
-    struct range *range; /* the arena's side of it */
-    atomic_bool
-        reached_from_outside; /* see struct segment; a page opened later in it inherits it */
+    uint64_t address;                 /* of unit 0 on the device */
+    struct pool *pool;                /* never changes: pages are recycled within their pool */
+    struct range *range;              /* the arena's side of it */
+    atomic_bool reached_from_outside; /* see struct segment; a page opened later in it inherits it;
+                                         its entry in the page map says so too */
+    uint64_t *names; /* of the blocks that have one, by unit; NULL until somebody asks */
     _Alignas(64) uint32_t
         used_units; /* written with the pool's lock, beside what every free reads */
     _Alignas(64) struct block blocks[4096];
@@ -120,10 +123,6 @@ static inline struct block *page_unit(struct page *page, unsigned unit) {
 /** The descriptor so many units further on in the same page. */
 static inline struct block *block_after(struct block *block, unsigned units) {
     return page_unit(page_of(block), block_unit(block) + units);
-}
-
-static inline uint64_t block_address(const struct block *block) {
-    return page_of(block)->address + ((uint64_t)block_unit(block) << UNIT_SHIFT);
 }
 
 /* What a life says. */

@@ -83,17 +83,21 @@ static inline void page_map_set_start(uint64_t address, struct range *range) {
                           memory_order_release);
 }
 
-/* The two kinds of entry. */
-static inline bool page_map_is_page(page_map_entry entry) {
-    return entry & 1;
-}
+/* The two kinds of entry. What the second bit of a page's entry says is in page.h. */
+#define PAGE_MAP_PAGE ((page_map_entry)1)
+#define PAGE_MAP_OUTSIDE ((page_map_entry)2)
 
 static inline struct page *page_map_page(page_map_entry entry) {
-    return page_map_is_page(entry) ? (struct page *)(entry - 1) : NULL;
+    return entry & PAGE_MAP_PAGE ? (struct page *)(entry & ~(page_map_entry)3) : NULL;
 }
 
-static inline page_map_entry page_map_of_page(const struct page *page) {
-    return (page_map_entry)page | 1;
+/** A page that nothing but the context's own work reaches. */
+static inline bool page_map_is_plain_page(page_map_entry entry) {
+    return (entry & 3) == PAGE_MAP_PAGE;
+}
+
+static inline page_map_entry page_map_of_page(const struct page *page, bool outside) {
+    return (page_map_entry)page | PAGE_MAP_PAGE | (outside ? PAGE_MAP_OUTSIDE : 0);
 }
 
 static inline page_map_entry page_map_of_range(const struct range *range) {

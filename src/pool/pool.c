@@ -141,10 +141,9 @@ static int look_at_health(struct pool *pool) {
 static inline __attribute__((always_inline)) uint64_t
 hand_out_block(struct cache *cache, struct block *block, uint64_t requested) {
     uint64_t life = atomic_load_explicit(&block->life, memory_order_relaxed);
-    atomic_store_explicit(&block->id, 0, memory_order_relaxed);
     block_become(block, (life ^ cache->hands_out) | requested << LIFE_REQUESTED_SHIFT);
     cache_book_alloc(cache, &cache->bins[life_bin(life)].allocs, requested, life_bytes(life));
-    return block_address(block);
+    return block->address;
 }
 
 static uint64_t hand_out_range(struct cache *cache, struct range *range, uint64_t requested) {
@@ -609,8 +608,7 @@ int pool_free(uint64_t address) {
     page_map_entry entry = page_map_get(address);
     struct page *page = page_map_page(entry);
     struct cache *cache = cache_last;
-    if (unlikely(!page_map_is_page(entry) || address % ((uint64_t)1 << UNIT_SHIFT) != 0 ||
-                 atomic_load_explicit(&page->reached_from_outside, memory_order_relaxed) ||
+    if (unlikely(!page_map_is_plain_page(entry) || address % ((uint64_t)1 << UNIT_SHIFT) != 0 ||
                  !cache_try_enter(cache))) {
         return free_otherwise(address, true);
     }

@@ -132,8 +132,8 @@ static void a_block_knows_its_address_and_its_page(void **state) {
     check(&bench);
     struct block *a = take(&bench, 3), *b = take(&bench, 5);
     assert_ptr_equal(page_of(b), page);
-    assert_int_equal(block_address(a), bench.base);
-    assert_int_equal(block_address(b), bench.base + 3 * 512);
+    assert_int_equal(a->address, bench.base);
+    assert_int_equal(b->address, bench.base + 3 * 512);
     assert_int_equal(block_bytes(b), 5 * 512);
     assert_ptr_equal(page_block(page, bench.base + 3 * 512), b);
     assert_ptr_equal(page_block(page, bench.base + 3 * 512 + 511), b);
@@ -290,7 +290,7 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
     for (int step = 0; step < 40000; step++) {
         struct block **slot = &live[rand() % 1024];
         if (*slot) {
-            uint64_t at = (block_address(*slot) - bench.base) >> UNIT_SHIFT;
+            uint64_t at = ((*slot)->address - bench.base) >> UNIT_SHIFT;
             memset(used + at, 0, block_units(*slot));
             struct range *range = runs_give(&bench.runs, *slot);
             if (range) {
@@ -310,7 +310,7 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
                 assert_true(runs_largest(&bench.runs) >> UNIT_SHIFT < units);
                 continue;
             }
-            uint64_t at = (block_address(block) - bench.base) >> UNIT_SHIFT;
+            uint64_t at = (block->address - bench.base) >> UNIT_SHIFT;
             assert_null(memchr(used + at, 1, units));
             memset(used + at, 1, units);
             *slot = block;

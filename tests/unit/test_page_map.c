@@ -69,7 +69,11 @@ static void a_page_and_a_range_are_told_apart(void **state) {
     (void)state;
     struct page *page = (struct page *)0x40000;
     struct range *range = (struct range *)0x50000;
-    assert_ptr_equal(page_map_page(page_map_of_page(page)), page);
+    assert_ptr_equal(page_map_page(page_map_of_page(page, false)), page);
+    assert_ptr_equal(page_map_page(page_map_of_page(page, true)), page);
+    assert_true(page_map_is_plain_page(page_map_of_page(page, false)));
+    assert_false(page_map_is_plain_page(page_map_of_page(page, true)));
+    assert_false(page_map_is_plain_page(page_map_of_range(range)));
     assert_null(page_map_page(page_map_of_range(range)));
     assert_null(page_map_page(0));
 }

@@ -61,6 +61,7 @@ static void a_wrong_free_by_another_thread_takes_nothing_away(void **state) {
     assert_int_equal(drop_elsewhere(block + 512), -EINVAL);
     assert_int_equal(drop_elsewhere(block + 1), -EINVAL);
     assert_int_equal(owns_blocks(own_cache()), owned);
+    assert_int_not_equal(pool_block_id(block), 0); /* nor does a question */
     drop(block);
     assert_int_equal(drop_elsewhere(block), -EINVAL);
     assert_int_equal(owns_blocks(own_cache()), owned);
