@@ -278,6 +278,19 @@ static void a_forgotten_page_is_as_if_never_used(void **state) {
     check(&bench);
 }
 
+static void a_page_opened_in_a_marked_segment_is_marked_too(void **state) {
+    (void)state;
+    struct bench bench;
+    start(&bench);
+    struct page *page = open_page(&bench);
+    assert_true(page_map_is_plain_page(page_map_get(page->address)));
+    page->range->segment->reached_from_outside = true;
+    struct page *later = open_page(&bench);
+    assert_true(later->reached_from_outside);
+    assert_ptr_equal(page_map_page(page_map_get(later->address)), later);
+    assert_false(page_map_is_plain_page(page_map_get(later->address)));
+}
+
 static void random_steps_agree_with_a_map_of_every_unit(void **state) {
     (void)state;
     static uint8_t used[PAGES * 4096];
@@ -332,6 +345,7 @@ int main(void) {
         cmocka_unit_test(free_neighbours_are_merged_from_every_side),
         cmocka_unit_test(an_empty_page_goes_back_to_the_arena),
         cmocka_unit_test(a_forgotten_page_is_as_if_never_used),
+        cmocka_unit_test(a_page_opened_in_a_marked_segment_is_marked_too),
         cmocka_unit_test(random_steps_agree_with_a_map_of_every_unit),
     };
     return cmocka_run_group_tests_name("pages", tests, NULL, NULL);
