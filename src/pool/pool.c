@@ -12,10 +12,11 @@
 #define AHEAD_BLOCKS 32
 #define AHEAD_BYTES ((uint64_t)1 << 20)
 #define TRIM_WAIT_NS ((uint64_t)1000000000)
-#define FREES_PER_CLOSE                                                                            \
-    64                /* frees of one thread that share an on-time event while the pool is tight, */
-#define CLOSE_SHARE 8 /* if they are less than one part in this of the budget, */
-#define CLOSE_BYTES ((uint64_t)64 << 20) /* and than this */
+/* An event on time is due when the pool is tight and a thread has freed since the last one */
+#define FREES_PER_CLOSE 64               /* so many blocks, */
+#define CLOSE_LEAST_SHARE 256            /* if they are one part in this of the budget, */
+#define CLOSE_SHARE 8                    /* or one part in this of it, */
+#define CLOSE_BYTES ((uint64_t)64 << 20) /* or so many bytes. */
 
 static uint64_t round_up(uint64_t value, uint64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
@@ -366,18 +367,19 @@ static inline bool is_due(const struct pool *pool, struct cache *cache, uint64_t
     }
     uint64_t on_time = atomic_load_explicit(&pool->epochs.on_time, memory_order_relaxed);
     if (on_time != cache->on_time_seen || tight != cache->tight_seen) {
-        cache->frees_since_close =
-            tight != cache->tight_seen && on_time < tight ? FREES_PER_CLOSE : 0;
-        cache->bytes_since_close = 0;
+        bool first = tight != cache->tight_seen && on_time < tight;
+        cache->frees_since_close = 0;
+        cache->bytes_since_close = first ? CLOSE_BYTES : 0;
         cache->on_time_seen = on_time;
         cache->tight_seen = tight;
     }
     cache->frees_since_close++;
     cache->bytes_since_close += freed;
-    uint64_t share =
-        atomic_load_explicit(&pool->budget, memory_order_relaxed) / CLOSE_SHARE + SMALL_MAX_BYTES;
-    bool due = pool->config.reuse == POOL_SYNC || cache->frees_since_close >= FREES_PER_CLOSE ||
-               cache->bytes_since_close > (share < CLOSE_BYTES ? share : CLOSE_BYTES);
+    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    uint64_t most = budget / CLOSE_SHARE + SMALL_MAX_BYTES, bytes = cache->bytes_since_close;
+    bool due = pool->config.reuse == POOL_SYNC ||
+               bytes > (most < CLOSE_BYTES ? most : CLOSE_BYTES) ||
+               (cache->frees_since_close >= FREES_PER_CLOSE && bytes >= budget / CLOSE_LEAST_SHARE);
     if (unlikely(due)) { /* whether or not it can be recorded now */
         cache->frees_since_close = 0;
         cache->bytes_since_close = 0;

@@ -114,6 +114,56 @@ static void tight_small_frees_share_their_records(void **state) {
     assert_int_equal(fake->records, 1);
 }
 
+static void few_bytes_of_a_large_budget_need_no_event_of_their_own(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 256 * MIB);
+    get(250 * MIB); /* tight from here on */
+    uint64_t at[256];
+    for (int i = 0; i < 256; i++) {
+        at[i] = get(1000);
+    }
+    for (int i = 0; i < 256; i++) {
+        use_and_drop(at[i]); /* the first one says that it has become so */
+    }
+    assert_int_equal(fake->records, 1);
+    for (int i = 0; i < 8; i++) {
+        at[i] = get(256 * KIB);
+    }
+    for (int i = 0; i < 8; i++) {
+        use_and_drop(at[i]);
+    }
+    assert_int_equal(fake->records, 2);
+}
+
+static void *drop_many(void *at) {
+    for (int i = 0; i < 128; i++) {
+        use_and_drop(((uint64_t *)at)[i]);
+    }
+    return NULL;
+}
+
+static void an_event_of_one_thread_serves_what_the_others_freed_before(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t at[256];
+    for (int i = 0; i < 256; i++) {
+        at[i] = get(1000);
+    }
+    for (int i = 0; i < 60; i++) {
+        use_and_drop(at[i]);
+    }
+    assert_int_equal(fake->records, 1);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, drop_many, &at[128]), 0);
+    pthread_join(thread, NULL);
+    unsigned records = fake->records;
+    assert_true(records > 1);
+    for (int i = 60; i < 120; i++) {
+        use_and_drop(at[i]); /* 120 since its own last event, 60 since the other one's */
+    }
+    assert_int_equal(fake->records, records);
+}
+
 static void tight_memory_comes_back_behind_one_barrier(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
@@ -618,6 +668,8 @@ int main(void) {
         TEST(work_submitted_after_the_record_is_waited_for_too),
         TEST(a_tight_large_free_records_once_and_on_time),
         TEST(tight_small_frees_share_their_records),
+        TEST(few_bytes_of_a_large_budget_need_no_event_of_their_own),
+        TEST(an_event_of_one_thread_serves_what_the_others_freed_before),
         TEST(tight_memory_comes_back_behind_one_barrier),
         TEST(one_barrier_serves_every_block_freed_before_it),
         TEST(in_wait_mode_no_barrier_is_ever_put_up),
