@@ -1,0 +1,186 @@
+/*
+ * Small blocks on their way from a thread that only frees to one that only allocates: they are handed
+ * out when their work is past and not before, and what waits for a taker is bounded and given up
+ * when memory is short.
+ */
+#include "pool_bench.h"
+
+#include <pthread.h>
+
+#define BLOCKS 512
+
+static uint64_t blocks[BLOCKS];
+static unsigned count;
+
+/* As a thread that has done nothing else before. */
+static void *use_and_drop_them(void *unused) {
+    cache_mine(pool)->bytes_max = pool->cache_bytes_max / CRATE_SHARE;
+    for (unsigned i = 0; i < count; i++) {
+        fake_submit(fake, 0);
+        drop(blocks[i]);
+    }
+    return unused;
+}
+
+/* Another thread, which ends then, frees so many blocks, every fourth of the second size. */
+static void let_another_free(unsigned how_many, uint64_t bytes, uint64_t other) {
+    pthread_t thread;
+    count = how_many;
+    for (unsigned i = 0; i < count; i++) {
+        blocks[i] = get(i % 4 == 3 ? other : bytes);
+    }
+    assert_int_equal(pthread_create(&thread, NULL, use_and_drop_them, NULL), 0);
+    pthread_join(thread, NULL);
+    check();
+}
+
+static bool was_freed(uint64_t address) {
+    for (unsigned i = 0; i < count; i++) {
+        if (blocks[i] == address) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The asking thread may have some more ahead. */
+static bool gets_one(uint64_t bytes) {
+    for (int i = 0; i < 64; i++) {
+        if (was_freed(get(bytes))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void begin(void) {
+    start(GIB, POOL_BARRIER, RELAXED);
+    get(100);
+    assert_int_equal(pool->cache_bytes_max, 4 * MIB);
+}
+
+static void what_one_thread_frees_another_gets(void **state) {
+    (void)state;
+    begin();
+    let_another_free(200, 60 * KIB, 120 * KIB);
+    uint64_t waiting = pool->shelf.bytes;
+    assert_true(waiting > MIB && waiting <= 4 * MIB);
+    assert_true(pool->shelf.count > 1);
+    fake_finish_all(fake);
+    uint64_t reserved = fake->reserved, parked = cache_mine(pool)->bytes;
+    assert_true(gets_one(60 * KIB));
+    for (int i = 0; i < 12; i++) {
+        assert_true(was_freed(get(60 * KIB)));
+        check();
+    }
+    assert_true(gets_one(120 * KIB));
+    assert_true(parked < 2 * MIB);
+    assert_true(pool->shelf.bytes < waiting);
+    assert_int_equal(fake->reserved, reserved);
+}
+
+static void but_not_before_its_work_is_past(void **state) {
+    (void)state;
+    begin();
+    let_another_free(200, 60 * KIB, 120 * KIB);
+    uint64_t waiting = pool->shelf.bytes;
+    for (int i = 0; i < 16; i++) {
+        assert_false(was_freed(get(60 * KIB)));
+        check();
+    }
+    assert_int_equal(pool->shelf.bytes, waiting);
+}
+
+static void nor_is_a_crate_taken_along_before_its_own_is(void **state) {
+    (void)state;
+    begin();
+    let_another_free(200, 60 * KIB, 120 * KIB);
+    fake_finish_all(fake);
+    struct shelf *shelf = &pool->shelf;
+    shelf->crates[(shelf->first + 1) % SHELF_CRATES].stamp += 100; /* as if packed much later */
+    unsigned crates = shelf->count;
+    assert_true(gets_one(60 * KIB));
+    assert_int_equal(shelf->count, crates - 1);
+    check();
+}
+
+static void a_cache_without_room_takes_what_it_could_use(void **state) {
+    (void)state;
+    begin();
+    uint64_t own[16];
+    for (int i = 0; i < 16; i++) {
+        own[i] = get((200 + 8 * (uint64_t)i) * KIB);
+    }
+    let_another_free(200, 60 * KIB, 120 * KIB);
+    for (int i = 0; i < 16; i++) {
+        drop(own[i]);
+    }
+    assert_true(cache_mine(pool)->bytes > 3 * MIB);
+    fake_finish_all(fake);
+    unsigned crates = pool->shelf.count;
+    uint64_t waiting = pool->shelf.bytes;
+    assert_true(was_freed(get(118 * KIB)));
+    check();
+    assert_int_equal(pool->shelf.count, crates);
+    assert_true(pool->shelf.bytes < waiting);
+    for (unsigned i = 0; i < crates; i++) {
+        const struct crate *crate = &pool->shelf.crates[(pool->shelf.first + i) % SHELF_CRATES];
+        assert_true(crate->used > 0); /* the smaller ones are still in it */
+    }
+}
+
+static void what_collects_in_a_cache_that_is_never_added_to_goes_back(void **state) {
+    (void)state;
+    begin();
+    bool full = false, emptied = false;
+    for (int round = 0; round < 40; round++) {
+        let_another_free(120, 60 * KIB, 500 * KIB);
+        fake_finish_all(fake);
+        for (int i = 0; i < 60; i++) {
+            get(60 * KIB);
+            full |= cache_mine(pool)->bytes > 3 * MIB;
+            emptied |= full && cache_mine(pool)->bytes <= 2 * MIB;
+        }
+        assert_true(cache_mine(pool)->bytes <= 4 * MIB + MIB / 2);
+        check();
+    }
+    assert_true(full && emptied);
+}
+
+static void it_is_given_up_when_memory_is_short(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    let_another_free(400, 60 * KIB, 60 * KIB);
+    assert_true(pool->shelf.bytes > 0);
+    fake_finish_all(fake);
+    get(63 * MIB);
+    assert_int_equal(pool->shelf.bytes, 0);
+    assert_int_equal(pool->shelf.count, 0);
+    check();
+}
+
+static void a_thread_alone_packs_nothing(void **state) {
+    (void)state;
+    begin();
+    for (unsigned i = 0; i < 200; i++) {
+        blocks[i] = get(60 * KIB);
+    }
+    for (unsigned i = 0; i < 200; i++) {
+        use_and_drop(blocks[i]);
+    }
+    assert_int_equal(pool->shelf.count, 0);
+    check();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(what_one_thread_frees_another_gets),
+        TEST(but_not_before_its_work_is_past),
+        TEST(nor_is_a_crate_taken_along_before_its_own_is),
+        TEST(a_cache_without_room_takes_what_it_could_use),
+        TEST(what_collects_in_a_cache_that_is_never_added_to_goes_back),
+        TEST(it_is_given_up_when_memory_is_short),
+        TEST(a_thread_alone_packs_nothing),
+    };
+    return cmocka_run_group_tests_name("the shelf of small blocks", tests, NULL, NULL);
+}
