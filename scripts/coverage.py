@@ -259,6 +259,8 @@ CONSTANTS = [
      "or so many where more than half of what may be is parked"),
     ("SHELF_CRATES", "pool/internal.h", "",
      "crates of small blocks that wait for a thread that only allocates,"),
+    ("CACHE_GIFTS", "pool/cache.h", "",
+     "so often a thread that only frees gives away a full cache, then in parts:"),
     ("CRATE_SHARE", "pool/internal.h", "",
      "each with one part in this of what a thread's cache may park"),
     ("TINY_CLASSES", "pool/shelf.c", "",

@@ -201,18 +201,25 @@ void cache_spill(struct cache *cache, uint64_t bytes) {
 }
 
 /*
- * Nothing was asked for since room was last made: another thread allocates what this one frees. From
- * then on it gives that away in parts, so that the other one finds some at any time.
+ * Nothing was asked for since room was last made: another thread allocates what this one frees. A
+ * thread of which that has been true a few times on end gives away in parts from then on, so that
+ * the other one finds some at any time.
  */
 static bool gives_to_others(struct cache *cache) {
     uint64_t before = cache->total_at_room;
     cache->total_at_room = books_get(&cache->tides[TIDE_REQUESTED].taken);
-    return cache->total_at_room == before && cache->pool->caches_owned > 1;
+    bool gives = cache->total_at_room == before && cache->pool->caches_owned > 1;
+    cache->gifts = gives ? cache->gifts + 1 : 0;
+    return gives;
+}
+
+static bool gives_in_parts(const struct cache *cache) {
+    return cache->gifts > CACHE_GIFTS;
 }
 
 void cache_make_room(struct cache *cache, unsigned size_class) {
     bool gives = gives_to_others(cache);
-    cache->bytes_max = cache->pool->cache_bytes_max / (gives ? CRATE_SHARE : 1);
+    cache->bytes_max = cache->pool->cache_bytes_max / (gives_in_parts(cache) ? CRATE_SHARE : 1);
     if (gives) {
         shelf_put(cache->pool, cache);
     }
@@ -244,8 +251,8 @@ void cache_empty_drawers(struct cache *cache) {
 void cache_make_room_for_large(struct cache *cache) {
     struct pool *pool = cache->pool;
     bool gives = gives_to_others(cache);
-    cache->large_bytes_max =
-        CACHE_LARGE_FACTOR * pool->cache_bytes_max / (gives ? RANGE_BATCH_SHARE : 1);
+    cache->large_bytes_max = CACHE_LARGE_FACTOR * pool->cache_bytes_max /
+                             (gives_in_parts(cache) ? RANGE_BATCH_SHARE : 1);
     if (gives) {
         range_shelf_put(pool, cache);
     }
@@ -296,6 +303,7 @@ static void retire(struct cache *cache) {
     stop_owning(cache);
     cache_set_room(cache, pool->cache_bytes_max);
     cache->total_at_room = 0;
+    cache->gifts = 0;
     cache->owner = NULL;
     pool->caches_owned--;
     budget_look_at_all(pool);

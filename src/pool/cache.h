@@ -43,6 +43,8 @@
 #define CACHE_BYTES_MOST ((uint64_t)48 << 20)
 #define CACHE_BIN_BLOCKS 512 /* and no more than so many of a class */
 
+#define CACHE_GIFTS 4 /* a full cache is given away so often before it is in parts */
+
 /* Large blocks have so many times as much; one of them may take up to a quarter of that. */
 #define CACHE_LARGE_FACTOR 1
 #define CACHE_LARGE_SHARE 4
@@ -112,6 +114,7 @@ struct cache {
     uint64_t bytes_since_close;        /* freed by this thread */
     uint32_t frees_since_close;
     uint64_t total_at_room; /* taken, of bytes requested, when room was last made */
+    uint32_t gifts;         /* how often on end room was made and nothing had been asked for */
     uint64_t given_at_take; /* given back, of blocks, when the shelf was last asked */
     struct bin bins[SMALL_CLASSES];
     struct drawer drawers[LARGE_DRAWERS];

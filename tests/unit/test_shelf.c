@@ -12,9 +12,10 @@
 static uint64_t blocks[BLOCKS];
 static unsigned count;
 
-/* As a thread that has done nothing else before. */
+/* As a thread that has done nothing else for long. */
 static void *use_and_drop_them(void *unused) {
     cache_mine(pool)->bytes_max = pool->cache_bytes_max / CRATE_SHARE;
+    cache_mine(pool)->gifts = CACHE_GIFTS;
     for (unsigned i = 0; i < count; i++) {
         fake_submit(fake, 0);
         drop(blocks[i]);
@@ -159,6 +160,40 @@ static void it_is_given_up_when_memory_is_short(void **state) {
     check();
 }
 
+/* A thread that frees much at once is not one that never asks for anything. */
+static uint64_t bytes_max_seen[2];
+static uint32_t gifts_seen[2];
+
+static void *free_all_and_ask(void *unused) {
+    for (int round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < count; i++) {
+            pool_free(blocks[i]);
+        }
+        gifts_seen[round] = cache_mine(pool)->gifts;
+        bytes_max_seen[round] = cache_mine(pool)->bytes_max;
+        for (unsigned i = 0; i < count; i++) {
+            pool_alloc(pool, 60 * KIB, &blocks[i]);
+        }
+    }
+    return unused;
+}
+
+static void a_full_cache_is_given_away_some_times_before_it_is_in_parts(void **state) {
+    (void)state;
+    begin();
+    count = 40;
+    for (unsigned i = 0; i < count; i++) {
+        blocks[i] = get(60 * KIB);
+    }
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, free_all_and_ask, NULL), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(gifts_seen[0], 1);
+    assert_int_equal(gifts_seen[1], 0); /* it had asked in between */
+    assert_int_equal(bytes_max_seen[0], pool->cache_bytes_max);
+    check();
+}
+
 static void a_thread_alone_packs_nothing(void **state) {
     (void)state;
     begin();
@@ -180,6 +215,7 @@ int main(void) {
         TEST(a_cache_without_room_takes_what_it_could_use),
         TEST(what_collects_in_a_cache_that_is_never_added_to_goes_back),
         TEST(it_is_given_up_when_memory_is_short),
+        TEST(a_full_cache_is_given_away_some_times_before_it_is_in_parts),
         TEST(a_thread_alone_packs_nothing),
     };
     return cmocka_run_group_tests_name("the shelf of small blocks", tests, NULL, NULL);
