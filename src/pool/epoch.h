@@ -79,6 +79,11 @@ static inline bool epochs_usable(struct epochs *epochs, uint64_t stamp) {
     return stamp <= atomic_load_explicit(&epochs->usable, memory_order_acquire);
 }
 
+/** The code that killed the context, or 0. */
+static inline int epochs_broken(const struct epochs *epochs) {
+    return atomic_load_explicit(&epochs->broken, memory_order_relaxed);
+}
+
 /* All below: under the pool's lock. */
 
 /** Closes the open epoch by recording its event. 0, or why not (then everything stays pending in

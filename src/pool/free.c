@@ -1,0 +1,266 @@
+/*
+ * Freeing: whose block it is, where it goes, and whether the free has to leave an event behind.
+ */
+#include "pool/internal.h"
+
+#include "pool/page_map.h"
+
+#include <errno.h>
+
+/* An event on time is due when the pool is tight and a thread has freed since the last one */
+#define FREES_PER_CLOSE 64               /* so many blocks, */
+#define CLOSE_LEAST_SHARE 256            /* if they are one part in this of the budget, */
+#define CLOSE_SHARE 8                    /* or one part in this of it, */
+#define CLOSE_BYTES ((uint64_t)64 << 20) /* or so many bytes. */
+
+/*
+ * Whether an event on time is due in this free: the gear is tight, and either nobody has recorded one
+ * since it became so, or this thread has freed enough since somebody last did. Inside the cache.
+ */
+static inline bool is_due(const struct pool *pool, struct cache *cache, uint64_t freed) {
+    uint64_t tight = atomic_load_explicit(&pool->tight, memory_order_relaxed);
+    if (likely(tight == 0)) {
+        return false;
+    }
+    uint64_t on_time = atomic_load_explicit(&pool->epochs.on_time, memory_order_relaxed);
+    if (on_time != cache->on_time_seen || tight != cache->tight_seen) {
+        bool first = tight != cache->tight_seen && on_time < tight;
+        cache->frees_since_close = 0;
+        cache->bytes_since_close = first ? CLOSE_BYTES : 0;
+        cache->on_time_seen = on_time;
+        cache->tight_seen = tight;
+    }
+    cache->frees_since_close++;
+    cache->bytes_since_close += freed;
+    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    uint64_t most = budget / CLOSE_SHARE + SMALL_MAX_BYTES, bytes = cache->bytes_since_close;
+    bool due = pool->config.reuse == POOL_SYNC ||
+               bytes > (most < CLOSE_BYTES ? most : CLOSE_BYTES) ||
+               (cache->frees_since_close >= FREES_PER_CLOSE && bytes >= budget / CLOSE_LEAST_SHARE);
+    if (unlikely(due)) { /* whether or not it can be recorded now */
+        cache->frees_since_close = 0;
+        cache->bytes_since_close = 0;
+    }
+    return due;
+}
+
+/* Without context events a free looks for itself whether it has to wait. */
+static bool may_order(const struct pool *pool, bool due, bool on_time) {
+    return due || (on_time && !pool->backend->has_events);
+}
+
+/*
+ * The cache is full, or an event is due, or this free has to wait. If only an event is due and
+ * somebody holds the lock, a later free will do.
+ */
+static __attribute__((noinline)) void free_small_slow(struct pool *pool, struct cache *cache,
+                                                      unsigned size_class, bool overflows,
+                                                      bool orders) {
+    if (overflows || pool->config.reuse == POOL_SYNC) {
+        pthread_mutex_lock(&pool->lock);
+    } else if (pthread_mutex_trylock(&pool->lock) != 0) {
+        return;
+    }
+    cache_enter(cache);
+    if (cache_overflows(cache, &cache->bins[size_class])) {
+        cache_make_room(cache, size_class);
+    }
+    cache_leave(cache);
+    if (orders) {
+        order_in_free(pool);
+    }
+    reclaim_usable(pool);
+    budget_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/*
+ * The block becomes the caller's to park: false if it is not live. The plain store is for the owner,
+ * inside its cache.
+ */
+static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *life) {
+    *life = atomic_load_explicit(&block->life, memory_order_relaxed);
+    if (unlikely((*life & (LIFE_STATE | LIFE_OWNER)) != cache->owns)) {
+        return false;
+    }
+    block_become(block, (*life & (LIFE_BIN | LIFE_UNITS)) | BLOCK_CACHED);
+    return true;
+}
+
+static bool claim(struct block *block, uint64_t *life) {
+    *life = block_life(block);
+    do {
+        if (life_state(*life) != BLOCK_LIVE) {
+            return false;
+        }
+        cache_share_once(life_owner(*life));
+    } while (!atomic_compare_exchange_strong_explicit(
+        &block->life, life, (*life & (LIFE_BIN | LIFE_UNITS)) | BLOCK_CACHED, memory_order_acq_rel,
+        memory_order_acquire));
+    return true;
+}
+
+/* Books and stamps a block that was claimed. Inside the cache. */
+static inline __attribute__((always_inline)) void take_back(struct pool *pool, struct cache *cache,
+                                                            struct bin *bin, struct block *block,
+                                                            uint64_t life) {
+    cache_book_free(cache, &bin->frees, life_requested(life), life_bytes(life));
+    block->stamp = epochs_stamp(&pool->epochs);
+}
+
+/* A claimed block goes into the calling thread's cache. */
+static void park(struct page *page, struct block *block, uint64_t life, bool on_time) {
+    struct pool *pool = page->pool;
+    struct cache *cache = cache_mine(pool);
+    struct bin *bin = &cache->bins[life_bin(life)];
+    cache_enter(cache);
+    take_back(pool, cache, bin, block, life);
+    bool outside = atomic_load_explicit(&page->reached_from_outside, memory_order_relaxed);
+    if (!outside) {
+        cache_park(cache, bin, block, life_bytes(life));
+    }
+    bool overflows = cache_overflows(cache, bin);
+    bool due = on_time && is_due(pool, cache, life_bytes(life));
+    cache_leave(cache);
+    if (outside) {
+        pthread_mutex_lock(&pool->lock);
+        reclaim_block(pool, block);
+        pthread_mutex_unlock(&pool->lock);
+    }
+    if (outside || overflows || due) {
+        free_small_slow(pool, cache, life_bin(life), overflows, may_order(pool, due, on_time));
+    }
+}
+
+/* Whatever the short way below did not serve. */
+static int free_small(struct page *page, uint64_t address, bool on_time) {
+    struct block *block = page_block(page, address);
+    struct cache *cache = cache_mine(page->pool);
+    uint64_t life;
+    if (address % ((uint64_t)1 << UNIT_SHIFT) != 0) {
+        return -EINVAL;
+    }
+    cache_enter(cache);
+    bool claimed = claim_as_owner(cache, block, &life);
+    cache_leave(cache);
+    if (!claimed && !claim(block, &life)) {
+        return -EINVAL;
+    }
+    park(page, block, life, on_time);
+    return 0;
+}
+
+/*
+ * The block is not parked, or too much is, or an event is due. If it is only that, and somebody
+ * holds the lock, a later free will do.
+ */
+static void free_large_slow(struct pool *pool, struct cache *cache, struct range *unparked,
+                            bool overflows, bool orders) {
+    if (unparked || overflows || pool->config.reuse == POOL_SYNC) {
+        pthread_mutex_lock(&pool->lock);
+    } else if (pthread_mutex_trylock(&pool->lock) != 0) {
+        return;
+    }
+    cache_enter(cache);
+    if (cache_overflows_with_large(cache)) {
+        cache_make_room_for_large(cache);
+    }
+    cache_leave(cache);
+    if (unparked) {
+        reclaim_range(pool, unparked);
+    }
+    if (orders) {
+        order_in_free(pool);
+    }
+    budget_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static int free_large(struct pool *pool, uint64_t address, bool on_time) {
+    struct range *range = page_map_start(address);
+    uint8_t live = RANGE_LIVE;
+    if (!range || range->address != address ||
+        !atomic_compare_exchange_strong_explicit(&range->state, &live, RANGE_PENDING,
+                                                 memory_order_acq_rel, memory_order_relaxed)) {
+        return -EINVAL;
+    }
+    struct cache *cache = cache_mine(pool);
+    cache_enter(cache);
+    uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
+    cache_book_free(cache, &drawer_counting(cache, requested)->frees, requested, range->bytes);
+    range->stamp = epochs_stamp(&pool->epochs);
+    bool parked =
+        cache_keeps(cache, range->bytes) &&
+        !atomic_load_explicit(&range->segment->reached_from_outside, memory_order_relaxed);
+    if (parked) {
+        cache_push_range(cache, range);
+    }
+    bool due = on_time && is_due(pool, cache, range->bytes);
+    bool overflows = cache_overflows_with_large(cache);
+    cache_leave(cache);
+    if (!parked || overflows || due) {
+        free_large_slow(pool, cache, parked ? NULL : range, overflows,
+                        may_order(pool, due, on_time));
+    }
+    return 0;
+}
+
+static __attribute__((noinline)) int free_otherwise(uint64_t address, bool on_time) {
+    struct page *page = page_map_page(page_map_get(address));
+    struct pool *pool = page ? page->pool : page_map_owner(address);
+    if (!pool) {
+        return -ENOENT;
+    }
+    int r = page ? free_small(page, address, on_time) : free_large(pool, address, on_time);
+    return r == 0 ? epochs_broken(&pool->epochs) : r;
+}
+
+/* A block of another thread's cache, or none. */
+static __attribute__((noinline)) int free_anybodys(struct page *page, struct block *block) {
+    uint64_t life;
+    if (!claim(block, &life)) {
+        return -EINVAL;
+    }
+    park(page, block, life, true);
+    return epochs_broken(&page->pool->epochs);
+}
+
+/* What the short way below leaves to do after it has parked a block. */
+static __attribute__((noinline)) int free_rest(struct pool *pool, struct cache *cache,
+                                               unsigned size_class, bool overflows, bool due) {
+    free_small_slow(pool, cache, size_class, overflows, may_order(pool, due, true));
+    return epochs_broken(&pool->epochs);
+}
+
+/* The short way: the calling thread asked for the block itself. */
+int pool_free(uint64_t address) {
+    page_map_entry entry = page_map_get(address);
+    struct page *page = page_map_page(entry);
+    struct cache *cache = cache_last;
+    if (unlikely(!page_map_is_plain_page(entry) || address % ((uint64_t)1 << UNIT_SHIFT) != 0 ||
+                 !cache_try_enter(cache))) {
+        return free_otherwise(address, true);
+    }
+    struct block *block = page_block(page, address);
+    struct pool *pool = cache->pool;
+    uint64_t life;
+    block_fetch(block);
+    if (unlikely(!claim_as_owner(cache, block, &life))) {
+        cache_leave_biased(cache);
+        return free_anybodys(page, block);
+    }
+    struct bin *bin = &cache->bins[life_bin(life)];
+    take_back(pool, cache, bin, block, life);
+    cache_park(cache, bin, block, life_bytes(life));
+    bool overflows = cache_overflows(cache, bin);
+    bool due = is_due(pool, cache, life_bytes(life));
+    cache_leave_biased(cache);
+    if (unlikely(overflows || due)) {
+        return free_rest(pool, cache, life_bin(life), overflows, due);
+    }
+    return epochs_broken(&pool->epochs);
+}
+
+int pool_free_late(uint64_t address) {
+    return free_otherwise(address, false);
+}
