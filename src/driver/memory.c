@@ -102,10 +102,10 @@ static __attribute__((noinline)) CUresult alloc_otherwise(CUdeviceptr *dptr, siz
     return pooled_alloc(dptr, bytes, &result) ? result : native_alloc(dptr, bytes);
 }
 
-static __attribute__((noinline)) CUresult alloc_after(int r, CUdeviceptr *dptr, size_t bytes) {
+static __attribute__((noinline)) CUresult alloc_after(struct pool *pool, int r, CUdeviceptr *dptr,
+                                                      size_t bytes) {
     CUresult result;
-    return refused_alloc(context_pool(), r, dptr, bytes, &result) ? result
-                                                                  : native_alloc(dptr, bytes);
+    return refused_alloc(pool, r, dptr, bytes, &result) ? result : native_alloc(dptr, bytes);
 }
 
 CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
@@ -116,7 +116,7 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
     uint64_t address;
     int r = pool_alloc(pool, bytes, &address);
     if (unlikely(r != 0)) {
-        return alloc_after(r, dptr, bytes);
+        return alloc_after(pool, r, dptr, bytes);
     }
     *dptr = address;
     return CUDA_SUCCESS;

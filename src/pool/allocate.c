@@ -92,7 +92,7 @@ static uint32_t more_blocks(const struct pool *pool, struct cache *cache, unsign
     }
     uint64_t few = books_get(&pool->books.active.current) / 64;
     few = few > AHEAD_BYTES ? AHEAD_BYTES : few;
-    few /= (uint64_t)size_class_units(size_class) << UNIT_SHIFT;
+    few /= size_class_bytes(size_class);
     few = cache->bytes > cache->bytes_max / 4 ? 0 : few > AHEAD_BLOCKS ? AHEAD_BLOCKS : few;
     return more > few ? (uint32_t)few : more;
 }

@@ -134,8 +134,9 @@ bool budget_is_short(struct pool *pool, uint64_t bytes) {
     return !has_room(pool, bytes);
 }
 
-static void look_at_reserve(struct pool *pool, uint64_t reserved, uint64_t ready) {
+void budget_book_reserve(struct pool *pool) {
     struct books *books = &pool->books;
+    uint64_t reserved = budget_used(pool), ready = ready_bytes(pool);
     books_become(&books->reserved, reserved);
     books_become(&books->active, reserved - ready);
     books_become(&books->segments, pool->large.segment_count + pool->small.segment_count);
@@ -150,8 +151,7 @@ static void look_at_reserve(struct pool *pool, uint64_t reserved, uint64_t ready
 
 void budget_look(struct pool *pool) {
     struct books *books = &pool->books;
-    uint64_t reserved = budget_used(pool), ready = ready_bytes(pool);
-    bool grown = reserved != books_get(&books->reserved.current);
+    bool grown = budget_used(pool) != books_get(&books->reserved.current);
     /* One cache keeps its own peak until it is asked for. Of several the sum is only known while it
      * is looked at; but that takes their cache lines away from their threads. */
     bool few = pool->caches_owned > 1 && pool->caches_owned <= FEW_CACHES;
@@ -159,8 +159,8 @@ void budget_look(struct pool *pool) {
         look_at_peaks(pool);
         look_at_budget(pool);
     }
-    if (grown || ready != books_get(&books->ready_bytes)) {
-        look_at_reserve(pool, reserved, ready);
+    if (grown || ready_bytes(pool) != books_get(&books->ready_bytes)) {
+        budget_book_reserve(pool);
     }
     pool->budget_is_fresh = false;
     books_set(&books->epochs, pool->epochs.closed);
@@ -172,6 +172,6 @@ void budget_look(struct pool *pool) {
 void budget_look_at_all(struct pool *pool) {
     look_at_peaks(pool);
     look_at_budget(pool);
-    look_at_reserve(pool, budget_used(pool), ready_bytes(pool));
+    budget_book_reserve(pool);
     budget_look(pool);
 }

@@ -138,7 +138,7 @@ void cache_set_room(struct cache *cache, uint64_t bytes) {
     cache->large_bytes_max = CACHE_LARGE_FACTOR * bytes;
     cache->large_most = cache->large_bytes_max / CACHE_LARGE_SHARE;
     for (unsigned i = 0; i < SMALL_CLASSES; i++) {
-        uint64_t fit = bytes / 2 / ((uint64_t)size_class_units(i) << UNIT_SHIFT);
+        uint64_t fit = bytes / 2 / size_class_bytes(i);
         cache->bins[i].room = fit > CACHE_BIN_BLOCKS ? CACHE_BIN_BLOCKS : (uint32_t)fit;
     }
 }

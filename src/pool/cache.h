@@ -80,9 +80,10 @@ struct drawer {
  * What the owner holds, having taken and given back, and the highest that was since the pool last
  * looked. An allocation compares two numbers, a free changes one:
  *
- *      taken      in all
- *      crest      what `taken` is when the next new peak is reached: the peak and all given back
- *      live       taken - (crest - peak)
+ *      taken        in all
+ *      crest        what `taken` is when the next new peak is reached: the peak and all given back
+ *      given back   crest - peak
+ *      live         taken less that
  *
  * Modulo 2^64, and live to be read as signed: a thread may free more than it asked for.
  */
@@ -376,8 +377,13 @@ static inline void cache_push_ready_range(struct cache *cache, struct range *ran
 
 /* --- books --- */
 
+/** Given back in all. */
+static inline uint64_t tide_given(const struct tide *tide) {
+    return books_get(&tide->crest) - books_get(&tide->peak);
+}
+
 static inline uint64_t tide_live(const struct tide *tide) {
-    return books_get(&tide->peak) - books_get(&tide->crest) + books_get(&tide->taken);
+    return books_get(&tide->taken) - tide_given(tide);
 }
 
 static inline void tide_rise(struct tide *tide, uint64_t amount) {
@@ -424,7 +430,7 @@ static inline void tide_join(struct tide *to, struct tide *from) {
 }
 
 /** Books: a block of `bytes` for a request of `requested` went out; came back. The counter is that of
- * the request's class. */
+ * a small block's own class, of a large request's. */
 static inline void cache_book_alloc(struct cache *cache, books_counter *allocs, uint64_t requested,
                                     uint64_t bytes) {
     books_add(allocs, 1);
@@ -449,11 +455,11 @@ struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count
 /** A free of that class finds the cache full. */
 void cache_make_room(struct cache *cache, unsigned size_class);
 
-/** What takes most room goes to the pool, until no more than so many bytes of small blocks are left. */
-void cache_spill(struct cache *cache, uint64_t bytes);
-
 /** The same after the free of a large block. */
 void cache_make_room_for_large(struct cache *cache);
+
+/** What takes most room goes to the pool, until no more than so many bytes of small blocks are left. */
+void cache_spill(struct cache *cache, uint64_t bytes);
 
 /** Everything parked goes to the pool; the first two only with what is large, or small. */
 void cache_empty_drawers(struct cache *cache);

@@ -7,11 +7,9 @@
 
 #include <errno.h>
 
-/* An event on time is due when the pool is tight and a thread has freed since the last one */
-#define FREES_PER_CLOSE 64               /* so many blocks, */
-#define CLOSE_LEAST_SHARE 256            /* if they are one part in this of the budget, */
-#define CLOSE_SHARE 8                    /* or one part in this of it, */
-#define CLOSE_BYTES ((uint64_t)64 << 20) /* or so many bytes. */
+/* Tight, an event is due when a thread has freed more than order_event_bytes() since the last one, or */
+#define FREES_PER_CLOSE 64    /* so many blocks, */
+#define CLOSE_LEAST_SHARE 256 /* if they are one part in this of the budget. */
 
 /*
  * Whether an event on time is due in this free: the gear is tight, and either nobody has recorded one
@@ -33,9 +31,8 @@ static inline bool is_due(const struct pool *pool, struct cache *cache, uint64_t
     cache->frees_since_close++;
     cache->bytes_since_close += freed;
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
-    uint64_t most = budget / CLOSE_SHARE + SMALL_MAX_BYTES, bytes = cache->bytes_since_close;
-    bool due = pool->config.reuse == POOL_SYNC ||
-               bytes > (most < CLOSE_BYTES ? most : CLOSE_BYTES) ||
+    uint64_t bytes = cache->bytes_since_close;
+    bool due = pool->config.reuse == POOL_SYNC || bytes > order_event_bytes(budget) ||
                (cache->frees_since_close >= FREES_PER_CLOSE && bytes >= budget / CLOSE_LEAST_SHARE);
     if (unlikely(due)) { /* whether or not it can be recorded now */
         cache->frees_since_close = 0;

@@ -153,7 +153,7 @@ static void add_metric(struct stats_metric *to, const struct books_metric *from)
 static void add_class(struct stats_device *stats, unsigned size_class,
                       const books_counter *allocs_counter, const books_counter *frees_counter) {
     uint64_t allocs = books_get(allocs_counter), frees = books_get(frees_counter);
-    uint64_t bytes = (uint64_t)size_class_units(size_class) << UNIT_SHIFT;
+    uint64_t bytes = size_class_bytes(size_class);
     struct stats_size_class *size = &stats->size_classes[stats_size_class(bytes)];
     size->total += allocs;
     size->live += allocs - frees;
@@ -263,6 +263,13 @@ static void add_live(struct pool *pool, struct stats_device *stats) {
 
 void pool_read(struct pool *pool, struct stats_device *stats) {
     const struct books *books = &pool->books;
+    /* A report from a signal handler may have interrupted whoever holds the lock. Without it the blocks
+     * are not walked, the largest free one is that of the last look, and what an ending thread leaves
+     * to the next may be seen twice or not at all. */
+    bool locked = pthread_mutex_trylock(&pool->lock) == 0;
+    if (locked) {
+        budget_book_reserve(pool);
+    }
 #define METRIC(field, json, label) add_metric(&stats->field, &books->field);
 #define OUTSIDE(field, json) add_metric(&stats->field, &books->field);
 #define COUNTER(field) stats->field += books_get(&books->field);
@@ -274,9 +281,6 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
         stats->largest_free_bytes = largest;
     }
     stats->releasable_bytes += books_get(&books->releasable_bytes);
-    /* A report from a signal handler may have interrupted whoever holds the lock. Without it the blocks
-     * are not walked, and what an ending thread leaves to the next may be seen twice or not at all. */
-    bool locked = pthread_mutex_trylock(&pool->lock) == 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         add_cache(stats, cache);
     }

@@ -113,9 +113,10 @@ struct budget_sum {
         above; /* of all caches; above: how much higher each has been since the last look */
 };
 struct budget_sum budget_sum(const struct pool *pool, enum tide_of of);
-void budget_look(struct pool *pool);        /* after every visit: what has changed in the books */
-void budget_look_at_all(struct pool *pool); /* peaks, budget and gear too */
-unsigned budget_streams(void);              /* of the program, besides the default one */
+void budget_look(struct pool *pool);         /* after every visit: what has changed in the books */
+void budget_look_at_all(struct pool *pool);  /* peaks, budget and gear too */
+void budget_book_reserve(struct pool *pool); /* the books of what is reserved and free */
+unsigned budget_streams(void);               /* of the program, besides the default one */
 uint64_t budget_used(const struct pool *pool);           /* the reserve */
 bool budget_is_short(struct pool *pool, uint64_t bytes); /* growing by so much would exceed it */
 
@@ -130,6 +131,12 @@ bool reclaim_caches(
 uint64_t reclaim_stamp(const struct pool *pool,
                        uint64_t bytes); /* epoch that frees `bytes`; 0: nothing is pending */
 
+/* Bytes on a shelf at most: for every two threads what one may park, a pair of them being what it is
+ * for. */
+static inline uint64_t shelf_room(const struct pool *pool) {
+    return pool->cache_bytes_max * ((pool->caches_owned + 1) / 2);
+}
+
 /* shelf.c: small blocks between two threads' caches. Under the lock. */
 void shelf_put(struct pool *pool, struct cache *cache); /* inside: all that it has parked */
 bool shelf_take(struct pool *pool, struct cache *cache,
@@ -141,6 +148,14 @@ void range_shelf_put(struct pool *pool, struct cache *cache); /* inside: all tha
 struct range *range_shelf_take(struct pool *pool, struct cache *cache,
                                uint64_t bytes); /* one that fits, and more for the cache; or NULL */
 bool range_shelf_clear(struct pool *pool);      /* all of it, to the arena; true if there was any */
+
+/* Tight, a thread that has freed more than this since anybody's last event on time leaves one. */
+#define CLOSE_SHARE 8                    /* one part in this of the budget, */
+#define CLOSE_BYTES ((uint64_t)64 << 20) /* at most so much */
+static inline uint64_t order_event_bytes(uint64_t budget) {
+    uint64_t share = budget / CLOSE_SHARE + SMALL_MAX_BYTES;
+    return share < CLOSE_BYTES ? share : CLOSE_BYTES;
+}
 
 /* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */
 uint64_t order_clock(const struct pool *pool); /* ns */

@@ -17,7 +17,11 @@
 #include <errno.h>
 #include <time.h>
 
-#define EVENTS_BEHIND 2 /* on-time events under way from which on a CPU wait beats a barrier */
+/* A CPU wait beats a barrier where so many on-time events are under way behind the one needed, and
+ * what may be freed between as many is one part in this of the budget. */
+#define EVENTS_BEHIND 2
+#define BEHIND_SHARE 8
+
 #define IDLE_POLLS                                                                                 \
     64 /* queries of an event on an idle device until it has arrived there: some 10 us */
 #define UNRECORDED_MAX                                                                             \
@@ -126,10 +130,16 @@ bool order_cheaply(struct pool *pool, uint64_t stamp) {
 /*
  * A barrier holds up every stream until all of them have got to it. Where streams run side by side
  * and much more is under way behind the event that is needed, the CPU waits for that one instead:
- * the device has the rest to go on with.
+ * the device has the rest to go on with. Much by the measure of the program: one that works on large
+ * memory is soon through what it freed within a small part of it, and would run dry.
  */
 static bool barrier_hurts(const struct pool *pool, uint64_t stamp) {
-    return budget_streams() > 1 && epochs_behind(&pool->epochs, stamp) >= EVENTS_BEHIND;
+    if (budget_streams() <= 1) {
+        return false;
+    }
+    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    uint64_t behind = epochs_behind(&pool->epochs, stamp);
+    return behind >= EVENTS_BEHIND && behind * order_event_bytes(budget) >= budget / BEHIND_SHARE;
 }
 
 bool order_now(struct pool *pool, uint64_t stamp, bool at_any_price) {

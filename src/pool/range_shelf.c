@@ -14,11 +14,6 @@
 
 #include <string.h>
 
-/* For every two threads as much as one may park: a pair of them is what the shelf is for. */
-static uint64_t most_bytes(const struct pool *pool) {
-    return CACHE_LARGE_FACTOR * pool->cache_bytes_max * ((pool->caches_owned + 1) / 2);
-}
-
 /* Every drawer has a bit; those that hardly any cache has share the last. */
 static uint64_t bit_of(unsigned drawer) {
     return (uint64_t)1 << (drawer < 63 ? drawer : 63);
@@ -42,7 +37,8 @@ static void give_up(struct pool *pool, const struct range_batch *batch) {
 
 static void put_batch(struct pool *pool, const struct range_batch *batch) {
     struct range_shelf *shelf = &pool->range_shelf;
-    if (shelf->count == RANGE_SHELF_BATCHES || shelf->bytes + batch->bytes > most_bytes(pool)) {
+    if (shelf->count == RANGE_SHELF_BATCHES ||
+        shelf->bytes + batch->bytes > CACHE_LARGE_FACTOR * shelf_room(pool)) {
         give_up(pool, batch);
         return;
     }

@@ -16,11 +16,6 @@
 
 #define TINY_CLASSES 32 /* up to 16 KiB */
 
-/* For every two threads as much as one may park: a pair of them is what the shelf is for. */
-static uint64_t most_bytes(const struct pool *pool) {
-    return pool->cache_bytes_max * ((pool->caches_owned + 1) / 2);
-}
-
 static struct crate *crate_at(struct shelf *shelf, unsigned i) {
     return &shelf->crates[(shelf->first + i) % SHELF_CRATES];
 }
@@ -30,14 +25,10 @@ static void drop_oldest(struct shelf *shelf) {
     shelf->count--;
 }
 
-static bool is_between(unsigned size_class, unsigned first, unsigned last) {
-    return first <= size_class && size_class <= last;
-}
-
 /* The blocks themselves are not looked at: by now they may be far from this thread's processor. */
 void shelf_put(struct pool *pool, struct cache *cache) {
     struct shelf *shelf = &pool->shelf;
-    if (shelf->count == SHELF_CRATES || shelf->bytes + cache->bytes > most_bytes(pool)) {
+    if (shelf->count == SHELF_CRATES || shelf->bytes + cache->bytes > shelf_room(pool)) {
         cache_empty_bins(cache);
         return;
     }
@@ -46,7 +37,7 @@ void shelf_put(struct pool *pool, struct cache *cache) {
     crate->stamp = epochs_stamp(&pool->epochs);
     crate->used = 0;
     shelf->bytes += cache->bytes;
-    for (unsigned i = 0; cache->bytes > 0; i++) {
+    for (unsigned i = 0; cache->bytes > 0 && i < SMALL_CLASSES; i++) {
         struct batch batch = cache_take(cache, i, cache->bins[i].count);
         if (batch.first) {
             crate->batches[crate->used++] = (struct packed){batch, i};
@@ -71,7 +62,7 @@ static bool take(struct shelf *shelf, struct crate *crate, struct cache *cache, 
     cache_enter(cache);
     for (unsigned i = crate->used; i-- > 0;) {
         unsigned size_class = crate->batches[i].size_class;
-        if (is_between(size_class, first, last)) {
+        if (first <= size_class && size_class <= last) {
             struct batch batch = unpack(shelf, crate, i);
             block_fetch(batch.first);
             cache_push_batch(cache, size_class, batch);
@@ -104,9 +95,8 @@ static bool take_classes(struct pool *pool, struct cache *cache, unsigned first,
 
 /* Nothing was freed since this was last asked. */
 static bool only_takes(struct cache *cache) {
-    const struct tide *count = &cache->tides[TIDE_COUNT];
     uint64_t before = cache->given_at_take;
-    cache->given_at_take = books_get(&count->crest) - books_get(&count->peak);
+    cache->given_at_take = tide_given(&cache->tides[TIDE_COUNT]);
     return cache->given_at_take == before;
 }
 

@@ -232,6 +232,30 @@ static void streams_side_by_side_are_not_held_up_for_the_oldest_block(void **sta
     assert_int_equal(fake->orders, 1); /* with one stream there is nothing to hold up */
 }
 
+static void nor_does_the_cpu_wait_where_little_is_under_way_behind(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, 2 * GIB);
+    pool_expect_streams(4);
+    uint64_t at[20];
+    for (int i = 0; i < 20; i++) {
+        at[i] = get(100 * MIB);
+    }
+    for (int i = 0; i < 4; i++) { /* of the budget a fifth; three events behind the first */
+        use_and_drop(at[i]);
+    }
+    assert_int_equal(get(100 * MIB), at[0]);
+    assert_int_equal(fake->orders, 1);
+    assert_int_equal(fake->waits, 0);
+    for (int i = 4; i < 12; i++) {
+        use_and_drop(at[i]);
+    }
+    get(100 * MIB), get(100 * MIB), get(100 * MIB); /* what the barrier has made usable */
+    assert_int_equal(get(100 * MIB), at[4]);
+    assert_int_equal(fake->orders, 1);
+    assert_int_equal(fake->waits, 1);
+    pool_expect_streams(0);
+}
+
 static void where_a_barrier_is_not_enough_the_cpu_waits(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
@@ -674,6 +698,7 @@ int main(void) {
         TEST(one_barrier_serves_every_block_freed_before_it),
         TEST(in_wait_mode_no_barrier_is_ever_put_up),
         TEST(streams_side_by_side_are_not_held_up_for_the_oldest_block),
+        TEST(nor_does_the_cpu_wait_where_little_is_under_way_behind),
         TEST(where_a_barrier_is_not_enough_the_cpu_waits),
         TEST(memory_with_only_a_late_event_is_left_alone_while_it_can_grow),
         TEST(a_tight_pool_stays_within_its_budget),

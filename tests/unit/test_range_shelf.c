@@ -3,51 +3,13 @@
  * out when their work is past and not before, and what waits for a taker is bounded and given up
  * when memory is short.
  */
-#include "pool_bench.h"
-
-#include <pthread.h>
-
-static uint64_t blocks[64];
-static unsigned count;
-
-static void *use_and_drop_them(void *unused) {
-    for (unsigned i = 0; i < count; i++) {
-        fake_submit(fake, 0);
-        drop(blocks[i]);
-    }
-    return unused;
-}
-
-/* Another thread, which ends then, frees so many blocks, every other one of the second size. */
-static void let_another_free_both(unsigned how_many, uint64_t bytes, uint64_t other) {
-    pthread_t thread;
-    count = how_many;
-    for (unsigned i = 0; i < count; i++) {
-        blocks[i] = get(i % 2 ? other : bytes);
-    }
-    assert_int_equal(pthread_create(&thread, NULL, use_and_drop_them, NULL), 0);
-    pthread_join(thread, NULL);
-    check();
-}
-
-static void let_another_free(unsigned how_many, uint64_t bytes) {
-    let_another_free_both(how_many, bytes, bytes);
-}
-
-static bool was_freed(uint64_t address) {
-    for (unsigned i = 0; i < count; i++) {
-        if (blocks[i] == address) {
-            return true;
-        }
-    }
-    return false;
-}
+#include "handover.h"
 
 static void what_one_thread_frees_another_gets(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
-    let_another_free(11, 3 * MIB);
+    hand_over(11, 3 * MIB);
     assert_int_equal(pool->range_shelf.bytes, 30 * MIB);
     fake_finish_all(fake);
     uint64_t reserved = fake->reserved;
@@ -65,7 +27,7 @@ static void but_not_before_its_work_is_past(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
-    let_another_free(11, 3 * MIB);
+    hand_over(11, 3 * MIB);
     for (int i = 0; i < 4; i++) {
         assert_false(was_freed(get(3 * MIB)));
     }
@@ -77,7 +39,7 @@ static void nor_is_a_batch_taken_along_before_its_own_is(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
-    let_another_free(11, 3 * MIB);
+    hand_over(11, 3 * MIB);
     fake_finish_all(fake);
     pool->range_shelf.batches[2].stamp += 100; /* as if one of it had been freed much later */
     assert_true(was_freed(get(3 * MIB)));
@@ -91,7 +53,7 @@ static void a_thread_that_frees_too_has_room_left_for_that(void **state) {
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
     uint64_t own = get(6 * MIB);
-    let_another_free(11, 3 * MIB);
+    hand_over(11, 3 * MIB);
     drop(own);
     fake_finish_all(fake);
     assert_true(was_freed(get(3 * MIB)));
@@ -107,7 +69,7 @@ static void a_thread_without_room_takes_just_the_one(void **state) {
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
     uint64_t own[3] = {get(8 * MIB), get(8 * MIB), get(8 * MIB)};
-    let_another_free_both(15, 3 * MIB, MIB + 512 * KIB);
+    hand_over_mixed(15, 3 * MIB, 2, MIB + 512 * KIB);
     for (int i = 0; i < 3; i++) {
         drop(own[i]);
     }
@@ -122,7 +84,7 @@ static void only_what_fits_is_taken(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
-    let_another_free(11, 3 * MIB);
+    hand_over(11, 3 * MIB);
     fake_finish_all(fake);
     static const uint64_t others[] = {3 * MIB + 512, 2 * MIB, 6 * MIB, 9 * MIB};
     for (int i = 0; i < 4; i++) {
@@ -133,7 +95,7 @@ static void only_what_fits_is_taken(void **state) {
     assert_int_equal(stop(NULL), 0);
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
-    let_another_free_both(10, 3 * MIB, 5 * MIB);
+    hand_over_mixed(10, 3 * MIB, 2, 5 * MIB);
     fake_finish_all(fake);
     uint64_t waiting = pool->range_shelf.bytes;
     assert_true(waiting > 20 * MIB);
@@ -147,7 +109,7 @@ static void what_waits_is_bounded(void **state) {
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
     for (int i = 0; i < 3; i++) {
-        let_another_free(32, 2 * MIB - i * 64 * KIB);
+        hand_over(32, 2 * MIB - i * 64 * KIB);
         assert_true(pool->range_shelf.bytes <= 32 * MIB);
     }
     assert_true(pool->range_shelf.bytes > 16 * MIB);
@@ -172,7 +134,7 @@ static void what_waits_is_given_up_ahead_of_growing(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, TIGHT);
     keep_large_blocks();
-    let_another_free(11, 3 * MIB);
+    hand_over(11, 3 * MIB);
     assert_true(pool->range_shelf.bytes > 0);
     fake_finish_all(fake);
     uint64_t reserved = fake->reserved;
@@ -188,7 +150,7 @@ static void and_when_the_device_is_full(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
-    let_another_free(12, 4 * MIB);
+    hand_over(12, 4 * MIB);
     assert_true(pool->range_shelf.bytes > 0);
     fake_finish_all(fake);
     for (int i = 0; i < 60; i++) {
@@ -202,7 +164,7 @@ static void what_waits_is_forgotten_with_the_context(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
-    let_another_free(11, 3 * MIB);
+    hand_over(11, 3 * MIB);
     pool_forget(pool);
     check();
     assert_int_equal(pool->range_shelf.bytes, 0);
