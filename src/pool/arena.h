@@ -41,16 +41,18 @@ struct segment {
                                          when old work has finished */
 };
 
+/* What a free reads and writes is one cache line, which it shares with no other range. */
 struct range {
-    uint64_t address, bytes;
-    _Atomic uint64_t requested;    /* of a live one: what the program asked for */
-    uint64_t stamp;                /* of a pending one: its epoch; 0: usable already */
-    struct range *previous, *next; /* neighbours by address, within the segment */
-    struct range *queue_next;      /* of a pending one: in its cache or queue */
+    _Alignas(64) uint64_t address;
+    uint64_t bytes;
+    _Atomic uint64_t requested; /* of a live one: what the program asked for */
+    uint64_t stamp;             /* of a pending one: its epoch; 0: usable already */
+    struct range *queue_next;   /* of a pending one: in its cache or queue */
     struct segment *segment;
     _Atomic uint64_t id; /* of a live one: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
     _Atomic uint8_t
         state; /* LIVE to PENDING and back without a lock, by its owner; the rest under it */
+    struct range *previous, *next; /* neighbours by address, within the segment */
 };
 
 static inline enum range_state range_state(const struct range *range) {
