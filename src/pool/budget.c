@@ -21,19 +21,35 @@ static uint64_t ready_bytes(const struct pool *pool) {
     return pool->large.free_bytes + pool->small.free_bytes + (pool->runs.free_units << UNIT_SHIFT);
 }
 
-static void add_to_sum(struct budget_sum *sum, const struct tide *tide) {
-    uint64_t live = tide_live(tide);
-    int64_t above = (int64_t)(books_get(&tide->peak) - live);
-    sum->live += live;
-    sum->above += above > 0 ? (uint64_t)above : 0;
-}
-
-struct budget_sum budget_sum(const struct pool *pool, enum tide_of of) {
-    struct budget_sum sum = {0};
+/*
+ * Blocks change hands while one cache is read after another: of all of them first what was taken is
+ * read, then what was given back, so that the sum is never more than was live in between.
+ */
+struct budget_sums budget_sums(const struct pool *pool) {
+    struct budget_sums sums = {0};
+    uint64_t given[TIDES] = {0};
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        add_to_sum(&sum, &cache->tides[of]);
+        for (unsigned i = 0; i < TIDES; i++) {
+            sums.of[i].taken += books_get(&cache->tides[i].taken);
+        }
     }
-    return sum;
+    atomic_thread_fence(memory_order_acquire);
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        for (unsigned i = 0; i < TIDES; i++) {
+            given[i] += tide_given(&cache->tides[i]);
+            sums.of[i].highest += books_get(&cache->tides[i].peak);
+        }
+    }
+    atomic_thread_fence(memory_order_acquire); /* whoever is in the sums has to be counted */
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        sums.used += !tide_is_still(&cache->tides[TIDE_COUNT]);
+    }
+    for (unsigned i = 0; i < TIDES; i++) {
+        struct budget_sum *sum = &sums.of[i];
+        sum->live = (int64_t)(sum->taken - given[i]) > 0 ? sum->taken - given[i] : 0;
+        sum->highest = (int64_t)(sum->highest - sum->live) > 0 ? sum->highest : sum->live;
+    }
+    return sums;
 }
 
 /*
@@ -46,27 +62,18 @@ static void look_at_peaks(struct pool *pool) {
     struct books *books = &pool->books;
     struct books_metric *const metrics[TIDES] = {&books->requested, &books->allocated,
                                                  &books->allocations};
-    struct budget_sum sums[TIDES] = {0};
-    unsigned used = 0;
+    struct budget_sums sums = budget_sums(pool);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        if (!cache->owner && tide_is_still(&cache->tides[TIDE_COUNT])) {
-            continue; /* its thread has ended, or the common one is not used */
-        }
-        used += books_get(&cache->tides[TIDE_COUNT].taken) > 0 ||
-                tide_live(&cache->tides[TIDE_COUNT]) != 0;
-        for (unsigned i = 0; i < TIDES; i++) {
-            add_to_sum(&sums[i], &cache->tides[i]);
-            if (cache->owner == &cache_last || !cache->owner) {
-                tide_level(&cache->tides[i]);
-            }
+        for (unsigned i = 0; i < TIDES && (cache->owner == &cache_last || !cache->owner); i++) {
+            tide_level(&cache->tides[i]);
         }
     }
-    bool shared = books_get(&books->peaks_shared) || used > 1;
+    bool shared = books_get(&books->peaks_shared) || sums.used > 1;
     books_set(&books->peaks_shared, shared);
     for (unsigned i = 0; i < TIDES; i++) {
-        books_raise(&metrics[i]->peak, shared ? sums[i].live : sums[i].live + sums[i].above);
+        books_raise(&metrics[i]->peak, shared ? sums.of[i].live : sums.of[i].highest);
     }
-    books_raise(&books->peak_upper, sums[TIDE_REQUESTED].live + sums[TIDE_REQUESTED].above);
+    books_raise(&books->peak_upper, sums.of[TIDE_REQUESTED].highest);
 }
 
 static _Atomic unsigned expected_streams;

@@ -377,9 +377,10 @@ static inline void cache_push_ready_range(struct cache *cache, struct range *ran
 
 /* --- books --- */
 
-/** Given back in all. */
+/** Given back in all. For others than the owner: not less than that, at the time of the call. */
 static inline uint64_t tide_given(const struct tide *tide) {
-    return books_get(&tide->crest) - books_get(&tide->peak);
+    uint64_t peak = atomic_load_explicit(&tide->peak, memory_order_acquire);
+    return books_get(&tide->crest) - peak;
 }
 
 static inline uint64_t tide_live(const struct tide *tide) {
@@ -391,8 +392,9 @@ static inline void tide_rise(struct tide *tide, uint64_t amount) {
     int64_t above = (int64_t)(taken - books_get(&tide->crest));
     books_set(&tide->taken, taken);
     if (above > 0) {
-        books_set(&tide->crest, taken); /* first: whoever reads in between finds the old peak */
-        books_add(&tide->peak, (uint64_t)above);
+        uint64_t peak = books_get(&tide->peak) + (uint64_t)above;
+        books_set(&tide->crest, taken);
+        atomic_store_explicit(&tide->peak, peak, memory_order_release);
     }
 }
 

@@ -150,42 +150,45 @@ static void add_metric(struct stats_metric *to, const struct books_metric *from)
     to->freed += books_get(&from->freed);
 }
 
-static void add_class(struct stats_device *stats, unsigned size_class,
-                      const books_counter *allocs_counter, const books_counter *frees_counter) {
-    uint64_t allocs = books_get(allocs_counter), frees = books_get(frees_counter);
-    uint64_t bytes = size_class_bytes(size_class);
-    struct stats_size_class *size = &stats->size_classes[stats_size_class(bytes)];
-    size->total += allocs;
-    size->live += allocs - frees;
-    stats->allocations.total += allocs;
-    stats->allocations.freed += frees;
-    stats->allocations.current += allocs - frees;
-}
-
-static void add_tide(struct stats_metric *to, const struct tide *tide) {
-    uint64_t total = books_get(&tide->taken), live = tide_live(tide);
-    to->current += live;
-    to->total += total;
-    to->freed += total - live;
-}
-
-/* What a thread cache counted. What it has parked counts as pending: only its thread can tell what of it is ready. */
-static void add_cache(struct stats_device *stats, const struct cache *cache) {
-    add_tide(&stats->requested, &cache->tides[TIDE_REQUESTED]);
-    add_tide(&stats->allocated, &cache->tides[TIDE_ALLOCATED]);
-    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
-        add_class(stats, i, &cache->bins[i].allocs, &cache->bins[i].frees);
-    }
-    for (unsigned i = 1; i < LARGE_DRAWERS; i++) { /* the first one is only for parking */
-        add_class(stats, SMALL_CLASSES - 1 + i, &cache->drawers[i].allocs,
-                  &cache->drawers[i].frees);
+/* What thread caches counted, by the size classes of the statistics. */
+static void count_classes(const struct pool *pool, bool frees,
+                          uint64_t counts[STATS_SIZE_CLASSES]) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        for (unsigned i = 0; i < SMALL_CLASSES; i++) {
+            const struct bin *bin = &cache->bins[i];
+            counts[stats_size_class(size_class_bytes(i))] +=
+                books_get(frees ? &bin->frees : &bin->allocs);
+        }
+        for (unsigned i = 1; i < LARGE_DRAWERS; i++) { /* the first one is only for parking */
+            const struct drawer *drawer = &cache->drawers[i];
+            counts[stats_size_class(size_class_bytes(SMALL_CLASSES - 1 + i))] +=
+                books_get(frees ? &drawer->frees : &drawer->allocs);
+        }
     }
 }
 
-/* What is live is counted by the caches; the pool's books know the peak of the last look. */
-static uint64_t add_peak(struct stats_metric *to, const struct books_metric *from,
-                         struct budget_sum sum, bool shared) {
-    uint64_t last = books_get(&from->peak), now = sum.live + (shared ? 0 : sum.above);
+/* In the order of budget_sums(), and for its reason. */
+static void add_classes(const struct pool *pool, struct stats_device *stats) {
+    uint64_t allocs[STATS_SIZE_CLASSES] = {0}, frees[STATS_SIZE_CLASSES] = {0};
+    count_classes(pool, false, allocs);
+    atomic_thread_fence(memory_order_acquire);
+    count_classes(pool, true, frees);
+    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
+        stats->size_classes[i].total += allocs[i];
+        stats->size_classes[i].live += allocs[i] > frees[i] ? allocs[i] - frees[i] : 0;
+    }
+}
+
+/*
+ * What is live is counted by the caches; the pool's books know the peak of the last look. Returns the
+ * peak.
+ */
+static uint64_t add_sum(struct stats_metric *to, const struct books_metric *from,
+                        struct budget_sum sum, bool shared) {
+    uint64_t last = books_get(&from->peak), now = shared ? sum.live : sum.highest;
+    to->current += sum.live;
+    to->total += sum.taken;
+    to->freed += sum.taken - sum.live;
     to->peak += now > last ? now - last : 0; /* `last` is in it already */
     return now > last ? now : last;
 }
@@ -281,31 +284,28 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
         stats->largest_free_bytes = largest;
     }
     stats->releasable_bytes += books_get(&books->releasable_bytes);
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        add_cache(stats, cache);
-    }
+    add_classes(pool, stats);
     if (locked) {
         add_live(pool, stats);
         pthread_mutex_unlock(&pool->lock);
     }
-    bool shared = books_get(&books->peaks_shared);
-    add_peak(&stats->allocations, &books->allocations, budget_sum(pool, TIDE_COUNT), shared);
-    add_peak(&stats->allocated, &books->allocated, budget_sum(pool, TIDE_ALLOCATED), shared);
-    struct budget_sum requested = budget_sum(pool, TIDE_REQUESTED);
-    uint64_t peak = add_peak(&stats->requested, &books->requested, requested, shared);
+    struct budget_sums sums = budget_sums(pool);
+    bool shared = books_get(&books->peaks_shared) || sums.used > 1;
+    add_sum(&stats->allocations, &books->allocations, sums.of[TIDE_COUNT], shared);
+    add_sum(&stats->allocated, &books->allocated, sums.of[TIDE_ALLOCATED], shared);
+    uint64_t peak = add_sum(&stats->requested, &books->requested, sums.of[TIDE_REQUESTED], shared);
     if (shared) {
-        uint64_t upper = books_get(&books->peak_upper), now = requested.live + requested.above;
+        uint64_t upper = books_get(&books->peak_upper), now = sums.of[TIDE_REQUESTED].highest;
         upper = upper > now ? upper : now;
+        now = books_get(&books->active.peak); /* which covers all that is live */
+        upper = upper < now ? upper : now;
         stats->peaks_exact = false;
         stats->peak_error_bytes += upper > peak ? upper - peak : 0;
     }
 }
 
 uint64_t pool_idle_bytes(struct pool *pool) {
-    uint64_t allocated = 0;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        allocated += tide_live(&cache->tides[TIDE_ALLOCATED]);
-    }
+    uint64_t allocated = budget_sums(pool).of[TIDE_ALLOCATED].live;
     uint64_t reserved = books_get(&pool->books.reserved.current);
     return reserved > allocated ? reserved - allocated : 0;
 }

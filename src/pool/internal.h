@@ -107,12 +107,15 @@ struct pool {
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
 };
 
-/* budget.c: peaks, and what follows from them. Under the lock, but for the sum. */
-struct budget_sum {
-    uint64_t live,
-        above; /* of all caches; above: how much higher each has been since the last look */
+/* budget.c: peaks, and what follows from them. Under the lock, but for the sums. */
+struct budget_sums {
+    struct budget_sum {
+        uint64_t taken, live;
+        uint64_t highest; /* no more can have been live since the last look */
+    } of[TIDES];
+    unsigned used; /* how many caches have counted anything */
 };
-struct budget_sum budget_sum(const struct pool *pool, enum tide_of of);
+struct budget_sums budget_sums(const struct pool *pool); /* of all caches */
 void budget_look(struct pool *pool);         /* after every visit: what has changed in the books */
 void budget_look_at_all(struct pool *pool);  /* peaks, budget and gear too */
 void budget_book_reserve(struct pool *pool); /* the books of what is reserved and free */

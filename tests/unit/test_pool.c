@@ -5,6 +5,7 @@
 #include "pool_bench.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 /* ---- blocks ---- */
@@ -449,6 +450,79 @@ static void the_error_of_a_shared_peak_is_not_understated(void **state) {
     assert_true(!is.peaks_exact || is.requested.peak == 139 * MIB);
 }
 
+/* So many places for blocks, which go round between a thread that asks for them and one that frees. */
+#define PLACES 8
+#define LOOKS 20000
+static _Atomic uint64_t places[PLACES]; /* 0: empty */
+static atomic_bool looked_enough;
+
+static void *ask_and_pass_on(void *unused) {
+    for (unsigned i = 0; !looked_enough; i = (i + 1) % PLACES) {
+        uint64_t at = 0;
+        while (places[i] != 0 && !looked_enough) {
+            sched_yield();
+        }
+        if (places[i] == 0 && pool_alloc(pool, 64 * KIB, &at) != 0) {
+            return (void *)1;
+        }
+        places[i] = at != 0 ? at : places[i];
+    }
+    return unused;
+}
+
+static void *free_what_comes(void *unused) {
+    for (unsigned i = 0; !looked_enough; i = (i + 1) % PLACES) {
+        uint64_t at;
+        while ((at = places[i]) == 0 && !looked_enough) {
+            sched_yield();
+        }
+        if (at != 0 && fake_pool_free(at) != 0) {
+            return (void *)1;
+        }
+        places[i] = 0;
+    }
+    return unused;
+}
+
+static uint64_t live_of_any_class(const struct stats_device *books) {
+    uint64_t live = 0;
+    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
+        live += books->size_classes[i].live;
+    }
+    return live;
+}
+
+/* A thread has freed what another one had not yet asked for, when that was looked at. */
+static void blocks_that_change_hands_are_not_counted_twice(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    memset(places, 0, sizeof places);
+    looked_enough = false;
+    pthread_t asking, freeing;
+    void *results[2];
+    assert_int_equal(pthread_create(&asking, NULL, ask_and_pass_on, NULL), 0);
+    assert_int_equal(pthread_create(&freeing, NULL, free_what_comes, NULL), 0);
+    bool right = true;
+    for (int i = 0; i < LOOKS; i++) {
+        pthread_mutex_lock(&pool->lock);
+        budget_look_at_all(pool);
+        pthread_mutex_unlock(&pool->lock);
+        struct stats_device is = fake_books(pool);
+        right = right && is.requested.current <= PLACES * 64 * KIB &&
+                is.requested.peak <= PLACES * 64 * KIB && is.allocations.peak <= PLACES &&
+                is.allocations.current <= PLACES && live_of_any_class(&is) <= PLACES &&
+                is.requested.total - is.requested.freed == is.requested.current;
+    }
+    looked_enough = true;
+    pthread_join(asking, &results[0]);
+    pthread_join(freeing, &results[1]);
+    assert_true(right);
+    assert_null(results[0]);
+    assert_null(results[1]);
+    struct stats_device is = fake_books(pool);
+    assert_true(is.requested.peak + is.peak_error_bytes <= is.active.peak);
+}
+
 static void reset_peaks_are_the_current_values(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -693,6 +767,7 @@ int main(void) {
         TEST(two_pools_of_one_thread_have_exact_peaks),
         TEST(the_peak_of_a_thread_that_ended_is_not_added_for_ever),
         TEST(the_error_of_a_shared_peak_is_not_understated),
+        TEST(blocks_that_change_hands_are_not_counted_twice),
         TEST(reset_peaks_are_the_current_values),
         TEST(active_is_what_cannot_be_handed_out_at_once),
         TEST(misses_count_what_the_driver_was_asked_for),
