@@ -38,6 +38,7 @@ hand_out_block(struct cache *cache, struct block *block, uint64_t requested) {
 static uint64_t hand_out_range(struct cache *cache, struct range *range, uint64_t requested) {
     atomic_store_explicit(&range->requested, requested, memory_order_relaxed);
     atomic_store_explicit(&range->id, 0, memory_order_relaxed);
+    range->owner = cache->number;
     range_become(range, RANGE_LIVE);
     cache_book_alloc(cache, &drawer_counting(cache, requested)->allocs, requested, range->bytes);
     return range->address;
@@ -59,6 +60,37 @@ static bool find_cached(struct cache *cache, struct want *want, uint64_t usable,
         }
     }
     return want->block || want->range;
+}
+
+/* The same, after taking from the shelves what is usable there. */
+static bool find_on_shelf(struct pool *pool, struct cache *cache, struct want *want) {
+    cache_enter(cache);
+    uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
+    bool found;
+    if (want->bytes > 0) {
+        want->range = range_shelf_take(cache, want->bytes, usable);
+        found = want->range != NULL;
+    } else {
+        found = shelf_take(cache, want->size_class, usable) &&
+                find_cached(cache, want, usable, cache_larger(cache));
+    }
+    cache_leave(cache);
+    return found;
+}
+
+/* With the pool's lock: makes what the shelves have usable, or room for it. */
+static bool find_on_shelf_later(struct pool *pool, struct cache *cache, struct want *want) {
+    bool large = want->bytes > 0, way = false;
+    uint64_t stamp = large ? range_shelf_stamp(cache, want->bytes) : shelf_stamp(cache);
+    if (stamp > 0 && order_cheaply(pool, stamp) && find_on_shelf(pool, cache, want)) {
+        return true;
+    }
+    if (!large) {
+        cache_enter(cache);
+        way = shelf_make_way(cache);
+        cache_leave(cache);
+    }
+    return way && find_on_shelf(pool, cache, want);
 }
 
 /* The stamp of what the cache would hand out for a request, were it usable; 0: it has nothing. */
@@ -166,6 +198,12 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     if (dead) {
         return dead;
     }
+    if (find_on_shelf(pool, cache, want)) {
+        cache_enter(cache);
+        *address = hand_out(cache, want, requested);
+        cache_leave(cache);
+        return 0;
+    }
     bool advancing;
     if (!lock_or_ready(pool, stamp, &advancing)) {
         return pool_alloc(pool, requested, address);
@@ -183,15 +221,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
                             is_short ? CACHE_LARGER_WHEN_SHORT : 0);
         cache_leave(cache);
     }
-    if (!found && want->bytes == 0 && shelf_take(pool, cache, want->size_class)) {
-        cache_enter(cache);
-        found = find_cached(cache, want, atomic_load(&pool->epochs.usable), cache_larger(cache));
-        cache_leave(cache);
-    }
-    if (!found && want->bytes > 0) {
-        want->range = range_shelf_take(pool, cache, want->bytes);
-        found = want->range != NULL;
-    }
+    found = found || find_on_shelf_later(pool, cache, want);
     want->cache = cache;
     int r = found ? 0 : supply(pool, want);
     if (r == 0) {

@@ -51,7 +51,8 @@ struct range {
     struct segment *segment;
     _Atomic uint64_t id; /* of a live one: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
     _Atomic uint8_t
-        state; /* LIVE to PENDING and back without a lock, by its owner; the rest under it */
+        state;      /* LIVE to PENDING and back without a lock, by its owner; the rest under it */
+    uint16_t owner; /* of a live one: the number of the cache that handed it out */
     struct range *previous, *next; /* neighbours by address, within the segment */
 };
 

@@ -120,8 +120,12 @@ static void stop_owning(struct cache *cache) {
     atomic_store(&cache_shared[cache->number], true);
 }
 
+struct cache *cache_numbered(unsigned number) {
+    return atomic_load(&numbered[number]);
+}
+
 void cache_share(unsigned number) {
-    struct cache *cache = atomic_load(&numbered[number]);
+    struct cache *cache = cache_numbered(number);
     pthread_mutex_lock(&cache->pool->lock);
     if (cache->number == number) {
         cache_seize(cache);
@@ -148,6 +152,7 @@ void cache_start_common(struct cache *cache, struct pool *pool) {
     atomic_store(&cache->wanted, true);
     set_number(cache, 0);
     cache_set_room(cache, pool->cache_bytes_max);
+    shelf_start(&cache->shelf, true);
 }
 
 struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count) {
@@ -217,12 +222,20 @@ static bool gives_in_parts(const struct cache *cache) {
     return cache->gifts > CACHE_GIFTS;
 }
 
-void cache_make_room(struct cache *cache, unsigned size_class) {
+bool cache_gives(struct cache *cache) {
     bool gives = gives_to_others(cache);
     cache->bytes_max = cache->pool->cache_bytes_max / (gives_in_parts(cache) ? CRATE_SHARE : 1);
-    if (gives) {
-        shelf_put(cache->pool, cache);
-    }
+    return gives;
+}
+
+bool cache_gives_large(struct cache *cache) {
+    bool gives = gives_to_others(cache);
+    cache->large_bytes_max = CACHE_LARGE_FACTOR * cache->pool->cache_bytes_max /
+                             (gives_in_parts(cache) ? RANGE_BATCH_SHARE : 1);
+    return gives;
+}
+
+void cache_make_room(struct cache *cache, unsigned size_class) {
     cache_spill(cache, cache->bytes_max - cache->bytes_max / 16);
     struct bin *bin = &cache->bins[size_class];
     if (bin->count > bin->room) {
@@ -249,13 +262,6 @@ void cache_empty_drawers(struct cache *cache) {
 }
 
 void cache_make_room_for_large(struct cache *cache) {
-    struct pool *pool = cache->pool;
-    bool gives = gives_to_others(cache);
-    cache->large_bytes_max = CACHE_LARGE_FACTOR * pool->cache_bytes_max /
-                             (gives_in_parts(cache) ? RANGE_BATCH_SHARE : 1);
-    if (gives) {
-        range_shelf_put(pool, cache);
-    }
     while (cache->large_bytes > cache->large_bytes_max - cache->large_bytes_max / 16) {
         spill_most_of_drawers(cache);
     }
@@ -298,12 +304,16 @@ static void retire(struct cache *cache) {
         cache->drawers[i].target = 0;
     }
     cache_leave(cache);
+    shelf_set_open(&cache->shelf, false);
+    shelf_empty(pool, &cache->shelf);
+    range_shelf_empty(pool, &cache->shelf);
     budget_look_at_all(pool);
     move_tides(pool->common, cache);
     stop_owning(cache);
     cache_set_room(cache, pool->cache_bytes_max);
     cache->total_at_room = 0;
     cache->gifts = 0;
+    cache->serves = 0;
     cache->owner = NULL;
     pool->caches_owned--;
     budget_look_at_all(pool);
@@ -336,6 +346,7 @@ static struct cache *adopt(struct pool *pool) {
     if (!cache && (cache = host_map(sizeof *cache, 4096)) != NULL) {
         cache->pool = pool;
         cache_set_room(cache, pool->cache_bytes_max);
+        shelf_start(&cache->shelf, false);
         cache->biased = can_bias;
         atomic_store(&cache->wanted, !can_bias);
         cache->next_in_pool = atomic_load(&pool->caches);
@@ -343,6 +354,7 @@ static struct cache *adopt(struct pool *pool) {
     }
     if (cache) {
         take_number(cache);
+        shelf_set_open(&cache->shelf, true);
         move_tides(cache, pool->common);
         cache->owner = &cache_last;
         pool->caches_owned++;
@@ -391,6 +403,7 @@ void cache_forget_all(struct pool *pool) {
             books_set(&drawer->frees, books_get(&drawer->allocs));
         }
         cache->bytes = cache->large_bytes = 0;
+        shelf_forget(&cache->shelf);
         for (unsigned i = 0; i < TIDES; i++) {
             tide_ebb(&cache->tides[i]);
         }

@@ -28,6 +28,7 @@
 
 #include "pool/arena.h"
 #include "pool/page.h"
+#include "pool/shelf.h"
 #include "pool/size_class.h"
 #include "stats/books.h"
 
@@ -53,12 +54,6 @@
 #define LARGE_DRAWERS (SIZE_CLASSES - SMALL_CLASSES + 1)
 
 struct pool;
-
-/* Some blocks of one class, in the order of their stamps. */
-struct batch {
-    struct block *first, *last;
-    uint32_t count;
-};
 
 struct bin {
     _Alignas(64) struct block *head;
@@ -116,9 +111,12 @@ struct cache {
     uint32_t frees_since_close;
     uint64_t total_at_room; /* taken, of bytes requested, when room was last made */
     uint32_t gifts;         /* how often on end room was made and nothing had been asked for */
-    uint64_t given_at_take; /* given back, of blocks, when the shelf was last asked */
+    uint64_t given_at_miss; /* given back, of blocks, when the shelf last had nothing that fits */
+    uint16_t serves; /* number of the cache whose block this thread freed last; 0: everybody's */
     struct bin bins[SMALL_CLASSES];
     struct drawer drawers[LARGE_DRAWERS];
+    _Alignas(
+        64) struct shelf shelf; /* what others freed of this thread's; with a lock of its own */
 };
 
 static inline void cpu_relax(void) {
@@ -181,6 +179,9 @@ static inline void cache_share_once(unsigned number) {
     }
 }
 
+/** The cache that had a number which stands in a block. */
+struct cache *cache_numbered(unsigned number);
+
 /** Says how much a new cache may park. */
 void cache_set_room(struct cache *cache, uint64_t bytes);
 
@@ -228,6 +229,13 @@ static inline struct block *cache_pop_larger(struct cache *cache, unsigned size_
 /** How many classes larger: what is parked in plenty is better used than added to. */
 static inline unsigned cache_larger(const struct cache *cache) {
     return cache->bytes > cache->bytes_max / 2 ? CACHE_LARGER_WHEN_SHORT : CACHE_LARGER;
+}
+
+/** The thread frees a block of the cache of that number. */
+static inline void cache_serve(struct cache *cache, unsigned number) {
+    if (number != cache->number) {
+        cache->serves = (uint16_t)number;
+    }
 }
 
 /** Parks a block, of the class and size that its life tells, whose stamp is at least that of every
@@ -452,12 +460,17 @@ static inline void cache_book_free(struct cache *cache, books_counter *frees, ui
 /** Takes the `count` oldest blocks of a class out; or all there are, without touching them. */
 struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count);
 
+/**
+ * A free finds the cache full. Whether its thread only frees: then what it has parked should go to
+ * those who ask for it. Also says how much it may park from now on.
+ */
+bool cache_gives(struct cache *cache);
+bool cache_gives_large(struct cache *cache);
+
 /* Under the pool's lock: */
 
-/** A free of that class finds the cache full. */
+/** Some of what is parked goes to the pool, after a free of that class; of large blocks. */
 void cache_make_room(struct cache *cache, unsigned size_class);
-
-/** The same after the free of a large block. */
 void cache_make_room_for_large(struct cache *cache);
 
 /** What takes most room goes to the pool, until no more than so many bytes of small blocks are left. */

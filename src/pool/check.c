@@ -70,6 +70,41 @@ static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint6
     return 0;
 }
 
+static int check_shelf(struct shelf *shelf) {
+    uint64_t shelved = 0, shelved_ranges = 0;
+    for (unsigned i = 0; i < shelf->count; i++) {
+        const struct crate *crate = &shelf->crates[(shelf->first + i) % SHELF_CRATES];
+        uint64_t bytes = 0;
+        for (unsigned j = 0; j < crate->used; j++) {
+            const struct batch *batch = &crate->batches[j].batch;
+            uint32_t count = 0;
+            for (const struct block *b = batch->first; b; b = b->next) {
+                HOLDS(block_state(b) == BLOCK_CACHED);
+                HOLDS(block_bin(b) == crate->batches[j].size_class);
+                HOLDS(b->stamp <= crate->stamp && (b->next || b == batch->last));
+                bytes += block_bytes(b);
+                count++;
+            }
+            HOLDS(count == batch->count);
+        }
+        HOLDS(bytes == crate->bytes);
+        shelved += bytes;
+    }
+    for (unsigned i = 0; i < shelf->range_count; i++) {
+        const struct range_batch *batch = &shelf->range_batches[i];
+        uint64_t bytes = 0;
+        for (const struct range *r = batch->first; r; r = r->queue_next) {
+            HOLDS(range_state(r) == RANGE_PENDING && r->stamp <= batch->stamp);
+            HOLDS((r->queue_next == NULL) == (r == batch->last));
+            bytes += r->bytes;
+        }
+        HOLDS(bytes > 0 && bytes == batch->bytes);
+        shelved_ranges += bytes;
+    }
+    HOLDS(shelved == shelf->bytes && shelved_ranges == shelf->range_bytes);
+    return 0;
+}
+
 static int check_locked(struct pool *pool) {
     uint64_t live = 0, pending = 0, cached = 0, free_units = 0, queued = 0;
     int line = check_arena(&pool->large, &live, &pending);
@@ -101,7 +136,7 @@ static int check_locked(struct pool *pool) {
         }
     }
     HOLDS(queued == pool->pending_bytes);
-    uint64_t parked = 0, allocated = 0;
+    uint64_t parked = 0, shelved = 0, allocated = 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         uint64_t bytes = 0, large = 0;
         cache_seize(cache);
@@ -129,41 +164,17 @@ static int check_locked(struct pool *pool) {
         cache_return(cache);
         HOLDS(right);
     }
-    uint64_t shelved = 0;
-    for (unsigned i = 0; i < pool->shelf.count; i++) {
-        struct crate *crate = &pool->shelf.crates[(pool->shelf.first + i) % SHELF_CRATES];
-        uint64_t bytes = 0;
-        for (unsigned j = 0; j < crate->used; j++) {
-            const struct batch *batch = &crate->batches[j].batch;
-            uint32_t count = 0;
-            for (const struct block *b = batch->first; b; b = b->next) {
-                HOLDS(block_state(b) == BLOCK_CACHED);
-                HOLDS(block_bin(b) == crate->batches[j].size_class);
-                HOLDS(b->stamp <= crate->stamp && (b->next || b == batch->last));
-                bytes += block_bytes(b);
-                count++;
-            }
-            HOLDS(count == batch->count);
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        pthread_mutex_lock(&cache->shelf.lock);
+        line = check_shelf(&cache->shelf);
+        shelved += cache->shelf.bytes + cache->shelf.range_bytes;
+        pthread_mutex_unlock(&cache->shelf.lock);
+        if (line != 0) {
+            return line;
         }
-        HOLDS(bytes == crate->bytes);
-        shelved += bytes;
     }
-    HOLDS(shelved == pool->shelf.bytes);
-    uint64_t shelved_ranges = 0;
-    for (unsigned i = 0; i < pool->range_shelf.count; i++) {
-        const struct range_batch *batch = &pool->range_shelf.batches[i];
-        uint64_t bytes = 0;
-        for (const struct range *r = batch->first; r; r = r->queue_next) {
-            HOLDS(range_state(r) == RANGE_PENDING && r->stamp <= batch->stamp);
-            HOLDS((r->queue_next == NULL) == (r == batch->last));
-            bytes += r->bytes;
-        }
-        HOLDS(bytes > 0 && bytes == batch->bytes);
-        shelved_ranges += bytes;
-    }
-    HOLDS(shelved_ranges == pool->range_shelf.bytes);
     HOLDS(allocated == live);
-    HOLDS(cached + pending == parked + queued + shelved + shelved_ranges);
+    HOLDS(cached + pending == parked + queued + shelved);
     return 0;
 }
 

@@ -47,19 +47,35 @@ static bool may_order(const struct pool *pool, bool due, bool on_time) {
 }
 
 /*
- * The cache is full, or an event is due, or this free has to wait. If only an event is due and
- * somebody holds the lock, a later free will do.
+ * Takes the pool's lock if there is anything to do under it. If that is only an event, and somebody
+ * holds it, a later free will do.
  */
+static bool lock_for(struct pool *pool, bool room, bool orders) {
+    if (room || pool->config.reuse == POOL_SYNC) {
+        pthread_mutex_lock(&pool->lock);
+        return true;
+    }
+    return orders && pthread_mutex_trylock(&pool->lock) == 0;
+}
+
+/* The cache is full, or an event is due, or this free has to wait. */
 static __attribute__((noinline)) void free_small_slow(struct pool *pool, struct cache *cache,
                                                       unsigned size_class, bool overflows,
                                                       bool orders) {
-    if (overflows || pool->config.reuse == POOL_SYNC) {
-        pthread_mutex_lock(&pool->lock);
-    } else if (pthread_mutex_trylock(&pool->lock) != 0) {
+    bool gives = false;
+    if (overflows) {
+        cache_enter(cache);
+        gives = cache_gives(cache);
+        overflows = !(gives && shelf_put(cache));
+        cache_leave(cache);
+    }
+    if (!lock_for(pool, overflows, orders)) {
         return;
     }
     cache_enter(cache);
-    if (cache_overflows(cache, &cache->bins[size_class])) {
+    if (overflows && gives) {
+        cache_empty_bins(cache);
+    } else if (cache_overflows(cache, &cache->bins[size_class])) {
         cache_make_room(cache, size_class);
     }
     cache_leave(cache);
@@ -111,6 +127,7 @@ static void park(struct page *page, struct block *block, uint64_t life, bool on_
     struct cache *cache = cache_mine(pool);
     struct bin *bin = &cache->bins[life_bin(life)];
     cache_enter(cache);
+    cache_serve(cache, life_owner(life));
     take_back(pool, cache, bin, block, life);
     bool outside = atomic_load_explicit(&page->reached_from_outside, memory_order_relaxed);
     if (!outside) {
@@ -147,15 +164,15 @@ static int free_small(struct page *page, uint64_t address, bool on_time) {
     return 0;
 }
 
-/*
- * The block is not parked, or too much is, or an event is due. If it is only that, and somebody
- * holds the lock, a later free will do.
- */
+/* The block is not parked, or too much is, or an event is due. */
 static void free_large_slow(struct pool *pool, struct cache *cache, struct range *unparked,
                             bool overflows, bool orders) {
-    if (unparked || overflows || pool->config.reuse == POOL_SYNC) {
-        pthread_mutex_lock(&pool->lock);
-    } else if (pthread_mutex_trylock(&pool->lock) != 0) {
+    if (overflows) {
+        cache_enter(cache);
+        overflows = !(cache_gives_large(cache) && range_shelf_put(cache));
+        cache_leave(cache);
+    }
+    if (!lock_for(pool, unparked || overflows, orders)) {
         return;
     }
     cache_enter(cache);
@@ -183,6 +200,7 @@ static int free_large(struct pool *pool, uint64_t address, bool on_time) {
     }
     struct cache *cache = cache_mine(pool);
     cache_enter(cache);
+    cache_serve(cache, range->owner);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
     cache_book_free(cache, &drawer_counting(cache, requested)->frees, requested, range->bytes);
     range->stamp = epochs_stamp(&pool->epochs);

@@ -30,43 +30,6 @@ struct range_queue {
     struct range *head, *tail;
 };
 
-/* What thread caches held of small blocks, oldest first: shelf.c. */
-#define SHELF_CRATES 64
-#define CRATE_SHARE 4 /* a thread that only frees packs one with one part in this of its cache */
-struct packed {
-    struct batch batch;
-    unsigned size_class;
-};
-
-struct crate {
-    uint64_t bytes;
-    uint64_t stamp; /* none of its blocks has a younger one */
-    unsigned used;
-    struct packed batches[SMALL_CLASSES]; /* in any order */
-};
-
-struct shelf {
-    struct crate crates[SHELF_CRATES]; /* a ring */
-    unsigned first, count;
-    uint64_t bytes;
-};
-
-/* Batches of large blocks, oldest first: range_shelf.c. */
-#define RANGE_SHELF_BATCHES 64
-#define RANGE_BATCH_SHARE 4 /* a batch holds one part in this of what a cache may park of them */
-struct range_batch {
-    struct range *first, *last; /* linked by queue_next */
-    uint64_t bytes;
-    uint64_t stamp;   /* of the youngest */
-    uint64_t drawers; /* which there may be something of: one bit each */
-};
-
-struct range_shelf {
-    struct range_batch batches[RANGE_SHELF_BATCHES];
-    unsigned count;
-    uint64_t bytes;
-};
-
 /* Memory that only the context's own work reaches, and memory that something else reaches too. */
 enum reach { REACH_CONTEXT, REACH_OUTSIDE, REACHES };
 
@@ -87,8 +50,6 @@ struct pool {
     struct block_queue pending_blocks[REACHES];
     struct range_queue pending_ranges[REACHES];
     uint64_t pending_bytes; /* in the queues */
-    struct shelf shelf;
-    struct range_shelf range_shelf;
     uint64_t
         refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
     uint64_t looks;
@@ -100,12 +61,16 @@ struct pool {
     unsigned growing;   /* threads inside backend->reserve */
     uint64_t grown;     /* how many of them came back */
     struct books books; /* of everything but the thread caches' own counters: what is live */
-    _Atomic(struct cache *) caches;     /* all that ever were; only ever extended */
-    unsigned caches_owned, caches_most; /* by threads: now, and at most so far */
+    _Atomic(struct cache *) caches; /* all that ever were; only ever extended */
+    _Atomic unsigned caches_owned;  /* by threads, now */
+    unsigned caches_most;           /* and at most so far */
     uint64_t started_ns,
         excess_ns; /* when it was made; time giving back ahead of growing has taken, or has forgone */
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
 };
+
+/* pool.c: a lock that is held for a microsecond at most. */
+void pool_start_lock(pthread_mutex_t *lock);
 
 /* budget.c: peaks, and what follows from them. Under the lock, but for the sums. */
 struct budget_sums {
@@ -130,27 +95,11 @@ void reclaim_list(struct pool *pool, struct block *first); /* of blocks linked b
 void reclaim_range(struct pool *pool, struct range *range);
 void reclaim_usable(struct pool *pool); /* what may be handed out goes back to pages and arena */
 bool reclaim_caches(
-    struct pool *pool); /* empties every thread's cache; true if there was anything */
+    struct pool *pool); /* empties every thread's cache and shelf; true if there was anything */
+bool reclaim_shelves(struct pool *pool,
+                     bool (*empty)(struct pool *, struct shelf *)); /* each of them; likewise */
 uint64_t reclaim_stamp(const struct pool *pool,
                        uint64_t bytes); /* epoch that frees `bytes`; 0: nothing is pending */
-
-/* Bytes on a shelf at most: for every two threads what one may park, a pair of them being what it is
- * for. */
-static inline uint64_t shelf_room(const struct pool *pool) {
-    return pool->cache_bytes_max * ((pool->caches_owned + 1) / 2);
-}
-
-/* shelf.c: small blocks between two threads' caches. Under the lock. */
-void shelf_put(struct pool *pool, struct cache *cache); /* inside: all that it has parked */
-bool shelf_take(struct pool *pool, struct cache *cache,
-                unsigned size_class); /* usable ones, of that class or others; false: none */
-bool shelf_clear(struct pool *pool);  /* all of it, to the pages; true if there was anything */
-
-/* range_shelf.c: the same for large ones. */
-void range_shelf_put(struct pool *pool, struct cache *cache); /* inside: all that it has parked */
-struct range *range_shelf_take(struct pool *pool, struct cache *cache,
-                               uint64_t bytes); /* one that fits, and more for the cache; or NULL */
-bool range_shelf_clear(struct pool *pool);      /* all of it, to the arena; true if there was any */
 
 /* Tight, a thread that has freed more than this since anybody's last event on time leaves one. */
 #define CLOSE_SHARE 8                    /* one part in this of the budget, */

@@ -9,8 +9,8 @@
 
 /* --- life --- */
 
-/* Held for a microsecond at most: a turn or two of waiting beats a visit to the kernel. */
-static void start_lock(pthread_mutex_t *lock) {
+/* A turn or two of waiting beats a visit to the kernel. */
+void pool_start_lock(pthread_mutex_t *lock) {
     pthread_mutexattr_t kind;
     pthread_mutexattr_init(&kind);
     pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ADAPTIVE_NP);
@@ -25,7 +25,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
         return NULL;
     }
     cache_start();
-    start_lock(&pool->lock);
+    pool_start_lock(&pool->lock);
     pool->backend = backend;
     pool->config = *config;
     pool->started_ns = order_clock(pool);
@@ -61,9 +61,6 @@ void pool_forget(struct pool *pool) {
     pthread_mutex_lock(&pool->lock);
     pool->lives++;
     cache_forget_all(pool);
-    pool->shelf.count = 0;
-    pool->shelf.bytes = 0;
-    pool->range_shelf = (struct range_shelf){0};
     forget_pages(pool);
     arena_forget(&pool->small);
     arena_forget(&pool->large);

@@ -1,14 +1,11 @@
 /*
- * The shelf for large blocks: on their way from a thread that only frees to one that only allocates.
+ * The shelf's large blocks.
  *
  *      oldest   [ 1.1  1.2  1.2  1.9  MiB | stamp 7 ]  [ 2.5  4  MiB | stamp 9 ]  ...   newest
  *
- * The first one's drawers, when they are full, are put here in batches of mixed sizes. A thread that
- * misses a size takes the oldest batch with a range that fits, and as much more as its drawers
- * should get at once: neither merges nor cuts anything in the arena for it. A batch is usable when the youngest of
- * its ranges is.
- *
- * The shelf holds a bounded number of bytes, and is cleared when memory is short.
+ * What one thread's full drawers held comes in batches of mixed sizes. A thread that misses a size
+ * takes the oldest batch with a range that fits, and as much more as its drawers should get at once.
+ * A batch is usable when the youngest of its ranges is.
  */
 #include "pool/internal.h"
 
@@ -35,41 +32,49 @@ static void give_up(struct pool *pool, const struct range_batch *batch) {
     }
 }
 
-static void put_batch(struct pool *pool, const struct range_batch *batch) {
-    struct range_shelf *shelf = &pool->range_shelf;
-    if (shelf->count == RANGE_SHELF_BATCHES ||
-        shelf->bytes + batch->bytes > CACHE_LARGE_FACTOR * shelf_room(pool)) {
-        give_up(pool, batch);
-        return;
-    }
-    shelf->batches[shelf->count++] = *batch;
-    shelf->bytes += batch->bytes;
-}
-
-static struct range_batch remove_batch(struct range_shelf *shelf, unsigned i) {
-    struct range_batch batch = shelf->batches[i];
-    shelf->count--;
-    memmove(&shelf->batches[i], &shelf->batches[i + 1], (shelf->count - i) * sizeof batch);
-    shelf->bytes -= batch.bytes;
+static struct range_batch remove_batch(struct shelf *shelf, unsigned i) {
+    struct range_batch batch = shelf->range_batches[i];
+    shelf->range_count--;
+    memmove(&shelf->range_batches[i], &shelf->range_batches[i + 1],
+            (shelf->range_count - i) * sizeof batch);
+    shelf->range_bytes -= batch.bytes;
     return batch;
 }
 
-void range_shelf_put(struct pool *pool, struct cache *cache) {
-    uint64_t most = CACHE_LARGE_FACTOR * pool->cache_bytes_max / RANGE_BATCH_SHARE;
+static bool has_room_for(const struct shelf *shelf, uint64_t bytes, uint64_t most) {
+    return shelf->range_count < SHELF_RANGE_BATCHES && shelf->range_bytes + bytes <= most;
+}
+
+/* One batch out of the drawers from number `*at` on. */
+static struct range_batch fill(struct cache *cache, unsigned *at, uint64_t most) {
     struct range_batch batch = {0};
-    for (unsigned i = 0; cache->large_bytes > 0 && i < LARGE_DRAWERS; i++) {
-        struct drawer *drawer = &cache->drawers[i];
-        while (drawer->head) {
-            if (batch.bytes > 0 && batch.bytes + drawer->head->bytes > most) {
-                put_batch(pool, &batch);
-                batch = (struct range_batch){0};
-            }
+    while (cache->large_bytes > 0 && *at < LARGE_DRAWERS) {
+        struct drawer *drawer = &cache->drawers[*at];
+        if (!drawer->head) {
+            ++*at;
+        } else if (batch.bytes > 0 && batch.bytes + drawer->head->bytes > most) {
+            break;
+        } else {
             append(&batch, cache_unlink(cache, drawer, NULL, drawer->head));
         }
     }
-    if (batch.first) {
-        put_batch(pool, &batch);
+    return batch;
+}
+
+bool range_shelf_put(struct cache *cache) {
+    struct shelf *shelf = shelf_lock_receiver(cache);
+    uint64_t most = CACHE_LARGE_FACTOR * cache->pool->cache_bytes_max;
+    uint64_t each = most / RANGE_BATCH_SHARE;
+    for (unsigned at = 0; cache->large_bytes > 0;) {
+        if (!has_room_for(shelf, cache->large_bytes < each ? cache->large_bytes : each, most)) {
+            break;
+        }
+        struct range_batch batch = fill(cache, &at, each);
+        shelf->range_batches[shelf->range_count++] = batch;
+        shelf->range_bytes += batch.bytes;
     }
+    pthread_mutex_unlock(&shelf->lock);
+    return cache->large_bytes == 0;
 }
 
 /* The first range of a batch that a drawer of a cache would do for `bytes` with; else NULL. */
@@ -92,13 +97,12 @@ static struct range *find_fit(const struct range_batch *batch, uint64_t bytes,
 }
 
 /* Out of a batch, which goes when it was its last one. */
-static void take_out(struct range_shelf *shelf, unsigned i, struct range *before,
-                     struct range *range) {
-    struct range_batch *batch = &shelf->batches[i];
+static void take_out(struct shelf *shelf, unsigned i, struct range *before, struct range *range) {
+    struct range_batch *batch = &shelf->range_batches[i];
     *(before ? &before->queue_next : &batch->first) = range->queue_next;
     batch->last = batch->last == range ? before : batch->last;
     batch->bytes -= range->bytes;
-    shelf->bytes -= range->bytes;
+    shelf->range_bytes -= range->bytes;
     if (!batch->first) {
         remove_batch(shelf, i);
     }
@@ -108,12 +112,10 @@ static void take_out(struct range_shelf *shelf, unsigned i, struct range *before
  * The oldest batches that are usable go to a cache that has room. Of one whose thread frees large
  * blocks as well a quarter is left for those.
  */
-static void take_more(struct pool *pool, struct cache *cache) {
-    struct range_shelf *shelf = &pool->range_shelf;
+static void take_more(struct shelf *shelf, struct cache *cache, uint64_t usable) {
     uint64_t most = cache->large_bytes_max - (cache->large_freed ? cache->large_bytes_max / 4 : 0);
-    cache_enter(cache);
-    while (shelf->count > 0 && epochs_usable(&pool->epochs, shelf->batches[0].stamp) &&
-           cache->large_bytes + shelf->batches[0].bytes <= most) {
+    while (shelf->range_count > 0 && shelf->range_batches[0].stamp <= usable &&
+           cache->large_bytes + shelf->range_batches[0].bytes <= most) {
         struct range_batch batch = remove_batch(shelf, 0);
         for (struct range *range = batch.first, *next; range; range = next) {
             next = range->queue_next;
@@ -122,31 +124,60 @@ static void take_more(struct pool *pool, struct cache *cache) {
         }
     }
     cache->large_freed = false;
-    cache_leave(cache);
 }
 
-struct range *range_shelf_take(struct pool *pool, struct cache *cache, uint64_t bytes) {
-    struct range_shelf *shelf = &pool->range_shelf;
-    for (unsigned i = 0; i < shelf->count; i++) {
-        struct range *before, *range = find_fit(&shelf->batches[i], bytes, &before);
-        if (range) {
-            if (!order_cheaply(pool, shelf->batches[i].stamp)) {
-                return NULL;
-            }
-            take_out(shelf, i, before, range);
-            take_more(pool, cache);
-            return range;
+/* The oldest batch that has one that fits; SHELF_RANGE_BATCHES: there is none. */
+static unsigned batch_with(const struct shelf *shelf, uint64_t bytes, struct range **range,
+                           struct range **before) {
+    for (unsigned i = 0; i < shelf->range_count; i++) {
+        *range = find_fit(&shelf->range_batches[i], bytes, before);
+        if (*range) {
+            return i;
         }
     }
-    return NULL;
+    *range = NULL;
+    return SHELF_RANGE_BATCHES;
 }
 
-bool range_shelf_clear(struct pool *pool) {
-    struct range_shelf *shelf = &pool->range_shelf;
-    bool any = shelf->count > 0;
-    while (shelf->count > 0) {
+struct range *range_shelf_take(struct cache *cache, uint64_t bytes, uint64_t usable) {
+    struct shelves shelves = shelves_of(cache);
+    struct range *range = NULL, *before;
+    for (unsigned i = 0; i < SHELVES && !range; i++) {
+        struct shelf *shelf = shelves.of[i];
+        pthread_mutex_lock(&shelf->lock);
+        unsigned at = batch_with(shelf, bytes, &range, &before);
+        if (range && shelf->range_batches[at].stamp <= usable) {
+            take_out(shelf, at, before, range);
+            take_more(shelf, cache, usable);
+        } else {
+            range = NULL;
+        }
+        pthread_mutex_unlock(&shelf->lock);
+    }
+    return range;
+}
+
+uint64_t range_shelf_stamp(struct cache *cache, uint64_t bytes) {
+    struct shelves shelves = shelves_of(cache);
+    struct range *range = NULL, *before;
+    uint64_t stamp = 0;
+    for (unsigned i = 0; i < SHELVES && !range; i++) {
+        struct shelf *shelf = shelves.of[i];
+        pthread_mutex_lock(&shelf->lock);
+        unsigned at = batch_with(shelf, bytes, &range, &before);
+        stamp = range ? shelf->range_batches[at].stamp : 0;
+        pthread_mutex_unlock(&shelf->lock);
+    }
+    return stamp;
+}
+
+bool range_shelf_empty(struct pool *pool, struct shelf *shelf) {
+    pthread_mutex_lock(&shelf->lock);
+    bool any = shelf->range_count > 0;
+    while (shelf->range_count > 0) {
         struct range_batch batch = remove_batch(shelf, 0);
         give_up(pool, &batch);
     }
+    pthread_mutex_unlock(&shelf->lock);
     return any;
 }

@@ -91,6 +91,14 @@ void reclaim_usable(struct pool *pool) {
     }
 }
 
+bool reclaim_shelves(struct pool *pool, bool (*empty)(struct pool *, struct shelf *)) {
+    bool any = false;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        any |= empty(pool, &cache->shelf);
+    }
+    return any;
+}
+
 bool reclaim_caches(struct pool *pool) {
     bool any = false;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
@@ -99,8 +107,8 @@ bool reclaim_caches(struct pool *pool) {
         cache_empty(cache);
         cache_return(cache);
     }
-    any |= shelf_clear(pool);
-    any |= range_shelf_clear(pool);
+    any |= reclaim_shelves(pool, shelf_empty);
+    any |= reclaim_shelves(pool, range_shelf_empty);
     return any;
 }
 

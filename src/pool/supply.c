@@ -231,7 +231,7 @@ static bool give_up_own_cache(struct pool *pool, const struct want *want) {
         cache_empty_drawers(cache);
     }
     cache_leave(cache);
-    any |= want->bytes == 0 ? shelf_clear(pool) : range_shelf_clear(pool);
+    any |= reclaim_shelves(pool, want->bytes == 0 ? shelf_empty : range_shelf_empty);
     return any || small;
 }
 

@@ -54,6 +54,11 @@ static inline void hand_over(unsigned how_many, uint64_t bytes) {
     hand_over_mixed(how_many, bytes, 1, bytes);
 }
 
+/* Where it waits for the test: on its own shelf, or where threads own nothing on the common one. */
+static struct shelf *waiting_shelf(void) {
+    return &(cache_mine(pool)->number > 0 ? cache_mine(pool) : pool->common)->shelf;
+}
+
 static bool was_freed(uint64_t address) {
     for (unsigned i = first_of; i < first_of + count; i++) {
         if (blocks[i] == address) {

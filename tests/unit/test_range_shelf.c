@@ -10,12 +10,12 @@ static void what_one_thread_frees_another_gets(void **state) {
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
     hand_over(11, 3 * MIB);
-    assert_int_equal(pool->range_shelf.bytes, 30 * MIB);
+    assert_int_equal(waiting_shelf()->range_bytes, 30 * MIB);
     fake_finish_all(fake);
     uint64_t reserved = fake->reserved;
     assert_true(was_freed(get(3 * MIB)));
     check();
-    assert_int_equal(pool->range_shelf.bytes, 0); /* all of it: this thread frees nothing */
+    assert_int_equal(waiting_shelf()->range_bytes, 0); /* all of it: this thread frees nothing */
     for (int i = 0; i < 9; i++) {
         assert_true(was_freed(get(3 * MIB)));
     }
@@ -31,7 +31,7 @@ static void but_not_before_its_work_is_past(void **state) {
     for (int i = 0; i < 4; i++) {
         assert_false(was_freed(get(3 * MIB)));
     }
-    assert_int_equal(pool->range_shelf.bytes, 30 * MIB);
+    assert_int_equal(waiting_shelf()->range_bytes, 30 * MIB);
     check();
 }
 
@@ -41,10 +41,10 @@ static void nor_is_a_batch_taken_along_before_its_own_is(void **state) {
     keep_large_blocks();
     hand_over(11, 3 * MIB);
     fake_finish_all(fake);
-    pool->range_shelf.batches[2].stamp += 100; /* as if one of it had been freed much later */
+    waiting_shelf()->range_batches[2].stamp += 100; /* as if one of it had been freed much later */
     assert_true(was_freed(get(3 * MIB)));
     assert_int_equal(cache_mine(pool)->large_bytes, 9 * MIB);
-    assert_int_equal(pool->range_shelf.bytes, 18 * MIB);
+    assert_int_equal(waiting_shelf()->range_bytes, 18 * MIB);
     check();
 }
 
@@ -59,7 +59,7 @@ static void a_thread_that_frees_too_has_room_left_for_that(void **state) {
     assert_true(was_freed(get(3 * MIB)));
     const struct cache *cache = cache_mine(pool);
     assert_true(cache->large_bytes > 6 * MIB && cache->large_bytes <= 24 * MIB);
-    assert_int_equal(cache->large_bytes + pool->range_shelf.bytes, 6 * MIB + 27 * MIB);
+    assert_int_equal(cache->large_bytes + waiting_shelf()->range_bytes, 6 * MIB + 27 * MIB);
     assert_false(cache->large_freed); /* until the next free */
     check();
 }
@@ -74,9 +74,9 @@ static void a_thread_without_room_takes_just_the_one(void **state) {
         drop(own[i]);
     }
     fake_finish_all(fake);
-    uint64_t waiting = pool->range_shelf.bytes;
+    uint64_t waiting = waiting_shelf()->range_bytes;
     assert_true(was_freed(get(3 * MIB)));
-    assert_int_equal(pool->range_shelf.bytes, waiting - 3 * MIB);
+    assert_int_equal(waiting_shelf()->range_bytes, waiting - 3 * MIB);
     check();
 }
 
@@ -89,7 +89,7 @@ static void only_what_fits_is_taken(void **state) {
     static const uint64_t others[] = {3 * MIB + 512, 2 * MIB, 6 * MIB, 9 * MIB};
     for (int i = 0; i < 4; i++) {
         get(others[i]);
-        assert_int_equal(pool->range_shelf.bytes, 30 * MIB);
+        assert_int_equal(waiting_shelf()->range_bytes, 30 * MIB);
     }
     assert_true(was_freed(get(3 * MIB - 512)));
     assert_int_equal(stop(NULL), 0);
@@ -97,10 +97,10 @@ static void only_what_fits_is_taken(void **state) {
     keep_large_blocks();
     hand_over_mixed(10, 3 * MIB, 2, 5 * MIB);
     fake_finish_all(fake);
-    uint64_t waiting = pool->range_shelf.bytes;
+    uint64_t waiting = waiting_shelf()->range_bytes;
     assert_true(waiting > 20 * MIB);
     get(3 * MIB + 512); /* one too small, the other too large */
-    assert_int_equal(pool->range_shelf.bytes, waiting);
+    assert_int_equal(waiting_shelf()->range_bytes, waiting);
     check();
 }
 
@@ -110,9 +110,9 @@ static void what_waits_is_bounded(void **state) {
     keep_large_blocks();
     for (int i = 0; i < 3; i++) {
         hand_over(32, 2 * MIB - i * 64 * KIB);
-        assert_true(pool->range_shelf.bytes <= 32 * MIB);
+        assert_true(waiting_shelf()->range_bytes <= 32 * MIB);
     }
-    assert_true(pool->range_shelf.bytes > 16 * MIB);
+    assert_true(waiting_shelf()->range_bytes > 16 * MIB);
 }
 
 static void a_thread_alone_has_none(void **state) {
@@ -126,7 +126,7 @@ static void a_thread_alone_has_none(void **state) {
     for (unsigned i = 0; i < count; i++) {
         drop(blocks[i]);
     }
-    assert_int_equal(pool->range_shelf.bytes, 0);
+    assert_int_equal(waiting_shelf()->range_bytes, 0);
     check();
 }
 
@@ -135,14 +135,14 @@ static void what_waits_is_given_up_ahead_of_growing(void **state) {
     start(4 * GIB, POOL_BARRIER, TIGHT);
     keep_large_blocks();
     hand_over(11, 3 * MIB);
-    assert_true(pool->range_shelf.bytes > 0);
+    assert_true(waiting_shelf()->range_bytes > 0);
     fake_finish_all(fake);
     uint64_t reserved = fake->reserved;
     for (int i = 0; i < 20; i++) {
         get(MIB + 512 * KIB); /* half of one of those: none fits */
     }
     assert_int_equal(fake->reserved, reserved);
-    assert_int_equal(pool->range_shelf.bytes, 0);
+    assert_int_equal(waiting_shelf()->range_bytes, 0);
     check();
 }
 
@@ -151,12 +151,12 @@ static void and_when_the_device_is_full(void **state) {
     start(64 * MIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
     hand_over(12, 4 * MIB);
-    assert_true(pool->range_shelf.bytes > 0);
+    assert_true(waiting_shelf()->range_bytes > 0);
     fake_finish_all(fake);
     for (int i = 0; i < 60; i++) {
         get(MIB); /* small ones, which live elsewhere */
     }
-    assert_int_equal(pool->range_shelf.bytes, 0);
+    assert_int_equal(waiting_shelf()->range_bytes, 0);
     check();
 }
 
@@ -167,7 +167,7 @@ static void what_waits_is_forgotten_with_the_context(void **state) {
     hand_over(11, 3 * MIB);
     pool_forget(pool);
     check();
-    assert_int_equal(pool->range_shelf.bytes, 0);
+    assert_int_equal(waiting_shelf()->range_bytes, 0);
     fake_finish_all(fake);
     assert_false(was_freed(get(3 * MIB)));
     check();

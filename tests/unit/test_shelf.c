@@ -26,9 +26,9 @@ static void what_one_thread_frees_another_gets(void **state) {
     (void)state;
     begin();
     hand_over_mixed(200, 60 * KIB, 4, 120 * KIB);
-    uint64_t waiting = pool->shelf.bytes;
+    uint64_t waiting = waiting_shelf()->bytes;
     assert_true(waiting > MIB && waiting <= 4 * MIB);
-    assert_true(pool->shelf.count > 1);
+    assert_true(waiting_shelf()->count > 1);
     fake_finish_all(fake);
     uint64_t reserved = fake->reserved, parked = cache_mine(pool)->bytes;
     assert_true(gets_one(60 * KIB));
@@ -38,7 +38,7 @@ static void what_one_thread_frees_another_gets(void **state) {
     }
     assert_true(gets_one(120 * KIB));
     assert_true(parked < 2 * MIB);
-    assert_true(pool->shelf.bytes < waiting);
+    assert_true(waiting_shelf()->bytes < waiting);
     assert_int_equal(fake->reserved, reserved);
 }
 
@@ -46,12 +46,12 @@ static void but_not_before_its_work_is_past(void **state) {
     (void)state;
     begin();
     hand_over_mixed(200, 60 * KIB, 4, 120 * KIB);
-    uint64_t waiting = pool->shelf.bytes;
+    uint64_t waiting = waiting_shelf()->bytes;
     for (int i = 0; i < 16; i++) {
         assert_false(was_freed(get(60 * KIB)));
         check();
     }
-    assert_int_equal(pool->shelf.bytes, waiting);
+    assert_int_equal(waiting_shelf()->bytes, waiting);
 }
 
 static void nor_is_a_crate_taken_along_before_its_own_is(void **state) {
@@ -59,7 +59,7 @@ static void nor_is_a_crate_taken_along_before_its_own_is(void **state) {
     begin();
     hand_over_mixed(200, 60 * KIB, 4, 120 * KIB);
     fake_finish_all(fake);
-    struct shelf *shelf = &pool->shelf;
+    struct shelf *shelf = waiting_shelf();
     shelf->crates[(shelf->first + 1) % SHELF_CRATES].stamp += 100; /* as if packed much later */
     unsigned crates = shelf->count;
     assert_true(gets_one(60 * KIB));
@@ -80,14 +80,15 @@ static void a_cache_without_room_takes_what_it_could_use(void **state) {
     }
     assert_true(cache_mine(pool)->bytes > 3 * MIB);
     fake_finish_all(fake);
-    unsigned crates = pool->shelf.count;
-    uint64_t waiting = pool->shelf.bytes;
+    unsigned crates = waiting_shelf()->count;
+    uint64_t waiting = waiting_shelf()->bytes;
     assert_true(was_freed(get(118 * KIB)));
     check();
-    assert_int_equal(pool->shelf.count, crates);
-    assert_true(pool->shelf.bytes < waiting);
+    assert_int_equal(waiting_shelf()->count, crates);
+    assert_true(waiting_shelf()->bytes < waiting);
     for (unsigned i = 0; i < crates; i++) {
-        const struct crate *crate = &pool->shelf.crates[(pool->shelf.first + i) % SHELF_CRATES];
+        const struct crate *crate =
+            &waiting_shelf()->crates[(waiting_shelf()->first + i) % SHELF_CRATES];
         assert_true(crate->used > 0); /* the smaller ones are still in it */
     }
 }
@@ -116,11 +117,11 @@ static void it_is_given_up_when_memory_is_short(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     hand_over(400, 60 * KIB);
-    assert_true(pool->shelf.bytes > 0);
+    assert_true(waiting_shelf()->bytes > 0);
     fake_finish_all(fake);
     get(63 * MIB);
-    assert_int_equal(pool->shelf.bytes, 0);
-    assert_int_equal(pool->shelf.count, 0);
+    assert_int_equal(waiting_shelf()->bytes, 0);
+    assert_int_equal(waiting_shelf()->count, 0);
     check();
 }
 
@@ -167,7 +168,7 @@ static void a_thread_alone_packs_nothing(void **state) {
     for (unsigned i = 0; i < 200; i++) {
         use_and_drop(blocks[i]);
     }
-    assert_int_equal(pool->shelf.count, 0);
+    assert_int_equal(waiting_shelf()->count, 0);
     check();
 }
 
