@@ -62,37 +62,6 @@ static bool find_cached(struct cache *cache, struct want *want, uint64_t usable,
     return want->block || want->range;
 }
 
-/* The same, after taking from the shelves what is usable there. */
-static bool find_on_shelf(struct pool *pool, struct cache *cache, struct want *want) {
-    cache_enter(cache);
-    uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
-    bool found;
-    if (want->bytes > 0) {
-        want->range = range_shelf_take(cache, want->bytes, usable);
-        found = want->range != NULL;
-    } else {
-        found = shelf_take(cache, want->size_class, usable) &&
-                find_cached(cache, want, usable, cache_larger(cache));
-    }
-    cache_leave(cache);
-    return found;
-}
-
-/* With the pool's lock: makes what the shelves have usable, or room for it. */
-static bool find_on_shelf_later(struct pool *pool, struct cache *cache, struct want *want) {
-    bool large = want->bytes > 0, way = false;
-    uint64_t stamp = large ? range_shelf_stamp(cache, want->bytes) : shelf_stamp(cache);
-    if (stamp > 0 && order_cheaply(pool, stamp) && find_on_shelf(pool, cache, want)) {
-        return true;
-    }
-    if (!large) {
-        cache_enter(cache);
-        way = shelf_make_way(cache);
-        cache_leave(cache);
-    }
-    return way && find_on_shelf(pool, cache, want);
-}
-
 /* The stamp of what the cache would hand out for a request, were it usable; 0: it has nothing. */
 static uint64_t oldest_stamp(const struct cache *cache, const struct want *want) {
     if (want->bytes == 0) {
@@ -189,6 +158,52 @@ static bool lock_or_ready(struct pool *pool, uint64_t stamp, bool *advancing) {
     return true;
 }
 
+/* From the shelves, what is usable there. */
+static bool alloc_from_shelf(struct pool *pool, struct cache *cache, struct want *want,
+                             uint64_t requested, uint64_t *address) {
+    cache_enter(cache);
+    uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
+    bool found;
+    if (want->bytes > 0) {
+        want->range = range_shelf_take(cache, want->bytes, usable);
+        found = want->range != NULL;
+    } else {
+        found = shelf_take(cache, want->size_class, usable) &&
+                find_cached(cache, want, usable, cache_larger(cache));
+    }
+    if (found) {
+        *address = hand_out(cache, want, requested);
+    }
+    cache_leave(cache);
+    return found;
+}
+
+/* Or what can be made usable at once. The pool's lock is not held while the shelf is emptied. */
+static bool alloc_from_shelf_later(struct pool *pool, struct cache *cache, struct want *want,
+                                   uint64_t requested, uint64_t *address) {
+    uint64_t stamp = want->bytes > 0 ? range_shelf_stamp(cache, want->bytes) : shelf_stamp(cache);
+    if (stamp == 0 || epochs_usable(&pool->epochs, stamp)) {
+        return false;
+    }
+    bool advancing;
+    if (lock_or_ready(pool, stamp, &advancing)) {
+        order_cheaply(pool, stamp);
+        if (advancing) {
+            atomic_store_explicit(&pool->advancing, false, memory_order_release);
+        }
+        budget_look(pool);
+        pthread_mutex_unlock(&pool->lock);
+    }
+    return alloc_from_shelf(pool, cache, want, requested, address);
+}
+
+static bool make_way(struct cache *cache) {
+    cache_enter(cache);
+    bool way = shelf_make_way(cache);
+    cache_leave(cache);
+    return way;
+}
+
 static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want, uint64_t requested,
                       uint64_t *address) {
     cache_enter(cache);
@@ -198,10 +213,8 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     if (dead) {
         return dead;
     }
-    if (find_on_shelf(pool, cache, want)) {
-        cache_enter(cache);
-        *address = hand_out(cache, want, requested);
-        cache_leave(cache);
+    if (alloc_from_shelf(pool, cache, want, requested, address) ||
+        alloc_from_shelf_later(pool, cache, want, requested, address)) {
         return 0;
     }
     bool advancing;
@@ -221,7 +234,12 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
                             is_short ? CACHE_LARGER_WHEN_SHORT : 0);
         cache_leave(cache);
     }
-    found = found || find_on_shelf_later(pool, cache, want);
+    if (!found && want->bytes == 0 && make_way(cache) &&
+        alloc_from_shelf(pool, cache, want, requested, address)) {
+        budget_look(pool);
+        pthread_mutex_unlock(&pool->lock);
+        return 0;
+    }
     want->cache = cache;
     int r = found ? 0 : supply(pool, want);
     if (r == 0) {

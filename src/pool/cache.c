@@ -152,7 +152,7 @@ void cache_start_common(struct cache *cache, struct pool *pool) {
     atomic_store(&cache->wanted, true);
     set_number(cache, 0);
     cache_set_room(cache, pool->cache_bytes_max);
-    shelf_start(&cache->shelf, true);
+    shelf_start(&cache->shelf);
 }
 
 struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count) {
@@ -304,7 +304,7 @@ static void retire(struct cache *cache) {
         cache->drawers[i].target = 0;
     }
     cache_leave(cache);
-    shelf_set_open(&cache->shelf, false);
+    shelf_set_number(&cache->shelf, 0);
     shelf_empty(pool, &cache->shelf);
     range_shelf_empty(pool, &cache->shelf);
     budget_look_at_all(pool);
@@ -346,7 +346,7 @@ static struct cache *adopt(struct pool *pool) {
     if (!cache && (cache = host_map(sizeof *cache, 4096)) != NULL) {
         cache->pool = pool;
         cache_set_room(cache, pool->cache_bytes_max);
-        shelf_start(&cache->shelf, false);
+        shelf_start(&cache->shelf);
         cache->biased = can_bias;
         atomic_store(&cache->wanted, !can_bias);
         cache->next_in_pool = atomic_load(&pool->caches);
@@ -354,7 +354,7 @@ static struct cache *adopt(struct pool *pool) {
     }
     if (cache) {
         take_number(cache);
-        shelf_set_open(&cache->shelf, true);
+        shelf_set_number(&cache->shelf, cache->number);
         move_tides(cache, pool->common);
         cache->owner = &cache_last;
         pool->caches_owned++;

@@ -14,14 +14,13 @@
 
 #define TINY_CLASSES 32 /* up to 16 KiB */
 
-void shelf_start(struct shelf *shelf, bool open) {
+void shelf_start(struct shelf *shelf) {
     pool_start_lock(&shelf->lock);
-    shelf->open = open;
 }
 
-void shelf_set_open(struct shelf *shelf, bool open) {
+void shelf_set_number(struct shelf *shelf, unsigned number) {
     pthread_mutex_lock(&shelf->lock);
-    shelf->open = open;
+    shelf->number = number;
     pthread_mutex_unlock(&shelf->lock);
 }
 
@@ -29,7 +28,7 @@ struct shelf *shelf_lock_receiver(struct cache *cache) {
     struct shelf *common = &cache->pool->common->shelf;
     struct shelf *shelf = cache->serves > 0 ? &cache_numbered(cache->serves)->shelf : common;
     pthread_mutex_lock(&shelf->lock);
-    if (!shelf->open) {
+    if (shelf->number != cache->serves) { /* that thread has ended */
         pthread_mutex_unlock(&shelf->lock);
         shelf = common;
         pthread_mutex_lock(&shelf->lock);

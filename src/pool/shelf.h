@@ -59,7 +59,7 @@ struct range_batch {
 
 struct shelf {
     pthread_mutex_t lock;
-    bool open;             /* it has a thread that takes from it; the common one has all of them */
+    unsigned number;       /* whose blocks come here; 0: nobody's, or everybody's */
     unsigned first, count; /* of the crates, which are a ring, oldest first */
     uint64_t bytes;        /* in them */
     unsigned range_count;  /* of the batches, oldest first, */
@@ -68,8 +68,10 @@ struct shelf {
     struct crate crates[SHELF_CRATES];
 };
 
-void shelf_start(struct shelf *shelf, bool open);
-void shelf_set_open(struct shelf *shelf, bool open);
+void shelf_start(struct shelf *shelf);
+
+/** Whose blocks come here from now on: those with a cache's new number; 0: nobody's. */
+void shelf_set_number(struct shelf *shelf, unsigned number);
 
 /** The shelf for what a cache has to give away, locked. */
 struct shelf *shelf_lock_receiver(struct cache *cache);

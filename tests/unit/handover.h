@@ -54,6 +54,42 @@ static inline void hand_over(unsigned how_many, uint64_t bytes) {
     hand_over_mixed(how_many, bytes, 1, bytes);
 }
 
+/* A thread that asks for as much and stays until it is let go. */
+static uint64_t asked_bytes;
+static pthread_barrier_t step;
+
+static void *ask_and_stay(void *how_many) {
+    for (uintptr_t i = 0; i < (uintptr_t)how_many; i++) {
+        pool_alloc(pool, asked_bytes, &blocks[i]);
+    }
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step);
+    return NULL;
+}
+
+static pthread_t let_another_ask(unsigned how_many, uint64_t bytes) {
+    pthread_t thread;
+    asked_bytes = bytes;
+    pthread_barrier_init(&step, NULL, 2);
+    assert_int_equal(pthread_create(&thread, NULL, ask_and_stay, (void *)(uintptr_t)how_many), 0);
+    pthread_barrier_wait(&step);
+    return thread;
+}
+
+static void let_it_end(pthread_t thread) {
+    pthread_barrier_wait(&step);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&step);
+}
+
+static uint64_t bytes_on_shelves(void) {
+    uint64_t bytes = 0;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        bytes += cache->shelf.bytes + cache->shelf.range_bytes;
+    }
+    return bytes;
+}
+
 /* Where it waits for the test: on its own shelf, or where threads own nothing on the common one. */
 static struct shelf *waiting_shelf(void) {
     return &(cache_mine(pool)->number > 0 ? cache_mine(pool) : pool->common)->shelf;

@@ -45,7 +45,7 @@ static int stop(void **state) {
     (void)state;
     int line = pool ? pool_check(pool) : 0;
     if (line != 0) {
-        print_error("src/pool/inspect.c:%d does not hold\n", line);
+        print_error("src/pool/check.c:%d does not hold\n", line);
     }
     if (fake && fake->broken_laws > 0) {
         print_error("%s\n", fake->broken);

@@ -492,6 +492,23 @@ static uint64_t live_of_any_class(const struct stats_device *books) {
     return live;
 }
 
+static void a_sum_in_which_a_free_is_seen_and_its_allocation_is_not_is_nothing(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    get(4096);
+    for (unsigned i = 0; i < TIDES; i++) {
+        tide_fall(&cache_mine(pool)->tides[i], 10000);
+    }
+    struct stats_device is = fake_books(pool);
+    assert_int_equal(is.requested.current, 0);
+    assert_int_equal(is.requested.freed, is.requested.total);
+    assert_int_equal(is.requested.peak, 4096);
+    assert_true(pool_idle_bytes(pool) > 0);
+    for (unsigned i = 0; i < TIDES; i++) {
+        tide_rise(&cache_mine(pool)->tides[i], 10000);
+    }
+}
+
 /* A thread has freed what another one had not yet asked for, when that was looked at. */
 static void blocks_that_change_hands_are_not_counted_twice(void **state) {
     (void)state;
@@ -767,6 +784,7 @@ int main(void) {
         TEST(two_pools_of_one_thread_have_exact_peaks),
         TEST(the_peak_of_a_thread_that_ended_is_not_added_for_ever),
         TEST(the_error_of_a_shared_peak_is_not_understated),
+        TEST(a_sum_in_which_a_free_is_seen_and_its_allocation_is_not_is_nothing),
         TEST(blocks_that_change_hands_are_not_counted_twice),
         TEST(reset_peaks_are_the_current_values),
         TEST(active_is_what_cannot_be_handed_out_at_once),

@@ -173,6 +173,22 @@ static void what_waits_is_forgotten_with_the_context(void **state) {
     check();
 }
 
+static void what_waits_for_a_thread_that_ends_goes_to_the_arena(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    if (!cache_can_bias()) {
+        skip();
+    }
+    pthread_t other = let_another_ask(11, 3 * MIB);
+    let_another_free(0, 11);
+    assert_int_equal(bytes_on_shelves(), 30 * MIB);
+    assert_int_equal(pool->common->shelf.range_bytes, 0);
+    let_it_end(other);
+    assert_int_equal(bytes_on_shelves(), 0);
+    check();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(what_one_thread_frees_another_gets),
@@ -186,6 +202,7 @@ int main(void) {
         TEST(what_waits_is_given_up_ahead_of_growing),
         TEST(and_when_the_device_is_full),
         TEST(what_waits_is_forgotten_with_the_context),
+        TEST(what_waits_for_a_thread_that_ends_goes_to_the_arena),
     };
     return cmocka_run_group_tests_name("shelf of large blocks", tests, NULL, NULL);
 }

@@ -5,6 +5,8 @@
  */
 #include "handover.h"
 
+#include <sched.h>
+
 /* The asking thread may have some more ahead. */
 static bool gets_one(uint64_t bytes) {
     for (int i = 0; i < 64; i++) {
@@ -125,6 +127,17 @@ static void it_is_given_up_when_memory_is_short(void **state) {
     check();
 }
 
+static void there_are_only_so_many_crates(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    for (int round = 0; round < SHELF_CRATES + 4; round++) {
+        hand_over(CACHE_BIN_BLOCKS + 1, 512);
+        assert_true(waiting_shelf()->count <= SHELF_CRATES);
+    }
+    assert_int_equal(waiting_shelf()->count, SHELF_CRATES);
+}
+
 /* A thread that frees much at once is not one that never asks for anything. */
 static uint64_t bytes_max_seen[2];
 static uint32_t gifts_seen[2];
@@ -172,6 +185,126 @@ static void a_thread_alone_packs_nothing(void **state) {
     check();
 }
 
+/* ---- whose shelf ---- */
+
+static void *ask_for_some(void *unused) {
+    uint64_t address;
+    for (int i = 0; i < 100; i++) {
+        pool_alloc(pool, 60 * KIB, &address);
+    }
+    return unused;
+}
+
+static void it_waits_for_the_thread_that_asked(void **state) {
+    (void)state;
+    begin();
+    if (!cache_can_bias()) {
+        skip();
+    }
+    hand_over(200, 60 * KIB);
+    uint64_t waiting = cache_mine(pool)->shelf.bytes;
+    assert_true(waiting > 2 * MIB);
+    fake_finish_all(fake);
+    pthread_t other;
+    assert_int_equal(pthread_create(&other, NULL, ask_for_some, NULL), 0);
+    pthread_join(other, NULL);
+    assert_int_equal(cache_mine(pool)->shelf.bytes, waiting);
+    assert_true(gets_one(60 * KIB));
+    check();
+}
+
+static void *take_a_cache(void *unused) {
+    return cache_find(pool) ? unused : (void *)1;
+}
+
+/* Nor does it wait for the next thread of that one's cache, nor for none. */
+static void what_an_ended_thread_asked_for_is_for_everybody(void **state) {
+    (void)state;
+    for (int with_another = 0; with_another < 2; with_another++) {
+        begin();
+        pthread_t asking = let_another_ask(200, 60 * KIB), other;
+        if (with_another) { /* whose cache is the next thread's */
+            assert_int_equal(pthread_create(&other, NULL, take_a_cache, NULL), 0);
+            pthread_join(other, NULL);
+        }
+        let_it_end(asking);
+        let_another_free(0, 200);
+        assert_true(pool->common->shelf.bytes > 2 * MIB);
+        fake_finish_all(fake);
+        assert_true(gets_one(60 * KIB));
+        check();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+static void what_waits_for_a_thread_that_ends_goes_to_the_pages(void **state) {
+    (void)state;
+    begin();
+    if (!cache_can_bias()) {
+        skip();
+    }
+    pthread_t other = let_another_ask(200, 60 * KIB);
+    let_another_free(0, 200);
+    assert_true(bytes_on_shelves() > 2 * MIB);
+    assert_int_equal(pool->common->shelf.bytes, 0);
+    let_it_end(other);
+    assert_int_equal(bytes_on_shelves(), 0);
+    check();
+}
+
+/* Two threads that ask, two that free, and one that takes everything back time and again. */
+#define PLACES 64
+#define TURNS 40000
+static _Atomic uint64_t places[2][PLACES]; /* 0: empty */
+static atomic_uint wrong;
+
+static void *ask_on(void *pair) {
+    _Atomic uint64_t *mine = places[(uintptr_t)pair];
+    for (unsigned i = 0; i < TURNS; i++) {
+        uint64_t at = 0;
+        while (mine[i % PLACES] != 0) {
+            sched_yield();
+        }
+        wrong += pool_alloc(pool, i % 16 == 0 ? 2 * MIB : (1 + i % 100) * KIB, &at) != 0;
+        mine[i % PLACES] = at;
+    }
+    return NULL;
+}
+
+static void *free_on(void *pair) {
+    _Atomic uint64_t *mine = places[(uintptr_t)pair];
+    for (unsigned i = 0; i < TURNS; i++) {
+        uint64_t at;
+        while ((at = mine[i % PLACES]) == 0) {
+            sched_yield();
+        }
+        mine[i % PLACES] = 0;
+        wrong += fake_pool_free(at) != 0;
+    }
+    return NULL;
+}
+
+static void nothing_is_lost_between_threads_and_whoever_takes_it_back(void **state) {
+    (void)state;
+    begin();
+    wrong = 0;
+    pthread_t threads[4];
+    for (uintptr_t i = 0; i < 4; i++) {
+        void *(*body)(void *) = i % 2 == 0 ? ask_on : free_on;
+        assert_int_equal(pthread_create(&threads[i], NULL, body, (void *)(i / 2)), 0);
+    }
+    for (int i = 0; i < 200; i++) {
+        pool_trim(pool, false);
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    assert_int_equal(wrong, 0);
+    check();
+    assert_int_equal(fake_books(pool).requested.current, 100); /* what the test holds */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(what_one_thread_frees_another_gets),
@@ -180,8 +313,13 @@ int main(void) {
         TEST(a_cache_without_room_takes_what_it_could_use),
         TEST(what_collects_in_a_cache_that_is_never_added_to_goes_back),
         TEST(it_is_given_up_when_memory_is_short),
+        TEST(there_are_only_so_many_crates),
         TEST(a_full_cache_is_given_away_some_times_before_it_is_in_parts),
         TEST(a_thread_alone_packs_nothing),
+        TEST(it_waits_for_the_thread_that_asked),
+        TEST(what_an_ended_thread_asked_for_is_for_everybody),
+        TEST(what_waits_for_a_thread_that_ends_goes_to_the_pages),
+        TEST(nothing_is_lost_between_threads_and_whoever_takes_it_back),
     };
     return cmocka_run_group_tests_name("the shelf of small blocks", tests, NULL, NULL);
 }
