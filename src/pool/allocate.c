@@ -213,8 +213,9 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     if (dead) {
         return dead;
     }
-    if (alloc_from_shelf(pool, cache, want, requested, address) ||
-        alloc_from_shelf_later(pool, cache, want, requested, address)) {
+    if (shelves_have(cache, want->bytes > 0) &&
+        (alloc_from_shelf(pool, cache, want, requested, address) ||
+         alloc_from_shelf_later(pool, cache, want, requested, address))) {
         return 0;
     }
     bool advancing;

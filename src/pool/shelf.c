@@ -40,6 +40,17 @@ struct shelves shelves_of(struct cache *cache) {
     return (struct shelves){{&cache->shelf, &cache->pool->common->shelf}};
 }
 
+bool shelves_have(struct cache *cache, bool large) {
+    struct shelves shelves = shelves_of(cache);
+    unsigned count = 0;
+    for (unsigned i = 0; i < SHELVES; i++) {
+        struct shelf *shelf = shelves.of[i];
+        count +=
+            atomic_load_explicit(large ? &shelf->range_count : &shelf->count, memory_order_relaxed);
+    }
+    return count > 0;
+}
+
 static struct crate *crate_at(struct shelf *shelf, unsigned i) {
     return &shelf->crates[(shelf->first + i) % SHELF_CRATES];
 }
@@ -50,7 +61,7 @@ static void drop_oldest(struct shelf *shelf) {
 }
 
 static void pack(struct shelf *shelf, struct cache *cache) {
-    struct crate *crate = crate_at(shelf, shelf->count++);
+    struct crate *crate = crate_at(shelf, shelf->count);
     crate->bytes = cache->bytes;
     crate->stamp = epochs_stamp(&cache->pool->epochs);
     crate->used = 0;
@@ -61,6 +72,7 @@ static void pack(struct shelf *shelf, struct cache *cache) {
             crate->batches[crate->used++] = (struct packed){batch, i};
         }
     }
+    shelf->count++;
 }
 
 bool shelf_put(struct cache *cache) {

@@ -22,6 +22,7 @@
 #include "pool/size_class.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -59,11 +60,12 @@ struct range_batch {
 
 struct shelf {
     pthread_mutex_t lock;
-    unsigned number;       /* whose blocks come here; 0: nobody's, or everybody's */
-    unsigned first, count; /* of the crates, which are a ring, oldest first */
-    uint64_t bytes;        /* in them */
-    unsigned range_count;  /* of the batches, oldest first, */
-    uint64_t range_bytes;  /* and what is in them */
+    unsigned number;         /* whose blocks come here; 0: nobody's, or everybody's */
+    atomic_uint count;       /* of crates: a ring, oldest first, */
+    unsigned first;          /* which begins there */
+    uint64_t bytes;          /* in them */
+    atomic_uint range_count; /* of batches, oldest first */
+    uint64_t range_bytes;    /* in them */
     struct range_batch range_batches[SHELF_RANGE_BATCHES];
     struct crate crates[SHELF_CRATES];
 };
@@ -82,6 +84,10 @@ struct shelves {
     struct shelf *of[SHELVES];
 };
 struct shelves shelves_of(struct cache *cache);
+
+/** Whether there is anything on them: small blocks, or large ones. Without a lock; mostly there is
+ * not. */
+bool shelves_have(struct cache *cache, bool large);
 
 /* Small blocks. Inside the cache, with the pool's lock or without. */
 
