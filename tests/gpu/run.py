@@ -548,7 +548,7 @@ def part_bench(c, out):
                 {
                     "fixed": {1: best / ours >= 8, 16: best / ours >= 100 and ours <= 1.5 * alone},
                     "mixed": {1: best / ours >= 8, 16: best / ours >= 100 and ours <= 1.5 * alone},
-                    "handover": {2: ours <= 3 * alone},
+                    "handover": {2: ours <= 3 * alone, 16: best / ours >= 100 and ours <= 3 * alone},
                 }
                 .get(pattern, {})
                 .get(threads)
