@@ -87,7 +87,7 @@ static uint32_t more_blocks(const struct pool *pool, struct cache *cache, unsign
                             bool rotating) {
     struct bin *bin = &cache->bins[size_class];
     /* a full bin is emptied by half: those that go round must not fill it */
-    uint32_t more = twice_as_many(&bin->target, bin->count, bin->room / 2);
+    uint32_t more = twice_as_many(&bin->target, bin->count, bin->room / 4 * 3);
     if (rotating) {
         return more;
     }

@@ -172,7 +172,7 @@ def part_capture(c, out):
 # [row, script and arguments, seconds]: what runs side by side, and what runs alone, because it
 # measures, takes the whole device, or has kernels that wait for others.
 SIDE_BY_SIDE = (
-    ("the same answers", ["diff.py", "--but", "diff_outside"], 150),
+    ("the same answers", ["diff.py", "--but", "diff_outside"], 240),
     ("misuse", ["misuse.py"], 160),
     ("chains of preloaded libraries", ["chain.py"], 120),
     ("look-ups", ["client.py"], 60),
