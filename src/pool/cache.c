@@ -62,15 +62,46 @@ void cache_enter_slowly(struct cache *cache) {
     } while (!cache_try_enter(cache));
 }
 
-void cache_seize(struct cache *cache) {
+static void want(struct cache *cache) {
+    if (cache->biased) {
+        atomic_store(&cache->wanted, true);
+    }
+}
+
+/* After a membarrier. */
+static void wait_for(struct cache *cache) {
     if (!cache->biased) {
         cache_enter(cache);
         return;
     }
-    atomic_store(&cache->wanted, true);
-    membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     for (unsigned turns = 0; atomic_load_explicit(&cache->inside, memory_order_acquire); turns++) {
         wait_a_turn(turns);
+    }
+}
+
+void cache_seize(struct cache *cache) {
+    want(cache);
+    if (cache->biased) {
+        membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    }
+    wait_for(cache);
+}
+
+void cache_seize_all(struct pool *pool) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        want(cache);
+    }
+    if (can_bias) {
+        membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    }
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        wait_for(cache);
+    }
+}
+
+void cache_return_all(struct pool *pool) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        cache_return(cache);
     }
 }
 
@@ -388,8 +419,8 @@ struct cache *cache_find(struct pool *pool) {
 }
 
 void cache_forget_all(struct pool *pool) {
+    cache_seize_all(pool);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        cache_seize(cache);
         for (unsigned i = 0; i < SMALL_CLASSES; i++) {
             struct bin *bin = &cache->bins[i];
             bin->head = bin->tail = NULL;
@@ -407,6 +438,6 @@ void cache_forget_all(struct pool *pool) {
         for (unsigned i = 0; i < TIDES; i++) {
             tide_ebb(&cache->tides[i]);
         }
-        cache_return(cache);
     }
+    cache_return_all(pool);
 }

@@ -165,6 +165,10 @@ static inline void cache_leave(struct cache *cache) {
 void cache_seize(struct cache *cache);
 void cache_return(struct cache *cache);
 
+/* All of a pool at once: nothing goes from one of them to another meanwhile, or to a shelf. */
+void cache_seize_all(struct pool *pool);
+void cache_return_all(struct pool *pool);
+
 /* Not false: every free of a block of that number is a compare and swap. */
 #define CACHE_NUMBERS (1u << 16)
 extern atomic_bool cache_shared[CACHE_NUMBERS];

@@ -101,14 +101,14 @@ bool reclaim_shelves(struct pool *pool, bool (*empty)(struct pool *, struct shel
 
 bool reclaim_caches(struct pool *pool) {
     bool any = false;
+    cache_seize_all(pool);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        cache_seize(cache);
         any |= cache->bytes + cache->large_bytes > 0;
         cache_empty(cache);
-        cache_return(cache);
     }
     any |= reclaim_shelves(pool, shelf_empty);
     any |= reclaim_shelves(pool, range_shelf_empty);
+    cache_return_all(pool);
     return any;
 }
 
