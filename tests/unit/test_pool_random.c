@@ -2,7 +2,8 @@
  * The pool under random threads, against a map of every 512 bytes of the device: no two live blocks
  * overlap, and no block is handed out while earlier work can still touch it (law 2).
  *
- * Threads pass their blocks on to each other, so that any of them frees what another one asked for.
+ * Threads pass their blocks on to each other, so that any of them frees what another one asked for; or
+ * half of them only ask and half of them only free, and what they hand over goes back by the shelves.
  * The fake device finishes work when it likes, refuses records at times as during a capture, and
  * counts every breach of law 3. POOL_TEST_OPS and POOL_TEST_SEED change how much and what is tried.
  */
@@ -133,11 +134,16 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
 
 /* ---- threads ---- */
 
-static unsigned long steps_each;
+static unsigned long steps_in_all, steps_each;
 static pthread_barrier_t together;
 
-static uint64_t random_size(unsigned *seed) {
+enum role { ASKS_AND_FREES, ASKS, FREES };
+
+static uint64_t random_size(unsigned *seed, enum role role) {
     unsigned kind = (unsigned)rand_r(seed) % 16;
+    if (role == ASKS && kind >= 13) { /* such as a thread's cache keeps */
+        return MIB + (uint64_t)rand_r(seed) % MIB;
+    }
     uint64_t most = kind < 8 ? 8 * KIB : kind < 13 ? 96 * KIB : kind < 15 ? MIB : 6 * MIB;
     return 1 + (uint64_t)rand_r(seed) % most;
 }
@@ -147,23 +153,34 @@ static void use(struct block_in_use *block, unsigned *seed) {
     block->last[stream] = (uint32_t)fake_submit(fake, stream);
 }
 
+static void free_it(struct block_in_use *block, unsigned *seed) {
+    use(block, seed);
+    leave(block);
+    EXPECT(fake_pool_free(block->address) == 0);
+}
+
+static unsigned lasts; /* how many times as long as usual the work does */
+
 static void disturb(unsigned *seed) {
     pthread_mutex_lock(&fake->lock);
     unsigned what = (unsigned)rand_r(seed) % 8;
     fake->record_code = what == 0 ? -EBUSY : 0;
     fake->order_code = what < 2 ? -EBUSY : 0;
-    fake->done_every = 20 + (unsigned)rand_r(seed) % 200;
+    fake->done_every = lasts * (20 + (unsigned)rand_r(seed) % 200);
     pthread_mutex_unlock(&fake->lock);
 }
 
-static void step_once(unsigned *seed) {
+static void step_once(unsigned *seed, enum role role) {
     unsigned at = (unsigned)rand_r(seed) % SLOTS;
     pthread_mutex_lock(&slots_lock);
     struct block_in_use block = slots[at];
     slots[at].address = 0;
     pthread_mutex_unlock(&slots_lock);
     if (!block.address) {
-        block = (struct block_in_use){.bytes = random_size(seed)};
+        if (role == FREES) {
+            return;
+        }
+        block = (struct block_in_use){.bytes = random_size(seed, role)};
         int r = pool_alloc(pool, block.bytes, &block.address);
         EXPECT(r == 0 || r == -ENOMEM);
         if (r != 0) {
@@ -171,10 +188,8 @@ static void step_once(unsigned *seed) {
         }
         enter(&block);
         use(&block, seed);
-    } else if (rand_r(seed) % 4 != 0) {
-        use(&block, seed);
-        leave(&block);
-        EXPECT(fake_pool_free(block.address) == 0);
+    } else if (role == FREES || (role == ASKS_AND_FREES && rand_r(seed) % 4 != 0)) {
+        free_it(&block, seed);
         return;
     } else {
         struct pool_block found;
@@ -188,7 +203,7 @@ static void step_once(unsigned *seed) {
             block.outside = true;
         }
     }
-    for (;;) { /* into the next empty slot */
+    for (unsigned i = 0; i < SLOTS; i++) { /* into the next empty slot */
         pthread_mutex_lock(&slots_lock);
         bool empty = slots[at].address == 0;
         if (empty) {
@@ -200,6 +215,7 @@ static void step_once(unsigned *seed) {
         }
         at = (at + 1) % SLOTS;
     }
+    free_it(&block, seed); /* or there is none */
 }
 
 /* The checker asks of everything at once, so nobody may be at work. */
@@ -207,25 +223,32 @@ static void check_together(void) {
     if (pthread_barrier_wait(&together) == PTHREAD_BARRIER_SERIAL_THREAD) {
         int line = pool_check(pool);
         if (line != 0 && atomic_fetch_add(&failures, 1) == 0) {
-            fprintf(stderr, "src/pool/inspect.c:%d does not hold\n", line);
+            fprintf(stderr, "src/pool/check.c:%d does not hold\n", line);
         }
     }
     pthread_barrier_wait(&together);
 }
 
+struct thread {
+    pthread_t id;
+    unsigned seed;
+    enum role role;
+};
+
 static void *thread_body(void *argument) {
-    unsigned seed = (unsigned)(uintptr_t)argument;
+    const struct thread *self = argument;
+    unsigned seed = self->seed;
     for (unsigned long i = 0; i < steps_each; i++) {
         if (i % CHECK_EVERY == 0) {
             check_together();
         }
-        step_once(&seed);
+        step_once(&seed, self->role);
         unsigned what = (unsigned)rand_r(&seed) % 4096;
-        if (what < 256) {
+        if (what < (self->role == ASKS_AND_FREES ? 256 : 8)) {
             fake_finish_one(fake, what % FAKE_STREAMS);
         } else if (what < 280) {
             disturb(&seed);
-        } else if (what < 292) {
+        } else if (what < (self->role == ASKS_AND_FREES ? 292 : 281)) {
             int r = pool_trim(pool, false);
             EXPECT(r == 0 || r == -EBUSY);
         } else if (what < 320) {
@@ -240,11 +263,15 @@ static void *thread_body(void *argument) {
     return NULL;
 }
 
-static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigned seed) {
+static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigned seed,
+                bool roles) {
     clear_map();
     failures = 0;
     start(MEMORY, reuse, budget);
-    if (seed % 2 == 0) {
+    steps_each = steps_in_all / (24 * THREADS) * (roles ? 4 : 1);
+    if (roles) { /* full soon of small blocks, or of large ones */
+        pool->cache_bytes_max = seed % 2 ? MIB : 8 * MIB;
+    } else if (seed % 2 == 0) {
         keep_large_blocks();
     }
     fake_ops = fake->backend.ops;
@@ -252,17 +279,18 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
     ops.release = release;
     fake->backend.ops = &ops;
     fake->backend.has_events = has_events;
-    fake->done_every = 100;
+    lasts = roles ? 16 : 1;
+    fake->done_every = 100 * lasts;
     memset(slots, 0, sizeof slots);
-    pthread_t threads[THREADS];
+    struct thread threads[THREADS];
     pthread_barrier_init(&together, NULL, THREADS);
     for (unsigned i = 0; i < THREADS; i++) {
-        assert_int_equal(pthread_create(&threads[i], NULL, thread_body,
-                                        (void *)(uintptr_t)(seed * THREADS + i + 1)),
-                         0);
+        threads[i].seed = seed * THREADS + i + 1;
+        threads[i].role = !roles ? ASKS_AND_FREES : i % 2 ? FREES : ASKS;
+        assert_int_equal(pthread_create(&threads[i].id, NULL, thread_body, &threads[i]), 0);
     }
     for (int i = 0; i < THREADS; i++) {
-        pthread_join(threads[i], NULL);
+        pthread_join(threads[i].id, NULL);
     }
     pthread_barrier_destroy(&together);
     check();
@@ -282,8 +310,8 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
         EXPECT(fake->reserved == 0);
     }
     if (failures || fake->broken_laws) {
-        print_error("reuse %d, events %d, budget %lu, seed %u\n", (int)reuse, has_events,
-                    (unsigned long)budget, seed);
+        print_error("reuse %d, events %d, budget %lu, seed %u, roles %d\n", (int)reuse, has_events,
+                    (unsigned long)budget, seed, roles);
     }
     assert_int_equal(failures, 0);
     assert_int_equal(stop(NULL), 0);
@@ -297,11 +325,9 @@ static unsigned long from_environment(const char *name, unsigned long otherwise)
 static void run_all(enum pool_reuse reuse) {
     static const uint64_t budgets[] = {TIGHT, 24 * MIB, 0, RELAXED};
     unsigned long seed = from_environment("POOL_TEST_SEED", 1);
-    steps_each = from_environment("POOL_TEST_OPS", 240000) / (24 * THREADS);
-    for (int events = 0; events < 2; events++) {
-        for (int i = 0; i < 4; i++) {
-            run(reuse, events, budgets[i], (unsigned)seed++);
-        }
+    steps_in_all = from_environment("POOL_TEST_OPS", 240000);
+    for (int run_no = 0; run_no < 16; run_no++) {
+        run(reuse, run_no / 4 % 2, budgets[run_no % 4], (unsigned)seed++, run_no / 8);
     }
 }
 
