@@ -158,6 +158,12 @@ static bool lock_or_ready(struct pool *pool, uint64_t stamp, bool *advancing) {
     return true;
 }
 
+static void stop_advancing(struct pool *pool, bool advancing) {
+    if (advancing) {
+        atomic_store_explicit(&pool->advancing, false, memory_order_release);
+    }
+}
+
 /* From the shelves, what is usable there. */
 static bool alloc_from_shelf(struct pool *pool, struct cache *cache, struct want *want,
                              uint64_t requested, uint64_t *address) {
@@ -188,9 +194,7 @@ static bool alloc_from_shelf_later(struct pool *pool, struct cache *cache, struc
     bool advancing;
     if (lock_or_ready(pool, stamp, &advancing)) {
         order_cheaply(pool, stamp);
-        if (advancing) {
-            atomic_store_explicit(&pool->advancing, false, memory_order_release);
-        }
+        stop_advancing(pool, advancing);
         budget_look(pool);
         pthread_mutex_unlock(&pool->lock);
     }
@@ -225,9 +229,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     uint64_t growth = supply_growth(want);
     bool usable = stamp > 0 && (order_cheaply(pool, stamp) ||
                                 (budget_is_short(pool, growth) && order_now(pool, stamp, false)));
-    if (advancing) {
-        atomic_store_explicit(&pool->advancing, false, memory_order_release);
-    }
+    stop_advancing(pool, advancing);
     bool is_short = budget_is_short(pool, growth), found = false;
     if (usable || is_short) {
         cache_enter(cache);

@@ -62,14 +62,14 @@ void cache_enter_slowly(struct cache *cache) {
     } while (!cache_try_enter(cache));
 }
 
-static void want(struct cache *cache) {
+static void ask_to_stay_out(struct cache *cache) {
     if (cache->biased) {
         atomic_store(&cache->wanted, true);
     }
 }
 
 /* After a membarrier. */
-static void wait_for(struct cache *cache) {
+static void wait_until_out(struct cache *cache) {
     if (!cache->biased) {
         cache_enter(cache);
         return;
@@ -80,22 +80,22 @@ static void wait_for(struct cache *cache) {
 }
 
 void cache_seize(struct cache *cache) {
-    want(cache);
+    ask_to_stay_out(cache);
     if (cache->biased) {
         membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     }
-    wait_for(cache);
+    wait_until_out(cache);
 }
 
 void cache_seize_all(struct pool *pool) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        want(cache);
+        ask_to_stay_out(cache);
     }
     if (can_bias) {
         membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     }
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        wait_for(cache);
+        wait_until_out(cache);
     }
 }
 

@@ -50,8 +50,8 @@ static bool may_order(const struct pool *pool, bool due, bool on_time) {
  * Takes the pool's lock if there is anything to do under it. If that is only an event, and somebody
  * holds it, a later free will do.
  */
-static bool lock_for(struct pool *pool, bool room, bool orders) {
-    if (room || pool->config.reuse == POOL_SYNC) {
+static bool lock_for(struct pool *pool, bool must, bool orders) {
+    if (must || pool->config.reuse == POOL_SYNC) {
         pthread_mutex_lock(&pool->lock);
         return true;
     }

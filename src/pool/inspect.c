@@ -285,11 +285,11 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     }
     stats->releasable_bytes += books_get(&books->releasable_bytes);
     add_classes(pool, stats);
+    struct budget_sums sums = budget_sums(pool);
     if (locked) {
         add_live(pool, stats);
         pthread_mutex_unlock(&pool->lock);
     }
-    struct budget_sums sums = budget_sums(pool);
     bool shared = books_get(&books->peaks_shared) || sums.used > 1;
     add_sum(&stats->allocations, &books->allocations, sums.of[TIDE_COUNT], shared);
     add_sum(&stats->allocated, &books->allocated, sums.of[TIDE_ALLOCATED], shared);

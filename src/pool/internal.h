@@ -69,7 +69,7 @@ struct pool {
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
 };
 
-/* pool.c: a lock that is held for a microsecond at most. */
+/* pool.c: a lock that is held for a microsecond or two, but when memory is taken back. */
 void pool_start_lock(pthread_mutex_t *lock);
 
 /* budget.c: peaks, and what follows from them. Under the lock, but for the sums. */

@@ -10,9 +10,8 @@
  *      small blocks   crates        a list for each size class: shelf.c
  *      large ones     batches       one list of mixed sizes: range_shelf.c
  *
- * A shelf has a lock of its own, which is held for a microsecond at most, and under which nothing is
- * waited for: it comes after the pool's, and after entering a cache. It holds a bounded number of
- * bytes, and is cleared when memory is short.
+ * A shelf has a lock of its own, under which nothing is waited for: it comes after the pool's, and
+ * after entering a cache. It holds a bounded number of bytes, and is cleared when memory is short.
  */
 #ifndef GPUCACHE_POOL_SHELF_H
 #define GPUCACHE_POOL_SHELF_H

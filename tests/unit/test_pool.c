@@ -4,8 +4,9 @@
  */
 #include "pool_bench.h"
 
+#include "exchange.h"
+
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 
 /* ---- blocks ---- */
@@ -450,40 +451,6 @@ static void the_error_of_a_shared_peak_is_not_understated(void **state) {
     assert_true(!is.peaks_exact || is.requested.peak == 139 * MIB);
 }
 
-/* So many places for blocks, which go round between a thread that asks for them and one that frees. */
-#define PLACES 8
-#define LOOKS 20000
-static _Atomic uint64_t places[PLACES]; /* 0: empty */
-static atomic_bool looked_enough;
-
-static void *ask_and_pass_on(void *unused) {
-    for (unsigned i = 0; !looked_enough; i = (i + 1) % PLACES) {
-        uint64_t at = 0;
-        while (places[i] != 0 && !looked_enough) {
-            sched_yield();
-        }
-        if (places[i] == 0 && pool_alloc(pool, 64 * KIB, &at) != 0) {
-            return (void *)1;
-        }
-        places[i] = at != 0 ? at : places[i];
-    }
-    return unused;
-}
-
-static void *free_what_comes(void *unused) {
-    for (unsigned i = 0; !looked_enough; i = (i + 1) % PLACES) {
-        uint64_t at;
-        while ((at = places[i]) == 0 && !looked_enough) {
-            sched_yield();
-        }
-        if (at != 0 && fake_pool_free(at) != 0) {
-            return (void *)1;
-        }
-        places[i] = 0;
-    }
-    return unused;
-}
-
 static uint64_t live_of_any_class(const struct stats_device *books) {
     uint64_t live = 0;
     for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
@@ -509,34 +476,64 @@ static void a_sum_in_which_a_free_is_seen_and_its_allocation_is_not_is_nothing(v
     }
 }
 
-/* A thread has freed what another one had not yet asked for, when that was looked at. */
+#define PLACES 4
+#define LOOKS 30000
+#define BYSTANDERS 100
+
+static uint64_t always_64_kib(unsigned turn) {
+    (void)turn;
+    return 64 * KIB;
+}
+
+static void *have_a_cache(void *unused) {
+    cache_find(pool);
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step);
+    return unused;
+}
+
+/*
+ * A thread has freed what another one had not yet asked for, when that was looked at; or has not yet
+ * freed what was asked for since. Between the caches of those two lie many others, which take time.
+ */
 static void blocks_that_change_hands_are_not_counted_twice(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    memset(places, 0, sizeof places);
-    looked_enough = false;
-    pthread_t asking, freeing;
-    void *results[2];
-    assert_int_equal(pthread_create(&asking, NULL, ask_and_pass_on, NULL), 0);
-    assert_int_equal(pthread_create(&freeing, NULL, free_what_comes, NULL), 0);
+    struct exchange exchange = {.places = PLACES, .bytes = always_64_kib};
+    exchange_start_asking(&exchange);
+    pthread_t bystanders[BYSTANDERS];
+    pthread_barrier_init(&step, NULL, BYSTANDERS + 1);
+    for (int i = 0; i < BYSTANDERS; i++) {
+        assert_int_equal(pthread_create(&bystanders[i], NULL, have_a_cache, NULL), 0);
+    }
+    pthread_barrier_wait(&step);
+    exchange_start_freeing(&exchange);
     bool right = true;
     for (int i = 0; i < LOOKS; i++) {
-        pthread_mutex_lock(&pool->lock);
-        budget_look_at_all(pool);
-        pthread_mutex_unlock(&pool->lock);
-        struct stats_device is = fake_books(pool);
-        right = right && is.requested.current <= PLACES * 64 * KIB &&
-                is.requested.peak <= PLACES * 64 * KIB && is.allocations.peak <= PLACES &&
-                is.allocations.current <= PLACES && live_of_any_class(&is) <= PLACES &&
-                is.requested.total - is.requested.freed == is.requested.current;
+        struct budget_sums sums = budget_sums(pool);
+        right = right && sums.of[TIDE_COUNT].live <= PLACES &&
+                sums.of[TIDE_REQUESTED].live <= PLACES * 64 * KIB;
+        if (i % 32 == 0) {
+            pthread_mutex_lock(&pool->lock);
+            budget_look_at_all(pool);
+            pthread_mutex_unlock(&pool->lock);
+            struct stats_device is = fake_books(pool);
+            right = right && is.requested.current <= PLACES * 64 * KIB &&
+                    is.requested.peak <= PLACES * 64 * KIB && is.allocations.peak <= PLACES &&
+                    is.allocations.current <= PLACES && live_of_any_class(&is) <= PLACES &&
+                    is.requested.total - is.requested.freed == is.requested.current;
+        }
     }
-    looked_enough = true;
-    pthread_join(asking, &results[0]);
-    pthread_join(freeing, &results[1]);
+    bool ended = exchange_end(&exchange);
+    pthread_barrier_wait(&step);
+    for (int i = 0; i < BYSTANDERS; i++) {
+        pthread_join(bystanders[i], NULL);
+    }
+    pthread_barrier_destroy(&step);
+    assert_true(ended);
     assert_true(right);
-    assert_null(results[0]);
-    assert_null(results[1]);
     struct stats_device is = fake_books(pool);
+    assert_int_equal(is.requested.current, 0);
     assert_true(is.requested.peak + is.peak_error_bytes <= is.active.peak);
 }
 

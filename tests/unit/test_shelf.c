@@ -5,7 +5,7 @@
  */
 #include "handover.h"
 
-#include <sched.h>
+#include "exchange.h"
 
 /* The asking thread may have some more ahead. */
 static bool gets_one(uint64_t bytes) {
@@ -252,55 +252,26 @@ static void what_waits_for_a_thread_that_ends_goes_to_the_pages(void **state) {
     check();
 }
 
+static uint64_t now_and_then_large(unsigned turn) {
+    return turn % 16 == 0 ? 2 * MIB : (1 + turn % 100) * KIB;
+}
+
 /* Two threads that ask, two that free, and one that takes everything back time and again. */
-#define PLACES 64
-#define TURNS 40000
-static _Atomic uint64_t places[2][PLACES]; /* 0: empty */
-static atomic_uint wrong;
-
-static void *ask_on(void *pair) {
-    _Atomic uint64_t *mine = places[(uintptr_t)pair];
-    for (unsigned i = 0; i < TURNS; i++) {
-        uint64_t at = 0;
-        while (mine[i % PLACES] != 0) {
-            sched_yield();
-        }
-        wrong += pool_alloc(pool, i % 16 == 0 ? 2 * MIB : (1 + i % 100) * KIB, &at) != 0;
-        mine[i % PLACES] = at;
-    }
-    return NULL;
-}
-
-static void *free_on(void *pair) {
-    _Atomic uint64_t *mine = places[(uintptr_t)pair];
-    for (unsigned i = 0; i < TURNS; i++) {
-        uint64_t at;
-        while ((at = mine[i % PLACES]) == 0) {
-            sched_yield();
-        }
-        mine[i % PLACES] = 0;
-        wrong += fake_pool_free(at) != 0;
-    }
-    return NULL;
-}
-
 static void nothing_is_lost_between_threads_and_whoever_takes_it_back(void **state) {
     (void)state;
     begin();
-    wrong = 0;
-    pthread_t threads[4];
-    for (uintptr_t i = 0; i < 4; i++) {
-        void *(*body)(void *) = i % 2 == 0 ? ask_on : free_on;
-        assert_int_equal(pthread_create(&threads[i], NULL, body, (void *)(i / 2)), 0);
+    struct exchange pairs[2] = {{.places = EXCHANGE_MOST, .bytes = now_and_then_large},
+                                {.places = EXCHANGE_MOST, .bytes = now_and_then_large}};
+    for (int i = 0; i < 2; i++) {
+        exchange_start_asking(&pairs[i]);
+        exchange_start_freeing(&pairs[i]);
     }
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 400; i++) {
         pool_trim(pool, false);
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     }
-    for (int i = 0; i < 4; i++) {
-        pthread_join(threads[i], NULL);
-    }
-    assert_int_equal(wrong, 0);
+    assert_true(exchange_end(&pairs[0]));
+    assert_true(exchange_end(&pairs[1]));
     check();
     assert_int_equal(fake_books(pool).requested.current, 100); /* what the test holds */
 }
