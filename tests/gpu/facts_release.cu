@@ -1,0 +1,391 @@
+/*
+ * facts_release [section]: how memory goes back to the driver while the device is busy, and what the
+ * end of a context does to the threads beside it, measured natively. Every section runs in a
+ * process of its own.
+ */
+#include "facts.cuh"
+
+#include <atomic>
+
+static const size_t mib = (size_t)1 << 20;
+
+static size_t free_now() {
+    size_t free_bytes, total;
+    CHECK(cuMemGetInfo(&free_bytes, &total));
+    return free_bytes;
+}
+
+static long mib_since(size_t before) {
+    return (long)(free_now() >> 20) - (long)(before >> 20);
+}
+
+/* Takes the device's memory until blocks of `bytes` are refused. */
+static std::vector<CUdeviceptr> fill_device(size_t bytes) {
+    std::vector<CUdeviceptr> held;
+    for (size_t each : {(size_t)4096 * mib, bytes, bytes / 2, 2 * mib})
+        for (CUdeviceptr p; cuMemAlloc(&p, each) == CUDA_SUCCESS;)
+            held.push_back(p);
+    return held;
+}
+
+/* Asks for `bytes` until they come; the time it took, -1 after a second. */
+static double until_served_ms(size_t bytes, int *first) {
+    CUdeviceptr p;
+    double t = now_s();
+    *first = cuMemAlloc(&p, bytes);
+    for (int r = *first; r != CUDA_SUCCESS; r = cuMemAlloc(&p, bytes))
+        if (now_s() - t > 1)
+            return -1;
+    CHECK(cuMemFree(p));
+    return (now_s() - t) * 1e3;
+}
+
+/* A stream of ours that has nothing to do, another one that is busy; memory of cuMemAlloc is freed
+ * in the order of ours. */
+static void section_async() {
+    primary();
+    warm();
+    cudaStream_t busy = new_stream(), ours = new_stream();
+    for (size_t bytes : {2 * mib, 64 * mib, 1024 * mib}) {
+        for (int ms : {0, 200}) {
+            CUdeviceptr p;
+            CHECK(cuMemAlloc(&p, bytes));
+            size_t before = free_now();
+            if (ms)
+                spin_ms(busy, ms);
+            int code = -1;
+            double call = took_ms([&] { code = cuMemFreeAsync(p, (CUstream)ours); });
+            int query = cuStreamQuery((CUstream)ours);
+            long at_once = mib_since(before);
+            double wait = took_ms([&] { CHECK(cuStreamSynchronize((CUstream)ours)); });
+            long after = mib_since(before);
+            int still = cuStreamQuery((CUstream)busy);
+            printf("  %5zu MiB, other stream busy %3d ms: cuMemFreeAsync %d in %.3f ms, stream %d, "
+                   "%ld MiB free at "
+                   "once; stream done after %.3f ms, %ld MiB free, other stream %d",
+                   bytes / mib, ms, code, call, query, at_once, wait, after, still);
+            CHECK(cuCtxSynchronize());
+            printf("; all done, %ld MiB free\n", mib_since(before));
+        }
+    }
+}
+
+/* The same at the brim of the device: when can it be asked for again? */
+static void section_async_brim() {
+    primary();
+    warm();
+    cudaStream_t busy = new_stream(), ours = new_stream();
+    CUdeviceptr p;
+    CHECK(cuMemAlloc(&p, 1024 * mib));
+    auto held = fill_device(1024 * mib);
+    for (int how = 0; how < 4; how++) {
+        spin_ms(busy, 300);
+        int first = -1, code = cuMemFreeAsync(p, (CUstream)ours);
+        CUmemoryPool pool;
+        CHECK(cuDeviceGetDefaultMemPool(&pool, 0));
+        if (how == 1)
+            CHECK(cuStreamSynchronize((CUstream)ours));
+        if (how == 2)
+            CHECK(cuMemPoolTrimTo(pool, 0));
+        if (how == 3) {
+            CHECK(cuStreamSynchronize((CUstream)ours));
+            CHECK(cuMemPoolTrimTo(pool, 0));
+        }
+        double ms = until_served_ms(1024 * mib, &first);
+        static const char *const names[] = {"nothing else", "own stream waited for", "pool trimmed",
+                                            "waited and trimmed"};
+        printf("  full device, 300 ms kernel, %s: free %d, cuMemAlloc first %d, served after %.1f "
+               "ms, busy stream %d\n",
+               names[how], code, first, ms, (int)cuStreamQuery((CUstream)busy));
+        CHECK(cuCtxSynchronize());
+        CHECK(cuMemAlloc(&p, 1024 * mib));
+    }
+}
+
+/* A kernel that waits for the next launch of the same thread; between the two, memory goes back. */
+static void section_async_hang() {
+    primary();
+    warm();
+    cudaStream_t a = new_stream(), b = new_stream(), ours = new_stream();
+    int *flag, *gave_up;
+    CHECK(cudaMallocManaged(&flag, 4));
+    CHECK(cudaMallocManaged(&gave_up, 4));
+    *flag = *gave_up = 0;
+    CUdeviceptr p[40];
+    for (auto &x : p)
+        CHECK(cuMemAlloc(&x, 64 * mib));
+    CHECK(cuCtxSynchronize());
+    spin_until<<<1, 1, 0, a>>>(flag, 1, gave_up, 3);
+    double t = now_s(), free_ms = 0;
+    for (auto &x : p)
+        free_ms += took_ms([&] { CHECK(cuMemFreeAsync(x, (CUstream)ours)); });
+    CHECK(cuStreamSynchronize((CUstream)ours));
+    double waited = (now_s() - t) * 1e3;
+    set_flag<<<1, 1, 0, b>>>(flag, 1);
+    CHECK(cuCtxSynchronize());
+    printf("  40 frees of 64 MiB between a kernel that spins and the one that ends it: %.3f ms, "
+           "with the own stream "
+           "waited for %.3f ms; kernels that gave up: %d\n",
+           free_ms, waited, *gave_up);
+}
+
+/* What another thread's launches take while memory goes back. */
+static void section_async_threads() {
+    primary();
+    CUcontext ctx;
+    CHECK(cuCtxGetCurrent(&ctx));
+    warm();
+    cudaStream_t busy = new_stream(), ours = new_stream();
+    for (int how = 0; how < 3; how++) {
+        std::vector<CUdeviceptr> p(20);
+        for (auto &x : p)
+            CHECK(cuMemAlloc(&x, 256 * mib));
+        std::atomic<bool> stop{false};
+        std::vector<double> launches;
+        std::thread launcher([&] {
+            CHECK(cuCtxSetCurrent(ctx));
+            cudaStream_t s = new_stream();
+            while (!stop) {
+                launches.push_back(took_ms([&] { spin_ms(s, 0); }) * 1e3);
+                usleep(20);
+            }
+        });
+        usleep(20000);
+        spin_ms(busy, 300);
+        std::vector<double> frees;
+        for (auto &x : p)
+            frees.push_back(took_ms([&] {
+                                if (how == 1)
+                                    CHECK(cuMemFreeAsync(x, (CUstream)ours));
+                                if (how == 2)
+                                    CHECK(cuMemFree(x));
+                            }) *
+                            1e3);
+        usleep(20000);
+        stop = true;
+        launcher.join();
+        CHECK(cuCtxSynchronize());
+        printf("  [%s]\n", how == 0 ? "nothing freed" : how == 1 ? "cuMemFreeAsync" : "cuMemFree");
+        quantiles("another thread's launch", launches, "us");
+        quantiles("the free itself", frees, "us");
+        if (how == 0)
+            for (auto &x : p)
+                CHECK(cuMemFree(x));
+    }
+}
+
+/* During captures of another thread and of this one, in relaxed mode. */
+static void section_async_capture() {
+    primary();
+    warm();
+    cudaStream_t s = new_stream(), ours = new_stream();
+    for (auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                      CU_STREAM_CAPTURE_MODE_RELAXED}) {
+        CUdeviceptr p;
+        CHECK(cuMemAlloc(&p, 64 * mib));
+        CHECK(cuStreamBeginCapture((CUstream)s, mode));
+        CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+        CHECK(cuThreadExchangeStreamCaptureMode(&relaxed));
+        int freed = cuMemFreeAsync(p, (CUstream)ours), waited = cuStreamSynchronize((CUstream)ours);
+        CHECK(cuThreadExchangeStreamCaptureMode(&relaxed));
+        CUgraph graph;
+        int ended = cuStreamEndCapture((CUstream)s, &graph);
+        printf(
+            "  capture of mode %d: cuMemFreeAsync %d, own stream waited for %d, capture ended %d\n",
+            (int)mode, freed, waited, ended);
+    }
+}
+
+/* Memory of a stream-ordered pool of our own, and virtual memory: the same at the brim. */
+static void section_others() {
+    primary();
+    warm();
+    cudaStream_t busy = new_stream(), ours = new_stream();
+    CUmemPoolProps props = {};
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemoryPool pool;
+    CHECK(cuMemPoolCreate(&pool, &props));
+    CUdeviceptr p;
+    CHECK(cuMemAllocFromPoolAsync(&p, 1024 * mib, pool, (CUstream)ours));
+    CHECK(cuStreamSynchronize((CUstream)ours));
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = {};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUdeviceptr range;
+    CHECK(cuMemAddressReserve(&range, 1024 * mib, 0, 0, 0));
+    printf("  1 GiB in one handle: create %.3f ms,",
+           took_ms([&] { CHECK(cuMemCreate(&handle, 1024 * mib, &prop, 0)); }));
+    printf(" map %.3f ms,", took_ms([&] { CHECK(cuMemMap(range, 1024 * mib, 0, handle, 0)); }));
+    CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    printf(" access %.3f ms\n",
+           took_ms([&] { CHECK(cuMemSetAccess(range, 1024 * mib, &access, 1)); }));
+    auto held = fill_device(1024 * mib);
+    int first = -1;
+    spin_ms(busy, 300);
+    double call = took_ms([&] { CHECK(cuMemFreeAsync(p, (CUstream)ours)); });
+    double trim = took_ms([&] {
+        CHECK(cuStreamSynchronize((CUstream)ours));
+        CHECK(cuMemPoolTrimTo(pool, 0));
+    });
+    double ms = until_served_ms(1024 * mib, &first);
+    printf("  own pool, 300 ms kernel: free %.3f ms, own stream and trim %.3f ms, cuMemAlloc first "
+           "%d, served after %.1f ms, busy stream %d\n",
+           call, trim, first, ms, (int)cuStreamQuery((CUstream)busy));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemAlloc(&p, 1024 * mib));
+    spin_ms(busy, 300);
+    call = took_ms([&] { CHECK(cuMemUnmap(range, 1024 * mib)); });
+    trim = took_ms([&] { CHECK(cuMemRelease(handle)); });
+    ms = until_served_ms(1024 * mib, &first);
+    printf("  virtual memory: unmap %.3f ms, release %.3f ms, cuMemAlloc first %d, served after "
+           "%.1f ms, busy stream %d\n",
+           call, trim, first, ms, (int)cuStreamQuery((CUstream)busy));
+    CHECK(cuCtxSynchronize());
+}
+
+/* Whether handles, ids and addresses come back at once. */
+static void section_handles() {
+    CHECK(cuInit(0));
+    CUcontext a, b, p, q;
+    unsigned long long ia, ib;
+    CUdeviceptr x, y;
+    CHECK(cuCtxCreate(&a, nullptr, 0, 0));
+    CHECK(cuCtxGetId(a, &ia));
+    CHECK(cuMemAlloc(&x, 64 * mib));
+    CHECK(cuCtxDestroy(a));
+    CHECK(cuCtxCreate(&b, nullptr, 0, 0));
+    CHECK(cuCtxGetId(b, &ib));
+    CHECK(cuMemAlloc(&y, 64 * mib));
+    printf("  context destroyed and made: handle %s, id %llu then %llu, address %s\n",
+           a == b ? "comes back" : "is another", ia, ib, x == y ? "comes back" : "is another");
+    CHECK(cuCtxDestroy(b));
+    codes(
+        "  destroyed: cuCtxGetId %d, cuCtxGetApiVersion %d, cuCtxSetCurrent %d, cuCtxDestroy %d\n",
+        {(int)cuCtxGetId(b, &ib), (int)cuCtxGetApiVersion(b, (unsigned *)&ia),
+         (int)cuCtxSetCurrent(b), (int)cuCtxDestroy(b)});
+    CHECK(cuDevicePrimaryCtxRetain(&p, 0));
+    CHECK(cuCtxGetId(p, &ia));
+    CHECK(cuDevicePrimaryCtxRelease(0));
+    codes("  primary released: cuCtxGetId %d", {(int)cuCtxGetId(p, &ib)});
+    CHECK(cuDevicePrimaryCtxRetain(&q, 0));
+    CHECK(cuCtxGetId(q, &ib));
+    printf(", retained again: handle %s, id %llu then %llu", p == q ? "the same" : "another", ia,
+           ib);
+    CHECK(cuCtxSetCurrent(q));
+    CUevent event = new_event();
+    CHECK(cuDevicePrimaryCtxReset(0));
+    codes("; reset: cuCtxGetId %d, cuEventQuery of its event %d",
+          {(int)cuCtxGetId(q, &ia), (int)cuEventQuery(event)});
+    CHECK(cuDevicePrimaryCtxRetain(&q, 0));
+    CHECK(cuCtxGetId(q, &ia));
+    printf(", retained again: id %llu\n", ia);
+    printf("  ns each: cuCtxGetId %.0f, cuCtxGetCurrent %.0f, cuDevicePrimaryCtxGetState %.0f\n",
+           mean_ns(100000, [&] { CHECK(cuCtxGetId(q, &ia)); }),
+           mean_ns(100000, [&] { CHECK(cuCtxGetCurrent(&p)); }), mean_ns(100000, [&] {
+               unsigned flags;
+               int active;
+               CHECK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+           }));
+}
+
+/* While one thread ends a context with a kernel of 300 ms in it, how long do others' calls take? */
+static void beside(const char *what, CUcontext mine, void (*end)(CUcontext), CUcontext theirs) {
+    std::atomic<bool> over{false};
+    printf("  beside %s, 300 ms in it: ", what);
+    CHECK(cuCtxSetCurrent(theirs));
+    spin_ms(new_stream(), 300);
+    CHECK(cuCtxSetCurrent(nullptr));
+    double ended = 0;
+    std::thread ender([&] {
+        ended = took_ms([&] { end(theirs); });
+        over = true;
+    });
+    usleep(30000);
+    double get = took_ms([&] {
+        unsigned f;
+        int a;
+        cuDevicePrimaryCtxGetState(0, &f, &a);
+    });
+    bool before = !over;
+    double alloc = -1, create = -1, retain = -1;
+    if (mine) {
+        CHECK(cuCtxSetCurrent(mine));
+        CUdeviceptr p;
+        alloc = took_ms([&] { CHECK(cuMemAlloc(&p, 4 * mib)); });
+    }
+    CUcontext other;
+    create = took_ms([&] { CHECK(cuCtxCreate(&other, nullptr, 0, 0)); });
+    retain = took_ms([&] { CHECK(cuDevicePrimaryCtxRetain(&other, 0)); });
+    ender.join();
+    printf("it took %.0f ms; GetState %.3f (%s), cuMemAlloc in another context %.3f, cuCtxCreate "
+           "%.1f, then "
+           "cuDevicePrimaryCtxRetain %.1f ms\n",
+           ended, get, before ? "meanwhile" : "afterwards", alloc, create, retain);
+}
+
+static void section_beside() {
+    CHECK(cuInit(0));
+    CUcontext mine, theirs;
+    CHECK(cuCtxCreate(&mine, nullptr, 0, 0));
+    warm();
+    CHECK(cuCtxCreate(&theirs, nullptr, 0, 0));
+    warm();
+    beside(
+        "cuCtxDestroy", mine, [](CUcontext c) { CHECK(cuCtxDestroy(c)); }, theirs);
+    CHECK(cuDevicePrimaryCtxReset(0));
+    CHECK(cuDevicePrimaryCtxRetain(&theirs, 0));
+    CHECK(cuCtxSetCurrent(theirs));
+    warm();
+    beside(
+        "cuDevicePrimaryCtxRelease", mine, [](CUcontext) { CHECK(cuDevicePrimaryCtxRelease(0)); },
+        theirs);
+    CHECK(cuDevicePrimaryCtxReset(0));
+    CHECK(cuDevicePrimaryCtxRetain(&theirs, 0));
+    CHECK(cuCtxSetCurrent(theirs));
+    warm();
+    beside(
+        "cuDevicePrimaryCtxReset", mine, [](CUcontext) { CHECK(cuDevicePrimaryCtxReset(0)); },
+        theirs);
+}
+
+/* Codes that say nothing about the context: does the driver repeat them? */
+static void section_codes() {
+    primary();
+    warm();
+    CUdeviceptr p;
+    CHECK(cuMemAlloc(&p, 4096));
+    static int inside[3];
+    CHECK(cudaLaunchHostFunc(
+        0,
+        [](void *) {
+            CUdeviceptr q;
+            int least, most;
+            inside[0] = cuMemAlloc(&q, 4096);
+            inside[1] = cuCtxGetStreamPriorityRange(&least, &most);
+            inside[2] = cuMemFree(q);
+        },
+        nullptr));
+    CHECK(cuCtxSynchronize());
+    CUdeviceptr q;
+    printf("  in a host function: cuMemAlloc %d, cuCtxGetStreamPriorityRange %d, cuMemFree %d; "
+           "later cuMemAlloc %d\n",
+           inside[0], inside[1], inside[2], (int)cuMemAlloc(&q, 4096));
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)();
+    } sections[] = {{"async", section_async},
+                    {"async_brim", section_async_brim},
+                    {"async_hang", section_async_hang},
+                    {"async_threads", section_async_threads},
+                    {"async_capture", section_async_capture},
+                    {"others", section_others},
+                    {"handles", section_handles},
+                    {"beside", section_beside},
+                    {"codes", section_codes}};
+    return run_cases(argc, argv, sections);
+}
