@@ -104,6 +104,12 @@ def part_laws(c, out):
                 quick=True,
                 timeout=90,
             )
+        c.same(
+            "law 2: work whose stream is gone, %s" % reuse,
+            c.program("ended", 16),
+            with_library=dict(mode, GPUCACHE_BUDGET="0"),
+            quick=True,
+        )
         if reuse != "sync":
             tight = dict(mode, GPUCACHE_MEMORY_LIMIT="3G")
             c.same(

@@ -45,6 +45,7 @@ PROGRAMS = {
     "thrust_loop": ("gpu/thrust_loop.cu", "nvcc", []),
     "pitch_loop": ("gpu/pitch_loop.cu", "nvcc", []),
     "spin": ("gpu/spin.cu", "nvcc", []),
+    "ended": ("gpu/ended.cu", "nvcc", ["-lcuda"]),
     "errors": ("gpu/errors.cu", "nvcc", ["-lcuda"]),
     "queries": ("gpu/queries.cu", "nvcc", ["-lcuda"]),
     "capture": ("gpu/capture.cu", "nvcc", ["-lcuda"]),
