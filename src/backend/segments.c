@@ -11,6 +11,11 @@ static struct segments *of(struct backend *backend) {
     return (struct segments *)backend;
 }
 
+/* What the pool makes of the driver's answer: only a code that stays is for ever. */
+static int answer(CUresult r) {
+    return r == CUDA_SUCCESS || context_is_deadly(r) ? (int)r : -EBUSY;
+}
+
 static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     struct segments *segments = of(backend);
     if (!device_charge(segments->device, bytes)) {
@@ -26,18 +31,77 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
         return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
     }
     device_pooled(segments->device, (int64_t)bytes);
+    context_address_given(dptr, bytes);
     *address = dptr;
     return 0;
 }
 
-static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
-    struct segments *segments = of(backend);
-    CUstreamCaptureMode mode = capture_relax();
-    CUresult r = REAL(cuMemFree_v2)(address);
-    capture_restore(mode);
+static void book_return(struct segments *segments, uint64_t bytes) {
     device_pooled(segments->device, -(int64_t)bytes);
     device_refund(segments->device, bytes);
-    return (int)r;
+}
+
+/* Its priority keeps it apart from the program's streams: what stands behind one of them in a queue
+ * of the hardware waits for it. */
+static CUresult open_returns(struct segments *segments) {
+    int least = 0, greatest = 0;
+    if (segments->returns) {
+        return CUDA_SUCCESS;
+    }
+    REAL(cuCtxGetStreamPriorityRange)(&least, &greatest);
+    return REAL(cuStreamCreateWithPriority)(&segments->returns, CU_STREAM_NON_BLOCKING, greatest);
+}
+
+/*
+ * The driver's cuMemFree waits for all work of the device, and holds up every other thread's launch
+ * meanwhile. A free in the order of a stream that has nothing to do waits for nothing
+ * (tests/gpu/facts_release.cu).
+ */
+static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
+    struct segments *segments = of(backend);
+    CUcontext popped;
+    if (backend->quiet) {
+        return -EBUSY;
+    }
+    CUstreamCaptureMode mode = capture_relax();
+    CUresult r = REAL(cuCtxPushCurrent_v2)(segments->context);
+    if (r == CUDA_SUCCESS) {
+        if (backend->release_waits) {
+            r = REAL(cuMemFree_v2)(address);
+        } else if ((r = open_returns(segments)) == CUDA_SUCCESS) {
+            r = REAL(cuMemFreeAsync)(address, segments->returns);
+        }
+        REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+    capture_restore(mode);
+    if (r == CUDA_SUCCESS && backend->release_waits) {
+        book_return(segments, bytes);
+    } else if (r == CUDA_SUCCESS) {
+        segments->returning += bytes;
+    }
+    return answer(r);
+}
+
+static int returned(struct backend *backend) {
+    struct segments *segments = of(backend);
+    if (segments->returning == 0) {
+        return 0;
+    }
+    if (segments->backend.quiet) {
+        return -EBUSY;
+    }
+    CUstreamCaptureMode mode = capture_relax();
+    CUresult r = REAL(cuStreamQuery)(segments->returns);
+    if (r == CUDA_SUCCESS) {
+        r = REAL(cuStreamSynchronize)(segments->returns); /* nothing is left to wait for; but only
+                                                             this makes the driver take it back */
+    }
+    capture_restore(mode);
+    if (r == CUDA_SUCCESS) {
+        book_return(segments, segments->returning);
+        segments->returning = 0;
+    }
+    return r == CUDA_ERROR_NOT_READY ? -EAGAIN : answer(r);
 }
 
 static int record(struct backend *backend, unsigned slot) {
@@ -45,15 +109,18 @@ static int record(struct backend *backend, unsigned slot) {
     if (!backend->has_events) {
         return -ENOSYS;
     }
-    if (atomic_load(&capture_active) > 0) {
+    if (segments->backend.quiet || atomic_load(&capture_active) > 0) {
         return -EBUSY;
     }
-    return (int)REAL(cuCtxRecordEvent)(segments->context, segments->events[slot]);
+    return answer(REAL(cuCtxRecordEvent)(segments->context, segments->events[slot]));
 }
 
 static int query(struct backend *backend, unsigned slot) {
     struct segments *segments = of(backend);
     CUresult r;
+    if (segments->backend.quiet) {
+        return -EBUSY;
+    }
     if (atomic_load(&capture_active) == 0) {
         r = REAL(cuEventQuery)(segments->events[slot]);
     } else {
@@ -61,15 +128,15 @@ static int query(struct backend *backend, unsigned slot) {
         r = REAL(cuEventQuery)(segments->events[slot]);
         capture_restore(mode);
     }
-    return r == CUDA_ERROR_NOT_READY ? -EAGAIN : (int)r;
+    return r == CUDA_ERROR_NOT_READY ? -EAGAIN : answer(r);
 }
 
 static int order(struct backend *backend, unsigned slot) {
     struct segments *segments = of(backend);
-    if (atomic_load(&capture_active) > 0 || context_count() > 1) {
+    if (segments->backend.quiet || atomic_load(&capture_active) > 0 || context_count() > 1) {
         return -EBUSY;
     }
-    return (int)REAL(cuCtxWaitEvent)(segments->context, segments->events[slot]);
+    return answer(REAL(cuCtxWaitEvent)(segments->context, segments->events[slot]));
 }
 
 static int wait(struct backend *backend, unsigned slot) {
@@ -77,7 +144,7 @@ static int wait(struct backend *backend, unsigned slot) {
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = REAL(cuEventSynchronize)(segments->events[slot]);
     capture_restore(mode);
-    return (int)r;
+    return answer(r);
 }
 
 static int health(struct backend *backend) {
@@ -85,6 +152,10 @@ static int health(struct backend *backend) {
     int least, greatest;
     return (int)REAL(cuCtxGetStreamPriorityRange)(
         &least, &greatest); /* the cheapest call that tells: 9 ns */
+}
+
+static bool is_deadly(int code) {
+    return code > 0 && context_is_deadly((CUresult)code);
 }
 
 static int synchronize(struct backend *backend) {
@@ -99,30 +170,63 @@ static int synchronize(struct backend *backend) {
         REAL(cuCtxPopCurrent_v2)(&popped);
     }
     capture_let_go();
-    return (int)r;
+    return answer(r);
 }
 
 static const struct backend_ops ops = {
     .name = "segments",
     .reserve = reserve,
     .release = release,
+    .returned = returned,
     .record = record,
     .query = query,
     .order = order,
     .wait = wait,
     .health = health,
+    .is_deadly = is_deadly,
     .synchronize = synchronize,
 };
+
+/* Whether the device has stream-ordered memory, whose way a free that does not wait goes. */
+static bool frees_in_order(const struct device *device) {
+    int supported = 0;
+    return HAS(cuMemFreeAsync) &&
+           REAL(cuDeviceGetAttribute)(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
+                                      device->ordinal) == CUDA_SUCCESS &&
+           supported;
+}
 
 int segments_start(struct segments *segments, CUcontext context, struct device *device) {
     *segments = (struct segments){.context = context, .device = device};
     segments->backend.ops = &ops;
     segments->backend.capacity = device_visible_total(device);
     segments->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
+    segments->backend.release_waits = !frees_in_order(device);
     CUresult r = REAL(cuEventCreate)(&segments->probe, CU_EVENT_DISABLE_TIMING);
     for (unsigned i = 0; i < BACKEND_SLOTS && r == CUDA_SUCCESS && segments->backend.has_events;
          i++) {
         r = REAL(cuEventCreate)(&segments->events[i], CU_EVENT_DISABLE_TIMING);
     }
+    if (r != CUDA_SUCCESS) {
+        segments_stop(segments);
+    }
     return (int)r;
+}
+
+void segments_stop(struct segments *segments) {
+    segments->backend.quiet = true;
+    if (segments->probe) {
+        REAL(cuEventDestroy_v2)(segments->probe);
+    }
+    for (unsigned i = 0; i < BACKEND_SLOTS; i++) {
+        if (segments->events[i]) {
+            REAL(cuEventDestroy_v2)(segments->events[i]);
+        }
+    }
+}
+
+void segments_end(struct segments *segments) {
+    segments->backend.quiet = true;
+    book_return(segments, segments->returning);
+    segments->returning = 0;
 }

@@ -20,11 +20,20 @@ struct segments {
     CUcontext context;
     struct device *device;
     CUevent events[BACKEND_SLOTS];
-    CUevent probe; /* never recorded: asked to learn what the driver thinks of a call during a
+    CUevent probe;      /* never recorded: asked to learn what the driver thinks of a call during a
                       capture */
+    CUstream returns;   /* in whose order segments are freed; NULL until one is */
+    uint64_t returning; /* bytes freed there that the driver may not have yet */
 };
 
-/** Sets up for the current context, whose handle is `context`. 0, or the driver's code. */
+/** Sets up for the current context, whose handle is `context`. 0, or the driver's code: then nothing
+ * of the driver's is left behind. Under the pool's lock, if there is one. */
 int segments_start(struct segments *segments, CUcontext context, struct device *device);
+
+/** The context lives, but gets no pool: what was made for it goes. */
+void segments_stop(struct segments *segments);
+
+/** The context has ended, and what was made for it with it. Under the pool's lock. */
+void segments_end(struct segments *segments);
 
 #endif

@@ -21,13 +21,13 @@
 
 static struct context contexts[CONTEXTS_MAX];
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t lives;         /* contexts there ever were; under the registry's lock */
 static _Atomic unsigned alive; /* contexts, without green ones */
 static _Atomic unsigned views; /* green ones */
 
 _Thread_local struct context_last context_last __attribute__((tls_model("initial-exec")));
 _Atomic uint64_t context_generation = 1;
 
-/* Called after what there is to doubt: a thread that reads the new generation sees that as well. */
 void context_doubt(void) {
     atomic_fetch_add(&context_generation, 1);
 }
@@ -43,59 +43,79 @@ static struct context *find(CUcontext handle) {
     return NULL;
 }
 
-static struct context *note(CUcontext handle) {
-    struct context *context = find(handle);
-    if (!context && (context = find(NULL)) != NULL) {
-        *context = (struct context){.handle = handle};
-        atomic_fetch_add(&alive, 1);
-        context_doubt();
-    }
-    return context;
-}
-
 static void forget(struct context *context) {
-    if (!context->stands_for) {
+    if (context->green) {
+        atomic_fetch_sub(&views, 1);
+    } else {
         ipc_forget(context->handle);
         outside_forget(context->handle);
         struct device *device = context->primary ? device_used(context->ordinal) : NULL;
         if (device || (!context->primary && atomic_load(&alive) == 1)) {
             mempool_doubt(device);
         }
+        atomic_fetch_sub(&alive, 1);
     }
     capture_forget(context->handle);
     if (context->pool) {
         deferred_forget(context->pool);
         pinned_forget(context->pool);
-        struct stats_device books = {0};
-        pool_read(context->pool, &books);
-        pool_forget(context->pool);
-        device_pooled(context->device, -(int64_t)books.reserved.current);
-        device_refund(context->device, books.reserved.current);
+        pool_hold(context->pool);
+        segments_end(context->backend);
+        pool_release(context->pool);
+        uint64_t bytes = pool_forget(context->pool);
+        device_pooled(context->device, -(int64_t)bytes);
+        device_refund(context->device, bytes);
         for (struct device_pool *p = atomic_load(&context->device->pools); p; p = p->next) {
             p->idle |= p->pool == context->pool;
         }
     }
-    atomic_fetch_sub(context->stands_for ? &views : &alive, 1);
-    context->handle = NULL;
-    context->pool = NULL;
-    context->stands_for = NULL;
+    *context = (struct context){0};
     context_doubt();
 }
 
-static bool is_primary(CUcontext handle, CUdevice device) {
-    unsigned flags;
-    int active = 0;
-    CUcontext primary = NULL;
-    if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || !active ||
-        REAL(cuDevicePrimaryCtxRetain)(&primary, device) != CUDA_SUCCESS) {
-        return false;
+/* Whether the driver has a context of that handle; and the number of its life, 0 if it tells none
+ * (before CUDA 12.0, or after a fault). */
+static bool read_id(CUcontext handle, unsigned long long *id) {
+    unsigned version;
+    *id = 0;
+    CUresult r =
+        HAS(cuCtxGetId) ? REAL(cuCtxGetId)(handle, id) : REAL(cuCtxGetApiVersion)(handle, &version);
+    return r != CUDA_ERROR_CONTEXT_IS_DESTROYED && r != CUDA_ERROR_INVALID_CONTEXT;
+}
+
+static bool has_ended(const struct context *context) {
+    unsigned long long id;
+    return !read_id(context->handle, &id) || (id != 0 && context->id != 0 && id != context->id);
+}
+
+static struct context *enter(struct context fresh) {
+    struct context *context = find(NULL);
+    if (context) {
+        *context = fresh;
+        context->life = ++lives;
+        atomic_fetch_add(fresh.green ? &views : &alive, 1);
+        context_doubt();
     }
-    if (HAS(cuDevicePrimaryCtxRelease_v2)) {
-        REAL(cuDevicePrimaryCtxRelease_v2)(device);
-    } else {
-        REAL(cuDevicePrimaryCtxRelease)(device);
+    return context;
+}
+
+/* The living context of a handle, entered if it is new; NULL: there is none, or no room for it. Where
+ * nobody saw it come, it may well be a primary one. */
+static struct context *meet(CUcontext handle, bool *is_new) {
+    struct context *context = find(handle);
+    if (context && context->green) {
+        return context;
     }
-    return primary == handle;
+    if (context && has_ended(context)) {
+        forget(context);
+        context = NULL;
+    }
+    unsigned long long id;
+    if (!context && read_id(handle, &id)) {
+        context = enter((struct context){.handle = handle, .id = id, .primary = true});
+        *is_new = context != NULL;
+    }
+    return context;
 }
 
 static enum pool_reuse reuse_of_options(void) {
@@ -110,30 +130,6 @@ static enum pool_reuse reuse_of_options(void) {
     return POOL_BARRIER;
 }
 
-/* A pool for the device: that of a context that ended, else a new one. */
-static struct pool *pool_for(struct device *device, struct backend *backend) {
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        if (p->idle) {
-            p->idle = false;
-            pool_rebind(p->pool, backend);
-            return p->pool;
-        }
-    }
-    struct pool_config config = {.reuse = reuse_of_options()};
-    if (options()->budget_bytes != OPTIONS_AUTOMATIC) {
-        config.budget = options()->budget_bytes + 1; /* 0 means automatic to the pool */
-    }
-    struct device_pool *entry = host_map(sizeof *entry, 4096);
-    struct pool *pool = pool_create(backend, &config);
-    if (!entry || !pool) {
-        return NULL;
-    }
-    entry->pool = pool;
-    entry->next = atomic_load(&device->pools);
-    atomic_store(&device->pools, entry);
-    return pool;
-}
-
 static void say_hello(const struct segments *backend) {
     int version = 0;
     REAL(cuDriverGetVersion)(&version);
@@ -144,36 +140,70 @@ static void say_hello(const struct segments *backend) {
                                          : "no context events: frees synchronise");
 }
 
+/* A pool of a context of the device that ended; NULL: there is none. */
+static struct device_pool *idle_pool(struct device *device) {
+    struct device_pool *p = atomic_load(&device->pools);
+    while (p && !p->idle) {
+        p = p->next;
+    }
+    return p;
+}
+
+/* Of a thread that still uses it for a context that ended, none is inside a call of the backend. */
+static bool use_again(struct device_pool *entry, struct context *context, struct device *device) {
+    pool_hold(entry->pool);
+    bool started = segments_start(entry->backend, context->handle, device) == 0;
+    pool_release(entry->pool);
+    entry->idle = !started;
+    return started;
+}
+
+static struct device_pool *new_pool(struct context *context, struct device *device) {
+    static struct device_pool *entry;
+    if (!entry && !(entry = host_map(sizeof *entry, 4096))) {
+        return NULL;
+    }
+    if (!entry->backend && !(entry->backend = host_map(sizeof *entry->backend, 4096))) {
+        return NULL;
+    }
+    if (segments_start(entry->backend, context->handle, device) != 0) {
+        return NULL;
+    }
+    struct pool_config config = {.reuse = reuse_of_options()};
+    if (options()->budget_bytes != OPTIONS_AUTOMATIC) {
+        config.budget = options()->budget_bytes + 1; /* 0 means automatic to the pool */
+    }
+    struct device_pool *done = entry;
+    if (!(done->pool = pool_create(&done->backend->backend, &config))) {
+        segments_stop(done->backend);
+        return NULL;
+    }
+    done->next = atomic_load(&device->pools);
+    atomic_store(&device->pools, done);
+    entry = NULL;
+    return done;
+}
+
 /* Gives the current context its pool. */
 static void open_pool(struct context *context) {
     struct device *device = device_current();
-    if (!device) {
-        return;
-    }
-    struct segments *backend = context->backend;
-    if (!backend && !(backend = host_map(sizeof *backend, 4096))) {
-        return;
-    }
-    context->backend = backend;
-    if (segments_start(backend, context->handle, device) != 0) {
+    struct device_pool *entry = device ? idle_pool(device) : NULL;
+    if (entry ? !use_again(entry, context, device)
+              : !device || !(entry = new_pool(context, device))) {
         return;
     }
     context->device = device;
-    if (!context->primary && is_primary(context->handle, device->ordinal)) {
-        context->primary = true;
-        context->ordinal = device->ordinal;
-    }
-    context->pool = pool_for(device, &backend->backend);
-    if (context->pool) {
-        say_hello(backend);
-    }
+    context->ordinal = device->ordinal;
+    context->backend = entry->backend;
+    context->pool = entry->pool;
+    say_hello(entry->backend);
 }
 
 /* A green context's memory is its device's primary context's, which has to be current to get a
  * pool. */
-static struct pool *pool_behind(struct context *view) {
-    struct context *primary = view->stands_for;
-    if (!primary->pool) {
+static struct pool *pool_behind(CUcontext handle, bool *is_new) {
+    struct context *primary = meet(handle, is_new);
+    if (primary && !primary->pool) {
         CUcontext popped;
         if (REAL(cuCtxPushCurrent_v2)(primary->handle) != CUDA_SUCCESS) {
             return NULL;
@@ -181,7 +211,151 @@ static struct pool *pool_behind(struct context *view) {
         open_pool(primary);
         REAL(cuCtxPopCurrent_v2)(&popped);
     }
-    return primary->pool;
+    return primary ? primary->pool : NULL;
+}
+
+/* --- contexts come --- */
+
+/*
+ * One more context can reach what the others' pools have handed out behind barriers, which order
+ * nothing but the work of their own context. No new ones are put up from here on.
+ */
+static void settle_pools(void) {
+    for (int i = 0; atomic_load(&alive) > 1 && i < STATS_MAX_DEVICES; i++) {
+        struct device *device = device_used(i);
+        for (struct device_pool *p = device ? atomic_load(&device->pools) : NULL; p; p = p->next) {
+            pool_settle(p->pool);
+        }
+    }
+}
+
+void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal) {
+    bool is_new = false;
+    pthread_mutex_lock(&registry);
+    struct context *context = find(handle);
+    if (context && (origin == CONTEXT_CREATED || context->green)) {
+        forget(context); /* the driver does not make what is there */
+    }
+    context = meet(handle, &is_new);
+    if (context) {
+        context->primary = origin == CONTEXT_RETAINED;
+        context->ordinal = ordinal;
+    }
+    pthread_mutex_unlock(&registry);
+    if (is_new) {
+        settle_pools();
+    }
+}
+
+void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUdevice device) {
+    bool is_new = false;
+    pthread_mutex_lock(&registry);
+    struct context *view = find(handle);
+    if (view) {
+        forget(view);
+    }
+    enter((struct context){.handle = handle, .green = green, .behind = behind});
+    struct context *primary = meet(behind, &is_new);
+    if (primary) {
+        primary->ordinal = device;
+    }
+    pthread_mutex_unlock(&registry);
+    if (is_new) {
+        settle_pools();
+    }
+}
+
+/* --- contexts end --- */
+
+static struct context *view_for(CUgreenCtx green) {
+    for (unsigned i = 0; green && i < CONTEXTS_MAX; i++) {
+        if (contexts[i].handle && contexts[i].green == green) {
+            return &contexts[i];
+        }
+    }
+    return NULL;
+}
+
+static struct context *primary_of(CUdevice device) {
+    for (unsigned i = 0; device >= 0 && i < CONTEXTS_MAX; i++) {
+        if (contexts[i].handle && contexts[i].primary && contexts[i].ordinal == device) {
+            return &contexts[i];
+        }
+    }
+    return NULL;
+}
+
+/* A quiet backend makes no call for its context. None is under way: they are made under the pool's
+ * lock. */
+static void count_ending(struct context *context, int change) {
+    context->ending += (unsigned)change;
+    if (context->pool) {
+        pool_hold(context->pool);
+        context->backend->backend.quiet = context->ending > 0;
+        pool_release(context->pool);
+    }
+}
+
+void context_end_begin(struct context_ending *ending) {
+    pthread_mutex_lock(&registry);
+    struct context *view = view_for(ending->green);
+    struct context *own = ending->green    ? (view ? find(view->behind) : NULL)
+                          : ending->handle ? find(ending->handle)
+                                           : primary_of(ending->primary_of);
+    if (view) {
+        ending->view = view;
+        ending->view_life = view->life;
+    }
+    if (own && !own->green) {
+        ending->context = own;
+        ending->life = own->life;
+        count_ending(own, 1);
+    }
+    context_doubt();
+    pthread_mutex_unlock(&registry);
+    deferred_pass_by();
+}
+
+/* A call that may end one context tells of others too that ended unseen. The one that is being ended
+ * by another thread is left to that: the driver would hold up the question. */
+static void forget_ended(void) {
+    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
+        struct context *context = &contexts[i];
+        if (context->handle && !context->green && context->ending == 0 && has_ended(context)) {
+            forget(context);
+        }
+    }
+}
+
+void context_end_done(struct context_ending *ending, bool over) {
+    pthread_mutex_lock(&registry);
+    struct context *own = ending->context, *view = ending->view;
+    if (own && own->life == ending->life) {
+        count_ending(own, -1);
+        if (over && !ending->green) {
+            forget(own);
+        }
+    }
+    if (over && view && view->life == ending->view_life) {
+        forget(view);
+    }
+    forget_ended();
+    pthread_mutex_unlock(&registry);
+}
+
+void context_address_given(CUdeviceptr address, uint64_t bytes) {
+    struct pool *pool = pool_covering(address, bytes);
+    if (!pool) {
+        return;
+    }
+    pthread_mutex_lock(&registry);
+    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
+        struct context *context = &contexts[i];
+        if (context->pool == pool && (context->ending > 0 || has_ended(context))) {
+            forget(context);
+        }
+    }
+    pthread_mutex_unlock(&registry);
 }
 
 /* --- asked by the other files of this room --- */
@@ -209,22 +383,24 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     if (!process_ready() || options()->disable || !current) {
         return NULL;
     }
+    bool is_new = false;
     pthread_mutex_lock(&registry);
-    struct context *context = note(handle);
+    struct context *context = meet(handle, &is_new);
     struct pool *pool = NULL;
-    if (context && context->stands_for) {
-        pool = pool_behind(context);
+    if (context && context->green) {
+        pool = pool_behind(context->behind, &is_new);
     } else if (context) {
         if (!context->pool) {
             open_pool(context);
         }
         pool = context->pool;
     }
-    if (pool) {
-        remember(handle, pool, atomic_load(&context_generation));
-    }
+    generation = atomic_load(&context_generation);
     pthread_mutex_unlock(&registry);
-    return pool;
+    if (is_new) {
+        settle_pools();
+    }
+    return pool ? remember(handle, pool, generation) : NULL;
 }
 
 struct pool *context_whole_pool(void) {
@@ -260,12 +436,11 @@ void context_forked(void) {
 struct pool *context_pool_of(CUcontext handle, CUgreenCtx green) {
     struct pool *pool = NULL;
     pthread_mutex_lock(&registry);
+    const struct context *view = view_for(green);
     for (unsigned i = 0; i < CONTEXTS_MAX && !pool; i++) {
         const struct context *context = &contexts[i];
-        bool meant = green ? context->green == green || (context->primary && context->pool)
-                           : context->handle == handle;
-        if (context->handle && meant) {
-            pool = context->stands_for ? context->stands_for->pool : context->pool;
+        if (context->handle && context->handle == (view ? view->behind : handle)) {
+            pool = context->pool;
         }
     }
     pthread_mutex_unlock(&registry);
@@ -282,198 +457,21 @@ void context_each(void (*visit)(struct context *context, void *with), void *with
     pthread_mutex_unlock(&registry);
 }
 
+bool context_is_deadly(CUresult code) {
+    return (code >= CUDA_ERROR_ILLEGAL_ADDRESS && code <= CUDA_ERROR_LAUNCH_TIMEOUT &&
+            code != CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) ||
+           (code >= CUDA_ERROR_ASSERT && code <= CUDA_ERROR_LAUNCH_FAILED &&
+            code != CUDA_ERROR_TOO_MANY_PEERS &&
+            code != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED &&
+            code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) ||
+           code == CUDA_ERROR_ECC_UNCORRECTABLE || code == CUDA_ERROR_NVLINK_UNCORRECTABLE;
+}
+
 void context_fault(CUresult code) {
-    /* Errors that end a context for good: every later call answers with them, natively. */
-    bool deadly =
-        (code >= CUDA_ERROR_ILLEGAL_ADDRESS && code <= CUDA_ERROR_LAUNCH_TIMEOUT &&
-         code != CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) ||
-        (code >= CUDA_ERROR_ASSERT && code <= CUDA_ERROR_LAUNCH_FAILED &&
-         code != CUDA_ERROR_TOO_MANY_PEERS && code != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED &&
-         code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) ||
-        code == CUDA_ERROR_ECC_UNCORRECTABLE || code == CUDA_ERROR_NVLINK_UNCORRECTABLE;
-    struct pool *pool = deadly ? context_pool() : NULL;
+    struct pool *pool = context_is_deadly(code) ? context_pool() : NULL;
     /* An event's query may tell of another context than the current one. */
     struct backend *backend = pool ? pool_backend(pool) : NULL;
-    if (pool && backend->ops->health(backend) != 0) {
+    if (pool && context_is_deadly((CUresult)backend->ops->health(backend))) {
         pool_break(pool, (int)code);
     }
-}
-
-/* --- the hooks --- */
-
-/* After a call that may have changed what is current on this thread, whatever it has answered. */
-static CUresult unsure(CUresult r) {
-    context_last.sure = 0;
-    return r;
-}
-
-static CUresult created(CUresult r, CUcontext *ctx) {
-    unsure(r);
-    if (r == CUDA_SUCCESS && process_ready()) {
-        pthread_mutex_lock(&registry);
-        note(*ctx);
-        pthread_mutex_unlock(&registry);
-    }
-    return r;
-}
-
-static CUresult destroyed(CUresult r, CUcontext ctx) {
-    unsure(r);
-    if (r == CUDA_SUCCESS && ctx) {
-        pthread_mutex_lock(&registry);
-        struct context *context = find(ctx);
-        if (context) {
-            forget(context);
-        }
-        pthread_mutex_unlock(&registry);
-    }
-    return r;
-}
-
-/* After a release or reset of a primary context: its memory is gone, unless somebody still holds
- * it. */
-static CUresult primary_let_go(CUresult r, CUdevice ordinal, bool reset) {
-    unsigned flags;
-    int active = 0;
-    if (r != CUDA_SUCCESS || atomic_load(&process_state) != PROCESS_STARTED) {
-        return r;
-    }
-    if (!reset) {
-        REAL(cuDevicePrimaryCtxGetState)(ordinal, &flags, &active);
-    }
-    if (active) {
-        return r;
-    }
-    pthread_mutex_lock(&registry);
-    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
-        struct context *context = &contexts[i];
-        if (context->handle && context->primary && context->ordinal == ordinal) {
-            forget(context);
-        }
-    }
-    pthread_mutex_unlock(&registry);
-    return r;
-}
-
-/* Not REAL(symbol): inside these macros cuda.h's would turn it into another version. */
-#define CREATES(symbol, parameters, arguments)                                                     \
-    CUresult hook_##symbol parameters {                                                            \
-        return created(real_entries.real_##symbol arguments, ctx);                                 \
-    }
-#define SWITCHES(symbol, parameters, arguments)                                                    \
-    CUresult hook_##symbol parameters {                                                            \
-        return unsure(real_entries.real_##symbol arguments);                                       \
-    }
-
-CREATES(cuCtxCreate, (CUcontext * ctx, unsigned int flags, CUdevice device), (ctx, flags, device))
-CREATES(cuCtxCreate_v2, (CUcontext * ctx, unsigned int flags, CUdevice device),
-        (ctx, flags, device))
-CREATES(cuCtxCreate_v3,
-        (CUcontext * ctx, CUexecAffinityParam *affinity, int count, unsigned int flags,
-         CUdevice device),
-        (ctx, affinity, count, flags, device))
-CREATES(cuCtxCreate_v4,
-        (CUcontext * ctx, CUctxCreateParams *params, unsigned int flags, CUdevice device),
-        (ctx, params, flags, device))
-CREATES(cuGLCtxCreate, (CUcontext * ctx, unsigned int flags, CUdevice device), (ctx, flags, device))
-CREATES(cuGLCtxCreate_v2, (CUcontext * ctx, unsigned int flags, CUdevice device),
-        (ctx, flags, device))
-CREATES(cuVDPAUCtxCreate,
-        (CUcontext * ctx, unsigned int flags, CUdevice device, uint32_t vdpau, void *vdpau_get),
-        (ctx, flags, device, vdpau, vdpau_get))
-CREATES(cuVDPAUCtxCreate_v2,
-        (CUcontext * ctx, unsigned int flags, CUdevice device, uint32_t vdpau, void *vdpau_get),
-        (ctx, flags, device, vdpau, vdpau_get))
-
-SWITCHES(cuCtxSetCurrent, (CUcontext ctx), (ctx))
-SWITCHES(cuCtxPushCurrent, (CUcontext ctx), (ctx))
-SWITCHES(cuCtxPushCurrent_v2, (CUcontext ctx), (ctx))
-SWITCHES(cuCtxPopCurrent, (CUcontext * ctx), (ctx))
-SWITCHES(cuCtxPopCurrent_v2, (CUcontext * ctx), (ctx))
-SWITCHES(cuCtxAttach, (CUcontext * ctx, unsigned int flags), (ctx, flags))
-
-CUresult hook_cuCtxDestroy(CUcontext ctx) {
-    return destroyed(REAL(cuCtxDestroy)(ctx), ctx);
-}
-
-CUresult hook_cuCtxDestroy_v2(CUcontext ctx) {
-    return destroyed(REAL(cuCtxDestroy_v2)(ctx), ctx);
-}
-
-CUresult hook_cuCtxDetach(CUcontext ctx) {
-    unsigned version;
-    CUresult r = unsure(REAL(cuCtxDetach)(ctx));
-    bool ended = r == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS;
-    if (ended) {
-        destroyed(r, ctx);
-    }
-    return r;
-}
-
-CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
-    CUresult r = REAL(cuDevicePrimaryCtxRetain)(ctx, device);
-    if (r == CUDA_SUCCESS && process_ready()) {
-        pthread_mutex_lock(&registry);
-        struct context *context = note(*ctx);
-        if (context) {
-            context->primary = true;
-            context->ordinal = device;
-        }
-        pthread_mutex_unlock(&registry);
-    }
-    return r;
-}
-
-CUresult hook_cuDevicePrimaryCtxRelease(CUdevice device) {
-    return primary_let_go(REAL(cuDevicePrimaryCtxRelease)(device), device, false);
-}
-
-CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    return primary_let_go(REAL(cuDevicePrimaryCtxRelease_v2)(device), device, false);
-}
-
-CUresult hook_cuDevicePrimaryCtxReset(CUdevice device) {
-    return primary_let_go(REAL(cuDevicePrimaryCtxReset)(device), device, true);
-}
-
-CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    return primary_let_go(REAL(cuDevicePrimaryCtxReset_v2)(device), device, true);
-}
-
-CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
-    CUresult r = REAL(cuCtxFromGreenCtx)(ctx, green);
-    CUdevice device;
-    CUcontext primary, popped;
-    if (r != CUDA_SUCCESS || !process_ready() || REAL(cuCtxPushCurrent_v2)(*ctx) != CUDA_SUCCESS) {
-        return r;
-    }
-    bool known = REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS;
-    REAL(cuCtxPopCurrent_v2)(&popped);
-    /* A green context keeps the primary one alive, so the retain below is given back at once. */
-    if (known && REAL(cuDevicePrimaryCtxRetain)(&primary, device) == CUDA_SUCCESS) {
-        REAL(cuDevicePrimaryCtxRelease_v2)(device);
-        pthread_mutex_lock(&registry);
-        struct context *behind = note(primary), *view = find(*ctx);
-        if (!view && behind && (view = find(NULL)) != NULL) {
-            *view = (struct context){.handle = *ctx, .green = green, .stands_for = behind};
-            atomic_fetch_add(&views, 1);
-            context_doubt();
-        }
-        pthread_mutex_unlock(&registry);
-    }
-    return r;
-}
-
-CUresult hook_cuGreenCtxDestroy(CUgreenCtx green) {
-    CUresult r = REAL(cuGreenCtxDestroy)(green);
-    if (r == CUDA_SUCCESS) {
-        pthread_mutex_lock(&registry);
-        for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
-            if (contexts[i].handle && contexts[i].stands_for && contexts[i].green == green) {
-                forget(&contexts[i]);
-            }
-        }
-        pthread_mutex_unlock(&registry);
-    }
-    return r;
 }

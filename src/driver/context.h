@@ -1,12 +1,20 @@
 /*
  * Contexts: each has a pool, which begins with the first allocation and ends with the context.
  *
- *      CUcontext -> struct context -> pool, backend        green contexts stand for their device's
- * primary context
+ *      CUcontext -> struct context -> pool, backend
+ *      green contexts are views: their memory is their device's primary context's
  *
- * A context's handle may come back as that of another context (the primary one always does), so
- * everything remembered by handle is forgotten when the context ends, and a thread's own memory of
- * the last hit is checked against a generation number.
+ * Handles come back, that of a primary context always; the number that the driver gives to each life
+ * of one does not (cuCtxGetId). So a context is known by both, and whatever the registry remembers of
+ * a handle is looked at again when
+ *
+ *      a call that may end contexts has returned                              lifecycle.c
+ *      a thread finds or makes a context of that handle                       context_meet
+ *      the driver gives out an address that still counts as a pool's          context_address_given
+ *
+ * The last two can come before the first, in other threads: then they forget what has ended. A call
+ * that may end a context is announced, and from then on no event of that context is recorded, asked or
+ * waited for by the library, from any thread (struct context_ending).
  *
  * What is current on a thread changes only by calls of that thread, and each public entry that can
  * change it makes the thread forget that it knew. The driver also has private entries for libraries
@@ -26,13 +34,16 @@
 
 struct context {
     CUcontext handle;      /* NULL: a free slot */
+    uint64_t life;         /* no other context of the process ever has it */
+    unsigned long long id; /* the driver's number of this life; 0: unknown */
+    unsigned ending;       /* calls under way that may end it */
+    bool primary;          /* or nobody knows; with the device, once it is known: */
+    CUdevice ordinal;
     struct device *device; /* NULL until it is asked for memory */
     struct pool *pool;     /* likewise */
     struct segments *backend;
-    bool primary;
-    CUdevice ordinal;           /* of a primary one */
-    CUgreenCtx green;           /* the green context it is a view of, */
-    struct context *stands_for; /* whose memory is this one's */
+    CUgreenCtx green; /* the green context it is a view of; else NULL */
+    CUcontext behind; /* of a view: the primary context, whose memory it uses */
 };
 
 /* What this thread found last. */
@@ -71,14 +82,57 @@ int context_release_idle(struct device *device);
 /** The code that killed the context of a pool, 0 while it lives or for no pool. */
 CUresult context_broken(struct pool *pool);
 
-/** No thread knows any more what is current on it: each asks the driver again. */
+/** No thread knows any more what is current on it: each asks the driver again. Called after what there
+ * is to doubt: a thread that reads the new generation sees that as well. */
 void context_doubt(void);
+
+/** Whether an error ends its context for good: natively every later call answers with it. */
+bool context_is_deadly(CUresult code);
 
 /** In the child of a fork: no pool is found any more. */
 void context_forked(void);
 
 /** How many contexts of this process are alive, green ones not counted. */
 unsigned context_count(void);
+
+/** The calling thread asks the driver what is current before its next allocation. */
+static inline void context_unsure(void) {
+    context_last.sure = 0;
+}
+
+/* How the calling thread came by a context. */
+enum context_origin { CONTEXT_CREATED, CONTEXT_RETAINED };
+
+/**
+ * The driver has just made or retained `handle`, on `ordinal` if it was retained. Whatever was known
+ * of an earlier life of the handle is forgotten. Memory that was handed out behind a barrier may be
+ * reached by one more context now: returns when the work before the barrier is over.
+ */
+void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal);
+
+/** `handle` is, from now on, a view for a green context of `behind`, the primary context of `device`. */
+void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUdevice device);
+
+/* What a call may end: one context, by its handle, as the primary one of a device, or as that behind
+ * a green one; and that green one's view. */
+struct context_ending {
+    CUcontext handle;
+    CUdevice primary_of; /* -1: none */
+    CUgreenCtx green;
+    struct context *context, *view; /* what was found, */
+    uint64_t life, view_life;       /* and which of its lives */
+};
+
+/**
+ * Before such a call, and after it. `over`: it is known to have ended the context, or the green one.
+ * Between the two the library makes no driver call that names the context's events.
+ */
+void context_end_begin(struct context_ending *ending);
+void context_end_done(struct context_ending *ending, bool over);
+
+/** The driver has given out these addresses: if a pool still counts them as its own, its context has
+ * ended, and is forgotten. Without any lock held. */
+void context_address_given(CUdeviceptr address, uint64_t bytes);
 
 /** The pool of a context, or of the one whose memory a green context uses; NULL: it has none yet. */
 struct pool *context_pool_of(CUcontext handle, CUgreenCtx green);

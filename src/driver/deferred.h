@@ -21,6 +21,9 @@ extern _Atomic unsigned deferred_count;
 CUresult deferred_add(const struct pool *pool, CUdeviceptr dptr, CUstream stream,
                       CUresult (*record)(CUevent, CUstream));
 
+/** Returns when no event of a context is being asked for that was announced to end before. */
+void deferred_pass_by(void);
+
 /** The pool's context has ended, and its events and memory with it. */
 void deferred_forget(const struct pool *pool);
 

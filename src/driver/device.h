@@ -18,6 +18,7 @@
 #include <stdbool.h>
 
 struct pool;
+struct segments;
 
 struct device {
     CUdevice ordinal;
@@ -38,8 +39,9 @@ struct device {
  */
 struct device_pool {
     struct pool *pool;
+    struct segments *backend; /* the pool's, for ever */
     struct device_pool *next;
-    bool idle; /* its context is gone: free for the next one of this device */
+    atomic_bool idle; /* its context is gone: free for the next one of this device */
 };
 
 /** The device of an ordinal, its identity read when it is used for the first time. NULL: there is

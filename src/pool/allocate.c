@@ -15,13 +15,14 @@
 #define AHEAD_BYTES ((uint64_t)1 << 20)
 
 /*
- * Whether the context is still alive. After a fault that the program has seen, the driver answers
- * every call with it; here that is noticed on every way but the shortest.
+ * What the driver would say of a call now. After a fault that the program has seen it answers every
+ * call of the context with it; here that is noticed on every way but the shortest. Other refusals are
+ * this call's alone: that of a host function, or of a thread whose context has gone.
  */
 static int look_at_health(struct pool *pool) {
     int (*health)(struct backend *) = pool->backend->ops->health;
     int code = health ? health(pool->backend) : 0;
-    if (code > 0) {
+    if (code > 0 && pool->backend->ops->is_deadly(code)) {
         pool_break(pool, code);
     }
     return code;

@@ -206,10 +206,11 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes) {
     return 0;
 }
 
-struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes) {
+struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
     struct segment *largest = NULL;
     for (size_t i = 0; i < arena->free_count; i++) {
-        if (is_idle(arena->free[i].range)) {
+        const struct range *range = arena->free[i].range;
+        if (is_idle(range) && range->segment->stamp <= finished) {
             largest = arena->free[i].range->segment;
             if (largest->bytes >= bytes) {
                 break;
@@ -222,8 +223,7 @@ struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes) {
 void arena_remove(struct arena *arena, struct segment *segment) {
     struct range *range = segment->first;
     remove_free(arena, range);
-    page_map_set_owner(segment->base, segment->bytes, NULL);
-    page_map_set(segment->base, segment->bytes, 0);
+    page_map_leave(segment->base, segment->bytes, arena->pool);
     if (segment->previous) {
         segment->previous->next = segment->next;
     } else {
@@ -251,11 +251,15 @@ struct range *arena_find(uint64_t address) {
     return range;
 }
 
+void arena_leave_map(struct arena *arena) {
+    for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
+        page_map_leave(segment->base, segment->bytes, arena->pool);
+    }
+}
+
 void arena_forget(struct arena *arena) {
     for (struct segment *segment = arena->segments, *next; segment; segment = next) {
         next = segment->next;
-        page_map_set_owner(segment->base, segment->bytes, NULL);
-        page_map_set(segment->base, segment->bytes, 0);
         for (struct range *range = segment->first, *right; range; range = right) {
             right = range->next;
             range_become(range, RANGE_FREE); /* no stale start leads to a live one */

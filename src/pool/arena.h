@@ -25,6 +25,7 @@
 #define ARENA_UNIT ((uint64_t)512)
 
 struct pool;
+struct page;
 
 enum range_state {
     RANGE_FREE,
@@ -37,6 +38,9 @@ struct segment {
     uint64_t base, bytes;
     struct range *first;
     struct segment *previous, *next;
+    uint64_t
+        stamp; /* when the epoch of this number has finished, so has all work that touched what is
+                       free here */
     atomic_bool reached_from_outside; /* exported or mapped elsewhere: contents change hands only
                                          when old work has finished */
 };
@@ -47,7 +51,10 @@ struct range {
     uint64_t bytes;
     _Atomic uint64_t requested; /* of a live one: what the program asked for */
     uint64_t stamp;             /* of a pending one: its epoch; 0: usable already */
-    struct range *queue_next;   /* of a pending one: in its cache or queue */
+    union {
+        struct range *queue_next; /* of a pending one: in its cache or queue */
+        struct page *page;        /* of one that small blocks live in */
+    };
     struct segment *segment;
     _Atomic uint64_t id; /* of a live one: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
     _Atomic uint8_t
@@ -105,9 +112,9 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment
 /** Makes a range free and merges it with free neighbours. */
 void arena_give(struct arena *arena, struct range *range);
 
-/** A segment that is wholly free, the smallest one of at least `bytes`, else the largest; NULL if
- * there is none. */
-struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes);
+/** A segment that is wholly free and whose stamp is at most `finished`, the smallest one of at least
+ * `bytes`, else the largest; NULL if there is none. */
+struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished);
 
 /** Takes a wholly free segment out of the arena; what it covered is then unknown. */
 void arena_remove(struct arena *arena, struct segment *segment);
@@ -119,7 +126,10 @@ static inline uint64_t arena_largest_free(const struct arena *arena) {
 /** The range that covers `address`, or NULL (also when a small page does). */
 struct range *arena_find(uint64_t address);
 
-/** The context is gone, and its memory with it: forgets everything, gives nothing back. */
+/** The context is gone, and its memory with it: nobody finds any of it from now on. */
+void arena_leave_map(struct arena *arena);
+
+/** After that: forgets everything, gives nothing back. */
 void arena_forget(struct arena *arena);
 
 #endif

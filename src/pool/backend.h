@@ -7,11 +7,12 @@
  *
  * Every call returns 0, a negative errno, or the driver's own positive code, which the pool only
  * hands on. None of them may call back into the pool. Calls marked "blocks" are made with no lock
- * held.
+ * held, all others but health() under the pool's.
  */
 #ifndef GPUCACHE_POOL_BACKEND_H
 #define GPUCACHE_POOL_BACKEND_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -28,12 +29,21 @@ struct backend_ops {
      */
     int (*reserve)(struct backend *backend, uint64_t bytes, uint64_t *address);
 
-    /** Gives memory of one reserve() back, whole. Blocks for as long as the device is busy. */
+    /**
+     * Gives memory of one reserve() back, whole; all work that touched it has finished. Does not wait
+     * for the device, and is called under the pool's lock: the driver has the memory when returned()
+     * says so. -EBUSY: not now. Where `release_waits` is set, it does wait, for all work of the device,
+     * also for what other threads submit meanwhile, and is called without the lock.
+     */
     int (*release)(struct backend *backend, uint64_t address, uint64_t bytes);
+
+    /** 0 when the driver has all that was released, -EAGAIN while it has not. Does not block. */
+    int (*returned)(struct backend *backend);
 
     /**
      * Records event `slot`: it captures all work submitted to the context so far. Does not block.
-     * -EBUSY: not now (a capture is under way); -ENOSYS: this driver has no such events.
+     * -EBUSY: not now (a capture is under way, the context ends); -ENOSYS: this driver has no such
+     * events.
      */
     int (*record)(struct backend *backend, unsigned slot);
 
@@ -50,9 +60,12 @@ struct backend_ops {
     /** Waits on the CPU until what `slot` captured has finished. Blocks. */
     int (*wait)(struct backend *backend, unsigned slot);
 
-    /** 0 while the context is alive, else the driver's code for its death. Cheap, and called with
-     * the context current. */
+    /** 0, or the code with which the driver answers calls of this thread at present. Cheap, and called
+     * with the context current. */
     int (*health)(struct backend *backend);
+
+    /** Whether the driver answers every later call of the context with that code too. */
+    bool (*is_deadly)(int code);
 
     /** ns of some clock that only goes forward; NULL: the system's. */
     uint64_t (*clock)(struct backend *backend);
@@ -65,6 +78,9 @@ struct backend {
     const struct backend_ops *ops;
     uint64_t capacity; /* bytes; a request that exceeds it is refused without looking any further */
     bool has_events;   /* false: record() is -ENOSYS, and only synchronize() orders */
+    bool release_waits;
+    atomic_bool
+        quiet; /* the context ends, or has ended: nothing is to be asked of it. Under the pool's lock */
 };
 
 #endif

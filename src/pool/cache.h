@@ -176,9 +176,13 @@ extern atomic_bool cache_shared[CACHE_NUMBERS];
 /** Makes it so. Without any lock held. */
 void cache_share(unsigned number);
 
+static inline bool cache_is_shared(unsigned number) {
+    return atomic_load_explicit(&cache_shared[number], memory_order_acquire);
+}
+
 /** Before any other thread than the one that asked for a block of that number frees it. */
 static inline void cache_share_once(unsigned number) {
-    if (__builtin_expect(!atomic_load_explicit(&cache_shared[number], memory_order_acquire), 0)) {
+    if (__builtin_expect(!cache_is_shared(number), 0)) {
         cache_share(number);
     }
 }

@@ -100,13 +100,12 @@ static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *l
     return true;
 }
 
-static bool claim(struct block *block, uint64_t *life) {
-    *life = block_life(block);
+/* Where it may be another thread's, whose number is known to be shared; `life` is what was read last. */
+static bool claim_shared(struct block *block, uint64_t *life) {
     do {
-        if (life_state(*life) != BLOCK_LIVE) {
+        if (life_state(*life) != BLOCK_LIVE || !cache_is_shared(life_owner(*life))) {
             return false;
         }
-        cache_share_once(life_owner(*life));
     } while (!atomic_compare_exchange_strong_explicit(
         &block->life, life, (*life & (LIFE_BIN | LIFE_UNITS)) | BLOCK_CACHED, memory_order_acq_rel,
         memory_order_acquire));
@@ -121,12 +120,10 @@ static inline __attribute__((always_inline)) void take_back(struct pool *pool, s
     block->stamp = epochs_stamp(&pool->epochs);
 }
 
-/* A claimed block goes into the calling thread's cache. */
-static void park(struct page *page, struct block *block, uint64_t life, bool on_time) {
-    struct pool *pool = page->pool;
-    struct cache *cache = cache_mine(pool);
+/* A claimed block goes into the calling thread's cache, which is entered; and left. */
+static int park(struct pool *pool, struct cache *cache, struct page *page, struct block *block,
+                uint64_t life, bool on_time) {
     struct bin *bin = &cache->bins[life_bin(life)];
-    cache_enter(cache);
     cache_serve(cache, life_owner(life));
     take_back(pool, cache, bin, block, life);
     bool outside = atomic_load_explicit(&page->reached_from_outside, memory_order_relaxed);
@@ -135,38 +132,50 @@ static void park(struct page *page, struct block *block, uint64_t life, bool on_
     }
     bool overflows = cache_overflows(cache, bin);
     bool due = on_time && is_due(pool, cache, life_bytes(life));
+    uint64_t lives = pool_lives(pool);
     cache_leave(cache);
     if (outside) {
         pthread_mutex_lock(&pool->lock);
-        reclaim_block(pool, block);
+        if (lives == pool_lives(pool)) {
+            reclaim_block(pool, block);
+        }
         pthread_mutex_unlock(&pool->lock);
     }
     if (outside || overflows || due) {
         free_small_slow(pool, cache, life_bin(life), overflows, may_order(pool, due, on_time));
     }
+    return epochs_broken(&pool->epochs);
 }
 
-/* Whatever the short way below did not serve. */
-static int free_small(struct page *page, uint64_t address, bool on_time) {
+/*
+ * Any block that the short way below did not serve. Between the look at the map and the last word about
+ * the block its context may end: so that look is repeated inside the cache, which pool_forget() seizes
+ * after it has cleared the map.
+ */
+static int free_small(page_map_entry entry, uint64_t address, bool on_time) {
+    struct page *page = page_map_page(entry);
+    struct pool *pool = page->pool;
+    struct cache *cache = cache_mine(pool);
     struct block *block = page_block(page, address);
-    struct cache *cache = cache_mine(page->pool);
-    uint64_t life;
-    if (address % ((uint64_t)1 << UNIT_SHIFT) != 0) {
+    uint64_t life = block_life(block);
+    if (address % ((uint64_t)1 << UNIT_SHIFT) != 0 || life_state(life) != BLOCK_LIVE) {
         return -EINVAL;
+    }
+    if (life_owner(life) != cache->number) {
+        cache_share_once(life_owner(life));
     }
     cache_enter(cache);
-    bool claimed = claim_as_owner(cache, block, &life);
-    cache_leave(cache);
-    if (!claimed && !claim(block, &life)) {
-        return -EINVAL;
+    bool found = page_map_get(address) == entry;
+    if (found && (claim_as_owner(cache, block, &life) || claim_shared(block, &life))) {
+        return park(pool, cache, page, block, life, on_time);
     }
-    park(page, block, life, on_time);
-    return 0;
+    cache_leave(cache);
+    return found && life_state(life) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
 }
 
 /* The block is not parked, or too much is, or an event is due. */
 static void free_large_slow(struct pool *pool, struct cache *cache, struct range *unparked,
-                            bool overflows, bool orders) {
+                            uint64_t lives, bool overflows, bool orders) {
     if (overflows) {
         cache_enter(cache);
         overflows = !(cache_gives_large(cache) && range_shelf_put(cache));
@@ -180,7 +189,7 @@ static void free_large_slow(struct pool *pool, struct cache *cache, struct range
         cache_make_room_for_large(cache);
     }
     cache_leave(cache);
-    if (unparked) {
+    if (unparked && lives == pool_lives(pool)) {
         reclaim_range(pool, unparked);
     }
     if (orders) {
@@ -191,15 +200,16 @@ static void free_large_slow(struct pool *pool, struct cache *cache, struct range
 }
 
 static int free_large(struct pool *pool, uint64_t address, bool on_time) {
-    struct range *range = page_map_start(address);
+    struct cache *cache = cache_mine(pool);
     uint8_t live = RANGE_LIVE;
+    cache_enter(cache);
+    struct range *range = page_map_owner(address) == pool ? page_map_start(address) : NULL;
     if (!range || range->address != address ||
         !atomic_compare_exchange_strong_explicit(&range->state, &live, RANGE_PENDING,
                                                  memory_order_acq_rel, memory_order_relaxed)) {
-        return -EINVAL;
+        cache_leave(cache);
+        return page_map_owner(address) == pool ? -EINVAL : -EAGAIN;
     }
-    struct cache *cache = cache_mine(pool);
-    cache_enter(cache);
     cache_serve(cache, range->owner);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
     cache_book_free(cache, &drawer_counting(cache, requested)->frees, requested, range->bytes);
@@ -212,32 +222,37 @@ static int free_large(struct pool *pool, uint64_t address, bool on_time) {
     }
     bool due = on_time && is_due(pool, cache, range->bytes);
     bool overflows = cache_overflows_with_large(cache);
+    uint64_t lives = pool_lives(pool);
     cache_leave(cache);
     if (!parked || overflows || due) {
-        free_large_slow(pool, cache, parked ? NULL : range, overflows,
+        free_large_slow(pool, cache, parked ? NULL : range, lives, overflows,
                         may_order(pool, due, on_time));
     }
-    return 0;
+    return epochs_broken(&pool->epochs);
 }
 
+/* -EAGAIN: what was there has ended, or changed hands, while this looked. */
 static __attribute__((noinline)) int free_otherwise(uint64_t address, bool on_time) {
-    struct page *page = page_map_page(page_map_get(address));
-    struct pool *pool = page ? page->pool : page_map_owner(address);
-    if (!pool) {
-        return -ENOENT;
+    int r = -EAGAIN;
+    while (r == -EAGAIN) {
+        page_map_entry entry = page_map_get(address);
+        struct pool *pool = page_map_owner(address);
+        r = page_map_page(entry) ? free_small(entry, address, on_time)
+            : pool               ? free_large(pool, address, on_time)
+                                 : -ENOENT;
     }
-    int r = page ? free_small(page, address, on_time) : free_large(pool, address, on_time);
-    return r == 0 ? epochs_broken(&pool->epochs) : r;
+    return r;
 }
 
-/* A block of another thread's cache, or none. */
-static __attribute__((noinline)) int free_anybodys(struct page *page, struct block *block) {
-    uint64_t life;
-    if (!claim(block, &life)) {
-        return -EINVAL;
+/* A block of another thread's cache, or none; the caller's is entered. */
+static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct block *block,
+                                                   uint64_t address, uint64_t life) {
+    struct page *page = page_of(block);
+    if (page->pool == cache->pool && claim_shared(block, &life)) {
+        return park(page->pool, cache, page, block, life, true);
     }
-    park(page, block, life, true);
-    return epochs_broken(&page->pool->epochs);
+    cache_leave(cache);
+    return free_otherwise(address, true);
 }
 
 /* What the short way below leaves to do after it has parked a block. */
@@ -249,21 +264,22 @@ static __attribute__((noinline)) int free_rest(struct pool *pool, struct cache *
 
 /* The short way: the calling thread asked for the block itself. */
 int pool_free(uint64_t address) {
-    page_map_entry entry = page_map_get(address);
-    struct page *page = page_map_page(entry);
     struct cache *cache = cache_last;
-    if (unlikely(!page_map_is_plain_page(entry) || address % ((uint64_t)1 << UNIT_SHIFT) != 0 ||
-                 !cache_try_enter(cache))) {
+    if (unlikely(address % ((uint64_t)1 << UNIT_SHIFT) != 0 || !cache_try_enter(cache))) {
         return free_otherwise(address, true);
     }
-    struct block *block = page_block(page, address);
-    struct pool *pool = cache->pool;
+    page_map_entry entry = page_map_get(address); /* inside: see free_small() */
+    if (unlikely(!page_map_is_plain_page(entry))) {
+        cache_leave_biased(cache);
+        return free_otherwise(address, true);
+    }
+    struct block *block = page_block(page_map_page(entry), address);
     uint64_t life;
     block_fetch(block);
     if (unlikely(!claim_as_owner(cache, block, &life))) {
-        cache_leave_biased(cache);
-        return free_anybodys(page, block);
+        return free_anybodys(cache, block, address, life);
     }
+    struct pool *pool = cache->pool;
     struct bin *bin = &cache->bins[life_bin(life)];
     take_back(pool, cache, bin, block, life);
     cache_park(cache, bin, block, life_bytes(life));

@@ -58,6 +58,14 @@ static struct pool *lock_owner(uint64_t address) {
     return pool;
 }
 
+struct pool *pool_covering(uint64_t address, uint64_t bytes) {
+    struct pool *pool = NULL;
+    for (uint64_t a = address & ~(PAGE_BYTES - 1); a < address + bytes && !pool; a += PAGE_BYTES) {
+        pool = page_map_owner(a);
+    }
+    return pool;
+}
+
 int pool_find(uint64_t address, struct pool_block *out) {
     struct pool *pool = lock_owner(address);
     if (!pool) {
@@ -136,6 +144,7 @@ int pool_mark_reached_from_outside(uint64_t address) {
         } else {
             found.range->segment->reached_from_outside = true;
         }
+        order_settle(pool);
     }
     pthread_mutex_unlock(&pool->lock);
     return r;

@@ -56,8 +56,9 @@ struct pool {
     bool budget_is_fresh;  /* has been looked at in this visit */
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
                               its answer */
-    uint64_t
+    _Atomic uint64_t
         lives; /* contexts it has outlived: what an earlier one was asked for is not this one's */
+    bool returning;     /* something was released, and the driver may not have it yet */
     unsigned growing;   /* threads inside backend->reserve */
     uint64_t grown;     /* how many of them came back */
     struct books books; /* of everything but the thread caches' own counters: what is live */
@@ -68,6 +69,11 @@ struct pool {
         excess_ns; /* when it was made; time giving back ahead of growing has taken, or has forgone */
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
 };
+
+/* Under the lock, or inside a cache: then, until that is left, the pool has not forgotten yet. */
+static inline uint64_t pool_lives(const struct pool *pool) {
+    return atomic_load_explicit(&pool->lives, memory_order_relaxed);
+}
 
 /* pool.c: a lock that is held for a microsecond or two, but when memory is taken back. */
 void pool_start_lock(pthread_mutex_t *lock);
@@ -120,6 +126,7 @@ bool order_now(
 bool order_finish(struct pool *pool,
                   uint64_t limit_ns);  /* what was submitted before has finished */
 bool order_is_idle(struct pool *pool); /* nothing is under way, as the lock is held */
+void order_settle(struct pool *pool);  /* what was usable behind a barrier has finished */
 
 /* supply.c: where memory comes from. Takes and returns with the lock held; lets go of it in
  * between. */
@@ -135,8 +142,9 @@ int supply(struct pool *pool, struct want *want);
 bool supply_ready(struct pool *pool, struct want *want); /* only what is ready now */
 uint64_t supply_growth(const struct want *want);         /* the least the pool can grow by for it */
 int supply_grow(struct pool *pool, const struct want *want); /* a segment from the driver */
-int supply_release_idle(struct pool *pool, uint64_t bytes,
-                        uint64_t wait_ns); /* to the driver; 0: something went back */
+int supply_release_idle(struct pool *pool,
+                        uint64_t bytes); /* what no work touches; 0: something is on its way back */
+void supply_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */
 
 /* cache.c */
 void cache_forget_all(struct pool *pool);

@@ -185,6 +185,22 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
     return number > 0 && epochs->finished >= number;
 }
 
+/* By queries: a wait without the lock would still be under way when the context ends. */
+void order_settle(struct pool *pool) {
+    struct epochs *epochs = &pool->epochs;
+    uint64_t line = atomic_load(&epochs->usable), life = pool_lives(pool);
+    epochs_poll(epochs, pool->backend);
+    while (epochs->finished < line && !epochs->broken && !pool->backend->quiet) {
+        pthread_mutex_unlock(&pool->lock);
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        pthread_mutex_lock(&pool->lock);
+        if (life != pool_lives(pool)) {
+            return;
+        }
+        epochs_poll(epochs, pool->backend);
+    }
+}
+
 bool order_is_idle(struct pool *pool) {
     struct epochs *epochs = &pool->epochs;
     uint64_t stamp = epochs_stamp(epochs);

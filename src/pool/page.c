@@ -184,6 +184,7 @@ int runs_add_page(struct runs *runs, struct range *range, uint64_t address) {
     }
     page->address = address;
     page->range = range;
+    range->page = page;
     page->used_units = 0;
     bool outside = range->segment->reached_from_outside;
     atomic_store(&page->reached_from_outside, outside);

@@ -47,20 +47,27 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
 
 static void forget_pages(struct pool *pool) {
     for (struct segment *segment = pool->small.segments; segment; segment = segment->next) {
-        for (uint64_t a = segment->base; a < segment->base + segment->bytes; a += PAGE_BYTES) {
-            struct page *page = page_map_page(page_map_get(a));
-            if (page) {
-                runs_forget_page(&pool->runs, page);
+        for (struct range *range = segment->first; range; range = range->next) {
+            if (range_state(range) == RANGE_PAGE) {
+                runs_forget_page(&pool->runs, range->page);
             }
         }
     }
     runs_forget(&pool->runs);
 }
 
-void pool_forget(struct pool *pool) {
+/*
+ * First nobody finds the memory any more. Then the caches are seized: a free that had found a block
+ * is through with it, because it looks inside its cache, and what it has parked goes with the rest.
+ * Only then are the descriptors used again.
+ */
+uint64_t pool_forget(struct pool *pool) {
     pthread_mutex_lock(&pool->lock);
-    pool->lives++;
+    uint64_t bytes = budget_used(pool);
+    arena_leave_map(&pool->small);
+    arena_leave_map(&pool->large);
     cache_forget_all(pool);
+    atomic_fetch_add(&pool->lives, 1);
     forget_pages(pool);
     arena_forget(&pool->small);
     arena_forget(&pool->large);
@@ -69,15 +76,11 @@ void pool_forget(struct pool *pool) {
         pool->pending_ranges[reach] = (struct range_queue){0};
     }
     pool->pending_bytes = 0;
+    pool->returning = false;
     epochs_forget(&pool->epochs);
     budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
-}
-
-void pool_rebind(struct pool *pool, struct backend *backend) {
-    pthread_mutex_lock(&pool->lock);
-    pool->backend = backend;
-    pthread_mutex_unlock(&pool->lock);
+    return bytes;
 }
 
 struct backend *pool_backend(struct pool *pool) {
@@ -108,12 +111,21 @@ void pool_program_orders(struct pool *pool, bool records) {
 
 /* --- what else is asked of it --- */
 
+void pool_settle(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    order_settle(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 int pool_trim(struct pool *pool, bool wait) {
     pthread_mutex_lock(&pool->lock);
     reclaim_caches(pool);
     order_finish(pool, wait ? TRIM_WAIT_NS : 0);
     reclaim_usable(pool);
-    int r = supply_release_idle(pool, UINT64_MAX, wait ? TRIM_WAIT_NS : 0);
+    int r = supply_release_idle(pool, UINT64_MAX);
+    if (r == 0) {
+        supply_wait_for_return(pool, wait ? TRIM_WAIT_NS : 0);
+    }
     budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
     return r == -ENOENT ? 0 : r;

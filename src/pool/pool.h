@@ -41,12 +41,15 @@ struct pool;
 struct pool *pool_create(struct backend *backend, const struct pool_config *config);
 
 /**
- * The context is gone and took its memory along: forgets every block, gives nothing back. The pool
- * may be used again, for another context of the same device, with the backend of that context.
+ * The context is gone and took its memory along: forgets every block, gives nothing back, and says how
+ * many bytes it had from the driver. A free that another thread is in the middle of leaves nothing
+ * behind. The pool may be used again when its backend stands for another context of the same device.
  */
-void pool_forget(struct pool *pool);
-void pool_rebind(struct pool *pool, struct backend *backend);
+uint64_t pool_forget(struct pool *pool);
 struct backend *pool_backend(struct pool *pool);
+
+/** A pool that counts a part of [address, address + bytes) as its own, or NULL. */
+struct pool *pool_covering(uint64_t address, uint64_t bytes);
 
 /**
  * Memory for `bytes` > 0. -ENOMEM: neither the pool nor the driver has it. -EDQUOT: nor does the limit allow it. -ERANGE:
@@ -80,9 +83,13 @@ uint64_t pool_block_id(uint64_t address);
 /**
  * From now on something that the context's own order does not bind can reach the block's memory
  * (another process, a network card, the CPU): what it covers changes hands only when earlier work
- * has finished. For good.
+ * has finished. For good. Returns when the work has finished that the block was handed out behind.
  */
 int pool_mark_reached_from_outside(uint64_t address);
+
+/** Returns when all work has finished behind which memory was handed out: whatever can reach that
+ * memory from now on need not stand behind the barriers. */
+void pool_settle(struct pool *pool);
 
 /** Gives everything that is idle back to the driver, after waiting for it if `wait`. */
 int pool_trim(struct pool *pool, bool wait);

@@ -16,10 +16,16 @@ static uint64_t line_for(const struct pool *pool, enum reach reach) {
                : atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
 }
 
+/* The segment may go back to the driver when what has just become usable has finished. */
+static void give_range(struct pool *pool, struct arena *arena, struct range *range) {
+    range->segment->stamp = atomic_load_explicit(&pool->epochs.usable, memory_order_relaxed);
+    arena_give(arena, range);
+}
+
 static void give_block(struct pool *pool, struct block *block) {
     struct range *emptied = runs_give(&pool->runs, block);
     if (emptied) {
-        arena_give(&pool->small, emptied);
+        give_range(pool, &pool->small, emptied);
     }
 }
 
@@ -54,7 +60,7 @@ void reclaim_list(struct pool *pool, struct block *first) {
 void reclaim_range(struct pool *pool, struct range *range) {
     enum reach reach = range->segment->reached_from_outside ? REACH_OUTSIDE : REACH_CONTEXT;
     if (range->stamp <= line_for(pool, reach)) {
-        arena_give(&pool->large, range);
+        give_range(pool, &pool->large, range);
         return;
     }
     struct range_queue *queue = &pool->pending_ranges[reach];
@@ -86,7 +92,7 @@ void reclaim_usable(struct pool *pool) {
             struct range *range = ranges->head;
             ranges->head = range->queue_next;
             pool->pending_bytes -= range->bytes;
-            arena_give(&pool->large, range);
+            give_range(pool, &pool->large, range);
         }
     }
 }

@@ -17,6 +17,7 @@
 #include "pool/page_map.h"
 
 #include <errno.h>
+#include <time.h>
 
 #define SEGMENT_STEP_MAX                                                                           \
     ((uint64_t)32 << 20)       /* an arena grows by a sixteenth of itself, up to this, */
@@ -25,6 +26,9 @@
 #define EXCESS_MOST_NS                                                                             \
     ((uint64_t)10 * 1000000) /* but no more than this of what it did not take is kept for later */
 #define PARKED_SHARE 8 /* a thread's cache is given up if it holds one part in this of the budget */
+#define RETURN_WAIT_NS                                                                             \
+    ((uint64_t)1 * 1000000000) /* longest wait for memory that is on its way back; 1 ms is usual */
+#define RETURN_POLL_NS 50000
 #define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
 
 static bool take_block(struct pool *pool, struct want *want) {
@@ -56,6 +60,74 @@ bool supply_ready(struct pool *pool, struct want *want) {
     return take_block(pool, want);
 }
 
+/* --- giving back --- */
+
+static int give_back(struct pool *pool, uint64_t base, uint64_t bytes) {
+    struct backend *backend = pool->backend;
+    if (!backend->release_waits) {
+        return backend->ops->release(backend, base, bytes);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    int r = backend->ops->release(backend, base, bytes);
+    pthread_mutex_lock(&pool->lock);
+    return r;
+}
+
+/* Bytes given back: one segment, or 0. Where that waits for the device, only if it is idle: nothing but
+ * what another thread submits at that very moment is then waited for (Known gaps in docs/design.md). */
+static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t bytes) {
+    if (arena->idle_bytes == 0 || (pool->backend->release_waits && !order_is_idle(pool))) {
+        return 0;
+    }
+    struct segment *segment = arena_idle_segment(arena, bytes, pool->epochs.finished);
+    if (!segment) {
+        return 0;
+    }
+    uint64_t base = segment->base, size = segment->bytes;
+    bool reached = segment->reached_from_outside;
+    arena_remove(arena, segment);
+    if (give_back(pool, base, size) != 0) {
+        struct segment *kept = arena_add(arena, base, size) == 0 ? arena->segments : NULL;
+        if (kept) {
+            kept->reached_from_outside = reached;
+        }
+        return 0;
+    }
+    pool->returning = true;
+    books_add(&pool->books.driver_frees, 1);
+    budget_book_reserve(pool); /* a growth in the same visit would hide it */
+    return size;
+}
+
+int supply_release_idle(struct pool *pool, uint64_t bytes) {
+    uint64_t released = 0;
+    while (released < bytes) {
+        uint64_t one = release_one(pool, &pool->large, bytes - released);
+        one = one > 0 ? one : release_one(pool, &pool->small, bytes - released);
+        if (one == 0) {
+            break;
+        }
+        released += one;
+    }
+    return released > 0                                          ? 0
+           : pool->large.idle_bytes + pool->small.idle_bytes > 0 ? -EBUSY
+                                                                 : -ENOENT;
+}
+
+/* By counting, not by the clock, which may stand still. */
+void supply_wait_for_return(struct pool *pool, uint64_t limit_ns) {
+    uint64_t waited = 0;
+    int r = pool->backend->ops->returned(pool->backend);
+    while (r == -EAGAIN && waited < limit_ns) {
+        pthread_mutex_unlock(&pool->lock);
+        nanosleep(&(struct timespec){.tv_nsec = RETURN_POLL_NS}, NULL);
+        pthread_mutex_lock(&pool->lock);
+        waited += RETURN_POLL_NS;
+        r = pool->backend->ops->returned(pool->backend);
+    }
+    pool->returning = r == -EAGAIN;
+}
+
 /* --- growing --- */
 
 uint64_t supply_growth(const struct want *want) {
@@ -74,19 +146,17 @@ static uint64_t good_growth(const struct pool *pool, const struct want *want) {
 
 /* One reserve() of the backend, without the lock. */
 static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
-    uint64_t base = 0, life = pool->lives;
+    uint64_t base = 0, life = pool_lives(pool);
     pool->growing++;
     pthread_mutex_unlock(&pool->lock);
     int r = pool->backend->ops->reserve(pool->backend, bytes, &base);
     pthread_mutex_lock(&pool->lock);
-    if (r == 0 && life != pool->lives) {
+    if (r == 0 && life != pool_lives(pool)) {
         r = -ENOMEM; /* the context ended meanwhile, and its memory with it */
     } else if (r == 0) {
         r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes);
         if (r != 0) {
-            pthread_mutex_unlock(&pool->lock);
-            pool->backend->ops->release(pool->backend, base, bytes);
-            pthread_mutex_lock(&pool->lock);
+            give_back(pool, base, bytes);
             r = -ERANGE;
         }
     }
@@ -98,11 +168,19 @@ static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
     return r;
 }
 
+static bool is_refusal(int r) {
+    return r == -ENOMEM || r == -EDQUOT;
+}
+
 int supply_grow(struct pool *pool, const struct want *want) {
     struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
     uint64_t good = good_growth(pool, want), least = supply_growth(want);
     int r = grow_by(pool, arena, good);
-    if ((r == -ENOMEM || r == -EDQUOT) && good > least) {
+    if (is_refusal(r) && pool->returning) {
+        supply_wait_for_return(pool, RETURN_WAIT_NS);
+        r = grow_by(pool, arena, good);
+    }
+    if (is_refusal(r) && good > least) {
         r = grow_by(pool, arena, least);
     }
     return r;
@@ -116,45 +194,6 @@ static void let_others_grow(struct pool *pool) {
         sched_yield();
         pthread_mutex_lock(&pool->lock);
     }
-}
-
-/* --- giving back --- */
-
-/* Bytes given back: one segment, or 0. */
-static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t bytes) {
-    struct segment *segment = arena_idle_segment(arena, bytes);
-    if (!segment) {
-        return 0;
-    }
-    uint64_t base = segment->base, size = segment->bytes;
-    arena_remove(arena, segment);
-    pthread_mutex_unlock(&pool->lock);
-    pool->backend->ops->release(pool->backend, base, size);
-    pthread_mutex_lock(&pool->lock);
-    books_add(&pool->books.driver_frees, 1);
-    return size;
-}
-
-/*
- * The driver's own free waits for the whole device: a segment goes back only when there is nothing
- * to wait for (law 3), which is asked before each one anew, because the lock was dropped for the
- * one before.
- */
-int supply_release_idle(struct pool *pool, uint64_t bytes, uint64_t wait_ns) {
-    uint64_t released = 0;
-    while (released < bytes && pool->large.idle_bytes + pool->small.idle_bytes > 0) {
-        if (pool->backend->has_events && !order_is_idle(pool) &&
-            !(wait_ns > 0 && order_finish(pool, wait_ns) && order_is_idle(pool))) {
-            return released > 0 ? 0 : -EBUSY;
-        }
-        uint64_t one = release_one(pool, &pool->large, bytes);
-        one = one > 0 ? one : release_one(pool, &pool->small, bytes);
-        if (one == 0) {
-            break;
-        }
-        released += one;
-    }
-    return released > 0 ? 0 : -ENOENT;
 }
 
 /* --- the ladder --- */
@@ -195,17 +234,18 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     if (reclaim_caches(pool) && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
         return 0;
     }
+    order_settle(pool); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
         if (last && order_finish(pool, LATE_WAIT_NS) && supply_ready(pool, want)) {
             return 0;
         }
         uint64_t need = supply_growth(want);
-        while (supply_release_idle(pool, need, last ? LATE_WAIT_NS : 0) == 0) {
+        while (supply_release_idle(pool, need) == 0) {
             refusal = supply_grow(pool, want);
             if (supply_ready(pool, want)) {
                 return 0;
             }
-            if (refusal != -ENOMEM && refusal != -EDQUOT) {
+            if (!is_refusal(refusal)) {
                 return refusal;
             }
         }
@@ -236,16 +276,16 @@ static bool give_up_own_cache(struct pool *pool, const struct want *want) {
 }
 
 /*
- * Growing past the budget while segments lie idle: they go back first, if the device is idle as
- * well, so that nothing is waited for, and as long as that does not take more than a share of the
- * time. What it did not take of that is forgotten but for a little: after a rest every growth would
- * else cost twice as much for long. Not where several threads share the pool: one of them may be
- * about to start something long.
+ * Growing past the budget while segments lie idle: they go back first, as long as that and the growth
+ * do not take more than a share of the time. What they did not take of that is forgotten but for a
+ * little: after a rest every growth would else cost twice as much for long.
  */
-static void release_excess(struct pool *pool, uint64_t bytes) {
-    if (!budget_is_short(pool, bytes) || pool->caches_owned > 1 || !pool->backend->has_events ||
-        pool->program_orders || pool->large.idle_bytes + pool->small.idle_bytes == 0) {
-        return;
+static int grow_with_excess(struct pool *pool, const struct want *want) {
+    uint64_t growth = supply_growth(want);
+    bool excess = budget_is_short(pool, growth) && !pool->backend->release_waits &&
+                  pool->large.idle_bytes + pool->small.idle_bytes > 0;
+    if (!excess) {
+        return supply_grow(pool, want);
     }
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
     uint64_t before = order_clock(pool);
@@ -253,10 +293,15 @@ static void release_excess(struct pool *pool, uint64_t bytes) {
     if (share > pool->excess_ns + EXCESS_MOST_NS) {
         pool->excess_ns = share - EXCESS_MOST_NS;
     }
-    if (pool->excess_ns <= share) {
-        supply_release_idle(pool, budget_used(pool) + bytes - budget, 0);
-        pool->excess_ns += 2 * (order_clock(pool) - before); /* bringing it back takes as long */
+    bool due = pool->excess_ns <= share;
+    if (due) {
+        supply_release_idle(pool, budget_used(pool) + growth - budget);
     }
+    int r = supply_grow(pool, want);
+    if (due) {
+        pool->excess_ns += order_clock(pool) - before;
+    }
+    return r;
 }
 
 int supply(struct pool *pool, struct want *want) {
@@ -269,8 +314,7 @@ int supply(struct pool *pool, struct want *want) {
           (supply_cheap(pool, want) || supply_ordered(pool, want))))) {
         return 0;
     }
-    release_excess(pool, supply_growth(want));
-    int r = supply_grow(pool, want);
+    int r = grow_with_excess(pool, want);
     if (r == 0 && budget_used(pool) > pool->refused_at) {
         pool->refused_at = 0; /* there is more now than there was then */
         pool->looks = 0;
@@ -279,7 +323,7 @@ int supply(struct pool *pool, struct want *want) {
         r = supply_grow(pool, want); /* another thread took what we brought */
         r = supply_ready(pool, want) ? 0 : r;
     }
-    if (r == -ENOMEM || r == -EDQUOT) {
+    if (is_refusal(r)) {
         pool->refused_at = budget_used(pool) > 0 ? budget_used(pool) : 1;
         pool->looks = 0; /* the budget follows at the end of this visit */
         r = supply_hard(pool, want, r);

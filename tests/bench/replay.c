@@ -42,6 +42,11 @@ static int nothing(struct backend *backend, unsigned slot) {
     return 0;
 }
 
+static int returned(struct backend *backend) {
+    (void)backend;
+    return 0;
+}
+
 static int alive(struct backend *backend) {
     (void)backend;
     return 0;
@@ -56,6 +61,7 @@ static const struct backend_ops ops = {
     .name = "replay",
     .reserve = reserve,
     .release = release,
+    .returned = returned,
     .record = record,
     .query = query,
     .order = nothing,

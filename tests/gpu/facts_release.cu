@@ -36,8 +36,9 @@ static double until_served_ms(size_t bytes, int *first) {
     for (int r = *first; r != CUDA_SUCCESS; r = cuMemAlloc(&p, bytes))
         if (now_s() - t > 1)
             return -1;
-    CHECK(cuMemFree(p));
-    return (now_s() - t) * 1e3;
+    double ms = (now_s() - t) * 1e3;
+    CHECK(cuMemFree(p)); /* which waits */
+    return ms;
 }
 
 /* A stream of ours that has nothing to do, another one that is busy; memory of cuMemAlloc is freed
@@ -111,6 +112,9 @@ static void section_async_hang() {
     CHECK(cudaMallocManaged(&flag, 4));
     CHECK(cudaMallocManaged(&gave_up, 4));
     *flag = *gave_up = 0;
+    set_flag<<<1, 1, 0, b>>>(flag, 0); /* loaded now: that waits for the device */
+    spin_until<<<1, 1, 0, a>>>(flag, 0, gave_up, 3);
+    CHECK(cuCtxSynchronize());
     CUdeviceptr p[40];
     for (auto &x : p)
         CHECK(cuMemAlloc(&x, 64 * mib));
@@ -127,6 +131,100 @@ static void section_async_hang() {
            "with the own stream "
            "waited for %.3f ms; kernels that gave up: %d\n",
            free_ms, waited, *gave_up);
+}
+
+/* As many busy streams as there may be queues of the hardware, and more: does ours wait behind one? */
+static void section_async_crowd() {
+    primary();
+    warm();
+    for (int count : {1, 8, 32, 128, 300}) {
+        std::vector<cudaStream_t> busy;
+        for (int i = 0; i < count; i++) {
+            busy.push_back(new_stream());
+            spin_ms(busy.back(), 0);
+        }
+        int least, greatest;
+        CHECK(cuCtxGetStreamPriorityRange(&least, &greatest));
+        for (int priority : {least, greatest}) {
+            CUstream ours;
+            CHECK(cuStreamCreateWithPriority(&ours, CU_STREAM_NON_BLOCKING, priority));
+            CUdeviceptr p;
+            CHECK(cuMemAlloc(&p, 64 * mib));
+            CHECK(cuCtxSynchronize());
+            for (auto s : busy)
+                for (int i = 0; i < 3; i++)
+                    spin_ms(s, 50);
+            double t = now_s();
+            CHECK(cuMemFreeAsync(p, ours));
+            while (cuStreamQuery(ours) == CUDA_ERROR_NOT_READY && now_s() - t < 5)
+                ;
+            double ms = (now_s() - t) * 1e3;
+            int others = 0;
+            for (auto s : busy)
+                others += cudaStreamQuery(s) == cudaErrorNotReady;
+            printf("  %3d busy streams, ours of priority %d: back after %.3f ms, %d of theirs still busy\n", count, priority,
+                   ms, others);
+            CHECK(cuCtxSynchronize());
+        }
+        for (auto s : busy)
+            CHECK(cudaStreamDestroy(s));
+    }
+}
+
+/* A program that lets the driver's default pool keep everything: does it keep this memory too? */
+static void section_async_threshold() {
+    primary();
+    warm();
+    cudaStream_t ours = new_stream();
+    CUmemoryPool pool;
+    CHECK(cuDeviceGetDefaultMemPool(&pool, 0));
+    cuuint64_t all = ~0ull, reserved = 0;
+    CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+    CUdeviceptr p;
+    CHECK(cuMemAlloc(&p, 1024 * mib));
+    size_t before = free_now();
+    CHECK(cuMemFreeAsync(p, (CUstream)ours));
+    CHECK(cuStreamSynchronize((CUstream)ours));
+    CHECK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    printf("  default pool keeps all: %ld MiB free after the free, %llu MiB in the pool\n", mib_since(before),
+           (unsigned long long)(reserved >> 20));
+    CHECK(cuMemAlloc(&p, 1024 * mib));
+    before = free_now();
+    CUcontext none = nullptr, was;
+    CHECK(cuCtxPopCurrent(&was));
+    int r = cuMemFreeAsync(p, (CUstream)ours);
+    CHECK(cuCtxSetCurrent(was));
+    CHECK(cuStreamSynchronize((CUstream)ours));
+    printf("  without a current context (%p): cuMemFreeAsync %d, %ld MiB free\n", (void *)none, r, mib_since(before));
+}
+
+/* Asked from another thread while a primary context is being reset. */
+static void section_asked_at_the_end() {
+    CHECK(cuInit(0));
+    CUcontext primary_ctx, mine;
+    CHECK(cuDevicePrimaryCtxRetain(&primary_ctx, 0));
+    CHECK(cuCtxCreate(&mine, nullptr, 0, 0));
+    CHECK(cuCtxSetCurrent(primary_ctx));
+    warm();
+    spin_ms(new_stream(), 300);
+    CHECK(cuCtxSetCurrent(nullptr));
+    double ended = 0;
+    std::thread ender([&] { ended = took_ms([&] { CHECK(cuDevicePrimaryCtxReset(0)); }); });
+    usleep(30000);
+    unsigned long long id;
+    int r = -1;
+    double other = took_ms([&] { CHECK(cuCtxGetId(mine, &id)); });
+    double own = took_ms([&] { r = cuCtxGetId(primary_ctx, &id); });
+    double event = -1;
+    CHECK(cuCtxSetCurrent(mine));
+    CUevent e;
+    event = took_ms([&] { CHECK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING)); });
+    CUcontext again;
+    double retain = took_ms([&] { CHECK(cuDevicePrimaryCtxRetain(&again, 0)); });
+    ender.join();
+    printf("  reset took %.0f ms; meanwhile cuCtxGetId of another context %.3f ms, of that one %d in %.3f ms, cuEventCreate "
+           "in another %.3f ms, cuDevicePrimaryCtxRetain %.1f ms\n",
+           ended, other, r, own, event, retain);
 }
 
 /* What another thread's launches take while memory goes back. */
@@ -383,6 +481,9 @@ int main(int argc, char **argv) {
                     {"async_hang", section_async_hang},
                     {"async_threads", section_async_threads},
                     {"async_capture", section_async_capture},
+                    {"async_crowd", section_async_crowd},
+                    {"async_threshold", section_async_threshold},
+                    {"asked", section_asked_at_the_end},
                     {"others", section_others},
                     {"handles", section_handles},
                     {"beside", section_beside},

@@ -110,6 +110,14 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     return 0;
 }
 
+static bool is_deadly(int code) {
+    return code >= 700 && code < 800;
+}
+
+static int returned(struct backend *backend) {
+    return of(backend)->return_code;
+}
+
 /* --- order --- */
 
 static int record(struct backend *backend, unsigned slot) {
@@ -207,6 +215,8 @@ static const struct backend_ops ops = {
     .name = "fake",
     .reserve = reserve,
     .release = release,
+    .returned = returned,
+    .is_deadly = is_deadly,
     .record = record,
     .query = query,
     .order = order,
@@ -227,6 +237,15 @@ struct fake *fake_new(uint64_t memory) {
     fake->memory = memory;
     fake->base = fake->next = atomic_fetch_add(&regions, 1) * REGION_BYTES;
     return fake;
+}
+
+uint64_t fake_new_context(struct fake *fake) {
+    pthread_mutex_lock(&fake->lock);
+    fake->segment_count = 0;
+    fake->reserved = 0;
+    uint64_t next = fake->next;
+    pthread_mutex_unlock(&fake->lock);
+    return next;
 }
 
 void fake_free(struct fake *fake) {

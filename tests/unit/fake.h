@@ -54,6 +54,7 @@ struct fake {
     int refusal; /* what the next `refusals` calls of reserve() return */
     unsigned refusals;
     int record_code, order_code, wait_code, query_code; /* returned instead of doing anything */
+    int return_code;     /* what returned() says of released memory, which is there at once */
     uint64_t misalign;   /* added to the addresses that reserve() gives */
     bool busy_for_ever;  /* a wait or a synchronise for unfinished work is a hang: counted */
     unsigned done_after; /* everything submitted finishes after so many queries; 0: never by
@@ -67,6 +68,10 @@ struct fake {
 /** A new device with `memory` bytes, on addresses no other one ever had. */
 struct fake *fake_new(uint64_t memory);
 void fake_free(struct fake *fake);
+
+/** The device's context has ended with all memory; another one begins, on addresses from the returned
+ * one on. */
+uint64_t fake_new_context(struct fake *fake);
 
 /** Submits a piece of work; its number. */
 uint64_t fake_submit(struct fake *fake, unsigned stream);

@@ -19,6 +19,7 @@
 #define GIB ((uint64_t)1 << 30)
 
 static struct pool *const owner = (struct pool *)0x1000;
+static struct pool *const neighbour = (struct pool *)0x2000;
 
 /* Addresses no other test has used. */
 static uint64_t new_base(void) {
@@ -264,17 +265,17 @@ static void only_whole_segments_are_idle(void **state) {
     uint64_t large = base + GIB, middle = base + 2 * GIB;
     assert_int_equal(arena_add(&arena, large, 32 * MIB), 0);
     assert_int_equal(arena_add(&arena, middle, 16 * MIB), 0);
-    assert_int_equal(arena_idle_segment(&arena, 512)->base, base);
-    assert_int_equal(arena_idle_segment(&arena, 9 * MIB)->base, middle);
-    assert_int_equal(arena_idle_segment(&arena, 17 * MIB)->base, large);
-    assert_int_equal(arena_idle_segment(&arena, GIB)->base, large); /* the best there is */
+    assert_int_equal(arena_idle_segment(&arena, 512, 0)->base, base);
+    assert_int_equal(arena_idle_segment(&arena, 9 * MIB, 0)->base, middle);
+    assert_int_equal(arena_idle_segment(&arena, 17 * MIB, 0)->base, large);
+    assert_int_equal(arena_idle_segment(&arena, GIB, 0)->base, large); /* the best there is */
     struct range *live = take(&arena, 32 * MIB - 512);
-    assert_int_equal(arena_idle_segment(&arena, GIB)->base, middle);
+    assert_int_equal(arena_idle_segment(&arena, GIB, 0)->base, middle);
     take(&arena, 16 * MIB - 512);
     take(&arena, 8 * MIB - 512);
-    assert_null(arena_idle_segment(&arena, 512));
+    assert_null(arena_idle_segment(&arena, 512, 0));
     give(&arena, live);
-    assert_int_equal(arena_idle_segment(&arena, 512)->base, large);
+    assert_int_equal(arena_idle_segment(&arena, 512, 0)->base, large);
 }
 
 static void a_removed_segment_is_unknown(void **state) {
@@ -314,6 +315,13 @@ static void a_forgotten_arena_knows_nothing_and_goes_on(void **state) {
     assert_int_equal(arena_add(&arena, base + GIB, 8 * MIB), 0);
     take(&arena, 3 * MIB);
     take(&arena, 8 * MIB);
+    page_map_set_owner(base + GIB, 2 * MIB,
+                       neighbour); /* who was given those addresses meanwhile */
+    arena_leave_map(&arena);
+    assert_null(arena_find(base));
+    assert_null(page_map_owner(base));
+    assert_ptr_equal(page_map_owner(base + GIB), neighbour);
+    page_map_set_owner(base + GIB, 2 * MIB, NULL);
     arena_forget(&arena);
     check(&arena);
     assert_int_equal(arena.segment_count, 0);

@@ -265,6 +265,7 @@ static void a_forgotten_page_is_as_if_never_used(void **state) {
     take(&bench, 9);
     page->reached_from_outside = true;
     runs_give(&bench.runs, a);
+    arena_leave_map(&bench.arena);
     runs_forget_page(&bench.runs, page);
     runs_forget(&bench.runs);
     arena_forget(&bench.arena);

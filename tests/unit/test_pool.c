@@ -602,7 +602,7 @@ static void a_forgotten_pool_knows_nothing_and_serves_the_next_context(void **st
         use_and_drop(at[i]);
     }
     struct stats_device before = fake_books(pool);
-    pool_forget(pool);
+    assert_int_equal(pool_forget(pool), fake->reserved);
     assert_int_equal(fake->releases, 0);
     check();
     struct stats_device after = fake_books(pool);
@@ -619,25 +619,44 @@ static void a_forgotten_pool_knows_nothing_and_serves_the_next_context(void **st
     for (size_t i = 0; i < SIZES; i++) {
         assert_int_equal(fake_pool_free(at[i]), -ENOENT);
     }
-    struct fake *old = fake;
-    fake = fake_new(GIB);
-    pool_rebind(pool, &fake->backend);
-    assert_ptr_equal(pool_backend(pool), &fake->backend);
+    uint64_t fresh = fake_new_context(fake);
     for (size_t i = 0; i < SIZES; i++) {
         at[i] = get(sizes[i]);
-        assert_true(at[i] >= fake->base);
+        assert_true(at[i] >= fresh);
         check();
     }
     for (size_t i = 0; i < SIZES; i++) {
         use_and_drop(at[i]);
     }
     check();
-    fake_free(old);
 }
 
 static int health_of_a_dead_context(struct backend *backend) {
     (void)backend;
     return 700;
+}
+
+static int health_in_a_host_function(struct backend *backend) {
+    (void)backend;
+    return 800;
+}
+
+/* A call is refused where it is made, in a host function or by a thread without a context; the context
+ * goes on. */
+static void a_refusal_of_one_call_does_not_end_the_pool(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    const struct backend_ops *usual = fake->backend.ops;
+    struct backend_ops ops = *usual;
+    ops.health = health_in_a_host_function;
+    fake->backend.ops = &ops;
+    uint64_t address;
+    assert_int_equal(pool_alloc(pool, 100, &address), 800);
+    assert_int_equal(pool_alloc(pool, 3 * MIB, &address), 800);
+    assert_int_equal(pool_broken(pool), 0);
+    fake->backend.ops = usual;
+    get(100);
+    get(3 * MIB);
 }
 
 /* Also to a request that no device could serve: the driver does not look at its size then. */
@@ -788,6 +807,7 @@ int main(void) {
         TEST(misses_count_what_the_driver_was_asked_for),
         TEST(a_forgotten_pool_knows_nothing_and_serves_the_next_context),
         TEST(every_slow_way_asks_whether_the_context_lives),
+        TEST(a_refusal_of_one_call_does_not_end_the_pool),
         TEST(a_broken_context_answers_with_its_error),
         TEST(what_one_thread_asked_for_another_may_free),
         TEST(a_thread_that_ends_leaves_its_blocks_to_the_others),

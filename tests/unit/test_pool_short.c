@@ -302,7 +302,7 @@ static void room_taken_ahead_for_small_blocks_does_not_starve_a_large_one(void *
 
 /* ---- giving back ---- */
 
-/* A device on which giving back takes a millisecond. */
+/* A device on which giving back takes a millisecond, and bringing back another one. */
 static uint64_t now_ns;
 static const struct backend_ops *fake_ops;
 
@@ -316,6 +316,11 @@ static int release_slowly(struct backend *backend, uint64_t address, uint64_t by
     return fake_ops->release(backend, address, bytes);
 }
 
+static int reserve_slowly(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    now_ns += 1000000;
+    return fake_ops->reserve(backend, bytes, address);
+}
+
 static void a_rest_earns_little_time_for_giving_back_ahead_of_growing(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, TIGHT);
@@ -323,6 +328,7 @@ static void a_rest_earns_little_time_for_giving_back_ahead_of_growing(void **sta
     struct backend_ops ops = *fake_ops;
     ops.clock = slow_clock;
     ops.release = release_slowly;
+    ops.reserve = reserve_slowly;
     fake->backend.ops = &ops;
     pool->started_ns = 0;
     now_ns = 3600 * (uint64_t)1000000000; /* has rested for an hour */
