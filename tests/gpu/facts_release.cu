@@ -162,8 +162,9 @@ static void section_async_crowd() {
             int others = 0;
             for (auto s : busy)
                 others += cudaStreamQuery(s) == cudaErrorNotReady;
-            printf("  %3d busy streams, ours of priority %d: back after %.3f ms, %d of theirs still busy\n", count, priority,
-                   ms, others);
+            printf("  %3d busy streams, ours of priority %d: back after %.3f ms, %d of theirs "
+                   "still busy\n",
+                   count, priority, ms, others);
             CHECK(cuCtxSynchronize());
         }
         for (auto s : busy)
@@ -186,8 +187,8 @@ static void section_async_threshold() {
     CHECK(cuMemFreeAsync(p, (CUstream)ours));
     CHECK(cuStreamSynchronize((CUstream)ours));
     CHECK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
-    printf("  default pool keeps all: %ld MiB free after the free, %llu MiB in the pool\n", mib_since(before),
-           (unsigned long long)(reserved >> 20));
+    printf("  default pool keeps all: %ld MiB free after the free, %llu MiB in the pool\n",
+           mib_since(before), (unsigned long long)(reserved >> 20));
     CHECK(cuMemAlloc(&p, 1024 * mib));
     before = free_now();
     CUcontext none = nullptr, was;
@@ -195,7 +196,8 @@ static void section_async_threshold() {
     int r = cuMemFreeAsync(p, (CUstream)ours);
     CHECK(cuCtxSetCurrent(was));
     CHECK(cuStreamSynchronize((CUstream)ours));
-    printf("  without a current context (%p): cuMemFreeAsync %d, %ld MiB free\n", (void *)none, r, mib_since(before));
+    printf("  without a current context (%p): cuMemFreeAsync %d, %ld MiB free\n", (void *)none, r,
+           mib_since(before));
 }
 
 /* Asked from another thread while a primary context is being reset. */
@@ -222,7 +224,8 @@ static void section_asked_at_the_end() {
     CUcontext again;
     double retain = took_ms([&] { CHECK(cuDevicePrimaryCtxRetain(&again, 0)); });
     ender.join();
-    printf("  reset took %.0f ms; meanwhile cuCtxGetId of another context %.3f ms, of that one %d in %.3f ms, cuEventCreate "
+    printf("  reset took %.0f ms; meanwhile cuCtxGetId of another context %.3f ms, of that one %d "
+           "in %.3f ms, cuEventCreate "
            "in another %.3f ms, cuDevicePrimaryCtxRetain %.1f ms\n",
            ended, other, r, own, event, retain);
 }
@@ -343,6 +346,18 @@ static void section_others() {
     CHECK(cuCtxSynchronize());
 }
 
+/* Host memory that the driver's own objects may have had is handed to others. */
+static void churn_host_memory() {
+    std::vector<void *> blocks;
+    for (size_t bytes = 16; bytes < 65536; bytes += bytes / 4)
+        for (int i = 0; i < 20; i++) {
+            blocks.push_back(malloc(bytes));
+            memset(blocks.back(), 0x5a, bytes);
+        }
+    for (void *b : blocks)
+        free(b);
+}
+
 /* Whether handles, ids and addresses come back at once. */
 static void section_handles() {
     CHECK(cuInit(0));
@@ -358,27 +373,25 @@ static void section_handles() {
     CHECK(cuMemAlloc(&y, 64 * mib));
     printf("  context destroyed and made: handle %s, id %llu then %llu, address %s\n",
            a == b ? "comes back" : "is another", ia, ib, x == y ? "comes back" : "is another");
+    CHECK(cuCtxGetId(nullptr, &ia));
+    printf("  of the current one by NULL: id %llu\n", ia);
     CHECK(cuCtxDestroy(b));
-    codes(
-        "  destroyed: cuCtxGetId %d, cuCtxGetApiVersion %d, cuCtxSetCurrent %d, cuCtxDestroy %d\n",
-        {(int)cuCtxGetId(b, &ib), (int)cuCtxGetApiVersion(b, (unsigned *)&ia),
-         (int)cuCtxSetCurrent(b), (int)cuCtxDestroy(b)});
+    codes("  none current: cuCtxGetId of NULL %d\n", {(int)cuCtxGetId(nullptr, &ia)});
     CHECK(cuDevicePrimaryCtxRetain(&p, 0));
     CHECK(cuCtxGetId(p, &ia));
     CHECK(cuDevicePrimaryCtxRelease(0));
-    codes("  primary released: cuCtxGetId %d", {(int)cuCtxGetId(p, &ib)});
+    churn_host_memory();
+    codes("  primary released: cuCtxGetId %d\n", {(int)cuCtxGetId(p, &ib)});
     CHECK(cuDevicePrimaryCtxRetain(&q, 0));
     CHECK(cuCtxGetId(q, &ib));
-    printf(", retained again: handle %s, id %llu then %llu", p == q ? "the same" : "another", ia,
+    printf("  retained again: handle %s, id %llu then %llu\n", p == q ? "the same" : "another", ia,
            ib);
-    CHECK(cuCtxSetCurrent(q));
-    CUevent event = new_event();
     CHECK(cuDevicePrimaryCtxReset(0));
-    codes("; reset: cuCtxGetId %d, cuEventQuery of its event %d",
-          {(int)cuCtxGetId(q, &ia), (int)cuEventQuery(event)});
+    churn_host_memory();
+    codes("  reset: cuCtxGetId %d\n", {(int)cuCtxGetId(q, &ia)});
     CHECK(cuDevicePrimaryCtxRetain(&q, 0));
     CHECK(cuCtxGetId(q, &ia));
-    printf(", retained again: id %llu\n", ia);
+    printf("  retained again: id %llu\n", ia);
     printf("  ns each: cuCtxGetId %.0f, cuCtxGetCurrent %.0f, cuDevicePrimaryCtxGetState %.0f\n",
            mean_ns(100000, [&] { CHECK(cuCtxGetId(q, &ia)); }),
            mean_ns(100000, [&] { CHECK(cuCtxGetCurrent(&p)); }), mean_ns(100000, [&] {
@@ -386,6 +399,93 @@ static void section_handles() {
                int active;
                CHECK(cuDevicePrimaryCtxGetState(0, &flags, &active));
            }));
+}
+
+/* What may be asked of a handle that has gone: each in a process of its own, because it may crash. */
+static void stale_context(int (*ask)(CUcontext)) {
+    CHECK(cuInit(0));
+    for (int round = 0; round < 6; round++) {
+        CUcontext c[4];
+        for (auto &x : c)
+            CHECK(cuCtxCreate(&x, nullptr, 0, 0));
+        for (auto &x : c)
+            CHECK(cuCtxDestroy(x));
+        churn_host_memory();
+        CUcontext other;
+        CHECK(cuCtxCreate(&other, nullptr, 0, 0));
+        printf("  round %d:", round);
+        for (auto &x : c)
+            if (x != other) {
+                printf(" %d", ask(x));
+                fflush(stdout);
+            }
+        printf("\n");
+        CHECK(cuCtxDestroy(other));
+    }
+}
+
+static void section_stale_id() {
+    stale_context([](CUcontext c) {
+        unsigned long long id;
+        return (int)cuCtxGetId(c, &id);
+    });
+}
+
+static void section_stale_version() {
+    stale_context([](CUcontext c) {
+        unsigned version;
+        return (int)cuCtxGetApiVersion(c, &version);
+    });
+}
+
+static void section_stale_current() {
+    stale_context([](CUcontext c) {
+        CUdeviceptr p;
+        CUdevice d;
+        CUcontext popped;
+        int least, most;
+        unsigned long long id;
+        int set = cuCtxSetCurrent(c), device = cuCtxGetDevice(&d),
+            range = cuCtxGetStreamPriorityRange(&least, &most);
+        int own = cuCtxGetId(nullptr, &id), alloc = cuMemAlloc(&p, 4096);
+        printf(" [set %d, device %d, range %d, id of NULL %d, alloc %d]", set, device, range, own,
+               alloc);
+        cuCtxPopCurrent(&popped);
+        return alloc;
+    });
+}
+
+static void section_stale_destroy() {
+    stale_context([](CUcontext c) { return (int)cuCtxDestroy(c); });
+}
+
+static void stale_event(bool is_primary) {
+    CHECK(cuInit(0));
+    for (int round = 0; round < 6; round++) {
+        CUcontext c;
+        CHECK(is_primary ? cuDevicePrimaryCtxRetain(&c, 0) : cuCtxCreate(&c, nullptr, 0, 0));
+        CHECK(cuCtxSetCurrent(c));
+        CUevent e[8];
+        for (auto &x : e) {
+            x = new_event();
+            CHECK(cuCtxRecordEvent(c, x));
+        }
+        CHECK(is_primary ? cuDevicePrimaryCtxReset(0) : cuCtxDestroy(c));
+        churn_host_memory();
+        printf("  round %d:", round);
+        for (auto &x : e) {
+            printf(" %d", (int)cuEventQuery(x));
+            fflush(stdout);
+        }
+        printf("\n");
+    }
+}
+
+static void section_stale_event() {
+    stale_event(false);
+}
+static void section_stale_event_primary() {
+    stale_event(true);
 }
 
 /* While one thread ends a context with a kernel of 300 ms in it, how long do others' calls take? */
@@ -486,6 +586,12 @@ int main(int argc, char **argv) {
                     {"asked", section_asked_at_the_end},
                     {"others", section_others},
                     {"handles", section_handles},
+                    {"stale_id", section_stale_id},
+                    {"stale_version", section_stale_version},
+                    {"stale_current", section_stale_current},
+                    {"stale_destroy", section_stale_destroy},
+                    {"stale_event", section_stale_event},
+                    {"stale_event_primary", section_stale_event_primary},
                     {"beside", section_beside},
                     {"codes", section_codes}};
     return run_cases(argc, argv, sections);

@@ -122,6 +122,22 @@ def part_laws(c, out):
     c.flush()
 
 
+def part_laws_busy(c, out):
+    """The same while eight other processes keep the GPU busy."""
+    others = [
+        subprocess.Popen([os.path.join(BUILD, "busy"), "550", str(seed)], stderr=subprocess.DEVNULL)
+        for seed in range(8)
+    ]
+    try:
+        part_laws(c, out)
+        died = sum(other.poll() is not None for other in others)
+        c.table.add("others still busy", 8, 8 - died, None, died == 0)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 def part_speed(c, out):
     for n, wanted in ((1000, 1.5), (100_000, 1.4), (4_000_000, 1.9)):
         c.faster(
@@ -683,7 +699,8 @@ PARTS = {
         ],
         True,
     ),
-    "laws": (part_laws, ["spin", "alloc_mix"], True),
+    "laws": (part_laws, ["spin", "alloc_mix", "ended"], True),
+    "laws_busy": (part_laws_busy, ["spin", "alloc_mix", "ended", "busy"], False),
     "speed": (part_speed, ["thrust_loop", "pitch_loop"], True),
     "capture": (part_capture, ["capture"], True),
     "answers": (part_answers, ANSWERS, False),
