@@ -311,9 +311,13 @@ void context_end_begin(struct context_ending *ending) {
         ending->life = own->life;
         count_ending(own, 1);
     }
+    struct pool *pool = own ? own->pool : NULL;
     context_doubt();
     pthread_mutex_unlock(&registry);
     deferred_pass_by();
+    if (pool && ending->for_certain) {
+        pool_drain(pool); /* they wait for less than the call will */
+    }
 }
 
 /* A call that may end one context tells of others too that ended unseen. The one that is being ended

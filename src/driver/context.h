@@ -119,6 +119,7 @@ struct context_ending {
     CUcontext handle;
     CUdevice primary_of; /* -1: none */
     CUgreenCtx green;
+    bool for_certain; /* if the driver does not refuse: then it waits for all its work */
     struct context *context, *view; /* what was found, */
     uint64_t life, view_life;       /* and which of its lives */
 };

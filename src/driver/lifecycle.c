@@ -65,7 +65,7 @@ SWITCHES(cuCtxPopCurrent_v2, (CUcontext * ctx), (ctx))
 SWITCHES(cuCtxAttach, (CUcontext * ctx, unsigned int flags), (ctx, flags))
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx) {
-    struct context_ending ending = {.handle = ctx, .primary_of = -1};
+    struct context_ending ending = {.handle = ctx, .primary_of = -1, .for_certain = true};
     if (!ctx || !is_watched()) {
         return unsure(real(ctx));
     }
@@ -111,7 +111,7 @@ CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
  * CUDA 12.0 that went unnoticed.
  */
 static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset) {
-    struct context_ending ending = {.primary_of = device};
+    struct context_ending ending = {.primary_of = device, .for_certain = reset};
     if (!is_watched()) {
         return real(device);
     }

@@ -58,6 +58,7 @@ struct pool {
                               its answer */
     _Atomic uint64_t
         lives; /* contexts it has outlived: what an earlier one was asked for is not this one's */
+    unsigned waiting;   /* threads inside a call of the backend that names what the context has made */
     bool returning;     /* something was released, and the driver may not have it yet */
     unsigned growing;   /* threads inside backend->reserve */
     uint64_t grown;     /* how many of them came back */

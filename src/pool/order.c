@@ -45,14 +45,16 @@ static void book_wait(struct pool *pool, uint64_t since) {
 static int wait_on_time(struct pool *pool, uint64_t stamp) {
     unsigned slot;
     uint64_t number;
-    int r = epochs_pin(&pool->epochs, stamp, &slot, &number);
+    int r = pool->backend->quiet ? -EBUSY : epochs_pin(&pool->epochs, stamp, &slot, &number);
     if (r != 0) {
         return r;
     }
     uint64_t since = order_clock(pool);
+    pool->waiting++;
     pthread_mutex_unlock(&pool->lock);
     r = pool->backend->ops->wait(pool->backend, slot);
     pthread_mutex_lock(&pool->lock);
+    pool->waiting--;
     book_wait(pool, since);
     epochs_unpin(&pool->epochs, slot, number, r);
     return r;

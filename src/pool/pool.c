@@ -4,6 +4,7 @@
 #include "pool/page_map.h"
 
 #include <errno.h>
+#include <time.h>
 
 #define TRIM_WAIT_NS ((uint64_t)1000000000)
 
@@ -81,6 +82,16 @@ uint64_t pool_forget(struct pool *pool) {
     budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
     return bytes;
+}
+
+void pool_drain(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    while (pool->waiting > 0) {
+        pthread_mutex_unlock(&pool->lock);
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        pthread_mutex_lock(&pool->lock);
+    }
+    pthread_mutex_unlock(&pool->lock);
 }
 
 struct backend *pool_backend(struct pool *pool) {

@@ -48,6 +48,10 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
 uint64_t pool_forget(struct pool *pool);
 struct backend *pool_backend(struct pool *pool);
 
+/** Returns when no thread is inside a wait of the backend any more. New ones do not begin while that is
+ * quiet. */
+void pool_drain(struct pool *pool);
+
 /** A pool that counts a part of [address, address + bytes) as its own, or NULL. */
 struct pool *pool_covering(uint64_t address, uint64_t bytes);
 

@@ -67,9 +67,11 @@ static int give_back(struct pool *pool, uint64_t base, uint64_t bytes) {
     if (!backend->release_waits) {
         return backend->ops->release(backend, base, bytes);
     }
+    pool->waiting++;
     pthread_mutex_unlock(&pool->lock);
     int r = backend->ops->release(backend, base, bytes);
     pthread_mutex_lock(&pool->lock);
+    pool->waiting--;
     return r;
 }
 
