@@ -3,8 +3,9 @@
 # stages.
 #
 #   gcc       release build, all tests           clang     the same with clang
-#   asan      gcc, address and undefined         tsan      gcc, threads: the pool's core
-#             behaviour sanitizers: unit, sim    valgrind  unit tests of the gcc build
+#   asan      gcc, address and undefined         tsan      gcc, threads: the pool's core, and
+#             behaviour sanitizers: unit, sim,             contexts that come and go
+#             contexts that come and go          valgrind  unit tests of the gcc build
 #   cost      gcc build: instructions counted    arm64     src/ compiled and linked for aarch64;
 #             under callgrind                              nothing is run
 #   format    clang-format                       tidy      clang-tidy over src/
@@ -65,7 +66,7 @@ stage_asan() {
     export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1
     export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
     CC=gcc build "$build_root/asan" --buildtype=debugoptimized -Db_sanitize=address,undefined &&
-        run_tests "$build_root/asan" asan --suite unit --suite sim -t 3
+        run_tests "$build_root/asan" asan --suite unit --suite sim --suite inside -t 3
 }
 
 # gcc 12's ThreadSanitizer cannot live with more than 28 bits of address randomisation.
@@ -75,7 +76,7 @@ stage_tsan() {
     local plain=()
     setarch "$(uname -m)" -R true 2>/dev/null && plain=(--wrap "setarch $(uname -m) -R")
     CC=gcc build "$build_root/tsan" --buildtype=debugoptimized -Db_sanitize=thread &&
-        run_tests "$build_root/tsan" tsan --suite pool -t 5 "${plain[@]}"
+        run_tests "$build_root/tsan" tsan --suite pool --suite inside -t 5 "${plain[@]}"
 }
 
 # The gcc build: this valgrind may be too old for clang's DWARF 5.

@@ -203,6 +203,7 @@ ALONE = (
     ("the same answers, whole device", ["diff.py", "diff_outside"], 90),
     ("law 3", ["spin.py", "100"], 100),
     ("law 2", ["laws.py", "60"], 90),
+    ("contexts that come and go", ["lifecycles.py"], 120),
     ("pinned memory", ["pinned.py"], 60),
     ("pools of the driver", ["reserve.py"], 90),
     ("programs without CUDA", ["quiet.py"], 60),

@@ -1,16 +1,18 @@
 /*
- * A device's memory: a sparse memory file, mapped once, handed out in granules of 2 MiB.
+ * The devices' memory: a sparse memory file, mapped once, handed out in granules of 2 MiB.
  *
- * How much memory is used and where it lies are two questions here. The first is a counter: a
- * device has page tables, so whatever fits in total fits. The second is answered from a file
- * sixteen times as large as the device, in which runs of granules are never hard to find:
+ * How much memory is used and where it lies are two questions here. The first is a counter of each
+ * device: it has page tables, so whatever fits in total fits. The second is answered for all of
+ * them from one file, sixteen times as large as they are, in which runs of granules are never hard
+ * to find:
  *
  *     | directory | live run | free run | live run | free |   never used ...        |
  *       shared      read/write  no access, no pages          ^ frontier
  *
  * A free run has no access rights and no pages, so a use after free cannot go unnoticed. Free runs
  * are merged with their neighbours (both ends of a run know its length) and kept in bins by size,
- * the latest first: like the real driver's, addresses come back soon.
+ * the latest first. Addresses come back at once, as a real driver's may: what was freed last is
+ * handed out next if the request fits there, whatever the device and the context.
  *
  * The file is what other processes map. Its directory says how long an exported run is, so that
  * the file's descriptor and an offset are enough to import it.
@@ -33,7 +35,11 @@ struct arena {
     uint32_t *length;          /* of a free run, at its first and its last granule; else 0 */
     uint32_t *next, *previous; /* in its bin, by first granule; 0 ends */
     uint32_t bins[BINS];       /* runs of 2^i granules up to twice that */
+    uint32_t latest;           /* where the run that was freed last began; 0: it is taken again */
+    uint32_t latest_run;       /* the free run that this lies in now, if not behind the frontier */
 };
+
+static struct arena *arena;
 
 static unsigned bin_of(uint32_t length) {
     return 31u - (unsigned)__builtin_clz(length);
@@ -59,11 +65,11 @@ uintptr_t reserve_addresses(size_t size, size_t alignment) {
     return base;
 }
 
-static size_t table_size(const struct arena *arena) {
+static size_t table_size(void) {
     return round_up(((size_t)arena->granules + 1) * sizeof(uint32_t), 4096);
 }
 
-static bool set_up(struct arena *arena, size_t size) {
+static bool set_up(size_t size) {
     arena->granules = (uint32_t)(size / GRANULE);
     arena->fd = memfd_create("simulated GPU", MFD_CLOEXEC);
     if (arena->fd < 0 || ftruncate(arena->fd, (off_t)size) != 0)
@@ -74,43 +80,43 @@ static bool set_up(struct arena *arena, size_t size) {
     if (mmap((void *)arena->base, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
              arena->fd, 0) == MAP_FAILED)
         return false;
-    arena->length = sparse(table_size(arena));
-    arena->next = sparse(table_size(arena));
-    arena->previous = sparse(table_size(arena));
+    arena->length = sparse(table_size());
+    arena->next = sparse(table_size());
+    arena->previous = sparse(table_size());
     if (!arena->length || !arena->next || !arena->previous)
         return false;
-    size_t directory = round_up(table_size(arena), GRANULE);
+    size_t directory = round_up(table_size(), GRANULE);
     arena->frontier = (uint32_t)(directory / GRANULE);
     return mprotect((void *)arena->base, directory, PROT_READ | PROT_WRITE) == 0;
 }
 
-static struct arena *arena_of(struct device *device) {
-    if (device->arena)
-        return device->arena;
-    struct arena *arena = calloc(1, sizeof(*arena));
-    if (!arena || !set_up(arena, (device->total + GRANULE) * ROOM)) {
-        perror("sim: cannot reserve the device's memory");
+static void need_arena(void) {
+    size_t total = 0;
+
+    if (arena)
+        return;
+    for (int i = 0; i < sim.options.devices; i++)
+        total += sim.devices[i].total + GRANULE;
+    arena = calloc(1, sizeof(*arena));
+    if (!arena || !set_up(total * ROOM)) {
+        perror("sim: cannot reserve the devices' memory");
         abort();
     }
-    device->arena = arena;
-    return arena;
 }
 
-void arena_release(struct device *device) {
-    struct arena *arena = device->arena;
-
+void arena_release(void) {
     if (!arena)
         return;
     munmap((void *)arena->base, (size_t)arena->granules * GRANULE);
-    munmap(arena->length, table_size(arena));
-    munmap(arena->next, table_size(arena));
-    munmap(arena->previous, table_size(arena));
+    munmap(arena->length, table_size());
+    munmap(arena->next, table_size());
+    munmap(arena->previous, table_size());
     close(arena->fd);
     free(arena);
-    device->arena = NULL;
+    arena = NULL;
 }
 
-static void bin_add(struct arena *arena, uint32_t first, uint32_t length) {
+static void bin_add(uint32_t first, uint32_t length) {
     uint32_t *head = &arena->bins[bin_of(length)];
 
     arena->length[first] = arena->length[first + length - 1] = length;
@@ -121,7 +127,7 @@ static void bin_add(struct arena *arena, uint32_t first, uint32_t length) {
     *head = first;
 }
 
-static uint32_t bin_remove(struct arena *arena, uint32_t first) {
+static uint32_t bin_remove(uint32_t first) {
     uint32_t length = arena->length[first];
     uint32_t next = arena->next[first], previous = arena->previous[first];
 
@@ -132,11 +138,13 @@ static uint32_t bin_remove(struct arena *arena, uint32_t first) {
     else
         arena->bins[bin_of(length)] = next;
     arena->length[first] = arena->length[first + length - 1] = 0;
+    if (first == arena->latest_run)
+        arena->latest = 0;
     return length;
 }
 
 /* Any run of a larger bin will do; in its own bin a few are tried. */
-static uint32_t find_run(const struct arena *arena, uint32_t length) {
+static uint32_t find_run(uint32_t length) {
     unsigned bin = bin_of(length);
     uint32_t run = arena->bins[bin];
 
@@ -149,33 +157,57 @@ static uint32_t find_run(const struct arena *arena, uint32_t length) {
     return 0;
 }
 
-uintptr_t arena_take(struct device *device, size_t granules) {
-    struct arena *arena = arena_of(device);
-    uint32_t length = (uint32_t)granules, first = 0;
+/* The part of a free run that begins at `first`; what lies before and behind it stays free. */
+static uint32_t take_from(uint32_t run, uint32_t first, uint32_t length) {
+    uint32_t end = run + bin_remove(run);
 
+    if (first > run)
+        bin_add(run, first - run);
+    if (end > first + length)
+        bin_add(first + length, end - first - length);
+    return first;
+}
+
+static uint32_t take_from_frontier(uint32_t first, uint32_t length) {
+    if (arena->granules - first < length)
+        return 0;
+    if (first > arena->frontier)
+        bin_add(arena->frontier, first - arena->frontier);
+    arena->frontier = first + length;
+    if (arena->latest >= first)
+        arena->latest = 0;
+    return first;
+}
+
+/* Where the latest run was, if there is room for so much; else 0. */
+static uint32_t take_latest(uint32_t length) {
+    uint32_t first = arena->latest, run = arena->latest_run;
+
+    if (!first)
+        return 0;
+    if (first >= arena->frontier)
+        return take_from_frontier(first, length);
+    return run + arena->length[run] - first >= length ? take_from(run, first, length) : 0;
+}
+
+uintptr_t arena_take(size_t granules) {
+    need_arena();
     if (granules > arena->granules)
         return 0;
-    first = find_run(arena, length);
-    if (first) {
-        uint32_t found = bin_remove(arena, first);
-        if (found > length)
-            bin_add(arena, first + length, found - length);
-    } else if (arena->granules - arena->frontier >= length) {
-        first = arena->frontier;
-        arena->frontier += length;
-    } else {
-        return 0;
-    }
-    return arena->base + (uintptr_t)first * GRANULE;
+    uint32_t length = (uint32_t)granules, first = take_latest(length);
+    if (!first && (first = find_run(length)))
+        take_from(first, first, length);
+    if (!first)
+        first = take_from_frontier(arena->frontier, length);
+    return first ? arena->base + (uintptr_t)first * GRANULE : 0;
 }
 
 void arena_open(uintptr_t base, size_t granules) {
     mprotect((void *)base, granules * GRANULE, PROT_READ | PROT_WRITE);
 }
 
-void arena_give(struct device *device, uintptr_t base, size_t granules) {
-    struct arena *arena = arena_of(device);
-    uint32_t first = (uint32_t)((base - arena->base) / GRANULE);
+void arena_give(uintptr_t base, size_t granules) {
+    uint32_t first = (uint32_t)((base - arena->base) / GRANULE), latest = first;
     uint32_t length = (uint32_t)granules;
 
     madvise((void *)base, granules * GRANULE, MADV_REMOVE);
@@ -183,15 +215,17 @@ void arena_give(struct device *device, uintptr_t base, size_t granules) {
     uint32_t after = arena->length[first + length] ? first + length : 0;
     uint32_t before = arena->length[first - 1] ? first - arena->length[first - 1] : 0;
     if (after)
-        length += bin_remove(arena, after);
+        length += bin_remove(after);
     if (before) {
-        length += bin_remove(arena, before);
+        length += bin_remove(before);
         first = before;
     }
     if (first + length == arena->frontier)
         arena->frontier = first;
     else
-        bin_add(arena, first, length);
+        bin_add(first, length);
+    arena->latest = latest;
+    arena->latest_run = first;
 }
 
 /* Another process may still map it: the bytes stay, the addresses are never used again. */
@@ -199,16 +233,17 @@ void arena_retire(uintptr_t base, size_t granules) {
     mprotect((void *)base, granules * GRANULE, PROT_NONE);
 }
 
-int arena_fd(struct device *device) {
-    return arena_of(device)->fd;
+int arena_fd(void) {
+    need_arena();
+    return arena->fd;
 }
 
-uintptr_t arena_base(struct device *device) {
-    return arena_of(device)->base;
+uintptr_t arena_base(void) {
+    return arena->base;
 }
 
-uint64_t arena_offset(struct device *device, uintptr_t address) {
-    return address - arena_of(device)->base;
+uint64_t arena_offset(uintptr_t address) {
+    return address - arena->base;
 }
 
 bool device_charge(struct device *device, size_t bytes) {

@@ -66,7 +66,7 @@ static size_t lay_out(struct array *array, const CUDA_ARRAY3D_DESCRIPTOR *desc) 
 }
 
 static CUresult create(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *desc) {
-    struct context *context = context_current();
+    struct context *context = context_owner(context_current());
     struct array *array = slab_get(&array_slab);
     size_t bytes = lay_out(array, desc);
     CUresult result = handle && bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -99,8 +99,7 @@ static CUresult create_flat(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *desc) 
 static CUresult give_back(struct range *range, uintptr_t base) {
     if (range_find(base) != range)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    context_wait(range->context);
-    return memory_release(range);
+    return memory_release_behind(range);
 }
 
 static CUresult destroy(CUarray handle) {
@@ -169,7 +168,7 @@ static void destroy_levels(struct mipmap *mipmap) {
 
 static CUresult create_mipmap(CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *desc,
                               unsigned levels) {
-    struct context *context = context_current();
+    struct context *context = context_owner(context_current());
     size_t total = 0, bytes[MAX_LEVELS];
 
     if (!handle || !desc || levels == 0 || levels > MAX_LEVELS)

@@ -79,7 +79,7 @@ CUresult capture_context_call(struct context *context) {
     CUresult result = CUDA_SUCCESS;
 
     for (size_t i = 0; i < capture_count; i++) {
-        if (captures[i]->context == context) {
+        if (captures[i]->context == context || captures[i]->context->behind == context) {
             invalidate(captures[i]);
             result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         }

@@ -1,9 +1,10 @@
 /*
- * Contexts: primary and made by hand, the stack each thread has of them, peer access.
+ * Contexts: made by hand and their ends, the stack each thread has of them, peer access.
  *
  * A context owns its streams, its memory and its unfinished work. A destroyed one stays behind as a
- * dead handle, because threads may still have it on their stacks. A device's primary context is one
- * handle for ever; between its last release and the next retain it is dead as well.
+ * dead handle while threads have it on their stacks; from then on, mostly at once, the next context
+ * has its handle, whatever the device. Calls that find a context being destroyed, by a thread that
+ * waits for its work, find it destroyed.
  */
 #include "driver.h"
 
@@ -18,35 +19,58 @@ struct context *context_current(void) {
     return thread->depth ? thread->stack[thread->depth - 1] : NULL;
 }
 
+struct context *context_owner(struct context *context) {
+    return context && context->behind ? context->behind : context;
+}
+
 CUresult context_check(struct context *context) {
+    const struct context *owner = context_owner(context);
+
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
-    return context->alive ? context->sticky : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return context->alive && !context->ending && !owner->ending ? owner->sticky
+                                                                : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static void start(struct context *context, unsigned flags) {
+CUresult context_start(struct context *context, unsigned flags) {
+    context->heap = (struct heap){.device = context->device, .charged = true};
+    context->local_taken = false;
+    CUresult result = context->behind ? CUDA_SUCCESS : own_take(context, sim.options.context_bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
     context->alive = true;
     context->users = 1;
     context->flags = flags;
     context->id = ++sim.next_id;
     context->sticky = CUDA_SUCCESS;
-    context->heap = (struct heap){.device = context->device, .charged = true};
     context->legacy = stream_new(context, CU_STREAM_DEFAULT, 0);
     context->marks = stream_new(context, CU_STREAM_NON_BLOCKING, 0);
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
     context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = MIB;
     context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 * MIB;
+    return CUDA_SUCCESS;
 }
 
-struct context *context_create(struct device *device, unsigned flags, unsigned api_version) {
+CUresult context_create(struct context **out, struct device *device, struct context *behind,
+                        unsigned api_version) {
     struct context *context = slab_get(&context_slab);
 
     context->device = device;
+    context->behind = behind;
     context->api_version = api_version;
-    start(context, flags);
-    return context;
+    CUresult result = context_start(context, 0);
+    if (result != CUDA_SUCCESS)
+        slab_put(&context_slab, context);
+    *out = result == CUDA_SUCCESS ? context : NULL;
+    return result;
+}
+
+void context_settle(struct context *context) {
+    if (context->object.live && !context->alive && !context->primary && !context->stacked &&
+        !context->pins)
+        slab_put(&context_slab, context);
 }
 
 static void forget_peer(struct context *context, const struct context *peer) {
@@ -72,39 +96,60 @@ static void drop_work(struct context *context) {
     context->barriers_passed = context->barriers_issued;
 }
 
-void context_destroy(struct context *context) {
-    for (struct stream *stream = context->streams; stream; stream = stream->next)
-        capture_forget_stream(stream);
-    context_wait(context);
+/* What only it has; its work is over. */
+static void end(struct context *context) {
+    for (unsigned i = 0; !context->behind && i < context_slab.count; i++) {
+        struct context *view = (struct context *)context_slab.all[i];
+        if (view->object.live && view->alive && view->behind == context)
+            end(view);
+    }
     drop_work(context);
     while (context->ranges)
         memory_release(context->ranges);
     event_forget_context(context);
+    kernel_forget_context(context);
     while (context->streams)
         stream_free(context->streams);
     for (unsigned i = 0; i < context_slab.count; i++)
         forget_peer((struct context *)context_slab.all[i], context);
     context->peer_count = 0;
+    own_give(context, context->own_bytes);
     context->alive = false;
+}
+
+void context_destroy(struct context *context) {
+    for (unsigned i = 0; i < context_slab.count; i++) {
+        const struct context *its = (struct context *)context_slab.all[i];
+        bool ends = its == context || (its->behind == context && its->alive);
+        for (struct stream *stream = ends ? its->streams : NULL; stream; stream = stream->next)
+            capture_forget_stream(stream);
+    }
+    context->ending = true;
+    context->pins++;
+    context_wait(context);
+    end(context);
+    context->pins--;
+    context->ending = false;
+    context_settle(context);
 }
 
 void context_forget_all(void) {
     for (unsigned i = 0; i < context_slab.count; i++) {
         struct context *context = (struct context *)context_slab.all[i];
-        if (!context->object.live)
-            continue;
-        if (context->alive) {
+        if (context->object.live && context->alive) {
             drop_work(context);
-            context_destroy(context);
+            end(context);
         }
-        slab_put(&context_slab, context);
     }
+    for (unsigned i = 0; i < context_slab.count; i++)
+        if (context_slab.all[i]->live)
+            slab_put(&context_slab, context_slab.all[i]);
 }
 
 CUresult context_wait(struct context *context) {
     queue_wait(&(struct waiting){.context = context, .up_to = queue_sequence()});
     pool_trim(context->device);
-    return context->sticky;
+    return context_check(context);
 }
 
 static CUresult synchronize(struct context *context) {
@@ -119,7 +164,8 @@ static CUresult as_context(CUcontext handle, struct context **context) {
     *context = (struct context *)handle;
     if (!is_live(*context, &context_slab))
         return CUDA_ERROR_INVALID_CONTEXT;
-    return (*context)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return (*context)->alive && !(*context)->ending ? CUDA_SUCCESS
+                                                    : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 static CUresult synchronize_one(CUcontext handle) {
@@ -140,7 +186,23 @@ static CUresult push(struct context *context) {
     if (thread->depth == CONTEXT_STACK)
         return CUDA_ERROR_OUT_OF_MEMORY;
     thread->stack[thread->depth++] = context;
+    thread_watch_end();
+    context->stacked++;
     return CUDA_SUCCESS;
+}
+
+static void pop(struct thread *thread) {
+    struct context *context = thread->stack[--thread->depth];
+
+    context->stacked--;
+    context_settle(context);
+}
+
+void context_thread_ends(void) {
+    struct thread *thread = thread_self();
+
+    while (thread->depth)
+        pop(thread);
 }
 
 static CUresult push_current(CUcontext handle) {
@@ -155,9 +217,9 @@ static CUresult pop_current(CUcontext *handle) {
 
     if (!thread->depth)
         return CUDA_ERROR_INVALID_CONTEXT;
-    struct context *context = thread->stack[--thread->depth];
     if (handle)
-        *handle = (CUcontext)context;
+        *handle = (CUcontext)context_current();
+    pop(thread);
     return CUDA_SUCCESS;
 }
 
@@ -168,9 +230,14 @@ static CUresult set_current(CUcontext handle) {
 
     if (context && !(is_live(context, &context_slab) && (context->alive || context->primary)))
         return CUDA_ERROR_INVALID_CONTEXT;
+    if (context)
+        context->pins++; /* it may be the one that leaves */
     if (thread->depth)
-        thread->depth--;
-    return context ? push(context) : CUDA_SUCCESS;
+        pop(thread);
+    if (!context)
+        return CUDA_SUCCESS;
+    context->pins--;
+    return push(context);
 }
 
 static CUresult get_current(CUcontext *handle) {
@@ -194,7 +261,11 @@ static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal, unsi
         return CUDA_ERROR_INVALID_VALUE;
     if (!device)
         return CUDA_ERROR_INVALID_DEVICE;
-    struct context *context = context_create(device, flags, api_version);
+    struct context *context;
+    CUresult result = context_create(&context, device, NULL, api_version);
+    if (result != CUDA_SUCCESS)
+        return result;
+    context->flags = flags;
     *handle = (CUcontext)context;
     return push(context);
 }
@@ -207,11 +278,15 @@ static CUresult destroy(CUcontext handle) {
 
     if (result != CUDA_SUCCESS)
         return result;
-    if (context->primary)
+    if (context->primary || context->behind)
         return CUDA_ERROR_INVALID_CONTEXT;
+    context->pins++;
     context_destroy(context);
+    context->pins--;
     if (context_current() == context)
-        thread->depth--;
+        pop(thread);
+    else
+        context_settle(context);
     return CUDA_SUCCESS;
 }
 
@@ -221,7 +296,7 @@ static CUresult attach(CUcontext *handle, unsigned flags) {
 
     if (!handle || flags)
         return CUDA_ERROR_INVALID_VALUE;
-    if (context->primary)
+    if (context->primary || context->behind)
         return CUDA_ERROR_INVALID_CONTEXT;
     context->users++;
     *handle = (CUcontext)context;
@@ -256,84 +331,6 @@ ENTRY(cuCtxCreate_v4,
       INITIALISED, ((void)params, create(context, flags, device, 3021)))
 ENTRY(cuCtxDestroy, (CUcontext context), INITIALISED, destroy(context))
 ENTRY(cuCtxDestroy_v2, (CUcontext context), INITIALISED, destroy(context))
-
-/* ---- the primary context --------------------------------------------------------------------- */
-
-static CUresult retain(CUcontext *handle, CUdevice ordinal) {
-    struct device *device = device_of(ordinal);
-
-    if (!handle)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!device->primary) {
-        device->primary = context_create(device, device->primary_flags, 3020);
-        device->primary->primary = true;
-    } else if (!device->primary->alive) {
-        start(device->primary, device->primary_flags);
-    }
-    device->primary_refs++;
-    *handle = (CUcontext)device->primary;
-    return CUDA_SUCCESS;
-}
-
-static CUresult release(CUdevice ordinal) {
-    struct device *device = device_of(ordinal);
-
-    if (!device)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (device->primary_refs == 0)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (--device->primary_refs == 0 && device->primary->alive)
-        context_destroy(device->primary);
-    return CUDA_SUCCESS;
-}
-
-static CUresult reset(CUdevice ordinal) {
-    struct device *device = device_of(ordinal);
-
-    if (!device)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (device->primary && device->primary->alive)
-        context_destroy(device->primary);
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_state(CUdevice ordinal, unsigned *flags, int *active) {
-    struct device *device = device_of(ordinal);
-
-    if (!device)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (flags)
-        *flags = device->primary_flags;
-    if (active)
-        *active = device->primary && device->primary->alive;
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_primary_flags(CUdevice ordinal, unsigned flags) {
-    struct device *device = device_of(ordinal);
-
-    if (!device)
-        return CUDA_ERROR_INVALID_DEVICE;
-    device->primary_flags = flags;
-    if (device->primary)
-        device->primary->flags = flags;
-    return CUDA_SUCCESS;
-}
-
-ENTRY(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device), INITIALISED,
-      retain(context, device))
-ENTRY(cuDevicePrimaryCtxRelease, (CUdevice device), INITIALISED, release(device))
-ENTRY(cuDevicePrimaryCtxRelease_v2, (CUdevice device), INITIALISED, release(device))
-ENTRY(cuDevicePrimaryCtxReset, (CUdevice device), INITIALISED, reset(device))
-ENTRY(cuDevicePrimaryCtxReset_v2, (CUdevice device), INITIALISED, reset(device))
-ENTRY(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned *flags, int *active), INITIALISED,
-      get_state(device, flags, active))
-ENTRY(cuDevicePrimaryCtxSetFlags, (CUdevice device, unsigned flags), INITIALISED,
-      set_primary_flags(device, flags))
-ENTRY(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned flags), INITIALISED,
-      set_primary_flags(device, flags))
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
@@ -380,13 +377,28 @@ static CUresult get_unsigned(unsigned *out, unsigned value) {
     return CUDA_SUCCESS;
 }
 
-static CUresult limit(CUlimit name, size_t *get, size_t set) {
+static CUresult get_limit(CUlimit name, size_t *value) {
     if ((unsigned)name >= CU_LIMIT_MAX)
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    if (get)
-        *get = context_current()->limits[name];
-    else
-        context_current()->limits[name] = set;
+    if (!value)
+        return CUDA_ERROR_INVALID_VALUE;
+    *value = context_current()->limits[name];
+    return CUDA_SUCCESS;
+}
+
+/* What a kernel's malloc and printf write to is taken when it grows. */
+static CUresult set_limit(CUlimit name, size_t value) {
+    struct context *context = context_current();
+    bool memory = name == CU_LIMIT_MALLOC_HEAP_SIZE || name == CU_LIMIT_PRINTF_FIFO_SIZE;
+
+    if ((unsigned)name >= CU_LIMIT_MAX)
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    if (memory && sim.options.context_bytes && value > context->limits[name]) {
+        CUresult result = own_take(context_owner(context), value - context->limits[name]);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    context->limits[name] = value;
     return CUDA_SUCCESS;
 }
 
@@ -420,8 +432,8 @@ ENTRY(cuCtxGetApiVersion, (CUcontext context, unsigned *version), INITIALISED,
       get_api_version(context, version))
 ENTRY(cuCtxGetFlags, (unsigned *flags), CONTEXT, get_unsigned(flags, context_current()->flags))
 ENTRY(cuCtxSetFlags, (unsigned flags), CONTEXT, (context_current()->flags = flags, CUDA_SUCCESS))
-ENTRY(cuCtxGetLimit, (size_t * value, CUlimit name), CONTEXT, limit(name, value, 0))
-ENTRY(cuCtxSetLimit, (CUlimit name, size_t value), CONTEXT, limit(name, NULL, value))
+ENTRY(cuCtxGetLimit, (size_t * value, CUlimit name), CONTEXT, get_limit(name, value))
+ENTRY(cuCtxSetLimit, (CUlimit name, size_t value), CONTEXT, set_limit(name, value))
 ENTRY(cuCtxGetStreamPriorityRange, (int *least, int *greatest), CONTEXT,
       priorities(least, greatest))
 ENTRY(cuCtxGetCacheConfig, (CUfunc_cache * config), CONTEXT, cache_config(config))
@@ -434,6 +446,7 @@ ENTRY(cuCtxResetPersistingL2Cache, (void), CONTEXT, CUDA_SUCCESS)
 /* ---- peers ----------------------------------------------------------------------------------- */
 
 bool context_peer(struct context *context, struct context *other) {
+    context = context_owner(context);
     if (context == other || context->device == other->device)
         return true;
     for (unsigned i = 0; i < context->peer_count; i++)
@@ -443,7 +456,7 @@ bool context_peer(struct context *context, struct context *other) {
 }
 
 static CUresult enable_peer(CUcontext handle, unsigned flags) {
-    struct context *context = context_current(), *peer;
+    struct context *context = context_owner(context_current()), *peer;
     CUresult result = as_context(handle, &peer);
 
     if (result != CUDA_SUCCESS)
@@ -463,7 +476,7 @@ static CUresult enable_peer(CUcontext handle, unsigned flags) {
 }
 
 static CUresult disable_peer(CUcontext handle) {
-    struct context *context = context_current(), *peer;
+    struct context *context = context_owner(context_current()), *peer;
     CUresult result = as_context(handle, &peer);
 
     if (result != CUDA_SUCCESS)

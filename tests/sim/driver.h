@@ -8,11 +8,11 @@
  * to somebody else.
  *
  *   gate.c     entering, leaving, the driver's life    range.c    which object holds an address
- *   entries.c  cuGetProcAddress and the table          arena.c    a device's memory, in granules
+ *   entries.c  cuGetProcAddress and the table          arena.c    the devices' memory, in granules
  *   options.c  the environment                         heap.c     blocks inside it
  *   object.c   handles                                 memory.c   cuMemAlloc, cuMemFree, pinned
  *   device.c   devices, errors in words                pool.c     stream-ordered memory
- *   context.c  contexts, stacks, peers                 vmm.c      virtual memory
+ *   context.c  contexts and threads' stacks of them    vmm.c      virtual memory
  *   stream.c   streams                                 ipc.c      legacy IPC
  *   event.c    events of streams and contexts          array.c    arrays, mipmaps
  *   queue.c    the scheduler                           pointer.c  questions about addresses
@@ -205,14 +205,11 @@ bool range_accessible(struct context *context, uintptr_t address, size_t size);
 
 /* ---- a device's memory ----------------------------------------------------------------------- */
 
-struct arena;
-
 struct device {
     int ordinal;
     size_t total;
     size_t used;     /* charged, in whole granules */
     size_t occupied; /* by other processes */
-    struct arena *arena;
     struct context *primary;
     unsigned primary_refs, primary_flags;
     struct pool *default_pool, *pool;
@@ -223,16 +220,16 @@ bool device_charge(struct device *device, size_t bytes); /* false: out of memory
 void device_discharge(struct device *device, size_t bytes);
 struct device *device_of(int ordinal); /* NULL if there is none */
 
-/* Runs of granules. Addresses, not memory: the arena is much larger than the device. */
-uintptr_t arena_take(struct device *device, size_t granules); /* 0: no addresses left */
-void arena_give(struct device *device, uintptr_t base, size_t granules);
+/* Runs of granules. Addresses, not memory: the arena is much larger than the devices. */
+uintptr_t arena_take(size_t granules); /* 0: no addresses left */
+void arena_give(uintptr_t base, size_t granules);
 void arena_retire(uintptr_t base, size_t granules); /* never reused */
-int arena_fd(struct device *device);
-uint64_t arena_offset(struct device *device, uintptr_t address);
-uintptr_t arena_base(struct device *device);
+int arena_fd(void);
+uint64_t arena_offset(uintptr_t address);
+uintptr_t arena_base(void);
 /* Whether bytes at `base` may be touched by the CPU that plays the device. */
 void arena_open(uintptr_t base, size_t granules);
-void arena_release(struct device *device);
+void arena_release(void);
 uintptr_t reserve_addresses(size_t size, size_t alignment); /* without access; 0: failed */
 
 /* Blocks: small ones 512 bytes apart in granules, large ones in granules of their own. */
@@ -252,7 +249,9 @@ struct context {
     struct object object;
     struct device *device;
     bool primary;
-    bool alive; /* a primary context outlives its death as a handle */
+    bool alive;             /* a primary context outlives its death as a handle */
+    bool ending;            /* a thread is destroying it and waits for its work */
+    unsigned stacked, pins; /* how often on threads' stacks; who waits with it in hand */
     unsigned flags, api_version;
     unsigned users; /* who made it or attached */
     unsigned long long id;
@@ -272,17 +271,33 @@ struct context {
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;
-    struct green *green;
+    size_t own_bytes;       /* what the driver took for itself */
+    bool local_taken;       /* local memory among it */
+    struct green *green;    /* a view of a green context, */
+    struct context *behind; /* and of this primary one, whose memory it has */
 };
 
 extern struct slab context_slab;
 struct context *context_current(void);           /* the thread's, or NULL; may be a dead one */
 CUresult context_check(struct context *context); /* valid, alive, without fault */
-struct context *context_create(struct device *device, unsigned flags, unsigned api_version);
-void context_destroy(struct context *context);  /* leaves the handle behind, dead */
+/* Itself; a green context's primary one: whose memory it is, and who has a fault. NULL of NULL. */
+struct context *context_owner(struct context *context);
+CUresult context_create(struct context **context, struct device *device, struct context *behind,
+                        unsigned api_version);
+CUresult context_start(struct context *context, unsigned flags); /* a dead primary one, anew */
+void context_destroy(struct context *context); /* the handle stays while it is current somewhere */
+void context_settle(struct context *context);  /* gives it back if nobody holds it any more */
+void context_thread_ends(void);
 CUresult context_wait(struct context *context); /* for all work submitted so far */
 bool context_peer(struct context *context, struct context *other);
 void context_forget_all(void);
+CUresult primary_retain(struct device *device);
+CUresult primary_release(struct device *device);
+
+/* What the driver takes for itself; a context's goes with it. */
+CUresult own_take(struct context *context, size_t bytes);
+void own_give(struct context *context, size_t bytes);
+CUresult own_take_local(struct context *context); /* at a launch */
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
@@ -293,11 +308,14 @@ struct thread {
     unsigned depth;
     CUstreamCaptureMode capture_mode;
     bool in_callback;
+    unsigned ends;                      /* how often it was told that it ends */
+    uint64_t switches;                  /* state of its generator of switches */
     struct context *own_stream_context; /* the last per-thread stream looked up */
     struct stream *own_stream;
 };
 
 struct thread *thread_self(void);
+void thread_watch_end(void); /* what it has on its stack leaves it when it ends */
 
 /* ---- streams, events, work ------------------------------------------------------------------- */
 
@@ -400,14 +418,17 @@ struct link {
     struct item *item;
 };
 
+/* Own context, a green one's primary, then those whose memory a peer copy touches. */
+#define LINKS 4
+
 /* A piece of work in a stream's queue. */
 struct item {
     struct object object;
     struct item *next;
     struct stream *stream;
-    uint64_t sequence;    /* order of submission, over all contexts */
-    uint64_t barrier;     /* the context barriers issued before it */
-    struct link links[3]; /* own context, then those whose memory a peer copy touches */
+    uint64_t sequence; /* order of submission, over all contexts */
+    uint64_t barrier;  /* the context barriers issued before it */
+    struct link links[LINKS];
     struct marker *waits, *signals;
     struct work work;
     bool running;
@@ -450,6 +471,7 @@ void stream_free(struct stream *stream); /* its queue is empty */
 CUresult stream_wait_all(struct stream *stream);
 CUresult event_check(CUevent handle, struct event **event);
 void event_forget_context(const struct context *context);
+void event_copy_barriers(struct context *to, const struct context *from);
 CUresult context_record(CUcontext context, CUevent event);
 CUresult context_wait_event(CUcontext context, CUevent event);
 
@@ -472,13 +494,14 @@ bool context_is_idle(const struct context *context, uint64_t up_to);
 void queue_reset(void);
 
 struct waiting {
-    const struct stream *stream; /* one of these is what it waits for */
-    const struct context *context;
-    const struct marker *marker;
+    struct marker *marker;   /* this, */
+    struct stream *stream;   /* or all of this, */
+    struct context *context; /* or of this; of the marker, whose it is */
     uint64_t up_to;
 };
 void queue_wait(const struct waiting *waiting);
-void queue_hold_up(const struct context *context); /* until no thread frees on it */
+void queue_hold_up(const struct context *context);   /* until no thread frees on it */
+void queue_await_end(const struct context *context); /* until no thread is destroying it */
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
@@ -493,6 +516,7 @@ struct function {
 };
 
 void kernel_forget_all(void);
+void kernel_forget_context(const struct context *context);
 /* Checks a launch and copies its arguments. */
 CUresult kernel_call_make(struct kernel_call *call, CUfunction function, const unsigned grid[3],
                           const unsigned block[3], unsigned shared, void **params, void **extra);
@@ -534,6 +558,8 @@ void array_forget_all(void);
 /* Where an array lies, its pitch and the size of its slices; 0 if it is none. */
 uintptr_t array_address(CUarray handle, size_t *pitch, size_t *slice);
 CUresult memory_release(struct range *range); /* gives any kind of range back */
+/* The same when the work of its context is over; unless it went with the context meanwhile. */
+CUresult memory_release_behind(struct range *range);
 
 /* ---- captures and graphs --------------------------------------------------------------------- */
 
@@ -568,6 +594,9 @@ struct options {
     unsigned eager;
     bool peer, vmm;
     unsigned idle_ms, hang_ms;
+    unsigned switching, switch_us;                   /* percent of the calls, and for how long */
+    size_t context_bytes, module_bytes, local_bytes; /* what the driver takes for itself */
+    size_t misalign;
     char counts[512], fail[1024];
 };
 

@@ -28,7 +28,7 @@ static CUresult create(CUevent *handle, unsigned flags) {
     if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING))
         return CUDA_ERROR_INVALID_VALUE;
     struct event *event = slab_get(&event_slab);
-    event->context = context_current();
+    event->context = context_owner(context_current());
     event->flags = flags;
     *handle = (CUevent)event;
     return CUDA_SUCCESS;
@@ -85,7 +85,7 @@ static CUresult record(CUevent handle, CUstream stream_handle, bool per_thread) 
         result = stream_resolve(stream_handle, per_thread, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    if (stream->context != event->context)
+    if (context_owner(stream->context) != event->context)
         return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture) {
         forget_record(event);
@@ -118,7 +118,7 @@ CUresult context_record(CUcontext context_handle, CUevent handle) {
 
     if (result == CUDA_SUCCESS)
         result = event_check(handle, &event);
-    if (result == CUDA_SUCCESS && event->context != context)
+    if (result == CUDA_SUCCESS && event->context != context_owner(context))
         result = CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_SUCCESS)
         result = capture_context_call(context);
@@ -146,6 +146,23 @@ static CUresult put_up_barrier(struct context *context, struct marker *marker) {
     return CUDA_SUCCESS;
 }
 
+void event_copy_barriers(struct context *to, const struct context *from) {
+    for (const struct barrier *barrier = from->barriers; barrier; barrier = barrier->next)
+        put_up_barrier(to, barrier->marker);
+}
+
+/* A green context's work waits as well when its primary one does. */
+static CUresult put_up_barriers(struct context *context, struct marker *marker) {
+    CUresult result = put_up_barrier(context, marker);
+
+    for (unsigned i = 0; i < context_slab.count && result == CUDA_SUCCESS; i++) {
+        struct context *view = (struct context *)context_slab.all[i];
+        if (view->object.live && view->alive && view->behind == context)
+            result = put_up_barrier(view, marker);
+    }
+    return result;
+}
+
 CUresult context_wait_event(CUcontext context_handle, CUevent handle) {
     struct context *context;
     struct event *event;
@@ -157,8 +174,8 @@ CUresult context_wait_event(CUcontext context_handle, CUevent handle) {
         result = capture_context_call(context);
     if (result != CUDA_SUCCESS || !event->marker)
         return result;
-    result = put_up_barrier(context, context->latest_mark);
-    return result == CUDA_SUCCESS ? put_up_barrier(context, event->marker) : result;
+    result = put_up_barriers(context, context->latest_mark);
+    return result == CUDA_SUCCESS ? put_up_barriers(context, event->marker) : result;
 }
 
 ENTRY(cuCtxRecordEvent, (CUcontext context, CUevent event), INITIALISED | HELD_UP,
@@ -219,10 +236,10 @@ static CUresult synchronize(CUevent handle) {
     struct context *context = event->context;
     struct marker *marker = marker_ref(event->marker);
     if (marker)
-        queue_wait(&(struct waiting){.marker = marker});
+        queue_wait(&(struct waiting){.marker = marker, .context = context});
     marker_unref(marker);
     pool_trim(context->device);
-    return context->sticky;
+    return context_check(context);
 }
 
 static CUresult elapsed(float *milliseconds, CUevent start_handle, CUevent end_handle) {

@@ -6,13 +6,21 @@
  * call. The calls that a test wants to fail fail before anything was done. On the way in a few
  * steps of queued work may run: that is how the device and the CPU overlap in this simulation, and
  * since it is drawn from a seeded generator, a program with one thread runs the same every time.
+ *
+ * A thread can be made to lose the CPU between the driver's work and its caller's next step, and on
+ * its way into the driver: what the caller keeps in its own books beside such a call is then out of
+ * date for as long as it likes, as it is on a busy machine once in a great while.
  */
 #include "driver.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 struct driver sim = {
@@ -73,9 +81,10 @@ static void read_rules(char *text) {
     }
 }
 
-/* ---- entering -------------------------------------------------------------------------------- */
+/* ---- threads ---------------------------------------------------------------------------------- */
 
 static _Thread_local struct thread self;
+static pthread_key_t thread_key; /* only for its destructor */
 
 struct thread *thread_self(void) {
     if (self.generation != sim.generation) {
@@ -84,6 +93,46 @@ struct thread *thread_self(void) {
     }
     return &self;
 }
+
+/* ---- switching threads ----------------------------------------------------------------------- */
+
+/* The lock is not held. Half of the pauses are a yield, the others up to switch_us, mostly short. */
+static void maybe_switch(void) {
+    if (sim.options.switching == 0 || self.id == 0)
+        return;
+    if (self.switches == 0)
+        self.switches = (sim.options.seed + self.id) * 0x9E3779B97F4A7C15u;
+    self.switches ^= self.switches << 13;
+    self.switches ^= self.switches >> 7;
+    self.switches ^= self.switches << 17;
+    uint64_t draw = self.switches >> 8;
+    if (draw % 100 >= sim.options.switching)
+        return;
+    int error = errno;
+    uint64_t us = sim.options.switch_us >> (draw >> 8) % 8;
+    if ((draw >> 16) % 2 || us == 0)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){(time_t)(us / 1000000), (long)(us % 1000000) * 1000}, NULL);
+    errno = error;
+}
+
+void thread_watch_end(void) {
+    pthread_setspecific(thread_key, &self);
+}
+
+/* Destructors of the program's may still make calls: its contexts leave it in the last round. */
+static void thread_ends(void *thread) {
+    if (self.ends++ < PTHREAD_DESTRUCTOR_ITERATIONS - 2) {
+        pthread_setspecific(thread_key, thread);
+        return;
+    }
+    pthread_mutex_lock(&sim.lock);
+    context_thread_ends();
+    pthread_mutex_unlock(&sim.lock);
+}
+
+/* ---- entering -------------------------------------------------------------------------------- */
 
 static CUresult check(enum entry at, unsigned gate) {
     if (sim.down)
@@ -101,8 +150,8 @@ static CUresult check(enum entry at, unsigned gate) {
     if (thread->in_callback && (gate & INITIALISED))
         return CUDA_ERROR_NOT_PERMITTED;
     struct context *context = context_current();
-    if ((gate & HELD_UP) && context && context->frees_waiting)
-        queue_hold_up(context);
+    if ((gate & HELD_UP) && context && context_owner(context)->frees_waiting)
+        queue_hold_up(context_owner(context));
     if (sim.pending && !(gate & QUIET) && !thread->in_callback)
         queue_stroll();
     if (gate & CURRENT) {
@@ -116,13 +165,14 @@ static CUresult check(enum entry at, unsigned gate) {
 }
 
 CUresult sim_enter(enum entry at, unsigned gate) {
+    maybe_switch();
     pthread_mutex_lock(&sim.lock);
     sim.calls++;
     sim.call_counts[at]++;
     sim.call = entry_table[at].symbol;
     CUresult result = check(at, gate);
     if (result != CUDA_SUCCESS)
-        pthread_mutex_unlock(&sim.lock);
+        sim_leave(result);
     return result;
 }
 
@@ -130,6 +180,7 @@ CUresult sim_leave(CUresult result) {
     if (sim.waiters)
         pthread_cond_broadcast(&sim.changed);
     pthread_mutex_unlock(&sim.lock);
+    maybe_switch();
     return result;
 }
 
@@ -171,6 +222,7 @@ static CUresult initialise(unsigned flags) {
     if (!sim.registered) {
         sim.registered = true;
         atexit(at_exit);
+        pthread_key_create(&thread_key, thread_ends);
         pthread_atfork(NULL, NULL, in_child);
     }
     sim.initialised = true;
@@ -242,10 +294,9 @@ SIM_EXPORT void sim_reset(void) {
     array_forget_all();
     vmm_forget_all();
     pool_forget_all();
-    for (int i = 0; i < MAX_DEVICES; i++) {
-        arena_release(&sim.devices[i]);
+    for (int i = 0; i < MAX_DEVICES; i++)
         sim.devices[i] = (struct device){0};
-    }
+    arena_release();
     gate_reset();
     pthread_mutex_unlock(&sim.lock);
 }

@@ -2,7 +2,10 @@
  * Green contexts, as far as to make one and to put work into it.
  *
  * A real one is a share of the multiprocessors; here multiprocessors are only counted. What is left
- * is a context like any other.
+ * is a view of the device's primary context, which it holds a reference of. It has streams and an
+ * order of work of its own; memory, code and events are the primary context's, whose records and
+ * waits include the green ones' work (cuda.h, cuCtxRecordEvent). With the primary context ends the
+ * view; the reference is given back by cuGreenCtxDestroy alone.
  */
 #include "driver.h"
 
@@ -91,9 +94,15 @@ static CUresult create(CUgreenCtx *handle, CUdevResourceDesc desc, CUdevice ordi
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_of(ordinal))
         return CUDA_ERROR_INVALID_DEVICE;
+    struct device *device = device_of(ordinal);
+    CUresult result = primary_retain(device);
+    if (result != CUDA_SUCCESS)
+        return result;
     struct green *green = slab_get(&green_slab);
-    green->context = context_create(device_of(ordinal), 0, 3021);
+    context_create(&green->context, device, device->primary, 3021);
     green->context->green = green;
+    green->context->pins++; /* as long as there is a handle that leads to it */
+    event_copy_barriers(green->context, device->primary);
     green->multiprocessors = share->multiprocessors;
     *handle = (CUgreenCtx)green;
     return CUDA_SUCCESS;
@@ -104,9 +113,15 @@ static CUresult destroy(CUgreenCtx handle) {
 
     if (!green)
         return CUDA_ERROR_INVALID_CONTEXT;
-    context_destroy(green->context);
+    struct context *context = green->context;
+    struct device *device = context->device;
     slab_put(&green_slab, green);
-    return CUDA_SUCCESS;
+    queue_await_end(context->behind);
+    if (context->alive)
+        context_destroy(context);
+    context->pins--;
+    context_settle(context);
+    return primary_release(device);
 }
 
 static CUresult as_context(CUcontext *context, CUgreenCtx handle) {

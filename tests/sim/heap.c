@@ -22,6 +22,7 @@ struct chunk {
     uintptr_t base;
     size_t used;    /* units */
     size_t at_most; /* no free run is longer */
+    size_t latest;  /* where the block that was freed last began */
     uint64_t taken[WORDS];
 };
 
@@ -46,9 +47,12 @@ static void mark(struct chunk *chunk, size_t first, size_t count, bool taken) {
     }
 }
 
-/* First fit; UNITS if there is none. */
+/* Where the latest free was, else first fit; UNITS if there is none. */
 static size_t find_units(struct chunk *chunk, size_t count) {
-    size_t longest = 0;
+    size_t longest = 0, latest = chunk->latest;
+
+    if (next_bit(chunk, latest, false) == latest && next_bit(chunk, latest, true) - latest >= count)
+        return latest;
 
     for (size_t at = next_bit(chunk, 0, false); at < UNITS;) {
         size_t end = next_bit(chunk, at, true);
@@ -82,7 +86,7 @@ static void unlink_chunk(struct heap *heap, struct chunk *chunk) {
 static uintptr_t take_granules(struct heap *heap, size_t granules) {
     if (heap->charged && !device_charge(heap->device, granules * GRANULE))
         return 0;
-    uintptr_t base = arena_take(heap->device, granules);
+    uintptr_t base = arena_take(granules);
     if (base)
         arena_open(base, granules);
     else if (heap->charged)
@@ -94,7 +98,7 @@ static void give_granules(struct heap *heap, uintptr_t base, size_t granules, bo
     if (exported)
         arena_retire(base, granules);
     else
-        arena_give(heap->device, base, granules);
+        arena_give(base, granules);
     if (heap->charged)
         device_discharge(heap->device, granules * GRANULE);
 }
@@ -152,7 +156,9 @@ struct range *heap_take(struct heap *heap, size_t size, enum range_kind kind,
         chunk = take_units(heap, round_up(size, UNIT) / UNIT, &first);
         base = chunk ? chunk->base + first * UNIT : 0;
     } else {
-        base = take_granules(heap, round_up(size, GRANULE) / GRANULE);
+        size_t aside = sim.options.misalign;
+        base = take_granules(heap, round_up(aside + size, GRANULE) / GRANULE);
+        base += base ? aside : 0;
     }
     if (!base)
         return NULL;
@@ -167,11 +173,14 @@ void heap_give(struct range *range) {
     struct chunk *chunk = range->chunk;
 
     if (!chunk) {
-        give_granules(heap, range->base, round_up(range->size, GRANULE) / GRANULE, range->exported);
+        size_t aside = range->base % GRANULE;
+        give_granules(heap, range->base - aside, round_up(aside + range->size, GRANULE) / GRANULE,
+                      range->exported);
     } else {
         size_t units = round_up(range->size, UNIT) / UNIT;
         memset((void *)range->base, POISON, units * UNIT);
-        mark(chunk, (range->base - chunk->base) / UNIT, units, false);
+        chunk->latest = (range->base - chunk->base) / UNIT;
+        mark(chunk, chunk->latest, units, false);
         chunk->used -= units;
         chunk->at_most = UNITS;
         unlink_chunk(heap, chunk);

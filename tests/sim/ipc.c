@@ -29,13 +29,12 @@ _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle has 64
 static CUresult get_handle(void *out, size_t room, struct range *range, enum range_kind kind) {
     if (!out || !range || range->kind != kind)
         return CUDA_ERROR_INVALID_VALUE;
-    struct device *device = device_of(range->device);
     struct handle handle = {
         .magic = HANDLE_MAGIC,
         .pid = getpid(),
-        .fd = arena_fd(device),
+        .fd = arena_fd(),
         .device = range->device,
-        .offset = arena_offset(device, range->base),
+        .offset = arena_offset(range->base),
         .size = range->size,
         .id = range->id,
     };
@@ -74,7 +73,7 @@ static void *map_file(const struct handle *handle) {
 }
 
 static CUresult open_handle(CUdeviceptr *address, const void *in, unsigned flags, bool of_pool) {
-    struct context *context = context_current();
+    struct context *context = context_owner(context_current());
     struct handle handle;
 
     memcpy(&handle, in, sizeof(handle));
@@ -108,8 +107,7 @@ static CUresult close_handle(CUdeviceptr address) {
         return CUDA_ERROR_INVALID_VALUE;
     if (--range->opens)
         return CUDA_SUCCESS;
-    context_wait(range->context);
-    return memory_release(range);
+    return memory_release_behind(range);
 }
 
 ENTRY(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr address), CONTEXT,

@@ -15,6 +15,8 @@
 struct module {
     struct object object;
     struct context *context; /* NULL: a library */
+    struct context *charged; /* whose memory its code takes, */
+    unsigned long long life; /* while it has this number */
 };
 
 /* A kernel's name and parameters, the same for all modules. */
@@ -201,13 +203,25 @@ static CUresult get_function(struct module *module, const char *name, struct fun
     return CUDA_SUCCESS;
 }
 
-static CUresult load(struct module **module, const void *image, bool library) {
-    if (!module || !image)
+static CUresult load(struct module **out, const void *image, bool library) {
+    struct context *context = context_owner(context_current());
+
+    if (!out || !image)
         return CUDA_ERROR_INVALID_VALUE;
-    *module = slab_get(&module_slab);
-    (*module)->context = library ? NULL : context_current();
+    struct module *module = slab_get(&module_slab);
+    if (sim.options.module_bytes && context_check(context) == CUDA_SUCCESS) {
+        CUresult result = own_take(context, sim.options.module_bytes);
+        if (result != CUDA_SUCCESS) {
+            slab_put(&module_slab, module);
+            return result;
+        }
+        module->charged = context;
+        module->life = context->id;
+    }
+    module->context = library ? NULL : context;
+    *out = module;
     /* Loading and unloading code waits for the device; a library's comes later, when it is used. */
-    return library ? CUDA_SUCCESS : context_wait(context_current());
+    return library ? CUDA_SUCCESS : context_wait(context);
 }
 
 static void forget_function(struct function *function) {
@@ -215,24 +229,40 @@ static void forget_function(struct function *function) {
     slab_put(&function_slab, function);
 }
 
-static CUresult unload(struct module *module) {
-    if (!is_live(module, &module_slab))
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (module->context && module->context->alive)
-        context_wait(module->context);
+static void forget_module(struct module *module) {
     for (unsigned i = 0; i < function_slab.count; i++) {
         struct function *function = (struct function *)function_slab.all[i];
         if (function->object.live && function->module == module)
             forget_function(function);
     }
+    const struct context *charged = module->charged;
+    if (charged && charged->object.live && charged->alive && charged->id == module->life)
+        own_give(module->charged, sim.options.module_bytes);
     slab_put(&module_slab, module);
+}
+
+static CUresult unload(struct module *module) {
+    if (!is_live(module, &module_slab))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (module->context && context_check(module->context) != CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        context_wait(module->context);
+    if (module->object.live) /* the context may have ended meanwhile */
+        forget_module(module);
     return CUDA_SUCCESS;
+}
+
+void kernel_forget_context(const struct context *context) {
+    for (unsigned i = 0; i < module_slab.count; i++) {
+        struct module *module = (struct module *)module_slab.all[i];
+        if (module->object.live && module->context == context)
+            forget_module(module);
+    }
 }
 
 void kernel_forget_all(void) {
     for (unsigned i = 0; i < module_slab.count; i++)
         if (module_slab.all[i]->live)
-            unload((struct module *)module_slab.all[i]);
+            forget_module((struct module *)module_slab.all[i]);
 }
 
 #define AS(type, handle) ((struct type *)(handle))
@@ -437,6 +467,8 @@ static CUresult launch(CUfunction function, const unsigned grid[3], const unsign
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
+    if (result == CUDA_SUCCESS)
+        result = own_take_local(context_owner(stream->context));
     if (result == CUDA_SUCCESS)
         result = kernel_call_make(&work.kernel, function, grid, block, shared, params, extra);
     if (result != CUDA_SUCCESS)

@@ -14,7 +14,7 @@
 #define PITCH 512
 
 static CUresult allocate(CUdeviceptr *address, size_t size) {
-    struct context *context = context_current();
+    struct context *context = context_owner(context_current());
 
     if (!address || size == 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -43,7 +43,7 @@ static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width
 }
 
 static CUresult allocate_managed(CUdeviceptr *address, size_t size, unsigned flags) {
-    struct context *context = context_current();
+    struct context *context = context_owner(context_current());
 
     if (!address || size == 0 ||
         (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
@@ -86,10 +86,22 @@ CUresult memory_release(struct range *range) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-static void wait_as_free_does(struct context *context) {
+CUresult memory_release_behind(struct range *range) {
+    unsigned long long id = range->id;
+    uintptr_t base = range->base;
+
+    context_wait(range->context);
+    return range_find(base) == range && range->id == id ? memory_release(range)
+                                                        : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+static CUresult release_and_hold_up(struct range *range) {
+    struct context *context = range->context;
+
     context->frees_waiting++;
-    context_wait(context);
+    CUresult result = memory_release_behind(range);
     context->frees_waiting--;
+    return result;
 }
 
 static CUresult memory_free(CUdeviceptr address) {
@@ -113,10 +125,8 @@ static CUresult memory_free(CUdeviceptr address) {
     if (range->kind == RANGE_POOL)
         return pool_free_behind_all(range);
     struct context *context = range->context;
-    wait_as_free_does(context);
-    CUresult fault = context->sticky;
-    CUresult result = memory_release(range);
-    return fault != CUDA_SUCCESS ? fault : result;
+    CUresult result = release_and_hold_up(range);
+    return context->sticky != CUDA_SUCCESS ? context->sticky : result;
 }
 
 ENTRY(cuMemAlloc_v2, (CUdeviceptr * address, size_t size), ALLOCATE, allocate(address, size))
@@ -130,7 +140,7 @@ ENTRY(cuMemFree_v2, (CUdeviceptr address), INITIALISED | HELD_UP | UNSAFE, memor
 /* ---- pinned host memory ---------------------------------------------------------------------- */
 
 static CUresult host_allocate(void **memory, size_t size, unsigned flags) {
-    struct context *context = context_current();
+    struct context *context = context_owner(context_current());
 
     if (!memory || size == 0 || flags > 7)
         return CUDA_ERROR_INVALID_VALUE;
@@ -153,12 +163,11 @@ static CUresult host_free(void *memory) {
     if (!range || range->base != (uintptr_t)memory || range->kind != RANGE_HOST || range->freeing)
         return CUDA_ERROR_INVALID_VALUE;
     range->freeing = true;
-    wait_as_free_does(range->context);
-    return memory_release(range);
+    return release_and_hold_up(range);
 }
 
 static CUresult host_register(void *memory, size_t size, unsigned flags) {
-    struct context *context = context_current();
+    struct context *context = context_owner(context_current());
 
     if (!memory || size == 0 || flags > 15)
         return CUDA_ERROR_INVALID_VALUE;
@@ -180,8 +189,7 @@ static CUresult host_unregister(void *memory) {
         return CUDA_ERROR_INVALID_VALUE;
     if (!range || range->kind != RANGE_REGISTERED)
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    wait_as_free_does(range->context);
-    return memory_release(range);
+    return release_and_hold_up(range);
 }
 
 static struct range *host_range(const void *memory) {

@@ -56,6 +56,12 @@ void options_read(struct options *options) {
     options->vmm = number("GPUCACHE_SIM_VMM", 1) != 0;
     options->idle_ms = (unsigned)number("GPUCACHE_SIM_IDLE_MS", 100);
     options->hang_ms = (unsigned)number("GPUCACHE_SIM_HANG_MS", 20000);
+    options->switching = (unsigned)number("GPUCACHE_SIM_SWITCH", 0);
+    options->switch_us = (unsigned)number("GPUCACHE_SIM_SWITCH_US", 200);
+    options->context_bytes = number("GPUCACHE_SIM_CONTEXT_BYTES", 0);
+    options->module_bytes = number("GPUCACHE_SIM_MODULE_BYTES", 0);
+    options->local_bytes = number("GPUCACHE_SIM_LOCAL_BYTES", 0);
+    options->misalign = number("GPUCACHE_SIM_MISALIGN", 0) / 512 * 512 % GRANULE;
     text("GPUCACHE_SIM_COUNTS", options->counts, sizeof(options->counts));
     text("GPUCACHE_SIM_FAIL", options->fail, sizeof(options->fail));
 }

@@ -121,10 +121,11 @@ CUresult pool_allocate(struct pool *pool, size_t size, uintptr_t *out) {
 }
 
 CUresult pool_free_behind_all(struct range *range) {
-    struct context *context = context_current() ? context_current() : range->pool->device->primary;
+    struct context *current = context_owner(context_current());
+    struct context *context = current ? current : range->pool->device->primary;
 
     pool_unbook(range);
-    if (!context || !context->alive)
+    if (!context || !context->alive || context->ending)
         return pool_free(range);
     queue_push(context->marks, (struct work){.kind = WORK_FREE, .free_address = range->base});
     return CUDA_SUCCESS;
@@ -444,7 +445,7 @@ static CUresult export_pool(void *out, CUmemoryPool handle, CUmemAllocationHandl
     if (!out || !pool || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         !(pool->props.handleTypes & type))
         return CUDA_ERROR_INVALID_VALUE;
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", arena_fd(pool->device));
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", arena_fd());
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 || lseek(fd, pool->device->ordinal, SEEK_SET) < 0)
         return CUDA_ERROR_OUT_OF_MEMORY;

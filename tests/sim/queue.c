@@ -143,6 +143,8 @@ struct item *queue_push(struct stream *stream, struct work work) {
     item->barrier = context->barriers_issued;
     item->work = work;
     link_add(&item->links[0], item, context);
+    if (context->behind)
+        queue_touch(item, context->behind);
     if (stream->tail)
         stream->tail->next = item;
     else
@@ -157,9 +159,12 @@ struct item *queue_push(struct stream *stream, struct work work) {
 }
 
 void queue_touch(struct item *item, struct context *other) {
-    struct link *link = &item->links[item->links[1].context ? 2 : 1];
+    struct link *link = &item->links[1];
 
-    link_add(link, item, other);
+    while (link->context && link->context != other)
+        link++;
+    if (!link->context)
+        link_add(link, item, other);
 }
 
 static void item_finish(struct item *item) {
@@ -170,7 +175,7 @@ static void item_finish(struct item *item) {
         stream->tail = NULL;
         set_idle(stream);
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < LINKS; i++)
         link_remove(&item->links[i]);
     if (item->signals) {
         item->signals->done = true;
@@ -247,7 +252,7 @@ static bool may_run(const struct stream *stream) {
 
     if (item->running)
         return false;
-    if (context->sticky != CUDA_SUCCESS)
+    if (context_owner(context)->sticky != CUDA_SUCCESS)
         return true;
     if (item->waits && !item->waits->done)
         return false;
@@ -265,7 +270,7 @@ static bool may_run(const struct stream *stream) {
 
 /* What queued behind a fault never runs; frees happen all the same. */
 static enum verdict run(struct item *item, struct context *context) {
-    if (context->sticky != CUDA_SUCCESS && item->work.kind != WORK_FREE)
+    if (context_owner(context)->sticky != CUDA_SUCCESS && item->work.kind != WORK_FREE)
         return DONE;
     item->running = true;
     enum verdict verdict = work_run(&item->work, context);
@@ -283,8 +288,9 @@ static bool step(struct stream *stream) {
         return false;
     sim.clock++;
     sim.progress++;
-    if (verdict == FAULT && stream->context->sticky == CUDA_SUCCESS)
-        stream->context->sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
+    struct context *owner = context_owner(stream->context);
+    if (verdict == FAULT && owner->sticky == CUDA_SUCCESS)
+        owner->sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
     if (verdict != MORE)
         item_finish(item);
     if (sim.waiters)
@@ -385,26 +391,42 @@ static void pause_for(struct patience *patience) {
     blocked--;
 }
 
-static bool over(const struct waiting *waiting) {
-    if (waiting->stream)
-        return stream_is_idle(waiting->stream, waiting->up_to);
-    if (waiting->context)
-        return context_is_idle(waiting->context, waiting->up_to);
-    return waiting->marker->done;
+/* `stream_id`: another thread may destroy the stream, with its context. */
+static bool over(const struct waiting *waiting, unsigned long long stream_id) {
+    const struct stream *stream = waiting->stream;
+
+    if (waiting->marker)
+        return waiting->marker->done;
+    if (stream)
+        return !stream->object.live || stream->id != stream_id ||
+               stream_is_idle(stream, waiting->up_to);
+    return context_is_idle(waiting->context, waiting->up_to);
 }
 
 void queue_wait(const struct waiting *waiting) {
     struct patience patience = {.call = sim.call};
+    struct context *context = waiting->stream ? waiting->stream->context : waiting->context;
+    unsigned long long stream_id = waiting->stream ? waiting->stream->id : 0;
 
-    while (!over(waiting))
+    context->pins++;
+    while (!over(waiting, stream_id))
         if (!queue_step())
             pause_for(&patience);
+    context->pins--;
+    context_settle(context);
 }
 
 void queue_hold_up(const struct context *context) {
     struct patience patience = {.call = sim.call};
 
     while (context->frees_waiting)
+        pause_for(&patience);
+}
+
+void queue_await_end(const struct context *context) {
+    struct patience patience = {.call = sim.call};
+
+    while (context && context->ending)
         pause_for(&patience);
 }
 

@@ -17,8 +17,22 @@
  *   GPUCACHE_SIM_VMM             0: devices have no virtual memory management           1
  *   GPUCACHE_SIM_IDLE_MS         run queued work when no call came for so long; 0 never 100
  *   GPUCACHE_SIM_HANG_MS         a call that waits so long without progress is a hang   20000
+ *   GPUCACHE_SIM_SWITCH          percent of the ways into and out of a call on which the
+ *                                thread lets others run before it goes on               0
+ *   GPUCACHE_SIM_SWITCH_US       for at most so many microseconds                       200
+ *   GPUCACHE_SIM_MISALIGN        bytes by which allocations of 2 MiB and more miss an
+ *                                address that is a multiple of 2 MiB                    0
+ *   GPUCACHE_SIM_CONTEXT_BYTES   memory that the driver takes for a context, ...        0
+ *   GPUCACHE_SIM_MODULE_BYTES    ... for a loaded module or library, ...                0
+ *   GPUCACHE_SIM_LOCAL_BYTES     ... and at a context's first launch                    0
  *   GPUCACHE_SIM_FAIL            symbol:skip:error:times, comma separated; see sim_fail
  *   GPUCACHE_SIM_COUNTS          file to append "symbol calls" lines to when the process ends
+ *
+ * Handles and addresses come back at once: the next context has the handle of the one destroyed
+ * last, unless that is still current in some thread; the next allocation that fits has the address
+ * of the block freed last, whatever the device and the context. With GPUCACHE_SIM_CONTEXT_BYTES a
+ * larger heap or printf buffer (cuCtxSetLimit) takes memory as well. What the driver takes for
+ * itself it gives back at the end of the context, or of the module.
  *
  * A hang prints "sim: hang in <call>" on stderr and ends the process with status 97.
  */

@@ -107,7 +107,7 @@ CUresult stream_wait_all(struct stream *stream) {
 
     queue_wait(&(struct waiting){.stream = stream, .up_to = queue_sequence()});
     pool_trim(context->device);
-    return context->sticky;
+    return context_check(context);
 }
 
 CUresult submit_and_wait(struct stream *stream, struct work work) {

@@ -3,6 +3,9 @@
  */
 #include "test_sim.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 static int triple(struct sim_launch *l, void **params) {
     uint32_t *at = *(uint32_t **)params[0];
 
@@ -44,6 +47,67 @@ static void test_faults_can_be_injected_and_calls_counted(void **state) {
     OK(cuMemAlloc_v2(&p, 64));
     assert_int_equal(sim_calls("cuMemAlloc_v2") - before, 4);
     assert_int_equal(run_scene("fail by environment"), 0);
+}
+
+/* Ordering can fail as well, now and then or for ever, and everything else goes on. */
+static void test_records_waits_and_queries_can_fail(void **state) {
+    CUevent event;
+
+    (void)state;
+    fresh_with("GPUCACHE_SIM_FAIL", "cuCtxRecordEvent:1:2:-1,cuCtxWaitEvent:0:801:1,"
+                                    "cuEventQuery:0:999:2,cuGreenCtxRecordEvent:0:801:-1");
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuCtxRecordEvent(context, event));
+    launch_spin(a, flag, 1);
+    for (int i = 0; i < 3; i++)
+        FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuCtxRecordEvent(context, event));
+    FAILS(CUDA_ERROR_NOT_SUPPORTED, cuCtxWaitEvent(context, event));
+    FAILS(CUDA_ERROR_NOT_SUPPORTED, cuGreenCtxRecordEvent(NULL, event));
+    FAILS(CUDA_ERROR_UNKNOWN, cuEventQuery(event));
+    FAILS(CUDA_ERROR_UNKNOWN, cuEventQuery(event));
+    OK(cuEventSynchronize(event)); /* the records that failed captured nothing */
+    OK(cuEventQuery(event));
+    OK(cuCtxWaitEvent(context, event));
+    launch_set(b, flag, 1);
+    OK(cuCtxSynchronize());
+}
+
+static _Atomic int returned;
+
+static void *allocate_here(void *unused) {
+    CUdeviceptr p;
+
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc_v2(&p, GRANULE));
+    returned = 1;
+    return unused;
+}
+
+/* Rounds in which what a call has done is seen before the call returns. */
+static int seen_before_return(const char *percent) {
+    int seen = 0;
+
+    fresh_with("GPUCACHE_SIM_SWITCH", percent);
+    for (int round = 0; round < 30; round++) {
+        uint64_t used = sim_used_memory(0); /* not a call that switches */
+        pthread_t thread;
+        returned = 0;
+        pthread_create(&thread, NULL, allocate_here, NULL);
+        while (sim_used_memory(0) == used)
+            ;
+        usleep(1000); /* it returns within that, if nothing keeps it */
+        seen += !returned;
+        pthread_join(thread, NULL);
+    }
+    return seen;
+}
+
+static void test_threads_can_be_switched_before_a_call_returns(void **state) {
+    (void)state;
+    setenv("GPUCACHE_SIM_SWITCH_US", "20000", 1);
+    int always = seen_before_return("100"), never = seen_before_return("0");
+    unsetenv("GPUCACHE_SIM_SWITCH_US");
+    assert_true(always >= never + 3); /* half of them only yield, some sleep very shortly */
 }
 
 static void test_counts_are_written_at_the_end(void **state) {
@@ -91,6 +155,8 @@ int test_control(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_kernels_can_be_registered),
         TEST(test_faults_can_be_injected_and_calls_counted),
+        TEST(test_records_waits_and_queries_can_fail),
+        TEST(test_threads_can_be_switched_before_a_call_returns),
         TEST(test_counts_are_written_at_the_end),
         TEST(test_green_contexts_are_contexts),
     };

@@ -194,6 +194,118 @@ static void test_planes_are_copied_row_by_row(void **state) {
     OK(cuArrayDestroy(array));
 }
 
+/* Any multiple of 512 will do for a real driver. */
+static void test_large_blocks_may_lie_anywhere(void **state) {
+    CUdeviceptr p, q, small;
+    uint64_t used;
+
+    (void)state;
+    fresh_with("GPUCACHE_SIM_MISALIGN", "64K");
+    used = sim_used_memory(0);
+    OK(cuMemAlloc_v2(&p, GRANULE));
+    OK(cuMemAlloc_v2(&q, 5 * GRANULE - 65536));
+    OK(cuMemAlloc_v2(&small, 65536));
+    assert_int_equal(p % GRANULE, 65536);
+    assert_int_equal(q % GRANULE, 65536);
+    assert_int_equal(sim_used_memory(0) - used, 7 * GRANULE);
+    launch_fill(NULL, p, 3, GRANULE / 4);
+    launch_fill(NULL, q, 4, (5 * GRANULE - 65536) / 4);
+    OK(cuCtxSynchronize());
+    assert_int_equal(read_u32(p + GRANULE - 4), 3);
+    OK(cuMemFree_v2(p));
+    OK(cuMemFree_v2(q));
+    assert_int_equal(sim_used_memory(0), used);
+}
+
+/* As natively: what the driver needs for itself it may not get. */
+static void test_the_driver_takes_memory_for_a_context(void **state) {
+    CUcontext other;
+    CUdeviceptr p;
+    uint64_t used;
+    size_t heap;
+
+    (void)state;
+    fresh_with("GPUCACHE_SIM_CONTEXT_BYTES", "400M");
+    used = sim_used_memory(0);
+    assert_true(used >= (uint64_t)400 << 20);
+    OK(cuCtxCreate_v2(&other, 0, 0));
+    assert_int_equal(sim_used_memory(0), used + ((uint64_t)400 << 20));
+    FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuCtxCreate_v2(&other, 0, 0));
+    FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuDevicePrimaryCtxRetain(&other, 0));
+    OK(cuCtxGetCurrent(&other));
+    OK(cuCtxGetLimit(&heap, CU_LIMIT_MALLOC_HEAP_SIZE));
+    FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap + (1 << 30)));
+    OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap + (100 << 20)));
+    OK(cuCtxDestroy_v2(other));
+    assert_int_equal(sim_used_memory(0), used);
+    OK(cuMemAlloc_v2(&p, 600 << 20));
+    FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuDevicePrimaryCtxRetain(&other, 0));
+    OK(cuMemFree_v2(p));
+    OK(cuDevicePrimaryCtxRetain(&other, 0));
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    assert_int_equal(sim_used_memory(0), used);
+}
+
+static void test_the_driver_takes_memory_for_code(void **state) {
+    CUmodule module;
+    CUlibrary library;
+    CUdeviceptr p;
+    uint64_t used;
+
+    (void)state;
+    fresh_with("GPUCACHE_SIM_MODULE_BYTES", "10M");
+    used = sim_used_memory(0);
+    OK(cuModuleLoadData(&module, "x"));
+    assert_int_equal(sim_used_memory(0), used + (10 << 20));
+    OK(cuLibraryLoadData(&library, "x", NULL, NULL, 0, NULL, NULL, 0));
+    assert_int_equal(sim_used_memory(0), used + (20 << 20));
+    OK(cuMemAlloc_v2(&p, (1 << 30) - used - (24 << 20)));
+    FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuModuleLoadData(&module, "x"));
+    FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuLibraryLoadData(&library, "x", NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuModuleUnload(module));
+    OK(cuModuleLoadData(&module, "x"));
+    OK(cuModuleUnload(module));
+    OK(cuCtxDestroy_v2(context));
+    assert_int_equal(sim_used_memory(0), 0);
+    OK(cuLibraryUnload(library)); /* whose memory went with the context */
+    assert_int_equal(sim_used_memory(0), 0);
+}
+
+static void test_the_driver_takes_memory_at_the_first_launch(void **state) {
+    CUdeviceptr p;
+    CUcontext other;
+
+    (void)state;
+    fresh_with("GPUCACHE_SIM_LOCAL_BYTES", "600M");
+    OK(cuMemAlloc_v2(&p, 500 << 20));
+    FAILS(CUDA_ERROR_OUT_OF_MEMORY,
+          cuLaunchKernel(set, 1, 1, 1, 1, 1, 1, 0, a, (void *[]){&flag, &(uint32_t){1}}, NULL));
+    OK(cuMemFree_v2(p));
+    launch_set(a, flag, 1);
+    FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&p, 500 << 20));
+    launch_set(a, flag, 2); /* once is enough */
+    OK(cuCtxCreate_v2(&other, 0, 0));
+    load_kernels();
+    FAILS(CUDA_ERROR_OUT_OF_MEMORY,
+          cuLaunchKernel(set, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&flag, &(uint32_t){1}}, NULL));
+    OK(cuCtxDestroy_v2(context));
+    launch(fault, NULL, NULL);
+}
+
+static void test_pools_and_the_driver_share_the_device(void **state) {
+    CUdeviceptr p, q;
+    CUcontext other;
+
+    (void)state;
+    fresh_with("GPUCACHE_SIM_CONTEXT_BYTES", "100M");
+    OK(cuMemAlloc_v2(&p, 860 << 20));
+    FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&q, 64 << 20, a));
+    OK(cuMemAllocAsync(&q, 32 << 20, a));
+    FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuCtxCreate_v2(&other, 0, 0));
+    OK(cuMemFree_v2(p));
+    OK(cuCtxCreate_v2(&other, 0, 0));
+}
+
 int test_memory(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_blocks_are_laid_out_as_natively),
@@ -206,6 +318,11 @@ int test_memory(void) {
         TEST(test_a_kernel_fault_sticks),
         TEST(test_pageable_sources_are_read_at_once),
         TEST(test_planes_are_copied_row_by_row),
+        TEST(test_large_blocks_may_lie_anywhere),
+        TEST(test_the_driver_takes_memory_for_a_context),
+        TEST(test_the_driver_takes_memory_for_code),
+        TEST(test_the_driver_takes_memory_at_the_first_launch),
+        TEST(test_pools_and_the_driver_share_the_device),
     };
 
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);

@@ -52,6 +52,13 @@ int fresh(void **state) {
     return 0;
 }
 
+void fresh_with(const char *name, const char *value) {
+    sim_reset();
+    setenv(name, value, 1);
+    start();
+    unsetenv(name);
+}
+
 void launch(CUfunction function, CUstream stream, void **params) {
     OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
@@ -342,5 +349,5 @@ int main(int argc, char **argv) {
         }
     }
     return test_entries() + test_memory() + test_contexts() + test_streams() + test_captures() +
-           test_sharing() + test_control();
+           test_sharing() + test_control() + test_lifetimes();
 }

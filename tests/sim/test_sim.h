@@ -58,7 +58,8 @@ extern const CUmemAccessDesc page_access;
 
 void start(void);
 int fresh(void **state); /* cmocka's set-up: two devices, nothing runs unless somebody waits */
-void load_kernels(void); /* in the current context */
+void fresh_with(const char *name, const char *value); /* anew, with this in the environment */
+void load_kernels(void);                              /* in the current context */
 void launch(CUfunction function, CUstream stream, void **params);
 void launch_fill(CUstream stream, CUdeviceptr to, uint32_t value, uint64_t count);
 void launch_spin(CUstream stream, CUdeviceptr at, uint32_t value);
@@ -76,5 +77,6 @@ int test_streams(void);
 int test_captures(void);
 int test_sharing(void);
 int test_control(void);
+int test_lifetimes(void);
 
 #endif

@@ -51,11 +51,11 @@ static void drop_if_unused(struct physical *physical) {
     if (physical->imported) {
         close(physical->fd);
     } else {
-        uintptr_t base = arena_base(physical->device) + physical->offset;
+        uintptr_t base = arena_base() + physical->offset;
         if (physical->exported)
             arena_retire(base, physical->size / GRANULE);
         else
-            arena_give(physical->device, base, physical->size / GRANULE);
+            arena_give(base, physical->size / GRANULE);
         device_discharge(physical->device, physical->size);
     }
     slab_put(&physical_slab, physical);
@@ -94,7 +94,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
     struct device *device = device_of(prop->location.id);
     if (!device_charge(device, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uintptr_t base = arena_take(device, size / GRANULE);
+    uintptr_t base = arena_take(size / GRANULE);
     if (!base) {
         device_discharge(device, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -102,8 +102,8 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
     struct physical *physical = slab_get(&physical_slab);
     physical->device = device;
     physical->size = size;
-    physical->fd = arena_fd(device);
-    physical->offset = arena_offset(device, base);
+    physical->fd = arena_fd();
+    physical->offset = arena_offset(base);
     physical->handles = 1;
     physical->prop = *prop;
     *handle = (uintptr_t)physical;
@@ -323,7 +323,7 @@ static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle,
     if (fd < 0 || lseek(fd, (off_t)physical->offset, SEEK_SET) < 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (!physical->imported) {
-        uint32_t *directory = (uint32_t *)arena_base(physical->device);
+        uint32_t *directory = (uint32_t *)arena_base();
         directory[0] = DIRECTORY_MAGIC;
         directory[physical->offset / GRANULE] = (uint32_t)physical->device->ordinal << LENGTH_BITS |
                                                 (uint32_t)(physical->size / GRANULE);

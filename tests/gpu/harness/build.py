@@ -65,11 +65,12 @@ GCC_ARGS = ["-D_GNU_SOURCE", "-I" + os.path.join(ROOT, "include")]
 AREAS = "pointers mixes contexts current capture faults peers ipc outside old"
 for area in AREAS.split():
     PROGRAMS["programs/diff_" + area] = ("programs/diff_%s.c" % area, "gcc", ["-lcuda"])
-PROGRAMS["programs/laws"] = (
-    "programs/laws.c",
-    "gcc",
-    ["-I" + os.path.join(ROOT, "tests", "sim"), "-lcuda"],
-)
+for name in ("laws", "lifecycles"):
+    PROGRAMS["programs/" + name] = (
+        "programs/%s.c" % name,
+        "gcc",
+        ["-I" + os.path.join(ROOT, "tests", "sim"), "-lcuda"],
+    )
 for name in ("spin", "misuse", "pinned", "peers", "reserve"):
     PROGRAMS["programs/" + name] = ("programs/%s.c" % name, "gcc", ["-lcuda"])
 for name in ("quiet", "client"):

@@ -1,0 +1,36 @@
+/*
+ * Memory that the driver takes for itself: for a context, for code, for kernels' local memory.
+ *
+ * None by default, so that a device's memory is all the program's. Where a test wants some, the
+ * calls that need it fail as natively when the device is full. It goes with its context.
+ */
+#include "driver.h"
+
+CUresult own_take(struct context *context, size_t bytes) {
+    struct device *device = context->device;
+
+    bytes = round_up(bytes, GRANULE);
+    if (!device_charge(device, bytes)) {
+        pool_trim(device); /* as an allocation of the program does */
+        if (!device_charge(device, bytes))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    context->own_bytes += bytes;
+    return CUDA_SUCCESS;
+}
+
+void own_give(struct context *context, size_t bytes) {
+    bytes = round_up(bytes, GRANULE);
+    device_discharge(context->device, bytes);
+    context->own_bytes -= bytes;
+}
+
+CUresult own_take_local(struct context *context) {
+    CUresult result = CUDA_SUCCESS;
+
+    if (sim.options.local_bytes && !context->local_taken) {
+        result = own_take(context, sim.options.local_bytes);
+        context->local_taken = result == CUDA_SUCCESS;
+    }
+    return result;
+}
