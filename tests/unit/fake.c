@@ -92,6 +92,10 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
+    if (fake->backend.quiet) {
+        pthread_mutex_unlock(&fake->lock);
+        return -EBUSY;
+    }
     fake->releases++;
     bool found = false;
     for (unsigned i = 0; i < fake->segment_count && !found; i++) {
@@ -123,6 +127,10 @@ static int returned(struct backend *backend) {
 static int record(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
+    if (fake->backend.quiet) {
+        pthread_mutex_unlock(&fake->lock);
+        return -EBUSY;
+    }
     fake->records++;
     int r = !fake->backend.has_events ? -ENOSYS : fake->record_code;
     if (slot >= BACKEND_SLOTS) {
@@ -141,6 +149,10 @@ static int record(struct backend *backend, unsigned slot) {
 static int query(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
+    if (fake->backend.quiet) {
+        pthread_mutex_unlock(&fake->lock);
+        return -EBUSY;
+    }
     fake->queries++;
     if ((fake->done_after > 0 && --fake->done_after == 0) ||
         (fake->done_every > 0 && fake->queries % fake->done_every == 0)) {
@@ -159,6 +171,10 @@ static int query(struct backend *backend, unsigned slot) {
 static int order(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
+    if (fake->backend.quiet) {
+        pthread_mutex_unlock(&fake->lock);
+        return -EBUSY;
+    }
     fake->orders++;
     struct fake_event *event = &fake->events[slot];
     if (!event->recorded || !event->on_time) {

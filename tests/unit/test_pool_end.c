@@ -1,0 +1,238 @@
+/* The end of a context, memory that goes back to the driver, and barriers whose premise changes. */
+#include "pool_bench.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+/* ---- frees while the context ends ---- */
+
+#define THREADS 3
+#define BLOCKS 600
+
+static uint64_t held[THREADS][BLOCKS];
+static pthread_barrier_t step;
+static atomic_int wrong;
+
+static uint64_t size_of(int i) {
+    return i % 50 == 0 ? 3 * MIB : (uint64_t)(i % 40 + 1) * 512;
+}
+
+static int by_address(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Frees what another thread asked for, and its own, while the main thread forgets it all. */
+static void *free_while_it_ends(void *number) {
+    unsigned mine = (unsigned)(uintptr_t)number;
+    for (int round = 0; round < 40; round++) {
+        for (int i = 0; i < BLOCKS; i++) {
+            wrong += pool_alloc(pool, size_of(i), &held[mine][i]) != 0;
+        }
+        pthread_barrier_wait(&step);
+        const uint64_t *others = held[round % 2 ? mine : (mine + 1) % THREADS];
+        for (int i = 0; i < BLOCKS; i++) {
+            int r = fake_pool_free(others[i]);
+            wrong += r != 0 && r != -ENOENT;
+        }
+        pthread_barrier_wait(&step); /* all is forgotten */
+        pthread_barrier_wait(&step); /* and there is a new context */
+    }
+    return NULL;
+}
+
+/* Nothing that was freed meanwhile is handed out in the next context, and nothing is twice. */
+static void a_free_while_the_context_ends_leaves_nothing_behind(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    pthread_t threads[THREADS];
+    static uint64_t all[THREADS * BLOCKS];
+    uint64_t fresh = fake->base;
+    pthread_barrier_init(&step, NULL, THREADS + 1);
+    for (uintptr_t t = 0; t < THREADS; t++) {
+        assert_int_equal(pthread_create(&threads[t], NULL, free_while_it_ends, (void *)t), 0);
+    }
+    for (int round = 0; round < 40; round++) {
+        pthread_barrier_wait(&step);
+        memcpy(all, held, sizeof all);
+        for (volatile int wait = 0; wait < round * 2000; wait++) {
+        }
+        uint64_t bytes = pool_forget(pool);
+        wrong += bytes != fake->reserved;
+        pthread_barrier_wait(&step);
+        wrong += fake_books(pool).reserved.current != 0;
+        qsort(all, THREADS * BLOCKS, sizeof *all, by_address);
+        for (int i = 0; i < THREADS * BLOCKS; i++) {
+            wrong += all[i] < fresh || (i > 0 && all[i] == all[i - 1]);
+        }
+        fresh = fake_new_context(fake);
+        pthread_barrier_wait(&step);
+    }
+    for (int t = 0; t < THREADS; t++) {
+        pthread_join(threads[t], NULL);
+    }
+    pthread_barrier_destroy(&step);
+    assert_int_equal(wrong, 0);
+}
+
+/* While its context may be ending, nothing is asked of it: what belongs to it may be gone. */
+static void a_quiet_backend_is_asked_nothing(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t a = get(100 * MIB), b = get(100);
+    fake->backend.quiet = true;
+    unsigned before = fake->records + fake->queries + fake->orders + fake->waits + fake->releases;
+    use_and_drop(a);
+    use_and_drop(b);
+    uint64_t c = get(100 * MIB);
+    pool_settle(pool);
+    pool_trim(pool, true);
+    assert_int_equal(fake->records + fake->queries + fake->orders + fake->waits + fake->releases,
+                     before);
+    fake->backend.quiet = false;
+    assert_true(c != a); /* the work on it may go on */
+    fake_finish_all(fake);
+    check();
+}
+
+/* ---- giving back ---- */
+
+/* A barrier lets memory be handed out that old work still touches; it does not let it go. */
+static void memory_behind_a_barrier_does_not_go_back_before_its_work_is_over(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t a = get(100 * MIB);
+    use_and_drop(a);
+    uint64_t b = get(100 * MIB); /* behind a barrier: the work on it has not finished */
+    assert_int_equal(b, a);
+    assert_int_equal(fake->orders, 1);
+    drop(b);
+    pool_trim(pool, false);
+    assert_int_equal(fake->releases, 0);
+    fake_finish_all(fake);
+    pool_trim(pool, false);
+    assert_int_equal(fake->releases, 1);
+    assert_int_equal(fake->reserved, 0);
+}
+
+/* Another thread's kernel may run for ever: what is idle goes back all the same. */
+static void idle_memory_goes_back_beside_work_that_does_not_end(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t a = get(600 * MIB);
+    use_and_drop(a);
+    fake_finish_all(fake);
+    uint64_t ticket = pool_sync_begin(pool);
+    pool_sync_end(pool, ticket);
+    fake_submit(fake, 1);
+    fake->busy_for_ever = true;
+    unsigned records = fake->records;
+    get(900 * MIB);
+    assert_int_equal(fake->releases, 1);
+    assert_int_equal(fake->records, records); /* nor does that ask for anything */
+}
+
+static unsigned not_yet;
+static int comes_late(struct backend *backend) {
+    ((struct fake *)backend)->refusals = not_yet > 1;
+    return not_yet > 0 && --not_yet > 0 ? -EAGAIN : 0;
+}
+
+/* The driver has it only some time after it was released, and refuses what needs it until then. */
+static void a_growth_waits_for_what_is_on_its_way_back(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    drop(get(600 * MIB));
+    uint64_t ticket = pool_sync_begin(pool);
+    pool_sync_end(pool, ticket);
+    struct backend_ops ops = *fake->backend.ops;
+    ops.returned = comes_late;
+    fake->backend.ops = &ops;
+    fake->refusal = -ENOMEM;
+    fake->refusals = 1;
+    not_yet = 5;
+    get(900 * MIB);
+    assert_int_equal(not_yet, 0);
+    fake->backend.ops = NULL;
+    pool_forget(pool);
+    pool = NULL;
+}
+
+/* A driver whose only free waits for the device: nothing goes back while anything is under way. */
+static void a_free_that_waits_is_made_on_an_idle_device_only(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    fake->backend.release_waits = true;
+    drop(get(600 * MIB));
+    fake_finish_all(fake);
+    fake_submit(fake, 1);
+    pool_trim(pool, false);
+    assert_int_equal(fake->releases, 0);
+    fake_finish_all(fake);
+    pool_trim(pool, false);
+    assert_int_equal(fake->releases, 1);
+}
+
+/* ---- a barrier's premise ---- */
+
+/* Behind a barrier, and the device gets through with its work after some more questions. */
+static uint64_t get_behind_a_barrier(uint64_t bytes) {
+    uint64_t a = get(bytes);
+    use_and_drop(a);
+    uint64_t b = get(bytes);
+    assert_int_equal(b, a);
+    assert_int_equal(fake->orders, 1);
+    fake->done_after = 3;
+    return b;
+}
+
+static void old_work_is_over_before_memory_is_reached_from_outside(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {100 * MIB, 100};
+    for (int i = 0; i < 2; i++) {
+        start(GIB, POOL_BARRIER, TIGHT);
+        uint64_t at = get_behind_a_barrier(sizes[i]);
+        assert_false(fake_is_past(fake, 0, 1, true));
+        assert_int_equal(pool_mark_reached_from_outside(at), 0);
+        assert_true(fake_is_past(fake, 0, 1, true));
+        assert_int_equal(fake->waits, 0);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+static void old_work_is_over_when_a_pool_has_settled(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    get_behind_a_barrier(100 * MIB);
+    fake_submit(fake, 1);
+    pool_settle(pool);
+    assert_true(fake_is_past(fake, 0, 1, true));
+}
+
+/* Where nothing was handed out behind a barrier there is nothing to wait for. */
+static void a_pool_without_barriers_is_settled(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    use_and_drop(get(100 * MIB));
+    uint64_t at = get(100 * MIB);
+    fake->busy_for_ever = true;
+    pool_settle(pool);
+    assert_int_equal(pool_mark_reached_from_outside(at), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_free_while_the_context_ends_leaves_nothing_behind),
+        TEST(a_quiet_backend_is_asked_nothing),
+        TEST(memory_behind_a_barrier_does_not_go_back_before_its_work_is_over),
+        TEST(idle_memory_goes_back_beside_work_that_does_not_end),
+        TEST(a_growth_waits_for_what_is_on_its_way_back),
+        TEST(a_free_that_waits_is_made_on_an_idle_device_only),
+        TEST(old_work_is_over_before_memory_is_reached_from_outside),
+        TEST(old_work_is_over_when_a_pool_has_settled),
+        TEST(a_pool_without_barriers_is_settled),
+    };
+    return cmocka_run_group_tests_name("ends of contexts, memory given back", tests, NULL, NULL);
+}
