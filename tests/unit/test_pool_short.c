@@ -56,7 +56,7 @@ static void a_grow_that_is_too_generous_is_tried_again_smaller(void **state) {
         unsigned reserves = fake->reserves;
         fake->refusal = codes[i];
         fake->refusals = 1;
-        get(2 * MIB);
+        get(2 * MIB - 512);
         assert_int_equal(fake->reserves, reserves + 2);
         assert_int_equal(fake->reserved, 514 * MIB);
         assert_int_equal(fake->releases, 0);
