@@ -291,8 +291,11 @@ CUresult hook_cuMemFreeHost(void *host) {
         return REAL(cuMemFreeHost)(host);
     }
     CUresult refusal = verdict();
-    if (refusal != CUDA_SUCCESS || pinned_has(host)) {
-        return refusal != CUDA_SUCCESS ? refusal : CUDA_ERROR_INVALID_VALUE;
+    if (refusal != CUDA_SUCCESS) {
+        return refusal;
+    }
+    if (pinned_has(host)) {
+        return REAL(cuMemFreeHost)((void *)UNKNOWN_ADDRESS);
     }
     struct outside_entry entry = outside_find(OUTSIDE_HOST, (uint64_t)host);
     bool registered = entry.value == REGISTERED;

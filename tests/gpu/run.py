@@ -182,6 +182,8 @@ ALONE = (
     ("law 3", ["spin.py", "100"], 100),
     ("law 2", ["laws.py", "60"], 90),
     ("pinned memory", ["pinned.py"], 60),
+    ("exported memory", ["exports.py"], 60),
+    ("handles of another process", ["sharing.py"], 60),
     ("pools of the driver", ["reserve.py"], 90),
     ("programs without CUDA", ["quiet.py"], 60),
 )
