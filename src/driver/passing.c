@@ -170,7 +170,10 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
 }
 
 CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
-    struct device *device = array && d ? here_and_well() : NULL;
+    if (!array || !d) {
+        return REAL(cuArrayCreate_v2)(array, d);
+    }
+    struct device *device = here_and_well();
     CUDA_ARRAY3D_DESCRIPTOR flat = {0};
     if (device) {
         flat = (CUDA_ARRAY3D_DESCRIPTOR){.Width = d->Width,
@@ -183,7 +186,10 @@ CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
 }
 
 CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-    struct device *device = array && d ? here_and_well() : NULL;
+    if (!array || !d) {
+        return REAL(cuArray3DCreate_v2)(array, d);
+    }
+    struct device *device = here_and_well();
     TAKE(OUTSIDE_ARRAY, device, device ? array_bytes(d) : 0, CUDA_ERROR_OUT_OF_MEMORY,
          REAL(cuArray3DCreate_v2)(array, d), *array);
 }
@@ -210,7 +216,10 @@ static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) 
 
 CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d,
                                      unsigned int levels) {
-    struct device *device = array && d ? here_and_well() : NULL;
+    if (!array || !d) {
+        return REAL(cuMipmappedArrayCreate)(array, d, levels);
+    }
+    struct device *device = here_and_well();
     TAKE(OUTSIDE_ARRAY, device, device ? mipmap_bytes(d, levels) : 0, CUDA_ERROR_OUT_OF_MEMORY,
          REAL(cuMipmappedArrayCreate)(array, d, levels), *array);
 }
@@ -223,8 +232,11 @@ CUresult hook_cuMipmappedArrayDestroy(CUmipmappedArray array) {
 
 CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                           const CUmemAllocationProp *prop, unsigned long long flags) {
+    if (!handle || !prop) {
+        return REAL(cuMemCreate)(handle, bytes, prop, flags);
+    }
     CUcontext any; /* no context is needed, but a driver that has started */
-    bool reads = handle && prop && process_ready() && REAL(cuCtxGetCurrent)(&any) == CUDA_SUCCESS;
+    bool reads = process_ready() && REAL(cuCtxGetCurrent)(&any) == CUDA_SUCCESS;
     bool on_device = reads && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     struct device *device = on_device ? device_get(prop->location.id) : NULL;
     TAKE(OUTSIDE_VIRTUAL, device, bytes, REAL(cuMemCreate)(handle, bytes | TOO_MUCH, prop, flags),
