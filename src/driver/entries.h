@@ -39,6 +39,9 @@ extern struct real_entries real_entries;
 /** What an entry that the driver lacks leads to. */
 CUresult CUDAAPI entry_absent(void);
 
+/** An address that nobody has. What the driver says of it, it says of memory that was freed. */
+#define UNKNOWN_ADDRESS ((CUdeviceptr)0x1000)
+
 /** Whether the driver has an entry. */
 #define HAS(symbol) ((void *)REAL(symbol) != (void *)entry_absent)
 

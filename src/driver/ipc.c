@@ -5,28 +5,31 @@
  * handle we hand out says in its last eight bytes, which the driver leaves zero (cuda-facts, "Legacy
  * IPC"), where in the segment the block starts and how long it is:
  *
- *      bytes  0..55                 56..63
- *             driver's, inverted    tag, unit of the size, size, offset in units of 512 bytes
+ *      bytes  0..55                   56..63
+ *             driver's, scrambled     tag, unit of the size, size, offset in units of 512 bytes
  *
  * An importer under this library puts it right again, opens the segment, and answers with the
  * block. An importer without the library holds something that the driver does not take for a handle
- * and gets the driver's error, never another block's memory (inverting the process number alone is
- * not enough: the driver does not look at it).
+ * and gets the driver's error, never another block's memory (scrambling the process number alone is
+ * not enough: the driver does not look at it). The last eight bytes are what the rest is scrambled
+ * with, so that whoever changes one of them holds nothing either.
  *
  * A block at the very start of its segment needs no offset. There the driver's handle is left as it
  * is, for the sake of such importers, but for its last eight bytes:
  *
- *      bytes  0..55                 56..63
- *             driver's              another tag, size
+ *      bytes  0..55                   56..63
+ *             driver's                another tag, checksum of the size, size
  *
- * Several blocks of one segment are several handles to the program but one to the driver: opened
- * once, counted once.
+ * Several blocks of one segment are several handles to the program but one to the driver. It counts
+ * how often that is opened, and answers each time: for a flag it does not know, without a context,
+ * while a stream is being captured. What was opened that way is counted once in the books.
  */
 #include "driver/ipc.h"
 
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/outside.h"
+#include "driver/spans.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/process.h"
@@ -37,23 +40,31 @@
 #include <string.h>
 
 #define TAG_SHIFT 56
-#define TAG ((uint64_t)0x67 << TAG_SHIFT)
-#define TAG_AT_START ((uint64_t)0x68 << TAG_SHIFT)
+#define TAG ((uint64_t)0x69 << TAG_SHIFT)
+#define TAG_AT_START ((uint64_t)0x6a << TAG_SHIFT)
 #define TAG_MASK ((uint64_t)0xff << TAG_SHIFT)
 #define UNITS_FLAG ((uint64_t)1 << 55) /* the size is in units, not in bytes */
 #define SIZE_SHIFT 28
 #define SIZE_MOST (((uint64_t)1 << 27) - 1)
 #define OFFSET_MOST (((uint64_t)1 << SIZE_SHIFT) - 1)
 #define UNIT_BYTES 512u
+#define CHECK_SHIFT 40 /* at the start of a segment: the size below, its checksum above */
 
 struct handle_view {
     uint64_t words[8];
 };
 _Static_assert(sizeof(struct handle_view) == sizeof(CUipcMemHandle), "a handle is 64 bytes");
 
-static void invert(struct handle_view *view) {
+static uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 32) * 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9u;
+    return x ^ x >> 32;
+}
+
+/* There and back. */
+static void scramble(struct handle_view *view) {
     for (unsigned i = 0; i < 7; i++) {
-        view->words[i] = ~view->words[i];
+        view->words[i] ^= mix(view->words[7] + i);
     }
 }
 
@@ -63,22 +74,26 @@ static struct handle_view view_of(const CUipcMemHandle *handle) {
     return view;
 }
 
+static uint64_t word_at_start(uint64_t bytes) {
+    return TAG_AT_START | (mix(bytes) & 0xffff) << CHECK_SHIFT | bytes;
+}
+
 /*
  * Makes the driver's handle one of a block. False: a block so far into its segment has none. A size
  * above 128 MiB that is no multiple of 512 is rounded up to one.
  */
 static bool pack(struct handle_view *view, uint64_t offset, uint64_t bytes) {
     if (offset == 0) {
-        view->words[7] = TAG_AT_START | bytes;
-        return true;
+        view->words[7] = word_at_start(bytes);
+        return bytes >> CHECK_SHIFT == 0;
     }
     uint64_t flag = bytes > SIZE_MOST ? UNITS_FLAG : 0;
     uint64_t size = flag ? (bytes + UNIT_BYTES - 1) / UNIT_BYTES : bytes;
     if (size > SIZE_MOST || offset / UNIT_BYTES > OFFSET_MOST) {
         return false;
     }
-    invert(view);
     view->words[7] = TAG | flag | size << SIZE_SHIFT | offset / UNIT_BYTES;
+    scramble(view);
     return true;
 }
 
@@ -87,18 +102,21 @@ static bool is_packed(const struct handle_view *view) {
     return tag == TAG || tag == TAG_AT_START;
 }
 
-/* The way back. */
-static void unpack(struct handle_view *view, uint64_t *offset, uint64_t *bytes) {
+/* The way back. False: somebody has changed it. */
+static bool unpack(struct handle_view *view, uint64_t *offset, uint64_t *bytes) {
     uint64_t word = view->words[7];
+    bool right = true;
     if ((word & TAG_MASK) == TAG_AT_START) {
         *offset = 0;
-        *bytes = word & ~TAG_MASK;
+        *bytes = word & (((uint64_t)1 << CHECK_SHIFT) - 1);
+        right = word == word_at_start(*bytes);
     } else {
         *offset = (word & OFFSET_MOST) * UNIT_BYTES;
         *bytes = (word >> SIZE_SHIFT & SIZE_MOST) * (word & UNITS_FLAG ? UNIT_BYTES : 1);
-        invert(view);
+        scramble(view);
     }
     view->words[7] = 0;
+    return right;
 }
 
 /* --- exporting --- */
@@ -106,10 +124,7 @@ static void unpack(struct handle_view *view, uint64_t *offset, uint64_t *bytes) 
 CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
     struct pool_block block;
     int r = handle ? pool_find(dptr, &block) : -ENOENT;
-    if (r == -EINVAL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    CUresult result = REAL(cuIpcGetMemHandle)(handle, dptr);
+    CUresult result = REAL(cuIpcGetMemHandle)(handle, r == -EINVAL ? UNKNOWN_ADDRESS : dptr);
     if (r != 0 || result != CUDA_SUCCESS) {
         return result;
     }
@@ -129,28 +144,24 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
 /* --- importing --- */
 
 /* An allocation of another process, opened in one context of this one: as a whole, by the driver's
- * own handle, or for blocks in it, by ours. Each of the two is one opening for the driver. */
+ * own handle, or for blocks in it, by ours. Each time is an opening for the driver. */
 struct import {
-    struct handle_view handle; /* the driver's; of blocks only */
     CUcontext context;
     CUdeviceptr base;
-    size_t bytes;
+    size_t bytes;           /* 0: not known */
     unsigned blocks, whole; /* how often opened in either way */
-    struct import *next;
 };
 
 /* A pointer the program got from a handle of ours, as often as it got it. */
 struct imported_block {
     CUdeviceptr dptr;
-    uint64_t bytes, id; /* 0 bytes: not known */
+    uint64_t bytes, id;
     struct import *import;
     unsigned opened;
-    struct imported_block *next;
 };
 
 _Atomic unsigned ipc_blocks;
-static struct import *imports;
-static struct imported_block *blocks;
+static struct spans imports, blocks; /* by where they begin */
 static uint64_t last_id;
 static struct host_slab import_slab = {.object_bytes = sizeof(struct import)};
 static struct host_slab block_slab = {.object_bytes = sizeof(struct imported_block)};
@@ -160,24 +171,47 @@ typedef CUresult open_handle(CUdeviceptr *, CUipcMemHandle, unsigned int);
 
 /* All below until the hooks: lock held. */
 
+/* Of several at one address that of the context, else any: it may be closed with another one current. */
 static struct import *find_import(CUcontext context, CUdeviceptr base) {
-    struct import *import = imports;
-    while (import && (import->context != context || import->base != base)) {
-        import = import->next;
+    struct import *found = NULL;
+    for (size_t i = spans_from(&imports, base);
+         i < imports.count && imports.rows[i].start == base &&
+         !(found && found->context == context);
+         i++) {
+        found = imports.rows[i].what;
     }
-    return import;
+    return found;
+}
+
+static struct imported_block *find_block(CUcontext context, CUdeviceptr dptr) {
+    struct imported_block *found = NULL;
+    for (size_t i = spans_from(&blocks, dptr); i < blocks.count && blocks.rows[i].start == dptr &&
+                                               !(found && found->import->context == context);
+         i++) {
+        found = blocks.rows[i].what;
+    }
+    return found;
 }
 
 /* The import of an allocation that the driver has just opened, counted if it is new. */
 static struct import *note_import(CUcontext context, CUdeviceptr base) {
     struct import *import = find_import(context, base);
-    if (!import && (import = host_slab_get(&import_slab)) != NULL) {
-        *import = (struct import){.context = context, .base = base, .next = imports};
-        imports = import;
-        if (process_ready() &&
-            REAL(cuMemGetAddressRange_v2)(NULL, &import->bytes, base) == CUDA_SUCCESS) {
-            outside_end(CUDA_SUCCESS, OUTSIDE_IPC_IMPORTED, device_current(), import->bytes, base);
-        }
+    if (import && import->context == context) {
+        return import;
+    }
+    import = host_slab_get(&import_slab);
+    if (!import) {
+        return NULL;
+    }
+    *import = (struct import){.context = context, .base = base};
+    if (!spans_add(&imports, base, import)) {
+        host_slab_put(&import_slab, import);
+        return NULL;
+    }
+    if (REAL(cuMemGetAddressRange_v2)(NULL, &import->bytes, base) != CUDA_SUCCESS) {
+        import->bytes = 0;
+    } else if (process_ready()) {
+        outside_end(CUDA_SUCCESS, OUTSIDE_IPC_IMPORTED, device_current(), import->bytes, base);
     }
     return import;
 }
@@ -186,11 +220,7 @@ static void drop_if_unused(struct import *import) {
     if (import->blocks > 0 || import->whole > 0) {
         return;
     }
-    struct import **at = &imports;
-    while (*at != import) {
-        at = &(*at)->next;
-    }
-    *at = import->next;
+    spans_remove(&imports, spans_find(&imports, import->base, import));
     outside_leave(OUTSIDE_POINTER, import->base);
     host_slab_put(&import_slab, import);
 }
@@ -205,129 +235,93 @@ static CUresult open_whole(CUcontext context, CUdeviceptr *dptr, CUipcMemHandle 
     return r;
 }
 
-/* The segment for one more block in it. */
-static CUresult open_segment(CUcontext context, const struct handle_view *handle,
-                             unsigned int flags, open_handle *native, struct import **out) {
-    for (struct import *import = imports; import; import = import->next) {
-        if (import->blocks > 0 && import->context == context &&
-            memcmp(&import->handle, handle, sizeof *handle) == 0) {
-            import->blocks++;
-            *out = import;
-            return CUDA_SUCCESS;
+static struct imported_block *note_block(struct import *import, uint64_t offset, uint64_t bytes) {
+    struct imported_block *block = find_block(import->context, import->base + offset);
+    if (!block || block->import != import) {
+        block = host_slab_get(&block_slab);
+        if (!block) {
+            return NULL;
         }
+        *block = (struct imported_block){
+            .dptr = import->base + offset, .id = ++last_id, .import = import};
+        if (!spans_add(&blocks, block->dptr, block)) {
+            host_slab_put(&block_slab, block);
+            return NULL;
+        }
+        atomic_fetch_add(&ipc_blocks, 1);
     }
-    CUipcMemHandle plain;
-    CUdeviceptr base;
-    memcpy(&plain, handle, sizeof plain);
-    CUresult r = native(&base, plain, flags);
-    if (r != CUDA_SUCCESS) {
-        return r;
-    }
-    struct import *import = note_import(context, base);
-    if (!import) {
-        REAL(cuIpcCloseMemHandle)(base);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    import->handle = *handle;
-    import->blocks = 1;
-    *out = import;
-    return CUDA_SUCCESS;
-}
-
-static CUresult close_segment(struct import *import) {
-    CUresult r = CUDA_SUCCESS;
-    if (--import->blocks == 0) {
-        r = REAL(cuIpcCloseMemHandle)(import->base);
-        drop_if_unused(import);
-    }
-    return r;
-}
-
-static void remove_block(struct imported_block **at) {
-    struct imported_block *gone = *at;
-    *at = gone->next;
-    host_slab_put(&block_slab, gone);
-    atomic_fetch_sub(&ipc_blocks, 1);
+    block->bytes = bytes; /* the exporter may have a new block in this place */
+    return block;
 }
 
 static CUresult open_block(CUcontext context, CUdeviceptr *dptr, struct handle_view view,
                            unsigned int flags, open_handle *native) {
     uint64_t offset, bytes;
-    unpack(&view, &offset, &bytes);
-    struct import *import = NULL;
-    CUresult r = open_segment(context, &view, flags, native, &import);
+    CUipcMemHandle plain;
+    CUdeviceptr base;
+    bool right = unpack(&view, &offset, &bytes);
+    memcpy(&plain, &view, sizeof plain);
+    if (HAS(cuIpcOpenMemHandle_v2)) { /* the one that counts openings */
+        native = REAL(cuIpcOpenMemHandle_v2);
+    }
+    CUresult r = native(&base, plain, flags);
     if (r != CUDA_SUCCESS) {
         return r;
     }
-    struct imported_block *block = blocks;
-    while (block && block->dptr != import->base + offset) {
-        block = block->next;
-    }
-    if (!block && (block = host_slab_get(&block_slab)) != NULL) {
-        *block = (struct imported_block){
-            .dptr = import->base + offset, .id = ++last_id, .import = import, .next = blocks};
-        blocks = block;
-        atomic_fetch_add(&ipc_blocks, 1);
-    }
+    struct import *import = note_import(context, base);
+    right &= import && offset < import->bytes && bytes > 0 && bytes <= import->bytes - offset;
+    struct imported_block *block = right ? note_block(import, offset, bytes) : NULL;
     if (!block) {
-        close_segment(import);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REAL(cuIpcCloseMemHandle)(base);
+        if (import) {
+            drop_if_unused(import);
+        }
+        return import && !right ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    bool fits = offset < import->bytes && bytes <= import->bytes - offset;
-    block->bytes = fits ? bytes : 0; /* the exporter may have a new block in this place */
+    import->blocks++;
     block->opened++;
     *dptr = block->dptr;
     return CUDA_SUCCESS;
 }
 
 static CUresult close_whole(CUcontext context, CUdeviceptr dptr) {
-    CUresult r = REAL(cuIpcCloseMemHandle)(dptr);
-    struct import *import = r == CUDA_SUCCESS ? find_import(context, dptr) : NULL;
-    for (struct import *any = imports; any && r == CUDA_SUCCESS && !import; any = any->next) {
-        import = any->base == dptr ? any : NULL; /* closed with another context current */
-    }
-    if (import && import->whole > 0) {
+    struct import *import = find_import(context, dptr);
+    bool only_blocks = import && import->whole == 0; /* the program has not opened this */
+    CUresult r = REAL(cuIpcCloseMemHandle)(only_blocks ? UNKNOWN_ADDRESS : dptr);
+    if (import && !only_blocks && r == CUDA_SUCCESS) {
         import->whole--;
         drop_if_unused(import);
     }
     return r;
 }
 
-static CUresult close_any(CUcontext context, CUdeviceptr dptr) {
-    struct imported_block **at = &blocks;
-    while (*at && (*at)->dptr != dptr) {
-        at = &(*at)->next;
+static CUresult close_block(struct imported_block *block) {
+    struct import *import = block->import;
+    CUresult r = REAL(cuIpcCloseMemHandle)(import->base);
+    if (r != CUDA_SUCCESS) {
+        return r;
     }
-    if (!*at) {
-        return close_whole(context, dptr);
+    if (--block->opened == 0) {
+        spans_remove(&blocks, spans_find(&blocks, block->dptr, block));
+        host_slab_put(&block_slab, block);
+        atomic_fetch_sub(&ipc_blocks, 1);
     }
-    struct import *import = (*at)->import;
-    if (--(*at)->opened == 0) {
-        remove_block(at);
-    }
-    return close_segment(import);
+    import->blocks--;
+    drop_if_unused(import);
+    return r;
 }
 
 /* --- asked by the other files of this room --- */
 
 int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
-    const struct import *around = NULL;
-    bool exact = true;
     int result = -ENOENT;
     pthread_mutex_lock(&lock);
-    for (const struct imported_block *b = blocks; b && result != 0; b = b->next) {
-        const struct import *import = b->import;
-        if (dptr - import->base >= import->bytes) {
-            continue;
-        }
-        around = import;
-        exact &= b->bytes > 0;
-        if (dptr - b->dptr < b->bytes) {
-            *out = (struct ipc_block){.address = b->dptr, .bytes = b->bytes, .id = b->id};
-            result = 0;
-        }
-    }
-    if (result != 0 && around && exact && around->whole == 0) {
+    const struct imported_block *b = spans_before(&blocks, dptr);
+    const struct import *around = spans_before(&imports, dptr);
+    if (b && dptr - b->dptr < b->bytes) {
+        *out = (struct ipc_block){.address = b->dptr, .bytes = b->bytes, .id = b->id};
+        result = 0;
+    } else if (around && dptr - around->base < around->bytes && around->whole == 0) {
         result = -EINVAL;
     }
     pthread_mutex_unlock(&lock);
@@ -335,23 +329,28 @@ int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
 }
 
 void ipc_forget(CUcontext context) {
+    size_t left = 0;
     pthread_mutex_lock(&lock);
-    for (struct imported_block **at = &blocks; *at;) {
-        if ((*at)->import->context == context) {
-            remove_block(at);
+    for (size_t i = 0; i < blocks.count; i++) {
+        struct imported_block *block = blocks.rows[i].what;
+        if (block->import->context == context) {
+            host_slab_put(&block_slab, block);
+            atomic_fetch_sub(&ipc_blocks, 1);
         } else {
-            at = &(*at)->next;
+            blocks.rows[left++] = blocks.rows[i];
         }
     }
-    for (struct import **at = &imports; *at;) {
-        struct import *import = *at;
+    blocks.count = left;
+    left = 0;
+    for (size_t i = 0; i < imports.count; i++) {
+        struct import *import = imports.rows[i].what;
         if (import->context == context) {
-            *at = import->next;
             host_slab_put(&import_slab, import);
         } else {
-            at = &import->next;
+            imports.rows[left++] = imports.rows[i];
         }
     }
+    imports.count = left;
     pthread_mutex_unlock(&lock);
 }
 
@@ -384,7 +383,8 @@ CUresult hook_cuIpcCloseMemHandle(CUdeviceptr dptr) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
     pthread_mutex_lock(&lock);
-    CUresult r = close_any(context, dptr);
+    struct imported_block *block = find_block(context, dptr);
+    CUresult r = block ? close_block(block) : close_whole(context, dptr);
     pthread_mutex_unlock(&lock);
     return r;
 }

@@ -19,13 +19,32 @@ static struct device *here(void) {
     return process_ready() ? device_current() : NULL;
 }
 
-/* Runs `call` if the limit allows `bytes` more, and enters what it gave under `key`. */
-#define TAKE(kind, place, bytes, call, key)                                                        \
+/* The same, if the driver would go on to read what the program's arguments point to. */
+static struct device *here_and_well(void) {
+    int least, greatest;
+    bool well = REAL(cuCtxGetStreamPriorityRange)(&least, &greatest) == CUDA_SUCCESS;
+    return well ? here() : NULL;
+}
+
+/*
+ * What is wrong with a call's arguments is the driver's to find, also where the limit refuses: it is
+ * asked for more than there is (cuda-facts: that much is never there), which takes nothing.
+ */
+#define TOO_MUCH ((size_t)1 << 50)
+
+/* The limit has refused; `judged` is what the driver thinks of the call. */
+static CUresult refused(CUresult judged) {
+    return judged == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : judged;
+}
+
+/* Runs `call` if the limit allows `bytes` more, and enters what it gave under `key`. Else `judge` says
+ * what the driver thinks of its arguments. */
+#define TAKE(kind, place, bytes, judge, call, key)                                                 \
     do {                                                                                           \
         struct device *where = (place);                                                            \
         uint64_t amount = (bytes);                                                                 \
         if (!outside_begin(kind, where, amount)) {                                                 \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
+            return refused(judge);                                                                 \
         }                                                                                          \
         CUresult answer = (call);                                                                  \
         if (outside_make_room(answer, where)) {                                                    \
@@ -75,7 +94,8 @@ static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
             return (call);                                                                         \
         }                                                                                          \
         if (!mempool_begin(source, bytes, &claim)) {                                               \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
+            CUstreamCaptureStatus status;                                                          \
+            return refused(REAL(cuStreamIsCapturing##suffix)(stream, &status));                    \
         }                                                                                          \
         CUresult answer = (call);                                                                  \
         if (outside_make_room(answer, mempool_device(source))) {                                   \
@@ -117,7 +137,8 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
 }
 
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
-    TAKE(OUTSIDE_MANAGED, here(), bytes, REAL(cuMemAllocManaged)(dptr, bytes, flags), *dptr);
+    TAKE(OUTSIDE_MANAGED, here(), bytes, REAL(cuMemAllocManaged)(dptr, bytes | TOO_MUCH, flags),
+         REAL(cuMemAllocManaged)(dptr, bytes, flags), *dptr);
 }
 
 /* --- arrays: the bytes their descriptor asks for, without the driver's own padding --- */
@@ -136,38 +157,71 @@ static uint64_t element_bytes(CUarray_format format, unsigned int channels) {
     }
 }
 
+/* More than there is, where a product does not fit; 0 if the driver is sure to refuse. */
 static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
-    uint64_t height = d->Height ? d->Height : 1, depth = d->Depth ? d->Depth : 1;
-    return d->Width * height * depth * element_bytes(d->Format, d->NumChannels);
+    uint64_t bytes =
+        d->NumChannels > 4 || d->NumChannels == 3 ? 0 : element_bytes(d->Format, d->NumChannels);
+    if (__builtin_mul_overflow(bytes, d->Width, &bytes) ||
+        __builtin_mul_overflow(bytes, d->Height ? d->Height : 1, &bytes) ||
+        __builtin_mul_overflow(bytes, d->Depth ? d->Depth : 1, &bytes)) {
+        return TOO_MUCH;
+    }
+    return bytes;
 }
 
 CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
-    uint64_t bytes =
-        d ? d->Width * (d->Height ? d->Height : 1) * element_bytes(d->Format, d->NumChannels) : 0;
-    TAKE(OUTSIDE_ARRAY, here(), bytes, REAL(cuArrayCreate_v2)(array, d), *array);
+    if (!array || !d) {
+        return REAL(cuArrayCreate_v2)(array, d);
+    }
+    struct device *device = here_and_well();
+    CUDA_ARRAY3D_DESCRIPTOR flat = {0};
+    if (device) {
+        flat = (CUDA_ARRAY3D_DESCRIPTOR){.Width = d->Width,
+                                         .Height = d->Height,
+                                         .Format = d->Format,
+                                         .NumChannels = d->NumChannels};
+    }
+    TAKE(OUTSIDE_ARRAY, device, array_bytes(&flat), CUDA_ERROR_OUT_OF_MEMORY,
+         REAL(cuArrayCreate_v2)(array, d), *array);
 }
 
 CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-    TAKE(OUTSIDE_ARRAY, here(), d ? array_bytes(d) : 0, REAL(cuArray3DCreate_v2)(array, d), *array);
+    if (!array || !d) {
+        return REAL(cuArray3DCreate_v2)(array, d);
+    }
+    struct device *device = here_and_well();
+    TAKE(OUTSIDE_ARRAY, device, device ? array_bytes(d) : 0, CUDA_ERROR_OUT_OF_MEMORY,
+         REAL(cuArray3DCreate_v2)(array, d), *array);
 }
 
 CUresult hook_cuArrayDestroy(CUarray array) {
     GIVE(OUTSIDE_ARRAYS, array, REAL(cuArrayDestroy)(array));
 }
 
+/* There are no more levels than down to 1 x 1 x 1. */
+static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
+    CUDA_ARRAY3D_DESCRIPTOR level = *d;
+    uint64_t bytes = 0;
+    for (bool last = false; levels > 0 && !last; levels--) {
+        last = level.Width <= 1 && level.Height <= 1 && level.Depth <= 1;
+        if (__builtin_add_overflow(bytes, array_bytes(&level), &bytes)) {
+            return TOO_MUCH;
+        }
+        level.Width = level.Width > 1 ? level.Width / 2 : level.Width;
+        level.Height = level.Height > 1 ? level.Height / 2 : level.Height;
+        level.Depth = level.Depth > 1 ? level.Depth / 2 : level.Depth;
+    }
+    return bytes;
+}
+
 CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d,
                                      unsigned int levels) {
-    uint64_t bytes = 0;
-    if (d) {
-        CUDA_ARRAY3D_DESCRIPTOR level = *d;
-        for (unsigned i = 0; i < levels; i++) {
-            bytes += array_bytes(&level);
-            level.Width = level.Width > 1 ? level.Width / 2 : level.Width;
-            level.Height = level.Height > 1 ? level.Height / 2 : level.Height;
-            level.Depth = level.Depth > 1 ? level.Depth / 2 : level.Depth;
-        }
+    if (!array || !d) {
+        return REAL(cuMipmappedArrayCreate)(array, d, levels);
     }
-    TAKE(OUTSIDE_ARRAY, here(), bytes, REAL(cuMipmappedArrayCreate)(array, d, levels), *array);
+    struct device *device = here_and_well();
+    TAKE(OUTSIDE_ARRAY, device, device ? mipmap_bytes(d, levels) : 0, CUDA_ERROR_OUT_OF_MEMORY,
+         REAL(cuMipmappedArrayCreate)(array, d, levels), *array);
 }
 
 CUresult hook_cuMipmappedArrayDestroy(CUmipmappedArray array) {
@@ -178,9 +232,15 @@ CUresult hook_cuMipmappedArrayDestroy(CUmipmappedArray array) {
 
 CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                           const CUmemAllocationProp *prop, unsigned long long flags) {
-    bool on_device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    struct device *device = on_device && process_ready() ? device_get(prop->location.id) : NULL;
-    TAKE(OUTSIDE_VIRTUAL, device, bytes, REAL(cuMemCreate)(handle, bytes, prop, flags), *handle);
+    if (!handle || !prop) {
+        return REAL(cuMemCreate)(handle, bytes, prop, flags);
+    }
+    CUcontext any; /* no context is needed, but a driver that has started */
+    bool reads = process_ready() && REAL(cuCtxGetCurrent)(&any) == CUDA_SUCCESS;
+    bool on_device = reads && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    struct device *device = on_device ? device_get(prop->location.id) : NULL;
+    TAKE(OUTSIDE_VIRTUAL, device, bytes, REAL(cuMemCreate)(handle, bytes | TOO_MUCH, prop, flags),
+         REAL(cuMemCreate)(handle, bytes, prop, flags), *handle);
 }
 
 CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
@@ -291,8 +351,11 @@ CUresult hook_cuMemFreeHost(void *host) {
         return REAL(cuMemFreeHost)(host);
     }
     CUresult refusal = verdict();
-    if (refusal != CUDA_SUCCESS || pinned_has(host)) {
-        return refusal != CUDA_SUCCESS ? refusal : CUDA_ERROR_INVALID_VALUE;
+    if (refusal != CUDA_SUCCESS) {
+        return refusal;
+    }
+    if (pinned_has(host)) {
+        return REAL(cuMemFreeHost)((void *)UNKNOWN_ADDRESS);
     }
     struct outside_entry entry = outside_find(OUTSIDE_HOST, (uint64_t)host);
     bool registered = entry.value == REGISTERED;

@@ -3,6 +3,7 @@
 #include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/entries.h"
+#include "driver/spans.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/options.h"
@@ -23,7 +24,8 @@ struct pinned {
     struct pinned *next;
 };
 
-static struct pinned *kept; /* the one freed last comes first */
+static struct pinned *kept;      /* the one freed last comes first */
+static struct spans kept_places; /* the same by address */
 static _Atomic uint64_t kept_blocks;
 static uint64_t kept_bytes;
 static struct host_slab slab = {.object_bytes = sizeof(struct pinned)};
@@ -43,6 +45,7 @@ static uint64_t bound(void) {
 static void remove_at(struct pinned **at) {
     struct pinned *gone = *at;
     *at = gone->next;
+    spans_remove(&kept_places, spans_find(&kept_places, (uintptr_t)gone->host, gone));
     kept_bytes -= gone->bytes;
     atomic_fetch_sub(&kept_blocks, 1);
     host_slab_put(&slab, gone);
@@ -86,6 +89,10 @@ bool pinned_keep(void *host, size_t bytes, unsigned kind) {
     pthread_mutex_lock(&lock);
     bool fits = kept_bytes + bytes <= bound() && kept_blocks < BLOCKS_MOST;
     struct pinned *p = fits ? host_slab_get(&slab) : NULL;
+    if (p && !spans_add(&kept_places, (uintptr_t)host, p)) {
+        host_slab_put(&slab, p);
+        p = NULL;
+    }
     if (p) {
         *p = (struct pinned){host, bytes, kind, pool, pool_stamp_in_free(pool), kept};
         kept = p;
@@ -100,11 +107,9 @@ bool pinned_has(const void *host) {
     if (atomic_load_explicit(&kept_blocks, memory_order_relaxed) == 0) {
         return false;
     }
-    bool found = false;
     pthread_mutex_lock(&lock);
-    for (const struct pinned *p = kept; p && !found; p = p->next) {
-        found = (uintptr_t)host - (uintptr_t)p->host < p->bytes;
-    }
+    const struct pinned *p = spans_before(&kept_places, (uintptr_t)host);
+    bool found = p && (uintptr_t)host - (uintptr_t)p->host < p->bytes;
     pthread_mutex_unlock(&lock);
     return found;
 }

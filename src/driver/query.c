@@ -24,6 +24,7 @@
 
 /* Numbers of blocks are far from those the driver counts up from 1. */
 #define BLOCK_ID_BASE ((unsigned long long)1 << 62)
+#define ATTRIBUTES_MOST 1024u /* more than there are */
 #define IMPORT_ID_BASE (BLOCK_ID_BASE + ((unsigned long long)1 << 61))
 
 /* --- free and total memory --- */
@@ -94,19 +95,18 @@ static int find_known(CUdeviceptr dptr, struct known *known) {
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {
     struct known block = {.pool = NULL};
     int r = find_known(dptr, &block);
+    if (r != 0) {
+        return REAL(cuMemGetAddressRange_v2)(base, bytes, r == -EINVAL ? UNKNOWN_ADDRESS : dptr);
+    }
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
-    if (r == -ENOENT || (r == 0 && !block.pool) || !current) { /* without a context it depends */
+    if (!block.pool || !current) { /* without a context it depends */
         CUresult result = REAL(cuMemGetAddressRange_v2)(base, bytes, dptr);
-        if (r == -ENOENT || result != CUDA_SUCCESS) {
+        if (result != CUDA_SUCCESS) {
             return result;
         }
-    } else if (context_broken(r == 0 ? block.pool : context_pool())) {
-        return context_broken(r == 0 ? block.pool : context_pool());
-    }
-    if (r != 0 && (base || bytes)) {
-        /* asked for neither, the driver does not look */
-        return current ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_CONTEXT;
+    } else if (context_broken(block.pool)) {
+        return context_broken(block.pool);
     }
     if (base) {
         *base = block.address;
@@ -188,16 +188,28 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute, const str
     }
 }
 
+static int sync_memops_of(CUdeviceptr dptr) {
+    int value = 0;
+    REAL(cuPointerGetAttribute)(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, dptr);
+    return value;
+}
+
 /* Whoever asks for the tokens that open memory to a network card has also set SYNC_MEMOPS: the
- * driver does that. */
-static CUresult p2p_tokens(void *data, CUdeviceptr dptr) {
-    int before = 0, after = 0;
-    REAL(cuPointerGetAttribute)(&before, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, dptr);
-    CUresult r = REAL(cuPointerGetAttribute)(data, CU_POINTER_ATTRIBUTE_P2P_TOKENS, dptr);
-    REAL(cuPointerGetAttribute)(&after, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, dptr);
+ * driver does that. `before`: what it said before it gave them. */
+static void tokens_given(CUdeviceptr dptr, int before) {
     pool_mark_reached_from_outside(dptr);
-    set_sync_memops(pool_block_id(dptr), after, before);
-    return r;
+    set_sync_memops(pool_block_id(dptr), sync_memops_of(dptr), before);
+}
+
+static bool ask_for_tokens(unsigned count, const CUpointer_attribute *attributes) {
+    unsigned i = 0;
+    while (i < count && attributes[i] != CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
+        if ((unsigned)attributes[i] > ATTRIBUTES_MOST) {
+            return false; /* the driver refuses, and need not read on */
+        }
+        i++;
+    }
+    return i < count;
 }
 
 CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr dptr) {
@@ -206,22 +218,30 @@ CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, C
     if (r == -EINVAL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (r == 0 && block.pool && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
-        return p2p_tokens(data, dptr);
-    }
     if (r == 0 && answer_of_block(data, attribute, &block)) {
         return CUDA_SUCCESS;
     }
-    return REAL(cuPointerGetAttribute)(data, attribute, dptr);
+    bool tokens = r == 0 && block.pool && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS;
+    int before = tokens ? sync_memops_of(dptr) : 0;
+    CUresult result = REAL(cuPointerGetAttribute)(data, attribute, dptr);
+    if (tokens) {
+        tokens_given(dptr, before);
+    }
+    return result;
 }
 
 CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
                                      void **data, CUdeviceptr dptr) {
     struct known block = {.pool = NULL};
     int r = attributes && data ? find_known(dptr, &block) : -ENOENT;
+    bool tokens = r == 0 && block.pool && ask_for_tokens(count, attributes);
+    int before = tokens ? sync_memops_of(dptr) : 0;
     /* What the driver says of a pointer it does not know, it says of NULL too. */
     CUresult result =
         REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);
+    if (tokens) {
+        tokens_given(dptr, before);
+    }
     for (unsigned i = 0; r == -EINVAL && result == CUDA_SUCCESS && i < count; i++) {
         if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && data[i]) {
             memcpy(data[i], &(void *){(void *)dptr},
@@ -243,11 +263,8 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
     if (r == -EINVAL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    int before = 0;
     bool own = r == 0 && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
-    if (own) {
-        REAL(cuPointerGetAttribute)(&before, attribute, dptr);
-    }
+    int before = own ? sync_memops_of(dptr) : 0;
     CUresult result = REAL(cuPointerSetAttribute)(value, attribute, dptr);
     if (own && result == CUDA_SUCCESS) {
         pool_mark_reached_from_outside(dptr);

@@ -123,8 +123,9 @@ static bool better_kept_whole(const struct range *range, uint64_t bytes) {
 struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment, bool spare) {
     for (size_t i = position(arena, bytes, 0); i < arena->free_count; i++) {
         struct range *range = arena->free[i].range;
-        uint64_t skip = -range->address & (alignment - 1);
-        if (range->bytes < bytes + skip) {
+        bool from_end = spare && range_is_first(range) && bytes < range->segment->bytes;
+        uint64_t skip = from_end ? range->bytes - bytes : -range->address & (alignment - 1);
+        if (range->bytes < bytes + skip || (from_end && skip == 0)) {
             continue;
         }
         if ((spare && better_kept_whole(range, bytes)) || make_room(arena) != 0) {

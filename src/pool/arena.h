@@ -10,6 +10,11 @@
  * array sorted by (size, address): there are tens to thousands of them, so a binary search and a
  * short memmove beat any tree, and the largest one is the last.
  *
+ * No block begins where a segment does, unless it is the whole of it or memory is short. A plugin that
+ * was bound past the library may free a block of the program at the driver. The driver knows only where
+ * segments begin: there it would take everything else in the segment along, and anywhere else it
+ * refuses. So what is free at the start of a segment is cut from its end.
+ *
  * Everything here runs under the pool's lock.
  */
 #ifndef GPUCACHE_POOL_ARENA_H
@@ -71,6 +76,11 @@ static inline void range_become(struct range *range, enum range_state state) {
     atomic_store_explicit(&range->state, (uint8_t)state, memory_order_release);
 }
 
+/** Whether it begins where its segment does. */
+static inline bool range_is_first(const struct range *range) {
+    return range->address == range->segment->base;
+}
+
 struct free_range {
     uint64_t bytes;
     struct range *range;
@@ -104,8 +114,9 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes);
 
 /**
  * The best free range for `bytes` (a multiple of 512), cut to size, at a multiple of `alignment`
- * (512 or 2 MiB). With `spare`, not out of a range that is better kept whole. Its state is
- * RANGE_LIVE. NULL: nothing fits.
+ * (512 or 2 MiB; the latter for pages, which keep the first unit of a segment back themselves). With
+ * `spare`, not out of a range that is better kept whole, and not at the start of a segment, unless
+ * it is all of it. Its state is RANGE_LIVE. NULL: nothing fits.
  */
 struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment, bool spare);
 

@@ -32,16 +32,24 @@ struct block *page_find(struct page *page, uint64_t address) {
 
 /* --- the lists of free runs --- */
 
+/* What of a run may be handed out: all but the first unit of a segment (arena.h says why). */
+static unsigned usable(const struct block *run, unsigned units) {
+    const struct page *page = page_of(run);
+    bool kept = block_unit(run) == 0 && page->address == page->range->segment->base;
+    return kept ? units - 1 : units;
+}
+
 static void insert_run(struct runs *runs, struct block *run, unsigned units) {
-    struct block *head = runs->lists[units];
+    unsigned length = usable(run, units);
+    struct block *head = runs->lists[length];
     run->previous = NULL;
     run->next = head;
     if (head) {
         head->previous = run;
     }
-    runs->lists[units] = run;
-    runs->lengths[units >> 6] |= (uint64_t)1 << (units & 63);
-    runs->words[units >> 12] |= (uint64_t)1 << (units >> 6 & 63);
+    runs->lists[length] = run;
+    runs->lengths[length >> 6] |= (uint64_t)1 << (length & 63);
+    runs->words[length >> 12] |= (uint64_t)1 << (length >> 6 & 63);
     become(run, BLOCK_FREE, units);
     if (units > 1) {
         become(block_after(run, units - 1), BLOCK_TAIL, units);
@@ -50,15 +58,15 @@ static void insert_run(struct runs *runs, struct block *run, unsigned units) {
 }
 
 static void remove_run(struct runs *runs, struct block *run) {
-    unsigned units = block_units(run);
+    unsigned units = block_units(run), length = usable(run, units);
     if (run->previous) {
         run->previous->next = run->next;
     } else {
-        runs->lists[units] = run->next;
+        runs->lists[length] = run->next;
         if (!run->next) {
-            runs->lengths[units >> 6] &= ~((uint64_t)1 << (units & 63));
-            if (runs->lengths[units >> 6] == 0) {
-                runs->words[units >> 12] &= ~((uint64_t)1 << (units >> 6 & 63));
+            runs->lengths[length >> 6] &= ~((uint64_t)1 << (length & 63));
+            if (runs->lengths[length >> 6] == 0) {
+                runs->words[length >> 12] &= ~((uint64_t)1 << (length >> 6 & 63));
             }
         }
     }
@@ -70,7 +78,7 @@ static void remove_run(struct runs *runs, struct block *run) {
     runs->free_units -= units;
 }
 
-/* The shortest length of at least `units` that some free run has; 0: none. */
+/* The shortest usable length of at least `units` that some free run has; 0: none. */
 static unsigned best_length(const struct runs *runs, unsigned units) {
     unsigned word = units >> 6;
     uint64_t bits = runs->lengths[word] & (~(uint64_t)0 << (units & 63));
@@ -89,15 +97,28 @@ static unsigned best_length(const struct runs *runs, unsigned units) {
     return word << 6 | (unsigned)__builtin_ctzll(bits);
 }
 
-struct block *runs_take(struct runs *runs, unsigned units, unsigned bin) {
+/* A run of just so many units with the one that is kept back, or NULL. */
+static struct block *kept_run(const struct runs *runs, unsigned units) {
+    struct block *run = runs->lists[units - 1];
+    while (run && block_units(run) < units) {
+        run = run->next;
+    }
+    return run;
+}
+
+struct block *runs_take(struct runs *runs, unsigned units, unsigned bin, bool any) {
     unsigned length = best_length(runs, units);
-    if (length == 0) {
+    struct block *block = length > 0 ? runs->lists[length] : any ? kept_run(runs, units) : NULL;
+    if (!block) {
         return NULL;
     }
-    struct block *block = runs->lists[length];
+    unsigned whole = block_units(block);
     remove_run(runs, block);
-    if (length > units) {
-        insert_run(runs, block_after(block, units), length - units);
+    if (whole > length && length > 0) { /* the kept unit stays in front */
+        insert_run(runs, block, whole - units);
+        block = block_after(block, whole - units);
+    } else if (whole > units) {
+        insert_run(runs, block_after(block, units), whole - units);
     }
     block->stamp = 0;
     block->next = NULL;

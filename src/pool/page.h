@@ -194,7 +194,7 @@ struct block *page_find(struct page *page, uint64_t address);
 /* The free runs of all pages of a pool. Under the pool's lock. */
 struct runs {
     struct pool *pool;
-    struct block *lists[PAGE_UNITS + 1]; /* by length in units; [0] is unused */
+    struct block *lists[PAGE_UNITS + 1]; /* by usable length in units */
     uint64_t lengths[(PAGE_UNITS >> 6) + 1];
     uint64_t words[2]; /* which of lengths[] are not 0 */
     struct page *recycled;
@@ -208,9 +208,9 @@ void runs_start(struct runs *runs, struct pool *pool);
 /** Opens a page over a 2 MiB range of the arena. 0 or -ENOMEM. */
 int runs_add_page(struct runs *runs, struct range *range, uint64_t address);
 
-/** The best fit for `units`, as a block in state BLOCK_CACHED with stamp 0, of size class `bin`; NULL:
- * nothing fits. */
-struct block *runs_take(struct runs *runs, unsigned units, unsigned bin);
+/** The best fit for `units`, as a block in state BLOCK_CACHED with stamp 0, of size class `bin`. The
+ * first unit of a segment only with `any`. NULL: nothing fits. */
+struct block *runs_take(struct runs *runs, unsigned units, unsigned bin, bool any);
 
 /**
  * Gives a block back, merged with its neighbours. If its page is empty then, the page is closed and
@@ -218,7 +218,7 @@ struct block *runs_take(struct runs *runs, unsigned units, unsigned bin);
  */
 struct range *runs_give(struct runs *runs, struct block *block);
 
-/** The longest free run, in bytes. */
+/** The longest free run, in usable bytes. */
 uint64_t runs_largest(const struct runs *runs);
 
 /** Forgets every page (the context is gone): `range` one after another, as the arena walks its own.

@@ -32,7 +32,8 @@
 #define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
 
 static bool take_block(struct pool *pool, struct want *want) {
-    want->block = runs_take(&pool->runs, size_class_units(want->size_class), want->size_class);
+    want->block =
+        runs_take(&pool->runs, size_class_units(want->size_class), want->size_class, want->any);
     return want->block != NULL;
 }
 
@@ -143,7 +144,8 @@ static uint64_t good_growth(const struct pool *pool, const struct want *want) {
     uint64_t step = arena->reserved_bytes / 16;
     step = (step > most ? most : step) & ~(PAGE_BYTES - 1);
     uint64_t least = supply_growth(want);
-    return least > step ? least : step;
+    /* What fills a segment gets one of its own: of several in one the first would stay empty (arena.h). */
+    return want->bytes == least || least > step ? least : step;
 }
 
 /* One reserve() of the backend, without the lock. */

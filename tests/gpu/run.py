@@ -205,6 +205,8 @@ ALONE = (
     ("law 2", ["laws.py", "60"], 90),
     ("contexts that come and go", ["lifecycles.py"], 120),
     ("pinned memory", ["pinned.py"], 60),
+    ("exported memory", ["exports.py"], 60),
+    ("handles of another process", ["sharing.py"], 60),
     ("pools of the driver", ["reserve.py"], 90),
     ("programs without CUDA", ["quiet.py"], 60),
 )

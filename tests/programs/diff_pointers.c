@@ -200,6 +200,26 @@ static void arguments(void) {
          cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_CONTEXT, p));
 }
 
+/* Freed memory is no memory: what a context is for, the driver asks first. */
+static void without_a_context(void) {
+    CUdeviceptr p = take(1000), large = take(3 * MIB), keep = take(1000);
+    CHECK(cuMemFree(p));
+    CHECK(cuMemFree(large));
+    for (unsigned with = 2; with-- > 0;) {
+        CHECK(cuCtxSetCurrent(with ? context : NULL));
+        for (unsigned i = 0; i < 3; i++) {
+            CUdeviceptr q = i == 0 ? p : i == 1 ? large + 4096 : keep, base = 7;
+            size_t bytes = 7;
+            CUresult r = cuMemGetAddressRange(&base, &bytes, q);
+            line("pointers: %s context: range %d, untouched %d, for nothing %d",
+                 with ? "with a" : "without a", r, base == 7 && bytes == 7,
+                 cuMemGetAddressRange(NULL, NULL, q));
+        }
+        several(with ? "freed, with a context" : "freed, without a context", p);
+    }
+    CHECK(cuCtxSetCurrent(context));
+}
+
 static void set_nothing(void) {
     line("pointers: sync memops: no value %d",
          cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, take(4096)));
@@ -215,6 +235,7 @@ int main(void) {
                  {"sync memops", sync_memops},
                  {"ids", ids},
                  {"arguments", arguments},
+                 {"without a context", without_a_context},
                  {"set nothing", set_nothing}};
     context = begin();
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)

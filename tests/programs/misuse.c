@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define KIB ((size_t)1 << 10)
@@ -368,6 +369,81 @@ static void small_then_large(void) {
     SAY(cuMemFree(q));
 }
 
+/* Also at a limit: what is wrong with the arguments comes before how much is asked for. */
+static void wrong_and_large(void) {
+    const size_t large = (size_t)1 << 40;
+    CUdeviceptr p;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUarray array;
+    CUmipmappedArray mipmap;
+    SAY(cuMemAllocManaged(&p, large, 0));
+    SAY(cuMemAllocManaged(&p, large, 64));
+    SAY(cuMemCreate(&handle, large + 4096, &prop, 0));
+    SAY(cuMemCreate(&handle, large, &prop, 5));
+    SAY(cuMemCreate(NULL, large, &prop, 0));
+    SAY(cuMemCreate(&handle, large, &prop, 0));
+    prop.type = CU_MEM_ALLOCATION_TYPE_INVALID;
+    SAY(cuMemCreate(&handle, large, &prop, 0));
+    CUDA_ARRAY3D_DESCRIPTOR d = {
+        .Width = 65536, .Height = 32768, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 3};
+    CUDA_ARRAY_DESCRIPTOR flat = {
+        .Width = 65536, .Height = 32768, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 3};
+    SAY(cuArrayCreate(&array, &flat));
+    SAY(cuArray3DCreate(&array, &d));
+    SAY(cuMipmappedArrayCreate(&mipmap, &d, 2));
+    d.NumChannels = flat.NumChannels = 4;
+    SAY(cuArrayCreate(NULL, &flat));
+    SAY(cuArray3DCreate(NULL, &d));
+    d.Width = 0;
+    SAY(cuArray3DCreate(&array, &d));
+}
+
+static void destroyed_stream(void) {
+    CUdeviceptr p;
+    CUstream stream;
+    CHECK(cuStreamCreate(&stream, 0));
+    CHECK(cuStreamDestroy(stream));
+    SAY(cuMemAllocAsync(&p, (size_t)1 << 40, stream));
+}
+
+/* The driver reads none of these before it has looked for a context. */
+static void unreadable(void) {
+    CUarray array;
+    CUmipmappedArray mipmap;
+    CHECK(cuCtxSetCurrent(NULL));
+    SAY(cuArrayCreate(&array, (CUDA_ARRAY_DESCRIPTOR *)8));
+    SAY(cuArray3DCreate(&array, (CUDA_ARRAY3D_DESCRIPTOR *)8));
+    SAY(cuMipmappedArrayCreate(&mipmap, (CUDA_ARRAY3D_DESCRIPTOR *)8, 3));
+    CHECK(cuCtxSetCurrent(context));
+}
+
+static void unreadable_before_init(void) {
+    CUmemGenericAllocationHandle handle;
+    CUarray array;
+    SAY(cuMemCreate(&handle, 4096, (CUmemAllocationProp *)8, 0));
+    SAY(cuArray3DCreate(&array, (CUDA_ARRAY3D_DESCRIPTOR *)8));
+    context = begin();
+}
+
+/* Levels that mean nothing are refused, or clamped; nobody counts them. */
+static void many_levels(void) {
+    CUDA_ARRAY3D_DESCRIPTOR d = {
+        .Width = 16, .Height = 16, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    CUmipmappedArray mipmap;
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    for (unsigned i = 0; i < 4; i++) {
+        CUresult r = cuMipmappedArrayCreate(&mipmap, &d, ~0u - i);
+        printf("levels: %d\n", (int)r);
+        if (r == CUDA_SUCCESS)
+            CHECK(cuMipmappedArrayDestroy(mipmap));
+    }
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    printf("at once: %d\n", after.tv_sec - before.tv_sec < 5);
+}
+
 static void errno_stays(void) {
     CUdeviceptr p, q;
     errno = 12345;
@@ -655,6 +731,11 @@ static const struct {
     {"async_free_and_destroy_behind_another", async_free_and_destroy_behind_another, 0},
     {"async_mixes", async_mixes, 0},
     {"too_large", too_large, 0},
+    {"wrong_and_large", wrong_and_large, 0},
+    {"destroyed_stream", destroyed_stream, 0},
+    {"unreadable", unreadable, 0},
+    {"unreadable_before_init", unreadable_before_init, 1},
+    {"many_levels", many_levels, 0},
     {"fill_up", fill_up, 0},
     {"small_then_large", small_then_large, 0},
     {"errno_stays", errno_stays, 0},

@@ -57,6 +57,43 @@ static unsigned read_late(struct kernels *k, CUstream stream, CUdeviceptr to, CU
     return wrong;
 }
 
+/* The same where device memory changes hands behind a barrier in between, which orders no CPU. */
+static unsigned behind_a_barrier(struct kernels *k, CUstream stream, CUdeviceptr source) {
+    unsigned wrong = 0;
+    for (unsigned i = 0; i < 20; i++) {
+        CUdeviceptr p, q;
+        uint32_t *a, *b;
+        CHECK(cuMemAlloc(&p, 3 << 20));
+        CHECK(cuMemAllocHost((void **)&a, WORDS * 4));
+        CHECK(launch_sleep(k, stream, 2000));
+        CHECK(cuMemcpyDtoHAsync(a, source, WORDS * 4, stream));
+        CHECK(cuMemFreeHost(a));
+        CHECK(cuMemFree(p));
+        CHECK(cuMemAlloc(&q, 3 << 20));
+        CHECK(cuMemAllocHost((void **)&b, WORDS * 4));
+        for (unsigned w = 0; w < WORDS; w++)
+            b[w] = i + w;
+        CHECK(cuStreamSynchronize(stream));
+        for (unsigned w = 0; w < WORDS; w++)
+            wrong += b[w] != i + w;
+        CHECK(cuMemFreeHost(b));
+        CHECK(cuMemFree(q));
+    }
+    return wrong;
+}
+
+/* Freed memory is no memory: what a context is for, the driver asks first. */
+static void freed_twice(CUcontext context) {
+    void *a;
+    CHECK(cuMemHostAlloc(&a, 54321, 0));
+    CHECK(cuMemFreeHost(a));
+    printf("freed twice: %d", (int)cuMemFreeHost(a));
+    printf(", inside: %d", (int)cuMemFreeHost((char *)a + 64));
+    CHECK(cuCtxSetCurrent(NULL));
+    printf(", without a context: %d\n", (int)cuMemFreeHost(a));
+    CHECK(cuCtxSetCurrent(context));
+}
+
 int main(int argc, char **argv) {
     CUdevice device;
     CUcontext context;
@@ -77,6 +114,8 @@ int main(int argc, char **argv) {
 
     printf("overwritten by old work: %u words\n", written_late(&k, stream, source));
     printf("read by old work after reuse: %u words\n", read_late(&k, stream, source, errors));
+    printf("overwritten behind a barrier: %u words\n", behind_a_barrier(&k, stream, source));
+    freed_twice(context);
 
     void *a, *b;
     CHECK(cuMemHostAlloc(&a, 12345, CU_MEMHOSTALLOC_WRITECOMBINED));

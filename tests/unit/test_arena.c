@@ -213,7 +213,35 @@ static void a_large_range_is_spared_for_large_requests(void **state) {
     assert_int_equal(arena_add(&arena, base + GIB, 4 * MIB), 0);
     struct range *small = arena_take(&arena, 512, ARENA_UNIT, true); /* a small one is not spared */
     assert_non_null(small);
-    assert_int_equal(small->address, base + GIB);
+    assert_int_equal(small->address, base + GIB + 4 * MIB - 512);
+    check(&arena);
+}
+
+/* Who was never told of the library can free at the driver what begins where a segment does. */
+static void nothing_but_a_whole_segment_begins_where_one_does(void **state) {
+    (void)state;
+    struct arena arena;
+    uint64_t base = start_with(&arena, 8 * MIB);
+    struct range *a = arena_take(&arena, 3 * MIB, ARENA_UNIT, true);
+    struct range *b = arena_take(&arena, 2 * MIB, ARENA_UNIT, true);
+    assert_int_equal(a->address, base + 5 * MIB);
+    assert_int_equal(b->address, base + 3 * MIB);
+    assert_null(arena_take(&arena, 3 * MIB, ARENA_UNIT, true));
+    check(&arena);
+    struct range *c = arena_take(&arena, 3 * MIB - 512, ARENA_UNIT, true);
+    assert_int_equal(c->address, base + 512);
+    check(&arena);
+    give(&arena, c);
+    c = take(&arena, 3 * MIB); /* at the last, it does */
+    assert_int_equal(c->address, base);
+    give(&arena, b);
+    b = arena_take(&arena, 512, ARENA_UNIT, true); /* no other range is cut from its end */
+    assert_int_equal(b->address, base + 3 * MIB);
+    give(&arena, a);
+    give(&arena, b);
+    give(&arena, c);
+    a = arena_take(&arena, 8 * MIB, ARENA_UNIT, true);
+    assert_int_equal(a->address, base);
     check(&arena);
 }
 
@@ -383,6 +411,7 @@ int main(void) {
         cmocka_unit_test(the_smallest_range_that_fits_is_taken),
         cmocka_unit_test(the_lowest_address_among_equals_is_taken),
         cmocka_unit_test(a_large_range_is_spared_for_large_requests),
+        cmocka_unit_test(nothing_but_a_whole_segment_begins_where_one_does),
         cmocka_unit_test(alignment_skips_what_does_not_hold_it),
         cmocka_unit_test(an_address_is_found_in_its_range_only),
         cmocka_unit_test(only_whole_segments_are_idle),

@@ -15,7 +15,7 @@
 
 #define PAGES 8
 
-/* Runs over the first pages of an arena's segment. */
+/* Runs over pages of an arena's segment: its first ones, or those behind the first. */
 struct bench {
     struct arena arena;
     struct runs runs;
@@ -33,16 +33,28 @@ static struct page *open_page(struct bench *bench) {
     return page;
 }
 
-static void start(struct bench *bench) {
+static void start_at_segment(struct bench *bench, unsigned pages) {
     static uint64_t next = (uint64_t)64 << 30;
     bench->base = next += (uint64_t)64 << 30;
     struct pool *owner = (struct pool *)0x1000;
     arena_start(&bench->arena, owner);
-    assert_int_equal(arena_add(&bench->arena, bench->base, PAGES * PAGE_BYTES), 0);
+    assert_int_equal(arena_add(&bench->arena, bench->base, pages * PAGE_BYTES), 0);
     runs_start(&bench->runs, owner);
 }
 
+static void start(struct bench *bench) {
+    start_at_segment(bench, PAGES + 1);
+    assert_non_null(arena_take(&bench->arena, PAGE_BYTES, PAGE_BYTES, false));
+    bench->base += PAGE_BYTES;
+}
+
 /* ---- a checker that shares nothing with the pool's own ---- */
+
+/* Units at the front of a run that are not handed out. */
+static unsigned kept(const struct block *run) {
+    const struct page *page = page_of(run);
+    return run == &page->blocks[0] && page->address == page->range->segment->base;
+}
 
 static void check(const struct bench *bench) {
     uint64_t free_units = 0, pages = 0, longest = 0;
@@ -66,8 +78,9 @@ static void check(const struct bench *bench) {
                 assert_true(!tail || block_units(inner) == block_units(b));
             }
             if (block_state(b) == BLOCK_FREE) {
+                unsigned length = block_units(b) - kept(b);
                 free_units += block_units(b);
-                longest = block_units(b) > longest ? block_units(b) : longest;
+                longest = length > longest ? length : longest;
             } else {
                 used += block_units(b);
             }
@@ -77,15 +90,15 @@ static void check(const struct bench *bench) {
         assert_int_equal(page->used_units, used);
     }
     uint64_t listed = 0;
-    for (unsigned units = 1; units <= PAGE_UNITS; units++) {
+    for (unsigned units = 0; units <= PAGE_UNITS; units++) {
         const struct block *head = bench->runs.lists[units];
         bool bit = bench->runs.lengths[units >> 6] >> (units & 63) & 1;
         assert_true(bit == (head != NULL));
         assert_true(!head || head->previous == NULL);
         for (const struct block *b = head; b; b = b->next) {
-            assert_true(block_state(b) == BLOCK_FREE && block_units(b) == units);
+            assert_true(block_state(b) == BLOCK_FREE && block_units(b) == units + kept(b));
             assert_true(!b->next || b->next->previous == b);
-            listed += units;
+            listed += block_units(b);
         }
     }
     assert_int_equal(listed, free_units);
@@ -95,7 +108,7 @@ static void check(const struct bench *bench) {
 }
 
 static struct block *take(struct bench *bench, unsigned units) {
-    struct block *block = runs_take(&bench->runs, units, 0);
+    struct block *block = runs_take(&bench->runs, units, 0, false);
     if (block) {
         assert_int_equal(block_units(block), units);
         assert_int_equal(block_state(block), BLOCK_CACHED);
@@ -120,7 +133,7 @@ static void nothing_fits_where_no_page_is_open(void **state) {
     struct bench bench;
     start(&bench);
     check(&bench);
-    assert_null(runs_take(&bench.runs, 1, 0));
+    assert_null(runs_take(&bench.runs, 1, 0, false));
     assert_int_equal(runs_largest(&bench.runs), 0);
 }
 
@@ -248,7 +261,6 @@ static void an_empty_page_goes_back_to_the_arena(void **state) {
     assert_non_null(give(&bench, b));
     assert_null(page_map_page(page_map_get(bench.base)));
     assert_int_equal(bench.arena.free_bytes, PAGES * PAGE_BYTES);
-    assert_int_equal(bench.arena.idle_bytes, PAGES * PAGE_BYTES);
     assert_null(take(&bench, 1));
     assert_ptr_equal(open_page(&bench), page); /* its descriptors are used again, as if new */
     assert_int_equal(runs_largest(&bench.runs), PAGE_BYTES);
@@ -292,14 +304,50 @@ static void a_page_opened_in_a_marked_segment_is_marked_too(void **state) {
     assert_false(page_map_is_plain_page(page_map_get(later->address)));
 }
 
-static void random_steps_agree_with_a_map_of_every_unit(void **state) {
+/* Who was never told of the library can free at the driver what begins where a segment does. */
+static void the_first_unit_of_a_segment_is_handed_out_only_at_the_last(void **state) {
     (void)state;
+    struct bench bench;
+    start_at_segment(&bench, 1);
+    struct page *page = open_page(&bench);
+    check(&bench);
+    assert_int_equal(runs_largest(&bench.runs), PAGE_BYTES - 512);
+    struct block *a = take(&bench, 2048), *b = take(&bench, 7);
+    assert_int_equal(a->address, bench.base + 2048 * 512);
+    assert_int_equal(b->address, bench.base + 2041 * 512);
+    assert_null(give(&bench, b));
+    assert_null(take(&bench, 2048)); /* what is left, but for that unit */
+    b = runs_take(&bench.runs, 2048, 0, true);
+    assert_ptr_equal(b, &page->blocks[0]);
+    assert_int_equal(b->address, bench.base);
+    assert_int_equal(block_units(b), 2048);
+    check(&bench);
+    assert_null(give(&bench, a));
+    a = take(&bench, 2048); /* no other run is cut from its end */
+    assert_int_equal(a->address, bench.base + 2048 * 512);
+    assert_null(give(&bench, b));
+    b = take(&bench, 2047);
+    assert_int_equal(b->address, bench.base + 512);
+    assert_null(take(&bench, 1));
+    struct block *last = runs_take(&bench.runs, 1, 0, true);
+    assert_ptr_equal(last, &page->blocks[0]);
+    check(&bench);
+    assert_null(give(&bench, last));
+    assert_null(give(&bench, a));
+    assert_non_null(give(&bench, b));
+}
+
+static void random_steps(bool at_segment) {
     static uint8_t used[PAGES * 4096];
     static struct block *live[1024];
     memset(used, 0, sizeof used);
     memset(live, 0, sizeof live);
     struct bench bench;
-    start(&bench);
+    if (at_segment) {
+        start_at_segment(&bench, PAGES);
+    } else {
+        start(&bench);
+    }
     srand(2);
     for (int step = 0; step < 40000; step++) {
         struct block **slot = &live[rand() % 1024];
@@ -326,6 +374,7 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
             }
             uint64_t at = (block->address - bench.base) >> UNIT_SHIFT;
             assert_null(memchr(used + at, 1, units));
+            assert_true(at > 0 || !at_segment);
             memset(used + at, 1, units);
             *slot = block;
         }
@@ -334,6 +383,12 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
         }
     }
     check(&bench);
+}
+
+static void random_steps_agree_with_a_map_of_every_unit(void **state) {
+    (void)state;
+    random_steps(false);
+    random_steps(true);
 }
 
 int main(void) {
@@ -347,6 +402,7 @@ int main(void) {
         cmocka_unit_test(an_empty_page_goes_back_to_the_arena),
         cmocka_unit_test(a_forgotten_page_is_as_if_never_used),
         cmocka_unit_test(a_page_opened_in_a_marked_segment_is_marked_too),
+        cmocka_unit_test(the_first_unit_of_a_segment_is_handed_out_only_at_the_last),
         cmocka_unit_test(random_steps_agree_with_a_map_of_every_unit),
     };
     return cmocka_run_group_tests_name("pages", tests, NULL, NULL);

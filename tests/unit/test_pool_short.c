@@ -56,7 +56,7 @@ static void a_grow_that_is_too_generous_is_tried_again_smaller(void **state) {
         unsigned reserves = fake->reserves;
         fake->refusal = codes[i];
         fake->refusals = 1;
-        get(2 * MIB);
+        get(2 * MIB - 512);
         assert_int_equal(fake->reserves, reserves + 2);
         assert_int_equal(fake->reserved, 514 * MIB);
         assert_int_equal(fake->releases, 0);
@@ -100,6 +100,31 @@ static void nothing_is_out_of_memory_while_the_pool_has_it(void **state) {
         at[i] = get(4 * MIB);
     }
     assert_true(is_out_of_memory(try(1, &more)));
+}
+
+/* No block begins where a segment does, unless it fills it; at the last everything serves. */
+static void the_starts_of_segments_are_spared_and_serve_at_the_brim(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {64 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 16 * MIB};
+    for (int i = 0; i < 6; i++) {
+        start(GIB, POOL_BARRIER, RELAXED);
+        uint64_t bytes = sizes[i], at = 0, more;
+        for (uint64_t taken = 0; taken < GIB; taken += bytes) {
+            at = get(bytes);
+            if (bytes > MIB) {
+                assert_int_equal(fake->reserved, taken + bytes);
+            } else {
+                struct pool_block found;
+                assert_int_equal(pool_find(at, &found), 0);
+                assert_true(fake->reserved == GIB || found.segment_address != at);
+            }
+        }
+        assert_true(is_out_of_memory(try(512, &more)));
+        check();
+        if (i < 5) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
 }
 
 static void idle_segments_of_the_wrong_size_are_given_back(void **state) {
@@ -461,6 +486,7 @@ int main(void) {
         TEST(a_grow_that_is_too_generous_is_tried_again_smaller),
         TEST(memory_the_pool_cannot_manage_goes_back),
         TEST(nothing_is_out_of_memory_while_the_pool_has_it),
+        TEST(the_starts_of_segments_are_spared_and_serve_at_the_brim),
         TEST(idle_segments_of_the_wrong_size_are_given_back),
         TEST(no_more_is_given_back_than_is_needed),
         TEST(idle_pages_make_room_for_large_blocks_and_back),
