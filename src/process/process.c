@@ -20,12 +20,12 @@ static void in_child(void) {
     if (atomic_load(&process_state) == PROCESS_STARTED) {
         atomic_store(&process_state, PROCESS_FORKED);
         context_forked();
+        log_forked();
     }
 }
 
 static void start(void) {
     int saved = errno;
-    log_open();
     options_load();
     log_info("version " GPUCACHE_VERSION);
     options_log();
