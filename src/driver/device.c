@@ -68,6 +68,12 @@ struct device *device_used(int ordinal) {
     return used ? &devices[ordinal] : NULL;
 }
 
+void device_forked(void) {
+    for (unsigned i = 0; i < STATS_MAX_DEVICES; i++) {
+        atomic_store(&devices[i].used, false);
+    }
+}
+
 void device_reset_peaks(struct device *device) {
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         pool_reset_peaks(p->pool);

@@ -53,6 +53,9 @@ struct device *device_used(int ordinal);
 
 void device_reset_peaks(struct device *device);
 
+/** In the child of a fork: none is used. */
+void device_forked(void);
+
 /** The device of the current context, or NULL. */
 struct device *device_current(void);
 

@@ -2,8 +2,10 @@
  * The driver's entries: the real ones, our replacements, and the way from one to the other.
  *
  *      REAL(cuMemFree_v2)(p)          calls the driver
- *      hook_cuMemFree_v2(p)           is our replacement; its ELF name is cuMemFree_v2, for
- * programs linked with -lcuda
+ *      hook_cuMemFree_v2(p)           is our replacement
+ *      front_cuMemFree_v2(p)          is what the program calls; its ELF name is cuMemFree_v2, for
+ * programs linked with -lcuda. It leads to our replacement, but in the child of a fork to the
+ * driver: the books and locks there are a dead process's.
  *
  * Before the driver is known, REAL() leads to a function that finds it and then calls the entry: a
  * program linked with -lcuda may call from a constructor that runs before anything of ours. An
@@ -29,12 +31,19 @@ extern struct real_entries real_entries;
 
 #define REAL(symbol) (real_entries.real_##symbol)
 
-/* The replacements. The assembler name is the driver's, whatever cuda.h's macros say; only these
- * are exported. */
-#define ENTRY(symbol, since, parameters, arguments, effect, test)                                  \
+/* The replacements, and what is exported. The assembler name is the driver's, whatever cuda.h's
+ * macros say. */
+#define FAST(symbol, since, parameters, arguments, effect, test)                                   \
     CUresult CUDAAPI hook_##symbol parameters __asm__(#symbol)                                     \
         __attribute__((visibility("default")));
+#define ENTRY(symbol, since, parameters, arguments, effect, test)                                  \
+    CUresult CUDAAPI hook_##symbol parameters;                                                     \
+    CUresult CUDAAPI front_##symbol parameters __asm__(#symbol)                                    \
+        __attribute__((visibility("default")));
 #include "driver/entry_points.def"
+
+/** In the child of a fork: from now on every entry is the driver's. */
+void entries_forked(void);
 
 /** What an entry that the driver lacks leads to. */
 CUresult CUDAAPI entry_absent(void);

@@ -127,7 +127,10 @@ int gpucache_set_memory_limit(int device, uint64_t bytes) {
 }
 
 int gpucache_write_report(int fd, int format) {
-    return fd >= 0 && process_ready() ? report_write_fd(fd, format, "request") : -EINVAL;
+    if (fd < 0) {
+        return -EINVAL;
+    }
+    return process_ready() ? report_write_fd(fd, format, "request") : -ENODEV;
 }
 
 int gpucache_mark(const char *label) {

@@ -4,15 +4,21 @@
  * A jump, because the real function reads its return address to interpret RTLD_NEXT: called, it would look behind this library
  * instead of behind the program's own (cuda-facts, "The loader"). And nothing on the way but two byte compares, because
  * sanitizer runtimes come through here before libc is ready.
- * Only names that begin with "cu" or "nv" go on to C.
+ * Only names that begin with "cu", "nv" or "dl" go on to C.
  *
- *      dlsym(handle, name)              -> loader_answer(handle, name, version or NULL)
+ *      dlsym(handle, name)              -> loader_answer(handle, name, version or NULL, return address)
  *      dlvsym(handle, name, version)       an answer of ours is returned; with none, the real function runs as if called directly
+ *
+ * Both stand under the versions that libc has them under (gpucache.map): whoever overrides them in front of this library asks for the
+ * next one by dlvsym(RTLD_NEXT, "dlsym", version), which an unversioned definition does not answer. Such a caller goes on as it would
+ * have done natively, to the next one that has a version; that is what the entries "by version" are for (next.c).
  */
 #if defined(__x86_64__)
+#define FIRST_VERSION GLIBC_2.2.5
 
     .macro override function, next, keep_version
     .globl \function
+    .hidden \function
     .type \function, @function
     .p2align 4
 \function:
@@ -22,6 +28,8 @@
     jz 1f
     cmpb $'c', (%rsi)
     je 4f
+    cmpb $'d', (%rsi)
+    je 5f
     cmpb $'n', (%rsi)
     jne 1f
     cmpb $'v', 1(%rsi)
@@ -40,6 +48,7 @@
     .else
     xor %edx, %edx
     .endif
+    mov 24(%rsp), %rcx
     call loader_answer
     mov %rdx, %rcx
     pop %rdx
@@ -68,14 +77,19 @@
 4:  cmpb $'u', 1(%rsi)
     je 2b
     jmp 1b
+5:  cmpb $'l', 1(%rsi)
+    je 2b
+    jmp 1b
     .cfi_endproc
     .size \function, . - \function
     .endm
 
 #elif defined(__aarch64__)
+#define FIRST_VERSION GLIBC_2.17
 
     .macro override function, next, keep_version
     .globl \function
+    .hidden \function
     .type \function, %function
     .p2align 4
 \function:
@@ -85,6 +99,8 @@
     ldrb w9, [x1]
     cmp w9, #'c'
     b.eq 4f
+    cmp w9, #'d'
+    b.eq 5f
     cmp w9, #'n'
     b.ne 1f
     ldrb w9, [x1, #1]
@@ -102,6 +118,7 @@
     .else
     mov x2, xzr
     .endif
+    mov x3, x30
     bl loader_answer
     mov x9, x1
     mov x10, x0
@@ -126,6 +143,10 @@
     cmp w9, #'u'
     b.eq 2b
     b 1b
+5:  ldrb w9, [x1, #1]
+    cmp w9, #'l'
+    b.eq 2b
+    b 1b
     .cfi_endproc
     .size \function, . - \function
     .endm
@@ -134,8 +155,21 @@
 #error "dlsym.S knows x86-64 and aarch64"
 #endif
 
+    /* As libc shows it: one function under two versions. */
+    .macro export name, function, first
+    .globl \name\()_first, \name\()_latest
+    .set \name\()_first, \function
+    .set \name\()_latest, \function
+    .symver \name\()_first, \name\()@\first
+    .symver \name\()_latest, \name\()@@GLIBC_2.34
+    .endm
+
     .text
-    override dlsym, loader_next_dlsym, 0
-    override dlvsym, loader_next_dlvsym, 1
+    override loader_dlsym_entry, loader_next_dlsym, 0
+    override loader_dlvsym_entry, loader_next_dlvsym, 1
+    override loader_dlsym_by_version, loader_versioned_dlsym, 0
+    override loader_dlvsym_by_version, loader_versioned_dlvsym, 1
+    export dlsym, loader_dlsym_entry, FIRST_VERSION
+    export dlvsym, loader_dlvsym_entry, FIRST_VERSION
 
     .section .note.GNU-stack, "", %progbits

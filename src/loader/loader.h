@@ -12,21 +12,30 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/** The next dlsym and dlvsym after ours in the order of the search. NULL until loader_find_next()
- * ran. */
+/** The next dlsym and dlvsym after ours in the order of the search: any, and those that have a
+ * version. NULL until loader_find_next() ran. */
 typedef void *loader_dlsym(void *handle, const char *name);
 typedef void *loader_dlvsym(void *handle, const char *name, const char *version);
-extern loader_dlsym *loader_next_dlsym;
-extern loader_dlvsym *loader_next_dlvsym;
+extern loader_dlsym *loader_next_dlsym, *loader_versioned_dlsym;
+extern loader_dlvsym *loader_next_dlvsym, *loader_versioned_dlvsym;
 void loader_find_next(void);
 
+/** Our own, as dlsym.S has them: the exported ones, and those for who asked for a version. */
+extern loader_dlsym loader_dlsym_entry, loader_dlsym_by_version;
+extern loader_dlvsym loader_dlvsym_entry, loader_dlvsym_by_version;
+
 /** What a look-up answers: `value` if `answered`, else the real function is to be asked, by its
- * real caller. */
+ * real caller. `caller`: an address in the code that asks. */
 struct loader_answer {
     void *value;
     uintptr_t answered;
 };
-struct loader_answer loader_answer(void *handle, const char *name, const char *version);
+struct loader_answer loader_answer(void *handle, const char *name, const char *version,
+                                   const void *caller);
+
+/** The same for the names dlsym and dlvsym themselves. */
+struct loader_answer loader_answer_itself(void *handle, const char *name, const char *version,
+                                          const void *caller);
 
 /** Our replacement of a real entry of the driver, or the entry itself when it is none that we
  * replace. */

@@ -1,10 +1,10 @@
 /*
- * Finding the real dlsym and dlvsym.
+ * Finding the real dlsym and dlvsym, and what others find that look for them.
  *
- * The usual way, dlvsym(RTLD_NEXT, "dlsym", version), ends in our own dlvsym: an unversioned
- * definition satisfies every version, ours included. So libc's dlvsym is read out of its ELF symbol
- * table, and asked, with this code as the caller, for the next dlsym and dlvsym behind this
- * library: another preloaded library that overrides them too keeps its place in the chain.
+ * The usual way, dlvsym(RTLD_NEXT, "dlsym", version), ends in our own dlvsym. So libc's dlvsym is
+ * read out of its ELF symbol table, and asked, with this code as the caller, for the next dlsym and
+ * dlvsym behind this library: another preloaded library that overrides them too keeps its place in
+ * the chain.
  *
  * No libc function is called before that: the process may not be ready for any. Several threads may
  * do this at once; they all store the same pointers.
@@ -16,8 +16,8 @@
 #include <link.h>
 #include <stddef.h>
 
-loader_dlsym *loader_next_dlsym;
-loader_dlvsym *loader_next_dlvsym;
+loader_dlsym *loader_next_dlsym, *loader_versioned_dlsym;
+loader_dlvsym *loader_next_dlvsym, *loader_versioned_dlvsym;
 
 /* The loader's list of objects. Weak: nothing but libc need be linked for it. */
 extern struct r_debug loader_debug __asm__("_r_debug") __attribute__((weak));
@@ -140,9 +140,58 @@ void loader_find_next(void) {
     if (!look_up) {
         __builtin_trap(); /* no libc with a dlvsym: nothing in this process could go on */
     }
-    loader_dlsym *libc_dlsym = (loader_dlsym *)next(look_up, "dlsym");
-    loader_dlvsym *versioned = (loader_dlvsym *)libc_dlsym(RTLD_NEXT, "dlvsym");
-    loader_dlsym *plain = (loader_dlsym *)libc_dlsym(RTLD_NEXT, "dlsym");
-    __atomic_store_n(&loader_next_dlvsym, versioned ? versioned : look_up, __ATOMIC_RELAXED);
-    __atomic_store_n(&loader_next_dlsym, plain, __ATOMIC_RELEASE);
+    loader_dlsym *by_version = (loader_dlsym *)next(look_up, "dlsym");
+    loader_dlvsym *of_all = (loader_dlvsym *)by_version(RTLD_NEXT, "dlvsym");
+    __atomic_store_n(&loader_versioned_dlsym, by_version, __ATOMIC_RELAXED);
+    __atomic_store_n(&loader_versioned_dlvsym, (loader_dlvsym *)next(look_up, "dlvsym"),
+                     __ATOMIC_RELAXED);
+    __atomic_store_n(&loader_next_dlvsym, of_all ? of_all : look_up, __ATOMIC_RELAXED);
+    __atomic_store_n(&loader_next_dlsym, (loader_dlsym *)by_version(RTLD_NEXT, "dlsym"),
+                     __ATOMIC_RELEASE);
+}
+
+/* Whether code is searched before ours: the program's own, or that of an earlier preload. */
+static bool stands_before_us(const void *code) {
+    Dl_info info;
+    struct link_map *theirs = NULL, *ours = NULL;
+    if (!dladdr1(code, &info, (void **)&theirs, RTLD_DL_LINKMAP) ||
+        !dladdr1(&loader_next_dlsym, &info, (void **)&ours, RTLD_DL_LINKMAP) || theirs == ours) {
+        return false;
+    }
+    while (ours && ours != theirs) {
+        ours = ours->l_prev;
+    }
+    return ours;
+}
+
+/*
+ * Whoever overrides dlsym looks for the next one, and not only by RTLD_NEXT. In front of us it has to find ours, whatever it asks, or
+ * the program would be split: what it asks for by name goes to the driver, what it is linked with comes to us. Behind us it must not
+ * find ours: we go on to it, and it would come back.
+ *
+ * RTLD_NEXT cannot be asked from here. But if the first definition of all that has a version is ours, it is the next one for whoever
+ * stands before us.
+ */
+struct loader_answer loader_answer_itself(void *handle, const char *name, const char *version,
+                                          const void *caller) {
+    const struct loader_answer none = {NULL, 0};
+    bool plain = same(name, "dlsym");
+    if ((!plain && !same(name, "dlvsym")) || (handle == RTLD_NEXT && !version)) {
+        return none;
+    }
+    if (!loader_next_dlsym) {
+        loader_find_next();
+    }
+    void *place = handle == RTLD_NEXT ? RTLD_DEFAULT : handle;
+    void *found = version ? loader_versioned_dlvsym(place, name, version)
+                          : loader_versioned_dlsym(place, name);
+    void *ours = plain ? (void *)loader_dlsym_entry : (void *)loader_dlvsym_entry;
+    void *by_version = plain ? (void *)loader_dlsym_by_version : (void *)loader_dlvsym_by_version;
+    void *behind = plain ? (void *)loader_versioned_dlsym : (void *)loader_versioned_dlvsym;
+    if ((found == ours && version) || (found == behind && handle != RTLD_NEXT)) {
+        bool before = stands_before_us(caller);
+        void *answer = before ? by_version : behind;
+        return before || handle != RTLD_NEXT ? (struct loader_answer){answer, 1} : none;
+    }
+    return none;
 }

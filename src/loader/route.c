@@ -142,17 +142,25 @@ static void *ask(void *handle, const char *name, const char *version) {
 
 /*
  * RTLD_NEXT and RTLD_DEFAULT are answered by the real function for its real caller, whose scope they mean: what it finds is our
- * exported entry, or another library's wrapper that stands before us, and both are right. Any other handle does not depend on the
- * caller and can be asked from here.
+ * exported entry, or another library's wrapper that stands before us, and both are right. But without a driver in the process our
+ * entry is none. Any other handle does not depend on the caller and can be asked from here.
  */
-struct loader_answer loader_answer(void *handle, const char *name, const char *version) {
+struct loader_answer loader_answer(void *handle, const char *name, const char *version,
+                                   const void *caller) {
     const struct loader_answer none = {NULL, 0};
+    if (*name == 'd') {
+        return loader_answer_itself(handle, name, version, caller);
+    }
     const struct entry *entry = replaced_entry(name);
-    if (!entry || handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
+    if (!entry || handle == RTLD_NEXT) {
         return none;
     }
     if (!loader_next_dlsym) {
         loader_find_next();
+    }
+    bool known = *name == 'n' ? loader_find_nvml() : loader_find_driver();
+    if (handle == RTLD_DEFAULT && known) {
+        return none;
     }
     void *found = ask(handle, name, version);
     if (!found) {
@@ -163,6 +171,6 @@ struct loader_answer loader_answer(void *handle, const char *name, const char *v
          * scope. */
         return (struct loader_answer){ask(RTLD_NEXT, name, version) ? found : NULL, 1};
     }
-    bool known = *name == 'n' ? loader_find_nvml() : loader_find_driver();
-    return (struct loader_answer){known ? replaced(found) : found, 1};
+    return handle == RTLD_DEFAULT ? none
+                                  : (struct loader_answer){known ? replaced(found) : found, 1};
 }

@@ -364,6 +364,12 @@ static void thread_end(void *unused) {
     }
 }
 
+void pool_forked(void) {
+    if (thread_end_works) {
+        pthread_setspecific(thread_end_key, NULL);
+    }
+}
+
 static void make_key(void) {
     thread_end_works = pthread_key_create(&thread_end_key, thread_end) == 0;
 }

@@ -135,6 +135,9 @@ void pool_read(struct pool *pool, struct stats_device *stats);
 uint64_t pool_idle_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);
 
+/** In the child of a fork: the end of its one thread gives nothing back. */
+void pool_forked(void);
+
 /** Walks the whole pool and returns the line of the first broken invariant, or 0. For tests; takes
  * the lock. */
 int pool_check(struct pool *pool);

@@ -38,13 +38,22 @@ bool log_enabled(enum log_level level);
 void log_set_level(enum log_level level);
 
 /**
- * Keeps a duplicate of stderr for the rest of the process, the first time it is called; later calls
- * do nothing. Call it once CUDA is in use: at exit the program may have closed its stderr, and a
- * process without CUDA must not see it.
+ * Notes which file stderr is, the first time it is called; later calls do nothing. Call it once CUDA
+ * is in use. What stderr is later on is the program's own affair.
  */
 void log_open(void);
 
-/** The kept stderr for a report, or -1 when there is none (any more). Opens it if need be. */
+/**
+ * Keeps a duplicate of it for the rest of the process, for a report at its end, when the program may
+ * have closed its stderr. Only where reports go there: whoever reads a pipe to its end waits for all
+ * who hold it.
+ */
+void log_keep(void);
+
+/** In the child of a fork: lets go of the duplicate. */
+void log_forked(void);
+
+/** Where stderr can be written to with write_in_time(), or -1: nowhere (any more). */
 int log_fd(void);
 
 #endif

@@ -481,6 +481,8 @@ void options_load(void) {
     /* a set-user-ID program's environment is nobody's business, as for secure_getenv */
     for (char **entry = environ; !getauxval(AT_SECURE) && entry && *entry; entry++)
         warn_if_unknown(*entry);
+    if (in_force.report == REPORT_TO_STDERR)
+        log_keep();
     errno = saved_errno;
 }
 

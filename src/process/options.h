@@ -63,7 +63,8 @@ struct option_info {
 extern const struct option_info option_table[OPTION_COUNT];
 
 /**
- * Reads the environment and who the program is, opens the log, warns of what makes no sense. Only
+ * Reads the environment and who the program is, opens the log, warns of what makes no sense, keeps
+ * stderr if reports go there. Only
  * the first call does anything; the caller sees to it that it has returned before options() is used
  * by another thread.
  */

@@ -1,105 +1,21 @@
 /*
- * The formatter and the one place where bytes leave the library.
- *
- * stdio is out of the question: it allocates, it locks, and the program may have replaced,
+ * The formatter. stdio is out of the question: it allocates, it locks, and the program may have replaced,
  * redirected or closed its streams; a report must also come out of a signal handler and of a
  * process that is dying.
- *
- * Writing must not be noticed by the program either. A reader that went away would raise SIGPIPE,
- * and a file size limit SIGXFSZ, and either would kill a program that was about to exit with 0:
- * both are held back around the write and taken off the thread if this write caused them. write(2)
- * of libc is also a cancellation point, where a cancelled thread would unwind out of the allocator;
- * the plain system call is none.
  */
 #include "process/print.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+#include "process/write.h"
 
-#define FULL_PATIENCE_NS                                                                           \
-    200000000 /* how long a full non-blocking descriptor is waited for, in all */
+#include <errno.h>
+#include <string.h>
+#include <sys/types.h>
+
 #define DECIMALS_MAX 9
 
 static const uint64_t power_of_ten[DECIMALS_MAX + 1] = {
     1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000, 1000000000,
 };
-
-/* ---- leaving the process ---- */
-
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-/** Waits until the descriptor takes more, no longer than until the deadline, which the first call
- * sets. */
-static bool writable(int fd, int64_t *deadline) {
-    int64_t now = now_ns();
-    if (*deadline == 0)
-        *deadline = now + FULL_PATIENCE_NS;
-    if (now >= *deadline)
-        return false;
-    struct pollfd wait = {.fd = fd, .events = POLLOUT};
-    struct timespec left = {.tv_sec = 0, .tv_nsec = (long)(*deadline - now)};
-    long ready = syscall(SYS_ppoll, &wait, 1, &left, NULL, 0);
-    return ready > 0 || (ready < 0 && errno == EINTR);
-}
-
-static int write_all(int fd, const char *bytes, size_t length) {
-    int64_t deadline = 0;
-    while (length > 0) {
-        long written = syscall(SYS_write, fd, bytes, length);
-        if (written > 0) {
-            bytes += written;
-            length -= (size_t)written;
-        } else if (written == 0) {
-            return -EIO;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!writable(fd, &deadline))
-                return -EAGAIN;
-        } else if (errno != EINTR) {
-            return -errno;
-        }
-    }
-    return 0;
-}
-
-int print_write(int fd, const void *bytes, size_t length) {
-    int saved_errno = errno;
-    sigset_t held, before, pending_before, pending_after;
-    sigemptyset(&held);
-    sigaddset(&held, SIGPIPE);
-    sigaddset(&held, SIGXFSZ);
-    sigemptyset(&pending_before);
-    sigpending(&pending_before);
-    bool masked = pthread_sigmask(SIG_BLOCK, &held, &before) == 0;
-
-    int result = write_all(fd, bytes, length);
-
-    if (masked) {
-        int caused = result == -EPIPE ? SIGPIPE : result == -EFBIG ? SIGXFSZ : 0;
-        if (caused != 0 && !sigismember(&pending_before, caused) &&
-            sigpending(&pending_after) == 0 && sigismember(&pending_after, caused)) {
-            sigset_t only;
-            sigemptyset(&only);
-            sigaddset(&only, caused);
-            const struct timespec at_once = {0, 0};
-            while (syscall(SYS_rt_sigtimedwait, &only, NULL, &at_once, _NSIG / 8) < 0 &&
-                   errno == EINTR)
-                continue;
-        }
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-    }
-    errno = saved_errno;
-    return result;
-}
 
 /* ---- the buffer ---- */
 
@@ -108,7 +24,8 @@ void print_init(struct print *out, int fd, char *buffer, size_t capacity) {
 }
 
 static void write_out(struct print *out, size_t length) {
-    int result = print_write(out->fd, out->buffer, length);
+    int result = out->in_time ? write_in_time(out->fd, out->buffer, length)
+                              : write_all(out->fd, out->buffer, length);
     if (result != 0)
         out->error = result;
     out->used -= length;
@@ -368,6 +285,16 @@ static size_t utf8_length(const unsigned char *text) {
     return 0;
 }
 
+/** U+0080 to U+009F: a terminal takes some of them for the beginning of a command. */
+static bool is_c1(const unsigned char *text) {
+    return text[0] == 0xc2 && text[1] >= 0x80 && text[1] < 0xa0;
+}
+
+size_t print_visible_length(const char *text) {
+    const unsigned char *at = (const unsigned char *)text;
+    return *at < 0x20 || *at == 0x7f || is_c1(at) ? 0 : utf8_length(at);
+}
+
 void print_json_string(struct print *out, const char *text) {
     if (!text) {
         print_str(out, "null");
@@ -386,6 +313,9 @@ void print_json_string(struct print *out, const char *text) {
         } else if (*at < 0x20 || *at == 0x7f) {
             print_str(out, "\\u");
             print_base(out, *at, 16, 4);
+        } else if (is_c1(at)) {
+            print_str(out, "\\u");
+            print_base(out, at[1], 16, 4);
         } else {
             print_bytes(out, at, length);
         }

@@ -3,7 +3,7 @@
  *
  * A `struct print` is a buffer of the caller's and a place where it goes. With a descriptor, a full
  * buffer is written out, up to the end of its last whole line, so that two threads that report at
- * once do not cut each other's lines. Without one (fd -1) the buffer is the result, and what does
+ * once do not cut each other's lines; what fits into the buffer leaves in one write. Without one (fd -1) the buffer is the result, and what does
  * not fit is dropped and remembered as an error. Nothing here allocates, takes a lock, depends on
  * the locale or changes errno, so it serves signal handlers, exit and dying processes alike.
  */
@@ -11,6 +11,7 @@
 #define GPUCACHE_PROCESS_PRINT_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,7 @@ struct print {
     size_t capacity;
     size_t used;
     int error; /* 0, or the negative errno of the first failure; everything after it is dropped */
+    bool in_time; /* write_in_time() instead of write_all() */
 };
 
 enum print_align { PRINT_LEFT, PRINT_RIGHT };
@@ -76,17 +78,14 @@ void print_escaped(struct print *out, const char *text, size_t columns);
 /** A JSON string with its quotes; bytes that are not UTF-8 become U+FFFD. NULL prints null. */
 void print_json_string(struct print *out, const char *text);
 
+/** Bytes of the character that the text begins with; 0 for a control character (C1 ones too), and for
+ * what is not UTF-8. */
+size_t print_visible_length(const char *text);
+
 /** printf's %s %c %d %i %u %x with l, ll or z, and %p %%; no widths, no precisions. NULL prints
  * (null). */
 void print_format(struct print *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void print_vformat(struct print *out, const char *format, va_list values)
     __attribute__((format(printf, 2, 0)));
-
-/**
- * Writes all of it: through partial writes and interruptions, for a moment through a full
- * non-blocking descriptor, and without SIGPIPE or SIGXFSZ reaching the program. Returns 0 or a
- * negative errno.
- */
-int print_write(int fd, const void *bytes, size_t length);
 
 #endif

@@ -1,7 +1,10 @@
 #include "process/process.h"
 
 #include "driver/context.h"
+#include "driver/device.h"
+#include "driver/entries.h"
 #include "driver/shutdown.h"
+#include "pool/pool.h"
 #include "process/log.h"
 #include "process/options.h"
 #include "report/report.h"
@@ -14,22 +17,29 @@ _Atomic int process_state;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Thread_local bool starting __attribute__((tls_model("initial-exec")));
 
-/* CUDA does not survive a fork, and neither do our threads, locks and books: the child goes on as
- * if we were not there. */
+/*
+ * CUDA does not survive a fork, and neither do our threads, locks and books: the child goes on as if we were not there. Any lock may be
+ * held here for ever, so whatever the program may still call must take none.
+ */
 static void in_child(void) {
-    if (atomic_load(&process_state) == PROCESS_STARTED) {
-        atomic_store(&process_state, PROCESS_FORKED);
-        context_forked();
+    if (atomic_load(&process_state) == PROCESS_IDLE) {
+        return;
     }
+    atomic_store(&process_state, PROCESS_FORKED);
+    entries_forked();
+    context_forked();
+    device_forked();
+    pool_forked();
+    log_forked();
 }
 
 static void start(void) {
     int saved = errno;
-    log_open();
+    pthread_atfork(NULL, NULL, in_child);
+    atomic_store(&process_state, PROCESS_STARTING);
     options_load();
     log_info("version " GPUCACHE_VERSION);
     options_log();
-    pthread_atfork(NULL, NULL, in_child);
     shutdown_watch();
     atomic_store_explicit(&process_state, PROCESS_STARTED, memory_order_release);
     errno = saved;

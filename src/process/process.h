@@ -1,7 +1,8 @@
 /*
  * The life of the process, as far as this library takes part in it.
  *
- *      no CUDA       nothing of ours has run but dlsym's two byte compares
+ *      no CUDA       nothing of ours has run but dlsym's two byte compares, and a look at stderr
+ *      starting
  *      started       by the first driver call that matters: options read, stderr kept, fork handled
  *      forked        a child of a started process: everything passes through, nothing is reported
  *      exit          the destructor writes the report, without a CUDA call
@@ -12,7 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum process_state { PROCESS_IDLE, PROCESS_STARTED, PROCESS_FORKED };
+enum process_state { PROCESS_IDLE, PROCESS_STARTING, PROCESS_STARTED, PROCESS_FORKED };
 
 extern _Atomic int process_state; /* enum process_state */
 

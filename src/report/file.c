@@ -30,10 +30,14 @@ static bool has_number(const char *pattern) {
     return false;
 }
 
-/** A part of a file name: no slash, no control character. */
+/** A part of a file name: no slash, nothing that cannot be seen, and no way to another directory. */
 static void print_name(struct print *out, const char *text) {
-    for (; *text; text++)
-        print_char(out, *text == '/' || (unsigned char)*text < 0x20 || *text == 0x7f ? '_' : *text);
+    bool dots = text[strspn(text, ".")] == '\0';
+    while (*text) {
+        size_t length = dots || *text == '/' ? 0 : print_visible_length(text);
+        print_bytes(out, length > 0 ? text : "_", length > 0 ? length : 1);
+        text += length > 0 ? length : 1;
+    }
 }
 
 static void print_pattern(struct print *out, const char *pattern, uint64_t number) {
@@ -85,7 +89,13 @@ static int open_new(const char *path) {
         return error;
     /* O_NONBLOCK: a FIFO that nobody reads must not hold the program back */
     fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_APPEND | O_NONBLOCK);
-    return fd >= 0 ? (int)fd : -errno;
+    if (fd < 0)
+        return -errno;
+    if (fstat((int)fd, &file) != 0 || S_ISREG(file.st_mode)) { /* exchanged meanwhile */
+        syscall(SYS_close, fd);
+        return -EEXIST;
+    }
+    return (int)fd;
 }
 
 int file_open(const char *pattern, char *path, size_t size) {

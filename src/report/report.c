@@ -5,7 +5,8 @@
  * signal stack of a few kilobytes and must not allocate. A slot is claimed with one atomic
  * exchange, never waited for: a signal handler that interrupts a report being written takes the
  * next slot. The slot's buffer holds a usual report whole, so that it leaves in one write and
- * processes that share a terminal or a log do not mix their lines.
+ * processes that share a terminal, a log or a pipe do not mix their lines: Linux keeps together what
+ * a pipe has room for when it is written.
  */
 #include "report/report.h"
 
@@ -16,8 +17,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define SLOTS 8 /* reports written at the same time */
-#define BUFFER 16384
+#define SLOTS 8      /* reports written at the same time */
+#define BUFFER 65536 /* as much as a pipe usually holds; eight devices as JSON take some 30 KB */
 #define OOM_REPORTS                                                                                \
     3 /* per process; a program that probes by failing would write them for ever                   \
        */
@@ -164,8 +165,8 @@ static void walk_device(struct emitter *emitter) {
 }
 
 /** Writes the report to a descriptor. Returns 0 or a negative errno. */
-static int compose(struct slot *slot, int fd, enum report_format format, const char *reason,
-                   const struct report_oom *oom) {
+static int compose(struct slot *slot, int fd, bool in_time, enum report_format format,
+                   const char *reason, const struct report_oom *oom) {
     struct report_head head = {
         .reason = reason, .driver_version = atomic_load(&driver_version), .oom = oom};
     if (oom) {
@@ -174,6 +175,7 @@ static int compose(struct slot *slot, int fd, enum report_format format, const c
         head.verdict = &slot->verdict;
     }
     print_init(&slot->out, fd, slot->buffer, sizeof slot->buffer);
+    slot->out.in_time = in_time;
     struct emitter *emitter = &slot->emitter;
     memset(emitter, 0, sizeof *emitter);
     emitter->kind = format == REPORT_JSON ? &json_emitter : &text_emitter;
@@ -211,7 +213,7 @@ static int compose_to_file(struct slot *slot, const char *reason, const struct r
     int fd = file_open(wanted->report_pattern, slot->path, sizeof slot->path);
     if (fd < 0)
         return fd;
-    int result = compose(slot, fd, wanted->report_format, reason, oom);
+    int result = compose(slot, fd, true, wanted->report_format, reason, oom);
     file_close(fd, slot->path, result == 0);
     return result;
 }
@@ -226,7 +228,7 @@ static void compose_to_destination(struct slot *slot, const char *reason,
     }
     int fd = log_fd();
     if (fd >= 0)
-        compose(slot, fd, options()->report_format, reason, oom);
+        compose(slot, fd, true, options()->report_format, reason, oom);
 }
 
 static void deliver(const char *reason, const struct report_oom *oom) {
@@ -269,7 +271,7 @@ int report_write_fd(int fd, int format, const char *reason) {
     struct slot *slot = claim_slot();
     int result = -EBUSY;
     if (slot) {
-        result = compose(slot, fd, (enum report_format)format, reason, NULL);
+        result = compose(slot, fd, false, (enum report_format)format, reason, NULL);
         release_slot(slot);
     }
     errno = saved_errno;

@@ -245,7 +245,7 @@ static int start(void **unused) {
         return -1;
     }
     dup2(messages, STDERR_FILENO);
-    log_open();
+    log_keep();
     dup2(kept, STDERR_FILENO);
     close(kept);
     for (int id = 0; id < OPTION_COUNT; id++) {

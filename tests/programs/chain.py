@@ -45,6 +45,9 @@ def chains():
     yield [layer(1, "plain", 2), layer(2, "version", 2)]
     yield [layer(2, "version", 2), layer(1, "plain", 0)]
     yield [layer(1, "plain", 0), layer(2, "version", 0)]
+    for kind in ("default", "libc"):
+        yield from ([layer(1, kind, 2)], [layer(1, "plain", 0), layer(2, kind, 2)],
+                    [layer(1, kind, 2), layer(2, "override", 2)], [jumps[0], layer(2, kind, 2)])
 
 
 def behind(others, level):
@@ -64,6 +67,8 @@ def main():
     early = program("libchain_early.so")
     jobs = [lambda o=others, l=level: behind(o, l) for others in chains()
             for level in (["O2"] if GPU else ["O0", "O2"])]
+    jobs += [lambda c=command: same("%s, a dlsym of its own" % c, [program(c)], [], [[LIBRARY]])
+             for command in ("chain_own_O0", "chain_own_O2", "chain_own_old")]
     jobs += [lambda: same("a constructor, linked", [program("chain_with_early")], [], [[LIBRARY]]),
              lambda: same("a constructor, opened", [program("chain_host"), early], [], [[LIBRARY]]),
              lambda: same("a constructor, preloaded", ["/bin/true"], [early],

@@ -17,7 +17,7 @@ tally = Tally()
 
 def replaced():
     with open(os.path.join(ROOT, "src", "driver", "entry_points.def")) as file:
-        return set(re.findall(r"^(?:ENTRY|NOTICED)\((\w+),", file.read(), re.M))
+        return set(re.findall(r"^(?:ENTRY|FAST|NOTICED)\((\w+),", file.read(), re.M))
 
 
 OURS = replaced()
@@ -84,6 +84,10 @@ def main():
             import harness
             harness.SIM = empty
             compare("missing", [CLIENT, "missing"])
+            ran = run([CLIENT, "missing"], options=OFF)
+            tally.check("missing, default cuMemAlloc_v2: nothing" in ran.out,
+                        "client: a program that asks for an entry sees that there is no driver",
+                        ran.out)
     ran = run([CLIENT, "weak"], options=OFF)
     tally.check(ran.status == 0 and ran.out.strip() in ("", "3 3 3") and ran.err == "",
                 "client: entries called without a driver", "%s %s" % (ran.status, ran.out + ran.err))

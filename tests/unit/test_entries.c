@@ -64,13 +64,46 @@ static const char *strings_of(const ElfW(Shdr) * of) {
     return file + sections[of->sh_link].sh_offset;
 }
 
-/* Calls visit(name, defined) for every dynamic symbol. */
+/* Calls visit(name, defined) for every dynamic symbol, but for those that stand for versions. */
 static void each_symbol(void (*visit)(const char *name, bool defined)) {
     const ElfW(Shdr) *symbols = section(SHT_DYNSYM);
     const ElfW(Sym) *symbol = (const void *)(file + symbols->sh_offset);
     for (size_t i = 1; i < symbols->sh_size / sizeof *symbol; i++) {
-        visit(strings_of(symbols) + symbol[i].st_name, symbol[i].st_shndx != SHN_UNDEF);
+        if (symbol[i].st_shndx != SHN_ABS) {
+            visit(strings_of(symbols) + symbol[i].st_name, symbol[i].st_shndx != SHN_UNDEF);
+        }
     }
+}
+
+/* The name of a version that the file defines, by its number; NULL: none. */
+static const char *version_name(unsigned number) {
+    const ElfW(Shdr) *definitions = section(SHT_GNU_verdef);
+    const char *at = file + definitions->sh_offset;
+    for (unsigned left = definitions->sh_info; left > 0; left--) {
+        const ElfW(Verdef) *definition = (const void *)at;
+        const ElfW(Verdaux) *name = (const void *)(at + definition->vd_aux);
+        if (definition->vd_ndx == number && !(definition->vd_flags & VER_FLG_BASE)) {
+            return strings_of(definitions) + name->vda_name;
+        }
+        at += definition->vd_next;
+    }
+    return NULL;
+}
+
+/* Whether the file defines a symbol under a version, or, with NULL, without one. */
+static bool is_defined(const char *name, const char *version, bool by_default) {
+    const ElfW(Shdr) *symbols = section(SHT_DYNSYM), *versions = section(SHT_GNU_versym);
+    const ElfW(Sym) *symbol = (const void *)(file + symbols->sh_offset);
+    const ElfW(Half) *numbers = (const void *)(file + versions->sh_offset);
+    for (size_t i = 1; i < symbols->sh_size / sizeof *symbol; i++) {
+        const char *its = version_name(numbers[i] & 0x7fff);
+        if (symbol[i].st_shndx != SHN_UNDEF && !(numbers[i] & 0x8000) == by_default &&
+            strcmp(strings_of(symbols) + symbol[i].st_name, name) == 0 &&
+            (version ? its && strcmp(its, version) == 0 : !its)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static bool found;
@@ -167,6 +200,27 @@ static void the_public_interface_is_exported(void **state) {
             fail_msg("%s is not exported", names[i]);
         }
     }
+}
+
+/* Whoever overrides them in front of us asks for the next ones by version. */
+static void dlsym_and_dlvsym_have_the_versions_of_libc(void **state) {
+    (void)state;
+    const char *first = header->e_machine == EM_X86_64 ? "GLIBC_2.2.5" : "GLIBC_2.17";
+    assert_true(is_defined("dlsym", "GLIBC_2.34", true));
+    assert_true(is_defined("dlvsym", "GLIBC_2.34", true));
+    assert_true(is_defined("dlsym", first, false));
+    assert_true(is_defined("dlvsym", first, false));
+}
+
+/* An entry with a version would not be taken where a program was linked with another one. */
+static void all_else_has_no_version(void **state) {
+    (void)state;
+    for (size_t i = 0; i < ROWS; i++) {
+        if (rows[i].effect && !is_defined(rows[i].symbol, NULL, true)) {
+            fail_msg("%s has a version", rows[i].symbol);
+        }
+    }
+    assert_true(is_defined("gpucache_get_stats", NULL, true));
 }
 
 static void expect_known(const char *name, bool defined) {
@@ -274,6 +328,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_replaced_symbol_is_exported),
         cmocka_unit_test(what_is_only_called_is_not_exported),
         cmocka_unit_test(the_public_interface_is_exported),
+        cmocka_unit_test(dlsym_and_dlvsym_have_the_versions_of_libc),
+        cmocka_unit_test(all_else_has_no_version),
         cmocka_unit_test(nothing_else_is_exported),
         cmocka_unit_test(nothing_harmful_is_called),
         cmocka_unit_test(only_the_c_library_is_needed),

@@ -25,6 +25,13 @@
 
 #define GIB (1ull << 30)
 
+/* Before libc's. A set-user-ID program has no environment. */
+static bool set_user_id;
+
+char *secure_getenv(const char *name) {
+    return set_user_id ? NULL : getenv(name);
+}
+
 /** What options_load() writes to stderr with these variables set; check() runs after it and says
  * whether all is well. */
 static const char *load_with(const char *const *variables, bool (*check)(void)) {
@@ -431,6 +438,19 @@ static void the_innermost_launcher_says_the_rank(void **state) {
     LOAD(no_rank, "RANK=99999999999999999999");
 }
 
+static bool is_asked_nothing(void) {
+    return all_default() && no_rank();
+}
+
+static void a_set_user_id_program_is_asked_nothing(void **state) {
+    (void)state;
+    set_user_id = true;
+    assert_string_equal(LOAD(is_asked_nothing, "GPUCACHE_MEMORY_LIMIT=1G", "GPUCACHE_REUSE=sync",
+                             "GPUCACHE_REPORT=/tmp/report", "GPUCACHE_LOG=error", "RANK=3"),
+                        "");
+    set_user_id = false;
+}
+
 static bool knows_itself(void) {
     uint64_t up = program_uptime_ns();
     return strcmp(program()->name, "unknown") != 0 && program()->host[0] != '\0' &&
@@ -463,6 +483,7 @@ int main(void) {
         cmocka_unit_test(the_table_says_value_and_origin_of_every_option),
         cmocka_unit_test(info_names_every_option_on_a_line_of_its_own),
         cmocka_unit_test(the_innermost_launcher_says_the_rank),
+        cmocka_unit_test(a_set_user_id_program_is_asked_nothing),
         cmocka_unit_test(the_program_knows_itself),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);

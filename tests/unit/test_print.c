@@ -1,5 +1,5 @@
 /*
- * The formatter: what it prints, that it stays within its buffer, and that writing harms nobody.
+ * The formatter: what it prints, and that it stays within its buffer.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,18 +7,12 @@
 
 #include <cmocka.h>
 
-#include "process/log.h"
 #include "process/print.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /** What a call prints, as text: TEXT(print_u64(&out, 7)). */
@@ -123,6 +117,8 @@ static void json_strings_are_valid_whatever_the_bytes(void **state) {
     assert_string_equal(TEXT(print_json_string(&out, "\xed\xa0\x80")),
                         "\"\\ufffd\\ufffd\\ufffd\""); /* a surrogate */
     assert_string_equal(TEXT(print_json_string(&out, "x\xe2\x82")), "\"x\\ufffd\\ufffd\"");
+    assert_string_equal(TEXT(print_json_string(&out, "\xc2\x80 \xc2\x9f \xc2\xa0")),
+                        "\"\\u0080 \\u009f \xc2\xa0\"");
     assert_string_equal(TEXT(print_json_string(&out, "\xf4\x90\x80\x80")),
                         "\"\\ufffd\\ufffd\\ufffd\\ufffd\"");
 }
@@ -177,196 +173,6 @@ static void errno_survives_and_the_first_error_stays(void **state) {
     assert_int_equal(errno, EDOM);
 }
 
-static int status_of(pid_t child) {
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return status;
-}
-
-static void a_reader_that_went_away_kills_nobody(void **state) {
-    (void)state;
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    close(ends[0]);
-    pid_t child = fork();
-    if (child == 0) {
-        signal(SIGPIPE, SIG_DFL);
-        bool right = print_write(ends[1], "x", 1) == -EPIPE;
-        sigset_t pending, before;
-        sigpending(&pending);
-        right = right && !sigismember(&pending, SIGPIPE);
-        sigprocmask(SIG_BLOCK, NULL, &before);
-        _exit(right && !sigismember(&before, SIGPIPE) ? 0 : 1);
-    }
-    assert_int_equal(status_of(child), 0);
-    close(ends[1]);
-}
-
-static void a_pending_signal_of_the_programs_stays_pending(void **state) {
-    (void)state;
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    close(ends[0]);
-    pid_t child = fork();
-    if (child == 0) {
-        sigset_t pipe_only, pending;
-        sigemptyset(&pipe_only);
-        sigaddset(&pipe_only, SIGPIPE);
-        sigprocmask(SIG_BLOCK, &pipe_only, NULL);
-        raise(SIGPIPE);
-        print_write(ends[1], "x", 1);
-        sigpending(&pending);
-        _exit(sigismember(&pending, SIGPIPE) ? 0 : 1);
-    }
-    assert_int_equal(status_of(child), 0);
-    close(ends[1]);
-}
-
-static void a_file_size_limit_kills_nobody(void **state) {
-    (void)state;
-    pid_t child = fork();
-    if (child == 0) {
-        char path[] = "/tmp/gpucache-print-XXXXXX";
-        int fd = mkstemp(path);
-        unlink(path);
-        struct rlimit limit = {4, 4};
-        if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
-            _exit(2);
-        signal(SIGXFSZ, SIG_DFL);
-        _exit(print_write(fd, "12345678", 8) == -EFBIG ? 0 : 1);
-    }
-    assert_int_equal(status_of(child), 0);
-}
-
-static void a_full_pipe_is_waited_for_only_so_long(void **state) {
-    (void)state;
-    int ends[2];
-    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
-    static char block[4096];
-    for (int i = 0; i < 10000 && write(ends[1], block, sizeof block) > 0; i++)
-        continue;
-    while (write(ends[1], block, 1) > 0)
-        continue;
-    assert_int_equal(print_write(ends[1], "x", 1), -EAGAIN);
-    close(ends[0]);
-    close(ends[1]);
-}
-
-/* ---- the log ---- */
-
-/** Runs `body` in a child whose stderr is a pipe; returns what came out of it. */
-static const char *stderr_of(void (*body)(void)) {
-    static char got[8192];
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        dup2(ends[1], STDERR_FILENO);
-        close(ends[0]);
-        close(ends[1]);
-        body();
-        _exit(0);
-    }
-    close(ends[1]);
-    size_t used = 0;
-    ssize_t part;
-    while ((part = read(ends[0], got + used, sizeof got - 1 - used)) > 0)
-        used += (size_t)part;
-    got[used] = '\0';
-    close(ends[0]);
-    assert_int_equal(status_of(child), 0);
-    return got;
-}
-
-static void say_by_level(void) {
-    errno = EDOM;
-    log_error("e%d", 1);
-    log_warn("w");
-    log_info("i");
-    log_set_level(LOG_LEVEL_INFO);
-    log_info("i2");
-    log_debug("d");
-    if (errno != EDOM)
-        _exit(1);
-}
-
-static void messages_below_the_level_are_not_written(void **state) {
-    (void)state;
-    assert_string_equal(stderr_of(say_by_level), "gpucache: e1\ngpucache: w\ngpucache: i2\n");
-}
-
-static void say_in_a_loop(void) {
-    for (int i = 0; i < 5; i++)
-        log_once(LOG_LEVEL_WARN, "turn %d", i);
-}
-
-static void a_place_that_speaks_once_speaks_once(void **state) {
-    (void)state;
-    assert_string_equal(stderr_of(say_in_a_loop), "gpucache: turn 0\n");
-}
-
-static void say_too_much(void) {
-    char text[2000];
-    memset(text, 'x', sizeof text);
-    text[sizeof text - 1] = '\0';
-    text[3] = '\n';
-    log_warn("%s", text);
-}
-
-static void a_long_message_is_one_cut_line(void **state) {
-    (void)state;
-    const char *got = stderr_of(say_too_much);
-    assert_int_equal(strlen(got), LOG_LINE);
-    assert_memory_equal(got, "gpucache: xxx?xxx", 17);
-    assert_string_equal(got + LOG_LINE - 4, "...\n");
-}
-
-static void say_after_close(void) {
-    log_open();
-    close(STDERR_FILENO);
-    log_warn("still there");
-}
-
-static void messages_come_out_after_the_program_closed_stderr(void **state) {
-    (void)state;
-    assert_string_equal(stderr_of(say_after_close), "gpucache: still there\n");
-}
-
-static void say_into_a_number_that_was_taken_over(void) {
-    log_open();
-    for (int fd = 2; fd < 1024; fd++)
-        close(fd);
-    char path[] = "/tmp/gpucache-log-XXXXXX";
-    int file = mkstemp(path);
-    unlink(path);
-    for (int fd = file + 1; fd < 200; fd++)
-        dup2(file, fd);
-    log_warn("must not land in a file of the program's");
-    if (lseek(file, 0, SEEK_END) != 0)
-        _exit(1);
-}
-
-static void a_file_under_the_kept_number_is_never_written_to(void **state) {
-    (void)state;
-    assert_string_equal(stderr_of(say_into_a_number_that_was_taken_over), "");
-}
-
-static void say_with_few_descriptors(void) {
-    struct rlimit limit;
-    getrlimit(RLIMIT_NOFILE, &limit);
-    limit.rlim_cur = 50;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        _exit(1);
-    log_open();
-    close(STDERR_FILENO);
-    log_warn("low number");
-}
-
-static void a_low_descriptor_limit_is_no_obstacle(void **state) {
-    (void)state;
-    assert_string_equal(stderr_of(say_with_few_descriptors), "gpucache: low number\n");
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_print_in_full),
@@ -381,16 +187,6 @@ int main(void) {
         cmocka_unit_test(a_kept_text_never_leaves_its_buffer),
         cmocka_unit_test(a_full_buffer_is_written_up_to_a_whole_line),
         cmocka_unit_test(errno_survives_and_the_first_error_stays),
-        cmocka_unit_test(a_reader_that_went_away_kills_nobody),
-        cmocka_unit_test(a_pending_signal_of_the_programs_stays_pending),
-        cmocka_unit_test(a_file_size_limit_kills_nobody),
-        cmocka_unit_test(a_full_pipe_is_waited_for_only_so_long),
-        cmocka_unit_test(messages_below_the_level_are_not_written),
-        cmocka_unit_test(a_place_that_speaks_once_speaks_once),
-        cmocka_unit_test(a_long_message_is_one_cut_line),
-        cmocka_unit_test(messages_come_out_after_the_program_closed_stderr),
-        cmocka_unit_test(a_file_under_the_kept_number_is_never_written_to),
-        cmocka_unit_test(a_low_descriptor_limit_is_no_obstacle),
     };
     return cmocka_run_group_tests_name("print", tests, NULL, NULL);
 }

@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -530,6 +531,49 @@ static void what_is_no_file_is_written_to_as_it_is(void **state) {
     assert_int_equal(access("/dev/null.1", F_OK), -1);
 }
 
+/** Exchanges two links, one to /dev/null and one to a file, until it is killed. */
+static pid_t keep_exchanging(const char *a, const char *b, const char *victim) {
+    assert_int_equal(symlink("/dev/null", a), 0);
+    assert_int_equal(symlink(victim, b), 0);
+    pid_t child = fork();
+    while (child == 0)
+        renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
+    return child;
+}
+
+static void write_many(void) {
+    umask(022);
+    for (int i = 0; i < 3000; i++)
+        report_write("request");
+}
+
+/* Between the look at what it is and its opening, a file comes in its place. */
+static void a_file_that_was_put_there_meanwhile_is_not_written_to(void **state) {
+    (void)state;
+    add_typical(0);
+    char variable[512], a[256], b[256], victim[256], rest[256];
+    strcpy(a, in_directory("a"));
+    strcpy(b, in_directory("b"));
+    strcpy(victim, in_directory("victim"));
+    close(open(victim, O_WRONLY | O_CREAT | O_EXCL, 0644));
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", a);
+    pid_t child = keep_exchanging(a, b, victim);
+    const char *said = STDERR_OF(write_many, variable);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    assert_string_equal(said, "");
+    struct stat file;
+    assert_int_equal(stat(victim, &file), 0);
+    unlink(a);
+    unlink(b);
+    unlink(victim);
+    for (int i = 1; i <= 3000; i++) {
+        snprintf(rest, sizeof rest, "%s.%d", a, i);
+        unlink(rest);
+    }
+    assert_int_equal(file.st_size, 0);
+}
+
 static void what_cannot_be_written_is_said_and_not_lost(void **state) {
     (void)state;
     add_typical(0);
@@ -548,6 +592,24 @@ static void what_cannot_be_written_is_said_and_not_lost(void **state) {
     memset(variable + strlen(variable), 'x', 300);
     text = STDERR_OF(write_three, variable);
     assert_says(text, ": name too long; writing to stderr\n");
+}
+
+/* So it does not mix with what other processes write to the same pipe. */
+static void a_report_on_eight_devices_leaves_in_one_write(void **state) {
+    (void)state;
+    static char text[1 << 18];
+    int ends[2];
+    for (int i = 0; i < 8; i++)
+        add_extreme(i);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+    assert_int_equal(report_write_fd(ends[1], REPORT_JSON, "request"), 0);
+    ssize_t length = recv(ends[0], text, sizeof text - 1, MSG_DONTWAIT);
+    assert_true(length > 16384);
+    text[length] = '\0';
+    assert_json(text, "assert len(r['devices'])==8\n");
+    assert_int_equal(recv(ends[0], text, sizeof text, MSG_DONTWAIT), -1);
+    close(ends[0]);
+    close(ends[1]);
 }
 
 static void a_bad_descriptor_or_format_is_an_error(void **state) {
@@ -747,6 +809,7 @@ int main(void) {
         TEST(no_file_is_ever_written_twice),
         TEST(a_pattern_names_process_host_program_and_rank),
         TEST(what_is_no_file_is_written_to_as_it_is),
+        TEST(a_file_that_was_put_there_meanwhile_is_not_written_to),
         TEST(what_cannot_be_written_is_said_and_not_lost),
         TEST(the_limit_is_blamed_with_a_value_that_would_do),
         TEST(fragmentation_is_blamed_when_enough_lies_idle),
@@ -771,6 +834,7 @@ int main(void) {
         TEST(json_follows_the_schema_and_the_books_balance),
         TEST(json_keeps_every_digit_of_the_largest_figures),
         TEST(json_survives_strange_names_and_no_devices),
+        TEST(a_report_on_eight_devices_leaves_in_one_write),
         TEST(a_bad_descriptor_or_format_is_an_error),
         TEST(a_small_signal_stack_is_enough),
     };

@@ -2,7 +2,8 @@
  * Another preloaded library, which wraps functions of libc and of the driver by RTLD_NEXT. With
  * OVERRIDE it has a dlsym of its own as well, as tracers do, with OVERRIDE_VERSION a dlvsym. Compiled with optimisation that dlsym
  * jumps to the next one; without it calls, and RTLD_NEXT then is looked for behind this library,
- * whoever asked. Both are out there.
+ * whoever asked. Both are out there. OVERRIDE says where the next dlsym is looked for: NEXT, DEFAULT or LIBC; all three are out there
+ * too.
  */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -19,12 +20,16 @@ int NAME(asked_layer_, LAYER);
 int NAME(allocated_layer_, LAYER);
 
 #ifdef OVERRIDE
+#define NEXT RTLD_NEXT
+#define DEFAULT RTLD_DEFAULT
+#define LIBC dlopen("libc.so.6", RTLD_LAZY)
+
 void *dlsym(void *restrict handle, const char *restrict name) {
     static dlsym_function *next;
     if (!next) {
-        next = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+        next = (dlsym_function *)dlvsym(OVERRIDE, "dlsym", "GLIBC_2.34");
         if (!next)
-            next = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+            next = (dlsym_function *)dlvsym(OVERRIDE, "dlsym", "GLIBC_2.2.5");
         if (!next)
             abort();
     }

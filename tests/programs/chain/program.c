@@ -1,12 +1,22 @@
 /*
  * What a program sees through a chain of preloaded libraries. Linked with -lcuda as a program, and
- * as its twin (-DTWIN) a shared object that a host opens. Prints answers, never addresses.
+ * as its twin (-DTWIN) a shared object that a host opens. Prints answers, never addresses. With OVERRIDE the program has a dlsym of its
+ * own, of which all others hear.
  */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef OVERRIDE
+void *dlsym(void *restrict handle, const char *restrict name) {
+    static void *(*next)(void *, const char *);
+    if (!next)
+        next = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", OVERRIDE);
+    return next(handle, name);
+}
+#endif
 
 static const char *file_of(void *pointer) {
     Dl_info info;
@@ -57,6 +67,22 @@ static int use_driver(void) {
     return 0;
 }
 
+/* Memory from the linked entry is freed by the one that was asked for by name, and the other way round: one and the same. */
+static void mix_ways(void *libcuda) {
+    CUdeviceptr p[3] = {0};
+    CUresult (*alloc)(CUdeviceptr *, size_t) =
+        (CUresult(*)(CUdeviceptr *, size_t))dlsym(libcuda, "cuMemAlloc_v2");
+    CUresult (*by_name)(CUdeviceptr) = (CUresult(*)(CUdeviceptr))dlsym(libcuda, "cuMemFree_v2");
+    CUresult (*by_version)(CUdeviceptr) =
+        (CUresult(*)(CUdeviceptr))dlvsym(libcuda, "cuMemFree_v2", "NONE");
+    int r[6] = {cuMemAlloc(&p[0], 1000), cuMemAlloc(&p[1], 1000),
+                alloc ? (int)alloc(&p[2], 1000) : -1};
+    r[3] = by_name ? (int)by_name(p[1]) : -1;
+    r[4] = by_name ? (int)by_name(p[0]) : -1;
+    r[5] = cuMemFree(p[2]);
+    printf("mixed: %d %d %d %d %d %d, %d\n", r[0], r[1], r[2], r[3], r[4], r[5], !by_version);
+}
+
 int chain_main(void) {
     void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY);
     printf("atoi %d atol %ld\n", atoi("40"), atol("40"));
@@ -71,6 +97,7 @@ int chain_main(void) {
     size_t a, b;
     printf("by handle %d, next %d, unknown %s\n", info ? (int)info(&a, &b) : -1,
            next_free ? (int)next_free(12345) : -1, file_of(dlsym(libcuda, "cuNoSuchThing")));
+    mix_ways(libcuda);
     count("asked_layer_1");
     count("asked_layer_2");
     count("allocated_layer_1");

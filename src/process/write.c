@@ -1,0 +1,181 @@
+/*
+ * The one place where bytes leave the library.
+ *
+ * Writing must not be noticed by the program. A reader that went away would raise SIGPIPE,
+ * and a file size limit SIGXFSZ, and either would kill a program that was about to exit with 0:
+ * both are held back around the write and taken off the thread if this write caused them. write(2)
+ * of libc is also a cancellation point, where a cancelled thread would unwind out of the allocator;
+ * the plain system call is none. And a blocking write into a pipe that nobody reads would never end.
+ * Whether writes block is not the descriptor's but the open file's, which other processes share, so
+ * it cannot be switched off for a moment: the pipe is opened once more, through /proc.
+ */
+#include "process/write.h"
+
+#include "process/print.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PATIENCE_NS 1000000000 /* how long one write waits for a reader, in all */
+#define TURN_NS 1000000        /* between two looks whether a pipe has room */
+
+/* The system's own: the program may have a clock that stands still. */
+static int64_t now_ns(void) {
+    struct timespec now = {0};
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/** Where one write goes. */
+struct sink {
+    int fd;
+    bool socket;
+    bool small_steps; /* it may block: no more at once than a pipe with any room at all takes */
+    int64_t deadline; /* 0: not waited yet */
+};
+
+static bool is_late(struct sink *to) {
+    int64_t now = now_ns();
+    if (to->deadline == 0)
+        to->deadline = now + PATIENCE_NS;
+    return now >= to->deadline;
+}
+
+/** Waits until the descriptor takes more, no longer than until the deadline, which the first call
+ * sets. */
+static bool writable(struct sink *to) {
+    if (is_late(to))
+        return false;
+    struct pollfd wait = {.fd = to->fd, .events = POLLOUT};
+    int64_t left_ns = to->deadline - now_ns();
+    struct timespec left = {left_ns / 1000000000, left_ns % 1000000000};
+    if (left_ns < 0)
+        left = (struct timespec){0, 0};
+    long ready = syscall(SYS_ppoll, &wait, 1, &left, NULL, 0);
+    return ready > 0 || (ready < 0 && errno == EINTR);
+}
+
+static long write_some(struct sink *to, const char *bytes, size_t length) {
+    if (to->socket)
+        return syscall(SYS_sendto, to->fd, bytes, length, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
+    return syscall(SYS_write, to->fd, bytes, length);
+}
+
+static int write_parts(struct sink *to, const char *bytes, size_t length) {
+    while (length > 0) {
+        size_t part = to->small_steps && length > PIPE_BUF ? PIPE_BUF : length;
+        if (to->small_steps && !writable(to))
+            return -EAGAIN;
+        long written = write_some(to, bytes, part);
+        if (written > 0) {
+            bytes += written;
+            length -= (size_t)written;
+        } else if (written == 0) {
+            return -EIO;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            if (!writable(to))
+                return -EAGAIN;
+        } else if (errno != EINTR) {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+/** As write_parts(), without a signal that it causes. */
+static int write_quietly(struct sink *to, const char *bytes, size_t length) {
+    sigset_t held, before, pending_before, pending_after;
+    sigemptyset(&held);
+    sigaddset(&held, SIGPIPE);
+    sigaddset(&held, SIGXFSZ);
+    sigemptyset(&pending_before);
+    sigpending(&pending_before);
+    bool masked = pthread_sigmask(SIG_BLOCK, &held, &before) == 0;
+
+    int result = write_parts(to, bytes, length);
+
+    if (masked) {
+        int caused = result == -EPIPE ? SIGPIPE : result == -EFBIG ? SIGXFSZ : 0;
+        if (caused != 0 && !sigismember(&pending_before, caused) &&
+            sigpending(&pending_after) == 0 && sigismember(&pending_after, caused)) {
+            sigset_t only;
+            sigemptyset(&only);
+            sigaddset(&only, caused);
+            const struct timespec at_once = {0, 0};
+            while (syscall(SYS_rt_sigtimedwait, &only, NULL, &at_once, _NSIG / 8) < 0 &&
+                   errno == EINTR)
+                continue;
+        }
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    return result;
+}
+
+int write_all(int fd, const void *bytes, size_t length) {
+    int saved_errno = errno;
+    struct sink to = {.fd = fd};
+    int result = write_quietly(&to, bytes, length);
+    errno = saved_errno;
+    return result;
+}
+
+/** The same open file once more, for writes that do not block; -1 if that cannot be had. */
+static int open_again(int fd) {
+    char path[32];
+    struct print out;
+    print_init(&out, -1, path, sizeof path);
+    print_str(&out, "/proc/self/fd/");
+    print_i64(&out, fd);
+    return (int)syscall(SYS_openat, AT_FDCWD, print_end(&out),
+                        O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+}
+
+/**
+ * Waits until a pipe has room for all of it, so that it leaves in one piece, or not at all. What a
+ * pipe can never hold at once goes in pieces.
+ */
+static bool has_room(struct sink *to, size_t length) {
+    int capacity = fcntl(to->fd, F_GETPIPE_SZ), held = 0;
+    while (capacity > 0 && length <= (size_t)capacity && ioctl(to->fd, FIONREAD, &held) == 0 &&
+           (size_t)capacity - (size_t)held < length) {
+        struct pollfd reader = {.fd = to->fd};
+        struct timespec turn = {0, TURN_NS};
+        if (is_late(to))
+            return false;
+        if (syscall(SYS_ppoll, &reader, 1, &turn, NULL, 0) > 0)
+            break; /* nobody reads it any more: let the write say so */
+    }
+    return true;
+}
+
+int write_in_time(int fd, const void *bytes, size_t length) {
+    static _Atomic bool given_up;
+    int saved_errno = errno;
+    struct stat file;
+    struct sink to = {.fd = fd, .deadline = atomic_load(&given_up) ? 1 : 0};
+    bool known = fstat(fd, &file) == 0;
+    to.socket = known && S_ISSOCK(file.st_mode);
+    bool pipe = known && S_ISFIFO(file.st_mode);
+    bool terminal = known && S_ISCHR(file.st_mode) && isatty(fd);
+    int again = pipe || terminal ? open_again(fd) : -1;
+    to.fd = again >= 0 ? again : fd;
+    to.small_steps = again < 0 && (pipe || terminal);
+    int result = pipe && !has_room(&to, length) ? -EAGAIN : write_quietly(&to, bytes, length);
+    atomic_store(&given_up, result == -EAGAIN);
+    if (again >= 0)
+        syscall(SYS_close, again);
+    errno = saved_errno;
+    return result;
+}

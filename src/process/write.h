@@ -1,0 +1,24 @@
+/*
+ * Writing to a descriptor so that the program does not notice. Nothing here allocates, takes a lock or
+ * changes errno.
+ */
+#ifndef GPUCACHE_PROCESS_WRITE_H
+#define GPUCACHE_PROCESS_WRITE_H
+
+#include <stddef.h>
+
+/**
+ * Writes all of it: through partial writes and interruptions, for a moment through a full
+ * non-blocking descriptor, and without SIGPIPE or SIGXFSZ reaching the program. Returns 0 or a
+ * negative errno.
+ */
+int write_all(int fd, const void *bytes, size_t length);
+
+/**
+ * The same, but never held up for long by a pipe, terminal or socket that nobody reads, blocking or
+ * not: -EAGAIN, and if it is a pipe that would hold all of it, nothing has been written. Whoever
+ * comes after that does not wait at all, until something could be written again.
+ */
+int write_in_time(int fd, const void *bytes, size_t length);
+
+#endif

@@ -1,0 +1,270 @@
+/*
+ * The log: which messages are written, what they look like, and where they never go.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "process/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int status_of(pid_t child) {
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+/** Runs `body` in a child whose stderr is a pipe; returns what came out of it. */
+static const char *stderr_of(void (*body)(void)) {
+    static char got[8192];
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        body();
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t used = 0;
+    ssize_t part;
+    while ((part = read(ends[0], got + used, sizeof got - 1 - used)) > 0)
+        used += (size_t)part;
+    got[used] = '\0';
+    close(ends[0]);
+    assert_int_equal(status_of(child), 0);
+    return got;
+}
+
+static void say_by_level(void) {
+    errno = EDOM;
+    log_error("e%d", 1);
+    log_warn("w");
+    log_info("i");
+    log_set_level(LOG_LEVEL_INFO);
+    log_info("i2");
+    log_debug("d");
+    if (errno != EDOM)
+        _exit(1);
+}
+
+static void messages_below_the_level_are_not_written(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(say_by_level), "gpucache: e1\ngpucache: w\ngpucache: i2\n");
+}
+
+static void say_in_a_loop(void) {
+    for (int i = 0; i < 5; i++)
+        log_once(LOG_LEVEL_WARN, "turn %d", i);
+}
+
+static void a_place_that_speaks_once_speaks_once(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(say_in_a_loop), "gpucache: turn 0\n");
+}
+
+static void say_too_much(void) {
+    char text[2000];
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    text[3] = '\n';
+    log_warn("%s", text);
+}
+
+static void a_long_message_is_one_cut_line(void **state) {
+    (void)state;
+    const char *got = stderr_of(say_too_much);
+    assert_int_equal(strlen(got), LOG_LINE);
+    assert_memory_equal(got, "gpucache: xxx?xxx", 17);
+    assert_string_equal(got + LOG_LINE - 4, "...\n");
+}
+
+static void say_after_close(void) {
+    log_keep();
+    close(STDERR_FILENO);
+    log_warn("still there");
+}
+
+static void say_in_disguise(void) {
+    log_warn("%s", "a\x1b[2J \xc2\x9b"
+                   "31m \x9b\xff \xc3\xa9 \xe2\x82\xac");
+}
+
+static void a_message_commands_no_terminal(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(say_in_disguise),
+                        "gpucache: a?[2J ??31m ?? \xc3\xa9 \xe2\x82\xac\n");
+}
+
+static void messages_come_out_after_the_program_closed_stderr(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(say_after_close), "gpucache: still there\n");
+}
+
+static void say_into_a_number_that_was_taken_over(void) {
+    log_keep();
+    for (int fd = 2; fd < 1024; fd++)
+        close(fd);
+    char path[] = "/tmp/gpucache-log-XXXXXX";
+    int file = mkstemp(path);
+    unlink(path);
+    for (int fd = file + 1; fd < 200; fd++)
+        dup2(file, fd);
+    log_warn("must not land in a file of the program's");
+    if (lseek(file, 0, SEEK_END) != 0)
+        _exit(1);
+}
+
+static void a_file_under_the_kept_number_is_never_written_to(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(say_into_a_number_that_was_taken_over), "");
+}
+
+static void say_with_few_descriptors(void) {
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = 50;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        _exit(1);
+    log_keep();
+    close(STDERR_FILENO);
+    log_warn("low number");
+}
+
+static void a_low_descriptor_limit_is_no_obstacle(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(say_with_few_descriptors), "gpucache: low number\n");
+}
+
+static void look_at_the_kept_one(void) {
+    int open_before[256];
+    for (int fd = 0; fd < 256; fd++)
+        open_before[fd] = fcntl(fd, F_GETFD);
+    log_open();
+    for (int fd = 0; fd < 256; fd++)
+        if (fcntl(fd, F_GETFD) != open_before[fd])
+            _exit(1);
+    log_keep();
+    int kept = 0;
+    for (int fd = 0; fd < 256; fd++)
+        if (open_before[fd] < 0 && fcntl(fd, F_GETFD) >= 0) {
+            kept++;
+            if (fd < 100 || !(fcntl(fd, F_GETFD) & FD_CLOEXEC))
+                _exit(2);
+        }
+    if (kept != 1)
+        _exit(3);
+    log_forked();
+    for (int fd = 0; fd < 256; fd++)
+        if (fcntl(fd, F_GETFD) != open_before[fd])
+            _exit(4);
+    log_warn("from the child");
+}
+
+static void the_kept_one_is_for_nobody_else(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(look_at_the_kept_one), "gpucache: from the child\n");
+}
+
+static void forget_what_is_not_ours(void) {
+    log_keep();
+    for (int fd = 3; fd < 256; fd++)
+        close(fd);
+    char path[] = "/tmp/gpucache-log-XXXXXX";
+    int file = mkstemp(path);
+    unlink(path);
+    for (int fd = file + 1; fd < 256; fd++)
+        dup2(file, fd);
+    log_forked();
+    for (int fd = file; fd < 256; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            _exit(1);
+}
+
+static void a_child_closes_nothing_of_the_programs(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(forget_what_is_not_ours), "");
+}
+
+/** Puts a file in stderr's place, uses the log, and says how long the file is then. */
+static int replaced_stderr(int flags) {
+    char path[] = "/tmp/gpucache-log-XXXXXX";
+    int file = mkostemp(path, flags);
+    unlink(path);
+    dup3(file, STDERR_FILENO, flags & O_CLOEXEC);
+    log_keep();
+    log_warn("a line");
+    return (int)lseek(file, 0, SEEK_END);
+}
+
+static void redirect(void) {
+    _exit(replaced_stderr(0) > 0 ? 0 : 1);
+}
+
+static void take_the_number(void) {
+    _exit(replaced_stderr(O_CLOEXEC) == 0 ? 0 : 1);
+}
+
+static void a_file_in_its_place_is_meant_unless_it_is_closed_on_exec(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(redirect), "");
+    assert_string_equal(stderr_of(take_the_number), "");
+}
+
+static char *self;
+
+static void start_without(void) {
+    close(STDERR_FILENO);
+    execl(self, self, "without", (char *)NULL);
+    _exit(127);
+}
+
+/* The first file of a program that has no stderr gets its number. */
+static int run_without(void) {
+    char path[] = "/tmp/gpucache-log-XXXXXX";
+    int file = mkstemp(path);
+    unlink(path);
+    if (file != STDERR_FILENO)
+        return 1;
+    log_keep();
+    log_warn("must not land in a file of the program's");
+    return lseek(file, 0, SEEK_END) == 0 && log_fd() < 0 ? 0 : 2;
+}
+
+static void a_program_without_stderr_keeps_its_files_to_itself(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(start_without), "");
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "without") == 0) {
+        return run_without();
+    }
+    self = argv[0];
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(messages_below_the_level_are_not_written),
+        cmocka_unit_test(a_place_that_speaks_once_speaks_once),
+        cmocka_unit_test(a_long_message_is_one_cut_line),
+        cmocka_unit_test(a_message_commands_no_terminal),
+        cmocka_unit_test(messages_come_out_after_the_program_closed_stderr),
+        cmocka_unit_test(a_file_under_the_kept_number_is_never_written_to),
+        cmocka_unit_test(a_low_descriptor_limit_is_no_obstacle),
+        cmocka_unit_test(the_kept_one_is_for_nobody_else),
+        cmocka_unit_test(a_child_closes_nothing_of_the_programs),
+        cmocka_unit_test(a_file_in_its_place_is_meant_unless_it_is_closed_on_exec),
+        cmocka_unit_test(a_program_without_stderr_keeps_its_files_to_itself),
+    };
+    return cmocka_run_group_tests_name("log", tests, NULL, NULL);
+}

@@ -1,0 +1,257 @@
+/*
+ * Writing: it kills nobody, holds nobody up, and leaves others' descriptors as they are.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "process/write.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static int status_of(pid_t child) {
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static void a_reader_that_went_away_kills_nobody(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGPIPE, SIG_DFL);
+        bool right = write_all(ends[1], "x", 1) == -EPIPE;
+        sigset_t pending, before;
+        sigpending(&pending);
+        right = right && !sigismember(&pending, SIGPIPE);
+        sigprocmask(SIG_BLOCK, NULL, &before);
+        _exit(right && !sigismember(&before, SIGPIPE) ? 0 : 1);
+    }
+    assert_int_equal(status_of(child), 0);
+    close(ends[1]);
+}
+
+static void a_pending_signal_of_the_programs_stays_pending(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    pid_t child = fork();
+    if (child == 0) {
+        sigset_t pipe_only, pending;
+        sigemptyset(&pipe_only);
+        sigaddset(&pipe_only, SIGPIPE);
+        sigprocmask(SIG_BLOCK, &pipe_only, NULL);
+        raise(SIGPIPE);
+        write_all(ends[1], "x", 1);
+        sigpending(&pending);
+        _exit(sigismember(&pending, SIGPIPE) ? 0 : 1);
+    }
+    assert_int_equal(status_of(child), 0);
+    close(ends[1]);
+}
+
+static void a_file_size_limit_kills_nobody(void **state) {
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        char path[] = "/tmp/gpucache-print-XXXXXX";
+        int fd = mkstemp(path);
+        unlink(path);
+        struct rlimit limit = {4, 4};
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
+            _exit(2);
+        signal(SIGXFSZ, SIG_DFL);
+        _exit(write_all(fd, "12345678", 8) == -EFBIG ? 0 : 1);
+    }
+    assert_int_equal(status_of(child), 0);
+}
+
+/** Fills what fd leads to. */
+static void fill(int fd) {
+    static char block[4096];
+    int flags = fcntl(fd, F_GETFL);
+    fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+    while (write(fd, block, sizeof block) > 0)
+        continue;
+    while (write(fd, block, 1) > 0)
+        continue;
+    fcntl(fd, F_SETFL, flags);
+}
+
+static void drain(int fd, size_t bytes) {
+    char block[4096];
+    while (bytes > 0) {
+        ssize_t part = read(fd, block, bytes < sizeof block ? bytes : sizeof block);
+        assert_true(part > 0);
+        bytes -= (size_t)part;
+    }
+}
+
+static void a_full_pipe_that_does_not_block_is_waited_for_only_so_long(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
+    fill(ends[1]);
+    assert_int_equal(write_all(ends[1], "x", 1), -EAGAIN);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+/* The first one waits a moment for a reader, the ones after it do not. */
+static void assert_given_up_on(int fd) {
+    alarm(20);
+    double start = now();
+    assert_int_equal(write_in_time(fd, "x", 1), -EAGAIN);
+    assert_true(now() - start > 0.1 && now() - start < 10);
+    start = now();
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(write_in_time(fd, "x", 1), -EAGAIN);
+    assert_true(now() - start < 10);
+    alarm(0);
+}
+
+static void a_full_pipe_that_blocks_holds_nobody_up(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    fill(ends[1]);
+    assert_given_up_on(ends[1]);
+    drain(ends[0], 65536);
+    assert_int_equal(write_in_time(ends[1], "x", 1), 0);
+    drain(ends[0], 1);
+    assert_int_equal(fcntl(ends[1], F_GETFL) & O_NONBLOCK, 0); /* others write there too */
+    close(ends[0]);
+    close(ends[1]);
+}
+
+/* Without /proc, or without a descriptor left. */
+static void so_it_does_where_it_cannot_be_opened_again(void **state) {
+    (void)state;
+    int ends[2];
+    struct rlimit before, none;
+    assert_int_equal(pipe(ends), 0);
+    fill(ends[1]);
+    getrlimit(RLIMIT_NOFILE, &before);
+    none = before;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    assert_given_up_on(ends[1]);
+    static char more_than_it_holds[200000];
+    alarm(20);
+    assert_int_equal(write_in_time(ends[1], more_than_it_holds, sizeof more_than_it_holds),
+                     -EAGAIN);
+    alarm(0);
+    setrlimit(RLIMIT_NOFILE, &before);
+    drain(ends[0], 65536);
+    assert_int_equal(write_in_time(ends[1], "x", 1), 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void a_full_socket_that_blocks_holds_nobody_up(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    fill(ends[1]);
+    assert_given_up_on(ends[1]);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void a_terminal_that_nobody_reads_holds_nobody_up(void **state) {
+    (void)state;
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0)
+        skip();
+    int terminal = open(ptsname(master), O_RDWR | O_NOCTTY);
+    assert_true(terminal >= 0);
+    static char much[65536];
+    alarm(20);
+    assert_int_equal(write_in_time(terminal, much, sizeof much), -EAGAIN);
+    alarm(0);
+    close(terminal);
+    close(master);
+}
+
+static void what_does_not_fit_into_a_pipe_is_dropped_whole(void **state) {
+    (void)state;
+    int ends[2], held = 0;
+    static char much[6000];
+    assert_int_equal(pipe(ends), 0);
+    fill(ends[1]);
+    drain(ends[0], 4096);
+    assert_int_equal(write_in_time(ends[1], much, sizeof much), -EAGAIN);
+    assert_int_equal(ioctl(ends[0], FIONREAD, &held), 0);
+    assert_int_equal(held, 65536 - 4096);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void a_reader_who_comes_late_gets_all_of_it(void **state) {
+    (void)state;
+    int ends[2];
+    static char much[200000];
+    assert_int_equal(pipe(ends), 0);
+    fill(ends[1]);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends[1]);
+        usleep(100000);
+        size_t got = 0;
+        for (ssize_t part; (part = read(ends[0], much, sizeof much)) > 0;)
+            got += (size_t)part;
+        _exit(got == 65536 + sizeof much ? 0 : 1);
+    }
+    close(ends[0]);
+    assert_int_equal(write_in_time(ends[1], much, sizeof much), 0);
+    close(ends[1]);
+    assert_int_equal(status_of(child), 0);
+}
+
+/* So that no test begins with what the one before has given up. */
+static int write_something(void **state) {
+    (void)state;
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    int result = write_in_time(null, "x", 1);
+    close(null);
+    return result;
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup(name, write_something)
+    const struct CMUnitTest tests[] = {
+        TEST(a_reader_that_went_away_kills_nobody),
+        TEST(a_pending_signal_of_the_programs_stays_pending),
+        TEST(a_file_size_limit_kills_nobody),
+        TEST(a_full_pipe_that_does_not_block_is_waited_for_only_so_long),
+        TEST(a_full_pipe_that_blocks_holds_nobody_up),
+        TEST(so_it_does_where_it_cannot_be_opened_again),
+        TEST(a_full_socket_that_blocks_holds_nobody_up),
+        TEST(a_terminal_that_nobody_reads_holds_nobody_up),
+        TEST(what_does_not_fit_into_a_pipe_is_dropped_whole),
+        TEST(a_reader_who_comes_late_gets_all_of_it),
+    };
+    return cmocka_run_group_tests_name("write", tests, NULL, NULL);
+}
