@@ -2,6 +2,7 @@
 
 #include "driver/capture.h"
 #include "driver/context.h"
+#include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
 
@@ -102,6 +103,10 @@ static int synchronize(struct backend *backend) {
     return (int)r;
 }
 
+static bool settle(struct backend *backend, bool all) {
+    return deferred_settle(of(backend)->context, all);
+}
+
 static const struct backend_ops ops = {
     .name = "segments",
     .reserve = reserve,
@@ -112,6 +117,7 @@ static const struct backend_ops ops = {
     .wait = wait,
     .health = health,
     .synchronize = synchronize,
+    .settle = settle,
 };
 
 int segments_start(struct segments *segments, CUcontext context, struct device *device) {

@@ -1,6 +1,7 @@
 #include "driver/capture.h"
 
 #include "driver/context.h"
+#include "driver/deferred.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/process.h"
@@ -60,6 +61,7 @@ static void enter(void) {
         sched_yield(); /* as long as a native free of another thread would have held this one up */
     }
     context_each(pass_by, NULL);
+    deferred_pass_by();
 }
 
 static void lower(void) {

@@ -75,6 +75,7 @@ static void forget(struct context *context) {
             p->idle |= p->pool == context->pool;
         }
     }
+    deferred_end(context->handle);
     atomic_fetch_sub(context->stands_for ? &views : &alive, 1);
     context->handle = NULL;
     context->pool = NULL;

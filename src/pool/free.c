@@ -42,8 +42,8 @@ static inline bool is_due(const struct pool *pool, struct cache *cache, uint64_t
 }
 
 /* Without context events a free looks for itself whether it has to wait. */
-static bool may_order(const struct pool *pool, bool due, bool on_time) {
-    return due || (on_time && !pool->backend->has_events);
+static bool may_order(const struct pool *pool, bool due) {
+    return due || !pool->backend->has_events;
 }
 
 /*
@@ -122,7 +122,7 @@ static inline __attribute__((always_inline)) void take_back(struct pool *pool, s
 }
 
 /* A claimed block goes into the calling thread's cache. */
-static void park(struct page *page, struct block *block, uint64_t life, bool on_time) {
+static void park(struct page *page, struct block *block, uint64_t life) {
     struct pool *pool = page->pool;
     struct cache *cache = cache_mine(pool);
     struct bin *bin = &cache->bins[life_bin(life)];
@@ -134,7 +134,7 @@ static void park(struct page *page, struct block *block, uint64_t life, bool on_
         cache_park(cache, bin, block, life_bytes(life));
     }
     bool overflows = cache_overflows(cache, bin);
-    bool due = on_time && is_due(pool, cache, life_bytes(life));
+    bool due = is_due(pool, cache, life_bytes(life));
     cache_leave(cache);
     if (outside) {
         pthread_mutex_lock(&pool->lock);
@@ -142,25 +142,31 @@ static void park(struct page *page, struct block *block, uint64_t life, bool on_
         pthread_mutex_unlock(&pool->lock);
     }
     if (outside || overflows || due) {
-        free_small_slow(pool, cache, life_bin(life), overflows, may_order(pool, due, on_time));
+        free_small_slow(pool, cache, life_bin(life), overflows, may_order(pool, due));
     }
 }
 
-/* Whatever the short way below did not serve. */
-static int free_small(struct page *page, uint64_t address, bool on_time) {
+/* The live block that starts at `address` becomes the caller's; NULL: none does. */
+static struct block *claim_small(struct page *page, uint64_t address, uint64_t *life) {
     struct block *block = page_block(page, address);
     struct cache *cache = cache_mine(page->pool);
-    uint64_t life;
     if (address % ((uint64_t)1 << UNIT_SHIFT) != 0) {
-        return -EINVAL;
+        return NULL;
     }
     cache_enter(cache);
-    bool claimed = claim_as_owner(cache, block, &life);
+    bool claimed = claim_as_owner(cache, block, life);
     cache_leave(cache);
-    if (!claimed && !claim(block, &life)) {
+    return claimed || claim(block, life) ? block : NULL;
+}
+
+/* Whatever the short way below did not serve. */
+static int free_small(struct page *page, uint64_t address) {
+    uint64_t life;
+    struct block *block = claim_small(page, address, &life);
+    if (!block) {
         return -EINVAL;
     }
-    park(page, block, life, on_time);
+    park(page, block, life);
     return 0;
 }
 
@@ -190,19 +196,32 @@ static void free_large_slow(struct pool *pool, struct cache *cache, struct range
     pthread_mutex_unlock(&pool->lock);
 }
 
-static int free_large(struct pool *pool, uint64_t address, bool on_time) {
+/* As claim_small(). */
+static struct range *claim_large(uint64_t address) {
     struct range *range = page_map_start(address);
     uint8_t live = RANGE_LIVE;
-    if (!range || range->address != address ||
-        !atomic_compare_exchange_strong_explicit(&range->state, &live, RANGE_PENDING,
-                                                 memory_order_acq_rel, memory_order_relaxed)) {
+    bool claimed =
+        range && range->address == address &&
+        atomic_compare_exchange_strong_explicit(&range->state, &live, RANGE_PENDING,
+                                                memory_order_acq_rel, memory_order_relaxed);
+    return claimed ? range : NULL;
+}
+
+/* Inside the cache. */
+static void book_large(struct cache *cache, struct range *range) {
+    uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
+    cache_book_free(cache, &drawer_counting(cache, requested)->frees, requested, range->bytes);
+}
+
+static int free_large(struct pool *pool, uint64_t address) {
+    struct range *range = claim_large(address);
+    if (!range) {
         return -EINVAL;
     }
     struct cache *cache = cache_mine(pool);
     cache_enter(cache);
     cache_serve(cache, range->owner);
-    uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
-    cache_book_free(cache, &drawer_counting(cache, requested)->frees, requested, range->bytes);
+    book_large(cache, range);
     range->stamp = epochs_stamp(&pool->epochs);
     bool parked =
         cache_keeps(cache, range->bytes) &&
@@ -210,23 +229,22 @@ static int free_large(struct pool *pool, uint64_t address, bool on_time) {
     if (parked) {
         cache_push_range(cache, range);
     }
-    bool due = on_time && is_due(pool, cache, range->bytes);
+    bool due = is_due(pool, cache, range->bytes);
     bool overflows = cache_overflows_with_large(cache);
     cache_leave(cache);
     if (!parked || overflows || due) {
-        free_large_slow(pool, cache, parked ? NULL : range, overflows,
-                        may_order(pool, due, on_time));
+        free_large_slow(pool, cache, parked ? NULL : range, overflows, may_order(pool, due));
     }
     return 0;
 }
 
-static __attribute__((noinline)) int free_otherwise(uint64_t address, bool on_time) {
+static __attribute__((noinline)) int free_otherwise(uint64_t address) {
     struct page *page = page_map_page(page_map_get(address));
     struct pool *pool = page ? page->pool : page_map_owner(address);
     if (!pool) {
         return -ENOENT;
     }
-    int r = page ? free_small(page, address, on_time) : free_large(pool, address, on_time);
+    int r = page ? free_small(page, address) : free_large(pool, address);
     return r == 0 ? epochs_broken(&pool->epochs) : r;
 }
 
@@ -236,14 +254,14 @@ static __attribute__((noinline)) int free_anybodys(struct page *page, struct blo
     if (!claim(block, &life)) {
         return -EINVAL;
     }
-    park(page, block, life, true);
+    park(page, block, life);
     return epochs_broken(&page->pool->epochs);
 }
 
 /* What the short way below leaves to do after it has parked a block. */
 static __attribute__((noinline)) int free_rest(struct pool *pool, struct cache *cache,
                                                unsigned size_class, bool overflows, bool due) {
-    free_small_slow(pool, cache, size_class, overflows, may_order(pool, due, true));
+    free_small_slow(pool, cache, size_class, overflows, may_order(pool, due));
     return epochs_broken(&pool->epochs);
 }
 
@@ -254,7 +272,7 @@ int pool_free(uint64_t address) {
     struct cache *cache = cache_last;
     if (unlikely(!page_map_is_plain_page(entry) || address % ((uint64_t)1 << UNIT_SHIFT) != 0 ||
                  !cache_try_enter(cache))) {
-        return free_otherwise(address, true);
+        return free_otherwise(address);
     }
     struct block *block = page_block(page, address);
     struct pool *pool = cache->pool;
@@ -276,6 +294,75 @@ int pool_free(uint64_t address) {
     return epochs_broken(&pool->epochs);
 }
 
-int pool_free_late(uint64_t address) {
-    return free_otherwise(address, false);
+/* --- freed, and held back by what no epoch knows of --- */
+
+bool pool_has(uint64_t address) {
+    return page_map_owner(address) != NULL;
+}
+
+/*
+ * Whoever has the block may have got it behind a barrier. So what comes back is as usable as anything
+ * handed out by now is, and has finished no earlier.
+ */
+static void hold_back(struct pool *pool, uint64_t *stamp, struct pool_retired *retired,
+                      uint64_t bytes) {
+    *stamp = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
+    retired->bytes = bytes;
+    atomic_fetch_add(&pool->retired_bytes, bytes);
+}
+
+static int retire_small(struct page *page, uint64_t address, struct pool_retired *retired) {
+    uint64_t life;
+    struct pool *pool = page->pool;
+    struct block *block = claim_small(page, address, &life);
+    if (!block) {
+        return -EINVAL;
+    }
+    struct cache *cache = cache_mine(pool);
+    cache_enter(cache);
+    cache_book_free(cache, &cache->bins[life_bin(life)].frees, life_requested(life),
+                    life_bytes(life));
+    cache_leave(cache);
+    retired->block = block;
+    hold_back(pool, &block->stamp, retired, life_bytes(life));
+    return 0;
+}
+
+static int retire_large(struct pool *pool, uint64_t address, struct pool_retired *retired) {
+    struct range *range = claim_large(address);
+    if (!range) {
+        return -EINVAL;
+    }
+    struct cache *cache = cache_mine(pool);
+    cache_enter(cache);
+    book_large(cache, range);
+    cache_leave(cache);
+    retired->range = range;
+    hold_back(pool, &range->stamp, retired, range->bytes);
+    return 0;
+}
+
+int pool_retire(uint64_t address, struct pool_retired *retired) {
+    struct page *page = page_map_page(page_map_get(address));
+    struct pool *pool = page ? page->pool : page_map_owner(address);
+    if (!pool) {
+        return -ENOENT;
+    }
+    *retired = (struct pool_retired){.pool = pool, .life = atomic_load(&pool->lives)};
+    return page ? retire_small(page, address, retired) : retire_large(pool, address, retired);
+}
+
+void pool_reclaim(const struct pool_retired *retired) {
+    struct pool *pool = retired->pool;
+    pthread_mutex_lock(&pool->lock);
+    if (retired->life == atomic_load(&pool->lives)) {
+        if (retired->block) {
+            reclaim_block(pool, retired->block);
+        } else {
+            reclaim_range(pool, retired->range);
+        }
+        atomic_fetch_sub(&pool->retired_bytes, retired->bytes);
+        budget_look(pool);
+    }
+    pthread_mutex_unlock(&pool->lock);
 }

@@ -56,10 +56,11 @@ struct pool {
     bool budget_is_fresh;  /* has been looked at in this visit */
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
                               its answer */
-    uint64_t
+    _Atomic uint64_t
         lives; /* contexts it has outlived: what an earlier one was asked for is not this one's */
-    unsigned growing;   /* threads inside backend->reserve */
-    uint64_t grown;     /* how many of them came back */
+    _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
+    unsigned growing;               /* threads inside backend->reserve */
+    uint64_t grown;                 /* how many of them came back */
     struct books books; /* of everything but the thread caches' own counters: what is live */
     _Atomic(struct cache *) caches; /* all that ever were; only ever extended */
     _Atomic unsigned caches_owned;  /* by threads, now */
@@ -71,6 +72,13 @@ struct pool {
 
 /* pool.c: a lock that is held for a microsecond or two, but when memory is taken back. */
 void pool_start_lock(pthread_mutex_t *lock);
+
+/* What was retired and is held back no longer is reclaimed. Without any lock. True if there was any. */
+static inline bool settle(struct pool *pool, bool all) {
+    const struct backend_ops *ops = pool->backend->ops;
+    return atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) > 0 && ops->settle &&
+           ops->settle(pool->backend, all);
+}
 
 /* budget.c: peaks, and what follows from them. Under the lock, but for the sums. */
 struct budget_sums {

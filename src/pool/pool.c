@@ -69,6 +69,7 @@ void pool_forget(struct pool *pool) {
         pool->pending_ranges[reach] = (struct range_queue){0};
     }
     pool->pending_bytes = 0;
+    atomic_store(&pool->retired_bytes, 0);
     epochs_forget(&pool->epochs);
     budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
@@ -109,6 +110,7 @@ void pool_program_orders(struct pool *pool, bool records) {
 /* --- what else is asked of it --- */
 
 int pool_trim(struct pool *pool, bool wait) {
+    settle(pool, true);
     pthread_mutex_lock(&pool->lock);
     reclaim_caches(pool);
     order_finish(pool, wait ? TRIM_WAIT_NS : 0);
