@@ -7,6 +7,7 @@
 #include "driver/outside.h"
 #include "driver/pinned.h"
 #include "driver/shutdown.h"
+#include "driver/sync.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/log.h"
@@ -166,6 +167,7 @@ static void open_pool(struct context *context) {
     }
     context->pool = pool_for(device, &backend->backend);
     if (context->pool) {
+        sync_catch_up(context->pool);
         say_hello(backend);
     }
 }
@@ -258,17 +260,24 @@ void context_forked(void) {
     atomic_fetch_add(&capture_unusual, 1);
 }
 
-struct pool *context_pool_of(CUcontext handle, CUgreenCtx green) {
+struct pool *context_primary_pool(CUdevice device) {
     struct pool *pool = NULL;
     pthread_mutex_lock(&registry);
     for (unsigned i = 0; i < CONTEXTS_MAX && !pool; i++) {
         const struct context *context = &contexts[i];
-        bool meant = green ? context->green == green || (context->primary && context->pool)
-                           : context->handle == handle;
-        if (context->handle && meant) {
-            pool = context->stands_for ? context->stands_for->pool : context->pool;
-        }
+        bool meant = context->handle && context->primary && context->ordinal == device;
+        pool = meant ? context->pool : NULL;
     }
+    pthread_mutex_unlock(&registry);
+    return pool;
+}
+
+struct pool *context_pool_of(CUcontext handle) {
+    pthread_mutex_lock(&registry);
+    const struct context *context = handle ? find(handle) : NULL;
+    struct pool *pool = !context              ? NULL
+                        : context->stands_for ? context->stands_for->pool
+                                              : context->pool;
     pthread_mutex_unlock(&registry);
     return pool;
 }

@@ -80,8 +80,11 @@ void context_forked(void);
 /** How many contexts of this process are alive, green ones not counted. */
 unsigned context_count(void);
 
-/** The pool of a context, or of the one whose memory a green context uses; NULL: it has none yet. */
-struct pool *context_pool_of(CUcontext handle, CUgreenCtx green);
+/** The pool of a context, or of the one that it is a view of; NULL: it has none yet. */
+struct pool *context_pool_of(CUcontext handle);
+
+/** The pool of a device's primary context; NULL: there is none yet. */
+struct pool *context_primary_pool(CUdevice device);
 
 /** Calls `visit` for every context that has a pool, one after another, under the registry's lock.
  */
