@@ -8,6 +8,8 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static CUcontext context;
 static struct kernels kernels;
@@ -411,6 +413,41 @@ static void answers(void) {
     CHECK(cuStreamDestroy(stream));
 }
 
+static volatile bool over;
+
+static void *free_for_ever(void *unused) {
+    CHECK(cuCtxSetCurrent(context));
+    CUstream stream = new_stream();
+    while (!over)
+        CHECK(cuMemFreeAsync(take(5000), stream));
+    CHECK(cuStreamDestroy(stream));
+    return unused;
+}
+
+/* Children of a process one of whose threads is in the middle of such a free. */
+static void forks(void) {
+    pthread_t thread;
+    CUdeviceptr p = take(5000);
+    int answer = -1, others = 0;
+    pthread_create(&thread, NULL, free_for_ever, NULL);
+    for (unsigned i = 0; i < 200; i++) {
+        int status = 0;
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(10);
+            _exit((int)cuMemFreeAsync(p, CU_STREAM_LEGACY) & 127);
+        }
+        waitpid(child, &status, 0);
+        int now = WIFEXITED(status) ? WEXITSTATUS(status) : -2;
+        others += answer >= 0 && now != answer;
+        answer = answer < 0 ? now : answer;
+    }
+    over = true;
+    pthread_join(thread, NULL);
+    line("async: in children: %d, other answers %d", answer, others);
+    CHECK(cuMemFree(p));
+}
+
 /* The library looks after waiting blocks in the middle of somebody's capture. */
 static void asked_meanwhile(void) {
     int (*empty)(int) = (int (*)(int))dlsym(RTLD_DEFAULT, "gpucache_empty_cache");
@@ -499,6 +536,8 @@ int main(int argc, char **argv) {
                 while_captured((CUstreamCaptureMode)mode, what);
         }
     }
+    if (section("forks"))
+        forks();
     if (section("asked meanwhile"))
         asked_meanwhile();
     if (section("green"))
