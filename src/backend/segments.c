@@ -2,6 +2,7 @@
 
 #include "driver/capture.h"
 #include "driver/context.h"
+#include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
 
@@ -173,6 +174,10 @@ static int synchronize(struct backend *backend) {
     return answer(r);
 }
 
+static bool settle(struct backend *backend, bool all) {
+    return deferred_settle(of(backend)->context, all);
+}
+
 static const struct backend_ops ops = {
     .name = "segments",
     .reserve = reserve,
@@ -185,6 +190,7 @@ static const struct backend_ops ops = {
     .health = health,
     .is_deadly = is_deadly,
     .synchronize = synchronize,
+    .settle = settle,
 };
 
 /* Whether the device has stream-ordered memory, whose way a free that does not wait goes. */

@@ -1,34 +1,34 @@
 #include "driver/capture.h"
 
 #include "driver/context.h"
+#include "driver/deferred.h"
+#include "pool/host.h"
 #include "pool/pool.h"
 #include "process/process.h"
 
 #include <pthread.h>
 #include <sched.h>
 
-#define CAPTURES_MAX 256
-
 /* A stream as its capture knows it: the per-thread stream is another one in every thread. */
 struct capturing {
     CUstream stream;
     CUcontext context;  /* whose end ends it */
     const void *thread; /* of a per-thread stream: something only that thread has; else NULL */
+    struct capturing *next;
 };
 
 _Atomic unsigned capture_active, capture_unusual;
 
-static struct capturing captures[CAPTURES_MAX];
-static unsigned capture_count;
+static struct capturing *captures;
+static unsigned unlisted; /* captures that there was no host memory for */
+static struct host_slab slab = {.object_bytes = sizeof(struct capturing)};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local char this_thread __attribute__((tls_model("initial-exec")));
 
 static struct capturing identify(CUstream stream, bool per_thread) {
     bool own = stream == CU_STREAM_PER_THREAD || (!stream && per_thread);
-    struct capturing which = {.stream = own ? CU_STREAM_PER_THREAD : stream,
+    return (struct capturing){.stream = own ? CU_STREAM_PER_THREAD : stream,
                               .thread = own ? &this_thread : NULL};
-    REAL(cuCtxGetCurrent)(&which.context);
-    return which;
 }
 
 static void pass_by(struct context *context, void *unused) {
@@ -52,8 +52,8 @@ void capture_let_go(void) {
     atomic_fetch_sub(&held_off, 1);
 }
 
-/* Before the driver begins: from here on no pool records, and none is in the middle of it (they
- * record under their locks). */
+/* Before the driver begins: from here on no pool records, none is in the middle of it (they record under
+ * their locks), and whoever asks an event knows that it has to be relaxed about it. */
 static void enter(void) {
     atomic_fetch_add(&capture_unusual, 1);
     atomic_fetch_add(&capture_active, 1);
@@ -61,55 +61,75 @@ static void enter(void) {
         sched_yield(); /* as long as a native free of another thread would have held this one up */
     }
     context_each(pass_by, NULL);
+    deferred_pass_by();
 }
 
-static CUresult begun(CUresult r, CUstream stream, bool per_thread) {
+static void lower(void) {
+    atomic_fetch_sub(&capture_active, 1);
+    atomic_fetch_sub(&capture_unusual, 1);
+}
+
+/* Lock held. */
+static void put_on(struct capturing *capture) {
+    capture->next = captures;
+    captures = capture;
+}
+
+/* Which need not be the current one. */
+static CUcontext context_of(CUstream stream) {
+    CUcontext context = NULL;
+    REAL(cuCtxGetCurrent)(&context);
+    if (stream) {
+        REAL(cuStreamGetCtx)(stream, &context);
+    }
+    return context;
+}
+
+static CUresult begun(CUresult r, CUstream stream, bool per_thread, CUcontext context) {
     if (r != CUDA_SUCCESS) {
-        atomic_fetch_sub(&capture_active, 1);
-        atomic_fetch_sub(&capture_unusual, 1);
+        lower();
         return r;
     }
     pthread_mutex_lock(&lock);
-    if (capture_count < CAPTURES_MAX) {
-        captures[capture_count++] = identify(stream, per_thread);
+    struct capturing *capture = host_slab_get(&slab);
+    if (capture) {
+        *capture = identify(stream, per_thread);
+        capture->context = context;
+        put_on(capture);
+    } else {
+        unlisted++;
     }
     pthread_mutex_unlock(&lock);
     return r;
 }
 
-/* Lock held. */
-static void end_capture(unsigned i) {
-    captures[i] = captures[--capture_count];
-    atomic_fetch_sub(&capture_active, 1);
-    atomic_fetch_sub(&capture_unusual, 1);
-}
-
-/* The stream's capture is over, if it had one. */
-static void leave(CUstream stream, bool per_thread) {
-    struct capturing which = identify(stream, per_thread);
-    pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < capture_count; i++) {
-        if (captures[i].stream == which.stream && captures[i].thread == which.thread) {
-            end_capture(i);
-            break;
-        }
+/* Takes the stream's capture off the list; it goes on being counted. NULL: it has none. Lock held. */
+static struct capturing *take_off(struct capturing which) {
+    struct capturing **at = &captures;
+    while (*at && ((*at)->stream != which.stream || (*at)->thread != which.thread)) {
+        at = &(*at)->next;
     }
-    pthread_mutex_unlock(&lock);
-}
-
-/* Takes the stream's capture off the list, if it has one; it goes on being counted. */
-static bool take_off(CUstream stream, struct capturing *taken) {
-    bool found = false;
-    pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < capture_count && !found; i++) {
-        if (captures[i].stream == stream && !captures[i].thread) {
-            *taken = captures[i];
-            captures[i] = captures[--capture_count];
-            found = true;
-        }
+    struct capturing *found = *at;
+    if (found) {
+        *at = found->next;
     }
-    pthread_mutex_unlock(&lock);
     return found;
+}
+
+/* The stream's capture is over, if it had one, as it had for certain if its end has succeeded. */
+static void leave(CUstream stream, bool per_thread, bool certain) {
+    pthread_mutex_lock(&lock);
+    struct capturing *capture = take_off(identify(stream, per_thread));
+    bool ended = capture || (certain && unlisted > 0);
+    if (capture) {
+        host_slab_put(&slab, capture);
+    } else if (ended) {
+        unlisted--;
+    }
+    pthread_mutex_unlock(&lock);
+    if (ended) {
+        lower();
+    }
 }
 
 /*
@@ -117,27 +137,36 @@ static bool take_off(CUstream stream, struct capturing *taken) {
  * its own.
  */
 CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream) {
-    struct capturing taken;
-    bool capturing = atomic_load(&capture_active) > 0 && take_off(stream, &taken);
-    CUresult r = destroy(stream);
-    if (capturing && r != CUDA_SUCCESS) {
+    struct capturing *capture = NULL;
+    if (atomic_load(&capture_active) > 0) {
         pthread_mutex_lock(&lock);
-        if (capture_count < CAPTURES_MAX) {
-            captures[capture_count++] = taken;
+        capture = take_off(identify(stream, false));
+        pthread_mutex_unlock(&lock);
+    }
+    CUresult r = destroy(stream);
+    if (capture) {
+        pthread_mutex_lock(&lock);
+        if (r != CUDA_SUCCESS) {
+            put_on(capture);
+        } else {
+            host_slab_put(&slab, capture);
+            lower();
         }
         pthread_mutex_unlock(&lock);
-    } else if (capturing) {
-        atomic_fetch_sub(&capture_active, 1);
-        atomic_fetch_sub(&capture_unusual, 1);
     }
     return r;
 }
 
 void capture_forget(CUcontext context) {
     pthread_mutex_lock(&lock);
-    for (unsigned i = capture_count; i-- > 0;) {
-        if (captures[i].context == context) {
-            end_capture(i);
+    for (struct capturing **at = &captures; *at;) {
+        struct capturing *capture = *at;
+        if (capture->context == context) {
+            *at = capture->next;
+            host_slab_put(&slab, capture);
+            lower();
+        } else {
+            at = &capture->next;
         }
     }
     pthread_mutex_unlock(&lock);
@@ -156,8 +185,9 @@ CUresult capture_verdict(struct pool *pool) {
         if (!process_ready()) {                                                                    \
             return (real)arguments;                                                                \
         }                                                                                          \
+        CUcontext context = context_of(stream);                                                    \
         enter();                                                                                   \
-        return begun((real)arguments, stream, per_thread);                                         \
+        return begun((real)arguments, stream, per_thread, context);                                \
     } while (0)
 
 CUresult hook_cuStreamBeginCapture(CUstream stream) {
@@ -200,7 +230,7 @@ CUresult hook_cuStreamEndCapture(CUstream stream, CUgraph *graph) {
         REAL(cuStreamIsCapturing)(stream, &status);
     }
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
-        leave(stream, false);
+        leave(stream, false, r == CUDA_SUCCESS);
     }
     return r;
 }
@@ -212,7 +242,7 @@ CUresult hook_cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
         REAL(cuStreamIsCapturing_ptsz)(stream, &status);
     }
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
-        leave(stream, true);
+        leave(stream, true, r == CUDA_SUCCESS);
     }
     return r;
 }

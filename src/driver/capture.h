@@ -14,8 +14,8 @@ struct pool;
 
 extern _Atomic unsigned capture_active; /* captures under way in this process */
 
-/* Not 0 while the short way through an allocation or free will not do: a capture, a free that waits
- * for its stream, a fork. */
+/* Not 0 while the short way through an allocation or free will not do: a capture, exit handlers, a
+ * fork. */
 extern _Atomic unsigned capture_unusual;
 
 static inline bool capture_is_unusual(void) {

@@ -7,6 +7,7 @@
 #include "driver/outside.h"
 #include "driver/pinned.h"
 #include "driver/shutdown.h"
+#include "driver/sync.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/log.h"
@@ -47,6 +48,11 @@ static void forget(struct context *context) {
     if (context->green) {
         atomic_fetch_sub(&views, 1);
     } else {
+        for (unsigned i = 0; i < CONTEXTS_MAX; i++) { /* its views end with it */
+            if (contexts[i].handle && contexts[i].green && contexts[i].behind == context->handle) {
+                forget(&contexts[i]);
+            }
+        }
         ipc_forget(context->handle);
         outside_forget(context->handle);
         struct device *device = context->primary ? device_used(context->ordinal) : NULL;
@@ -69,6 +75,7 @@ static void forget(struct context *context) {
             p->idle |= p->pool == context->pool;
         }
     }
+    deferred_end(context->handle);
     *context = (struct context){0};
     context_doubt();
 }
@@ -196,6 +203,7 @@ static void open_pool(struct context *context) {
     context->ordinal = device->ordinal;
     context->backend = entry->backend;
     context->pool = entry->pool;
+    sync_catch_up(entry->pool);
     say_hello(entry->backend);
 }
 
@@ -285,14 +293,21 @@ static struct context *primary_of(CUdevice device) {
     return NULL;
 }
 
-/* A quiet backend makes no call for its context. None is under way: they are made under the pool's
- * lock. */
+/* From now on no call names what belongs to the context or to a view of it, or they may again. None is
+ * under way: they are made under locks that are passed by here. */
 static void count_ending(struct context *context, int change) {
     context->ending += (unsigned)change;
+    bool quiet = context->ending > 0;
     if (context->pool) {
         pool_hold(context->pool);
-        context->backend->backend.quiet = context->ending > 0;
+        context->backend->backend.quiet = quiet;
         pool_release(context->pool);
+    }
+    deferred_quiet(context->handle, quiet);
+    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
+        if (contexts[i].handle && contexts[i].green && contexts[i].behind == context->handle) {
+            deferred_quiet(contexts[i].handle, quiet);
+        }
     }
 }
 
@@ -314,7 +329,6 @@ void context_end_begin(struct context_ending *ending) {
     struct pool *pool = own ? own->pool : NULL;
     context_doubt();
     pthread_mutex_unlock(&registry);
-    deferred_pass_by();
     if (pool && ending->for_certain) {
         pool_drain(pool); /* they wait for less than the call will */
     }
@@ -437,16 +451,25 @@ void context_forked(void) {
     atomic_fetch_add(&capture_unusual, 1);
 }
 
-struct pool *context_pool_of(CUcontext handle, CUgreenCtx green) {
+struct pool *context_primary_pool(CUdevice device) {
     struct pool *pool = NULL;
     pthread_mutex_lock(&registry);
-    const struct context *view = view_for(green);
     for (unsigned i = 0; i < CONTEXTS_MAX && !pool; i++) {
         const struct context *context = &contexts[i];
-        if (context->handle && context->handle == (view ? view->behind : handle)) {
-            pool = context->pool;
-        }
+        bool meant = context->handle && context->primary && context->ordinal == device;
+        pool = meant ? context->pool : NULL;
     }
+    pthread_mutex_unlock(&registry);
+    return pool;
+}
+
+struct pool *context_pool_of(CUcontext handle) {
+    pthread_mutex_lock(&registry);
+    const struct context *context = handle ? find(handle) : NULL;
+    if (context && context->green) {
+        context = find(context->behind);
+    }
+    struct pool *pool = context ? context->pool : NULL;
     pthread_mutex_unlock(&registry);
     return pool;
 }

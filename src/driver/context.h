@@ -135,8 +135,11 @@ void context_end_done(struct context_ending *ending, bool over);
  * ended, and is forgotten. Without any lock held. */
 void context_address_given(CUdeviceptr address, uint64_t bytes);
 
-/** The pool of a context, or of the one whose memory a green context uses; NULL: it has none yet. */
-struct pool *context_pool_of(CUcontext handle, CUgreenCtx green);
+/** The pool of a context, or of the one that it is a view of; NULL: it has none yet. */
+struct pool *context_pool_of(CUcontext handle);
+
+/** The pool of a device's primary context; NULL: there is none yet. */
+struct pool *context_primary_pool(CUdevice device);
 
 /** Calls `visit` for every context that has a pool, one after another, under the registry's lock.
  */

@@ -5,95 +5,388 @@
 #include "pool/host.h"
 #include "pool/pool.h"
 
+#include <limits.h>
 #include <pthread.h>
 
-struct deferred {
-    const struct pool *pool;
-    CUdeviceptr dptr;
-    CUevent event;
-    struct deferred *next;
+#define EVENTS_OF_A_LINE 4
+#define BUCKETS 64         /* of the lines of one context */
+#define LINES_PER_LOOK 8   /* looked at in passing, */
+#define FREES_PER_LOOK 256 /* and given back */
+
+/* A block that waits. */
+struct held {
+    struct pool_retired block;
+    uint64_t number; /* in its line */
+    struct held *next;
 };
 
-_Atomic unsigned deferred_count;
-static struct deferred *first, **last = &first;
-static struct host_slab slab = {.object_bytes = sizeof(struct deferred)};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* What tells a stream from all others that there ever were. */
+struct identity {
+    CUstream kind;   /* CU_STREAM_LEGACY or CU_STREAM_PER_THREAD; NULL: one that the program made */
+    uint64_t number; /* of the stream, or of the thread whose own it is */
+};
 
-CUresult deferred_add(const struct pool *pool, CUdeviceptr dptr, CUstream stream,
-                      CUresult (*record)(CUevent, CUstream)) {
-    CUevent event;
-    CUresult r = REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING);
-    if (r == CUDA_SUCCESS && (r = record(event, stream)) != CUDA_SUCCESS) {
-        REAL(cuEventDestroy_v2)(event);
+struct line {
+    struct identity stream;
+    struct {
+        CUevent event;   /* NULL: not made yet */
+        uint64_t covers; /* frees up to this one */
+    } events[EVENTS_OF_A_LINE];
+    unsigned first, count; /* those under way, the oldest first */
+    uint64_t recorded;
+    struct held *oldest, *newest;
+    struct line *next_in_bucket;
+    struct line *next; /* among those with frees, or among the idle ones */
+};
+
+/* The lines of the streams of one context. */
+struct lines {
+    _Atomic(CUcontext) context; /* NULL: it has ended; another may take its place */
+    pthread_mutex_t lock;
+    bool quiet; /* the context may be ending: its events are not asked, they may be gone */
+    struct line *buckets[BUCKETS];
+    struct line *first, *last; /* the one looked at longest ago first */
+    struct line *idle;
+    struct host_slab line_slab, held_slab;
+    struct lines *next; /* set once */
+};
+
+static _Atomic(struct lines *) all_lines;
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+/* --- the contexts --- */
+
+static struct lines *find_lines(CUcontext context) {
+    struct lines *lines = atomic_load(&all_lines);
+    while (lines && atomic_load(&lines->context) != context) {
+        lines = lines->next;
     }
-    if (r != CUDA_SUCCESS) {
-        return r;
-    }
-    pthread_mutex_lock(&lock);
-    struct deferred *deferred = host_slab_get(&slab);
-    if (deferred) {
-        *deferred = (struct deferred){.pool = pool, .dptr = dptr, .event = event};
-        *last = deferred;
-        last = &deferred->next;
-        atomic_fetch_add(&deferred_count, 1);
-        atomic_fetch_add(&capture_unusual, 1);
-    }
-    pthread_mutex_unlock(&lock);
-    return deferred ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return lines;
 }
 
-bool deferred_look(CUdeviceptr dptr) {
-    bool found = false;
-    pthread_mutex_lock(&lock);
-    for (const struct deferred *d = first; d && !found; d = d->next) {
-        found = d->dptr == dptr;
+static struct lines *make_lines(CUcontext context) {
+    pthread_mutex_lock(&making);
+    struct lines *lines = find_lines(context);
+    if (!lines && (lines = find_lines(NULL)) != NULL) {
+        atomic_store(&lines->context, context);
+    } else if (!lines && (lines = host_map(sizeof *lines, 4096)) != NULL) {
+        pthread_mutex_init(&lines->lock, NULL);
+        lines->line_slab.object_bytes = sizeof(struct line);
+        lines->held_slab.object_bytes = sizeof(struct held);
+        lines->next = atomic_load(&all_lines);
+        atomic_store(&lines->context, context);
+        atomic_store(&all_lines, lines);
     }
-    pthread_mutex_unlock(&lock);
-    return found;
+    pthread_mutex_unlock(&making);
+    return lines;
 }
 
-/* Takes the entry at *at out of the list; lock held. */
-static void remove_at(struct deferred **at) {
-    struct deferred *gone = *at;
-    *at = gone->next;
-    if (last == &gone->next) {
-        last = at;
-    }
-    host_slab_put(&slab, gone);
-    atomic_fetch_sub(&deferred_count, 1);
-    atomic_fetch_sub(&capture_unusual, 1);
-}
-
-void deferred_pass_by(void) {
-    pthread_mutex_lock(&lock);
-    pthread_mutex_unlock(&lock);
-}
-
-void deferred_forget(const struct pool *pool) {
-    pthread_mutex_lock(&lock);
-    for (struct deferred **at = &first; *at;) {
-        if ((*at)->pool == pool) {
-            remove_at(at);
-        } else {
-            at = &(*at)->next;
+/* Locked; NULL without host memory. */
+static struct lines *lock_lines(CUcontext context) {
+    for (;;) {
+        struct lines *lines = find_lines(context);
+        if (!lines && !(lines = make_lines(context))) {
+            return NULL;
         }
+        pthread_mutex_lock(&lines->lock);
+        if (atomic_load(&lines->context) == context) {
+            return lines;
+        }
+        pthread_mutex_unlock(&lines->lock); /* the one with that handle ended meanwhile */
     }
-    pthread_mutex_unlock(&lock);
+}
+
+/* --- lines; the lock of their context is held --- */
+
+static struct line **bucket_of(struct lines *lines, struct identity stream) {
+    return &lines->buckets[(stream.number ^ (uintptr_t)stream.kind) % BUCKETS];
+}
+
+static void append(struct lines *lines, struct line *line) {
+    line->next = NULL;
+    *(lines->first ? &lines->last->next : &lines->first) = line;
+    lines->last = line;
+}
+
+static struct line *take_first(struct lines *lines) {
+    struct line *line = lines->first;
+    lines->first = line->next;
+    return line;
+}
+
+static struct line *line_of(struct lines *lines, struct identity stream) {
+    struct line **bucket = bucket_of(lines, stream), *line = *bucket;
+    while (line && (line->stream.number != stream.number || line->stream.kind != stream.kind)) {
+        line = line->next_in_bucket;
+    }
+    if (!line && ((line = lines->idle) || (line = host_slab_get(&lines->line_slab)))) {
+        lines->idle = line == lines->idle ? line->next : lines->idle;
+        line->stream = stream;
+        line->next_in_bucket = *bucket;
+        *bucket = line;
+        append(lines, line);
+    }
+    return line;
+}
+
+/* Its events may be under way still: nothing depends on them, and they are recorded anew. */
+static void put_away(struct lines *lines, struct line *line) {
+    struct line **at = bucket_of(lines, line->stream);
+    while (*at != line) {
+        at = &(*at)->next_in_bucket;
+    }
+    *at = line->next_in_bucket;
+    line->count = 0;
+    line->next = lines->idle;
+    lines->idle = line;
+}
+
+static void give_back(struct lines *lines, struct line *line) {
+    struct held *held = line->oldest;
+    line->oldest = held->next;
+    pool_reclaim(&held->block);
+    host_slab_put(&lines->held_slab, held);
+}
+
+/* --- freeing --- */
+
+/* An event belongs to the context that is current when it is made. */
+static CUresult make_event(CUcontext context, CUevent *event) {
+    CUcontext current = NULL, popped;
+    REAL(cuCtxGetCurrent)(&current);
+    if (current == context) {
+        return REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
+    }
+    CUresult r = REAL(cuCtxPushCurrent_v2)(context);
+    if (r == CUDA_SUCCESS) {
+        r = REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
+        REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+    return r;
 }
 
 /*
- * The oldest ones, as long as they are due: a stream that is far behind only delays others' memory, never the program. Work may have
- * been submitted since the stream's event was recorded, so nothing about this free is on time.
+ * Whether all that the event captured has finished. One that the driver does not know has ended with its
+ * context, which waited for its work; but to ask for one that is gone can crash (tests/gpu/
+ * facts_release.cu), so nothing is asked of a context whose end has been announced. In relaxed mode: a question about an event ends captures in the others.
  */
-void deferred_poll(void) {
-    CUstreamCaptureMode mode = capture_relax();
-    pthread_mutex_lock(&lock);
-    while (first && !pool_backend((struct pool *)first->pool)->quiet &&
-           REAL(cuEventQuery)(first->event) != CUDA_ERROR_NOT_READY) {
-        REAL(cuEventDestroy_v2)(first->event);
-        pool_free_late(first->dptr);
-        remove_at(&first);
+static bool is_over(CUevent *event) {
+    bool captures = atomic_load(&capture_active) > 0;
+    CUstreamCaptureMode mode = captures ? capture_relax() : CU_STREAM_CAPTURE_MODE_GLOBAL;
+    CUresult r = *event ? REAL(cuEventQuery)(*event) : CUDA_SUCCESS;
+    if (captures) {
+        capture_restore(mode);
     }
-    pthread_mutex_unlock(&lock);
-    capture_restore(mode);
+    if (r == CUDA_ERROR_INVALID_HANDLE || r == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+        *event = NULL;
+        r = CUDA_SUCCESS;
+    }
+    return r == CUDA_SUCCESS;
+}
+
+static CUresult record_one(CUcontext context, CUevent *event, CUstream stream,
+                           CUresult (*record)(CUevent, CUstream)) {
+    bool old = *event != NULL;
+    CUresult r = old ? CUDA_SUCCESS : make_event(context, event);
+    r = r == CUDA_SUCCESS ? record(*event, stream) : r;
+    if (r == CUDA_ERROR_INVALID_HANDLE && old && is_over(event) && !*event) {
+        return record_one(context, event, stream, record); /* it was the event, not the stream */
+    }
+    return r;
+}
+
+static CUresult record_in(CUcontext context, struct line *line, CUstream stream,
+                          CUresult (*record)(CUevent, CUstream)) {
+    bool fresh = line->count < EVENTS_OF_A_LINE;
+    unsigned at = (line->first + line->count - !fresh) % EVENTS_OF_A_LINE;
+    CUresult r = record_one(context, &line->events[at].event, stream, record);
+    if (r == CUDA_SUCCESS) {
+        line->events[at].covers = ++line->recorded;
+        line->count += fresh;
+    }
+    return r;
+}
+
+static CUresult add_in(CUcontext context, struct identity which, CUdeviceptr dptr, CUstream stream,
+                       CUresult (*record)(CUevent, CUstream)) {
+    struct lines *lines = lock_lines(context);
+    if (!lines) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct held *held = host_slab_get(&lines->held_slab);
+    struct line *line = held ? line_of(lines, which) : NULL;
+    CUresult r = line ? record_in(context, line, stream, record) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS && pool_retire(dptr, &held->block) != 0) {
+        r = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (r == CUDA_SUCCESS) {
+        held->number = line->recorded;
+        *(line->oldest ? &line->newest->next : &line->oldest) = held;
+        line->newest = held;
+    } else if (held) {
+        host_slab_put(&lines->held_slab, held);
+    }
+    pthread_mutex_unlock(&lines->lock);
+    return r;
+}
+
+/* A driver that does not number its streams gets a line, and with it an event, for every free. */
+static CUresult identify(CUstream stream, bool per_thread, struct identity *which) {
+    static _Atomic uint64_t threads, frees;
+    static _Thread_local uint64_t thread __attribute__((tls_model("initial-exec")));
+    *which = (struct identity){.kind = NULL};
+    if (stream == CU_STREAM_PER_THREAD || (!stream && per_thread)) {
+        thread = thread ? thread : atomic_fetch_add(&threads, 1) + 1;
+        *which = (struct identity){CU_STREAM_PER_THREAD, thread};
+    } else if (!stream || stream == CU_STREAM_LEGACY) {
+        which->kind = CU_STREAM_LEGACY;
+    } else if (HAS(cuStreamGetId)) {
+        unsigned long long number = 0;
+        CUresult r = REAL(cuStreamGetId)(stream, &number);
+        which->number = number;
+        return r;
+    } else {
+        which->number = atomic_fetch_add(&frees, 1);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool per_thread,
+                      CUresult (*record)(CUevent, CUstream)) {
+    struct identity which;
+    CUcontext own = NULL;
+    CUresult r = identify(stream, per_thread, &which);
+    if (r != CUDA_SUCCESS) {
+        return r;
+    }
+    if (!current) {
+        REAL(cuCtxGetCurrent)(&current);
+    }
+    r = current ? add_in(current, which, dptr, stream, record) : CUDA_ERROR_INVALID_HANDLE;
+    bool elsewhere = r == CUDA_ERROR_INVALID_HANDLE && !which.kind &&
+                     REAL(cuStreamGetCtx)(stream, &own) == CUDA_SUCCESS && own != current;
+    return elsewhere ? add_in(own, which, dptr, stream, record) : r;
+}
+
+/* --- looking --- */
+
+static bool look_at(struct lines *lines, struct line *line, unsigned *most) {
+    bool any = false;
+    while (line->oldest && is_over(&line->events[line->first].event)) {
+        uint64_t covered = line->events[line->first].covers;
+        while (line->oldest && line->oldest->number <= covered && *most > 0) {
+            give_back(lines, line);
+            any = true;
+            --*most;
+        }
+        if (line->oldest && line->oldest->number <= covered) {
+            break;
+        }
+        line->first = (line->first + 1) % EVENTS_OF_A_LINE;
+        line->count--;
+    }
+    return any;
+}
+
+/* Locked. */
+static bool look(struct lines *lines, bool all) {
+    bool any = false;
+    unsigned left = all ? UINT_MAX : LINES_PER_LOOK, most = all ? UINT_MAX : FREES_PER_LOOK;
+    for (const struct line *last = lines->last, *line = NULL;
+         lines->first && line != last && left > 0; left--) {
+        struct line *next = take_first(lines);
+        any |= look_at(lines, next, &most);
+        line = next;
+        if (next->oldest) {
+            append(lines, next);
+        } else {
+            put_away(lines, next);
+        }
+    }
+    return any;
+}
+
+/*
+ * A record may be held up by a free of the same context that waits in the driver. Whoever works in that
+ * context is held up as well; nobody else is here.
+ */
+bool deferred_settle(CUcontext context, bool all) {
+    bool any = false;
+    for (struct lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
+        if (all && atomic_load(&lines->context) == context) {
+            pthread_mutex_lock(&lines->lock);
+        } else if (pthread_mutex_trylock(&lines->lock) != 0) {
+            continue;
+        }
+        any |= !lines->quiet && look(lines, all);
+        pthread_mutex_unlock(&lines->lock);
+    }
+    return any;
+}
+
+void deferred_quiet(CUcontext context, bool quiet) {
+    struct lines *lines = find_lines(context);
+    if (lines && context) {
+        pthread_mutex_lock(&lines->lock);
+        lines->quiet = quiet;
+        pthread_mutex_unlock(&lines->lock);
+    }
+}
+
+void deferred_pass_by(void) {
+    for (struct lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
+        pthread_mutex_lock(&lines->lock);
+        pthread_mutex_unlock(&lines->lock);
+    }
+}
+
+/* --- ends --- */
+
+static void forget_in(struct lines *lines, struct line *line, const struct pool *pool) {
+    struct held *rest = line->oldest;
+    line->oldest = NULL;
+    while (rest) {
+        struct held *held = rest;
+        rest = held->next;
+        if (held->block.pool == pool) {
+            host_slab_put(&lines->held_slab, held);
+        } else {
+            held->next = NULL;
+            *(line->oldest ? &line->newest->next : &line->oldest) = held;
+            line->newest = held;
+        }
+    }
+}
+
+void deferred_forget(const struct pool *pool) {
+    for (struct lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
+        pthread_mutex_lock(&lines->lock);
+        for (struct line *line = lines->first; line; line = line->next) {
+            forget_in(lines, line, pool);
+        }
+        pthread_mutex_unlock(&lines->lock);
+    }
+}
+
+void deferred_end(CUcontext context) {
+    struct lines *lines = find_lines(context);
+    if (!lines || !context) {
+        return;
+    }
+    pthread_mutex_lock(&lines->lock);
+    while (lines->first) {
+        struct line *line = take_first(lines);
+        while (line->oldest) {
+            give_back(lines, line);
+        }
+        put_away(lines, line);
+    }
+    while (lines->idle) { /* their events are gone */
+        struct line *line = lines->idle;
+        lines->idle = line->next;
+        host_slab_put(&lines->line_slab, line);
+    }
+    lines->quiet = false;
+    atomic_store(&lines->context, NULL);
+    pthread_mutex_unlock(&lines->lock);
 }

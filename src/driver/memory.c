@@ -43,12 +43,9 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct pool *pool,
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Whether the driver would refuse an allocation or free made now; and what waits for its stream is
- * looked at. */
+/* Whether the driver would refuse an allocation or free made now. */
 static __attribute__((noinline, cold)) CUresult unusual_call(struct pool *pool) {
-    CUresult verdict = atomic_load(&capture_active) > 0 ? capture_verdict(pool) : CUDA_SUCCESS;
-    deferred_settle();
-    return verdict;
+    return atomic_load(&capture_active) > 0 ? capture_verdict(pool) : CUDA_SUCCESS;
 }
 
 /* The pool has not served a request. True if that is the answer; else the driver is to be asked. */
@@ -173,9 +170,6 @@ static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUres
     }
     struct pool *pool = context_pool();
     *answer = pool ? unusual_call(pool) : CUDA_SUCCESS;
-    if (*answer == CUDA_SUCCESS && deferred_has(dptr)) {
-        *answer = refused_free(dptr);
-    }
     return *answer != CUDA_SUCCESS;
 }
 
@@ -202,43 +196,66 @@ CUresult hook_cuMemFree_v2(CUdeviceptr dptr) {
 
 /* --- freeing in the order of a stream --- */
 
-typedef CUresult free_async(CUdeviceptr, CUstream);
-typedef CUresult event_record(CUevent, CUstream);
-typedef CUresult is_capturing(CUstream, CUstreamCaptureStatus *);
+/* The driver's entries of one kind; what they mean by NULL is the thread's own stream in one of them. */
+struct stream_entries {
+    CUresult (*free)(CUdeviceptr, CUstream);
+    CUresult (*record)(CUevent, CUstream);
+    CUresult (*capturing)(CUstream, CUstreamCaptureStatus *);
+    bool per_thread;
+};
 
-static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream, free_async *native,
-                               event_record *record, is_capturing *capturing) {
+#define NOBODYS ((CUdeviceptr)0x1000) /* no allocation is ever there */
+
+/*
+ * What the driver says of a free made now, whatever is freed: of the stream, the context, and of captures,
+ * which it then ends. Asked with an address it does not know; if that is all it has to say, the free
+ * may go on, but for a stream that is being captured itself: only a graph's memory can be freed there.
+ */
+static __attribute__((noinline, cold)) CUresult ask_about(CUstream stream,
+                                                          const struct stream_entries *driver) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult r = driver->free(NOBODYS, stream);
+    if (r != CUDA_ERROR_INVALID_VALUE) {
+        return r;
+    }
+    driver->capturing(stream, &status);
+    return status == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
+                               const struct stream_entries *driver) {
     if (shutdown_over()) {
         return CUDA_ERROR_DEINITIALIZED;
     }
-    struct pool_block block;
-    int r = pool_find(dptr, &block);
-    struct pool *current = r != -ENOENT && capture_is_unusual() ? context_pool() : NULL;
-    CUresult verdict = current ? unusual_call(current) : CUDA_SUCCESS;
-    if (verdict != CUDA_SUCCESS) {
-        return verdict;
+    if (atomic_load(&process_state) == PROCESS_FORKED) {
+        return driver->free(dptr, stream);
     }
-    if (r == -ENOENT) {
-        CUresult result = native(dptr, stream);
+    if (!pool_has(dptr)) {
+        CUresult result = driver->free(dptr, stream);
         if (result == CUDA_SUCCESS) {
             outside_leave(OUTSIDE_POINTER, dptr);
         }
         return result;
     }
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (r != 0 || block.address != dptr || deferred_has(dptr) ||
-        capturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE) {
-        return refused_free(dptr);
+    CUresult r = CUDA_SUCCESS;
+    CUcontext current = context_pool() ? context_last.handle : NULL;
+    if (atomic_load(&capture_active) > 0 || !current) {
+        r = ask_about(stream, driver);
     }
-    return deferred_add(block.pool, dptr, stream, record);
+    if (r == CUDA_SUCCESS) {
+        r = deferred_add(dptr, current, stream, driver->per_thread, driver->record);
+    }
+    return r == CUDA_ERROR_INVALID_VALUE ? refused_free(dptr) : r;
 }
 
 CUresult hook_cuMemFreeAsync(CUdeviceptr dptr, CUstream stream) {
-    return free_in_stream(dptr, stream, REAL(cuMemFreeAsync), REAL(cuEventRecord),
-                          REAL(cuStreamIsCapturing));
+    const struct stream_entries driver = {REAL(cuMemFreeAsync), REAL(cuEventRecord),
+                                          REAL(cuStreamIsCapturing), false};
+    return free_in_stream(dptr, stream, &driver);
 }
 
 CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream) {
-    return free_in_stream(dptr, stream, REAL(cuMemFreeAsync_ptsz), REAL(cuEventRecord_ptsz),
-                          REAL(cuStreamIsCapturing_ptsz));
+    const struct stream_entries driver = {REAL(cuMemFreeAsync_ptsz), REAL(cuEventRecord_ptsz),
+                                          REAL(cuStreamIsCapturing_ptsz), true};
+    return free_in_stream(dptr, stream, &driver);
 }

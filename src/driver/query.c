@@ -7,7 +7,6 @@
  * answer. Memory of the pool that is not live is, to the program, memory it has freed.
  */
 #include "driver/context.h"
-#include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/ipc.h"
@@ -64,13 +63,11 @@ CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
 
 /* --- addresses --- */
 
-/* As pool_find, but a block that only waits for its stream to be freed is gone for the program, and a driver that has ended
+/* As pool_find, but pinned memory that is kept is gone for the program, and a driver that has ended
  * answers for itself. */
 static int find_block(CUdeviceptr dptr, struct pool_block *block) {
     int r = shutdown_over() ? -ENOENT : pool_find(dptr, block);
-    bool gone =
-        r == 0 ? deferred_has(block->address) : r == -ENOENT && pinned_has((const void *)dptr);
-    return gone ? -EINVAL : r;
+    return r == -ENOENT && pinned_has((const void *)dptr) ? -EINVAL : r;
 }
 
 /* A block as the program knows it: of a pool here, or of another process's and imported. */

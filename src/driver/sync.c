@@ -4,7 +4,8 @@
  * for the whole context tells that everything freed before it is ready: an epoch that costs
  * nothing.
  */
-#include "driver/capture.h"
+#include "driver/sync.h"
+
 #include "driver/context.h"
 #include "driver/entries.h"
 #include "driver/mempool.h"
@@ -48,14 +49,50 @@ CUresult hook_cuEventSynchronize(CUevent event) {
 
 /* --- the program orders its context by itself --- */
 
-/* The pool that may not order anything while the program does; held. NULL: there is none. */
-static struct pool *hold_pool_of(CUcontext context, CUgreenCtx green, bool records) {
-    struct pool *pool = process_ready() ? context_pool_of(context, green) : NULL;
+/* Whether it ever has, in any context: a pool that begins later may be that context's. */
+static atomic_bool has_waited, has_recorded;
+
+void sync_catch_up(struct pool *pool) {
+    if (atomic_load(&has_waited) || atomic_load(&has_recorded)) {
+        pool_hold(pool);
+        pool_program_orders(pool, atomic_load(&has_recorded));
+        pool_release(pool);
+    }
+}
+
+/*
+ * The pool that may not order anything while the program does; held. What will be told to later pools is
+ * said before it is looked up, so that one which begins meanwhile hears of it here or there.
+ */
+static struct pool *hold(struct pool *pool, bool records) {
     if (pool) {
         pool_hold(pool);
         pool_program_orders(pool, records);
     }
     return pool;
+}
+
+/* NULL: it has none yet. */
+static struct pool *hold_pool_of(CUcontext context, bool records) {
+    if (!process_ready()) {
+        return NULL;
+    }
+    atomic_store(records ? &has_recorded : &has_waited, true);
+    return hold(context_pool_of(context), records);
+}
+
+/* A green context shares the order of its device's primary one. Which device that is the driver says. */
+static struct pool *hold_pool_behind(CUgreenCtx green, bool records) {
+    CUcontext view, popped;
+    CUdevice device;
+    if (!process_ready() || REAL(cuCtxFromGreenCtx)(&view, green) != CUDA_SUCCESS ||
+        REAL(cuCtxPushCurrent_v2)(view) != CUDA_SUCCESS) {
+        return NULL;
+    }
+    CUresult r = REAL(cuCtxGetDevice)(&device);
+    REAL(cuCtxPopCurrent_v2)(&popped);
+    atomic_store(records ? &has_recorded : &has_waited, true);
+    return r == CUDA_SUCCESS ? hold(context_primary_pool(device), records) : NULL;
 }
 
 static CUresult let_go(struct pool *pool, CUresult r) {
@@ -66,21 +103,21 @@ static CUresult let_go(struct pool *pool, CUresult r) {
 }
 
 CUresult hook_cuCtxRecordEvent(CUcontext ctx, CUevent event) {
-    struct pool *pool = hold_pool_of(ctx, NULL, true);
+    struct pool *pool = hold_pool_of(ctx, true);
     return let_go(pool, REAL(cuCtxRecordEvent)(ctx, event));
 }
 
 CUresult hook_cuCtxWaitEvent(CUcontext ctx, CUevent event) {
-    struct pool *pool = hold_pool_of(ctx, NULL, false);
+    struct pool *pool = hold_pool_of(ctx, false);
     return let_go(pool, REAL(cuCtxWaitEvent)(ctx, event));
 }
 
 CUresult hook_cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event) {
-    struct pool *pool = hold_pool_of(NULL, green, true);
+    struct pool *pool = hold_pool_behind(green, true);
     return let_go(pool, REAL(cuGreenCtxRecordEvent)(green, event));
 }
 
 CUresult hook_cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
-    struct pool *pool = hold_pool_of(NULL, green, false);
+    struct pool *pool = hold_pool_behind(green, false);
     return let_go(pool, REAL(cuGreenCtxWaitEvent)(green, event));
 }

@@ -218,6 +218,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     if (dead) {
         return dead;
     }
+    settle(pool, want->bytes > 0 || atomic_load_explicit(&pool->tight, memory_order_relaxed) > 0);
     if (shelves_have(cache, want->bytes > 0) &&
         (alloc_from_shelf(pool, cache, want, requested, address) ||
          alloc_from_shelf_later(pool, cache, want, requested, address))) {
@@ -254,7 +255,8 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     }
     budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
-    return r;
+    bool refused = r == -ENOMEM || r == -EDQUOT;
+    return refused && settle(pool, true) ? pool_alloc(pool, requested, address) : r;
 }
 
 /* Whatever the short way below did not serve. */

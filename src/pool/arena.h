@@ -35,7 +35,7 @@ struct page;
 enum range_state {
     RANGE_FREE,
     RANGE_LIVE,    /* holds one large block of the program */
-    RANGE_PENDING, /* freed: in a thread's cache or in the pool's queue, with a stamp */
+    RANGE_PENDING, /* freed: in a thread's cache or the pool's queue, with a stamp, or retired */
     RANGE_PAGE,    /* 2 MiB that small blocks live in */
 };
 

@@ -6,8 +6,8 @@
  * trace.
  *
  * Every call returns 0, a negative errno, or the driver's own positive code, which the pool only
- * hands on. None of them may call back into the pool. Calls marked "blocks" are made with no lock
- * held, all others but health() under the pool's.
+ * hands on. None of them but settle() may call back into the pool. Calls marked "blocks" are made with
+ * no lock held, all others but health() and settle() under the pool's.
  */
 #ifndef GPUCACHE_POOL_BACKEND_H
 #define GPUCACHE_POOL_BACKEND_H
@@ -72,6 +72,13 @@ struct backend_ops {
 
     /** Waits on the CPU for all work submitted to the context so far. Blocks. */
     int (*synchronize)(struct backend *backend);
+
+    /**
+     * Calls pool_reclaim() for retired blocks that nothing holds back any more: for all of them, or for
+     * a few, at the price of a few queries. True if there was one. Waits for nothing; called with no
+     * lock held. NULL: nobody retires anything.
+     */
+    bool (*settle)(struct backend *backend, bool all);
 };
 
 struct backend {

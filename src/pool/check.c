@@ -174,7 +174,7 @@ static int check_locked(struct pool *pool) {
         }
     }
     HOLDS(allocated == live);
-    HOLDS(cached + pending == parked + queued + shelved);
+    HOLDS(cached + pending == parked + queued + shelved + atomic_load(&pool->retired_bytes));
     return 0;
 }
 

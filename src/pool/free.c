@@ -42,8 +42,8 @@ static inline bool is_due(const struct pool *pool, struct cache *cache, uint64_t
 }
 
 /* Without context events a free looks for itself whether it has to wait. */
-static bool may_order(const struct pool *pool, bool due, bool on_time) {
-    return due || (on_time && !pool->backend->has_events);
+static bool may_order(const struct pool *pool, bool due) {
+    return due || !pool->backend->has_events;
 }
 
 /*
@@ -122,7 +122,7 @@ static inline __attribute__((always_inline)) void take_back(struct pool *pool, s
 
 /* A claimed block goes into the calling thread's cache, which is entered; and left. */
 static int park(struct pool *pool, struct cache *cache, struct page *page, struct block *block,
-                uint64_t life, bool on_time) {
+                uint64_t life) {
     struct bin *bin = &cache->bins[life_bin(life)];
     cache_serve(cache, life_owner(life));
     take_back(pool, cache, bin, block, life);
@@ -131,7 +131,7 @@ static int park(struct pool *pool, struct cache *cache, struct page *page, struc
         cache_park(cache, bin, block, life_bytes(life));
     }
     bool overflows = cache_overflows(cache, bin);
-    bool due = on_time && is_due(pool, cache, life_bytes(life));
+    bool due = is_due(pool, cache, life_bytes(life));
     uint64_t lives = pool_lives(pool);
     cache_leave(cache);
     if (outside) {
@@ -142,35 +142,75 @@ static int park(struct pool *pool, struct cache *cache, struct page *page, struc
         pthread_mutex_unlock(&pool->lock);
     }
     if (outside || overflows || due) {
-        free_small_slow(pool, cache, life_bin(life), overflows, may_order(pool, due, on_time));
+        free_small_slow(pool, cache, life_bin(life), overflows, may_order(pool, due));
     }
     return epochs_broken(&pool->epochs);
 }
 
+/* A live block that has become the caller's, whose cache is entered. */
+struct claimed {
+    struct pool *pool;
+    struct cache *cache;
+    struct page *page; /* of a small block */
+    struct block *block;
+    uint64_t life;
+    struct range *range; /* of a large one; else NULL */
+};
+
 /*
- * Any block that the short way below did not serve. Between the look at the map and the last word about
- * the block its context may end: so that look is repeated inside the cache, which pool_forget() seizes
- * after it has cleared the map.
+ * Between the look at the map and the last word about the block its context may end: so that look is
+ * repeated inside the cache, which pool_forget() seizes after it has cleared the map.
  */
-static int free_small(page_map_entry entry, uint64_t address, bool on_time) {
-    struct page *page = page_map_page(entry);
-    struct pool *pool = page->pool;
-    struct cache *cache = cache_mine(pool);
-    struct block *block = page_block(page, address);
-    uint64_t life = block_life(block);
-    if (address % ((uint64_t)1 << UNIT_SHIFT) != 0 || life_state(life) != BLOCK_LIVE) {
+static int claim_small(page_map_entry entry, uint64_t address, struct claimed *c) {
+    c->page = page_map_page(entry);
+    c->pool = c->page->pool;
+    c->cache = cache_mine(c->pool);
+    c->block = page_block(c->page, address);
+    c->life = block_life(c->block);
+    c->range = NULL;
+    if (address % ((uint64_t)1 << UNIT_SHIFT) != 0 || life_state(c->life) != BLOCK_LIVE) {
         return -EINVAL;
     }
-    if (life_owner(life) != cache->number) {
-        cache_share_once(life_owner(life));
+    if (life_owner(c->life) != c->cache->number) {
+        cache_share_once(life_owner(c->life));
     }
-    cache_enter(cache);
+    cache_enter(c->cache);
     bool found = page_map_get(address) == entry;
-    if (found && (claim_as_owner(cache, block, &life) || claim_shared(block, &life))) {
-        return park(pool, cache, page, block, life, on_time);
+    if (found &&
+        (claim_as_owner(c->cache, c->block, &c->life) || claim_shared(c->block, &c->life))) {
+        return 0;
     }
-    cache_leave(cache);
-    return found && life_state(life) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
+    cache_leave(c->cache);
+    return found && life_state(c->life) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
+}
+
+static int claim_large(struct pool *pool, uint64_t address, struct claimed *c) {
+    uint8_t live = RANGE_LIVE;
+    c->pool = pool;
+    c->cache = cache_mine(pool);
+    cache_enter(c->cache);
+    bool found = page_map_owner(address) == pool;
+    c->range = found ? page_map_start(address) : NULL;
+    if (c->range && c->range->address == address &&
+        atomic_compare_exchange_strong_explicit(&c->range->state, &live, RANGE_PENDING,
+                                                memory_order_acq_rel, memory_order_relaxed)) {
+        return 0;
+    }
+    cache_leave(c->cache);
+    return found ? -EINVAL : -EAGAIN;
+}
+
+/* -EAGAIN: what was there has ended, or changed hands, while that looked. */
+static int claim_any(uint64_t address, struct claimed *c) {
+    int r = -EAGAIN;
+    while (r == -EAGAIN) {
+        page_map_entry entry = page_map_get(address);
+        struct pool *pool = page_map_owner(address);
+        r = page_map_page(entry) ? claim_small(entry, address, c)
+            : pool               ? claim_large(pool, address, c)
+                                 : -ENOENT;
+    }
+    return r;
 }
 
 /* The block is not parked, or too much is, or an event is due. */
@@ -199,20 +239,15 @@ static void free_large_slow(struct pool *pool, struct cache *cache, struct range
     pthread_mutex_unlock(&pool->lock);
 }
 
-static int free_large(struct pool *pool, uint64_t address, bool on_time) {
-    struct cache *cache = cache_mine(pool);
-    uint8_t live = RANGE_LIVE;
-    cache_enter(cache);
-    struct range *range = page_map_owner(address) == pool ? page_map_start(address) : NULL;
-    if (!range || range->address != address ||
-        !atomic_compare_exchange_strong_explicit(&range->state, &live, RANGE_PENDING,
-                                                 memory_order_acq_rel, memory_order_relaxed)) {
-        cache_leave(cache);
-        return page_map_owner(address) == pool ? -EINVAL : -EAGAIN;
-    }
-    cache_serve(cache, range->owner);
+static void book_large(struct cache *cache, struct range *range) {
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
     cache_book_free(cache, &drawer_counting(cache, requested)->frees, requested, range->bytes);
+}
+
+/* As park(). */
+static int park_large(struct pool *pool, struct cache *cache, struct range *range) {
+    cache_serve(cache, range->owner);
+    book_large(cache, range);
     range->stamp = epochs_stamp(&pool->epochs);
     bool parked =
         cache_keeps(cache, range->bytes) &&
@@ -220,28 +255,24 @@ static int free_large(struct pool *pool, uint64_t address, bool on_time) {
     if (parked) {
         cache_push_range(cache, range);
     }
-    bool due = on_time && is_due(pool, cache, range->bytes);
+    bool due = is_due(pool, cache, range->bytes);
     bool overflows = cache_overflows_with_large(cache);
     uint64_t lives = pool_lives(pool);
     cache_leave(cache);
     if (!parked || overflows || due) {
         free_large_slow(pool, cache, parked ? NULL : range, lives, overflows,
-                        may_order(pool, due, on_time));
+                        may_order(pool, due));
     }
     return epochs_broken(&pool->epochs);
 }
 
-/* -EAGAIN: what was there has ended, or changed hands, while this looked. */
-static __attribute__((noinline)) int free_otherwise(uint64_t address, bool on_time) {
-    int r = -EAGAIN;
-    while (r == -EAGAIN) {
-        page_map_entry entry = page_map_get(address);
-        struct pool *pool = page_map_owner(address);
-        r = page_map_page(entry) ? free_small(entry, address, on_time)
-            : pool               ? free_large(pool, address, on_time)
-                                 : -ENOENT;
-    }
-    return r;
+/* Any block that the short way below did not serve. */
+static __attribute__((noinline)) int free_otherwise(uint64_t address) {
+    struct claimed c;
+    int r = claim_any(address, &c);
+    return r != 0    ? r
+           : c.range ? park_large(c.pool, c.cache, c.range)
+                     : park(c.pool, c.cache, c.page, c.block, c.life);
 }
 
 /* A block of another thread's cache, or none; the caller's is entered. */
@@ -249,16 +280,16 @@ static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct b
                                                    uint64_t address, uint64_t life) {
     struct page *page = page_of(block);
     if (page->pool == cache->pool && claim_shared(block, &life)) {
-        return park(page->pool, cache, page, block, life, true);
+        return park(page->pool, cache, page, block, life);
     }
     cache_leave(cache);
-    return free_otherwise(address, true);
+    return free_otherwise(address);
 }
 
 /* What the short way below leaves to do after it has parked a block. */
 static __attribute__((noinline)) int free_rest(struct pool *pool, struct cache *cache,
                                                unsigned size_class, bool overflows, bool due) {
-    free_small_slow(pool, cache, size_class, overflows, may_order(pool, due, true));
+    free_small_slow(pool, cache, size_class, overflows, may_order(pool, due));
     return epochs_broken(&pool->epochs);
 }
 
@@ -266,12 +297,12 @@ static __attribute__((noinline)) int free_rest(struct pool *pool, struct cache *
 int pool_free(uint64_t address) {
     struct cache *cache = cache_last;
     if (unlikely(address % ((uint64_t)1 << UNIT_SHIFT) != 0 || !cache_try_enter(cache))) {
-        return free_otherwise(address, true);
+        return free_otherwise(address);
     }
-    page_map_entry entry = page_map_get(address); /* inside: see free_small() */
+    page_map_entry entry = page_map_get(address); /* inside: see claim_small() */
     if (unlikely(!page_map_is_plain_page(entry))) {
         cache_leave_biased(cache);
-        return free_otherwise(address, true);
+        return free_otherwise(address);
     }
     struct block *block = page_block(page_map_page(entry), address);
     uint64_t life;
@@ -292,6 +323,52 @@ int pool_free(uint64_t address) {
     return epochs_broken(&pool->epochs);
 }
 
-int pool_free_late(uint64_t address) {
-    return free_otherwise(address, false);
+/* --- freed, and held back by what no epoch knows of --- */
+
+bool pool_has(uint64_t address) {
+    return page_map_owner(address) != NULL;
+}
+
+/*
+ * Whoever has the block may have got it behind a barrier. So what comes back is as usable as anything
+ * handed out by now is, and has finished no earlier.
+ */
+int pool_retire(uint64_t address, struct pool_retired *retired) {
+    struct claimed c;
+    int r = claim_any(address, &c);
+    if (r != 0) {
+        return r;
+    }
+    uint64_t stamp = atomic_load_explicit(&c.pool->epochs.usable, memory_order_acquire);
+    *retired = (struct pool_retired){.pool = c.pool, .life = pool_lives(c.pool)};
+    if (c.range) {
+        book_large(c.cache, c.range);
+        retired->range = c.range;
+        retired->bytes = c.range->bytes;
+        c.range->stamp = stamp;
+    } else {
+        cache_book_free(c.cache, &c.cache->bins[life_bin(c.life)].frees, life_requested(c.life),
+                        life_bytes(c.life));
+        retired->block = c.block;
+        retired->bytes = life_bytes(c.life);
+        c.block->stamp = stamp;
+    }
+    atomic_fetch_add(&c.pool->retired_bytes, retired->bytes);
+    cache_leave(c.cache);
+    return 0;
+}
+
+void pool_reclaim(const struct pool_retired *retired) {
+    struct pool *pool = retired->pool;
+    pthread_mutex_lock(&pool->lock);
+    if (retired->life == pool_lives(pool)) {
+        if (retired->block) {
+            reclaim_block(pool, retired->block);
+        } else {
+            reclaim_range(pool, retired->range);
+        }
+        atomic_fetch_sub(&pool->retired_bytes, retired->bytes);
+        budget_look(pool);
+    }
+    pthread_mutex_unlock(&pool->lock);
 }

@@ -62,6 +62,7 @@ struct pool {
     bool returning;     /* something was released, and the driver may not have it yet */
     unsigned growing;   /* threads inside backend->reserve */
     uint64_t grown;     /* how many of them came back */
+    _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
     struct books books; /* of everything but the thread caches' own counters: what is live */
     _Atomic(struct cache *) caches; /* all that ever were; only ever extended */
     _Atomic unsigned caches_owned;  /* by threads, now */
@@ -78,6 +79,13 @@ static inline uint64_t pool_lives(const struct pool *pool) {
 
 /* pool.c: a lock that is held for a microsecond or two, but when memory is taken back. */
 void pool_start_lock(pthread_mutex_t *lock);
+
+/* What was retired and is held back no longer is reclaimed. Without any lock. True if there was any. */
+static inline bool settle(struct pool *pool, bool all) {
+    const struct backend_ops *ops = pool->backend->ops;
+    return atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) > 0 && ops->settle &&
+           ops->settle(pool->backend, all);
+}
 
 /* budget.c: peaks, and what follows from them. Under the lock, but for the sums. */
 struct budget_sums {

@@ -45,7 +45,7 @@ enum block_state {
     BLOCK_FREE,       /* a free run starts here */
     BLOCK_TAIL,       /* a free run of more than one unit ends here */
     BLOCK_LIVE,       /* the program has it */
-    BLOCK_CACHED,     /* freed: in a thread's cache or in the pool's queue, with a stamp */
+    BLOCK_CACHED,     /* freed: in a thread's cache or the pool's queue, with a stamp, or retired */
 };
 
 struct block {

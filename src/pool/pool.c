@@ -78,6 +78,7 @@ uint64_t pool_forget(struct pool *pool) {
     }
     pool->pending_bytes = 0;
     pool->returning = false;
+    atomic_store(&pool->retired_bytes, 0);
     epochs_forget(&pool->epochs);
     budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
@@ -129,6 +130,7 @@ void pool_settle(struct pool *pool) {
 }
 
 int pool_trim(struct pool *pool, bool wait) {
+    settle(pool, true);
     pthread_mutex_lock(&pool->lock);
     reclaim_caches(pool);
     order_finish(pool, wait ? TRIM_WAIT_NS : 0);

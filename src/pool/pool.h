@@ -66,8 +66,31 @@ int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address);
  * no live block starts there. */
 int pool_free(uint64_t address);
 
-/** The same from anywhere but a free of the program's own: nothing is recorded on time or waited for. */
-int pool_free_late(uint64_t address);
+/** Whether `address` lies in the memory of some pool. */
+bool pool_has(uint64_t address);
+
+/* A block that the program has freed, and that something no epoch knows of still holds back. */
+struct block;
+struct range;
+struct pool_retired {
+    struct pool *pool;
+    uint64_t life; /* of the pool: the contexts it had outlived */
+    uint64_t bytes;
+    struct block *block; /* one of the two */
+    struct range *range;
+};
+
+/**
+ * Takes a live block from the program: nobody finds it any more, but its memory stays untouched until
+ * pool_reclaim(). Answers as pool_free() does.
+ */
+int pool_retire(uint64_t address, struct pool_retired *retired);
+
+/**
+ * Everything that was ever to touch the block's memory has finished: it is ready, without an epoch of
+ * its own. Does nothing if the context has ended meanwhile. Records and waits for nothing.
+ */
+void pool_reclaim(const struct pool_retired *retired);
 
 /** A live block as its program knows it. */
 struct pool_block {

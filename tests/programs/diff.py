@@ -19,7 +19,7 @@ FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)] + \
     [["diff_faults", str(i)] for i in range(12)]
 CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + FAULTS + \
     [["diff_current"], ["diff_current", "0"], ["diff_current", "1"], ["diff_current", "2"]] + \
-    [["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"]]
+    [["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"], ["diff_async"]]
 LEAST = 150
 # Many contexts, many native frees: they take a GPU minutes.
 TOO_LONG = {"diff_mixes": ["series %d" % i for i in range(4, 20)], "diff_contexts": ["lives", "attach"]}
@@ -131,6 +131,8 @@ def client(command, name):
         outside(skip)
     if name == ["diff_current"] and not GPU:
         asked()
+    if name[0] == "diff_async" and not GPU:
+        costs()
     if name[0] == "diff_ipc":
         plain_importer()
         imports()
@@ -201,6 +203,19 @@ def asked():
     for when, n in expected.items():
         tally.check(times.get(when) == n, "diff: asked what is current: %s: %s times, not %d" % (
             when, times.get(when), n), ran.err)
+
+
+def costs():
+    """A free in a stream costs the same whatever is pending, and a pair of calls beside them no more than a question."""
+    ran = run([program("diff_async"), "count"], options=options({"GPUCACHE_REPORT": "off"}))
+    said = re.findall(r"^(.*): (\d+)$", ran.out, re.M)
+    names = ["1000 pairs", "1000 frees", "1000 frees", "1000 pairs", "the first pair afterwards",
+             "1000 pairs in a stream"]
+    if tally.check([name for name, _ in said] == names, "diff: costs of frees in streams", ran.out + ran.err):
+        calls = [int(n) for _, n in said]
+        most = [10**6, 2010, 2010, calls[0] + 1000, 20, 4500]
+        tally.check(all(n <= m for n, m in zip(calls, most)),
+                    "diff: costs of frees in streams: at most %s calls of the driver" % most, ran.out)
 
 
 def outside(skip):

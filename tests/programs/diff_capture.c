@@ -249,6 +249,64 @@ static void several(void) {
     }
 }
 
+/* So many at once that any table would be full; after their end memory comes back as ever. */
+static void many(void) {
+    enum { MANY = 1100 };
+    static CUstream s[MANY];
+    size_t free_bytes, total;
+    int codes = 0;
+    unsigned good = 0;
+    for (unsigned i = 0; i < MANY; i++)
+        CHECK(cuStreamCreate(&s[i], CU_STREAM_NON_BLOCKING));
+    for (unsigned i = 0; i < MANY; i++)
+        codes += cuStreamBeginCapture(s[i], CU_STREAM_CAPTURE_MODE_RELAXED);
+    for (unsigned i = 0; i < MANY; i++) {
+        CUgraph graph = NULL;
+        if (i % 3 == 2) {
+            codes += cuStreamDestroy(s[i]);
+        } else {
+            codes += cuStreamEndCapture(s[i], &graph);
+            CHECK(cuGraphDestroy(graph));
+            CHECK(cuStreamDestroy(s[i]));
+        }
+    }
+    CHECK(cuMemGetInfo(&free_bytes, &total));
+    for (unsigned i = 0; i < 12; i++) {
+        CUdeviceptr p;
+        if (cuMemAlloc(&p, free_bytes / 3) == CUDA_SUCCESS) {
+            CHECK(launch_fill(&kernels, other, p, i, 1000));
+            good += cuMemFree(p) == CUDA_SUCCESS;
+        }
+    }
+    line("capture: %d at once: codes %d, and going on %u", MANY, codes, good);
+}
+
+/* A capture in a stream of another context than the current one; its end is its context's. */
+static void elsewhere(void) {
+    CUcontext away;
+    CUstream s;
+    CUgraph graph = NULL;
+    unsigned good = 0;
+    CHECK(cuCtxCreate_v2(&away, 0, 0));
+    CHECK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CHECK(cuCtxSetCurrent(context));
+    CODES("capture: in another context's stream",
+          cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED),
+          cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CODES("capture: the other context's end", cuCtxDestroy(away));
+    CODES("capture: end", cuStreamEndCapture(captured, &graph), cuGraphDestroy(graph));
+    for (unsigned i = 0; i < 20; i++) {
+        size_t free_bytes, total;
+        CUdeviceptr p;
+        CHECK(cuMemGetInfo(&free_bytes, &total));
+        if (cuMemAlloc(&p, free_bytes / 3) == CUDA_SUCCESS) {
+            CHECK(launch_fill(&kernels, other, p, i, 1000));
+            good += cuMemFree(p) == CUDA_SUCCESS;
+        }
+    }
+    line("capture: and going on %u", good);
+}
+
 static void no_place(void) {
     CUgraph graph = NULL;
     CUstreamCaptureStatus status;
@@ -342,6 +400,10 @@ int main(void) {
         odd_ends();
     if (section("nodes"))
         nodes();
+    if (section("many"))
+        many();
+    if (section("elsewhere"))
+        elsewhere();
     if (section("no place for the graph"))
         no_place();
     return 0;

@@ -1,13 +1,25 @@
 #!/usr/bin/env python3
 """Law 3 in every reuse mode, on the new and the old driver. spin.py [--gpu] [PROGRAMS]"""
+import re
 import sys
 
-from harness import GPU, MODES, Tally, program, run_parts
+from harness import GPU, MODES, Tally, program, run, run_parts
 
 SIM = {"GPUCACHE_SIM_EAGER": "5", "GPUCACHE_SIM_HANG_MS": "4000"}
 # no two streams in one queue of the hardware: see spin.c
 REAL = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 tally = Tally()
+
+
+def green(which, device):
+    """From a green context's first record or wait on its device's pool makes no late record; others do."""
+    ran = run([program("orders"), "green", which, device],
+              options={"GPUCACHE_SIM_DEVICES": "2", "GPUCACHE_REPORT": "off", **SIM})
+    late = dict(re.findall(r"late records (\w+): (\d+)", ran.out))
+    tally.check(int(late.get("before", 0)) > 0 and late.get("after") == "0",
+                "spin: %s of device %s: late records" % (which, device), ran.out + ran.err)
+    tally.check(device == "0" or int(late.get("elsewhere", 0)) > 0,
+                "spin: %s of device %s: late records of the other" % (which, device), ran.out + ran.err)
 
 
 def main():
@@ -29,7 +41,8 @@ def main():
                         ran.err)
         return list(ran.died)
 
-    programs = [[program("spin"), "all"], [program("spin"), "random", count, "1", "1"],
+    programs = [[program("orders"), "first"], [program("orders"), "first", "again"],
+                [program("spin"), "all"], [program("spin"), "random", count, "1", "1"],
                 [program("spin"), "random", str(int(count) // 4), "10001", "3"]]
     for command in programs:
         skip = expect("natively", command, under=False)
@@ -47,6 +60,9 @@ def main():
             for name, options in MODES.items():
                 expect(name + ", " + memory, small,
                        options={**options, "GPUCACHE_SIM_MEMORY": memory})
+        for device in ("0", "1"):
+            for which in ("cuGreenCtxRecordEvent", "cuGreenCtxWaitEvent"):
+                green(which, device)
     print("%d runs" % tried["programs"])
 
 

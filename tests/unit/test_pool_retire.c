@@ -1,0 +1,204 @@
+/*
+ * Blocks that the program has freed and that something outside the pool holds back: nobody finds them,
+ * nobody gets their memory, and when they come back they are ready at once.
+ */
+#include "pool_bench.h"
+
+static struct pool_retired retire(uint64_t address) {
+    struct pool_retired retired;
+    assert_int_equal(pool_retire(address, &retired), 0);
+    return retired;
+}
+
+static const uint64_t sizes[] = {1, 512, 5000, 100000, MIB, MIB + 1, 3 * MIB, 20 * MIB};
+#define SIZES (sizeof sizes / sizeof *sizes)
+
+static void a_retired_block_is_gone_for_everybody(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (size_t i = 0; i < SIZES; i++) {
+        uint64_t at = get(sizes[i]);
+        struct pool_block block;
+        struct pool_retired again, retired = retire(at);
+        assert_int_equal(pool_retire(at, &again), -EINVAL);
+        assert_int_equal(fake_pool_free(at), -EINVAL);
+        assert_int_equal(pool_find(at, &block), -EINVAL);
+        assert_true(pool_has(at));
+        check();
+        pool_reclaim(&retired);
+        assert_int_equal(fake_pool_free(at), -EINVAL);
+        check();
+    }
+}
+
+static void only_the_start_of_a_live_block_can_be_retired(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    struct pool_retired retired;
+    uint64_t small = get(5000), large = get(3 * MIB);
+    assert_int_equal(pool_retire(small + 512, &retired), -EINVAL);
+    assert_int_equal(pool_retire(small + 4, &retired), -EINVAL);
+    assert_int_equal(pool_retire(large + 2 * MIB, &retired), -EINVAL);
+    assert_int_equal(pool_retire(0x1000, &retired), -ENOENT);
+    assert_false(pool_has(0x1000));
+    drop(small);
+    drop(large);
+    assert_int_equal(pool_retire(small, &retired), -EINVAL);
+    assert_int_equal(pool_retire(large, &retired), -EINVAL);
+}
+
+static void its_memory_is_nobodys_until_it_comes_back(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    uint64_t at = get(40 * MIB), other;
+    struct pool_retired retired = retire(at);
+    assert_int_equal(pool_alloc(pool, 40 * MIB, &other), -ENOMEM);
+    assert_int_equal(pool_trim(pool, false), 0);
+    assert_int_equal(fake->releases, 0);
+    assert_int_equal(fake_books(pool).active.current, 40 * MIB);
+    assert_int_equal(fake_books(pool).requested.current, 0);
+    assert_int_equal(pool_idle_bytes(pool), 0);
+    pool_reclaim(&retired);
+    assert_int_equal(pool_idle_bytes(pool), 40 * MIB);
+    assert_int_equal(get(40 * MIB), at);
+}
+
+/* Other streams may be stuck for ever: no event of the whole context finishes then. */
+static void it_is_ready_without_an_epoch_of_its_own(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    fake_submit(fake, 0);
+    fake->busy_for_ever = true;
+    for (size_t i = 0; i < 20; i++) {
+        uint64_t large = get(40 * MIB), small = get(MIB);
+        struct pool_retired first = retire(large), second = retire(small);
+        pool_reclaim(&first);
+        pool_reclaim(&second);
+    }
+    assert_int_equal(fake->records + fake->waits + fake->orders, 0);
+}
+
+/* It was handed out behind a barrier: the work in front of that may not have finished. */
+static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
+    (void)state;
+    start(256 * MIB, POOL_BARRIER, TIGHT);
+    uint64_t at = get(40 * MIB), other = get(40 * MIB);
+    assert_int_equal(pool_mark_reached_from_outside(at), 0);
+    uint64_t number = fake_submit(fake, 0);
+    drop(other);
+    assert_int_equal(get(40 * MIB), other);
+    assert_int_equal(fake->orders, 1);
+    struct pool_retired retired = retire(at);
+    pool_reclaim(&retired);
+    assert_false(fake_is_past(fake, 0, number, true));
+    assert_int_not_equal(get(40 * MIB), at);
+    fake_finish_all(fake);
+    assert_true(pool_has_finished(pool, 1)); /* and so the driver has been asked */
+    assert_int_equal(get(40 * MIB), at);
+}
+
+static void it_is_forgotten_with_its_context(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    struct pool_retired small = retire(get(5000)), large = retire(get(3 * MIB));
+    pool_forget(pool);
+    uint64_t a = get(5000), b = get(3 * MIB);
+    check();
+    pool_reclaim(&small);
+    pool_reclaim(&large);
+    check();
+    drop(a);
+    drop(b);
+}
+
+static unsigned settled;
+static struct pool_retired waiting;
+
+static bool settle_one(struct backend *backend, bool all) {
+    (void)backend;
+    (void)all;
+    if (settled++ > 0) {
+        return false;
+    }
+    pool_reclaim(&waiting);
+    return true;
+}
+
+static void before_it_grows_the_pool_asks_what_has_come_free(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    struct backend_ops ops = *fake->backend.ops;
+    ops.settle = settle_one;
+    fake->backend.ops = &ops;
+    uint64_t at = get(40 * MIB);
+    assert_int_equal(settled, 0);
+    waiting = retire(at);
+    assert_int_equal(get(40 * MIB), at);
+    assert_int_equal(fake->reserves, 1);
+    assert_int_equal(settled, 1);
+    get(4 * MIB); /* nothing is retired any more: nobody is asked */
+    assert_int_equal(settled, 1);
+    stop(NULL);
+}
+
+/* Nothing has come free when it is first asked, something later on. */
+static bool settle_later(struct backend *backend, bool all) {
+    static unsigned asked;
+    return asked++ > 0 && all && settle_one(backend, all);
+}
+
+static void before_a_request_is_refused_all_are_asked_again(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    struct backend_ops ops = *fake->backend.ops;
+    ops.settle = settle_later;
+    fake->backend.ops = &ops;
+    uint64_t at = 0, other;
+    for (unsigned i = 0; i < 64; i++) {
+        at = get(MIB);
+    }
+    settled = 0;
+    waiting = retire(at);
+    assert_int_equal(pool_alloc(pool, MIB, &other), 0);
+    assert_int_equal(other, at);
+    stop(NULL);
+}
+
+/* Half of the blocks are freed at once, by their owner's short way and by that of others. */
+static void the_books_agree_whichever_way_blocks_go(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    struct pool_retired retired[100];
+    uint64_t at[200];
+    for (unsigned round = 0; round < 20; round++) {
+        for (unsigned i = 0; i < 200; i++) {
+            at[i] = get(sizes[(i + round) % (SIZES - 1)]);
+        }
+        for (unsigned i = 0; i < 100; i++) {
+            drop(at[2 * i]);
+            retired[i] = retire(at[2 * i + 1]);
+        }
+        check();
+        for (unsigned i = 0; i < 100; i++) {
+            pool_reclaim(&retired[(i * 37) % 100]);
+        }
+        check();
+        assert_int_equal(fake_books(pool).allocated.current, 0);
+        fake_finish_all(fake);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_retired_block_is_gone_for_everybody),
+        TEST(only_the_start_of_a_live_block_can_be_retired),
+        TEST(its_memory_is_nobodys_until_it_comes_back),
+        TEST(it_is_ready_without_an_epoch_of_its_own),
+        TEST(what_came_from_behind_a_barrier_has_not_finished),
+        TEST(it_is_forgotten_with_its_context),
+        TEST(before_it_grows_the_pool_asks_what_has_come_free),
+        TEST(before_a_request_is_refused_all_are_asked_again),
+        TEST(the_books_agree_whichever_way_blocks_go),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
