@@ -40,6 +40,12 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     return (int)r;
 }
 
+/* Answers to a call made from a host callback, or beside a capture that nobody told us of. */
+static bool is_wrong_moment(CUresult r) {
+    return r == CUDA_ERROR_NOT_PERMITTED || (r >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+                                             r <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+}
+
 static int record(struct backend *backend, unsigned slot) {
     struct segments *segments = of(backend);
     if (!backend->has_events) {
@@ -48,7 +54,8 @@ static int record(struct backend *backend, unsigned slot) {
     if (atomic_load(&capture_active) > 0) {
         return -EBUSY;
     }
-    return (int)REAL(cuCtxRecordEvent)(segments->context, segments->events[slot]);
+    CUresult r = REAL(cuCtxRecordEvent)(segments->context, segments->events[slot]);
+    return r == CUDA_SUCCESS ? 0 : is_wrong_moment(r) ? -EBUSY : -EIO;
 }
 
 static int query(struct backend *backend, unsigned slot) {
@@ -119,6 +126,7 @@ int segments_start(struct segments *segments, CUcontext context, struct device *
     segments->backend.ops = &ops;
     segments->backend.capacity = device_visible_total(device);
     segments->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
+    segments->backend.refused = 1; /* as good as: the first free shows whether it records */
     CUresult r = REAL(cuEventCreate)(&segments->probe, CU_EVENT_DISABLE_TIMING);
     for (unsigned i = 0; i < BACKEND_SLOTS && r == CUDA_SUCCESS && segments->backend.has_events;
          i++) {

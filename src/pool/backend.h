@@ -12,10 +12,12 @@
 #ifndef GPUCACHE_POOL_BACKEND_H
 #define GPUCACHE_POOL_BACKEND_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #define BACKEND_SLOTS 32
+#define BACKEND_REFUSALS 16 /* records refused on end: then there will be none */
 
 struct backend;
 
@@ -33,7 +35,8 @@ struct backend_ops {
 
     /**
      * Records event `slot`: it captures all work submitted to the context so far. Does not block.
-     * -EBUSY: not now (a capture is under way); -ENOSYS: this driver has no such events.
+     * -EBUSY: not now (a capture is under way) or not here (a host callback); -ENOSYS: this driver has
+     * no such events; -EIO: it has, and refuses.
      */
     int (*record)(struct backend *backend, unsigned slot);
 
@@ -64,7 +67,9 @@ struct backend_ops {
 struct backend {
     const struct backend_ops *ops;
     uint64_t capacity; /* bytes; a request that exceeds it is refused without looking any further */
-    bool has_events;   /* false: record() is -ENOSYS, and only synchronize() orders */
+    atomic_bool has_events; /* false: record() is -ENOSYS, and only synchronize() orders */
+    unsigned
+        refused; /* records on end; not 0: every free tries, and waits where that is refused too */
 };
 
 #endif

@@ -116,7 +116,9 @@ static void look_at_budget(struct pool *pool) {
     if (pool->refused_at > 0 && budget > pool->refused_at) {
         budget = pool->refused_at;
     }
-    bool tight = pool->config.reuse == POOL_SYNC || pool->program_orders ||
+    unsigned refused = pool->backend->refused;
+    bool doubt = refused > 0 && pool->backend->has_events; /* so frees show whether it records */
+    bool tight = pool->config.reuse == POOL_SYNC || pool->program_orders || doubt ||
                  budget_used(pool) > budget - budget / TIGHT_SHARE;
     /* written only when they change: every thread has the line */
     if (budget != atomic_load_explicit(&pool->budget, memory_order_relaxed)) {
@@ -126,6 +128,7 @@ static void look_at_budget(struct pool *pool) {
         uint64_t since = tight ? epochs_stamp(&pool->epochs) : 0;
         atomic_store_explicit(&pool->tight, since, memory_order_relaxed);
     }
+    pool->refused_seen = refused;
 }
 
 /* The peak may have risen since the last look. */
@@ -158,15 +161,16 @@ void budget_book_reserve(struct pool *pool) {
 
 void budget_look(struct pool *pool) {
     struct books *books = &pool->books;
-    bool grown = budget_used(pool) != books_get(&books->reserved.current);
+    bool changed = budget_used(pool) != books_get(&books->reserved.current) ||
+                   pool->backend->refused != pool->refused_seen;
     /* One cache keeps its own peak until it is asked for. Of several the sum is only known while it
      * is looked at; but that takes their cache lines away from their threads. */
     bool few = pool->caches_owned > 1 && pool->caches_owned <= FEW_CACHES;
-    if (grown || pool->looks++ % (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) == 0) {
+    if (changed || pool->looks++ % (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) == 0) {
         look_at_peaks(pool);
         look_at_budget(pool);
     }
-    if (grown || ready_bytes(pool) != books_get(&books->ready_bytes)) {
+    if (changed || ready_bytes(pool) != books_get(&books->ready_bytes)) {
         budget_book_reserve(pool);
     }
     pool->budget_is_fresh = false;

@@ -52,6 +52,7 @@ struct pool {
     uint64_t pending_bytes; /* in the queues */
     uint64_t
         refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
+    unsigned refused_seen; /* the backend's, when the gear was last set */
     uint64_t looks;
     bool budget_is_fresh;  /* has been looked at in this visit */
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for

@@ -95,7 +95,9 @@ void order_in_free(struct pool *pool) {
         stamp = epochs_stamp(&pool->epochs);
         r = epochs_close(&pool->epochs, pool->backend, true);
     }
-    if (r == -EBUSY) {
+    if (r == -EIO) {
+        synchronize_in_free(pool);
+    } else if (r == -EBUSY) {
         books_add(&pool->books.capture_deferred_frees, 1);
     } else if (r == 0 && sync) {
         wait_on_time(pool, stamp);
@@ -165,7 +167,7 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
             uint64_t stamp = epochs_stamp(epochs);
             int r = epochs_close(epochs, pool->backend, false);
             number = r == 0 ? stamp : 0;
-            if (r != 0 && r != -EAGAIN) {
+            if (r != 0 && r != -EAGAIN && r != -EIO) {
                 break;
             }
         }

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""The driver or the system refuses the library something: the program runs as natively."""
+import sys
+
+from harness import GPU, MODES, Tally, program, run
+
+OFF = {"GPUCACHE_REPORT": "off"}
+REFUSALS = program("refusals")
+tally = Tally()
+
+
+def same(case, refused, sim=None, modes=MODES, **more):
+    """The same lines natively and in every mode, whatever is refused."""
+    sim = sim or {}
+    native = run([REFUSALS, case], under=False, options=sim, **more)
+    tally.check(native.status == 0 and native.err == "", "refusals: %s: natively" % case,
+                native.out + native.err)
+    for mode, options in modes.items():
+        for name, refusal in refused.items():
+            ran = run([REFUSALS, case], options={**OFF, **sim, **options, **refusal}, **more)
+            tally.check((ran.status, ran.out, ran.err) == (native.status, native.out, ""),
+                        "refusals: %s, %s: %s: status %s" % (case, name, mode, ran.status),
+                        "natively:\n%s\nunder the library:\n%s%s" % (native.out, ran.out, ran.err))
+
+
+def records():
+    fail = lambda rule: {"GPUCACHE_SIM_FAIL": "cuCtxRecordEvent:" + rule}
+    same("records", {"none": {}, "all": fail("0:801:-1"), "all but a few": fail("7:801:-1"),
+                     "the first few": fail("0:801:9"), "some later": fail("3:2:5")})
+    same("records_small", {"none": {}, "all": fail("0:801:-1"), "the first few": fail("0:801:9"),
+                           "some later": fail("3:2:5")}, {"GPUCACHE_SIM_MEMORY": "512M"})
+
+
+def main():
+    if GPU:  # a driver that refuses on demand is only simulated
+        sys.exit(77)
+    records()
+
+
+tally.run(main)

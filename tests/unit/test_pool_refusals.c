@@ -1,0 +1,110 @@
+/*
+ * The pool where the driver or the system does not play along: what it asks for is refused now and then,
+ * or for good.
+ */
+#include "pool_bench.h"
+
+/* ---- records ---- */
+
+/* As a backend that has not recorded anything yet. */
+static void start_in_doubt(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
+    fake = fake_new(memory);
+    fake->backend.refused = 1;
+    pool = pool_create(&fake->backend, &(struct pool_config){.reuse = reuse, .budget = budget});
+    assert_non_null(pool);
+}
+
+static void a_driver_that_never_records_is_synchronised_inside_frees(void **state) {
+    (void)state;
+    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    for (int i = 0; i < 6; i++) {
+        start_in_doubt(64 * MIB, modes[i % 3], i < 3 ? TIGHT : RELAXED);
+        fake->record_code = -EIO;
+        for (unsigned j = 0; j < 100; j++) { /* there is room for one at a time */
+            use_and_drop(get(40 * MIB));
+        }
+        assert_true(fake->synchronizes > 0);
+        assert_true(fake->records <= BACKEND_REFUSALS);
+        assert_false(fake->backend.has_events);
+        assert_int_equal(fake->orders + fake->waits, 0);
+        check();
+        if (i < 5) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static void the_first_free_shows_whether_the_driver_records(void **state) {
+    (void)state;
+    start_in_doubt(GIB, POOL_BARRIER, RELAXED);
+    uint64_t first = get(20 * MIB);
+    get(512);
+    get(64 * KIB); /* so that no look at the gear is due for some time */
+    use_and_drop(first);
+    assert_int_equal(fake->records, 1);
+    assert_true(fake->latest.on_time);
+    for (int i = 0; i < 10; i++) { /* then they record no more */
+        fake_finish_all(fake);
+        uint64_t at = get(20 * MIB);
+        unsigned records = fake->records;
+        use_and_drop(at);
+        assert_int_equal(fake->records, records);
+    }
+    assert_int_equal(fake->synchronizes, 0);
+}
+
+static void refuse_records(unsigned count) {
+    fake->record_code = count > 0 ? -EIO : 0;
+    fake->record_refusals = count;
+}
+
+static void a_record_refused_now_and_then_loses_nothing(void **state) {
+    (void)state;
+    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    for (int i = 0; i < 6; i++) {
+        start(64 * MIB, modes[i % 3], i < 3 ? TIGHT : RELAXED);
+        fake->done_every = 50;
+        for (unsigned j = 0; j < 100; j++) { /* there is room for one at a time */
+            uint64_t at = get(40 * MIB);
+            refuse_records(j % 4);
+            use_and_drop(at);
+        }
+        assert_true(fake->backend.has_events);
+        check();
+        if (i < 5) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static void before_out_of_memory_a_refused_record_is_made_again(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    use_and_drop(get(40 * MIB));
+    assert_int_equal(fake->records, 0);
+    refuse_records(BACKEND_REFUSALS / 2);
+    fake->done_every = 10;
+    get(40 * MIB);
+}
+
+static void a_record_made_at_a_wrong_moment_counts_as_none_refused(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    fake->record_code = -EBUSY;
+    for (int i = 0; i < 3 * BACKEND_REFUSALS; i++) {
+        use_and_drop(get(3 * MIB));
+    }
+    assert_true(fake->backend.has_events);
+    assert_int_equal(fake->synchronizes, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_driver_that_never_records_is_synchronised_inside_frees),
+        TEST(the_first_free_shows_whether_the_driver_records),
+        TEST(a_record_refused_now_and_then_loses_nothing),
+        TEST(before_out_of_memory_a_refused_record_is_made_again),
+        TEST(a_record_made_at_a_wrong_moment_counts_as_none_refused),
+    };
+    return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
+}
