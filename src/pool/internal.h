@@ -59,6 +59,7 @@ struct pool {
                               its answer */
     uint64_t
         lives; /* contexts it has outlived: what an earlier one was asked for is not this one's */
+    bool unmanageable;  /* the driver's addresses are not what the pool's map can hold */
     unsigned growing;   /* threads inside backend->reserve */
     uint64_t grown;     /* how many of them came back */
     struct books books; /* of everything but the thread caches' own counters: what is live */

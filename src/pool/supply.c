@@ -83,6 +83,7 @@ static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
         r = -ENOMEM; /* the context ended meanwhile, and its memory with it */
     } else if (r == 0) {
         r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes);
+        pool->unmanageable |= r == -ERANGE;
         if (r != 0) {
             pthread_mutex_unlock(&pool->lock);
             pool->backend->ops->release(pool->backend, base, bytes);
@@ -99,6 +100,9 @@ static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
 }
 
 int supply_grow(struct pool *pool, const struct want *want) {
+    if (pool->unmanageable) {
+        return -ERANGE; /* not to take memory and give it back each time, which waits for the device */
+    }
     struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
     uint64_t good = good_growth(pool, want), least = supply_growth(want);
     int r = grow_by(pool, arena, good);

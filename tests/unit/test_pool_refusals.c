@@ -98,6 +98,63 @@ static void a_record_made_at_a_wrong_moment_counts_as_none_refused(void **state)
     assert_int_equal(fake->synchronizes, 0);
 }
 
+/* ---- memory ---- */
+
+static void memory_that_the_pool_cannot_manage_is_taken_once(void **state) {
+    (void)state;
+    static const uint64_t odd[] = {512, (uint64_t)1 << 50}; /* in a page; beyond the map */
+    for (int i = 0; i < 2; i++) {
+        start(64 * MIB, POOL_BARRIER, TIGHT);
+        uint64_t kept = get(3 * MIB), small = get(100), at;
+        fake->misalign = odd[i];
+        unsigned reserves = fake->reserves;
+        for (int j = 0; j < 100; j++) {
+            assert_int_equal(pool_alloc(pool, 5 * MIB, &at), -ERANGE);
+        }
+        assert_int_equal(fake->reserves, reserves + 1);
+        assert_int_equal(fake->releases, 1);
+        fake->misalign = 0; /* what it has it goes on with */
+        use_and_drop(kept);
+        assert_int_equal(get(3 * MIB), kept);
+        drop(small);
+        get(100);
+        check();
+        if (i == 0) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static const struct backend_ops *usual_ops;
+
+static int reserve_as_the_context_ends(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    int r = usual_ops->reserve(backend, bytes, address);
+    pool_forget(pool);
+    return r;
+}
+
+static void memory_of_a_context_that_ended_meanwhile_is_not_the_pools(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {100, 3 * MIB};
+    for (int i = 0; i < 2; i++) {
+        start(64 * MIB, POOL_BARRIER, RELAXED);
+        usual_ops = fake->backend.ops;
+        struct backend_ops ops = *usual_ops;
+        ops.reserve = reserve_as_the_context_ends;
+        fake->backend.ops = &ops;
+        uint64_t at = 0;
+        assert_int_equal(pool_alloc(pool, sizes[i], &at), -ENOMEM);
+        assert_int_equal(fake->releases, 0); /* the driver has it already */
+        assert_int_equal(fake_books(pool).reserved.current, 0);
+        assert_int_equal(pool_free(fake->base), -ENOENT);
+        check();
+        fake->backend.ops = usual_ops;
+        if (i == 0) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_driver_that_never_records_is_synchronised_inside_frees),
@@ -105,6 +162,8 @@ int main(void) {
         TEST(a_record_refused_now_and_then_loses_nothing),
         TEST(before_out_of_memory_a_refused_record_is_made_again),
         TEST(a_record_made_at_a_wrong_moment_counts_as_none_refused),
+        TEST(memory_that_the_pool_cannot_manage_is_taken_once),
+        TEST(memory_of_a_context_that_ended_meanwhile_is_not_the_pools),
     };
     return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
 }
