@@ -158,18 +158,22 @@ uint64_t runs_largest(const struct runs *runs) {
 
 /* --- pages --- */
 
+bool runs_prepare(struct runs *runs) {
+    if (!runs->recycled && runs->fresh == runs->fresh_end) {
+        runs->fresh = host_map(FRESH_BYTES, FRESH_BYTES);
+        runs->fresh_end = runs->fresh ? runs->fresh + FRESH_BYTES : NULL;
+    }
+    return runs->recycled || runs->fresh;
+}
+
 static struct page *new_page(struct runs *runs) {
+    if (!runs_prepare(runs)) {
+        return NULL;
+    }
     struct page *page = runs->recycled;
     if (page) {
         runs->recycled = (struct page *)page->blocks[0].next;
         return page;
-    }
-    if (runs->fresh == runs->fresh_end) {
-        runs->fresh = host_map(FRESH_BYTES, FRESH_BYTES);
-        runs->fresh_end = runs->fresh ? runs->fresh + FRESH_BYTES : NULL;
-        if (!runs->fresh) {
-            return NULL;
-        }
     }
     page = page_in((uintptr_t)runs->fresh);
     runs->fresh += PAGE_DESCRIPTOR_BYTES;

@@ -205,6 +205,9 @@ struct runs {
 
 void runs_start(struct runs *runs, struct pool *pool);
 
+/** Makes sure that there is a descriptor for one more page. False without host memory. */
+bool runs_prepare(struct runs *runs);
+
 /** Opens a page over a 2 MiB range of the arena. 0 or -ENOMEM. */
 int runs_add_page(struct runs *runs, struct range *range, uint64_t address);
 

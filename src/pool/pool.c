@@ -19,9 +19,11 @@ void pool_start_lock(pthread_mutex_t *lock) {
 }
 
 struct pool *pool_create(struct backend *backend, const struct pool_config *config) {
-    struct pool *pool = host_map((sizeof *pool + 4095) & ~(size_t)4095, 4096);
+    struct pool *pool = host_map(sizeof *pool, 4096);
     struct cache *common = host_map(sizeof *common, 4096);
     if (!pool || !common) {
+        host_unmap(pool, sizeof *pool);
+        host_unmap(common, sizeof *common);
         return NULL;
     }
     cache_start();

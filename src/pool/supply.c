@@ -99,9 +99,19 @@ static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
     return r;
 }
 
+/*
+ * Host memory for what the growth and the request will need. It is asked for before the driver is, because
+ * giving a segment back can wait for the device.
+ */
+static bool has_descriptors(struct pool *pool, const struct want *want) {
+    struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
+    return arena_prepare(arena) && page_map_spare() &&
+           (want->bytes > 0 || runs_prepare(&pool->runs));
+}
+
 int supply_grow(struct pool *pool, const struct want *want) {
-    if (pool->unmanageable) {
-        return -ERANGE; /* not to take memory and give it back each time, which waits for the device */
+    if (pool->unmanageable || !has_descriptors(pool, want)) {
+        return -ERANGE;
     }
     struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
     uint64_t good = good_growth(pool, want), least = supply_growth(want);
