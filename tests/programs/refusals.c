@@ -4,6 +4,8 @@
  */
 #include "diff.h"
 
+#include <sys/resource.h>
+
 #define GIB (MIB << 10)
 
 static struct kernels kernels;
@@ -43,6 +45,52 @@ static void records_small(void) {
     line("records: 300 MiB: %u of 10", pairs(10, 300 * MIB));
 }
 
+/* ---- address space of the host ---- */
+
+#define BLOCKS 400
+
+/* So many blocks at once, written and read: how many were had and held what was written. */
+static unsigned blocks(size_t bytes) {
+    static CUdeviceptr p[BLOCKS];
+    unsigned good = 0;
+    for (unsigned i = 0; i < BLOCKS; i++)
+        if (cuMemAlloc(&p[i], bytes) != CUDA_SUCCESS ||
+            cuMemsetD32(p[i] + bytes - 4, i, 1) != CUDA_SUCCESS)
+            p[i] = 0;
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        uint32_t last = 0;
+        if (p[i]) {
+            CHECK(cuMemcpyDtoH(&last, p[i] + bytes - 4, 4));
+            CHECK(cuMemFree(p[i]));
+            good += last == i;
+        }
+    }
+    return good;
+}
+
+static size_t address_space(void) {
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%lu", &pages) != 1)
+        exit(1);
+    fclose(file);
+    return pages * 4096;
+}
+
+/* Hardly more than there is now, once CUDA runs; then as much as before. */
+static void host_memory(void) {
+    struct rlimit before, less;
+    CHECK(cuMemFree(take(3 * MIB)));
+    getrlimit(RLIMIT_AS, &before);
+    less = before;
+    less.rlim_cur = address_space() + 2 * MIB;
+    line("limit: %d", setrlimit(RLIMIT_AS, &less));
+    line("without host memory: %u of 4 KiB", blocks(4 * KIB));
+    line("without host memory: %u of 2 MiB", blocks(2 * MIB));
+    line("limit: %d", setrlimit(RLIMIT_AS, &before));
+    line("with it: %u of 4 KiB, %u of 2 MiB", blocks(4 * KIB), blocks(2 * MIB));
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -50,6 +98,7 @@ int main(int argc, char **argv) {
     } cases[] = {
         {"records", records},
         {"records_small", records_small},
+        {"host_memory", host_memory},
     };
     if (argc < 2) {
         fprintf(stderr, "usage: refusals CASE\n");

@@ -2,7 +2,7 @@
 """The driver or the system refuses the library something: the program runs as natively."""
 import sys
 
-from harness import GPU, MODES, Tally, program, run
+from harness import GPU, MODES, Tally, check_books, program, run, run_with_report
 
 OFF = {"GPUCACHE_REPORT": "off"}
 REFUSALS = program("refusals")
@@ -31,10 +31,23 @@ def records():
                            "some later": fail("3:2:5")}, {"GPUCACHE_SIM_MEMORY": "512M"})
 
 
+def host_memory():
+    same("host_memory", {"memory": {}})
+    ran, report = run_with_report([REFUSALS, "host_memory"])
+    if tally.check(report is not None, "refusals: host_memory: no report", ran.err):
+        device = report["devices"][0]
+        tally.check(device["allocations"]["total"] == 1601 and device["allocations"]["current"] == 0 and
+                    device["requested_bytes"]["current"] == 0,
+                    "refusals: host_memory: not all is counted", device)
+        broken = check_books(report)
+        tally.check(not broken, "refusals: host_memory: the books", "\n".join(broken))
+
+
 def main():
     if GPU:  # a driver that refuses on demand is only simulated
         sys.exit(77)
     records()
+    host_memory()
 
 
 tally.run(main)
