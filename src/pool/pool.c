@@ -57,6 +57,7 @@ static void forget_pages(struct pool *pool) {
         }
     }
     runs_forget(&pool->runs);
+    runs_trim(&pool->runs);
 }
 
 void pool_forget(struct pool *pool) {
@@ -116,6 +117,7 @@ int pool_trim(struct pool *pool, bool wait) {
     order_finish(pool, wait ? TRIM_WAIT_NS : 0);
     reclaim_usable(pool);
     int r = supply_release_idle(pool, UINT64_MAX, wait ? TRIM_WAIT_NS : 0);
+    runs_trim(&pool->runs);
     budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
     return r == -ENOENT ? 0 : r;

@@ -148,6 +148,55 @@ static void a_pool_that_cannot_be_made_leaves_nothing(void **state) {
     fail_mappings(FOR_EVER, 0);
 }
 
+static void descriptors_of_small_blocks_take_a_fifteenth_of_their_memory(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < 64; i++) { /* all else that is needed */
+        get(MIB);
+    }
+    size_t before = mapped;
+    for (unsigned i = 0; i < 2048; i++) {
+        get(MIB);
+    }
+    assert_true(mapped - before <= 2 * GIB / 14); /* a region is begun */
+}
+
+/* Pages of the host's memory that the descriptors of a page of blocks take. */
+static unsigned resident(const struct page *page) {
+    unsigned char in[40] = {0};
+    size_t bytes = sizeof page->blocks;
+    assert_int_equal(mincore((void *)((uintptr_t)page->blocks & ~(uintptr_t)4095), bytes, in), 0);
+    unsigned count = 0;
+    for (size_t i = 0; i < bytes / 4096; i++) {
+        count += in[i] & 1;
+    }
+    return count;
+}
+
+static void what_goes_back_to_the_driver_takes_no_host_memory(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (int i = 0; i < 2; i++) {
+        uint64_t at[1024];
+        for (unsigned j = 0; j < 1024; j++) {
+            at[j] = get(4096);
+        }
+        const struct page *page = page_map_page(page_map_get(at[500]));
+        assert_int_equal(resident(page), 32);
+        for (unsigned j = 0; j < 1024; j++) {
+            use_and_drop(at[j]);
+        }
+        fake_finish_all(fake);
+        if (i == 0) {
+            assert_int_equal(pool_trim(pool, false), 0);
+        } else {
+            pool_forget(pool);
+        }
+        assert_true(resident(page) <= 2); /* what it shares with its neighbours */
+        check();
+    }
+}
+
 static void objects_that_were_prepared_need_no_more_memory(void **state) {
     (void)state;
     struct host_slab slab = {.object_bytes = 24 * KIB}; /* two of them in one mapping */
@@ -185,6 +234,8 @@ int main(void) {
         TEST(without_host_memory_no_device_memory_is_taken),
         TEST(out_of_both_memories_passes_through),
         TEST(a_pool_that_cannot_be_made_leaves_nothing),
+        TEST(descriptors_of_small_blocks_take_a_fifteenth_of_their_memory),
+        TEST(what_goes_back_to_the_driver_takes_no_host_memory),
         TEST(objects_that_were_prepared_need_no_more_memory),
         TEST(a_thread_gets_its_cache_as_soon_as_there_is_memory),
     };
