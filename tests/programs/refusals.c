@@ -4,7 +4,17 @@
  */
 #include "diff.h"
 
+#include "gpucache.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define GIB (MIB << 10)
 
@@ -91,6 +101,60 @@ static void host_memory(void) {
     line("with it: %u of 4 KiB, %u of 2 MiB", blocks(4 * KIB), blocks(2 * MIB));
 }
 
+/* ---- membarrier, from some moment on ---- */
+
+#define SWAPS 20000
+#define PLACES 32
+
+static CUcontext context;
+static _Atomic uint64_t places[PLACES];
+
+/* Puts blocks where another thread takes and frees them. */
+static void *swap(void *seed) {
+    uint64_t random = (uint64_t)(uintptr_t)seed, failures = 0;
+    CHECK(cuCtxSetCurrent(context));
+    for (unsigned i = 0; i < SWAPS; i++) {
+        CUdeviceptr fresh = 0;
+        failures += cuMemAlloc(&fresh, 1 + pick(&random, i % 64 ? 20000 : 3 << 20)) != CUDA_SUCCESS;
+        uint64_t old = atomic_exchange(&places[pick(&random, PLACES)], fresh);
+        failures += old && cuMemFree(old) != CUDA_SUCCESS;
+    }
+    return (void *)(uintptr_t)failures;
+}
+
+static bool refuse_membarrier(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof code / sizeof *code, code};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0;
+}
+
+static void sandbox(void) {
+    pthread_t threads[3];
+    void *failures;
+    for (uintptr_t i = 0; i < 3; i++)
+        if (pthread_create(&threads[i], NULL, swap, (void *)(i + 1)) != 0)
+            exit(1);
+    usleep(2000);
+    bool refused = refuse_membarrier();
+    for (unsigned i = 0; i < 20 && gpucache_empty_cache; i++) {
+        gpucache_empty_cache(-1);
+        usleep(500);
+    }
+    for (uintptr_t i = 0; i < 3; i++) {
+        pthread_join(threads[i], &failures);
+        line("sandbox: %d, failures: %lu", refused, (unsigned long)(uintptr_t)failures);
+    }
+    for (unsigned i = 0; i < PLACES; i++)
+        if (places[i])
+            CHECK(cuMemFree(places[i]));
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -99,12 +163,13 @@ int main(int argc, char **argv) {
         {"records", records},
         {"records_small", records_small},
         {"host_memory", host_memory},
+        {"sandbox", sandbox},
     };
     if (argc < 2) {
         fprintf(stderr, "usage: refusals CASE\n");
         return 2;
     }
-    begin();
+    context = begin();
     kernels_load(&kernels);
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

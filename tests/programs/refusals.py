@@ -43,11 +43,16 @@ def host_memory():
         tally.check(not broken, "refusals: host_memory: the books", "\n".join(broken))
 
 
+def sandbox():
+    same("sandbox", {"membarrier": {}})
+
+
 def main():
     if GPU:  # a driver that refuses on demand is only simulated
         sys.exit(77)
     records()
     host_memory()
+    sandbox()
 
 
 tally.run(main)
