@@ -17,7 +17,7 @@ uint64_t budget_used(const struct pool *pool) {
     return pool->large.reserved_bytes + pool->small.reserved_bytes;
 }
 
-static uint64_t ready_bytes(const struct pool *pool) {
+uint64_t budget_ready(const struct pool *pool) {
     return pool->large.free_bytes + pool->small.free_bytes + (pool->runs.free_units << UNIT_SHIFT);
 }
 
@@ -146,7 +146,7 @@ bool budget_is_short(struct pool *pool, uint64_t bytes) {
 
 void budget_book_reserve(struct pool *pool) {
     struct books *books = &pool->books;
-    uint64_t reserved = budget_used(pool), ready = ready_bytes(pool);
+    uint64_t reserved = budget_used(pool), ready = budget_ready(pool);
     books_become(&books->reserved, reserved);
     books_become(&books->active, reserved - ready);
     books_become(&books->segments, pool->large.segment_count + pool->small.segment_count);
@@ -170,7 +170,7 @@ void budget_look(struct pool *pool) {
         look_at_peaks(pool);
         look_at_budget(pool);
     }
-    if (changed || ready_bytes(pool) != books_get(&books->ready_bytes)) {
+    if (changed || budget_ready(pool) != books_get(&books->ready_bytes)) {
         budget_book_reserve(pool);
     }
     pool->budget_is_fresh = false;

@@ -66,6 +66,9 @@ struct pool {
     _Atomic(struct cache *) caches; /* all that ever were; only ever extended */
     _Atomic unsigned caches_owned;  /* by threads, now */
     unsigned caches_most;           /* and at most so far */
+    uint64_t waited_for,
+        waited_ns; /* waits with a limit that have been in vain, for as long in all: this
+                                       epoch has not finished since */
     uint64_t started_ns,
         excess_ns; /* when it was made; time giving back ahead of growing has taken, or has forgone */
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
@@ -88,6 +91,7 @@ void budget_look_at_all(struct pool *pool);  /* peaks, budget and gear too */
 void budget_book_reserve(struct pool *pool); /* the books of what is reserved and free */
 unsigned budget_streams(void);               /* of the program, besides the default one */
 uint64_t budget_used(const struct pool *pool);           /* the reserve */
+uint64_t budget_ready(const struct pool *pool);          /* what of it may be handed out */
 bool budget_is_short(struct pool *pool, uint64_t bytes); /* growing by so much would exceed it */
 
 /* reclaim.c: pending memory. Under the lock. */
@@ -119,8 +123,10 @@ bool order_cheaply(struct pool *pool, uint64_t stamp); /* queries only; true if 
 bool order_now(
     struct pool *pool, uint64_t stamp,
     bool at_any_price); /* a barrier; or a wait, where that is the way or nothing else is */
-bool order_finish(struct pool *pool,
-                  uint64_t limit_ns);  /* what was submitted before has finished */
+bool order_finish(
+    struct pool *pool,
+    uint64_t limit_ns); /* what was submitted before has finished; waits that were in vain
+                                          count, until what they were for has */
 bool order_is_idle(struct pool *pool); /* nothing is under way, as the lock is held */
 
 /* supply.c: where memory comes from. Takes and returns with the lock held; lets go of it in

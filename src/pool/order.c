@@ -24,6 +24,7 @@
 
 #define IDLE_POLLS                                                                                 \
     64 /* queries of an event on an idle device until it has arrived there: some 10 us */
+#define FINISH_POLL_NS 50000
 #define UNRECORDED_MAX                                                                             \
     ((uint64_t)16 << 20) /* pending without context events: then the free synchronises */
 
@@ -160,8 +161,11 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
     if (!pool->backend->has_events) {
         return false;
     }
-    uint64_t since = order_clock(pool), number = 0;
-    bool waited = false;
+    if (epochs->finished >= pool->waited_for) {
+        pool->waited_ns = 0;
+    }
+    limit_ns = limit_ns > pool->waited_ns ? limit_ns - pool->waited_ns : 0;
+    uint64_t since = order_clock(pool), number = 0, slept = 0, passed = 0;
     for (;;) {
         if (number == 0) {
             uint64_t stamp = epochs_stamp(epochs);
@@ -172,19 +176,25 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
             }
         }
         epochs_poll(epochs, pool->backend);
-        if ((number > 0 && epochs->finished >= number) || epochs->broken ||
-            order_clock(pool) - since >= limit_ns) {
+        passed = order_clock(pool) - since;
+        passed = passed > slept ? passed : slept; /* a clock may stand still */
+        if ((number > 0 && epochs->finished >= number) || epochs->broken || passed >= limit_ns) {
             break;
         }
-        waited = true;
         pthread_mutex_unlock(&pool->lock);
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = FINISH_POLL_NS}, NULL);
         pthread_mutex_lock(&pool->lock);
+        slept += FINISH_POLL_NS;
     }
-    if (waited) {
+    if (slept > 0) {
         book_wait(pool, since);
     }
-    return number > 0 && epochs->finished >= number;
+    bool finished = number > 0 && epochs->finished >= number;
+    if (!finished && slept > 0) {
+        pool->waited_for = epochs_stamp(epochs) - 1;
+        pool->waited_ns += passed;
+    }
+    return finished;
 }
 
 bool order_is_idle(struct pool *pool) {

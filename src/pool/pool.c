@@ -114,7 +114,9 @@ void pool_program_orders(struct pool *pool, bool records) {
 int pool_trim(struct pool *pool, bool wait) {
     pthread_mutex_lock(&pool->lock);
     reclaim_caches(pool);
-    order_finish(pool, wait ? TRIM_WAIT_NS : 0);
+    if (pool->pending_bytes + pool->large.idle_bytes + pool->small.idle_bytes > 0) {
+        order_finish(pool, wait ? TRIM_WAIT_NS : 0);
+    }
     reclaim_usable(pool);
     int r = supply_release_idle(pool, UINT64_MAX, wait ? TRIM_WAIT_NS : 0);
     runs_trim(&pool->runs);

@@ -200,6 +200,13 @@ static bool supply_cheap(struct pool *pool, struct want *want) {
     return all > enough && order_cheaply(pool, all) && supply_ready(pool, want);
 }
 
+/* Whether the device could ever serve the request by what is pending or idle: with all that came back. */
+static bool may_come_back(const struct pool *pool, const struct want *want) {
+    uint64_t idle = pool->large.idle_bytes + pool->small.idle_bytes;
+    uint64_t live = budget_used(pool) - budget_ready(pool) - pool->pending_bytes;
+    return pool->pending_bytes + idle > 0 && live + supply_growth(want) <= pool->backend->capacity;
+}
+
 static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     want->any = true;
     let_others_grow(pool);
@@ -209,7 +216,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     if (reclaim_caches(pool) && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
         return 0;
     }
-    for (int last = 0; last < 2; last++) {
+    for (int last = 0; last < 2 && (!last || may_come_back(pool, want)); last++) {
         if (last && order_finish(pool, LATE_WAIT_NS) && supply_ready(pool, want)) {
             return 0;
         }

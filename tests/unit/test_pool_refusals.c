@@ -1,8 +1,22 @@
 /*
  * The pool where the driver or the system does not play along: what it asks for is refused now and then,
  * or for good.
+ *
+ * Linked with --wrap=nanosleep: sleeps are counted, and take no time but that of the clock below.
  */
 #include "pool_bench.h"
+
+static unsigned sleeps;
+static uint64_t now_ns, ns_per_sleep;
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left) {
+    (void)time;
+    (void)left;
+    sleeps++;
+    now_ns += ns_per_sleep;
+    return 0;
+}
 
 /* ---- records ---- */
 
@@ -155,6 +169,109 @@ static void memory_of_a_context_that_ended_meanwhile_is_not_the_pools(void **sta
     }
 }
 
+/* ---- waits before out of memory ---- */
+
+#define LATE_WAIT_S 10 /* the longest one */
+
+static uint64_t slow_clock(struct backend *backend) {
+    (void)backend;
+    return now_ns;
+}
+
+/* Its clock goes forward by so much for each of the pool's sleeps. */
+static void start_with_clock(uint64_t memory, uint64_t per_sleep) {
+    static struct backend_ops ops;
+    start(memory, POOL_BARRIER, RELAXED);
+    ops = *fake->backend.ops;
+    ops.clock = slow_clock;
+    fake->backend.ops = &ops;
+    ns_per_sleep = per_sleep;
+    sleeps = 0;
+}
+
+static unsigned sleeps_until_refused(uint64_t bytes) {
+    uint64_t at;
+    sleeps = 0;
+    assert_int_equal(pool_alloc(pool, bytes, &at), -ENOMEM);
+    return sleeps;
+}
+
+static void a_wait_ends_by_the_clock(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 1000000000);
+    use_and_drop(get(40 * MIB));
+    unsigned count = sleeps_until_refused(40 * MIB);
+    assert_in_range(count, LATE_WAIT_S, LATE_WAIT_S + 1);
+}
+
+static void a_wait_ends_though_the_clock_stands_still(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 0);
+    use_and_drop(get(40 * MIB));
+    unsigned count = sleeps_until_refused(40 * MIB);
+    assert_in_range(count, 1000, LATE_WAIT_S * 1000000 / 50 + 1);
+    sleeps = 0;
+    use_and_drop(get(10 * MIB));
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_in_range(sleeps, 0, 1000000 / 50 + 1);
+}
+
+static void what_can_never_be_had_is_refused_at_once(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 1000);
+    uint64_t at = get(40 * MIB);
+    fake_submit(fake, 0);
+    fake->memory -= 10 * MIB;                            /* which other processes hold */
+    assert_int_equal(sleeps_until_refused(20 * MIB), 0); /* nothing is pending or idle */
+    fake->memory += 10 * MIB;
+    use_and_drop(get(10 * MIB));
+    assert_int_equal(sleeps_until_refused(30 * MIB), 0); /* and with all of it there is no room */
+    assert_true(sleeps_until_refused(20 * MIB) > 0);
+    drop(at);
+}
+
+static void work_that_does_not_end_is_waited_for_once(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 1000000);
+    use_and_drop(get(40 * MIB));
+    assert_true(sleeps_until_refused(40 * MIB) >= LATE_WAIT_S * 1000);
+    for (int i = 0; i < 3; i++) {
+        fake_submit(fake, 1);
+        assert_true(sleeps_until_refused(50 * MIB) <= 1);
+        pool_trim(pool, true);
+        assert_true(sleeps <= 1);
+    }
+    fake_finish_all(fake); /* what comes later is another matter */
+    uint64_t at = get(40 * MIB);
+    fake_submit(fake, 0);
+    assert_int_equal(pool_free_late(at),
+                     0); /* memory is short: another free would leave an event */
+    assert_true(sleeps_until_refused(40 * MIB) >= LATE_WAIT_S * 1000);
+    fake_finish_all(fake);
+    get(40 * MIB);
+}
+
+/* What is given back on request waits shorter: the rest is still there before out of memory. */
+static void a_short_wait_in_vain_leaves_the_rest_of_a_long_one(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 1000000);
+    use_and_drop(get(40 * MIB));
+    pool_trim(pool, true);
+    unsigned short_wait = sleeps;
+    assert_true(short_wait >= 1000 && short_wait < LATE_WAIT_S * 1000 / 2);
+    unsigned rest = sleeps_until_refused(40 * MIB);
+    assert_in_range(rest + short_wait, LATE_WAIT_S * 1000, LATE_WAIT_S * 1000 + 100);
+}
+
+static void with_nothing_to_give_back_nothing_is_waited_for(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 1000);
+    get(40 * MIB);
+    fake_submit(fake, 0);
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_int_equal(sleeps, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_driver_that_never_records_is_synchronised_inside_frees),
@@ -164,6 +281,12 @@ int main(void) {
         TEST(a_record_made_at_a_wrong_moment_counts_as_none_refused),
         TEST(memory_that_the_pool_cannot_manage_is_taken_once),
         TEST(memory_of_a_context_that_ended_meanwhile_is_not_the_pools),
+        TEST(a_wait_ends_by_the_clock),
+        TEST(a_wait_ends_though_the_clock_stands_still),
+        TEST(what_can_never_be_had_is_refused_at_once),
+        TEST(work_that_does_not_end_is_waited_for_once),
+        TEST(a_short_wait_in_vain_leaves_the_rest_of_a_long_one),
+        TEST(with_nothing_to_give_back_nothing_is_waited_for),
     };
     return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
 }
