@@ -272,6 +272,8 @@ CONSTANTS = [
     ("RANGE_BATCH_SHARE", "pool/shelf.h", "",
      "each of them at most one part in this of what a thread's cache may park"),
     ("BACKEND_SLOTS", "pool/backend.h", "", "events under way per context"),
+    ("BACKEND_REFUSALS", "pool/backend.h", "",
+     "records that a driver refuses on end until it counts as one without context events"),
 ]
 
 

@@ -105,6 +105,12 @@ static int returned(struct backend *backend) {
     return r == CUDA_ERROR_NOT_READY ? -EAGAIN : answer(r);
 }
 
+/* Answers to a call made from a host callback, or beside a capture that nobody told us of. */
+static bool is_wrong_moment(CUresult r) {
+    return r == CUDA_ERROR_NOT_PERMITTED || (r >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+                                             r <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+}
+
 static int record(struct backend *backend, unsigned slot) {
     struct segments *segments = of(backend);
     if (!backend->has_events) {
@@ -113,7 +119,8 @@ static int record(struct backend *backend, unsigned slot) {
     if (segments->backend.quiet || atomic_load(&capture_active) > 0) {
         return -EBUSY;
     }
-    return answer(REAL(cuCtxRecordEvent)(segments->context, segments->events[slot]));
+    CUresult r = REAL(cuCtxRecordEvent)(segments->context, segments->events[slot]);
+    return r == CUDA_SUCCESS || context_is_deadly(r) ? (int)r : is_wrong_moment(r) ? -EBUSY : -EIO;
 }
 
 static int query(struct backend *backend, unsigned slot) {
@@ -208,6 +215,7 @@ int segments_start(struct segments *segments, CUcontext context, struct device *
     segments->backend.capacity = device_visible_total(device);
     segments->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
     segments->backend.release_waits = !frees_in_order(device);
+    segments->backend.refused = 1; /* as good as: the first free shows whether it records */
     CUresult r = REAL(cuEventCreate)(&segments->probe, CU_EVENT_DISABLE_TIMING);
     for (unsigned i = 0; i < BACKEND_SLOTS && r == CUDA_SUCCESS && segments->backend.has_events;
          i++) {

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#define RANGES_PER_GROWTH 3 /* the segment's one, and it is cut at most twice */
+
 void arena_start(struct arena *arena, struct pool *pool) {
     *arena = (struct arena){.pool = pool};
     arena->range_slab.object_bytes = sizeof(struct range);
@@ -34,7 +36,7 @@ static size_t position(const struct arena *arena, uint64_t bytes, uint64_t addre
  * giving memory back then never needs any.
  */
 static int make_room(struct arena *arena) {
-    if (arena->range_count + 3 <= arena->free_room) {
+    if (arena->range_count + RANGES_PER_GROWTH <= arena->free_room) {
         return 0;
     }
     size_t room = arena->free_room ? arena->free_room * 2 : 512;
@@ -170,6 +172,11 @@ void arena_give(struct arena *arena, struct range *range) {
 }
 
 /* --- segments --- */
+
+bool arena_prepare(struct arena *arena) {
+    return make_room(arena) == 0 && host_slab_prepare(&arena->segment_slab, 1) &&
+           host_slab_prepare(&arena->range_slab, RANGES_PER_GROWTH);
+}
 
 int arena_add(struct arena *arena, uint64_t base, uint64_t bytes) {
     int r = make_room(arena);

@@ -100,6 +100,10 @@ struct arena {
 
 void arena_start(struct arena *arena, struct pool *pool);
 
+/** Makes sure that there are descriptors for one more segment and for a range cut from it, as far as no
+ * other thread takes them. False without host memory. */
+bool arena_prepare(struct arena *arena);
+
 /** Adds memory from the backend as one free range. 0 or -ENOMEM, -ERANGE (then nothing was added).
  */
 int arena_add(struct arena *arena, uint64_t base, uint64_t bytes);

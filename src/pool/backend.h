@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #define BACKEND_SLOTS 32
+#define BACKEND_REFUSALS 16 /* records refused on end: then there will be none */
 
 struct backend;
 
@@ -42,8 +43,8 @@ struct backend_ops {
 
     /**
      * Records event `slot`: it captures all work submitted to the context so far. Does not block.
-     * -EBUSY: not now (a capture is under way, the context ends); -ENOSYS: this driver has no such
-     * events.
+     * -EBUSY: not now (a capture is under way, the context ends) or not here (a host callback); -ENOSYS:
+     * this driver has no such events; -EIO: it has, and refuses.
      */
     int (*record)(struct backend *backend, unsigned slot);
 
@@ -84,10 +85,12 @@ struct backend_ops {
 struct backend {
     const struct backend_ops *ops;
     uint64_t capacity; /* bytes; a request that exceeds it is refused without looking any further */
-    bool has_events;   /* false: record() is -ENOSYS, and only synchronize() orders */
+    atomic_bool has_events; /* false: record() is -ENOSYS, and only synchronize() orders */
+    unsigned
+        refused; /* records on end; not 0: every free tries, and waits where that is refused too */
     bool release_waits;
-    atomic_bool
-        quiet; /* the context ends, or has ended: nothing is to be asked of it. Under the pool's lock */
+    atomic_bool quiet; /* the context ends, or has ended: nothing is to be asked of it. Under the
+                          pool's lock */
 };
 
 #endif

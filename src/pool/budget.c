@@ -17,7 +17,7 @@ uint64_t budget_used(const struct pool *pool) {
     return pool->large.reserved_bytes + pool->small.reserved_bytes;
 }
 
-static uint64_t ready_bytes(const struct pool *pool) {
+uint64_t budget_ready(const struct pool *pool) {
     return pool->large.free_bytes + pool->small.free_bytes + (pool->runs.free_units << UNIT_SHIFT);
 }
 
@@ -116,7 +116,9 @@ static void look_at_budget(struct pool *pool) {
     if (pool->refused_at > 0 && budget > pool->refused_at) {
         budget = pool->refused_at;
     }
-    bool tight = pool->config.reuse == POOL_SYNC || pool->program_orders ||
+    unsigned refused = pool->backend->refused;
+    bool doubt = refused > 0 && pool->backend->has_events; /* so frees show whether it records */
+    bool tight = pool->config.reuse == POOL_SYNC || pool->program_orders || doubt ||
                  budget_used(pool) > budget - budget / TIGHT_SHARE;
     /* written only when they change: every thread has the line */
     if (budget != atomic_load_explicit(&pool->budget, memory_order_relaxed)) {
@@ -126,6 +128,7 @@ static void look_at_budget(struct pool *pool) {
         uint64_t since = tight ? epochs_stamp(&pool->epochs) : 0;
         atomic_store_explicit(&pool->tight, since, memory_order_relaxed);
     }
+    pool->refused_seen = refused;
 }
 
 /* The peak may have risen since the last look. */
@@ -143,7 +146,7 @@ bool budget_is_short(struct pool *pool, uint64_t bytes) {
 
 void budget_book_reserve(struct pool *pool) {
     struct books *books = &pool->books;
-    uint64_t reserved = budget_used(pool), ready = ready_bytes(pool);
+    uint64_t reserved = budget_used(pool), ready = budget_ready(pool);
     books_become(&books->reserved, reserved);
     books_become(&books->active, reserved - ready);
     books_become(&books->segments, pool->large.segment_count + pool->small.segment_count);
@@ -158,15 +161,16 @@ void budget_book_reserve(struct pool *pool) {
 
 void budget_look(struct pool *pool) {
     struct books *books = &pool->books;
-    bool grown = budget_used(pool) != books_get(&books->reserved.current);
+    bool changed = budget_used(pool) != books_get(&books->reserved.current) ||
+                   pool->backend->refused != pool->refused_seen;
     /* One cache keeps its own peak until it is asked for. Of several the sum is only known while it
      * is looked at; but that takes their cache lines away from their threads. */
     bool few = pool->caches_owned > 1 && pool->caches_owned <= FEW_CACHES;
-    if (grown || pool->looks++ % (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) == 0) {
+    if (changed || pool->looks++ % (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) == 0) {
         look_at_peaks(pool);
         look_at_budget(pool);
     }
-    if (grown || ready_bytes(pool) != books_get(&books->ready_bytes)) {
+    if (changed || budget_ready(pool) != books_get(&books->ready_bytes)) {
         budget_book_reserve(pool);
     }
     pool->budget_is_fresh = false;

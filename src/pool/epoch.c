@@ -62,6 +62,17 @@ static struct epoch_event *next_event(struct epochs *epochs, bool on_time) {
     return last->waiters > 0 || (last->on_time && !on_time) ? NULL : last;
 }
 
+/* A driver may have the entry and refuse every call of it: that is one without context events. */
+static int record(struct backend *backend, unsigned slot) {
+    int r = backend->ops->record(backend, slot);
+    if (r == 0) {
+        backend->refused = 0;
+    } else if (r == -EIO && ++backend->refused >= BACKEND_REFUSALS) {
+        atomic_store(&backend->has_events, false);
+    }
+    return r;
+}
+
 int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
     drop_finished(epochs);
     struct epoch_event *event = next_event(epochs, on_time);
@@ -69,7 +80,7 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
         return -EAGAIN;
     }
     uint64_t number = atomic_fetch_add(&epochs->open, 1);
-    int r = backend->ops->record(backend, slot_of(epochs, event));
+    int r = record(backend, slot_of(epochs, event));
     if (r != 0) {
         return r; /* number stays without an event of its own; the next one covers it */
     }

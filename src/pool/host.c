@@ -32,20 +32,48 @@ void *host_map(size_t bytes, size_t alignment) {
     return aligned;
 }
 
+void host_unmap(void *memory, size_t bytes) {
+    if (memory) {
+        munmap(memory, bytes);
+    }
+}
+
+static void *next_recycled(const void *object) {
+    void *next;
+    memcpy(&next, object, sizeof next);
+    return next;
+}
+
+bool host_slab_prepare(struct host_slab *slab, unsigned count) {
+    size_t spare = (size_t)(slab->fresh_end - slab->fresh) / slab->object_bytes;
+    for (const void *object = slab->recycled; object && spare < count; spare++) {
+        object = next_recycled(object);
+    }
+    if (spare >= count) {
+        return true;
+    }
+    char *fresh = host_map(SLAB_BYTES, 4096);
+    if (!fresh) {
+        return false;
+    }
+    for (; slab->fresh_end - slab->fresh >= (ptrdiff_t)slab->object_bytes;
+         slab->fresh += slab->object_bytes) {
+        host_slab_put(slab, slab->fresh);
+    }
+    slab->fresh = fresh;
+    slab->fresh_end = fresh + SLAB_BYTES;
+    return true;
+}
+
 void *host_slab_get(struct host_slab *slab) {
+    if (!host_slab_prepare(slab, 1)) {
+        return NULL;
+    }
     void *object = slab->recycled;
     if (object) {
-        memcpy(&slab->recycled, object, sizeof(void *));
+        slab->recycled = next_recycled(object);
         memset(object, 0, slab->object_bytes);
         return object;
-    }
-    if ((size_t)(slab->fresh_end - slab->fresh) < slab->object_bytes) {
-        slab->fresh = host_map(SLAB_BYTES, 4096);
-        if (!slab->fresh) {
-            slab->fresh_end = NULL;
-            return NULL;
-        }
-        slab->fresh_end = slab->fresh + SLAB_BYTES;
     }
     object = slab->fresh;
     slab->fresh += slab->object_bytes;

@@ -9,11 +9,15 @@
 #ifndef GPUCACHE_POOL_HOST_H
 #define GPUCACHE_POOL_HOST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /** Zeroed memory of `bytes`, aligned to `alignment` (a power of two, at least a page). NULL when
  * the system has none. */
 void *host_map(size_t bytes, size_t alignment);
+
+/** For what nobody has seen yet, or NULL. */
+void host_unmap(void *memory, size_t bytes);
 
 /** Objects of one size, recycled through a free list. The caller's lock protects it. */
 struct host_slab {
@@ -21,6 +25,10 @@ struct host_slab {
     void *recycled;
     char *fresh, *fresh_end;
 };
+
+/** Makes sure that the next `count` objects can be had, as far as nobody else takes them. False
+ * without host memory. */
+bool host_slab_prepare(struct host_slab *slab, unsigned count);
 
 /** A zeroed object, or NULL. */
 void *host_slab_get(struct host_slab *slab);

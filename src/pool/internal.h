@@ -52,21 +52,27 @@ struct pool {
     uint64_t pending_bytes; /* in the queues */
     uint64_t
         refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
+    unsigned refused_seen; /* the backend's, when the gear was last set */
     uint64_t looks;
     bool budget_is_fresh;  /* has been looked at in this visit */
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
                               its answer */
     _Atomic uint64_t
         lives; /* contexts it has outlived: what an earlier one was asked for is not this one's */
-    unsigned waiting;   /* threads inside a call of the backend that names what the context has made */
-    bool returning;     /* something was released, and the driver may not have it yet */
-    unsigned growing;   /* threads inside backend->reserve */
-    uint64_t grown;     /* how many of them came back */
+    unsigned
+        waiting;    /* threads inside a call of the backend that names what the context has made */
+    bool returning; /* something was released, and the driver may not have it yet */
+    bool unmanageable; /* the driver's addresses are not what the pool's map can hold */
+    unsigned growing;  /* threads inside backend->reserve */
+    uint64_t grown;    /* how many of them came back */
     _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
     struct books books; /* of everything but the thread caches' own counters: what is live */
     _Atomic(struct cache *) caches; /* all that ever were; only ever extended */
     _Atomic unsigned caches_owned;  /* by threads, now */
     unsigned caches_most;           /* and at most so far */
+    uint64_t waited_for,
+        waited_ns; /* waits with a limit that have been in vain, for as long in all: this
+                                       epoch has not finished since */
     uint64_t started_ns,
         excess_ns; /* when it was made; time giving back ahead of growing has taken, or has forgone */
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
@@ -101,6 +107,7 @@ void budget_look_at_all(struct pool *pool);  /* peaks, budget and gear too */
 void budget_book_reserve(struct pool *pool); /* the books of what is reserved and free */
 unsigned budget_streams(void);               /* of the program, besides the default one */
 uint64_t budget_used(const struct pool *pool);           /* the reserve */
+uint64_t budget_ready(const struct pool *pool);          /* what of it may be handed out */
 bool budget_is_short(struct pool *pool, uint64_t bytes); /* growing by so much would exceed it */
 
 /* reclaim.c: pending memory. Under the lock. */
@@ -132,10 +139,13 @@ bool order_cheaply(struct pool *pool, uint64_t stamp); /* queries only; true if 
 bool order_now(
     struct pool *pool, uint64_t stamp,
     bool at_any_price); /* a barrier; or a wait, where that is the way or nothing else is */
-bool order_finish(struct pool *pool,
-                  uint64_t limit_ns);  /* what was submitted before has finished */
-bool order_is_idle(struct pool *pool); /* nothing is under way, as the lock is held */
-void order_settle(struct pool *pool);  /* what was usable behind a barrier has finished */
+bool order_finish(
+    struct pool *pool,
+    uint64_t limit_ns); /* what was submitted before has finished; waits that were in vain
+                                          count, until what they were for has */
+bool order_is_idle(struct pool *pool);        /* nothing is under way, as the lock is held */
+void order_finish_ordered(struct pool *pool); /* what was usable behind a barrier has finished */
+void order_settle(struct pool *pool);         /* the same, asked by another context's thread */
 
 /* supply.c: where memory comes from. Takes and returns with the lock held; lets go of it in
  * between. */

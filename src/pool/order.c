@@ -24,6 +24,7 @@
 
 #define IDLE_POLLS                                                                                 \
     64 /* queries of an event on an idle device until it has arrived there: some 10 us */
+#define FINISH_POLL_NS 50000
 #define UNRECORDED_MAX                                                                             \
     ((uint64_t)16 << 20) /* pending without context events: then the free synchronises */
 
@@ -97,7 +98,9 @@ void order_in_free(struct pool *pool) {
         stamp = epochs_stamp(&pool->epochs);
         r = epochs_close(&pool->epochs, pool->backend, true);
     }
-    if (r == -EBUSY) {
+    if (r == -EIO) {
+        synchronize_in_free(pool);
+    } else if (r == -EBUSY) {
         books_add(&pool->books.capture_deferred_frees, 1);
     } else if (r == 0 && sync) {
         wait_on_time(pool, stamp);
@@ -160,34 +163,50 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
     if (!pool->backend->has_events) {
         return false;
     }
-    uint64_t since = order_clock(pool), number = 0;
-    bool waited = false;
+    if (epochs->finished >= pool->waited_for) {
+        pool->waited_ns = 0;
+    }
+    limit_ns = limit_ns > pool->waited_ns ? limit_ns - pool->waited_ns : 0;
+    uint64_t since = order_clock(pool), number = 0, slept = 0, passed = 0;
     for (;;) {
         if (number == 0) {
             uint64_t stamp = epochs_stamp(epochs);
             int r = epochs_close(epochs, pool->backend, false);
             number = r == 0 ? stamp : 0;
-            if (r != 0 && r != -EAGAIN) {
+            if (r != 0 && r != -EAGAIN && r != -EIO) {
                 break;
             }
         }
         epochs_poll(epochs, pool->backend);
-        if ((number > 0 && epochs->finished >= number) || epochs->broken ||
-            order_clock(pool) - since >= limit_ns) {
+        passed = order_clock(pool) - since;
+        passed = passed > slept ? passed : slept; /* a clock may stand still */
+        if ((number > 0 && epochs->finished >= number) || epochs->broken || passed >= limit_ns) {
             break;
         }
-        waited = true;
         pthread_mutex_unlock(&pool->lock);
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = FINISH_POLL_NS}, NULL);
         pthread_mutex_lock(&pool->lock);
+        slept += FINISH_POLL_NS;
     }
-    if (waited) {
+    if (slept > 0) {
         book_wait(pool, since);
     }
-    return number > 0 && epochs->finished >= number;
+    bool finished = number > 0 && epochs->finished >= number;
+    if (!finished && slept > 0) {
+        pool->waited_for = epochs_stamp(epochs) - 1;
+        pool->waited_ns += passed;
+    }
+    return finished;
 }
 
-/* By queries: a wait without the lock would still be under way when the context ends. */
+void order_finish_ordered(struct pool *pool) {
+    uint64_t line = atomic_load(&pool->epochs.usable);
+    if (pool->epochs.finished < line) {
+        wait_on_time(pool, line);
+    }
+}
+
+/* For other contexts' threads: by queries, because a wait would still be under way when this one ends. */
 void order_settle(struct pool *pool) {
     struct epochs *epochs = &pool->epochs;
     uint64_t line = atomic_load(&epochs->usable), life = pool_lives(pool);

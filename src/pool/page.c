@@ -4,9 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
-
-#define FRESH_BYTES                                                                                \
-    ((size_t)8 << 20) /* descriptors are mapped for this many bytes at a time, touched as used */
+#include <sys/mman.h>
 
 static void become(struct block *block, enum block_state state, unsigned units) {
     block_become(block, (uint64_t)state | (uint64_t)units << LIFE_UNITS_SHIFT);
@@ -131,8 +129,8 @@ struct block *runs_take(struct runs *runs, unsigned units, unsigned bin, bool an
 
 static void close_page(struct runs *runs, struct page *page) {
     become(&page->blocks[0], BLOCK_INSIDE, 0);
-    page->blocks[0].next = (struct block *)runs->recycled;
-    runs->recycled = page;
+    page->next = runs->closed;
+    runs->closed = page;
     runs->page_count--;
 }
 
@@ -179,23 +177,49 @@ uint64_t runs_largest(const struct runs *runs) {
 
 /* --- pages --- */
 
-static struct page *new_page(struct runs *runs) {
-    struct page *page = runs->recycled;
-    if (page) {
-        runs->recycled = (struct page *)page->blocks[0].next;
-        return page;
+bool runs_prepare(struct runs *runs) {
+    if (!runs->closed && runs->fresh_count == 0) {
+        void *region = host_map(PAGE_REGION_BYTES, PAGE_REGION_BYTES);
+        if (!region) {
+            return false;
+        }
+        runs->fresh = page_first((uintptr_t)region);
+        runs->fresh_count = PAGE_REGION_PAGES;
     }
-    if (runs->fresh == runs->fresh_end) {
-        runs->fresh = host_map(FRESH_BYTES, FRESH_BYTES);
-        runs->fresh_end = runs->fresh ? runs->fresh + FRESH_BYTES : NULL;
-        if (!runs->fresh) {
-            return NULL;
+    return true;
+}
+
+static struct page *new_page(struct runs *runs) {
+    if (!runs_prepare(runs)) {
+        return NULL;
+    }
+    struct page *page = runs->closed;
+    if (page) {
+        runs->closed = page->next;
+    } else {
+        page = (struct page *)runs->fresh;
+        runs->fresh += PAGE_STRIDE;
+        runs->fresh_count--;
+        page->pool = runs->pool;
+    }
+    page->touched = true;
+    return page;
+}
+
+/* The part of its descriptors that shares no page of the host's with another's. */
+static void drop_descriptors(struct page *page) {
+    uintptr_t from = ((uintptr_t)page->blocks + 4095) & ~(uintptr_t)4095;
+    uintptr_t to = (uintptr_t)(&page->blocks[PAGE_UNITS]) & ~(uintptr_t)4095;
+    madvise((void *)from, to - from, MADV_DONTNEED);
+    page->touched = false;
+}
+
+void runs_trim(struct runs *runs) {
+    for (struct page *page = runs->closed; page; page = page->next) {
+        if (page->touched) {
+            drop_descriptors(page);
         }
     }
-    page = page_in((uintptr_t)runs->fresh);
-    runs->fresh += PAGE_DESCRIPTOR_BYTES;
-    page->pool = runs->pool;
-    return page;
 }
 
 int runs_add_page(struct runs *runs, struct range *range, uint64_t address) {

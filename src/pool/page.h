@@ -11,8 +11,8 @@
  * without a search (boundary tags). Free runs hang in one list per length, and a two-level bitmap
  * over the 4096 lengths gives the exact best fit with two bit scans.
  *
- * A page's descriptors lie in one aligned piece of host memory, so a block finds its page, and the
- * page its address, by masking. What a descriptor says of its unit is one word, its life; without
+ * The descriptors of PAGE_REGION_PAGES pages lie in one aligned region of host memory, at equal
+ * distances, so a block finds its page, and the page its address, by arithmetic. What a descriptor says of its unit is one word, its life; without
  * the pool's lock it is only changed by whoever frees or hands out the block:
  *
  *      63 requested 40 | 39 owner 24 | 23 units 11 | 10 bin 4 | 3 named | 2 state 0
@@ -36,7 +36,7 @@
 #define UNIT_SHIFT 9
 #define PAGE_UNITS ((unsigned)(PAGE_BYTES >> UNIT_SHIFT))
 #define SMALL_MAX_BYTES ((uint64_t)1 << 20)
-#define PAGE_DESCRIPTOR_BYTES ((size_t)256 << 10) /* also the alignment */
+#define PAGE_REGION_BYTES ((size_t)8 << 20) /* of descriptors; also the alignment */
 
 struct range;
 
@@ -74,7 +74,9 @@ struct page {
     struct range *range;              /* the arena's side of it */
     atomic_bool reached_from_outside; /* see struct segment; a page opened later in it inherits it;
                                          its entry in the page map says so too */
-    uint64_t *names; /* of the blocks that have one, by unit; NULL until somebody asks */
+    uint64_t *names;   /* of the blocks that have one, by unit; NULL until somebody asks */
+    struct page *next; /* of a closed one: in the list of those */
+    bool touched;      /* since it has been a closed one without memory for its descriptors */
     _Alignas(64) uint32_t
         used_units; /* written with the pool's lock, beside what every free reads */
     _Alignas(64) struct block blocks[4096];
@@ -83,23 +85,30 @@ struct page {
 _Static_assert(sizeof(struct block) == 32, "a descriptor is half a cache line");
 
 /*
- * Where in its piece a page lies: each one cache line further in than its neighbour's. Pieces are a
- * large power of two apart; if all pages began at their start, the lines that every allocation and
- * free reads, and those of the same unit of every page, would share a few sets of the CPU's caches.
+ * Pages lie one after another, each some cache lines further into a power of two than its neighbour,
+ * and each region's first page further in than the region's before. At equal places, the lines that
+ * every allocation and free reads, and those of the same unit of every page, would share a few sets of
+ * the CPU's caches.
  */
-#define PAGE_COLOURS_BYTES ((uintptr_t)64 << 10)
-static inline uintptr_t page_colour(uintptr_t piece) {
-    return piece / PAGE_DESCRIPTOR_BYTES * 64 % PAGE_COLOURS_BYTES;
-}
-_Static_assert(sizeof(struct page) + PAGE_COLOURS_BYTES <= PAGE_DESCRIPTOR_BYTES,
-               "a page's descriptors fit their piece");
+#define PAGE_STRIDE (sizeof(struct page) + 64)
+#define PAGE_REGION_PAGES (PAGE_REGION_BYTES / PAGE_STRIDE)
+#define PAGE_REGION_COLOURS 8
+#define PAGE_REGION_SHIFT (PAGE_REGION_PAGES * (PAGE_STRIDE % 4096))
+_Static_assert(PAGE_STRIDE / 64 % 2 == 1,
+               "no two of a region's pages share a set more than others");
+_Static_assert(PAGE_REGION_PAGES *PAGE_STRIDE + (PAGE_REGION_COLOURS - 1) * PAGE_REGION_SHIFT <=
+                   PAGE_REGION_BYTES,
+               "a region holds its pages");
 
-static inline struct page *page_in(uintptr_t piece) {
-    return (struct page *)(piece + page_colour(piece));
+/** The first page of a region. */
+static inline uintptr_t page_first(uintptr_t region) {
+    return region + region / PAGE_REGION_BYTES % PAGE_REGION_COLOURS * PAGE_REGION_SHIFT;
 }
 
 static inline struct page *page_of(const struct block *block) {
-    return page_in((uintptr_t)block & ~(uintptr_t)(PAGE_DESCRIPTOR_BYTES - 1));
+    uintptr_t first = page_first((uintptr_t)block & ~(uintptr_t)(PAGE_REGION_BYTES - 1));
+    uint32_t offset = (uint32_t)((uintptr_t)block - first);
+    return (struct page *)(first + offset / PAGE_STRIDE * PAGE_STRIDE);
 }
 
 /*
@@ -196,14 +205,18 @@ struct runs {
     struct pool *pool;
     struct block *lists[PAGE_UNITS + 1]; /* by usable length in units */
     uint64_t lengths[(PAGE_UNITS >> 6) + 1];
-    uint64_t words[2]; /* which of lengths[] are not 0 */
-    struct page *recycled;
-    char *fresh, *fresh_end;
+    uint64_t words[2];   /* which of lengths[] are not 0 */
+    struct page *closed; /* whose descriptors are used again */
+    uintptr_t fresh;     /* the next page of the last region; 0: there is none */
+    unsigned fresh_count;
     uint64_t free_units;
     uint64_t page_count;
 };
 
 void runs_start(struct runs *runs, struct pool *pool);
+
+/** Makes sure that there is a descriptor for one more page. False without host memory. */
+bool runs_prepare(struct runs *runs);
 
 /** Opens a page over a 2 MiB range of the arena. 0 or -ENOMEM. */
 int runs_add_page(struct runs *runs, struct range *range, uint64_t address);
@@ -223,6 +236,9 @@ uint64_t runs_largest(const struct runs *runs);
 
 /** Forgets every page (the context is gone): `range` one after another, as the arena walks its own.
  */
+/** Gives the host memory of closed pages' descriptors back. They stay readable: nothing is in them. */
+void runs_trim(struct runs *runs);
+
 void runs_forget(struct runs *runs);
 void runs_forget_page(struct runs *runs, struct page *page);
 

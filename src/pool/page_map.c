@@ -7,6 +7,32 @@
 
 _Atomic(struct page_map_leaf *) page_map_root[1 << PAGE_MAP_ROOT_BITS];
 
+static _Atomic(struct page_map_leaf *) spare;
+
+static struct page_map_leaf *new_leaf(void) {
+    struct page_map_leaf *leaf = atomic_exchange(&spare, NULL);
+    return leaf ? leaf : host_map(sizeof *leaf, 4096);
+}
+
+/* Of two, one goes back: nobody has seen it. */
+static void keep_leaf(struct page_map_leaf *leaf) {
+    struct page_map_leaf *none = NULL;
+    if (!atomic_compare_exchange_strong(&spare, &none, leaf)) {
+        munmap(leaf, sizeof *leaf);
+    }
+}
+
+bool page_map_spare(void) {
+    if (!atomic_load_explicit(&spare, memory_order_acquire)) {
+        struct page_map_leaf *leaf = host_map(sizeof *leaf, 4096);
+        if (!leaf) {
+            return false;
+        }
+        keep_leaf(leaf);
+    }
+    return true;
+}
+
 int page_map_prepare(uint64_t address, uint64_t bytes) {
     uint64_t last = address + bytes - 1;
     if (last < address || last >> PAGE_MAP_ADDRESS_BITS) {
@@ -17,13 +43,13 @@ int page_map_prepare(uint64_t address, uint64_t bytes) {
         if (atomic_load_explicit(&page_map_root[i], memory_order_acquire)) {
             continue;
         }
-        struct page_map_leaf *fresh = host_map(sizeof *fresh, 4096);
+        struct page_map_leaf *fresh = new_leaf();
         if (!fresh) {
             return -ENOMEM;
         }
         struct page_map_leaf *expected = NULL;
         if (!atomic_compare_exchange_strong(&page_map_root[i], &expected, fresh)) {
-            munmap(fresh, sizeof *fresh); /* another pool was first; nobody has seen ours */
+            keep_leaf(fresh); /* another pool was first */
         }
     }
     return 0;

@@ -104,6 +104,9 @@ static inline page_map_entry page_map_of_range(const struct range *range) {
     return (page_map_entry)range;
 }
 
+/** Makes sure that one leaf can be had, as far as nobody else takes it. False without host memory. */
+bool page_map_spare(void);
+
 /**
  * Makes sure that every page of [address, address + bytes) can be set without failing.
  * Returns 0, -ENOMEM, or -ERANGE for addresses the map cannot hold.

@@ -20,9 +20,11 @@ void pool_start_lock(pthread_mutex_t *lock) {
 }
 
 struct pool *pool_create(struct backend *backend, const struct pool_config *config) {
-    struct pool *pool = host_map((sizeof *pool + 4095) & ~(size_t)4095, 4096);
+    struct pool *pool = host_map(sizeof *pool, 4096);
     struct cache *common = host_map(sizeof *common, 4096);
     if (!pool || !common) {
+        host_unmap(pool, sizeof *pool);
+        host_unmap(common, sizeof *common);
         return NULL;
     }
     cache_start();
@@ -55,6 +57,7 @@ static void forget_pages(struct pool *pool) {
         }
     }
     runs_forget(&pool->runs);
+    runs_trim(&pool->runs);
 }
 
 /*
@@ -133,12 +136,15 @@ int pool_trim(struct pool *pool, bool wait) {
     settle(pool, true);
     pthread_mutex_lock(&pool->lock);
     reclaim_caches(pool);
-    order_finish(pool, wait ? TRIM_WAIT_NS : 0);
+    if (pool->pending_bytes + pool->large.idle_bytes + pool->small.idle_bytes > 0) {
+        order_finish(pool, wait ? TRIM_WAIT_NS : 0);
+    }
     reclaim_usable(pool);
     int r = supply_release_idle(pool, UINT64_MAX);
     if (r == 0) {
         supply_wait_for_return(pool, wait ? TRIM_WAIT_NS : 0);
     }
+    runs_trim(&pool->runs);
     budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
     return r == -ENOENT ? 0 : r;

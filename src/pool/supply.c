@@ -159,6 +159,7 @@ static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
         r = -ENOMEM; /* the context ended meanwhile, and its memory with it */
     } else if (r == 0) {
         r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes);
+        pool->unmanageable |= r == -ERANGE;
         if (r != 0) {
             give_back(pool, base, bytes);
             r = -ERANGE;
@@ -176,7 +177,20 @@ static bool is_refusal(int r) {
     return r == -ENOMEM || r == -EDQUOT;
 }
 
+/*
+ * Host memory for what the growth and the request will need. It is asked for before the driver is, because
+ * giving a segment back can wait for the device.
+ */
+static bool has_descriptors(struct pool *pool, const struct want *want) {
+    struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
+    return arena_prepare(arena) && page_map_spare() &&
+           (want->bytes > 0 || runs_prepare(&pool->runs));
+}
+
 int supply_grow(struct pool *pool, const struct want *want) {
+    if (pool->unmanageable || !has_descriptors(pool, want)) {
+        return -ERANGE;
+    }
     struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
     uint64_t good = good_growth(pool, want), least = supply_growth(want);
     int r = grow_by(pool, arena, good);
@@ -229,6 +243,13 @@ static bool supply_cheap(struct pool *pool, struct want *want) {
     return all > enough && order_cheaply(pool, all) && supply_ready(pool, want);
 }
 
+/* Whether the device could ever serve the request by what is pending or idle: with all that came back. */
+static bool may_come_back(const struct pool *pool, const struct want *want) {
+    uint64_t idle = pool->large.idle_bytes + pool->small.idle_bytes;
+    uint64_t live = budget_used(pool) - budget_ready(pool) - pool->pending_bytes;
+    return pool->pending_bytes + idle > 0 && live + supply_growth(want) <= pool->backend->capacity;
+}
+
 static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     want->any = true;
     let_others_grow(pool);
@@ -238,8 +259,8 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     if (reclaim_caches(pool) && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
         return 0;
     }
-    order_settle(pool); /* what lies idle behind a barrier can go back then */
-    for (int last = 0; last < 2; last++) {
+    order_finish_ordered(pool); /* what lies idle behind a barrier can go back then */
+    for (int last = 0; last < 2 && (!last || may_come_back(pool, want)); last++) {
         if (last && order_finish(pool, LATE_WAIT_NS) && supply_ready(pool, want)) {
             return 0;
         }

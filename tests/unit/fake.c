@@ -133,6 +133,9 @@ static int record(struct backend *backend, unsigned slot) {
     }
     fake->records++;
     int r = !fake->backend.has_events ? -ENOSYS : fake->record_code;
+    if (fake->record_refusals > 0 && --fake->record_refusals == 0) {
+        fake->record_code = 0;
+    }
     if (slot >= BACKEND_SLOTS) {
         break_law(fake, "a slot that does not exist");
     } else if (r == 0) {

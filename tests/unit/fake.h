@@ -54,12 +54,13 @@ struct fake {
     int refusal; /* what the next `refusals` calls of reserve() return */
     unsigned refusals;
     int record_code, order_code, wait_code, query_code; /* returned instead of doing anything */
-    int return_code;     /* what returned() says of released memory, which is there at once */
-    uint64_t misalign;   /* added to the addresses that reserve() gives */
-    bool busy_for_ever;  /* a wait or a synchronise for unfinished work is a hang: counted */
-    unsigned done_after; /* everything submitted finishes after so many queries; 0: never by
+    int return_code; /* what returned() says of released memory, which is there at once */
+    unsigned record_refusals; /* so many records return their code, then none; 0: all do */
+    uint64_t misalign;        /* added to the addresses that reserve() gives */
+    bool busy_for_ever;       /* a wait or a synchronise for unfinished work is a hang: counted */
+    unsigned done_after;      /* everything submitted finishes after so many queries; 0: never by
                             itself */
-    unsigned done_every; /* the same again and again */
+    unsigned done_every;      /* the same again and again */
     unsigned reserves, releases, records, queries, orders, waits, synchronizes;
     unsigned broken_laws; /* waits on late events, releases of memory in use, unknown slots */
     const char *broken;   /* the first of them */

@@ -12,8 +12,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define PAGES 8
+#define GIB ((uint64_t)1 << 30)
 
 /* Runs over pages of an arena's segment: its first ones, or those behind the first. */
 struct bench {
@@ -291,6 +293,78 @@ static void a_forgotten_page_is_as_if_never_used(void **state) {
     check(&bench);
 }
 
+/* How much of the host's memory its descriptors take, in pages of 4 KiB. */
+static unsigned resident(const struct page *page) {
+    unsigned char in[40];
+    uintptr_t from = (uintptr_t)page->blocks & ~(uintptr_t)4095;
+    size_t bytes = sizeof page->blocks;
+    assert_int_equal(mincore((void *)from, bytes, in), 0);
+    unsigned count = 0;
+    for (size_t i = 0; i < bytes / 4096; i++) {
+        count += in[i] & 1;
+    }
+    return count;
+}
+
+static void closed_pages_give_their_host_memory_back(void **state) {
+    (void)state;
+    struct bench bench;
+    start(&bench);
+    struct page *open = open_page(&bench), *page = open_page(&bench);
+    assert_true((uintptr_t)page->blocks % 4096 != 0); /* it shares one of them with its own head */
+    struct block *kept = NULL, *all[PAGE_UNITS];
+    for (unsigned i = 0; i < PAGE_UNITS; i++) {
+        all[i] = take(&bench, 1);
+    }
+    for (unsigned i = 0; i < PAGE_UNITS; i++) {
+        assert_ptr_equal(page_of(all[i]), page); /* the one opened last */
+    }
+    kept = take(&bench, 7);
+    assert_ptr_equal(page_of(kept), open);
+    for (unsigned i = 0; i < PAGE_UNITS; i++) {
+        struct range *emptied = runs_give(&bench.runs, all[i]);
+        assert_true((emptied != NULL) == (i == PAGE_UNITS - 1));
+        if (emptied) {
+            arena_give(&bench.arena, emptied);
+        }
+    }
+    assert_int_equal(resident(page), 32);
+    runs_trim(&bench.runs);
+    assert_true(resident(page) <= 2); /* what it shares with its neighbours */
+    assert_int_equal(block_units(kept), 7);
+    assert_ptr_equal(page->pool, bench.runs.pool);
+    for (unsigned i = 0; i < PAGE_UNITS; i++) {
+        assert_int_equal(block_state(&page->blocks[i]), BLOCK_INSIDE);
+    }
+    unsigned after = resident(page);
+    runs_trim(&bench.runs); /* that alone has nothing to do again */
+    assert_int_equal(resident(page), after);
+    assert_ptr_equal(open_page(&bench), page);
+    check(&bench);
+}
+
+/* Over several regions of descriptors. */
+static void every_descriptor_finds_its_page(void **state) {
+    (void)state;
+    enum { MANY = 3 * PAGE_REGION_PAGES + 1 };
+    struct bench bench;
+    static struct page *pages[MANY];
+    start(&bench);
+    assert_int_equal(arena_add(&bench.arena, bench.base + GIB, MANY * PAGE_BYTES), 0);
+    for (unsigned i = 0; i < MANY; i++) {
+        pages[i] = open_page(&bench);
+        for (unsigned unit = 0; unit < PAGE_UNITS; unit++) {
+            struct block *block = page_unit(pages[i], unit);
+            assert_ptr_equal(page_of(block), pages[i]);
+            assert_int_equal(block_unit(block), unit);
+            assert_ptr_equal(page_block(pages[i], pages[i]->address + 512 * unit), block);
+        }
+        for (unsigned j = 0; j < i; j++) {
+            assert_true(pages[j] + 1 <= pages[i] || pages[i] + 1 <= pages[j]);
+        }
+    }
+}
+
 static void a_page_opened_in_a_marked_segment_is_marked_too(void **state) {
     (void)state;
     struct bench bench;
@@ -401,6 +475,8 @@ int main(void) {
         cmocka_unit_test(free_neighbours_are_merged_from_every_side),
         cmocka_unit_test(an_empty_page_goes_back_to_the_arena),
         cmocka_unit_test(a_forgotten_page_is_as_if_never_used),
+        cmocka_unit_test(closed_pages_give_their_host_memory_back),
+        cmocka_unit_test(every_descriptor_finds_its_page),
         cmocka_unit_test(a_page_opened_in_a_marked_segment_is_marked_too),
         cmocka_unit_test(the_first_unit_of_a_segment_is_handed_out_only_at_the_last),
         cmocka_unit_test(random_steps_agree_with_a_map_of_every_unit),

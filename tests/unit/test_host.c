@@ -1,0 +1,243 @@
+/*
+ * The pool without host memory for its descriptors: what it cannot manage passes through to the driver
+ * (-ERANGE), nothing is taken only to be given back, and with host memory it goes on.
+ *
+ * Linked with --wrap=mmap64 (which is what mmap is called where offsets have 64 bits), --wrap=munmap.
+ */
+#include "pool_bench.h"
+
+#include <sys/mman.h>
+
+void *__real_mmap64(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
+int __real_munmap(void *at, size_t bytes);
+void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
+int __wrap_munmap(void *at, size_t bytes);
+
+/* The mappings number `fails_from` to `fails_to`, not counting that one, fail. */
+static unsigned maps, fails_from, fails_to;
+static size_t mapped;
+
+void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int file, off_t offset) {
+    unsigned number = maps++;
+    if (fails_from <= number && number < fails_to) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    mapped += bytes;
+    return __real_mmap64(at, bytes, protection, flags, file, offset);
+}
+
+int __wrap_munmap(void *at, size_t bytes) {
+    mapped -= bytes;
+    return __real_munmap(at, bytes);
+}
+
+static void fail_mappings(unsigned from, unsigned count) {
+    maps = 0;
+    fails_from = from;
+    fails_to = from + count;
+}
+
+#define FOR_EVER 1000000
+#define ROUNDS 60
+
+/* Served from the pool or to be passed through. */
+static uint64_t get_or_pass(uint64_t bytes, unsigned *passed) {
+    uint64_t at = 0;
+    int r = pool_alloc(pool, bytes, &at);
+    assert_true(r == 0 || r == -ERANGE);
+    *passed += r != 0;
+    return at;
+}
+
+static void drop_all(uint64_t *at, unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        if (at[i]) {
+            use_and_drop(at[i]);
+        }
+        at[i] = 0;
+    }
+}
+
+static const uint64_t sizes[] = {100, 4096, 70 * KIB, MIB, 3 * MIB, 5 * MIB + 512, 40 * MIB};
+#define SIZES (sizeof sizes / sizeof *sizes)
+
+/* Blocks of all sizes, half of them freed again; returns how many were passed through. */
+static unsigned use(uint64_t *at) {
+    unsigned passed = 0;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        at[i] = get_or_pass(sizes[i % SIZES], &passed);
+        if (i % 3 == 0 && at[i / 2]) {
+            use_and_drop(at[i / 2]);
+            at[i / 2] = 0;
+        }
+        if (i % 16 == 0) {
+            fake_finish_all(fake);
+        }
+    }
+    check();
+    return passed;
+}
+
+static void whatever_mapping_fails_the_request_passes_through(void **state) {
+    (void)state;
+    static const unsigned counts[] = {1, 2, FOR_EVER};
+    for (unsigned c = 0; c < 3; c++) {
+        unsigned needed = 1;
+        for (unsigned from = 0; from < needed; from++) {
+            uint64_t at[ROUNDS] = {0};
+            unsigned passed = 0;
+            fail_mappings(FOR_EVER, 0);
+            start(4 * GIB, POOL_BARRIER, from % 2 ? TIGHT : RELAXED);
+            fail_mappings(from, counts[c]);
+            passed = use(at);
+            assert_true(passed > 0 || counts[c] < FOR_EVER || maps <= from);
+            assert_true(passed < ROUNDS || fake->reserves == 0);
+            assert_int_equal(fake->releases, 0);
+            assert_int_equal(fake->reserved, fake_books(pool).reserved.current);
+            needed = maps > needed ? maps : needed;
+            drop_all(at, ROUNDS);
+            fail_mappings(FOR_EVER, 0);
+            assert_int_equal(use(at), 0); /* it goes on */
+            assert_int_equal(stop(NULL), 0);
+        }
+        assert_true(needed > 5);
+    }
+}
+
+static void without_host_memory_no_device_memory_is_taken(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    fail_mappings(0, FOR_EVER);
+    unsigned passed = 0;
+    for (unsigned i = 0; i < 100; i++) {
+        get_or_pass(sizes[i % SIZES], &passed);
+    }
+    assert_int_equal(passed, 100);
+    assert_int_equal(fake->reserves, 0);
+    fail_mappings(FOR_EVER, 0);
+}
+
+/* Then it is the driver that has to say that there is none. */
+static void out_of_both_memories_passes_through(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    uint64_t at = get(60 * MIB);
+    unsigned passed = 0;
+    fail_mappings(0, FOR_EVER);
+    get_or_pass(100, &passed);
+    get_or_pass(20 * MIB, &passed);
+    assert_int_equal(passed, 2);
+    use_and_drop(at);
+    fake_finish_all(fake);
+    assert_int_equal(get(60 * MIB), at);
+    fail_mappings(FOR_EVER, 0);
+    uint64_t more;
+    assert_int_equal(pool_alloc(pool, 20 * MIB, &more), -ENOMEM);
+}
+
+static void a_pool_that_cannot_be_made_leaves_nothing(void **state) {
+    (void)state;
+    fake = fake_new(GIB);
+    for (unsigned from = 0; from < 2; from++) {
+        size_t before = mapped;
+        fail_mappings(from, 1);
+        assert_null(pool_create(&fake->backend, &(struct pool_config){.reuse = POOL_BARRIER}));
+        assert_int_equal(mapped, before);
+    }
+    fail_mappings(FOR_EVER, 0);
+}
+
+static void descriptors_of_small_blocks_take_a_fifteenth_of_their_memory(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < 64; i++) { /* all else that is needed */
+        get(MIB);
+    }
+    size_t before = mapped;
+    for (unsigned i = 0; i < 2048; i++) {
+        get(MIB);
+    }
+    assert_true(mapped - before <= 2 * GIB / 14); /* a region is begun */
+}
+
+/* Pages of the host's memory that the descriptors of a page of blocks take. */
+static unsigned resident(const struct page *page) {
+    unsigned char in[40] = {0};
+    size_t bytes = sizeof page->blocks;
+    assert_int_equal(mincore((void *)((uintptr_t)page->blocks & ~(uintptr_t)4095), bytes, in), 0);
+    unsigned count = 0;
+    for (size_t i = 0; i < bytes / 4096; i++) {
+        count += in[i] & 1;
+    }
+    return count;
+}
+
+static void what_goes_back_to_the_driver_takes_no_host_memory(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (int i = 0; i < 2; i++) {
+        uint64_t at[1024];
+        for (unsigned j = 0; j < 1024; j++) {
+            at[j] = get(4096);
+        }
+        const struct page *page = page_map_page(page_map_get(at[500]));
+        assert_int_equal(resident(page), 32);
+        for (unsigned j = 0; j < 1024; j++) {
+            use_and_drop(at[j]);
+        }
+        fake_finish_all(fake);
+        if (i == 0) {
+            assert_int_equal(pool_trim(pool, false), 0);
+        } else {
+            pool_forget(pool);
+        }
+        assert_true(resident(page) <= 2); /* what it shares with its neighbours */
+        check();
+    }
+}
+
+static void objects_that_were_prepared_need_no_more_memory(void **state) {
+    (void)state;
+    struct host_slab slab = {.object_bytes = 24 * KIB}; /* two of them in one mapping */
+    assert_true(host_slab_prepare(&slab, 1));
+    char *first = host_slab_get(&slab);
+    assert_true(host_slab_prepare(&slab, 2));
+    fail_mappings(0, FOR_EVER);
+    for (int i = 0; i < 3; i++) {
+        char *object = host_slab_get(&slab);
+        assert_non_null(object);
+        assert_true(object != first && object[0] == 0 && object[24 * KIB - 1] == 0);
+    }
+    assert_null(host_slab_get(&slab));
+    assert_false(host_slab_prepare(&slab, 1));
+    host_slab_put(&slab, first);
+    assert_true(host_slab_prepare(&slab, 1));
+    assert_ptr_equal(host_slab_get(&slab), first);
+    fail_mappings(FOR_EVER, 0);
+}
+
+/* A thread that can have no cache of its own uses the common one, until there is memory for one. */
+static void a_thread_gets_its_cache_as_soon_as_there_is_memory(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    fail_mappings(0, 1); /* the cache; then the descriptors can be had */
+    uint64_t at = get(100);
+    assert_int_equal(pool->caches_owned, 0);
+    use_and_drop(at);
+    assert_int_equal(pool->caches_owned, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(whatever_mapping_fails_the_request_passes_through),
+        TEST(without_host_memory_no_device_memory_is_taken),
+        TEST(out_of_both_memories_passes_through),
+        TEST(a_pool_that_cannot_be_made_leaves_nothing),
+        TEST(descriptors_of_small_blocks_take_a_fifteenth_of_their_memory),
+        TEST(what_goes_back_to_the_driver_takes_no_host_memory),
+        TEST(objects_that_were_prepared_need_no_more_memory),
+        TEST(a_thread_gets_its_cache_as_soon_as_there_is_memory),
+    };
+    return cmocka_run_group_tests_name("host", tests, NULL, NULL);
+}

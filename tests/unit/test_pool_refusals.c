@@ -1,0 +1,293 @@
+/*
+ * The pool where the driver or the system does not play along: what it asks for is refused now and then,
+ * or for good.
+ *
+ * Linked with --wrap=nanosleep: sleeps are counted, and take no time but that of the clock below.
+ */
+#include "pool_bench.h"
+
+static unsigned sleeps;
+static uint64_t now_ns, ns_per_sleep;
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left) {
+    (void)time;
+    (void)left;
+    sleeps++;
+    now_ns += ns_per_sleep;
+    return 0;
+}
+
+/* ---- records ---- */
+
+/* As a backend that has not recorded anything yet. */
+static void start_in_doubt(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
+    fake = fake_new(memory);
+    fake->backend.refused = 1;
+    pool = pool_create(&fake->backend, &(struct pool_config){.reuse = reuse, .budget = budget});
+    assert_non_null(pool);
+}
+
+static void a_driver_that_never_records_is_synchronised_inside_frees(void **state) {
+    (void)state;
+    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    for (int i = 0; i < 6; i++) {
+        start_in_doubt(64 * MIB, modes[i % 3], i < 3 ? TIGHT : RELAXED);
+        fake->record_code = -EIO;
+        for (unsigned j = 0; j < 100; j++) { /* there is room for one at a time */
+            use_and_drop(get(40 * MIB));
+        }
+        assert_true(fake->synchronizes > 0);
+        assert_true(fake->records <= BACKEND_REFUSALS);
+        assert_false(fake->backend.has_events);
+        assert_int_equal(fake->orders + fake->waits, 0);
+        check();
+        if (i < 5) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static void the_first_free_shows_whether_the_driver_records(void **state) {
+    (void)state;
+    start_in_doubt(GIB, POOL_BARRIER, RELAXED);
+    uint64_t first = get(20 * MIB);
+    get(512);
+    get(64 * KIB); /* so that no look at the gear is due for some time */
+    use_and_drop(first);
+    assert_int_equal(fake->records, 1);
+    assert_true(fake->latest.on_time);
+    for (int i = 0; i < 10; i++) { /* then they record no more */
+        fake_finish_all(fake);
+        uint64_t at = get(20 * MIB);
+        unsigned records = fake->records;
+        use_and_drop(at);
+        assert_int_equal(fake->records, records);
+    }
+    assert_int_equal(fake->synchronizes, 0);
+}
+
+static void refuse_records(unsigned count) {
+    fake->record_code = count > 0 ? -EIO : 0;
+    fake->record_refusals = count;
+}
+
+static void a_record_refused_now_and_then_loses_nothing(void **state) {
+    (void)state;
+    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    for (int i = 0; i < 6; i++) {
+        start(64 * MIB, modes[i % 3], i < 3 ? TIGHT : RELAXED);
+        fake->done_every = 50;
+        for (unsigned j = 0; j < 100; j++) { /* there is room for one at a time */
+            uint64_t at = get(40 * MIB);
+            refuse_records(j % 4);
+            use_and_drop(at);
+        }
+        assert_true(fake->backend.has_events);
+        check();
+        if (i < 5) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static void before_out_of_memory_a_refused_record_is_made_again(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    use_and_drop(get(40 * MIB));
+    assert_int_equal(fake->records, 0);
+    refuse_records(BACKEND_REFUSALS / 2);
+    fake->done_every = 10;
+    get(40 * MIB);
+}
+
+static void a_record_made_at_a_wrong_moment_counts_as_none_refused(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    fake->record_code = -EBUSY;
+    for (int i = 0; i < 3 * BACKEND_REFUSALS; i++) {
+        use_and_drop(get(3 * MIB));
+    }
+    assert_true(fake->backend.has_events);
+    assert_int_equal(fake->synchronizes, 0);
+}
+
+/* ---- memory ---- */
+
+static void memory_that_the_pool_cannot_manage_is_taken_once(void **state) {
+    (void)state;
+    static const uint64_t odd[] = {512, (uint64_t)1 << 50}; /* in a page; beyond the map */
+    for (int i = 0; i < 2; i++) {
+        start(64 * MIB, POOL_BARRIER, TIGHT);
+        uint64_t kept = get(3 * MIB), small = get(100), at;
+        fake->misalign = odd[i];
+        unsigned reserves = fake->reserves;
+        for (int j = 0; j < 100; j++) {
+            assert_int_equal(pool_alloc(pool, 5 * MIB, &at), -ERANGE);
+        }
+        assert_int_equal(fake->reserves, reserves + 1);
+        assert_int_equal(fake->releases, 1);
+        fake->misalign = 0; /* what it has it goes on with */
+        use_and_drop(kept);
+        assert_int_equal(get(3 * MIB), kept);
+        drop(small);
+        get(100);
+        check();
+        if (i == 0) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+static const struct backend_ops *usual_ops;
+
+static int reserve_as_the_context_ends(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    int r = usual_ops->reserve(backend, bytes, address);
+    pool_forget(pool);
+    return r;
+}
+
+static void memory_of_a_context_that_ended_meanwhile_is_not_the_pools(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {100, 3 * MIB};
+    for (int i = 0; i < 2; i++) {
+        start(64 * MIB, POOL_BARRIER, RELAXED);
+        usual_ops = fake->backend.ops;
+        struct backend_ops ops = *usual_ops;
+        ops.reserve = reserve_as_the_context_ends;
+        fake->backend.ops = &ops;
+        uint64_t at = 0;
+        assert_int_equal(pool_alloc(pool, sizes[i], &at), -ENOMEM);
+        assert_int_equal(fake->releases, 0); /* the driver has it already */
+        assert_int_equal(fake_books(pool).reserved.current, 0);
+        assert_int_equal(pool_free(fake->base), -ENOENT);
+        check();
+        fake->backend.ops = usual_ops;
+        if (i == 0) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+/* ---- waits before out of memory ---- */
+
+#define LATE_WAIT_S 10 /* the longest one */
+
+static uint64_t slow_clock(struct backend *backend) {
+    (void)backend;
+    return now_ns;
+}
+
+/* Its clock goes forward by so much for each of the pool's sleeps. */
+static void start_with_clock(uint64_t memory, uint64_t per_sleep) {
+    static struct backend_ops ops;
+    start(memory, POOL_BARRIER, RELAXED);
+    ops = *fake->backend.ops;
+    ops.clock = slow_clock;
+    fake->backend.ops = &ops;
+    ns_per_sleep = per_sleep;
+    sleeps = 0;
+}
+
+static unsigned sleeps_until_refused(uint64_t bytes) {
+    uint64_t at;
+    sleeps = 0;
+    assert_int_equal(pool_alloc(pool, bytes, &at), -ENOMEM);
+    return sleeps;
+}
+
+static void a_wait_ends_by_the_clock(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 1000000000);
+    use_and_drop(get(40 * MIB));
+    unsigned count = sleeps_until_refused(40 * MIB);
+    assert_in_range(count, LATE_WAIT_S, LATE_WAIT_S + 1);
+}
+
+static void a_wait_ends_though_the_clock_stands_still(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 0);
+    use_and_drop(get(40 * MIB));
+    unsigned count = sleeps_until_refused(40 * MIB);
+    assert_in_range(count, 1000, LATE_WAIT_S * 1000000 / 50 + 1);
+    sleeps = 0;
+    use_and_drop(get(10 * MIB));
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_in_range(sleeps, 0, 1000000 / 50 + 1);
+}
+
+static void what_can_never_be_had_is_refused_at_once(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 1000);
+    uint64_t at = get(40 * MIB);
+    fake_submit(fake, 0);
+    fake->memory -= 10 * MIB;                            /* which other processes hold */
+    assert_int_equal(sleeps_until_refused(20 * MIB), 0); /* nothing is pending or idle */
+    fake->memory += 10 * MIB;
+    use_and_drop(get(10 * MIB));
+    assert_int_equal(sleeps_until_refused(30 * MIB), 0); /* and with all of it there is no room */
+    get(20 * MIB); /* which with all of it there is */
+    drop(at);
+}
+
+static void work_that_does_not_end_is_waited_for_once(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 1000000);
+    use_and_drop(get(40 * MIB));
+    assert_true(sleeps_until_refused(40 * MIB) >= LATE_WAIT_S * 1000);
+    for (int i = 0; i < 3; i++) {
+        fake_submit(fake, 1);
+        assert_true(sleeps_until_refused(50 * MIB) <= 1);
+        pool_trim(pool, true);
+        assert_true(sleeps <= 1);
+    }
+    fake_finish_all(fake); /* what comes later is another matter */
+    uint64_t at = get(40 * MIB);
+    fake_submit(fake, 0);
+    fake->record_code = -EBUSY; /* memory is short: the free would leave an event */
+    drop(at);
+    fake->record_code = 0;
+    assert_true(sleeps_until_refused(40 * MIB) >= LATE_WAIT_S * 1000);
+    fake_finish_all(fake);
+    get(40 * MIB);
+}
+
+/* What is given back on request waits shorter: the rest is still there before out of memory. */
+static void a_short_wait_in_vain_leaves_the_rest_of_a_long_one(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 1000000);
+    use_and_drop(get(40 * MIB));
+    pool_trim(pool, true);
+    unsigned short_wait = sleeps;
+    assert_true(short_wait >= 1000 && short_wait < LATE_WAIT_S * 1000 / 2);
+    unsigned rest = sleeps_until_refused(40 * MIB);
+    assert_in_range(rest + short_wait, LATE_WAIT_S * 1000, LATE_WAIT_S * 1000 + 100);
+}
+
+static void with_nothing_to_give_back_nothing_is_waited_for(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 1000);
+    get(40 * MIB);
+    fake_submit(fake, 0);
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_int_equal(sleeps, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_driver_that_never_records_is_synchronised_inside_frees),
+        TEST(the_first_free_shows_whether_the_driver_records),
+        TEST(a_record_refused_now_and_then_loses_nothing),
+        TEST(before_out_of_memory_a_refused_record_is_made_again),
+        TEST(a_record_made_at_a_wrong_moment_counts_as_none_refused),
+        TEST(memory_that_the_pool_cannot_manage_is_taken_once),
+        TEST(memory_of_a_context_that_ended_meanwhile_is_not_the_pools),
+        TEST(a_wait_ends_by_the_clock),
+        TEST(a_wait_ends_though_the_clock_stands_still),
+        TEST(what_can_never_be_had_is_refused_at_once),
+        TEST(work_that_does_not_end_is_waited_for_once),
+        TEST(a_short_wait_in_vain_leaves_the_rest_of_a_long_one),
+        TEST(with_nothing_to_give_back_nothing_is_waited_for),
+    };
+    return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
+}
