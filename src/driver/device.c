@@ -136,11 +136,7 @@ void device_visible_memory(const struct device *device, uint64_t *free_bytes,
 
 void device_book(struct device *device, struct books_metric *metric, int64_t change) {
     pthread_mutex_lock(&device->lock);
-    if (change > 0) {
-        books_enter(metric, (uint64_t)change);
-    } else {
-        books_leave(metric, (uint64_t)-change);
-    }
+    books_change(metric, change);
     pthread_mutex_unlock(&device->lock);
 }
 

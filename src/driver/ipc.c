@@ -176,7 +176,7 @@ static struct import *note_import(CUcontext context, CUdeviceptr base) {
         imports = import;
         if (process_ready() &&
             REAL(cuMemGetAddressRange_v2)(NULL, &import->bytes, base) == CUDA_SUCCESS) {
-            outside_end(CUDA_SUCCESS, OUTSIDE_IPC_IMPORTED, device_current(), import->bytes, base);
+            outside_enter(OUTSIDE_IPC_IMPORTED, device_current(), import->bytes, base, 0);
         }
     }
     return import;
@@ -191,7 +191,7 @@ static void drop_if_unused(struct import *import) {
         at = &(*at)->next;
     }
     *at = import->next;
-    outside_leave(OUTSIDE_POINTER, import->base);
+    outside_leave(OUTSIDE_IMPORTS, import->base);
     host_slab_put(&import_slab, import);
 }
 

@@ -10,39 +10,11 @@
 #include "driver/outside.h"
 #include "driver/pinned.h"
 #include "driver/shutdown.h"
+#include "driver/take.h"
 #include "process/process.h"
 
 #define REGISTERED                                                                                 \
     UINT64_MAX /* in the ledger: pinned by cuMemHostRegister, the program's own memory */
-
-static struct device *here(void) {
-    return process_ready() ? device_current() : NULL;
-}
-
-/* Runs `call` if the limit allows `bytes` more, and enters what it gave under `key`. */
-#define TAKE(kind, place, bytes, call, key)                                                        \
-    do {                                                                                           \
-        struct device *where = (place);                                                            \
-        uint64_t amount = (bytes);                                                                 \
-        if (!outside_begin(kind, where, amount)) {                                                 \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
-        }                                                                                          \
-        CUresult answer = (call);                                                                  \
-        if (outside_make_room(answer, where)) {                                                    \
-            answer = (call);                                                                       \
-        }                                                                                          \
-        return outside_end(answer, kind, where, amount,                                            \
-                           answer == CUDA_SUCCESS ? (uint64_t)(key) : 0);                          \
-    } while (0)
-
-#define GIVE(space, key, call)                                                                     \
-    do {                                                                                           \
-        CUresult answer = (call);                                                                  \
-        if (answer == CUDA_SUCCESS) {                                                              \
-            outside_leave(space, (uint64_t)(key));                                                 \
-        }                                                                                          \
-        return answer;                                                                             \
-    } while (0)
 
 /* --- stream-ordered, managed --- */
 
@@ -56,8 +28,8 @@ static bool becomes_node(CUstream stream,
 
 static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
                         CUresult (*free_async)(CUdeviceptr, CUstream)) {
-    free_async(*dptr, stream);
-    outside_leave(OUTSIDE_POINTER, *dptr);
+    struct ledger_row *giving = outside_leave_begin(OUTSIDE_POINTER, *dptr, 0);
+    outside_leave_end(giving, free_async(*dptr, stream) == CUDA_SUCCESS);
     *dptr = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -111,67 +83,13 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
     size_t bytes = 0;
     CUresult r = REAL(cuMemPoolImportPointer)(dptr, pool, data);
     if (r == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
-        outside_end(r, OUTSIDE_IPC_IMPORTED, here(), bytes, *dptr);
+        outside_enter(OUTSIDE_POOL_IMPORTED, here(), bytes, *dptr, 0);
     }
     return r;
 }
 
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
     TAKE(OUTSIDE_MANAGED, here(), bytes, REAL(cuMemAllocManaged)(dptr, bytes, flags), *dptr);
-}
-
-/* --- arrays: the bytes their descriptor asks for, without the driver's own padding --- */
-
-static uint64_t element_bytes(CUarray_format format, unsigned int channels) {
-    switch ((unsigned)format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8:
-        return channels;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF:
-        return (uint64_t)channels * 2;
-    default:
-        return (uint64_t)channels * 4;
-    }
-}
-
-static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
-    uint64_t height = d->Height ? d->Height : 1, depth = d->Depth ? d->Depth : 1;
-    return d->Width * height * depth * element_bytes(d->Format, d->NumChannels);
-}
-
-CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
-    uint64_t bytes =
-        d ? d->Width * (d->Height ? d->Height : 1) * element_bytes(d->Format, d->NumChannels) : 0;
-    TAKE(OUTSIDE_ARRAY, here(), bytes, REAL(cuArrayCreate_v2)(array, d), *array);
-}
-
-CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-    TAKE(OUTSIDE_ARRAY, here(), d ? array_bytes(d) : 0, REAL(cuArray3DCreate_v2)(array, d), *array);
-}
-
-CUresult hook_cuArrayDestroy(CUarray array) {
-    GIVE(OUTSIDE_ARRAYS, array, REAL(cuArrayDestroy)(array));
-}
-
-CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d,
-                                     unsigned int levels) {
-    uint64_t bytes = 0;
-    if (d) {
-        CUDA_ARRAY3D_DESCRIPTOR level = *d;
-        for (unsigned i = 0; i < levels; i++) {
-            bytes += array_bytes(&level);
-            level.Width = level.Width > 1 ? level.Width / 2 : level.Width;
-            level.Height = level.Height > 1 ? level.Height / 2 : level.Height;
-            level.Depth = level.Depth > 1 ? level.Depth / 2 : level.Depth;
-        }
-    }
-    TAKE(OUTSIDE_ARRAY, here(), bytes, REAL(cuMipmappedArrayCreate)(array, d, levels), *array);
-}
-
-CUresult hook_cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    GIVE(OUTSIDE_ARRAYS, array, REAL(cuMipmappedArrayDestroy)(array));
 }
 
 /* --- the virtual memory API: memory lives while its handle or a mapping of it does --- */
@@ -190,7 +108,7 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CUresult r = REAL(cuMemRetainAllocationHandle)(handle, address);
     if (r == CUDA_SUCCESS) {
-        outside_hold(OUTSIDE_HANDLES, *handle);
+        outside_hold(*handle);
     }
     return r;
 }
@@ -200,42 +118,29 @@ CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handl
                                              CUmemAllocationHandleType type) {
     CUresult r = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
     CUmemAllocationProp prop;
-    if (r != CUDA_SUCCESS || !process_ready()) {
+    if (r != CUDA_SUCCESS || !process_ready() || outside_hold(*handle)) {
         return r;
     }
-    if (outside_device(OUTSIDE_HANDLES, *handle)) {
-        outside_hold(OUTSIDE_HANDLES, *handle);
-    } else if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, *handle) == CUDA_SUCCESS &&
-               prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-        outside_end(r, OUTSIDE_HANDLE_IMPORTED, device_get(prop.location.id), 0, *handle);
+    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, *handle) == CUDA_SUCCESS &&
+        prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        outside_enter(OUTSIDE_HANDLE_IMPORTED, device_get(prop.location.id), 0, *handle, 0);
     }
     return r;
 }
 
+/* Held for the mapping before the driver is asked: another thread may be releasing the handle. */
 CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
                        CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    struct ledger_row *memory = outside_hold(handle);
     CUresult r = REAL(cuMemMap)(dptr, bytes, offset, handle, flags);
-    struct device *device = r == CUDA_SUCCESS ? outside_device(OUTSIDE_HANDLES, handle) : NULL;
-    if (device) {
-        outside_hold(OUTSIDE_HANDLES, handle);
-        outside_grow(OUTSIDE_HANDLES, handle, offset + bytes);
-        outside_end(r, OUTSIDE_MAPPING, device, bytes, dptr);
-        outside_set_value(OUTSIDE_RANGES, dptr, handle);
-    }
+    outside_mapped(r, memory, offset, dptr, bytes);
     return r;
 }
 
 CUresult hook_cuMemUnmap(CUdeviceptr dptr, size_t bytes) {
+    struct ledger_row *mappings = outside_leave_begin(OUTSIDE_RANGES, dptr, bytes);
     CUresult r = REAL(cuMemUnmap)(dptr, bytes);
-    for (CUdeviceptr at = dptr; r == CUDA_SUCCESS && at < dptr + bytes;) {
-        struct outside_entry mapping = outside_find(OUTSIDE_RANGES, at);
-        if (mapping.bytes == 0) {
-            break;
-        }
-        outside_leave(OUTSIDE_RANGES, at);
-        outside_leave(OUTSIDE_HANDLES, mapping.value);
-        at += mapping.bytes;
-    }
+    outside_leave_end(mappings, r == CUDA_SUCCESS);
     return r;
 }
 
@@ -261,6 +166,8 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
     if (!device || !host || bytes == 0 || verdict() != CUDA_SUCCESS) {
         return native(host, bytes, flags);
     }
+    struct outside_call taking;
+    outside_begin(&taking, OUTSIDE_PINNED_HOST, device, bytes);
     void *kept = pinned_take(bytes, kind);
     CUresult r = CUDA_SUCCESS;
     if (kept) {
@@ -271,11 +178,7 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
             r = native(host, bytes, flags);
         }
     }
-    r = outside_end(r, OUTSIDE_PINNED_HOST, device, bytes, r == CUDA_SUCCESS ? (uint64_t)*host : 0);
-    if (r == CUDA_SUCCESS) {
-        outside_set_value(OUTSIDE_HOST, (uint64_t)*host, kind);
-    }
-    return r;
+    return outside_end(&taking, r, r == CUDA_SUCCESS ? (uint64_t)*host : 0, kind);
 }
 
 CUresult hook_cuMemAllocHost_v2(void **host, size_t bytes) {
@@ -296,21 +199,19 @@ CUresult hook_cuMemFreeHost(void *host) {
     }
     struct outside_entry entry = outside_find(OUTSIDE_HOST, (uint64_t)host);
     bool registered = entry.value == REGISTERED;
-    if (entry.bytes > 0 && !registered && pinned_keep(host, entry.bytes, (unsigned)entry.value)) {
-        outside_leave(OUTSIDE_HOST, (uint64_t)host);
-        return CUDA_SUCCESS;
-    }
-    GIVE(OUTSIDE_HOST, host, REAL(cuMemFreeHost)(host));
+    struct ledger_row *giving = outside_leave_begin(OUTSIDE_HOST, (uint64_t)host, 0);
+    bool kept =
+        entry.bytes > 0 && !registered && pinned_keep(host, entry.bytes, (unsigned)entry.value);
+    CUresult r = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
+    outside_leave_end(giving, r == CUDA_SUCCESS);
+    return r;
 }
 
 CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
-    struct device *device = here();
+    struct outside_call taking;
+    outside_begin(&taking, OUTSIDE_PINNED_HOST, here(), bytes);
     CUresult r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
-    r = outside_end(r, OUTSIDE_PINNED_HOST, device, bytes, (uint64_t)host);
-    if (r == CUDA_SUCCESS) {
-        outside_set_value(OUTSIDE_HOST, (uint64_t)host, REGISTERED);
-    }
-    return r;
+    return outside_end(&taking, r, (uint64_t)host, REGISTERED);
 }
 
 CUresult hook_cuMemHostUnregister(void *host) {
