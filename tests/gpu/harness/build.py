@@ -33,6 +33,7 @@ PROGRAMS = {
     "facts_order": ("gpu/facts_order.cu", "nvcc", ["-lcuda"]),
     "facts_memory": ("gpu/facts_memory.cu", "nvcc", ["-lcuda"]),
     "facts_pools": ("gpu/facts_pools.cu", "nvcc", ["-lcuda"]),
+    "facts_arrays": ("gpu/facts_arrays.cu", "nvcc", ["-lcuda"]),
     "alloc_mix": ("gpu/alloc_mix.cu", "nvcc", []),
     "alloc_mix_shared": (
         "gpu/alloc_mix.cu",
