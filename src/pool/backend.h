@@ -12,6 +12,7 @@
 #ifndef GPUCACHE_POOL_BACKEND_H
 #define GPUCACHE_POOL_BACKEND_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -63,8 +64,9 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
-    uint64_t capacity; /* bytes; a request that exceeds it is refused without looking any further */
-    bool has_events;   /* false: record() is -ENOSYS, and only synchronize() orders */
+    _Atomic uint64_t capacity; /* bytes; a request that exceeds it is refused without looking any
+                                  further. Changed by pool_set_capacity() */
+    bool has_events;           /* false: record() is -ENOSYS, and only synchronize() orders */
 };
 
 #endif

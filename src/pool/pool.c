@@ -80,6 +80,14 @@ void pool_rebind(struct pool *pool, struct backend *backend) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+void pool_set_capacity(struct pool *pool, uint64_t capacity) {
+    pthread_mutex_lock(&pool->lock);
+    atomic_store(&pool->backend->capacity, capacity);
+    pool->refused_at = 0;
+    budget_look_at_all(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 struct backend *pool_backend(struct pool *pool) {
     return pool->backend;
 }

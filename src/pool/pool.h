@@ -48,6 +48,9 @@ void pool_forget(struct pool *pool);
 void pool_rebind(struct pool *pool, struct backend *backend);
 struct backend *pool_backend(struct pool *pool);
 
+/** What the pool may have has changed: it is measured by that, and what was refused before may be tried again. */
+void pool_set_capacity(struct pool *pool, uint64_t capacity);
+
 /**
  * Memory for `bytes` > 0. -ENOMEM: neither the pool nor the driver has it. -EDQUOT: nor does the limit allow it. -ERANGE:
  * the pool cannot manage what the driver gave; ask the driver directly. Positive: the driver's
