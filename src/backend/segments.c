@@ -40,6 +40,12 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     return (int)r;
 }
 
+static void lose(struct backend *backend, uint64_t bytes) {
+    struct segments *segments = of(backend);
+    device_pooled(segments->device, -(int64_t)bytes);
+    device_refund(segments->device, bytes);
+}
+
 static int record(struct backend *backend, unsigned slot) {
     struct segments *segments = of(backend);
     if (!backend->has_events) {
@@ -106,6 +112,7 @@ static const struct backend_ops ops = {
     .name = "segments",
     .reserve = reserve,
     .release = release,
+    .lose = lose,
     .record = record,
     .query = query,
     .order = order,

@@ -32,6 +32,9 @@ struct backend_ops {
     /** Gives memory of one reserve() back, whole. Blocks for as long as the device is busy. */
     int (*release)(struct backend *backend, uint64_t address, uint64_t bytes);
 
+    /** What one reserve() gave has gone with its context: it leaves the books only. */
+    void (*lose)(struct backend *backend, uint64_t bytes);
+
     /**
      * Records event `slot`: it captures all work submitted to the context so far. Does not block.
      * -EBUSY: not now (a capture is under way); -ENOSYS: this driver has no such events.

@@ -110,6 +110,14 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     return 0;
 }
 
+/* The context took it along. */
+static void lose(struct backend *backend, uint64_t bytes) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    fake->reserved -= bytes;
+    pthread_mutex_unlock(&fake->lock);
+}
+
 /* --- order --- */
 
 static int record(struct backend *backend, unsigned slot) {
@@ -207,6 +215,7 @@ static const struct backend_ops ops = {
     .name = "fake",
     .reserve = reserve,
     .release = release,
+    .lose = lose,
     .record = record,
     .query = query,
     .order = order,
