@@ -153,6 +153,16 @@ static CUresult verdict(void) {
     return pool ? capture_verdict(pool) : CUDA_SUCCESS;
 }
 
+/* Mapping host memory takes memory of the device, and kept blocks are locked memory of the host. */
+static bool host_made_room(CUresult answer, struct device *device) {
+    bool any = outside_make_room(answer, device), more = false;
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && device && pinned_release(&more) != 0) {
+        context_release_idle(device); /* waits a little for what is under way */
+        pinned_release(&more);
+    }
+    return any || more;
+}
+
 typedef CUresult native_host_alloc(void **host, size_t bytes, unsigned int flags);
 
 static CUresult plain_host_alloc(void **host, size_t bytes, unsigned int unused) {
@@ -174,7 +184,7 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
         *host = kept;
     } else {
         r = native(host, bytes, flags);
-        if (r == CUDA_ERROR_OUT_OF_MEMORY && pinned_release()) {
+        if (host_made_room(r, device)) {
             r = native(host, bytes, flags);
         }
     }
@@ -208,9 +218,13 @@ CUresult hook_cuMemFreeHost(void *host) {
 }
 
 CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
+    struct device *device = here();
     struct outside_call taking;
-    outside_begin(&taking, OUTSIDE_PINNED_HOST, here(), bytes);
+    outside_begin(&taking, OUTSIDE_PINNED_HOST, device, bytes);
     CUresult r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
+    if (host_made_room(r, device)) {
+        r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
+    }
     return outside_end(&taking, r, (uint64_t)host, REGISTERED);
 }
 

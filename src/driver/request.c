@@ -87,8 +87,10 @@ int gpucache_reset_peak_stats(int device) {
 
 static int empty(struct device *device, void *unused) {
     (void)unused;
-    pinned_release();
-    return context_release_idle(device);
+    bool any = false;
+    int idle = context_release_idle(device); /* waits a little for what is under way */
+    int host = pinned_release(&any);
+    return idle ? idle : host;
 }
 
 int gpucache_empty_cache(int device) {

@@ -145,6 +145,13 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
     return finished;
 }
 
+bool pool_is_idle(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    bool idle = order_is_idle(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return idle;
+}
+
 /*
  * The program waits for all its work by itself, so an epoch ends for nothing: its number is taken
  * before the wait, and is finished after it.

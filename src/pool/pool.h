@@ -107,6 +107,9 @@ void pool_sync_end(struct pool *pool, uint64_t ticket);
 uint64_t pool_stamp_in_free(struct pool *pool);
 bool pool_has_finished(struct pool *pool, uint64_t stamp);
 
+/** Whether everything submitted to the context has finished: a driver call that waits for it would not. */
+bool pool_is_idle(struct pool *pool);
+
 /** How many streams the program has besides the default one; all pools go by it when they decide how far to grow. */
 void pool_expect_streams(unsigned streams);
 
