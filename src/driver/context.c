@@ -6,6 +6,7 @@
 #include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
+#include "driver/retry.h"
 #include "driver/shutdown.h"
 #include "pool/host.h"
 #include "pool/pool.h"
@@ -358,7 +359,7 @@ static CUresult primary_let_go(CUresult r, CUdevice ordinal, bool reset) {
 /* Not REAL(symbol): inside these macros cuda.h's would turn it into another version. */
 #define CREATES(symbol, parameters, arguments)                                                     \
     CUresult hook_##symbol parameters {                                                            \
-        return created(real_entries.real_##symbol arguments, ctx);                                 \
+        return created(RETRY_ON(device_used(device), real_entries.real_##symbol arguments), ctx);  \
     }
 #define SWITCHES(symbol, parameters, arguments)                                                    \
     CUresult hook_##symbol parameters {                                                            \
@@ -411,7 +412,7 @@ CUresult hook_cuCtxDetach(CUcontext ctx) {
 }
 
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
-    CUresult r = REAL(cuDevicePrimaryCtxRetain)(ctx, device);
+    CUresult r = RETRY_ON(device_used(device), REAL(cuDevicePrimaryCtxRetain)(ctx, device));
     if (r == CUDA_SUCCESS && process_ready()) {
         pthread_mutex_lock(&registry);
         struct context *context = note(*ctx);

@@ -27,6 +27,7 @@
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/outside.h"
+#include "driver/retry.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/process.h"
@@ -373,11 +374,11 @@ static CUresult import(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int fl
 }
 
 CUresult hook_cuIpcOpenMemHandle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags) {
-    return import(dptr, handle, flags, REAL(cuIpcOpenMemHandle));
+    return RETRY(import(dptr, handle, flags, REAL(cuIpcOpenMemHandle)));
 }
 
 CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags) {
-    return import(dptr, handle, flags, REAL(cuIpcOpenMemHandle_v2));
+    return RETRY(import(dptr, handle, flags, REAL(cuIpcOpenMemHandle_v2)));
 }
 
 CUresult hook_cuIpcCloseMemHandle(CUdeviceptr dptr) {

@@ -9,6 +9,7 @@
 #include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
+#include "driver/retry.h"
 #include "driver/shutdown.h"
 #include "driver/take.h"
 #include "process/process.h"
@@ -81,7 +82,7 @@ CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUme
 CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
                                      CUmemPoolPtrExportData *data) {
     size_t bytes = 0;
-    CUresult r = REAL(cuMemPoolImportPointer)(dptr, pool, data);
+    CUresult r = RETRY(REAL(cuMemPoolImportPointer)(dptr, pool, data));
     if (r == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
         outside_enter(OUTSIDE_POOL_IMPORTED, here(), bytes, *dptr, 0);
     }
@@ -116,7 +117,7 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
 /* Another process's memory, whose size shows when it is mapped; or this process's own once more. */
 CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
                                              CUmemAllocationHandleType type) {
-    CUresult r = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
+    CUresult r = RETRY(REAL(cuMemImportFromShareableHandle)(handle, os_handle, type));
     CUmemAllocationProp prop;
     if (r != CUDA_SUCCESS || !process_ready() || outside_hold(*handle)) {
         return r;
@@ -132,7 +133,7 @@ CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handl
 CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
                        CUmemGenericAllocationHandle handle, unsigned long long flags) {
     struct ledger_row *memory = outside_hold(handle);
-    CUresult r = REAL(cuMemMap)(dptr, bytes, offset, handle, flags);
+    CUresult r = RETRY(REAL(cuMemMap)(dptr, bytes, offset, handle, flags));
     outside_mapped(r, memory, offset, dptr, bytes);
     return r;
 }
