@@ -46,9 +46,10 @@ static CUdeviceptr take(int i) {
         CHECK(cuMemCreate(&handle, GRANULE, &prop, 0));
         p = handle;
     } else if (strcmp(kind, "mapping") == 0) { /* which keeps what the handle has let go of */
-        p = space + (size_t)i * GRANULE;
+        p = space + (size_t)(i % ROUNDS) * GRANULE;
         CHECK(cuMemCreate(&handle, GRANULE, &prop, 0));
-        CHECK(cuMemMap(p, GRANULE, 0, handle, 0));
+        while (cuMemMap(p, GRANULE, 0, handle, 0) != CUDA_SUCCESS)
+            ; /* until the other thread has unmapped what was there */
         CHECK(cuMemRelease(handle));
     } else {
         exit(2);
@@ -89,7 +90,7 @@ int main(int argc, char **argv) {
     kind = argc > 1 ? argv[1] : "";
     context = begin();
     if (strcmp(kind, "mapping") == 0)
-        CHECK(cuMemAddressReserve(&space, 2 * ROUNDS * GRANULE, 0, 0, 0));
+        CHECK(cuMemAddressReserve(&space, ROUNDS * GRANULE, 0, 0, 0));
     pthread_barrier_init(&meet, NULL, 2);
     for (int i = 0; i < ROUNDS; i++)
         old[i] = take(i);
