@@ -59,7 +59,8 @@ GPUCACHE_API int gpucache_reset_peak_stats(int device);
 /** Gives idle memory back to the driver, after waiting up to a second for work in flight; device -1: on all devices. */
 GPUCACHE_API int gpucache_empty_cache(int device);
 
-/** Limits the process to a share in (0, 1] of the device's memory; 1 lifts the limit. Takes effect for later allocations. */
+/** Limits the process to a share in (0, 1] of the device's memory; 1 lifts the limit. Takes effect for later allocations. Device -1:
+ * on all devices, those as well that are used later. */
 GPUCACHE_API int gpucache_set_memory_fraction(int device, double fraction);
 
 /** The same in bytes; 0 lifts the limit. */

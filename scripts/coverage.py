@@ -97,7 +97,7 @@ later do not use them |
 limit, and is counted at the next wait |
 | `cuMemPoolSetAttribute` | nothing: what the driver keeps is looked at, not predicted |
 | `cuImportExternalMemory` | such memory is not counted |
-| `cuLaunchKernel*`, `cuGraphLaunch`, `cuEventRecord`; copies of arrays, between devices and in \
+| `cuEventRecord`; copies of arrays, between devices and in \
 batches; `cuMemsetD16*`, `cuMemsetD2D*` | a fault that they report is not noticed there |
 | the NVML library | its figures do not agree with a limit |
 """
@@ -121,10 +121,10 @@ def tests(names):
         for name in (n.strip() for n in names.split(",")))
 
 
-def noticed():
-    """Effect and test of a NOTICED row, as the table's own macro says."""
-    found = re.search(r"ENTRY\(symbol, since, parameters, arguments, (\".*?\"), (\".*?\")\)",
-                      read(ENTRIES))
+def common(macro):
+    """Effect and test of a NOTICED or RETRIED row, as the table's own macro says."""
+    found = re.search(r"#define %s\(.*?ENTRY\(symbol, since, parameters, arguments, (\".*?\"), (\".*?\")\)"
+                      % macro, read(ENTRIES), re.S)
     return [plain(found.group(1)), plain(found.group(2))]
 
 
@@ -132,9 +132,9 @@ def coverage():
     lines = [COVERAGE_HEAD, "## Replaced", "", "| entry | since | what the library does | tests |",
              "| --- | --- | --- | --- |"]
     replaced, called = 0, []
-    for macro, row in rows(ENTRIES, ["ENTRY", "FAST", "NOTICED", "CALLED"]):
-        if macro == "NOTICED":
-            macro, row = "ENTRY", row + noticed()
+    for macro, row in rows(ENTRIES, ["ENTRY", "FAST", "NOTICED", "RETRIED", "CALLED"]):
+        if macro in ("NOTICED", "RETRIED"):
+            row = row + common(macro)
         if macro == "CALLED":
             called.append("| `%s` | %s |" % (row[0], version(row[1])))
             continue

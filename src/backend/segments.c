@@ -111,6 +111,10 @@ static bool is_wrong_moment(CUresult r) {
                                              r <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
 }
 
+static void lose(struct backend *backend, uint64_t bytes) {
+    book_return(of(backend), bytes);
+}
+
 static int record(struct backend *backend, unsigned slot) {
     struct segments *segments = of(backend);
     if (!backend->has_events) {
@@ -190,6 +194,7 @@ static const struct backend_ops ops = {
     .reserve = reserve,
     .release = release,
     .returned = returned,
+    .lose = lose,
     .record = record,
     .query = query,
     .order = order,

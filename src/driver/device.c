@@ -13,6 +13,23 @@
 static struct device devices[STATS_MAX_DEVICES];
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static struct device_limit limit_of_all; /* as it was asked for, */
+static bool limits_all;                  /* if it was */
+
+static uint64_t limit_bytes(const struct device_limit *limit, uint64_t total) {
+    if (limit->fraction == 0) {
+        return limit->bytes;
+    }
+    /* 0 would lift it, however small the share */
+    uint64_t share = (uint64_t)((double)total * limit->fraction);
+    return limit->fraction >= 1 ? 0 : share > 0 ? share : 1;
+}
+
+/* Under the lock. */
+static uint64_t first_limit(int ordinal, uint64_t total) {
+    return limits_all ? limit_bytes(&limit_of_all, total) : options_limit(ordinal, total);
+}
+
 static void read_uuid(struct device *device) {
     CUuuid uuid;
     if (REAL(cuDeviceGetUuid_v2)(&uuid, device->ordinal) != CUDA_SUCCESS) {
@@ -44,7 +61,7 @@ static bool identify(struct device *device, CUdevice ordinal) {
     }
     read_uuid(device);
     pthread_mutex_init(&device->lock, NULL);
-    atomic_store(&device->limit, options_limit(ordinal, total));
+    atomic_store(&device->limit, first_limit(ordinal, total));
     return true;
 }
 
@@ -72,6 +89,37 @@ void device_forked(void) {
     for (unsigned i = 0; i < STATS_MAX_DEVICES; i++) {
         atomic_store(&devices[i].used, false);
     }
+}
+
+void device_set_limit(struct device *device, const struct device_limit *limit) {
+    atomic_store(&device->limit, limit_bytes(limit, device->total));
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        pool_set_capacity(p->pool, device_visible_total(device));
+    }
+}
+
+void device_set_limits(const struct device_limit *limit) {
+    pthread_mutex_lock(&devices_lock);
+    limit_of_all = *limit;
+    limits_all = true;
+    pthread_mutex_unlock(&devices_lock);
+    for (int i = 0; i < STATS_MAX_DEVICES; i++) {
+        struct device *device = device_used(i);
+        if (device) {
+            device_set_limit(device, limit);
+        }
+    }
+}
+
+uint64_t device_limit_of(int ordinal, uint64_t total) {
+    const struct device *device = device_used(ordinal);
+    if (device) {
+        return atomic_load(&device->limit);
+    }
+    pthread_mutex_lock(&devices_lock);
+    uint64_t limit = first_limit(ordinal, total);
+    pthread_mutex_unlock(&devices_lock);
+    return limit;
 }
 
 void device_reset_peaks(struct device *device) {
@@ -142,11 +190,7 @@ void device_visible_memory(const struct device *device, uint64_t *free_bytes,
 
 void device_book(struct device *device, struct books_metric *metric, int64_t change) {
     pthread_mutex_lock(&device->lock);
-    if (change > 0) {
-        books_enter(metric, (uint64_t)change);
-    } else {
-        books_leave(metric, (uint64_t)-change);
-    }
+    books_change(metric, change);
     pthread_mutex_unlock(&device->lock);
 }
 
@@ -188,22 +232,38 @@ static void add_outside(struct stats_device *out, const struct books *books) {
 #undef ADD
 }
 
-/* What follows from the sums of several pools' books, which are read one after another while others
- * write. */
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/*
+ * The figures of a metric, and of several books, are read one after another while others write. So
+ * that they are those of one moment, what cannot have been more than `most` is lowered to it, and
+ * the sums follow.
+ */
+static void agree(struct stats_metric *metric, uint64_t most) {
+    metric->current = least(metric->current, most);
+    metric->total = metric->total > metric->current ? metric->total : metric->current;
+    metric->peak = metric->peak > metric->current ? metric->peak : metric->current;
+    metric->freed = metric->total - metric->current;
+}
+
 static void derive(struct stats_device *out) {
-    uint64_t reserved = out->reserved.current, allocated = out->allocated.current;
-    out->ready_bytes =
-        out->ready_bytes > reserved - allocated ? reserved - allocated : out->ready_bytes;
-    out->active.current = reserved - out->ready_bytes;
-    out->active.freed = out->active.total - out->active.current;
-    out->pending_bytes = out->active.current - allocated;
-    out->releasable_bytes =
-        out->releasable_bytes > out->ready_bytes ? out->ready_bytes : out->releasable_bytes;
+#define METRIC(field, json, label) agree(&out->field, UINT64_MAX);
+#define OUTSIDE(field, json) agree(&out->field, UINT64_MAX);
+#include "stats/fields.def"
+    uint64_t reserved = out->reserved.current;
+    agree(&out->allocated, reserved);
+    agree(&out->requested, out->allocated.current);
+    uint64_t idle = reserved - out->allocated.current;
+    out->ready_bytes = least(out->ready_bytes, idle);
+    out->pending_bytes = idle - out->ready_bytes;
+    out->active.current = out->allocated.current + out->pending_bytes;
+    agree(&out->active, reserved);
+    out->releasable_bytes = least(out->releasable_bytes, out->ready_bytes);
     out->non_releasable_bytes = out->ready_bytes - out->releasable_bytes;
+    out->cache_misses = least(out->cache_misses, out->allocations.total);
     out->cache_hits = out->allocations.total - out->cache_misses;
-    out->allocations.peak = out->allocations.peak > out->allocations.current
-                                ? out->allocations.peak
-                                : out->allocations.current;
 }
 
 bool stats_read(int ordinal, struct stats_device *out) {

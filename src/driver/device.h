@@ -56,6 +56,20 @@ void device_reset_peaks(struct device *device);
 /** In the child of a fork: none is used. */
 void device_forked(void);
 
+/** A limit as it is asked for: in bytes, 0 for none; or, if `fraction` is not 0, as a share of the device's memory, 1 for none. */
+struct device_limit {
+    uint64_t bytes;
+    double fraction;
+};
+
+void device_set_limit(struct device *device, const struct device_limit *limit);
+
+/** The same for all devices, those as well that are used later. */
+void device_set_limits(const struct device_limit *limit);
+
+/** In force for a device with so much memory, used or not; 0: none. */
+uint64_t device_limit_of(int ordinal, uint64_t total);
+
 /** The device of the current context, or NULL. */
 struct device *device_current(void);
 

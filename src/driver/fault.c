@@ -4,9 +4,7 @@
  * From then on the driver answers every call with that fault. A free or an allocation that the pool
  * answers does not ask the driver, so what the driver said here is remembered. Each replacement is
  * the call and one comparison of its result; all are made from the NOTICED rows of the table.
- *
- * Launches are left alone: they are the hottest calls of all, and a program that only launches
- * learns of the fault from the next call of any other kind.
+ * Those of RETRIED rows, launches among them, are made so too (retry.c).
  */
 #include "driver/context.h"
 #include "driver/entries.h"

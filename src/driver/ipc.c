@@ -29,6 +29,7 @@
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/outside.h"
+#include "driver/retry.h"
 #include "driver/spans.h"
 #include "pool/host.h"
 #include "pool/pool.h"
@@ -211,7 +212,7 @@ static struct import *note_import(CUcontext context, CUdeviceptr base) {
     if (REAL(cuMemGetAddressRange_v2)(NULL, &import->bytes, base) != CUDA_SUCCESS) {
         import->bytes = 0;
     } else if (process_ready()) {
-        outside_end(CUDA_SUCCESS, OUTSIDE_IPC_IMPORTED, device_current(), import->bytes, base);
+        outside_enter(OUTSIDE_IPC_IMPORTED, device_current(), import->bytes, base, 0);
     }
     return import;
 }
@@ -221,7 +222,7 @@ static void drop_if_unused(struct import *import) {
         return;
     }
     spans_remove(&imports, spans_find(&imports, import->base, import));
-    outside_leave(OUTSIDE_POINTER, import->base);
+    outside_leave(OUTSIDE_IMPORTS, import->base);
     host_slab_put(&import_slab, import);
 }
 
@@ -372,11 +373,11 @@ static CUresult import(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int fl
 }
 
 CUresult hook_cuIpcOpenMemHandle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags) {
-    return import(dptr, handle, flags, REAL(cuIpcOpenMemHandle));
+    return RETRY(import(dptr, handle, flags, REAL(cuIpcOpenMemHandle)));
 }
 
 CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags) {
-    return import(dptr, handle, flags, REAL(cuIpcOpenMemHandle_v2));
+    return RETRY(import(dptr, handle, flags, REAL(cuIpcOpenMemHandle_v2)));
 }
 
 CUresult hook_cuIpcCloseMemHandle(CUdeviceptr dptr) {

@@ -7,6 +7,7 @@
  */
 #include "driver/context.h"
 #include "driver/entries.h"
+#include "driver/retry.h"
 #include "process/process.h"
 
 /* After a call that may have changed what is current on this thread, whatever it has answered. */
@@ -30,7 +31,7 @@ static bool is_watched(void) {
 /* Not REAL(symbol): inside these macros cuda.h's would turn it into another version. */
 #define CREATES(symbol, parameters, arguments)                                                     \
     CUresult hook_##symbol parameters {                                                            \
-        return created(real_entries.real_##symbol arguments, ctx);                                 \
+        return created(RETRY_ON(device_used(device), real_entries.real_##symbol arguments), ctx);  \
     }
 #define SWITCHES(symbol, parameters, arguments)                                                    \
     CUresult hook_##symbol parameters {                                                            \
@@ -98,7 +99,7 @@ CUresult hook_cuCtxDetach(CUcontext ctx) {
 }
 
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
-    CUresult r = REAL(cuDevicePrimaryCtxRetain)(ctx, device);
+    CUresult r = RETRY_ON(device_used(device), REAL(cuDevicePrimaryCtxRetain)(ctx, device));
     if (r == CUDA_SUCCESS && process_ready()) {
         context_meet(*ctx, CONTEXT_RETAINED, device);
     }

@@ -81,14 +81,15 @@ static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
 /* Straight from the driver, counted where the books of this process can be kept. */
 static CUresult native_alloc(CUdeviceptr *dptr, size_t bytes) {
     struct device *device = process_ready() ? device_current() : NULL;
-    if (!outside_begin(OUTSIDE_NATIVE, device, bytes)) {
+    struct outside_call taking;
+    if (!outside_begin(&taking, OUTSIDE_NATIVE, device, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult r = REAL(cuMemAlloc_v2)(dptr, bytes);
     if (outside_make_room(r, device)) {
         r = REAL(cuMemAlloc_v2)(dptr, bytes);
     }
-    return outside_end(r, OUTSIDE_NATIVE, device, bytes, dptr && r == CUDA_SUCCESS ? *dptr : 0);
+    return outside_end(&taking, r, dptr && r == CUDA_SUCCESS ? *dptr : 0, 0);
 }
 
 static __attribute__((noinline)) CUresult alloc_otherwise(CUdeviceptr *dptr, size_t bytes) {
@@ -133,14 +134,15 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
         return result;
     }
     struct device *device = regular && process_ready() ? device_current() : NULL;
-    if (!outside_begin(OUTSIDE_NATIVE, device, bytes)) {
+    struct outside_call taking;
+    if (!outside_begin(&taking, OUTSIDE_NATIVE, device, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
     if (outside_make_room(r, device)) {
         r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
     }
-    return outside_end(r, OUTSIDE_NATIVE, device, bytes, dptr && r == CUDA_SUCCESS ? *dptr : 0);
+    return outside_end(&taking, r, dptr && r == CUDA_SUCCESS ? *dptr : 0, 0);
 }
 
 /* --- freeing --- */
@@ -185,10 +187,9 @@ CUresult hook_cuMemFree_v2(CUdeviceptr dptr) {
         return CUDA_SUCCESS;
     }
     if (r == -ENOENT) {
+        struct ledger_row *giving = dptr ? outside_leave_begin(OUTSIDE_POINTER, dptr, 0) : NULL;
         CUresult native = REAL(cuMemFree_v2)(dptr);
-        if (native == CUDA_SUCCESS && dptr) {
-            outside_leave(OUTSIDE_POINTER, dptr);
-        }
+        outside_leave_end(giving, native == CUDA_SUCCESS);
         return native;
     }
     return r == -EINVAL ? refused_free(dptr) : (CUresult)r;
@@ -231,10 +232,9 @@ static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
         return driver->free(dptr, stream);
     }
     if (!pool_has(dptr)) {
+        struct ledger_row *giving = outside_leave_begin(OUTSIDE_POINTER, dptr, 0);
         CUresult result = driver->free(dptr, stream);
-        if (result == CUDA_SUCCESS) {
-            outside_leave(OUTSIDE_POINTER, dptr);
-        }
+        outside_leave_end(giving, result == CUDA_SUCCESS);
         return result;
     }
     CUresult r = CUDA_SUCCESS;

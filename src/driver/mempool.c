@@ -4,6 +4,7 @@
 #include "driver/context.h"
 #include "driver/entries.h"
 #include "driver/outside.h"
+#include "driver/retry.h"
 #include "pool/host.h"
 #include "process/process.h"
 
@@ -358,7 +359,7 @@ static bool started(void) {
 }
 
 CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props) {
-    CUresult r = REAL(cuMemPoolCreate)(handle, props);
+    CUresult r = RETRY(REAL(cuMemPoolCreate)(handle, props));
     if (r != CUDA_SUCCESS || !process_ready()) {
         return r;
     }
@@ -439,7 +440,7 @@ static void allocates(CUresult r, const CUDA_MEM_ALLOC_NODE_PARAMS *params) {
 CUresult hook_cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph,
                                      const CUgraphNode *dependencies, size_t count,
                                      CUDA_MEM_ALLOC_NODE_PARAMS *params) {
-    CUresult r = REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params);
+    CUresult r = RETRY(REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params));
     allocates(r, params);
     return r;
 }
@@ -454,13 +455,14 @@ static CUresult added(CUresult r, const CUgraphNodeParams *params) {
 
 CUresult hook_cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                              size_t count, CUgraphNodeParams *params) {
-    return added(REAL(cuGraphAddNode)(node, graph, dependencies, count, params), params);
+    return added(RETRY(REAL(cuGraphAddNode)(node, graph, dependencies, count, params)), params);
 }
 
 CUresult hook_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                 const CUgraphEdgeData *edges, size_t count,
                                 CUgraphNodeParams *params) {
-    return added(REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, params), params);
+    return added(RETRY(REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, params)),
+                 params);
 }
 
 CUresult hook_cuDeviceGraphMemTrim(CUdevice ordinal) {

@@ -7,11 +7,11 @@
  * (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), and asking costs a call. So it is looked at
  *
  *      without a limit  when the live bytes have outgrown what was seen last, at the first wait
- *                       after a free, and wherever the program asks for figures
+ *                       after a free, and where the program asks the driver for figures
  *      with a limit     after every allocation too, and before one is refused
  *
  * and between two looks a pool counts with what was seen last, or with its live bytes if they are
- * more. Reports make no call: they have what was seen last.
+ * more. Reports and gpucache_get_stats() make no call: they have what was seen last.
  *
  * With a limit an allocation is charged as if the pool had to grow for it, and the charge becomes
  * what it did grow by. If the limit does not allow that, pools give back what they need not keep.

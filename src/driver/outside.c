@@ -2,89 +2,17 @@
 
 #include "driver/context.h"
 #include "driver/entries.h"
+#include "driver/ledger.h"
 #include "driver/mempool.h"
 #include "pool/host.h"
 #include "process/process.h"
 
-#include <string.h>
-#include <sys/mman.h>
+#include <pthread.h>
 
-/* --- the ledger: an open-addressed table, keys moved up on removal --- */
-
-struct row {
-    uint64_t key;
-    uint64_t bytes, value;
-    struct device *device;
-    CUcontext context; /* whose end is its end; NULL: the process's */
-    uint32_t holders;
-    uint8_t space;
-    uint8_t kind;
-    bool used;
-};
-
-static struct row *rows;
-static size_t row_count, row_room; /* room is a power of two */
+static struct ledger_row *away;    /* neither listed nor settled: the driver is being asked */
+static struct outside_call *calls; /* under way: nothing entered yet */
+static struct host_slab slab = {.object_bytes = sizeof(struct ledger_row)};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-static size_t home(uint64_t key, unsigned space) {
-    uint64_t hash = (key ^ (uint64_t)space << 60) * 0x9e3779b97f4a7c15u;
-    return (size_t)(hash >> 20) & (row_room - 1);
-}
-
-static struct row *find(uint64_t key, unsigned space) {
-    if (row_room == 0) {
-        return NULL;
-    }
-    for (size_t i = home(key, space); rows[i].used; i = (i + 1) & (row_room - 1)) {
-        if (rows[i].key == key && rows[i].space == space) {
-            return &rows[i];
-        }
-    }
-    return NULL;
-}
-
-static struct row *place(const struct row *row) {
-    size_t i = home(row->key, row->space);
-    while (rows[i].used) {
-        i = (i + 1) & (row_room - 1);
-    }
-    rows[i] = *row;
-    return &rows[i];
-}
-
-static bool make_room(void) {
-    if (row_count * 2 < row_room) {
-        return true;
-    }
-    size_t old_room = row_room;
-    struct row *old = rows,
-               *wider = host_map((old_room ? old_room * 2 : 1024) * sizeof *rows, 4096);
-    if (!wider) {
-        return false;
-    }
-    rows = wider;
-    row_room = old_room ? old_room * 2 : 1024;
-    for (size_t i = 0; i < old_room; i++) {
-        if (old[i].used) {
-            place(&old[i]);
-        }
-    }
-    if (old) {
-        munmap(old, old_room * sizeof *old);
-    }
-    return true;
-}
-
-static void remove_row(struct row *row) {
-    size_t hole = (size_t)(row - rows);
-    rows[hole].used = false;
-    row_count--;
-    for (size_t i = (hole + 1) & (row_room - 1); rows[i].used; i = (i + 1) & (row_room - 1)) {
-        struct row moved = rows[i];
-        rows[i].used = false;
-        place(&moved);
-    }
-}
 
 /* --- kinds: where each is booked, and whether it is the device's memory --- */
 
@@ -99,10 +27,12 @@ static enum outside_space space_of(enum outside_kind kind) {
         return OUTSIDE_HOST;
     case OUTSIDE_MAPPING:
         return OUTSIDE_RANGES;
+    case OUTSIDE_IPC_IMPORTED:
+        return OUTSIDE_IMPORTS;
     case OUTSIDE_NATIVE:
     case OUTSIDE_STREAM_ORDERED:
     case OUTSIDE_MANAGED:
-    case OUTSIDE_IPC_IMPORTED:
+    case OUTSIDE_POOL_IMPORTED:
         break;
     }
     return OUTSIDE_POINTER;
@@ -118,6 +48,7 @@ static bool is_charged(enum outside_kind kind) {
     case OUTSIDE_STREAM_ORDERED: /* by its pool, see mempool.h */
     case OUTSIDE_PINNED_HOST:
     case OUTSIDE_IPC_IMPORTED:
+    case OUTSIDE_POOL_IMPORTED:
     case OUTSIDE_HANDLE_IMPORTED:
     case OUTSIDE_MAPPING:
         break;
@@ -125,20 +56,26 @@ static bool is_charged(enum outside_kind kind) {
     return false;
 }
 
+/* A cuMemAlloc of the driver's own is booked like a block of the pool, all of it at once. */
+static void book_native(struct device *device, int64_t change) {
+    struct books *books = &device->outside;
+    pthread_mutex_lock(&device->lock);
+    books_change(&books->requested, change);
+    books_change(&books->allocated, change);
+    books_change(&books->active, change);
+    books_change(&books->reserved, change);
+    books_change(&books->segments, change > 0 ? 1 : -1);
+    books_change(&books->allocations, change > 0 ? 1 : -1);
+    books_add(change > 0 ? &books->driver_allocs : &books->driver_frees, 1);
+    books_add(&books->cache_misses, change > 0);
+    pthread_mutex_unlock(&device->lock);
+}
+
 static void book(struct device *device, enum outside_kind kind, int64_t change) {
     struct books *books = &device->outside;
     switch (kind) {
     case OUTSIDE_NATIVE:
-        device_book(device, &books->requested, change);
-        device_book(device, &books->allocated, change);
-        device_book(device, &books->active, change);
-        device_book(device, &books->reserved, change);
-        device_book(device, &books->segments, change > 0 ? 1 : -1);
-        device_book(device, &books->allocations, change > 0 ? 1 : -1);
-        device_count(device, change > 0 ? &books->driver_allocs : &books->driver_frees);
-        if (change > 0) {
-            device_count(device, &books->cache_misses);
-        }
+        book_native(device, change);
         break;
     case OUTSIDE_MANAGED:
         device_book(device, &books->managed, change);
@@ -153,6 +90,7 @@ static void book(struct device *device, enum outside_kind kind, int64_t change) 
         device_book(device, &books->pinned_host, change);
         break;
     case OUTSIDE_IPC_IMPORTED:
+    case OUTSIDE_POOL_IMPORTED:
     case OUTSIDE_HANDLE_IMPORTED:
         device_book(device, &books->ipc_imported, change);
         break;
@@ -162,10 +100,137 @@ static void book(struct device *device, enum outside_kind kind, int64_t change) 
     }
 }
 
-/* --- the room's door --- */
+/* --- rows that come and go; lock held --- */
 
-bool outside_begin(enum outside_kind kind, struct device *device, uint64_t bytes) {
-    if (!device || !is_charged(kind) || device_charge(device, bytes)) {
+static void be_away(struct ledger_row *row) {
+    row->next = away;
+    away = row;
+}
+
+static void be_back(struct ledger_row *row) {
+    for (struct ledger_row **at = &away; *at; at = &(*at)->next) {
+        if (*at == row) {
+            *at = row->next;
+            break;
+        }
+    }
+}
+
+/* Puts a row that nobody keeps on the list of those to be settled. */
+static void let_go(struct ledger_row *row, struct ledger_row **dead) {
+    if (row->holders > 0 || row->leaving > 0) {
+        return;
+    }
+    if (row->listed) {
+        ledger_remove(row);
+    }
+    row->next = *dead;
+    *dead = row;
+    struct ledger_row *memory = row->memory;
+    if (memory) {
+        memory->holders--;
+        let_go(memory, dead);
+    }
+}
+
+/* What the row stands for is gone, whoever has still to hear of it. */
+static void end(struct ledger_row *row, struct ledger_row **dead) {
+    row->holders = 0;
+    row->over = true;
+    if (row->listed && row->leaving > 0) {
+        ledger_remove(row);
+        be_away(row);
+    }
+    let_go(row, dead);
+}
+
+/*
+ * The driver has given out what is listed already: the old row's memory is gone, and nobody has told us. But a handle whose number comes
+ * back may have been released while its memory is still mapped.
+ */
+static void make_way(uint64_t key, unsigned space, struct ledger_row **dead) {
+    struct ledger_row *old = ledger_find(key, space);
+    if (old && space == OUTSIDE_HANDLES) {
+        ledger_remove(old);
+    } else if (old) {
+        end(old, dead);
+    }
+}
+
+/* After the lock has been let go of. */
+static void settle(struct ledger_row *dead) {
+    for (const struct ledger_row *left = dead; left; left = left->next) {
+        enum outside_kind kind = (enum outside_kind)left->kind;
+        if (kind == OUTSIDE_STREAM_ORDERED) {
+            mempool_left((struct mempool *)left->value, left->bytes);
+            continue;
+        }
+        book(left->device, kind, -(int64_t)left->bytes);
+        if (is_charged(kind)) {
+            device_refund(left->device, left->bytes);
+        }
+    }
+    if (!dead) {
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    while (dead) {
+        struct ledger_row *next = dead->next;
+        host_slab_put(&slab, dead);
+        dead = next;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* --- entering --- */
+
+static CUcontext context_of(enum outside_kind kind) {
+    CUcontext context = NULL;
+    if (space_of(kind) != OUTSIDE_HANDLES && kind != OUTSIDE_MAPPING) {
+        REAL(cuCtxGetCurrent)(&context);
+    }
+    return context;
+}
+
+/* Booked before anybody can find it, so that no figure is lowered before it was raised. */
+static bool enter(const struct ledger_row *as, struct ledger_row **dead) {
+    make_way(as->key, as->space, dead);
+    struct ledger_row *row = host_slab_get(&slab);
+    if (!row) {
+        return false;
+    }
+    *row = *as;
+    row->holders = 1;
+    if (!ledger_add(row)) {
+        host_slab_put(&slab, row);
+        return false;
+    }
+    book(row->device, (enum outside_kind)row->kind, (int64_t)row->bytes);
+    return true;
+}
+
+bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes, uint64_t key,
+                   uint64_t value) {
+    if (!device) {
+        return false;
+    }
+    struct ledger_row *dead = NULL;
+    struct ledger_row row = {.key = key,
+                             .bytes = bytes,
+                             .value = value,
+                             .device = device,
+                             .context = context_of(kind),
+                             .kind = (uint8_t)kind,
+                             .space = (uint8_t)space_of(kind)};
+    pthread_mutex_lock(&lock);
+    bool entered = enter(&row, &dead);
+    pthread_mutex_unlock(&lock);
+    settle(dead);
+    return entered;
+}
+
+static bool allowed(enum outside_kind kind, struct device *device, uint64_t bytes) {
+    if (!is_charged(kind) || device_charge(device, bytes)) {
         return true;
     }
     /* What lies idle in the pools makes room first. */
@@ -178,6 +243,50 @@ bool outside_begin(enum outside_kind kind, struct device *device, uint64_t bytes
     return false;
 }
 
+bool outside_begin(struct outside_call *call, enum outside_kind kind, struct device *device,
+                   uint64_t bytes) {
+    *call = (struct outside_call){.kind = kind, .device = device, .bytes = bytes};
+    if (!device) {
+        return true;
+    }
+    if (!allowed(kind, device, bytes)) {
+        return false;
+    }
+    call->context = context_of(kind);
+    pthread_mutex_lock(&lock);
+    call->next = calls;
+    calls = call;
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, uint64_t value) {
+    if (!call->device) {
+        return answer;
+    }
+    struct ledger_row *dead = NULL;
+    struct ledger_row row = {.key = key,
+                             .bytes = call->bytes,
+                             .value = value,
+                             .device = call->device,
+                             .context = call->context,
+                             .kind = (uint8_t)call->kind,
+                             .space = (uint8_t)space_of(call->kind)};
+    pthread_mutex_lock(&lock);
+    struct outside_call **at = &calls;
+    while (*at != call) {
+        at = &(*at)->next;
+    }
+    *at = call->next;
+    bool entered = answer == CUDA_SUCCESS && !call->over && enter(&row, &dead);
+    pthread_mutex_unlock(&lock);
+    settle(dead);
+    if (!entered && is_charged(call->kind)) {
+        device_refund(call->device, call->bytes);
+    }
+    return answer;
+}
+
 bool outside_make_room(CUresult answer, struct device *device) {
     if (answer != CUDA_ERROR_OUT_OF_MEMORY || !device || device_idle_bytes(device) == 0) {
         return false;
@@ -187,129 +296,161 @@ bool outside_make_room(CUresult answer, struct device *device) {
     return true;
 }
 
-bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes, uint64_t key,
-                   uint64_t value) {
-    CUcontext context = NULL;
-    if (space_of(kind) != OUTSIDE_HANDLES && kind != OUTSIDE_MAPPING) {
-        REAL(cuCtxGetCurrent)(&context);
+/* --- leaving --- */
+
+static bool started(void) {
+    return atomic_load(&process_state) == PROCESS_STARTED;
+}
+
+/* One holder less; lock held. */
+static void begin_leaving(struct ledger_row *row) {
+    row->leaving++;
+    if (--row->holders == 0) {
+        ledger_remove(row);
+        be_away(row);
     }
-    struct row row = {.key = key,
-                      .bytes = bytes,
-                      .value = value,
-                      .device = device,
-                      .context = context,
-                      .holders = 1,
-                      .kind = (uint8_t)kind,
-                      .space = (uint8_t)space_of(kind),
-                      .used = true};
+}
+
+struct ledger_row *outside_leave_begin(enum outside_space space, uint64_t key, uint64_t bytes) {
+    struct ledger_row *leaving = NULL, *row;
+    if (!started()) {
+        return NULL;
+    }
     pthread_mutex_lock(&lock);
-    bool entered = !find(key, row.space) && make_room();
-    if (entered) {
-        place(&row);
-        row_count++;
+    for (uint64_t at = key; (row = ledger_find(at, space)) != NULL; at += row->bytes) {
+        begin_leaving(row);
+        if (bytes == 0) {
+            leaving = row;
+            break;
+        }
+        row->with = leaving; /* nobody else can find it any more */
+        leaving = row;
+        if (row->bytes == 0 || at + row->bytes - key >= bytes) {
+            break;
+        }
     }
     pthread_mutex_unlock(&lock);
-    if (entered) {
-        book(device, kind, (int64_t)bytes);
-    }
-    return entered;
+    return leaving;
 }
 
-CUresult outside_end(CUresult answer, enum outside_kind kind, struct device *device, uint64_t bytes,
-                     uint64_t key) {
-    bool entered = device && answer == CUDA_SUCCESS && outside_enter(kind, device, bytes, key, 0);
-    if (device && !entered && is_charged(kind)) {
-        device_refund(device, bytes);
-    }
-    return answer;
-}
-
-void outside_grow(enum outside_space space, uint64_t key, uint64_t bytes) {
-    struct row before = {0};
-    pthread_mutex_lock(&lock);
-    struct row *row = find(key, space);
-    if (row && row->bytes < bytes) {
-        before = *row;
-        row->bytes = bytes;
-    }
-    pthread_mutex_unlock(&lock);
-    if (before.used) {
-        book(before.device, (enum outside_kind)before.kind, (int64_t)(bytes - before.bytes));
-    }
-}
-
-static void settle(const struct row *left) {
-    if (left->kind == OUTSIDE_STREAM_ORDERED) {
-        mempool_left((struct mempool *)left->value, left->bytes);
+/* The driver has kept it after all; lock held. */
+static void come_back(struct ledger_row *row, struct ledger_row **dead) {
+    if (row->over) {
         return;
     }
-    book(left->device, (enum outside_kind)left->kind, -(int64_t)left->bytes);
-    if (is_charged((enum outside_kind)left->kind)) {
-        device_refund(left->device, left->bytes);
+    if (row->holders++ == 0 && !row->listed) {
+        be_back(row);
+        make_way(row->key, row->space, dead);
+        if (!ledger_add(row)) {
+            row->holders = 0;
+            be_away(row);
+        }
     }
+}
+
+void outside_leave_end(struct ledger_row *row, bool left) {
+    struct ledger_row *dead = NULL;
+    if (!row) {
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    for (struct ledger_row *next; row; row = next) {
+        next = row->with;
+        row->with = NULL;
+        row->leaving--;
+        if (!left) {
+            come_back(row, &dead);
+        }
+        if (row->holders == 0 && row->leaving == 0) {
+            be_back(row);
+        }
+        let_go(row, &dead);
+    }
+    pthread_mutex_unlock(&lock);
+    settle(dead);
 }
 
 void outside_leave(enum outside_space space, uint64_t key) {
-    struct row left = {0};
-    pthread_mutex_lock(&lock);
-    struct row *row = find(key, space);
-    if (row && --row->holders == 0) {
-        left = *row;
-        remove_row(row);
-    }
-    pthread_mutex_unlock(&lock);
-    if (left.used) {
-        settle(&left);
+    outside_leave_end(outside_leave_begin(space, key, 0), true);
+}
+
+struct ended {
+    CUcontext context;
+    struct ledger_row *dead;
+};
+
+static void end_if_of(struct ledger_row *row, void *with) {
+    struct ended *ended = with;
+    if (row->context == ended->context) {
+        end(row, &ended->dead);
     }
 }
 
 void outside_forget(CUcontext context) {
+    struct ended ended = {.context = context};
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < row_room;) {
-        if (rows[i].used && rows[i].context == context) {
-            struct row left = rows[i];
-            remove_row(&rows[i]); /* another row may have moved up into this place */
-            settle(&left);
-        } else {
-            i++;
-        }
+    for (struct outside_call *call = calls; call; call = call->next) {
+        call->over |= call->context == context;
     }
+    for (struct ledger_row *row = away; row; row = row->next) {
+        row->over |= row->context == context;
+    }
+    ledger_each(end_if_of, &ended);
     pthread_mutex_unlock(&lock);
+    settle(ended.dead);
 }
 
-void outside_hold(enum outside_space space, uint64_t key) {
+/* --- handles and what is mapped of them --- */
+
+struct ledger_row *outside_hold(uint64_t handle) {
+    if (!started()) {
+        return NULL;
+    }
     pthread_mutex_lock(&lock);
-    struct row *row = find(key, space);
+    struct ledger_row *row = ledger_find(handle, OUTSIDE_HANDLES);
     if (row) {
         row->holders++;
     }
     pthread_mutex_unlock(&lock);
+    return row;
+}
+
+void outside_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
+                    uint64_t bytes) {
+    struct ledger_row *dead = NULL;
+    if (!memory) {
+        return;
+    }
+    struct ledger_row row = {.key = key,
+                             .bytes = bytes,
+                             .device = memory->device,
+                             .memory = memory,
+                             .kind = OUTSIDE_MAPPING,
+                             .space = OUTSIDE_RANGES};
+    pthread_mutex_lock(&lock);
+    if (answer == CUDA_SUCCESS && memory->kind == OUTSIDE_HANDLE_IMPORTED &&
+        memory->bytes < offset + bytes) {
+        book(memory->device, OUTSIDE_HANDLE_IMPORTED, (int64_t)(offset + bytes - memory->bytes));
+        memory->bytes = offset + bytes;
+    }
+    if (answer != CUDA_SUCCESS || !enter(&row, &dead)) {
+        memory->holders--;
+        let_go(memory, &dead);
+    }
+    pthread_mutex_unlock(&lock);
+    settle(dead);
 }
 
 struct outside_entry outside_find(enum outside_space space, uint64_t key) {
     struct outside_entry entry = {0};
+    if (!started()) {
+        return entry;
+    }
     pthread_mutex_lock(&lock);
-    const struct row *row = find(key, space);
+    const struct ledger_row *row = ledger_find(key, space);
     if (row) {
         entry = (struct outside_entry){row->bytes, row->value};
     }
     pthread_mutex_unlock(&lock);
     return entry;
-}
-
-struct device *outside_device(enum outside_space space, uint64_t key) {
-    pthread_mutex_lock(&lock);
-    const struct row *row = find(key, space);
-    struct device *device = row ? row->device : NULL;
-    pthread_mutex_unlock(&lock);
-    return device;
-}
-
-void outside_set_value(enum outside_space space, uint64_t key, uint64_t value) {
-    pthread_mutex_lock(&lock);
-    struct row *row = find(key, space);
-    if (row) {
-        row->value = value;
-    }
-    pthread_mutex_unlock(&lock);
 }

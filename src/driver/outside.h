@@ -2,10 +2,16 @@
  * Memory that passes by the pool: the ledger of everything the program took from the driver in
  * another way.
  *
- * Each entry is found by what the program will hand back (a pointer, an array, a handle), in a
- * space of its own, because the numbers of different spaces may collide. An entry is charged to its
- * device's limit before the driver is asked (outside_begin), and refunded when the driver has taken
+ * Each row is found by what the program will hand back (a pointer, an array, a handle), in a space of its own, because the numbers of
+ * different spaces may collide. It is charged to its device's limit before the driver is asked, and refunded when the driver has taken
  * it back.
+ *
+ * What the driver has taken back it may give out again at once, to another thread, before the first one comes back from the call. And a
+ * context may end while a call in it is under way. So every call that takes or gives stands between two of ours:
+ *
+ *      taking   outside_begin: charged, and noted      driver      outside_end: entered and booked, if the context is still alive
+ *      giving   outside_leave_begin: not found any     driver      outside_leave_end: out of the books; or found again, if the
+ *               more, but still in the books                       driver has refused
  */
 #ifndef GPUCACHE_DRIVER_OUTSIDE_H
 #define GPUCACHE_DRIVER_OUTSIDE_H
@@ -17,6 +23,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ledger_row;
+
 enum outside_kind {
     OUTSIDE_NATIVE, /* cuMemAlloc that the pool did not serve; booked like a block of the pool */
     OUTSIDE_STREAM_ORDERED,
@@ -25,6 +33,7 @@ enum outside_kind {
     OUTSIDE_ARRAY,
     OUTSIDE_PINNED_HOST,
     OUTSIDE_IPC_IMPORTED,
+    OUTSIDE_POOL_IMPORTED, /* blocks of another process's stream-ordered pool; booked with the former */
     OUTSIDE_HANDLE_IMPORTED, /* virtual memory of another process; booked with the former */
     OUTSIDE_MAPPING,         /* a mapped range, which keeps its memory alive; no bytes of its own */
 };
@@ -34,45 +43,58 @@ enum outside_space {
     OUTSIDE_ARRAYS,
     OUTSIDE_HANDLES,
     OUTSIDE_HOST,
+    OUTSIDE_IMPORTS, /* by IPC */
     OUTSIDE_RANGES
 };
 
-/** Whether the limit allows `bytes` more of a kind on the device; true charges them. A NULL device
- * allows everything. */
-bool outside_begin(enum outside_kind kind, struct device *device, uint64_t bytes);
+/** A call that takes memory, while it is under way. */
+struct outside_call {
+    enum outside_kind kind;
+    struct device *device;
+    CUcontext context;
+    uint64_t bytes;
+    bool over; /* the context has ended meanwhile */
+    struct outside_call *next;
+};
+
+/** Whether the limit allows `bytes` more of a kind on the device; true charges them, and *call is to be ended. A NULL device allows
+ * everything, and nothing is booked. */
+bool outside_begin(struct outside_call *call, enum outside_kind kind, struct device *device,
+                   uint64_t bytes);
 
 /** True if the driver had no memory for the call, and the pools have given some back for another try. */
 bool outside_make_room(CUresult answer, struct device *device);
 
-/** After the driver's answer to what outside_begin() allowed: enters it, or takes the charge back.
- * Returns the answer. */
-CUresult outside_end(CUresult answer, enum outside_kind kind, struct device *device, uint64_t bytes,
-                     uint64_t key);
+/** After the driver's answer: enters what it gave, or takes the charge back. Returns the answer. */
+CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, uint64_t value);
 
-/** Enters what is neither charged nor refused here; false if `key` is there already. `value` of
- * stream-ordered memory is its struct mempool. */
+/** Enters what is neither charged nor refused here. False: not entered. `value` of stream-ordered memory is its struct mempool. */
 bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes, uint64_t key,
                    uint64_t value);
 
-/** What `key` stands for has turned out to be `bytes` long, if that is more than was known. */
-void outside_grow(enum outside_space space, uint64_t key, uint64_t bytes);
+/** The driver is about to take back what `key` stands for; with `bytes`, all that begins in so many from there. NULL: nobody knows it. */
+struct ledger_row *outside_leave_begin(enum outside_space space, uint64_t key, uint64_t bytes);
 
-/** The driver has taken back what `key` stands for. Nothing if nobody knows it. */
+/** It has, or it has not; nothing for NULL. */
+void outside_leave_end(struct ledger_row *row, bool left);
+
+/** Both at once, where nobody can be given `key` in between. */
 void outside_leave(enum outside_space space, uint64_t key);
 
 /** A context has ended: whatever was its own, and not the process's, is gone with it. */
 void outside_forget(CUcontext context);
 
-/** One more or one less that keeps an entry: at zero it leaves. `value` of a mapping is the handle
- * it maps. */
-void outside_hold(enum outside_space space, uint64_t key);
+/** One more that keeps the memory behind a handle; NULL: nobody knows it. */
+struct ledger_row *outside_hold(uint64_t handle);
+
+/** After the driver's answer to a mapping: it goes on holding `memory`, which was held for it before, until it leaves. */
+void outside_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
+                    uint64_t bytes);
 
 /** What is known of `key`: 0 bytes and value if nothing. */
 struct outside_entry {
     uint64_t bytes, value;
 };
 struct outside_entry outside_find(enum outside_space space, uint64_t key);
-struct device *outside_device(enum outside_space space, uint64_t key);
-void outside_set_value(enum outside_space space, uint64_t key, uint64_t value);
 
 #endif

@@ -9,59 +9,13 @@
 #include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
+#include "driver/retry.h"
 #include "driver/shutdown.h"
+#include "driver/take.h"
 #include "process/process.h"
 
 #define REGISTERED                                                                                 \
     UINT64_MAX /* in the ledger: pinned by cuMemHostRegister, the program's own memory */
-
-static struct device *here(void) {
-    return process_ready() ? device_current() : NULL;
-}
-
-/* The same, if the driver would go on to read what the program's arguments point to. */
-static struct device *here_and_well(void) {
-    int least, greatest;
-    bool well = REAL(cuCtxGetStreamPriorityRange)(&least, &greatest) == CUDA_SUCCESS;
-    return well ? here() : NULL;
-}
-
-/*
- * What is wrong with a call's arguments is the driver's to find, also where the limit refuses: it is
- * asked for more than there is (cuda-facts: that much is never there), which takes nothing.
- */
-#define TOO_MUCH ((size_t)1 << 50)
-
-/* The limit has refused; `judged` is what the driver thinks of the call. */
-static CUresult refused(CUresult judged) {
-    return judged == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : judged;
-}
-
-/* Runs `call` if the limit allows `bytes` more, and enters what it gave under `key`. Else `judge` says
- * what the driver thinks of its arguments. */
-#define TAKE(kind, place, bytes, judge, call, key)                                                 \
-    do {                                                                                           \
-        struct device *where = (place);                                                            \
-        uint64_t amount = (bytes);                                                                 \
-        if (!outside_begin(kind, where, amount)) {                                                 \
-            return refused(judge);                                                                 \
-        }                                                                                          \
-        CUresult answer = (call);                                                                  \
-        if (outside_make_room(answer, where)) {                                                    \
-            answer = (call);                                                                       \
-        }                                                                                          \
-        return outside_end(answer, kind, where, amount,                                            \
-                           answer == CUDA_SUCCESS ? (uint64_t)(key) : 0);                          \
-    } while (0)
-
-#define GIVE(space, key, call)                                                                     \
-    do {                                                                                           \
-        CUresult answer = (call);                                                                  \
-        if (answer == CUDA_SUCCESS) {                                                              \
-            outside_leave(space, (uint64_t)(key));                                                 \
-        }                                                                                          \
-        return answer;                                                                             \
-    } while (0)
 
 /* --- stream-ordered, managed --- */
 
@@ -75,8 +29,8 @@ static bool becomes_node(CUstream stream,
 
 static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
                         CUresult (*free_async)(CUdeviceptr, CUstream)) {
-    free_async(*dptr, stream);
-    outside_leave(OUTSIDE_POINTER, *dptr);
+    struct ledger_row *giving = outside_leave_begin(OUTSIDE_POINTER, *dptr, 0);
+    outside_leave_end(giving, free_async(*dptr, stream) == CUDA_SUCCESS);
     *dptr = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -129,9 +83,9 @@ CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUme
 CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
                                      CUmemPoolPtrExportData *data) {
     size_t bytes = 0;
-    CUresult r = REAL(cuMemPoolImportPointer)(dptr, pool, data);
+    CUresult r = RETRY(REAL(cuMemPoolImportPointer)(dptr, pool, data));
     if (r == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
-        outside_end(r, OUTSIDE_IPC_IMPORTED, here(), bytes, *dptr);
+        outside_enter(OUTSIDE_POOL_IMPORTED, here(), bytes, *dptr, 0);
     }
     return r;
 }
@@ -139,93 +93,6 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
     TAKE(OUTSIDE_MANAGED, here(), bytes, REAL(cuMemAllocManaged)(dptr, bytes | TOO_MUCH, flags),
          REAL(cuMemAllocManaged)(dptr, bytes, flags), *dptr);
-}
-
-/* --- arrays: the bytes their descriptor asks for, without the driver's own padding --- */
-
-static uint64_t element_bytes(CUarray_format format, unsigned int channels) {
-    switch ((unsigned)format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8:
-        return channels;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF:
-        return (uint64_t)channels * 2;
-    default:
-        return (uint64_t)channels * 4;
-    }
-}
-
-/* More than there is, where a product does not fit; 0 if the driver is sure to refuse. */
-static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
-    uint64_t bytes =
-        d->NumChannels > 4 || d->NumChannels == 3 ? 0 : element_bytes(d->Format, d->NumChannels);
-    if (__builtin_mul_overflow(bytes, d->Width, &bytes) ||
-        __builtin_mul_overflow(bytes, d->Height ? d->Height : 1, &bytes) ||
-        __builtin_mul_overflow(bytes, d->Depth ? d->Depth : 1, &bytes)) {
-        return TOO_MUCH;
-    }
-    return bytes;
-}
-
-CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
-    if (!array || !d) {
-        return REAL(cuArrayCreate_v2)(array, d);
-    }
-    struct device *device = here_and_well();
-    CUDA_ARRAY3D_DESCRIPTOR flat = {0};
-    if (device) {
-        flat = (CUDA_ARRAY3D_DESCRIPTOR){.Width = d->Width,
-                                         .Height = d->Height,
-                                         .Format = d->Format,
-                                         .NumChannels = d->NumChannels};
-    }
-    TAKE(OUTSIDE_ARRAY, device, array_bytes(&flat), CUDA_ERROR_OUT_OF_MEMORY,
-         REAL(cuArrayCreate_v2)(array, d), *array);
-}
-
-CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-    if (!array || !d) {
-        return REAL(cuArray3DCreate_v2)(array, d);
-    }
-    struct device *device = here_and_well();
-    TAKE(OUTSIDE_ARRAY, device, device ? array_bytes(d) : 0, CUDA_ERROR_OUT_OF_MEMORY,
-         REAL(cuArray3DCreate_v2)(array, d), *array);
-}
-
-CUresult hook_cuArrayDestroy(CUarray array) {
-    GIVE(OUTSIDE_ARRAYS, array, REAL(cuArrayDestroy)(array));
-}
-
-/* There are no more levels than down to 1 x 1 x 1. */
-static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
-    CUDA_ARRAY3D_DESCRIPTOR level = *d;
-    uint64_t bytes = 0;
-    for (bool last = false; levels > 0 && !last; levels--) {
-        last = level.Width <= 1 && level.Height <= 1 && level.Depth <= 1;
-        if (__builtin_add_overflow(bytes, array_bytes(&level), &bytes)) {
-            return TOO_MUCH;
-        }
-        level.Width = level.Width > 1 ? level.Width / 2 : level.Width;
-        level.Height = level.Height > 1 ? level.Height / 2 : level.Height;
-        level.Depth = level.Depth > 1 ? level.Depth / 2 : level.Depth;
-    }
-    return bytes;
-}
-
-CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d,
-                                     unsigned int levels) {
-    if (!array || !d) {
-        return REAL(cuMipmappedArrayCreate)(array, d, levels);
-    }
-    struct device *device = here_and_well();
-    TAKE(OUTSIDE_ARRAY, device, device ? mipmap_bytes(d, levels) : 0, CUDA_ERROR_OUT_OF_MEMORY,
-         REAL(cuMipmappedArrayCreate)(array, d, levels), *array);
-}
-
-CUresult hook_cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    GIVE(OUTSIDE_ARRAYS, array, REAL(cuMipmappedArrayDestroy)(array));
 }
 
 /* --- the virtual memory API: memory lives while its handle or a mapping of it does --- */
@@ -250,7 +117,7 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CUresult r = REAL(cuMemRetainAllocationHandle)(handle, address);
     if (r == CUDA_SUCCESS) {
-        outside_hold(OUTSIDE_HANDLES, *handle);
+        outside_hold(*handle);
     }
     return r;
 }
@@ -258,44 +125,31 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
 /* Another process's memory, whose size shows when it is mapped; or this process's own once more. */
 CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
                                              CUmemAllocationHandleType type) {
-    CUresult r = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
+    CUresult r = RETRY(REAL(cuMemImportFromShareableHandle)(handle, os_handle, type));
     CUmemAllocationProp prop;
-    if (r != CUDA_SUCCESS || !process_ready()) {
+    if (r != CUDA_SUCCESS || !process_ready() || outside_hold(*handle)) {
         return r;
     }
-    if (outside_device(OUTSIDE_HANDLES, *handle)) {
-        outside_hold(OUTSIDE_HANDLES, *handle);
-    } else if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, *handle) == CUDA_SUCCESS &&
-               prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-        outside_end(r, OUTSIDE_HANDLE_IMPORTED, device_get(prop.location.id), 0, *handle);
+    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, *handle) == CUDA_SUCCESS &&
+        prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        outside_enter(OUTSIDE_HANDLE_IMPORTED, device_get(prop.location.id), 0, *handle, 0);
     }
     return r;
 }
 
+/* Held for the mapping before the driver is asked: another thread may be releasing the handle. */
 CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
                        CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    CUresult r = REAL(cuMemMap)(dptr, bytes, offset, handle, flags);
-    struct device *device = r == CUDA_SUCCESS ? outside_device(OUTSIDE_HANDLES, handle) : NULL;
-    if (device) {
-        outside_hold(OUTSIDE_HANDLES, handle);
-        outside_grow(OUTSIDE_HANDLES, handle, offset + bytes);
-        outside_end(r, OUTSIDE_MAPPING, device, bytes, dptr);
-        outside_set_value(OUTSIDE_RANGES, dptr, handle);
-    }
+    struct ledger_row *memory = outside_hold(handle);
+    CUresult r = RETRY(REAL(cuMemMap)(dptr, bytes, offset, handle, flags));
+    outside_mapped(r, memory, offset, dptr, bytes);
     return r;
 }
 
 CUresult hook_cuMemUnmap(CUdeviceptr dptr, size_t bytes) {
+    struct ledger_row *mappings = outside_leave_begin(OUTSIDE_RANGES, dptr, bytes);
     CUresult r = REAL(cuMemUnmap)(dptr, bytes);
-    for (CUdeviceptr at = dptr; r == CUDA_SUCCESS && at < dptr + bytes;) {
-        struct outside_entry mapping = outside_find(OUTSIDE_RANGES, at);
-        if (mapping.bytes == 0) {
-            break;
-        }
-        outside_leave(OUTSIDE_RANGES, at);
-        outside_leave(OUTSIDE_HANDLES, mapping.value);
-        at += mapping.bytes;
-    }
+    outside_leave_end(mappings, r == CUDA_SUCCESS);
     return r;
 }
 
@@ -306,6 +160,16 @@ static CUresult verdict(void) {
     struct pool *pool =
         capture_is_unusual() && atomic_load(&capture_active) > 0 ? context_pool() : NULL;
     return pool ? capture_verdict(pool) : CUDA_SUCCESS;
+}
+
+/* Mapping host memory takes memory of the device, and kept blocks are locked memory of the host. */
+static bool host_made_room(CUresult answer, struct device *device) {
+    bool any = outside_make_room(answer, device), more = false;
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && device && pinned_release(&more) != 0) {
+        context_release_idle(device); /* waits a little for what is under way */
+        pinned_release(&more);
+    }
+    return any || more;
 }
 
 typedef CUresult native_host_alloc(void **host, size_t bytes, unsigned int flags);
@@ -321,21 +185,19 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
     if (!device || !host || bytes == 0 || verdict() != CUDA_SUCCESS) {
         return native(host, bytes, flags);
     }
+    struct outside_call taking;
+    outside_begin(&taking, OUTSIDE_PINNED_HOST, device, bytes);
     void *kept = pinned_take(bytes, kind);
     CUresult r = CUDA_SUCCESS;
     if (kept) {
         *host = kept;
     } else {
         r = native(host, bytes, flags);
-        if (r == CUDA_ERROR_OUT_OF_MEMORY && pinned_release()) {
+        if (host_made_room(r, device)) {
             r = native(host, bytes, flags);
         }
     }
-    r = outside_end(r, OUTSIDE_PINNED_HOST, device, bytes, r == CUDA_SUCCESS ? (uint64_t)*host : 0);
-    if (r == CUDA_SUCCESS) {
-        outside_set_value(OUTSIDE_HOST, (uint64_t)*host, kind);
-    }
-    return r;
+    return outside_end(&taking, r, r == CUDA_SUCCESS ? (uint64_t)*host : 0, kind);
 }
 
 CUresult hook_cuMemAllocHost_v2(void **host, size_t bytes) {
@@ -359,21 +221,23 @@ CUresult hook_cuMemFreeHost(void *host) {
     }
     struct outside_entry entry = outside_find(OUTSIDE_HOST, (uint64_t)host);
     bool registered = entry.value == REGISTERED;
-    if (entry.bytes > 0 && !registered && pinned_keep(host, entry.bytes, (unsigned)entry.value)) {
-        outside_leave(OUTSIDE_HOST, (uint64_t)host);
-        return CUDA_SUCCESS;
-    }
-    GIVE(OUTSIDE_HOST, host, REAL(cuMemFreeHost)(host));
+    struct ledger_row *giving = outside_leave_begin(OUTSIDE_HOST, (uint64_t)host, 0);
+    bool kept =
+        entry.bytes > 0 && !registered && pinned_keep(host, entry.bytes, (unsigned)entry.value);
+    CUresult r = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
+    outside_leave_end(giving, r == CUDA_SUCCESS);
+    return r;
 }
 
 CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
     struct device *device = here();
+    struct outside_call taking;
+    outside_begin(&taking, OUTSIDE_PINNED_HOST, device, bytes);
     CUresult r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
-    r = outside_end(r, OUTSIDE_PINNED_HOST, device, bytes, (uint64_t)host);
-    if (r == CUDA_SUCCESS) {
-        outside_set_value(OUTSIDE_HOST, (uint64_t)host, REGISTERED);
+    if (host_made_room(r, device)) {
+        r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
     }
-    return r;
+    return outside_end(&taking, r, (uint64_t)host, REGISTERED);
 }
 
 CUresult hook_cuMemHostUnregister(void *host) {

@@ -8,6 +8,7 @@
 #include "pool/pool.h"
 #include "process/options.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -114,27 +115,28 @@ bool pinned_has(const void *host) {
     return found;
 }
 
-bool pinned_release(void) {
-    bool any = false;
-    for (;;) {
-        void *host = NULL;
-        pthread_mutex_lock(&lock);
-        for (struct pinned **at = &kept; *at; at = &(*at)->next) {
-            if (pool_has_finished((*at)->pool, (*at)->stamp)) {
-                host = (*at)->host;
-                remove_at(at);
-                break;
-            }
+/* One that has finished, of a context with nothing under way. */
+static void *take_idle(void) {
+    void *host = NULL;
+    pthread_mutex_lock(&lock);
+    for (struct pinned **at = &kept; *at; at = &(*at)->next) {
+        if (pool_has_finished((*at)->pool, (*at)->stamp) && pool_is_idle((*at)->pool)) {
+            host = (*at)->host;
+            remove_at(at);
+            break;
         }
-        pthread_mutex_unlock(&lock);
-        if (!host) {
-            return any;
-        }
+    }
+    pthread_mutex_unlock(&lock);
+    return host;
+}
+
+int pinned_release(bool *any) {
+    for (void *host; (host = take_idle()) != NULL; *any = true) {
         CUstreamCaptureMode mode = capture_relax();
         REAL(cuMemFreeHost)(host);
         capture_restore(mode);
-        any = true;
     }
+    return atomic_load(&kept_blocks) > 0 ? -EBUSY : 0;
 }
 
 void pinned_forget(const struct pool *pool) {

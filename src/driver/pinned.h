@@ -28,8 +28,9 @@ bool pinned_keep(void *host, size_t bytes, unsigned kind);
 /** Whether `host` lies in a kept block: to the program, memory it has freed. */
 bool pinned_has(const void *host);
 
-/** Gives finished blocks back to the driver; true if there were any. */
-bool pinned_release(void);
+/** Gives blocks back to the driver, which waits for the device: only while that is idle. 0: all, -EBUSY: some are left; *any: set if any
+ * went. */
+int pinned_release(bool *any);
 
 /** The pool's context has ended, and its pinned memory with it. */
 void pinned_forget(const struct pool *pool);

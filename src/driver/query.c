@@ -52,8 +52,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
 CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
     CUresult r = REAL(cuDeviceTotalMem_v2)(bytes, ordinal);
     if (r == CUDA_SUCCESS && process_ready()) {
-        const struct device *device = device_used(ordinal);
-        uint64_t limit = device ? atomic_load(&device->limit) : options_limit(ordinal, *bytes);
+        uint64_t limit = device_limit_of(ordinal, *bytes);
         if (limit && limit < *bytes) {
             *bytes = limit;
         }

@@ -34,7 +34,6 @@ static int for_devices(int ordinal, int (*act)(struct device *device, void *with
 static int add_stats(struct device *device, void *with) {
     struct gpucache_stats *out = with;
     struct stats_device in;
-    mempool_look(device);
     if (!stats_read(device->ordinal, &in)) {
         return -ENODEV;
     }
@@ -88,42 +87,53 @@ int gpucache_reset_peak_stats(int device) {
 
 static int empty(struct device *device, void *unused) {
     (void)unused;
-    pinned_release();
-    return context_release_idle(device);
+    bool any = false;
+    int idle = context_release_idle(device); /* waits a little for what is under way */
+    int host = pinned_release(&any);
+    return idle ? idle : host;
 }
 
 int gpucache_empty_cache(int device) {
     return for_devices(device, empty, NULL);
 }
 
-static int set_limit(struct device *device, void *with) {
+static int set_one(struct device *device, void *with) {
     mempool_look(device);
-    atomic_store(&device->limit, *(const uint64_t *)with);
+    device_set_limit(device, with);
     return 0;
 }
 
-static int set_fraction(struct device *device, void *with) {
+static int look(struct device *device, void *unused) {
+    (void)unused;
     mempool_look(device);
-    double fraction = *(const double *)with;
-    atomic_store(&device->limit, fraction < 1 ? (uint64_t)((double)device->total * fraction) : 0);
     return 0;
 }
 
-/* A limit may be set before the device is used for the first time. */
-static int known(int device) {
-    if (device >= 0 && process_ready()) {
-        device_get(device);
+/* A limit may be set before a device is used for the first time. */
+static int set_limit(int device, struct device_limit *limit) {
+    if (device < -1) {
+        return -EINVAL;
     }
-    return device;
+    if (!process_ready()) {
+        return -ENODEV;
+    }
+    if (device >= 0) {
+        device_get(device);
+        return for_devices(device, set_one, limit);
+    }
+    for_devices(device, look, NULL);
+    device_set_limits(limit);
+    return 0;
 }
 
 int gpucache_set_memory_fraction(int device, double fraction) {
-    return fraction > 0 && fraction <= 1 ? for_devices(known(device), set_fraction, &fraction)
-                                         : -EINVAL;
+    return fraction > 0 && fraction <= 1
+               ? set_limit(device, &(struct device_limit){.fraction = fraction})
+               : -EINVAL;
 }
 
 int gpucache_set_memory_limit(int device, uint64_t bytes) {
-    return for_devices(known(device), set_limit, &bytes);
+    return set_limit(device, &(struct device_limit){.bytes = bytes});
 }
 
 int gpucache_write_report(int fd, int format) {

@@ -5,6 +5,7 @@
 #include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/entries.h"
+#include "driver/retry.h"
 #include "pool/pool.h"
 #include "process/process.h"
 
@@ -26,11 +27,11 @@ static CUresult destroyed(CUresult r) {
 }
 
 CUresult hook_cuStreamCreate(CUstream *stream, unsigned int flags) {
-    return created(REAL(cuStreamCreate)(stream, flags));
+    return created(RETRY(REAL(cuStreamCreate)(stream, flags)));
 }
 
 CUresult hook_cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
-    return created(REAL(cuStreamCreateWithPriority)(stream, flags, priority));
+    return created(RETRY(REAL(cuStreamCreateWithPriority)(stream, flags, priority)));
 }
 
 CUresult hook_cuStreamDestroy(CUstream stream) {

@@ -41,6 +41,9 @@ struct backend_ops {
     /** 0 when the driver has all that was released, -EAGAIN while it has not. Does not block. */
     int (*returned)(struct backend *backend);
 
+    /** What one reserve() gave has gone with its context: it leaves the books only. */
+    void (*lose)(struct backend *backend, uint64_t bytes);
+
     /**
      * Records event `slot`: it captures all work submitted to the context so far. Does not block.
      * -EBUSY: not now (a capture is under way, the context ends) or not here (a host callback); -ENOSYS:
@@ -84,7 +87,8 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
-    uint64_t capacity; /* bytes; a request that exceeds it is refused without looking any further */
+    _Atomic uint64_t capacity; /* bytes; a request that exceeds it is refused without looking any
+                                  further. Changed by pool_set_capacity() */
     atomic_bool has_events; /* false: record() is -ENOSYS, and only synchronize() orders */
     unsigned
         refused; /* records on end; not 0: every free tries, and waits where that is refused too */

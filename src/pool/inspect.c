@@ -203,18 +203,11 @@ static uint64_t add_sum(struct stats_metric *to, const struct books_metric *from
 }
 
 /* Live blocks by requested size: a small table of sizes, then the ones that hold most. */
-#define SIZES 256
-
-struct live_sizes {
-    struct stats_live rows[SIZES];
-    unsigned used;
-};
-
 static void count_live(struct live_sizes *sizes, uint64_t bytes) {
     uint64_t hash = bytes * 0x9e3779b97f4a7c15u >> 32;
-    for (unsigned i = 0; i < SIZES; i++) {
-        struct stats_live *row = &sizes->rows[(hash + i) % SIZES];
-        if (row->count == 0 && sizes->used++ >= SIZES - 1) {
+    for (unsigned i = 0; i < LIVE_SIZES; i++) {
+        struct stats_live *row = &sizes->rows[(hash + i) % LIVE_SIZES];
+        if (row->count == 0 && sizes->used++ >= LIVE_SIZES - 1) {
             return; /* more different sizes than a report can name */
         }
         if (row->count == 0 || row->bytes == bytes) {
@@ -226,7 +219,7 @@ static void count_live(struct live_sizes *sizes, uint64_t bytes) {
 }
 
 static void count_page(struct live_sizes *sizes, struct page *page) {
-    for (unsigned unit = 0; unit < PAGE_UNITS;) {
+    for (unsigned unit = 0; page && unit < PAGE_UNITS;) {
         uint64_t life = block_life(page_unit(page, unit));
         if (life_state(life) == BLOCK_LIVE) {
             count_live(sizes, life_requested(life));
@@ -237,7 +230,7 @@ static void count_page(struct live_sizes *sizes, struct page *page) {
 
 /* Merges the largest into the snapshot's list, largest total first. */
 static void name_largest(struct stats_device *stats, const struct live_sizes *sizes) {
-    for (unsigned i = 0; i < SIZES; i++) {
+    for (unsigned i = 0; i < LIVE_SIZES; i++) {
         struct stats_live row = sizes->rows[i];
         size_t at = stats->live_groups;
         while (at > 0 &&
@@ -255,22 +248,23 @@ static void name_largest(struct stats_device *stats, const struct live_sizes *si
     }
 }
 
-/* Under the lock. */
+/* Under the lock. The table is the pool's: a report may run on a signal stack of a few kilobytes. */
 static void add_live(struct pool *pool, struct stats_device *stats) {
-    struct live_sizes sizes = {0};
+    struct live_sizes *sizes = &pool->live_sizes;
+    memset(sizes, 0, sizeof *sizes);
     const struct segment *lists[] = {pool->large.segments, pool->small.segments};
     for (unsigned i = 0; i < 2; i++) {
         for (const struct segment *segment = lists[i]; segment; segment = segment->next) {
             for (const struct range *range = segment->first; range; range = range->next) {
                 if (range_state(range) == RANGE_LIVE) {
-                    count_live(&sizes, range->requested);
+                    count_live(sizes, range->requested);
                 } else if (range_state(range) == RANGE_PAGE) {
-                    count_page(&sizes, page_map_page(page_map_get(range->address)));
+                    count_page(sizes, page_map_page(page_map_get(range->address)));
                 }
             }
         }
     }
-    name_largest(stats, &sizes);
+    name_largest(stats, sizes);
 }
 
 void pool_read(struct pool *pool, struct stats_device *stats) {

@@ -33,6 +33,13 @@ struct range_queue {
 /* Memory that only the context's own work reaches, and memory that something else reaches too. */
 enum reach { REACH_CONTEXT, REACH_OUTSIDE, REACHES };
 
+/* Live blocks by requested size, while a report is written. */
+#define LIVE_SIZES 256
+struct live_sizes {
+    struct stats_live rows[LIVE_SIZES];
+    unsigned used;
+};
+
 struct pool {
     /* Read by every allocation and free, and hardly ever written: a cache line of its own. */
     _Alignas(64) struct pool_config config;
@@ -76,6 +83,7 @@ struct pool {
     uint64_t started_ns,
         excess_ns; /* when it was made; time giving back ahead of growing has taken, or has forgone */
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
+    struct live_sizes live_sizes;
 };
 
 /* Under the lock, or inside a cache: then, until that is left, the pool has not forgotten yet. */

@@ -98,6 +98,14 @@ void pool_drain(struct pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+void pool_set_capacity(struct pool *pool, uint64_t capacity) {
+    pthread_mutex_lock(&pool->lock);
+    atomic_store(&pool->backend->capacity, capacity);
+    pool->refused_at = 0;
+    budget_look_at_all(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 struct backend *pool_backend(struct pool *pool) {
     return pool->backend;
 }
@@ -166,6 +174,13 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
     bool finished = pool->epochs.finished >= stamp;
     pthread_mutex_unlock(&pool->lock);
     return finished;
+}
+
+bool pool_is_idle(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    bool idle = order_is_idle(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return idle;
 }
 
 /*

@@ -55,6 +55,9 @@ void pool_drain(struct pool *pool);
 /** A pool that counts a part of [address, address + bytes) as its own, or NULL. */
 struct pool *pool_covering(uint64_t address, uint64_t bytes);
 
+/** What the pool may have has changed: it is measured by that, and what was refused before may be tried again. */
+void pool_set_capacity(struct pool *pool, uint64_t capacity);
+
 /**
  * Memory for `bytes` > 0. -ENOMEM: neither the pool nor the driver has it. -EDQUOT: nor does the limit allow it. -ERANGE:
  * the pool cannot manage what the driver gave; ask the driver directly. Positive: the driver's
@@ -137,6 +140,9 @@ void pool_sync_end(struct pool *pool, uint64_t ticket);
  */
 uint64_t pool_stamp_in_free(struct pool *pool);
 bool pool_has_finished(struct pool *pool, uint64_t stamp);
+
+/** Whether everything submitted to the context has finished: a driver call that waits for it would not. */
+bool pool_is_idle(struct pool *pool);
 
 /** How many streams the program has besides the default one; all pools go by it when they decide how far to grow. */
 void pool_expect_streams(unsigned streams);

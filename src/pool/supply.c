@@ -151,12 +151,14 @@ static uint64_t good_growth(const struct pool *pool, const struct want *want) {
 /* One reserve() of the backend, without the lock. */
 static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
     uint64_t base = 0, life = pool_lives(pool);
+    struct backend *backend = pool->backend;
     pool->growing++;
     pthread_mutex_unlock(&pool->lock);
-    int r = pool->backend->ops->reserve(pool->backend, bytes, &base);
+    int r = backend->ops->reserve(backend, bytes, &base);
     pthread_mutex_lock(&pool->lock);
     if (r == 0 && life != pool_lives(pool)) {
-        r = -ENOMEM; /* the context ended meanwhile, and its memory with it */
+        backend->ops->lose(backend, bytes); /* the context ended meanwhile */
+        r = -ENOMEM;
     } else if (r == 0) {
         r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes);
         pool->unmanageable |= r == -ERANGE;

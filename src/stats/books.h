@@ -60,6 +60,14 @@ static inline void books_leave(struct books_metric *metric, uint64_t amount) {
     books_add(&metric->freed, amount);
 }
 
+static inline void books_change(struct books_metric *metric, int64_t change) {
+    if (change > 0) {
+        books_enter(metric, (uint64_t)change);
+    } else {
+        books_leave(metric, (uint64_t)-change);
+    }
+}
+
 /** Sets a value that is known as a whole, and books the difference. */
 static inline void books_become(struct books_metric *metric, uint64_t value) {
     uint64_t before = books_get(&metric->current);

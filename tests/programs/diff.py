@@ -16,7 +16,7 @@ from harness import (FEW, GPU, MODES, Tally, check_books, program, run, run_part
                      run_with_report, run_with_reports, side_by_side)
 
 FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)] + \
-    [["diff_faults", str(i)] for i in range(12)]
+    [["diff_faults", str(i)] for i in range(13)]
 CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + FAULTS + \
     [["diff_current"], ["diff_current", "0"], ["diff_current", "1"], ["diff_current", "2"]] + \
     [["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"], ["diff_async"]]

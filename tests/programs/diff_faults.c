@@ -75,6 +75,12 @@ static CUresult fill_async(void) {
     return cuMemsetD32Async(block, 1, 16, 0);
 }
 
+static struct kernels k;
+
+static CUresult launched(void) {
+    return launch_fill(&k, 0, block, 1, 16);
+}
+
 static const struct {
     const char *name;
     CUresult (*learn)(void);
@@ -91,10 +97,10 @@ static const struct {
     {"async copy to host", copy_to_host_async},
     {"async copy to device", copy_to_device_async},
     {"async fill", fill_async},
+    {"launch", launched},
 };
 
 int main(int argc, char **argv) {
-    struct kernels k;
     CUdeviceptr p, q = 0, r;
     unsigned way = argc > 1 ? (unsigned)atoi(argv[1]) : 0;
     if (way >= sizeof ways / sizeof *ways)

@@ -122,6 +122,14 @@ static int returned(struct backend *backend) {
     return of(backend)->return_code;
 }
 
+/* The context took it along. */
+static void lose(struct backend *backend, uint64_t bytes) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    fake->reserved -= bytes;
+    pthread_mutex_unlock(&fake->lock);
+}
+
 /* --- order --- */
 
 static int record(struct backend *backend, unsigned slot) {
@@ -236,6 +244,7 @@ static const struct backend_ops ops = {
     .release = release,
     .returned = returned,
     .is_deadly = is_deadly,
+    .lose = lose,
     .record = record,
     .query = query,
     .order = order,

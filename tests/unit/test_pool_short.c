@@ -81,6 +81,47 @@ static void memory_the_pool_cannot_manage_goes_back(void **state) {
     assert_int_equal(fake->reserved, 0);
 }
 
+/* The limit was raised, or lifted: what it refused before is forgotten. */
+static void what_is_allowed_now_may_be_grown_to_at_once(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    uint64_t at;
+    get(32 * MIB);
+    assert_true(is_out_of_memory(try(64 * MIB, &at)));
+    assert_int_equal(atomic_load(&pool->budget), 32 * MIB);
+    fake->memory = GIB;
+    pool_set_capacity(pool, GIB);
+    assert_int_equal(atomic_load(&pool->budget), GIB - GIB / 4);
+    use_and_drop(get(32 * MIB));
+    get(32 * MIB);
+    assert_int_equal(fake->orders + fake->waits, 0);
+    assert_int_equal(try(512 * MIB, &at), 0);
+}
+
+static const struct backend_ops *plain_ops;
+
+static int reserve_and_end(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    int r = plain_ops->reserve(backend, bytes, address);
+    pool_forget(pool);
+    return r;
+}
+
+static void what_a_growth_brought_is_lost_with_its_context(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    plain_ops = fake->backend.ops;
+    struct backend_ops ops = *plain_ops;
+    ops.reserve = reserve_and_end;
+    fake->backend.ops = &ops;
+    uint64_t at;
+    assert_true(is_out_of_memory(try(3 * MIB, &at)));
+    assert_true(is_out_of_memory(try(100, &at)));
+    fake->backend.ops = plain_ops;
+    assert_int_equal(fake->reserved, 0);
+    assert_int_equal(fake_books(pool).reserved.current, 0);
+    get(64 * MIB);
+}
+
 /* ---- the ladder ---- */
 
 static void nothing_is_out_of_memory_while_the_pool_has_it(void **state) {
@@ -484,6 +525,8 @@ int main(void) {
         TEST(an_error_of_the_drivers_is_handed_on_at_once),
         TEST(a_grow_that_is_too_generous_is_tried_again_smaller),
         TEST(memory_the_pool_cannot_manage_goes_back),
+        TEST(what_is_allowed_now_may_be_grown_to_at_once),
+        TEST(what_a_growth_brought_is_lost_with_its_context),
         TEST(nothing_is_out_of_memory_while_the_pool_has_it),
         TEST(the_starts_of_segments_are_spared_and_serve_at_the_brim),
         TEST(idle_segments_of_the_wrong_size_are_given_back),

@@ -35,6 +35,7 @@ PROGRAMS = {
     "facts_pools": ("gpu/facts_pools.cu", "nvcc", ["-lcuda"]),
     "busy": ("gpu/busy.cu", "nvcc", ["-lcuda"]),
     "facts_release": ("gpu/facts_release.cu", "nvcc", ["-lcuda"]),
+    "facts_arrays": ("gpu/facts_arrays.cu", "nvcc", ["-lcuda"]),
     "alloc_mix": ("gpu/alloc_mix.cu", "nvcc", []),
     "alloc_mix_shared": (
         "gpu/alloc_mix.cu",

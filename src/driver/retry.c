@@ -1,0 +1,99 @@
+/*
+ * The RETRIED rows of the table, and those calls among them that need more than a second try.
+ *
+ * A launch is the hottest of them, and costs a comparison of the answer more than the driver's (some 2 ns). Other errors are looked at
+ * as those of NOTICED rows are (fault.c).
+ */
+#include "driver/retry.h"
+
+#include "driver/context.h"
+#include "driver/entries.h"
+
+#include <string.h>
+
+#define RETRIED(symbol, since, parameters, arguments)                                              \
+    CUresult hook_##symbol parameters {                                                            \
+        return context_notice(RETRY(real_entries.real_##symbol arguments));                        \
+    }
+#include "driver/entry_points.def"
+
+CUresult hook_cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice device,
+                               unsigned int flags) {
+    return RETRY_ON(device_used(device), REAL(cuGreenCtxCreate)(green, description, device, flags));
+}
+
+/* --- names that cuda.h makes into another version's --- */
+
+CUresult hook_cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
+                                 size_t bytes) {
+    return context_notice(
+        RETRY(real_entries.real_cuGraphInstantiate(exec, graph, node, log, bytes)));
+}
+
+CUresult hook_cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *node,
+                                CUgraphExecUpdateResult *result) {
+    return context_notice(RETRY(real_entries.real_cuGraphExecUpdate(exec, graph, node, result)));
+}
+
+/* --- options of the compiler: the driver writes its answers over them --- */
+
+#define JIT_OPTIONS 64 /* there are fewer */
+
+struct jit_values {
+    void **at, *before[JIT_OPTIONS];
+    unsigned count;
+};
+
+static struct jit_values keep(void **values, unsigned count) {
+    struct jit_values kept = {.at = values, .count = values && count <= JIT_OPTIONS ? count : 0};
+    if (kept.count > 0) {
+        memcpy(kept.before, values, kept.count * sizeof *values);
+    }
+    return kept;
+}
+
+/* True if the call may be made again, as it was made first. */
+static bool as_before(CUresult answer, const struct jit_values *kept, unsigned count) {
+    bool whole = kept->count == count;
+    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !whole || !process_ready() ||
+        !outside_make_room(answer, device_current())) {
+        return false;
+    }
+    if (count > 0) {
+        memcpy(kept->at, kept->before, count * sizeof *kept->at);
+    }
+    return true;
+}
+
+CUresult hook_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,
+                                 CUjit_option *options, void **values) {
+    struct jit_values kept = keep(values, count);
+    CUresult r = REAL(cuModuleLoadDataEx)(module, image, count, options, values);
+    return context_notice(as_before(r, &kept, count)
+                              ? REAL(cuModuleLoadDataEx)(module, image, count, options, values)
+                              : r);
+}
+
+CUresult hook_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit,
+                                void **jit_values, unsigned int jit_count, CUlibraryOption *options,
+                                void **values, unsigned int count) {
+    struct jit_values kept = keep(jit_values, jit_count);
+    CUresult r =
+        REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count);
+    return as_before(r, &kept, jit_count)
+               ? REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values,
+                                         count)
+               : r;
+}
+
+CUresult hook_cuLibraryLoadFromFile(CUlibrary *library, const char *file, CUjit_option *jit,
+                                    void **jit_values, unsigned int jit_count,
+                                    CUlibraryOption *options, void **values, unsigned int count) {
+    struct jit_values kept = keep(jit_values, jit_count);
+    CUresult r = REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options,
+                                             values, count);
+    return as_before(r, &kept, jit_count)
+               ? REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options,
+                                             values, count)
+               : r;
+}

@@ -1,0 +1,96 @@
+/* Bytes of arrays, by their descriptors. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "driver/array_size.h"
+
+#include <limits.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+static uint64_t size(unsigned format, unsigned channels, size_t width, size_t height, size_t depth,
+                     unsigned flags, unsigned levels) {
+    CUDA_ARRAY3D_DESCRIPTOR d = {.Width = width,
+                                 .Height = height,
+                                 .Depth = depth,
+                                 .Format = (CUarray_format)format,
+                                 .NumChannels = channels,
+                                 .Flags = flags};
+    return array_size(&d, levels);
+}
+
+static void a_texel_is_as_large_as_its_format_says(void **state) {
+    (void)state;
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1024, 1024, 0, 0, 1), 4 * MIB);
+    assert_int_equal(size(CU_AD_FORMAT_UNSIGNED_INT8, 4, 1024, 1024, 0, 0, 1), 4 * MIB);
+    assert_int_equal(size(CU_AD_FORMAT_HALF, 2, 1024, 1024, 0, 0, 1), 4 * MIB);
+    assert_int_equal(size(0xc2 /* UNORM_INT8X4 */, 4, 2048, 2048, 0, 0, 1), 16 * MIB);
+    assert_int_equal(size(0xcb /* SNORM_INT16X4 */, 4, 1024, 1024, 0, 0, 1), 8 * MIB);
+    assert_int_equal(size(0xb0 /* NV12 */, 3, 1024, 1024, 0, 0, 1), 3 * MIB / 2);
+    assert_int_equal(size(0x50 /* UNORM_INT_101010_2 */, 4, 1024, 1024, 0, 0, 1), 4 * MIB);
+}
+
+static void a_compressed_format_has_blocks_of_sixteen_texels(void **state) {
+    (void)state;
+    assert_int_equal(size(0x91 /* BC1 */, 4, 4096, 4096, 0, 0, 1), 8 * MIB);
+    assert_int_equal(size(0x97 /* BC4 */, 1, 4096, 4096, 0, 0, 1), 8 * MIB);
+    assert_int_equal(size(0x9e /* BC7 */, 4, 4096, 4096, 0, 0, 1), 16 * MIB);
+    /* 1021 texels are 256 blocks */
+    assert_int_equal(size(0x91, 4, 1021, 1021, 0, 0, 1), size(0x91, 4, 1024, 1024, 0, 0, 1));
+}
+
+static void rows_and_columns_are_made_of_tiles(void **state) {
+    (void)state;
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1, 1, 0, 0, 1), 512);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 17, 9, 0, 0, 1), 128 * 16);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 17, 0, 0, 0, 1), 128);
+}
+
+static void layers_stay_as_many_in_every_level_and_depth_is_halved(void **state) {
+    (void)state;
+    uint64_t one = size(CU_AD_FORMAT_FLOAT, 1, 256, 256, 0, 0, 9);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 256, 256, 6, CUDA_ARRAY3D_LAYERED, 9), 6 * one);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 256, 256, 6, CUDA_ARRAY3D_CUBEMAP, 9), 6 * one);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 256, 256, 4, 0, 2),
+                     4 * 256 * 256 * 4 + 2 * 128 * 128 * 4);
+}
+
+static void levels_end_at_a_single_texel(void **state) {
+    (void)state;
+    uint64_t all = size(CU_AD_FORMAT_FLOAT, 4, 64, 64, 0, 0, 7);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 4, 64, 64, 0, 0, 8), all);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 4, 64, 64, 0, 0, UINT_MAX), all);
+    assert_true(size(CU_AD_FORMAT_FLOAT, 4, 64, 64, 0, 0, 6) < all);
+}
+
+static void memory_that_is_mapped_later_is_not_counted_twice(void **state) {
+    (void)state;
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 64, 64, 0, CUDA_ARRAY3D_SPARSE, 1), 0);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 64, 64, 0, CUDA_ARRAY3D_DEFERRED_MAPPING, 1), 0);
+}
+
+static void what_makes_no_sense_is_left_to_the_driver(void **state) {
+    (void)state;
+    assert_int_equal(size(0x7f, 1, 64, 64, 0, 0, 1), 0);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 0, 64, 0, 0, 1), 0);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 7, 64, 64, 0, 0, 1), 0);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, SIZE_MAX, 64, 0, 0, 1), 0);
+    size_t longest = (size_t)1 << 31;
+    assert_true(size(CU_AD_FORMAT_FLOAT, 4, longest, longest, longest, 0, 30) > (uint64_t)1 << 60);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_texel_is_as_large_as_its_format_says),
+        cmocka_unit_test(a_compressed_format_has_blocks_of_sixteen_texels),
+        cmocka_unit_test(rows_and_columns_are_made_of_tiles),
+        cmocka_unit_test(layers_stay_as_many_in_every_level_and_depth_is_halved),
+        cmocka_unit_test(levels_end_at_a_single_texel),
+        cmocka_unit_test(memory_that_is_mapped_later_is_not_counted_twice),
+        cmocka_unit_test(what_makes_no_sense_is_left_to_the_driver),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

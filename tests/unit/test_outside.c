@@ -1,0 +1,307 @@
+/*
+ * The ledger of memory outside the pool, over a driver that does nothing: what other threads do while
+ * the driver is being asked is done here between two calls.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "driver/context.h"
+#include "driver/mempool.h"
+#include "driver/outside.h"
+
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+#define HANDLE 77
+#define AT ((uint64_t)0x7000000)
+
+/* ---- the world around it ---- */
+
+static struct device device;
+static CUcontext current;
+static uint64_t released;
+
+struct real_entries real_entries;
+_Atomic int process_state = PROCESS_STARTED;
+
+bool process_start(void) {
+    return true;
+}
+
+bool device_charge(struct device *where, uint64_t bytes) {
+    atomic_fetch_add(&where->charged, bytes);
+    return true;
+}
+
+void device_refund(struct device *where, uint64_t bytes) {
+    assert_true(atomic_load(&where->charged) >= bytes);
+    atomic_fetch_sub(&where->charged, bytes);
+}
+
+void device_book(struct device *where, struct books_metric *metric, int64_t change) {
+    (void)where;
+    assert_true(change >= 0 || books_get(&metric->current) >= (uint64_t)-change);
+    books_change(metric, change);
+}
+
+void device_count(struct device *where, books_counter *counter) {
+    (void)where;
+    books_add(counter, 1);
+}
+
+uint64_t device_idle_bytes(const struct device *where) {
+    (void)where;
+    return 0;
+}
+
+int context_release_idle(struct device *where) {
+    (void)where;
+    return 0;
+}
+
+void mempool_left(struct mempool *pool, uint64_t bytes) {
+    (void)pool;
+    released += bytes;
+}
+
+static CUresult say_current(CUcontext *context) {
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+static int start(void **state) {
+    (void)state;
+    memset(&device, 0, sizeof device);
+    pthread_mutex_init(&device.lock, NULL);
+    real_entries.real_cuCtxGetCurrent = say_current;
+    current = (CUcontext)1;
+    return 0;
+}
+
+/* Every test gives back all it took. */
+static int stop(void **state) {
+    (void)state;
+    return atomic_load(&device.charged) == 0 && books_get(&device.outside.managed.current) == 0 &&
+                   books_get(&device.outside.virtual_memory.current) == 0 &&
+                   books_get(&device.outside.ipc_imported.current) == 0
+               ? 0
+               : -1;
+}
+
+static void take(enum outside_kind kind, uint64_t bytes, uint64_t key) {
+    struct outside_call call;
+    assert_true(outside_begin(&call, kind, &device, bytes));
+    outside_end(&call, CUDA_SUCCESS, key, 0);
+}
+
+static uint64_t managed(void) {
+    assert_int_equal(atomic_load(&device.charged), books_get(&device.outside.managed.current));
+    return books_get(&device.outside.managed.current);
+}
+
+static uint64_t virtual_memory(void) {
+    assert_int_equal(atomic_load(&device.charged),
+                     books_get(&device.outside.virtual_memory.current));
+    return books_get(&device.outside.virtual_memory.current);
+}
+
+/* ---- one address ---- */
+
+static void an_address_given_out_again_during_its_free_is_another_row(void **state) {
+    (void)state;
+    take(OUTSIDE_MANAGED, MIB, AT);
+    struct ledger_row *leaving = outside_leave_begin(OUTSIDE_POINTER, AT, 0);
+    assert_int_equal(managed(), MIB); /* the driver has it still */
+    take(OUTSIDE_MANAGED, 5 * MIB, AT);
+    assert_int_equal(managed(), 6 * MIB);
+    outside_leave_end(leaving, true);
+    assert_int_equal(managed(), 5 * MIB);
+    assert_int_equal(outside_find(OUTSIDE_POINTER, AT).bytes, 5 * MIB);
+    outside_leave(OUTSIDE_POINTER, AT);
+}
+
+static void what_the_driver_refuses_to_take_stays(void **state) {
+    (void)state;
+    take(OUTSIDE_MANAGED, MIB, AT);
+    struct ledger_row *leaving = outside_leave_begin(OUTSIDE_POINTER, AT, 0);
+    assert_null(outside_leave_begin(OUTSIDE_POINTER, AT, 0)); /* nobody finds it meanwhile */
+    outside_leave_end(leaving, false);
+    assert_int_equal(managed(), MIB);
+    outside_leave(OUTSIDE_POINTER, AT);
+    outside_leave(OUTSIDE_POINTER, AT); /* a second free, which the driver would refuse */
+}
+
+static void what_is_refused_is_not_charged(void **state) {
+    (void)state;
+    struct outside_call call;
+    assert_true(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
+    assert_int_equal(atomic_load(&device.charged), MIB);
+    outside_end(&call, CUDA_ERROR_OUT_OF_MEMORY, 0, 0);
+    assert_int_equal(managed(), 0);
+}
+
+static void what_nobody_has_told_is_replaced(void **state) {
+    (void)state;
+    take(OUTSIDE_MANAGED, MIB, AT);
+    take(OUTSIDE_MANAGED, 3 * MIB, AT);
+    assert_int_equal(managed(), 3 * MIB);
+    outside_leave(OUTSIDE_POINTER, AT);
+}
+
+static void kinds_do_not_meet(void **state) {
+    (void)state;
+    take(OUTSIDE_MANAGED, MIB, AT);
+    outside_enter(OUTSIDE_IPC_IMPORTED, &device, MIB, AT, 0);
+    outside_leave(OUTSIDE_IMPORTS, AT);
+    assert_int_equal(managed(), MIB);
+    outside_leave(OUTSIDE_POINTER, AT);
+}
+
+/* ---- the end of a context ---- */
+
+static void what_was_taken_while_its_context_ended_is_gone(void **state) {
+    (void)state;
+    struct outside_call call;
+    assert_true(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
+    outside_forget(current);
+    outside_end(&call, CUDA_SUCCESS, AT, 0);
+    assert_int_equal(managed(), 0);
+    assert_int_equal(outside_find(OUTSIDE_POINTER, AT).bytes, 0);
+}
+
+static void what_was_refused_while_its_context_ended_is_gone(void **state) {
+    (void)state;
+    take(OUTSIDE_MANAGED, MIB, AT);
+    struct ledger_row *leaving = outside_leave_begin(OUTSIDE_POINTER, AT, 0);
+    outside_forget(current);
+    outside_leave_end(leaving, false);
+    assert_int_equal(managed(), 0);
+}
+
+static void only_that_context_s_memory_is_gone(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 3000; i++) {
+        current = (CUcontext)(uintptr_t)(1 + i % 3);
+        take(OUTSIDE_MANAGED, MIB, AT + i * 4096);
+    }
+    outside_forget((CUcontext)2);
+    assert_int_equal(managed(), 2000 * MIB);
+    for (uint64_t i = 0; i < 3000; i++) {
+        assert_int_equal(outside_find(OUTSIDE_POINTER, AT + i * 4096).bytes, i % 3 == 1 ? 0 : MIB);
+    }
+    outside_forget((CUcontext)1);
+    outside_forget((CUcontext)3);
+}
+
+/* ---- handles and mappings ---- */
+
+static void map(uint64_t at, uint64_t bytes) {
+    struct ledger_row *memory = outside_hold(HANDLE);
+    assert_non_null(memory);
+    outside_mapped(CUDA_SUCCESS, memory, 0, at, bytes);
+}
+
+static void memory_stays_counted_until_its_last_mapping_is_gone(void **state) {
+    (void)state;
+    take(OUTSIDE_VIRTUAL, 4 * MIB, HANDLE);
+    map(AT, 2 * MIB);
+    map(AT + 2 * MIB, 2 * MIB);
+    outside_leave(OUTSIDE_HANDLES, HANDLE);
+    assert_int_equal(virtual_memory(), 4 * MIB);
+    struct ledger_row *leaving = outside_leave_begin(OUTSIDE_RANGES, AT, 4 * MIB);
+    assert_int_equal(virtual_memory(), 4 * MIB);
+    outside_leave_end(leaving, false);
+    assert_int_equal(virtual_memory(), 4 * MIB);
+    outside_leave(OUTSIDE_RANGES, AT);
+    assert_int_equal(virtual_memory(), 4 * MIB);
+    outside_leave(OUTSIDE_RANGES, AT + 2 * MIB);
+    assert_int_equal(virtual_memory(), 0);
+}
+
+static void a_handle_released_while_it_is_being_mapped_stays_counted(void **state) {
+    (void)state;
+    take(OUTSIDE_VIRTUAL, 2 * MIB, HANDLE);
+    struct ledger_row *memory = outside_hold(HANDLE);
+    outside_leave(OUTSIDE_HANDLES, HANDLE); /* another thread */
+    outside_mapped(CUDA_SUCCESS, memory, 0, AT, 2 * MIB);
+    assert_int_equal(virtual_memory(), 2 * MIB);
+    outside_leave(OUTSIDE_RANGES, AT);
+}
+
+static void a_release_and_an_unmapping_at_once_count_until_both_are_over(void **state) {
+    (void)state;
+    take(OUTSIDE_VIRTUAL, 2 * MIB, HANDLE);
+    map(AT, 2 * MIB);
+    struct ledger_row *handle = outside_leave_begin(OUTSIDE_HANDLES, HANDLE, 0);
+    struct ledger_row *mapping = outside_leave_begin(OUTSIDE_RANGES, AT, 2 * MIB);
+    outside_leave_end(mapping, true);
+    assert_int_equal(virtual_memory(), 2 * MIB);
+    outside_leave_end(handle, true);
+    assert_int_equal(virtual_memory(), 0);
+}
+
+static void a_mapping_that_failed_holds_nothing(void **state) {
+    (void)state;
+    take(OUTSIDE_VIRTUAL, 2 * MIB, HANDLE);
+    outside_mapped(CUDA_ERROR_INVALID_VALUE, outside_hold(HANDLE), 0, AT, 2 * MIB);
+    outside_leave(OUTSIDE_HANDLES, HANDLE);
+    assert_int_equal(virtual_memory(), 0);
+}
+
+static void a_handle_s_number_may_come_back_while_its_memory_is_mapped(void **state) {
+    (void)state;
+    take(OUTSIDE_VIRTUAL, 2 * MIB, HANDLE);
+    map(AT, 2 * MIB);
+    outside_leave(OUTSIDE_HANDLES, HANDLE);
+    take(OUTSIDE_VIRTUAL, 6 * MIB, HANDLE);
+    assert_int_equal(virtual_memory(), 8 * MIB);
+    outside_leave(OUTSIDE_RANGES, AT);
+    assert_int_equal(virtual_memory(), 6 * MIB);
+    outside_leave(OUTSIDE_HANDLES, HANDLE);
+}
+
+static void imported_memory_is_as_long_as_what_is_mapped_of_it(void **state) {
+    (void)state;
+    outside_enter(OUTSIDE_HANDLE_IMPORTED, &device, 0, HANDLE, 0);
+    map(AT, 2 * MIB);
+    map(AT + 8 * MIB, 4 * MIB);
+    assert_int_equal(books_get(&device.outside.ipc_imported.current), 4 * MIB);
+    outside_leave(OUTSIDE_RANGES, AT);
+    outside_leave(OUTSIDE_RANGES, AT + 8 * MIB);
+    outside_leave(OUTSIDE_HANDLES, HANDLE);
+    assert_int_equal(atomic_load(&device.charged), 0);
+}
+
+static void a_pool_hears_of_its_blocks(void **state) {
+    (void)state;
+    released = 0;
+    outside_enter(OUTSIDE_STREAM_ORDERED, &device, MIB, AT, 1);
+    outside_leave(OUTSIDE_POINTER, AT);
+    assert_int_equal(released, MIB);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(an_address_given_out_again_during_its_free_is_another_row),
+        TEST(what_the_driver_refuses_to_take_stays),
+        TEST(what_is_refused_is_not_charged),
+        TEST(what_nobody_has_told_is_replaced),
+        TEST(kinds_do_not_meet),
+        TEST(what_was_taken_while_its_context_ended_is_gone),
+        TEST(what_was_refused_while_its_context_ended_is_gone),
+        TEST(only_that_context_s_memory_is_gone),
+        TEST(memory_stays_counted_until_its_last_mapping_is_gone),
+        TEST(a_handle_released_while_it_is_being_mapped_stays_counted),
+        TEST(a_release_and_an_unmapping_at_once_count_until_both_are_over),
+        TEST(a_mapping_that_failed_holds_nothing),
+        TEST(a_handle_s_number_may_come_back_while_its_memory_is_mapped),
+        TEST(imported_memory_is_as_long_as_what_is_mapped_of_it),
+        TEST(a_pool_hears_of_its_blocks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
