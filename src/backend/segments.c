@@ -78,14 +78,14 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     if (r == CUDA_SUCCESS && backend->release_waits) {
         book_return(segments, bytes);
     } else if (r == CUDA_SUCCESS) {
-        segments->returning += bytes;
+        atomic_fetch_add(&segments->returning, bytes);
     }
     return answer(r);
 }
 
 static int returned(struct backend *backend) {
     struct segments *segments = of(backend);
-    if (segments->returning == 0) {
+    if (atomic_load(&segments->returning) == 0) {
         return 0;
     }
     if (segments->backend.quiet) {
@@ -99,8 +99,7 @@ static int returned(struct backend *backend) {
     }
     capture_restore(mode);
     if (r == CUDA_SUCCESS) {
-        book_return(segments, segments->returning);
-        segments->returning = 0;
+        book_return(segments, atomic_exchange(&segments->returning, 0));
     }
     return r == CUDA_ERROR_NOT_READY ? -EAGAIN : answer(r);
 }
@@ -246,6 +245,5 @@ void segments_stop(struct segments *segments) {
 
 void segments_end(struct segments *segments) {
     segments->backend.quiet = true;
-    book_return(segments, segments->returning);
-    segments->returning = 0;
+    book_return(segments, atomic_exchange(&segments->returning, 0));
 }

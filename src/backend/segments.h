@@ -20,10 +20,10 @@ struct segments {
     CUcontext context;
     struct device *device;
     CUevent events[BACKEND_SLOTS];
-    CUevent probe;      /* never recorded: asked to learn what the driver thinks of a call during a
+    CUevent probe;    /* never recorded: asked to learn what the driver thinks of a call during a
                       capture */
-    CUstream returns;   /* in whose order segments are freed; NULL until one is */
-    uint64_t returning; /* bytes freed there that the driver may not have yet */
+    CUstream returns; /* in whose order segments are freed; NULL until one is */
+    _Atomic uint64_t returning; /* bytes freed there that the driver may not have yet */
 };
 
 /** Sets up for the current context, whose handle is `context`. 0, or the driver's code: then nothing

@@ -1,5 +1,7 @@
 #include "driver/device.h"
 
+#include "backend/segments.h"
+
 #include "driver/entries.h"
 #include "driver/mempool.h"
 #include "pool/host.h"
@@ -203,7 +205,7 @@ void device_count(struct device *device, books_counter *counter) {
 uint64_t device_idle_bytes(const struct device *device) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        bytes += pool_idle_bytes(p->pool);
+        bytes += pool_idle_bytes(p->pool) + atomic_load(&p->backend->returning);
     }
     return bytes;
 }

@@ -325,6 +325,9 @@ static int grow_with_excess(struct pool *pool, const struct want *want) {
         supply_release_idle(pool, budget_used(pool) + growth - budget);
     }
     int r = supply_grow(pool, want);
+    if (due && pool->returning) {
+        supply_wait_for_return(pool, 0); /* the driver has it as soon as it is asked */
+    }
     if (due) {
         pool->excess_ns += order_clock(pool) - before;
     }

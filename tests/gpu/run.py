@@ -194,6 +194,9 @@ def part_capture(c, out):
 # [row, script and arguments, seconds]: what runs side by side, and what runs alone, because it
 # measures, takes the whole device, or has kernels that wait for others.
 SIDE_BY_SIDE = (
+    ("premises that change", ["premises.py"], 100),
+    ("children of a fork", ["forked.py"], 100),
+    ("stderr", ["stderr.py"], 100),
     ("the same answers", ["diff.py", "--but", "diff_outside"], 240),
     ("misuse", ["misuse.py"], 160),
     ("chains of preloaded libraries", ["chain.py"], 120),

@@ -63,7 +63,7 @@ PROGRAMS = {
 
 # The programs of tests/programs, linked with the driver instead of the simulator.
 GCC_ARGS = ["-D_GNU_SOURCE", "-I" + os.path.join(ROOT, "include")]
-AREAS = "pointers mixes contexts current capture faults peers ipc outside old"
+AREAS = "pointers mixes contexts current capture faults peers ipc outside old async"
 for area in AREAS.split():
     PROGRAMS["programs/diff_" + area] = ("programs/diff_%s.c" % area, "gcc", ["-lcuda"])
 for name in ("laws", "lifecycles"):
@@ -72,8 +72,13 @@ for name in ("laws", "lifecycles"):
         "gcc",
         ["-I" + os.path.join(ROOT, "tests", "sim"), "-lcuda"],
     )
-for name in ("spin", "misuse", "pinned", "peers", "reserve"):
-    PROGRAMS["programs/" + name] = ("programs/%s.c" % name, "gcc", ["-lcuda"])
+LINKED = "spin orders misuse pinned peers reserve premises exports sharing forked stderr requests"
+for name in LINKED.split():
+    PROGRAMS["programs/" + name] = (
+        "programs/%s.c" % name,
+        "gcc",
+        ["-I" + os.path.join(ROOT, "src"), "-lcuda"],
+    )
 for name in ("quiet", "client"):
     PROGRAMS["programs/" + name] = ("programs/%s.c" % name, "gcc", [])
 PROGRAMS["programs/chain_host"] = ("programs/chain/host.c", "gcc", [])
@@ -82,7 +87,9 @@ for level in ("0", "2"):
     for layer in ("1", "2"):
         for kind, kind_args in (
             ("plain", []),
-            ("override", ["-DOVERRIDE"]),
+            ("override", ["-DOVERRIDE=NEXT"]),
+            ("default", ["-DOVERRIDE=DEFAULT"]),
+            ("libc", ["-DOVERRIDE=LIBC"]),
             ("version", ["-DOVERRIDE_VERSION"]),
         ):
             PROGRAMS["programs/libchain_%s_%s_O%s.so" % (layer, kind, level)] = (
@@ -95,11 +102,21 @@ for level in ("0", "2"):
         "gcc",
         [*level_args, "-lcuda"],
     )
+    PROGRAMS["programs/chain_own_O" + level] = (
+        "programs/chain/program.c",
+        "gcc",
+        [*level_args, '-DOVERRIDE="GLIBC_2.34"', "-rdynamic", "-lcuda"],
+    )
     PROGRAMS["programs/libchain_twin_O%s.so" % level] = (
         "programs/chain/program.c",
         "gcc",
         [*level_args, "-DTWIN", "-shared", "-fPIC", "-lcuda"],
     )
+PROGRAMS["programs/chain_own_old"] = (
+    "programs/chain/program.c",
+    "gcc",
+    ['-DOVERRIDE="GLIBC_2.2.5"', "-rdynamic", "-lcuda"],
+)
 PROGRAMS["programs/libchain_early.so"] = (
     "programs/chain/early.c",
     "gcc",
