@@ -122,7 +122,9 @@ int main(int argc, char **argv) {
         double seen = smi_mib() - before;
         for (int k = 0; k < kinds; k++)
             printf("kind %d refused with %d\n", k, codes[k]);
-        bool within = sum <= limit, enough = sum + ((size_t)kinds * 96 << 20) >= limit,
+        /* Blocks of 1 to 4 MiB by turns: the driver, which takes memory in 2 MiB, would hold a tenth less. */
+        size_t slack = what == "race" ? limit / 10 : (size_t)kinds * 96 << 20;
+        bool within = sum <= limit, enough = sum + slack >= limit,
              outside = before < 0 || seen <= (double)(limit >> 20) + 64;
         printf("within the limit %s, nearly all of it %s, nvidia-smi agrees %s, cudaMemGetInfo's "
                "total within it %s, free plus held within it %s\n",
