@@ -142,8 +142,8 @@ static void *ask(void *handle, const char *name, const char *version) {
 
 /*
  * RTLD_NEXT and RTLD_DEFAULT are answered by the real function for its real caller, whose scope they mean: what it finds is our
- * exported entry, or another library's wrapper that stands before us, and both are right. But without a driver in the process our
- * entry is none. Any other handle does not depend on the caller and can be asked from here.
+ * exported entry, or another library's wrapper that stands before us, and both are right. But without a driver in the process, or with
+ * one that lacks it, our entry is none. Any other handle does not depend on the caller and can be asked from here.
  */
 struct loader_answer loader_answer(void *handle, const char *name, const char *version,
                                    const void *caller) {
@@ -159,7 +159,9 @@ struct loader_answer loader_answer(void *handle, const char *name, const char *v
         loader_find_next();
     }
     bool known = *name == 'n' ? loader_find_nvml() : loader_find_driver();
-    if (handle == RTLD_DEFAULT && known) {
+    void *real = __atomic_load_n(entry->real, __ATOMIC_ACQUIRE);
+    bool lacks = known && (!real || real == (void *)entry_absent);
+    if (handle == RTLD_DEFAULT && known && !lacks) {
         return none;
     }
     void *found = ask(handle, name, version);
