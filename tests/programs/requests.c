@@ -43,7 +43,7 @@ static void look_at_report(int fd, char *text, size_t room) {
     gpucache_write_report(fd, GPUCACHE_REPORT_JSON);
     ssize_t n = pread(fd, text, room - 1, 0);
     text[n > 0 ? n : 0] = '\0';
-    if (strstr(text, ":184467"))
+    if (strstr(text, ":18446744073"))
         atomic_fetch_add(&wrapped, 1);
 }
 
