@@ -216,7 +216,10 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     if (reclaim_caches(pool) && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
         return 0;
     }
-    for (int last = 0; last < 2 && (!last || may_come_back(pool, want)); last++) {
+    if (!may_come_back(pool, want)) {
+        return refusal;
+    }
+    for (int last = 0; last < 2; last++) {
         if (last && order_finish(pool, LATE_WAIT_NS) && supply_ready(pool, want)) {
             return 0;
         }
