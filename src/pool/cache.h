@@ -15,9 +15,8 @@
  * A cache has one owner, who enters and leaves it with plain stores (biased). Whoever else needs
  * it, because memory is short, says so, makes every running thread of the process pass a memory
  * barrier (membarrier(2)), and then waits for the owner to leave: the price of the exclusion lies
- * with the rare side. Where the kernel cannot do that, or no longer does, and in the common cache that
- * several threads use, an ordinary spin lock takes its place. The counters have one writer, who is
- * inside.
+ * with the rare side. Where the kernel does not do that, or no longer, and in the common cache that all
+ * may use, an ordinary spin lock takes its place. The counters have one writer, who is inside.
  *
  * In the same way a block is freed without a locked instruction by the thread that asked for it. The
  * number of its cache stands in the block, and only that thread changes the state of such a block,
@@ -92,8 +91,7 @@ enum tide_of { TIDE_REQUESTED, TIDE_ALLOCATED, TIDE_COUNT, TIDES };
 struct cache {
     _Alignas(64) atomic_bool inside; /* biased: the owner is */
     atomic_bool wanted;              /* biased: somebody else waits for the owner to stay out */
-    atomic_bool biased; /* from the start or never, and ended for good; else: wanted for ever, and
-                           `locked` is a lock */
+    atomic_bool biased; /* never again, once not: then wanted for ever, and `locked` is a lock */
     atomic_bool locked;
     uint16_t number;    /* of the blocks it hands out; 0: they are everybody's */
     struct pool *pool;  /* for ever: a cache is reused by other threads, never by other pools */

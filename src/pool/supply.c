@@ -261,8 +261,11 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     if (reclaim_caches(pool) && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
         return 0;
     }
+    if (!may_come_back(pool, want)) {
+        return refusal;
+    }
     order_finish_ordered(pool); /* what lies idle behind a barrier can go back then */
-    for (int last = 0; last < 2 && (!last || may_come_back(pool, want)); last++) {
+    for (int last = 0; last < 2; last++) {
         if (last && order_finish(pool, LATE_WAIT_NS) && supply_ready(pool, want)) {
             return 0;
         }

@@ -55,6 +55,23 @@ static void records_small(void) {
     line("records: 300 MiB: %u of 10", pairs(10, 300 * MIB));
 }
 
+/* ---- memory at an address that is no multiple of 2 MiB ---- */
+
+/* The second allocation may not wait for the device: what it runs waits for what comes after that. */
+static void unaligned(void) {
+    uint32_t *flag;
+    CUstream other;
+    CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CHECK(cuMemAllocHost((void **)&flag, 4));
+    *flag = 0;
+    CUdeviceptr first = take(3 * MIB);
+    CHECK(launch_spin(&kernels, stream, (CUdeviceptr)flag, 1));
+    CUdeviceptr second = take(3 * MIB), small = take(100);
+    CHECK(launch_set(&kernels, other, (CUdeviceptr)flag, 1));
+    CHECK(cuCtxSynchronize());
+    CODES("unaligned", cuMemFree(first), cuMemFree(second), cuMemFree(small), cuMemFree(small));
+}
+
 /* ---- address space of the host ---- */
 
 #define BLOCKS 400
@@ -160,10 +177,8 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } cases[] = {
-        {"records", records},
-        {"records_small", records_small},
-        {"host_memory", host_memory},
-        {"sandbox", sandbox},
+        {"records", records}, {"records_small", records_small}, {"host_memory", host_memory},
+        {"sandbox", sandbox}, {"unaligned", unaligned},
     };
     if (argc < 2) {
         fprintf(stderr, "usage: refusals CASE\n");

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The driver or the system refuses the library something: the program runs as natively."""
 import sys
+import tempfile
 
 from harness import GPU, MODES, Tally, check_books, program, run, run_with_report
 
@@ -31,6 +32,20 @@ def records():
                            "some later": fail("3:2:5")}, {"GPUCACHE_SIM_MEMORY": "512M"})
 
 
+def unaligned():
+    for misalign in ("0", "512", "65536"):
+        for old in (False, True):
+            same("unaligned", {"alignment": {}}, {"GPUCACHE_SIM_MISALIGN": misalign}, old=old)
+    with tempfile.TemporaryDirectory() as folder:
+        ran = run([REFUSALS, "unaligned"], options={**OFF, "GPUCACHE_SIM_MISALIGN": "512",
+                                                    "GPUCACHE_SIM_COUNTS": folder + "/counts"})
+        with open(folder + "/counts") as file:
+            calls = dict(line.split() for line in file)
+    # three of the program's, and one to learn it from
+    tally.check(int(calls.get("cuMemAlloc_v2", 0)) <= 4, "refusals: unaligned: asked again and again",
+                "%s\n%s" % (calls, ran.err))
+
+
 def host_memory():
     same("host_memory", {"memory": {}})
     ran, report = run_with_report([REFUSALS, "host_memory"])
@@ -51,6 +66,7 @@ def main():
     if GPU:  # a driver that refuses on demand is only simulated
         sys.exit(77)
     records()
+    unaligned()
     host_memory()
     sandbox()
 

@@ -189,6 +189,13 @@ static void start_with_clock(uint64_t memory, uint64_t per_sleep) {
     sleeps = 0;
 }
 
+/* As during a capture: where memory is short the free would leave an event on time, which is waited for. */
+static void use_and_drop_late(uint64_t address) {
+    fake->record_code = -EBUSY;
+    use_and_drop(address);
+    fake->record_code = 0;
+}
+
 static unsigned sleeps_until_refused(uint64_t bytes) {
     uint64_t at;
     sleeps = 0;
@@ -199,7 +206,7 @@ static unsigned sleeps_until_refused(uint64_t bytes) {
 static void a_wait_ends_by_the_clock(void **state) {
     (void)state;
     start_with_clock(64 * MIB, 1000000000);
-    use_and_drop(get(40 * MIB));
+    use_and_drop_late(get(40 * MIB));
     unsigned count = sleeps_until_refused(40 * MIB);
     assert_in_range(count, LATE_WAIT_S, LATE_WAIT_S + 1);
 }
@@ -207,11 +214,11 @@ static void a_wait_ends_by_the_clock(void **state) {
 static void a_wait_ends_though_the_clock_stands_still(void **state) {
     (void)state;
     start_with_clock(64 * MIB, 0);
-    use_and_drop(get(40 * MIB));
+    use_and_drop_late(get(40 * MIB));
     unsigned count = sleeps_until_refused(40 * MIB);
     assert_in_range(count, 1000, LATE_WAIT_S * 1000000 / 50 + 1);
     sleeps = 0;
-    use_and_drop(get(10 * MIB));
+    use_and_drop_late(get(10 * MIB));
     assert_int_equal(pool_trim(pool, true), 0);
     assert_in_range(sleeps, 0, 1000000 / 50 + 1);
 }
@@ -224,16 +231,16 @@ static void what_can_never_be_had_is_refused_at_once(void **state) {
     fake->memory -= 10 * MIB;                            /* which other processes hold */
     assert_int_equal(sleeps_until_refused(20 * MIB), 0); /* nothing is pending or idle */
     fake->memory += 10 * MIB;
-    use_and_drop(get(10 * MIB));
+    use_and_drop_late(get(10 * MIB));
     assert_int_equal(sleeps_until_refused(30 * MIB), 0); /* and with all of it there is no room */
-    get(20 * MIB); /* which with all of it there is */
+    assert_true(sleeps_until_refused(20 * MIB) > 0);
     drop(at);
 }
 
 static void work_that_does_not_end_is_waited_for_once(void **state) {
     (void)state;
     start_with_clock(64 * MIB, 1000000);
-    use_and_drop(get(40 * MIB));
+    use_and_drop_late(get(40 * MIB));
     assert_true(sleeps_until_refused(40 * MIB) >= LATE_WAIT_S * 1000);
     for (int i = 0; i < 3; i++) {
         fake_submit(fake, 1);
@@ -242,11 +249,7 @@ static void work_that_does_not_end_is_waited_for_once(void **state) {
         assert_true(sleeps <= 1);
     }
     fake_finish_all(fake); /* what comes later is another matter */
-    uint64_t at = get(40 * MIB);
-    fake_submit(fake, 0);
-    fake->record_code = -EBUSY; /* memory is short: the free would leave an event */
-    drop(at);
-    fake->record_code = 0;
+    use_and_drop_late(get(40 * MIB));
     assert_true(sleeps_until_refused(40 * MIB) >= LATE_WAIT_S * 1000);
     fake_finish_all(fake);
     get(40 * MIB);
@@ -256,7 +259,7 @@ static void work_that_does_not_end_is_waited_for_once(void **state) {
 static void a_short_wait_in_vain_leaves_the_rest_of_a_long_one(void **state) {
     (void)state;
     start_with_clock(64 * MIB, 1000000);
-    use_and_drop(get(40 * MIB));
+    use_and_drop_late(get(40 * MIB));
     pool_trim(pool, true);
     unsigned short_wait = sleeps;
     assert_true(short_wait >= 1000 && short_wait < LATE_WAIT_S * 1000 / 2);
