@@ -102,7 +102,7 @@ static void beside_spinner(void) {
 /* ---- what is reached from elsewhere ---- */
 
 static void *set_later(void *flag) {
-    usleep(400000);
+    usleep(150000); /* the simulator takes a longer stillness for a hang */
     __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }
