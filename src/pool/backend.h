@@ -89,7 +89,7 @@ struct backend {
     const struct backend_ops *ops;
     _Atomic uint64_t capacity; /* bytes; a request that exceeds it is refused without looking any
                                   further. Changed by pool_set_capacity() */
-    atomic_bool has_events; /* false: record() is -ENOSYS, and only synchronize() orders */
+    atomic_bool has_events;    /* false: record() is -ENOSYS, and only synchronize() orders */
     unsigned
         refused; /* records on end; not 0: every free tries, and waits where that is refused too */
     bool release_waits;

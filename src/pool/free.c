@@ -260,8 +260,7 @@ static int park_large(struct pool *pool, struct cache *cache, struct range *rang
     uint64_t lives = pool_lives(pool);
     cache_leave(cache);
     if (!parked || overflows || due) {
-        free_large_slow(pool, cache, parked ? NULL : range, lives, overflows,
-                        may_order(pool, due));
+        free_large_slow(pool, cache, parked ? NULL : range, lives, overflows, may_order(pool, due));
     }
     return epochs_broken(&pool->epochs);
 }

@@ -54,7 +54,7 @@ struct fake {
     int refusal; /* what the next `refusals` calls of reserve() return */
     unsigned refusals;
     int record_code, order_code, wait_code, query_code; /* returned instead of doing anything */
-    int return_code; /* what returned() says of released memory, which is there at once */
+    int return_code;          /* what returned() says of released memory, which is there at once */
     unsigned record_refusals; /* so many records return their code, then none; 0: all do */
     uint64_t misalign;        /* added to the addresses that reserve() gives */
     bool busy_for_ever;       /* a wait or a synchronise for unfinished work is a hang: counted */
