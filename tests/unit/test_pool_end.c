@@ -101,6 +101,9 @@ static void a_free_that_has_found_its_block_finds_that_it_has_ended(void **state
     for (int i = 0; i < 2; i++) {
         pthread_t thread;
         start(64 * GIB, POOL_BARRIER, RELAXED);
+        if (!cache_can_bias()) {
+            skip(); /* a spin lock cannot be held here and taken by pool_forget() */
+        }
         keep_large_blocks();
         for (int large = 0; large < 7; large++) {
             get(8 * GIB); /* forgetting takes its time */
