@@ -169,7 +169,7 @@ static int claim_small(page_map_entry entry, uint64_t address, struct claimed *c
     c->life = block_life(c->block);
     c->range = NULL;
     if (address % ((uint64_t)1 << UNIT_SHIFT) != 0 || life_state(c->life) != BLOCK_LIVE) {
-        return -EINVAL;
+        return page_map_get(address) == entry ? -EINVAL : -EAGAIN;
     }
     if (life_owner(c->life) != c->cache->number) {
         cache_share_once(life_owner(c->life));

@@ -70,13 +70,13 @@ void page_map_set_owner(uint64_t address, uint64_t bytes, struct pool *owner) {
     }
 }
 
+/* The owner first: who finds no entry any more finds no owner either. */
 void page_map_leave(uint64_t address, uint64_t bytes, struct pool *owner) {
     for (uint64_t a = address; a < address + bytes; a += PAGE_BYTES) {
         struct page_map_leaf *leaf = page_map_leaf_of(a);
         struct pool *expected = owner;
-        if (atomic_load_explicit(&leaf->owners[PAGE_MAP_INDEX(a)], memory_order_acquire) == owner) {
+        if (atomic_compare_exchange_strong(&leaf->owners[PAGE_MAP_INDEX(a)], &expected, NULL)) {
             atomic_store_explicit(&leaf->entries[PAGE_MAP_INDEX(a)], 0, memory_order_release);
-            atomic_compare_exchange_strong(&leaf->owners[PAGE_MAP_INDEX(a)], &expected, NULL);
         }
     }
 }
