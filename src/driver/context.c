@@ -349,9 +349,10 @@ void context_end_done(struct context_ending *ending, bool over) {
     pthread_mutex_lock(&registry);
     struct context *own = ending->context, *view = ending->view;
     if (own && own->life == ending->life) {
-        count_ending(own, -1);
-        if (over && !ending->green) {
-            forget(own);
+        if ((over && !ending->green) || has_ended(own)) {
+            forget(own); /* still quiet: its events have gone */
+        } else {
+            count_ending(own, -1);
         }
     }
     if (over && view && view->life == ending->view_life) {
