@@ -191,14 +191,14 @@ def part_capture(c, out):
     c.flush()
 
 
-# [row, script and arguments, seconds]: what runs side by side, and what runs alone, because it
-# measures, takes the whole device, or has kernels that wait for others.
+# [row, script and arguments, seconds]: what runs side by side (part "answers"), and what runs alone
+# (part "alone"), because it measures, takes the whole device, or has kernels that wait for others.
 SIDE_BY_SIDE = (
-    ("premises that change", ["premises.py"], 100),
+    ("premises that change", ["premises.py"], 330),
     ("children of a fork", ["forked.py"], 100),
     ("stderr", ["stderr.py"], 100),
-    ("the same answers", ["diff.py", "--but", "diff_outside"], 240),
-    ("misuse", ["misuse.py"], 160),
+    ("the same answers", ["diff.py", "--but", "diff_outside"], 330),
+    ("misuse", ["misuse.py"], 330),
     ("chains of preloaded libraries", ["chain.py"], 120),
     ("look-ups", ["client.py"], 60),
 )
@@ -215,9 +215,9 @@ ALONE = (
 )
 
 
-def part_answers(c, out):
-    """tests/programs, whose scripts compare and judge for themselves: a row for each, and all that
-    it said in answers-SCRIPT.txt."""
+def client_script(c, out):
+    """Runs one of tests/programs, whose scripts compare and judge for themselves: a row for each, and
+    all that it said in answers-SCRIPT.txt."""
     broken = [n for n in ANSWERS if n in c.broken]
     if broken:
         why = "\n".join("%s: %s" % (n, c.broken[n]) for n in broken)
@@ -254,9 +254,18 @@ def part_answers(c, out):
         detail = "\n".join(failures[:40]) + "\n" + run.said()
         c.table.add(row, None, None, None, good, note, None if good else detail)
 
+    return script
+
+
+def part_answers(c, out):
+    script = client_script(c, out)
     with concurrent.futures.ThreadPoolExecutor(len(SIDE_BY_SIDE)) as pool:
         for future in [pool.submit(script, *one) for one in SIDE_BY_SIDE]:
             future.result()
+
+
+def part_alone(c, out):
+    script = client_script(c, out)
     alone = list(ALONE)
     if device_count() >= 2:
         alone.append(("copies between two contexts", ["peers.py"], 90))
@@ -710,6 +719,7 @@ PARTS = {
     "speed": (part_speed, ["thrust_loop", "pitch_loop"], True),
     "capture": (part_capture, ["capture"], True),
     "answers": (part_answers, ANSWERS, False),
+    "alone": (part_alone, ANSWERS, False),
     "modes": (part_modes, ["driver_linked", "errors", "contexts", "alloc_mix"], False),
     "startup": (part_startup, [], True),
     "bench": (

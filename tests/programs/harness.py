@@ -3,7 +3,7 @@
 meson says where everything is: GPUCACHE_TEST_PROGRAMS (the built programs), GPUCACHE_TEST_LIBRARY
 (libgpucache.so), GPUCACHE_TEST_SIM and GPUCACHE_TEST_SIM_OLD (the folders of the two simulated
 drivers). By hand: `meson devenv`, or the same four variables. `--gpu` takes the machine's driver;
-`scripts/gpu-check.sh answers` runs all of them so. GPUCACHE_TEST_END is when to stop, as
+`scripts/gpu-check.sh answers alone` runs all of them so. GPUCACHE_TEST_END is when to stop, as
 time.monotonic() counts: a script that gets there says so and ends.
 """
 import concurrent.futures
