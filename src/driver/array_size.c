@@ -2,9 +2,18 @@
 
 #include <stdbool.h>
 
-/* Tiles of textures are made of pieces of so many bytes a row and so many rows. */
+/* A level is made of tiles: so many bytes a row and so many rows. The tiles are stacked in blocks, in a
+ * flat array up to so many on top of each other, in a deep one so many behind each other: as many as the
+ * next power of two has room for. Measured on an H200, 378 shapes (tests/gpu/facts_arrays.cu). */
 #define TILE_ROW_BYTES 64
 #define TILE_ROWS 8
+#define BLOCK_TILES 16
+
+/* What the driver takes for arrays it cuts into pieces of this many bytes, and a larger one gets pages of
+ * its own. */
+#define PIECE_BYTES 2048
+#define SHARED_MAX_BYTES ((uint64_t)1 << 20)
+#define PAGE_BYTES ((uint64_t)2 << 20)
 
 /* By number: an older cuda.h does not name the later ones. */
 struct texels {
@@ -67,16 +76,30 @@ static uint64_t up(uint64_t value, uint64_t unit) {
     return (value + unit - 1) / unit * unit;
 }
 
+/* So many tiles in whole blocks. */
+static uint64_t stacked(uint64_t tiles) {
+    uint64_t block = 1;
+    while (block < BLOCK_TILES && block < tiles) {
+        block *= 2;
+    }
+    return up(tiles, block);
+}
+
 /* No texture is longer in any direction; what is, the driver refuses. */
 #define LONGEST ((uint64_t)1 << 31)
 
+/* Of one layer, or of all slices where there is `depth`. */
 static uint64_t level_size(const struct texels *texels, unsigned channels, uint64_t width,
-                           uint64_t height) {
+                           uint64_t height, uint64_t depth) {
     uint64_t half = (uint64_t)texels->half_bytes * (texels->channels ? channels : 1);
     half *= (uint64_t)texels->side * texels->side;
     uint64_t across = (width + texels->side - 1) / texels->side;
     uint64_t down = height ? (height + texels->side - 1) / texels->side : 1;
-    return up((across * half + 1) / 2, TILE_ROW_BYTES) * (height ? up(down, TILE_ROWS) : 1);
+    uint64_t tiles = (down + TILE_ROWS - 1) / TILE_ROWS;
+    uint64_t rows = (depth ? tiles : stacked(tiles)) * TILE_ROWS;
+    uint64_t plane = up((across * half + 1) / 2, TILE_ROW_BYTES) * rows;
+    uint64_t slices = depth ? stacked(depth) : 1;
+    return plane > UINT64_MAX / slices ? UINT64_MAX : plane * slices;
 }
 
 static uint64_t halved(uint64_t size) {
@@ -90,23 +113,24 @@ uint64_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) 
     /* Memory of these is mapped to them later. */
     bool bare = descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
     bool layers = descriptor->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
-    uint64_t bytes = 0, one = 0, limit = UINT64_MAX / 2;
+    uint64_t bytes = 0, one = 0, most = UINT64_MAX / 2;
     if (!texels || bare || width == 0 || width > LONGEST || height > LONGEST || depth > LONGEST ||
         channels > 4 || (texels->channels && channels == 3)) {
         return 0;
     }
+    uint64_t each = layers && depth ? depth : 1;
+    depth = layers ? 0 : depth;
     for (bool last = false; levels > 0 && !last;
          levels--) { /* the driver makes no more than down to 1 x 1 x 1 */
-        last = width <= 1 && height <= 1 && (layers || depth <= 1);
-        one = level_size(texels, channels, width, height);
-        uint64_t deep = depth ? depth : 1;
-        if (one > limit / deep || bytes > limit - one * deep) {
-            return limit; /* more than any device has */
+        last = width <= 1 && height <= 1 && depth <= 1;
+        one = level_size(texels, channels, width, height, depth);
+        if (one > most / each || bytes > most - one * each) {
+            return most; /* more than any device has */
         }
-        bytes += one * deep;
+        bytes += one * each;
         width = halved(width);
         height = halved(height);
-        depth = layers ? depth : halved(depth);
+        depth = halved(depth);
     }
-    return bytes;
+    return up(bytes, bytes > SHARED_MAX_BYTES ? PAGE_BYTES : PIECE_BYTES);
 }

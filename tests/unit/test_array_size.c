@@ -29,7 +29,7 @@ static void a_texel_is_as_large_as_its_format_says(void **state) {
     assert_int_equal(size(CU_AD_FORMAT_HALF, 2, 1024, 1024, 0, 0, 1), 4 * MIB);
     assert_int_equal(size(0xc2 /* UNORM_INT8X4 */, 4, 2048, 2048, 0, 0, 1), 16 * MIB);
     assert_int_equal(size(0xcb /* SNORM_INT16X4 */, 4, 1024, 1024, 0, 0, 1), 8 * MIB);
-    assert_int_equal(size(0xb0 /* NV12 */, 3, 1024, 1024, 0, 0, 1), 3 * MIB / 2);
+    assert_int_equal(size(0xb0 /* NV12 */, 3, 2048, 2048, 0, 0, 1), 6 * MIB);
     assert_int_equal(size(0x50 /* UNORM_INT_101010_2 */, 4, 1024, 1024, 0, 0, 1), 4 * MIB);
 }
 
@@ -42,20 +42,45 @@ static void a_compressed_format_has_blocks_of_sixteen_texels(void **state) {
     assert_int_equal(size(0x91, 4, 1021, 1021, 0, 0, 1), size(0x91, 4, 1024, 1024, 0, 0, 1));
 }
 
+/* Tiles of 64 bytes x 8 rows, and pieces of 2048 bytes. */
 static void rows_and_columns_are_made_of_tiles(void **state) {
     (void)state;
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1, 1, 0, 0, 1), 512);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 17, 9, 0, 0, 1), 128 * 16);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 17, 0, 0, 0, 1), 128);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1, 1, 0, 0, 1), 2048);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 65, 0, 0, 0, 1), 4096);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1000, 0, 0, 0, 1), 32768);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 129, 9, 0, 0, 1), 10240);
+}
+
+/* As cuArrayGetMemoryRequirements says of an H200, within its 64 KiB. */
+static void tiles_are_stacked_up_to_the_next_power_of_two(void **state) {
+    (void)state;
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1, 17, 0, 0, 1), 2048);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1, 65, 0, 0, 1), 8192);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 128, 129, 0, 0, 1), 131072);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 33, 1000, 0, 0, 1), 196608);
+    /* slices instead of rows in a deep one */
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 64, 64, 33, 0, 1), 786432);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 64, 60, 9, 0, 1), 262144);
+}
+
+static void a_large_one_gets_pages_of_its_own(void **state) {
+    (void)state;
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 512, 512, 0, 0, 1), MIB);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 4100, 64, 0, 0, 1), 2 * MIB);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1000, 1000, 0, 0, 1), 4 * MIB);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1024, 1024, 0, 0, 99), 6 * MIB);
 }
 
 static void layers_stay_as_many_in_every_level_and_depth_is_halved(void **state) {
     (void)state;
-    uint64_t one = size(CU_AD_FORMAT_FLOAT, 1, 256, 256, 0, 0, 9);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 256, 256, 6, CUDA_ARRAY3D_LAYERED, 9), 6 * one);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 256, 256, 6, CUDA_ARRAY3D_CUBEMAP, 9), 6 * one);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 256, 256, 4, 0, 2),
-                     4 * 256 * 256 * 4 + 2 * 128 * 128 * 4);
+    uint64_t one = size(CU_AD_FORMAT_FLOAT, 1, 512, 512, 1, CUDA_ARRAY3D_LAYERED, 1);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 512, 512, 6, CUDA_ARRAY3D_LAYERED, 1), 6 * one);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 512, 512, 6, CUDA_ARRAY3D_CUBEMAP, 1), 6 * one);
+    /* 351 232 bytes a layer */
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 256, 256, 6, CUDA_ARRAY3D_LAYERED, 9), 4 * MIB);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 256, 256, 2, CUDA_ARRAY3D_LAYERED, 9), 702464);
+    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 64, 64, 16, 0, 2),
+                     (64 * 64 * 16 + 32 * 32 * 8) * 4);
 }
 
 static void levels_end_at_a_single_texel(void **state) {
@@ -63,7 +88,7 @@ static void levels_end_at_a_single_texel(void **state) {
     uint64_t all = size(CU_AD_FORMAT_FLOAT, 4, 64, 64, 0, 0, 7);
     assert_int_equal(size(CU_AD_FORMAT_FLOAT, 4, 64, 64, 0, 0, 8), all);
     assert_int_equal(size(CU_AD_FORMAT_FLOAT, 4, 64, 64, 0, 0, UINT_MAX), all);
-    assert_true(size(CU_AD_FORMAT_FLOAT, 4, 64, 64, 0, 0, 6) < all);
+    assert_true(size(CU_AD_FORMAT_FLOAT, 4, 64, 64, 0, 0, 3) < all);
 }
 
 static void memory_that_is_mapped_later_is_not_counted_twice(void **state) {
@@ -87,6 +112,8 @@ int main(void) {
         cmocka_unit_test(a_texel_is_as_large_as_its_format_says),
         cmocka_unit_test(a_compressed_format_has_blocks_of_sixteen_texels),
         cmocka_unit_test(rows_and_columns_are_made_of_tiles),
+        cmocka_unit_test(tiles_are_stacked_up_to_the_next_power_of_two),
+        cmocka_unit_test(a_large_one_gets_pages_of_its_own),
         cmocka_unit_test(layers_stay_as_many_in_every_level_and_depth_is_halved),
         cmocka_unit_test(levels_end_at_a_single_texel),
         cmocka_unit_test(memory_that_is_mapped_later_is_not_counted_twice),
