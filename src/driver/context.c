@@ -363,12 +363,13 @@ void context_end_done(struct context_ending *ending, bool over) {
 }
 
 void context_address_given(CUdeviceptr address, uint64_t bytes) {
-    struct pool *pool = pool_covering(address, bytes);
-    if (!pool) {
+    if (!pool_covering(address, bytes)) {
         return;
     }
     pthread_mutex_lock(&registry);
-    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
+    /* Whoever it was may have been forgotten by now, and the pool be another context's. */
+    struct pool *pool = pool_covering(address, bytes);
+    for (unsigned i = 0; pool && i < CONTEXTS_MAX; i++) {
         struct context *context = &contexts[i];
         if (context->pool == pool && (context->ending > 0 || has_ended(context))) {
             forget(context);

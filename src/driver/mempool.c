@@ -245,6 +245,9 @@ bool mempool_begin(struct mempool *pool, uint64_t bytes, struct mempool_claim *c
 bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr dptr) {
     struct mempool *pool = claim->pool;
     struct device *device = pool->device;
+    if (answer == CUDA_SUCCESS) {
+        context_address_given(dptr, claim->bytes);
+    }
     bool entered = answer == CUDA_SUCCESS && outside_enter(OUTSIDE_STREAM_ORDERED, device,
                                                            claim->bytes, dptr, (uint64_t)pool);
     pthread_mutex_lock(&lock);

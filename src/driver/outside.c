@@ -272,6 +272,9 @@ CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, u
                              .context = call->context,
                              .kind = (uint8_t)call->kind,
                              .space = (uint8_t)space_of(call->kind)};
+    if (answer == CUDA_SUCCESS && row.space == OUTSIDE_POINTER) {
+        context_address_given(key, call->bytes);
+    }
     pthread_mutex_lock(&lock);
     struct outside_call **at = &calls;
     while (*at != call) {

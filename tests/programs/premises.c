@@ -271,7 +271,10 @@ static void reset_beside(void) {
     while (!stop) {
         CUdeviceptr p[8];
         for (uint32_t i = 0; i < 8; i++) {
-            CHECK(cuMemAlloc(&p[i], i % 2 ? 4096 : 3 * MIB));
+            if (i % 4 == 0)
+                CHECK(cuMemAllocManaged(&p[i], 3 * MIB, CU_MEM_ATTACH_GLOBAL));
+            else
+                CHECK(cuMemAlloc(&p[i], i % 2 ? 4096 : 3 * MIB));
             CHECK(cuMemsetD32(p[i], i, 100));
         }
         for (uint32_t i = 0; i < 8; i++) {

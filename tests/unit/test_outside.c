@@ -62,6 +62,13 @@ int context_release_idle(struct device *where) {
     return 0;
 }
 
+static CUdeviceptr given;
+
+void context_address_given(CUdeviceptr address, uint64_t bytes) {
+    assert_true(bytes > 0);
+    given = address;
+}
+
 void mempool_left(struct mempool *pool, uint64_t bytes) {
     (void)pool;
     released += bytes;
@@ -283,6 +290,20 @@ static void a_pool_hears_of_its_blocks(void **state) {
     assert_int_equal(released, MIB);
 }
 
+/* It may be one of a pool whose context has just ended. */
+static void an_address_that_the_driver_gave_is_looked_at(void **state) {
+    (void)state;
+    struct outside_call call;
+    given = 0;
+    take(OUTSIDE_MANAGED, MIB, AT);
+    assert_int_equal(given, AT);
+    outside_leave(OUTSIDE_POINTER, AT);
+    given = 0;
+    assert_true(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
+    outside_end(&call, CUDA_ERROR_INVALID_VALUE, AT, 0);
+    assert_int_equal(given, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
 int main(void) {
@@ -302,6 +323,7 @@ int main(void) {
         TEST(a_handle_s_number_may_come_back_while_its_memory_is_mapped),
         TEST(imported_memory_is_as_long_as_what_is_mapped_of_it),
         TEST(a_pool_hears_of_its_blocks),
+        TEST(an_address_that_the_driver_gave_is_looked_at),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
