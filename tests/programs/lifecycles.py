@@ -14,6 +14,7 @@ ROUNDS = 40 if GPU else 250
 SEEDS = 1 if GPU else 4
 SWITCH = {"GPUCACHE_SIM_SWITCH": "10"}
 OFTEN = {"GPUCACHE_SIM_SWITCH": "40", "GPUCACHE_SIM_SWITCH_US": "1000"}
+GO = {"GPUCACHE_SIM_EVENTS_GO": "1"}  # a driver that crashes when an event of a dead context is named
 TWO = {"GPUCACHE_SIM_DEVICES": "2"}
 TIGHT = MODES["barrier, tight"]
 
@@ -22,6 +23,7 @@ CONFIGURATIONS = {
     "one device": (SWITCH, False, 6),
     "two devices": ({**SWITCH, **TWO}, False, 6),
     "often": ({**OFTEN, **TWO}, False, 8),
+    "events go": ({**OFTEN, **GO}, False, 6),
     "as it comes": (TWO, False, 3),
     "tight": ({**TIGHT, **SWITCH}, False, 6),
     "tight, two devices": ({**TIGHT, **SWITCH, **TWO}, False, 6),

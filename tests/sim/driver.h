@@ -597,6 +597,7 @@ struct options {
     unsigned switching, switch_us;                   /* percent of the calls, and for how long */
     size_t context_bytes, module_bytes, local_bytes; /* what the driver takes for itself */
     size_t misalign;
+    bool events_go;
     char counts[512], fail[1024];
 };
 

@@ -13,12 +13,24 @@
  */
 #include "driver.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 struct slab event_slab = SLAB(struct event);
 
+/* A real driver may read freed memory there, and crash. */
+static void event_gone(void) {
+    fprintf(stderr, "sim: a call names an event that has gone\n");
+    fflush(NULL);
+    _exit(SIM_GONE_STATUS);
+}
+
 CUresult event_check(CUevent handle, struct event **event) {
     *event = (struct event *)handle;
+    if (sim.options.events_go && *event && (*event)->object.slab == &event_slab &&
+        !(*event)->object.live)
+        event_gone();
     return is_live(*event, &event_slab) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 

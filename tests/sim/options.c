@@ -61,6 +61,7 @@ void options_read(struct options *options) {
     options->context_bytes = number("GPUCACHE_SIM_CONTEXT_BYTES", 0);
     options->module_bytes = number("GPUCACHE_SIM_MODULE_BYTES", 0);
     options->local_bytes = number("GPUCACHE_SIM_LOCAL_BYTES", 0);
+    options->events_go = number("GPUCACHE_SIM_EVENTS_GO", 0) != 0;
     options->misalign = number("GPUCACHE_SIM_MISALIGN", 0) / 512 * 512 % GRANULE;
     text("GPUCACHE_SIM_COUNTS", options->counts, sizeof(options->counts));
     text("GPUCACHE_SIM_FAIL", options->fail, sizeof(options->fail));

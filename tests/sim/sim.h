@@ -22,6 +22,8 @@
  *   GPUCACHE_SIM_SWITCH_US       for at most so many microseconds                       200
  *   GPUCACHE_SIM_MISALIGN        bytes by which allocations of 2 MiB and more miss an
  *                                address that is a multiple of 2 MiB                    0
+ *   GPUCACHE_SIM_EVENTS_GO       1: a call that names an event of a context that has ended, or
+ *                                one that was destroyed, ends the process with status 98 0
  *   GPUCACHE_SIM_CONTEXT_BYTES   memory that the driver takes for a context, ...        0
  *   GPUCACHE_SIM_MODULE_BYTES    ... for a loaded module or library, ...                0
  *   GPUCACHE_SIM_LOCAL_BYTES     ... and at a context's first launch                    0
@@ -48,6 +50,7 @@ extern "C" {
 #endif
 
 #define SIM_HANG_STATUS 97
+#define SIM_GONE_STATUS 98
 
 /* What a kernel sees of its launch. */
 struct sim_launch {
