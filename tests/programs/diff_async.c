@@ -418,8 +418,11 @@ static volatile bool over;
 static void *free_for_ever(void *unused) {
     CHECK(cuCtxSetCurrent(context));
     CUstream stream = new_stream();
-    while (!over)
+    for (unsigned i = 1; !over; i++) {
         CHECK(cuMemFreeAsync(take(5000), stream));
+        if (i % 256 == 0)
+            CHECK(cuStreamSynchronize(stream)); /* natively the memory is back only then */
+    }
     CHECK(cuStreamDestroy(stream));
     return unused;
 }

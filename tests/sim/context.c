@@ -149,6 +149,7 @@ void context_forget_all(void) {
 CUresult context_wait(struct context *context) {
     queue_wait(&(struct waiting){.context = context, .up_to = queue_sequence()});
     pool_trim(context->device);
+    memory_take_back(context->device);
     return context_check(context);
 }
 

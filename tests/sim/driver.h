@@ -174,7 +174,8 @@ struct range {
     unsigned long long id;         /* CU_POINTER_ATTRIBUTE_BUFFER_ID */
     unsigned flags;                /* of the host entries */
     bool sync_memops, exported;
-    bool freeing;        /* a cuMemFreeAsync is queued */
+    bool freeing;        /* a cuMemFreeAsync is queued, ... */
+    bool returning;      /* ... and has been carried out */
     bool graph_owned;    /* lives as long as a graph that allocates it */
     struct heap *heap;   /* device and pool memory: where it came from */
     struct chunk *chunk; /* the small block's page, NULL for a run of granules */
@@ -560,6 +561,11 @@ uintptr_t array_address(CUarray handle, size_t *pitch, size_t *slice);
 CUresult memory_release(struct range *range); /* gives any kind of range back */
 /* The same when the work of its context is over; unless it went with the context meanwhile. */
 CUresult memory_release_behind(struct range *range);
+
+/* Memory of cuMemAlloc that cuMemFreeAsync has freed is there again when somebody has waited for the
+ * device's work (tests/gpu/facts_release.cu), not before. */
+void memory_wait_for_return(struct range *range);
+void memory_take_back(const struct device *device);
 
 /* ---- captures and graphs --------------------------------------------------------------------- */
 

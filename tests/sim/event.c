@@ -251,6 +251,7 @@ static CUresult synchronize(CUevent handle) {
         queue_wait(&(struct waiting){.marker = marker, .context = context});
     marker_unref(marker);
     pool_trim(context->device);
+    memory_take_back(context->device);
     return context_check(context);
 }
 

@@ -86,6 +86,25 @@ CUresult memory_release(struct range *range) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 
+static unsigned returning; /* at most: some end with their context */
+
+void memory_wait_for_return(struct range *range) {
+    range->returning = true;
+    returning++;
+}
+
+void memory_take_back(const struct device *device) {
+    unsigned left = 0;
+    for (struct range *range = returning > 0 ? range_after(0) : NULL, *next; range; range = next) {
+        next = range_after(range->base + 1);
+        if (range->returning && range->context->device == device)
+            memory_release(range);
+        else
+            left += range->returning;
+    }
+    returning = left;
+}
+
 CUresult memory_release_behind(struct range *range) {
     unsigned long long id = range->id;
     uintptr_t base = range->base;

@@ -107,6 +107,7 @@ CUresult stream_wait_all(struct stream *stream) {
 
     queue_wait(&(struct waiting){.stream = stream, .up_to = queue_sequence()});
     pool_trim(context->device);
+    memory_take_back(context->device);
     return context_check(context);
 }
 

@@ -137,8 +137,12 @@ static enum verdict run_value(const struct work *work, struct context *context) 
 static enum verdict run_free(uintptr_t address) {
     struct range *range = range_find(address);
 
-    if (range && range->base == address && range->freeing)
-        memory_release(range);
+    if (range && range->base == address && range->freeing) {
+        if (range->kind == RANGE_DEVICE)
+            memory_wait_for_return(range);
+        else
+            memory_release(range);
+    }
     return DONE;
 }
 
