@@ -67,6 +67,15 @@ static bool identify(struct device *device, CUdevice ordinal) {
     return true;
 }
 
+/* A limit for a device that is not there would be missed only when it is needed. */
+static void check_options(void) {
+    static atomic_flag checked = ATOMIC_FLAG_INIT;
+    int count = 0;
+    if (!atomic_flag_test_and_set(&checked) && REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS) {
+        options_check_devices(count);
+    }
+}
+
 struct device *device_get(CUdevice ordinal) {
     if (ordinal < 0 || ordinal >= STATS_MAX_DEVICES) {
         return NULL;
@@ -79,6 +88,9 @@ struct device *device_get(CUdevice ordinal) {
     bool used = atomic_load(&device->used) || identify(device, ordinal);
     atomic_store_explicit(&device->used, used, memory_order_release);
     pthread_mutex_unlock(&devices_lock);
+    if (used) {
+        check_options();
+    }
     return used ? device : NULL;
 }
 
