@@ -187,6 +187,9 @@ def check_books(report):
             holds(m["peak"] >= m["current"], "%s: peak is below current" % name)
         holds(device["cache_hits"] + device["cache_misses"] == device["allocations"]["total"],
               "hits + misses is not the number of allocations")
+        holds(device["limit_refusals"] <= device["ooms"], "more refusals at the limit than OOMs")
+        holds(device["active_bytes"]["total"] >= device["allocated_bytes"]["total"],
+              "less was active than allocated in all")
     return broken
 
 

@@ -47,6 +47,10 @@ void device_book(struct device *where, struct books_metric *metric, int64_t chan
     books_change(metric, change);
 }
 
+void device_count_oom(struct device *where, bool at_limit) {
+    (void)where, (void)at_limit;
+}
+
 void device_count(struct device *where, books_counter *counter) {
     (void)where;
     books_add(counter, 1);
