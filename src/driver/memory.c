@@ -84,7 +84,7 @@ static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
 static bool native_begin(struct outside_call *taking, size_t bytes) {
     struct device *device = process_ready() ? device_current() : NULL;
     bool allowed = outside_begin(taking, OUTSIDE_NATIVE, device, bytes);
-    if (!allowed) {
+    if (!allowed && device) {
         out_of_memory(device, bytes, true);
     }
     return allowed;
