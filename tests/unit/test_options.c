@@ -90,16 +90,21 @@ static void nothing_set_is_the_defaults_and_silence(void **state) {
 
 static void defaults_spelled_out_are_silent(void **state) {
     (void)state;
-#define OPTION(id, parser, initial, values, meaning, planned)                                      \
-    assert_string_equal(LOAD(NULL, "GPUCACHE_" #id "=" initial), "");
-#define NONE
-#define ALL
-#define ONLY(value)
-#include "process/options.def"
-#undef OPTION
-#undef NONE
-#undef ALL
-#undef ONLY
+    char variable[128];
+    for (int id = 0; id < OPTION_COUNT; id++) {
+        snprintf(variable, sizeof variable, "%s=%s", option_table[id].name,
+                 option_table[id].initial);
+        assert_string_equal(LOAD(NULL, variable), "");
+    }
+}
+
+static void an_empty_value_is_as_unset(void **state) {
+    (void)state;
+    char variable[128];
+    for (int id = 0; id < OPTION_COUNT; id++) {
+        snprintf(variable, sizeof variable, "%s=", option_table[id].name);
+        assert_string_equal(LOAD(all_default, variable), "");
+    }
 }
 
 /* ---- values ---- */
@@ -289,20 +294,6 @@ static void nonsense_gives_one_exact_warning_and_the_default(void **state) {
             assert_string_equal(LOAD(all_default, variable), expected);
         }
     }
-}
-
-static void an_empty_value_is_as_unset(void **state) {
-    (void)state;
-#define OPTION(id, parser, initial, values, meaning, planned)                                      \
-    assert_string_equal(LOAD(all_default, "GPUCACHE_" #id "="), "");
-#define NONE
-#define ALL
-#define ONLY(value)
-#include "process/options.def"
-#undef OPTION
-#undef NONE
-#undef ALL
-#undef ONLY
 }
 
 static bool only_the_share(void) {
