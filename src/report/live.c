@@ -55,11 +55,9 @@ void live_write(struct lines *lines, const struct stats_device *device, unsigned
                 listed ? ":" : "");
     for (unsigned named = 0; listed && count > 0; named++) {
         struct group group = take_largest(groups, &count);
-        if (named == most) {
+        if (named == most || !lines_item(lines, "%s x %s", COUNT(group.count), group.size)) {
             lines_item(lines, "...");
             return;
         }
-        if (!lines_item(lines, "%s x %s", COUNT(group.count), group.size))
-            return;
     }
 }
