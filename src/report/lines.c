@@ -15,7 +15,8 @@ void lines_init(struct lines *lines, size_t max, size_t columns) {
     lines->left_out = false;
 }
 
-static void format_words(char words[LINES_COLUMNS + 1], const char *format, va_list values) {
+__attribute__((format(printf, 2, 0))) static void format_words(char words[LINES_COLUMNS + 1],
+                                                               const char *format, va_list values) {
     struct print out;
     print_init(&out, -1, words, LINES_COLUMNS + 1);
     print_vformat(&out, format, values);
