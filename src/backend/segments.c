@@ -20,7 +20,6 @@ static int answer(CUresult r) {
 static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     struct segments *segments = of(backend);
     if (!device_charge(segments->device, bytes)) {
-        device_count(segments->device, &segments->device->outside.limit_refusals);
         return -EDQUOT;
     }
     CUdeviceptr dptr = 0;

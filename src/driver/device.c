@@ -67,6 +67,15 @@ static bool identify(struct device *device, CUdevice ordinal) {
     return true;
 }
 
+/* A limit for a device that is not there would be missed only when it is needed. */
+static void check_options(void) {
+    static atomic_flag checked = ATOMIC_FLAG_INIT;
+    int count = 0;
+    if (!atomic_flag_test_and_set(&checked) && REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS) {
+        options_check_devices(count);
+    }
+}
+
 struct device *device_get(CUdevice ordinal) {
     if (ordinal < 0 || ordinal >= STATS_MAX_DEVICES) {
         return NULL;
@@ -79,6 +88,9 @@ struct device *device_get(CUdevice ordinal) {
     bool used = atomic_load(&device->used) || identify(device, ordinal);
     atomic_store_explicit(&device->used, used, memory_order_release);
     pthread_mutex_unlock(&devices_lock);
+    if (used) {
+        check_options();
+    }
     return used ? device : NULL;
 }
 
@@ -202,6 +214,13 @@ void device_count(struct device *device, books_counter *counter) {
     pthread_mutex_unlock(&device->lock);
 }
 
+void device_count_oom(struct device *device, bool at_limit) {
+    pthread_mutex_lock(&device->lock);
+    books_add(&device->outside.ooms, 1);
+    books_add(&device->outside.limit_refusals, at_limit);
+    pthread_mutex_unlock(&device->lock);
+}
+
 uint64_t device_idle_bytes(const struct device *device) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
@@ -234,17 +253,21 @@ static void add_outside(struct stats_device *out, const struct books *books) {
 #undef ADD
 }
 
+static uint64_t most(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
 static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
 /*
  * The figures of a metric, and of several books, are read one after another while others write. So
- * that they are those of one moment, what cannot have been more than `most` is lowered to it, and
+ * that they are those of one moment, what cannot have been more than `bound` is lowered to it, and
  * the sums follow.
  */
-static void agree(struct stats_metric *metric, uint64_t most) {
-    metric->current = least(metric->current, most);
+static void agree(struct stats_metric *metric, uint64_t bound) {
+    metric->current = least(metric->current, bound);
     metric->total = metric->total > metric->current ? metric->total : metric->current;
     metric->peak = metric->peak > metric->current ? metric->peak : metric->current;
     metric->freed = metric->total - metric->current;
@@ -262,10 +285,28 @@ static void derive(struct stats_device *out) {
     out->pending_bytes = idle - out->ready_bytes;
     out->active.current = out->allocated.current + out->pending_bytes;
     agree(&out->active, reserved);
+    /* Every byte becomes active when it is handed out. Thread caches do that many times between two
+     * looks of the pool, which only knows the peak. */
+    out->active.total = most(out->allocated.total, out->active.current);
+    out->active.freed = out->active.total - out->active.current;
+    out->active.peak = most(out->active.peak, out->allocated.peak);
     out->releasable_bytes = least(out->releasable_bytes, out->ready_bytes);
     out->non_releasable_bytes = out->ready_bytes - out->releasable_bytes;
     out->cache_misses = least(out->cache_misses, out->allocations.total);
     out->cache_hits = out->allocations.total - out->cache_misses;
+}
+
+/* What is in force: without context events there are no barriers, and nothing is reused without a pool. */
+static const char *reuse_in_force(const struct device *device) {
+    static const char *const names[] = {"barrier", "wait", "sync"};
+    bool events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        events = events && p->backend->backend.has_events;
+    }
+    if (options()->disable) {
+        return "none";
+    }
+    return names[options()->reuse == REUSE_BARRIER && !events ? REUSE_WAIT : options()->reuse];
 }
 
 bool stats_read(int ordinal, struct stats_device *out) {
@@ -279,8 +320,7 @@ bool stats_read(int ordinal, struct stats_device *out) {
     memcpy(out->uuid, device->uuid, sizeof out->uuid);
     out->total_bytes = device->total;
     out->limit_bytes = atomic_load(&device->limit);
-    static const char *const reuse[] = {"barrier", "wait", "sync"};
-    out->reuse = reuse[options()->reuse];
+    out->reuse = reuse_in_force(device);
     out->backend = options()->disable ? "none" : "segments";
     out->peaks_exact = true;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {

@@ -102,6 +102,9 @@ void device_book(struct device *device, struct books_metric *metric, int64_t cha
 /** Adds one to a counter of device->outside. */
 void device_count(struct device *device, books_counter *counter);
 
+/** Counts an allocation that failed in the end, and whether it was the limit that refused it. */
+void device_count_oom(struct device *device, bool at_limit);
+
 /** Idle bytes in all pools of the device, and those on their way back to the driver. */
 uint64_t device_idle_bytes(const struct device *device);
 

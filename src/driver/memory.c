@@ -27,16 +27,18 @@
 
 /* --- allocating --- */
 
-static __attribute__((noinline, cold)) CUresult out_of_memory(struct pool *pool, size_t bytes) {
-    struct device *device = context_device_of(pool);
+static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *device, size_t bytes,
+                                                              bool refused_at_limit) {
     size_t free_bytes = 0, total_bytes = 0;
-    device_count(device, &device->outside.ooms);
+    uint64_t limit = atomic_load(&device->limit);
+    /* what is more than the limit is refused before anything is asked */
+    device_count_oom(device, refused_at_limit || (limit && bytes > limit));
     mempool_look(device);
     REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
     report_oom(&(struct report_oom){
         .device = device->ordinal,
         .requested = bytes,
-        .limit = atomic_load(&device->limit),
+        .limit = limit,
         .device_free = free_bytes,
         .device_total = total_bytes,
     });
@@ -55,7 +57,7 @@ static bool refused_alloc(struct pool *pool, int r, CUdeviceptr *dptr, size_t by
         return false;
     }
     *dptr = 0; /* as the driver does */
-    *result = out_of_memory(pool, bytes);
+    *result = out_of_memory(context_device_of(pool), bytes, r == -EDQUOT);
     return true;
 }
 
@@ -78,18 +80,34 @@ static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
     return true;
 }
 
+/* An allocation that the pool does not serve. `taking` is to be ended with its answer. */
+static bool native_begin(struct outside_call *taking, size_t bytes) {
+    struct device *device = process_ready() ? device_current() : NULL;
+    bool allowed = outside_begin(taking, OUTSIDE_NATIVE, device, bytes);
+    if (!allowed && device) {
+        out_of_memory(device, bytes, true);
+    }
+    return allowed;
+}
+
+static CUresult native_end(struct outside_call *taking, CUresult answer, const CUdeviceptr *dptr) {
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && taking->device) {
+        out_of_memory(taking->device, taking->bytes, false);
+    }
+    return outside_end(taking, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
+}
+
 /* Straight from the driver, counted where the books of this process can be kept. */
 static CUresult native_alloc(CUdeviceptr *dptr, size_t bytes) {
-    struct device *device = process_ready() ? device_current() : NULL;
     struct outside_call taking;
-    if (!outside_begin(&taking, OUTSIDE_NATIVE, device, bytes)) {
+    if (!native_begin(&taking, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult r = REAL(cuMemAlloc_v2)(dptr, bytes);
-    if (outside_make_room(r, device)) {
+    if (outside_make_room(r, taking.device)) {
         r = REAL(cuMemAlloc_v2)(dptr, bytes);
     }
-    return outside_end(&taking, r, dptr && r == CUDA_SUCCESS ? *dptr : 0, 0);
+    return native_end(&taking, r, dptr);
 }
 
 static __attribute__((noinline)) CUresult alloc_otherwise(CUdeviceptr *dptr, size_t bytes) {
@@ -133,16 +151,18 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
         }
         return result;
     }
-    struct device *device = regular && process_ready() ? device_current() : NULL;
+    if (!regular) {
+        return REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
+    }
     struct outside_call taking;
-    if (!outside_begin(&taking, OUTSIDE_NATIVE, device, bytes)) {
+    if (!native_begin(&taking, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
-    if (outside_make_room(r, device)) {
+    if (outside_make_room(r, taking.device)) {
         r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
     }
-    return outside_end(&taking, r, dptr && r == CUDA_SUCCESS ? *dptr : 0, 0);
+    return native_end(&taking, r, dptr);
 }
 
 /* --- freeing --- */

@@ -238,7 +238,7 @@ bool mempool_begin(struct mempool *pool, uint64_t bytes, struct mempool_claim *c
     if (keeps(pool, bytes)) {
         return true;
     }
-    device_count(device, &device->outside.limit_refusals);
+    device_count_oom(device, true);
     return false;
 }
 
@@ -270,7 +270,7 @@ bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr
         pthread_mutex_unlock(&lock);
     }
     if (beyond) {
-        device_count(device, &device->outside.limit_refusals);
+        device_count_oom(device, true);
     }
     return !beyond;
 }

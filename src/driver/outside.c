@@ -239,7 +239,6 @@ static bool allowed(enum outside_kind kind, struct device *device, uint64_t byte
         device_count(device, &device->outside.oom_retries);
         return true;
     }
-    device_count(device, &device->outside.limit_refusals);
     return false;
 }
 
@@ -250,6 +249,9 @@ bool outside_begin(struct outside_call *call, enum outside_kind kind, struct dev
         return true;
     }
     if (!allowed(kind, device, bytes)) {
+        if (kind != OUTSIDE_NATIVE) { /* of which its caller reports */
+            device_count_oom(device, true);
+        }
         return false;
     }
     call->context = context_of(kind);

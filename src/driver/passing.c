@@ -197,6 +197,9 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
             r = native(host, bytes, flags);
         }
     }
+    if (r == CUDA_SUCCESS) {
+        device_count(device, kept ? &device->outside.pinned_hits : &device->outside.pinned_misses);
+    }
     return outside_end(&taking, r, r == CUDA_SUCCESS ? (uint64_t)*host : 0, kind);
 }
 

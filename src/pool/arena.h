@@ -111,7 +111,7 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes);
 /*
  * A range this large is not cut for a request less than a fifth of it while the pool may grow: once a small block sits in it, the
  * next large request needs a segment of its own. On the recorded traces it takes reserved over requested of gpt from 1.9 to about
- * 1.3, leaves resnet, and costs gnn a tenth (docs/policy.md has the figures).
+ * 1.3, leaves resnet, and costs gnn a tenth.
  */
 #define ARENA_SPARED_BYTES ((uint64_t)128 << 20)
 #define ARENA_SPARED_FACTOR 5

@@ -156,7 +156,8 @@ void budget_book_reserve(struct pool *pool) {
     books_set(&books->largest_free_bytes, other > largest ? other : largest);
     books_set(&books->ready_bytes, ready);
     books_set(&books->releasable_bytes, pool->large.idle_bytes + pool->small.idle_bytes);
-    books_set(&books->free_blocks, pool->large.free_count + pool->small.free_count);
+    books_set(&books->free_blocks,
+              pool->large.free_count + pool->small.free_count + pool->runs.count);
 }
 
 void budget_look(struct pool *pool) {

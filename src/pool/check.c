@@ -44,7 +44,8 @@ static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pend
     return 0;
 }
 
-static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint64_t *free_units) {
+static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint64_t *free_units,
+                      uint64_t *free_runs) {
     unsigned used = 0;
     bool after_free = false;
     for (unsigned i = 0; i < PAGE_UNITS;) {
@@ -62,6 +63,7 @@ static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint6
         *live += state == BLOCK_LIVE ? block_bytes(block) : 0;
         *cached += state == BLOCK_CACHED ? block_bytes(block) : 0;
         *free_units += is_free ? units : 0;
+        *free_runs += is_free;
         used += is_free ? 0 : units;
         after_free = is_free;
         i += units;
@@ -106,7 +108,7 @@ static int check_shelf(struct shelf *shelf) {
 }
 
 static int check_locked(struct pool *pool) {
-    uint64_t live = 0, pending = 0, cached = 0, free_units = 0, queued = 0;
+    uint64_t live = 0, pending = 0, cached = 0, free_units = 0, free_runs = 0, queued = 0;
     int line = check_arena(&pool->large, &live, &pending);
     if (line == 0) {
         line = check_arena(&pool->small, &live, &pending);
@@ -117,12 +119,13 @@ static int check_locked(struct pool *pool) {
     for (const struct segment *s = pool->small.segments; s; s = s->next) {
         for (uint64_t a = s->base; a < s->base + s->bytes; a += PAGE_BYTES) {
             struct page *page = page_map_page(page_map_get(a));
-            if (page && (line = check_page(page, &live, &cached, &free_units)) != 0) {
+            if (page && (line = check_page(page, &live, &cached, &free_units, &free_runs)) != 0) {
                 return line;
             }
         }
     }
     HOLDS(free_units == pool->runs.free_units);
+    HOLDS(free_runs == pool->runs.count);
     for (enum reach reach = 0; reach < REACHES; reach++) {
         for (const struct range *r = pool->pending_ranges[reach].head; r; r = r->queue_next) {
             HOLDS(range_state(r) == RANGE_PENDING);

@@ -53,6 +53,7 @@ static void insert_run(struct runs *runs, struct block *run, unsigned units) {
         become(block_after(run, units - 1), BLOCK_TAIL, units);
     }
     runs->free_units += units;
+    runs->count++;
 }
 
 static void remove_run(struct runs *runs, struct block *run) {
@@ -74,6 +75,7 @@ static void remove_run(struct runs *runs, struct block *run) {
     become(run, BLOCK_INSIDE, 0);
     become(block_after(run, units - 1), BLOCK_INSIDE, 0);
     runs->free_units -= units;
+    runs->count--;
 }
 
 /* The shortest usable length of at least `units` that some free run has; 0: none. */
@@ -252,5 +254,5 @@ void runs_forget(struct runs *runs) {
     memset(runs->lists, 0, sizeof runs->lists);
     memset(runs->lengths, 0, sizeof runs->lengths);
     memset(runs->words, 0, sizeof runs->words);
-    runs->free_units = 0;
+    runs->free_units = runs->count = 0;
 }

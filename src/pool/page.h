@@ -210,6 +210,7 @@ struct runs {
     uintptr_t fresh;     /* the next page of the last region; 0: there is none */
     unsigned fresh_count;
     uint64_t free_units;
+    uint64_t count; /* of them */
     uint64_t page_count;
 };
 

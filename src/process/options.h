@@ -5,6 +5,7 @@
 #define GPUCACHE_PROCESS_OPTIONS_H
 
 #include "process/log.h"
+#include "process/value.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,10 +13,9 @@
 
 struct print;
 
-#define OPTIONS_MAX_DEVICES 64
+#define OPTIONS_MAX_DEVICES VALUE_DEVICES
 #define OPTIONS_MAX_STACK 64
-#define OPTIONS_PATH 4096            /* bytes of a file pattern, made absolute, with its end */
-#define OPTIONS_PATTERN "phern%"     /* letters a file pattern knows after % */
+#define OPTIONS_PATH VALUE_PATTERN
 #define OPTIONS_AUTOMATIC UINT64_MAX /* budget_bytes: the library decides */
 #define OPTIONS_NEVER UINT64_MAX     /* decay_ms */
 
@@ -35,6 +35,7 @@ enum backend_choice { BACKEND_AUTO, BACKEND_SEGMENTS, BACKEND_PAGES };
 struct options {
     double memory_fraction[OPTIONS_MAX_DEVICES];
     uint64_t memory_limit[OPTIONS_MAX_DEVICES]; /* bytes; 0: none */
+    uint64_t fraction_devices, limit_devices;   /* those that are named: a bit each */
     enum report_destination report;
     char report_pattern[OPTIONS_PATH]; /* REPORT_TO_FILE: absolute, as the directory was when it was
                                           read */
@@ -69,6 +70,9 @@ extern const struct option_info option_table[OPTION_COUNT];
  * by another thread.
  */
 void options_load(void);
+
+/** Warns of limits for devices that do not exist, once it is known how many there are. */
+void options_check_devices(int count);
 
 /** The values in force; constant once loaded, all zero before. */
 const struct options *options(void);

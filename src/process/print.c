@@ -126,6 +126,17 @@ static uint64_t in_hundredths(uint64_t value, uint64_t unit) {
     return (uint64_t)(((unsigned __int128)value * 100 + unit / 2) / unit);
 }
 
+/** Four digits: two decimals, one from 1000 on. */
+static void print_four_digits(struct print *out, uint64_t hundredths) {
+    if (hundredths < 100000) {
+        print_hundredths(out, hundredths);
+        return;
+    }
+    print_u64(out, (hundredths + 5) / 100);
+    print_char(out, '.');
+    print_u64(out, (hundredths + 5) / 10 % 10);
+}
+
 void print_size(struct print *out, uint64_t bytes) {
     if (bytes < 1024) {
         print_u64(out, bytes);
@@ -135,19 +146,19 @@ void print_size(struct print *out, uint64_t bytes) {
     static const char prefixes[] = "KMGTPE";
     size_t i = 0;
     uint64_t unit = 1024;
-    /* compare after rounding: 1023.999 KiB is 1.00 MiB, not 1024.00 KiB */
-    while (in_hundredths(bytes, unit) >= 102400 && prefixes[i + 1] != '\0') {
+    /* compare after rounding: 1023.95 KiB is 1.00 MiB, not 1024.0 KiB */
+    while (in_hundredths(bytes, unit) >= 102395 && prefixes[i + 1] != '\0') {
         unit *= 1024;
         i++;
     }
-    print_hundredths(out, in_hundredths(bytes, unit));
+    print_four_digits(out, in_hundredths(bytes, unit));
     print_char(out, ' ');
     print_char(out, prefixes[i]);
     print_str(out, "iB");
 }
 
 void print_count(struct print *out, uint64_t count) {
-    if (count < 100000000000) {
+    if (count < 10000000000) {
         print_u64(out, count);
         return;
     }

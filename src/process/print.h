@@ -44,10 +44,10 @@ void print_u64(struct print *out, uint64_t value);
 void print_i64(struct print *out, int64_t value);
 void print_hex(struct print *out, uint64_t value);
 
-/** Bytes for people: `512 B`, `1.50 GiB`; two decimals, never more than 11 columns. */
+/** Bytes for people: `512 B`, `1.50 GiB`, `1023.9 MiB`; never more than 10 columns. */
 void print_size(struct print *out, uint64_t bytes);
 
-/** A number for people: exact up to 11 digits, then `18.44 E` (powers of 1000), never more than 11
+/** A number for people: exact up to 10 digits, then `18.44 E` (powers of 1000), never more than 10
  * columns. */
 void print_count(struct print *out, uint64_t count);
 

@@ -77,13 +77,16 @@ extern const struct emitter_kind text_emitter, json_emitter;
 void verdict_write(struct lines *lines, const struct report_oom *oom,
                    const struct stats_device *device);
 
+/** Says what is still live, and at most so many of its sizes, those that hold most first. */
+void live_write(struct lines *lines, const struct stats_device *device, unsigned most);
+
 /** Opens a file of the pattern that did not exist before. Returns a descriptor or a negative errno;
  * path: its name. */
 int file_open(const char *pattern, char *path, size_t size);
 
 /** Ends a file that file_open() opened, and takes it away again if it could not be written in full.
- */
-void file_close(int fd, const char *path, bool complete);
+ * True if there is a regular file now. */
+bool file_close(int fd, const char *path, bool complete);
 
 /** The error in words, without a locale. */
 const char *file_error(int error);

@@ -116,13 +116,15 @@ int file_open(const char *pattern, char *path, size_t size) {
     return result;
 }
 
-void file_close(int fd, const char *path, bool complete) {
+bool file_close(int fd, const char *path, bool complete) {
     struct stat file, named;
+    bool regular = fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
     /* half a report reads as a broken one; only the very file that was opened is taken away */
-    if (!complete && fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && lstat(path, &named) == 0 &&
-        file.st_dev == named.st_dev && file.st_ino == named.st_ino)
+    if (!complete && regular && lstat(path, &named) == 0 && file.st_dev == named.st_dev &&
+        file.st_ino == named.st_ino)
         unlink(path);
     syscall(SYS_close, fd);
+    return complete && regular;
 }
 
 const char *file_error(int error) {

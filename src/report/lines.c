@@ -9,17 +9,21 @@
 #include <string.h>
 
 void lines_init(struct lines *lines, size_t max, size_t columns) {
-    lines->count = 0;
+    lines->count = lines->start = 0;
     lines->max = max < LINES_MAX ? max : LINES_MAX;
     lines->columns = columns < LINES_COLUMNS ? columns : LINES_COLUMNS;
-    lines->full = false;
+    lines->left_out = false;
+}
+
+__attribute__((format(printf, 2, 0))) static void format_words(char words[LINES_COLUMNS + 1],
+                                                               const char *format, va_list values) {
+    struct print out;
+    print_init(&out, -1, words, LINES_COLUMNS + 1);
+    print_vformat(&out, format, values);
+    print_end(&out);
 }
 
 static void add_line(struct lines *lines, const char *indent, const char *words) {
-    if (lines->full || lines->count == lines->max) {
-        lines->full = true;
-        return;
-    }
     struct print out;
     print_init(&out, -1, lines->text[lines->count++], lines->columns + 1);
     print_str(&out, indent);
@@ -27,38 +31,17 @@ static void add_line(struct lines *lines, const char *indent, const char *words)
     print_end(&out);
 }
 
-void lines_start(struct lines *lines, const char *format, ...) {
-    char words[LINES_COLUMNS + 1];
-    struct print out;
-    print_init(&out, -1, words, sizeof words);
-    va_list values;
-    va_start(values, format);
-    print_vformat(&out, format, values);
-    va_end(values);
-    add_line(lines, "", print_end(&out));
-}
-
-void lines_clause(struct lines *lines, const char *format, ...) {
-    if (lines->full || lines->count == 0)
-        return;
-    char words[LINES_COLUMNS + 1];
-    struct print out;
-    print_init(&out, -1, words, sizeof words);
-    va_list values;
-    va_start(values, format);
-    print_vformat(&out, format, values);
-    va_end(values);
-    print_end(&out);
-
+/** False if there is no room for the words. */
+static bool go_on(struct lines *lines, const char *words) {
     char *line = lines->text[lines->count - 1];
     size_t used = strlen(line);
-    bool fits = used + strlen(", ") + strlen(words) + strlen(",") <= lines->columns;
-    if (!fits && lines->count == lines->max) {
-        lines->full = true;
-        return;
-    }
+    const char *joint = used > 0 && line[used - 1] == ':' ? "" : ",";
+    bool fits = used + strlen(joint) + 1 + strlen(words) + strlen(",") <= lines->columns;
+    if (!fits && lines->count == lines->max)
+        return false;
+    struct print out;
     print_init(&out, -1, line + used, lines->columns + 1 - used);
-    print_str(&out, ",");
+    print_str(&out, joint);
     if (fits) {
         print_str(&out, " ");
         print_str(&out, words);
@@ -66,6 +49,45 @@ void lines_clause(struct lines *lines, const char *format, ...) {
     print_end(&out);
     if (!fits)
         add_line(lines, "  ", words);
+    return true;
+}
+
+void lines_start(struct lines *lines, const char *format, ...) {
+    char words[LINES_COLUMNS + 1];
+    lines->left_out = lines->count == lines->max;
+    if (lines->left_out)
+        return;
+    va_list values;
+    va_start(values, format);
+    format_words(words, format, values);
+    va_end(values);
+    lines->start = lines->count;
+    add_line(lines, "", words);
+}
+
+void lines_clause(struct lines *lines, const char *format, ...) {
+    char words[LINES_COLUMNS + 1];
+    if (lines->left_out || lines->count == 0)
+        return;
+    va_list values;
+    va_start(values, format);
+    format_words(words, format, values);
+    va_end(values);
+    if (!go_on(lines, words)) {
+        lines->count = lines->start;
+        lines->left_out = true;
+    }
+}
+
+bool lines_item(struct lines *lines, const char *format, ...) {
+    char words[LINES_COLUMNS + 1];
+    if (lines->left_out || lines->count == 0)
+        return false;
+    va_list values;
+    va_start(values, format);
+    format_words(words, format, values);
+    va_end(values);
+    return go_on(lines, words);
 }
 
 const char *lines_size(char *buffer, uint64_t bytes) {

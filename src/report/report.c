@@ -214,7 +214,11 @@ static int compose_to_file(struct slot *slot, const char *reason, const struct r
     if (fd < 0)
         return fd;
     int result = compose(slot, fd, true, wanted->report_format, reason, oom);
-    file_close(fd, slot->path, result == 0);
+    bool written = file_close(fd, slot->path, result == 0);
+    if (written && strcmp(reason, "interval") == 0)
+        log_once(LOG_LEVEL_WARN, "reports are written to files such as %s", slot->path);
+    else if (written)
+        log_warn("report written to %s", slot->path);
     return result;
 }
 

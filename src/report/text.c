@@ -17,6 +17,8 @@
 #define INNER (COLUMNS - 4) /* between "| " and " |" */
 #define TABLE_LINES 16      /* frames, headings and rows of a device's table */
 #define REPORT_LINES 25
+#define LIVE_SIZES 5   /* named at most */
+#define WORTH_SAYING 5 /* per cent of the peak reserve */
 
 /* cells, with the blanks on their sides */
 #define METRIC_CELL 18
@@ -117,9 +119,6 @@ static void title(struct emitter *emitter) {
 
 static void device_begin(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
-    size_t verdict = emitter->head->verdict ? emitter->head->verdict->count : 0;
-    lines_init(&emitter->words, LINES_MAX - verdict, INNER);
-
     rule(emitter, '=');
     title(emitter);
     char text[256];
@@ -170,40 +169,73 @@ static void outside_end(struct emitter *emitter) {
 
 /* ---- below the table ---- */
 
-/** What every report says, in the order of importance. */
-static void say_results(struct emitter *emitter) {
+/** Why more was held than was asked for. The peaks are of different moments, hence about. */
+static void say_peaks(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    struct lines *words = &emitter->words;
+    uint64_t whole = device->reserved.peak;
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } parts[] = {
+        {"pending", less(device->active.peak, device->allocated.peak)},
+        {"ready", less(device->reserved.peak, device->active.peak)},
+        {"rounding", less(device->allocated.peak, device->requested.peak)},
+    };
+    unsigned percents[sizeof parts / sizeof *parts];
+    bool any = false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        percents[i] = whole == 0 ? 0 : (unsigned)((double)parts[i].bytes * 100 / (double)whole);
+        any |= percents[i] >= WORTH_SAYING;
+    }
+    lines_start(words, "Peak reserved over peak requested %s%s",
+                RATIO(emitter->derived->peak_ratio), any ? ":" : "");
+    const char *about = "about ";
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (percents[i] >= WORTH_SAYING) {
+            lines_clause(words, "%s%u%% %s", about, percents[i], parts[i].name);
+            about = "";
+        }
+    }
+}
+
+static void say_hits(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    uint64_t lookups = device->cache_hits + device->cache_misses;
+    lines_start(&emitter->words, "Hit rate %s of %s", PERCENT(device->cache_hits, lookups),
+                COUNT(lookups));
+    lines_clause(&emitter->words, "driver calls avoided %s",
+                 COUNT(emitter->derived->calls_avoided));
+}
+
+static void say_fragmentation(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
     const struct report_derived *derived = emitter->derived;
     struct lines *words = &emitter->words;
-    uint64_t lookups = device->cache_hits + device->cache_misses;
-
-    lines_start(words, "Hit rate %s of %s", PERCENT(device->cache_hits, lookups), COUNT(lookups));
-    lines_clause(words, "driver calls avoided %s", COUNT(derived->calls_avoided));
-
     /* through the same cut as the hit rate, so that 100.00% is all of it */
     lines_start(words, "Fragmentation: internal %s",
                 PERCENT(less(device->allocated.current, device->requested.current),
                         device->allocated.current));
-    lines_clause(words, "external %s",
-                 PERCENT(less(derived->idle, derived->largest_free), derived->idle));
-    lines_clause(words, "free blocks %s", COUNT(device->free_blocks));
-    if (!emitter->head->oom) { /* the verdict has said it */
-        lines_start(words, "Largest free block %s", SIZE(derived->largest_free));
-        lines_clause(words, "peak reserved over peak requested %s", RATIO(derived->peak_ratio));
+    if (derived->idle == 0) {
+        lines_clause(words, "nothing idle");
+        return;
     }
+    lines_clause(words, "external %s of %s idle",
+                 PERCENT(less(derived->idle, derived->largest_free), derived->idle),
+                 SIZE(derived->idle));
+    lines_start(words, "Free blocks %s", COUNT(device->free_blocks));
+    lines_clause(words, "largest free block %s", SIZE(derived->largest_free));
+    lines_clause(words, "releasable %s", SIZE(device->releasable_bytes));
+}
 
+static void say_ooms(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    struct lines *words = &emitter->words;
     lines_start(words, "OOMs %s", COUNT(device->ooms));
-    lines_clause(words, "retries %s", COUNT(device->oom_retries));
     lines_clause(words, "refused at the limit %s", COUNT(device->limit_refusals));
+    lines_clause(words, "retries %s", COUNT(device->oom_retries));
     if (device->invalid_frees != 0)
         lines_clause(words, "invalid frees %s", COUNT(device->invalid_frees));
-
-    if (device->allocations.current == 0)
-        lines_start(words, "Still live: ok");
-    else
-        lines_start(words, "Still live: %s in %s allocation%s", SIZE(device->requested.current),
-                    COUNT(device->allocations.current),
-                    device->allocations.current == 1 ? "" : "s");
 }
 
 /** What there is room for. */
@@ -213,9 +245,6 @@ static void say_details(struct emitter *emitter) {
     if (!device->peaks_exact)
         lines_start(words, "A peak marked >= may be up to %s too small",
                     SIZE(device->peak_error_bytes));
-    lines_start(words, "Idle: ready %s", SIZE(device->ready_bytes));
-    lines_clause(words, "pending %s", SIZE(device->pending_bytes));
-    lines_clause(words, "releasable %s", SIZE(device->releasable_bytes));
     lines_start(words, "Backend %s", device->backend ? device->backend : "none");
     lines_clause(words, "reuse %s", device->reuse ? device->reuse : "none");
     lines_clause(words, "barriers %s", COUNT(device->barriers));
@@ -234,12 +263,40 @@ static void say_details(struct emitter *emitter) {
 #define GAUGE(field)
 #define COUNTER(field)
 #include "stats/fields.def"
+    uint64_t pinned = device->pinned_hits + device->pinned_misses;
+    if (any && pinned != 0)
+        lines_clause(words, "pinned hit rate %s of %s", PERCENT(device->pinned_hits, pinned),
+                     COUNT(pinned));
+}
+
+/**
+ * The sentences below the table: why more was held than asked for, what it saved, and as the last
+ * one, above the shell's prompt, what leaks. An OOM's verdict has said the latter.
+ */
+static void say_all(struct emitter *emitter) {
+    struct lines *words = &emitter->words;
+    size_t verdict = emitter->head->verdict ? emitter->head->verdict->count : 0;
+    lines_init(words, LINES_MAX - verdict, INNER);
+    if (emitter->head->oom) {
+        say_hits(emitter);
+        say_ooms(emitter);
+        say_peaks(emitter);
+        say_details(emitter);
+        return;
+    }
+    words->max--;
+    say_peaks(emitter);
+    say_hits(emitter);
+    say_fragmentation(emitter);
+    say_ooms(emitter);
+    say_details(emitter);
+    words->max++;
+    live_write(words, emitter->device, LIVE_SIZES);
 }
 
 static void device_end(struct emitter *emitter) {
     rule(emitter, '-');
-    say_results(emitter);
-    say_details(emitter);
+    say_all(emitter);
     for (size_t i = 0; i < emitter->words.count; i++)
         boxed(emitter, emitter->words.text[i]);
     rule(emitter, '=');

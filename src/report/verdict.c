@@ -4,17 +4,22 @@
  *
  * The cause is worked out from the books alone, in the order of a doctor's questions: could it ever
  * fit? would it have fitted in what lay idle? is it the limit? is it somebody else? What is left is
- * the program's own live memory, and then no setting helps, which is said as plainly. Room is what
- * could still be taken from the driver: what the limit leaves, or what the device has, whichever is
- * less.
+ * the program's own live memory. Room is what could still be taken from the driver: what the limit
+ * leaves, or what the device has, whichever is less.
+ *
+ * Advice is given only where these figures show that it would have helped: a larger limit where the
+ * device has the memory, no matter how the pool's own lies. Elsewhere no setting is known to help,
+ * which is said as plainly.
  */
 #include "report/emitter.h"
 
 #include <string.h>
 
-#define VERDICT_LINES 8
+#define VERDICT_LINES 7
 #define NAMED_SIZES 5
 #define MUCH(total) ((total) / 10) /* held by others: more than contexts and the driver take */
+#define GROWTH (UINT64_C(2) << 20) /* the pool grows by multiples of this */
+#define MIB (UINT64_C(1) << 20)
 
 enum cause { TOO_LARGE, REFUSED, PENDING, FRAGMENTED, LIMITED, OUTSIDE_POOL, OTHERS, LIVE };
 
@@ -23,20 +28,25 @@ struct situation {
     const struct stats_device *device;
     struct report_derived derived;
     bool device_known; /* what the device has and has free */
+    uint64_t taken;    /* by this process, all counted */
     uint64_t others;   /* held by other processes and by contexts, if device_known */
     uint64_t left;     /* of the limit, if there is one */
     uint64_t room;
+    uint64_t growth;  /* what the pool would have had to take for the request */
     bool limit_binds; /* the limit, not the device, decides the room */
 };
 
 static void assess(struct situation *now) {
     const struct report_oom *oom = now->oom;
-    uint64_t taken = now->device->reserved.current + now->derived.outside.current;
+    now->taken = now->device->reserved.current + now->derived.outside.current;
     now->device_known = oom->device_total != 0;
-    now->others = less(less(oom->device_total, oom->device_free), taken);
-    now->left = less(oom->limit, taken);
+    now->others = less(less(oom->device_total, oom->device_free), now->taken);
+    now->left = less(oom->limit, now->taken);
     now->limit_binds = oom->limit != 0 && (!now->device_known || now->left <= oom->device_free);
     now->room = now->limit_binds ? now->left : now->device_known ? oom->device_free : 0;
+    now->growth = oom->requested > UINT64_MAX - GROWTH
+                      ? oom->requested
+                      : (oom->requested + GROWTH - 1) / GROWTH * GROWTH;
 }
 
 static enum cause find_cause(const struct situation *now) {
@@ -45,7 +55,7 @@ static enum cause find_cause(const struct situation *now) {
     uint64_t within_reach = now->room + now->derived.idle;
     if (now->device_known && requested > now->oom->device_total)
         return TOO_LARGE;
-    if (now->device_known && now->room >= requested)
+    if (now->device_known && now->room >= now->growth)
         return REFUSED;
     if (within_reach >= requested && now->derived.idle != 0)
         return now->room + device->ready_bytes < requested ? PENDING : FRAGMENTED;
@@ -60,104 +70,68 @@ static enum cause find_cause(const struct situation *now) {
     return LIVE;
 }
 
-/** Names the option that sets the limit, with a value under which the request would have fitted. */
-static void say_limit_help(struct lines *lines, const struct situation *now) {
+/**
+ * Names the option that sets the limit, with a value under which the request would have been served
+ * from what the device had free. False if there is none.
+ */
+static bool say_larger_limit(struct lines *lines, const struct situation *now) {
     const struct report_oom *oom = now->oom;
-    uint64_t needed = now->device->allocated.current + now->derived.outside.current;
-    if (__builtin_add_overflow(needed, oom->requested, &needed) ||
-        (now->device_known && needed > less(oom->device_total, now->others))) {
-        lines_start(lines, "No setting helps: all of it together is more than there is");
-        return;
-    }
-    const uint64_t mib = 1 << 20;
-    uint64_t hundredths =
-        oom->device_total == 0
-            ? 0
-            : (uint64_t)(((unsigned __int128)needed * 100 + oom->device_total - 1) /
-                         oom->device_total);
+    uint64_t needed;
+    if (!now->limit_binds || !now->device_known || now->growth > oom->device_free ||
+        __builtin_add_overflow(now->taken, now->growth, &needed) || needed > oom->device_total)
+        return false;
+    /* one hundredth more than just as much, which would be at the mercy of rounding */
+    uint64_t hundredths = (uint64_t)((unsigned __int128)needed * 100 / oom->device_total) + 1;
     switch (options_limit_source(oom->device, oom->device_total)) {
     case OPTION_MEMORY_LIMIT:
         lines_start(lines, "Most likely to help: GPUCACHE_MEMORY_LIMIT=%lluM or more",
-                    (unsigned long long)(needed / mib + (needed % mib != 0)));
-        break;
+                    (unsigned long long)(needed / MIB + (needed % MIB != 0)));
+        return true;
     case OPTION_MEMORY_FRACTION:
+        if (hundredths > 100)
+            return false;
         lines_start(lines, "Most likely to help: GPUCACHE_MEMORY_FRACTION=%s or more",
                     RATIO((double)hundredths / 100));
-        break;
+        return true;
     default:
-        lines_start(lines, "Most likely to help: a limit of %s or more", SIZE(needed));
-        break;
+        lines_start(lines, "Most likely to help: a limit of %s or more", SIZE(needed + MIB));
+        return true;
     }
-}
-
-static void say_fragmentation_help(struct lines *lines, const struct situation *now) {
-    const char *backend = now->device->backend;
-    bool pages_work = *option_table[OPTION_BACKEND].planned == '\0';
-    if (pages_work && backend && strcmp(backend, "pages") != 0)
-        lines_start(lines, "Most likely to help: GPUCACHE_BACKEND=pages");
-    else if (options()->budget_bytes != 0)
-        lines_start(lines, "Most likely to help: GPUCACHE_BUDGET=0 (reuse before growing)");
-    else
-        lines_start(lines, "No setting helps: fewer different sizes would");
 }
 
 static void say_help(struct lines *lines, const struct situation *now, enum cause cause) {
-    switch (cause) {
-    case TOO_LARGE:
-        lines_start(lines, "No setting helps: the device is smaller than the request");
-        break;
-    case REFUSED:
-        lines_start(lines, "No setting helps: the driver refused what it has room for");
-        break;
-    case PENDING:
-        lines_start(lines, "Freed memory was still in use by unfinished work");
-        lines_start(lines, "Most likely to help: GPUCACHE_REUSE=sync (wait in every free)");
-        break;
-    case FRAGMENTED:
-        say_fragmentation_help(lines, now);
-        break;
-    case LIMITED:
-        say_limit_help(lines, now);
-        break;
-    case OTHERS:
-        lines_start(lines, "Most likely to help: another device in CUDA_VISIBLE_DEVICES");
-        break;
-    case OUTSIDE_POOL:
-        lines_start(lines, "No setting helps: the program itself can release what is outside");
-        break;
-    case LIVE:
-        lines_start(lines, "No setting helps: the program's live memory fills the device");
-        break;
-    }
+    static const char *const why[] = {
+        [TOO_LARGE] = "the device is smaller than the request",
+        [REFUSED] = "the driver refused what it has room for",
+        [PENDING] = "the work has to finish first",
+        [FRAGMENTED] = "free memory lies between live blocks",
+        [LIMITED] = "all of it together is more than there is",
+        [OUTSIDE_POOL] = "the program itself can release what is outside",
+        [OTHERS] = "nvidia-smi names the other processes",
+        [LIVE] = "the program's live memory fills the device",
+    };
+    if (cause == TOO_LARGE || cause == REFUSED || !say_larger_limit(lines, now))
+        lines_start(lines, "No setting is known to help: %s", why[cause]);
 }
 
 static void say_holders(struct lines *lines, const struct situation *now) {
     lines_start(lines, "Held: live %s", SIZE(now->device->allocated.current));
     lines_clause(lines, "idle %s", SIZE(now->derived.idle));
-    lines_clause(lines, "outside the pool %s", SIZE(now->derived.outside.current));
+    lines_clause(lines, "outside %s", SIZE(now->derived.outside.current));
     if (now->device_known)
-        lines_start(lines, "Held by others: about %s (other processes, CUDA contexts)",
-                    SIZE(now->others));
+        lines_clause(lines, "others about %s", SIZE(now->others));
 }
 
 static void say_fragmentation(struct lines *lines, const struct situation *now, enum cause cause) {
     const char *verdict = cause == FRAGMENTED ? "Cause is fragmentation" : "Not fragmentation";
     if (now->derived.idle == 0)
         lines_start(lines, "%s: nothing lies idle", verdict);
+    else if (cause == PENDING)
+        lines_start(lines, "%s: unfinished work still used %s of %s idle", verdict,
+                    SIZE(now->device->pending_bytes), SIZE(now->derived.idle));
     else
         lines_start(lines, "%s: largest free block %s of %s idle", verdict,
                     SIZE(now->derived.largest_free), SIZE(now->derived.idle));
-}
-
-static void say_live_sizes(struct lines *lines, const struct stats_device *device) {
-    for (size_t i = 0; i < device->live_groups && i < STATS_LIVE_SIZES && i < NAMED_SIZES; i++) {
-        const char *count = COUNT(device->live[i].count);
-        const char *size = SIZE(device->live[i].bytes);
-        if (i == 0)
-            lines_start(lines, "Largest live: %s x %s", count, size);
-        else
-            lines_clause(lines, "%s x %s", count, size);
-    }
 }
 
 void verdict_write(struct lines *lines, const struct report_oom *oom,
@@ -170,17 +144,20 @@ void verdict_write(struct lines *lines, const struct report_oom *oom,
     }
     lines_start(lines, "gpucache: out of memory: device %d has no room for %s", oom->device,
                 SIZE(oom->requested));
-    if (oom->limit != 0)
-        lines_clause(lines, device ? "limit %s with %s left" : "limit %s", SIZE(oom->limit),
-                     SIZE(now.left));
-    if (oom->device_total != 0)
-        lines_clause(lines, "device %s with %s free", SIZE(oom->device_total),
-                     SIZE(oom->device_free));
+    bool known = oom->device_total != 0;
+    if (oom->limit != 0 && device)
+        lines_start(lines, "Limit %s, left %s", SIZE(oom->limit), SIZE(now.left));
+    else if (oom->limit != 0)
+        lines_start(lines, "Limit %s", SIZE(oom->limit));
+    if (known && oom->limit != 0)
+        lines_clause(lines, "device %s, free %s", SIZE(oom->device_total), SIZE(oom->device_free));
+    else if (known)
+        lines_start(lines, "Device %s, free %s", SIZE(oom->device_total), SIZE(oom->device_free));
     if (!device)
         return;
     enum cause cause = find_cause(&now);
     say_holders(lines, &now);
     say_fragmentation(lines, &now, cause);
     say_help(lines, &now, cause);
-    say_live_sizes(lines, device);
+    live_write(lines, device, NAMED_SIZES);
 }

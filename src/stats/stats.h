@@ -48,7 +48,7 @@ struct stats_device {
     uint64_t total_bytes; /* the device's memory */
     uint64_t limit_bytes; /* 0: no limit */
     const char *backend;  /* "segments", "pages", or "none" while disabled */
-    const char *reuse;    /* "barrier", "wait" or "sync" */
+    const char *reuse;    /* in force: "barrier", "wait", "sync", or "none" while disabled */
     bool peaks_exact; /* false: thread caches changed the books in parallel; requested and allocated
                          peaks are then lower bounds, at most peak_error_bytes too small */
     uint64_t peak_error_bytes;

@@ -14,6 +14,7 @@
 
 #include "process/options.c"
 
+#include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
@@ -153,7 +154,8 @@ static void load_one(enum option_id id, const char *value) {
     texts[id][0] = '\0';
     memcpy(&in_force, &defaults, sizeof in_force);
     assert_int_equal(setenv(option_table[id].name, value, 1), 0);
-    load_option(id);
+    if (!load_option(id))
+        say_refused(id);
     unsetenv(option_table[id].name);
 }
 
@@ -173,8 +175,8 @@ static void any_text_is_taken_or_refused_with_one_warning(void **unused) {
             assert_string_equal(options_text(id), text);
             assert_true(lines == 0 || (lines == 1 && strstr(said, "has no effect")));
         } else {
-            assert_int_equal(lines, 1);
-            assert_non_null(strstr(said, option_table[id].name));
+            assert_int_equal(lines, text[0] != '\0');
+            assert_true(lines == 0 || strstr(said, option_table[id].name));
             assert_memory_equal(&in_force, &defaults, sizeof defaults);
         }
     }
@@ -189,11 +191,11 @@ static void a_size_means_what_it_says(void **unused) {
     for (int i = 0; i < 5000; i++) {
         unsigned exponent = 1 + below(4);
         uint64_t whole = below(3) ? below(10000) : (uint64_t)below(1u << 31) << below(33);
-        static const char *const ends[] = {"", "B", "iB"};
+        static const char *const ends[] = {"", "B", "iB", "b", "i", "ib"};
         unsigned quarters = below(3) ? 0 : below(4);
         snprintf(text, sizeof text, "%lu%s%c%s", (unsigned long)whole,
                  (const char *const[]){"", ".25", ".5", ".750"}[quarters], letters[exponent - 1],
-                 ends[below(3)]);
+                 ends[below(6)]);
         unsigned __int128 bytes = ((unsigned __int128)whole * 4 + quarters) << (10 * exponent - 2);
         load_one(OPTION_MEMORY_LIMIT, text);
         bool fits = bytes > 0 && bytes <= UINT64_MAX;

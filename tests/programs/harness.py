@@ -8,6 +8,7 @@ time.monotonic() counts: a script that gets there says so and ends.
 """
 import concurrent.futures
 import ctypes
+import inspect
 import json
 import os
 import re
@@ -149,6 +150,7 @@ def run_with_reports(command, options=None, **more):
         options = dict(options or {})
         options.update({"GPUCACHE_REPORT": folder + "/%n", "GPUCACHE_REPORT_FORMAT": "json"})
         ran = run(command, options=options, **more)
+        ran.err = re.sub("^gpucache: report written to %s/.*\n" % folder, "", ran.err, flags=re.M)
         names = sorted(os.listdir(folder), key=int)
         reports = []
         for name in names:
@@ -187,6 +189,9 @@ def check_books(report):
             holds(m["peak"] >= m["current"], "%s: peak is below current" % name)
         holds(device["cache_hits"] + device["cache_misses"] == device["allocations"]["total"],
               "hits + misses is not the number of allocations")
+        holds(device["limit_refusals"] <= device["ooms"], "more refusals at the limit than OOMs")
+        holds(device["active_bytes"]["total"] >= device["allocated_bytes"]["total"],
+              "less was active than allocated in all")
     return broken
 
 
@@ -202,7 +207,8 @@ class Tally:
             self.tried += 1
             if not good:
                 self.failed += 1
-                print("FAIL %s" % what)
+                at = inspect.currentframe().f_back
+                print("FAIL %s (%s:%d)" % (what, os.path.basename(at.f_code.co_filename), at.f_lineno))
                 for line in str(detail).splitlines()[:40]:
                     print("     %s" % line)
                 sys.stdout.flush()

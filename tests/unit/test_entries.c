@@ -213,7 +213,7 @@ static void dlsym_and_dlvsym_have_the_versions_of_libc(void **state) {
 }
 
 /* An entry with a version would not be taken where a program was linked with another one. */
-static void all_else_has_no_version(void **state) {
+static void only_the_public_interface_has_a_version(void **state) {
     (void)state;
     for (size_t i = 0; i < ROWS; i++) {
         if (rows[i].effect && !is_defined(rows[i].symbol, NULL, true)) {
@@ -232,7 +232,7 @@ static void expect_known(const char *name, bool defined) {
     }
 }
 
-static void nothing_else_is_exported(void **state) {
+static void only_table_and_interface_are_exported(void **state) {
     (void)state;
     each_symbol(expect_known);
 }
@@ -294,7 +294,7 @@ static void only_the_c_library_is_needed(void **state) {
     }
 }
 
-static void it_can_neither_be_unloaded_nor_bound_late(void **state) {
+static void the_library_can_neither_be_unloaded_nor_bound_late(void **state) {
     (void)state;
     assert_true(dynamic_value(DT_FLAGS_1) & DF_1_NODELETE);
     assert_true(dynamic_value(DT_FLAGS_1) & DF_1_NOW);
@@ -303,7 +303,7 @@ static void it_can_neither_be_unloaded_nor_bound_late(void **state) {
     assert_int_equal(dynamic_value(DT_RUNPATH), 0);
 }
 
-static void its_memory_is_hardened(void **state) {
+static void the_library_s_memory_is_hardened(void **state) {
     (void)state;
     const ElfW(Phdr) *segments = (const void *)(file + header->e_phoff);
     bool relro = false, stack = false;
@@ -329,12 +329,12 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_is_only_called_is_not_exported),
         cmocka_unit_test(the_public_interface_is_exported),
         cmocka_unit_test(dlsym_and_dlvsym_have_the_versions_of_libc),
-        cmocka_unit_test(all_else_has_no_version),
-        cmocka_unit_test(nothing_else_is_exported),
+        cmocka_unit_test(only_the_public_interface_has_a_version),
+        cmocka_unit_test(only_table_and_interface_are_exported),
         cmocka_unit_test(nothing_harmful_is_called),
         cmocka_unit_test(only_the_c_library_is_needed),
-        cmocka_unit_test(it_can_neither_be_unloaded_nor_bound_late),
-        cmocka_unit_test(its_memory_is_hardened),
+        cmocka_unit_test(the_library_can_neither_be_unloaded_nor_bound_late),
+        cmocka_unit_test(the_library_s_memory_is_hardened),
     };
     return cmocka_run_group_tests_name("entries", tests, open_file, NULL);
 }

@@ -173,7 +173,7 @@ static void look_at_the_kept_one(void) {
     log_warn("from the child");
 }
 
-static void the_kept_one_is_for_nobody_else(void **state) {
+static void the_kept_descriptor_is_for_nobody_else(void **state) {
     (void)state;
     assert_string_equal(stderr_of(look_at_the_kept_one), "gpucache: from the child\n");
 }
@@ -261,7 +261,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(messages_come_out_after_the_program_closed_stderr),
         cmocka_unit_test(a_file_under_the_kept_number_is_never_written_to),
         cmocka_unit_test(a_low_descriptor_limit_is_no_obstacle),
-        cmocka_unit_test(the_kept_one_is_for_nobody_else),
+        cmocka_unit_test(the_kept_descriptor_is_for_nobody_else),
         cmocka_unit_test(a_child_closes_nothing_of_the_programs),
         cmocka_unit_test(a_file_in_its_place_is_meant_unless_it_is_closed_on_exec),
         cmocka_unit_test(a_program_without_stderr_keeps_its_files_to_itself),

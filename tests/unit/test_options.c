@@ -90,16 +90,21 @@ static void nothing_set_is_the_defaults_and_silence(void **state) {
 
 static void defaults_spelled_out_are_silent(void **state) {
     (void)state;
-#define OPTION(id, parser, initial, values, meaning, planned)                                      \
-    assert_string_equal(LOAD(NULL, "GPUCACHE_" #id "=" initial), "");
-#define NONE
-#define ALL
-#define ONLY(value)
-#include "process/options.def"
-#undef OPTION
-#undef NONE
-#undef ALL
-#undef ONLY
+    char variable[128];
+    for (int id = 0; id < OPTION_COUNT; id++) {
+        snprintf(variable, sizeof variable, "%s=%s", option_table[id].name,
+                 option_table[id].initial);
+        assert_string_equal(LOAD(NULL, variable), "");
+    }
+}
+
+static void an_empty_value_is_as_unset(void **state) {
+    (void)state;
+    char variable[128];
+    for (int id = 0; id < OPTION_COUNT; id++) {
+        snprintf(variable, sizeof variable, "%s=", option_table[id].name);
+        assert_string_equal(LOAD(all_default, variable), "");
+    }
 }
 
 /* ---- values ---- */
@@ -126,40 +131,6 @@ static void the_smaller_of_fraction_and_limit_holds(void **state) {
         LOAD(half_and_limits, "GPUCACHE_MEMORY_FRACTION=0.5", "GPUCACHE_MEMORY_LIMIT=1:4G"), "");
     assert_string_equal(LOAD(sevenths, "GPUCACHE_MEMORY_FRACTION=2:0.125,0:1.0"), "");
     assert_string_equal(LOAD(tiny_share, "GPUCACHE_MEMORY_FRACTION=0.000000001"), "");
-}
-
-static const char *limit_text;
-static uint64_t limit_value;
-
-static bool limit_is(void) {
-    return options_limit(5, 0) == limit_value;
-}
-
-static void sizes_take_every_unit(void **state) {
-    (void)state;
-    static const struct {
-        const char *text;
-        uint64_t value;
-    } sizes[] = {
-        {"1", 1},
-        {"512B", 512},
-        {"1K", 1024},
-        {"1KB", 1024},
-        {"1KiB", 1024},
-        {"3m", 3 << 20},
-        {"1.5G", 3 * GIB / 2},
-        {"0.5KiB", 512},
-        {"2TiB", 2048 * GIB},
-        {"16777215T", 16777215ull << 40},
-        {"18446744073709551615", UINT64_MAX},
-    };
-    char variable[128];
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        limit_text = sizes[i].text;
-        limit_value = sizes[i].value;
-        snprintf(variable, sizeof variable, "GPUCACHE_MEMORY_LIMIT=%s", limit_text);
-        assert_string_equal(LOAD(limit_is, variable), "");
-    }
 }
 
 static bool to_file(void) {
@@ -208,6 +179,24 @@ static void a_per_cent_sign_in_the_directory_is_no_letter(void **state) {
     rmdir(made);
 }
 
+static bool pinned_off(void) {
+    return !options()->pinned && options()->disable;
+}
+
+static void switches_take_every_word_in_any_case(void **state) {
+    (void)state;
+    static const char *const words[][2] = {
+        {"off", "on"}, {"False", "TRUE"}, {"NO", "Yes"}, {"0", "1"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char pinned[64], disable[64], report[64];
+        snprintf(pinned, sizeof pinned, "GPUCACHE_PINNED=%s", words[i][0]);
+        snprintf(disable, sizeof disable, "GPUCACHE_DISABLE=%s", words[i][1]);
+        snprintf(report, sizeof report, "GPUCACHE_REPORT=%s", words[i][0]);
+        assert_string_equal(LOAD(pinned_off, pinned, disable), "");
+        assert_string_equal(LOAD(to_nowhere, report), "");
+    }
+}
+
 static bool wait_segments(void) {
     return options()->reuse == REUSE_WAIT && options()->backend == BACKEND_SEGMENTS &&
            options()->budget_bytes == 2 * GIB && options()->disable &&
@@ -220,8 +209,8 @@ static bool sync_no_budget(void) {
 
 static void words_become_values(void **state) {
     (void)state;
-    assert_string_equal(LOAD(wait_segments, "GPUCACHE_REUSE=wait", "GPUCACHE_BACKEND=segments",
-                             "GPUCACHE_BUDGET=2G", "GPUCACHE_DISABLE=1", "GPUCACHE_LOG=error"),
+    assert_string_equal(LOAD(wait_segments, "GPUCACHE_REUSE=Wait", "GPUCACHE_BACKEND=SEGMENTS",
+                             "GPUCACHE_BUDGET=2gib", "GPUCACHE_DISABLE=1", "GPUCACHE_LOG=error"),
                         "");
     assert_string_equal(
         LOAD(sync_no_budget, "GPUCACHE_REUSE=sync", "GPUCACHE_BUDGET=0", "GPUCACHE_DISABLE=0"), "");
@@ -257,52 +246,28 @@ static void another_spelling_of_the_default_is_silent(void **state) {
 
 /* ---- nonsense ---- */
 
+/* What a value may look like at all is asserted in test_value.c; here, that every option refuses what
+ * is none of its own. */
 static const struct {
     const char *name;
-    const char *values[24];
+    const char *values[16];
 } nonsense[] = {
-    {"MEMORY_FRACTION",
-     {"",     "0",           "0.0",    "1.1",    "2",   "-0.5", "+0.5",     "nan",
-      "inf",  "0.5x",        " 0.5",   "0.5 ",   "50%", ".5",   "1.",       "0x1",
-      "1e-1", "0:0.5,0:0.6", "0:0.5,", "64:0.5", "0:",  ":0.5", "0.5,1:0.8"}},
-    {"MEMORY_LIMIT",
-     {"",
-      "0",
-      "-1",
-      "8GG",
-      "8Gi",
-      "8 G",
-      "G",
-      "1.5",
-      "1.5B",
-      "1..5G",
-      "99999999999999999999",
-      "16777216T",
-      "18014398509481984K",
-      "0:8G,1",
-      "0:8G;1:8G",
-      "0:8G,0:8G",
-      "999:1G",
-      "nan",
-      "None",
-      "0:none",
-      "8P",
-      "1.0000000000000000001G"}},
-    {"REPORT", {"", "%", "a%x", "%d"}},
-    {"REPORT_FORMAT", {"", "xml", "JSON", "text "}},
+    {"MEMORY_FRACTION", {"0", "1.1", "2", "-0.5", "101%", "0.5x", "nan", "64:0.5", "0.5,1:0.8"}},
+    {"MEMORY_LIMIT", {"0", "-1", "8GG", "8 G", "1.5", "50%", "999:1G", "0:none", "8P"}},
+    {"REPORT", {"%", "a%x", "stdout", "STDOUT", "-", "1", "2", "on", "On", "yes", "true"}},
+    {"REPORT_FORMAT", {"xml", "text "}},
     {"REPORT_SIGNAL",
-     {"", "KILL", "9", "SIGSTOP", "0", "-1", "65", "32", "SEGV", "11", "USR3", "usr2", "12x"}},
-    {"REPORT_INTERVAL", {"", "0", "-5", "5s", "nan", "1e3", "0.0001", "99999999999"}},
-    {"REUSE", {"", "banana", "Barrier", "sync,wait"}},
-    {"BACKEND", {"", "page", "mmap"}},
-    {"BUDGET", {"", "-1", "lots", "18446744073709551615", "0G"}},
-    {"DECAY_MS",
-     {"", "-1", "1.5", "10s", "18446744073709551616", "never ", "18446744073709551615"}},
-    {"STACKS", {"", "65", "-1", "all", "1.0"}},
-    {"TRACE", {"", "%z", "x%"}},
-    {"PINNED", {"", "1", "yes"}},
-    {"DISABLE", {"", "yes", "2", "true", "11"}},
-    {"LOG", {"", "verbose", "3", "WARN"}},
+     {"KILL", "9", "SIGSTOP", "-1", "65", "32", "SEGV", "11", "USR3", "12x", "on"}},
+    {"REPORT_INTERVAL", {"-5", "5s", "nan", "1e3", "0.0001", "99999999999", "on"}},
+    {"REUSE", {"banana", "sync,wait"}},
+    {"BACKEND", {"page", "mmap"}},
+    {"BUDGET", {"-1", "lots", "18446744073709551615", "0G"}},
+    {"DECAY_MS", {"-1", "1.5", "10s", "18446744073709551616", "never ", "18446744073709551615"}},
+    {"STACKS", {"65", "-1", "all", "1.0"}},
+    {"TRACE", {"%z", "x%", "stdout", "1", "on"}},
+    {"PINNED", {"2", "y", "onn"}},
+    {"DISABLE", {"2", "11", "enable"}},
+    {"LOG", {"verbose", "3"}},
 };
 
 static const struct option_info *row_of(const char *name) {
@@ -321,12 +286,63 @@ static void nonsense_gives_one_exact_warning_and_the_default(void **state) {
         for (size_t k = 0; nonsense[i].values[k]; k++) {
             char variable[128], expected[512];
             snprintf(variable, sizeof variable, "%s=%s", row->name, nonsense[i].values[k]);
+            bool limit = strncmp(nonsense[i].name, "MEMORY_", 7) == 0;
             snprintf(expected, sizeof expected,
-                     "gpucache: %s=\"%s\" makes no sense: accepted are %s; using %s\n", row->name,
-                     nonsense[i].values[k], row->values, row->initial);
+                     "gpucache: %s=\"%s\" makes no sense: accepted are %s; %s%s\n", row->name,
+                     nonsense[i].values[k], row->values, limit ? "there is no limit now" : "using ",
+                     limit ? "" : row->initial);
             assert_string_equal(LOAD(all_default, variable), expected);
         }
     }
+}
+
+static bool only_the_share(void) {
+    return options_limit(0, 16 * GIB) == 8 * GIB;
+}
+
+/* GPUCACHE_LOG=error hides warnings, but not that another user's memory is unprotected. */
+static void a_limit_that_makes_no_sense_is_an_error(void **state) {
+    (void)state;
+    const char *got = LOAD(NULL, "GPUCACHE_MEMORY_LIMIT=8X", "GPUCACHE_LOG=error");
+    assert_string_equal(got,
+                        "gpucache: GPUCACHE_MEMORY_LIMIT=\"8X\" makes no sense: accepted are a "
+                        "size such as 8G, per device 0:8G,1:12G, or none; there is no limit "
+                        "now\n");
+    got = LOAD(NULL, "GPUCACHE_MEMORY_FRACTION=3", "GPUCACHE_LOG=error");
+    assert_non_null(strstr(got, "; there is no limit now\n"));
+    got = LOAD(only_the_share, "GPUCACHE_MEMORY_LIMIT=8X", "GPUCACHE_MEMORY_FRACTION=50%",
+               "GPUCACHE_LOG=error");
+    assert_non_null(strstr(got, "; only GPUCACHE_MEMORY_FRACTION limits the memory now\n"));
+}
+
+static bool eight_bytes(void) {
+    return options_limit(0, GIB) == 8;
+}
+
+static void a_limit_of_a_few_bytes_is_taken_and_doubted(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(eight_bytes, "GPUCACHE_MEMORY_LIMIT=8"),
+                        "gpucache: GPUCACHE_MEMORY_LIMIT=8 is a limit of 8 bytes, too little for "
+                        "anything; sizes take K, M, G or T\n");
+    assert_non_null(strstr(LOAD(NULL, "GPUCACHE_MEMORY_LIMIT=0:8G,1:12"), " a limit of 12 bytes,"));
+    assert_string_equal(LOAD(NULL, "GPUCACHE_MEMORY_LIMIT=1M"), "");
+}
+
+static bool one_device(void) {
+    options_check_devices(1);
+    return true;
+}
+
+static void a_limit_for_a_device_that_does_not_exist_names_it(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(one_device, "GPUCACHE_MEMORY_LIMIT=0:8G,3:12G"),
+                        "gpucache: GPUCACHE_MEMORY_LIMIT=0:8G,3:12G: there is no device 3; this "
+                        "process sees 1, numbered from 0\n");
+    assert_string_equal(LOAD(one_device, "GPUCACHE_MEMORY_FRACTION=1:0.5"),
+                        "gpucache: GPUCACHE_MEMORY_FRACTION=1:0.5: there is no device 1; this "
+                        "process sees 1, numbered from 0\n");
+    assert_string_equal(
+        LOAD(one_device, "GPUCACHE_MEMORY_FRACTION=0:0.5", "GPUCACHE_MEMORY_LIMIT=8G"), "");
 }
 
 static void the_words_of_a_warning(void **state) {
@@ -468,13 +484,17 @@ int main(void) {
         cmocka_unit_test(nothing_set_is_the_defaults_and_silence),
         cmocka_unit_test(defaults_spelled_out_are_silent),
         cmocka_unit_test(the_smaller_of_fraction_and_limit_holds),
-        cmocka_unit_test(sizes_take_every_unit),
         cmocka_unit_test(report_patterns_are_made_absolute),
         cmocka_unit_test(a_per_cent_sign_in_the_directory_is_no_letter),
+        cmocka_unit_test(switches_take_every_word_in_any_case),
         cmocka_unit_test(words_become_values),
         cmocka_unit_test(what_has_no_effect_yet_says_so_once),
         cmocka_unit_test(another_spelling_of_the_default_is_silent),
         cmocka_unit_test(nonsense_gives_one_exact_warning_and_the_default),
+        cmocka_unit_test(an_empty_value_is_as_unset),
+        cmocka_unit_test(a_limit_that_makes_no_sense_is_an_error),
+        cmocka_unit_test(a_limit_of_a_few_bytes_is_taken_and_doubted),
+        cmocka_unit_test(a_limit_for_a_device_that_does_not_exist_names_it),
         cmocka_unit_test(the_words_of_a_warning),
         cmocka_unit_test(a_long_or_strange_value_is_shortened_and_escaped),
         cmocka_unit_test(an_unknown_name_is_told_the_nearest),

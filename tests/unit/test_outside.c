@@ -47,6 +47,10 @@ void device_book(struct device *where, struct books_metric *metric, int64_t chan
     books_change(metric, change);
 }
 
+void device_count_oom(struct device *where, bool at_limit) {
+    (void)where, (void)at_limit;
+}
+
 void device_count(struct device *where, books_counter *counter) {
     (void)where;
     books_add(counter, 1);
@@ -158,7 +162,7 @@ static void what_nobody_has_told_is_replaced(void **state) {
     outside_leave(OUTSIDE_POINTER, AT);
 }
 
-static void kinds_do_not_meet(void **state) {
+static void the_same_key_of_two_kinds_is_two_things(void **state) {
     (void)state;
     take(OUTSIDE_MANAGED, MIB, AT);
     outside_enter(OUTSIDE_IPC_IMPORTED, &device, MIB, AT, 0);
@@ -188,7 +192,7 @@ static void what_was_refused_while_its_context_ended_is_gone(void **state) {
     assert_int_equal(managed(), 0);
 }
 
-static void only_that_context_s_memory_is_gone(void **state) {
+static void an_ended_context_takes_only_its_own_memory_along(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 3000; i++) {
         current = (CUcontext)(uintptr_t)(1 + i % 3);
@@ -312,10 +316,10 @@ int main(void) {
         TEST(what_the_driver_refuses_to_take_stays),
         TEST(what_is_refused_is_not_charged),
         TEST(what_nobody_has_told_is_replaced),
-        TEST(kinds_do_not_meet),
+        TEST(the_same_key_of_two_kinds_is_two_things),
         TEST(what_was_taken_while_its_context_ended_is_gone),
         TEST(what_was_refused_while_its_context_ended_is_gone),
-        TEST(only_that_context_s_memory_is_gone),
+        TEST(an_ended_context_takes_only_its_own_memory_along),
         TEST(memory_stays_counted_until_its_last_mapping_is_gone),
         TEST(a_handle_released_while_it_is_being_mapped_stays_counted),
         TEST(a_release_and_an_unmapping_at_once_count_until_both_are_over),

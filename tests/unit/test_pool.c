@@ -370,7 +370,7 @@ static void two_pools_of_one_thread_have_exact_peaks(void **state) {
         expect_free(&e, 2 * MIB + (uint64_t)i * MIB);
         compare_peaks(&e);
     }
-    assert_int_equal(pool_check(other), 0);
+    assert_whole(other);
     pool_forget(other);
     fake_free(other_fake);
 }

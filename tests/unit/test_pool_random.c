@@ -33,7 +33,7 @@ static atomic_uint failures;
 #define EXPECT(condition)                                                                          \
     do {                                                                                           \
         if (!(condition) && atomic_fetch_add(&failures, 1) < 5) {                                  \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
         }                                                                                          \
     } while (0)
 

@@ -47,7 +47,7 @@ static void only_the_start_of_a_live_block_can_be_retired(void **state) {
     assert_int_equal(pool_retire(large, &retired), -EINVAL);
 }
 
-static void its_memory_is_nobodys_until_it_comes_back(void **state) {
+static void a_retired_block_is_nobodys_until_it_comes_back(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     uint64_t at = get(40 * MIB), other;
@@ -64,7 +64,7 @@ static void its_memory_is_nobodys_until_it_comes_back(void **state) {
 }
 
 /* Other streams may be stuck for ever: no event of the whole context finishes then. */
-static void it_is_ready_without_an_epoch_of_its_own(void **state) {
+static void a_retired_block_comes_back_ready(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     fake_submit(fake, 0);
@@ -97,7 +97,7 @@ static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
     assert_int_equal(get(40 * MIB), at);
 }
 
-static void it_is_forgotten_with_its_context(void **state) {
+static void a_retired_block_is_forgotten_with_its_context(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     struct pool_retired small = retire(get(5000)), large = retire(get(3 * MIB));
@@ -192,10 +192,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_retired_block_is_gone_for_everybody),
         TEST(only_the_start_of_a_live_block_can_be_retired),
-        TEST(its_memory_is_nobodys_until_it_comes_back),
-        TEST(it_is_ready_without_an_epoch_of_its_own),
+        TEST(a_retired_block_is_nobodys_until_it_comes_back),
+        TEST(a_retired_block_comes_back_ready),
         TEST(what_came_from_behind_a_barrier_has_not_finished),
-        TEST(it_is_forgotten_with_its_context),
+        TEST(a_retired_block_is_forgotten_with_its_context),
         TEST(before_it_grows_the_pool_asks_what_has_come_free),
         TEST(before_a_request_is_refused_all_are_asked_again),
         TEST(the_books_agree_whichever_way_blocks_go),

@@ -40,22 +40,26 @@ static void sizes_round_and_change_unit_after_rounding(void **state) {
     assert_string_equal(TEXT(print_size(&out, 1024)), "1.00 KiB");
     assert_string_equal(TEXT(print_size(&out, 3ull << 29)), "1.50 GiB");
     assert_string_equal(TEXT(print_size(&out, (1ull << 20) - 1)), "1.00 MiB");
-    assert_string_equal(TEXT(print_size(&out, 1047552)), "1023.00 KiB");
+    assert_string_equal(TEXT(print_size(&out, 1047552)), "1023.0 KiB");
+    assert_string_equal(TEXT(print_size(&out, (1000ull << 20) - (1 << 20) / 100)), "999.99 MiB");
+    assert_string_equal(TEXT(print_size(&out, (1000ull << 20) - 1)), "1000.0 MiB");
+    assert_string_equal(TEXT(print_size(&out, (1024ull << 20) - (1 << 20) / 10)), "1023.9 MiB");
+    assert_string_equal(TEXT(print_size(&out, (1024ull << 20) - (1 << 20) / 25)), "1.00 GiB");
     assert_string_equal(TEXT(print_size(&out, 150117580800)), "139.81 GiB");
     assert_string_equal(TEXT(print_size(&out, UINT64_MAX)), "16.00 EiB");
 }
 
-static void values_for_people_fit_in_11_columns(void **state) {
+static void values_for_people_fit_in_10_columns(void **state) {
     (void)state;
     for (int bit = 0; bit < 64; bit++) {
         for (int step = -1; step <= 1; step++) {
             uint64_t value = (1ull << bit) + (uint64_t)step;
-            assert_true(strlen(TEXT(print_size(&out, value))) <= 11);
-            assert_true(strlen(TEXT(print_count(&out, value))) <= 11);
+            assert_true(strlen(TEXT(print_size(&out, value))) <= 10);
+            assert_true(strlen(TEXT(print_count(&out, value))) <= 10);
         }
     }
-    assert_string_equal(TEXT(print_count(&out, 99999999999)), "99999999999");
-    assert_string_equal(TEXT(print_count(&out, 100000000000)), "100.00 G");
+    assert_string_equal(TEXT(print_count(&out, 9999999999)), "9999999999");
+    assert_string_equal(TEXT(print_count(&out, 10000000000)), "10.00 G");
     assert_string_equal(TEXT(print_count(&out, 999999999999)), "1.00 T");
     assert_string_equal(TEXT(print_count(&out, UINT64_MAX)), "18.45 E");
 }
@@ -177,7 +181,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_print_in_full),
         cmocka_unit_test(sizes_round_and_change_unit_after_rounding),
-        cmocka_unit_test(values_for_people_fit_in_11_columns),
+        cmocka_unit_test(values_for_people_fit_in_10_columns),
         cmocka_unit_test(decimals_are_fixed_and_always_a_number),
         cmocka_unit_test(a_hundred_per_cent_means_all),
         cmocka_unit_test(cells_pad_and_cut),

@@ -23,7 +23,7 @@ static void what_one_thread_frees_another_gets(void **state) {
     check();
 }
 
-static void but_not_before_its_work_is_past(void **state) {
+static void a_shelved_range_waits_for_its_work(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -80,7 +80,7 @@ static void a_thread_without_room_takes_just_the_one(void **state) {
     check();
 }
 
-static void only_what_fits_is_taken(void **state) {
+static void only_a_range_that_fits_is_taken(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -104,7 +104,7 @@ static void only_what_fits_is_taken(void **state) {
     check();
 }
 
-static void what_waits_is_bounded(void **state) {
+static void ranges_on_a_shelf_are_bounded(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -115,7 +115,7 @@ static void what_waits_is_bounded(void **state) {
     assert_true(waiting_shelf()->range_bytes > 16 * MIB);
 }
 
-static void a_thread_alone_has_none(void **state) {
+static void a_thread_alone_has_no_range_shelf(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -130,7 +130,7 @@ static void a_thread_alone_has_none(void **state) {
     check();
 }
 
-static void what_waits_is_given_up_ahead_of_growing(void **state) {
+static void shelved_ranges_are_given_up_ahead_of_growing(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, TIGHT);
     keep_large_blocks();
@@ -146,7 +146,7 @@ static void what_waits_is_given_up_ahead_of_growing(void **state) {
     check();
 }
 
-static void and_when_the_device_is_full(void **state) {
+static void shelved_ranges_are_given_up_when_the_device_is_full(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -160,7 +160,7 @@ static void and_when_the_device_is_full(void **state) {
     check();
 }
 
-static void what_waits_is_forgotten_with_the_context(void **state) {
+static void shelved_ranges_are_forgotten_with_the_context(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -173,7 +173,7 @@ static void what_waits_is_forgotten_with_the_context(void **state) {
     check();
 }
 
-static void what_waits_for_a_thread_that_ends_goes_to_the_arena(void **state) {
+static void ranges_shelved_for_an_ended_thread_go_to_the_arena(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -192,17 +192,17 @@ static void what_waits_for_a_thread_that_ends_goes_to_the_arena(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(what_one_thread_frees_another_gets),
-        TEST(but_not_before_its_work_is_past),
+        TEST(a_shelved_range_waits_for_its_work),
         TEST(nor_is_a_batch_taken_along_before_its_own_is),
         TEST(a_thread_that_frees_too_has_room_left_for_that),
         TEST(a_thread_without_room_takes_just_the_one),
-        TEST(only_what_fits_is_taken),
-        TEST(what_waits_is_bounded),
-        TEST(a_thread_alone_has_none),
-        TEST(what_waits_is_given_up_ahead_of_growing),
-        TEST(and_when_the_device_is_full),
-        TEST(what_waits_is_forgotten_with_the_context),
-        TEST(what_waits_for_a_thread_that_ends_goes_to_the_arena),
+        TEST(only_a_range_that_fits_is_taken),
+        TEST(ranges_on_a_shelf_are_bounded),
+        TEST(a_thread_alone_has_no_range_shelf),
+        TEST(shelved_ranges_are_given_up_ahead_of_growing),
+        TEST(shelved_ranges_are_given_up_when_the_device_is_full),
+        TEST(shelved_ranges_are_forgotten_with_the_context),
+        TEST(ranges_shelved_for_an_ended_thread_go_to_the_arena),
     };
     return cmocka_run_group_tests_name("shelf of large blocks", tests, NULL, NULL);
 }

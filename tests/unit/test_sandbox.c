@@ -9,6 +9,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -18,8 +19,10 @@
 /* For the child: cmocka's checks would go on with the next test there. */
 #define HOLDS(condition)                                                                           \
     do {                                                                                           \
-        if (!(condition))                                                                          \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
             return __LINE__;                                                                       \
+        }                                                                                          \
     } while (0)
 
 #define NO_SANDBOX (-2)

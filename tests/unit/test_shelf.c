@@ -44,7 +44,7 @@ static void what_one_thread_frees_another_gets(void **state) {
     assert_int_equal(fake->reserved, reserved);
 }
 
-static void but_not_before_its_work_is_past(void **state) {
+static void a_shelved_block_waits_for_its_work(void **state) {
     (void)state;
     begin();
     hand_over_mixed(200, 60 * KIB, 4, 120 * KIB);
@@ -115,7 +115,7 @@ static void what_collects_in_a_cache_that_is_never_added_to_goes_back(void **sta
     assert_true(went_back);
 }
 
-static void it_is_given_up_when_memory_is_short(void **state) {
+static void a_shelf_is_given_up_when_memory_is_short(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     hand_over(400, 60 * KIB);
@@ -172,7 +172,7 @@ static void a_full_cache_is_given_away_some_times_before_it_is_in_parts(void **s
     check();
 }
 
-static void a_thread_alone_packs_nothing(void **state) {
+static void a_thread_alone_packs_no_crate(void **state) {
     (void)state;
     begin();
     for (unsigned i = 0; i < 200; i++) {
@@ -195,7 +195,7 @@ static void *ask_for_some(void *unused) {
     return unused;
 }
 
-static void it_waits_for_the_thread_that_asked(void **state) {
+static void a_crate_waits_for_the_thread_that_asked(void **state) {
     (void)state;
     begin();
     if (!cache_can_bias()) {
@@ -237,7 +237,7 @@ static void what_an_ended_thread_asked_for_is_for_everybody(void **state) {
     }
 }
 
-static void what_waits_for_a_thread_that_ends_goes_to_the_pages(void **state) {
+static void crates_for_an_ended_thread_go_to_the_pages(void **state) {
     (void)state;
     begin();
     if (!cache_can_bias()) {
@@ -279,17 +279,17 @@ static void nothing_is_lost_between_threads_and_whoever_takes_it_back(void **sta
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(what_one_thread_frees_another_gets),
-        TEST(but_not_before_its_work_is_past),
+        TEST(a_shelved_block_waits_for_its_work),
         TEST(nor_is_a_crate_taken_along_before_its_own_is),
         TEST(a_cache_without_room_takes_what_it_could_use),
         TEST(what_collects_in_a_cache_that_is_never_added_to_goes_back),
-        TEST(it_is_given_up_when_memory_is_short),
+        TEST(a_shelf_is_given_up_when_memory_is_short),
         TEST(there_are_only_so_many_crates),
         TEST(a_full_cache_is_given_away_some_times_before_it_is_in_parts),
-        TEST(a_thread_alone_packs_nothing),
-        TEST(it_waits_for_the_thread_that_asked),
+        TEST(a_thread_alone_packs_no_crate),
+        TEST(a_crate_waits_for_the_thread_that_asked),
         TEST(what_an_ended_thread_asked_for_is_for_everybody),
-        TEST(what_waits_for_a_thread_that_ends_goes_to_the_pages),
+        TEST(crates_for_an_ended_thread_go_to_the_pages),
         TEST(nothing_is_lost_between_threads_and_whoever_takes_it_back),
     };
     return cmocka_run_group_tests_name("the shelf of small blocks", tests, NULL, NULL);

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""What a report says is so: its advice helps, its counters agree, its words fit its figures."""
+import os
+import re
+import sys
+import tempfile
+
+from harness import GPU, Tally, check_books, program, run, run_with_report
+
+REPORTS = program("reports")
+FULL = ("full", "large_pieces", "small_pieces", "odd_sizes", "beside_an_array")
+LIMITS = ({"GPUCACHE_MEMORY_LIMIT": "1G"}, {"GPUCACHE_MEMORY_FRACTION": "0.0625"})
+tally = Tally()
+
+
+def well_formed(what, text):
+    """25 lines of 75 columns for a report with its verdict, each sentence whole."""
+    for one in re.split(r"(?<==\|\n)(?=gpucache|\|=)", text):
+        lines = one.splitlines()
+        tally.check(len(lines) <= 25 and all(len(l) <= 75 for l in lines),
+                    "%s: %d lines" % (what, len(lines)), one)
+        for line, after in zip(lines, lines[1:] + [""]):
+            cut = line.strip("| ").endswith(",") and not after.startswith(("  ", "|   "))
+            tally.check(not cut, "%s: a sentence is cut off" % what, one)
+        for words in ("| Hit rate ", "| OOMs ", "| Peak reserved ", "Still live: "):
+            tally.check(words in one, "%s: no %r" % (what, words), one)
+
+
+def advice():
+    """What is advised helps: the same program with it is served. Where nothing is known, that is said."""
+    for case in FULL:
+        for limit in LIMITS:
+            what = "reports: %s, %s" % (case, limit)
+            ran = run([REPORTS, case], options=limit)
+            tally.check(ran.status == 0 and ran.out == "refused\n", what, ran.out + ran.err)
+            well_formed(what, ran.err)
+            found = re.findall(r"^Most likely to help: (GPUCACHE_\w+)=(\S+) or more$", ran.err, re.M)
+            if tally.check(found and found[0][0] in limit, what + ": no advice", ran.err):
+                again = run([REPORTS, case], options=dict(found))
+                tally.check(again.out == "served\n", "%s: %s does not help" % (what, found),
+                            again.out + again.err)
+    for options in ({}, LIMITS[0]):
+        ran = run([REPORTS, "impossible"], options=options)
+        tally.check(ran.out == "refused\n" and "No setting is known to help: " in ran.err and
+                    "Most likely" not in ran.err, "reports: what nothing can help", ran.err)
+        well_formed("reports: impossible, %s" % options, ran.err)
+
+
+def counters():
+    """An allocation that fails is one OOM, and one refusal if the limit was the reason."""
+    for case in FULL + ("impossible",):
+        for pool in ({}, {"GPUCACHE_DISABLE": "on"}, {"GPUCACHE_BUDGET": "0"}):
+            ran, report = run_with_report([REPORTS, case], options={**pool, **LIMITS[0]})
+            if ran.out == "served\n":  # fragmentation is the pool's
+                continue
+            device = report["devices"][0]
+            tally.check((device["ooms"], device["limit_refusals"]) == (1, 1),
+                        "reports: %s, %s: %d OOMs, %d at the limit" % (
+                            case, pool, device["ooms"], device["limit_refusals"]), ran.err)
+            broken = check_books(report)
+            tally.check(not broken, "reports: %s: the books" % case, "\n".join(broken))
+    ran, report = run_with_report([REPORTS, "impossible"])
+    device = report["devices"][0]
+    tally.check((device["ooms"], device["limit_refusals"]) == (1, 0), "reports: without a limit", device)
+
+
+def figures():
+    for case in ("pairs", "small_pieces", "large_pieces", "full"):
+        ran, report = run_with_report([REPORTS, case])
+        device = report["devices"][0]
+        active, allocated = device["active_bytes"], device["allocated_bytes"]
+        tally.check(active["total"] >= allocated["total"] and active["peak"] >= allocated["peak"],
+                    "reports: %s: less was active than allocated" % case, (active, allocated))
+        free = device["fragmentation"]
+        tally.check((free["free_blocks"] > 0) == (free["largest_free_bytes"] > 0),
+                    "reports: %s: %d free blocks, the largest %d bytes" % (
+                        case, free["free_blocks"], free["largest_free_bytes"]))
+    ran, report = run_with_report([REPORTS, "pinned"])
+    hits, misses = (report["devices"][0]["pinned_" + k] for k in ("hits", "misses"))
+    tally.check(hits + misses == 100 and hits >= 90, "reports: pinned: %d hits, %d misses" % (hits, misses))
+    ran = run([REPORTS, "pinned"], options={})
+    tally.check("pinned hit rate %.2f%% of 100" % hits in ran.err, "reports: pinned in words", ran.err)
+
+
+def reuse():
+    """What is in force, not what was asked for."""
+    for options, old, value in (({}, False, "barrier"), ({}, True, "wait"),
+                                ({"GPUCACHE_REUSE": "sync"}, True, "sync"),
+                                ({"GPUCACHE_DISABLE": "1"}, False, "none")):
+        ran, report = run_with_report([REPORTS, "pairs"], options=options, old=old)
+        tally.check(report["devices"][0]["reuse"] == value, "reports: reuse, %s, old driver %s: %s" % (
+            options, old, report["devices"][0]["reuse"]))
+
+
+def options():
+    for text in ("stdout", "-", "1", "on"):
+        with tempfile.TemporaryDirectory() as folder:
+            ran = run([REPORTS, "pairs"], options={"GPUCACHE_REPORT": text}, cwd=folder)
+            tally.check(os.listdir(folder) == [] and "Reserved memory" in ran.err and
+                        ran.out == "served\n" and ran.err.startswith(
+                            'gpucache: GPUCACHE_REPORT="%s" makes no sense: accepted are ' % text),
+                        "reports: to %s" % text, ran.err)
+    with tempfile.TemporaryDirectory() as folder:
+        ran = run([REPORTS, "pairs"], options={"GPUCACHE_REPORT": folder + "/it"})
+        tally.check(ran.err == "gpucache: report written to %s/it\n" % folder,
+                    "reports: where it was written", ran.err)
+    ran = run([REPORTS, "pairs"], options={"GPUCACHE_REPORT": "off", "GPUCACHE_MEMORY_LIMIT": "0:8G,5:1G"})
+    tally.check(ran.err == "gpucache: GPUCACHE_MEMORY_LIMIT=0:8G,5:1G: there is no device 5; this "
+                "process sees 1, numbered from 0\n", "reports: a device that does not exist", ran.err)
+
+
+def main():
+    if GPU:  # the figures are those of the simulated device
+        sys.exit(77)
+    advice()
+    counters()
+    figures()
+    reuse()
+    options()
+
+
+tally.run(main)
