@@ -6,7 +6,7 @@
  * flight. A question that may not come back intact (a fault, a destroyed context) stands last.
  */
 #define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
+#include "driver/cuda_abi.h"
 
 #include <pthread.h>
 #include <stdint.h>
