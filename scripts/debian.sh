@@ -8,6 +8,12 @@
 set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
+# 77 is for "not here", which is no failure of the project's.
+cannot() {
+    echo "debian.sh: a bare $suite cannot be made here: $*" >&2
+    exit 77
+}
+
 suite=${1:-trixie}
 stages=("${@:2}")
 [ ${#stages[@]} -gt 0 ] || stages=(gcc)
@@ -18,15 +24,15 @@ esac
 base=$build_root/debian/$suite
 run=$build_root/debian/$suite.run
 
-[ "$(id -u)" = 0 ] || die "a bare $suite cannot be made here: debootstrap and chroot need root"
-unshare -m chroot / true 2>/dev/null || die "a bare $suite cannot be made here: chroot and mounts are not allowed"
+[ "$(id -u)" = 0 ] || cannot "debootstrap and chroot need root"
+unshare -m chroot / true 2>/dev/null || cannot "chroot and mounts are not allowed"
 need debootstrap debootstrap
 install_missing
 if [ ! -f "$base.made" ]; then
     echo "making a bare $suite"
     mkdir -p "$base"
     debootstrap --variant=minbase --components="$components" "$suite" "$base" "$mirror" >"$build_root/log/debootstrap.log" 2>&1 ||
-        die "a bare $suite cannot be made here: debootstrap failed, see $build_root/log/debootstrap.log"
+        cannot "debootstrap failed, see $build_root/log/debootstrap.log"
     touch "$base.made"
 fi
 rm -rf "$run"
