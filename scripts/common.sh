@@ -60,7 +60,6 @@ install_missing() {
 }
 
 need_build_tools() {
-    need cc build-essential
     need gcc build-essential
     need ninja ninja-build
     need pkg-config pkg-config
@@ -76,7 +75,7 @@ fetch_tool() {
     install_missing
     echo "fetching $1 $2"
     rm -rf "$fetched.part"
-    python3 -m pip install --quiet --disable-pip-version-check --target "$fetched.part" "$1==$2" ||
+    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check --target "$fetched.part" "$1==$2" ||
         die "could not fetch $1 $2 from PyPI"
     mv "$fetched.part" "$fetched"
 }

@@ -92,6 +92,20 @@ export -f interrupted
 export copy work
 check "a set-up that was interrupted" 0 'demo/build.ninja$' bash -c interrupted
 
+# Tools of another version than the project's, as some distributions have them.
+mkdir old
+for command in meson clang-format clang-tidy; do
+    printf '#!/bin/sh\necho 0.61.2\n' >"old/$command"
+    chmod +x "old/$command"
+done
+from_pypi() {
+    cd "$copy/scripts" && BUILD_ROOT="$work/half" && export PATH="$work/old:$PATH" && . ./common.sh && find_meson &&
+        meson --version && clang_version=999 find_clang_tool clang-format && "$tool" --version
+}
+export -f from_pypi
+check "an old meson, and another clang-format" 0 'version 14\.' bash -c from_pypi
+grep -q "^1\.7" output || { echo "FAIL  meson was not fetched"; failed=$((failed + 1)); }
+
 # Stages that could check nothing.
 stage() { env BUILD_ROOT="$work/stages" "$copy/scripts/test.sh" "$@"; }
 export -f stage
