@@ -1,13 +1,32 @@
-# What demo.sh and test.sh share: sourced, never run.
+# What the scripts share: sourced, never run. A script's first lines see to bash, and find this file
+# though the script was called by a symbolic link.
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 build_root=${BUILD_ROOT:-$root/build}
-cuda_wheel='nvidia-cuda-runtime==13.0.*'
+case $build_root in
+/*) ;;
+*) build_root=$PWD/$build_root ;;
+esac
+cuda_version=13.0 # of the header that is fetched where there is no toolkit
+meson_oldest=1.0 meson_fetched=1.7.2
+clang_version=14 clang_fetched=14.0.6 # what .clang-format and .clang-tidy are written for
 
 die() {
     echo "$(basename "$0"): $*" >&2
     exit 1
 }
+
+# The script's own head is its help.
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+    ;;
+esac
+
+# A build folder that cannot be written to is one line, not a page of meson's.
+mkdir -p "$build_root/log" 2>/dev/null && [ -w "$build_root" ] && [ -w "$build_root/log" ] ||
+    die "cannot write to $build_root; BUILD_ROOT=/another/folder builds there"
 
 # need COMMAND PACKAGE...: remembers the packages if the command is missing.
 missing_packages=()
@@ -15,9 +34,13 @@ need() {
     command -v "$1" >/dev/null || missing_packages+=("${@:2}")
 }
 
-# need_package PACKAGE: for what has no command.
-need_package() {
-    dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed' || missing_packages+=("$1")
+# need_library NAME PACKAGE: what has no command is asked of pkg-config, which every distribution has.
+need_library() {
+    pkg-config --exists "$1" 2>/dev/null || missing_packages+=("$2")
+}
+
+need_pip() {
+    python3 -m pip --version >/dev/null 2>&1 || missing_packages+=(python3-pip)
 }
 
 install_missing() {
@@ -29,20 +52,56 @@ install_missing() {
         as_root=(sudo)
     fi
     echo "installing ${missing_packages[*]}"
-    "${as_root[@]}" apt-get update -qq &&
-        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    ${as_root[@]+"${as_root[@]}"} apt-get update -qq &&
+        ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
             apt-get install -y -qq --no-install-recommends "${missing_packages[@]}" >/dev/null ||
         die "could not install ${missing_packages[*]}"
     missing_packages=()
 }
 
 need_build_tools() {
-    need cc build-essential
     need gcc build-essential
-    need meson meson
     need ninja ninja-build
     need pkg-config pkg-config
     need python3 python3
+    command -v meson >/dev/null || missing_packages+=(meson)
+}
+
+# fetch_tool PACKAGE VERSION: from PyPI to $fetched, whole or not at all.
+fetch_tool() {
+    fetched=$build_root/tools/$1-$2
+    [ ! -d "$fetched" ] || return 0
+    need_pip
+    install_missing
+    echo "fetching $1 $2"
+    rm -rf "$fetched.part"
+    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check --target "$fetched.part" "$1==$2" ||
+        die "could not fetch $1 $2 from PyPI"
+    mv "$fetched.part" "$fetched"
+}
+
+# Some distributions have a meson that is too old (Ubuntu 22.04: 0.61).
+find_meson() {
+    local oldest
+    oldest=$(printf '%s\n' "$meson_oldest" "$(meson --version 2>/dev/null || echo 0)" | sort -V | head -n 1)
+    [ "$oldest" != "$meson_oldest" ] || return 0
+    fetch_tool meson "$meson_fetched"
+    export PYTHONPATH=$fetched${PYTHONPATH:+:$PYTHONPATH} PATH=$fetched/bin:$PATH
+}
+
+# find_clang_tool COMMAND: sets $tool to the version the project is written for; others find other faults.
+find_clang_tool() {
+    for tool in "$1-$clang_version" "$1"; do
+        ! "$tool" --version 2>/dev/null | grep -q "version $clang_version\." || return 0
+    done
+    fetch_tool "$1" "$clang_fetched"
+    tool=$fetched/${1//-/_}/data/bin/$1
+}
+
+# header_will_do ARGUMENT...: whether the compiler finds a cuda.h that is not too old.
+header_will_do() {
+    printf '#include <cuda.h>\n#if CUDA_VERSION < 11080\n#error\n#endif\n' |
+        cc "$@" -E -x c - >/dev/null 2>&1
 }
 
 # Sets toolkit to what -Dtoolkit= needs: nothing where meson finds cuda.h by itself, else a folder
@@ -51,34 +110,25 @@ toolkit=
 find_cuda_header() {
     local place
     for place in "${CUDA_HOME:-}" /usr/local/cuda; do
-        [ -n "$place" ] && [ -f "$place/include/cuda.h" ] && return
+        if [ -f "$place/include/cuda.h" ]; then
+            header_will_do -I "$place/include" && return
+            break # meson would take it too
+        fi
     done
-    for place in cuda cuda-13.0 cuda-12.8; do
-        pkg-config --exists "$place" 2>/dev/null && return
-    done
-    toolkit=$build_root/cuda-headers
+    header_will_do $(pkg-config --cflags cuda 2>/dev/null) && return
+    toolkit=$build_root/cuda-headers/$cuda_version
     [ -f "$toolkit/include/cuda.h" ] && return
-    python3 -m pip --version >/dev/null 2>&1 || missing_packages+=(python3-pip)
+    need_pip
     install_missing
-    echo "fetching cuda.h: $cuda_wheel"
-    mkdir -p "$toolkit/wheel"
-    python3 -m pip download --quiet --no-deps --only-binary=:all: --platform manylinux2014_x86_64 \
-        --dest "$toolkit/wheel" "$cuda_wheel" &&
-        python3 - "$toolkit" <<'PYTHON' || die "could not fetch cuda.h; set CUDA_HOME to a CUDA toolkit"
-import glob, os, sys, zipfile
-folder = sys.argv[1]
-with zipfile.ZipFile(glob.glob(folder + "/wheel/*.whl")[0]) as wheel:
-    for name in wheel.namelist():
-        before, found, after = name.partition("/include/")
-        if found and after and not name.endswith("/"):
-            path = os.path.join(folder, "include", after)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "wb") as file:
-                file.write(wheel.read(name))
-PYTHON
+    echo "fetching cuda.h of CUDA $cuda_version"
+    python3 "$root/scripts/cuda_headers.py" fetch "$toolkit" "$cuda_version" ||
+        die "could not fetch cuda.h; set CUDA_HOME to a CUDA toolkit"
 }
 
 # setup_build FOLDER ARGUMENT...: configures it unless that has been done.
 setup_build() {
-    [ -f "$1/build.ninja" ] || meson setup "$1" "$root" ${toolkit:+-Dtoolkit="$toolkit"} "${@:2}"
+    [ ! -f "$1/build.ninja" ] || return 0
+    # an interrupted set-up leaves a folder that meson takes for configured
+    [ ! -d "$1/meson-private" ] || rm -rf "$1"
+    meson setup "$1" "$root" ${toolkit:+-Dtoolkit="$toolkit"} "${@:2}"
 }

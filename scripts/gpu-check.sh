@@ -3,7 +3,13 @@
 # tests/gpu/run.py says which parts there are. The library is built first, unless GPUCACHE_SO names
 # one. The bench part compares with RMM too if scripts/peers.sh has fetched it to .peers/.
 set -eu
-root=$(cd "$(dirname "$0")/.." && pwd)
+root=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+    ;;
+esac
 log=${TMPDIR:-/tmp}/gpucache-build.$$.log
 
 build_library() {

@@ -5,14 +5,15 @@
 #
 # RMM_VERSION: another release than the one the benchmarks were written for. 26.06 is the last one
 # whose CUDA runtime is 13.0's, so it asks no driver of CUDA 13.0 for anything newer.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -eu
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$(readlink -f "$0")")/common.sh"
 
 rmm=${RMM_VERSION:-26.6.0}
 place=$root/.peers/rmm
 
 need python3 python3
-python3 -m pip --version >/dev/null 2>&1 || missing_packages+=(python3-pip)
+need_pip
 install_missing
 if [ "$(cat "$place/VERSION" 2>/dev/null)" = "$rmm" ]; then
     echo "RMM $rmm is there"

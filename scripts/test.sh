@@ -9,33 +9,46 @@
 #   cost      gcc build: instructions counted    arm64     src/ compiled and linked for aarch64;
 #             under callgrind                              nothing is run
 #   format    clang-format                       tidy      clang-tidy over src/
+#   headers   library, simulator and tests       scripts   these scripts in the ways they are called,
+#             compiled with each cuda.h                    meson install and meson dist
+#   debian13  demo and the gcc stage in a bare Debian 13, made with debootstrap: only if named;
+#             where that cannot be made, the last lines say so
+#   all       all of them but debian13
 #
-# A stage that fails does not stop the others. Logs: build/log/STAGE.log. BUILD_ROOT names another
-# place than build/.
+# A stage that fails does not stop the others; one that checks nothing fails. Logs:
+# build/log/STAGE.log. BUILD_ROOT names another place than build/.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -u
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$(readlink -f "$0")")/common.sh"
 
-all_stages=(gcc clang asan tsan valgrind cost arm64 format tidy)
-stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=("${all_stages[@]}")
-for stage in "${stages[@]}"; do
-    [[ " ${all_stages[*]} " == *" $stage "* ]] || die "no stage '$stage'; there are: ${all_stages[*]}"
+all_stages=(gcc clang asan tsan valgrind cost arm64 format tidy headers scripts)
+stages=()
+[ $# -gt 0 ] || set -- all
+for stage; do
+    [ "$stage" != all ] && stages+=("$stage") || stages+=("${all_stages[@]}")
 done
+for stage in "${stages[@]}"; do
+    [[ " ${all_stages[*]} debian13 " == *" $stage "* ]] || die "no stage '$stage'; there are: ${all_stages[*]} debian13"
+done
+# LD_PRELOAD, which the tests set, parts its libraries by colons and spaces.
+[[ $build_root != *[[:space:]:]* ]] ||
+    die "the tests cannot run below a path with a space or a colon; BUILD_ROOT=/another/folder builds there"
 has_stage() { [[ " ${stages[*]} " == *" $1 "* ]]; }
 
 need_build_tools
-need_package libcmocka-dev
+need_library cmocka libcmocka-dev
 has_stage clang && need clang clang
 has_stage valgrind && need valgrind valgrind
 has_stage cost && need valgrind valgrind
 has_stage arm64 && need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
-has_stage format && need clang-format clang-format
-has_stage tidy && need clang-tidy clang-tidy
+has_stage tidy && need clang clang
+has_stage headers && need_pip
+has_stage scripts && need git git
 install_missing
+find_meson
 find_cuda_header
 cd "$root" || exit 1
 logs=$build_root/log
-mkdir -p "$logs"
 
 # run_tests FOLDER LOGBASE ARGUMENT...: as meson test. The log that the tests are counted from is
 # the run's own; meson adds the wrapper's name to it.
@@ -46,6 +59,10 @@ run_tests() {
     meson test -C "$folder" --no-rebuild --print-errorlogs --logbase "$name" "$@"
     status=$?
     count_from=$(echo "$folder/meson-logs/$name"*.json)
+    if [ ! -s "$count_from" ]; then
+        echo "nothing was checked: no test ran"
+        return 1
+    fi
     return $status
 }
 
@@ -110,21 +127,44 @@ INI
     build "$build_root/arm64" --buildtype=release --cross-file "$build_root/arm64.ini" -Dtests=false
 }
 
+# sources FOLDER... PATTERN: files of git and of a tarball alike, to $found; none is a failure.
+sources() {
+    mapfile -d '' found < <(find "${@:1:$#-1}" -regextype posix-extended -regex "${@:$#}" -print0)
+    echo "${#found[@]} files"
+    [ ${#found[@]} -gt 0 ]
+}
+
 stage_format() {
-    git ls-files -co --exclude-standard -- '*.c' '*.h' | while read -r file; do
-        [ ! -f "$file" ] || echo "$file"
-    done | xargs clang-format --dry-run --Werror
+    find_clang_tool clang-format
+    sources src include tests '.*\.[ch]' && "$tool" --dry-run --Werror "${found[@]}"
 }
 
 # Only our own sources, with the flags of a clang build.
 stage_tidy() {
     CC=clang setup_build "$build_root/tidy" --buildtype=release -Dtests=false || return 1
+    find_clang_tool clang-tidy
+    # PyPI's clang-tidy has no headers of its own
+    local own=()
+    [[ $tool != "$build_root"/* ]] || own=(--extra-arg=-resource-dir="$(clang -print-resource-dir)")
     # one file at a time: clang-tidy 14 forgets what va_start is after the first one
-    find src -name '*.c' -print0 | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p "$build_root/tidy"
+    sources src '.*\.c' &&
+        printf '%s\0' "${found[@]}" | xargs -0 -n 1 -P "$(nproc)" "$tool" --quiet "${own[@]}" -p "$build_root/tidy"
+}
+
+stage_headers() {
+    python3 "$root/scripts/cuda_headers.py" check "$build_root/cuda-headers"
+}
+
+stage_scripts() {
+    "$root/tests/scripts/test_scripts.sh" "$build_root/scripts"
+}
+
+stage_debian13() {
+    "$root/scripts/debian.sh" trixie gcc
 }
 
 total_passed=0 total_failed=0
-table=()
+table=() not_run=()
 for stage in "${stages[@]}"; do
     printf '== %s\n' "$stage"
     log=$logs/$stage.log
@@ -145,9 +185,16 @@ for stage in "${stages[@]}"; do
     elif [ $status = 0 ]; then
         passed=1
     fi
+    if [ $status = 0 ] && [ "$passed" = 0 ]; then
+        echo "nothing was checked" >>"$log"
+        status=1
+    fi
     [ $status = 0 ] || [ "$failed" -gt 0 ] || failed=1
     result=ok
-    if [ $status != 0 ] || [ "$failed" -gt 0 ]; then
+    if [ $status = 77 ]; then # what the stage needs cannot be had on this machine
+        result='not run' failed=0
+        not_run+=("$stage was not run: $(tail -n 1 "$log")")
+    elif [ $status != 0 ] || [ "$failed" -gt 0 ]; then
         result=FAILED
         tail -n "${LOG_LINES:-60}" "$log"
     fi
@@ -158,6 +205,7 @@ done
 
 echo
 printf '%s\n' "${table[@]}"
+[ ${#not_run[@]} = 0 ] || printf '%s\n' "${not_run[@]}"
 has_stage arm64 && echo "arm64 was compiled and linked only: untested"
 echo "$total_passed passed, $total_failed failed"
 [ $total_failed = 0 ]

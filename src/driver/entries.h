@@ -15,7 +15,7 @@
 #ifndef GPUCACHE_DRIVER_ENTRIES_H
 #define GPUCACHE_DRIVER_ENTRIES_H
 
-#include <cuda.h>
+#include "driver/cuda_abi.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -173,3 +173,12 @@
     export dlvsym, loader_dlvsym_entry, FIRST_VERSION
 
     .section .note.GNU-stack, "", %progbits
+
+#if defined(__x86_64__)
+    /* The linker marks the library as fit for indirect branch tracking and shadow stacks (CET) only if every object says so. */
+    .section .note.gnu.property, "a", %note
+    .p2align 3
+    .long 4, 16, 5                          /* lengths of name and contents, NT_GNU_PROPERTY_TYPE_0 */
+    .asciz "GNU"
+    .long 0xc0000002, 4, 3, 0               /* GNU_PROPERTY_X86_FEATURE_1_AND: IBT and SHSTK */
+#endif

@@ -4,11 +4,11 @@
  * pairs_rmm.so beside this program). Run natively for the peers and under the library for ours.
  */
 #include <cub/util_allocator.cuh>
-#include <cuda.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include "driver/cuda_abi.h"
 #include "pairs.h"
 #include "streams.h"
 
@@ -37,8 +37,8 @@ struct driver {
     driver() {
         CUdriverProcAddressQueryResult found;
         CHECK(cuCtxGetCurrent(&context));
-        CHECK(cuGetProcAddress("cuMemAlloc", (void **)&alloc, 12000, 0, &found));
-        CHECK(cuGetProcAddress("cuMemFree", (void **)&free, 12000, 0, &found));
+        CHECK(cuGetProcAddress_v2("cuMemAlloc", (void **)&alloc, 12000, 0, &found));
+        CHECK(cuGetProcAddress_v2("cuMemFree", (void **)&free, 12000, 0, &found));
     }
     void enter() {
         CHECK(cuCtxSetCurrent(context));

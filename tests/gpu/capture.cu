@@ -191,7 +191,7 @@ static void case_replay() {
         cudaGraph_t graph;
         cudaGraphExec_t exec;
         CHECK(cudaStreamEndCapture(s, &graph));
-        CHECK(cudaGraphInstantiate(&exec, graph, 0));
+        CHECK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
         for (int k = 0; k < 5; k++) {
             CHECK(cudaGraphLaunch(exec, s));
             uint32_t *p;
@@ -231,7 +231,7 @@ static void case_memory_nodes() {
     size_t nodes = 0;
     CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
     printf(", %zu nodes", nodes);
-    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CHECK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
     for (int i = 0; i < 20; i++) {
         void *q;
         CHECK(cudaGraphLaunch(exec, s));
@@ -248,7 +248,7 @@ static void case_memory_nodes() {
     CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
     CHECK(cudaMallocAsync(&p, 1 << 22, s));
     CHECK(cudaStreamEndCapture(s, &graph));
-    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CHECK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
     CHECK(cudaGraphLaunch(exec, s));
     CHECK(cudaStreamSynchronize(s));
     codes("memory of a graph: cudaFree %d, again %d, last error %d\n",
@@ -288,7 +288,7 @@ static void case_several() {
                         failed[t]++;
                         (void)cudaGetLastError();
                     } else {
-                        CHECK(cudaGraphInstantiate(&exec, graph, 0));
+                        CHECK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
                         CHECK(cudaGraphLaunch(exec, s));
                         CHECK(cudaGraphLaunch(exec, s));
                         CHECK(cudaGraphExecDestroy(exec));
@@ -331,6 +331,7 @@ static void case_afterwards() {
     codes("legacy stream: begin %d, last error %d\n",
           {(int)cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeRelaxed),
            (int)cudaGetLastError()});
+#if CUDART_VERSION >= 12030
     CHECK(cudaGraphCreate(&graph, 0));
     codes("to a graph: begin %d",
           {(int)cudaStreamBeginCaptureToGraph(s, graph, nullptr, nullptr, 0,
@@ -339,6 +340,7 @@ static void case_afterwards() {
     cudaGraph_t same;
     codes(", end %d\n", {(int)cudaStreamEndCapture(s, &same)});
     CHECK(cudaFree(q));
+#endif
     for (int i = 0; i < 200; i++) {
         CHECK(cudaMalloc(&p, 4096 << i % 12));
         CHECK(cudaMemsetAsync(p, i, 4096, s));

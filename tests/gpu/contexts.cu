@@ -1,10 +1,10 @@
 /* contexts [case]: several contexts and threads, and contexts that go away with memory still
  * allocated. */
-#include <cuda.h>
 #include <cuda_runtime.h>
 #include <thread>
 #include <vector>
 
+#include "driver/cuda_abi.h"
 #include "check.h"
 #include "codes.h"
 #include "kernels.cuh"
@@ -15,7 +15,7 @@ static CUcontext new_context() {
     CUcontext c;
     CHECK(cuInit(0));
     CHECK(cuDeviceGet(&device, 0));
-    CHECK(cuCtxCreate(&c, nullptr, 0, device));
+    CHECK(cuCtxCreate_v2(&c, 0, device));
     return c;
 }
 

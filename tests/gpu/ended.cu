@@ -51,7 +51,7 @@ static void in_graph(uint32_t *p, size_t n, uint32_t seed, int ms) {
     CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
     write_late(s, p, n, seed, ms);
     CHECK(cudaStreamEndCapture(s, &graph));
-    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CHECK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
     CHECK(cudaGraphLaunch(exec, s));
     CHECK(cudaGraphExecDestroy(exec));
     CHECK(cudaGraphDestroy(graph));

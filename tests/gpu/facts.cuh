@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <cuda.h>
 #include <cuda_runtime.h>
 #include <string>
 #include <sys/wait.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "driver/cuda_abi.h"
 #include "check.h"
 #include "codes.h"
 #include "kernels.cuh"

@@ -10,13 +10,13 @@ static void section_contexts() {
     CUdevice dev;
     CHECK(cuDeviceGet(&dev, 0));
     CUcontext a, b, seen = nullptr;
-    CHECK(cuCtxCreate(&a, nullptr, 0, dev));
+    CHECK(cuCtxCreate_v2(&a, 0, dev));
     warm();
     CUdeviceptr p[8], q;
     for (auto &x : p)
         CHECK(cuMemAlloc(&x, 1 << 20));
     cudaStream_t sa = new_stream();
-    CHECK(cuCtxCreate(&b, nullptr, 0, dev));
+    CHECK(cuCtxCreate_v2(&b, 0, dev));
     warm();
     size_t size, total;
     CHECK(cuCtxSetCurrent(nullptr));
@@ -95,18 +95,18 @@ static void section_destroyed() {
     CUdevice dev;
     CHECK(cuDeviceGet(&dev, 0));
     CUcontext a, b, c, seen = nullptr;
-    CHECK(cuCtxCreate(&a, nullptr, 0, dev));
+    CHECK(cuCtxCreate_v2(&a, 0, dev));
     CUdeviceptr p;
     CHECK(cuMemAlloc(&p, 1 << 20));
     CUevent ea = new_event();
     unsigned long long id_a, id;
     CHECK(cuCtxGetId(a, &id_a));
-    CHECK(cuCtxCreate(&b, nullptr, 0, dev));
+    CHECK(cuCtxCreate_v2(&b, 0, dev));
     CHECK(cuCtxDestroy(a));
     codes("  context destroyed: CONTEXT of its pointer %d",
           {(int)cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_CONTEXT, p)});
     codes(", freeing its memory %d\n", {(int)cuMemFree(p)});
-    CHECK(cuCtxCreate(&c, nullptr, 0, dev));
+    CHECK(cuCtxCreate_v2(&c, 0, dev));
     CHECK(cuCtxGetId(c, &id));
     printf("  the next context made has ");
     same(c == a);

@@ -755,7 +755,7 @@ static void section_late() {
     CHECK(cudaStreamBeginCapture(b, cudaStreamCaptureModeRelaxed));
     spin_ns<<<1, 1, 0, b>>>(1);
     CHECK(cudaStreamEndCapture(b, &graph));
-    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CHECK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
     spin_until<<<1, 1, 0, a>>>(flags, 0, flags + 1, 1);
     set_flag<<<1, 1, 0, b>>>(flags, 0);
     CHECK(cudaDeviceSynchronize());

@@ -218,7 +218,7 @@ static void section_graphs() {
     CHECK(cuGraphAddMemAllocNode(&made, graph, nullptr, 0, &params));
     CHECK(cuGraphAddMemFreeNode(&freed, graph, &made, 1, params.dptr));
     printf("  graphs' reserve: node made %zu,", graphs() / mib);
-    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
     printf(" instantiated %zu,", graphs() / mib);
     CHECK(cuGraphLaunch(exec, (CUstream)s));
     printf(" launched %zu,", graphs() / mib);

@@ -205,7 +205,7 @@ static void section_asked_at_the_end() {
     CHECK(cuInit(0));
     CUcontext primary_ctx, mine;
     CHECK(cuDevicePrimaryCtxRetain(&primary_ctx, 0));
-    CHECK(cuCtxCreate(&mine, nullptr, 0, 0));
+    CHECK(cuCtxCreate_v2(&mine, 0, 0));
     CHECK(cuCtxSetCurrent(primary_ctx));
     warm();
     spin_ms(new_stream(), 300);
@@ -364,11 +364,11 @@ static void section_handles() {
     CUcontext a, b, p, q;
     unsigned long long ia, ib;
     CUdeviceptr x, y;
-    CHECK(cuCtxCreate(&a, nullptr, 0, 0));
+    CHECK(cuCtxCreate_v2(&a, 0, 0));
     CHECK(cuCtxGetId(a, &ia));
     CHECK(cuMemAlloc(&x, 64 * mib));
     CHECK(cuCtxDestroy(a));
-    CHECK(cuCtxCreate(&b, nullptr, 0, 0));
+    CHECK(cuCtxCreate_v2(&b, 0, 0));
     CHECK(cuCtxGetId(b, &ib));
     CHECK(cuMemAlloc(&y, 64 * mib));
     printf("  context destroyed and made: handle %s, id %llu then %llu, address %s\n",
@@ -407,12 +407,12 @@ static void stale_context(int (*ask)(CUcontext)) {
     for (int round = 0; round < 6; round++) {
         CUcontext c[4];
         for (auto &x : c)
-            CHECK(cuCtxCreate(&x, nullptr, 0, 0));
+            CHECK(cuCtxCreate_v2(&x, 0, 0));
         for (auto &x : c)
             CHECK(cuCtxDestroy(x));
         churn_host_memory();
         CUcontext other;
-        CHECK(cuCtxCreate(&other, nullptr, 0, 0));
+        CHECK(cuCtxCreate_v2(&other, 0, 0));
         printf("  round %d:", round);
         for (auto &x : c)
             if (x != other) {
@@ -463,7 +463,7 @@ static void stale_event(bool is_primary) {
     CHECK(cuInit(0));
     for (int round = 0; round < 6; round++) {
         CUcontext c;
-        CHECK(is_primary ? cuDevicePrimaryCtxRetain(&c, 0) : cuCtxCreate(&c, nullptr, 0, 0));
+        CHECK(is_primary ? cuDevicePrimaryCtxRetain(&c, 0) : cuCtxCreate_v2(&c, 0, 0));
         CHECK(cuCtxSetCurrent(c));
         CUevent e[8];
         for (auto &x : e) {
@@ -514,7 +514,7 @@ static void beside(const char *what, CUcontext mine, void (*end)(CUcontext), CUc
         alloc = took_ms([&] { CHECK(cuMemAlloc(&p, 4 * mib)); });
     }
     CUcontext other;
-    create = took_ms([&] { CHECK(cuCtxCreate(&other, nullptr, 0, 0)); });
+    create = took_ms([&] { CHECK(cuCtxCreate_v2(&other, 0, 0)); });
     retain = took_ms([&] { CHECK(cuDevicePrimaryCtxRetain(&other, 0)); });
     ender.join();
     printf("it took %.0f ms; GetState %.3f (%s), cuMemAlloc in another context %.3f, cuCtxCreate "
@@ -526,9 +526,9 @@ static void beside(const char *what, CUcontext mine, void (*end)(CUcontext), CUc
 static void section_beside() {
     CHECK(cuInit(0));
     CUcontext mine, theirs;
-    CHECK(cuCtxCreate(&mine, nullptr, 0, 0));
+    CHECK(cuCtxCreate_v2(&mine, 0, 0));
     warm();
-    CHECK(cuCtxCreate(&theirs, nullptr, 0, 0));
+    CHECK(cuCtxCreate_v2(&theirs, 0, 0));
     warm();
     beside(
         "cuCtxDestroy", mine, [](CUcontext c) { CHECK(cuCtxDestroy(c)); }, theirs);

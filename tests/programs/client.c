@@ -9,7 +9,8 @@
  *   client missing          there is no libcuda
  *   client weak             calls our entries though no driver is loaded
  */
-#include <cuda.h>
+#include "driver/cuda_abi.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -15,8 +15,6 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
-CUresult CUDAAPI cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device);
-
 static inline __attribute__((format(printf, 1, 2))) void line(const char *format, ...) {
     va_list values;
     va_start(values, format);

@@ -176,7 +176,7 @@ static void one(CUstreamCaptureMode capture, bool elsewhere, int mode, enum oper
     int ran = -1;
     if (end == CUDA_SUCCESS && graph) {
         CHECK(cuMemsetD32(errors, 0, 1));
-        CHECK(cuGraphInstantiate(&exec, graph, 0));
+        CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
         ran = cuGraphLaunch(exec, captured);
         CHECK(cuStreamSynchronize(captured));
         CHECK(cuMemcpyDtoH(&wrong, errors, 4));
@@ -234,7 +234,7 @@ static void several(void) {
     }
     line("capture: several: frees %d", good);
     for (unsigned i = 0; i < 3; i++) {
-        CHECK(cuGraphInstantiate(&exec[i], graph[i], 0));
+        CHECK(cuGraphInstantiateWithFlags(&exec[i], graph[i], 0));
         CHECK(cuGraphLaunch(exec[i], s[i]));
         CHECK(cuGraphLaunch(exec[i], s[i]));
     }
@@ -362,7 +362,7 @@ static void nodes(void) {
           launch_check(&kernels, s, p, 9, 1250, errors));
     CODES("capture: nodes: free", cuMemFreeAsync(p, s));
     CODES("capture: nodes: end", cuStreamEndCapture(s, &graph));
-    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
     for (unsigned i = 0; i < 3; i++)
         CHECK(cuGraphLaunch(exec, s));
     CHECK(cuStreamSynchronize(s));

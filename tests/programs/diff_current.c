@@ -56,8 +56,9 @@ static void *find(unsigned way, const struct entry *entry) {
         return dlsym(RTLD_DEFAULT, entry->symbol);
     if (way == 1)
         return dlsym(driver, entry->symbol);
-    return cuGetProcAddress(entry->name, &found, entry->version, 0, &status) == CUDA_SUCCESS ? found
-                                                                                             : NULL;
+    return cuGetProcAddress_v2(entry->name, &found, entry->version, 0, &status) == CUDA_SUCCESS
+               ? found
+               : NULL;
 }
 
 /* Says which one it is, and whether it is there. The program's scope may have it from the library

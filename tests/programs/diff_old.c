@@ -21,7 +21,7 @@ static void *find(unsigned way, const char *name) {
         return dlsym(RTLD_DEFAULT, name);
     if (way == 1)
         return dlsym(driver, name);
-    return cuGetProcAddress(name, &found, 3010, 0, &status) == CUDA_SUCCESS ? found : NULL;
+    return cuGetProcAddress_v2(name, &found, 3010, 0, &status) == CUDA_SUCCESS ? found : NULL;
 }
 
 /* Where such an entry puts 32 bits; and room for 64, should it think otherwise. */

@@ -322,7 +322,7 @@ static void step_graph(struct worker *me) {
     }
     run_kernel(me->world->check, me->world, b, own);
     CHECK(cuStreamEndCapture(own, &graph));
-    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
     CHECK(cuGraphLaunch(exec, own));
     CHECK(cuEventRecord(b->event, own));
     b->stream = STREAMS;

@@ -27,7 +27,7 @@ static CUdeviceptr take(int i) {
     CUDA_ARRAY_DESCRIPTOR flat = {128, 128, CU_AD_FORMAT_FLOAT, 1};
     CUDA_ARRAY3D_DESCRIPTOR deep = {128, 128, 0, CU_AD_FORMAT_FLOAT, 1, 0};
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     if (strcmp(kind, "native") == 0) {
         CHECK(cuMemAlloc(&p, BYTES));
     } else if (strcmp(kind, "managed") == 0) {

@@ -5,9 +5,9 @@
 #ifndef GPUCACHE_TESTS_PROGRAM_H
 #define GPUCACHE_TESTS_PROGRAM_H
 
+#include "driver/cuda_abi.h"
 #include "kernels.h"
 
-#include <cuda.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -149,7 +149,7 @@ static CUgraph graph_of_capture(size_t bytes) {
 
 static void run_graph(CUgraph graph) {
     CUgraphExec exec;
-    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
     CHECK(cuGraphLaunch(exec, 0));
     CHECK(cuStreamSynchronize(0));
     CHECK(cuGraphExecDestroy(exec));

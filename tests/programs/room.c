@@ -32,7 +32,7 @@ static CUresult ask(const char *symbol) {
     static const CUDA_ARRAY3D_DESCRIPTOR deep = {64, 64, 0, CU_AD_FORMAT_FLOAT, 1, 0};
     static const CUDA_ARRAY_DESCRIPTOR flat = {64, 64, CU_AD_FORMAT_FLOAT, 1};
     static const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                             .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+                                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     const void *arguments[4] = {out, NULL, NULL, NULL};
     CUmemoryPool pool;
     CHECK(cuDeviceGetDefaultMemPool(&pool, 0));

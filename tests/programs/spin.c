@@ -222,8 +222,6 @@ static void thread_ends(void) {
     CHECK(launch_set(&kernels, streams[6], flag, 1));
 }
 
-CUresult CUDAAPI cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device);
-
 /* Another context's frees do not wait for this one's kernels, and neither may what they make reusable. */
 static void other_context(void) {
     CUcontext other, popped;

@@ -62,7 +62,7 @@ static CUresult put_long(void *data, uint64_t value) {
 
 static CUresult answer(void *data, CUpointer_attribute name, const struct range *range,
                        CUdeviceptr address) {
-    switch (name) {
+    switch ((int)name) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         return put_long(data, (uintptr_t)range->context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:

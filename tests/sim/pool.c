@@ -69,8 +69,9 @@ static void shrink(struct pool *pool, uint64_t keep) {
 bool pool_book(struct pool *pool, size_t size) {
     uint64_t used = pool->used + size;
     uint64_t needed = round_up(used, SHARE);
+    size_t most = pool_props_max_size(&pool->props);
 
-    if (pool->props.maxSize && needed > round_up(pool->props.maxSize, SHARE))
+    if (most && needed > round_up(most, SHARE))
         return false;
     if (needed > pool->reserved) {
         if (!device_charge(pool->device, needed - pool->reserved))

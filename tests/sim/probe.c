@@ -2,22 +2,28 @@
  * Asks a CUDA driver several hundred questions and prints the answers, one line each.
  *
  * What an H200 answered stands in probe-h200.txt. Run on the simulator, and where the two differ,
- * the simulator is wrong. Durations are printed as "waits" or "returns", with work of 40 ms in
- * flight. A question that may not come back intact (a fault, a destroyed context) stands last.
+ * the simulator is wrong. A question that may not come back intact (a fault, a destroyed context)
+ * stands last.
+ *
+ * Whether a call waits for work in flight is printed as "waits" or "returns". That must not depend on
+ * what else the machine does, so no time is taken: the work goes on until it is told to end, and it is
+ * told so when the call has returned, or when its thread was seen to wait (watch).
  */
 #define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
+#include "driver/cuda_abi.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define BUSY_US 40000
+#define CHANCES 30 /* looks at a thread that sleeps or spins, until that counts as waiting */
 
 static const char ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -26,11 +32,15 @@ static const char ptx[] =
     "ld.param.u64 %c, [us];\nmul.lo.u64 %c, %c, 1000;\nmov.u64 %a, %globaltimer;\n"
     "L:\nmov.u64 %b, %globaltimer;\nsub.u64 %b, %b, %a;\nsetp.lt.u64 %p, %b, %c;\n@%p bra "
     "L;\nret;\n}\n"
+    ".visible .entry spin_until(.param .u64 flag, .param .u32 value)\n{\n"
+    ".reg .u64 %a;\n.reg .u32 %v, %w;\n.reg .pred %p;\n"
+    "ld.param.u64 %a, [flag];\nld.param.u32 %w, [value];\ncvta.to.global.u64 %a, %a;\n"
+    "M:\nld.volatile.global.u32 %v, [%a];\nsetp.ne.u32 %p, %v, %w;\n@%p bra M;\nret;\n}\n"
     ".visible .entry fault()\n{\n.reg .u64 %a;\n.reg .u32 %v;\nmov.u64 %a, 64;\nmov.u32 %v, 1;\n"
     "st.global.u32 [%a], %v;\nret;\n}\n";
 
 static CUcontext context;
-static CUfunction sleep_us, fault;
+static CUfunction sleep_us, spin_until, fault;
 static CUstream a, b, blocking;
 
 #define ASK(call) printf("%-72s %d\n", #call, (int)(call))
@@ -43,29 +53,118 @@ static CUstream a, b, blocking;
         }                                                                                          \
     } while (0)
 
-static double now_ms(void) {
-    struct timespec t;
+/* ---- work in flight, and who waits for it ---------------------------------------------------- */
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
+static uint32_t *done; /* pinned: the work spins until this is 1 */
 
 static void busy(CUstream stream) {
-    uint64_t us = BUSY_US;
-    void *params[] = {&us};
+    if (!done)
+        MUST(cuMemHostAlloc((void **)&done, sizeof(*done), CU_MEMHOSTALLOC_PORTABLE));
+    __atomic_store_n(done, 0, __ATOMIC_SEQ_CST);
+    CUdeviceptr flag = (CUdeviceptr)(uintptr_t)done;
+    uint32_t value = 1;
+    void *params[] = {&flag, &value};
 
-    MUST(cuLaunchKernel(sleep_us, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    MUST(cuLaunchKernel(spin_until, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+}
+
+static void finish(void) {
+    __atomic_store_n(done, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A thread that may wait in a call. */
+struct watched {
+    pid_t thread;
+    clockid_t clock;
+    bool returned, waits; /* what came first */
+};
+
+static void enter(struct watched *watched) {
+    pthread_getcpuclockid(pthread_self(), &watched->clock);
+    __atomic_store_n(&watched->thread, (pid_t)syscall(SYS_gettid), __ATOMIC_SEQ_CST);
+}
+
+/* Whether it sleeps, or has slept since `slept` was counted: one that polls does so again and again. */
+static bool sleeps(pid_t thread, unsigned long *slept) {
+    char path[64], line[256], state = 'R';
+    unsigned long count = *slept;
+    snprintf(path, sizeof(path), "/proc/self/task/%d/status", (int)thread);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof(line), file)) {
+        sscanf(line, "State: %c", &state);
+        sscanf(line, "voluntary_ctxt_switches: %lu", &count);
+    }
+    if (file)
+        fclose(file);
+    bool again = count != *slept;
+    *slept = count;
+    return again || state != 'R';
+}
+
+static uint64_t cpu_ns(clockid_t clock) {
+    struct timespec t = {0};
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/*
+ * Returns when the thread is back from its call, or has been found asleep or spinning so often that it
+ * can only be waiting. A thread that would run but gets no processor is neither. One that sleeps for
+ * a lock of the driver's gets it: this thread takes and returns them in between.
+ */
+static void watch(struct watched *watched) {
+    CUcontext current;
+
+    while (!__atomic_load_n(&watched->thread, __ATOMIC_SEQ_CST))
+        usleep(100);
+    uint64_t cpu = cpu_ns(watched->clock);
+    unsigned long slept = 0;
+    for (int chances = 0; chances < CHANCES; usleep(1000)) {
+        if (__atomic_load_n(&watched->returned, __ATOMIC_SEQ_CST))
+            return;
+        (void)cuCtxGetCurrent(&current);
+        uint64_t now = cpu_ns(watched->clock);
+        chances += sleeps(watched->thread, &slept) || now - cpu > 500000;
+        cpu = now;
+    }
+    watched->waits = !__atomic_load_n(&watched->returned, __ATOMIC_SEQ_CST);
+}
+
+/* It stays until the call is back: the simulator calls it a hang when nobody is left to end it. */
+static void *watch_and_finish(void *of) {
+    struct watched *watched = of;
+
+    watch(watched);
+    if (watched->waits)
+        finish();
+    while (!__atomic_load_n(&watched->returned, __ATOMIC_SEQ_CST))
+        usleep(200);
+    return NULL;
+}
+
+static pthread_t watcher;
+
+static void watch_me(struct watched *watched) {
+    enter(watched);
+    pthread_create(&watcher, NULL, watch_and_finish, watched);
+}
+
+static const char *waited(struct watched *watched) {
+    __atomic_store_n(&watched->returned, true, __ATOMIC_SEQ_CST);
+    pthread_join(watcher, NULL);
+    return watched->waits ? "waits" : "returns";
 }
 
 /* Does the call wait for work in flight on stream a? */
 #define DURING(call)                                                                               \
     do {                                                                                           \
+        struct watched watched = {0};                                                              \
         MUST(cuCtxSynchronize());                                                                  \
         busy(a);                                                                                   \
-        double start = now_ms();                                                                   \
+        watch_me(&watched);                                                                        \
         int result = (int)(call);                                                                  \
-        double took = now_ms() - start;                                                            \
-        printf("during work: %-59s %d %s\n", #call, result, took > 20 ? "waits" : "returns");      \
+        printf("during work: %-59s %d %s\n", #call, result, waited(&watched));                     \
+        finish();                                                                                  \
         MUST(cuCtxSynchronize());                                                                  \
     } while (0)
 
@@ -513,6 +612,7 @@ static void waiting(void) {
     ASK(cuEventRecord(event, b));
     ASK(cuEventQuery(event));
     ASK(cuStreamQuery(b));
+    finish();
     MUST(cuCtxSynchronize());
     ASK(cuEventQuery(mark));
     ASK(cuCtxRecordEvent(NULL, mark));
@@ -520,15 +620,15 @@ static void waiting(void) {
     busy(a);
     MUST(cuCtxRecordEvent(context, mark));
     MUST(cuCtxWaitEvent(context, mark));
-    double start = now_ms();
+    struct watched idle = {0}, recorded = {0};
+    watch_me(&idle);
     MUST(cuStreamSynchronize(b));
-    printf("idle stream behind a barrier: synchronising %s\n",
-           now_ms() - start > 20 ? "waits" : "returns");
+    printf("idle stream behind a barrier: synchronising %s\n", waited(&idle));
     MUST(cuEventRecord(event, b));
-    start = now_ms();
+    watch_me(&recorded);
     MUST(cuStreamSynchronize(b));
-    printf("stream with a record behind a barrier: synchronising %s\n",
-           now_ms() - start > 20 ? "waits" : "returns");
+    printf("stream with a record behind a barrier: synchronising %s\n", waited(&recorded));
+    finish();
     MUST(cuCtxSynchronize());
     CUevent timed;
     MUST(cuEventCreate(&timed, 0));
@@ -542,9 +642,9 @@ static void waiting(void) {
 static CUdeviceptr to_free;
 static int how_to_wait;
 
-static void *waiter(void *unused) {
-    (void)unused;
+static void *waiter(void *watched) {
     MUST(cuCtxSetCurrent(context));
+    enter(watched);
     if (how_to_wait == 0)
         MUST(cuMemFree_v2(to_free));
     else if (how_to_wait == 1)
@@ -556,20 +656,21 @@ static void *waiter(void *unused) {
 
 #define BESIDE(call)                                                                               \
     do {                                                                                           \
+        struct watched other = {0}, self = {0};                                                    \
         pthread_t thread;                                                                          \
         if (how_to_wait == 0)                                                                      \
             MUST(cuMemAlloc_v2(&to_free, 4096));                                                   \
         busy(a);                                                                                   \
-        pthread_create(&thread, NULL, waiter, NULL);                                               \
-        usleep(10000);                                                                             \
-        double start = now_ms();                                                                   \
+        pthread_create(&thread, NULL, waiter, &other);                                             \
+        watch(&other);                                                                             \
+        watch_me(&self);                                                                           \
         int result = (int)(call);                                                                  \
-        double took = now_ms() - start;                                                            \
         printf("beside %s: %-50s %d %s\n",                                                         \
                how_to_wait == 0   ? "cuMemFree"                                                    \
                : how_to_wait == 1 ? "cuCtxSync"                                                    \
                                   : "cuStreamSync",                                                \
-               #call, result, took > 12 ? "waits" : "returns");                                    \
+               #call, result, waited(&self));                                                      \
+        finish();                                                                                  \
         pthread_join(thread, NULL);                                                                \
         MUST(cuCtxSynchronize());                                                                  \
     } while (0)
@@ -917,6 +1018,7 @@ static void set_up(void) {
     MUST(cuCtxCreate_v2(&context, 0, 0));
     MUST(cuModuleLoadData(&module, ptx));
     MUST(cuModuleGetFunction(&sleep_us, module, "sleep_us"));
+    MUST(cuModuleGetFunction(&spin_until, module, "spin_until"));
     MUST(cuModuleGetFunction(&fault, module, "fault"));
     MUST(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));

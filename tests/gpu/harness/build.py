@@ -62,7 +62,7 @@ PROGRAMS = {
 }
 
 # The programs of tests/programs, linked with the driver instead of the simulator.
-GCC_ARGS = ["-D_GNU_SOURCE", "-I" + os.path.join(ROOT, "include")]
+GCC_ARGS = ["-D_GNU_SOURCE", "-I" + os.path.join(ROOT, "include"), "-I" + os.path.join(ROOT, "src")]
 AREAS = "pointers mixes contexts current capture faults peers ipc outside old async"
 for area in AREAS.split():
     PROGRAMS["programs/diff_" + area] = ("programs/diff_%s.c" % area, "gcc", ["-lcuda"])
@@ -77,7 +77,7 @@ for name in LINKED.split():
     PROGRAMS["programs/" + name] = (
         "programs/%s.c" % name,
         "gcc",
-        ["-I" + os.path.join(ROOT, "src"), "-lcuda"],
+        ["-lcuda"],
     )
 for name in ("quiet", "client"):
     PROGRAMS["programs/" + name] = ("programs/%s.c" % name, "gcc", [])
@@ -201,6 +201,7 @@ def build_command(name, arch):
             "-O2",
             "-std=c++17",
             "-arch=" + arch,
+            "-I" + os.path.join(ROOT, "src"),
             "-Xcompiler",
             ",".join(WARNINGS),
             "-o",
