@@ -14,34 +14,76 @@
 
 static _Atomic uint64_t last_id;
 
-/* A block found under the lock: one of the two kinds, live, covering the address. */
+/* One of the two kinds, live, covering the address. */
 struct found {
+    struct pool *pool;
     struct block *block;
     struct range *range;
-    uint64_t requested;
+    uint64_t life; /* of a small block */
+    uint64_t address, requested;
 };
 
-static int find_live(uint64_t address, struct found *found) {
-    struct page *page = page_map_page(page_map_get(address));
-    *found = (struct found){0};
-    if (page) {
-        struct block *block = page_find(page, address);
-        uint64_t life = block ? block_life(block) : 0;
-        if (life_state(life) == BLOCK_LIVE && address - block->address < life_requested(life)) {
-            found->block = block;
-            found->requested = life_requested(life);
-            return 0;
-        }
-    } else {
-        struct range *range = arena_find(address);
-        if (range && range_state(range) == RANGE_LIVE &&
-            address - range->address < range->requested) {
-            found->range = range;
-            found->requested = range->requested;
-            return 0;
-        }
+/*
+ * A question about a block that lives, and goes on living while it is asked, is answered without any
+ * lock: what leads to that block stays as it is, whatever happens beside it. Any other question may meet
+ * descriptors that are taken to pieces or used again. So each counts how often that has happened, is
+ * looked at before and after, and what was read in between is forgotten if it has moved.
+ */
+static bool find_small(page_map_entry entry, uint64_t address, struct found *found) {
+    struct page *page = page_map_page(entry);
+    uint32_t opened = atomic_load(&page->opened);
+    struct block *block = page_find(page, address);
+    uint64_t life = block ? block_life(block) : 0;
+    uint64_t start = block ? (uint64_t)block_unit(block) << UNIT_SHIFT : 0;
+    start += address & ~(PAGE_BYTES - 1);
+    if (life_state(life) == BLOCK_LIVE && address - start < life_requested(life)) {
+        *found = (struct found){page->pool, block, NULL, life, start, life_requested(life)};
     }
-    return -EINVAL;
+    atomic_thread_fence(memory_order_acquire);
+    return page_map_get(address) == entry && atomic_load(&page->opened) == opened;
+}
+
+/* No data race that matters: what is read of a descriptor in other use is not used. */
+__attribute__((no_sanitize("thread"))) static bool covers(struct range *range, uint64_t address,
+                                                          struct found *found) {
+    if (!range || range_state(range) != RANGE_LIVE) {
+        return false;
+    }
+    found->range = range;
+    found->address = *(volatile uint64_t *)&range->address;
+    found->requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
+    return address - found->address < found->requested;
+}
+
+/* A large block is longer than half a page: it starts in this half, in the one before, or covers the
+ * page's first byte. */
+static bool find_large(page_map_entry entry, uint64_t address, struct found *found) {
+    struct pool *pool = page_map_owner(address);
+    uint64_t half = PAGE_BYTES / 2;
+    if (!pool) {
+        return page_map_get(address) == entry;
+    }
+    uint64_t recycled = atomic_load(&pool->large.recycled);
+    struct found any = {.pool = pool};
+    if (covers(page_map_start(address), address, &any) ||
+        (address & half && covers(page_map_start(address - half), address, &any)) ||
+        covers((struct range *)entry, address, &any)) {
+        *found = any;
+    }
+    atomic_thread_fence(memory_order_acquire);
+    return page_map_get(address) == entry && page_map_owner(address) == pool &&
+           atomic_load(&pool->large.recycled) == recycled;
+}
+
+static int find_live(uint64_t address, struct found *found) {
+    bool settled = false;
+    while (!settled) {
+        page_map_entry entry = page_map_get(address);
+        *found = (struct found){0};
+        settled = page_map_page(entry) ? find_small(entry, address, found)
+                                       : find_large(entry, address, found);
+    }
+    return found->pool ? 0 : page_map_owner(address) ? -EINVAL : -ENOENT;
 }
 
 /* Locks and returns the pool that `address` lies in, or NULL. */
@@ -67,6 +109,15 @@ struct pool *pool_covering(uint64_t address, uint64_t bytes) {
 }
 
 int pool_find(uint64_t address, struct pool_block *out) {
+    struct found found;
+    int r = find_live(address, &found);
+    if (r == 0) {
+        *out = (struct pool_block){found.pool, found.address, found.requested};
+    }
+    return r;
+}
+
+int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_segment *segment) {
     struct pool *pool = lock_owner(address);
     if (!pool) {
         return -ENOENT;
@@ -75,16 +126,21 @@ int pool_find(uint64_t address, struct pool_block *out) {
     int r = find_live(address, &found);
     if (r == 0) {
         const struct range *range = found.block ? page_of(found.block)->range : found.range;
-        *out = (struct pool_block){
-            .pool = pool,
-            .address = found.block ? found.block->address : range->address,
-            .requested = found.requested,
-            .segment_address = range->segment->base,
-            .segment_bytes = range->segment->bytes,
-        };
+        *block = (struct pool_block){pool, found.address, found.requested};
+        *segment = (struct pool_segment){range->segment->base, range->segment->bytes};
     }
     pthread_mutex_unlock(&pool->lock);
     return r;
+}
+
+/* The number that a live block has been given already; 0: none. */
+static uint64_t known_id(const struct found *found) {
+    if (found->range) {
+        return atomic_load(&found->range->id);
+    }
+    bool named = found->life & LIFE_NAMED;
+    uint64_t id = named ? page_of(found->block)->names[block_unit(found->block)] : 0;
+    return block_life(found->block) == found->life ? id : 0;
 }
 
 /* Of a live block: the one it has, else `fresh`. 0 if it is freed meanwhile, or without host memory. */
@@ -107,12 +163,12 @@ static uint64_t name_block(struct block *block, uint64_t fresh) {
 }
 
 uint64_t pool_block_id(uint64_t address) {
-    struct pool *pool = lock_owner(address);
-    if (!pool) {
-        return 0;
-    }
     struct found found;
-    uint64_t id = 0;
+    uint64_t id = find_live(address, &found) == 0 ? known_id(&found) : 0;
+    struct pool *pool = id ? NULL : lock_owner(address);
+    if (!pool) {
+        return id;
+    }
     if (find_live(address, &found) == 0) {
         uint64_t fresh = atomic_fetch_add(&last_id, 1) + 1;
         if (found.block) {
