@@ -191,6 +191,7 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
     CUresult r = CUDA_SUCCESS;
     if (kept) {
         *host = kept;
+        device_count(device, &device->outside.pinned_hits);
     } else {
         r = native(host, bytes, flags);
         if (host_made_room(r, device)) {
