@@ -44,15 +44,18 @@ static bool find_small(page_map_entry entry, uint64_t address, struct found *fou
 }
 
 /* No data race that matters: what is read of a descriptor in other use is not used. */
-__attribute__((no_sanitize("thread"))) static bool covers(struct range *range, uint64_t address,
-                                                          struct found *found) {
+__attribute__((no_sanitize("thread"))) static bool peek(struct range *range, struct found *found) {
     if (!range || range_state(range) != RANGE_LIVE) {
         return false;
     }
     found->range = range;
     found->address = *(volatile uint64_t *)&range->address;
     found->requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
-    return address - found->address < found->requested;
+    return true;
+}
+
+static bool covers(struct range *range, uint64_t address, struct found *found) {
+    return peek(range, found) && address - found->address < found->requested;
 }
 
 /* A large block is longer than half a page: it starts in this half, in the one before, or covers the
@@ -275,12 +278,30 @@ static void count_live(struct live_sizes *sizes, uint64_t bytes) {
 }
 
 static void count_page(struct live_sizes *sizes, struct page *page) {
-    for (unsigned unit = 0; page && unit < PAGE_UNITS;) {
-        uint64_t life = block_life(page_unit(page, unit));
-        if (life_state(life) == BLOCK_LIVE) {
-            count_live(sizes, life_requested(life));
+    for (unsigned word = 0; word < PAGE_HEAD_WORDS; word++) {
+        uint64_t bits = atomic_load_explicit(&page_heads(page)[word], memory_order_acquire);
+        for (; bits; bits &= bits - 1) {
+            unsigned unit = word << 6 | (unsigned)__builtin_ctzll(bits);
+            uint64_t life = block_life(page_unit(page, unit));
+            if (life_state(life) == BLOCK_LIVE) {
+                count_live(sizes, life_requested(life));
+            }
         }
-        unit += (unsigned)(life_bytes(life) >> UNIT_SHIFT);
+    }
+}
+
+/* What starts in one page of the map. */
+static void count_at(uint64_t address, page_map_entry entry, void *sizes) {
+    uint64_t half = PAGE_BYTES / 2;
+    if (page_map_page(entry)) {
+        count_page(sizes, page_map_page(entry));
+        return;
+    }
+    for (uint64_t start = address; start < address + PAGE_BYTES; start += half) {
+        struct found found;
+        if (peek(page_map_start(start), &found) && found.address - start < half) {
+            count_live(sizes, found.requested);
+        }
     }
 }
 
@@ -304,30 +325,27 @@ static void name_largest(struct stats_device *stats, const struct live_sizes *si
     }
 }
 
-/* Under the lock. The table is the pool's: a report may run on a signal stack of a few kilobytes. */
-static void add_live(struct pool *pool, struct stats_device *stats) {
+/*
+ * A million blocks take a while, and nobody waits for it: what the map leads to is read as it is found,
+ * without a lock. The table is the pool's, because a report may run on a signal stack of a few kilobytes;
+ * where another reader is at it, the list is left out.
+ */
+void pool_read_live(struct pool *pool, struct stats_device *stats) {
     struct live_sizes *sizes = &pool->live_sizes;
-    memset(sizes, 0, sizeof *sizes);
-    const struct segment *lists[] = {pool->large.segments, pool->small.segments};
-    for (unsigned i = 0; i < 2; i++) {
-        for (const struct segment *segment = lists[i]; segment; segment = segment->next) {
-            for (const struct range *range = segment->first; range; range = range->next) {
-                if (range_state(range) == RANGE_LIVE) {
-                    count_live(sizes, range->requested);
-                } else if (range_state(range) == RANGE_PAGE) {
-                    count_page(sizes, page_map_page(page_map_get(range->address)));
-                }
-            }
-        }
+    if (!atomic_exchange(&sizes->busy, true)) {
+        memset(sizes->rows, 0, sizeof sizes->rows);
+        sizes->used = 0;
+        page_map_each(pool, count_at, sizes);
+        name_largest(stats, sizes);
+        atomic_store(&sizes->busy, false);
     }
-    name_largest(stats, sizes);
 }
 
 void pool_read(struct pool *pool, struct stats_device *stats) {
     const struct books *books = &pool->books;
-    /* A report from a signal handler may have interrupted whoever holds the lock. Without it the blocks
-     * are not walked, the largest free one is that of the last look, and what an ending thread leaves
-     * to the next may be seen twice or not at all. */
+    /* A report from a signal handler may have interrupted whoever holds the lock. Without it the largest
+     * free block is that of the last look, and what an ending thread leaves to the next may be seen
+     * twice or not at all. */
     bool locked = pthread_mutex_trylock(&pool->lock) == 0;
     if (locked) {
         budget_book_reserve(pool);
@@ -346,7 +364,6 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     add_classes(pool, stats);
     struct budget_sums sums = budget_sums(pool);
     if (locked) {
-        add_live(pool, stats);
         pthread_mutex_unlock(&pool->lock);
     }
     bool shared = books_get(&books->peaks_shared) || sums.used > 1;

@@ -164,8 +164,11 @@ void pool_release(struct pool *pool);
  */
 void pool_program_orders(struct pool *pool, bool records);
 
-/** Adds the pool's books to a snapshot. Waits for no lock: without the pool's, live sizes are left out. */
+/** Adds the pool's books to a snapshot. Waits for no lock. */
 void pool_read(struct pool *pool, struct stats_device *stats);
+
+/** The sizes of what is live; takes as long as there are blocks, but holds nobody up. */
+void pool_read_live(struct pool *pool, struct stats_device *stats);
 uint64_t pool_idle_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);
 

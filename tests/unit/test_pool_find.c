@@ -1,6 +1,6 @@
 /*
- * Questions about addresses inside blocks: found in a few steps, without the pool's lock, beside threads
- * whose blocks come and go.
+ * Questions about addresses inside blocks, and about all that is live: answered without the pool's lock,
+ * beside threads whose blocks come and go.
  */
 #include "pool_bench.h"
 
@@ -60,9 +60,10 @@ static void a_question_waits_for_nobody(void **state) {
     pthread_create(&thread, NULL, ask, NULL);
     for (unsigned i = 0; i < 5000 && answered < 2; i++)
         usleep(1000);
+    unsigned in_time = answered;
     pool_release(pool);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(answered, 2);
+    assert_int_equal(in_time, 2);
 }
 
 /* ---- beside others ---- */
@@ -109,8 +110,47 @@ static void what_lives_is_found_beside_what_comes_and_goes(void **state) {
     check();
 }
 
+/* ---- what is live ---- */
+
+static struct stats_device figures;
+
+static void *read_figures(void *unused) {
+    (void)unused;
+    pool_read(pool, &figures);
+    assert_int_equal(figures.live_groups, 0); /* sums only */
+    pool_read_live(pool, &figures);
+    answered++;
+    return NULL;
+}
+
+static void live_sizes_are_listed_while_others_work(void **state) {
+    (void)state;
+    pthread_t thread;
+    uint64_t at[300];
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < 300; i++)
+        at[i] = get(i < 200 ? 700 : i < 290 ? 100000 : MIB + 512);
+    for (unsigned i = 0; i < 300; i += 2)
+        drop(at[i]);
+    figures = (struct stats_device){0};
+    answered = 0;
+    pool_hold(pool);
+    pthread_create(&thread, NULL, read_figures, NULL);
+    for (unsigned i = 0; i < 5000 && answered < 1; i++)
+        usleep(1000);
+    unsigned in_time = answered;
+    pool_release(pool);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(in_time, 1);
+    assert_int_equal(figures.live_groups, 3);
+    assert_true(figures.live[0].bytes == MIB + 512 && figures.live[0].count == 5);
+    assert_true(figures.live[1].bytes == 100000 && figures.live[1].count == 45);
+    assert_true(figures.live[2].bytes == 700 && figures.live[2].count == 100);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(live_sizes_are_listed_while_others_work, stop),
         cmocka_unit_test_teardown(a_block_is_found_wherever_it_lies, stop),
         cmocka_unit_test_teardown(a_question_waits_for_nobody, stop),
         cmocka_unit_test_teardown(what_lives_is_found_beside_what_comes_and_goes, stop),
