@@ -75,6 +75,9 @@ static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint6
         i += units;
     }
     HOLDS(used == page->used_units && used > 0);
+    for (unsigned word = 0; word < PAGE_HEAD_WORDS; word++) {
+        HOLDS((page->head_words >> word & 1) == (page_heads(page)[word] != 0));
+    }
     return 0;
 }
 

@@ -10,13 +10,23 @@ static void become(struct block *block, enum block_state state, unsigned units) 
     block_become(block, (uint64_t)state | (uint64_t)units << LIFE_UNITS_SHIFT);
 }
 
-#define HEADS_PER_BLOCK (SMALL_MAX_BYTES >> UNIT_SHIFT >> 6) /* words that the largest covers */
-
 static void toggle_head(const struct block *block) {
     unsigned unit = block_unit(block);
-    _Atomic uint64_t *word = page_heads(page_of(block)) + (unit >> 6);
-    uint64_t bits = atomic_load_explicit(word, memory_order_relaxed);
-    atomic_store_explicit(word, bits ^ (uint64_t)1 << (unit & 63), memory_order_release);
+    struct page *page = page_of(block);
+    _Atomic uint64_t *word = page_heads(page) + (unit >> 6);
+    uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
+    uint64_t now = before ^ (uint64_t)1 << (unit & 63);
+    atomic_store_explicit(word, now, memory_order_release);
+    if (before == 0 || now == 0) {
+        uint64_t words = atomic_load_explicit(&page->head_words, memory_order_relaxed);
+        atomic_store_explicit(&page->head_words, words ^ (uint64_t)1 << (unit >> 6),
+                              memory_order_release);
+    }
+}
+
+/* The bits of `word` up to and with this one. */
+static uint64_t up_to(uint64_t word, unsigned bit) {
+    return word & ~(uint64_t)0 >> (63 - bit);
 }
 
 void runs_start(struct runs *runs, struct pool *pool) {
@@ -25,12 +35,13 @@ void runs_start(struct runs *runs, struct pool *pool) {
 
 struct block *page_find(struct page *page, uint64_t address) {
     unsigned unit = (unsigned)((address & (PAGE_BYTES - 1)) >> UNIT_SHIFT), word = unit >> 6;
-    unsigned first = word > HEADS_PER_BLOCK ? word - (unsigned)HEADS_PER_BLOCK : 0;
     const _Atomic uint64_t *heads = page_heads(page);
-    uint64_t up_to = ~(uint64_t)0 >> (63 - (unit & 63));
-    uint64_t bits = atomic_load_explicit(&heads[word], memory_order_acquire) & up_to;
-    while (bits == 0 && word > first) {
-        bits = atomic_load_explicit(&heads[--word], memory_order_acquire);
+    uint64_t bits = up_to(atomic_load_explicit(&heads[word], memory_order_acquire), unit & 63);
+    if (bits == 0) {
+        uint64_t words = atomic_load_explicit(&page->head_words, memory_order_acquire);
+        words = word > 0 ? up_to(words, word - 1) : 0;
+        word = 63 - (unsigned)__builtin_clzll(words | 1);
+        bits = words ? atomic_load_explicit(&heads[word], memory_order_acquire) : 0;
     }
     unsigned start = word << 6 | (63 - (unsigned)__builtin_clzll(bits | 1));
     struct block *block = page_unit(page, start);
@@ -260,6 +271,7 @@ void runs_forget_page(struct runs *runs, struct page *page) {
     for (unsigned i = 0; i < PAGE_HEAD_WORDS; i++) {
         atomic_store_explicit(&page_heads(page)[i], 0, memory_order_relaxed);
     }
+    atomic_store_explicit(&page->head_words, 0, memory_order_relaxed);
     close_page(runs, page);
 }
 

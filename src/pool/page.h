@@ -81,7 +81,8 @@ struct page {
     struct page *next; /* of a closed one: in the list of those */
     bool touched;      /* since it has been a closed one without memory for its descriptors */
     _Alignas(64) uint32_t
-        used_units; /* written with the pool's lock, beside what every free reads */
+        used_units;              /* written with the pool's lock, beside what every free reads */
+    _Atomic uint64_t head_words; /* which words of page_heads() are not 0 */
     _Alignas(64) struct block blocks[4096];
 };
 
@@ -100,6 +101,7 @@ _Static_assert(sizeof(struct block) == 32, "a descriptor is half a cache line");
 _Static_assert(PAGE_STRIDE / 64 % 2 == 1,
                "no two of a region's pages share a set more than others");
 #define PAGE_HEAD_WORDS (PAGE_UNITS / 64)
+_Static_assert(PAGE_HEAD_WORDS == 64, "one word tells which of them are not 0");
 #define PAGE_HEAD_BYTES (PAGE_HEAD_WORDS * sizeof(uint64_t))
 _Static_assert(PAGE_REGION_PAGES *(PAGE_STRIDE + PAGE_HEAD_BYTES) +
                        (PAGE_REGION_COLOURS - 1) * PAGE_REGION_SHIFT <=
