@@ -72,7 +72,44 @@ static void contexts(char **arguments) {
            held_mib());
 }
 
+static int slow(struct sim_launch *launch, void **params) {
+    (void)params;
+    return launch->progress++ < 20 ? SIM_MORE : SIM_DONE;
+}
+
+/* second_device PAIRS: blocks of 4 MiB go round eight streams, beside a device that was touched once. */
+static void second_device(char **arguments) {
+    static const size_t sizes[] = {8};
+    CUdeviceptr kept[8] = {0};
+    CUcontext mine = begin(), other;
+    CUstream streams[8];
+    struct kernels k;
+    CUfunction function;
+    long pairs = atol(arguments[0]);
+    CHECK(cuDevicePrimaryCtxRetain(&other, 1));
+    CHECK(cuCtxSetCurrent(other));
+    put(get(4096));
+    CHECK(cuCtxSetCurrent(mine));
+    kernels_load(&k);
+    sim_register_kernel("slow", slow, 1, sizes);
+    CHECK(cuModuleGetFunction(&function, k.module, "slow"));
+    for (unsigned i = 0; i < 8; i++)
+        CHECK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    uint64_t waits = sim_calls("cuEventSynchronize"), barriers = sim_calls("cuCtxWaitEvent");
+    for (long i = 0; i < pairs; i++) {
+        CUdeviceptr p = get(4 * MIB), last = kept[i % 8];
+        void *params[] = {&p};
+        CHECK(launch(function, streams[i % 8], 1, params));
+        kept[i % 8] = p;
+        if (last)
+            put(last);
+    }
+    printf("waits=%lu barriers=%lu held_mib=%.0f\n", sim_calls("cuEventSynchronize") - waits,
+           sim_calls("cuCtxWaitEvent") - barriers, held_mib());
+}
+
 static const struct row rows[] = {
+    {"second_device", second_device},
     {"pinned_unasked", pinned_unasked},
     {"async_pairs", async_pairs},
     {"contexts", contexts},
