@@ -45,12 +45,13 @@ static bool find_small(page_map_entry entry, uint64_t address, struct found *fou
 
 /* No data race that matters: what is read of a descriptor in other use is not used. */
 __attribute__((no_sanitize("thread"))) static bool peek(struct range *range, struct found *found) {
-    if (!range || range_state(range) != RANGE_LIVE) {
+    if (!range || *(const volatile uint8_t *)&range->state != RANGE_LIVE) {
         return false;
     }
+    atomic_thread_fence(memory_order_acquire);
     found->range = range;
-    found->address = *(volatile uint64_t *)&range->address;
-    found->requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
+    found->address = *(const volatile uint64_t *)&range->address;
+    found->requested = *(const volatile uint64_t *)&range->requested;
     return true;
 }
 
