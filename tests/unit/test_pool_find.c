@@ -34,6 +34,24 @@ static void a_block_is_found_wherever_it_lies(void **state) {
     }
 }
 
+/* The next context's blocks lie in the same pages' descriptors. */
+static void a_forgotten_block_starts_nowhere(void **state) {
+    (void)state;
+    uint64_t first = 0;
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < 1000; i++)
+        first = i ? (get(512 * (1 + i % 7)), first) : get(512);
+    pool_forget(pool);
+    struct pool_block block;
+    assert_int_equal(pool_find(first, &block), -ENOENT);
+    for (unsigned i = 0; i < 300; i++) {
+        uint64_t at = get(3000 + i);
+        assert_int_equal(pool_find(at + 2999, &block), 0);
+        assert_int_equal(block.address, at);
+    }
+    check();
+}
+
 static uint64_t asked[2];
 static atomic_uint answered;
 
@@ -152,6 +170,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(live_sizes_are_listed_while_others_work, stop),
         cmocka_unit_test_teardown(a_block_is_found_wherever_it_lies, stop),
+        cmocka_unit_test_teardown(a_forgotten_block_starts_nowhere, stop),
         cmocka_unit_test_teardown(a_question_waits_for_nobody, stop),
         cmocka_unit_test_teardown(what_lives_is_found_beside_what_comes_and_goes, stop),
     };
