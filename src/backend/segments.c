@@ -1,5 +1,6 @@
 #include "backend/segments.h"
 
+#include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/deferred.h"
@@ -93,7 +94,7 @@ static int returned(struct backend *backend) {
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = REAL(cuStreamQuery)(segments->returns);
     if (r == CUDA_SUCCESS) {
-        r = CUDA_SUCCESS; /* nothing is left to wait for; but only
+        r = REAL(cuStreamSynchronize)(segments->returns); /* nothing is left to wait for; but only
                                                              this makes the driver take it back */
     }
     capture_restore(mode);
@@ -143,7 +144,8 @@ static int query(struct backend *backend, unsigned slot) {
 
 static int order(struct backend *backend, unsigned slot) {
     struct segments *segments = of(backend);
-    if (segments->backend.quiet || atomic_load(&capture_active) > 0 || context_count() > 1) {
+    bool alone = context_count() == 1 || awake_only(segments->context);
+    if (segments->backend.quiet || atomic_load(&capture_active) > 0 || !alone) {
         return -EBUSY;
     }
     return answer(REAL(cuCtxWaitEvent)(segments->context, segments->events[slot]));

@@ -1,5 +1,6 @@
 #include "driver/context.h"
 
+#include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/deferred.h"
 #include "driver/ipc.h"
@@ -60,6 +61,7 @@ static void forget(struct context *context) {
             mempool_doubt(device);
         }
         atomic_fetch_sub(&alive, 1);
+        awake_leave(context->handle);
     }
     capture_forget(context->handle);
     if (context->pool) {
@@ -100,6 +102,9 @@ static struct context *enter(struct context fresh) {
     if (context) {
         *context = fresh;
         context->life = ++lives;
+        if (!fresh.green) {
+            awake_enter(fresh.handle);
+        }
         atomic_fetch_add(fresh.green ? &views : &alive, 1);
         context_doubt();
     }
@@ -228,7 +233,7 @@ static struct pool *pool_behind(CUcontext handle, bool *is_new) {
  * One more context can reach what the others' pools have handed out behind barriers, which order
  * nothing but the work of their own context. No new ones are put up from here on.
  */
-static void settle_pools(void) {
+void context_settle(void) {
     for (int i = 0; atomic_load(&alive) > 1 && i < STATS_MAX_DEVICES; i++) {
         struct device *device = device_used(i);
         for (struct device_pool *p = device ? atomic_load(&device->pools) : NULL; p; p = p->next) {
@@ -249,9 +254,12 @@ void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal
         context->primary = origin == CONTEXT_RETAINED;
         context->ordinal = ordinal;
     }
+    if (is_new && origin == CONTEXT_RETAINED) {
+        awake_seen(handle);
+    }
     pthread_mutex_unlock(&registry);
     if (is_new) {
-        settle_pools();
+        context_settle();
     }
 }
 
@@ -263,13 +271,14 @@ void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUd
         forget(view);
     }
     enter((struct context){.handle = handle, .green = green, .behind = behind});
+    bool wakes = awake_all();
     struct context *primary = meet(behind, &is_new);
     if (primary) {
         primary->ordinal = device;
     }
     pthread_mutex_unlock(&registry);
-    if (is_new) {
-        settle_pools();
+    if (is_new || wakes) {
+        context_settle();
     }
 }
 
@@ -417,8 +426,8 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     }
     generation = atomic_load(&context_generation);
     pthread_mutex_unlock(&registry);
-    if (is_new) {
-        settle_pools();
+    if (awake_switched(handle) || is_new) {
+        context_settle();
     }
     return pool ? remember(handle, pool, generation) : NULL;
 }

@@ -86,6 +86,10 @@ CUresult context_broken(struct pool *pool);
  * is to doubt: a thread that reads the new generation sees that as well. */
 void context_doubt(void);
 
+/** Returns when the work has finished behind which memory was handed out, in all contexts: another one can
+ * reach that memory from now on. */
+void context_settle(void);
+
 /** Whether an error ends its context for good: natively every later call answers with it. */
 bool context_is_deadly(CUresult code);
 

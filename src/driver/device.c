@@ -309,7 +309,7 @@ static const char *reuse_in_force(const struct device *device) {
     return names[options()->reuse == REUSE_BARRIER && !events ? REUSE_WAIT : options()->reuse];
 }
 
-bool stats_read(int ordinal, struct stats_device *out) {
+bool stats_read_books(int ordinal, struct stats_device *out) {
     struct device *device = &devices[ordinal];
     if (!atomic_load_explicit(&device->used, memory_order_acquire)) {
         return false;
@@ -331,4 +331,15 @@ bool stats_read(int ordinal, struct stats_device *out) {
     add_outside(out, &device->outside);
     derive(out);
     return true;
+}
+
+bool stats_read(int ordinal, struct stats_device *out) {
+    bool known = stats_read_books(ordinal, out);
+    for (struct device_pool *p = known ? atomic_load(&devices[ordinal].pools) : NULL; p;
+         p = p->next) {
+        if (!p->idle) {
+            pool_read_live(p->pool, out);
+        }
+    }
+    return known;
 }

@@ -124,15 +124,16 @@ static bool unpack(struct handle_view *view, uint64_t *offset, uint64_t *bytes) 
 
 CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
     struct pool_block block;
-    int r = handle ? pool_find(dptr, &block) : -ENOENT;
+    struct pool_segment segment;
+    int r = handle ? pool_find_segment(dptr, &block, &segment) : -ENOENT;
     CUresult result = REAL(cuIpcGetMemHandle)(handle, r == -EINVAL ? UNKNOWN_ADDRESS : dptr);
     if (r != 0 || result != CUDA_SUCCESS) {
         return result;
     }
     pool_mark_reached_from_outside(dptr);
-    uint64_t offset = block.address - block.segment_address;
+    uint64_t offset = block.address - segment.address;
     struct handle_view view = view_of(handle);
-    if (offset == 0 && (block.requested == block.segment_bytes || view.words[7] != 0)) {
+    if (offset == 0 && (block.requested == segment.bytes || view.words[7] != 0)) {
         return result;
     }
     if (view.words[7] != 0 || !pack(&view, offset, block.requested)) {

@@ -5,27 +5,47 @@
  * (context_end_begin, context_end_done), whatever it has answered: a context also ends with the code
  * of a fault that its work has made. No lock is held meanwhile, because such a call waits for work.
  */
+#include "driver/awake.h"
 #include "driver/context.h"
 #include "driver/entries.h"
 #include "driver/retry.h"
 #include "process/process.h"
 
+static bool is_watched(void) {
+    return atomic_load(&process_state) == PROCESS_STARTED;
+}
+
+static void is_current(CUcontext now) {
+    if (is_watched() && awake_switched(now)) {
+        context_settle();
+    }
+}
+
 /* After a call that may have changed what is current on this thread, whatever it has answered. */
 static CUresult unsure(CUresult r) {
+    CUcontext now = NULL;
     context_unsure();
+    REAL(cuCtxGetCurrent)(&now);
+    is_current(now);
     return r;
 }
 
-static CUresult created(CUresult r, CUcontext *ctx) {
-    unsure(r);
-    if (r == CUDA_SUCCESS && process_ready()) {
-        context_meet(*ctx, CONTEXT_CREATED, -1);
+/* The same after one that has made `ctx` current, if it has answered so. */
+static CUresult switched(CUresult r, CUcontext ctx) {
+    context_unsure();
+    if (r == CUDA_SUCCESS) {
+        is_current(ctx);
     }
     return r;
 }
 
-static bool is_watched(void) {
-    return atomic_load(&process_state) == PROCESS_STARTED;
+static CUresult created(CUresult r, CUcontext *ctx) {
+    context_unsure();
+    if (r == CUDA_SUCCESS && process_ready()) {
+        context_meet(*ctx, CONTEXT_CREATED, -1);
+        is_current(*ctx);
+    }
+    return r;
 }
 
 /* Not REAL(symbol): inside these macros cuda.h's would turn it into another version. */
@@ -33,7 +53,11 @@ static bool is_watched(void) {
     CUresult hook_##symbol parameters {                                                            \
         return created(RETRY_ON(device_used(device), real_entries.real_##symbol arguments), ctx);  \
     }
-#define SWITCHES(symbol, parameters, arguments)                                                    \
+#define SWITCHES(symbol)                                                                           \
+    CUresult hook_##symbol(CUcontext ctx) {                                                        \
+        return switched(real_entries.real_##symbol(ctx), ctx);                                     \
+    }
+#define UNCOVERS(symbol, parameters, arguments)                                                    \
     CUresult hook_##symbol parameters {                                                            \
         return unsure(real_entries.real_##symbol arguments);                                       \
     }
@@ -58,12 +82,12 @@ CREATES(cuVDPAUCtxCreate_v2,
         (CUcontext * ctx, unsigned int flags, CUdevice device, uint32_t vdpau, void *vdpau_get),
         (ctx, flags, device, vdpau, vdpau_get))
 
-SWITCHES(cuCtxSetCurrent, (CUcontext ctx), (ctx))
-SWITCHES(cuCtxPushCurrent, (CUcontext ctx), (ctx))
-SWITCHES(cuCtxPushCurrent_v2, (CUcontext ctx), (ctx))
-SWITCHES(cuCtxPopCurrent, (CUcontext * ctx), (ctx))
-SWITCHES(cuCtxPopCurrent_v2, (CUcontext * ctx), (ctx))
-SWITCHES(cuCtxAttach, (CUcontext * ctx, unsigned int flags), (ctx, flags))
+SWITCHES(cuCtxSetCurrent)
+SWITCHES(cuCtxPushCurrent)
+SWITCHES(cuCtxPushCurrent_v2)
+UNCOVERS(cuCtxPopCurrent, (CUcontext * ctx), (ctx))
+UNCOVERS(cuCtxPopCurrent_v2, (CUcontext * ctx), (ctx))
+UNCOVERS(cuCtxAttach, (CUcontext * ctx, unsigned int flags), (ctx, flags))
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx) {
     struct context_ending ending = {.handle = ctx, .primary_of = -1, .for_certain = true};

@@ -4,7 +4,10 @@
  * Pinning is what costs (cuda-facts: 0.5 ms for 1 MiB, 17 ms for 64 MiB a pair), so a block is kept as the driver gave it, and only an
  * equal request gets it: nothing about it differs from a new one. The CPU touches this memory as soon as it has it, which no
  * device barrier orders: a block goes out again only when everything submitted before its free has *finished*, and otherwise the
- * driver is asked for a new one. What would exceed the bound is freed by the driver, which waits as it always did.
+ * driver is asked for a new one.
+ *
+ * Where a free finds the bound reached, the driver gets the block that was kept longest, and waits as it always did. A block that
+ * many requests have passed by goes back too, once the device is idle.
  */
 #ifndef GPUCACHE_DRIVER_PINNED_H
 #define GPUCACHE_DRIVER_PINNED_H

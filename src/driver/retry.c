@@ -6,6 +6,7 @@
  */
 #include "driver/retry.h"
 
+#include "driver/awake.h"
 #include "driver/context.h"
 #include "driver/entries.h"
 
@@ -19,7 +20,19 @@
 
 CUresult hook_cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice device,
                                unsigned int flags) {
-    return RETRY_ON(device_used(device), REAL(cuGreenCtxCreate)(green, description, device, flags));
+    CUresult r =
+        RETRY_ON(device_used(device), REAL(cuGreenCtxCreate)(green, description, device, flags));
+    if (r == CUDA_SUCCESS && process_ready() && awake_all()) {
+        context_settle();
+    }
+    return r;
+}
+
+CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
+    if (process_ready() && awake_for_good()) {
+        context_settle();
+    }
+    return context_notice(RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags)));
 }
 
 /* --- names that cuda.h makes into another version's --- */

@@ -2,6 +2,7 @@
  * The program's streams. How many there are tells the pools how much room keeps them side by side; and the end of a stream is the
  * end of its capture.
  */
+#include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/entries.h"
@@ -14,6 +15,9 @@ static _Atomic int streams;
 static CUresult created(CUresult r) {
     if (r == CUDA_SUCCESS && process_ready()) {
         pool_expect_streams((unsigned)(atomic_fetch_add(&streams, 1) + 1));
+        if (awake_for_good()) {
+            context_settle();
+        }
     }
     return r;
 }

@@ -209,6 +209,18 @@ static bool make_way(struct cache *cache) {
     return way;
 }
 
+/* Small blocks that were retired are asked about when nothing is ready: then many have come free at once. */
+static bool ready_or_settled(struct pool *pool, struct want *want) {
+    if (atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) == 0 ||
+        supply_ready(pool, want)) {
+        return want->block != NULL;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    settle(pool, false);
+    pthread_mutex_lock(&pool->lock);
+    return false;
+}
+
 static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want, uint64_t requested,
                       uint64_t *address) {
     cache_enter(cache);
@@ -218,7 +230,10 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     if (dead) {
         return dead;
     }
-    settle(pool, want->bytes > 0 || atomic_load_explicit(&pool->tight, memory_order_relaxed) > 0);
+    bool at_once = want->bytes > 0 || atomic_load_explicit(&pool->tight, memory_order_relaxed) > 0;
+    if (at_once) {
+        settle(pool, true);
+    }
     if (shelves_have(cache, want->bytes > 0) &&
         (alloc_from_shelf(pool, cache, want, requested, address) ||
          alloc_from_shelf_later(pool, cache, want, requested, address))) {
@@ -246,7 +261,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
         return 0;
     }
     want->cache = cache;
-    int r = found ? 0 : supply(pool, want);
+    int r = found || (!at_once && ready_or_settled(pool, want)) ? 0 : supply(pool, want);
     if (r == 0) {
         top_up(pool, cache, want, stamp > 0);
         cache_enter(cache);

@@ -106,6 +106,13 @@ static struct range *cut(struct arena *arena, struct range *range, uint64_t byte
     return rest;
 }
 
+/* Who sees anything of the descriptor's next life sees the count as well. */
+static void recycle(struct arena *arena, struct range *range) {
+    atomic_fetch_add(&arena->recycled, 1);
+    atomic_thread_fence(memory_order_release);
+    host_slab_put(&arena->range_slab, range);
+}
+
 /* Joins `next` to `range`, its left neighbour. */
 static void join(struct arena *arena, struct range *range, struct range *next) {
     range->bytes += next->bytes;
@@ -115,7 +122,7 @@ static void join(struct arena *arena, struct range *range, struct range *next) {
     }
     page_map_set(next->address, next->bytes, page_map_of_range(range));
     arena->range_count--;
-    host_slab_put(&arena->range_slab, next);
+    recycle(arena, next);
 }
 
 static bool better_kept_whole(const struct range *range, uint64_t bytes) {
@@ -243,7 +250,7 @@ void arena_remove(struct arena *arena, struct segment *segment) {
     arena->reserved_bytes -= segment->bytes;
     arena->segment_count--;
     arena->range_count--;
-    host_slab_put(&arena->range_slab, range);
+    recycle(arena, range);
     host_slab_put(&arena->segment_slab, segment);
 }
 
@@ -271,7 +278,7 @@ void arena_forget(struct arena *arena) {
         for (struct range *range = segment->first, *right; range; range = right) {
             right = range->next;
             range_become(range, RANGE_FREE); /* no stale start leads to a live one */
-            host_slab_put(&arena->range_slab, range);
+            recycle(arena, range);
         }
         host_slab_put(&arena->segment_slab, segment);
     }

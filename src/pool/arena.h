@@ -96,6 +96,9 @@ struct arena {
     uint64_t idle_bytes; /* of segments that are wholly free */
     uint64_t reserved_bytes;
     uint64_t segment_count;
+    _Atomic uint64_t
+        recycled; /* descriptors of ranges: whoever reads one without the lock looks here
+                                  before and after */
 };
 
 void arena_start(struct arena *arena, struct pool *pool);

@@ -44,6 +44,10 @@ static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pend
     return 0;
 }
 
+static bool is_head(const struct page *page, unsigned unit) {
+    return page_heads(page)[unit >> 6] >> (unit & 63) & 1;
+}
+
 static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint64_t *free_units,
                       uint64_t *free_runs) {
     unsigned used = 0;
@@ -56,6 +60,10 @@ static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint6
         bool is_free = state == BLOCK_FREE;
         HOLDS(is_free || state == BLOCK_LIVE || state == BLOCK_CACHED);
         HOLDS(!(is_free && after_free));
+        HOLDS(is_head(page, i) == !is_free);
+        for (unsigned u = i + 1; u < i + units; u++) {
+            HOLDS(!is_head(page, u));
+        }
         const struct block *tail = page_unit(page, i + units - 1);
         HOLDS(!is_free || units == 1 ||
               (block_state(tail) == BLOCK_TAIL && block_units(tail) == units));
@@ -69,6 +77,9 @@ static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint6
         i += units;
     }
     HOLDS(used == page->used_units && used > 0);
+    for (unsigned word = 0; word < PAGE_HEAD_WORDS; word++) {
+        HOLDS((page->head_words >> word & 1) == (page_heads(page)[word] != 0));
+    }
     return 0;
 }
 

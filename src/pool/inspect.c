@@ -14,34 +14,80 @@
 
 static _Atomic uint64_t last_id;
 
-/* A block found under the lock: one of the two kinds, live, covering the address. */
+/* One of the two kinds, live, covering the address. */
 struct found {
+    struct pool *pool;
     struct block *block;
     struct range *range;
-    uint64_t requested;
+    uint64_t life; /* of a small block */
+    uint64_t address, requested;
 };
 
-static int find_live(uint64_t address, struct found *found) {
-    struct page *page = page_map_page(page_map_get(address));
-    *found = (struct found){0};
-    if (page) {
-        struct block *block = page_find(page, address);
-        uint64_t life = block ? block_life(block) : 0;
-        if (life_state(life) == BLOCK_LIVE && address - block->address < life_requested(life)) {
-            found->block = block;
-            found->requested = life_requested(life);
-            return 0;
-        }
-    } else {
-        struct range *range = arena_find(address);
-        if (range && range_state(range) == RANGE_LIVE &&
-            address - range->address < range->requested) {
-            found->range = range;
-            found->requested = range->requested;
-            return 0;
-        }
+/*
+ * A question about a block that lives, and goes on living while it is asked, is answered without any
+ * lock: what leads to that block stays as it is, whatever happens beside it. Any other question may meet
+ * descriptors that are taken to pieces or used again. So each counts how often that has happened, is
+ * looked at before and after, and what was read in between is forgotten if it has moved.
+ */
+static bool find_small(page_map_entry entry, uint64_t address, struct found *found) {
+    struct page *page = page_map_page(entry);
+    uint32_t opened = atomic_load(&page->opened);
+    struct block *block = page_find(page, address);
+    uint64_t life = block ? block_life(block) : 0;
+    uint64_t start = block ? (uint64_t)block_unit(block) << UNIT_SHIFT : 0;
+    start += address & ~(PAGE_BYTES - 1);
+    if (life_state(life) == BLOCK_LIVE && address - start < life_requested(life)) {
+        *found = (struct found){page->pool, block, NULL, life, start, life_requested(life)};
     }
-    return -EINVAL;
+    atomic_thread_fence(memory_order_acquire);
+    return page_map_get(address) == entry && atomic_load(&page->opened) == opened;
+}
+
+/* No data race that matters: what is read of a descriptor in other use is not used. */
+__attribute__((no_sanitize("thread"))) static bool peek(struct range *range, struct found *found) {
+    if (!range || *(const volatile uint8_t *)&range->state != RANGE_LIVE) {
+        return false;
+    }
+    atomic_thread_fence(memory_order_acquire);
+    found->range = range;
+    found->address = *(const volatile uint64_t *)&range->address;
+    found->requested = *(const volatile uint64_t *)&range->requested;
+    return true;
+}
+
+static bool covers(struct range *range, uint64_t address, struct found *found) {
+    return peek(range, found) && address - found->address < found->requested;
+}
+
+/* A large block is longer than half a page: it starts in this half, in the one before, or covers the
+ * page's first byte. */
+static bool find_large(page_map_entry entry, uint64_t address, struct found *found) {
+    struct pool *pool = page_map_owner(address);
+    uint64_t half = PAGE_BYTES / 2;
+    if (!pool) {
+        return page_map_get(address) == entry;
+    }
+    uint64_t recycled = atomic_load(&pool->large.recycled);
+    struct found any = {.pool = pool};
+    if (covers(page_map_start(address), address, &any) ||
+        (address & half && covers(page_map_start(address - half), address, &any)) ||
+        covers((struct range *)entry, address, &any)) {
+        *found = any;
+    }
+    atomic_thread_fence(memory_order_acquire);
+    return page_map_get(address) == entry && page_map_owner(address) == pool &&
+           atomic_load(&pool->large.recycled) == recycled;
+}
+
+static int find_live(uint64_t address, struct found *found) {
+    bool settled = false;
+    while (!settled) {
+        page_map_entry entry = page_map_get(address);
+        *found = (struct found){0};
+        settled = page_map_page(entry) ? find_small(entry, address, found)
+                                       : find_large(entry, address, found);
+    }
+    return found->pool ? 0 : page_map_owner(address) ? -EINVAL : -ENOENT;
 }
 
 /* Locks and returns the pool that `address` lies in, or NULL. */
@@ -67,6 +113,15 @@ struct pool *pool_covering(uint64_t address, uint64_t bytes) {
 }
 
 int pool_find(uint64_t address, struct pool_block *out) {
+    struct found found;
+    int r = find_live(address, &found);
+    if (r == 0) {
+        *out = (struct pool_block){found.pool, found.address, found.requested};
+    }
+    return r;
+}
+
+int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_segment *segment) {
     struct pool *pool = lock_owner(address);
     if (!pool) {
         return -ENOENT;
@@ -75,16 +130,21 @@ int pool_find(uint64_t address, struct pool_block *out) {
     int r = find_live(address, &found);
     if (r == 0) {
         const struct range *range = found.block ? page_of(found.block)->range : found.range;
-        *out = (struct pool_block){
-            .pool = pool,
-            .address = found.block ? found.block->address : range->address,
-            .requested = found.requested,
-            .segment_address = range->segment->base,
-            .segment_bytes = range->segment->bytes,
-        };
+        *block = (struct pool_block){pool, found.address, found.requested};
+        *segment = (struct pool_segment){range->segment->base, range->segment->bytes};
     }
     pthread_mutex_unlock(&pool->lock);
     return r;
+}
+
+/* The number that a live block has been given already; 0: none. */
+static uint64_t known_id(const struct found *found) {
+    if (found->range) {
+        return atomic_load(&found->range->id);
+    }
+    bool named = found->life & LIFE_NAMED;
+    uint64_t id = named ? page_of(found->block)->names[block_unit(found->block)] : 0;
+    return block_life(found->block) == found->life ? id : 0;
 }
 
 /* Of a live block: the one it has, else `fresh`. 0 if it is freed meanwhile, or without host memory. */
@@ -107,12 +167,12 @@ static uint64_t name_block(struct block *block, uint64_t fresh) {
 }
 
 uint64_t pool_block_id(uint64_t address) {
-    struct pool *pool = lock_owner(address);
-    if (!pool) {
-        return 0;
-    }
     struct found found;
-    uint64_t id = 0;
+    uint64_t id = find_live(address, &found) == 0 ? known_id(&found) : 0;
+    struct pool *pool = id ? NULL : lock_owner(address);
+    if (!pool) {
+        return id;
+    }
     if (find_live(address, &found) == 0) {
         uint64_t fresh = atomic_fetch_add(&last_id, 1) + 1;
         if (found.block) {
@@ -159,19 +219,28 @@ static void add_metric(struct stats_metric *to, const struct books_metric *from)
     to->freed += books_get(&from->freed);
 }
 
+/* The class of `bytes`, which is no smaller than what was of class `from`. */
+static unsigned class_from(unsigned from, uint64_t bytes) {
+    while (from < STATS_SIZE_CLASSES - 1 && bytes > (uint64_t)512 << from) {
+        from++;
+    }
+    return from;
+}
+
 /* What thread caches counted, by the size classes of the statistics. */
 static void count_classes(const struct pool *pool, bool frees,
                           uint64_t counts[STATS_SIZE_CLASSES]) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        unsigned class = 0;
         for (unsigned i = 0; i < SMALL_CLASSES; i++) {
             const struct bin *bin = &cache->bins[i];
-            counts[stats_size_class(size_class_bytes(i))] +=
-                books_get(frees ? &bin->frees : &bin->allocs);
+            class = class_from(class, size_class_bytes(i));
+            counts[class] += books_get(frees ? &bin->frees : &bin->allocs);
         }
         for (unsigned i = 1; i < LARGE_DRAWERS; i++) { /* the first one is only for parking */
             const struct drawer *drawer = &cache->drawers[i];
-            counts[stats_size_class(size_class_bytes(SMALL_CLASSES - 1 + i))] +=
-                books_get(frees ? &drawer->frees : &drawer->allocs);
+            class = class_from(class, size_class_bytes(SMALL_CLASSES - 1 + i));
+            counts[class] += books_get(frees ? &drawer->frees : &drawer->allocs);
         }
     }
 }
@@ -219,12 +288,30 @@ static void count_live(struct live_sizes *sizes, uint64_t bytes) {
 }
 
 static void count_page(struct live_sizes *sizes, struct page *page) {
-    for (unsigned unit = 0; page && unit < PAGE_UNITS;) {
-        uint64_t life = block_life(page_unit(page, unit));
-        if (life_state(life) == BLOCK_LIVE) {
-            count_live(sizes, life_requested(life));
+    for (unsigned word = 0; word < PAGE_HEAD_WORDS; word++) {
+        uint64_t bits = atomic_load_explicit(&page_heads(page)[word], memory_order_acquire);
+        for (; bits; bits &= bits - 1) {
+            unsigned unit = word << 6 | (unsigned)__builtin_ctzll(bits);
+            uint64_t life = block_life(page_unit(page, unit));
+            if (life_state(life) == BLOCK_LIVE) {
+                count_live(sizes, life_requested(life));
+            }
         }
-        unit += (unsigned)(life_bytes(life) >> UNIT_SHIFT);
+    }
+}
+
+/* What starts in one page of the map. */
+static void count_at(uint64_t address, page_map_entry entry, void *sizes) {
+    uint64_t half = PAGE_BYTES / 2;
+    if (page_map_page(entry)) {
+        count_page(sizes, page_map_page(entry));
+        return;
+    }
+    for (uint64_t start = address; start < address + PAGE_BYTES; start += half) {
+        struct found found;
+        if (peek(page_map_start(start), &found) && found.address - start < half) {
+            count_live(sizes, found.requested);
+        }
     }
 }
 
@@ -248,30 +335,27 @@ static void name_largest(struct stats_device *stats, const struct live_sizes *si
     }
 }
 
-/* Under the lock. The table is the pool's: a report may run on a signal stack of a few kilobytes. */
-static void add_live(struct pool *pool, struct stats_device *stats) {
+/*
+ * A million blocks take a while, and nobody waits for it: what the map leads to is read as it is found,
+ * without a lock. The table is the pool's, because a report may run on a signal stack of a few kilobytes;
+ * where another reader is at it, the list is left out.
+ */
+void pool_read_live(struct pool *pool, struct stats_device *stats) {
     struct live_sizes *sizes = &pool->live_sizes;
-    memset(sizes, 0, sizeof *sizes);
-    const struct segment *lists[] = {pool->large.segments, pool->small.segments};
-    for (unsigned i = 0; i < 2; i++) {
-        for (const struct segment *segment = lists[i]; segment; segment = segment->next) {
-            for (const struct range *range = segment->first; range; range = range->next) {
-                if (range_state(range) == RANGE_LIVE) {
-                    count_live(sizes, range->requested);
-                } else if (range_state(range) == RANGE_PAGE) {
-                    count_page(sizes, page_map_page(page_map_get(range->address)));
-                }
-            }
-        }
+    if (!atomic_exchange(&sizes->busy, true)) {
+        memset(sizes->rows, 0, sizeof sizes->rows);
+        sizes->used = 0;
+        page_map_each(pool, count_at, sizes);
+        name_largest(stats, sizes);
+        atomic_store(&sizes->busy, false);
     }
-    name_largest(stats, sizes);
 }
 
 void pool_read(struct pool *pool, struct stats_device *stats) {
     const struct books *books = &pool->books;
-    /* A report from a signal handler may have interrupted whoever holds the lock. Without it the blocks
-     * are not walked, the largest free one is that of the last look, and what an ending thread leaves
-     * to the next may be seen twice or not at all. */
+    /* A report from a signal handler may have interrupted whoever holds the lock. Without it the largest
+     * free block is that of the last look, and what an ending thread leaves to the next may be seen
+     * twice or not at all. */
     bool locked = pthread_mutex_trylock(&pool->lock) == 0;
     if (locked) {
         budget_book_reserve(pool);
@@ -290,7 +374,6 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     add_classes(pool, stats);
     struct budget_sums sums = budget_sums(pool);
     if (locked) {
-        add_live(pool, stats);
         pthread_mutex_unlock(&pool->lock);
     }
     bool shared = books_get(&books->peaks_shared) || sums.used > 1;

@@ -38,6 +38,7 @@ enum reach { REACH_CONTEXT, REACH_OUTSIDE, REACHES };
 struct live_sizes {
     struct stats_live rows[LIVE_SIZES];
     unsigned used;
+    atomic_bool busy;
 };
 
 struct pool {

@@ -10,9 +10,23 @@ static void become(struct block *block, enum block_state state, unsigned units) 
     block_become(block, (uint64_t)state | (uint64_t)units << LIFE_UNITS_SHIFT);
 }
 
-static bool is_block(const struct block *block) {
-    enum block_state state = block_state(block);
-    return state == BLOCK_LIVE || state == BLOCK_CACHED;
+static void toggle_head(const struct block *block) {
+    unsigned unit = block_unit(block);
+    struct page *page = page_of(block);
+    _Atomic uint64_t *word = page_heads(page) + (unit >> 6);
+    uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
+    uint64_t now = before ^ (uint64_t)1 << (unit & 63);
+    atomic_store_explicit(word, now, memory_order_release);
+    if (before == 0 || now == 0) {
+        uint64_t words = atomic_load_explicit(&page->head_words, memory_order_relaxed);
+        atomic_store_explicit(&page->head_words, words ^ (uint64_t)1 << (unit >> 6),
+                              memory_order_release);
+    }
+}
+
+/* The bits of `word` up to and with this one. */
+static uint64_t up_to(uint64_t word, unsigned bit) {
+    return word & ~(uint64_t)0 >> (63 - bit);
 }
 
 void runs_start(struct runs *runs, struct pool *pool) {
@@ -20,12 +34,18 @@ void runs_start(struct runs *runs, struct pool *pool) {
 }
 
 struct block *page_find(struct page *page, uint64_t address) {
-    unsigned unit = block_unit(page_block(page, address)), start = unit;
-    struct block *block = page_unit(page, start);
-    while (start > 0 && !is_block(block)) {
-        block = page_unit(page, --start);
+    unsigned unit = (unsigned)((address & (PAGE_BYTES - 1)) >> UNIT_SHIFT), word = unit >> 6;
+    const _Atomic uint64_t *heads = page_heads(page);
+    uint64_t bits = up_to(atomic_load_explicit(&heads[word], memory_order_acquire), unit & 63);
+    if (bits == 0) {
+        uint64_t words = atomic_load_explicit(&page->head_words, memory_order_acquire);
+        words = word > 0 ? up_to(words, word - 1) : 0;
+        word = 63 - (unsigned)__builtin_clzll(words | 1);
+        bits = words ? atomic_load_explicit(&heads[word], memory_order_acquire) : 0;
     }
-    return is_block(block) && start + block_units(block) > unit ? block : NULL;
+    unsigned start = word << 6 | (63 - (unsigned)__builtin_clzll(bits | 1));
+    struct block *block = page_unit(page, start);
+    return bits != 0 && start + block_units(block) > unit ? block : NULL;
 }
 
 /* --- the lists of free runs --- */
@@ -125,6 +145,7 @@ struct block *runs_take(struct runs *runs, unsigned units, unsigned bin, bool an
     block->address = page_of(block)->address + ((uint64_t)block_unit(block) << UNIT_SHIFT);
     block_become(block, BLOCK_CACHED | (uint64_t)units << LIFE_UNITS_SHIFT |
                             (uint64_t)bin << LIFE_BIN_SHIFT);
+    toggle_head(block);
     page_of(block)->used_units += units;
     return block;
 }
@@ -140,6 +161,7 @@ struct range *runs_give(struct runs *runs, struct block *block) {
     struct page *page = page_of(block);
     unsigned start = block_unit(block), units = block_units(block);
     page->used_units -= units;
+    toggle_head(block);
     become(block, BLOCK_INSIDE, 0);
     if (start + units < PAGE_UNITS) {
         struct block *right = page_unit(page, start + units);
@@ -229,6 +251,7 @@ int runs_add_page(struct runs *runs, struct range *range, uint64_t address) {
     if (!page) {
         return -ENOMEM;
     }
+    atomic_fetch_add_explicit(&page->opened, 1, memory_order_release);
     page->address = address;
     page->range = range;
     range->page = page;
@@ -247,6 +270,10 @@ void runs_forget_page(struct runs *runs, struct page *page) {
             become(&page->blocks[i], BLOCK_INSIDE, 0);
         }
     }
+    for (unsigned i = 0; i < PAGE_HEAD_WORDS; i++) {
+        atomic_store_explicit(&page_heads(page)[i], 0, memory_order_relaxed);
+    }
+    atomic_store_explicit(&page->head_words, 0, memory_order_relaxed);
     close_page(runs, page);
 }
 

@@ -12,7 +12,9 @@
  * over the 4096 lengths gives the exact best fit with two bit scans.
  *
  * The descriptors of PAGE_REGION_PAGES pages lie in one aligned region of host memory, at equal
- * distances, so a block finds its page, and the page its address, by arithmetic. What a descriptor says of its unit is one word, its life; without
+ * distances, so a block finds its page, and the page its address, by arithmetic. At the end of the region
+ * each page has one bit per unit, set where a block starts: so an address inside a block finds it in a
+ * few steps. What a descriptor says of its unit is one word, its life; without
  * the pool's lock it is only changed by whoever frees or hands out the block:
  *
  *      63 requested 40 | 39 owner 24 | 23 units 11 | 10 bin 4 | 3 named | 2 state 0
@@ -74,11 +76,13 @@ struct page {
     struct range *range;              /* the arena's side of it */
     atomic_bool reached_from_outside; /* see struct segment; a page opened later in it inherits it;
                                          its entry in the page map says so too */
+    _Atomic uint32_t opened;          /* how often it has been: it lay elsewhere before */
     uint64_t *names;   /* of the blocks that have one, by unit; NULL until somebody asks */
     struct page *next; /* of a closed one: in the list of those */
     bool touched;      /* since it has been a closed one without memory for its descriptors */
     _Alignas(64) uint32_t
-        used_units; /* written with the pool's lock, beside what every free reads */
+        used_units;              /* written with the pool's lock, beside what every free reads */
+    _Atomic uint64_t head_words; /* which words of page_heads() are not 0 */
     _Alignas(64) struct block blocks[4096];
 };
 
@@ -96,9 +100,13 @@ _Static_assert(sizeof(struct block) == 32, "a descriptor is half a cache line");
 #define PAGE_REGION_SHIFT (PAGE_REGION_PAGES * (PAGE_STRIDE % 4096))
 _Static_assert(PAGE_STRIDE / 64 % 2 == 1,
                "no two of a region's pages share a set more than others");
-_Static_assert(PAGE_REGION_PAGES *PAGE_STRIDE + (PAGE_REGION_COLOURS - 1) * PAGE_REGION_SHIFT <=
+#define PAGE_HEAD_WORDS (PAGE_UNITS / 64)
+_Static_assert(PAGE_HEAD_WORDS == 64, "one word tells which of them are not 0");
+#define PAGE_HEAD_BYTES (PAGE_HEAD_WORDS * sizeof(uint64_t))
+_Static_assert(PAGE_REGION_PAGES *(PAGE_STRIDE + PAGE_HEAD_BYTES) +
+                       (PAGE_REGION_COLOURS - 1) * PAGE_REGION_SHIFT <=
                    PAGE_REGION_BYTES,
-               "a region holds its pages");
+               "a region holds its pages, and where their blocks start");
 
 /** The first page of a region. */
 static inline uintptr_t page_first(uintptr_t region) {
@@ -109,6 +117,15 @@ static inline struct page *page_of(const struct block *block) {
     uintptr_t first = page_first((uintptr_t)block & ~(uintptr_t)(PAGE_REGION_BYTES - 1));
     uint32_t offset = (uint32_t)((uintptr_t)block - first);
     return (struct page *)(first + offset / PAGE_STRIDE * PAGE_STRIDE);
+}
+
+/* Bit u: a block, live or cached, starts at unit u. Written under the pool's lock; what lies between the
+ * start and the end of a live block stays as it is, so that is found without. */
+static inline _Atomic uint64_t *page_heads(const struct page *page) {
+    uintptr_t region = (uintptr_t)page & ~(uintptr_t)(PAGE_REGION_BYTES - 1);
+    uintptr_t index = ((uintptr_t)page - page_first(region)) / PAGE_STRIDE;
+    return (_Atomic uint64_t *)(region + PAGE_REGION_BYTES -
+                                (PAGE_REGION_PAGES - index) * PAGE_HEAD_BYTES);
 }
 
 /*
@@ -196,8 +213,8 @@ static inline struct block *page_block(struct page *page, uint64_t address) {
     return page_unit(page, (unsigned)((address & (PAGE_BYTES - 1)) >> UNIT_SHIFT));
 }
 
-/** The block that covers `address`, a live or cached one, or NULL. A scan to the left; for
- * questions, not for frees. */
+/** The block that covers `address`, a live or cached one, or NULL. Without the pool's lock only what is
+ * said of a live block is true, and of a page that stays where it is. */
 struct block *page_find(struct page *page, uint64_t address);
 
 /* The free runs of all pages of a pool. Under the pool's lock. */

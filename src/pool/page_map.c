@@ -70,6 +70,23 @@ void page_map_set_owner(uint64_t address, uint64_t bytes, struct pool *owner) {
     }
 }
 
+void page_map_each(const struct pool *owner,
+                   void (*visit)(uint64_t address, page_map_entry entry, void *with), void *with) {
+    for (uint64_t root = 0; root < 1 << PAGE_MAP_ROOT_BITS; root++) {
+        struct page_map_leaf *leaf =
+            atomic_load_explicit(&page_map_root[root], memory_order_acquire);
+        for (uint64_t i = 0; leaf && i < 1 << PAGE_MAP_LEAF_BITS; i++) {
+            page_map_entry entry =
+                atomic_load_explicit(&leaf->owners[i], memory_order_relaxed) == owner
+                    ? atomic_load_explicit(&leaf->entries[i], memory_order_acquire)
+                    : 0;
+            if (entry) {
+                visit((root << PAGE_MAP_LEAF_BITS | i) << PAGE_SHIFT, entry, with);
+            }
+        }
+    }
+}
+
 /* The owner first: who finds no entry any more finds no owner either. */
 void page_map_leave(uint64_t address, uint64_t bytes, struct pool *owner) {
     for (uint64_t a = address; a < address + bytes; a += PAGE_BYTES) {

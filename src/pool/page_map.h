@@ -120,6 +120,10 @@ void page_map_set(uint64_t address, uint64_t bytes, page_map_entry entry);
 /** The same for the owner; addresses and bytes are those of a segment. */
 void page_map_set_owner(uint64_t address, uint64_t bytes, struct pool *owner);
 
+/** Calls `visit` for every page that has an entry and that `owner` owns, as they are found; without a lock. */
+void page_map_each(const struct pool *owner,
+                   void (*visit)(uint64_t address, page_map_entry entry, void *with), void *with);
+
 /** Nothing is there any more of what `owner` has entered, and it owns nothing there. What another pool
  * has entered since stays. */
 void page_map_leave(uint64_t address, uint64_t bytes, struct pool *owner);

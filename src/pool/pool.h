@@ -99,12 +99,17 @@ void pool_reclaim(const struct pool_retired *retired);
 struct pool_block {
     struct pool *pool;
     uint64_t address, requested;
-    uint64_t segment_address, segment_bytes; /* the driver's own allocation around it */
 };
 
 /** The live block that covers `address` (not only its start); -ENOENT as above, -EINVAL inside a
- * pool but not in a live block. */
+ * pool but not in a live block. In a few steps and without a lock. */
 int pool_find(uint64_t address, struct pool_block *block);
+
+/** The same, with the driver's own allocation around the block. Takes the pool's lock. */
+struct pool_segment {
+    uint64_t address, bytes;
+};
+int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_segment *segment);
 
 /** The number that tells this life of a block from every other one in the process; 0 if `address`
  * is in no live block. */
@@ -159,8 +164,11 @@ void pool_release(struct pool *pool);
  */
 void pool_program_orders(struct pool *pool, bool records);
 
-/** Adds the pool's books to a snapshot. Waits for no lock: without the pool's, live sizes are left out. */
+/** Adds the pool's books to a snapshot. Waits for no lock. */
 void pool_read(struct pool *pool, struct stats_device *stats);
+
+/** The sizes of what is live; takes as long as there are blocks, but holds nobody up. */
+void pool_read_live(struct pool *pool, struct stats_device *stats);
 uint64_t pool_idle_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);
 

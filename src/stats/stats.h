@@ -69,4 +69,7 @@ int stats_device_count(void);
  * a signal handler. */
 bool stats_read(int ordinal, struct stats_device *out);
 
+/** The same but for live[], which takes as long as there are blocks. */
+bool stats_read_books(int ordinal, struct stats_device *out);
+
 #endif

@@ -6,11 +6,17 @@
  *   mixed       512 bytes to 128 KiB, 32 blocks live, replaced at random
  *   large       4 MiB, freed at once
  *   handover    mixed sizes; one thread allocates 64, the other frees them, in turns
+ *   inside      no pair: a question about the last byte of a block of 1 MiB, and of one of 64 MiB
+ *   figures     no pair: once in 64, the statistics of 20 000 live blocks
+ *   pinned      once in 32, a pinned block of one size, freed at once, beside 2000 that are kept
  *
  * A warm-up of WARM pairs comes before them in every run.
  */
 #include "../programs/program.h"
 
+#include "gpucache.h"
+
+#include <dlfcn.h>
 #include <pthread.h>
 #include <semaphore.h>
 
@@ -92,6 +98,45 @@ static void run_handover(long pairs) {
     pthread_join(thread, NULL);
 }
 
+static void run_inside(long pairs) {
+    CUdeviceptr small = allocate((size_t)1 << 20), large = allocate((size_t)64 << 20), base;
+    size_t bytes;
+    for (long i = 0; i < WARM + pairs; i++) {
+        CHECK(cuMemGetAddressRange(&base, &bytes, small + ((size_t)1 << 20) - 1));
+        CHECK(cuMemGetAddressRange(&base, &bytes, large + ((size_t)64 << 20) - 1));
+    }
+}
+
+static void run_figures(long pairs) {
+    int (*get)(int, struct gpucache_stats *) =
+        (int (*)(int, struct gpucache_stats *))dlsym(RTLD_DEFAULT, "gpucache_get_stats");
+    struct gpucache_stats stats = {.size = sizeof stats};
+    for (unsigned i = 0; i < 20000; i++) {
+        allocate(1000);
+    }
+    for (long i = 0; i < WARM + pairs; i++) {
+        if (i % 64 == 0 && (!get || get(0, &stats) != 0)) {
+            exit(1);
+        }
+    }
+}
+
+static void run_pinned(long pairs) {
+    static void *kept[2000];
+    void *host;
+    for (unsigned i = 0; i < 2000; i++) {
+        CHECK(cuMemAllocHost(&kept[i], 8192 + 8 * i));
+    }
+    for (unsigned i = 0; i < 2000; i++) {
+        CHECK(cuMemFreeHost(kept[i]));
+    }
+    CHECK(cuCtxSynchronize());
+    for (long i = 0; i < (WARM + pairs) / 32; i++) { /* fewer than make the others go */
+        CHECK(cuMemAllocHost(&host, 4096));
+        CHECK(cuMemFreeHost(host));
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc != 3) {
         fprintf(stderr, "usage: instructions PATTERN PAIRS\n");
@@ -107,6 +152,12 @@ int main(int argc, char **argv) {
         run_same((size_t)4 << 20, pairs);
     } else if (strcmp(argv[1], "handover") == 0) {
         run_handover(pairs);
+    } else if (strcmp(argv[1], "inside") == 0) {
+        run_inside(pairs);
+    } else if (strcmp(argv[1], "figures") == 0) {
+        run_figures(pairs);
+    } else if (strcmp(argv[1], "pinned") == 0) {
+        run_pinned(pairs);
     } else {
         fprintf(stderr, "no pattern %s\n", argv[1]);
         return 2;

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 TABLE = os.path.join(HERE, "instructions.txt")
-PATTERNS = ("fixed", "mixed", "large", "handover")
+PATTERNS = ("fixed", "mixed", "large", "handover", "inside", "figures", "pinned")
 PAIRS = 8192
 SLACK = 1.10
 CALLS_SLACK = 0.01  # driver calls do not depend on the compiler

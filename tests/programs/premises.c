@@ -8,6 +8,12 @@
  *                        for what comes after
  *      late_context      memory handed out while old work is under way; then a context comes that can
  *                        reach it
+ *      late_switch       the same, and a context of another device that was there all the time is
+ *                        made current
+ *      late_stream       the same, and a stream of such a context is used
+ *      asleep            pairs beside a context that nothing can be submitted to
+ *      peer              the same, with peer access
+ *      came_back         the same, but another thread still has its handle current, from an earlier life
  *      late_cpu          the same, and the CPU can reach it (SYNC_MEMOPS); simulator only
  *      host_function     a call that the driver refuses where it is made, and later ones
  *      dead_current      a context that was destroyed while another thread had it current
@@ -146,6 +152,90 @@ static void late_context(void) {
     print_value(y, thread);
 }
 
+/* The second device's context, with memory full of sevens. The first one's is current afterwards. */
+static CUcontext second_context(CUdeviceptr *sevens, size_t bytes) {
+    CUcontext other;
+    CHECK(cuDevicePrimaryCtxRetain(&other, 1));
+    CHECK(cuCtxSetCurrent(other));
+    CHECK(cuMemAlloc(sevens, bytes));
+    CHECK(cuMemsetD32(*sevens, 7, bytes / 4));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuCtxSetCurrent(context));
+    return other;
+}
+
+static void late_switch(void) {
+    pthread_t thread;
+    CUdeviceptr sevens, y;
+    CUcontext other = second_context(&sevens, 64 * MIB);
+    y = handed_out_early(64 * MIB, &thread);
+    CHECK(cuCtxSetCurrent(other));
+    CHECK(cuMemcpyDtoD(y, sevens, 64 * MIB));
+    CHECK(cuCtxSynchronize());
+    print_value(y, thread);
+}
+
+static void late_stream(void) {
+    pthread_t thread;
+    CUdeviceptr sevens, y;
+    CUcontext other = second_context(&sevens, 64 * MIB);
+    CHECK(cuCtxSetCurrent(other));
+    CUstream stream = stream_of_its_own();
+    CHECK(cuCtxSetCurrent(context));
+    y = handed_out_early(64 * MIB, &thread);
+    CHECK(cuMemcpyPeerAsync(y, context, sevens, other, 64 * MIB, stream));
+    CHECK(cuStreamSynchronize(stream));
+    print_value(y, thread);
+}
+
+/* Under the library they may be ordered by barriers, or may not: `barriers` in its report. */
+static void pairs_in_a_stream(void) {
+    CUstream stream = stream_of_its_own();
+    CUdeviceptr p;
+    for (int i = 0; i < 50; i++) {
+        CHECK(cuMemAlloc(&p, 20 * MIB));
+        CHECK(launch_fill(&kernels, stream, p, 1, 1000));
+        CHECK(cuMemFree(p));
+    }
+}
+
+static void asleep(void) {
+    CUdeviceptr sevens;
+    second_context(&sevens, 4096);
+    pairs_in_a_stream();
+}
+
+static void peer(void) {
+    CUdeviceptr sevens;
+    CHECK(cuCtxSetCurrent(second_context(&sevens, 4096)));
+    CHECK(cuCtxEnablePeerAccess(context, 0));
+    CHECK(cuCtxSetCurrent(context));
+    pairs_in_a_stream();
+}
+
+static pthread_barrier_t twice;
+
+static void *stays_in(void *handle) {
+    CHECK(cuCtxSetCurrent(*(CUcontext *)handle));
+    pthread_barrier_wait(&twice);
+    pthread_barrier_wait(&twice);
+    return NULL;
+}
+
+static void came_back(void) {
+    CUcontext other;
+    pthread_t thread;
+    CHECK(cuDevicePrimaryCtxRetain(&other, 1));
+    pthread_barrier_init(&twice, NULL, 2);
+    CHECK(pthread_create(&thread, NULL, stays_in, &other));
+    pthread_barrier_wait(&twice);
+    CHECK(cuDevicePrimaryCtxRelease(1));
+    CHECK(cuDevicePrimaryCtxRetain(&other, 1));
+    pairs_in_a_stream();
+    pthread_barrier_wait(&twice);
+    pthread_join(thread, NULL);
+}
+
 static void late_cpu(void) {
     pthread_t thread;
     int one = 1;
@@ -203,8 +293,7 @@ static void *keeps_current(void *handle) {
 /* Under the library the one that is left may order by barriers again: `barriers` in its report. */
 static void dead_current(void) {
     CUcontext other;
-    CUdeviceptr x, p;
-    CUstream stream = stream_of_its_own();
+    CUdeviceptr x;
     pthread_t thread;
     for (int i = 0; i < 3; i++) {
         pthread_barrier_init(&meet, NULL, 2);
@@ -217,11 +306,7 @@ static void dead_current(void) {
         pthread_join(thread, NULL);
         CHECK(cuCtxSetCurrent(context));
     }
-    for (int i = 0; i < 50; i++) {
-        CHECK(cuMemAlloc(&p, 20 * MIB));
-        CHECK(launch_fill(&kernels, stream, p, 1, 1000));
-        CHECK(cuMemFree(p));
-    }
+    pairs_in_a_stream();
 }
 
 static void green_last(void) {
@@ -294,10 +379,19 @@ int main(int argc, char **argv) {
         void (*run)(void);
         bool in_primary;
     } cases[] = {
-        {"beside_pairs", beside_pairs, true},   {"beside_spinner", beside_spinner, true},
-        {"late_context", late_context, true},   {"late_cpu", late_cpu, true},
-        {"host_function", host_function, true}, {"dead_current", dead_current, true},
-        {"green_last", green_last, false},      {"reset_beside", reset_beside, false},
+        {"beside_pairs", beside_pairs, true},
+        {"beside_spinner", beside_spinner, true},
+        {"late_context", late_context, true},
+        {"late_cpu", late_cpu, true},
+        {"late_switch", late_switch, true},
+        {"late_stream", late_stream, true},
+        {"asleep", asleep, true},
+        {"peer", peer, true},
+        {"came_back", came_back, true},
+        {"host_function", host_function, true},
+        {"dead_current", dead_current, true},
+        {"green_last", green_last, false},
+        {"reset_beside", reset_beside, false},
     };
     for (unsigned i = 0; argc > 1 && i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(argv[1], cases[i].name) != 0)

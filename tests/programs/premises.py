@@ -10,6 +10,11 @@ CASES = {
     "beside_pairs": ({}, 3, False, False),
     "beside_spinner": (SMALL, 2, True, False),
     "late_context": (TWO, 1, True, True),
+    "late_switch": (TWO, 2, True, False),
+    "late_stream": (TWO, 2, True, False),
+    "asleep": (TWO, 1, True, False),
+    "peer": (TWO, 1, True, False),
+    "came_back": (TWO, 1, True, False),
     "late_cpu": ({}, 1, True, False),
     "host_function": ({}, 1, True, True),
     "dead_current": ({}, 2, True, False),  # the driver aborts in a thread that gives the handle back
@@ -44,6 +49,12 @@ def main():
         ran, report = run_with_report([program("premises"), "dead_current"],
                                       MODES["barrier, tight"])
         tally.check(report["devices"][0]["barriers"] > 0, "premises: no barriers any more", ran.err)
+        for case, possible in (("asleep", True), ("peer", False), ("came_back", False)):
+            ran, report = run_with_report([program("premises"), case],
+                                          {**MODES["barrier, tight"], **TWO})
+            barriers = report["devices"][0]["barriers"]
+            tally.check((barriers > 0) == possible,
+                        "premises: %s: %d barriers" % (case, barriers), ran.err)
 
 
 tally.run(main)

@@ -22,13 +22,14 @@ static void every_block_has_room_and_a_segment_of_its_own_device(void **state) {
     for (size_t i = 0; i < SIZES; i++) {
         at[i] = get(sizes[i]);
         struct pool_block block;
-        assert_int_equal(pool_find(at[i], &block), 0);
+        struct pool_segment segment;
+        assert_int_equal(pool_find_segment(at[i], &block, &segment), 0);
         assert_ptr_equal(block.pool, pool);
         assert_int_equal(block.address, at[i]);
         assert_int_equal(block.requested, sizes[i]);
-        assert_true(block.segment_address <= at[i] &&
-                    at[i] + sizes[i] <= block.segment_address + block.segment_bytes);
-        assert_true(block.segment_address >= fake->base);
+        assert_true(segment.address <= at[i] &&
+                    at[i] + sizes[i] <= segment.address + segment.bytes);
+        assert_true(segment.address >= fake->base);
         for (size_t j = 0; j < i; j++) {
             assert_false(overlap(at[i], sizes[i], at[j], sizes[j]));
         }

@@ -155,8 +155,9 @@ static void the_starts_of_segments_are_spared_and_serve_at_the_brim(void **state
                 assert_int_equal(fake->reserved, taken + bytes);
             } else {
                 struct pool_block found;
-                assert_int_equal(pool_find(at, &found), 0);
-                assert_true(fake->reserved == GIB || found.segment_address != at);
+                struct pool_segment segment;
+                assert_int_equal(pool_find_segment(at, &found, &segment), 0);
+                assert_true(fake->reserved == GIB || segment.address != at);
             }
         }
         assert_true(is_out_of_memory(try(512, &more)));

@@ -1,0 +1,159 @@
+#include "driver/awake.h"
+
+#include "driver/entries.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ROWS 512
+#define WAKES_MOST 4
+
+static struct row {
+    CUcontext context;
+    _Atomic uint64_t life; /* moves when the context ends; then its handle may come back */
+    bool gone;
+    unsigned threads; /* that it is current on, as far as they have told */
+    unsigned wakes;
+    bool for_good;
+} rows[ROWS];
+
+static unsigned used;           /* rows that ever were */
+static _Atomic(CUcontext) only; /* NULL: several are awake, or none */
+static _Atomic unsigned
+    may_sleep; /* contexts that are not awake for good; of no others it matters where they are current */
+static bool unseen; /* all are, for good */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* What was current on this thread last; it stays so while nothing is. */
+static _Thread_local struct {
+    CUcontext context;
+    struct row *row;
+    uint64_t life;
+} mine __attribute__((tls_model("initial-exec")));
+
+/* --- lock held --- */
+
+static struct row *find(CUcontext context) {
+    for (unsigned i = 0; i < used; i++) {
+        if (rows[i].context == context) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+static bool is_awake(const struct row *row) {
+    return row->for_good || row->threads > 0;
+}
+
+static bool update(void) {
+    CUcontext before = atomic_load(&only), now = NULL;
+    unsigned count = 0, light = 0;
+    for (unsigned i = 0; i < used; i++) {
+        light += !rows[i].gone && !rows[i].for_good;
+        if (!rows[i].gone && is_awake(&rows[i])) {
+            now = rows[i].context;
+            count++;
+        }
+    }
+    now = count == 1 && !unseen ? now : NULL;
+    atomic_store(&only, now);
+    atomic_store(&may_sleep, light);
+    return before && before != now;
+}
+
+static void wake(struct row *row) {
+    if (!is_awake(row) && ++row->wakes >= WAKES_MOST) {
+        row->for_good = true;
+    }
+    row->threads++;
+}
+
+/* --- contexts --- */
+
+void awake_enter(CUcontext context) {
+    pthread_mutex_lock(&lock);
+    struct row *row = find(context);
+    if (row) {
+        row->gone = false;
+    } else if (used < ROWS) {
+        rows[used++] = (struct row){.context = context, .for_good = true};
+    } else {
+        unseen = true;
+    }
+    update();
+    pthread_mutex_unlock(&lock);
+}
+
+void awake_leave(CUcontext context) {
+    pthread_mutex_lock(&lock);
+    struct row *row = find(context);
+    if (row) {
+        row->gone = row->for_good = true;
+        row->threads = 0;
+        atomic_fetch_add(&row->life, 1);
+    }
+    update();
+    pthread_mutex_unlock(&lock);
+}
+
+void awake_seen(CUcontext context) {
+    pthread_mutex_lock(&lock);
+    struct row *row = find(context);
+    if (row && atomic_load(&row->life) == 0) {
+        row->for_good = false;
+    }
+    update();
+    pthread_mutex_unlock(&lock);
+}
+
+/* --- what the program does with them --- */
+
+bool awake_switched(CUcontext now) {
+    bool same = now == mine.context && mine.row && atomic_load(&mine.row->life) == mine.life;
+    if (!now || same || atomic_load(&may_sleep) == 0) {
+        return false;
+    }
+    pthread_mutex_lock(&lock);
+    struct row *row = find(now), *before = mine.row;
+    bool changed = false;
+    if (row) {
+        wake(row);
+        if (before && atomic_load(&before->life) == mine.life) {
+            before->threads--;
+        }
+        mine.context = now;
+        mine.row = row;
+        mine.life = atomic_load(&row->life);
+        changed = update();
+    }
+    pthread_mutex_unlock(&lock);
+    return changed;
+}
+
+bool awake_for_good(void) {
+    CUcontext context = NULL;
+    REAL(cuCtxGetCurrent)(&context);
+    pthread_mutex_lock(&lock);
+    struct row *row = context ? find(context) : NULL;
+    if (row) {
+        row->for_good = true;
+    }
+    bool changed = update();
+    pthread_mutex_unlock(&lock);
+    return changed;
+}
+
+bool awake_all(void) {
+    pthread_mutex_lock(&lock);
+    unseen = true;
+    bool changed = update();
+    pthread_mutex_unlock(&lock);
+    return changed;
+}
+
+bool awake_only(CUcontext context) {
+    return atomic_load(&only) == context;
+}

@@ -1,0 +1,178 @@
+/*
+ * Questions about addresses inside blocks, and about all that is live: answered without the pool's lock,
+ * beside threads whose blocks come and go.
+ */
+#include "pool_bench.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+/* Blocks that lie in every way across pages and halves of pages, asked about at every step. */
+static void a_block_is_found_wherever_it_lies(void **state) {
+    (void)state;
+    static const uint64_t steps[] = {512,       512 * 63,    512 * 64, 512 * 65,    MIB - 512, MIB,
+                                     MIB + 512, 3 * MIB / 2, 2 * MIB,  5 * MIB / 2, 7 * MIB};
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t at[88], bytes[88];
+    for (unsigned i = 0; i < 88; i++) {
+        bytes[i] = steps[(i * 7 + i / 11) % 11];
+        at[i] = get(bytes[i]);
+    }
+    check();
+    for (unsigned i = 0; i < 88; i++) {
+        struct pool_block block;
+        for (uint64_t inside = 0; inside < bytes[i]; inside += 65536 - 512) {
+            assert_int_equal(pool_find(at[i] + inside, &block), 0);
+            assert_int_equal(block.address, at[i]);
+            assert_int_equal(block.requested, bytes[i]);
+        }
+        if (i % 2) {
+            drop(at[i]);
+            assert_int_equal(pool_find(at[i] + bytes[i] / 2, &block), -EINVAL);
+        }
+    }
+}
+
+/* The next context's blocks lie in the same pages' descriptors. */
+static void a_forgotten_block_starts_nowhere(void **state) {
+    (void)state;
+    uint64_t first = 0;
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < 1000; i++)
+        first = i ? (get(512 * (1 + i % 7)), first) : get(512);
+    pool_forget(pool);
+    struct pool_block block;
+    assert_int_equal(pool_find(first, &block), -ENOENT);
+    for (unsigned i = 0; i < 300; i++) {
+        uint64_t at = get(3000 + i);
+        assert_int_equal(pool_find(at + 2999, &block), 0);
+        assert_int_equal(block.address, at);
+    }
+    check();
+}
+
+static uint64_t asked[2];
+static atomic_uint answered;
+
+static void *ask(void *unused) {
+    struct pool_block block;
+    (void)unused;
+    for (unsigned i = 0; i < 2; i++)
+        if (pool_find(asked[i] + MIB - 1, &block) == 0 && pool_block_id(asked[i] + MIB - 1))
+            answered++;
+    return NULL;
+}
+
+/* Whoever holds the pool's lock may be in the driver for long. */
+static void a_question_waits_for_nobody(void **state) {
+    (void)state;
+    pthread_t thread;
+    start(GIB, POOL_BARRIER, RELAXED);
+    asked[0] = get(MIB);
+    asked[1] = get(3 * MIB);
+    pool_block_id(asked[0]);
+    pool_block_id(asked[1]);
+    answered = 0;
+    pool_hold(pool);
+    pthread_create(&thread, NULL, ask, NULL);
+    for (unsigned i = 0; i < 5000 && answered < 2; i++)
+        usleep(1000);
+    unsigned in_time = answered;
+    pool_release(pool);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(in_time, 2);
+}
+
+/* ---- beside others ---- */
+
+static atomic_bool over;
+
+/* Pages and segments come and go, small and large, their descriptors with them. */
+static void *come_and_go(void *unused) {
+    uint64_t at[40];
+    (void)unused;
+    for (unsigned round = 0; round < 300; round++) {
+        for (unsigned i = 0; i < 40; i++)
+            pool_alloc(pool, (round + i) % 3 ? MIB / 2 + 512 * i : MIB + 512 + 4096 * i, &at[i]);
+        for (unsigned i = 0; i < 40; i++)
+            pool_free(at[(i * 7) % 40]);
+        pool_trim(pool, false);
+    }
+    over = true;
+    return NULL;
+}
+
+static void what_lives_is_found_beside_what_comes_and_goes(void **state) {
+    (void)state;
+    pthread_t thread;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t mine[4] = {get(MIB), get(2000), get(MIB + 512), get(3 * MIB)};
+    uint64_t bytes[4] = {MIB, 2000, MIB + 512, 3 * MIB}, wrong = 0, strange = 0;
+    over = false;
+    pthread_create(&thread, NULL, come_and_go, NULL);
+    for (uint64_t n = 0; !over; n++) {
+        struct pool_block block;
+        unsigned i = n % 4;
+        uint64_t inside = mine[i] + n * 8191 % bytes[i];
+        wrong += pool_find(inside, &block) != 0 || block.address != mine[i] ||
+                 block.requested != bytes[i];
+        /* of what is not mine anything may be said, but that it is a block which covers the address */
+        uint64_t other = fake->base + n * 40503 % (64 * MIB);
+        if (pool_find(other, &block) == 0)
+            strange += other - block.address >= block.requested || block.requested > 3 * MIB;
+    }
+    pthread_join(thread, NULL);
+    assert_int_equal(wrong, 0);
+    assert_int_equal(strange, 0);
+    check();
+}
+
+/* ---- what is live ---- */
+
+static struct stats_device figures;
+
+static void *read_figures(void *unused) {
+    (void)unused;
+    pool_read(pool, &figures);
+    assert_int_equal(figures.live_groups, 0); /* sums only */
+    pool_read_live(pool, &figures);
+    answered++;
+    return NULL;
+}
+
+static void live_sizes_are_listed_while_others_work(void **state) {
+    (void)state;
+    pthread_t thread;
+    uint64_t at[300];
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < 300; i++)
+        at[i] = get(i < 200 ? 700 : i < 290 ? 100000 : MIB + 512);
+    for (unsigned i = 0; i < 300; i += 2)
+        drop(at[i]);
+    figures = (struct stats_device){0};
+    answered = 0;
+    pool_hold(pool);
+    pthread_create(&thread, NULL, read_figures, NULL);
+    for (unsigned i = 0; i < 5000 && answered < 1; i++)
+        usleep(1000);
+    unsigned in_time = answered;
+    pool_release(pool);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(in_time, 1);
+    assert_int_equal(figures.live_groups, 3);
+    assert_true(figures.live[0].bytes == MIB + 512 && figures.live[0].count == 5);
+    assert_true(figures.live[1].bytes == 100000 && figures.live[1].count == 45);
+    assert_true(figures.live[2].bytes == 700 && figures.live[2].count == 100);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(live_sizes_are_listed_while_others_work, stop),
+        cmocka_unit_test_teardown(a_block_is_found_wherever_it_lies, stop),
+        cmocka_unit_test_teardown(a_forgotten_block_starts_nowhere, stop),
+        cmocka_unit_test_teardown(a_question_waits_for_nobody, stop),
+        cmocka_unit_test_teardown(what_lives_is_found_beside_what_comes_and_goes, stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
