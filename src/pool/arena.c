@@ -129,15 +129,16 @@ static bool better_kept_whole(const struct range *range, uint64_t bytes) {
     return range->bytes >= ARENA_SPARED_BYTES && range->bytes / ARENA_SPARED_FACTOR > bytes;
 }
 
-struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment, bool spare) {
+struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment,
+                         enum arena_care care) {
     for (size_t i = position(arena, bytes, 0); i < arena->free_count; i++) {
         struct range *range = arena->free[i].range;
-        bool from_end = spare && range_is_first(range) && bytes < range->segment->bytes;
+        bool from_end = care != ARENA_ALL && range_is_first(range) && bytes < range->segment->bytes;
         uint64_t skip = from_end ? range->bytes - bytes : -range->address & (alignment - 1);
         if (range->bytes < bytes + skip || (from_end && skip == 0)) {
             continue;
         }
-        if ((spare && better_kept_whole(range, bytes)) || make_room(arena) != 0) {
+        if ((care == ARENA_SPARING && better_kept_whole(range, bytes)) || make_room(arena) != 0) {
             return NULL;
         }
         remove_free_at(arena, i);
@@ -233,6 +234,18 @@ struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t
         }
     }
     return largest;
+}
+
+uint64_t arena_idle_stamp(const struct arena *arena, uint64_t finished) {
+    uint64_t earliest = UINT64_MAX;
+    for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
+        const struct range *range = arena->free[i].range;
+        uint64_t stamp = range->segment->stamp;
+        if (is_idle(range) && stamp > finished && stamp < earliest) {
+            earliest = stamp;
+        }
+    }
+    return earliest;
 }
 
 void arena_remove(struct arena *arena, struct segment *segment) {

@@ -119,13 +119,19 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes);
 #define ARENA_SPARED_BYTES ((uint64_t)128 << 20)
 #define ARENA_SPARED_FACTOR 5
 
+enum arena_care {
+    ARENA_SPARING, /* not out of a range that is better kept whole, nor */
+    ARENA_CUTTING, /* at the start of a segment, unless it is all of it */
+    ARENA_ALL,     /* whatever fits */
+};
+
 /**
  * The best free range for `bytes` (a multiple of 512), cut to size, at a multiple of `alignment`
- * (512 or 2 MiB; the latter for pages, which keep the first unit of a segment back themselves). With
- * `spare`, not out of a range that is better kept whole, and not at the start of a segment, unless
- * it is all of it. Its state is RANGE_LIVE. NULL: nothing fits.
+ * (512 or 2 MiB; the latter for pages, which keep the first unit of a segment back themselves). Its
+ * state is RANGE_LIVE. NULL: nothing fits.
  */
-struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment, bool spare);
+struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment,
+                         enum arena_care care);
 
 /** Makes a range free and merges it with free neighbours. */
 void arena_give(struct arena *arena, struct range *range);
@@ -133,6 +139,9 @@ void arena_give(struct arena *arena, struct range *range);
 /** A segment that is wholly free and whose stamp is at most `finished`, the smallest one of at least
  * `bytes`, else the largest; NULL if there is none. */
 struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished);
+
+/** The earliest stamp later than `finished` of a segment that is wholly free; UINT64_MAX: none has one. */
+uint64_t arena_idle_stamp(const struct arena *arena, uint64_t finished);
 
 /** Takes a wholly free segment out of the arena; what it covered is then unknown. */
 void arena_remove(struct arena *arena, struct segment *segment);

@@ -99,10 +99,6 @@ static uint64_t budget_floor(const struct pool *pool) {
     return floor > most ? most : floor;
 }
 
-static bool has_room(const struct pool *pool, uint64_t bytes) {
-    return budget_used(pool) + bytes <= atomic_load_explicit(&pool->budget, memory_order_relaxed);
-}
-
 static void look_at_budget(struct pool *pool) {
     uint64_t budget = pool->config.budget;
     if (budget == 0) {
@@ -133,7 +129,7 @@ static void look_at_budget(struct pool *pool) {
 
 /* The peak may have risen since the last look. */
 bool budget_is_short(struct pool *pool, uint64_t bytes) {
-    if (has_room(pool, bytes)) {
+    if (budget_has_room(pool, bytes)) {
         return false;
     }
     if (!pool->budget_is_fresh) {
@@ -141,7 +137,7 @@ bool budget_is_short(struct pool *pool, uint64_t bytes) {
         look_at_budget(pool);
         pool->budget_is_fresh = true;
     }
-    return !has_room(pool, bytes);
+    return !budget_has_room(pool, bytes);
 }
 
 void budget_book_reserve(struct pool *pool) {

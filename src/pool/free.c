@@ -80,7 +80,7 @@ static __attribute__((noinline)) void free_small_slow(struct pool *pool, struct 
     }
     cache_leave(cache);
     if (orders) {
-        order_in_free(pool);
+        order_in_free(pool, false);
     }
     reclaim_usable(pool);
     budget_look(pool);
@@ -229,11 +229,13 @@ static void free_large_slow(struct pool *pool, struct cache *cache, struct range
         cache_make_room_for_large(cache);
     }
     cache_leave(cache);
+    bool due = false;
     if (unparked && lives == pool_lives(pool)) {
+        due = order_is_due(pool, unparked->bytes);
         reclaim_range(pool, unparked);
     }
-    if (orders) {
-        order_in_free(pool);
+    if (orders || due) {
+        order_in_free(pool, due);
     }
     budget_look(pool);
     pthread_mutex_unlock(&pool->lock);

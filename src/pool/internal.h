@@ -68,8 +68,10 @@ struct pool {
     _Atomic uint64_t
         lives; /* contexts it has outlived: what an earlier one was asked for is not this one's */
     unsigned
-        waiting;    /* threads inside a call of the backend that names what the context has made */
-    bool returning; /* something was released, and the driver may not have it yet */
+        waiting; /* threads inside a call of the backend that names what the context has made */
+    uint64_t last_on_time,
+        freed_large;   /* large blocks the pool got back since that event on time */
+    bool returning;    /* something was released, and the driver may not have it yet */
     bool unmanageable; /* the driver's addresses are not what the pool's map can hold */
     unsigned growing;  /* threads inside backend->reserve */
     uint64_t grown;    /* how many of them came back */
@@ -119,6 +121,12 @@ uint64_t budget_used(const struct pool *pool);           /* the reserve */
 uint64_t budget_ready(const struct pool *pool);          /* what of it may be handed out */
 bool budget_is_short(struct pool *pool, uint64_t bytes); /* growing by so much would exceed it */
 
+/* As far as is known: the peak may have risen since the last look. */
+static inline bool budget_has_room(const struct pool *pool, uint64_t bytes) {
+    return pool->large.reserved_bytes + pool->small.reserved_bytes + bytes <=
+           atomic_load_explicit(&pool->budget, memory_order_relaxed);
+}
+
 /* reclaim.c: pending memory. Under the lock. */
 void reclaim_block(struct pool *pool,
                    struct block *block); /* at once if it is usable, else into its queue */
@@ -142,8 +150,10 @@ static inline uint64_t order_event_bytes(uint64_t budget) {
 
 /* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */
 uint64_t order_clock(const struct pool *pool); /* ns */
-void order_in_free(
-    struct pool *pool); /* what a free prepares or waits for, by gear and reuse mode */
+/* What a free prepares or waits for, by reuse mode and gear; `due` counts as the tight one. */
+void order_in_free(struct pool *pool, bool due);
+bool order_is_due(struct pool *pool, uint64_t freed);       /* for large blocks in either gear */
+bool order_finish_stamp(struct pool *pool, uint64_t stamp); /* waits for an on-time event */
 bool order_cheaply(struct pool *pool, uint64_t stamp); /* queries only; true if `stamp` is usable */
 bool order_now(
     struct pool *pool, uint64_t stamp,
@@ -159,12 +169,13 @@ void order_settle(struct pool *pool);         /* the same, asked by another cont
 /* supply.c: where memory comes from. Takes and returns with the lock held; lets go of it in
  * between. */
 struct want {
-    unsigned size_class; /* a small block of this class, */
-    uint64_t bytes;      /* or, if not 0, a large one of so many bytes */
-    struct cache *cache; /* of the asking thread: emptied before the pool grows past its budget */
-    bool any;            /* growing was refused: cut whatever fits */
-    struct block *block; /* the answer: BLOCK_CACHED, of that class or a larger one */
-    struct range *range; /* the answer: not free */
+    unsigned size_class;  /* a small block of this class, */
+    uint64_t bytes;       /* or, if not 0, a large one of so many bytes */
+    struct cache *cache;  /* of the asking thread: emptied before the pool grows past its budget */
+    bool any;             /* growing was refused: cut whatever fits */
+    enum arena_care care; /* which large ranges are not cut for it */
+    struct block *block;  /* the answer: BLOCK_CACHED, of that class or a larger one */
+    struct range *range;  /* the answer: not free */
 };
 int supply(struct pool *pool, struct want *want);
 bool supply_ready(struct pool *pool, struct want *want); /* only what is ready now */

@@ -78,9 +78,24 @@ static void synchronize_in_free(struct pool *pool) {
     }
 }
 
-void order_in_free(struct pool *pool) {
+/*
+ * Large blocks of other sizes than those that are pending make the pool grow by as much again. Where that
+ * would exceed the budget the frees prepare for it, though the gear may be relaxed.
+ */
+bool order_is_due(struct pool *pool, uint64_t freed) {
+    if (budget_has_room(pool, pool->pending_bytes + freed)) {
+        return false;
+    }
+    uint64_t on_time = atomic_load_explicit(&pool->epochs.on_time, memory_order_relaxed);
+    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    pool->freed_large = (on_time == pool->last_on_time ? pool->freed_large : 0) + freed;
+    pool->last_on_time = on_time;
+    return pool->freed_large > order_event_bytes(budget);
+}
+
+void order_in_free(struct pool *pool, bool due) {
     bool sync = pool->config.reuse == POOL_SYNC;
-    bool tight = atomic_load_explicit(&pool->tight, memory_order_relaxed);
+    bool tight = due || atomic_load_explicit(&pool->tight, memory_order_relaxed);
     if (!pool->backend->has_events) {
         if (sync || tight || pool->pending_bytes > UNRECORDED_MAX) {
             synchronize_in_free(pool);
@@ -204,6 +219,10 @@ void order_finish_ordered(struct pool *pool) {
     if (pool->epochs.finished < line) {
         wait_on_time(pool, line);
     }
+}
+
+bool order_finish_stamp(struct pool *pool, uint64_t stamp) {
+    return wait_on_time(pool, stamp) == 0;
 }
 
 /* For other contexts' threads: by queries, because a wait would still be under way when this one ends. */

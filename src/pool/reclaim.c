@@ -16,16 +16,20 @@ static uint64_t line_for(const struct pool *pool, enum reach reach) {
                : atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
 }
 
-/* The segment may go back to the driver when what has just become usable has finished. */
-static void give_range(struct pool *pool, struct arena *arena, struct range *range) {
-    range->segment->stamp = atomic_load_explicit(&pool->epochs.usable, memory_order_relaxed);
+/* The segment may go back to the driver when the epoch of all that is free in it has finished. One that
+ * nobody knows is at the latest that of what has just become usable. */
+static void give_range(struct pool *pool, struct arena *arena, struct range *range,
+                       uint64_t stamp) {
+    struct segment *segment = range->segment;
+    stamp = stamp > 0 ? stamp : atomic_load_explicit(&pool->epochs.usable, memory_order_relaxed);
+    segment->stamp = stamp > segment->stamp ? stamp : segment->stamp;
     arena_give(arena, range);
 }
 
 static void give_block(struct pool *pool, struct block *block) {
     struct range *emptied = runs_give(&pool->runs, block);
     if (emptied) {
-        give_range(pool, &pool->small, emptied);
+        give_range(pool, &pool->small, emptied, 0);
     }
 }
 
@@ -60,7 +64,7 @@ void reclaim_list(struct pool *pool, struct block *first) {
 void reclaim_range(struct pool *pool, struct range *range) {
     enum reach reach = range->segment->reached_from_outside ? REACH_OUTSIDE : REACH_CONTEXT;
     if (range->stamp <= line_for(pool, reach)) {
-        give_range(pool, &pool->large, range);
+        give_range(pool, &pool->large, range, range->stamp);
         return;
     }
     struct range_queue *queue = &pool->pending_ranges[reach];
@@ -92,7 +96,7 @@ void reclaim_usable(struct pool *pool) {
             struct range *range = ranges->head;
             ranges->head = range->queue_next;
             pool->pending_bytes -= range->bytes;
-            give_range(pool, &pool->large, range);
+            give_range(pool, &pool->large, range, range->stamp);
         }
     }
 }

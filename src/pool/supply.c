@@ -4,7 +4,7 @@
  *      ready memory                     a free range or run that fits
  *      what has finished meanwhile      one or two queries
  *      order                            over budget only: a barrier, or a wait, on an on-time event
- *      grow                             a segment from the driver
+ *      grow                             a segment from the driver; over budget idle ones go back first
  *      --- the driver or the limit has refused ---
  *      order, then the other threads' caches, on-time epochs waited for, idle segments given back,
  *      late epochs waited for with a limit; after each of them, everything once more
@@ -25,9 +25,13 @@
 #define EXCESS_SHARE 16 /* giving back ahead of growing may take one part in this of all time */
 #define EXCESS_MOST_NS                                                                             \
     ((uint64_t)10 * 1000000) /* but no more than this of what it did not take is kept for later */
+#define RESERVE_TENTHS 13 /* segments lie idle in a reserve of at most so many tenths of the peak */
+#define RESERVE_BYTES                                                                              \
+    ((uint64_t)32 << 20) /* and this much more; the last step may exceed it by as much */
 #define PARKED_SHARE 8 /* a thread's cache is given up if it holds one part in this of the budget */
 #define RETURN_WAIT_NS                                                                             \
     ((uint64_t)1 * 1000000000) /* longest wait for memory that is on its way back; 1 ms is usual */
+#define RETURN_SOON_NS ((uint64_t)2 * 1000000) /* where memory is not short */
 #define RETURN_POLL_NS 50000
 #define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
 
@@ -40,7 +44,7 @@ static bool take_block(struct pool *pool, struct want *want) {
 bool supply_ready(struct pool *pool, struct want *want) {
     reclaim_usable(pool);
     if (want->bytes > 0) {
-        want->range = arena_take(&pool->large, want->bytes, ARENA_UNIT, !want->any);
+        want->range = arena_take(&pool->large, want->bytes, ARENA_UNIT, want->care);
         if (want->range) {
             page_map_set_start(want->range->address, want->range);
         }
@@ -49,7 +53,7 @@ bool supply_ready(struct pool *pool, struct want *want) {
     if (take_block(pool, want)) {
         return true;
     }
-    struct range *range = arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, false);
+    struct range *range = arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
     if (!range) {
         return false;
     }
@@ -254,6 +258,7 @@ static bool may_come_back(const struct pool *pool, const struct want *want) {
 
 static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     want->any = true;
+    want->care = ARENA_ALL;
     let_others_grow(pool);
     if (supply_cheap(pool, want) || supply_ordered(pool, want)) {
         return 0;
@@ -305,30 +310,88 @@ static bool give_up_own_cache(struct pool *pool, const struct want *want) {
     return any || small;
 }
 
+/* How far the pool may grow while anything of it lies idle. The request may raise the peak
+ * of what is in use: neither ready nor pending. */
+static uint64_t most_reserved(const struct pool *pool, uint64_t growth) {
+    uint64_t in_use = budget_used(pool) - budget_ready(pool) - pool->pending_bytes;
+    uint64_t peak = books_get(&pool->books.allocated.peak), then = in_use + growth;
+    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    peak = peak > then ? peak : then;
+    uint64_t most = peak + peak / 10 * (RESERVE_TENTHS - 10) + RESERVE_BYTES;
+    return most > budget ? most : budget;
+}
+
+static bool would_exceed(const struct pool *pool, uint64_t growth, uint64_t most) {
+    return budget_used(pool) + growth > most;
+}
+
+static void release_down_to(struct pool *pool, uint64_t growth, uint64_t most) {
+    if (would_exceed(pool, growth, most)) {
+        supply_release_idle(pool, budget_used(pool) + growth - most);
+    }
+}
+
+/* Waits for the work in front of what lies idle and has not finished. False: none can be waited for. */
+static bool wait_for_idle(struct pool *pool) {
+    uint64_t finished = pool->epochs.finished;
+    uint64_t large = arena_idle_stamp(&pool->large, finished);
+    uint64_t small = arena_idle_stamp(&pool->small, finished);
+    uint64_t stamp = large < small ? large : small;
+    return stamp < UINT64_MAX && order_finish_stamp(pool, stamp);
+}
+
+/*
+ * Growing would exceed what the peak allows: what lies idle behind a barrier is waited for and goes back
+ * too, and ranges that are spared otherwise are cut. True: that has served the request.
+ */
+static bool spare_growing(struct pool *pool, struct want *want, uint64_t growth) {
+    uint64_t most = most_reserved(pool, growth);
+    while (would_exceed(pool, growth, most) && wait_for_idle(pool)) {
+        if (supply_ready(pool, want)) {
+            return true;
+        }
+        release_down_to(pool, growth, most);
+    }
+    if (pool->returning) { /* what grows meanwhile would come on top of it */
+        supply_wait_for_return(pool, RETURN_SOON_NS);
+    }
+    if (!would_exceed(pool, growth, most)) {
+        return false;
+    }
+    want->care = ARENA_CUTTING;
+    bool served = supply_ready(pool, want);
+    want->care = ARENA_SPARING;
+    return served;
+}
+
 /*
  * Growing past the budget while segments lie idle: they go back first, as long as that and the growth
  * do not take more than a share of the time. What they did not take of that is forgotten but for a
- * little: after a rest every growth would else cost twice as much for long.
+ * little: after a rest every growth would else cost twice as much for long. Past what the peak allows
+ * they go back whatever it takes: natively all of them would have gone.
  */
-static int grow_with_excess(struct pool *pool, const struct want *want) {
+static int grow_with_excess(struct pool *pool, struct want *want) {
     uint64_t growth = supply_growth(want);
-    bool excess = budget_is_short(pool, growth) && !pool->backend->release_waits &&
-                  pool->large.idle_bytes + pool->small.idle_bytes > 0;
-    if (!excess) {
+    if (pool->backend->release_waits || !budget_is_short(pool, growth)) {
         return supply_grow(pool, want);
     }
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
-    uint64_t before = order_clock(pool);
+    uint64_t most = most_reserved(pool, growth), before = order_clock(pool);
     uint64_t share = (before - pool->started_ns) / EXCESS_SHARE;
     if (share > pool->excess_ns + EXCESS_MOST_NS) {
         pool->excess_ns = share - EXCESS_MOST_NS;
     }
-    bool due = pool->excess_ns <= share;
-    if (due) {
-        supply_release_idle(pool, budget_used(pool) + growth - budget);
+    bool idle = pool->large.idle_bytes + pool->small.idle_bytes > 0;
+    bool due = idle && pool->excess_ns <= share, exceeds = would_exceed(pool, growth, most);
+    if (idle) { /* what is usable behind a barrier may have finished */
+        epochs_poll(&pool->epochs, pool->backend);
+    }
+    release_down_to(pool, growth, due ? budget : most);
+    if (exceeds && spare_growing(pool, want, growth)) {
+        return 0;
     }
     int r = supply_grow(pool, want);
-    if (due && pool->returning) {
+    if (pool->returning) {
         supply_wait_for_return(pool, 0); /* the driver has it as soon as it is asked */
     }
     if (due) {
@@ -352,7 +415,7 @@ int supply(struct pool *pool, struct want *want) {
         pool->refused_at = 0; /* there is more now than there was then */
         pool->looks = 0;
     }
-    if (r == 0 && !supply_ready(pool, want)) {
+    if (r == 0 && !(want->block || want->range) && !supply_ready(pool, want)) {
         r = supply_grow(pool, want); /* another thread took what we brought */
         r = supply_ready(pool, want) ? 0 : r;
     }

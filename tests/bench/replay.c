@@ -120,11 +120,13 @@ int main(int argc, char **argv) {
     printf(
         "%s lag %" PRIu64
         " us: requested %.1f MiB, allocated %.1f, active %.1f, reserved %.1f, ratio %.3f; %" PRIu64
-        " segments, %" PRIu64 " driver allocs, %" PRIu64 " epochs, %" PRIu64 " barriers%s\n",
+        " segments, %" PRIu64 " driver allocs, %" PRIu64 " frees, %" PRIu64 " epochs, %" PRIu64
+        " barriers, %" PRIu64 " waits%s\n",
         argv[1], lag_us, (double)stats.requested.peak / 1048576,
         (double)stats.allocated.peak / 1048576, (double)stats.active.peak / 1048576,
         (double)stats.reserved.peak / 1048576,
         (double)stats.reserved.peak / (double)stats.requested.peak, stats.segments.current,
-        stats.driver_allocs, stats.epochs, stats.barriers, broken ? " BROKEN" : "");
+        stats.driver_allocs, stats.driver_frees, stats.epochs, stats.barriers, stats.cpu_waits,
+        broken ? " BROKEN" : "");
     return broken != 0;
 }

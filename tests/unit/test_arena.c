@@ -82,7 +82,7 @@ static uint64_t start_with(struct arena *arena, uint64_t bytes) {
 }
 
 static struct range *take(struct arena *arena, uint64_t bytes) {
-    struct range *range = arena_take(arena, bytes, ARENA_UNIT, false);
+    struct range *range = arena_take(arena, bytes, ARENA_UNIT, ARENA_ALL);
     assert_non_null(range);
     assert_int_equal(range->state, RANGE_LIVE);
     assert_int_equal(range->bytes, bytes);
@@ -115,7 +115,7 @@ static void an_exact_fit_leaves_nothing_behind(void **state) {
     take(&arena, 64 * MIB);
     assert_int_equal(arena.free_count, 0);
     assert_int_equal(arena_largest_free(&arena), 0);
-    assert_null(arena_take(&arena, 512, ARENA_UNIT, false));
+    assert_null(arena_take(&arena, 512, ARENA_UNIT, ARENA_ALL));
 }
 
 static void free_neighbours_are_merged_from_every_side(void **state) {
@@ -149,7 +149,7 @@ static void segments_side_by_side_are_never_merged(void **state) {
     uint64_t base = start_with(&arena, 8 * MIB);
     assert_int_equal(arena_add(&arena, base + 8 * MIB, 8 * MIB), 0);
     check(&arena);
-    assert_null(arena_take(&arena, 9 * MIB, ARENA_UNIT, false));
+    assert_null(arena_take(&arena, 9 * MIB, ARENA_UNIT, ARENA_ALL));
     struct range *a = take(&arena, 8 * MIB), *b = take(&arena, 8 * MIB);
     give(&arena, a);
     give(&arena, b);
@@ -202,16 +202,19 @@ static void a_large_range_is_spared_for_large_requests(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 640 * MIB);
-    assert_null(arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR - 512, ARENA_UNIT, true));
-    assert_null(arena_take(&arena, 512, ARENA_UNIT, true));
+    assert_null(
+        arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR - 512, ARENA_UNIT, ARENA_SPARING));
+    assert_null(arena_take(&arena, 512, ARENA_UNIT, ARENA_SPARING));
     check(&arena);
     assert_int_equal(arena.free_bytes, 640 * MIB);
-    struct range *whole = arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR, ARENA_UNIT, true);
+    struct range *whole =
+        arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR, ARENA_UNIT, ARENA_SPARING);
     assert_non_null(whole);
     give(&arena, whole);
     assert_int_equal(take(&arena, 512)->address, base);
     assert_int_equal(arena_add(&arena, base + GIB, 4 * MIB), 0);
-    struct range *small = arena_take(&arena, 512, ARENA_UNIT, true); /* a small one is not spared */
+    struct range *small =
+        arena_take(&arena, 512, ARENA_UNIT, ARENA_SPARING); /* a small one is not spared */
     assert_non_null(small);
     assert_int_equal(small->address, base + GIB + 4 * MIB - 512);
     check(&arena);
@@ -222,25 +225,25 @@ static void nothing_but_a_whole_segment_begins_where_one_does(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 8 * MIB);
-    struct range *a = arena_take(&arena, 3 * MIB, ARENA_UNIT, true);
-    struct range *b = arena_take(&arena, 2 * MIB, ARENA_UNIT, true);
+    struct range *a = arena_take(&arena, 3 * MIB, ARENA_UNIT, ARENA_SPARING);
+    struct range *b = arena_take(&arena, 2 * MIB, ARENA_UNIT, ARENA_SPARING);
     assert_int_equal(a->address, base + 5 * MIB);
     assert_int_equal(b->address, base + 3 * MIB);
-    assert_null(arena_take(&arena, 3 * MIB, ARENA_UNIT, true));
+    assert_null(arena_take(&arena, 3 * MIB, ARENA_UNIT, ARENA_SPARING));
     check(&arena);
-    struct range *c = arena_take(&arena, 3 * MIB - 512, ARENA_UNIT, true);
+    struct range *c = arena_take(&arena, 3 * MIB - 512, ARENA_UNIT, ARENA_SPARING);
     assert_int_equal(c->address, base + 512);
     check(&arena);
     give(&arena, c);
     c = take(&arena, 3 * MIB); /* at the last, it does */
     assert_int_equal(c->address, base);
     give(&arena, b);
-    b = arena_take(&arena, 512, ARENA_UNIT, true); /* no other range is cut from its end */
+    b = arena_take(&arena, 512, ARENA_UNIT, ARENA_SPARING); /* no other range is cut from its end */
     assert_int_equal(b->address, base + 3 * MIB);
     give(&arena, a);
     give(&arena, b);
     give(&arena, c);
-    a = arena_take(&arena, 8 * MIB, ARENA_UNIT, true);
+    a = arena_take(&arena, 8 * MIB, ARENA_UNIT, ARENA_SPARING);
     assert_int_equal(a->address, base);
     check(&arena);
 }
@@ -250,7 +253,7 @@ static void alignment_skips_what_does_not_hold_it(void **state) {
     struct arena arena;
     uint64_t base = start_with(&arena, 64 * MIB);
     take(&arena, 512);
-    struct range *page = arena_take(&arena, PAGE_BYTES, PAGE_BYTES, false);
+    struct range *page = arena_take(&arena, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
     assert_non_null(page);
     check(&arena);
     assert_int_equal(page->address, base + PAGE_BYTES);
@@ -262,11 +265,11 @@ static void alignment_skips_what_does_not_hold_it(void **state) {
     struct range *hole = take(&small, PAGE_BYTES); /* as large as a page, and not aligned */
     take(&small, 512);
     give(&small, hole);
-    page = arena_take(&small, PAGE_BYTES, PAGE_BYTES, false);
+    page = arena_take(&small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
     assert_non_null(page);
     check(&small);
     assert_int_equal(page->address, base + 2 * PAGE_BYTES);
-    assert_null(arena_take(&small, PAGE_BYTES, PAGE_BYTES, false));
+    assert_null(arena_take(&small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL));
 }
 
 /* ---- segments ---- */
@@ -320,7 +323,7 @@ static void a_removed_segment_is_unknown(void **state) {
         assert_null(page_map_owner(order[i]));
         assert_null(arena_find(order[i]));
     }
-    assert_null(arena_take(&arena, 512, ARENA_UNIT, false));
+    assert_null(arena_take(&arena, 512, ARENA_UNIT, ARENA_ALL));
     assert_int_equal(arena_add(&arena, base, 8 * MIB), 0); /* and may come again */
     check(&arena);
 }
@@ -355,7 +358,7 @@ static void a_forgotten_arena_knows_nothing_and_goes_on(void **state) {
     assert_int_equal(arena.segment_count, 0);
     assert_null(arena_find(base));
     assert_null(page_map_owner(base + GIB));
-    assert_null(arena_take(&arena, 512, ARENA_UNIT, false));
+    assert_null(arena_take(&arena, 512, ARENA_UNIT, ARENA_ALL));
     assert_int_equal(arena_add(&arena, base, 8 * MIB), 0);
     take(&arena, 512);
 }
@@ -384,7 +387,7 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
         } else {
             uint64_t alignment = rand() % 4 ? ARENA_UNIT : PAGE_BYTES;
             uint64_t bytes = (1 + (uint64_t)rand() % (rand() % 8 ? 512 : 16384)) * 512;
-            struct range *range = arena_take(&arena, bytes, alignment, false);
+            struct range *range = arena_take(&arena, bytes, alignment, ARENA_ALL);
             if (range) {
                 uint64_t at = (range->address - base) / 512;
                 assert_int_equal(range->address % alignment, 0);

@@ -397,8 +397,9 @@ static void a_rest_earns_little_time_for_giving_back_ahead_of_growing(void **sta
     ops.reserve = reserve_slowly;
     fake->backend.ops = &ops;
     pool->started_ns = 0;
+    get(10 * GIB);                        /* allows for what does not go back below */
     now_ns = 3600 * (uint64_t)1000000000; /* has rested for an hour */
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 10; i++) {
         drop(get((100 + 2 * i) * MIB)); /* what is idle is never large enough */
     }
     /* one each, until 10 ms are used up; bringing it back counts as well */

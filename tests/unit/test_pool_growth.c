@@ -1,0 +1,249 @@
+/*
+ * How far the pool grows while segments of it lie idle: a little beyond the peak of what was live, whether
+ * or not the device is busy, as long as what is idle can be given back.
+ */
+#include "pool_bench.h"
+
+#include <stdlib.h>
+
+static uint64_t live, live_peak;
+
+/* A large device, whose pool has no time to spare for giving back. */
+static void start_growing(void) {
+    start(140 * GIB, POOL_BARRIER, 0);
+    pool->excess_ns = UINT64_MAX / 2;
+    live = live_peak = 0;
+}
+
+static uint64_t get_live(uint64_t bytes) {
+    live += bytes;
+    live_peak = live > live_peak ? live : live_peak;
+    return get(bytes);
+}
+
+static void drop_live(uint64_t address, uint64_t bytes) {
+    live -= bytes;
+    drop(address);
+}
+
+static uint64_t allowed(uint64_t peak) {
+    return peak + peak / 10 * 3 + 64 * MIB;
+}
+
+static void is_within_bounds(void) {
+    assert_in_range(fake->reserved_peak, live_peak, allowed(live_peak));
+}
+
+/* ---- sizes that change ---- */
+
+/* Each step works on the old and the new block before the old one is freed. */
+static void grow_a_buffer(void (*between)(void)) {
+    uint64_t bytes = 64 * MIB, at = get_live(bytes);
+    while (bytes < GIB) {
+        uint64_t more = (bytes + bytes / 32 + 511) & ~(uint64_t)511, to = get_live(more);
+        fake_submit(fake, 0);
+        drop_live(at, bytes);
+        if (between) {
+            between();
+        }
+        at = to;
+        bytes = more;
+    }
+    is_within_bounds();
+}
+
+static void finish(void) {
+    fake_finish_all(fake);
+}
+
+static void submit_more(void) {
+    fake_submit(fake, 1);
+}
+
+static void a_buffer_that_grows_holds_little_more_than_itself(void **state) {
+    (void)state;
+    start_growing();
+    grow_a_buffer(finish);
+}
+
+static void a_buffer_that_grows_beside_a_busy_device_holds_little_more(void **state) {
+    (void)state;
+    start_growing();
+    grow_a_buffer(submit_more);
+    assert_true(fake->waits > 0);
+}
+
+/* What was freed without an event on time could not be waited for. */
+static void blocks_of_another_size_in_the_next_phase_hold_little_more(void **state) {
+    (void)state;
+    enum { EACH = 32 };
+    static const uint64_t sizes[] = {100 * MIB, 137 * MIB, 174 * MIB};
+    uint64_t at[EACH];
+    start_growing();
+    for (int phase = 0; phase < 9; phase++) {
+        uint64_t bytes = sizes[phase % 3], count = EACH * sizes[0] / bytes;
+        for (uint64_t i = 0; i < count; i++) {
+            at[i] = get_live(bytes);
+        }
+        for (uint64_t i = 0; i < count; i++) {
+            fake_submit(fake, 0);
+            drop_live(at[i], bytes);
+        }
+        if (phase < 2) { /* later ones find segments of several sizes, which they share */
+            is_within_bounds();
+        }
+    }
+    assert_true(fake->records > 0);
+}
+
+static void sizes_within_the_bound_go_round_without_the_driver(void **state) {
+    (void)state;
+    start_growing();
+    uint64_t kept = get_live(GIB);
+    unsigned reserves = 0;
+    for (int i = 0; i < 40; i++) {
+        uint64_t bytes = i % 2 ? 70 * MIB : 90 * MIB, at = get_live(bytes);
+        fake_submit(fake, 0);
+        drop_live(at, bytes);
+        fake_finish_all(fake);
+        reserves = i == 3 ? fake->reserves : reserves;
+    }
+    assert_int_equal(fake->reserves, reserves);
+    assert_int_equal(fake->releases, 0);
+    drop(kept);
+}
+
+/* ---- what goes back ---- */
+
+/* Two idle segments of 1 GiB, the second of which was freed behind the first. */
+static void leave_two_idle(void) {
+    start_growing();
+    uint64_t a = get_live(GIB), b = get_live(GIB);
+    for (int i = 0; i < 2; i++) { /* an event on time for each */
+        fake_submit(fake, 0);
+        drop_live(i == 0 ? a : b, GIB);
+    }
+    assert_int_equal(fake->reserved, 2 * GIB);
+}
+
+static void only_the_work_in_front_of_what_goes_back_is_waited_for(void **state) {
+    (void)state;
+    leave_two_idle();
+    get_live(GIB + 512 * MIB);
+    assert_int_equal(fake->waits, 1);
+    assert_int_equal(fake->completed[0], 1);
+    assert_int_equal(fake->releases, 1);
+    is_within_bounds();
+}
+
+static void what_has_finished_meanwhile_is_not_waited_for(void **state) {
+    (void)state;
+    leave_two_idle();
+    get_live(GIB); /* behind a barrier */
+    assert_int_equal(fake->orders, 1);
+    fake_finish_all(fake);
+    get_live(GIB + 512 * MIB);
+    assert_int_equal(fake->waits, 0);
+    assert_int_equal(fake->releases, 1);
+    is_within_bounds();
+}
+
+static void nothing_is_waited_for_within_the_bound(void **state) {
+    (void)state;
+    start_growing();
+    get_live(8 * GIB);
+    uint64_t at = get_live(GIB);
+    fake_submit(fake, 0);
+    drop_live(at, GIB);
+    get_live(GIB + 512 * MIB);
+    assert_int_equal(fake->waits, 0);
+    assert_int_equal(fake->releases, 0);
+    is_within_bounds();
+}
+
+static void work_of_a_late_event_is_not_waited_for(void **state) {
+    (void)state;
+    start_growing();
+    uint64_t at = get_live(GIB);
+    fake_submit(fake, 0);
+    fake->record_code = -EBUSY; /* as during a capture */
+    drop_live(at, GIB);
+    fake->record_code = 0;
+    fake->busy_for_ever = true;
+    get_live(GIB + 512 * MIB);
+    assert_int_equal(fake->waits, 0);
+    assert_int_equal(fake->releases, 0);
+}
+
+/* ---- a driver that takes a while to have back what was released ---- */
+
+static const struct backend_ops *fake_ops;
+static unsigned returns_left, early_reserves;
+
+static int release_slowly(struct backend *backend, uint64_t address, uint64_t bytes) {
+    returns_left = 3;
+    return fake_ops->release(backend, address, bytes);
+}
+
+static int returned_slowly(struct backend *backend) {
+    (void)backend;
+    returns_left -= returns_left > 0;
+    return returns_left > 0 ? -EAGAIN : 0;
+}
+
+static int reserve_and_see(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    early_reserves += returns_left > 0;
+    return fake_ops->reserve(backend, bytes, address);
+}
+
+static void the_driver_has_back_what_is_released_before_the_pool_grows(void **state) {
+    (void)state;
+    start_growing();
+    fake_ops = fake->backend.ops;
+    struct backend_ops ops = *fake_ops;
+    ops.release = release_slowly;
+    ops.returned = returned_slowly;
+    ops.reserve = reserve_and_see;
+    fake->backend.ops = &ops;
+    returns_left = early_reserves = 0;
+    grow_a_buffer(finish);
+    assert_true(fake->releases > 0);
+    assert_int_equal(early_reserves, 0);
+    fake->backend.ops = fake_ops;
+}
+
+/* ---- ranges that are better kept whole ---- */
+
+static void a_large_range_is_cut_before_the_pool_holds_too_much(void **state) {
+    (void)state;
+    start_growing();
+    use_and_drop(get_live(10 * GIB));
+    live -= 10 * GIB;
+    fake_finish_all(fake);
+    uint64_t first = get_live(2 * GIB); /* large enough to be cut from it, and holds it */
+    assert_int_equal(fake->reserved, 10 * GIB);
+    for (int i = 0; i < 14; i++) {
+        struct pool_block found;
+        uint64_t at = get_live(512 * MIB);
+        assert_int_equal(pool_find(at, &found), 0);
+        assert_true(found.segment_address != at || found.segment_bytes == 512 * MIB);
+    }
+    is_within_bounds();
+    drop(first);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_buffer_that_grows_holds_little_more_than_itself),
+        TEST(a_buffer_that_grows_beside_a_busy_device_holds_little_more),
+        TEST(blocks_of_another_size_in_the_next_phase_hold_little_more),
+        TEST(sizes_within_the_bound_go_round_without_the_driver),
+        TEST(only_the_work_in_front_of_what_goes_back_is_waited_for),
+        TEST(what_has_finished_meanwhile_is_not_waited_for),
+        TEST(nothing_is_waited_for_within_the_bound),
+        TEST(work_of_a_late_event_is_not_waited_for),
+        TEST(the_driver_has_back_what_is_released_before_the_pool_grows),
+        TEST(a_large_range_is_cut_before_the_pool_holds_too_much),
+    };
+    return cmocka_run_group_tests_name("growth", tests, NULL, NULL);
+}
