@@ -214,18 +214,23 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes) {
     return 0;
 }
 
+static bool may_leave(const struct range *range, uint64_t finished) {
+    return is_idle(range) && range->segment->stamp <= finished;
+}
+
 struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
-    struct segment *largest = NULL;
-    for (size_t i = 0; i < arena->free_count; i++) {
-        const struct range *range = arena->free[i].range;
-        if (is_idle(range) && range->segment->stamp <= finished) {
-            largest = arena->free[i].range->segment;
-            if (largest->bytes >= bytes) {
-                break;
-            }
+    size_t enough = position(arena, bytes, 0);
+    for (size_t i = enough; i < arena->free_count; i++) {
+        if (may_leave(arena->free[i].range, finished)) {
+            return arena->free[i].range->segment;
         }
     }
-    return largest;
+    for (size_t i = enough; i-- > 0;) {
+        if (may_leave(arena->free[i].range, finished)) {
+            return arena->free[i].range->segment;
+        }
+    }
+    return NULL;
 }
 
 void arena_remove(struct arena *arena, struct segment *segment) {

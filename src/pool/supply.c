@@ -20,8 +20,11 @@
 #include <time.h>
 
 #define SEGMENT_STEP_MAX                                                                           \
-    ((uint64_t)32 << 20)       /* an arena grows by a sixteenth of itself, up to this, */
+    ((uint64_t)32 << 20)       /* large blocks: a sixteenth of what they have, up to this, */
 #define SEGMENT_STEP_SHARE 256 /* and this part of the device: others need room too */
+#define STARTS_LEAST                                                                               \
+    ((uint64_t)64 << 10) /* small blocks larger than this may start where a page does */
+#define STARTS_BYTES ((uint64_t)64 << 20) /* beyond so much of pages */
 #define EXCESS_SHARE 16 /* giving back ahead of growing may take one part in this of all time */
 #define EXCESS_MOST_NS                                                                             \
     ((uint64_t)10 * 1000000) /* but no more than this of what it did not take is kept for later */
@@ -31,9 +34,15 @@
 #define RETURN_POLL_NS 50000
 #define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
 
+/*
+ * The unit that a page keeps back (page.h) takes a whole block out of the few large ones that fit there.
+ * That is borne for little memory only.
+ */
 static bool take_block(struct pool *pool, struct want *want) {
-    want->block =
-        runs_take(&pool->runs, size_class_units(want->size_class), want->size_class, want->any);
+    unsigned units = size_class_units(want->size_class);
+    bool dear = (uint64_t)units << UNIT_SHIFT > STARTS_LEAST;
+    bool any = want->any || (dear && pool->small.reserved_bytes > STARTS_BYTES);
+    want->block = runs_take(&pool->runs, units, want->size_class, any);
     return want->block != NULL;
 }
 
@@ -133,19 +142,31 @@ void supply_wait_for_return(struct pool *pool, uint64_t limit_ns) {
 
 /* --- growing --- */
 
-uint64_t supply_growth(const struct want *want) {
-    return want->bytes > 0 ? (want->bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1) : PAGE_BYTES;
+static uint64_t round_up(uint64_t bytes, uint64_t unit) {
+    return (bytes + unit - 1) & ~(unit - 1);
 }
 
+uint64_t supply_growth(const struct want *want) {
+    return want->bytes > 0 ? round_up(want->bytes, PAGE_BYTES) : PAGE_BYTES;
+}
+
+/*
+ * Blocks share a segment in a whole number of the size that is asked for. With the unit that the first one
+ * leaves (arena.h) none takes more of it than a segment of its own would be rounded up to. So to the brim of
+ * the device as many fit as natively, and what fills a segment gets one of its own. Pages never share one:
+ * a block that lives on holds up nothing but its own page, as natively.
+ */
 static uint64_t good_growth(const struct pool *pool, const struct want *want) {
-    const struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
+    uint64_t least = supply_growth(want);
+    if (want->bytes == 0 || want->bytes == least) {
+        return least;
+    }
     uint64_t most = pool->backend->capacity / SEGMENT_STEP_SHARE;
     most = most > SEGMENT_STEP_MAX ? SEGMENT_STEP_MAX : most;
-    uint64_t step = arena->reserved_bytes / 16;
-    step = (step > most ? most : step) & ~(PAGE_BYTES - 1);
-    uint64_t least = supply_growth(want);
-    /* What fills a segment gets one of its own: of several in one the first would stay empty (arena.h). */
-    return want->bytes == least || least > step ? least : step;
+    uint64_t step = pool->large.reserved_bytes / 16;
+    step = step > most ? most : step;
+    uint64_t blocks = step > want->bytes ? (step + want->bytes - 1) / want->bytes : 1;
+    return round_up(blocks * want->bytes + ARENA_UNIT, PAGE_BYTES);
 }
 
 /* One reserve() of the backend, without the lock. */
