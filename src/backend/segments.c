@@ -37,6 +37,16 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     return 0;
 }
 
+static uint64_t room(struct backend *backend, uint64_t *others) {
+    struct segments *segments = of(backend);
+    *others = device_idle_bytes(segments->device, segments);
+    return device_room(segments->device);
+}
+
+static bool gather(struct backend *backend, uint64_t bytes, bool wait) {
+    return device_gather(of(backend)->device, of(backend), bytes, wait);
+}
+
 static void book_return(struct segments *segments, uint64_t bytes) {
     device_pooled(segments->device, -(int64_t)bytes);
     device_refund(segments->device, bytes);
@@ -193,6 +203,8 @@ static const struct backend_ops ops = {
     .reserve = reserve,
     .release = release,
     .returned = returned,
+    .room = room,
+    .gather = gather,
     .lose = lose,
     .record = record,
     .query = query,

@@ -102,7 +102,17 @@ void device_book(struct device *device, struct books_metric *metric, int64_t cha
 /** Adds one to a counter of device->outside. */
 void device_count(struct device *device, books_counter *counter);
 
-/** Idle bytes in all pools of the device, and those on their way back to the driver. */
-uint64_t device_idle_bytes(const struct device *device);
+/** Idle bytes in all pools of the device, or in all but one, and those on their way back to the driver. */
+uint64_t device_idle_bytes(const struct device *device, const struct segments *but);
+
+/** What the driver has and the limit allows, as far as that can be asked; what is idle not counted. With no lock held. */
+uint64_t device_room(struct device *device);
+
+/** Has all pools but one give back what is idle, until the driver has `bytes`; with `wait`, after waiting for
+ * their work, within limits. True if there was any. With no lock held. */
+bool device_gather(struct device *device, const struct segments *but, uint64_t bytes, bool wait);
+
+/** Whether `bytes` would be there if all that is idle came back: if not, nothing is to be waited for. */
+bool device_could_have(struct device *device, uint64_t bytes);
 
 #endif

@@ -169,6 +169,7 @@ int supply(struct pool *pool, struct want *want);
 bool supply_ready(struct pool *pool, struct want *want); /* only what is ready now */
 uint64_t supply_growth(const struct want *want);         /* the least the pool can grow by for it */
 int supply_grow(struct pool *pool, const struct want *want); /* a segment from the driver */
+uint64_t supply_idle(const struct pool *pool);               /* in segments that are wholly free */
 int supply_release_idle(struct pool *pool,
                         uint64_t bytes); /* what no work touches; 0: something is on its way back */
 void supply_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */

@@ -140,18 +140,36 @@ void pool_settle(struct pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-int pool_trim(struct pool *pool, bool wait) {
-    settle(pool, true);
-    pthread_mutex_lock(&pool->lock);
-    reclaim_caches(pool);
-    if (pool->pending_bytes + pool->large.idle_bytes + pool->small.idle_bytes > 0) {
+/* Lock held. */
+static int give_back(struct pool *pool, uint64_t bytes, bool wait) {
+    reclaim_usable(pool);
+    if (supply_idle(pool) < bytes) {
+        reclaim_caches(pool);
+    }
+    if (pool->pending_bytes + supply_idle(pool) > 0) {
         order_finish(pool, wait ? TRIM_WAIT_NS : 0);
     }
     reclaim_usable(pool);
-    int r = supply_release_idle(pool, UINT64_MAX);
-    if (r == 0) {
-        supply_wait_for_return(pool, wait ? TRIM_WAIT_NS : 0);
+    int r = supply_release_idle(pool, bytes);
+    if (pool->returning) {
+        supply_wait_for_return(pool, TRIM_WAIT_NS);
     }
+    return r;
+}
+
+int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
+    settle(pool, true);
+    pthread_mutex_lock(&pool->lock);
+    int r = give_back(pool, bytes, wait);
+    budget_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return r;
+}
+
+int pool_trim(struct pool *pool, bool wait) {
+    settle(pool, true);
+    pthread_mutex_lock(&pool->lock);
+    int r = give_back(pool, UINT64_MAX, wait);
     runs_trim(&pool->runs);
     budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);

@@ -121,7 +121,14 @@ int pool_mark_reached_from_outside(uint64_t address);
  * memory from now on need not stand behind the barriers. */
 void pool_settle(struct pool *pool);
 
-/** Gives everything that is idle back to the driver, after waiting for it if `wait`. */
+/**
+ * Gives idle memory back to the driver, `bytes` of it or all there is, after waiting for work under way, for
+ * a second at most, if `wait`. Returns when the driver has it. 0: something went back; -ENOENT: nothing is
+ * idle; -EBUSY: it cannot go now.
+ */
+int pool_give_back(struct pool *pool, uint64_t bytes, bool wait);
+
+/** The same with everything, and with the host memory of what is not used. -ENOENT counts as 0. */
 int pool_trim(struct pool *pool, bool wait);
 
 /** The code of the error that killed the context, or 0: then nothing more can be served from this

@@ -111,6 +111,10 @@ static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t byt
     return size;
 }
 
+uint64_t supply_idle(const struct pool *pool) {
+    return pool->large.idle_bytes + pool->small.idle_bytes;
+}
+
 int supply_release_idle(struct pool *pool, uint64_t bytes) {
     uint64_t released = 0;
     while (released < bytes) {
@@ -121,9 +125,7 @@ int supply_release_idle(struct pool *pool, uint64_t bytes) {
         }
         released += one;
     }
-    return released > 0                                          ? 0
-           : pool->large.idle_bytes + pool->small.idle_bytes > 0 ? -EBUSY
-                                                                 : -ENOENT;
+    return released > 0 ? 0 : supply_idle(pool) > 0 ? -EBUSY : -ENOENT;
 }
 
 /* By counting, not by the clock, which may stand still. */
@@ -144,6 +146,11 @@ void supply_wait_for_return(struct pool *pool, uint64_t limit_ns) {
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) {
     return (bytes + unit - 1) & ~(unit - 1);
+}
+
+static uint64_t least_bytes(const struct want *want) {
+    return want->bytes > 0 ? want->bytes
+                           : (uint64_t)size_class_units(want->size_class) << UNIT_SHIFT;
 }
 
 uint64_t supply_growth(const struct want *want) {
@@ -266,11 +273,39 @@ static bool supply_cheap(struct pool *pool, struct want *want) {
     return all > enough && order_cheaply(pool, all) && supply_ready(pool, want);
 }
 
-/* Whether the device could ever serve the request by what is pending or idle: with all that came back. */
-static bool may_come_back(const struct pool *pool, const struct want *want) {
-    uint64_t idle = pool->large.idle_bytes + pool->small.idle_bytes;
-    uint64_t live = budget_used(pool) - budget_ready(pool) - pool->pending_bytes;
-    return pool->pending_bytes + idle > 0 && live + supply_growth(want) <= pool->backend->capacity;
+/*
+ * Whether all that is pending or idle, here and in other pools of the device, would be enough if it came back.
+ * What the device is known to have besides counts too. If not, nothing is to be waited for.
+ */
+static bool may_come_back(struct pool *pool, const struct want *want) {
+    struct backend *backend = pool->backend;
+    uint64_t others = 0, used = budget_used(pool);
+    uint64_t room = backend->capacity > used ? backend->capacity - used : 0;
+    if (backend->ops->room) {
+        pthread_mutex_unlock(&pool->lock);
+        room = backend->ops->room(backend, &others);
+        pthread_mutex_lock(&pool->lock);
+    }
+    uint64_t idle = supply_idle(pool), free_bytes = budget_ready(pool) + pool->pending_bytes;
+    return pool->pending_bytes + idle + others > 0 &&
+           least_bytes(want) <= room + free_bytes + others;
+}
+
+static bool gather(struct pool *pool, const struct want *want, bool wait) {
+    struct backend *backend = pool->backend;
+    if (!backend->ops->gather) {
+        return false;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    bool any = backend->ops->gather(backend, supply_growth(want), wait);
+    pthread_mutex_lock(&pool->lock);
+    return any;
+}
+
+/* 0: served. Else why growing was refused, or -EAGAIN while more could be given back for it. */
+static int grow_after(struct pool *pool, struct want *want, int *refusal) {
+    *refusal = supply_grow(pool, want);
+    return supply_ready(pool, want) ? 0 : is_refusal(*refusal) ? -EAGAIN : *refusal;
 }
 
 static int supply_hard(struct pool *pool, struct want *want, int refusal) {
@@ -290,15 +325,16 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
         if (last && order_finish(pool, LATE_WAIT_NS) && supply_ready(pool, want)) {
             return 0;
         }
+        int r = -EAGAIN;
         uint64_t need = supply_growth(want);
-        while (supply_release_idle(pool, need) == 0) {
-            refusal = supply_grow(pool, want);
-            if (supply_ready(pool, want)) {
-                return 0;
-            }
-            if (!is_refusal(refusal)) {
-                return refusal;
-            }
+        while (r == -EAGAIN && supply_release_idle(pool, need) == 0) {
+            r = grow_after(pool, want, &refusal);
+        }
+        if (r == -EAGAIN && gather(pool, want, last)) {
+            r = grow_after(pool, want, &refusal);
+        }
+        if (r != -EAGAIN) {
+            return r;
         }
     }
     return supply_ready(pool, want) ? 0 : refusal;
@@ -333,8 +369,8 @@ static bool give_up_own_cache(struct pool *pool, const struct want *want) {
  */
 static int grow_with_excess(struct pool *pool, const struct want *want) {
     uint64_t growth = supply_growth(want);
-    bool excess = budget_is_short(pool, growth) && !pool->backend->release_waits &&
-                  pool->large.idle_bytes + pool->small.idle_bytes > 0;
+    bool excess =
+        budget_is_short(pool, growth) && !pool->backend->release_waits && supply_idle(pool) > 0;
     if (!excess) {
         return supply_grow(pool, want);
     }
