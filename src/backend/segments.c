@@ -8,6 +8,8 @@
 
 #include <errno.h>
 
+#define PIECE ((uint64_t)2 << 20) /* what the driver takes for small blocks at a time */
+
 static struct segments *of(struct backend *backend) {
     return (struct segments *)backend;
 }
@@ -179,10 +181,37 @@ static bool is_deadly(int code) {
     return code > 0 && context_is_deadly((CUresult)code);
 }
 
+static bool captured(struct backend *backend) {
+    (void)backend;
+    return atomic_load(&capture_active) > 0;
+}
+
+/*
+ * While a stream is being captured nobody may wait for a context. But a free waits as ever for all work of
+ * the device, and where the program's own was allowed so is this one: of memory that nobody uses.
+ */
+static int synchronize_by_free(struct segments *segments) {
+    CUdeviceptr unused;
+    CUcontext popped;
+    if (segments->backend.quiet || !device_take(segments->device, PIECE)) {
+        return -EBUSY;
+    }
+    CUstreamCaptureMode mode = capture_relax();
+    CUresult r = REAL(cuCtxPushCurrent_v2)(segments->context);
+    if (r == CUDA_SUCCESS) {
+        r = REAL(cuMemAlloc_v2)(&unused, 1);
+        r = r == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : r;
+        REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+    capture_restore(mode);
+    device_refund(segments->device, PIECE);
+    return answer(r);
+}
+
 static int synchronize(struct backend *backend) {
     struct segments *segments = of(backend);
     if (!capture_hold_off()) {
-        return -EBUSY;
+        return synchronize_by_free(segments);
     }
     CUcontext popped;
     CUresult r = REAL(cuCtxPushCurrent_v2)(segments->context);
@@ -212,6 +241,7 @@ static const struct backend_ops ops = {
     .wait = wait,
     .health = health,
     .is_deadly = is_deadly,
+    .captured = captured,
     .synchronize = synchronize,
     .settle = settle,
 };

@@ -86,7 +86,10 @@ struct backend_ops {
     /** ns of some clock that only goes forward; NULL: the system's. */
     uint64_t (*clock)(struct backend *backend);
 
-    /** Waits on the CPU for all work submitted to the context so far. Blocks. */
+    /** Whether a capture keeps record() from recording, until that is over. NULL: never. */
+    bool (*captured)(struct backend *backend);
+
+    /** Waits on the CPU for all work submitted to the context so far; -EBUSY: not now. Blocks. */
     int (*synchronize)(struct backend *backend);
 
     /**

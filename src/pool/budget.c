@@ -119,7 +119,7 @@ static void look_at_budget(struct pool *pool) {
     unsigned refused = pool->backend->refused;
     bool doubt = refused > 0 && pool->backend->has_events; /* so frees show whether it records */
     bool tight = pool->config.reuse == POOL_SYNC || pool->program_orders || doubt ||
-                 budget_used(pool) > budget - budget / TIGHT_SHARE;
+                 order_is_captured(pool) || budget_used(pool) > budget - budget / TIGHT_SHARE;
     /* written only when they change: every thread has the line */
     if (budget != atomic_load_explicit(&pool->budget, memory_order_relaxed)) {
         atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);

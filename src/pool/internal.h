@@ -151,9 +151,10 @@ bool order_finish(
     struct pool *pool,
     uint64_t limit_ns); /* what was submitted before has finished; waits that were in vain
                                           count, until what they were for has */
-bool order_is_idle(struct pool *pool);        /* nothing is under way, as the lock is held */
-void order_finish_ordered(struct pool *pool); /* what was usable behind a barrier has finished */
-void order_settle(struct pool *pool);         /* the same, asked by another context's thread */
+bool order_is_captured(const struct pool *pool); /* nothing can be recorded until a capture ends */
+bool order_is_idle(struct pool *pool);           /* nothing is under way, as the lock is held */
+void order_finish_ordered(struct pool *pool);    /* what was usable behind a barrier has finished */
+void order_settle(struct pool *pool);            /* the same, asked by another context's thread */
 
 /* supply.c: where memory comes from. Takes and returns with the lock held; lets go of it in
  * between. */

@@ -126,6 +126,19 @@ void pool_release(struct pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+void pool_before_capture(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    order_cheaply(pool, epochs_stamp(&pool->epochs));
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* Recording is done under the lock: from here on none is in the middle of it. */
+void pool_capture_announced(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    budget_look_at_all(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 void pool_program_orders(struct pool *pool, bool records) {
     pool->program_orders = true;
     pool->epochs.foreign |= records;

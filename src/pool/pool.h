@@ -159,6 +159,13 @@ void pool_hold(struct pool *pool);
 void pool_release(struct pool *pool);
 
 /**
+ * A capture is about to begin, and has been announced. While it lasts nothing can be recorded: what was freed
+ * before gets its event now, and frees wait for what they would else record (order_in_free).
+ */
+void pool_before_capture(struct pool *pool);
+void pool_capture_announced(struct pool *pool);
+
+/**
  * While held: the program is about to record an event of the context, or to make the context wait
  * for one. Barriers stand in line behind all records (epoch.h), its ones behind ours and ours behind
  * its. So from now on nothing is recorded late, and no barrier follows such a record until there is
