@@ -176,9 +176,22 @@ uint64_t device_visible_total(const struct device *device) {
     return limit && limit < device->total ? limit : device->total;
 }
 
+/*
+ * What could go back to the driver if all of it were finished. What lies beside live blocks could not, and a
+ * program that asks for as much as is free would not get it.
+ */
+static uint64_t idle_for_others(const struct device *device) {
+    uint64_t bytes = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        uint64_t stuck = p->idle ? 0 : pool_stuck_bytes(p->pool), idle = pool_idle_bytes(p->pool);
+        bytes += (idle > stuck ? idle - stuck : 0) + atomic_load(&p->backend->returning);
+    }
+    return bytes;
+}
+
 void device_visible_memory(const struct device *device, uint64_t *free_bytes,
                            uint64_t *total_bytes) {
-    uint64_t idle = device_idle_bytes(device, NULL), limit = atomic_load(&device->limit);
+    uint64_t idle = idle_for_others(device), limit = atomic_load(&device->limit);
     *free_bytes += idle;
     if (limit) {
         uint64_t charged = atomic_load(&device->charged);

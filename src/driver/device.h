@@ -91,8 +91,8 @@ void device_pooled(struct device *device, int64_t change);
  * smaller. */
 uint64_t device_visible_total(const struct device *device);
 
-/** The same for what a driver says is free and there in all: idle memory of the pools counts as
- * free, and both stay within the limit. */
+/** The same for what a driver says is free and there in all: idle memory of the pools that could go back
+ * counts as free, and both stay within the limit. */
 void device_visible_memory(const struct device *device, uint64_t *free_bytes,
                            uint64_t *total_bytes);
 

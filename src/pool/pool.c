@@ -189,6 +189,16 @@ int pool_trim(struct pool *pool, bool wait) {
     return r == -ENOENT ? 0 : r;
 }
 
+uint64_t pool_stuck_bytes(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    epochs_poll(&pool->epochs, pool->backend);
+    reclaim_usable(pool);
+    uint64_t stuck = budget_ready(pool) - supply_idle(pool);
+    budget_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return stuck;
+}
+
 uint64_t pool_stamp_in_free(struct pool *pool) {
     pthread_mutex_lock(&pool->lock);
     uint64_t stamp = epochs_stamp(&pool->epochs);

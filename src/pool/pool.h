@@ -175,7 +175,11 @@ void pool_program_orders(struct pool *pool, bool records);
 
 /** Adds the pool's books to a snapshot. Waits for no lock: without the pool's, live sizes are left out. */
 void pool_read(struct pool *pool, struct stats_device *stats);
-uint64_t pool_idle_bytes(struct pool *pool);
+uint64_t pool_idle_bytes(struct pool *pool); /* all that is not live */
+
+/** Of that, what is ready and cannot go back to the driver, because something beside it is live or pending.
+ * What has finished by now is looked for first. */
+uint64_t pool_stuck_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);
 
 /** In the child of a fork: the end of its one thread gives nothing back. */
