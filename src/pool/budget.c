@@ -103,6 +103,11 @@ static bool has_room(const struct pool *pool, uint64_t bytes) {
     return budget_used(pool) + bytes <= atomic_load_explicit(&pool->budget, memory_order_relaxed);
 }
 
+/* What a program that uses little may keep, whatever the floor and the caches. */
+static uint64_t most_for(uint64_t peak) {
+    return peak < BUDGET_LITTLE / BUDGET_TIMES ? BUDGET_LITTLE : peak * BUDGET_TIMES;
+}
+
 static void look_at_budget(struct pool *pool) {
     uint64_t budget = pool->config.budget;
     if (budget == 0) {
@@ -110,6 +115,7 @@ static void look_at_budget(struct pool *pool) {
         budget = peak + peak / BUDGET_SLACK;
         budget = budget < floor ? floor : budget;
         budget += pool->caches_most * pool->cache_bytes_max * (1 + CACHE_LARGE_FACTOR);
+        budget = budget > most_for(peak) ? most_for(peak) : budget;
     }
     uint64_t most = pool->backend->capacity - pool->backend->capacity / 4;
     budget = budget > most ? most : budget;

@@ -18,6 +18,8 @@
 #define BUDGET_FLOOR ((uint64_t)64 << 20) /* this; with several streams, on a large device */
 #define BUDGET_FLOOR_SHARE 1024           /* up to twice as much for each, if that is its part, */
 #define BUDGET_STREAMS 4                  /* and for so many at most. */
+#define BUDGET_LITTLE ((uint64_t)8 << 20) /* But no more than this, */
+#define BUDGET_TIMES 8                    /* or than so many times its peak. */
 /* And beyond that its peak, with one part in this of it as slack, and what each thread's cache may park. */
 #define BUDGET_SLACK 16
 
