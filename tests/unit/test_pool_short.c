@@ -170,20 +170,30 @@ static void the_starts_of_segments_are_spared_and_serve_at_the_brim(void **state
     }
 }
 
-/* What a driver that rounds every block up to 2 MiB has room for fits here too, whatever the size. */
+/* What a driver that rounds every block up to 2 MiB has room for fits here too, whatever the size, and takes no
+ * more on the way than a segment's worth of blocks. */
+static void fill_with(uint64_t bytes) {
+    uint64_t device = bytes < 5 * MIB ? GIB : 8 * GIB, at;
+    uint64_t each = (bytes + 2 * MIB - 1) & ~(2 * MIB - 1), natively = device / each;
+    start(device, POOL_BARRIER, RELAXED);
+    for (uint64_t i = 0; i < natively; i++) {
+        assert_int_equal(try(bytes, &at), 0);
+        assert_true(fake->reserved <= (i + 1) * each + 34 * MIB);
+    }
+    check();
+}
+
 static void as_many_of_one_size_fit_as_natively(void **state) {
     (void)state;
     for (uint64_t bytes = MIB + 512; bytes < GIB; bytes += bytes / 7 & ~(uint64_t)511) {
-        start(GIB, POOL_BARRIER, RELAXED);
-        uint64_t natively = GIB / ((bytes + 2 * MIB - 1) & ~(2 * MIB - 1)), at;
-        for (uint64_t i = 0; i < natively; i++) {
-            assert_int_equal(try(bytes, &at), 0);
-        }
-        check();
-        if (bytes + bytes / 7 < GIB) {
-            assert_int_equal(stop(NULL), 0);
-        }
+        fill_with(bytes);
+        assert_int_equal(stop(NULL), 0);
     }
+    for (uint64_t mib = 3; mib < 40; mib += 2) {
+        fill_with(mib * MIB);
+        assert_int_equal(stop(NULL), 0);
+    }
+    start(GIB, POOL_BARRIER, RELAXED);
 }
 
 static void what_lives_on_holds_up_its_own_page_only(void **state) {
