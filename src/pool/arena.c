@@ -122,22 +122,18 @@ static bool better_kept_whole(const struct range *range, uint64_t bytes) {
     return range->bytes >= ARENA_SPARED_BYTES && range->bytes / ARENA_SPARED_FACTOR > bytes;
 }
 
-/* What is left over in a segment of its own would let a small block pin it when the large one has gone. */
-static bool fills(const struct range *range, uint64_t bytes) {
-    return is_idle(range) && range->bytes > bytes &&
-           range->bytes - bytes <= bytes / ARENA_FILL_SHARE;
+/* What a large block has left of a segment of its own: a small one there would pin that when it has gone. */
+static bool is_rest(const struct range *range) {
+    return range_is_first(range) && range->next &&
+           range->bytes <= range->next->bytes / ARENA_REST_SHARE;
 }
 
 struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment, bool spare) {
     for (size_t i = position(arena, bytes, 0); i < arena->free_count; i++) {
         struct range *range = arena->free[i].range;
         bool from_end = spare && range_is_first(range) && bytes < range->segment->bytes;
-        if (fills(range, bytes)) {
-            bytes = range->bytes;
-            from_end = false;
-        }
         uint64_t skip = from_end ? range->bytes - bytes : -range->address & (alignment - 1);
-        if (range->bytes < bytes + skip || (from_end && skip == 0)) {
+        if (range->bytes < bytes + skip || (from_end && skip == 0) || is_rest(range)) {
             continue;
         }
         if ((spare && better_kept_whole(range, bytes)) || make_room(arena) != 0) {

@@ -116,8 +116,8 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes);
 #define ARENA_SPARED_BYTES ((uint64_t)128 << 20)
 #define ARENA_SPARED_FACTOR 5
 
-/* A block that leaves no more than one part in this of itself of a segment gets all of it. */
-#define ARENA_FILL_SHARE 16
+/* What is left at the start of a segment is not used if it is less than one part in this of the block behind. */
+#define ARENA_REST_SHARE 16
 
 /**
  * The best free range for `bytes` (a multiple of 512), cut to size, at a multiple of `alignment`

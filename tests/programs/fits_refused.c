@@ -67,7 +67,7 @@ static void to_the_brim(char **arguments) {
 /* all_to_the_brim FRESH: sizes from 1 MiB to 1 GiB in odd steps, each in a process of its own; or with FRESH
  * 0 one after another in this one, each time with everything freed before. */
 static void all_to_the_brim(char **arguments) {
-    long sizes = 0, worst = 1000, sum = 0;
+    long sizes = 0, worst = 1000, sum = 0, natively;
     size_t total, two = 2 * MIB;
     bool fresh = atoi(arguments[0]);
     char own[400], command[512];
@@ -76,7 +76,9 @@ static void all_to_the_brim(char **arguments) {
     total = total_bytes();
     own[length < 0 ? 0 : length] = '\0';
     for (size_t bytes = MIB; bytes < GIB; bytes += bytes / 13 + 4097, sizes++) {
-        long natively = (long)(total / ((bytes + two - 1) / two * two)), count = 0;
+        long count = 0;
+        natively = (long)(total / ((bytes + two - 1) / two * two));
+        natively = natively > 0 ? natively : 1;
         snprintf(command, sizeof command, "%s to_the_brim %.12f", own, (double)bytes / MIB);
         FILE *child = fresh ? popen(command, "r") : NULL;
         if (child) {
@@ -92,7 +94,8 @@ static void all_to_the_brim(char **arguments) {
         worst = permille < worst ? permille : worst;
         sum += permille;
     }
-    printf("sizes=%ld worst_permille=%ld mean_permille=%ld\n", sizes, worst, sum / sizes);
+    printf("sizes=%ld worst_permille=%ld mean_permille=%ld\n", sizes, worst,
+           sizes > 0 ? sum / sizes : 0);
 }
 
 /* --- what small blocks pin --- */
