@@ -9,6 +9,8 @@
 
 #include <errno.h>
 
+#define PIECE ((uint64_t)2 << 20) /* what the driver takes for small blocks at a time */
+
 static struct segments *of(struct backend *backend) {
     return (struct segments *)backend;
 }
@@ -35,6 +37,16 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     context_address_given(dptr, bytes);
     *address = dptr;
     return 0;
+}
+
+static uint64_t room(struct backend *backend, uint64_t *others) {
+    struct segments *segments = of(backend);
+    *others = device_idle_bytes(segments->device, segments);
+    return device_room(segments->device);
+}
+
+static bool gather(struct backend *backend, uint64_t bytes, bool wait) {
+    return device_gather(of(backend)->device, of(backend), bytes, wait);
 }
 
 static void book_return(struct segments *segments, uint64_t bytes) {
@@ -170,10 +182,37 @@ static bool is_deadly(int code) {
     return code > 0 && context_is_deadly((CUresult)code);
 }
 
+static bool captured(struct backend *backend) {
+    (void)backend;
+    return atomic_load(&capture_active) > 0;
+}
+
+/*
+ * While a stream is being captured nobody may wait for a context. But a free waits as ever for all work of
+ * the device, and where the program's own was allowed so is this one: of memory that nobody uses.
+ */
+static int synchronize_by_free(struct segments *segments) {
+    CUdeviceptr unused;
+    CUcontext popped;
+    if (segments->backend.quiet || !device_take(segments->device, PIECE)) {
+        return -EBUSY;
+    }
+    CUstreamCaptureMode mode = capture_relax();
+    CUresult r = REAL(cuCtxPushCurrent_v2)(segments->context);
+    if (r == CUDA_SUCCESS) {
+        r = REAL(cuMemAlloc_v2)(&unused, 1);
+        r = r == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : r;
+        REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+    capture_restore(mode);
+    device_refund(segments->device, PIECE);
+    return answer(r);
+}
+
 static int synchronize(struct backend *backend) {
     struct segments *segments = of(backend);
     if (!capture_hold_off()) {
-        return -EBUSY;
+        return synchronize_by_free(segments);
     }
     CUcontext popped;
     CUresult r = REAL(cuCtxPushCurrent_v2)(segments->context);
@@ -194,6 +233,8 @@ static const struct backend_ops ops = {
     .reserve = reserve,
     .release = release,
     .returned = returned,
+    .room = room,
+    .gather = gather,
     .lose = lose,
     .record = record,
     .query = query,
@@ -201,6 +242,7 @@ static const struct backend_ops ops = {
     .wait = wait,
     .health = health,
     .is_deadly = is_deadly,
+    .captured = captured,
     .synchronize = synchronize,
     .settle = settle,
 };

@@ -31,10 +31,14 @@ static struct capturing identify(CUstream stream, bool per_thread) {
                               .thread = own ? &this_thread : NULL};
 }
 
+static void before(struct context *context, void *unused) {
+    (void)unused;
+    pool_before_capture(context->pool);
+}
+
 static void pass_by(struct context *context, void *unused) {
     (void)unused;
-    pool_hold(context->pool);
-    pool_release(context->pool);
+    pool_capture_announced(context->pool);
 }
 
 static _Atomic unsigned held_off;
@@ -55,6 +59,7 @@ void capture_let_go(void) {
 /* Before the driver begins: from here on no pool records, none is in the middle of it (they record under
  * their locks), and whoever asks an event knows that it has to be relaxed about it. */
 static void enter(void) {
+    context_each(before, NULL);
     atomic_fetch_add(&capture_unusual, 1);
     atomic_fetch_add(&capture_active, 1);
     while (atomic_load(&held_off) > 0) {

@@ -188,9 +188,22 @@ uint64_t device_visible_total(const struct device *device) {
     return limit && limit < device->total ? limit : device->total;
 }
 
+/*
+ * What could go back to the driver if all of it were finished. What lies beside live blocks could not, and a
+ * program that asks for as much as is free would not get it.
+ */
+static uint64_t idle_for_others(const struct device *device) {
+    uint64_t bytes = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        uint64_t stuck = p->idle ? 0 : pool_stuck_bytes(p->pool), idle = pool_idle_bytes(p->pool);
+        bytes += (idle > stuck ? idle - stuck : 0) + atomic_load(&p->backend->returning);
+    }
+    return bytes;
+}
+
 void device_visible_memory(const struct device *device, uint64_t *free_bytes,
                            uint64_t *total_bytes) {
-    uint64_t idle = device_idle_bytes(device), limit = atomic_load(&device->limit);
+    uint64_t idle = idle_for_others(device), limit = atomic_load(&device->limit);
     *free_bytes += idle;
     if (limit) {
         uint64_t charged = atomic_load(&device->charged);
@@ -221,12 +234,39 @@ void device_count_oom(struct device *device, bool at_limit) {
     pthread_mutex_unlock(&device->lock);
 }
 
-uint64_t device_idle_bytes(const struct device *device) {
+uint64_t device_idle_bytes(const struct device *device, const struct segments *but) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        bytes += pool_idle_bytes(p->pool) + atomic_load(&p->backend->returning);
+        if (p->backend != but) {
+            bytes += pool_idle_bytes(p->pool) + atomic_load(&p->backend->returning);
+        }
     }
     return bytes;
+}
+
+/* What the driver's own pools keep is there for others of its calls too. */
+uint64_t device_room(struct device *device) {
+    size_t total, there = device->total;
+    uint64_t limit = atomic_load(&device->limit), charged = atomic_load(&device->charged);
+    if (device_current() == device) {
+        REAL(cuMemGetInfo_v2)(&there, &total);
+    }
+    uint64_t room = there, allowed = limit > charged ? limit - charged : 0;
+    room = limit && allowed < room ? allowed : room;
+    return room + mempool_kept(device);
+}
+
+bool device_gather(struct device *device, const struct segments *but, uint64_t bytes, bool wait) {
+    bool any = false;
+    struct device_pool *p = atomic_load(&device->pools);
+    for (; p && device_room(device) < bytes; p = p->next) {
+        any |= p->backend != but && !p->idle && pool_give_back(p->pool, bytes, wait) == 0;
+    }
+    return any;
+}
+
+bool device_could_have(struct device *device, uint64_t bytes) {
+    return bytes <= device_room(device) + device_idle_bytes(device, NULL);
 }
 
 /* --- the snapshot (stats/stats.h) --- */

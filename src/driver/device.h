@@ -91,8 +91,8 @@ void device_pooled(struct device *device, int64_t change);
  * smaller. */
 uint64_t device_visible_total(const struct device *device);
 
-/** The same for what a driver says is free and there in all: idle memory of the pools counts as
- * free, and both stay within the limit. */
+/** The same for what a driver says is free and there in all: idle memory of the pools that could go back
+ * counts as free, and both stay within the limit. */
 void device_visible_memory(const struct device *device, uint64_t *free_bytes,
                            uint64_t *total_bytes);
 
@@ -105,7 +105,17 @@ void device_count(struct device *device, books_counter *counter);
 /** Counts an allocation that failed in the end, and whether it was the limit that refused it. */
 void device_count_oom(struct device *device, bool at_limit);
 
-/** Idle bytes in all pools of the device, and those on their way back to the driver. */
-uint64_t device_idle_bytes(const struct device *device);
+/** Idle bytes in all pools of the device, or in all but one, and those on their way back to the driver. */
+uint64_t device_idle_bytes(const struct device *device, const struct segments *but);
+
+/** What the driver has and the limit allows, as far as that can be asked; what is idle not counted. With no lock held. */
+uint64_t device_room(struct device *device);
+
+/** Has all pools but one give back what is idle, until the driver has `bytes`; with `wait`, after waiting for
+ * their work, within limits. True if there was any. With no lock held. */
+bool device_gather(struct device *device, const struct segments *but, uint64_t bytes, bool wait);
+
+/** Whether `bytes` would be there if all that is idle came back: if not, nothing is to be waited for. */
+bool device_could_have(struct device *device, uint64_t bytes);
 
 #endif

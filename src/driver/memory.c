@@ -104,7 +104,7 @@ static CUresult native_alloc(CUdeviceptr *dptr, size_t bytes) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult r = REAL(cuMemAlloc_v2)(dptr, bytes);
-    if (outside_make_room(r, taking.device)) {
+    if (outside_make_room(r, taking.device, bytes)) {
         r = REAL(cuMemAlloc_v2)(dptr, bytes);
     }
     return native_end(&taking, r, dptr);
@@ -159,7 +159,7 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
-    if (outside_make_room(r, taking.device)) {
+    if (outside_make_room(r, taking.device, bytes)) {
         r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
     }
     return native_end(&taking, r, dptr);

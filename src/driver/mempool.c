@@ -230,7 +230,9 @@ bool mempool_begin(struct mempool *pool, uint64_t bytes, struct mempool_claim *c
         (mempool_make_room(device, most) && claim_for(pool, most, claim))) {
         return true;
     }
-    context_release_idle(device);
+    if (device_could_have(device, bytes)) {
+        context_release_idle(device);
+    }
     if (claim_for(pool, most, claim)) {
         device_count(device, &device->outside.oom_retries);
         return true;
@@ -308,6 +310,19 @@ void mempool_look_again(void) {
     }
     atomic_store(&mempool_stale, graphs);
     pthread_mutex_unlock(&lock);
+}
+
+uint64_t mempool_kept(struct device *device) {
+    uint64_t kept = 0;
+    pthread_mutex_lock(&lock);
+    for (struct mempool *pool = pools; pool; pool = pool->next) {
+        if (pool->device && pool->device == device) {
+            look(pool);
+            kept += pool->reserve > pool->live ? pool->reserve - pool->live : 0;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return kept;
 }
 
 /* By how much `bytes` more would exceed the limit. */

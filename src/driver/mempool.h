@@ -81,6 +81,9 @@ static inline CUresult mempool_waited(CUresult r) {
  * if they did. */
 bool mempool_make_room(struct device *device, uint64_t bytes);
 
+/** What the driver's pools of a device keep and nobody has live. */
+uint64_t mempool_kept(struct device *device);
+
 /** The last context of a device has ended; whether its pools are still there is not known until the
  * program uses them again. NULL: of any device. */
 void mempool_doubt(const struct device *device);

@@ -234,7 +234,9 @@ static bool allowed(enum outside_kind kind, struct device *device, uint64_t byte
         return true;
     }
     /* What lies idle in the pools makes room first. */
-    context_release_idle(device);
+    if (device_could_have(device, bytes)) {
+        context_release_idle(device);
+    }
     if (device_charge(device, bytes)) {
         device_count(device, &device->outside.oom_retries);
         return true;
@@ -292,8 +294,9 @@ CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, u
     return answer;
 }
 
-bool outside_make_room(CUresult answer, struct device *device) {
-    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !device || device_idle_bytes(device) == 0) {
+bool outside_make_room(CUresult answer, struct device *device, uint64_t bytes) {
+    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !device || device_idle_bytes(device, NULL) == 0 ||
+        !device_could_have(device, bytes)) {
         return false;
     }
     context_release_idle(device);

@@ -52,7 +52,7 @@ static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
             return refused(REAL(cuStreamIsCapturing##suffix)(stream, &status));                    \
         }                                                                                          \
         CUresult answer = (call);                                                                  \
-        if (outside_make_room(answer, mempool_device(source))) {                                   \
+        if (outside_make_room(answer, mempool_device(source), bytes)) {                            \
             answer = (call);                                                                       \
         }                                                                                          \
         return mempool_end(answer, &claim, *dptr)                                                  \
@@ -164,7 +164,7 @@ static CUresult verdict(void) {
 
 /* Mapping host memory takes memory of the device, and kept blocks are locked memory of the host. */
 static bool host_made_room(CUresult answer, struct device *device) {
-    bool any = outside_make_room(answer, device), more = false;
+    bool any = outside_make_room(answer, device, 0), more = false;
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && device && pinned_release(&more) != 0) {
         context_release_idle(device); /* waits a little for what is under way */
         pinned_release(&more);

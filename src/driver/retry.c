@@ -69,7 +69,7 @@ static struct jit_values keep(void **values, unsigned count) {
 static bool as_before(CUresult answer, const struct jit_values *kept, unsigned count) {
     bool whole = kept->count == count;
     if (answer != CUDA_ERROR_OUT_OF_MEMORY || !whole || !process_ready() ||
-        !outside_make_room(answer, device_current())) {
+        !outside_make_room(answer, device_current(), 0)) {
         return false;
     }
     if (count > 0) {

@@ -15,7 +15,7 @@
     __extension__({                                                                                \
         CUresult first = (call);                                                                   \
         __builtin_expect(first == CUDA_ERROR_OUT_OF_MEMORY, 0) && process_ready() &&               \
-                outside_make_room(first, place)                                                    \
+                outside_make_room(first, place, 0)                                                 \
             ? (call)                                                                               \
             : first;                                                                               \
     })

@@ -42,7 +42,7 @@ static inline CUresult refused(CUresult judged) {
             return refused(judge);                                                                 \
         }                                                                                          \
         CUresult answer = (call);                                                                  \
-        if (outside_make_room(answer, where)) {                                                    \
+        if (outside_make_room(answer, where, bytes)) {                                             \
             answer = (call);                                                                       \
         }                                                                                          \
         return outside_end(&taking, answer, answer == CUDA_SUCCESS ? (uint64_t)(key) : 0, 0);      \

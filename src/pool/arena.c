@@ -129,13 +129,19 @@ static bool better_kept_whole(const struct range *range, uint64_t bytes) {
     return range->bytes >= ARENA_SPARED_BYTES && range->bytes / ARENA_SPARED_FACTOR > bytes;
 }
 
+/* What a large block has left of a segment of its own: a small one there would pin that when it has gone. */
+static bool is_rest(const struct range *range) {
+    return range_is_first(range) && range->next &&
+           range->bytes <= range->next->bytes / ARENA_REST_SHARE;
+}
+
 struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment,
                          enum arena_care care) {
     for (size_t i = position(arena, bytes, 0); i < arena->free_count; i++) {
         struct range *range = arena->free[i].range;
         bool from_end = care != ARENA_ALL && range_is_first(range) && bytes < range->segment->bytes;
         uint64_t skip = from_end ? range->bytes - bytes : -range->address & (alignment - 1);
-        if (range->bytes < bytes + skip || (from_end && skip == 0)) {
+        if (range->bytes < bytes + skip || (from_end && skip == 0) || is_rest(range)) {
             continue;
         }
         if ((care == ARENA_SPARING && better_kept_whole(range, bytes)) || make_room(arena) != 0) {
@@ -222,18 +228,23 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes) {
     return 0;
 }
 
+static bool may_leave(const struct range *range, uint64_t finished) {
+    return is_idle(range) && range->segment->stamp <= finished;
+}
+
 struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
-    struct segment *largest = NULL;
-    for (size_t i = 0; i < arena->free_count; i++) {
-        const struct range *range = arena->free[i].range;
-        if (is_idle(range) && range->segment->stamp <= finished) {
-            largest = arena->free[i].range->segment;
-            if (largest->bytes >= bytes) {
-                break;
-            }
+    size_t enough = position(arena, bytes, 0);
+    for (size_t i = enough; i < arena->free_count; i++) {
+        if (may_leave(arena->free[i].range, finished)) {
+            return arena->free[i].range->segment;
         }
     }
-    return largest;
+    for (size_t i = enough; i-- > 0;) {
+        if (may_leave(arena->free[i].range, finished)) {
+            return arena->free[i].range->segment;
+        }
+    }
+    return NULL;
 }
 
 uint64_t arena_idle_stamp(const struct arena *arena, uint64_t finished) {

@@ -125,6 +125,9 @@ enum arena_care {
     ARENA_ALL,     /* whatever fits */
 };
 
+/* What is left at the start of a segment is not used if it is less than one part in this of the block behind. */
+#define ARENA_REST_SHARE 16
+
 /**
  * The best free range for `bytes` (a multiple of 512), cut to size, at a multiple of `alignment`
  * (512 or 2 MiB; the latter for pages, which keep the first unit of a segment back themselves). Its

@@ -41,6 +41,18 @@ struct backend_ops {
     /** 0 when the driver has all that was released, -EAGAIN while it has not. Does not block. */
     int (*returned)(struct backend *backend);
 
+    /**
+     * What the driver has left for the pool, and the limit allows, as far as anybody knows; in *others what
+     * other pools of the device hold and nobody has live. Blocks. NULL: the rest of the capacity, and none.
+     */
+    uint64_t (*room)(struct backend *backend, uint64_t *others);
+
+    /**
+     * Has those give back what is idle, `bytes` of it, and returns when the driver has it; with `wait`, waits
+     * for their work as well, within limits. True if there was any. Blocks. NULL where room() is.
+     */
+    bool (*gather)(struct backend *backend, uint64_t bytes, bool wait);
+
     /** What one reserve() gave has gone with its context: it leaves the books only. */
     void (*lose)(struct backend *backend, uint64_t bytes);
 
@@ -74,7 +86,10 @@ struct backend_ops {
     /** ns of some clock that only goes forward; NULL: the system's. */
     uint64_t (*clock)(struct backend *backend);
 
-    /** Waits on the CPU for all work submitted to the context so far. Blocks. */
+    /** Whether a capture keeps record() from recording, until that is over. NULL: never. */
+    bool (*captured)(struct backend *backend);
+
+    /** Waits on the CPU for all work submitted to the context so far; -EBUSY: not now. Blocks. */
     int (*synchronize)(struct backend *backend);
 
     /**

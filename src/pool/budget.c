@@ -99,6 +99,11 @@ static uint64_t budget_floor(const struct pool *pool) {
     return floor > most ? most : floor;
 }
 
+/* What a program that uses little may keep, whatever the floor and the caches. */
+static uint64_t most_for(uint64_t peak) {
+    return peak < BUDGET_LITTLE / BUDGET_TIMES ? BUDGET_LITTLE : peak * BUDGET_TIMES;
+}
+
 static void look_at_budget(struct pool *pool) {
     uint64_t budget = pool->config.budget;
     if (budget == 0) {
@@ -106,6 +111,7 @@ static void look_at_budget(struct pool *pool) {
         budget = peak + peak / BUDGET_SLACK;
         budget = budget < floor ? floor : budget;
         budget += pool->caches_most * pool->cache_bytes_max * (1 + CACHE_LARGE_FACTOR);
+        budget = budget > most_for(peak) ? most_for(peak) : budget;
     }
     uint64_t most = pool->backend->capacity - pool->backend->capacity / 4;
     budget = budget > most ? most : budget;
@@ -115,7 +121,7 @@ static void look_at_budget(struct pool *pool) {
     unsigned refused = pool->backend->refused;
     bool doubt = refused > 0 && pool->backend->has_events; /* so frees show whether it records */
     bool tight = pool->config.reuse == POOL_SYNC || pool->program_orders || doubt ||
-                 budget_used(pool) > budget - budget / TIGHT_SHARE;
+                 order_is_captured(pool) || budget_used(pool) > budget - budget / TIGHT_SHARE;
     /* written only when they change: every thread has the line */
     if (budget != atomic_load_explicit(&pool->budget, memory_order_relaxed)) {
         atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);

@@ -18,6 +18,8 @@
 #define BUDGET_FLOOR ((uint64_t)64 << 20) /* this; with several streams, on a large device */
 #define BUDGET_FLOOR_SHARE 1024           /* up to twice as much for each, if that is its part, */
 #define BUDGET_STREAMS 4                  /* and for so many at most. */
+#define BUDGET_LITTLE ((uint64_t)8 << 20) /* But no more than this, */
+#define BUDGET_TIMES 8                    /* or than so many times its peak. */
 /* And beyond that its peak, with one part in this of it as slack, and what each thread's cache may park. */
 #define BUDGET_SLACK 16
 
@@ -162,9 +164,10 @@ bool order_finish(
     struct pool *pool,
     uint64_t limit_ns); /* what was submitted before has finished; waits that were in vain
                                           count, until what they were for has */
-bool order_is_idle(struct pool *pool);        /* nothing is under way, as the lock is held */
-void order_finish_ordered(struct pool *pool); /* what was usable behind a barrier has finished */
-void order_settle(struct pool *pool);         /* the same, asked by another context's thread */
+bool order_is_captured(const struct pool *pool); /* nothing can be recorded until a capture ends */
+bool order_is_idle(struct pool *pool);           /* nothing is under way, as the lock is held */
+void order_finish_ordered(struct pool *pool);    /* what was usable behind a barrier has finished */
+void order_settle(struct pool *pool);            /* the same, asked by another context's thread */
 
 /* supply.c: where memory comes from. Takes and returns with the lock held; lets go of it in
  * between. */
@@ -181,6 +184,7 @@ int supply(struct pool *pool, struct want *want);
 bool supply_ready(struct pool *pool, struct want *want); /* only what is ready now */
 uint64_t supply_growth(const struct want *want);         /* the least the pool can grow by for it */
 int supply_grow(struct pool *pool, const struct want *want); /* a segment from the driver */
+uint64_t supply_idle(const struct pool *pool);               /* in segments that are wholly free */
 int supply_release_idle(struct pool *pool,
                         uint64_t bytes); /* what no work touches; 0: something is on its way back */
 void supply_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */

@@ -61,14 +61,16 @@ static int wait_on_time(struct pool *pool, uint64_t stamp) {
     return r;
 }
 
-/* Drivers without context events: as the native free would, wait for everything there is. Only
- * inside a free. */
-static void synchronize_in_free(struct pool *pool) {
+/* Where nothing can be recorded: as the native free would, wait for everything there is. Only inside a
+ * free. */
+static int synchronize_in_free(struct pool *pool) {
     uint64_t number = atomic_fetch_add(&pool->epochs.open, 1);
     uint64_t since = order_clock(pool);
+    pool->waiting++;
     pthread_mutex_unlock(&pool->lock);
     int r = pool->backend->ops->synchronize(pool->backend);
     pthread_mutex_lock(&pool->lock);
+    pool->waiting--;
     book_wait(pool, since);
     if (r == 0) {
         epochs_finish(&pool->epochs, number);
@@ -76,6 +78,12 @@ static void synchronize_in_free(struct pool *pool) {
     } else if (r > 0) {
         pool->epochs.broken = r;
     }
+    return r;
+}
+
+bool order_is_captured(const struct pool *pool) {
+    const struct backend_ops *ops = pool->backend->ops;
+    return ops->captured && ops->captured(pool->backend);
 }
 
 /*
@@ -113,11 +121,13 @@ void order_in_free(struct pool *pool, bool due) {
         stamp = epochs_stamp(&pool->epochs);
         r = epochs_close(&pool->epochs, pool->backend, true);
     }
-    if (r == -EIO) {
-        synchronize_in_free(pool);
-    } else if (r == -EBUSY) {
+    bool waits = r == -EIO || (r == -EBUSY && order_is_captured(pool));
+    if (waits) {
+        r = synchronize_in_free(pool);
+    }
+    if (r == -EBUSY) {
         books_add(&pool->books.capture_deferred_frees, 1);
-    } else if (r == 0 && sync) {
+    } else if (r == 0 && sync && !waits) {
         wait_on_time(pool, stamp);
     }
 }

@@ -126,6 +126,19 @@ void pool_release(struct pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+void pool_before_capture(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    order_cheaply(pool, epochs_stamp(&pool->epochs));
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* Recording is done under the lock: from here on none is in the middle of it. */
+void pool_capture_announced(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    budget_look_at_all(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 void pool_program_orders(struct pool *pool, bool records) {
     pool->program_orders = true;
     pool->epochs.foreign |= records;
@@ -140,22 +153,50 @@ void pool_settle(struct pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-int pool_trim(struct pool *pool, bool wait) {
-    settle(pool, true);
-    pthread_mutex_lock(&pool->lock);
-    reclaim_caches(pool);
-    if (pool->pending_bytes + pool->large.idle_bytes + pool->small.idle_bytes > 0) {
+/* Lock held. */
+static int give_back(struct pool *pool, uint64_t bytes, bool wait) {
+    reclaim_usable(pool);
+    if (supply_idle(pool) < bytes) {
+        reclaim_caches(pool);
+    }
+    if (pool->pending_bytes + supply_idle(pool) > 0) {
         order_finish(pool, wait ? TRIM_WAIT_NS : 0);
     }
     reclaim_usable(pool);
-    int r = supply_release_idle(pool, UINT64_MAX);
-    if (r == 0) {
-        supply_wait_for_return(pool, wait ? TRIM_WAIT_NS : 0);
+    int r = supply_release_idle(pool, bytes);
+    if (pool->returning) {
+        supply_wait_for_return(pool, TRIM_WAIT_NS);
     }
+    return r;
+}
+
+int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
+    settle(pool, true);
+    pthread_mutex_lock(&pool->lock);
+    int r = give_back(pool, bytes, wait);
+    budget_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return r;
+}
+
+int pool_trim(struct pool *pool, bool wait) {
+    settle(pool, true);
+    pthread_mutex_lock(&pool->lock);
+    int r = give_back(pool, UINT64_MAX, wait);
     runs_trim(&pool->runs);
     budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
     return r == -ENOENT ? 0 : r;
+}
+
+uint64_t pool_stuck_bytes(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    epochs_poll(&pool->epochs, pool->backend);
+    reclaim_usable(pool);
+    uint64_t stuck = budget_ready(pool) - supply_idle(pool);
+    budget_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return stuck;
 }
 
 uint64_t pool_stamp_in_free(struct pool *pool) {

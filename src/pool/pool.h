@@ -126,7 +126,14 @@ int pool_mark_reached_from_outside(uint64_t address);
  * memory from now on need not stand behind the barriers. */
 void pool_settle(struct pool *pool);
 
-/** Gives everything that is idle back to the driver, after waiting for it if `wait`. */
+/**
+ * Gives idle memory back to the driver, `bytes` of it or all there is, after waiting for work under way, for
+ * a second at most, if `wait`. Returns when the driver has it. 0: something went back; -ENOENT: nothing is
+ * idle; -EBUSY: it cannot go now.
+ */
+int pool_give_back(struct pool *pool, uint64_t bytes, bool wait);
+
+/** The same with everything, and with the host memory of what is not used. -ENOENT counts as 0. */
 int pool_trim(struct pool *pool, bool wait);
 
 /** The code of the error that killed the context, or 0: then nothing more can be served from this
@@ -157,6 +164,13 @@ void pool_hold(struct pool *pool);
 void pool_release(struct pool *pool);
 
 /**
+ * A capture is about to begin, and has been announced. While it lasts nothing can be recorded: what was freed
+ * before gets its event now, and frees wait for what they would else record (order_in_free).
+ */
+void pool_before_capture(struct pool *pool);
+void pool_capture_announced(struct pool *pool);
+
+/**
  * While held: the program is about to record an event of the context, or to make the context wait
  * for one. Barriers stand in line behind all records (epoch.h), its ones behind ours and ours behind
  * its. So from now on nothing is recorded late, and no barrier follows such a record until there is
@@ -169,7 +183,11 @@ void pool_read(struct pool *pool, struct stats_device *stats);
 
 /** The sizes of what is live; takes as long as there are blocks, but holds nobody up. */
 void pool_read_live(struct pool *pool, struct stats_device *stats);
-uint64_t pool_idle_bytes(struct pool *pool);
+uint64_t pool_idle_bytes(struct pool *pool); /* all that is not live */
+
+/** Of that, what is ready and cannot go back to the driver, because something beside it is live or pending.
+ * What has finished by now is looked for first. */
+uint64_t pool_stuck_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);
 
 /** In the child of a fork: the end of its one thread gives nothing back. */

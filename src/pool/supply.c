@@ -20,8 +20,11 @@
 #include <time.h>
 
 #define SEGMENT_STEP_MAX                                                                           \
-    ((uint64_t)32 << 20)       /* an arena grows by a sixteenth of itself, up to this, */
+    ((uint64_t)32 << 20)       /* large blocks: a sixteenth of what they have, up to this, */
 #define SEGMENT_STEP_SHARE 256 /* and this part of the device: others need room too */
+#define STARTS_LEAST                                                                               \
+    ((uint64_t)64 << 10) /* small blocks larger than this may start where a page does */
+#define STARTS_BYTES ((uint64_t)64 << 20) /* beyond so much of pages */
 #define EXCESS_SHARE 16 /* giving back ahead of growing may take one part in this of all time */
 #define EXCESS_MOST_NS                                                                             \
     ((uint64_t)10 * 1000000) /* but no more than this of what it did not take is kept for later */
@@ -35,9 +38,15 @@
 #define RETURN_POLL_NS 50000
 #define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
 
+/*
+ * The unit that a page keeps back (page.h) takes a whole block out of the few large ones that fit there.
+ * That is borne for little memory only.
+ */
 static bool take_block(struct pool *pool, struct want *want) {
-    want->block =
-        runs_take(&pool->runs, size_class_units(want->size_class), want->size_class, want->any);
+    unsigned units = size_class_units(want->size_class);
+    bool dear = (uint64_t)units << UNIT_SHIFT > STARTS_LEAST;
+    bool any = want->any || (dear && pool->small.reserved_bytes > STARTS_BYTES);
+    want->block = runs_take(&pool->runs, units, want->size_class, any);
     return want->block != NULL;
 }
 
@@ -106,6 +115,10 @@ static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t byt
     return size;
 }
 
+uint64_t supply_idle(const struct pool *pool) {
+    return pool->large.idle_bytes + pool->small.idle_bytes;
+}
+
 int supply_release_idle(struct pool *pool, uint64_t bytes) {
     uint64_t released = 0;
     while (released < bytes) {
@@ -116,9 +129,7 @@ int supply_release_idle(struct pool *pool, uint64_t bytes) {
         }
         released += one;
     }
-    return released > 0                                          ? 0
-           : pool->large.idle_bytes + pool->small.idle_bytes > 0 ? -EBUSY
-                                                                 : -ENOENT;
+    return released > 0 ? 0 : supply_idle(pool) > 0 ? -EBUSY : -ENOENT;
 }
 
 /* By counting, not by the clock, which may stand still. */
@@ -137,19 +148,36 @@ void supply_wait_for_return(struct pool *pool, uint64_t limit_ns) {
 
 /* --- growing --- */
 
-uint64_t supply_growth(const struct want *want) {
-    return want->bytes > 0 ? (want->bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1) : PAGE_BYTES;
+static uint64_t round_up(uint64_t bytes, uint64_t unit) {
+    return (bytes + unit - 1) & ~(unit - 1);
 }
 
+static uint64_t least_bytes(const struct want *want) {
+    return want->bytes > 0 ? want->bytes
+                           : (uint64_t)size_class_units(want->size_class) << UNIT_SHIFT;
+}
+
+uint64_t supply_growth(const struct want *want) {
+    return want->bytes > 0 ? round_up(want->bytes, PAGE_BYTES) : PAGE_BYTES;
+}
+
+/*
+ * Blocks share a segment in a whole number of the size that is asked for. With the unit that the first one
+ * leaves (arena.h) none takes more of it than a segment of its own would be rounded up to. So to the brim of
+ * the device as many fit as natively, and what fills a segment gets one of its own. Pages never share one:
+ * a block that lives on holds up nothing but its own page, as natively.
+ */
 static uint64_t good_growth(const struct pool *pool, const struct want *want) {
-    const struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
+    uint64_t least = supply_growth(want);
+    if (want->bytes == 0 || want->bytes == least) {
+        return least;
+    }
     uint64_t most = pool->backend->capacity / SEGMENT_STEP_SHARE;
     most = most > SEGMENT_STEP_MAX ? SEGMENT_STEP_MAX : most;
-    uint64_t step = arena->reserved_bytes / 16;
-    step = (step > most ? most : step) & ~(PAGE_BYTES - 1);
-    uint64_t least = supply_growth(want);
-    /* What fills a segment gets one of its own: of several in one the first would stay empty (arena.h). */
-    return want->bytes == least || least > step ? least : step;
+    uint64_t step = pool->large.reserved_bytes / 16;
+    step = step > most ? most : step;
+    uint64_t blocks = step > want->bytes ? (step + want->bytes - 1) / want->bytes : 1;
+    return round_up(blocks * want->bytes + ARENA_UNIT, PAGE_BYTES);
 }
 
 /* One reserve() of the backend, without the lock. */
@@ -249,11 +277,39 @@ static bool supply_cheap(struct pool *pool, struct want *want) {
     return all > enough && order_cheaply(pool, all) && supply_ready(pool, want);
 }
 
-/* Whether the device could ever serve the request by what is pending or idle: with all that came back. */
-static bool may_come_back(const struct pool *pool, const struct want *want) {
-    uint64_t idle = pool->large.idle_bytes + pool->small.idle_bytes;
-    uint64_t live = budget_used(pool) - budget_ready(pool) - pool->pending_bytes;
-    return pool->pending_bytes + idle > 0 && live + supply_growth(want) <= pool->backend->capacity;
+/*
+ * Whether all that is pending or idle, here and in other pools of the device, would be enough if it came back.
+ * What the device is known to have besides counts too. If not, nothing is to be waited for.
+ */
+static bool may_come_back(struct pool *pool, const struct want *want) {
+    struct backend *backend = pool->backend;
+    uint64_t others = 0, used = budget_used(pool);
+    uint64_t room = backend->capacity > used ? backend->capacity - used : 0;
+    if (backend->ops->room) {
+        pthread_mutex_unlock(&pool->lock);
+        room = backend->ops->room(backend, &others);
+        pthread_mutex_lock(&pool->lock);
+    }
+    uint64_t idle = supply_idle(pool), free_bytes = budget_ready(pool) + pool->pending_bytes;
+    return pool->pending_bytes + idle + others > 0 &&
+           least_bytes(want) <= room + free_bytes + others;
+}
+
+static bool gather(struct pool *pool, const struct want *want, bool wait) {
+    struct backend *backend = pool->backend;
+    if (!backend->ops->gather) {
+        return false;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    bool any = backend->ops->gather(backend, supply_growth(want), wait);
+    pthread_mutex_lock(&pool->lock);
+    return any;
+}
+
+/* 0: served. Else why growing was refused, or -EAGAIN while more could be given back for it. */
+static int grow_after(struct pool *pool, struct want *want, int *refusal) {
+    *refusal = supply_grow(pool, want);
+    return supply_ready(pool, want) ? 0 : is_refusal(*refusal) ? -EAGAIN : *refusal;
 }
 
 static int supply_hard(struct pool *pool, struct want *want, int refusal) {
@@ -274,15 +330,16 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
         if (last && order_finish(pool, LATE_WAIT_NS) && supply_ready(pool, want)) {
             return 0;
         }
+        int r = -EAGAIN;
         uint64_t need = supply_growth(want);
-        while (supply_release_idle(pool, need) == 0) {
-            refusal = supply_grow(pool, want);
-            if (supply_ready(pool, want)) {
-                return 0;
-            }
-            if (!is_refusal(refusal)) {
-                return refusal;
-            }
+        while (r == -EAGAIN && supply_release_idle(pool, need) == 0) {
+            r = grow_after(pool, want, &refusal);
+        }
+        if (r == -EAGAIN && gather(pool, want, last)) {
+            r = grow_after(pool, want, &refusal);
+        }
+        if (r != -EAGAIN) {
+            return r;
         }
     }
     return supply_ready(pool, want) ? 0 : refusal;

@@ -124,6 +124,7 @@ static void no_pool(void) {
 static void info(void) {
     size_t before = 0, during = 0, after = 0, total = 0, whole = 0;
     CUdeviceptr p, q[64];
+    CHECK(cuCtxSynchronize());
     CODES("outside: info", cuMemGetInfo(&before, &total), cuDeviceTotalMem(&whole, device),
           total == whole, before <= total, before > 0);
     CODES("outside: info: total of no device", cuDeviceTotalMem(&whole, 99));

@@ -289,6 +289,20 @@ static void an_address_is_found_in_its_range_only(void **state) {
     assert_null(arena_find(UINT64_MAX));
 }
 
+/* A small block there would keep the segment when the large one has gone. */
+static void what_a_large_block_leaves_of_its_segment_is_not_used(void **state) {
+    (void)state;
+    struct arena arena;
+    uint64_t base = start_with(&arena, 34 * MIB);
+    struct range *range = arena_take(&arena, 32 * MIB + 512, ARENA_UNIT, true);
+    assert_int_equal(range->address, base + 2 * MIB - 512);
+    assert_null(arena_take(&arena, MIB, ARENA_UNIT, true));
+    assert_null(arena_take(&arena, MIB, ARENA_UNIT, false));
+    give(&arena, range);
+    take(&arena, 17 * MIB);
+    take(&arena, 17 * MIB);
+}
+
 static void only_whole_segments_are_idle(void **state) {
     (void)state;
     struct arena arena;
@@ -300,10 +314,10 @@ static void only_whole_segments_are_idle(void **state) {
     assert_int_equal(arena_idle_segment(&arena, 9 * MIB, 0)->base, middle);
     assert_int_equal(arena_idle_segment(&arena, 17 * MIB, 0)->base, large);
     assert_int_equal(arena_idle_segment(&arena, GIB, 0)->base, large); /* the best there is */
-    struct range *live = take(&arena, 32 * MIB - 512);
+    struct range *live = take(&arena, 30 * MIB);
     assert_int_equal(arena_idle_segment(&arena, GIB, 0)->base, middle);
-    take(&arena, 16 * MIB - 512);
-    take(&arena, 8 * MIB - 512);
+    take(&arena, 15 * MIB);
+    take(&arena, 7 * MIB);
     assert_null(arena_idle_segment(&arena, 512, 0));
     give(&arena, live);
     assert_int_equal(arena_idle_segment(&arena, 512, 0)->base, large);
@@ -417,6 +431,7 @@ int main(void) {
         cmocka_unit_test(nothing_but_a_whole_segment_begins_where_one_does),
         cmocka_unit_test(alignment_skips_what_does_not_hold_it),
         cmocka_unit_test(an_address_is_found_in_its_range_only),
+        cmocka_unit_test(what_a_large_block_leaves_of_its_segment_is_not_used),
         cmocka_unit_test(only_whole_segments_are_idle),
         cmocka_unit_test(a_removed_segment_is_unknown),
         cmocka_unit_test(memory_beyond_the_map_is_refused_whole),

@@ -364,11 +364,11 @@ static void two_pools_of_one_thread_have_exact_peaks(void **state) {
         drop(at);
         expect_free(&e, MIB);
         assert_int_equal(pool_alloc(other, 4096, &there), 0);
-        uint64_t large = get(2 * MIB + (uint64_t)i * MIB);
-        expect_alloc(&e, 2 * MIB + (uint64_t)i * MIB);
+        uint64_t large = get(2 * MIB + 2 * (uint64_t)i * MIB);
+        expect_alloc(&e, 2 * MIB + 2 * (uint64_t)i * MIB);
         drop(there);
         drop(large);
-        expect_free(&e, 2 * MIB + (uint64_t)i * MIB);
+        expect_free(&e, 2 * MIB + 2 * (uint64_t)i * MIB);
         compare_peaks(&e);
     }
     assert_whole(other);

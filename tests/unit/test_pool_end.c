@@ -224,7 +224,8 @@ static void a_growth_waits_for_what_is_on_its_way_back(void **state) {
     drop(get(600 * MIB));
     uint64_t ticket = pool_sync_begin(pool);
     pool_sync_end(pool, ticket);
-    struct backend_ops ops = *fake->backend.ops;
+    const struct backend_ops *before = fake->backend.ops;
+    struct backend_ops ops = *before;
     ops.returned = comes_late;
     fake->backend.ops = &ops;
     fake->refusal = -ENOMEM;
@@ -232,7 +233,7 @@ static void a_growth_waits_for_what_is_on_its_way_back(void **state) {
     not_yet = 5;
     get(900 * MIB);
     assert_int_equal(not_yet, 0);
-    fake->backend.ops = NULL;
+    fake->backend.ops = before;
     pool_forget(pool);
     pool = NULL;
 }

@@ -99,7 +99,7 @@ static void what_collects_in_a_cache_that_is_never_added_to_goes_back(void **sta
     (void)state;
     begin();
     enum { ROUNDS = 12, EACH = 80 };
-    ask_for(ROUNDS * EACH, 60 * KIB, 4, 500 * KIB);
+    ask_for(ROUNDS * EACH, 60 * KIB, 4, 400 * KIB);
     bool went_back = false;
     for (unsigned round = 0; round < ROUNDS; round++) {
         let_another_free(round * EACH, EACH);
