@@ -1,0 +1,10 @@
+/*
+ * A report every so often (GPUCACHE_REPORT_INTERVAL), for programs that never end.
+ */
+#ifndef GPUCACHE_PROCESS_INTERVAL_H
+#define GPUCACHE_PROCESS_INTERVAL_H
+
+/** Once, when the library starts. Nothing unless the option is set. */
+void interval_start(void);
+
+#endif
