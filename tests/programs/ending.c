@@ -431,7 +431,9 @@ static int children(void) {
         execv("/nothing", self_arguments);
         _exit(4);
     }
-    printf("_exit after vfork: %d\n", status_of(child));
+    printf("_exit after vfork: %d,", status_of(child));
+    ask(SIGTERM, "here still");
+    printf("\n");
     fflush(stdout);
     if ((child = vfork()) == 0)
         execl(SELF, "ending", "arguments", (char *)NULL);
