@@ -62,7 +62,7 @@ def watch(command, under, options=None, **more):
         for number in range(1, 100):
             try:
                 with open("%s/report.%d" % (folder, number)) as file:
-                    reports.append(json.load(file))
+                    reports.append(json.loads(file.read() or '{"reason": "nothing in it"}'))
             except FileNotFoundError:
                 break
     status = str(told.si_status)
