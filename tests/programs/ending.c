@@ -591,10 +591,12 @@ static size_t writable(struct range *ranges, size_t max) {
     return count;
 }
 
-/* What has come with the first use of CUDA: a half of a page in it is made unreadable, or all zeros. */
+/* One range of memory that came with the first use of CUDA is made unreadable, or all zeros. */
 static int broken(const char *how, size_t which) {
     static struct range before[256], after[256];
     size_t old = writable(before, 256), number = 0;
+    if (strcmp(how, "unreadable, handler") == 0)
+        signal(SIGSEGV, handler); /* it is not the program that crashes */
     use_cuda();
     size_t now = writable(after, 256);
     for (size_t i = 0; i < now; i++) {
@@ -604,7 +606,7 @@ static int broken(const char *how, size_t which) {
         if (known || number++ != which)
             continue;
         size_t length = (size_t)(after[i].to - after[i].from);
-        if (strcmp(how, "unreadable") == 0)
+        if (strncmp(how, "unreadable", 10) == 0)
             mprotect(after[i].from, length, PROT_NONE);
         else
             for (size_t at = 0; at < length && at < 64 << 20; at += 8)

@@ -181,7 +181,7 @@ def interval():
 
 def broken():
     """The library's memory, range by range: the process still dies of what it was dying of, and soon."""
-    for how in ("unreadable", "zero"):
+    for how in ("unreadable", "unreadable, handler", "zero"):
         for which in range(64):
             ran = run([ENDING, "broken", how, str(which)], options={"GPUCACHE_SIM_IDLE_MS": "0"}, timeout=30)
             if ran.status == 0:
