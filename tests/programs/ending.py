@@ -50,11 +50,12 @@ def watch(command, under, options=None, **more):
         core = lambda: resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))
         child = subprocess.Popen(command, env=environment(under, {**report, **(options or {})}),
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
-                                 stdin=subprocess.DEVNULL, preexec_fn=core, **more)
+                                 stdin=subprocess.DEVNULL, preexec_fn=core,
+                                 start_new_session=True, **more)
         end = time.monotonic() + 60
         while not os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
             if time.monotonic() > end:
-                child.kill()
+                os.killpg(child.pid, signal.SIGKILL)
             time.sleep(0.002)
         told = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         out, err = child.communicate()
@@ -262,7 +263,7 @@ def pythons():
 
 
 def first_of_container():
-    command = ["unshare", "--pid", "--fork", ENDING]
+    command = ["unshare", "--pid", "--fork", "--kill-child", ENDING]
     if not shutil.which("unshare") or run(command + ["arguments"], under=False).status != 3:
         tally.note("ending: the first process of a container: left out, unshare is not permitted")
         return
