@@ -7,6 +7,7 @@
  */
 #include "process/ending.h"
 
+#include "process/interval.h"
 #include "process/libc.h"
 #include "process/print.h"
 #include "process/process.h"
@@ -51,6 +52,9 @@ void ending_report(const char *reason) {
     if (!ending_is_own_process() || atomic_load(&written))
         return;
     if (atomic_compare_exchange_strong(&writer, &other, self) || other == self) {
+        int saved_errno = errno;
+        interval_hold();
+        errno = saved_errno;
         report_write(reason);
         atomic_store(&written, true);
     } else {
@@ -64,6 +68,7 @@ void ending_report(const char *reason) {
 static void take_back(void) {
     atomic_store(&written, false);
     atomic_store(&writer, 0);
+    interval_release();
 }
 
 static void at_quick_exit_or_destructor(void) {

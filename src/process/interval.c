@@ -10,9 +10,38 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#define PATIENCE_MS 2000 /* a second for its reader, and the rest for the report */
+
+enum { IDLE, WRITING, HELD };
+static _Atomic int state;
+
+static void report_unless_held(void) {
+    int idle = IDLE;
+    if (!atomic_compare_exchange_strong(&state, &idle, WRITING))
+        return;
+    report_write("interval");
+    atomic_store(&state, IDLE);
+}
+
+void interval_hold(void) {
+    const struct timespec turn = {0, 1000000};
+    for (int i = 0; i < PATIENCE_MS; i++) {
+        int idle = IDLE;
+        if (atomic_compare_exchange_strong(&state, &idle, HELD) || idle == HELD)
+            return;
+        syscall(SYS_nanosleep, &turn, NULL);
+    }
+}
+
+void interval_release(void) {
+    int held = HELD;
+    atomic_compare_exchange_strong(&state, &held, IDLE);
+}
 
 static void *report_every(void *unused) {
     uint64_t ms = options()->report_interval_ms;
@@ -21,7 +50,7 @@ static void *report_every(void *unused) {
         left = (struct timespec){(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
         while (syscall(SYS_nanosleep, &left, &left) != 0 && errno == EINTR)
             continue;
-        report_write("interval");
+        report_unless_held();
     }
     return unused;
 }

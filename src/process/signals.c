@@ -23,7 +23,6 @@
 #include "process/options.h"
 #include "report/report.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -183,7 +182,6 @@ static struct stack *claim_stack(void) {
 
 static void on_signal(int number, siginfo_t *info, void *context) {
     (void)context;
-    int saved_errno = errno;
     struct stack *stack;
     if (!ending_is_own_process()) {
         send_again(number, info);
@@ -193,7 +191,6 @@ static void on_signal(int number, siginfo_t *info, void *context) {
     } else {
         respond(number, info);
     }
-    errno = saved_errno;
 }
 
 static struct sigaction own_action(void) {

@@ -611,6 +611,8 @@ static int broken(const char *how, size_t which) {
         else
             for (size_t at = 0; at < length && at < 64 << 20; at += 8)
                 *(volatile uint64_t *)(after[i].from + at) = 0;
+        if (strcmp(how, "zero, crash") == 0)
+            null_pointer();
         kill(getpid(), SIGTERM);
     }
     syscall(SYS_exit_group, 0); /* there are no more */
@@ -627,6 +629,20 @@ static int sleeps(double seconds, bool full) {
     say("ready\n");
     struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     return nanosleep(&left, NULL) == 0 ? 0 : 8;
+}
+
+static void *exit_meanwhile(void *unused) {
+    usleep(200000);
+    _exit(4);
+    return unused;
+}
+
+/* Two threads end it: the first one's report waits for its reader. */
+static int exits_twice(void) {
+    pthread_t other;
+    if (pthread_create(&other, NULL, exit_meanwhile, NULL) != 0)
+        return 2;
+    return sleeps(0, true);
 }
 
 int main(int argc, char **argv) {
@@ -662,5 +678,7 @@ int main(int argc, char **argv) {
         return broken(more, (size_t)atoi(argv[3]));
     if (strcmp(what, "sleeps") == 0)
         return sleeps(atof(more), false);
+    if (strcmp(what, "exits twice, stderr full") == 0)
+        return exits_twice();
     return strcmp(what, "sleeps, stderr full") == 0 ? sleeps(atof(more), true) : 2;
 }

@@ -176,18 +176,23 @@ def interval():
     reasons = [report["reason"] for report in reports]
     tally.check(ran.status == 0 and reasons.count("interval") >= 3 and reasons[-1] == "exit",
                 "ending: at an interval: status %s, reports %s" % (ran.status, reasons), ran.err)
+    for _ in range(20):  # the end comes while one is written
+        ran, reports = run_with_reports([ENDING, "sleeps", "0.02"], {"GPUCACHE_REPORT_INTERVAL": "0.001"})
+        tally.check(ran.status == 0 and None not in reports and reports[-1]["reason"] == "exit",
+                    "ending: half a report at an interval: status %s" % ran.status)
     ran, reports = run_with_reports([ENDING, "TERM", "blocked"], {"GPUCACHE_REPORT_INTERVAL": "9"})
     tally.check(ran.status == 0, "ending: the thread of the interval takes a blocked signal: status %s" % ran.status)
 
 
 def broken():
     """The library's memory, range by range: the process still dies of what it was dying of, and soon."""
-    for how in ("unreadable", "unreadable, handler", "zero"):
+    for how in ("unreadable", "unreadable, handler", "zero", "zero, crash"):
         for which in range(64):
             ran = run([ENDING, "broken", how, str(which)], options={"GPUCACHE_SIM_IDLE_MS": "0"}, timeout=30)
             if ran.status == 0:
                 break
-            tally.check(ran.status == -signal.SIGTERM, "ending: range %d %s: status %s" % (which, how, ran.status),
+            wanted = -signal.SIGSEGV if how == "zero, crash" else -signal.SIGTERM
+            tally.check(ran.status == wanted, "ending: range %d %s: status %s" % (which, how, ran.status),
                         ran.err)
         tally.check(which > 1, "ending: there is memory of the library's to break")
 
@@ -208,6 +213,23 @@ def second_signal():
         word = "when dying of TERM" if first == signal.SIGTERM else "at a signal"
         tally.check(child.returncode in wanted and word in err and "when dying of INT" not in err,
                     "ending: %s, then %s: status %s" % (first.name, second.name, child.returncode), err[-2000:].strip("\0"))
+
+
+def in_exit_report():
+    """The exit's report waits for its reader; SIGTERM to its thread, and another thread's _exit."""
+    for command, number, wanted, word in (
+            (["sleeps, stderr full", "0"], signal.SIGTERM, [-signal.SIGTERM], "when dying of TERM"),
+            (["exits twice, stderr full"], None, [0, 4], "at exit")):
+        child = subprocess.Popen([ENDING] + command, env=environment(True), stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE)
+        child.stdout.readline()
+        time.sleep(0.2)
+        if number:
+            child.send_signal(number)
+        time.sleep(0.3)
+        err = child.communicate(timeout=30)[1].decode("utf-8", "replace")
+        tally.check(child.returncode in wanted and word in err, "ending: in the report of exit: %s: status %s" % (
+            command[0], child.returncode), err[-2000:].strip("\0"))
 
 
 PYTHON = """
@@ -292,6 +314,7 @@ def main():
     tally.check((ran.status, ran.out) == (0, "1\n"), "ending: a read does not start anew behind a report", ran.out)
     survives("busy", "300" if GPU else "3000", options={"GPUCACHE_REPORT": "/dev/null"})
     second_signal()
+    in_exit_report()
     interval()
     pythons()
     if not GPU:
