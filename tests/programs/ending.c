@@ -288,6 +288,8 @@ static int end(const struct way *way, const char *state) {
         way->end();
     else
         kill(getpid(), number);
+    if (!way->end && strstr(state, "ignored") == NULL && strcmp(state, "blocked") != 0 && !waits)
+        usleep(200000); /* a thread of the driver's may get it, which has only just begun */
     if (waits)
         wait_for(number, strcmp(state, "signalfd") == 0);
     printf("goes on\n");

@@ -47,10 +47,14 @@ def watch(command, under, options=None, **more):
     """As run(); the status is a name, with what the parent is told of a core. Also the reports' reasons."""
     with tempfile.TemporaryDirectory() as folder:
         report = {"GPUCACHE_REPORT": folder + "/report.%n", "GPUCACHE_REPORT_FORMAT": "json"}
-        core = lambda: resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))
+
+        def prepare():  # this script may itself run where SIGHUP is ignored
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))
+
         child = subprocess.Popen(command, env=environment(under, {**report, **(options or {})}),
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
-                                 stdin=subprocess.DEVNULL, preexec_fn=core,
+                                 stdin=subprocess.DEVNULL, preexec_fn=prepare,
                                  start_new_session=True, **more)
         end = time.monotonic() + 60
         while not os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
