@@ -167,6 +167,7 @@ static void exec_no_program(void) {
 /* None of these succeeds, and the program goes on. */
 static void exec_nothing(void) {
     execv("/nothing", self_arguments);
+    execv("/etc/passwd", self_arguments);
     execvp("nothing", self_arguments);
     execl("/", "ending", (char *)NULL);
     execve("/dev/null", self_arguments, self_environment);
