@@ -20,6 +20,9 @@ extern loader_dlsym *loader_next_dlsym, *loader_versioned_dlsym;
 extern loader_dlvsym *loader_next_dlvsym, *loader_versioned_dlvsym;
 void loader_find_next(void);
 
+/** The next definition of a function behind ours in the order of the search; NULL if there is none. */
+void *loader_next(const char *name);
+
 /** Our own, as dlsym.S has them: the exported ones, and those for who asked for a version. */
 extern loader_dlsym loader_dlsym_entry, loader_dlsym_by_version;
 extern loader_dlvsym loader_dlvsym_entry, loader_dlvsym_by_version;

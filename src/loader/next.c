@@ -150,6 +150,13 @@ void loader_find_next(void) {
                      __ATOMIC_RELEASE);
 }
 
+void *loader_next(const char *name) {
+    if (!loader_next_dlsym) {
+        loader_find_next();
+    }
+    return loader_next_dlsym(RTLD_NEXT, name);
+}
+
 /* Whether code is searched before ours: the program's own, or that of an earlier preload. */
 static bool stands_before_us(const void *code) {
     Dl_info info;

@@ -5,9 +5,11 @@
 #include "driver/entries.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
+#include "process/ending.h"
+#include "process/interval.h"
 #include "process/log.h"
 #include "process/options.h"
-#include "report/report.h"
+#include "process/signals.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -41,6 +43,11 @@ static void start(void) {
     log_info("version " GPUCACHE_VERSION);
     options_log();
     shutdown_watch();
+    if (options()->report != REPORT_TO_NOWHERE) {
+        ending_start();
+        signals_start();
+        interval_start();
+    }
     atomic_store_explicit(&process_state, PROCESS_STARTED, memory_order_release);
     errno = saved;
 }
@@ -53,12 +60,4 @@ bool process_start(void) {
     pthread_once(&once, start);
     starting = false;
     return atomic_load(&process_state) == PROCESS_STARTED;
-}
-
-__attribute__((destructor)) static void at_exit(void) {
-    if (atomic_load(&process_state) == PROCESS_STARTED) {
-        int saved = errno;
-        report_write("exit");
-        errno = saved;
-    }
 }

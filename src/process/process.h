@@ -3,9 +3,10 @@
  *
  *      no CUDA       nothing of ours has run but dlsym's two byte compares, and a look at stderr
  *      starting
- *      started       by the first driver call that matters: options read, stderr kept, fork handled
+ *      started       by the first driver call that matters: options read, stderr kept, fork handled, signals at their default action
+ *                    taken (signals.h)
  *      forked        a child of a started process: everything passes through, nothing is reported
- *      exit          the destructor writes the report, without a CUDA call
+ *      ending        the last report, without a CUDA call (ending.h)
  */
 #ifndef GPUCACHE_PROCESS_PROCESS_H
 #define GPUCACHE_PROCESS_PROCESS_H

@@ -252,18 +252,43 @@ void report_write(const char *reason) {
         deliver(reason, NULL);
 }
 
-void report_oom(const struct report_oom *oom) {
-    if (options()->report == REPORT_TO_NOWHERE)
+/** What there is room for of the verdict in a message, for who gets no report on stderr. */
+static void say_oom(const struct report_oom *oom) {
+    static const char prefix[] = "gpucache: "; /* the message has its own */
+    char words[LOG_LINE - sizeof prefix] = "";
+    size_t used = 0;
+    int saved_errno = errno;
+    struct slot *slot = claim_slot();
+    if (!slot)
         return;
+    bool known = stats_read(oom->device, &slot->device);
+    slot->device.live_groups = 0;
+    verdict_write(&slot->verdict, oom, known ? &slot->device : NULL);
+    for (size_t i = 0; i < slot->verdict.count; i++) {
+        const char *line = slot->verdict.text[i] + (i == 0 ? strlen(prefix) : 0);
+        const char *between = i == 0 ? "" : *line == ' ' ? " " : "; ";
+        line += strspn(line, " ");
+        if (used + strlen(between) + strlen(line) >= sizeof words)
+            break;
+        used = (size_t)(stpcpy(stpcpy(words + used, between), line) - words);
+    }
+    release_slot(slot);
+    log_error("%s", words);
+    errno = saved_errno;
+}
+
+void report_oom(const struct report_oom *oom) {
     unsigned before = atomic_load(&oom_reports);
     do {
         if (before > OOM_REPORTS)
             return;
     } while (!atomic_compare_exchange_weak(&oom_reports, &before, before + 1));
-    if (before < OOM_REPORTS)
-        deliver("oom", oom);
-    else
+    if (before == OOM_REPORTS)
         log_warn("further OOMs are counted, but not reported one by one");
+    if (before < OOM_REPORTS && options()->report != REPORT_TO_STDERR)
+        say_oom(oom);
+    if (before < OOM_REPORTS && options()->report != REPORT_TO_NOWHERE)
+        deliver("oom", oom);
 }
 
 int report_write_fd(int fd, int format, const char *reason) {

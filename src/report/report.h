@@ -36,8 +36,8 @@ void report_write(const char *reason);
  * (-EINVAL: no format). */
 int report_write_fd(int fd, int format, const char *reason);
 
-/** Writes the report that explains an OOM. Only the first few per process are written; the rest are
- * counted only. */
+/** Writes the report that explains an OOM, and a line on stderr if reports do not go there. Only for the first few per process; the rest
+ * are counted only. */
 void report_oom(const struct report_oom *oom);
 
 #endif

@@ -20,6 +20,7 @@ import time
 import traceback
 
 from harness.build import ANSWERS, BENCH, BUILD, CUDA, ROOT, build, rmm_version
+from harness import endings
 from harness.checks import Checks, Table
 from harness.process import SCRATCH, Run, Settings, books, memory_note
 
@@ -442,6 +443,11 @@ def part_limit(c, out):
         )
 
 
+def part_ending(c, out):
+    """A hundred programs of each framework, ended by signals while kernels run."""
+    endings.check(c, 100)
+
+
 def device_count():
     try:
         out = subprocess.run(
@@ -733,6 +739,7 @@ PARTS = {
     "gnn": (part_gnn, [], False),
     "limit": (part_limit, ["limit"], True),
     "ipc": (part_ipc, ["ipc"], True),
+    "ending": (part_ending, [], False),
     "sanitizer": (part_sanitizer, ["alloc_mix", "thrust_loop", "pitch_loop"], True),
     "peers": (part_peers, ["peers", "ipc"], True),
 }

@@ -38,6 +38,10 @@ MODES = {
 }
 
 
+# What stderr says of memory that ran out, which many programs here see to; without reports nothing else
+# is said of it.
+TOLD = re.compile(r"^gpucache: (out of memory: device|further OOMs are) .*\n", re.M)
+
 # Where the time on a GPU is scarce: each way once, one gear each.
 FEW = {name: MODES[name] for name in (("barrier", "wait, tight", "sync") if GPU else MODES)}
 
@@ -96,7 +100,10 @@ def run(command, under=True, options=None, old=False, timeout=TIMEOUT, preload=N
         out, err = child.communicate()
         status = "timeout"
     decode = lambda text: text.decode("utf-8", "replace")
-    return Ran(status, decode(out), decode(err), time.monotonic() - start)
+    err = decode(err)
+    if (options or {}).get("GPUCACHE_REPORT") == "off":
+        err = TOLD.sub("", err)
+    return Ran(status, decode(out), err, time.monotonic() - start)
 
 
 class Parts:

@@ -229,8 +229,6 @@ static void what_has_no_effect_yet_says_so_once(void **state) {
         LOAD(planned_values, "GPUCACHE_REPORT_SIGNAL=SIGUSR1", "GPUCACHE_REPORT_INTERVAL=1.5",
              "GPUCACHE_STACKS=8", "GPUCACHE_TRACE=/tmp/t", "GPUCACHE_DECAY_MS=never",
              "GPUCACHE_BACKEND=pages"),
-        "gpucache: GPUCACHE_REPORT_SIGNAL is accepted but has no effect in this version\n"
-        "gpucache: GPUCACHE_REPORT_INTERVAL is accepted but has no effect in this version\n"
         "gpucache: GPUCACHE_BACKEND=pages is accepted but has no effect in this version\n"
         "gpucache: GPUCACHE_DECAY_MS is accepted but has no effect in this version\n"
         "gpucache: GPUCACHE_STACKS is accepted but has no effect in this version\n"

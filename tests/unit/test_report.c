@@ -932,7 +932,35 @@ static void a_program_that_probes_by_failing_gets_three_reports(void **state) {
         strstr(text, "gpucache: further OOMs are counted, but not reported one by one\n");
     assert_non_null(last);
     assert_string_equal(strchr(last, '\n'), "\n");
-    assert_string_equal(STDERR_OF(write_five_ooms, "GPUCACHE_REPORT=off"), "");
+}
+
+/* Whoever gets no report on stderr is told there that memory ran out, and why. */
+static void an_oom_without_a_report_on_stderr_is_one_line_there(void **state) {
+    (void)state;
+    static const char line[] =
+        "gpucache: out of memory: device 0 has no room for 2.00 GiB, limit 1.00 GiB with 0 B left, "
+        "device 139.81 GiB with 100.00 GiB free; Held: live 400.00 MiB, idle 624.00 MiB, outside "
+        "the pool 2.00 MiB; ";
+    add_typical(0)->limit_bytes = GIB;
+    oom = (struct report_oom){0, 2 * GIB, GIB, 100 * GIB, 150117580800};
+    static const char *const variables[] = {"GPUCACHE_REPORT=off", "GPUCACHE_REPORT=/dev/null"};
+    for (size_t i = 0; i < 2; i++) {
+        const char *text = STDERR_OF(write_oom, variables[i], "GPUCACHE_LOG=error");
+        assert_memory_equal(text, line, strlen(line));
+        assert_says(text, "Most likely to help");
+        assert_silent_on(text, "Largest live");
+        assert_string_equal(strchr(text, '\n'), "\n");
+        text = STDERR_OF(write_five_ooms, variables[i]);
+        size_t lines = 0;
+        for (const char *at = text; (at = strchr(at, '\n')); at++)
+            lines++;
+        assert_int_equal(lines, 4);
+    }
+    add_extreme(0);
+    oom = (struct report_oom){0, 1047 * GIB, 1048575 * GIB, 1048575 * GIB, 1048575 * GIB};
+    const char *text = STDERR_OF(write_oom, "GPUCACHE_REPORT=off");
+    assert_silent_on(text, "...\n");
+    assert_string_equal(strchr(text, '\n'), "\n");
 }
 
 static int make_directory(void **state) {
@@ -968,6 +996,7 @@ int main(void) {
         TEST(the_largest_oom_keeps_its_shape),
         TEST(an_oom_in_json_carries_the_verdict),
         TEST(a_program_that_probes_by_failing_gets_three_reports),
+        TEST(an_oom_without_a_report_on_stderr_is_one_line_there),
     };
     const struct CMUnitTest in_process[] = {
         TEST(the_table_says_what_was_counted),

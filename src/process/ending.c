@@ -1,0 +1,211 @@
+/*
+ * A process may end in several ways at the same time: one thread calls exit, another one crashes meanwhile, a third gets SIGTERM. The
+ * first one writes the report. The others must not end the process under it; but what it waits for is limited, and so are they.
+ *
+ * Nothing here is for a child. It has the books before it by fork, and even in the same memory by vfork: there a single store would be
+ * the parent's.
+ */
+#include "process/ending.h"
+
+#include "process/interval.h"
+#include "process/libc.h"
+#include "process/print.h"
+#include "process/process.h"
+#include "report/report.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PATIENCE_MS                                                                                \
+    3000 /* what a report may take: a second for its reader, and the rest for itself */
+
+static _Atomic pid_t own_process; /* 0: no reports */
+static _Atomic pid_t writer;      /* the thread that writes the last report */
+static atomic_bool written;
+
+static pid_t this_thread(void) {
+    return (pid_t)syscall(SYS_gettid);
+}
+
+bool ending_is_own_process(void) {
+    pid_t own = atomic_load(&own_process);
+    return own != 0 && own == (pid_t)syscall(SYS_getpid);
+}
+
+void ending_wait(void) {
+    const struct timespec turn = {0, 1000000};
+    for (int i = 0; i < PATIENCE_MS && !atomic_load(&written); i++)
+        syscall(SYS_nanosleep, &turn, NULL);
+}
+
+void ending_report(const char *reason) {
+    pid_t other = 0, self = this_thread();
+    if (!ending_is_own_process() || atomic_load(&written))
+        return;
+    if (atomic_compare_exchange_strong(&writer, &other, self) || other == self) {
+        int saved_errno = errno;
+        interval_hold();
+        errno = saved_errno;
+        report_write(reason);
+        atomic_store(&written, true);
+    } else {
+        int saved_errno = errno;
+        ending_wait();
+        errno = saved_errno;
+    }
+}
+
+/* The process goes on. */
+static void take_back(void) {
+    atomic_store(&written, false);
+    atomic_store(&writer, 0);
+    interval_release();
+}
+
+static void at_quick_exit_or_destructor(void) {
+    ending_report("exit");
+}
+
+__attribute__((destructor)) static void at_exit(void) {
+    at_quick_exit_or_destructor();
+}
+
+void ending_start(void) {
+    atomic_store(&own_process, (pid_t)syscall(SYS_getpid));
+    at_quick_exit(at_quick_exit_or_destructor);
+}
+
+/* ---- exits without destructors ---- */
+
+void front__exit(int status) {
+    ending_report("exit");
+    NEXT(_exit)(status);
+}
+
+void front__Exit(int status) {
+    ending_report("exit");
+    NEXT(_Exit)(status);
+}
+
+/* ---- exec ---- */
+
+/* Programs try one folder after another; only the try that can succeed is an end. */
+static bool is_program(int folder, const char *path, int flags) {
+    struct stat file;
+    return path && fstatat(folder, path, &file, flags) == 0 && S_ISREG(file.st_mode) &&
+           (file.st_mode & 0111);
+}
+
+/* As execvp looks for it. */
+static bool is_found(const char *name) {
+    const char *folders = secure_getenv("PATH");
+    if (!name || strchr(name, '/'))
+        return is_program(AT_FDCWD, name, 0);
+    if (!folders)
+        folders = "/bin:/usr/bin";
+    for (size_t length;; folders += length + 1) {
+        char path[PATH_MAX];
+        struct print out;
+        length = strcspn(folders, ":");
+        print_init(&out, -1, path, sizeof path);
+        print_bytes(&out, folders, length);
+        print_str(&out, length > 0 ? "/" : "");
+        print_str(&out, name);
+        print_end(&out);
+        if (out.error == 0 && is_program(AT_FDCWD, path, 0))
+            return true;
+        if (folders[length] == '\0')
+            return false;
+    }
+}
+
+/* `call` may be the end; if not, the process goes on. Between vfork and exec nothing is looked at. */
+#define EXEC(is_end, call)                                                                         \
+    int saved_errno = errno;                                                                       \
+    bool end = ending_is_own_process() && (is_end);                                                \
+    errno = saved_errno;                                                                           \
+    if (end)                                                                                       \
+        ending_report("exit");                                                                     \
+    int result = call;                                                                             \
+    if (end)                                                                                       \
+        take_back();                                                                               \
+    return result
+
+int front_execve(const char *path, char *const *arguments, char *const *environment) {
+    EXEC(is_program(AT_FDCWD, path, 0), NEXT(execve)(path, arguments, environment));
+}
+
+int front_execv(const char *path, char *const *arguments) {
+    EXEC(is_program(AT_FDCWD, path, 0), NEXT(execv)(path, arguments));
+}
+
+int front_execvp(const char *name, char *const *arguments) {
+    EXEC(is_found(name), NEXT(execvp)(name, arguments));
+}
+
+int front_execvpe(const char *name, char *const *arguments, char *const *environment) {
+    EXEC(is_found(name), NEXT(execvpe)(name, arguments, environment));
+}
+
+int front_fexecve(int fd, char *const *arguments, char *const *environment) {
+    EXEC(is_program(fd, "", AT_EMPTY_PATH), NEXT(fexecve)(fd, arguments, environment));
+}
+
+int front_execveat(int folder, const char *path, char *const *arguments, char *const *environment,
+                   int flags) {
+    EXEC(is_program(folder, path, flags),
+         NEXT(execveat)(folder, path, arguments, environment, flags));
+}
+
+static size_t count(const char *argument, va_list rest) {
+    size_t arguments = 0;
+    for (; argument; argument = va_arg(rest, const char *))
+        arguments++;
+    return arguments;
+}
+
+/* What the array then ends with is in `rest` no more. */
+static void gather(char **arguments, const char *argument, va_list *rest) {
+    for (; argument; argument = va_arg(*rest, const char *))
+        *arguments++ = (char *)argument;
+    *arguments = NULL;
+}
+
+/* On the caller's stack: between vfork and exec nothing can be allocated. */
+#define GATHER(arguments, argument, rest)                                                          \
+    va_start(rest, argument);                                                                      \
+    char **arguments = __builtin_alloca((count(argument, rest) + 1) * sizeof *(arguments));        \
+    va_end(rest);                                                                                  \
+    va_start(rest, argument);                                                                      \
+    gather(arguments, argument, &(rest))
+
+int front_execl(const char *path, const char *argument, ...) {
+    va_list rest;
+    GATHER(arguments, argument, rest);
+    va_end(rest);
+    return front_execv(path, arguments);
+}
+
+int front_execlp(const char *name, const char *argument, ...) {
+    va_list rest;
+    GATHER(arguments, argument, rest);
+    va_end(rest);
+    return front_execvp(name, arguments);
+}
+
+int front_execle(const char *path, const char *argument, ...) {
+    va_list rest;
+    GATHER(arguments, argument, rest);
+    char *const *environment = va_arg(rest, char *const *);
+    va_end(rest);
+    return front_execve(path, arguments, environment);
+}

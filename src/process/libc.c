@@ -1,0 +1,28 @@
+/*
+ * The next definitions are looked up before the program runs: later the first call may come from a signal handler or from between vfork
+ * and exec, where nothing can be looked up. Whoever calls still earlier, a sanitizer's runtime or another library's constructor, looks
+ * them up for itself; all store the same.
+ */
+#include "process/libc.h"
+
+#include "loader/loader.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+static struct libc next;
+static atomic_bool known;
+
+__attribute__((constructor)) static void find(void) {
+#define LIBC(name, result, parameters)                                                             \
+    __atomic_store_n((void **)&next.next_##name, loader_next(#name), __ATOMIC_RELAXED);
+#include "process/libc.def"
+#undef LIBC
+    atomic_store_explicit(&known, true, memory_order_release);
+}
+
+const struct libc *libc_next(void) {
+    if (!atomic_load_explicit(&known, memory_order_acquire))
+        find();
+    return &next;
+}

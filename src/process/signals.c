@@ -1,0 +1,334 @@
+/*
+ * Signals: a report at GPUCACHE_REPORT_SIGNAL, and one before dying of another.
+ *
+ * A signal that the program leaves at its default action gets a handler of ours, and for the program it is still at its default action:
+ * sigaction, signal and the like come through here (libc.h). Whatever the program installs takes the handler's place, and when it sets
+ * the default action again, which is how a program dies of a signal it has handled (Python's KeyboardInterrupt, a crash handler), the
+ * handler comes back. Without standing in front of sigaction the report would be lost there, and whoever saves the old action and calls
+ * it would call us. Blocked and ignored signals never get here, and neither do those waited for by sigwait or signalfd; a new program
+ * (exec) has caught signals at their default action, as natively. Who asks the kernel past libc, as Go does, sees the handler.
+ *
+ * The handler takes no lock and allocates nothing. It runs on a stack of the library's: what the interrupted code has left may be
+ * little, and so may an alternate signal stack. All signals are held back meanwhile, so that a second SIGTERM does not cut the report
+ * off, but those of a crash: the books may be what the program broke. Then there is no report, and the process dies of what it was dying
+ * of. A walk that does not end, in a list that was broken, is ended by a timer of the thread's CPU time.
+ *
+ * Dying: the default action, and the same signal once more with all that the kernel said of it. It is held back until the handler has
+ * returned, so status, core and the registers in it are those of the place where the signal came.
+ */
+#include "process/signals.h"
+
+#include "process/ending.h"
+#include "process/libc.h"
+#include "process/options.h"
+#include "report/report.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SIGNALS 64
+#define STACKS 4          /* handlers that run at the same time, or inside each other */
+#define STACK_BYTES 32768 /* a report takes some 4 KiB */
+#define CPU_NS                                                                                     \
+    2000000000 /* of a dying thread for its report, which takes less than a millisecond */
+#define RESTORER_FLAG 0x04000000 /* what libc adds to the flags on x86_64, and shows */
+
+static const struct {
+    int number;
+    bool crash; /* the kernel may send it for an instruction; held back, it would kill at once */
+    const char *name;
+} deadly[] = {
+    {SIGTERM, false, "TERM"}, {SIGINT, false, "INT"},  {SIGHUP, false, "HUP"},
+    {SIGABRT, false, "ABRT"}, {SIGSEGV, true, "SEGV"}, {SIGBUS, true, "BUS"},
+    {SIGFPE, true, "FPE"},    {SIGILL, true, "ILL"},
+};
+#define DEADLY (sizeof deadly / sizeof *deadly)
+
+static _Atomic uint64_t claimed; /* one bit a signal: ours whenever it is at its default action */
+
+/* What the program set with the default action, and is shown. */
+static struct {
+    _Atomic int flags;
+    _Atomic uint64_t mask;
+} shown[SIGNALS + 1];
+
+static struct stack {
+    atomic_flag taken;
+    _Alignas(64) char bytes[STACK_BYTES];
+} stacks[STACKS];
+
+static _Atomic pid_t dying; /* the thread that does */
+static int dying_of;
+static siginfo_t dying_info;
+
+static bool is_claimed(int number) {
+    return number > 0 && number <= SIGNALS &&
+           (atomic_load_explicit(&claimed, memory_order_relaxed) >> (number - 1) & 1);
+}
+
+static pid_t this_thread(void) {
+    return (pid_t)syscall(SYS_gettid);
+}
+
+/* ---- dying ---- */
+
+static void hold_back(int how, int number) {
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, number);
+    pthread_sigmask(how, &only, NULL);
+}
+
+/* The process dies when the handler returns. */
+static void send_again(int number, siginfo_t *info) {
+    struct sigaction by_default = {.sa_handler = SIG_DFL};
+    pid_t process = (pid_t)syscall(SYS_getpid), self = this_thread();
+    hold_back(SIG_BLOCK, number);
+    NEXT(sigaction)(number, &by_default, NULL);
+    if (syscall(SYS_rt_tgsigqueueinfo, process, self, number, info) != 0)
+        syscall(SYS_tgkill, process, self, number);
+}
+
+static struct sigaction own_action(void);
+
+/* What crashes from now on, in this thread or another one, gets no further than die(). */
+static void guard_report(void) {
+    struct sigaction own = own_action();
+    for (size_t i = 0; i < DEADLY; i++)
+        if (deadly[i].crash)
+            NEXT(sigaction)(deadly[i].number, &own, NULL);
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGSEGV};
+    event._sigev_un._tid = this_thread();
+    const struct itimerspec once = {.it_value = {CPU_NS / 1000000000, CPU_NS % 1000000000}};
+    int timer;
+    if (syscall(SYS_timer_create, CLOCK_THREAD_CPUTIME_ID, &event, &timer) == 0)
+        syscall(SYS_timer_settime, timer, 0, &once, NULL);
+}
+
+static void die(int number, siginfo_t *info, const char *name) {
+    pid_t none = 0, self = this_thread();
+    if (atomic_load(&dying) == self) { /* of its report */
+        send_again(dying_of, &dying_info);
+        hold_back(SIG_UNBLOCK, dying_of);
+        return;
+    }
+    if (atomic_compare_exchange_strong(&dying, &none, self)) {
+        dying_of = number;
+        dying_info = *info;
+        guard_report();
+        ending_report(name);
+    } else {
+        ending_wait();
+    }
+    send_again(number, info);
+}
+
+/* ---- the handler ---- */
+
+static void respond(int number, siginfo_t *info) {
+    const char *name = NULL;
+    bool crash = false;
+    for (size_t i = 0; i < DEADLY; i++) {
+        if (deadly[i].number == number) {
+            name = deadly[i].name;
+            crash = deadly[i].crash && info->si_code > 0;
+        }
+    }
+    if (!name || number == options()->report_signal)
+        report_write("signal");
+    else if (syscall(SYS_getpid) == 1 && !crash)
+        report_write(name); /* the first process of a container: by default it does not die of it */
+    else
+        die(number, info, name);
+}
+
+/* respond() on another stack. */
+static void respond_on(char *top, int number, siginfo_t *info) {
+#if defined(__x86_64__)
+    uint64_t first = (uint64_t)number;
+    __asm__ volatile("movq %%rsp, %%rbx\n\tmovq %2, %%rsp\n\tcall *%3\n\tmovq %%rbx, %%rsp"
+                     : "+D"(first), "+S"(info)
+                     : "r"(top), "r"(respond)
+                     : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "xmm0", "xmm1", "xmm2",
+                       "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",
+                       "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
+#elif defined(__aarch64__)
+    register uint64_t first __asm__("x0") = (uint64_t)number;
+    register siginfo_t *second __asm__("x1") = info;
+    __asm__ volatile("mov x19, sp\n\tmov sp, %2\n\tblr %3\n\tmov sp, x19"
+                     : "+r"(first), "+r"(second)
+                     : "r"(top), "r"(respond)
+                     : "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13",
+                       "x14", "x15", "x16", "x17", "x19", "x30", "v0", "v1", "v2", "v3", "v4", "v5",
+                       "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16",
+                       "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27",
+                       "v28", "v29", "v30", "v31", "memory", "cc");
+#else
+#error "how to change the stack here?"
+#endif
+}
+
+static struct stack *claim_stack(void) {
+    for (size_t i = 0; i < STACKS; i++)
+        if (!atomic_flag_test_and_set_explicit(&stacks[i].taken, memory_order_acquire))
+            return &stacks[i];
+    return NULL;
+}
+
+static void on_signal(int number, siginfo_t *info, void *context) {
+    (void)context;
+    struct stack *stack;
+    if (!ending_is_own_process()) {
+        send_again(number, info);
+    } else if ((stack = claim_stack())) {
+        respond_on(stack->bytes + sizeof stack->bytes, number, info);
+        atomic_flag_clear_explicit(&stack->taken, memory_order_release);
+    } else {
+        respond(number, info);
+    }
+}
+
+static struct sigaction own_action(void) {
+    struct sigaction own = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART | SA_NODEFER};
+    own.sa_sigaction = on_signal;
+    sigfillset(&own.sa_mask);
+    for (size_t i = 0; i < DEADLY; i++)
+        if (deadly[i].crash)
+            sigdelset(&own.sa_mask, deadly[i].number);
+    return own;
+}
+
+static bool is_own(const struct sigaction *action) {
+    return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_signal;
+}
+
+/* ---- what the program sees ---- */
+
+static void remember(int number, const struct sigaction *action, int more_flags) {
+    uint64_t mask;
+    memcpy(&mask, &action->sa_mask, sizeof mask);
+    atomic_store(&shown[number].flags, action->sa_flags | more_flags);
+    atomic_store(&shown[number].mask, mask);
+}
+
+/* The kernel's answer in the program's terms. */
+static void disguise(int number, struct sigaction *action) {
+    if (!is_own(action))
+        return;
+    uint64_t mask = atomic_load(&shown[number].mask);
+    action->sa_handler = SIG_DFL;
+    action->sa_flags = atomic_load(&shown[number].flags);
+    sigemptyset(&action->sa_mask);
+    memcpy(&action->sa_mask, &mask, sizeof mask);
+}
+
+int front_sigaction(int number, const struct sigaction *action, struct sigaction *old) {
+    if (!is_claimed(number))
+        return NEXT(sigaction)(number, action, old);
+    struct sigaction own, before;
+    bool by_default = action && action->sa_handler == SIG_DFL && ending_is_own_process();
+    if (by_default)
+        own = own_action();
+    int result = NEXT(sigaction)(number, by_default ? &own : action, &before);
+    if (result != 0)
+        return result;
+    disguise(number, &before);
+    if (by_default) {
+#if defined(__x86_64__)
+        remember(number, action, RESTORER_FLAG);
+#else
+        remember(number, action, 0);
+#endif
+    }
+    if (old)
+        *old = before;
+    return 0;
+}
+
+int front___sigaction(int number, const struct sigaction *action, struct sigaction *old) {
+    return front_sigaction(number, action, old);
+}
+
+static libc_handler *disguised(libc_handler *handler) {
+    return (void *)handler == (void *)on_signal ? SIG_DFL : handler;
+}
+
+/* The default action as `action` has it, anything else by libc's own function. */
+static libc_handler *replace(int number, libc_handler *wanted,
+                             libc_handler *(*next)(int number, libc_handler *wanted),
+                             struct sigaction *action) {
+    struct sigaction old;
+    if (wanted != SIG_DFL || !is_claimed(number))
+        return disguised(next(number, wanted));
+    return front_sigaction(number, action, &old) == 0 ? old.sa_handler : SIG_ERR;
+}
+
+static libc_handler *replace_bsd(int number, libc_handler *wanted,
+                                 libc_handler *(*next)(int number, libc_handler *wanted)) {
+    struct sigaction action = {.sa_handler = SIG_DFL, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaddset(&action.sa_mask, number);
+    return replace(number, wanted, next, &action);
+}
+
+static libc_handler *replace_sysv(int number, libc_handler *wanted,
+                                  libc_handler *(*next)(int number, libc_handler *wanted)) {
+    struct sigaction action = {.sa_handler = SIG_DFL, .sa_flags = SA_RESETHAND | SA_NODEFER};
+    sigemptyset(&action.sa_mask);
+    return replace(number, wanted, next, &action);
+}
+
+libc_handler *front_signal(int number, libc_handler *wanted) {
+    return replace_bsd(number, wanted, NEXT(signal));
+}
+
+libc_handler *front_bsd_signal(int number, libc_handler *wanted) {
+    return replace_bsd(number, wanted, NEXT(bsd_signal));
+}
+
+libc_handler *front_ssignal(int number, libc_handler *wanted) {
+    return replace_bsd(number, wanted, NEXT(ssignal));
+}
+
+libc_handler *front_sysv_signal(int number, libc_handler *wanted) {
+    return replace_sysv(number, wanted, NEXT(sysv_signal));
+}
+
+libc_handler *front___sysv_signal(int number, libc_handler *wanted) {
+    return replace_sysv(number, wanted, NEXT(__sysv_signal));
+}
+
+/* It changes the mask too. At the default action the signal then stays the kernel's. */
+libc_handler *front_sigset(int number, libc_handler *wanted) {
+    return disguised(NEXT(sigset)(number, wanted));
+}
+
+/* ---- the start ---- */
+
+/* The program may install a handler of its own at the same moment. */
+static void claim(int number) {
+    struct sigaction before, own = own_action();
+    if (NEXT(sigaction)(number, NULL, &before) != 0 || before.sa_handler != SIG_DFL)
+        return;
+    remember(number, &before, 0);
+    if (NEXT(sigaction)(number, &own, &before) == 0 && before.sa_handler != SIG_DFL &&
+        !is_own(&before))
+        NEXT(sigaction)(number, &before, NULL);
+}
+
+void signals_start(void) {
+    uint64_t wanted = 0;
+    for (size_t i = 0; i < DEADLY; i++)
+        wanted |= UINT64_C(1) << (deadly[i].number - 1);
+    if (options()->report_signal != 0)
+        wanted |= UINT64_C(1) << (options()->report_signal - 1);
+    atomic_store(&claimed, wanted);
+    for (int number = 1; number <= SIGNALS; number++)
+        if (is_claimed(number))
+            claim(number);
+}
