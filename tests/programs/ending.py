@@ -51,6 +51,8 @@ def watch(command, under, options=None, **more):
         def prepare():  # this script may itself run where SIGHUP is ignored
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))
+            with open("/proc/self/coredump_filter", "w") as filter:
+                filter.write("0")  # not the simulated devices' memory, all of which would be walked
 
         child = subprocess.Popen(command, env=environment(under, {**report, **(options or {})}),
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
