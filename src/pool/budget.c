@@ -10,6 +10,8 @@
 #define FEW_CACHES 2
 #define LOOKS_PER_SUM 64
 #define LOOKS_PER_SUM_OF_FEW 8
+#define SUM_TRIES 64
+#define MOVE_TURNS 4096
 #define TIGHT_SHARE                                                                                \
     16 /* the gear is tight in the last part of the budget, which is one in so many */
 
@@ -25,7 +27,7 @@ uint64_t budget_ready(const struct pool *pool) {
  * Blocks change hands while one cache is read after another: of all of them first what was taken is
  * read, then what was given back, so that the sum is never more than was live in between.
  */
-struct budget_sums budget_sums(const struct pool *pool) {
+static struct budget_sums sum_up(const struct pool *pool) {
     struct budget_sums sums = {0};
     uint64_t given[TIDES] = {0};
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
@@ -49,6 +51,28 @@ struct budget_sums budget_sums(const struct pool *pool) {
         sum->live = (int64_t)(sum->taken - given[i]) > 0 ? sum->taken - given[i] : 0;
         sum->highest = (int64_t)(sum->highest - sum->live) > 0 ? sum->highest : sum->live;
     }
+    return sums;
+}
+
+/* Whoever moves one may have lost its processor; or be the thread that a signal has interrupted. */
+static unsigned moves_done(const struct pool *pool) {
+    unsigned moves = atomic_load(&pool->moves);
+    for (unsigned turns = 0; moves % 2 > 0 && turns < MOVE_TURNS; turns++) {
+        sched_yield();
+        moves = atomic_load(&pool->moves);
+    }
+    return moves;
+}
+
+/* Without the lock a cache may come or go meanwhile: then once more. */
+struct budget_sums budget_sums(const struct pool *pool) {
+    struct budget_sums sums;
+    unsigned before, tries = 0;
+    do {
+        before = moves_done(pool);
+        sums = sum_up(pool);
+        atomic_thread_fence(memory_order_acquire);
+    } while (before != atomic_load(&pool->moves) && ++tries < SUM_TRIES);
     return sums;
 }
 

@@ -149,6 +149,7 @@ void cache_forget_all(struct pool *pool) {
             books_set(&drawer->frees, books_get(&drawer->allocs));
         }
         cache->bytes = cache->large_bytes = 0;
+        cache->saw_others = true; /* what it had asked for is not known to be gone */
         shelf_forget(&cache->shelf);
         for (unsigned i = 0; i < TIDES; i++) {
             tide_ebb(&cache->tides[i]);

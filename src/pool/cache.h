@@ -85,9 +85,12 @@ struct cache {
     uint64_t bytes;     /* of small blocks parked */
     uint64_t bytes_max; /* as many may be */
     struct tide tides[TIDES];
-    struct cache *next_in_pool; /* set once */
+    _Atomic(struct cache *) next_in_pool; /* changed under the pool's lock; others may read it */
+    struct cache *previous_in_pool;
     const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
     struct cache *next_in_thread;          /* the owner's */
+    bool saw_others;                       /* it has freed blocks of other numbers than its own */
+    uint64_t live_at_start;                /* blocks in its books when it got its thread */
     uint64_t large_bytes, large_bytes_max; /* the same of large ones, */
     uint64_t large_most;                   /* none of which is larger than this */
     bool large_freed; /* one was parked since the thread last took from the shelf of large ones */
@@ -224,8 +227,14 @@ static inline unsigned cache_larger(const struct cache *cache) {
     return cache->bytes > cache->bytes_max / 2 ? CACHE_LARGER_WHEN_SHORT : CACHE_LARGER;
 }
 
+/** The thread has taken a block of that number from the program. */
+static inline void cache_see(struct cache *cache, unsigned number) {
+    cache->saw_others |= number != cache->number;
+}
+
 /** The thread frees a block of the cache of that number. */
 static inline void cache_serve(struct cache *cache, unsigned number) {
+    cache_see(cache, number);
     if (number != cache->number) {
         cache->serves = (uint16_t)number;
     }

@@ -342,12 +342,14 @@ int pool_retire(uint64_t address, struct pool_retired *retired) {
     *retired = (struct pool_retired){.pool = c.pool, .life = pool_lives(c.pool)};
     if (c.range) {
         book_large(c.cache, c.range);
+        cache_see(c.cache, c.range->owner);
         retired->range = c.range;
         retired->bytes = c.range->bytes;
         c.range->stamp = stamp;
     } else {
         cache_book_free(c.cache, &c.cache->bins[life_bin(c.life)].frees, life_requested(c.life),
                         life_bytes(c.life));
+        cache_see(c.cache, life_owner(c.life));
         retired->block = c.block;
         retired->bytes = life_bytes(c.life);
         c.block->stamp = stamp;

@@ -74,9 +74,11 @@ struct pool {
     uint64_t grown;    /* how many of them came back */
     _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
     struct books books; /* of everything but the thread caches' own counters: what is live */
-    _Atomic(struct cache *) caches; /* all that ever were; only ever extended */
-    _Atomic unsigned caches_owned;  /* by threads, now */
-    unsigned caches_most;           /* and at most so far */
+    _Atomic(struct cache *) caches; /* those of threads, the newest first, and the common one */
+    struct cache *retired;          /* those that wait for a thread */
+    atomic_uint moves; /* odd: caches come or go, and what they have counted with them */
+    _Atomic unsigned caches_owned; /* by threads, now */
+    unsigned caches_most;          /* and at most so far */
     uint64_t waited_for,
         waited_ns; /* waits with a limit that have been in vain, for as long in all: this
                                        epoch has not finished since */

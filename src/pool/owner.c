@@ -20,9 +20,9 @@ static bool thread_end_works;
 /* --- numbers --- */
 
 /*
- * Numbers are used once in a process, so whoever has one from a block finds the cache that had it.
- * Which are shared is asked at every free by another thread, and stands apart from the caches, whose
- * owners keep writing.
+ * A number stays with its cache, so whoever has one from a block finds the cache that had it. The next
+ * thread of the cache gets it only if no block can have it any more. Which are shared is asked at every
+ * free by another thread, and stands apart from the caches, whose owners keep writing.
  */
 static _Atomic(struct cache *) numbered[CACHE_NUMBERS];
 atomic_bool cache_shared[CACHE_NUMBERS] = {true};
@@ -47,6 +47,12 @@ static uint16_t next_number(void) {
 static void take_number(struct cache *cache) {
     set_number(cache, atomic_load(&cache->biased) ? next_number() : 0);
     atomic_store(&numbered[cache->number], cache);
+}
+
+/* Only its thread has freed blocks of its number, no others, and as many as it had asked for. */
+static bool has_number_for_itself(const struct cache *cache) {
+    return cache->number > 0 && !cache_is_shared(cache->number) && !cache->saw_others &&
+           tide_live(&cache->tides[TIDE_COUNT]) == cache->live_at_start;
 }
 
 /* The owner is outside, or gone. */
@@ -80,18 +86,63 @@ void cache_share(unsigned number) {
 
 /* --- threads --- */
 
-
 /*
  * Of the common cache and one that has no owner. Those of threads that have ended lie together, so
  * that a look at the peaks has one to look at, and the next thread goes on with them.
  */
 static void move_tides(struct cache *to, struct cache *from) {
-    struct cache *common = from->pool->common;
-    cache_enter(common);
     for (unsigned i = 0; i < TIDES; i++) {
         tide_join(&to->tides[i], &from->tides[i]);
     }
-    cache_leave(common);
+}
+
+static void move_count(books_counter *to, books_counter *from) {
+    uint64_t count = books_get(from);
+    if (count > 0) {
+        books_add(to, count);
+        books_set(from, 0);
+    }
+}
+
+/* Per class they stay with the common one, so that nobody has to look for them elsewhere. */
+static void move_counts(struct cache *to, struct cache *from) {
+    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
+        move_count(&to->bins[i].allocs, &from->bins[i].allocs);
+        move_count(&to->bins[i].frees, &from->bins[i].frees);
+    }
+    for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
+        move_count(&to->drawers[i].allocs, &from->drawers[i].allocs);
+        move_count(&to->drawers[i].frees, &from->drawers[i].frees);
+    }
+}
+
+/* A reader without the lock who comes from a cache that is being moved goes on in the list of the
+ * others, and looks again (budget_sums()). */
+static void begin_move(struct pool *pool) {
+    atomic_fetch_add(&pool->moves, 1);
+    cache_enter(pool->common);
+}
+
+static void end_move(struct pool *pool) {
+    cache_leave(pool->common);
+    atomic_fetch_add(&pool->moves, 1);
+}
+
+static void link_in_pool(struct pool *pool, struct cache *cache) {
+    struct cache *next = atomic_load(&pool->caches);
+    atomic_store(&cache->next_in_pool, next);
+    cache->previous_in_pool = NULL;
+    next->previous_in_pool = cache;
+    atomic_store(&pool->caches, cache);
+}
+
+/* The common one is the last: there is always a next. */
+static void unlink_in_pool(struct pool *pool, struct cache *cache) {
+    struct cache *next = atomic_load(&cache->next_in_pool), *previous = cache->previous_in_pool;
+    next->previous_in_pool = previous;
+    atomic_store(previous ? &previous->next_in_pool : &pool->caches, next);
+    atomic_store(&cache->next_in_pool, pool->retired);
+    pool->retired = cache;
 }
 
 /* Everything parked goes to the pool, and the cache waits there for its next thread. */
@@ -111,8 +162,14 @@ static void retire(struct cache *cache) {
     shelf_empty(pool, &cache->shelf);
     range_shelf_empty(pool, &cache->shelf);
     budget_look_at_all(pool);
+    if (!has_number_for_itself(cache)) {
+        stop_owning(cache);
+    }
+    begin_move(pool);
     move_tides(pool->common, cache);
-    stop_owning(cache);
+    move_counts(pool->common, cache);
+    unlink_in_pool(pool, cache);
+    end_move(pool);
     cache_set_room(cache, pool->cache_bytes_max);
     cache->total_at_room = 0;
     cache->gifts = 0;
@@ -148,24 +205,28 @@ static void make_key(void) {
 
 static struct cache *adopt(struct pool *pool) {
     pthread_mutex_lock(&pool->lock);
-    struct cache *cache = atomic_load(&pool->caches);
-    while (cache && (cache->owner || cache == pool->common)) {
-        cache = cache->next_in_pool;
-    }
-    if (!cache && (cache = host_map(sizeof *cache, 4096)) != NULL) {
+    struct cache *cache = pool->retired;
+    if (cache) {
+        pool->retired = atomic_load(&cache->next_in_pool);
+    } else if ((cache = host_map(sizeof *cache, 4096)) != NULL) {
         cache->pool = pool;
         cache_set_room(cache, pool->cache_bytes_max);
         shelf_start(&cache->shelf);
+    }
+    if (cache) {
         bool biased = cache_can_bias();
         atomic_store(&cache->biased, biased);
         atomic_store(&cache->wanted, !biased);
-        cache->next_in_pool = atomic_load(&pool->caches);
-        atomic_store(&pool->caches, cache);
-    }
-    if (cache) {
-        take_number(cache);
+        if (cache->number == 0 || cache_is_shared(cache->number)) {
+            take_number(cache);
+        }
         shelf_set_number(&cache->shelf, cache->number);
+        begin_move(pool);
+        link_in_pool(pool, cache);
         move_tides(cache, pool->common);
+        end_move(pool);
+        cache->live_at_start = tide_live(&cache->tides[TIDE_COUNT]);
+        cache->saw_others = false;
         cache->owner = &cache_last;
         pool->caches_owned++;
         pool->caches_most += pool->caches_owned > pool->caches_most;
