@@ -77,20 +77,26 @@ static bool gives_in_parts(const struct cache *cache) {
     return cache->gifts > CACHE_GIFTS;
 }
 
-bool cache_gives(struct cache *cache) {
-    bool gives = gives_to_others(cache);
-    cache->bytes_max = cache->pool->cache_bytes_max / (gives_in_parts(cache) ? CRATE_SHARE : 1);
-    return gives;
+void cache_open_room(struct cache *cache) {
+    uint64_t most = atomic_load_explicit(&cache->pool->cache_room, memory_order_relaxed);
+    bool parts = gives_in_parts(cache);
+    cache->bytes_max = most / (parts ? CRATE_SHARE : 1);
+    cache->large_bytes_max = CACHE_LARGE_FACTOR * most / (parts ? RANGE_BATCH_SHARE : 1);
 }
 
-bool cache_gives_large(struct cache *cache) {
+bool cache_gives(struct cache *cache) {
+    if (idle_sleeps(cache)) {
+        return false; /* it is not full: it has to wake */
+    }
     bool gives = gives_to_others(cache);
-    cache->large_bytes_max = CACHE_LARGE_FACTOR * cache->pool->cache_bytes_max /
-                             (gives_in_parts(cache) ? RANGE_BATCH_SHARE : 1);
+    cache_open_room(cache);
     return gives;
 }
 
 void cache_make_room(struct cache *cache, unsigned size_class) {
+    if (unlikely(idle_sleeps(cache))) {
+        idle_wake(cache);
+    }
     cache_spill(cache, cache->bytes_max - cache->bytes_max / 16);
     struct bin *bin = &cache->bins[size_class];
     if (bin->count > bin->room) {
@@ -117,6 +123,9 @@ void cache_empty_drawers(struct cache *cache) {
 }
 
 void cache_make_room_for_large(struct cache *cache) {
+    if (unlikely(idle_sleeps(cache))) {
+        idle_wake(cache);
+    }
     while (cache->large_bytes > cache->large_bytes_max - cache->large_bytes_max / 16) {
         spill_most_of_drawers(cache);
     }
@@ -148,12 +157,13 @@ void cache_forget_all(struct pool *pool) {
             drawer->count = drawer->target = 0;
             books_set(&drawer->frees, books_get(&drawer->allocs));
         }
-        cache->bytes = cache->large_bytes = 0;
+        cache->bytes = cache->large_bytes = cache->parked = 0;
         cache->saw_others = true; /* what it had asked for is not known to be gone */
         shelf_forget(&cache->shelf);
         for (unsigned i = 0; i < TIDES; i++) {
             tide_ebb(&cache->tides[i]);
         }
     }
+    pool->parked = 0;
     cache_return_all(pool);
 }

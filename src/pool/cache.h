@@ -44,6 +44,9 @@
 #define CACHE_BYTES_MOST ((uint64_t)48 << 20)
 #define CACHE_BIN_BLOCKS 512 /* and no more than so many of a class */
 
+#define CACHES_FULL 16      /* with more caches that hold much than this, each may hold less, */
+#define CACHE_FULL_SHARE 16 /* which begins at one part in this of what one may, and never less */
+
 #define CACHE_GIFTS 4 /* a full cache is given away so often before it is in parts */
 
 /* Large blocks have so many times as much; one of them may take up to a quarter of that. */
@@ -73,6 +76,15 @@ struct drawer {
 
 enum tide_of { TIDE_REQUESTED, TIDE_ALLOCATED, TIDE_COUNT, TIDES };
 
+/* A number, and since when it is known to be the same; 0: it has not been looked at. */
+struct still {
+    uint64_t number, since;
+};
+
+struct seen {
+    struct still taken, worked; /* what the thread has asked for, and what it has done in all */
+};
+
 struct cache {
     _Alignas(64) atomic_bool inside; /* biased: the owner is */
     atomic_bool wanted;              /* biased: somebody else waits for the owner to stay out */
@@ -88,9 +100,16 @@ struct cache {
     _Atomic(struct cache *) next_in_pool; /* changed under the pool's lock; others may read it */
     struct cache *previous_in_pool;
     const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
-    struct cache *next_in_thread;          /* the owner's */
-    bool saw_others;                       /* it has freed blocks of other numbers than its own */
-    uint64_t live_at_start;                /* blocks in its books when it got its thread */
+    struct cache *next_in_thread;              /* the owner's */
+    struct cache *next_awake, *previous_awake; /* under the pool's lock */
+    struct cache *next_seized;
+    atomic_bool asleep; /* changed under the pool's lock: it holds nothing (idle.c) */
+    struct seen seen;
+    bool visiting;          /* its thread is in the pool, and may wait there without the lock */
+    bool full;              /* it is one of those that hold much */
+    uint64_t parked;        /* the most that a visit of its thread has seen here since it woke */
+    bool saw_others;        /* it has freed blocks of other numbers than its own */
+    uint64_t live_at_start; /* blocks in its books when it got its thread */
     uint64_t large_bytes, large_bytes_max; /* the same of large ones, */
     uint64_t large_most;                   /* none of which is larger than this */
     bool large_freed; /* one was parked since the thread last took from the shelf of large ones */
@@ -153,7 +172,12 @@ static inline void cache_leave(struct cache *cache) {
 void cache_seize(struct cache *cache);
 void cache_return(struct cache *cache);
 
-/* All of a pool at once: nothing goes from one of them to another meanwhile, or to a shelf. */
+/* Several of a pool at once, linked by `next_seized`: nothing goes from one of them to another
+ * meanwhile, or to a shelf. */
+void cache_seize_list(struct pool *pool, struct cache *first);
+void cache_return_list(struct cache *first);
+
+/* Those of all threads, and the common one. */
 void cache_seize_all(struct pool *pool);
 void cache_return_all(struct pool *pool);
 
@@ -180,6 +204,9 @@ struct cache *cache_numbered(unsigned number);
 
 /** Says how much a new cache may park. */
 void cache_set_room(struct cache *cache, uint64_t bytes);
+
+/** Again as much in all as any of its pool. */
+void cache_open_room(struct cache *cache);
 
 /** Makes a zeroed cache one that any thread may use. */
 void cache_start_common(struct cache *cache, struct pool *pool);
@@ -413,7 +440,6 @@ struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count
  * those who ask for it. Also says how much it may park from now on.
  */
 bool cache_gives(struct cache *cache);
-bool cache_gives_large(struct cache *cache);
 
 /* Under the pool's lock: */
 

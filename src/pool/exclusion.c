@@ -122,22 +122,37 @@ void cache_seize(struct cache *cache) {
     wait_until_out(cache);
 }
 
-void cache_seize_all(struct pool *pool) {
+void cache_seize_list(struct pool *pool, struct cache *first) {
     bool any = false;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+    for (struct cache *cache = first; cache; cache = cache->next_seized) {
         any |= is_biased(cache);
         ask_to_stay_out(cache);
     }
     if (any) {
         order_owners(pool);
     }
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+    for (struct cache *cache = first; cache; cache = cache->next_seized) {
         wait_until_out(cache);
     }
 }
 
+void cache_seize_all(struct pool *pool) {
+    struct cache *all = NULL;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        cache->next_seized = all;
+        all = cache;
+    }
+    cache_seize_list(pool, all);
+}
+
 void cache_return_all(struct pool *pool) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        cache_return(cache);
+    }
+}
+
+void cache_return_list(struct cache *first) {
+    for (struct cache *cache = first; cache; cache = cache->next_seized) {
         cache_return(cache);
     }
 }

@@ -66,7 +66,9 @@ void cache_start_common(struct cache *cache, struct pool *pool) {
     atomic_store(&cache->wanted, true);
     set_number(cache, 0);
     cache_set_room(cache, pool->cache_bytes_max);
-    shelf_start(&cache->shelf);
+    shelf_start(&cache->shelf, pool);
+    idle_start(cache);
+    idle_wake(cache);
 }
 
 struct cache *cache_numbered(unsigned number) {
@@ -150,7 +152,7 @@ static void retire(struct cache *cache) {
     struct pool *pool = cache->pool;
     pthread_mutex_lock(&pool->lock);
     cache_enter(cache);
-    cache_empty(cache);
+    idle_sleep(cache);
     for (unsigned i = 0; i < SMALL_CLASSES; i++) {
         cache->bins[i].target = 0;
     }
@@ -158,10 +160,7 @@ static void retire(struct cache *cache) {
         cache->drawers[i].target = 0;
     }
     cache_leave(cache);
-    shelf_set_number(&cache->shelf, 0);
-    shelf_empty(pool, &cache->shelf);
-    range_shelf_empty(pool, &cache->shelf);
-    budget_look_at_all(pool);
+    budget_sum_at_times(pool);
     if (!has_number_for_itself(cache)) {
         stop_owning(cache);
     }
@@ -170,13 +169,12 @@ static void retire(struct cache *cache) {
     move_counts(pool->common, cache);
     unlink_in_pool(pool, cache);
     end_move(pool);
-    cache_set_room(cache, pool->cache_bytes_max);
     cache->total_at_room = 0;
     cache->gifts = 0;
     cache->serves = 0;
     cache->owner = NULL;
     pool->caches_owned--;
-    budget_look_at_all(pool);
+    budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -211,7 +209,8 @@ static struct cache *adopt(struct pool *pool) {
     } else if ((cache = host_map(sizeof *cache, 4096)) != NULL) {
         cache->pool = pool;
         cache_set_room(cache, pool->cache_bytes_max);
-        shelf_start(&cache->shelf);
+        shelf_start(&cache->shelf, pool);
+        idle_start(cache);
     }
     if (cache) {
         bool biased = cache_can_bias();
@@ -220,7 +219,6 @@ static struct cache *adopt(struct pool *pool) {
         if (cache->number == 0 || cache_is_shared(cache->number)) {
             take_number(cache);
         }
-        shelf_set_number(&cache->shelf, cache->number);
         begin_move(pool);
         link_in_pool(pool, cache);
         move_tides(cache, pool->common);
@@ -229,8 +227,7 @@ static struct cache *adopt(struct pool *pool) {
         cache->saw_others = false;
         cache->owner = &cache_last;
         pool->caches_owned++;
-        pool->caches_most += pool->caches_owned > pool->caches_most;
-        budget_look_at_all(pool);
+        budget_sum_at_times(pool);
     }
     pthread_mutex_unlock(&pool->lock);
     return cache;
