@@ -174,10 +174,8 @@ static bool alloc_from_shelf(struct pool *pool, struct cache *cache, struct want
                              uint64_t requested, uint64_t *address) {
     cache_enter(cache);
     uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
-    bool found = false;
-    if (idle_sleeps(cache)) {
-        /* nobody would look for what it takes along */
-    } else if (want->bytes > 0) {
+    bool found;
+    if (want->bytes > 0) {
         want->range = range_shelf_take(cache, want->bytes, usable);
         found = want->range != NULL;
     } else {

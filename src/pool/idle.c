@@ -1,7 +1,8 @@
 /*
  * Caches that are asleep: they hold nothing, and their shelves neither. A cache sleeps until its thread
- * parks something in it, and says so by a visit to the pool, because none fits in. So what has to be
- * taken back is looked for only where something may be, however many threads there are.
+ * parks something in it, and says so by a visit to the pool, because nothing fits in; nor does it take
+ * anything along from a shelf. So what has to be taken back is looked for only where something may be,
+ * however many threads there are.
  *
  *      awake    newest -> [ thread 9 ] [ thread 2 ] ... [ thread 5 ] [ common ]
  *                                                        ^ looked at first
