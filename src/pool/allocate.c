@@ -130,6 +130,9 @@ static void top_up(struct pool *pool, struct cache *cache, const struct want *li
             may_grow = false;
         }
         cache_enter(cache);
+        if (unlikely(idle_sleeps(cache))) {
+            idle_wake(cache); /* it sleeps again if memory was taken back for the request */
+        }
         if (want.range) {
             want.range->stamp = 0;
             range_become(want.range, RANGE_PENDING);
@@ -138,6 +141,7 @@ static void top_up(struct pool *pool, struct cache *cache, const struct want *li
             cache_push_ready(cache, want.block);
         }
         cache_leave(cache);
+        idle_count(cache, idle_parked(cache));
     }
 }
 
@@ -243,6 +247,10 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     if (!lock_or_ready(pool, stamp, &advancing)) {
         return pool_alloc(pool, requested, address);
     }
+    if (unlikely(idle_sleeps(cache))) {
+        idle_wake(cache);
+    }
+    cache->visiting = true;
     uint64_t growth = supply_growth(want);
     bool usable = stamp > 0 && (order_cheaply(pool, stamp) ||
                                 (budget_is_short(pool, growth) && order_now(pool, stamp, false)));
@@ -256,6 +264,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     }
     if (!found && want->bytes == 0 && make_way(cache) &&
         alloc_from_shelf(pool, cache, want, requested, address)) {
+        cache->visiting = false;
         budget_look(pool);
         pthread_mutex_unlock(&pool->lock);
         return 0;
@@ -268,6 +277,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
         *address = hand_out(cache, want, requested);
         cache_leave(cache);
     }
+    cache->visiting = false;
     budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
     bool refused = r == -ENOMEM || r == -EDQUOT;

@@ -8,8 +8,11 @@
 #include "pool/internal.h"
 
 #define FEW_CACHES 2
+#define CACHES_PER_LOOK 8 /* at most one sum in as many visits as there are caches, by this */
 #define LOOKS_PER_SUM 64
 #define LOOKS_PER_SUM_OF_FEW 8
+#define SUM_TRIES 64
+#define MOVE_TURNS 4096
 #define TIGHT_SHARE                                                                                \
     16 /* the gear is tight in the last part of the budget, which is one in so many */
 
@@ -25,7 +28,7 @@ uint64_t budget_ready(const struct pool *pool) {
  * Blocks change hands while one cache is read after another: of all of them first what was taken is
  * read, then what was given back, so that the sum is never more than was live in between.
  */
-struct budget_sums budget_sums(const struct pool *pool) {
+static struct budget_sums sum_up(const struct pool *pool) {
     struct budget_sums sums = {0};
     uint64_t given[TIDES] = {0};
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
@@ -52,6 +55,28 @@ struct budget_sums budget_sums(const struct pool *pool) {
     return sums;
 }
 
+/* Whoever moves one may have lost its processor; or be the thread that a signal has interrupted. */
+static unsigned moves_done(const struct pool *pool) {
+    unsigned moves = atomic_load(&pool->moves);
+    for (unsigned turns = 0; moves % 2 > 0 && turns < MOVE_TURNS; turns++) {
+        sched_yield();
+        moves = atomic_load(&pool->moves);
+    }
+    return moves;
+}
+
+/* Without the lock a cache may come or go meanwhile: then once more. */
+struct budget_sums budget_sums(const struct pool *pool) {
+    struct budget_sums sums;
+    unsigned before, tries = 0;
+    do {
+        before = moves_done(pool);
+        sums = sum_up(pool);
+        atomic_thread_fence(memory_order_acquire);
+    } while (before != atomic_load(&pool->moves) && ++tries < SUM_TRIES);
+    return sums;
+}
+
 /*
  * What is live is booked in the caches of the threads. With one cache in use its own peak is the
  * truth. With several, no single moment is known: the peak is then the highest sum seen here, and
@@ -63,6 +88,7 @@ static void look_at_peaks(struct pool *pool) {
     struct books_metric *const metrics[TIDES] = {&books->requested, &books->allocated,
                                                  &books->allocations};
     struct budget_sums sums = budget_sums(pool);
+    pool->summed_at = pool->looks;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         for (unsigned i = 0; i < TIDES && (cache->owner == &cache_last || !cache->owner); i++) {
             tide_level(&cache->tides[i]);
@@ -104,24 +130,38 @@ static uint64_t most_for(uint64_t peak) {
     return peak < BUDGET_LITTLE / BUDGET_TIMES ? BUDGET_LITTLE : peak * BUDGET_TIMES;
 }
 
-static void look_at_budget(struct pool *pool) {
-    uint64_t budget = pool->config.budget;
-    if (budget == 0) {
-        uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
-        budget = peak + peak / BUDGET_SLACK;
-        budget = budget < floor ? floor : budget;
-        budget += pool->caches_most * pool->cache_bytes_max * (1 + CACHE_LARGE_FACTOR);
-        budget = budget > most_for(peak) ? most_for(peak) : budget;
+/* What the pool may hold besides what is parked. */
+static uint64_t goal_of(const struct pool *pool) {
+    if (pool->config.budget > 0) {
+        return pool->config.budget;
     }
-    uint64_t most = pool->backend->capacity - pool->backend->capacity / 4;
-    budget = budget > most ? most : budget;
+    uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
+    uint64_t slack = peak / BUDGET_SLACK;
+    uint64_t goal = peak + (slack < BUDGET_FLOOR ? BUDGET_FLOOR : slack);
+    return goal < floor ? floor : goal;
+}
+
+static uint64_t least_of(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static void look_at_budget(struct pool *pool) {
+    uint64_t goal = goal_of(pool), budget = goal;
+    if (pool->config.budget == 0) {
+        uint64_t little = most_for(books_get(&pool->books.allocated.peak));
+        goal = least_of(goal, little);
+        budget = least_of(goal + pool->parked, little);
+    }
+    budget = least_of(budget, pool->backend->capacity - pool->backend->capacity / 4);
     if (pool->refused_at > 0 && budget > pool->refused_at) {
         budget = pool->refused_at;
     }
+    goal = goal > budget ? budget : goal;
+    pool->goal = goal;
     unsigned refused = pool->backend->refused;
     bool doubt = refused > 0 && pool->backend->has_events; /* so frees show whether it records */
     bool tight = pool->config.reuse == POOL_SYNC || pool->program_orders || doubt ||
-                 order_is_captured(pool) || budget_used(pool) > budget - budget / TIGHT_SHARE;
+                 order_is_captured(pool) || budget_used(pool) > budget - goal / TIGHT_SHARE;
     /* written only when they change: every thread has the line */
     if (budget != atomic_load_explicit(&pool->budget, memory_order_relaxed)) {
         atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
@@ -131,6 +171,19 @@ static void look_at_budget(struct pool *pool) {
         atomic_store_explicit(&pool->tight, since, memory_order_relaxed);
     }
     pool->refused_seen = refused;
+    pool->budget_follows = false;
+}
+
+/* With many caches a sum takes longer than most visits. */
+static bool may_sum(const struct pool *pool) {
+    return pool->looks - pool->summed_at >= pool->caches_owned / CACHES_PER_LOOK;
+}
+
+void budget_sum_at_times(struct pool *pool) {
+    pool->looks++;
+    if (may_sum(pool)) {
+        look_at_peaks(pool);
+    }
 }
 
 /* The peak may have risen since the last look. */
@@ -139,7 +192,9 @@ bool budget_is_short(struct pool *pool, uint64_t bytes) {
         return false;
     }
     if (!pool->budget_is_fresh) {
-        look_at_peaks(pool);
+        if (may_sum(pool)) {
+            look_at_peaks(pool);
+        }
         look_at_budget(pool);
         pool->budget_is_fresh = true;
     }
@@ -169,8 +224,12 @@ void budget_look(struct pool *pool) {
     /* One cache keeps its own peak until it is asked for. Of several the sum is only known while it
      * is looked at; but that takes their cache lines away from their threads. */
     bool few = pool->caches_owned > 1 && pool->caches_owned <= FEW_CACHES;
-    if (changed || pool->looks++ % (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) == 0) {
+    uint64_t looks = ++pool->looks - pool->summed_at;
+    if (looks >= (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) || (changed && may_sum(pool))) {
         look_at_peaks(pool);
+        pool->budget_follows = true;
+    }
+    if (changed || pool->budget_follows) {
         look_at_budget(pool);
     }
     if (changed || budget_ready(pool) != books_get(&books->ready_bytes)) {

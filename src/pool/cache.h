@@ -30,7 +30,7 @@
 #include "pool/page.h"
 #include "pool/shelf.h"
 #include "pool/size_class.h"
-#include "stats/books.h"
+#include "pool/tide.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -43,6 +43,9 @@
 #define CACHE_BYTES_LEAST ((uint64_t)4 << 20)
 #define CACHE_BYTES_MOST ((uint64_t)48 << 20)
 #define CACHE_BIN_BLOCKS 512 /* and no more than so many of a class */
+
+#define CACHES_FULL 16      /* with more caches that hold much than this, each may hold less, */
+#define CACHE_FULL_SHARE 16 /* which begins at one part in this of what one may, and never less */
 
 #define CACHE_GIFTS 4 /* a full cache is given away so often before it is in parts */
 
@@ -71,22 +74,16 @@ struct drawer {
     books_counter allocs, frees; /* of requests of the class, whatever range they got */
 };
 
-/*
- * What the owner holds, having taken and given back, and the highest that was since the pool last
- * looked. An allocation compares two numbers, a free changes one:
- *
- *      taken        in all
- *      crest        what `taken` is when the next new peak is reached: the peak and all given back
- *      given back   crest - peak
- *      live         taken less that
- *
- * Modulo 2^64, and live to be read as signed: a thread may free more than it asked for.
- */
-struct tide {
-    books_counter taken, crest, peak;
+enum tide_of { TIDE_REQUESTED, TIDE_ALLOCATED, TIDE_COUNT, TIDES };
+
+/* A number, and since when it is known to be the same; 0: it has not been looked at. */
+struct still {
+    uint64_t number, since;
 };
 
-enum tide_of { TIDE_REQUESTED, TIDE_ALLOCATED, TIDE_COUNT, TIDES };
+struct seen {
+    struct still taken, worked; /* what the thread has asked for, and what it has done in all */
+};
 
 struct cache {
     _Alignas(64) atomic_bool inside; /* biased: the owner is */
@@ -100,9 +97,19 @@ struct cache {
     uint64_t bytes;     /* of small blocks parked */
     uint64_t bytes_max; /* as many may be */
     struct tide tides[TIDES];
-    struct cache *next_in_pool; /* set once */
+    _Atomic(struct cache *) next_in_pool; /* changed under the pool's lock; others may read it */
+    struct cache *previous_in_pool;
     const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
-    struct cache *next_in_thread;          /* the owner's */
+    struct cache *next_in_thread;              /* the owner's */
+    struct cache *next_awake, *previous_awake; /* under the pool's lock */
+    struct cache *next_seized;
+    atomic_bool asleep; /* changed under the pool's lock: it holds nothing (idle.c) */
+    struct seen seen;
+    bool visiting;          /* its thread is in the pool, and may wait there without the lock */
+    bool full;              /* it is one of those that hold much */
+    uint64_t parked;        /* the most that a visit of its thread has seen here since it woke */
+    bool saw_others;        /* it has freed blocks of other numbers than its own */
+    uint64_t live_at_start; /* blocks in its books when it got its thread */
     uint64_t large_bytes, large_bytes_max; /* the same of large ones, */
     uint64_t large_most;                   /* none of which is larger than this */
     bool large_freed; /* one was parked since the thread last took from the shelf of large ones */
@@ -165,7 +172,12 @@ static inline void cache_leave(struct cache *cache) {
 void cache_seize(struct cache *cache);
 void cache_return(struct cache *cache);
 
-/* All of a pool at once: nothing goes from one of them to another meanwhile, or to a shelf. */
+/* Several of a pool at once, linked by `next_seized`: nothing goes from one of them to another
+ * meanwhile, or to a shelf. */
+void cache_seize_list(struct pool *pool, struct cache *first);
+void cache_return_list(struct cache *first);
+
+/* Those of all threads, and the common one. */
 void cache_seize_all(struct pool *pool);
 void cache_return_all(struct pool *pool);
 
@@ -192,6 +204,9 @@ struct cache *cache_numbered(unsigned number);
 
 /** Says how much a new cache may park. */
 void cache_set_room(struct cache *cache, uint64_t bytes);
+
+/** Again as much in all as any of its pool. */
+void cache_open_room(struct cache *cache);
 
 /** Makes a zeroed cache one that any thread may use. */
 void cache_start_common(struct cache *cache, struct pool *pool);
@@ -239,8 +254,14 @@ static inline unsigned cache_larger(const struct cache *cache) {
     return cache->bytes > cache->bytes_max / 2 ? CACHE_LARGER_WHEN_SHORT : CACHE_LARGER;
 }
 
+/** The thread has taken a block of that number from the program. */
+static inline void cache_see(struct cache *cache, unsigned number) {
+    cache->saw_others |= number != cache->number;
+}
+
 /** The thread frees a block of the cache of that number. */
 static inline void cache_serve(struct cache *cache, unsigned number) {
+    cache_see(cache, number);
     if (number != cache->number) {
         cache->serves = (uint16_t)number;
     }
@@ -393,60 +414,6 @@ static inline void cache_push_ready_range(struct cache *cache, struct range *ran
 
 /* --- books --- */
 
-/** Given back in all. For others than the owner: not less than that, at the time of the call. */
-static inline uint64_t tide_given(const struct tide *tide) {
-    uint64_t peak = atomic_load_explicit(&tide->peak, memory_order_acquire);
-    return books_get(&tide->crest) - peak;
-}
-
-static inline uint64_t tide_live(const struct tide *tide) {
-    return books_get(&tide->taken) - tide_given(tide);
-}
-
-static inline void tide_rise(struct tide *tide, uint64_t amount) {
-    uint64_t taken = books_get(&tide->taken) + amount;
-    int64_t above = (int64_t)(taken - books_get(&tide->crest));
-    books_set(&tide->taken, taken);
-    if (above > 0) {
-        uint64_t peak = books_get(&tide->peak) + (uint64_t)above;
-        books_set(&tide->crest, taken);
-        atomic_store_explicit(&tide->peak, peak, memory_order_release);
-    }
-}
-
-static inline void tide_fall(struct tide *tide, uint64_t amount) {
-    books_add(&tide->crest, amount);
-}
-
-/** Nothing was ever taken or given back. */
-static inline bool tide_is_still(const struct tide *tide) {
-    return (books_get(&tide->taken) | books_get(&tide->crest)) == 0;
-}
-
-/** The peak becomes what is live. */
-static inline void tide_level(struct tide *tide) {
-    uint64_t live = tide_live(tide);
-    books_set(&tide->crest, books_get(&tide->taken));
-    books_set(&tide->peak, live);
-}
-
-/** Nothing is live any more, and all that was taken counts as given back. */
-static inline void tide_ebb(struct tide *tide) {
-    books_set(&tide->peak, 0);
-    books_set(&tide->crest, books_get(&tide->taken));
-}
-
-/** What `from` holds and held goes to `to`; the peak of both together is the highest it can have
- * been. */
-static inline void tide_join(struct tide *to, struct tide *from) {
-    books_add(&to->taken, books_get(&from->taken));
-    books_add(&to->crest, books_get(&from->crest));
-    books_add(&to->peak, books_get(&from->peak));
-    books_set(&from->taken, 0);
-    books_set(&from->crest, 0);
-    books_set(&from->peak, 0);
-}
-
 /** Books: a block of `bytes` for a request of `requested` went out; came back. The counter is that of
  * a small block's own class, of a large request's. */
 static inline void cache_book_alloc(struct cache *cache, books_counter *allocs, uint64_t requested,
@@ -473,7 +440,6 @@ struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count
  * those who ask for it. Also says how much it may park from now on.
  */
 bool cache_gives(struct cache *cache);
-bool cache_gives_large(struct cache *cache);
 
 /* Under the pool's lock: */
 

@@ -174,6 +174,7 @@ static int check_locked(struct pool *pool) {
         }
         parked += bytes + large;
         bool right = bytes == cache->bytes && large == cache->large_bytes;
+        right &= !idle_sleeps(cache) || cache->bytes_max + cache->large_bytes_max == 0;
         allocated += tide_live(&cache->tides[TIDE_ALLOCATED]);
         cache_return(cache);
         HOLDS(right);

@@ -62,16 +62,20 @@ static bool lock_for(struct pool *pool, bool must, bool orders) {
 static __attribute__((noinline)) void free_small_slow(struct pool *pool, struct cache *cache,
                                                       unsigned size_class, bool overflows,
                                                       bool orders) {
-    bool gives = false;
+    bool gives = false, more = false;
+    uint64_t parked = 0;
     if (overflows) {
         cache_enter(cache);
+        parked = idle_parked(cache);
+        more = parked > cache->parked;
         gives = cache_gives(cache);
         overflows = !(gives && shelf_put(cache));
         cache_leave(cache);
     }
-    if (!lock_for(pool, overflows, orders)) {
+    if (!lock_for(pool, overflows || more, orders)) {
         return;
     }
+    idle_count(cache, parked);
     cache_enter(cache);
     if (overflows && gives) {
         cache_empty_bins(cache);
@@ -216,14 +220,19 @@ static int claim_any(uint64_t address, struct claimed *c) {
 /* The block is not parked, or too much is, or an event is due. */
 static void free_large_slow(struct pool *pool, struct cache *cache, struct range *unparked,
                             uint64_t lives, bool overflows, bool orders) {
+    bool more = false;
+    uint64_t parked = 0;
     if (overflows) {
         cache_enter(cache);
-        overflows = !(cache_gives_large(cache) && range_shelf_put(cache));
+        parked = idle_parked(cache);
+        more = parked > cache->parked;
+        overflows = !(cache_gives(cache) && range_shelf_put(cache));
         cache_leave(cache);
     }
-    if (!lock_for(pool, unparked || overflows, orders)) {
+    if (!lock_for(pool, unparked || overflows || more, orders)) {
         return;
     }
+    idle_count(cache, parked);
     cache_enter(cache);
     if (cache_overflows_with_large(cache)) {
         cache_make_room_for_large(cache);
@@ -344,12 +353,14 @@ int pool_retire(uint64_t address, struct pool_retired *retired) {
     *retired = (struct pool_retired){.pool = c.pool, .life = pool_lives(c.pool)};
     if (c.range) {
         book_large(c.cache, c.range);
+        cache_see(c.cache, c.range->owner);
         retired->range = c.range;
         retired->bytes = c.range->bytes;
         c.range->stamp = stamp;
     } else {
         cache_book_free(c.cache, &c.cache->bins[life_bin(c.life)].frees, life_requested(c.life),
                         life_bytes(c.life));
+        cache_see(c.cache, life_owner(c.life));
         retired->block = c.block;
         retired->bytes = life_bytes(c.life);
         c.block->stamp = stamp;

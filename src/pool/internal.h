@@ -20,7 +20,7 @@
 #define BUDGET_STREAMS 4                  /* and for so many at most. */
 #define BUDGET_LITTLE ((uint64_t)8 << 20) /* But no more than this, */
 #define BUDGET_TIMES 8                    /* or than so many times its peak. */
-/* And beyond that its peak, with one part in this of it as slack, and what each thread's cache may park. */
+/* And beyond that its peak, one part in this of it as slack or as much as the floor, and what is parked. */
 #define BUDGET_SLACK 16
 
 /* Freed memory waiting for its epoch, oldest stamp first. */
@@ -47,10 +47,11 @@ struct pool {
     /* Read by every allocation and free, and hardly ever written: a cache line of its own. */
     _Alignas(64) struct pool_config config;
     struct backend *backend;
-    _Atomic uint64_t budget;  /* kept where the peak changes */
-    _Atomic uint64_t tight;   /* not 0: the gear is, and this epoch was open when it became so */
-    bool program_orders;      /* the program uses the context's records and waits itself */
-    uint64_t cache_bytes_max; /* of each thread's cache; the budget grows by as much for each */
+    _Atomic uint64_t budget;     /* kept where the peak changes */
+    _Atomic uint64_t tight;      /* not 0: the gear is, and this epoch was open when it became so */
+    bool program_orders;         /* the program uses the context's records and waits itself */
+    uint64_t cache_bytes_max;    /* of each thread's cache; */
+    _Atomic uint64_t cache_room; /* less where many hold much */
 
     _Alignas(64) pthread_mutex_t lock;
     struct epochs epochs;
@@ -62,9 +63,11 @@ struct pool {
     uint64_t pending_bytes; /* in the queues */
     uint64_t
         refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
-    unsigned refused_seen; /* the backend's, when the gear was last set */
-    uint64_t looks;
-    bool budget_is_fresh;  /* has been looked at in this visit */
+    unsigned refused_seen;     /* the backend's, when the gear was last set */
+    bool budget_follows;       /* what it follows from has changed since */
+    uint64_t looks, summed_at; /* visits; and as many when the peaks were last looked at */
+    uint64_t goal;             /* the budget without what may be parked */
+    bool budget_is_fresh;      /* has been looked at in this visit */
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
                               its answer */
     _Atomic uint64_t
@@ -79,9 +82,14 @@ struct pool {
     uint64_t grown;    /* how many of them came back */
     _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
     struct books books; /* of everything but the thread caches' own counters: what is live */
-    _Atomic(struct cache *) caches; /* all that ever were; only ever extended */
-    _Atomic unsigned caches_owned;  /* by threads, now */
-    unsigned caches_most;           /* and at most so far */
+    _Atomic(struct cache *) caches;   /* those of threads, the newest first, and the common one */
+    struct cache *retired;            /* those that wait for a thread */
+    struct cache *awake, *awake_last; /* those that may hold something, */
+    uint64_t parked;                  /* at most so much together */
+    unsigned full;                    /* how many of them hold much */
+    atomic_uint shelved;              /* crates and batches on all shelves */
+    atomic_uint moves; /* odd: caches come or go, and what they have counted with them */
+    _Atomic unsigned caches_owned; /* by threads, now */
     uint64_t waited_for,
         waited_ns; /* waits with a limit that have been in vain, for as long in all: this
                                        epoch has not finished since */
@@ -116,6 +124,7 @@ struct budget_sums {
 };
 struct budget_sums budget_sums(const struct pool *pool); /* of all caches */
 void budget_look(struct pool *pool);         /* after every visit: what has changed in the books */
+void budget_sum_at_times(struct pool *pool); /* the peaks, unless that was done just before */
 void budget_look_at_all(struct pool *pool);  /* peaks, budget and gear too */
 void budget_book_reserve(struct pool *pool); /* the books of what is reserved and free */
 unsigned budget_streams(void);               /* of the program, besides the default one */
@@ -135,8 +144,6 @@ void reclaim_block(struct pool *pool,
 void reclaim_list(struct pool *pool, struct block *first); /* of blocks linked by `next` */
 void reclaim_range(struct pool *pool, struct range *range);
 void reclaim_usable(struct pool *pool); /* what may be handed out goes back to pages and arena */
-bool reclaim_caches(
-    struct pool *pool); /* empties every thread's cache and shelf; true if there was anything */
 bool reclaim_shelves(struct pool *pool,
                      bool (*empty)(struct pool *, struct shelf *)); /* each of them; likewise */
 uint64_t reclaim_stamp(const struct pool *pool,
@@ -191,5 +198,26 @@ void supply_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the 
 
 /* cache.c */
 void cache_forget_all(struct pool *pool);
+
+/* idle.c: caches asleep and awake. Under the lock; to wake one, its owner. */
+void idle_start(struct cache *cache); /* a new one */
+void idle_wake(struct cache *cache);  /* before anything is parked in one that sleeps */
+void idle_sleep(
+    struct cache *cache); /* seized, or without a thread: what it holds goes to the pool */
+void idle_count(struct cache *cache, uint64_t parked); /* so much was */
+bool idle_take_back(
+    struct pool *pool,
+    uint64_t growth); /* what idle threads hold, if it is due; true if there was any */
+bool idle_take_all_back(struct pool *pool); /* and the others' too */
+
+static inline bool idle_sleeps(const struct cache *cache) {
+    return atomic_load_explicit(&cache->asleep, memory_order_relaxed);
+}
+
+/* On its shelf too. */
+static inline uint64_t idle_parked(const struct cache *cache) {
+    return cache->bytes + cache->large_bytes + books_get(&cache->shelf.bytes) +
+           books_get(&cache->shelf.range_bytes);
+}
 
 #endif

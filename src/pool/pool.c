@@ -39,6 +39,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     uint64_t share = backend->capacity / CACHE_BYTES_SHARE;
     share = share < CACHE_BYTES_LEAST ? CACHE_BYTES_LEAST : share;
     pool->cache_bytes_max = share > CACHE_BYTES_MOST ? CACHE_BYTES_MOST : share;
+    pool->cache_room = pool->cache_bytes_max;
     cache_start_common(common, pool);
     pool->common = common;
     atomic_store(&pool->caches, common);
@@ -157,7 +158,7 @@ void pool_settle(struct pool *pool) {
 static int give_back(struct pool *pool, uint64_t bytes, bool wait) {
     reclaim_usable(pool);
     if (supply_idle(pool) < bytes) {
-        reclaim_caches(pool);
+        idle_take_all_back(pool);
     }
     if (pool->pending_bytes + supply_idle(pool) > 0) {
         order_finish(pool, wait ? TRIM_WAIT_NS : 0);

@@ -35,9 +35,10 @@ static void give_up(struct pool *pool, const struct range_batch *batch) {
 static struct range_batch remove_batch(struct shelf *shelf, unsigned i) {
     struct range_batch batch = shelf->range_batches[i];
     shelf->range_count--;
+    atomic_fetch_sub(&shelf->pool->shelved, 1);
     memmove(&shelf->range_batches[i], &shelf->range_batches[i + 1],
             (shelf->range_count - i) * sizeof batch);
-    shelf->range_bytes -= batch.bytes;
+    books_add(&shelf->range_bytes, -batch.bytes);
     return batch;
 }
 
@@ -63,7 +64,8 @@ static struct range_batch fill(struct cache *cache, unsigned *at, uint64_t most)
 
 bool range_shelf_put(struct cache *cache) {
     struct shelf *shelf = shelf_lock_receiver(cache);
-    uint64_t most = CACHE_LARGE_FACTOR * cache->pool->cache_bytes_max;
+    uint64_t room = atomic_load_explicit(&shelf->pool->cache_room, memory_order_relaxed);
+    uint64_t most = CACHE_LARGE_FACTOR * room;
     uint64_t each = most / RANGE_BATCH_SHARE;
     for (unsigned at = 0; cache->large_bytes > 0;) {
         if (!has_room_for(shelf, cache->large_bytes < each ? cache->large_bytes : each, most)) {
@@ -71,7 +73,8 @@ bool range_shelf_put(struct cache *cache) {
         }
         struct range_batch batch = fill(cache, &at, each);
         shelf->range_batches[shelf->range_count++] = batch;
-        shelf->range_bytes += batch.bytes;
+        books_add(&shelf->range_bytes, batch.bytes);
+        atomic_fetch_add(&shelf->pool->shelved, 1);
     }
     pthread_mutex_unlock(&shelf->lock);
     return cache->large_bytes == 0;
@@ -102,7 +105,7 @@ static void take_out(struct shelf *shelf, unsigned i, struct range *before, stru
     *(before ? &before->queue_next : &batch->first) = range->queue_next;
     batch->last = batch->last == range ? before : batch->last;
     batch->bytes -= range->bytes;
-    shelf->range_bytes -= range->bytes;
+    books_add(&shelf->range_bytes, -range->bytes);
     if (!batch->first) {
         remove_batch(shelf, i);
     }

@@ -103,22 +103,10 @@ void reclaim_usable(struct pool *pool) {
 
 bool reclaim_shelves(struct pool *pool, bool (*empty)(struct pool *, struct shelf *)) {
     bool any = false;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+    bool shelved = atomic_load_explicit(&pool->shelved, memory_order_relaxed) > 0;
+    for (struct cache *cache = shelved ? pool->awake : NULL; cache; cache = cache->next_awake) {
         any |= empty(pool, &cache->shelf);
     }
-    return any;
-}
-
-bool reclaim_caches(struct pool *pool) {
-    bool any = false;
-    cache_seize_all(pool);
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        any |= cache->bytes + cache->large_bytes > 0;
-        cache_empty(cache);
-    }
-    any |= reclaim_shelves(pool, shelf_empty);
-    any |= reclaim_shelves(pool, range_shelf_empty);
-    cache_return_all(pool);
     return any;
 }
 

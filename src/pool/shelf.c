@@ -14,7 +14,8 @@
 
 #define TINY_CLASSES 32 /* up to 16 KiB */
 
-void shelf_start(struct shelf *shelf) {
+void shelf_start(struct shelf *shelf, struct pool *pool) {
+    shelf->pool = pool;
     pool_start_lock(&shelf->lock);
 }
 
@@ -58,6 +59,7 @@ static struct crate *crate_at(struct shelf *shelf, unsigned i) {
 static void drop_oldest(struct shelf *shelf) {
     shelf->first = (shelf->first + 1) % SHELF_CRATES;
     shelf->count--;
+    atomic_fetch_sub(&shelf->pool->shelved, 1);
 }
 
 static void pack(struct shelf *shelf, struct cache *cache) {
@@ -65,7 +67,7 @@ static void pack(struct shelf *shelf, struct cache *cache) {
     crate->bytes = cache->bytes;
     crate->stamp = epochs_stamp(&cache->pool->epochs);
     crate->used = 0;
-    shelf->bytes += cache->bytes;
+    books_add(&shelf->bytes, cache->bytes);
     for (unsigned i = 0; cache->bytes > 0 && i < SMALL_CLASSES; i++) {
         struct batch batch = cache_take(cache, i, cache->bins[i].count);
         if (batch.first) {
@@ -73,12 +75,14 @@ static void pack(struct shelf *shelf, struct cache *cache) {
         }
     }
     shelf->count++;
+    atomic_fetch_add(&shelf->pool->shelved, 1);
 }
 
 bool shelf_put(struct cache *cache) {
     struct shelf *shelf = shelf_lock_receiver(cache);
-    bool room =
-        shelf->count < SHELF_CRATES && shelf->bytes + cache->bytes <= cache->pool->cache_bytes_max;
+    bool room = shelf->count < SHELF_CRATES &&
+                shelf->bytes + cache->bytes <=
+                    atomic_load_explicit(&shelf->pool->cache_room, memory_order_relaxed);
     if (room) {
         pack(shelf, cache);
     }
@@ -92,7 +96,7 @@ static struct batch unpack(struct shelf *shelf, struct crate *crate, unsigned i)
     uint64_t bytes = packed.batch.count * size_class_bytes(packed.size_class);
     crate->batches[i] = crate->batches[--crate->used];
     crate->bytes -= bytes;
-    shelf->bytes -= bytes;
+    books_add(&shelf->bytes, -bytes);
     return packed.batch;
 }
 
@@ -112,7 +116,8 @@ static bool take(struct shelf *shelf, struct crate *crate, struct cache *cache, 
 }
 
 static bool has_room_for(const struct cache *cache, const struct crate *crate) {
-    return cache->bytes + crate->bytes <= cache->bytes_max;
+    uint64_t room = atomic_load_explicit(&cache->pool->cache_room, memory_order_relaxed);
+    return cache->bytes + crate->bytes <= (room < cache->bytes_max ? room : cache->bytes_max);
 }
 
 static bool take_crates(struct shelf *shelf, struct cache *cache, uint64_t usable) {
@@ -191,6 +196,7 @@ bool shelf_empty(struct pool *pool, struct shelf *shelf) {
 
 void shelf_forget(struct shelf *shelf) {
     pthread_mutex_lock(&shelf->lock);
+    atomic_fetch_sub(&shelf->pool->shelved, shelf->count + shelf->range_count);
     shelf->count = shelf->range_count = 0;
     shelf->bytes = shelf->range_bytes = 0;
     pthread_mutex_unlock(&shelf->lock);

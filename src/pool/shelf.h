@@ -19,6 +19,7 @@
 #include "pool/arena.h"
 #include "pool/page.h"
 #include "pool/size_class.h"
+#include "stats/books.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -59,17 +60,18 @@ struct range_batch {
 
 struct shelf {
     pthread_mutex_t lock;
-    unsigned number;         /* whose blocks come here; 0: nobody's, or everybody's */
-    atomic_uint count;       /* of crates: a ring, oldest first, */
-    unsigned first;          /* which begins there */
-    uint64_t bytes;          /* in them */
-    atomic_uint range_count; /* of batches, oldest first */
-    uint64_t range_bytes;    /* in them */
+    struct pool *pool;         /* for ever */
+    unsigned number;           /* whose blocks come here; 0: nobody's, or everybody's */
+    atomic_uint count;         /* of crates: a ring, oldest first, */
+    unsigned first;            /* which begins there */
+    books_counter bytes;       /* in them */
+    atomic_uint range_count;   /* of batches, oldest first */
+    books_counter range_bytes; /* in them */
     struct range_batch range_batches[SHELF_RANGE_BATCHES];
     struct crate crates[SHELF_CRATES];
 };
 
-void shelf_start(struct shelf *shelf);
+void shelf_start(struct shelf *shelf, struct pool *pool);
 
 /** Whose blocks come here from now on: those with a cache's new number; 0: nobody's. */
 void shelf_set_number(struct shelf *shelf, unsigned number);

@@ -319,7 +319,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     if (supply_cheap(pool, want) || supply_ordered(pool, want)) {
         return 0;
     }
-    if (reclaim_caches(pool) && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
+    if (idle_take_all_back(pool) && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
         return 0;
     }
     if (!may_come_back(pool, want)) {
@@ -461,6 +461,9 @@ int supply(struct pool *pool, struct want *want) {
     if (supply_cheap(pool, want)) {
         return 0;
     }
+    if (idle_take_back(pool, supply_growth(want)) && supply_cheap(pool, want)) {
+        return 0;
+    }
     if (budget_is_short(pool, supply_growth(want)) &&
         (supply_ordered(pool, want) ||
          (give_up_own_cache(pool, want) &&
@@ -470,7 +473,7 @@ int supply(struct pool *pool, struct want *want) {
     int r = grow_with_excess(pool, want);
     if (r == 0 && budget_used(pool) > pool->refused_at) {
         pool->refused_at = 0; /* there is more now than there was then */
-        pool->looks = 0;
+        pool->budget_follows = true;
     }
     if (r == 0 && !(want->block || want->range) && !supply_ready(pool, want)) {
         r = supply_grow(pool, want); /* another thread took what we brought */
@@ -478,7 +481,7 @@ int supply(struct pool *pool, struct want *want) {
     }
     if (is_refusal(r)) {
         pool->refused_at = budget_used(pool) > 0 ? budget_used(pool) : 1;
-        pool->looks = 0; /* the budget follows at the end of this visit */
+        pool->budget_follows = true; /* at the end of this visit */
         r = supply_hard(pool, want, r);
         books_add(&pool->books.oom_retries, r == 0);
     }

@@ -261,8 +261,7 @@ static void say_oom(const struct report_oom *oom) {
     struct slot *slot = claim_slot();
     if (!slot)
         return;
-    bool known = stats_read(oom->device, &slot->device);
-    slot->device.live_groups = 0;
+    bool known = stats_read_books(oom->device, &slot->device);
     verdict_write(&slot->verdict, oom, known ? &slot->device : NULL);
     for (size_t i = 0; i < slot->verdict.count; i++) {
         const char *line = slot->verdict.text[i] + (i == 0 ? strlen(prefix) : 0);

@@ -16,8 +16,7 @@ static bool gives_in_parts;
 
 static void *use_and_drop_them(void *unused) {
     if (gives_in_parts) {
-        cache_mine(pool)->bytes_max = pool->cache_bytes_max / CRATE_SHARE;
-        cache_mine(pool)->gifts = CACHE_GIFTS;
+        cache_mine(pool)->gifts = CACHE_GIFTS + 1;
     }
     for (unsigned i = first_of; i < first_of + count; i++) {
         fake_submit(fake, 0);
@@ -82,7 +81,7 @@ static void let_it_end(pthread_t thread) {
     pthread_barrier_destroy(&step);
 }
 
-static uint64_t bytes_on_shelves(void) {
+static inline uint64_t bytes_on_shelves(void) {
     uint64_t bytes = 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         bytes += cache->shelf.bytes + cache->shelf.range_bytes;
@@ -91,11 +90,11 @@ static uint64_t bytes_on_shelves(void) {
 }
 
 /* Where it waits for the test: on its own shelf, or where threads own nothing on the common one. */
-static struct shelf *waiting_shelf(void) {
+static inline struct shelf *waiting_shelf(void) {
     return &(cache_mine(pool)->number > 0 ? cache_mine(pool) : pool->common)->shelf;
 }
 
-static bool was_freed(uint64_t address) {
+static inline bool was_freed(uint64_t address) {
     for (unsigned i = first_of; i < first_of + count; i++) {
         if (blocks[i] == address) {
             return true;

@@ -147,6 +147,148 @@ static void what_a_thread_that_ended_had_taken_stays_in_the_books(void **state) 
     assert_int_equal(books.allocations.freed, 2);
 }
 
+/* Frees another one in place of its own. */
+static void *ask_drop_and_end(void *other) {
+    uint64_t address = 0;
+    pool_alloc(pool, 4096, &address);
+    fake_pool_free(other ? *(uint64_t *)other : address);
+    number_of_ended = own_cache()->number;
+    return NULL;
+}
+
+static unsigned number_after(uint64_t *other) {
+    run(ask_drop_and_end, other);
+    return number_of_ended;
+}
+
+/* A program that makes a thread for every request would run out of them. */
+static void a_number_that_no_block_can_have_goes_to_the_next_thread(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    if (!cache_can_bias()) {
+        skip();
+    }
+    unsigned number = number_after(NULL);
+    assert_int_equal(number_after(NULL), number);
+    assert_int_equal(number_after(NULL), number);
+    uint64_t block = get(4096), large = get(3 * MIB), later = get(4096);
+    number_after(&block); /* it keeps its own */
+    unsigned next = number_after(NULL);
+    assert_int_not_equal(next, number);
+    number_after(&large);
+    assert_int_not_equal(number_after(NULL), next);
+    check();
+    drop(later);
+}
+
+static void *ask_forget_and_end(void *unused) {
+    uint64_t address = 0;
+    pool_alloc(pool, 4096, &address);
+    pool_forget(pool);
+    return ask_and_end(unused);
+}
+
+static void what_a_context_took_along_tells_nothing_of_a_number(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    if (!cache_can_bias()) {
+        skip();
+    }
+    uint64_t left = (uintptr_t)run(ask_and_end, NULL); /* so the next one begins with a block */
+    assert_int_not_equal(left, 0);
+    uint64_t other = (uintptr_t)run(ask_forget_and_end, NULL);
+    unsigned number = number_of_ended;
+    assert_int_not_equal(number_after(NULL), number);
+    drop(other);
+}
+
+/* ---- the list of caches ---- */
+
+static unsigned listed(void) {
+    unsigned caches = 0;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        caches++;
+    }
+    return caches;
+}
+
+enum { MANY = 20 };
+static pthread_barrier_t all_up, may_end;
+
+static void *ask_drop_and_stay(void *unused) {
+    uint64_t small = 0, large = 0;
+    pool_alloc(pool, 5000, &small);
+    pool_alloc(pool, 3 * MIB, &large);
+    fake_pool_free(small);
+    fake_pool_free(large);
+    pthread_barrier_wait(&all_up);
+    pthread_barrier_wait(&may_end);
+    return unused;
+}
+
+static void caches_of_threads_that_ended_leave_the_list_and_their_counts_stay(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    drop(get(5000));
+    for (unsigned round = 0; round < 3; round++) {
+        pthread_t threads[MANY];
+        pthread_barrier_init(&all_up, NULL, MANY + 1);
+        pthread_barrier_init(&may_end, NULL, MANY + 1);
+        for (unsigned i = 0; i < MANY; i++) {
+            assert_int_equal(pthread_create(&threads[i], NULL, ask_drop_and_stay, NULL), 0);
+        }
+        pthread_barrier_wait(&all_up);
+        assert_int_equal(listed(), MANY + 2);
+        check();
+        pthread_barrier_wait(&may_end);
+        for (unsigned i = 0; i < MANY; i++) {
+            pthread_join(threads[i], NULL);
+        }
+        assert_int_equal(listed(), 2);
+        struct stats_device books = fake_books(pool);
+        uint64_t total = 0, live = 0;
+        for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
+            total += books.size_classes[i].total;
+            live += books.size_classes[i].live;
+        }
+        assert_int_equal(total, 1 + 2 * MANY * (round + 1));
+        assert_int_equal(live, 0);
+        assert_int_equal(books.allocations.total, total);
+        check();
+    }
+}
+
+/* Beside threads that come and go, sums without the lock neither lack nor double what they leave. */
+static atomic_bool churns;
+
+static void *churn(void *unused) {
+    while (churns) {
+        run(ask_drop_and_end, NULL);
+    }
+    return unused;
+}
+
+static void sums_are_right_beside_threads_that_come_and_go(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < 32; i++) {
+        run(ask_and_end, NULL); /* what they leave goes from each of the others to the next */
+    }
+    get(MIB);
+    churns = true;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, churn, NULL), 0);
+    for (int i = 0; i < 200000; i++) {
+        uint64_t live = budget_sums(pool).of[TIDE_ALLOCATED].live;
+        if (live < MIB + 31 * 4096 || live > MIB + 33 * 4096) { /* one pair is under way */
+            churns = false;
+            assert_in_range(live, MIB + 31 * 4096, MIB + 33 * 4096);
+        }
+    }
+    churns = false;
+    pthread_join(thread, NULL);
+}
+
 static void when_numbers_have_run_out_blocks_are_everybodys(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -217,6 +359,10 @@ int main(void) {
         TEST(the_next_thread_of_a_cache_does_not_own_what_the_last_one_left),
         TEST(what_a_thread_that_ended_had_taken_stays_in_the_books),
         TEST(of_two_frees_at_once_one_is_right),
+        TEST(a_number_that_no_block_can_have_goes_to_the_next_thread),
+        TEST(what_a_context_took_along_tells_nothing_of_a_number),
+        TEST(caches_of_threads_that_ended_leave_the_list_and_their_counts_stay),
+        TEST(sums_are_right_beside_threads_that_come_and_go),
         TEST(when_numbers_have_run_out_blocks_are_everybodys),
     };
     return cmocka_run_group_tests_name("whose block it is", tests, NULL, NULL);

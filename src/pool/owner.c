@@ -1,0 +1,256 @@
+/*
+ * Whose caches and blocks they are: the numbers that stand in blocks, and the caches of a thread from
+ * its first allocation to its end.
+ */
+#include "pool/internal.h"
+
+#include "pool/host.h"
+
+static struct cache nobodys = {.wanted = true};
+_Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec"))) = &nobodys;
+
+/* This thread's caches, one per pool it has used; CACHES_GONE once the thread is ending. */
+static _Thread_local struct cache *my_caches __attribute__((tls_model("initial-exec")));
+#define CACHES_GONE ((struct cache *)1)
+
+static pthread_key_t thread_end_key;
+static pthread_once_t thread_end_once = PTHREAD_ONCE_INIT;
+static bool thread_end_works;
+
+/* --- numbers --- */
+
+/*
+ * A number stays with its cache, so whoever has one from a block finds the cache that had it. The next
+ * thread of the cache gets it only if no block can have it any more. Which are shared is asked at every
+ * free by another thread, and stands apart from the caches, whose owners keep writing.
+ */
+static _Atomic(struct cache *) numbered[CACHE_NUMBERS];
+atomic_bool cache_shared[CACHE_NUMBERS] = {true};
+static _Atomic uint32_t last_number;
+
+static void set_number(struct cache *cache, uint16_t number) {
+    uint64_t owner = (uint64_t)number << LIFE_OWNER_SHIFT;
+    cache->number = number;
+    cache->hands_out = (uint64_t)(BLOCK_LIVE ^ BLOCK_CACHED) | owner;
+    cache->owns = number > 0 ? (uint64_t)BLOCK_LIVE | owner : CACHE_OWNS_NONE;
+}
+
+/* 0, when they have run out: anybody may free those blocks. */
+static uint16_t next_number(void) {
+    uint32_t number = atomic_load(&last_number);
+    while (number < CACHE_NUMBERS - 1 &&
+           !atomic_compare_exchange_weak(&last_number, &number, number + 1)) {
+    }
+    return number < CACHE_NUMBERS - 1 ? (uint16_t)(number + 1) : 0;
+}
+
+static void take_number(struct cache *cache) {
+    set_number(cache, atomic_load(&cache->biased) ? next_number() : 0);
+    atomic_store(&numbered[cache->number], cache);
+}
+
+/* Only its thread has freed blocks of its number, no others, and as many as it had asked for. */
+static bool has_number_for_itself(const struct cache *cache) {
+    return cache->number > 0 && !cache_is_shared(cache->number) && !cache->saw_others &&
+           tide_live(&cache->tides[TIDE_COUNT]) == cache->live_at_start;
+}
+
+/* The owner is outside, or gone. */
+static void stop_owning(struct cache *cache) {
+    cache->owns = CACHE_OWNS_NONE;
+    atomic_store(&cache_shared[cache->number], true);
+}
+
+void cache_start_common(struct cache *cache, struct pool *pool) {
+    cache->pool = pool;
+    atomic_store(&cache->wanted, true);
+    set_number(cache, 0);
+    cache_set_room(cache, pool->cache_bytes_max);
+    shelf_start(&cache->shelf, pool);
+    idle_start(cache);
+    idle_wake(cache);
+}
+
+struct cache *cache_numbered(unsigned number) {
+    return atomic_load(&numbered[number]);
+}
+
+void cache_share(unsigned number) {
+    struct cache *cache = cache_numbered(number);
+    pthread_mutex_lock(&cache->pool->lock);
+    if (cache->number == number) {
+        cache_seize(cache);
+        stop_owning(cache);
+        cache_return(cache);
+    }
+    pthread_mutex_unlock(&cache->pool->lock);
+}
+
+/* --- threads --- */
+
+/*
+ * Of the common cache and one that has no owner. Those of threads that have ended lie together, so
+ * that a look at the peaks has one to look at, and the next thread goes on with them.
+ */
+static void move_tides(struct cache *to, struct cache *from) {
+    for (unsigned i = 0; i < TIDES; i++) {
+        tide_join(&to->tides[i], &from->tides[i]);
+    }
+}
+
+static void move_count(books_counter *to, books_counter *from) {
+    uint64_t count = books_get(from);
+    if (count > 0) {
+        books_add(to, count);
+        books_set(from, 0);
+    }
+}
+
+/* Per class they stay with the common one, so that nobody has to look for them elsewhere. */
+static void move_counts(struct cache *to, struct cache *from) {
+    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
+        move_count(&to->bins[i].allocs, &from->bins[i].allocs);
+        move_count(&to->bins[i].frees, &from->bins[i].frees);
+    }
+    for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
+        move_count(&to->drawers[i].allocs, &from->drawers[i].allocs);
+        move_count(&to->drawers[i].frees, &from->drawers[i].frees);
+    }
+}
+
+/* A reader without the lock who comes from a cache that is being moved goes on in the list of the
+ * others, and looks again (budget_sums()). */
+static void begin_move(struct pool *pool) {
+    atomic_fetch_add(&pool->moves, 1);
+    cache_enter(pool->common);
+}
+
+static void end_move(struct pool *pool) {
+    cache_leave(pool->common);
+    atomic_fetch_add(&pool->moves, 1);
+}
+
+static void link_in_pool(struct pool *pool, struct cache *cache) {
+    struct cache *next = atomic_load(&pool->caches);
+    atomic_store(&cache->next_in_pool, next);
+    cache->previous_in_pool = NULL;
+    next->previous_in_pool = cache;
+    atomic_store(&pool->caches, cache);
+}
+
+/* The common one is the last: there is always a next. */
+static void unlink_in_pool(struct pool *pool, struct cache *cache) {
+    struct cache *next = atomic_load(&cache->next_in_pool), *previous = cache->previous_in_pool;
+    next->previous_in_pool = previous;
+    atomic_store(previous ? &previous->next_in_pool : &pool->caches, next);
+    atomic_store(&cache->next_in_pool, pool->retired);
+    pool->retired = cache;
+}
+
+/* Everything parked goes to the pool, and the cache waits there for its next thread. */
+static void retire(struct cache *cache) {
+    struct pool *pool = cache->pool;
+    pthread_mutex_lock(&pool->lock);
+    cache_enter(cache);
+    idle_sleep(cache);
+    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
+        cache->bins[i].target = 0;
+    }
+    for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
+        cache->drawers[i].target = 0;
+    }
+    cache_leave(cache);
+    budget_sum_at_times(pool);
+    if (!has_number_for_itself(cache)) {
+        stop_owning(cache);
+    }
+    begin_move(pool);
+    move_tides(pool->common, cache);
+    move_counts(pool->common, cache);
+    unlink_in_pool(pool, cache);
+    end_move(pool);
+    cache->total_at_room = 0;
+    cache->gifts = 0;
+    cache->serves = 0;
+    cache->owner = NULL;
+    pool->caches_owned--;
+    budget_look(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void thread_end(void *unused) {
+    (void)unused;
+    struct cache *cache = my_caches;
+    my_caches =
+        CACHES_GONE; /* frees made by later destructors of this thread use the common cache */
+    cache_last = &nobodys;
+    while (cache && cache != CACHES_GONE) {
+        struct cache *next = cache->next_in_thread;
+        retire(cache);
+        cache = next;
+    }
+}
+
+void pool_forked(void) {
+    if (thread_end_works) {
+        pthread_setspecific(thread_end_key, NULL);
+    }
+}
+
+static void make_key(void) {
+    thread_end_works = pthread_key_create(&thread_end_key, thread_end) == 0;
+}
+
+static struct cache *adopt(struct pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    struct cache *cache = pool->retired;
+    if (cache) {
+        pool->retired = atomic_load(&cache->next_in_pool);
+    } else if ((cache = host_map(sizeof *cache, 4096)) != NULL) {
+        cache->pool = pool;
+        cache_set_room(cache, pool->cache_bytes_max);
+        shelf_start(&cache->shelf, pool);
+        idle_start(cache);
+    }
+    if (cache) {
+        bool biased = cache_can_bias();
+        atomic_store(&cache->biased, biased);
+        atomic_store(&cache->wanted, !biased);
+        if (cache->number == 0 || cache_is_shared(cache->number)) {
+            take_number(cache);
+        }
+        begin_move(pool);
+        link_in_pool(pool, cache);
+        move_tides(cache, pool->common);
+        end_move(pool);
+        cache->live_at_start = tide_live(&cache->tides[TIDE_COUNT]);
+        cache->saw_others = false;
+        cache->owner = &cache_last;
+        pool->caches_owned++;
+        budget_sum_at_times(pool);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return cache;
+}
+
+struct cache *cache_find(struct pool *pool) {
+    if (my_caches == CACHES_GONE) {
+        return pool->common;
+    }
+    for (struct cache *cache = my_caches; cache; cache = cache->next_in_thread) {
+        if (cache->pool == pool) {
+            return cache_last = cache;
+        }
+    }
+    pthread_once(&thread_end_once, make_key);
+    if (!thread_end_works || pthread_setspecific(thread_end_key, pool) != 0) {
+        return pool->common;
+    }
+    struct cache *cache = adopt(pool);
+    if (!cache) {
+        return pool->common;
+    }
+    cache->next_in_thread = my_caches;
+    my_caches = cache;
+    return cache_last = cache;
+}
