@@ -274,6 +274,43 @@ def part_alone(c, out):
         script(*one)
 
 
+FITS = (
+    ["busy"],
+    ["to_the_brim", "17"],
+    ["to_the_brim", "1000"],
+    ["pinned", ".0625", "14", "512"],
+    ["pinned", "4", "14", "8"],
+    ["contexts"],
+    ["capture"],
+    ["small", "1048576"],
+)
+
+
+def part_fits(c, out):
+    """What fits natively fits: no count of what was served, and no largest block, is below 98 % of the
+    native one."""
+    for row in FITS:
+        name = " ".join(row)
+        command = c.program("programs/fits_refused", *row)
+        if c.missing(name, command):
+            continue
+        figures = [
+            dict(re.findall(r"\b([a-z_]+)=([\d.]+)", run.text))
+            for run in (
+                Run(command, timeout=100),
+                Run(command, library=c.library, timeout=100),
+            )
+        ]
+        served = [n for n in ("blocks", "large", "largest_mib", "pairs") if n in figures[0]]
+        good = bool(figures[0]) and all(
+            float(figures[1].get(n, 0)) >= 0.98 * float(figures[0][n]) for n in served
+        )
+        note = "; natively ".join(
+            " ".join("%s %s" % one for one in f.items()) for f in reversed(figures)
+        )
+        c.table.add(name, None, None, None, good, note)
+
+
 def part_modes(c, out):
     """The same programs in every other reuse mode."""
     for reuse in ("wait", "sync"):
@@ -726,6 +763,7 @@ PARTS = {
     "capture": (part_capture, ["capture"], True),
     "answers": (part_answers, ANSWERS, False),
     "alone": (part_alone, ANSWERS, False),
+    "fits": (part_fits, ["programs/fits_refused"], False),
     "modes": (part_modes, ["driver_linked", "errors", "contexts", "alloc_mix"], False),
     "startup": (part_startup, [], True),
     "bench": (

@@ -22,7 +22,8 @@ CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + FAULTS + \
     [["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"], ["diff_async"]]
 LEAST = 150
 # Many contexts, many native frees: they take a GPU minutes.
-TOO_LONG = {"diff_mixes": ["series %d" % i for i in range(4, 20)], "diff_contexts": ["lives", "attach"]}
+TOO_LONG = {"diff_mixes": ["series %d" % i for i in range(4, 20)], "diff_contexts": ["lives", "attach"],
+            "diff_current": ["create", "primary"]}  # these two hang natively, for 45 s each
 VARIES = object()  # in the place of a line that two native runs disagree about
 
 tally = Tally()
@@ -86,7 +87,7 @@ def client(command, name):
         if "" in native.died:
             tally.check(False, "diff: %s: does not run natively" % what, native.err)
             return
-    tally.check(native.died if GPU and native.err else not native.died and native.err == "",
+    tally.check(native.died or native.err == "" if GPU else not native.died and native.err == "",
                 "diff: %s: natively %s" % (what, native.died), native.err)
     again = run_parts(command, under=False, options=options({}), skip=skip)
     agreed = agree(what, native, again)

@@ -1,5 +1,5 @@
 /*
- * premises CASE: programs whose premise changes while memory is on its way. What a case prints is the
+ * premises CASE [ROUNDS]: programs whose premise changes while memory is on its way. What a case prints is the
  * same natively and under the library; one that hangs says nothing.
  *
  *      beside_pairs      memory is taken and freed by one thread, while another one launches kernels
@@ -32,6 +32,7 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice dev
 
 static struct kernels kernels;
 static CUcontext context;
+static int rounds = 200;
 
 static CUstream stream_of_its_own(void) {
     CUstream stream;
@@ -334,7 +335,7 @@ static void green_last(void) {
 
 static void *reset_again_and_again(void *unused) {
     (void)unused;
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < rounds; i++) {
         CUdeviceptr p;
         CHECK(cuDevicePrimaryCtxRetain(&context, 0));
         CHECK(cuCtxSetCurrent(context));
@@ -393,6 +394,7 @@ int main(int argc, char **argv) {
         {"green_last", green_last, false},
         {"reset_beside", reset_beside, false},
     };
+    rounds = argc > 2 ? atoi(argv[2]) : rounds;
     for (unsigned i = 0; argc > 1 && i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(argv[1], cases[i].name) != 0)
             continue;

@@ -66,7 +66,7 @@ GCC_ARGS = ["-D_GNU_SOURCE", "-I" + os.path.join(ROOT, "include"), "-I" + os.pat
 AREAS = "pointers mixes contexts current capture faults peers ipc outside old async"
 for area in AREAS.split():
     PROGRAMS["programs/diff_" + area] = ("programs/diff_%s.c" % area, "gcc", ["-lcuda"])
-for name in ("laws", "lifecycles"):
+for name in ("laws", "lifecycles", "fits_refused"):
     PROGRAMS["programs/" + name] = (
         "programs/%s.c" % name,
         "gcc",
