@@ -238,10 +238,10 @@ int supply_grow(struct pool *pool, const struct want *want) {
     return r;
 }
 
-/* Another thread may be bringing what we were refused. */
+/* Other threads may be bringing what we were refused, or were lent it for as long as the driver is asked. */
 static void let_others_grow(struct pool *pool) {
-    uint64_t seen = pool->grown;
-    while (pool->growing > 0 && pool->grown == seen) {
+    uint64_t all = pool->grown + pool->growing;
+    while (pool->growing > 0 && pool->grown < all) {
         pthread_mutex_unlock(&pool->lock);
         sched_yield();
         pthread_mutex_lock(&pool->lock);
@@ -279,9 +279,10 @@ static bool supply_cheap(struct pool *pool, struct want *want) {
 
 /*
  * Whether all that is pending or idle, here and in other pools of the device, would be enough if it came back.
- * What the device is known to have besides counts too. If not, nothing is to be waited for.
+ * What the device is known to have besides counts too. If not, the driver is not asked again, and nothing is
+ * waited for; nor is it if there is nothing that could come back (`none`).
  */
-static bool may_come_back(struct pool *pool, const struct want *want) {
+static bool may_be_had(struct pool *pool, const struct want *want, bool *none) {
     struct backend *backend = pool->backend;
     uint64_t others = 0, used = budget_used(pool);
     uint64_t room = backend->capacity > used ? backend->capacity - used : 0;
@@ -291,8 +292,8 @@ static bool may_come_back(struct pool *pool, const struct want *want) {
         pthread_mutex_lock(&pool->lock);
     }
     uint64_t idle = supply_idle(pool), free_bytes = budget_ready(pool) + pool->pending_bytes;
-    return pool->pending_bytes + idle + others > 0 &&
-           least_bytes(want) <= room + free_bytes + others;
+    *none = pool->pending_bytes + idle + others == 0;
+    return least_bytes(want) <= room + free_bytes + others;
 }
 
 static bool gather(struct pool *pool, const struct want *want, bool wait) {
@@ -322,15 +323,19 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     if (idle_take_all_back(pool) && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
         return 0;
     }
-    if (!may_come_back(pool, want)) {
+    bool none;
+    if (!may_be_had(pool, want, &none)) {
         return refusal;
+    }
+    int r = grow_after(pool, want, &refusal); /* what was lent to others may be there again */
+    if (r != -EAGAIN || none) {
+        return r == -EAGAIN ? refusal : r;
     }
     order_finish_ordered(pool); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
         if (last && order_finish(pool, LATE_WAIT_NS) && supply_ready(pool, want)) {
             return 0;
         }
-        int r = -EAGAIN;
         uint64_t need = supply_growth(want);
         while (r == -EAGAIN && supply_release_idle(pool, need) == 0) {
             r = grow_after(pool, want, &refusal);

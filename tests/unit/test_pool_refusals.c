@@ -277,6 +277,19 @@ static void with_nothing_to_give_back_nothing_is_waited_for(void **state) {
     assert_int_equal(sleeps, 0);
 }
 
+/* Another thread's growth was under way, of which most came back. */
+static void what_was_lent_to_others_is_asked_for_again(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 1000);
+    get(10 * MIB);
+    fake->refusal = -EDQUOT;
+    fake->refusals = 1;
+    uint64_t at = get(5 * MIB);
+    assert_int_equal(sleeps, 0);
+    assert_int_equal(fake->refusals, 0);
+    drop(at);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_driver_that_never_records_is_synchronised_inside_frees),
@@ -286,6 +299,7 @@ int main(void) {
         TEST(a_record_made_at_a_wrong_moment_counts_as_none_refused),
         TEST(memory_that_the_pool_cannot_manage_is_taken_once),
         TEST(memory_of_a_context_that_ended_meanwhile_is_not_the_pools),
+        TEST(what_was_lent_to_others_is_asked_for_again),
         TEST(a_wait_ends_by_the_clock),
         TEST(a_wait_ends_though_the_clock_stands_still),
         TEST(what_can_never_be_had_is_refused_at_once),
