@@ -102,10 +102,10 @@ static struct context *enter(struct context fresh) {
     if (context) {
         *context = fresh;
         context->life = ++lives;
-        if (!fresh.green) {
-            awake_enter(fresh.handle);
-        }
         atomic_fetch_add(fresh.green ? &views : &alive, 1);
+        if (!fresh.green) {
+            awake_enter(fresh.handle); /* who sees that sees the count as well (context_settle) */
+        }
         context_doubt();
     }
     return context;
@@ -234,12 +234,14 @@ static struct pool *pool_behind(CUcontext handle, bool *is_new) {
  * nothing but the work of their own context. No new ones are put up from here on.
  */
 void context_settle(void) {
+    uint64_t woken = awake_woken();
     for (int i = 0; atomic_load(&alive) > 1 && i < STATS_MAX_DEVICES; i++) {
         struct device *device = device_used(i);
         for (struct device_pool *p = device ? atomic_load(&device->pools) : NULL; p; p = p->next) {
             pool_settle(p->pool);
         }
     }
+    awake_settled(woken);
 }
 
 void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal) {
@@ -258,7 +260,7 @@ void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal
         awake_seen(handle);
     }
     pthread_mutex_unlock(&registry);
-    if (is_new) {
+    if (awake_is_due(handle)) {
         context_settle();
     }
 }
@@ -271,13 +273,13 @@ void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUd
         forget(view);
     }
     enter((struct context){.handle = handle, .green = green, .behind = behind});
-    bool wakes = awake_all();
+    bool due = awake_all();
     struct context *primary = meet(behind, &is_new);
     if (primary) {
         primary->ordinal = device;
     }
     pthread_mutex_unlock(&registry);
-    if (is_new || wakes) {
+    if (is_new || due) {
         context_settle();
     }
 }
