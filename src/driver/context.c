@@ -56,6 +56,7 @@ static void forget(struct context *context) {
         }
         ipc_forget(context->handle);
         outside_forget(context->handle);
+        pinned_forget(context->pool);
         struct device *device = context->primary ? device_used(context->ordinal) : NULL;
         if (device || (!context->primary && atomic_load(&alive) == 1)) {
             mempool_doubt(device);
@@ -66,7 +67,6 @@ static void forget(struct context *context) {
     capture_forget(context->handle);
     if (context->pool) {
         deferred_forget(context->pool);
-        pinned_forget(context->pool);
         pool_hold(context->pool);
         segments_end(context->backend);
         pool_release(context->pool);
