@@ -374,10 +374,10 @@ void context_end_done(struct context_ending *ending, bool over) {
 }
 
 void context_address_given(CUdeviceptr address, uint64_t bytes) {
-    if (!pool_covering(address, bytes)) {
+    if (!pool_touches(address, bytes)) {
         return;
     }
-    pthread_mutex_lock(&registry);
+    pthread_mutex_lock(&registry); /* which is held by whoever is forgetting it */
     /* Whoever it was may have been forgotten by now, and the pool be another context's. */
     struct pool *pool = pool_covering(address, bytes);
     for (unsigned i = 0; pool && i < CONTEXTS_MAX; i++) {
