@@ -16,6 +16,7 @@ static struct row {
     bool gone;
     unsigned threads; /* that it is current on, as far as they have told */
     unsigned wakes;
+    uint64_t woke; /* in the order of `woken` */
     bool for_good;
 } rows[ROWS];
 
@@ -24,6 +25,8 @@ static _Atomic(CUcontext) only; /* NULL: several are awake, or none */
 static _Atomic unsigned
     may_sleep; /* contexts that are not awake for good; of no others it matters where they are current */
 static bool unseen; /* all are, for good */
+static _Atomic uint64_t woken,
+    settled; /* how often a context has come or woken up; and which of them need not wait any more */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* What was current on this thread last; it stays so while nothing is. */
@@ -48,8 +51,8 @@ static bool is_awake(const struct row *row) {
     return row->for_good || row->threads > 0;
 }
 
-static bool update(void) {
-    CUcontext before = atomic_load(&only), now = NULL;
+static void update(void) {
+    CUcontext now = NULL;
     unsigned count = 0, light = 0;
     for (unsigned i = 0; i < used; i++) {
         light += !rows[i].gone && !rows[i].for_good;
@@ -58,17 +61,21 @@ static bool update(void) {
             count++;
         }
     }
-    now = count == 1 && !unseen ? now : NULL;
-    atomic_store(&only, now);
+    atomic_store(&only, count == 1 && !unseen ? now : NULL);
     atomic_store(&may_sleep, light);
-    return before && before != now;
 }
 
 static void wake(struct row *row) {
-    if (!is_awake(row) && ++row->wakes >= WAKES_MOST) {
-        row->for_good = true;
+    if (!is_awake(row)) {
+        row->woke = atomic_fetch_add(&woken, 1) + 1;
+        row->for_good = ++row->wakes >= WAKES_MOST;
     }
-    row->threads++;
+}
+
+/* Whether the work in front of barriers may reach what this context reaches: another thread that has woken
+ * it may still be waiting for that. */
+static bool is_due(const struct row *row) {
+    return (row ? row->woke : atomic_load(&woken)) > atomic_load(&settled);
 }
 
 /* --- contexts --- */
@@ -76,10 +83,12 @@ static void wake(struct row *row) {
 void awake_enter(CUcontext context) {
     pthread_mutex_lock(&lock);
     struct row *row = find(context);
+    uint64_t woke = atomic_fetch_add(&woken, 1) + 1;
     if (row) {
         row->gone = false;
+        row->woke = woke;
     } else if (used < ROWS) {
-        rows[used++] = (struct row){.context = context, .for_good = true};
+        rows[used++] = (struct row){.context = context, .for_good = true, .woke = woke};
     } else {
         unseen = true;
     }
@@ -102,7 +111,7 @@ void awake_leave(CUcontext context) {
 void awake_seen(CUcontext context) {
     pthread_mutex_lock(&lock);
     struct row *row = find(context);
-    if (row && atomic_load(&row->life) == 0) {
+    if (row && atomic_load(&row->life) == 0 && !unseen) {
         row->for_good = false;
     }
     update();
@@ -113,24 +122,26 @@ void awake_seen(CUcontext context) {
 
 bool awake_switched(CUcontext now) {
     bool same = now == mine.context && mine.row && atomic_load(&mine.row->life) == mine.life;
-    if (!now || same || atomic_load(&may_sleep) == 0) {
+    bool idle = atomic_load(&may_sleep) == 0 && atomic_load(&woken) == atomic_load(&settled);
+    if (!now || same || idle) {
         return false;
     }
     pthread_mutex_lock(&lock);
     struct row *row = find(now), *before = mine.row;
-    bool changed = false;
     if (row) {
         wake(row);
+        row->threads++;
         if (before && atomic_load(&before->life) == mine.life) {
             before->threads--;
         }
         mine.context = now;
         mine.row = row;
         mine.life = atomic_load(&row->life);
-        changed = update();
+        update();
     }
+    bool due = is_due(row);
     pthread_mutex_unlock(&lock);
-    return changed;
+    return due;
 }
 
 bool awake_for_good(void) {
@@ -139,19 +150,47 @@ bool awake_for_good(void) {
     pthread_mutex_lock(&lock);
     struct row *row = context ? find(context) : NULL;
     if (row) {
+        wake(row);
         row->for_good = true;
+        update();
     }
-    bool changed = update();
+    bool due = row && is_due(row);
     pthread_mutex_unlock(&lock);
-    return changed;
+    return due;
 }
 
 bool awake_all(void) {
     pthread_mutex_lock(&lock);
     unseen = true;
-    bool changed = update();
+    for (unsigned i = 0; i < used; i++) {
+        wake(&rows[i]);
+        rows[i].for_good = true;
+    }
+    update();
+    bool due = is_due(NULL);
     pthread_mutex_unlock(&lock);
-    return changed;
+    return due;
+}
+
+bool awake_is_due(CUcontext context) {
+    pthread_mutex_lock(&lock);
+    bool due = is_due(find(context));
+    pthread_mutex_unlock(&lock);
+    return due;
+}
+
+/* Locked: whoever is being counted is no longer asleep to awake_only(). */
+uint64_t awake_woken(void) {
+    pthread_mutex_lock(&lock);
+    uint64_t count = atomic_load(&woken);
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+void awake_settled(uint64_t until) {
+    uint64_t before = atomic_load(&settled);
+    while (before < until && !atomic_compare_exchange_weak(&settled, &before, until)) {
+    }
 }
 
 bool awake_only(CUcontext context) {

@@ -30,8 +30,11 @@ void awake_leave(CUcontext context);
 /** It was seen to come, so all that is done with it is seen: it may sleep. */
 void awake_seen(CUcontext context);
 
-/* The rest answers true if barriers may have been put up that are not enough any more: then
- * context_settle() is to be called. */
+/*
+ * The rest answers true if a context that has come or woken up may reach what was handed out behind barriers:
+ * then context_settle() is to be called. Of two threads that wake a context up both wait; one that goes on
+ * with a context which has been awake does not.
+ */
 
 /** What is current on this thread, which may have changed. */
 bool awake_switched(CUcontext now);
@@ -41,6 +44,13 @@ bool awake_for_good(void);
 
 /** Streams may come in ways that are not seen (green contexts): no context sleeps any more. */
 bool awake_all(void);
+
+/** A context that the program has been given. */
+bool awake_is_due(CUcontext context);
+
+/** How many have come and woken up so far; for those the work in front of all barriers has finished. */
+uint64_t awake_woken(void);
+void awake_settled(uint64_t until);
 
 /** Whether all contexts but this one sleep. */
 bool awake_only(CUcontext context);

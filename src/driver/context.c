@@ -56,6 +56,7 @@ static void forget(struct context *context) {
         }
         ipc_forget(context->handle);
         outside_forget(context->handle);
+        pinned_forget(context->pool);
         struct device *device = context->primary ? device_used(context->ordinal) : NULL;
         if (device || (!context->primary && atomic_load(&alive) == 1)) {
             mempool_doubt(device);
@@ -66,7 +67,6 @@ static void forget(struct context *context) {
     capture_forget(context->handle);
     if (context->pool) {
         deferred_forget(context->pool);
-        pinned_forget(context->pool);
         pool_hold(context->pool);
         segments_end(context->backend);
         pool_release(context->pool);
@@ -102,10 +102,10 @@ static struct context *enter(struct context fresh) {
     if (context) {
         *context = fresh;
         context->life = ++lives;
-        if (!fresh.green) {
-            awake_enter(fresh.handle);
-        }
         atomic_fetch_add(fresh.green ? &views : &alive, 1);
+        if (!fresh.green) {
+            awake_enter(fresh.handle); /* who sees that sees the count as well (context_settle) */
+        }
         context_doubt();
     }
     return context;
@@ -234,12 +234,14 @@ static struct pool *pool_behind(CUcontext handle, bool *is_new) {
  * nothing but the work of their own context. No new ones are put up from here on.
  */
 void context_settle(void) {
+    uint64_t woken = awake_woken();
     for (int i = 0; atomic_load(&alive) > 1 && i < STATS_MAX_DEVICES; i++) {
         struct device *device = device_used(i);
         for (struct device_pool *p = device ? atomic_load(&device->pools) : NULL; p; p = p->next) {
             pool_settle(p->pool);
         }
     }
+    awake_settled(woken);
 }
 
 void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal) {
@@ -258,7 +260,7 @@ void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal
         awake_seen(handle);
     }
     pthread_mutex_unlock(&registry);
-    if (is_new) {
+    if (awake_is_due(handle)) {
         context_settle();
     }
 }
@@ -271,13 +273,13 @@ void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUd
         forget(view);
     }
     enter((struct context){.handle = handle, .green = green, .behind = behind});
-    bool wakes = awake_all();
+    bool due = awake_all();
     struct context *primary = meet(behind, &is_new);
     if (primary) {
         primary->ordinal = device;
     }
     pthread_mutex_unlock(&registry);
-    if (is_new || wakes) {
+    if (is_new || due) {
         context_settle();
     }
 }
@@ -372,10 +374,10 @@ void context_end_done(struct context_ending *ending, bool over) {
 }
 
 void context_address_given(CUdeviceptr address, uint64_t bytes) {
-    if (!pool_covering(address, bytes)) {
+    if (!pool_touches(address, bytes)) {
         return;
     }
-    pthread_mutex_lock(&registry);
+    pthread_mutex_lock(&registry); /* which is held by whoever is forgetting it */
     /* Whoever it was may have been forgotten by now, and the pool be another context's. */
     struct pool *pool = pool_covering(address, bytes);
     for (unsigned i = 0; pool && i < CONTEXTS_MAX; i++) {

@@ -21,7 +21,10 @@ static void is_current(CUcontext now) {
     }
 }
 
-/* After a call that may have changed what is current on this thread, whatever it has answered. */
+/*
+ * After a call that may have changed what is current on this thread, whatever it has answered; and after
+ * context_end_done(), because a context that wakes up waits for those of which nobody knows whether they end.
+ */
 static CUresult unsure(CUresult r) {
     CUcontext now = NULL;
     context_unsure();
@@ -95,9 +98,9 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx) {
         return unsure(real(ctx));
     }
     context_end_begin(&ending);
-    CUresult r = unsure(real(ctx));
+    CUresult r = real(ctx);
     context_end_done(&ending, r == CUDA_SUCCESS);
-    return r;
+    return unsure(r);
 }
 
 CUresult hook_cuCtxDestroy(CUcontext ctx) {
@@ -116,10 +119,10 @@ CUresult hook_cuCtxDetach(CUcontext ctx) {
         return unsure(REAL(cuCtxDetach)(ctx));
     }
     context_end_begin(&ending);
-    CUresult r = unsure(REAL(cuCtxDetach)(ctx));
+    CUresult r = REAL(cuCtxDetach)(ctx);
     bool over = r == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS;
     context_end_done(&ending, over);
-    return r;
+    return unsure(r);
 }
 
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
@@ -191,7 +194,7 @@ CUresult hook_cuGreenCtxDestroy(CUgreenCtx green) {
         return REAL(cuGreenCtxDestroy)(green);
     }
     context_end_begin(&ending);
-    CUresult r = unsure(REAL(cuGreenCtxDestroy)(green));
+    CUresult r = REAL(cuGreenCtxDestroy)(green);
     context_end_done(&ending, r == CUDA_SUCCESS);
-    return r;
+    return unsure(r);
 }

@@ -456,6 +456,9 @@ struct outside_entry outside_find(enum outside_space space, uint64_t key) {
     }
     pthread_mutex_lock(&lock);
     const struct ledger_row *row = ledger_find(key, space);
+    for (const struct ledger_row *left = away; left && !row; left = left->next) {
+        row = left->key == key && left->space == space && !left->over ? left : NULL;
+    }
     if (row) {
         entry = (struct outside_entry){row->bytes, row->value};
     }

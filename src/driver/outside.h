@@ -91,7 +91,7 @@ struct ledger_row *outside_hold(uint64_t handle);
 void outside_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
                     uint64_t bytes);
 
-/** What is known of `key`: 0 bytes and value if nothing. */
+/** What is known of `key`, also while the driver is asked to take it back: 0 bytes and value if nothing. */
 struct outside_entry {
     uint64_t bytes, value;
 };

@@ -219,14 +219,15 @@ CUresult hook_cuMemFreeHost(void *host) {
     if (refusal != CUDA_SUCCESS) {
         return refusal;
     }
-    if (pinned_has(host)) {
+    uint64_t ends = pinned_ends();
+    struct outside_entry entry = outside_find(OUTSIDE_HOST, (uint64_t)host);
+    bool ours = entry.bytes > 0 && entry.value != REGISTERED;
+    struct ledger_row *giving = outside_leave_begin(OUTSIDE_HOST, (uint64_t)host, 0);
+    if ((ours && !giving) || pinned_has(host)) { /* another thread frees it, or somebody has */
+        outside_leave_end(giving, false);
         return REAL(cuMemFreeHost)((void *)UNKNOWN_ADDRESS);
     }
-    struct outside_entry entry = outside_find(OUTSIDE_HOST, (uint64_t)host);
-    bool registered = entry.value == REGISTERED;
-    struct ledger_row *giving = outside_leave_begin(OUTSIDE_HOST, (uint64_t)host, 0);
-    bool kept =
-        entry.bytes > 0 && !registered && pinned_keep(host, entry.bytes, (unsigned)entry.value);
+    bool kept = ours && pinned_keep(host, entry.bytes, (unsigned)entry.value, ends);
     CUresult r = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
     outside_leave_end(giving, r == CUDA_SUCCESS);
     return r;

@@ -36,7 +36,7 @@ static struct bucket { struct pinned *newest, *oldest; } buckets[BUCKETS];
 
 static struct pinned *newest, *oldest;
 static struct spans kept_places; /* by address */
-static _Atomic uint64_t kept_blocks, requests;
+static _Atomic uint64_t kept_blocks, requests, ends;
 static uint64_t kept_bytes, frees;
 static struct host_slab slab = {.object_bytes = sizeof(struct pinned)};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -189,7 +189,11 @@ static void drop_unasked(const struct pinned *freed) {
     }
 }
 
-bool pinned_keep(void *host, size_t bytes, unsigned kind) {
+uint64_t pinned_ends(void) {
+    return atomic_load(&ends);
+}
+
+bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends_then) {
     struct pool *pool = sole_pool();
     if (!pool || bytes > bound() / 4 || pool_broken(pool)) {
         return false;
@@ -201,7 +205,8 @@ bool pinned_keep(void *host, size_t bytes, unsigned kind) {
         return false;
     }
     pthread_mutex_lock(&lock);
-    bool kept = fits(bytes) && add(&freed), look = kept && ++frees % FREES_PER_LOOK == 0;
+    bool alive = atomic_load(&ends) == ends_then;
+    bool kept = alive && fits(bytes) && add(&freed), look = kept && ++frees % FREES_PER_LOOK == 0;
     pthread_mutex_unlock(&lock);
     if (look) {
         drop_unasked(&freed);
@@ -241,6 +246,7 @@ int pinned_release(bool *any) {
 
 void pinned_forget(const struct pool *pool) {
     pthread_mutex_lock(&lock);
+    atomic_fetch_add(&ends, 1);
     for (struct pinned *p = oldest, *next; p; p = next) {
         next = p->newer;
         if (p->pool == pool) {

@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct pool;
 
@@ -25,8 +26,12 @@ struct pool;
 /** A kept block for the request, or NULL. */
 void *pinned_take(size_t bytes, unsigned kind);
 
-/** Keeps a block that the program has freed. False: it is to be freed by the driver. */
-bool pinned_keep(void *host, size_t bytes, unsigned kind);
+/** Keeps a block that the program has freed, and that was known when pinned_ends() was `ends`. False: it is
+ * to be freed by the driver. */
+bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends);
+
+/** How many contexts have ended: then a block may have gone with its context. */
+uint64_t pinned_ends(void);
 
 /** Whether `host` lies in a kept block: to the program, memory it has freed. */
 bool pinned_has(const void *host);
@@ -35,7 +40,7 @@ bool pinned_has(const void *host);
  * went. */
 int pinned_release(bool *any);
 
-/** The pool's context has ended, and its pinned memory with it. */
+/** A context has ended, and its pinned memory with it; NULL: it had no pool. After outside_forget(). */
 void pinned_forget(const struct pool *pool);
 
 #endif

@@ -112,6 +112,14 @@ struct pool *pool_covering(uint64_t address, uint64_t bytes) {
     return pool;
 }
 
+bool pool_touches(uint64_t address, uint64_t bytes) {
+    bool any = false;
+    for (uint64_t a = address & ~(PAGE_BYTES - 1); a < address + bytes && !any; a += PAGE_BYTES) {
+        any = page_map_owner(a) || page_map_get(a) != 0; /* the entry is what goes last */
+    }
+    return any;
+}
+
 int pool_find(uint64_t address, struct pool_block *out) {
     struct found found;
     int r = find_live(address, &found);

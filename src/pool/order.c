@@ -235,12 +235,15 @@ bool order_finish_stamp(struct pool *pool, uint64_t stamp) {
     return wait_on_time(pool, stamp) == 0;
 }
 
-/* For other contexts' threads: by queries, because a wait would still be under way when this one ends. */
+/*
+ * For other contexts' threads: by queries, because a wait would still be under way when this one ends. While a
+ * call may be ending it nothing can be asked; but it may go on afterwards, with its work.
+ */
 void order_settle(struct pool *pool) {
     struct epochs *epochs = &pool->epochs;
     uint64_t line = atomic_load(&epochs->usable), life = pool_lives(pool);
     epochs_poll(epochs, pool->backend);
-    while (epochs->finished < line && !epochs->broken && !pool->backend->quiet) {
+    while (epochs->finished < line && !epochs->broken) {
         pthread_mutex_unlock(&pool->lock);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         pthread_mutex_lock(&pool->lock);

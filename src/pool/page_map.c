@@ -87,12 +87,17 @@ void page_map_each(const struct pool *owner,
     }
 }
 
-/* The owner first: who finds no entry any more finds no owner either. */
+/*
+ * The owner first: who finds no entry any more finds no owner either. The entry last: as long as there is one the
+ * driver may have given the address to another pool, but that does not enter it yet (context_address_given).
+ */
 void page_map_leave(uint64_t address, uint64_t bytes, struct pool *owner) {
     for (uint64_t a = address; a < address + bytes; a += PAGE_BYTES) {
         struct page_map_leaf *leaf = page_map_leaf_of(a);
         struct pool *expected = owner;
         if (atomic_compare_exchange_strong(&leaf->owners[PAGE_MAP_INDEX(a)], &expected, NULL)) {
+            page_map_set_start(a, NULL);
+            page_map_set_start(a + PAGE_BYTES / 2, NULL);
             atomic_store_explicit(&leaf->entries[PAGE_MAP_INDEX(a)], 0, memory_order_release);
         }
     }

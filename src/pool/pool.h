@@ -55,6 +55,9 @@ void pool_drain(struct pool *pool);
 /** A pool that counts a part of [address, address + bytes) as its own, or NULL. */
 struct pool *pool_covering(uint64_t address, uint64_t bytes);
 
+/** Whether some pool has any of the range, or is about to have forgotten it. */
+bool pool_touches(uint64_t address, uint64_t bytes);
+
 /** What the pool may have has changed: it is measured by that, and what was refused before may be tried again. */
 void pool_set_capacity(struct pool *pool, uint64_t capacity);
 

@@ -270,6 +270,7 @@ def part_alone(c, out):
     alone = list(ALONE)
     if device_count() >= 2:
         alone.append(("copies between two contexts", ["peers.py"], 90))
+        alone.append(("a second context wakes up", ["wakes.py"], 60))
     for one in alone:
         script(*one)
 

@@ -18,6 +18,11 @@ def calls(ran):
 def main():
     native = run([program("pinned"), "count"], under=False)
     tally.check(native.status == 0, "natively: status %s" % native.status, native.err)
+    for seed in range(1, 2 if GPU else 4):
+        ran = run([program("pinned_at_once"), "50" if GPU else "300"],
+                  options={"GPUCACHE_SIM_SWITCH": "30", "GPUCACHE_SIM_SEED": str(seed)})
+        tally.check(ran.status == 0 and set(re.findall(r": (\d+)", ran.out)) == {"0"},
+                    "at once, seed %d: status %s" % (seed, ran.status), ran.out + ran.err)
     for name, options in list(MODES.items()) + [("off", {"GPUCACHE_PINNED": "off"})]:
         ran = run([program("pinned"), "count"], options=dict(options, GPUCACHE_REPORT="off"))
         tally.check(ran.status == 0 and without_count(ran.out) == without_count(native.out),

@@ -128,6 +128,48 @@ static void threads_that_prepare_one_leaf_lose_nothing(void **state) {
     pthread_barrier_destroy(&together);
 }
 
+/* Another pool is given the addresses while the first one is being forgotten. */
+#define HANDED ((uint64_t)512)
+#define HANDED_BASE (31 * LEAF_BYTES)
+static struct range *const old_start = (struct range *)0x600, *const new_start =
+                                                                  (struct range *)0x700;
+static unsigned stale;
+
+static void *enter_what_is_left(void *unused) {
+    for (uint64_t a = HANDED_BASE; a < HANDED_BASE + HANDED * PAGE_BYTES; a += PAGE_BYTES) {
+        while (page_map_owner(a) || page_map_get(a)) { /* as context_address_given() does */
+        }
+        stale += page_map_start(a) != NULL || page_map_start(a + PAGE_BYTES / 2) != NULL;
+        page_map_set_owner(a, PAGE_BYTES, two);
+        page_map_set(a, PAGE_BYTES, 0x80);
+        page_map_set_start(a, new_start);
+    }
+    return unused;
+}
+
+static void what_is_left_is_another_pools_at_once(void **state) {
+    (void)state;
+    unsigned lost = 0;
+    assert_int_equal(page_map_prepare(HANDED_BASE, HANDED * PAGE_BYTES), 0);
+    for (unsigned round = 0; round < 200; round++) {
+        pthread_t thread;
+        page_map_set_owner(HANDED_BASE, HANDED * PAGE_BYTES, one);
+        page_map_set(HANDED_BASE, HANDED * PAGE_BYTES, 0x40);
+        for (uint64_t i = 0; i < 2 * HANDED; i++)
+            page_map_set_start(HANDED_BASE + i * PAGE_BYTES / 2, old_start);
+        pthread_create(&thread, NULL, enter_what_is_left, NULL);
+        page_map_leave(HANDED_BASE, HANDED * PAGE_BYTES, one);
+        pthread_join(thread, NULL);
+        for (uint64_t i = 0; i < HANDED; i++) {
+            uint64_t a = HANDED_BASE + i * PAGE_BYTES;
+            lost += page_map_get(a) != 0x80 || page_map_owner(a) != two ||
+                    page_map_start(a) != new_start;
+        }
+    }
+    assert_int_equal(stale, 0);
+    assert_int_equal(lost, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_address_nobody_entered_is_unknown),
@@ -137,6 +179,7 @@ int main(void) {
         cmocka_unit_test(a_page_and_a_range_are_told_apart),
         cmocka_unit_test(owners_are_kept_apart_from_entries),
         cmocka_unit_test(threads_that_prepare_one_leaf_lose_nothing),
+        cmocka_unit_test(what_is_left_is_another_pools_at_once),
     };
     return cmocka_run_group_tests_name("page map", tests, NULL, NULL);
 }
