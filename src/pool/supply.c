@@ -156,7 +156,7 @@ static uint64_t good_growth(const struct pool *pool, const struct want *want) {
 static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
     uint64_t base = 0, life = pool_lives(pool);
     struct backend *backend = pool->backend;
-    pool->growing++;
+    pool->growing += bytes;
     pthread_mutex_unlock(&pool->lock);
     int r = backend->ops->reserve(backend, bytes, &base);
     pthread_mutex_lock(&pool->lock);
@@ -171,7 +171,7 @@ static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
             r = -ERANGE;
         }
     }
-    pool->growing--;
+    pool->growing -= bytes;
     pool->grown++;
     if (r == 0) {
         books_add(&pool->books.driver_allocs, 1);
@@ -313,7 +313,7 @@ static bool give_up_own_cache(struct pool *pool, const struct want *want) {
 /* How far the pool may grow while anything of it lies idle. The request may raise the peak
  * of what is in use: neither ready nor pending. */
 static uint64_t most_reserved(const struct pool *pool, uint64_t growth) {
-    uint64_t in_use = budget_used(pool) - budget_ready(pool) - pool->pending_bytes;
+    uint64_t in_use = budget_expected(pool) - budget_ready(pool) - pool->pending_bytes;
     uint64_t peak = books_get(&pool->books.allocated.peak), then = in_use + growth;
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
     peak = peak > then ? peak : then;
@@ -322,12 +322,12 @@ static uint64_t most_reserved(const struct pool *pool, uint64_t growth) {
 }
 
 static bool would_exceed(const struct pool *pool, uint64_t growth, uint64_t most) {
-    return budget_used(pool) + growth > most;
+    return budget_expected(pool) + growth > most;
 }
 
 static void release_down_to(struct pool *pool, uint64_t growth, uint64_t most) {
     if (would_exceed(pool, growth, most)) {
-        supply_release_idle(pool, budget_used(pool) + growth - most);
+        supply_release_idle(pool, budget_expected(pool) + growth - most);
     }
 }
 

@@ -175,9 +175,68 @@ static void work_of_a_late_event_is_not_waited_for(void **state) {
     assert_int_equal(fake->releases, 0);
 }
 
-/* ---- a driver that takes a while to have back what was released ---- */
+/* ---- threads beside the one that asks ---- */
 
 static const struct backend_ops *fake_ops;
+
+static void call_with(struct backend_ops *ops) {
+    fake_ops = fake->backend.ops;
+    *ops = *fake_ops;
+    fake->backend.ops = ops;
+}
+
+static unsigned to_grow;
+
+/* Another thread asks for as much while this one is inside the driver. */
+static int grow_in_another_thread(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    if (to_grow > 0) {
+        to_grow--;
+        get_live(bytes);
+    }
+    return fake_ops->reserve(backend, bytes, address);
+}
+
+static void grow_in_threads(unsigned threads, uint64_t bytes) {
+    struct backend_ops ops;
+    call_with(&ops);
+    ops.reserve = grow_in_another_thread;
+    to_grow = threads - 1;
+    get_live(bytes);
+    assert_int_equal(to_grow, 0);
+    fake->backend.ops = fake_ops;
+}
+
+static void what_other_threads_are_bringing_counts(void **state) {
+    (void)state;
+    enum { EACH = 32 };
+    uint64_t at[EACH];
+    start_growing();
+    for (int i = 0; i < EACH; i++) {
+        at[i] = get_live(256 * MIB);
+    }
+    for (int i = 0; i < EACH; i++) {
+        fake_submit(fake, 0);
+        drop_live(at[i], 256 * MIB);
+    }
+    fake_finish_all(fake);
+    grow_in_threads(EACH / 2, 258 * MIB); /* the first ones are within the budget */
+    is_within_bounds();
+    assert_true(fake->reserved > live_peak + live_peak / 4);
+}
+
+static void what_other_threads_are_bringing_is_in_use(void **state) {
+    (void)state;
+    start_growing();
+    use_and_drop(get_live(GIB));
+    live -= GIB;
+    fake_finish_all(fake);
+    grow_in_threads(8, 4 * GIB);
+    assert_int_equal(fake->releases, 0);
+    is_within_bounds();
+}
+
+/* ---- a driver that takes a while to have back what was released ---- */
+
 static unsigned returns_left, early_reserves;
 
 static int release_slowly(struct backend *backend, uint64_t address, uint64_t bytes) {
@@ -199,12 +258,11 @@ static int reserve_and_see(struct backend *backend, uint64_t bytes, uint64_t *ad
 static void the_driver_has_back_what_is_released_before_the_pool_grows(void **state) {
     (void)state;
     start_growing();
-    fake_ops = fake->backend.ops;
-    struct backend_ops ops = *fake_ops;
+    struct backend_ops ops;
+    call_with(&ops);
     ops.release = release_slowly;
     ops.returned = returned_slowly;
     ops.reserve = reserve_and_see;
-    fake->backend.ops = &ops;
     returns_left = early_reserves = 0;
     grow_a_buffer(finish);
     assert_true(fake->releases > 0);
@@ -243,6 +301,8 @@ int main(void) {
         TEST(what_has_finished_meanwhile_is_not_waited_for),
         TEST(nothing_is_waited_for_within_the_bound),
         TEST(work_of_a_late_event_is_not_waited_for),
+        TEST(what_other_threads_are_bringing_counts),
+        TEST(what_other_threads_are_bringing_is_in_use),
         TEST(the_driver_has_back_what_is_released_before_the_pool_grows),
         TEST(a_large_range_is_cut_before_the_pool_holds_too_much),
     };
