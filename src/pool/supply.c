@@ -331,22 +331,24 @@ static void release_down_to(struct pool *pool, uint64_t growth, uint64_t most) {
     }
 }
 
-/* Waits for the work in front of what lies idle and has not finished. False: none can be waited for. */
-static bool wait_for_idle(struct pool *pool) {
+/* Waits for the work in front of what lies idle, has not finished and was freed in epoch `last` at the
+ * latest. False: none can be waited for. */
+static bool wait_for_idle(struct pool *pool, uint64_t last) {
     uint64_t finished = pool->epochs.finished;
     uint64_t large = arena_idle_stamp(&pool->large, finished);
     uint64_t small = arena_idle_stamp(&pool->small, finished);
     uint64_t stamp = large < small ? large : small;
-    return stamp < UINT64_MAX && order_finish_stamp(pool, stamp);
+    return stamp <= last && order_finish_stamp(pool, stamp);
 }
 
 /*
  * Growing would exceed what the peak allows: what lies idle behind a barrier is waited for and goes back
- * too, and ranges that are spared otherwise are cut. True: that has served the request.
+ * too, and ranges that are spared otherwise are cut. What other threads free meanwhile is not waited for:
+ * that need not end. True: that has served the request.
  */
 static bool spare_growing(struct pool *pool, struct want *want, uint64_t growth) {
-    uint64_t most = most_reserved(pool, growth);
-    while (would_exceed(pool, growth, most) && wait_for_idle(pool)) {
+    uint64_t most = most_reserved(pool, growth), last = epochs_stamp(&pool->epochs);
+    while (would_exceed(pool, growth, most) && wait_for_idle(pool, last)) {
         if (supply_ready(pool, want)) {
             return true;
         }

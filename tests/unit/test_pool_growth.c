@@ -235,6 +235,45 @@ static void what_other_threads_are_bringing_is_in_use(void **state) {
     is_within_bounds();
 }
 
+static uint64_t in_use;
+
+/* Another thread goes on using block after block, as long as any is ready: what lies idle afterwards is
+ * behind its new work. */
+static int use_others_meanwhile(struct backend *backend, unsigned slot) {
+    int r = fake_ops->wait(backend, slot);
+    bool fresh = fake->waits > 40;
+    while (!fresh) {
+        uint64_t next = get(GIB);
+        fake_submit(fake, 1);
+        drop(in_use);
+        in_use = next;
+        fresh = pool->large.idle_bytes > 0 &&
+                !arena_idle_segment(&pool->large, 0, pool->epochs.finished);
+    }
+    return r;
+}
+
+static void only_what_was_freed_before_the_request_is_waited_for(void **state) {
+    (void)state;
+    enum { EACH = 6 };
+    uint64_t at[EACH];
+    start_growing();
+    for (int i = 0; i < EACH; i++) {
+        at[i] = get_live(GIB);
+    }
+    for (int i = 0; i < EACH; i++) {
+        fake_submit(fake, 1);
+        drop_live(at[i], GIB);
+    }
+    in_use = get(GIB);
+    struct backend_ops ops;
+    call_with(&ops);
+    ops.wait = use_others_meanwhile;
+    get(3 * GIB);
+    assert_in_range(fake->waits, 1, EACH);
+    fake->backend.ops = fake_ops;
+}
+
 /* ---- a driver that takes a while to have back what was released ---- */
 
 static unsigned returns_left, early_reserves;
@@ -303,6 +342,7 @@ int main(void) {
         TEST(work_of_a_late_event_is_not_waited_for),
         TEST(what_other_threads_are_bringing_counts),
         TEST(what_other_threads_are_bringing_is_in_use),
+        TEST(only_what_was_freed_before_the_request_is_waited_for),
         TEST(the_driver_has_back_what_is_released_before_the_pool_grows),
         TEST(a_large_range_is_cut_before_the_pool_holds_too_much),
     };
