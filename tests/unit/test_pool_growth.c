@@ -274,6 +274,30 @@ static void only_what_was_freed_before_the_request_is_waited_for(void **state) {
     fake->backend.ops = fake_ops;
 }
 
+/* Another thread uses block after block while this one waits. */
+static int take_turns_meanwhile(struct backend *backend, unsigned slot) {
+    for (int i = 0; i < 50; i++) {
+        use_and_drop(get(GIB));
+    }
+    return fake_ops->wait(backend, slot);
+}
+
+static void other_threads_go_on_within_bounds_while_one_waits(void **state) {
+    (void)state;
+    start_growing();
+    for (int i = 0; i < 2 * BACKEND_SLOTS; i++) { /* more than there are events for */
+        use_and_drop(get_live(GIB));
+        live -= GIB;
+    }
+    struct backend_ops ops;
+    call_with(&ops);
+    ops.wait = take_turns_meanwhile;
+    get_live(GIB + 512 * MIB);
+    live_peak += GIB; /* what the other thread had */
+    is_within_bounds();
+    fake->backend.ops = fake_ops;
+}
+
 /* ---- a driver that takes a while to have back what was released ---- */
 
 static unsigned returns_left, early_reserves;
@@ -343,6 +367,7 @@ int main(void) {
         TEST(what_other_threads_are_bringing_counts),
         TEST(what_other_threads_are_bringing_is_in_use),
         TEST(only_what_was_freed_before_the_request_is_waited_for),
+        TEST(other_threads_go_on_within_bounds_while_one_waits),
         TEST(the_driver_has_back_what_is_released_before_the_pool_grows),
         TEST(a_large_range_is_cut_before_the_pool_holds_too_much),
     };
