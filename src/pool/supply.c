@@ -222,13 +222,15 @@ static void let_others_grow(struct pool *pool) {
 
 /* --- the ladder --- */
 
-/* Orders just enough pending memory for the request, then all that can be. */
+/* Orders just enough pending memory for the request, then all that can be by then: a wait for the former
+ * may have gone to another thread, which has freed something since. */
 static bool supply_ordered(struct pool *pool, struct want *want) {
     uint64_t enough = reclaim_stamp(pool, want->bytes), all = epochs_orderable(&pool->epochs);
     if (enough > 0 && enough < all && order_now(pool, enough, want->any) &&
         supply_ready(pool, want)) {
         return true;
     }
+    all = epochs_orderable(&pool->epochs);
     return all > 0 && !epochs_usable(&pool->epochs, all) && order_now(pool, all, want->any) &&
            supply_ready(pool, want);
 }

@@ -298,6 +298,42 @@ static void other_threads_go_on_within_bounds_while_one_waits(void **state) {
     fake->backend.ops = fake_ops;
 }
 
+static bool taking;
+
+/* Other threads use all that this one waits for, and what comes after it. */
+static int take_all_meanwhile(struct backend *backend, unsigned slot) {
+    uint64_t all = epochs_orderable(&pool->epochs);
+    int r = fake_ops->wait(backend, slot);
+    bool first = !taking;
+    taking = true;
+    while (first && (budget_ready(pool) > 0 || !epochs_usable(&pool->epochs, all))) {
+        use_and_drop(get(256 * MIB));
+    }
+    return r;
+}
+
+static void what_others_have_freed_during_a_wait_is_ordered_before_the_pool_grows(void **state) {
+    (void)state;
+    enum { EACH = 20 };
+    uint64_t at[EACH];
+    start(140 * GIB, POOL_BARRIER, EACH * 256 * MIB);
+    pool_expect_streams(4); /* so that it waits */
+    for (int i = 0; i < EACH; i++) {
+        at[i] = get(256 * MIB);
+    }
+    for (int i = 0; i < EACH; i++) {
+        use_and_drop(at[i]);
+    }
+    struct backend_ops ops;
+    call_with(&ops);
+    ops.wait = take_all_meanwhile;
+    get(256 * MIB);
+    assert_true(taking);
+    assert_int_equal(fake->reserves, EACH);
+    fake->backend.ops = fake_ops;
+    pool_expect_streams(0);
+}
+
 /* ---- a driver that takes a while to have back what was released ---- */
 
 static unsigned returns_left, early_reserves;
@@ -368,6 +404,7 @@ int main(void) {
         TEST(what_other_threads_are_bringing_is_in_use),
         TEST(only_what_was_freed_before_the_request_is_waited_for),
         TEST(other_threads_go_on_within_bounds_while_one_waits),
+        TEST(what_others_have_freed_during_a_wait_is_ordered_before_the_pool_grows),
         TEST(the_driver_has_back_what_is_released_before_the_pool_grows),
         TEST(a_large_range_is_cut_before_the_pool_holds_too_much),
     };
