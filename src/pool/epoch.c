@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <stddef.h>
 
-static struct epoch_event *event_at(struct epochs *epochs, unsigned i) {
-    return &epochs->events[(epochs->first + i) % BACKEND_SLOTS];
+/* The events under way, the oldest first. */
+static const struct epoch_event *event_at(const struct epochs *epochs, unsigned i) {
+    return &epochs->events[epochs->order[i]];
 }
 
 static const struct epoch_event *newest(const struct epochs *epochs) {
-    return epochs->count > 0 ? &epochs->events[(epochs->first + epochs->count - 1) % BACKEND_SLOTS]
-                             : NULL;
+    return epochs->count > 0 ? event_at(epochs, epochs->count - 1) : NULL;
 }
 
 static unsigned slot_of(const struct epochs *epochs, const struct epoch_event *event) {
@@ -35,31 +35,55 @@ void epochs_finish(struct epochs *epochs, uint64_t number) {
     raise_usable(epochs, number);
 }
 
-/* Forgets finished events at the front of the ring; pinned ones keep their slot until they are let
- * go. */
+static void take_out(struct epochs *epochs, unsigned i) {
+    epochs->events[epochs->order[i]].pending = false;
+    for (epochs->count--; i < epochs->count; i++) {
+        epochs->order[i] = epochs->order[i + 1];
+    }
+}
+
+/* Forgets finished events; pinned ones keep their slot until they are let go. */
 static void drop_finished(struct epochs *epochs) {
-    while (epochs->count > 0) {
-        struct epoch_event *oldest = event_at(epochs, 0);
-        if (oldest->waiters > 0 || oldest->number > epochs->finished) {
-            return;
+    unsigned i = 0;
+    while (i < epochs->count && event_at(epochs, i)->number <= epochs->finished) {
+        if (event_at(epochs, i)->waiters > 0) {
+            i++;
+        } else {
+            take_out(epochs, i);
         }
-        oldest->pending = false;
-        epochs->first = (epochs->first + 1) % BACKEND_SLOTS;
-        epochs->count--;
     }
 }
 
 /*
- * The slot the next event goes to. A full ring gives up its newest event for it: the new one
- * captures all that the old one captured. An on-time event is not given up for a late one, which
- * could not be waited for.
+ * The slot the next event goes to; BACKEND_SLOTS: none. When all are in use that of the newest event which
+ * nobody waits for: the new one captures all that it captured. An on-time event is not given up for a late
+ * one, which could not be waited for.
  */
-static struct epoch_event *next_event(struct epochs *epochs, bool on_time) {
+static unsigned next_slot(const struct epochs *epochs, bool on_time) {
+    unsigned slot = 0, i = epochs->count;
     if (epochs->count < BACKEND_SLOTS) {
-        return event_at(epochs, epochs->count);
+        while (epochs->events[slot].pending) {
+            slot++;
+        }
+        return slot;
     }
-    struct epoch_event *last = event_at(epochs, epochs->count - 1);
-    return last->waiters > 0 || (last->on_time && !on_time) ? NULL : last;
+    while (i > 0 && event_at(epochs, i - 1)->waiters > 0) {
+        i--;
+    }
+    return i == 0 || (event_at(epochs, i - 1)->on_time && !on_time) ? BACKEND_SLOTS
+                                                                    : epochs->order[i - 1];
+}
+
+/* It is the newest now. */
+static void enter(struct epochs *epochs, unsigned slot, uint64_t number, bool on_time) {
+    for (unsigned i = 0; epochs->events[slot].pending; i++) {
+        if (epochs->order[i] == slot) {
+            take_out(epochs, i);
+        }
+    }
+    epochs->events[slot] =
+        (struct epoch_event){.number = number, .on_time = on_time, .pending = true};
+    epochs->order[epochs->count++] = (uint8_t)slot;
 }
 
 /* A driver may have the entry and refuse every call of it: that is one without context events. */
@@ -75,18 +99,17 @@ static int record(struct backend *backend, unsigned slot) {
 
 int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
     drop_finished(epochs);
-    struct epoch_event *event = next_event(epochs, on_time);
-    if (!event) {
+    unsigned slot = next_slot(epochs, on_time);
+    if (slot == BACKEND_SLOTS) {
         return -EAGAIN;
     }
     uint64_t number = atomic_fetch_add(&epochs->open, 1);
-    int r = record(backend, slot_of(epochs, event));
+    int r = record(backend, slot);
     if (r != 0) {
         return r; /* number stays without an event of its own; the next one covers it */
     }
-    epochs->count += epochs->count < BACKEND_SLOTS;
     epochs->foreign = epochs->foreign && !on_time;
-    *event = (struct epoch_event){.number = number, .on_time = on_time, .pending = true};
+    enter(epochs, slot, number, on_time);
     epochs->closed++;
     if (on_time) {
         atomic_store_explicit(&epochs->on_time, number, memory_order_relaxed);
@@ -97,7 +120,7 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
 bool epochs_poll(struct epochs *epochs, struct backend *backend) {
     uint64_t before = atomic_load_explicit(&epochs->usable, memory_order_relaxed);
     for (unsigned i = 0; i < epochs->count; i++) {
-        struct epoch_event *event = event_at(epochs, i);
+        const struct epoch_event *event = event_at(epochs, i);
         if (event->number <= epochs->finished) {
             continue;
         }
@@ -117,7 +140,7 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend) {
 
 static const struct epoch_event *on_time_event(const struct epochs *epochs, uint64_t stamp) {
     for (unsigned i = 0; i < epochs->count; i++) {
-        const struct epoch_event *event = &epochs->events[(epochs->first + i) % BACKEND_SLOTS];
+        const struct epoch_event *event = event_at(epochs, i);
         if (event->on_time && event->number >= stamp) {
             return event;
         }
@@ -129,7 +152,7 @@ unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp) {
     unsigned behind = 0;
     const struct epoch_event *first = on_time_event(epochs, stamp);
     for (unsigned i = 0; first && i < epochs->count; i++) {
-        const struct epoch_event *event = &epochs->events[(epochs->first + i) % BACKEND_SLOTS];
+        const struct epoch_event *event = event_at(epochs, i);
         behind += event->on_time && event->number > first->number;
     }
     return behind;
@@ -137,7 +160,7 @@ unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp) {
 
 uint64_t epochs_orderable(const struct epochs *epochs) {
     for (unsigned i = epochs->count; i-- > 0;) {
-        const struct epoch_event *event = &epochs->events[(epochs->first + i) % BACKEND_SLOTS];
+        const struct epoch_event *event = event_at(epochs, i);
         if (event->on_time) {
             return event->number;
         }

@@ -43,7 +43,7 @@ struct epoch_event {
     uint64_t number;
     unsigned waiters; /* threads inside ops->wait on it: it may not be recorded again */
     bool on_time;
-    bool pending; /* recorded, and not yet seen to have finished */
+    bool pending; /* under way: not yet seen to have finished, or somebody waits */
 };
 
 struct epochs {
@@ -55,9 +55,9 @@ struct epochs {
         64) _Atomic int broken; /* the driver's code when a query failed for good: the context is dead */
     _Alignas(64) uint64_t
         finished; /* highest number whose event has finished; from here on under the pool's lock */
-    struct epoch_event
-        events[BACKEND_SLOTS]; /* a ring: slot of number n is found by search, there are few */
-    unsigned first, count;
+    struct epoch_event events[BACKEND_SLOTS]; /* by slot */
+    uint8_t order[BACKEND_SLOTS];             /* slots of those under way, the oldest first */
+    unsigned count;                           /* so many */
     bool
         foreign; /* the program itself recorded an event of the context after the newest of these */
     uint64_t closed, barriers, cpu_waits, cpu_wait_ns;

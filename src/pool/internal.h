@@ -78,7 +78,7 @@ struct pool {
         freed_large;   /* large blocks the pool got back since that event on time */
     bool returning;    /* something was released, and the driver may not have it yet */
     bool unmanageable; /* the driver's addresses are not what the pool's map can hold */
-    unsigned growing;  /* threads inside backend->reserve */
+    uint64_t growing;  /* bytes that threads inside backend->reserve ask for */
     uint64_t grown;    /* how many of them came back */
     _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
     struct books books; /* of everything but the thread caches' own counters: what is live */
@@ -132,9 +132,14 @@ uint64_t budget_used(const struct pool *pool);           /* the reserve */
 uint64_t budget_ready(const struct pool *pool);          /* what of it may be handed out */
 bool budget_is_short(struct pool *pool, uint64_t bytes); /* growing by so much would exceed it */
 
+/* The reserve, with what threads are asking the driver for. */
+static inline uint64_t budget_expected(const struct pool *pool) {
+    return pool->large.reserved_bytes + pool->small.reserved_bytes + pool->growing;
+}
+
 /* As far as is known: the peak may have risen since the last look. */
 static inline bool budget_has_room(const struct pool *pool, uint64_t bytes) {
-    return pool->large.reserved_bytes + pool->small.reserved_bytes + bytes <=
+    return budget_expected(pool) + bytes <=
            atomic_load_explicit(&pool->budget, memory_order_relaxed);
 }
 

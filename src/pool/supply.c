@@ -184,7 +184,7 @@ static uint64_t good_growth(const struct pool *pool, const struct want *want) {
 static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
     uint64_t base = 0, life = pool_lives(pool);
     struct backend *backend = pool->backend;
-    pool->growing++;
+    pool->growing += bytes;
     pthread_mutex_unlock(&pool->lock);
     int r = backend->ops->reserve(backend, bytes, &base);
     pthread_mutex_lock(&pool->lock);
@@ -199,7 +199,7 @@ static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
             r = -ERANGE;
         }
     }
-    pool->growing--;
+    pool->growing -= bytes;
     pool->grown++;
     if (r == 0) {
         books_add(&pool->books.driver_allocs, 1);
@@ -250,13 +250,15 @@ static void let_others_grow(struct pool *pool) {
 
 /* --- the ladder --- */
 
-/* Orders just enough pending memory for the request, then all that can be. */
+/* Orders just enough pending memory for the request, then all that can be by then: a wait for the former
+ * may have gone to another thread, which has freed something since. */
 static bool supply_ordered(struct pool *pool, struct want *want) {
     uint64_t enough = reclaim_stamp(pool, want->bytes), all = epochs_orderable(&pool->epochs);
     if (enough > 0 && enough < all && order_now(pool, enough, want->any) &&
         supply_ready(pool, want)) {
         return true;
     }
+    all = epochs_orderable(&pool->epochs);
     return all > 0 && !epochs_usable(&pool->epochs, all) && order_now(pool, all, want->any) &&
            supply_ready(pool, want);
 }
@@ -375,7 +377,7 @@ static bool give_up_own_cache(struct pool *pool, const struct want *want) {
 /* How far the pool may grow while anything of it lies idle. The request may raise the peak
  * of what is in use: neither ready nor pending. */
 static uint64_t most_reserved(const struct pool *pool, uint64_t growth) {
-    uint64_t in_use = budget_used(pool) - budget_ready(pool) - pool->pending_bytes;
+    uint64_t in_use = budget_expected(pool) - budget_ready(pool) - pool->pending_bytes;
     uint64_t peak = books_get(&pool->books.allocated.peak), then = in_use + growth;
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
     peak = peak > then ? peak : then;
@@ -384,31 +386,33 @@ static uint64_t most_reserved(const struct pool *pool, uint64_t growth) {
 }
 
 static bool would_exceed(const struct pool *pool, uint64_t growth, uint64_t most) {
-    return budget_used(pool) + growth > most;
+    return budget_expected(pool) + growth > most;
 }
 
 static void release_down_to(struct pool *pool, uint64_t growth, uint64_t most) {
     if (would_exceed(pool, growth, most)) {
-        supply_release_idle(pool, budget_used(pool) + growth - most);
+        supply_release_idle(pool, budget_expected(pool) + growth - most);
     }
 }
 
-/* Waits for the work in front of what lies idle and has not finished. False: none can be waited for. */
-static bool wait_for_idle(struct pool *pool) {
+/* Waits for the work in front of what lies idle, has not finished and was freed in epoch `last` at the
+ * latest. False: none can be waited for. */
+static bool wait_for_idle(struct pool *pool, uint64_t last) {
     uint64_t finished = pool->epochs.finished;
     uint64_t large = arena_idle_stamp(&pool->large, finished);
     uint64_t small = arena_idle_stamp(&pool->small, finished);
     uint64_t stamp = large < small ? large : small;
-    return stamp < UINT64_MAX && order_finish_stamp(pool, stamp);
+    return stamp <= last && order_finish_stamp(pool, stamp);
 }
 
 /*
  * Growing would exceed what the peak allows: what lies idle behind a barrier is waited for and goes back
- * too, and ranges that are spared otherwise are cut. True: that has served the request.
+ * too, and ranges that are spared otherwise are cut. What other threads free meanwhile is not waited for:
+ * that need not end. True: that has served the request.
  */
 static bool spare_growing(struct pool *pool, struct want *want, uint64_t growth) {
-    uint64_t most = most_reserved(pool, growth);
-    while (would_exceed(pool, growth, most) && wait_for_idle(pool)) {
+    uint64_t most = most_reserved(pool, growth), last = epochs_stamp(&pool->epochs);
+    while (would_exceed(pool, growth, most) && wait_for_idle(pool, last)) {
         if (supply_ready(pool, want)) {
             return true;
         }

@@ -317,18 +317,66 @@ static void an_on_time_event_is_not_given_up_for_a_late_one(void **state) {
     assert_int_equal(epochs_stamp(&epochs), open + 1);
 }
 
+static void fill_and_pin(unsigned from, unsigned *slots, uint64_t *numbers) {
+    for (unsigned i = 0; i < BACKEND_SLOTS; i++) {
+        uint64_t stamp = work_and_free();
+        close_on_time();
+        if (i >= from) {
+            assert_int_equal(epochs_pin(&epochs, stamp, &slots[i], &numbers[i]), 0);
+        }
+    }
+}
+
 static void a_full_ring_of_pinned_events_takes_nothing(void **state) {
     (void)state;
+    unsigned slots[BACKEND_SLOTS];
+    uint64_t numbers[BACKEND_SLOTS];
+    fill_and_pin(0, slots, numbers);
+    assert_int_equal(close_on_time(), -EAGAIN);
+    epochs_unpin(&epochs, slots[7], numbers[7], -EINTR);
+    assert_int_equal(close_on_time(), 0);
+}
+
+static void a_full_ring_gives_up_the_newest_event_that_nobody_waits_for(void **state) {
+    (void)state;
+    enum { WAITED_FOR = 3 };
+    unsigned slots[BACKEND_SLOTS], slot;
+    uint64_t numbers[BACKEND_SLOTS], number;
+    fill_and_pin(BACKEND_SLOTS - WAITED_FOR, slots, numbers);
+    uint64_t given_up = numbers[BACKEND_SLOTS - WAITED_FOR] - 1, stamp = work_and_free();
+    assert_int_equal(close_on_time(), 0);
+    assert_int_equal(epochs_orderable(&epochs), stamp);
+    assert_int_equal(epochs_pin(&epochs, given_up, &slot, &number), 0); /* the next one covers it */
+    assert_int_equal(number, given_up + 1);
+    epochs_unpin(&epochs, slot, number, -EINTR);
+    for (unsigned i = BACKEND_SLOTS - WAITED_FOR; i < BACKEND_SLOTS; i++) {
+        assert_int_equal(fake->events[slots[i]].captured[0], i + 1); /* as it was */
+        epochs_unpin(&epochs, slots[i], numbers[i], -EINTR);
+    }
+    for (unsigned i = 0; i <= BACKEND_SLOTS; i++) {
+        assert_int_equal(epochs.finished, i == given_up ? i - 1 : i);
+        fake_finish_one(fake, 0);
+        epochs_poll(&epochs, &fake->backend);
+    }
+    assert_int_equal(epochs.count, 0);
+}
+
+/* Whoever waited for it has not yet come to say so. */
+static void what_has_finished_behind_a_pinned_event_gives_its_slot(void **state) {
+    (void)state;
     unsigned slot;
-    uint64_t number, stamp = 0;
-    for (int i = 0; i < BACKEND_SLOTS; i++) {
-        stamp = work_and_free();
+    uint64_t number, stamp = work_and_free();
+    close_on_time();
+    assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), 0);
+    for (unsigned i = 1; i < BACKEND_SLOTS; i++) {
+        work_and_free();
         close_on_time();
     }
-    assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), 0);
-    assert_int_equal(close_on_time(), -EAGAIN);
-    epochs_unpin(&epochs, slot, number, -EINTR);
-    assert_int_equal(close_on_time(), 0);
+    fake_finish_all(fake);
+    epochs_poll(&epochs, &fake->backend);
+    assert_int_equal(epochs.count, 1);
+    epochs_unpin(&epochs, slot, number, 0);
+    assert_int_equal(epochs.count, 0);
 }
 
 /* ---- ends ---- */
@@ -394,6 +442,8 @@ int main(void) {
         TEST(a_full_ring_gives_its_newest_event_to_a_newer_one),
         TEST(an_on_time_event_is_not_given_up_for_a_late_one),
         TEST(a_full_ring_of_pinned_events_takes_nothing),
+        TEST(a_full_ring_gives_up_the_newest_event_that_nobody_waits_for),
+        TEST(what_has_finished_behind_a_pinned_event_gives_its_slot),
         TEST(a_dead_context_is_noticed_by_a_query),
         TEST(after_a_forget_the_old_is_usable_and_numbers_go_on),
         TEST(a_finished_number_covers_all_before_it),

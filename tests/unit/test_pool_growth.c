@@ -175,9 +175,167 @@ static void work_of_a_late_event_is_not_waited_for(void **state) {
     assert_int_equal(fake->releases, 0);
 }
 
-/* ---- a driver that takes a while to have back what was released ---- */
+/* ---- threads beside the one that asks ---- */
 
 static const struct backend_ops *fake_ops;
+
+static void call_with(struct backend_ops *ops) {
+    fake_ops = fake->backend.ops;
+    *ops = *fake_ops;
+    fake->backend.ops = ops;
+}
+
+static unsigned to_grow;
+
+/* Another thread asks for as much while this one is inside the driver. */
+static int grow_in_another_thread(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    if (to_grow > 0) {
+        to_grow--;
+        get_live(bytes);
+    }
+    return fake_ops->reserve(backend, bytes, address);
+}
+
+static void grow_in_threads(unsigned threads, uint64_t bytes) {
+    struct backend_ops ops;
+    call_with(&ops);
+    ops.reserve = grow_in_another_thread;
+    to_grow = threads - 1;
+    get_live(bytes);
+    assert_int_equal(to_grow, 0);
+    fake->backend.ops = fake_ops;
+}
+
+static void what_other_threads_are_bringing_counts(void **state) {
+    (void)state;
+    enum { EACH = 32 };
+    uint64_t at[EACH];
+    start_growing();
+    for (int i = 0; i < EACH; i++) {
+        at[i] = get_live(256 * MIB);
+    }
+    for (int i = 0; i < EACH; i++) {
+        fake_submit(fake, 0);
+        drop_live(at[i], 256 * MIB);
+    }
+    fake_finish_all(fake);
+    grow_in_threads(EACH / 2, 258 * MIB); /* the first ones are within the budget */
+    is_within_bounds();
+    assert_true(fake->reserved > live_peak + live_peak / 4);
+}
+
+static void what_other_threads_are_bringing_is_in_use(void **state) {
+    (void)state;
+    start_growing();
+    use_and_drop(get_live(GIB));
+    live -= GIB;
+    fake_finish_all(fake);
+    grow_in_threads(8, 4 * GIB);
+    assert_int_equal(fake->releases, 0);
+    is_within_bounds();
+}
+
+static uint64_t in_use;
+
+/* Another thread goes on using block after block, as long as any is ready: what lies idle afterwards is
+ * behind its new work. */
+static int use_others_meanwhile(struct backend *backend, unsigned slot) {
+    int r = fake_ops->wait(backend, slot);
+    bool fresh = fake->waits > 40;
+    while (!fresh) {
+        uint64_t next = get(GIB);
+        fake_submit(fake, 1);
+        drop(in_use);
+        in_use = next;
+        fresh = pool->large.idle_bytes > 0 &&
+                !arena_idle_segment(&pool->large, 0, pool->epochs.finished);
+    }
+    return r;
+}
+
+static void only_what_was_freed_before_the_request_is_waited_for(void **state) {
+    (void)state;
+    enum { EACH = 6 };
+    uint64_t at[EACH];
+    start_growing();
+    for (int i = 0; i < EACH; i++) {
+        at[i] = get_live(GIB);
+    }
+    for (int i = 0; i < EACH; i++) {
+        fake_submit(fake, 1);
+        drop_live(at[i], GIB);
+    }
+    in_use = get(GIB);
+    struct backend_ops ops;
+    call_with(&ops);
+    ops.wait = use_others_meanwhile;
+    get(3 * GIB);
+    assert_in_range(fake->waits, 1, EACH);
+    fake->backend.ops = fake_ops;
+}
+
+/* Another thread uses block after block while this one waits. */
+static int take_turns_meanwhile(struct backend *backend, unsigned slot) {
+    for (int i = 0; i < 50; i++) {
+        use_and_drop(get(GIB));
+    }
+    return fake_ops->wait(backend, slot);
+}
+
+static void other_threads_go_on_within_bounds_while_one_waits(void **state) {
+    (void)state;
+    start_growing();
+    for (int i = 0; i < 2 * BACKEND_SLOTS; i++) { /* more than there are events for */
+        use_and_drop(get_live(GIB));
+        live -= GIB;
+    }
+    struct backend_ops ops;
+    call_with(&ops);
+    ops.wait = take_turns_meanwhile;
+    get_live(GIB + 512 * MIB);
+    live_peak += GIB; /* what the other thread had */
+    is_within_bounds();
+    fake->backend.ops = fake_ops;
+}
+
+static bool taking;
+
+/* Other threads use all that this one waits for, and what comes after it. */
+static int take_all_meanwhile(struct backend *backend, unsigned slot) {
+    uint64_t all = epochs_orderable(&pool->epochs);
+    int r = fake_ops->wait(backend, slot);
+    bool first = !taking;
+    taking = true;
+    while (first && (budget_ready(pool) > 0 || !epochs_usable(&pool->epochs, all))) {
+        use_and_drop(get(256 * MIB));
+    }
+    return r;
+}
+
+static void what_others_have_freed_during_a_wait_is_ordered_before_the_pool_grows(void **state) {
+    (void)state;
+    enum { EACH = 20 };
+    uint64_t at[EACH];
+    start(140 * GIB, POOL_BARRIER, EACH * 256 * MIB);
+    pool_expect_streams(4); /* so that it waits */
+    for (int i = 0; i < EACH; i++) {
+        at[i] = get(256 * MIB);
+    }
+    for (int i = 0; i < EACH; i++) {
+        use_and_drop(at[i]);
+    }
+    struct backend_ops ops;
+    call_with(&ops);
+    ops.wait = take_all_meanwhile;
+    get(256 * MIB);
+    assert_true(taking);
+    assert_int_equal(fake->reserves, EACH);
+    fake->backend.ops = fake_ops;
+    pool_expect_streams(0);
+}
+
+/* ---- a driver that takes a while to have back what was released ---- */
+
 static unsigned returns_left, early_reserves;
 
 static int release_slowly(struct backend *backend, uint64_t address, uint64_t bytes) {
@@ -199,12 +357,11 @@ static int reserve_and_see(struct backend *backend, uint64_t bytes, uint64_t *ad
 static void the_driver_has_back_what_is_released_before_the_pool_grows(void **state) {
     (void)state;
     start_growing();
-    fake_ops = fake->backend.ops;
-    struct backend_ops ops = *fake_ops;
+    struct backend_ops ops;
+    call_with(&ops);
     ops.release = release_slowly;
     ops.returned = returned_slowly;
     ops.reserve = reserve_and_see;
-    fake->backend.ops = &ops;
     returns_left = early_reserves = 0;
     grow_a_buffer(finish);
     assert_true(fake->releases > 0);
@@ -243,6 +400,11 @@ int main(void) {
         TEST(what_has_finished_meanwhile_is_not_waited_for),
         TEST(nothing_is_waited_for_within_the_bound),
         TEST(work_of_a_late_event_is_not_waited_for),
+        TEST(what_other_threads_are_bringing_counts),
+        TEST(what_other_threads_are_bringing_is_in_use),
+        TEST(only_what_was_freed_before_the_request_is_waited_for),
+        TEST(other_threads_go_on_within_bounds_while_one_waits),
+        TEST(what_others_have_freed_during_a_wait_is_ordered_before_the_pool_grows),
         TEST(the_driver_has_back_what_is_released_before_the_pool_grows),
         TEST(a_large_range_is_cut_before_the_pool_holds_too_much),
     };
