@@ -127,7 +127,7 @@ static uint64_t budget_floor(const struct pool *pool) {
 
 /* What a program that uses little may keep, whatever the floor and the caches. */
 static uint64_t most_for(uint64_t peak) {
-    return peak < BUDGET_LITTLE / BUDGET_TIMES ? BUDGET_LITTLE : peak * BUDGET_TIMES;
+    return peak <= BUDGET_LITTLE / 8 ? BUDGET_LITTLE : peak * BUDGET_TIMES;
 }
 
 /* What the pool may hold besides what is parked. */
@@ -149,8 +149,11 @@ static void look_at_budget(struct pool *pool) {
     uint64_t goal = goal_of(pool), budget = goal;
     if (pool->config.budget == 0) {
         uint64_t little = most_for(books_get(&pool->books.allocated.peak));
+        uint64_t each = pool->cache_bytes_max * (1 + CACHE_LARGE_FACTOR);
+        unsigned working = pool->working < CACHES_FULL ? pool->working : CACHES_FULL;
+        uint64_t parked = pool->parked < working * each ? working * each : pool->parked;
         goal = least_of(goal, little);
-        budget = least_of(goal + pool->parked, little);
+        budget = least_of(goal + parked, little + (working > 1 ? (working - 1) * each : 0));
     }
     budget = least_of(budget, pool->backend->capacity - pool->backend->capacity / 4);
     if (pool->refused_at > 0 && budget > pool->refused_at) {

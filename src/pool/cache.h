@@ -107,6 +107,8 @@ struct cache {
     struct seen seen;
     bool visiting;          /* its thread is in the pool, and may wait there without the lock */
     bool full;              /* it is one of those that hold much */
+    bool works;             /* its thread has allocated much since it woke, */
+    uint64_t taken_asleep;  /* when so much had been taken */
     uint64_t parked;        /* the most that a visit of its thread has seen here since it woke */
     bool saw_others;        /* it has freed blocks of other numbers than its own */
     uint64_t live_at_start; /* blocks in its books when it got its thread */

@@ -12,8 +12,11 @@
  */
 #include "pool/internal.h"
 
-#define IDLE_NS ((uint64_t)200 * 1000) /* a thread that has done nothing for so long is idle */
+/* A thread that has done nothing for so long is idle. One that has lost its CPU for a while is not. */
+#define IDLE_NS ((uint64_t)10 * 1000 * 1000)
+#define LOOK_NS ((uint64_t)100 * 1000) /* none has been found: the next look comes so much later */
 #define IDLE_LOOKS 32                  /* caches that are looked at before one growth */
+#define WORKING_BLOCKS 1024            /* a thread that has taken so many is at work */
 
 static void link_awake(struct pool *pool, struct cache *cache) {
     cache->previous_awake = NULL;
@@ -41,6 +44,18 @@ static void count_full(struct cache *cache, bool full) {
     }
 }
 
+static uint64_t taken_by(const struct cache *cache) {
+    return books_get(&cache->tides[TIDE_COUNT].taken);
+}
+
+static void count_working(struct cache *cache, bool works) {
+    if (works != cache->works) {
+        cache->works = works;
+        cache->pool->working += works ? 1 : -1u;
+        cache->pool->budget_follows = true;
+    }
+}
+
 void idle_start(struct cache *cache) {
     cache->bytes_max = cache->large_bytes_max = 0;
     atomic_store_explicit(&cache->asleep, true, memory_order_relaxed);
@@ -50,6 +65,7 @@ void idle_wake(struct cache *cache) {
     atomic_store_explicit(&cache->asleep, false, memory_order_relaxed);
     cache_open_room(cache);
     cache->seen = (struct seen){0};
+    cache->taken_asleep = taken_by(cache);
     link_awake(cache->pool, cache);
     shelf_set_number(&cache->shelf, cache->number);
 }
@@ -66,6 +82,7 @@ void idle_sleep(struct cache *cache) {
         pool->budget_follows = true;
         cache->parked = 0;
         count_full(cache, false);
+        count_working(cache, false);
         if (cache != pool->common) {
             unlink_awake(pool, cache);
             idle_start(cache);
@@ -75,6 +92,10 @@ void idle_sleep(struct cache *cache) {
 
 void idle_count(struct cache *cache, uint64_t parked) {
     struct pool *pool = cache->pool;
+    if (cache != pool->common && !idle_sleeps(cache) &&
+        taken_by(cache) - cache->taken_asleep >= WORKING_BLOCKS) {
+        count_working(cache, true);
+    }
     if (parked > cache->parked && !idle_sleeps(cache)) {
         pool->parked += parked - cache->parked;
         pool->budget_follows = true;
@@ -108,6 +129,9 @@ bool idle_take_back(struct pool *pool, uint64_t growth) {
     }
     struct cache *idle = NULL, *before, *newest = pool->awake;
     uint64_t now = order_clock(pool);
+    if (now < pool->look_at_ns) {
+        return false;
+    }
     bool any = false;
     unsigned looks = 0;
     for (struct cache *cache = pool->awake_last; cache && looks < IDLE_LOOKS; cache = before) {
@@ -127,6 +151,7 @@ bool idle_take_back(struct pool *pool, uint64_t growth) {
         idle_sleep(cache);
     }
     cache_return_list(idle);
+    pool->look_at_ns = any ? 0 : now + LOOK_NS;
     return any;
 }
 

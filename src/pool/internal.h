@@ -19,8 +19,9 @@
 #define BUDGET_FLOOR_SHARE 1024           /* up to twice as much for each, if that is its part, */
 #define BUDGET_STREAMS 4                  /* and for so many at most. */
 #define BUDGET_LITTLE ((uint64_t)8 << 20) /* But no more than this, */
-#define BUDGET_TIMES 8                    /* or than so many times its peak. */
-/* And beyond that its peak, one part in this of it as slack or as much as the floor, and what is parked. */
+#define BUDGET_TIMES 32 /* or than so many times its peak, if that is above 1 MiB. */
+/* And beyond that its peak, one part in this of it as slack or as much as the floor, and what is parked, or
+ * what threads at work may park. */
 #define BUDGET_SLACK 16
 
 /* Freed memory waiting for its epoch, oldest stamp first. */
@@ -87,6 +88,8 @@ struct pool {
     struct cache *awake, *awake_last; /* those that may hold something, */
     uint64_t parked;                  /* at most so much together */
     unsigned full;                    /* how many of them hold much */
+    unsigned working;                 /* how many are of threads at work */
+    uint64_t look_at_ns;              /* when idle threads are looked for again */
     atomic_uint shelved;              /* crates and batches on all shelves */
     atomic_uint moves; /* odd: caches come or go, and what they have counted with them */
     _Atomic unsigned caches_owned; /* by threads, now */

@@ -95,8 +95,8 @@ static void *take_turns(void *unused) {
         pthread_mutex_lock(&turn);
         for (size_t i = 0; i < count; i++) {
             blocks[i] = get(i < small ? 64 * KIB : large_bytes);
-            if (i % 16 == 0) /* a turn takes a millisecond or more */
-                usleep(10);
+            if (i % 16 == 0) /* a turn takes 10 milliseconds or more */
+                usleep(250);
         }
         for (size_t i = 0; i < count; i++)
             put(blocks[i]);
