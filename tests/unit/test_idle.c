@@ -235,12 +235,35 @@ static void many_full_caches_share_what_a_few_may_hold(void **state) {
     assert_int_equal(pool->cache_room, pool->cache_bytes_max);
 }
 
+/* Or it would stay small: what may not be parked is not, and nothing is seen to be held. */
+static void a_thread_at_work_has_room_to_park_before_it_parks(void **state) {
+    (void)state;
+    begin();
+    get(64 * MIB);
+    budget_look_at_all(pool);
+    uint64_t before = atomic_load(&pool->budget);
+    for (int i = 0; i < 1100; i++) {
+        drop(get(4096 + 512 * (i % 40)));
+    }
+    for (int i = 0; i < 64; i++) { /* what is not at hand is asked of the pool */
+        get(64 * KIB);
+    }
+    assert_int_equal(pool->working, 1);
+    budget_look_at_all(pool);
+    assert_true(atomic_load(&pool->budget) >=
+                before + pool->cache_bytes_max * (1 + CACHE_LARGE_FACTOR));
+    idle_take_all_back(pool);
+    assert_int_equal(pool->working, 0);
+    check();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(an_idle_thread_gives_up_what_it_has_parked),
         TEST(within_the_goal_nobody_gives_up_anything),
         TEST(one_that_works_keeps_it),
         TEST(the_budget_follows_what_is_parked_and_not_who_ever_was),
+        TEST(a_thread_at_work_has_room_to_park_before_it_parks),
         TEST(whatever_sleeps_is_not_looked_at_when_all_is_taken_back),
         TEST(one_that_sleeps_takes_nothing_along_from_a_shelf),
         TEST(many_full_caches_share_what_a_few_may_hold),
