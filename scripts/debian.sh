@@ -21,6 +21,9 @@ mirror=http://deb.debian.org/debian components=main
 case $suite in
 jammy | noble) mirror=http://archive.ubuntu.com/ubuntu components=main,universe ;;
 esac
+# An older debootstrap does not know newer releases by name; all of Ubuntu's are made alike.
+script=()
+[ "$components" = main ] || script=(/usr/share/debootstrap/scripts/gutsy)
 base=$build_root/debian/$suite
 run=$build_root/debian/$suite.run
 
@@ -31,7 +34,7 @@ install_missing
 if [ ! -f "$base.made" ]; then
     echo "making a bare $suite"
     mkdir -p "$base"
-    debootstrap --variant=minbase --components="$components" "$suite" "$base" "$mirror" >"$build_root/log/debootstrap.log" 2>&1 ||
+    debootstrap --variant=minbase --components="$components" "$suite" "$base" "$mirror" "${script[@]}" >"$build_root/log/debootstrap.log" 2>&1 ||
         cannot "debootstrap failed, see $build_root/log/debootstrap.log"
     touch "$base.made"
 fi
