@@ -146,9 +146,15 @@ stage_tidy() {
     # PyPI's clang-tidy has no headers of its own
     local own=()
     [[ $tool != "$build_root"/* ]] || own=(--extra-arg=-resource-dir="$(clang -print-resource-dir)")
-    # one file at a time: clang-tidy 14 forgets what va_start is after the first one
+    # one file at a time, and once if two programs have it: clang-tidy 14 forgets what va_start is
+    # after the first one
+    mkdir -p "$build_root/tidy/once"
+    python3 -c 'import json, sys
+commands = json.load(open(sys.argv[1] + "/compile_commands.json"))
+once = {c["file"]: c for c in reversed(commands)}
+json.dump(list(once.values()), open(sys.argv[1] + "/once/compile_commands.json", "w"))' "$build_root/tidy" || return 1
     sources src '.*\.c' &&
-        printf '%s\0' "${found[@]}" | xargs -0 -n 1 -P "$(nproc)" "$tool" --quiet "${own[@]}" -p "$build_root/tidy"
+        printf '%s\0' "${found[@]}" | xargs -0 -n 1 -P "$(nproc)" "$tool" --quiet "${own[@]}" -p "$build_root/tidy/once"
 }
 
 stage_headers() {

@@ -150,7 +150,7 @@ static void produce(struct ring *ring, uint64_t *seed) {
         ring->blocks[at] = get(bytes);
         ring->bytes[at] = bytes;
         ring->in_it += bytes;
-        size_t now = live += bytes, peak = live_peak;
+        size_t now = atomic_fetch_add(&live, bytes) + bytes, peak = atomic_load(&live_peak);
         while (now > peak && !atomic_compare_exchange_weak(&live_peak, &peak, now)) {
         }
         ring->head++;

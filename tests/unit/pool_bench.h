@@ -37,7 +37,8 @@ static void start(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
 
 /* As on a large device: threads keep large blocks too. Before the first allocation. */
 static inline void keep_large_blocks(void) {
-    pool->cache_bytes_max = pool->cache_room = 32 * MIB;
+    pool->cache_bytes_max = 32 * MIB;
+    atomic_store(&pool->cache_room, 32 * MIB);
 }
 
 /* Tests may leave blocks live. */
