@@ -92,9 +92,7 @@ def expected(way, state):
     if state in ("handler before", "handler after"):
         return []
     if state in ("ignored before", "ignored after", "blocked", "sigwait", "signalfd"):
-        # what the kernel or abort insists on is death by the default action, past any handler; but abort unblocks first
-        if way == "abort()" and state == "blocked":
-            return [name]
+        # what the kernel or abort insists on is death by the default action, past any handler
         return [] if way in RAISED else ["exit"]
     return ["signal", "exit"] if way == "USR2" else [name]
 
@@ -106,6 +104,8 @@ def endings():
             states = ["default"]
         if way in RAISED:
             states = [s for s in STATES if s not in ("sigwait", "signalfd")]
+        if way == "abort()":  # before glibc 2.41 it unblocked the signal first, which brought a report
+            states = [s for s in states if s != "blocked"]
         for state in states:
             yield way, state
 
