@@ -291,7 +291,8 @@ def pythons():
 
 
 def first_of_container():
-    command = ["unshare", "--pid", "--fork", "--kill-child", ENDING]
+    # util-linux before 2.38 leaves SIGTERM ignored there
+    command = ["unshare", "--pid", "--fork", "--kill-child", "env", "--default-signal=TERM", ENDING]
     if not shutil.which("unshare") or run(command + ["arguments"], under=False).status != 3:
         tally.note("ending: the first process of a container: left out, unshare is not permitted")
         return
