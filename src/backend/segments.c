@@ -6,6 +6,7 @@
 #include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/fault.h"
 
 #include <errno.h>
 
@@ -17,7 +18,7 @@ static struct segments *of(struct backend *backend) {
 
 /* What the pool makes of the driver's answer: only a code that stays is for ever. */
 static int answer(CUresult r) {
-    return r == CUDA_SUCCESS || context_is_deadly(r) ? (int)r : -EBUSY;
+    return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : -EBUSY;
 }
 
 static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
@@ -135,7 +136,7 @@ static int record(struct backend *backend, unsigned slot) {
         return -EBUSY;
     }
     CUresult r = REAL(cuCtxRecordEvent)(segments->context, segments->events[slot]);
-    return r == CUDA_SUCCESS || context_is_deadly(r) ? (int)r : is_wrong_moment(r) ? -EBUSY : -EIO;
+    return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : is_wrong_moment(r) ? -EBUSY : -EIO;
 }
 
 static int query(struct backend *backend, unsigned slot) {
@@ -179,7 +180,7 @@ static int health(struct backend *backend) {
 }
 
 static bool is_deadly(int code) {
-    return code > 0 && context_is_deadly((CUresult)code);
+    return code > 0 && fault_is_deadly((CUresult)code);
 }
 
 static bool captured(struct backend *backend) {

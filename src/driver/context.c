@@ -17,7 +17,6 @@
 #include "report/report.h"
 
 #include <pthread.h>
-#include <string.h>
 
 #define CONTEXTS_MAX 512
 
@@ -451,10 +450,6 @@ struct device *context_device_of(struct pool *pool) {
     return ((struct segments *)pool_backend(pool))->device;
 }
 
-CUresult context_broken(struct pool *pool) {
-    return pool ? (CUresult)pool_broken(pool) : CUDA_SUCCESS;
-}
-
 unsigned context_count(void) {
     return atomic_load(&alive);
 }
@@ -495,23 +490,4 @@ void context_each(void (*visit)(struct context *context, void *with), void *with
         }
     }
     pthread_mutex_unlock(&registry);
-}
-
-bool context_is_deadly(CUresult code) {
-    return (code >= CUDA_ERROR_ILLEGAL_ADDRESS && code <= CUDA_ERROR_LAUNCH_TIMEOUT &&
-            code != CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) ||
-           (code >= CUDA_ERROR_ASSERT && code <= CUDA_ERROR_LAUNCH_FAILED &&
-            code != CUDA_ERROR_TOO_MANY_PEERS &&
-            code != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED &&
-            code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) ||
-           code == CUDA_ERROR_ECC_UNCORRECTABLE || code == CUDA_ERROR_NVLINK_UNCORRECTABLE;
-}
-
-void context_fault(CUresult code) {
-    struct pool *pool = context_is_deadly(code) ? context_pool() : NULL;
-    /* An event's query may tell of another context than the current one. */
-    struct backend *backend = pool ? pool_backend(pool) : NULL;
-    if (pool && context_is_deadly((CUresult)backend->ops->health(backend))) {
-        pool_break(pool, (int)code);
-    }
 }

@@ -27,7 +27,6 @@
 #include "backend/segments.h"
 #include "driver/device.h"
 #include "driver/entries.h"
-#include "process/process.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -79,9 +78,6 @@ struct pool *context_whole_pool(void);
  */
 int context_release_idle(struct device *device);
 
-/** The code that killed the context of a pool, 0 while it lives or for no pool. */
-CUresult context_broken(struct pool *pool);
-
 /** No thread knows any more what is current on it: each asks the driver again. Called after what there
  * is to doubt: a thread that reads the new generation sees that as well. */
 void context_doubt(void);
@@ -89,9 +85,6 @@ void context_doubt(void);
 /** Returns when the work has finished behind which memory was handed out, in all contexts: another one can
  * reach that memory from now on. */
 void context_settle(void);
-
-/** Whether an error ends its context for good: natively every later call answers with it. */
-bool context_is_deadly(CUresult code);
 
 /** In the child of a fork: no pool is found any more. */
 void context_forked(void);
@@ -151,18 +144,5 @@ void context_each(void (*visit)(struct context *context, void *with), void *with
 
 /** The pool's context's device; the pool must be alive. */
 struct device *context_device_of(struct pool *pool);
-
-/** A call has answered with an error: if it is a fault that ended the current context, its pool
- * answers with it from now on. */
-void context_fault(CUresult code);
-
-/** Looks at the driver's answer to a call of the program, and returns it. */
-static inline CUresult context_notice(CUresult r) {
-    if (__builtin_expect(r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY, 0) &&
-        atomic_load(&process_state) == PROCESS_STARTED) {
-        context_fault(r);
-    }
-    return r;
-}
 
 #endif

@@ -1,16 +1,34 @@
-/*
- * Faults that the program learns of from a copy, a fill or a query.
- *
- * From then on the driver answers every call with that fault. A free or an allocation that the pool
- * answers does not ask the driver, so what the driver said here is remembered. Each replacement is
- * the call and one comparison of its result; all are made from the NOTICED rows of the table.
- * Those of RETRIED rows, launches among them, are made so too (retry.c).
- */
+#include "driver/fault.h"
+
 #include "driver/context.h"
 #include "driver/entries.h"
+#include "pool/pool.h"
+
+bool fault_is_deadly(CUresult code) {
+    return (code >= CUDA_ERROR_ILLEGAL_ADDRESS && code <= CUDA_ERROR_LAUNCH_TIMEOUT &&
+            code != CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) ||
+           (code >= CUDA_ERROR_ASSERT && code <= CUDA_ERROR_LAUNCH_FAILED &&
+            code != CUDA_ERROR_TOO_MANY_PEERS &&
+            code != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED &&
+            code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) ||
+           code == CUDA_ERROR_ECC_UNCORRECTABLE || code == CUDA_ERROR_NVLINK_UNCORRECTABLE;
+}
+
+void fault_look(CUresult code) {
+    struct pool *pool = fault_is_deadly(code) ? context_pool() : NULL;
+    /* An event's query may tell of another context than the current one. */
+    struct backend *backend = pool ? pool_backend(pool) : NULL;
+    if (pool && fault_is_deadly((CUresult)backend->ops->health(backend))) {
+        pool_break(pool, (int)code);
+    }
+}
+
+CUresult fault_of(struct pool *pool) {
+    return pool ? (CUresult)pool_broken(pool) : CUDA_SUCCESS;
+}
 
 #define NOTICED(symbol, since, parameters, arguments)                                              \
     CUresult hook_##symbol parameters {                                                            \
-        return context_notice(REAL(symbol) arguments);                                             \
+        return fault_notice(REAL(symbol) arguments);                                               \
     }
 #include "driver/entry_points.def"

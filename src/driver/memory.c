@@ -9,6 +9,7 @@
 #include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/fault.h"
 #include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/shutdown.h"
@@ -173,8 +174,8 @@ static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
         struct device *device = context_device_of(pool);
         device_count(device, &device->outside.invalid_frees);
     }
-    if (context_broken(pool)) {
-        return context_broken(pool);
+    if (fault_of(pool)) {
+        return fault_of(pool);
     }
     log_debug("free of %p: inside a pool, but no live allocation starts there", (void *)dptr);
     return CUDA_ERROR_INVALID_VALUE;

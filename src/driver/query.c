@@ -9,6 +9,7 @@
 #include "driver/context.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/fault.h"
 #include "driver/ipc.h"
 #include "driver/mempool.h"
 #include "driver/pinned.h"
@@ -101,8 +102,8 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
         if (result != CUDA_SUCCESS) {
             return result;
         }
-    } else if (context_broken(block.pool)) {
-        return context_broken(block.pool);
+    } else if (fault_of(block.pool)) {
+        return fault_of(block.pool);
     }
     if (base) {
         *base = block.address;

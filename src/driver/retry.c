@@ -9,12 +9,13 @@
 #include "driver/awake.h"
 #include "driver/context.h"
 #include "driver/entries.h"
+#include "driver/fault.h"
 
 #include <string.h>
 
 #define RETRIED(symbol, since, parameters, arguments)                                              \
     CUresult hook_##symbol parameters {                                                            \
-        return context_notice(RETRY(real_entries.real_##symbol arguments));                        \
+        return fault_notice(RETRY(real_entries.real_##symbol arguments));                          \
     }
 #include "driver/entry_points.def"
 
@@ -32,20 +33,19 @@ CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
     if (process_ready() && awake_for_good()) {
         context_settle();
     }
-    return context_notice(RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags)));
+    return fault_notice(RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags)));
 }
 
 /* --- names that cuda.h makes into another version's --- */
 
 CUresult hook_cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
                                  size_t bytes) {
-    return context_notice(
-        RETRY(real_entries.real_cuGraphInstantiate(exec, graph, node, log, bytes)));
+    return fault_notice(RETRY(real_entries.real_cuGraphInstantiate(exec, graph, node, log, bytes)));
 }
 
 CUresult hook_cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *node,
                                 CUgraphExecUpdateResult *result) {
-    return context_notice(RETRY(real_entries.real_cuGraphExecUpdate(exec, graph, node, result)));
+    return fault_notice(RETRY(real_entries.real_cuGraphExecUpdate(exec, graph, node, result)));
 }
 
 /* --- options of the compiler: the driver writes its answers over them --- */
@@ -82,9 +82,9 @@ CUresult hook_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned i
                                  CUjit_option *options, void **values) {
     struct jit_values kept = keep(values, count);
     CUresult r = REAL(cuModuleLoadDataEx)(module, image, count, options, values);
-    return context_notice(as_before(r, &kept, count)
-                              ? REAL(cuModuleLoadDataEx)(module, image, count, options, values)
-                              : r);
+    return fault_notice(as_before(r, &kept, count)
+                            ? REAL(cuModuleLoadDataEx)(module, image, count, options, values)
+                            : r);
 }
 
 CUresult hook_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit,

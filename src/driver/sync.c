@@ -8,6 +8,7 @@
 
 #include "driver/context.h"
 #include "driver/entries.h"
+#include "driver/fault.h"
 #include "driver/mempool.h"
 #include "pool/pool.h"
 #include "process/process.h"
@@ -19,7 +20,7 @@ CUresult hook_cuCtxSynchronize(void) {
     if (pool && r == CUDA_SUCCESS) {
         pool_sync_end(pool, ticket);
     }
-    return context_notice(mempool_waited(r));
+    return fault_notice(mempool_waited(r));
 }
 
 /* The context may be any; only of the current one is it known here that its pool is meant. */
@@ -32,19 +33,19 @@ CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
     if (pool && r == CUDA_SUCCESS) {
         pool_sync_end(pool, ticket);
     }
-    return context_notice(mempool_waited(r));
+    return fault_notice(mempool_waited(r));
 }
 
 CUresult hook_cuStreamSynchronize(CUstream stream) {
-    return context_notice(mempool_waited(REAL(cuStreamSynchronize)(stream)));
+    return fault_notice(mempool_waited(REAL(cuStreamSynchronize)(stream)));
 }
 
 CUresult hook_cuStreamSynchronize_ptsz(CUstream stream) {
-    return context_notice(mempool_waited(REAL(cuStreamSynchronize_ptsz)(stream)));
+    return fault_notice(mempool_waited(REAL(cuStreamSynchronize_ptsz)(stream)));
 }
 
 CUresult hook_cuEventSynchronize(CUevent event) {
-    return context_notice(mempool_waited(REAL(cuEventSynchronize)(event)));
+    return fault_notice(mempool_waited(REAL(cuEventSynchronize)(event)));
 }
 
 /* --- the program orders its context by itself --- */
