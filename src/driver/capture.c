@@ -1,5 +1,6 @@
 #include "driver/capture.h"
 
+#include "backend/segments.h"
 #include "driver/context.h"
 #include "driver/deferred.h"
 #include "pool/host.h"

@@ -3,18 +3,15 @@
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/deferred.h"
+#include "driver/device_pool.h"
 #include "driver/ipc.h"
 #include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
 #include "driver/shutdown.h"
-#include "driver/sync.h"
-#include "pool/host.h"
 #include "pool/pool.h"
-#include "process/log.h"
 #include "process/options.h"
 #include "process/process.h"
-#include "report/report.h"
 
 #include <pthread.h>
 
@@ -66,15 +63,7 @@ static void forget(struct context *context) {
     capture_forget(context->handle);
     if (context->pool) {
         deferred_forget(context->pool);
-        pool_hold(context->pool);
-        segments_end(context->backend);
-        pool_release(context->pool);
-        uint64_t bytes = pool_forget(context->pool);
-        device_pooled(context->device, -(int64_t)bytes);
-        device_refund(context->device, bytes);
-        for (struct device_pool *p = atomic_load(&context->device->pools); p; p = p->next) {
-            p->idle |= p->pool == context->pool;
-        }
+        device_pool_end(context->entry);
     }
     deferred_end(context->handle);
     *context = (struct context){0};
@@ -129,86 +118,15 @@ static struct context *meet(CUcontext handle, bool *is_new) {
     return context;
 }
 
-static enum pool_reuse reuse_of_options(void) {
-    switch (options()->reuse) {
-    case REUSE_WAIT:
-        return POOL_WAIT;
-    case REUSE_SYNC:
-        return POOL_SYNC;
-    case REUSE_BARRIER:
-        break;
-    }
-    return POOL_BARRIER;
-}
-
-static void say_hello(const struct segments *backend) {
-    int version = 0;
-    REAL(cuDriverGetVersion)(&version);
-    report_set_driver_version(version);
-    log_info("device %d: %s, driver %d.%d, backend %s, %s", backend->device->ordinal,
-             backend->device->name, version / 1000, version % 1000 / 10, backend->backend.ops->name,
-             backend->backend.has_events ? "context events"
-                                         : "no context events: frees synchronise");
-}
-
-/* A pool of a context of the device that ended; NULL: there is none. */
-static struct device_pool *idle_pool(struct device *device) {
-    struct device_pool *p = atomic_load(&device->pools);
-    while (p && !p->idle) {
-        p = p->next;
-    }
-    return p;
-}
-
-/* Of a thread that still uses it for a context that ended, none is inside a call of the backend. */
-static bool use_again(struct device_pool *entry, struct context *context, struct device *device) {
-    pool_hold(entry->pool);
-    bool started = segments_start(entry->backend, context->handle, device) == 0;
-    pool_release(entry->pool);
-    entry->idle = !started;
-    return started;
-}
-
-static struct device_pool *new_pool(struct context *context, struct device *device) {
-    static struct device_pool *entry;
-    if (!entry && !(entry = host_map(sizeof *entry, 4096))) {
-        return NULL;
-    }
-    if (!entry->backend && !(entry->backend = host_map(sizeof *entry->backend, 4096))) {
-        return NULL;
-    }
-    if (segments_start(entry->backend, context->handle, device) != 0) {
-        return NULL;
-    }
-    struct pool_config config = {.reuse = reuse_of_options()};
-    if (options()->budget_bytes != OPTIONS_AUTOMATIC) {
-        config.budget = options()->budget_bytes + 1; /* 0 means automatic to the pool */
-    }
-    struct device_pool *done = entry;
-    if (!(done->pool = pool_create(&done->backend->backend, &config))) {
-        segments_stop(done->backend);
-        return NULL;
-    }
-    done->next = atomic_load(&device->pools);
-    atomic_store(&device->pools, done);
-    entry = NULL;
-    return done;
-}
-
 /* Gives the current context its pool. */
 static void open_pool(struct context *context) {
     struct device *device = device_current();
-    struct device_pool *entry = device ? idle_pool(device) : NULL;
-    if (entry ? !use_again(entry, context, device)
-              : !device || !(entry = new_pool(context, device))) {
-        return;
+    struct device_pool *entry = device ? device_pool_start(context->handle, device) : NULL;
+    if (entry) {
+        context->ordinal = device->ordinal;
+        context->entry = entry;
+        context->pool = entry->pool;
     }
-    context->device = device;
-    context->ordinal = device->ordinal;
-    context->backend = entry->backend;
-    context->pool = entry->pool;
-    sync_catch_up(entry->pool);
-    say_hello(entry->backend);
 }
 
 /* A green context's memory is its device's primary context's, which has to be current to get a
@@ -309,9 +227,7 @@ static void count_ending(struct context *context, int change) {
     context->ending += (unsigned)change;
     bool quiet = context->ending > 0;
     if (context->pool) {
-        pool_hold(context->pool);
-        context->backend->backend.quiet = quiet;
-        pool_release(context->pool);
+        device_pool_quiet(context->entry, quiet);
     }
     deferred_quiet(context->handle, quiet);
     for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
@@ -435,19 +351,6 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
 
 struct pool *context_whole_pool(void) {
     return atomic_load(&alive) == 1 && atomic_load(&views) == 0 ? context_pool() : NULL;
-}
-
-int context_release_idle(struct device *device) {
-    int result = 0;
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        int r = p->idle ? 0 : pool_trim(p->pool, true);
-        result = r != 0 ? r : result;
-    }
-    return result;
-}
-
-struct device *context_device_of(struct pool *pool) {
-    return ((struct segments *)pool_backend(pool))->device;
 }
 
 unsigned context_count(void) {

@@ -24,7 +24,6 @@
 #ifndef GPUCACHE_DRIVER_CONTEXT_H
 #define GPUCACHE_DRIVER_CONTEXT_H
 
-#include "backend/segments.h"
 #include "driver/device.h"
 #include "driver/entries.h"
 
@@ -38,11 +37,10 @@ struct context {
     unsigned ending;       /* calls under way that may end it */
     bool primary;          /* or nobody knows; with the device, once it is known: */
     CUdevice ordinal;
-    struct device *device; /* NULL until it is asked for memory */
-    struct pool *pool;     /* likewise */
-    struct segments *backend;
-    CUgreenCtx green; /* the green context it is a view of; else NULL */
-    CUcontext behind; /* of a view: the primary context, whose memory it uses */
+    struct pool *pool;         /* NULL until it is asked for memory */
+    struct device_pool *entry; /* likewise */
+    CUgreenCtx green;          /* the green context it is a view of; else NULL */
+    CUcontext behind;          /* of a view: the primary context, whose memory it uses */
 };
 
 /* What this thread found last. */
@@ -73,10 +71,6 @@ static inline struct pool *context_pool(void) {
  * there is no other context and no green one. Else NULL.
  */
 struct pool *context_whole_pool(void);
-
-/** Gives the idle memory of all pools of a device back to the driver. 0, or why some could not be.
- */
-int context_release_idle(struct device *device);
 
 /** No thread knows any more what is current on it: each asks the driver again. Called after what there
  * is to doubt: a thread that reads the new generation sees that as well. */
@@ -141,8 +135,5 @@ struct pool *context_primary_pool(CUdevice device);
 /** Calls `visit` for every context that has a pool, one after another, under the registry's lock.
  */
 void context_each(void (*visit)(struct context *context, void *with), void *with);
-
-/** The pool's context's device; the pool must be alive. */
-struct device *context_device_of(struct pool *pool);
 
 #endif

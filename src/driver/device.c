@@ -1,7 +1,7 @@
 #include "driver/device.h"
 
 #include "backend/segments.h"
-
+#include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/mempool.h"
 #include "pool/host.h"

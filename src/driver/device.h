@@ -32,16 +32,7 @@ struct device {
     _Atomic uint64_t pooled, pooled_peak; /* the reserve of all pools together */
     pthread_mutex_t lock;                 /* for the books of outside memory */
     struct books outside; /* only its OUTSIDE metrics and counters that belong to no pool */
-    _Atomic(struct device_pool *) pools;
-};
-
-/* A pool that has books for this device; never removed, so that its history stays in the reports.
- */
-struct device_pool {
-    struct pool *pool;
-    struct segments *backend; /* the pool's, for ever */
-    struct device_pool *next;
-    atomic_bool idle; /* its context is gone: free for the next one of this device */
+    _Atomic(struct device_pool *) pools; /* device_pool.h */
 };
 
 /** The device of an ordinal, its identity read when it is used for the first time. NULL: there is

@@ -8,6 +8,7 @@
 #include "driver/context.h"
 #include "driver/deferred.h"
 #include "driver/device.h"
+#include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
 #include "driver/mempool.h"
@@ -58,7 +59,7 @@ static bool refused_alloc(struct pool *pool, int r, CUdeviceptr *dptr, size_t by
         return false;
     }
     *dptr = 0; /* as the driver does */
-    *result = out_of_memory(context_device_of(pool), bytes, r == -EDQUOT);
+    *result = out_of_memory(device_pool_owner(pool), bytes, r == -EDQUOT);
     return true;
 }
 
@@ -171,7 +172,7 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
 static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
     struct pool *pool = context_pool();
     if (pool) {
-        struct device *device = context_device_of(pool);
+        struct device *device = device_pool_owner(pool);
         device_count(device, &device->outside.invalid_frees);
     }
     if (fault_of(pool)) {

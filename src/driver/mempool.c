@@ -2,6 +2,7 @@
 
 #include "driver/capture.h"
 #include "driver/context.h"
+#include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/outside.h"
 #include "driver/retry.h"
@@ -231,7 +232,7 @@ bool mempool_begin(struct mempool *pool, uint64_t bytes, struct mempool_claim *c
         return true;
     }
     if (device_could_have(device, bytes)) {
-        context_release_idle(device);
+        device_pool_release_idle(device);
     }
     if (claim_for(pool, most, claim)) {
         device_count(device, &device->outside.oom_retries);

@@ -1,6 +1,7 @@
 #include "driver/outside.h"
 
 #include "driver/context.h"
+#include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/ledger.h"
 #include "driver/mempool.h"
@@ -235,7 +236,7 @@ static bool allowed(enum outside_kind kind, struct device *device, uint64_t byte
     }
     /* What lies idle in the pools makes room first. */
     if (device_could_have(device, bytes)) {
-        context_release_idle(device);
+        device_pool_release_idle(device);
     }
     if (device_charge(device, bytes)) {
         device_count(device, &device->outside.oom_retries);
@@ -299,7 +300,7 @@ bool outside_make_room(CUresult answer, struct device *device, uint64_t bytes) {
         !device_could_have(device, bytes)) {
         return false;
     }
-    context_release_idle(device);
+    device_pool_release_idle(device);
     device_count(device, &device->outside.oom_retries);
     return true;
 }

@@ -5,6 +5,7 @@
 #include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/device.h"
+#include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/mempool.h"
 #include "driver/outside.h"
@@ -166,7 +167,7 @@ static CUresult verdict(void) {
 static bool host_made_room(CUresult answer, struct device *device) {
     bool any = outside_make_room(answer, device, 0), more = false;
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && device && pinned_release(&more) != 0) {
-        context_release_idle(device); /* waits a little for what is under way */
+        device_pool_release_idle(device); /* waits a little for what is under way */
         pinned_release(&more);
     }
     return any || more;

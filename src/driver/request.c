@@ -4,6 +4,7 @@
 
 #include "driver/context.h"
 #include "driver/device.h"
+#include "driver/device_pool.h"
 #include "driver/mempool.h"
 #include "driver/pinned.h"
 #include "pool/pool.h"
@@ -88,7 +89,7 @@ int gpucache_reset_peak_stats(int device) {
 static int empty(struct device *device, void *unused) {
     (void)unused;
     bool any = false;
-    int idle = context_release_idle(device); /* waits a little for what is under way */
+    int idle = device_pool_release_idle(device); /* waits a little for what is under way */
     int host = pinned_release(&any);
     return idle ? idle : host;
 }

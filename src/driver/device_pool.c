@@ -1,0 +1,117 @@
+#include "driver/device_pool.h"
+
+#include "backend/segments.h"
+#include "driver/device.h"
+#include "driver/entries.h"
+#include "driver/sync.h"
+#include "pool/host.h"
+#include "pool/pool.h"
+#include "process/log.h"
+#include "process/options.h"
+#include "report/report.h"
+
+static enum pool_reuse reuse_of_options(void) {
+    switch (options()->reuse) {
+    case REUSE_WAIT:
+        return POOL_WAIT;
+    case REUSE_SYNC:
+        return POOL_SYNC;
+    case REUSE_BARRIER:
+        break;
+    }
+    return POOL_BARRIER;
+}
+
+static void say_hello(const struct segments *backend) {
+    int version = 0;
+    REAL(cuDriverGetVersion)(&version);
+    report_set_driver_version(version);
+    log_info("device %d: %s, driver %d.%d, backend %s, %s", backend->device->ordinal,
+             backend->device->name, version / 1000, version % 1000 / 10, backend->backend.ops->name,
+             backend->backend.has_events ? "context events"
+                                         : "no context events: frees synchronise");
+}
+
+/* A pool of a context of the device that ended; NULL: there is none. */
+static struct device_pool *idle_pool(struct device *device) {
+    struct device_pool *p = atomic_load(&device->pools);
+    while (p && !p->idle) {
+        p = p->next;
+    }
+    return p;
+}
+
+/* Of a thread that still uses it for a context that ended, none is inside a call of the backend. */
+static bool use_again(struct device_pool *entry, CUcontext context, struct device *device) {
+    pool_hold(entry->pool);
+    bool started = segments_start(entry->backend, context, device) == 0;
+    pool_release(entry->pool);
+    entry->idle = !started;
+    return started;
+}
+
+static struct device_pool *new_pool(CUcontext context, struct device *device) {
+    static struct device_pool *entry;
+    if (!entry && !(entry = host_map(sizeof *entry, 4096))) {
+        return NULL;
+    }
+    if (!entry->backend && !(entry->backend = host_map(sizeof *entry->backend, 4096))) {
+        return NULL;
+    }
+    if (segments_start(entry->backend, context, device) != 0) {
+        return NULL;
+    }
+    struct pool_config config = {.reuse = reuse_of_options()};
+    if (options()->budget_bytes != OPTIONS_AUTOMATIC) {
+        config.budget = options()->budget_bytes + 1; /* 0 means automatic to the pool */
+    }
+    struct device_pool *done = entry;
+    if (!(done->pool = pool_create(&done->backend->backend, &config))) {
+        segments_stop(done->backend);
+        return NULL;
+    }
+    done->next = atomic_load(&device->pools);
+    atomic_store(&device->pools, done);
+    entry = NULL;
+    return done;
+}
+
+struct device_pool *device_pool_start(CUcontext context, struct device *device) {
+    struct device_pool *entry = idle_pool(device);
+    if (entry ? !use_again(entry, context, device) : !(entry = new_pool(context, device))) {
+        return NULL;
+    }
+    sync_catch_up(entry->pool);
+    say_hello(entry->backend);
+    return entry;
+}
+
+void device_pool_quiet(struct device_pool *entry, bool quiet) {
+    pool_hold(entry->pool);
+    entry->backend->backend.quiet = quiet;
+    pool_release(entry->pool);
+}
+
+void device_pool_end(struct device_pool *entry) {
+    struct device *device = entry->backend->device;
+    pool_hold(entry->pool);
+    segments_end(entry->backend);
+    pool_release(entry->pool);
+    uint64_t bytes = pool_forget(entry->pool);
+    device_pooled(device, -(int64_t)bytes);
+    device_refund(device, bytes);
+    entry->idle = true;
+}
+
+int device_pool_release_idle(struct device *device) {
+    int result = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        int r = p->idle ? 0 : pool_trim(p->pool, true);
+        result = r != 0 ? r : result;
+    }
+    return result;
+}
+
+struct device *device_pool_owner(struct pool *pool) {
+    return ((struct segments *)pool_backend(pool))->device;
+}

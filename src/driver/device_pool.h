@@ -1,0 +1,45 @@
+/*
+ * The pools of a device: made once, and used again by later contexts.
+ *
+ *      struct device -> pools -> struct device_pool -> next -> ...
+ *
+ * A pool has a context while that lives. When it ends, the pool is emptied and waits for the next context
+ * of the device. It is never removed, so that its history stays in the reports, and whoever walks the
+ * list takes no lock. Entries are added and change hands under the registry's lock (context.c).
+ */
+#ifndef GPUCACHE_DRIVER_DEVICE_POOL_H
+#define GPUCACHE_DRIVER_DEVICE_POOL_H
+
+#include <cuda.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+struct device;
+struct pool;
+struct segments;
+
+struct device_pool {
+    struct pool *pool;
+    struct segments *backend; /* the pool's, for ever */
+    struct device_pool *next;
+    atomic_bool idle; /* its context is gone: free for the next one of this device */
+};
+
+/** A pool for the current context, whose handle is `context`. NULL: it cannot have one. */
+struct device_pool *device_pool_start(CUcontext context, struct device *device);
+
+/** From now on no call of the pool's names what belongs to its context, or they may again. */
+void device_pool_quiet(struct device_pool *entry, bool quiet);
+
+/** The pool's context has ended, and its memory with it. */
+void device_pool_end(struct device_pool *entry);
+
+/** Gives the idle memory of all pools of a device back to the driver. 0, or why some could not be. With no
+ * lock held. */
+int device_pool_release_idle(struct device *device);
+
+/** The device of a pool whose context lives. */
+struct device *device_pool_owner(struct pool *pool);
+
+#endif
