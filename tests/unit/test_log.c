@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "child.h"
 #include "process/log.h"
 
 #include <errno.h>
@@ -15,37 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-static int status_of(pid_t child) {
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return status;
-}
-
-/** Runs `body` in a child whose stderr is a pipe; returns what came out of it. */
+/** What body() writes to stderr in a child. */
 static const char *stderr_of(void (*body)(void)) {
-    static char got[8192];
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        dup2(ends[1], STDERR_FILENO);
-        close(ends[0]);
-        close(ends[1]);
-        body();
-        _exit(0);
-    }
-    close(ends[1]);
-    size_t used = 0;
-    ssize_t part;
-    while ((part = read(ends[0], got + used, sizeof got - 1 - used)) > 0)
-        used += (size_t)part;
-    got[used] = '\0';
-    close(ends[0]);
-    assert_int_equal(status_of(child), 0);
-    return got;
+    return child_stderr(NULL, body);
 }
 
 static void say_by_level(void) {

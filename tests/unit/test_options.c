@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "child.h"
 #include "process/options.h"
 #include "process/print.h"
 #include "process/program.h"
@@ -20,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define GIB (1ull << 30)
@@ -32,36 +32,20 @@ char *secure_getenv(const char *name) {
     return set_user_id ? NULL : getenv(name);
 }
 
-/** What options_load() writes to stderr with these variables set; check() runs after it and says
+static bool (*check)(void);
+
+static void load_and_check(void) {
+    errno = EDOM;
+    options_load();
+    options_load(); /* does nothing */
+    _exit(errno != EDOM ? 2 : check && !check() ? 1 : 0);
+}
+
+/** What options_load() writes to stderr with these variables set; then_true() runs after it and says
  * whether all is well. */
-static const char *load_with(const char *const *variables, bool (*check)(void)) {
-    static char got[16384];
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        dup2(ends[1], STDERR_FILENO);
-        close(ends[0]);
-        close(ends[1]);
-        clearenv();
-        for (; variables && *variables; variables++)
-            putenv((char *)*variables);
-        errno = EDOM;
-        options_load();
-        options_load(); /* does nothing */
-        _exit(errno != EDOM ? 2 : check && !check() ? 1 : 0);
-    }
-    close(ends[1]);
-    size_t used = 0;
-    ssize_t part;
-    while ((part = read(ends[0], got + used, sizeof got - 1 - used)) > 0)
-        used += (size_t)part;
-    got[used] = '\0';
-    close(ends[0]);
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-    return got;
+static const char *load_with(const char *const *variables, bool (*then_true)(void)) {
+    check = then_true;
+    return child_stderr(variables, load_and_check);
 }
 
 #define LOAD(check, ...) load_with((const char *const[]){__VA_ARGS__, NULL}, check)
@@ -85,7 +69,7 @@ static bool all_default(void) {
 
 static void nothing_set_is_the_defaults_and_silence(void **state) {
     (void)state;
-    assert_string_equal(load_with(NULL, all_default), "");
+    assert_string_equal(load_with((const char *const[]){NULL}, all_default), "");
 }
 
 static void defaults_spelled_out_are_silent(void **state) {
