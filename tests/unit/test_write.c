@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "child.h"
 #include "process/write.h"
 
 #include <errno.h>
@@ -17,40 +18,37 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-static int status_of(pid_t child) {
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return status;
+/** The end to write to of a pipe whose reader went away. */
+static int pipe_without_reader(void) {
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    return ends[1];
 }
 
 static void a_reader_that_went_away_kills_nobody(void **state) {
     (void)state;
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    close(ends[0]);
+    int fd = pipe_without_reader();
     pid_t child = fork();
     if (child == 0) {
         signal(SIGPIPE, SIG_DFL);
-        bool right = write_all(ends[1], "x", 1) == -EPIPE;
+        bool right = write_all(fd, "x", 1) == -EPIPE;
         sigset_t pending, before;
         sigpending(&pending);
         right = right && !sigismember(&pending, SIGPIPE);
         sigprocmask(SIG_BLOCK, NULL, &before);
         _exit(right && !sigismember(&before, SIGPIPE) ? 0 : 1);
     }
-    assert_int_equal(status_of(child), 0);
-    close(ends[1]);
+    assert_int_equal(child_status(child), 0);
+    close(fd);
 }
 
 static void a_pending_signal_of_the_programs_stays_pending(void **state) {
     (void)state;
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    close(ends[0]);
+    int fd = pipe_without_reader();
     pid_t child = fork();
     if (child == 0) {
         sigset_t pipe_only, pending;
@@ -58,12 +56,12 @@ static void a_pending_signal_of_the_programs_stays_pending(void **state) {
         sigaddset(&pipe_only, SIGPIPE);
         sigprocmask(SIG_BLOCK, &pipe_only, NULL);
         raise(SIGPIPE);
-        write_all(ends[1], "x", 1);
+        write_all(fd, "x", 1);
         sigpending(&pending);
         _exit(sigismember(&pending, SIGPIPE) ? 0 : 1);
     }
-    assert_int_equal(status_of(child), 0);
-    close(ends[1]);
+    assert_int_equal(child_status(child), 0);
+    close(fd);
 }
 
 static void a_file_size_limit_kills_nobody(void **state) {
@@ -79,7 +77,7 @@ static void a_file_size_limit_kills_nobody(void **state) {
         signal(SIGXFSZ, SIG_DFL);
         _exit(write_all(fd, "12345678", 8) == -EFBIG ? 0 : 1);
     }
-    assert_int_equal(status_of(child), 0);
+    assert_int_equal(child_status(child), 0);
 }
 
 /** Fills what fd leads to. */
@@ -227,7 +225,7 @@ static void a_reader_who_comes_late_gets_all_of_it(void **state) {
     close(ends[0]);
     assert_int_equal(write_in_time(ends[1], much, sizeof much), 0);
     close(ends[1]);
-    assert_int_equal(status_of(child), 0);
+    assert_int_equal(child_status(child), 0);
 }
 
 /* So that no test begins with what the one before has given up. */
