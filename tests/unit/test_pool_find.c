@@ -64,24 +64,29 @@ static void *ask(void *unused) {
     return NULL;
 }
 
+/* How many of so many answers another thread gets while the pool is held. */
+static unsigned answered_while_held(void *(*asks)(void *), unsigned of) {
+    pthread_t thread;
+    answered = 0;
+    pool_hold(pool);
+    pthread_create(&thread, NULL, asks, NULL);
+    for (unsigned i = 0; i < 5000 && answered < of; i++)
+        usleep(1000);
+    unsigned in_time = answered;
+    pool_release(pool);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    return in_time;
+}
+
 /* Whoever holds the pool's lock may be in the driver for long. */
 static void a_question_waits_for_nobody(void **state) {
     (void)state;
-    pthread_t thread;
     start(GIB, POOL_BARRIER, RELAXED);
     asked[0] = get(MIB);
     asked[1] = get(3 * MIB);
     pool_block_id(asked[0]);
     pool_block_id(asked[1]);
-    answered = 0;
-    pool_hold(pool);
-    pthread_create(&thread, NULL, ask, NULL);
-    for (unsigned i = 0; i < 5000 && answered < 2; i++)
-        usleep(1000);
-    unsigned in_time = answered;
-    pool_release(pool);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(in_time, 2);
+    assert_int_equal(answered_while_held(ask, 2), 2);
 }
 
 /* ---- beside others ---- */
@@ -143,7 +148,6 @@ static void *read_figures(void *unused) {
 
 static void live_sizes_are_listed_while_others_work(void **state) {
     (void)state;
-    pthread_t thread;
     uint64_t at[300];
     start(GIB, POOL_BARRIER, RELAXED);
     for (unsigned i = 0; i < 300; i++)
@@ -151,15 +155,7 @@ static void live_sizes_are_listed_while_others_work(void **state) {
     for (unsigned i = 0; i < 300; i += 2)
         drop(at[i]);
     figures = (struct stats_device){0};
-    answered = 0;
-    pool_hold(pool);
-    pthread_create(&thread, NULL, read_figures, NULL);
-    for (unsigned i = 0; i < 5000 && answered < 1; i++)
-        usleep(1000);
-    unsigned in_time = answered;
-    pool_release(pool);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(in_time, 1);
+    assert_int_equal(answered_while_held(read_figures, 1), 1);
     assert_int_equal(figures.live_groups, 3);
     assert_true(figures.live[0].bytes == MIB + 512 && figures.live[0].count == 5);
     assert_true(figures.live[1].bytes == 100000 && figures.live[1].count == 45);
