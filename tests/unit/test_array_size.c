@@ -42,25 +42,42 @@ static void a_compressed_format_has_blocks_of_sixteen_texels(void **state) {
     assert_int_equal(size(0x91, 4, 1021, 1021, 0, 0, 1), size(0x91, 4, 1024, 1024, 0, 0, 1));
 }
 
+/* Of floats, one a texel. */
+struct extent {
+    size_t width, height, depth;
+    uint64_t bytes;
+};
+
+static void assert_sizes(const struct extent *of, size_t count) {
+    for (; count > 0; of++, count--) {
+        uint64_t bytes = size(CU_AD_FORMAT_FLOAT, 1, of->width, of->height, of->depth, 0, 1);
+        if (bytes != of->bytes)
+            fail_msg("%zu x %zu x %zu floats: %llu bytes, not %llu", of->width, of->height,
+                     of->depth, (unsigned long long)bytes, (unsigned long long)of->bytes);
+    }
+}
+
 /* Tiles of 64 bytes x 8 rows, and pieces of 2048 bytes. */
 static void rows_and_columns_are_made_of_tiles(void **state) {
     (void)state;
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1, 1, 0, 0, 1), 2048);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 65, 0, 0, 0, 1), 4096);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1000, 0, 0, 0, 1), 32768);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 129, 9, 0, 0, 1), 10240);
+    static const struct extent tiled[] = {
+        {1, 1, 0, 2048}, {65, 0, 0, 4096}, {1000, 0, 0, 32768}, {129, 9, 0, 10240}};
+    assert_sizes(tiled, sizeof tiled / sizeof *tiled);
 }
 
 /* As cuArrayGetMemoryRequirements says of an H200, within its 64 KiB. */
 static void tiles_are_stacked_up_to_the_next_power_of_two(void **state) {
     (void)state;
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1, 17, 0, 0, 1), 2048);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1, 65, 0, 0, 1), 8192);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 128, 129, 0, 0, 1), 131072);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 33, 1000, 0, 0, 1), 196608);
-    /* slices instead of rows in a deep one */
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 64, 64, 33, 0, 1), 786432);
-    assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 64, 60, 9, 0, 1), 262144);
+    static const struct extent stacked[] = {
+        {1, 17, 0, 2048},
+        {1, 65, 0, 8192},
+        {128, 129, 0, 131072},
+        {33, 1000, 0, 196608},
+        /* slices instead of rows in a deep one */
+        {64, 64, 33, 786432},
+        {64, 60, 9, 262144},
+    };
+    assert_sizes(stacked, sizeof stacked / sizeof *stacked);
 }
 
 static void a_large_one_gets_pages_of_its_own(void **state) {
