@@ -1,0 +1,59 @@
+/*
+ * Reports from made-up statistics, which are replaced by an array. Python's parser judges the JSON.
+ */
+#ifndef GPUCACHE_TESTS_REPORTS_H
+#define GPUCACHE_TESTS_REPORTS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "process/options.h"
+#include "report/report.h"
+#include "stats/stats.h"
+
+#include <string.h>
+
+#define MIB (1ull << 20)
+#define GIB (1ull << 30)
+
+/** A program that has done its work and leaks three blocks. Its books balance. */
+struct stats_device *add_typical(int ordinal);
+
+/** Every figure as large as it can be, every text as long. */
+struct stats_device *add_extreme(int ordinal);
+
+/** The tear-down of every test. */
+int forget_devices(void **state);
+
+#define TEST(function) cmocka_unit_test_teardown(function, forget_devices)
+
+/** A report of this process as text. */
+const char *report_in(enum report_format format);
+
+/** What body() writes to stderr in a child with these variables. */
+const char *stderr_with(const char *const *variables, void (*body)(void));
+
+#define STDERR_OF(body, ...) stderr_with((const char *const[]){__VA_ARGS__, NULL}, body)
+
+/** Asserts that the text is no wider than a table and no longer than so many. */
+void assert_fits(const char *text, int tables);
+
+#define assert_says(text, words)                                                                   \
+    do {                                                                                           \
+        if (!strstr(text, words))                                                                  \
+            fail_msg("\"%s\" is not said in:\n%s", words, text);                                   \
+    } while (0)
+
+#define assert_silent_on(text, words)                                                              \
+    do {                                                                                           \
+        if (strstr(text, words))                                                                   \
+            fail_msg("\"%s\" is said in:\n%s", words, text);                                       \
+    } while (0)
+
+/** Has Python check a report against the schema and then against more. */
+void assert_json(const char *report, const char *more);
+
+#endif

@@ -1,0 +1,226 @@
+/*
+ * What an OOM's verdict blames, and where it is said.
+ *
+ * What depends on options runs in a child, because they are read once in the life of a process.
+ */
+#include "reports.h"
+
+static struct report_oom oom;
+
+static void write_oom(void) {
+    report_oom(&oom);
+}
+
+static void write_five_ooms(void) {
+    for (int i = 0; i < 5; i++)
+        report_oom(&oom);
+}
+
+static const char *oom_text(const char *variable) {
+    const char *text = STDERR_OF(write_oom, variable);
+    assert_fits(text, 1);
+    assert_memory_equal(text, "gpucache: out of memory: device 0 has no room for ", 50);
+    return text;
+}
+
+static void the_limit_is_blamed_with_a_value_that_would_do(void **state) {
+    (void)state;
+    add_typical(0)->limit_bytes = GIB;
+    oom = (struct report_oom){0, 2 * GIB, GIB, 100 * GIB, 150117580800};
+    const char *text = oom_text("GPUCACHE_MEMORY_LIMIT=1G");
+    assert_says(text, "has no room for 2.00 GiB\nLimit 1.00 GiB, left 0 B, device 139.81 GiB, free "
+                      "100.00 GiB\n");
+    assert_says(text, "Held: live 400.00 MiB, idle 624.00 MiB, outside 2.00 MiB,\n"
+                      "  others about 38.81 GiB\n");
+    assert_says(text, "Not fragmentation: largest free block 156.00 MiB of 624.00 MiB idle\n");
+    assert_says(text, "Most likely to help: GPUCACHE_MEMORY_LIMIT=3074M or more\n");
+    assert_says(text, "Still live: 300.00 MiB in 3 allocations: 2 x 149.00 MiB, 1 x 2.00 MiB\n");
+    assert_says(text, "written when out of memory");
+    oom.limit = 1501175808;
+    assert_says(oom_text("GPUCACHE_MEMORY_FRACTION=0.01"),
+                "Most likely to help: GPUCACHE_MEMORY_FRACTION=0.03 or more\n");
+    assert_says(oom_text("A=1"), "Most likely to help: a limit of 3.00 GiB or more\n");
+    oom.requested = 140 * GIB - 400 * MIB;
+    oom.device_total = 140 * GIB;
+    assert_says(oom_text("GPUCACHE_MEMORY_LIMIT=1G"),
+                "No setting is known to help: all of it together is more than there is\n");
+}
+
+static void fragmentation_is_blamed_when_enough_lies_idle(void **state) {
+    (void)state;
+    add_typical(0);
+    oom = (struct report_oom){0, 200 * MIB, 0, 10 * MIB, 150117580800};
+    const char *text = oom_text("A=1");
+    assert_says(text, "Cause is fragmentation: largest free block 156.00 MiB of 624.00 MiB idle\n");
+    assert_says(text, "No setting is known to help: free memory lies between live blocks\n");
+    assert_silent_on(text, "GPUCACHE_");
+}
+
+/* The device has what the limit withholds: then that helps, whatever state the pool is in. */
+static void a_larger_limit_is_advised_where_the_device_has_the_memory(void **state) {
+    (void)state;
+    add_typical(0)->limit_bytes = GIB + 10 * MIB;
+    oom = (struct report_oom){0, 200 * MIB, GIB + 10 * MIB, 100 * GIB, 150117580800};
+    const char *text = oom_text("GPUCACHE_MEMORY_LIMIT=1034M");
+    assert_says(text, "Cause is fragmentation");
+    assert_says(text, "Most likely to help: GPUCACHE_MEMORY_LIMIT=1226M or more\n");
+    oom.device_free = 100 * MIB; /* nor does the device have it */
+    assert_says(oom_text("GPUCACHE_MEMORY_LIMIT=1034M"), "No setting is known to help: ");
+    oom = (struct report_oom){0, 600 * MIB, GIB + 10 * MIB, 100 * GIB, 150117580800};
+    text = oom_text("GPUCACHE_MEMORY_LIMIT=1034M");
+    assert_says(text, "unfinished work still used 100.00 MiB of 624.00 MiB idle\n");
+    assert_says(text, "Most likely to help: GPUCACHE_MEMORY_LIMIT=1626M or more\n");
+}
+
+static void unfinished_work_is_blamed_when_it_holds_the_rest(void **state) {
+    (void)state;
+    add_typical(0);
+    oom = (struct report_oom){0, 600 * MIB, 0, 10 * MIB, 150117580800};
+    const char *text = oom_text("A=1");
+    assert_says(text,
+                "Not fragmentation: unfinished work still used 100.00 MiB of 624.00 MiB idle\n");
+    assert_says(text, "No setting is known to help: the work has to finish first\n");
+}
+
+static void others_are_blamed_when_they_hold_it(void **state) {
+    (void)state;
+    add_typical(0);
+    oom = (struct report_oom){0, 20 * GIB, 0, GIB, 150117580800};
+    const char *text = oom_text("A=1");
+    assert_says(text, "others about 137.81 GiB\n");
+    assert_says(text, "No setting is known to help: nvidia-smi names the other processes\n");
+}
+
+static void what_no_setting_helps_is_said_plainly(void **state) {
+    (void)state;
+    struct stats_device *device = add_typical(0);
+    oom = (struct report_oom){0, 200 * GIB, 0, 100 * GIB, 150117580800};
+    assert_says(oom_text("A=1"),
+                "No setting is known to help: the device is smaller than the request\n");
+    oom = (struct report_oom){0, GIB, 0, 100 * GIB, 150117580800};
+    assert_says(oom_text("A=1"),
+                "No setting is known to help: the driver refused what it has room for\n");
+    device->pending_bytes = device->ready_bytes = device->largest_free_bytes = 0;
+    device->allocated.current = device->reserved.current = 139 * GIB;
+    oom = (struct report_oom){0, 2 * GIB, 0, GIB / 2, 150117580800};
+    const char *text = oom_text("A=1");
+    assert_says(text, "No setting is known to help: the program's live memory fills the device\n");
+    assert_says(text, "Not fragmentation: nothing lies idle\n");
+    device->stream_ordered.current = 130 * GIB;
+    device->allocated.current = device->reserved.current = 9 * GIB;
+    assert_says(oom_text("A=1"),
+                "No setting is known to help: the program itself can release what is outside\n");
+}
+
+static void unknown_figures_are_left_out(void **state) {
+    (void)state;
+    add_typical(0);
+    oom = (struct report_oom){0, 2 * GIB, 0, 0, 0};
+    const char *text = oom_text("A=1");
+    assert_silent_on(text, "others");
+    assert_silent_on(text, "free\n");
+    oom.device = 0;
+    forget_devices(NULL);
+    text = STDERR_OF(write_oom, "A=1");
+    assert_says(text, "gpucache: out of memory: device 0 has no room for 2.00 GiB\n");
+    assert_says(text, "No device was used");
+}
+
+static void the_largest_oom_keeps_its_shape(void **state) {
+    (void)state;
+    struct stats_device *device = add_extreme(0);
+    oom = (struct report_oom){0, 1047 * GIB, 1048575 * GIB, 1048575 * GIB, 1048575 * GIB};
+    assert_says(oom_text("A=1"), " help");
+    device->pending_bytes = 0; /* other sums, other verdict */
+    assert_says(oom_text("A=1"), " help");
+}
+
+/* However long the verdict is, the table's own sentences follow. */
+static void an_ooms_report_is_whole(void **state) {
+    (void)state;
+    add_typical(0)->limit_bytes = GIB;
+    oom = (struct report_oom){0, 2 * GIB, GIB, 100 * GIB, 150117580800};
+    const char *text = oom_text("GPUCACHE_MEMORY_LIMIT=1G");
+    assert_says(text, "| Hit rate 99.99% of 123456789, driver calls avoided 246913555 ");
+    assert_says(text, "| OOMs 0, refused at the limit 0, retries 0 ");
+    add_extreme(0);
+    text = oom_text("GPUCACHE_MEMORY_LIMIT=1G");
+    assert_says(text, "| Hit rate ");
+    assert_says(text, "\nStill live: ");
+    assert_says(text, " help");
+}
+
+static void an_oom_in_json_carries_the_verdict(void **state) {
+    (void)state;
+    add_typical(0);
+    oom = (struct report_oom){0, 2 * GIB, GIB, 0, 0};
+    assert_json(
+        STDERR_OF(write_oom, "GPUCACHE_REPORT_FORMAT=json"),
+        "o=r['oom']; keys(o,'device','requested_bytes','limit_bytes','device_free_bytes',\n"
+        "    'device_total_bytes','verdict')\n"
+        "assert o['device']==0 and o['requested_bytes']==2<<30 and o['limit_bytes']==1<<30\n"
+        "assert o['device_free_bytes'] is None and o['device_total_bytes'] is None\n"
+        "assert o['verdict'][0].startswith('gpucache: out of memory')\n");
+}
+
+static void a_program_that_probes_by_failing_gets_three_reports(void **state) {
+    (void)state;
+    add_typical(0);
+    oom = (struct report_oom){0, 2 * GIB, GIB, 0, 0};
+    const char *text = STDERR_OF(write_five_ooms, "A=1");
+    int reports = 0;
+    for (const char *at = text; (at = strstr(at, "gpucache: out of memory")); at++)
+        reports++;
+    assert_int_equal(reports, 3);
+    const char *last =
+        strstr(text, "gpucache: further OOMs are counted, but not reported one by one\n");
+    assert_non_null(last);
+    assert_string_equal(strchr(last, '\n'), "\n");
+}
+
+/* Whoever gets no report on stderr is told there that memory ran out, and why. */
+static void an_oom_without_a_report_on_stderr_is_one_line_there(void **state) {
+    (void)state;
+    static const char line[] =
+        "gpucache: out of memory: device 0 has no room for 2.00 GiB; Limit 1.00 GiB, left 0 B, "
+        "device 139.81 GiB, free 100.00 GiB; Held: live 400.00 MiB, idle 624.00 MiB, outside "
+        "2.00 MiB, ";
+    add_typical(0)->limit_bytes = GIB;
+    oom = (struct report_oom){0, 2 * GIB, GIB, 100 * GIB, 150117580800};
+    static const char *const variables[] = {"GPUCACHE_REPORT=off", "GPUCACHE_REPORT=/dev/null"};
+    for (size_t i = 0; i < 2; i++) {
+        const char *text = STDERR_OF(write_oom, variables[i], "GPUCACHE_LOG=error");
+        assert_memory_equal(text, line, strlen(line));
+        assert_says(text, "Most likely to help");
+        assert_silent_on(text, "Largest live");
+        assert_string_equal(strchr(text, '\n'), "\n");
+        text = STDERR_OF(write_five_ooms, variables[i]);
+        size_t lines = 0;
+        for (const char *at = text; (at = strchr(at, '\n')); at++)
+            lines++;
+        assert_int_equal(lines, 4);
+    }
+    add_extreme(0);
+    oom = (struct report_oom){0, 1047 * GIB, 1048575 * GIB, 1048575 * GIB, 1048575 * GIB};
+    const char *text = STDERR_OF(write_oom, "GPUCACHE_REPORT=off");
+    assert_silent_on(text, "...\n");
+    assert_string_equal(strchr(text, '\n'), "\n");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(the_limit_is_blamed_with_a_value_that_would_do),
+        TEST(fragmentation_is_blamed_when_enough_lies_idle),
+        TEST(a_larger_limit_is_advised_where_the_device_has_the_memory),
+        TEST(unfinished_work_is_blamed_when_it_holds_the_rest),
+        TEST(an_ooms_report_is_whole),
+        TEST(others_are_blamed_when_they_hold_it),
+        TEST(what_no_setting_helps_is_said_plainly),
+        TEST(unknown_figures_are_left_out),
+        TEST(the_largest_oom_keeps_its_shape),
+        TEST(an_oom_in_json_carries_the_verdict),
+        TEST(a_program_that_probes_by_failing_gets_three_reports),
+        TEST(an_oom_without_a_report_on_stderr_is_one_line_there),
+    };
+    return cmocka_run_group_tests_name("report oom", tests, NULL, NULL);
+}

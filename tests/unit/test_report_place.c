@@ -1,0 +1,286 @@
+/*
+ * Where a report goes: stderr, files, descriptors.
+ *
+ * What depends on options runs in a child, because they are read once in the life of a process.
+ */
+#include "reports.h"
+
+#include "child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void write_at_exit(void) {
+    close(STDERR_FILENO); /* as coreutils do */
+    errno = EDOM;
+    report_write("exit");
+    if (errno != EDOM)
+        _exit(1);
+}
+
+static void by_default_it_goes_to_the_kept_stderr(void **state) {
+    (void)state;
+    add_typical(0);
+    assert_fits(STDERR_OF(write_at_exit, "A=1"), 1);
+    assert_json(STDERR_OF(write_at_exit, "GPUCACHE_REPORT_FORMAT=json"), "");
+}
+
+static void off_and_no_device_are_silent(void **state) {
+    (void)state;
+    assert_string_equal(STDERR_OF(write_at_exit, "A=1"), "");
+    add_typical(0);
+    assert_string_equal(STDERR_OF(write_at_exit, "GPUCACHE_REPORT=off"), "");
+}
+
+static char directory[] = "/tmp/gpucache-report-XXXXXX";
+
+static char *in_directory(const char *name) {
+    static char path[4][256];
+    static int next;
+    char *to = path[next++ % 4];
+    snprintf(to, sizeof *path, "%s/%s", directory, name);
+    return to;
+}
+
+/** The report of a file in the directory, which is then taken away. */
+static const char *take_file(const char *name) {
+    int fd = open(in_directory(name), O_RDONLY);
+    if (fd < 0)
+        fail_msg("no file %s", in_directory(name));
+    const char *text = child_read(fd);
+    struct stat file;
+    fstat(fd, &file);
+    assert_int_equal(file.st_mode & 0777, 0644);
+    close(fd);
+    unlink(in_directory(name));
+    return text;
+}
+
+static void write_one(void) {
+    report_write("exit");
+}
+
+static void write_three(void) {
+    umask(022);
+    assert_int_equal(chdir("/"), 0);
+    report_write("request");
+    report_write("request");
+    report_write("exit");
+}
+
+static void no_file_is_ever_written_twice(void **state) {
+    (void)state;
+    add_typical(0);
+    char variable[512];
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", in_directory("r.txt"));
+    assert_string_equal(STDERR_OF(write_three, variable, "GPUCACHE_LOG=error"), "");
+    assert_says(take_file("r.txt"), "on request");
+    assert_says(take_file("r.txt.1"), "on request");
+    assert_says(take_file("r.txt.2"), "at exit");
+
+    FILE *mine = fopen(in_directory("n1"), "w");
+    fputs("mine", mine);
+    fclose(mine);
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", in_directory("n%n"));
+    assert_string_equal(STDERR_OF(write_three, variable, "GPUCACHE_LOG=error"), "");
+    assert_string_equal(take_file("n1"), "mine");
+    assert_fits(take_file("n2"), 1);
+    assert_fits(take_file("n3"), 1);
+    assert_says(take_file("n4"), "at exit");
+}
+
+static void write_pid_too(void) {
+    umask(022);
+    FILE *file = fopen(in_directory("pid"), "w");
+    fprintf(file, "%d", getpid());
+    fclose(file);
+    report_write("exit");
+}
+
+static void a_pattern_names_process_host_program_and_rank(void **state) {
+    (void)state;
+    add_typical(0);
+    char variable[512], name[256], host[65] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", in_directory("%h-%e-%r-%p-%%"));
+    assert_string_equal(STDERR_OF(write_pid_too, variable, "PMI_RANK=7", "GPUCACHE_LOG=error"), "");
+    int pid = atoi(take_file("pid"));
+    extern char *program_invocation_short_name;
+    /* under valgrind the command line is valgrind's view of it; its first word stays ours */
+    snprintf(name, sizeof name, "%s-%s-7-%d-%%", host, program_invocation_short_name, pid);
+    assert_says(take_file(name), ", rank 7, on ");
+}
+
+static void what_is_no_file_is_written_to_as_it_is(void **state) {
+    (void)state;
+    add_typical(0);
+    assert_string_equal(STDERR_OF(write_three, "GPUCACHE_REPORT=/dev/null"), "");
+    assert_int_equal(access("/dev/null.1", F_OK), -1);
+}
+
+/** Exchanges two links, one to /dev/null and one to a file, until it is killed. */
+static pid_t keep_exchanging(const char *a, const char *b, const char *victim) {
+    assert_int_equal(symlink("/dev/null", a), 0);
+    assert_int_equal(symlink(victim, b), 0);
+    pid_t child = fork();
+    while (child == 0)
+        renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
+    return child;
+}
+
+static void write_many(void) {
+    umask(022);
+    for (int i = 0; i < 3000; i++)
+        report_write("request");
+}
+
+/* Between the look at what it is and its opening, a file comes in its place. */
+static void a_file_that_was_put_there_meanwhile_is_not_written_to(void **state) {
+    (void)state;
+    add_typical(0);
+    char variable[512], a[256], b[256], victim[256], rest[256];
+    strcpy(a, in_directory("a"));
+    strcpy(b, in_directory("b"));
+    strcpy(victim, in_directory("victim"));
+    close(open(victim, O_WRONLY | O_CREAT | O_EXCL, 0644));
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", a);
+    pid_t child = keep_exchanging(a, b, victim);
+    const char *said = STDERR_OF(write_many, variable, "GPUCACHE_LOG=error");
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    assert_string_equal(said, "");
+    struct stat file;
+    assert_int_equal(stat(victim, &file), 0);
+    unlink(a);
+    unlink(b);
+    unlink(victim);
+    for (int i = 1; i <= 3000; i++) {
+        snprintf(rest, sizeof rest, "%s.%d", a, i);
+        unlink(rest);
+    }
+    assert_int_equal(file.st_size, 0);
+}
+
+static void what_cannot_be_written_is_said_and_not_lost(void **state) {
+    (void)state;
+    add_typical(0);
+    const char *text = STDERR_OF(write_three, "GPUCACHE_REPORT=/nonexistent/r");
+    static const char warning[] = "gpucache: cannot write report file /nonexistent/r: no such "
+                                  "directory; writing to stderr\n|====";
+    assert_memory_equal(text, warning, strlen(warning));
+    assert_null(strstr(text + 1, "gpucache: cannot"));
+    assert_fits(strchr(text, '\n') + 1, 3);
+
+    text = STDERR_OF(write_three, "GPUCACHE_REPORT=/dev/full");
+    assert_says(text, "gpucache: cannot write report file /dev/full: no space left");
+    assert_fits(strchr(text, '\n') + 1, 3);
+
+    static char variable[1100] = "GPUCACHE_REPORT=/tmp/";
+    memset(variable + strlen(variable), 'x', 300);
+    text = STDERR_OF(write_three, variable);
+    assert_says(text, ": name too long; writing to stderr\n");
+}
+
+static void one_line_says_where_a_report_was_written(void **state) {
+    (void)state;
+    char variable[512], expected[512];
+    add_typical(0);
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", in_directory("said"));
+    snprintf(expected, sizeof expected, "gpucache: report written to %s\n", in_directory("said"));
+    assert_string_equal(STDERR_OF(write_one, variable), expected);
+    unlink(in_directory("said"));
+    assert_string_equal(STDERR_OF(write_one, variable, "GPUCACHE_LOG=error"), "");
+    unlink(in_directory("said"));
+}
+
+/* So it does not mix with what other processes write to the same pipe. */
+static void a_report_on_eight_devices_leaves_in_one_write(void **state) {
+    (void)state;
+    static char text[1 << 18];
+    int ends[2];
+    for (int i = 0; i < 8; i++)
+        add_extreme(i);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+    assert_int_equal(report_write_fd(ends[1], REPORT_JSON, "request"), 0);
+    ssize_t length = recv(ends[0], text, sizeof text - 1, MSG_DONTWAIT);
+    assert_true(length > 16384);
+    text[length] = '\0';
+    assert_json(text, "assert len(r['devices'])==8\n");
+    assert_int_equal(recv(ends[0], text, sizeof text, MSG_DONTWAIT), -1);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void a_bad_descriptor_or_format_is_an_error(void **state) {
+    (void)state;
+    add_typical(0);
+    assert_int_equal(report_write_fd(1000000, REPORT_TEXT, "request"), -EBADF);
+    assert_int_equal(report_write_fd(-1, REPORT_TEXT, "request"), -EBADF);
+    assert_int_equal(report_write_fd(1, 2, "request"), -EINVAL);
+}
+
+static int handler_fd;
+
+static void report_in_handler(int number) {
+    (void)number;
+    report_write_fd(handler_fd, REPORT_JSON, "signal");
+}
+
+static void a_small_signal_stack_is_enough(void **state) {
+    (void)state;
+    add_extreme(0);
+    FILE *file = tmpfile();
+    handler_fd = fileno(file);
+    /* the kernel's frame may take 4 KiB and more; the sanitizers' frames are no measure */
+    size_t size = 16384;
+    stack_t stack = {.ss_sp = malloc(size), .ss_size = size}, before;
+    assert_int_equal(sigaltstack(&stack, &before), 0);
+    struct sigaction action = {.sa_handler = report_in_handler, .sa_flags = SA_ONSTACK}, old;
+    sigaction(SIGUSR1, &action, &old);
+    raise(SIGUSR1);
+    sigaction(SIGUSR1, &old, NULL);
+    sigaltstack(&before, NULL);
+    free(stack.ss_sp);
+    lseek(handler_fd, 0, SEEK_SET);
+    assert_json(child_read(handler_fd), "assert r['reason']=='signal'\n");
+    fclose(file);
+}
+
+static int make_directory(void **state) {
+    (void)state;
+    return mkdtemp(directory) ? 0 : -1;
+}
+
+static int remove_directory(void **state) {
+    (void)state;
+    return rmdir(directory); /* fails if a report was left behind */
+}
+
+int main(void) {
+    const struct CMUnitTest in_children[] = {
+        TEST(by_default_it_goes_to_the_kept_stderr),
+        TEST(off_and_no_device_are_silent),
+        TEST(no_file_is_ever_written_twice),
+        TEST(a_pattern_names_process_host_program_and_rank),
+        TEST(what_is_no_file_is_written_to_as_it_is),
+        TEST(a_file_that_was_put_there_meanwhile_is_not_written_to),
+        TEST(what_cannot_be_written_is_said_and_not_lost),
+        TEST(one_line_says_where_a_report_was_written),
+    };
+    const struct CMUnitTest in_process[] = {
+        TEST(a_report_on_eight_devices_leaves_in_one_write),
+        TEST(a_bad_descriptor_or_format_is_an_error),
+        TEST(a_small_signal_stack_is_enough),
+    };
+    int failed =
+        cmocka_run_group_tests_name("report places", in_children, make_directory, remove_directory);
+    options_load();
+    return failed + cmocka_run_group_tests_name("report descriptors", in_process, NULL, NULL);
+}
