@@ -127,7 +127,7 @@ static uint64_t budget_floor(const struct pool *pool) {
 
 /* What a program that uses little may keep, whatever the floor and the caches. */
 static uint64_t most_for(uint64_t peak) {
-    return peak <= BUDGET_LITTLE / 8 ? BUDGET_LITTLE : peak * BUDGET_TIMES;
+    return peak <= BUDGET_LITTLE_PEAK ? BUDGET_LITTLE : peak * BUDGET_TIMES;
 }
 
 /* What the pool may hold besides what is parked. */

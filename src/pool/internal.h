@@ -18,8 +18,9 @@
 #define BUDGET_FLOOR ((uint64_t)64 << 20) /* this; with several streams, on a large device */
 #define BUDGET_FLOOR_SHARE 1024           /* up to twice as much for each, if that is its part, */
 #define BUDGET_STREAMS 4                  /* and for so many at most. */
-#define BUDGET_LITTLE ((uint64_t)8 << 20) /* But no more than this, */
-#define BUDGET_TIMES 32 /* or than so many times its peak, if that is above 1 MiB. */
+#define BUDGET_LITTLE ((uint64_t)8 << 20) /* But no more than this */
+#define BUDGET_LITTLE_PEAK ((uint64_t)1 << 20) /* up to this peak, */
+#define BUDGET_TIMES 32                        /* and than so many times the peak above. */
 /* And beyond that its peak, one part in this of it as slack or as much as the floor, and what is parked, or
  * what threads at work may park. */
 #define BUDGET_SLACK 16
