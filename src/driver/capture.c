@@ -229,26 +229,23 @@ CUresult hook_cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
 }
 
 /* An end that fails has ended the capture all the same, unless the driver still says otherwise. */
-CUresult hook_cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+static CUresult ended(CUresult r, CUstream stream, bool per_thread,
+                      CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *)) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult r = REAL(cuStreamEndCapture)(stream, graph);
     if (r != CUDA_SUCCESS) {
-        REAL(cuStreamIsCapturing)(stream, &status);
+        is_capturing(stream, &status);
     }
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
-        leave(stream, false, r == CUDA_SUCCESS);
+        leave(stream, per_thread, r == CUDA_SUCCESS);
     }
     return r;
 }
 
+CUresult hook_cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    return ended(REAL(cuStreamEndCapture)(stream, graph), stream, false, REAL(cuStreamIsCapturing));
+}
+
 CUresult hook_cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult r = REAL(cuStreamEndCapture_ptsz)(stream, graph);
-    if (r != CUDA_SUCCESS) {
-        REAL(cuStreamIsCapturing_ptsz)(stream, &status);
-    }
-    if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
-        leave(stream, true, r == CUDA_SUCCESS);
-    }
-    return r;
+    return ended(REAL(cuStreamEndCapture_ptsz)(stream, graph), stream, true,
+                 REAL(cuStreamIsCapturing_ptsz));
 }

@@ -13,14 +13,17 @@
 #include "pool/pool.h"
 #include "process/process.h"
 
-CUresult hook_cuCtxSynchronize(void) {
-    struct pool *pool = process_ready() ? context_whole_pool() : NULL;
-    uint64_t ticket = pool ? pool_sync_begin(pool) : 0;
-    CUresult r = REAL(cuCtxSynchronize)();
+static CUresult waited(CUresult r, struct pool *pool, uint64_t ticket) {
     if (pool && r == CUDA_SUCCESS) {
         pool_sync_end(pool, ticket);
     }
     return fault_notice(mempool_waited(r));
+}
+
+CUresult hook_cuCtxSynchronize(void) {
+    struct pool *pool = process_ready() ? context_whole_pool() : NULL;
+    uint64_t ticket = pool ? pool_sync_begin(pool) : 0;
+    return waited(REAL(cuCtxSynchronize)(), pool, ticket);
 }
 
 /* The context may be any; only of the current one is it known here that its pool is meant. */
@@ -29,11 +32,7 @@ CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
     REAL(cuCtxGetCurrent)(&current);
     struct pool *pool = ctx == current && process_ready() ? context_whole_pool() : NULL;
     uint64_t ticket = pool ? pool_sync_begin(pool) : 0;
-    CUresult r = REAL(cuCtxSynchronize_v2)(ctx);
-    if (pool && r == CUDA_SUCCESS) {
-        pool_sync_end(pool, ticket);
-    }
-    return fault_notice(mempool_waited(r));
+    return waited(REAL(cuCtxSynchronize_v2)(ctx), pool, ticket);
 }
 
 CUresult hook_cuStreamSynchronize(CUstream stream) {
