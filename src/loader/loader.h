@@ -12,6 +12,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/** Whether two names are the same; without libc, whose strcmp() may not be bound yet. */
+static inline bool loader_same(const char *a, const char *b) {
+    while (*a && *a == *b) {
+        a++;
+        b++;
+    }
+    return *a == *b;
+}
+
 /** The next dlsym and dlvsym after ours in the order of the search: any, and those that have a
  * version. NULL until loader_find_next() ran. */
 typedef void *loader_dlsym(void *handle, const char *name);

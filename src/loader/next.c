@@ -28,14 +28,6 @@ static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.2.5"};
 static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17"};
 #endif
 
-static bool same(const char *a, const char *b) {
-    while (*a && *a == *b) {
-        a++;
-        b++;
-    }
-    return *a == *b;
-}
-
 static uint32_t gnu_hash(const char *name) {
     uint32_t hash = 5381;
     for (; *name; name++) {
@@ -99,7 +91,7 @@ static void *find(const struct link_map *object, const struct symbols *symbols, 
         uint32_t other = chain[i - first];
         const ElfW(Sym) *symbol = &symbols->table[i];
         if ((other | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-            same(symbols->strings + symbol->st_name, name)) {
+            loader_same(symbols->strings + symbol->st_name, name)) {
             return (void *)(object->l_addr + symbol->st_value);
         }
         if (other & 1) {
@@ -114,8 +106,8 @@ static loader_dlvsym *libc_dlvsym(void) {
     }
     for (const struct link_map *object = loader_debug.r_map; object; object = object->l_next) {
         struct symbols symbols;
-        if (read_symbols(object, &symbols) &&
-            (same(symbols.soname, "libc.so.6") || same(symbols.soname, "libdl.so.2"))) {
+        if (read_symbols(object, &symbols) && (loader_same(symbols.soname, "libc.so.6") ||
+                                               loader_same(symbols.soname, "libdl.so.2"))) {
             void *found = find(object, &symbols, "dlvsym");
             if (found) {
                 return (loader_dlvsym *)found;
@@ -182,8 +174,8 @@ static bool stands_before_us(const void *code) {
 struct loader_answer loader_answer_itself(void *handle, const char *name, const char *version,
                                           const void *caller) {
     const struct loader_answer none = {NULL, 0};
-    bool plain = same(name, "dlsym");
-    if ((!plain && !same(name, "dlvsym")) || (handle == RTLD_NEXT && !version)) {
+    bool plain = loader_same(name, "dlsym");
+    if ((!plain && !loader_same(name, "dlvsym")) || (handle == RTLD_NEXT && !version)) {
         return none;
     }
     if (!loader_next_dlsym) {

@@ -39,14 +39,6 @@ static unsigned hash_real(const void *real) {
     return (unsigned)((value ^ value >> 9) % REAL_SLOTS);
 }
 
-static bool same(const char *a, const char *b) {
-    while (*a && *a == *b) {
-        a++;
-        b++;
-    }
-    return *a == *b;
-}
-
 /* Puts a row into an open-addressed table, unless it is there already. */
 static void put(_Atomic(const struct entry *) *table, unsigned slots, unsigned at,
                 const struct entry *entry) {
@@ -78,7 +70,7 @@ static const struct entry *replaced_entry(const char *name) {
     }
     for (unsigned at = hash_name(name);; at = (at + 1) % NAME_SLOTS) {
         const struct entry *entry = atomic_load_explicit(&by_name[at], memory_order_acquire);
-        if (!entry || same(entry->symbol, name)) {
+        if (!entry || loader_same(entry->symbol, name)) {
             return entry;
         }
     }
