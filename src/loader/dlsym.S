@@ -16,6 +16,24 @@
 #if defined(__x86_64__)
 #define FIRST_VERSION GLIBC_2.2.5
 
+    .macro keep_arguments
+    push %rdi
+    .cfi_adjust_cfa_offset 8
+    push %rsi
+    .cfi_adjust_cfa_offset 8
+    push %rdx
+    .cfi_adjust_cfa_offset 8
+    .endm
+
+    .macro take_arguments_back
+    pop %rdx
+    .cfi_adjust_cfa_offset -8
+    pop %rsi
+    .cfi_adjust_cfa_offset -8
+    pop %rdi
+    .cfi_adjust_cfa_offset -8
+    .endm
+
     .macro override function, next, keep_version
     .globl \function
     .hidden \function
@@ -38,12 +56,7 @@
     test %rax, %rax
     jz 3f
     jmp *%rax
-2:  push %rdi
-    .cfi_adjust_cfa_offset 8
-    push %rsi
-    .cfi_adjust_cfa_offset 8
-    push %rdx
-    .cfi_adjust_cfa_offset 8
+2:  keep_arguments
     .if \keep_version
     .else
     xor %edx, %edx
@@ -51,28 +64,13 @@
     mov 24(%rsp), %rcx
     call loader_answer
     mov %rdx, %rcx
-    pop %rdx
-    .cfi_adjust_cfa_offset -8
-    pop %rsi
-    .cfi_adjust_cfa_offset -8
-    pop %rdi
-    .cfi_adjust_cfa_offset -8
+    take_arguments_back
     test %rcx, %rcx
     jz 1b
     ret
-3:  push %rdi
-    .cfi_adjust_cfa_offset 8
-    push %rsi
-    .cfi_adjust_cfa_offset 8
-    push %rdx
-    .cfi_adjust_cfa_offset 8
+3:  keep_arguments
     call loader_find_next
-    pop %rdx
-    .cfi_adjust_cfa_offset -8
-    pop %rsi
-    .cfi_adjust_cfa_offset -8
-    pop %rdi
-    .cfi_adjust_cfa_offset -8
+    take_arguments_back
     jmp 1b
 4:  cmpb $'u', 1(%rsi)
     je 2b
@@ -86,6 +84,20 @@
 
 #elif defined(__aarch64__)
 #define FIRST_VERSION GLIBC_2.17
+
+    .macro keep_arguments
+    stp x29, x30, [sp, #-48]!
+    .cfi_adjust_cfa_offset 48
+    stp x0, x1, [sp, #16]
+    str x2, [sp, #32]
+    .endm
+
+    .macro take_arguments_back
+    ldp x0, x1, [sp, #16]
+    ldr x2, [sp, #32]
+    ldp x29, x30, [sp], #48
+    .cfi_adjust_cfa_offset -48
+    .endm
 
     .macro override function, next, keep_version
     .globl \function
@@ -110,10 +122,7 @@
     ldr x16, [x16, :lo12:\next]
     cbz x16, 3f
     br x16
-2:  stp x29, x30, [sp, #-48]!
-    .cfi_adjust_cfa_offset 48
-    stp x0, x1, [sp, #16]
-    str x2, [sp, #32]
+2:  keep_arguments
     .if \keep_version
     .else
     mov x2, xzr
@@ -122,22 +131,13 @@
     bl loader_answer
     mov x9, x1
     mov x10, x0
-    ldp x0, x1, [sp, #16]
-    ldr x2, [sp, #32]
-    ldp x29, x30, [sp], #48
-    .cfi_adjust_cfa_offset -48
+    take_arguments_back
     cbz x9, 1b
     mov x0, x10
     ret
-3:  stp x29, x30, [sp, #-48]!
-    .cfi_adjust_cfa_offset 48
-    stp x0, x1, [sp, #16]
-    str x2, [sp, #32]
+3:  keep_arguments
     bl loader_find_next
-    ldp x0, x1, [sp, #16]
-    ldr x2, [sp, #32]
-    ldp x29, x30, [sp], #48
-    .cfi_adjust_cfa_offset -48
+    take_arguments_back
     b 1b
 4:  ldrb w9, [x1, #1]
     cmp w9, #'u'
