@@ -2,18 +2,15 @@
  * What a program meets where the driver or the system refuses the library something: refusals CASE. The
  * same lines natively and under the library; refusals.py says what is refused.
  */
+#include "../sandbox.h"
 #include "diff.h"
 
 #include "gpucache.h"
 
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define GIB (MIB << 10)
@@ -137,18 +134,6 @@ static void *swap(void *seed) {
         failures += old && cuMemFree(old) != CUDA_SUCCESS;
     }
     return (void *)(uintptr_t)failures;
-}
-
-static bool refuse_membarrier(void) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog filter = {sizeof code / sizeof *code, code};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-           syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0;
 }
 
 static void sandbox(void) {

@@ -3,16 +3,13 @@
  * for itself: threads and whoever seizes their caches are never inside together, and nobody waits for a
  * thread that does nothing. Each case in a process of its own, which cannot leave its sandbox.
  */
+#include "../sandbox.h"
 #include "pool_bench.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,19 +28,6 @@
         if (!refuse_membarrier())                                                                  \
             return NO_SANDBOX;                                                                     \
     } while (0)
-
-/* From now on, for all threads. */
-static bool refuse_membarrier(void) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog filter = {sizeof code / sizeof *code, code};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-           syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0;
-}
 
 static struct cache *own_cache(void) {
     return cache_find(pool);
