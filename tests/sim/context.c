@@ -335,40 +335,38 @@ ENTRY(cuCtxDestroy_v2, (CUcontext context), INITIALISED, destroy(context))
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
-static CUresult get_device(CUcontext handle, CUdevice *device) {
-    struct context *context = context_current();
-    CUresult result = handle ? as_context(handle, &context) : context_check(context);
+/* The context that a question is about: the one named, or else the current one. */
+static CUresult asked_about(CUcontext handle, const void *answer, struct context **context) {
+    *context = context_current();
+    CUresult result = handle ? as_context(handle, context) : context_check(*context);
+    return result == CUDA_SUCCESS && !answer ? CUDA_ERROR_INVALID_VALUE : result;
+}
 
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!device)
-        return CUDA_ERROR_INVALID_VALUE;
-    *device = context->device->ordinal;
-    return CUDA_SUCCESS;
+static CUresult get_device(CUcontext handle, CUdevice *device) {
+    struct context *context;
+    CUresult result = asked_about(handle, device, &context);
+
+    if (result == CUDA_SUCCESS)
+        *device = context->device->ordinal;
+    return result;
 }
 
 static CUresult get_id(CUcontext handle, unsigned long long *id) {
-    struct context *context = context_current();
-    CUresult result = handle ? as_context(handle, &context) : context_check(context);
+    struct context *context;
+    CUresult result = asked_about(handle, id, &context);
 
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!id)
-        return CUDA_ERROR_INVALID_VALUE;
-    *id = context->id;
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        *id = context->id;
+    return result;
 }
 
 static CUresult get_api_version(CUcontext handle, unsigned *version) {
-    struct context *context = context_current();
-    CUresult result = handle ? as_context(handle, &context) : context_check(context);
+    struct context *context;
+    CUresult result = asked_about(handle, version, &context);
 
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!version)
-        return CUDA_ERROR_INVALID_VALUE;
-    *version = context->api_version;
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        *version = context->api_version;
+    return result;
 }
 
 static CUresult get_unsigned(unsigned *out, unsigned value) {

@@ -222,13 +222,16 @@ static CUresult stream_wait(CUstream stream_handle, bool per_thread, CUevent han
 ENTRY_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), INITIALISED,
            stream_wait(stream, per_thread, event, flags))
 
+/* An event whose work a call is about; not one of a capture. */
+static CUresult recorded(CUevent handle, struct event **event) {
+    CUresult result = event_check(handle, event);
+    return result == CUDA_SUCCESS ? capture_event_call(*event) : result;
+}
+
 static CUresult query(CUevent handle) {
     struct event *event;
-    CUresult result = event_check(handle, &event);
+    CUresult result = recorded(handle, &event);
 
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = capture_event_call(event);
     if (result != CUDA_SUCCESS)
         return result;
     if (event->context->sticky != CUDA_SUCCESS)
@@ -238,11 +241,8 @@ static CUresult query(CUevent handle) {
 
 static CUresult synchronize(CUevent handle) {
     struct event *event;
-    CUresult result = event_check(handle, &event);
+    CUresult result = recorded(handle, &event);
 
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = capture_event_call(event);
     if (result != CUDA_SUCCESS)
         return result;
     struct context *context = event->context;
