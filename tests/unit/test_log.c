@@ -23,6 +23,14 @@ static const char *stderr_of(void (*body)(void)) {
     return child_stderr(NULL, body);
 }
 
+/** A file of the program's that nobody else sees. */
+static int open_unnamed(int flags) {
+    char path[] = "/tmp/gpucache-log-XXXXXX";
+    int file = mkostemp(path, flags);
+    unlink(path);
+    return file;
+}
+
 static void say_by_level(void) {
     errno = EDOM;
     log_error("e%d", 1);
@@ -92,9 +100,7 @@ static void say_into_a_number_that_was_taken_over(void) {
     log_keep();
     for (int fd = 2; fd < 1024; fd++)
         close(fd);
-    char path[] = "/tmp/gpucache-log-XXXXXX";
-    int file = mkstemp(path);
-    unlink(path);
+    int file = open_unnamed(0);
     for (int fd = file + 1; fd < 200; fd++)
         dup2(file, fd);
     log_warn("must not land in a file of the program's");
@@ -157,9 +163,7 @@ static void forget_what_is_not_ours(void) {
     log_keep();
     for (int fd = 3; fd < 256; fd++)
         close(fd);
-    char path[] = "/tmp/gpucache-log-XXXXXX";
-    int file = mkstemp(path);
-    unlink(path);
+    int file = open_unnamed(0);
     for (int fd = file + 1; fd < 256; fd++)
         dup2(file, fd);
     log_forked();
@@ -175,9 +179,7 @@ static void a_child_closes_nothing_of_the_programs(void **state) {
 
 /** Puts a file in stderr's place, uses the log, and says how long the file is then. */
 static int replaced_stderr(int flags) {
-    char path[] = "/tmp/gpucache-log-XXXXXX";
-    int file = mkostemp(path, flags);
-    unlink(path);
+    int file = open_unnamed(flags);
     dup3(file, STDERR_FILENO, flags & O_CLOEXEC);
     log_keep();
     log_warn("a line");
@@ -208,9 +210,7 @@ static void start_without(void) {
 
 /* The first file of a program that has no stderr gets its number. */
 static int run_without(void) {
-    char path[] = "/tmp/gpucache-log-XXXXXX";
-    int file = mkstemp(path);
-    unlink(path);
+    int file = open_unnamed(0);
     if (file != STDERR_FILENO)
         return 1;
     log_keep();
