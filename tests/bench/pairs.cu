@@ -57,7 +57,7 @@ struct driver {
     }
 };
 
-struct async {
+struct async : bench::on_own_stream {
     cudaMemPool_t pool;
     async() {
         uint64_t most = UINT64_MAX;
@@ -66,16 +66,6 @@ struct async {
     }
     ~async() { /* the next allocator finds an empty device */
         CHECK(cudaMemPoolTrimTo(pool, 0));
-    }
-    void enter() {
-        CHECK(cudaSetDevice(0));
-        bench::take_stream();
-    }
-    void leave() {
-        bench::return_stream();
-    }
-    void settle() {
-        CHECK(cudaDeviceSynchronize());
     }
     void *allocate(size_t bytes) {
         void *p;
@@ -89,18 +79,8 @@ struct async {
 
 /* Finer bins than its default (512 bytes to 256 MiB by powers of two): those end at 2 MiB, what is
  * larger would not be cached. */
-struct cub_cache {
+struct cub_cache : bench::on_own_stream {
     cub::CachingDeviceAllocator cache{2, 9, 28, (size_t)64 << 30, true};
-    void enter() {
-        CHECK(cudaSetDevice(0));
-        bench::take_stream();
-    }
-    void leave() {
-        bench::return_stream();
-    }
-    void settle() {
-        CHECK(cudaDeviceSynchronize());
-    }
     void *allocate(size_t bytes) {
         void *p;
         CHECK(cache.DeviceAllocate(&p, bytes, bench::own_stream));

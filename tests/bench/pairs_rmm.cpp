@@ -13,18 +13,8 @@
 #include "pairs.h"
 #include "streams.h"
 
-template <class R> struct rmm_cache {
+template <class R> struct rmm_cache : bench::on_own_stream {
     R resource;
-    void enter() {
-        CHECK(cudaSetDevice(0));
-        bench::take_stream();
-    }
-    void leave() {
-        bench::return_stream();
-    }
-    void settle() {
-        CHECK(cudaDeviceSynchronize());
-    }
     void *allocate(size_t bytes) {
         return resource.allocate(cuda::stream_ref{bench::own_stream}, bytes,
                                  rmm::CUDA_ALLOCATION_ALIGNMENT);
@@ -41,10 +31,12 @@ extern "C" __attribute__((visibility("default"))) void pairs_rmm(const char *nam
         rmm::mr::cuda_memory_resource upstream;
         if (std::string(name) == "rmm_pool") {
             rmm_cache<rmm::mr::pool_memory_resource> a{
+                {},
                 rmm::mr::pool_memory_resource{upstream, rmm::percent_of_free_device_memory(50)}};
             bench::all(name, a, seconds);
         } else {
-            rmm_cache<rmm::mr::arena_memory_resource> a{rmm::mr::arena_memory_resource{upstream}};
+            rmm_cache<rmm::mr::arena_memory_resource> a{{},
+                                                        rmm::mr::arena_memory_resource{upstream}};
             bench::all(name, a, seconds);
         }
     } catch (const std::exception &error) {

@@ -32,6 +32,20 @@ static inline void return_stream() {
     idle_streams.push_back(own_stream);
 }
 
+/* Of an allocator whose threads each have a stream of their own. */
+struct on_own_stream {
+    void enter() {
+        CHECK(cudaSetDevice(0));
+        take_stream();
+    }
+    void leave() {
+        return_stream();
+    }
+    void settle() {
+        CHECK(cudaDeviceSynchronize());
+    }
+};
+
 } // namespace bench
 
 #endif
