@@ -154,8 +154,8 @@ void context_settle(void) {
     uint64_t woken = awake_woken();
     for (int i = 0; atomic_load(&alive) > 1 && i < STATS_MAX_DEVICES; i++) {
         struct device *device = device_used(i);
-        for (struct device_pool *p = device ? atomic_load(&device->pools) : NULL; p; p = p->next) {
-            pool_settle(p->pool);
+        if (device) {
+            device_pool_settle(device);
         }
     }
     awake_settled(woken);

@@ -103,6 +103,12 @@ void device_pool_end(struct device_pool *entry) {
     entry->idle = true;
 }
 
+void device_pool_settle(struct device *device) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        pool_settle(p->pool);
+    }
+}
+
 int device_pool_release_idle(struct device *device) {
     int result = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {

@@ -35,6 +35,9 @@ void device_pool_quiet(struct device_pool *entry, bool quiet);
 /** The pool's context has ended, and its memory with it. */
 void device_pool_end(struct device_pool *entry);
 
+/** Returns when the work has finished behind which memory of the device was handed out. With no lock held. */
+void device_pool_settle(struct device *device);
+
 /** Gives the idle memory of all pools of a device back to the driver. 0, or why some could not be. With no
  * lock held. */
 int device_pool_release_idle(struct device *device);
