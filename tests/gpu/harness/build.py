@@ -72,7 +72,7 @@ for name in ("laws", "lifecycles", "fits_refused"):
         "gcc",
         ["-I" + os.path.join(ROOT, "tests", "sim"), "-lcuda"],
     )
-LINKED = "spin orders misuse pinned peers reserve premises exports sharing forked stderr requests"
+LINKED = "spin orders misuse pinned pinned_at_once peers wakes reserve premises exports sharing forked stderr requests"
 for name in LINKED.split():
     PROGRAMS["programs/" + name] = (
         "programs/%s.c" % name,
