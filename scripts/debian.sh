@@ -2,8 +2,8 @@
 # debian.sh [SUITE [STAGE...]]: scripts/demo.sh, and stages of scripts/test.sh, in a bare Debian or
 # Ubuntu: trixie and the gcc stage if nothing else is said. Made with debootstrap below
 # build/debian/, kept there for the next time, and copied for each run, so that what is missing in a
-# bare system has to be installed by the scripts. Needs root, and a kernel that allows chroot and
-# mounts; says so if it cannot.
+# bare system has to be installed by the scripts. COMPILERS is handed on to the stage of that name.
+# Needs root, and a kernel that allows chroot and mounts; says so if it cannot.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
@@ -57,5 +57,6 @@ exec unshare -mpf --kill-child sh -eu -c '
     chroot "$run" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
         ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} ${PIP_CERT:+PIP_CERT="$PIP_CERT"} /src/scripts/demo.sh
     exec chroot "$run" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
-        ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} ${PIP_CERT:+PIP_CERT="$PIP_CERT"} /src/scripts/test.sh "$@"
+        ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} ${PIP_CERT:+PIP_CERT="$PIP_CERT"} ${COMPILERS:+COMPILERS="$COMPILERS"} \
+        /src/scripts/test.sh "$@"
 ' sh "$run" "${stages[@]}"

@@ -13,7 +13,9 @@
 #             compiled with each cuda.h                    meson install and meson dist
 #   debian13  demo and the gcc stage in a bare Debian 13, made with debootstrap: only if named;
 #             where that cannot be made, the last lines say so
-#   all       all of them but debian13
+#   compilers unit and sim with each of COMPILERS (gcc-11 to gcc-14, clang-14 to clang-19) that is
+#             here or that apt has: only if named
+#   all       all of them but debian13 and compilers
 #
 # A stage that fails does not stop the others; one that checks nothing fails. Logs:
 # build/log/STAGE.log. BUILD_ROOT names another place than build/.
@@ -22,13 +24,15 @@ set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
 all_stages=(gcc clang asan tsan valgrind cost arm64 format tidy headers scripts)
+named_stages=(debian13 compilers)
 stages=()
 [ $# -gt 0 ] || set -- all
 for stage; do
     [ "$stage" != all ] && stages+=("$stage") || stages+=("${all_stages[@]}")
 done
 for stage in "${stages[@]}"; do
-    [[ " ${all_stages[*]} debian13 " == *" $stage "* ]] || die "no stage '$stage'; there are: ${all_stages[*]} debian13"
+    [[ " ${all_stages[*]} ${named_stages[*]} " == *" $stage "* ]] ||
+        die "no stage '$stage'; there are: ${all_stages[*]} ${named_stages[*]}"
 done
 # LD_PRELOAD, which the tests set, parts its libraries by colons and spaces.
 [[ $build_root != *[[:space:]:]* ]] ||
@@ -170,6 +174,28 @@ stage_debian13() {
     "$root/scripts/debian.sh" trixie gcc
 }
 
+# No distribution has all of them. Those that one lacks are named; one at least has to be there.
+stage_compilers() {
+    local compiler used=() absent=() red=() counted=()
+    mkdir -p "$build_root/compilers"
+    for compiler in ${COMPILERS:-$(echo gcc-{11..14} clang-{14..19})}; do
+        if ! command -v "$compiler" >/dev/null && ! (need "$compiler" "$compiler" && install_missing); then
+            absent+=("$compiler")
+            continue
+        fi
+        "$compiler" --version | head -n 1
+        count_from=
+        CC=$compiler build "$build_root/compilers/$compiler" --buildtype=release --werror &&
+            run_tests "$build_root/compilers/$compiler" compilers --suite unit --suite sim || red+=("$compiler")
+        [ ! -s "$count_from" ] || counted+=("$count_from")
+        used+=("$compiler")
+    done
+    count_from=$build_root/compilers/all.json
+    cat /dev/null ${counted[@]+"${counted[@]}"} >"$count_from"
+    echo "built and tested with ${used[*]:-none}; not here: ${absent[*]:-none}; failed: ${red[*]:-none}"
+    [ ${#used[@]} -gt 0 ] && [ ${#red[@]} = 0 ]
+}
+
 total_passed=0 total_failed=0
 table=() not_run=()
 for stage in "${stages[@]}"; do
@@ -213,6 +239,7 @@ done
 echo
 printf '%s\n' "${table[@]}"
 [ ${#not_run[@]} = 0 ] || printf '%s\n' "${not_run[@]}"
+has_stage compilers && tail -n 1 "$logs/compilers.log"
 has_stage arm64 && echo "arm64 was compiled and linked only: untested"
 echo "$total_passed passed, $total_failed failed"
 [ $total_failed = 0 ]

@@ -102,8 +102,8 @@ static void title(struct emitter *emitter) {
     print_str(&out, "gpucache " GPUCACHE_VERSION " report, written ");
     if (why(reason))
         print_str(&out, why(reason));
-    else
-        print_format(&out, "when dying of %s", reason);
+    else /* and perhaps not dead of it: the first process of a container goes on */
+        print_format(&out, "at SIG%s", reason);
     print_format(&out, " after %s s", SECONDS(program_uptime_ns()));
     boxed_print(emitter, &out);
 

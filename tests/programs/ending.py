@@ -216,15 +216,15 @@ def second_signal():
         time.sleep(0.2)
         err = child.communicate(timeout=30)[1].decode("utf-8", "replace")
         wanted = [-signal.SIGTERM] if first == signal.SIGTERM else [0, 8]  # a sleep may be interrupted
-        word = "when dying of TERM" if first == signal.SIGTERM else "at a signal"
-        tally.check(child.returncode in wanted and word in err and "when dying of INT" not in err,
+        word = "at SIGTERM" if first == signal.SIGTERM else "at a signal"
+        tally.check(child.returncode in wanted and word in err and "at SIGINT" not in err,
                     "ending: %s, then %s: status %s" % (first.name, second.name, child.returncode), err[-2000:].strip("\0"))
 
 
 def in_exit_report():
     """The exit's report waits for its reader; SIGTERM to its thread, and another thread's _exit."""
     for command, number, wanted, word in (
-            (["sleeps, stderr full", "0"], signal.SIGTERM, [-signal.SIGTERM], "when dying of TERM"),
+            (["sleeps, stderr full", "0"], signal.SIGTERM, [-signal.SIGTERM], "at SIGTERM"),
             (["exits twice, stderr full"], None, [0, 4], "at exit")):
         child = subprocess.Popen([ENDING] + command, env=environment(True), stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE)

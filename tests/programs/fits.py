@@ -34,16 +34,18 @@ def said(ran):
 
 def check(name, command, options, bounds, before):
     command = [program(command[0])] + command[1:]
-    ran = run(command, options={"GPUCACHE_REPORT": "off", **options}, timeout=60)
+    ran = run(command, options={"GPUCACHE_REPORT": "off", **options})
     native = None
     if any("native." in bound for bound in bounds):
-        native = run(command, under=False, options=options, timeout=60)
+        native = run(command, under=False, options=options)
     print("%s\n    %-9s%s" % (name, "before", before))
     if native:
         print("    %-9s%s" % ("natively", said(native)))
     print("    %-9s%s" % ("now", said(ran)))
     sys.stdout.flush()
     if not tally.check(ran.status == 0, name + ": status %s" % ran.status, ran.out + ran.err):
+        return
+    if native and not tally.check(native.status == 0, name + ": natively: status %s" % native.status, native.out + native.err):
         return
     known = figures(ran.out)
     known["native"] = types.SimpleNamespace(**figures(native.out)) if native else None

@@ -316,7 +316,7 @@ static void near_the_brim(char **arguments) {
             refused++;
         }
     }
-    printf("refused_permille=%.1f\n", (double)refused * 1000 / REPLACED);
+    printf("refused_permille=%.1f\n", 1000.0 * (double)refused / (double)REPLACED);
 }
 
 /* --- small programs --- */

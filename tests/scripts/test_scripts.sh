@@ -152,6 +152,13 @@ if git -C "$tree" rev-parse --git-dir >/dev/null 2>&1 && [ -e "$tree/.git" ]; th
     }
     export -f released
     check "meson dist, and a build of it" 0 '^gpucache [0-9]' bash -c 'released "$@"' sh ${toolkit[@]+"${toolkit[@]}"}
+    # meson looks from the source folder, and the compiler from the build folder
+    relative() {
+        mkdir -p released/cuda/include && echo '#define CUDA_VERSION 12340' >released/cuda/include/cuda.h &&
+            meson setup released/relative released -Dtests=false -Dtoolkit=cuda
+    }
+    export -f relative
+    check "a toolkit in a folder of the tree" 0 'cuda.h is of CUDA 12.34' bash -c relative
 else
     echo "      meson dist was not checked: it takes a git repository"
 fi
