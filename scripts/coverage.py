@@ -4,7 +4,7 @@
     docs/coverage.md            from src/driver/entry_points.def
     docs/gpucache.7, options    from src/process/options.def
     README.md, options          from src/process/options.def
-    docs/policy.md, constants   from the sources they stand in
+    docs/policy.md, constants   from src/pool/tuning.def
 
 With --check nothing is written: the exit status is 1 if a file is not what the tables say. A test
 that entry_points.def names and that is not in the repository is marked as planned.
@@ -18,6 +18,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ENTRIES = "src/driver/entry_points.def"
 OPTIONS = "src/process/options.def"
+TUNING = "src/pool/tuning.def"
 
 
 def read(path):
@@ -204,120 +205,30 @@ def readme_options():
 
 # --- the constants of docs/policy.md ---
 
-# name, file, unit, meaning; a value is made from the #define
-CONSTANTS = [
-    ("BUDGET_FLOOR", "pool/internal.h", "B", "at least so much is added to the peak;"),
-    ("BUDGET_SLACK", "pool/internal.h", "", "or one part in this of it"),
-    ("FREES_PER_CLOSE", "pool/free.c", "",
-     "frees of a thread that share an on-time event in the tight gear,"),
-    ("CLOSE_LEAST_SHARE", "pool/free.c", "", "more if they are less than one part in this of the budget,"),
-    ("CLOSE_SHARE", "pool/internal.h", "", "fewer if they are more than one part in this of it"),
-    ("CLOSE_BYTES", "pool/internal.h", "B", "or than this"),
-    ("SPINS_BEFORE_LOCK", "pool/allocate.c", "",
-     "turns a thread waits for another thread's query before it takes the lock"),
-    ("AHEAD_BLOCKS", "pool/allocate.c", "", "small blocks a thread that keeps asking gets at most,"),
-    ("AHEAD_BYTES", "pool/allocate.c", "B", "and how many bytes of them"),
-    ("FEW_CACHES", "pool/budget.c", "", "with more caches in use than this,"),
-    ("LOOKS_PER_SUM", "pool/budget.c", "", "visits sum the peaks only once in so many times;"),
-    ("LOOKS_PER_SUM_OF_FEW", "pool/budget.c", "", "with as many or fewer, once in so many"),
-    ("CACHES_PER_LOOK", "pool/budget.c", "",
-     "and no oftener than once in as many visits as there are caches, divided by this"),
-    ("TIGHT_SHARE", "pool/budget.c", "",
-     "the gear is tight in the last part of the budget, which is one in so many of its goal"),
-    ("BUDGET_LITTLE", "pool/internal.h", "B", "most that the budget is, with one thread,"),
-    ("BUDGET_LITTLE_PEAK", "pool/internal.h", "B", "up to this peak,"),
-    ("BUDGET_TIMES", "pool/internal.h", "", "and as a multiple of the peak above that"),
-    ("IDLE_NS", "pool/idle.c", "ns", "a thread that has done nothing for so long is idle"),
-    ("LOOK_NS", "pool/idle.c", "ns", "pause between two looks for idle threads when there were none"),
-    ("WORKING_BLOCKS", "pool/idle.c", "", "a thread that has taken so many blocks is at work"),
-    ("IDLE_LOOKS", "pool/idle.c", "", "caches that are looked at before one growth past the goal"),
-    ("TRIM_WAIT_NS", "pool/pool.c", "ns",
-     "longest wait when idle memory is given back on request"),
-    ("UNRECORDED_MAX", "pool/order.c", "B",
-     "pending without context events before a free waits"),
-    ("EVENTS_BEHIND", "pool/order.c", "",
-     "on-time events under way behind the needed one, from which on the CPU waits for that in a program of several streams,"),
-    ("BEHIND_SHARE", "pool/order.c", "",
-     "if what may be freed between as many is one part in this of the budget"),
-    ("EXCESS_SHARE", "pool/supply.c", "",
-     "giving idle segments back ahead of growing takes at most one part in this of the time,"),
-    ("EXCESS_MOST_NS", "pool/supply.c", "ns", "and this much of what it did not take is kept for later"),
-    ("RESERVE_TENTHS", "pool/supply.c", "",
-     "where segments lie idle the pool grows to at most so many tenths of the peak,"),
-    ("RESERVE_BYTES", "pool/supply.c", "B", "and this much more, but for its last step"),
-    ("RETURN_SOON_NS", "pool/supply.c", "ns",
-     "longest wait for idle segments on their way back before the pool grows, where memory is not short"),
-    ("PARKED_SHARE", "pool/supply.c", "",
-     "a thread's small blocks are given up ahead of growing if they are one part in this of the budget"),
-    ("SEGMENT_STEP_MAX", "pool/supply.c", "B",
-     "large blocks of odd sizes share segments of a sixteenth of what they have; up to this,"),
-    ("SEGMENT_STEP_SHARE", "pool/supply.c", "", "and up to one part in this of the device"),
-    ("STARTS_LEAST", "pool/supply.c", "B", "small blocks larger than this may begin where a page does"),
-    ("STARTS_BYTES", "pool/supply.c", "B", "beyond so much of pages"),
-    ("LATE_WAIT_NS", "pool/supply.c", "ns",
-     "longest wait for a late event before out of memory"),
-    ("ARENA_UNIT", "pool/arena.h", "B", "large blocks are multiples of this"),
-    ("ARENA_SPARED_BYTES", "pool/arena.h", "B", "a free range this large is spared"),
-    ("ARENA_SPARED_FACTOR", "pool/arena.h", "",
-     "for requests of less than one part in this of it"),
-    ("SMALL_MAX_BYTES", "pool/page.h", "B", "requests up to this live in pages of 2 MiB"),
-    ("SMALL_CLASSES", "pool/size_class.h", "",
-     "every 512 B up to 16 KiB, then sixteen per doubling"),
-    ("CACHE_BYTES_SHARE", "pool/cache.h", "",
-     "one part in this of the device may be parked in one thread's cache as small blocks, half of it in one class;"),
-    ("CACHE_BYTES_LEAST", "pool/cache.h", "B", "at least this,"),
-    ("CACHE_BYTES_MOST", "pool/cache.h", "B", "at most this,"),
-    ("CACHE_BIN_BLOCKS", "pool/cache.h", "", "and at most so many blocks of a class"),
-    ("CACHE_LARGE_FACTOR", "pool/cache.h", "", "times as much as large blocks,"),
-    ("CACHE_LARGE_SHARE", "pool/cache.h", "",
-     "each of them at most one part in this of it,"),
-    ("CACHE_DRAWERS_FURTHER", "pool/cache.h", "",
-     "for requests down to so many sixteenths of a doubling below its own,"),
-    ("CACHE_DRAWERS_WHEN_MUCH", "pool/cache.h", "",
-     "or so many where more than half of what may be is parked"),
-    ("SHELF_CRATES", "pool/shelf.h", "",
-     "crates of small blocks that wait for the thread that asked for them,"),
-    ("CACHES_FULL", "pool/cache.h", "",
-     "with more caches that hold much than this, they share what so many may hold;"),
-    ("CACHE_FULL_SHARE", "pool/cache.h", "",
-     "much begins at one part in this of what one may, and none gets less"),
-    ("CACHE_GIFTS", "pool/cache.h", "",
-     "so often a thread that only frees gives away a full cache, then in parts:"),
-    ("CRATE_SHARE", "pool/shelf.h", "",
-     "each with one part in this of what a thread's cache may park"),
-    ("TINY_CLASSES", "pool/shelf.c", "",
-     "size classes that a thread without room for a crate takes together"),
-    ("SHELF_RANGE_BATCHES", "pool/shelf.h", "",
-     "batches of large blocks that wait for the thread that asked for them,"),
-    ("RANGE_BATCH_SHARE", "pool/shelf.h", "",
-     "each of them at most one part in this of what a thread's cache may park"),
-    ("BACKEND_SLOTS", "pool/backend.h", "", "events under way per context"),
-    ("BACKEND_REFUSALS", "pool/backend.h", "",
-     "records that a driver refuses on end until it counts as one without context events"),
-]
+SIZES = ((30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B"))
+TIMES = ((1000000, "s"), (1000, "ms"), (1, "us"))
 
 
-def quantity(value, unit):
-    if unit == "ns":
-        return "%g s" % (value / 1e9) if value >= 1e9 else "%g ms" % (value / 1e6)
-    if unit == "B":
-        for power, name in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-            if value and value % (1 << power) == 0:
-                return "%d %s" % (value >> power, name)
-        return "%d B" % value
+def quantity(kind, value):
+    if kind == "BYTES":
+        return next("%d %s" % (value >> power, name) for power, name in SIZES
+                    if value % (1 << power) == 0)
+    if kind == "TIME":
+        return next("%g %s" % (value / unit, name) for unit, name in TIMES if value >= unit)
     return "%d" % value
 
 
 def constants():
-    lines = ["| constant | value | in | meaning |", "| --- | --- | --- | --- |"]
-    for name, path, unit, meaning in CONSTANTS:
-        text = read("src/" + path).replace("\\\n", " ")
-        found = re.search(r"^#define %s\s+(.*?)\s*(?:/\*.*)?$" % name, text, re.M)
-        value = re.sub(r"\(uint64_t\)", "", found.group(1)) if found else ""
-        if not re.fullmatch(r"[0-9 ()<*]+", value):
-            sys.exit("docs/policy.md: src/%s has no number %s" % (path, name))
-        lines.append("| `%s` | %s | `src/%s` | %s |" % (
-            name, quantity(eval(value), unit), path, meaning))
+    used = "".join(read(path) for path in glob.glob(os.path.join(ROOT, "src", "pool", "*.[ch]")))
+    lines = ["| constant | value | meaning | to measure again |", "| --- | --- | --- | --- |"]
+    values = {}
+    for kind, (name, value, meaning, evidence) in rows(TUNING, ["COUNT", "BYTES", "TIME"]):
+        if not re.search(r"\b%s\b" % name, used):
+            sys.exit("%s: nothing uses %s" % (TUNING, name))
+        values[name] = eval(value.replace("/", "//"), {}, values)
+        evidence = re.sub(r"((?:tests|scripts|docs)/[\w./-]*\w)", r"`\1`", evidence)
+        lines.append("| `%s` | %s | %s | %s |" % (
+            name, quantity(kind, values[name]), meaning, "" if evidence == "-" else evidence))
     return "\n".join(lines)
 
 
@@ -345,7 +256,7 @@ def main():
             "<!-- begin: made by scripts/coverage.py from src/process/options.def -->",
             "<!-- end: made by scripts/coverage.py -->", readme_options()),
         "docs/policy.md": between(
-            "docs/policy.md", "<!-- begin: made by scripts/coverage.py from the sources -->",
+            "docs/policy.md", "<!-- begin: made by scripts/coverage.py from src/pool/tuning.def -->",
             "<!-- end: made by scripts/coverage.py -->", constants()),
     }
     stale = 0

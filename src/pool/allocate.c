@@ -1,18 +1,10 @@
 /*
- * Allocating: from the calling thread's cache, from a shelf, from the pages and the arena, and what
- * goes to the cache along with it.
+ * Allocating: from the calling thread's cache, from what waits for it in a transfer cache, from pages
+ * and arena, and what goes to the cache along with it.
  */
 #include "pool/internal.h"
 
-#include "pool/page_map.h"
-
 #include <errno.h>
-
-#define SPINS_BEFORE_LOCK                                                                          \
-    200 /* some 8 us: longer than the driver takes with sixteen threads calling */
-/* A thread that keeps asking for small blocks gets so many ahead, of so many bytes together. */
-#define AHEAD_BLOCKS 32
-#define AHEAD_BYTES ((uint64_t)1 << 20)
 
 /*
  * What the driver would say of a call now. After a fault that the program has seen it answers every
@@ -29,119 +21,122 @@ static int look_at_health(struct pool *pool) {
 }
 
 static inline __attribute__((always_inline)) uint64_t
-hand_out_block(struct cache *cache, struct block *block, uint64_t requested) {
+hand_out_small(struct cache *cache, struct block *block, uint64_t requested) {
     uint64_t life = atomic_load_explicit(&block->life, memory_order_relaxed);
     block_become(block, (life ^ cache->hands_out) | requested << LIFE_REQUESTED_SHIFT);
     cache_book_alloc(cache, &cache->bins[life_bin(life)].allocs, requested, life_bytes(life));
     return block->address;
 }
 
-static uint64_t hand_out_range(struct cache *cache, struct range *range, uint64_t requested) {
+static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requested) {
+    uint64_t life = atomic_load_explicit(&block->life, memory_order_relaxed);
+    if (!life_is_large(life)) {
+        return hand_out_small(cache, block, requested);
+    }
+    struct range *range = range_of(block);
     atomic_store_explicit(&range->requested, requested, memory_order_relaxed);
     atomic_store_explicit(&range->id, 0, memory_order_relaxed);
-    range->owner = cache->number;
-    range_become(range, RANGE_LIVE);
-    cache_book_alloc(cache, &drawer_counting(cache, requested)->allocs, requested, range->bytes);
-    return range->address;
-}
-
-static uint64_t hand_out(struct cache *cache, const struct want *want, uint64_t requested) {
-    return want->range ? hand_out_range(cache, want->range, requested)
-                       : hand_out_block(cache, want->block, requested);
-}
-
-/* What the cache has for a request that may be handed out. Inside the cache. */
-static bool find_cached(struct cache *cache, struct want *want, uint64_t usable, unsigned larger) {
-    if (want->bytes > 0) {
-        want->range = cache_pop_range(cache, want->bytes, usable);
-    } else {
-        want->block = cache_pop(cache, want->size_class, usable);
-        if (!want->block) {
-            want->block = cache_pop_larger(cache, want->size_class, larger, usable);
-        }
+    block_become(block, life ^ cache->hands_out);
+    if (life_bin(life) < BINS) {
+        books_add(&cache->bins[life_bin(life)].allocs, 1);
     }
-    return want->block || want->range;
+    cache_book_alloc(cache, &cache->large_allocs[large_class(requested)], requested, range->bytes);
+    return block->address;
 }
 
-/* The stamp of what the cache would hand out for a request, were it usable; 0: it has nothing. */
-static uint64_t oldest_stamp(const struct cache *cache, const struct want *want) {
-    if (want->bytes == 0) {
-        const struct block *block = cache->bins[want->size_class].head;
-        return block ? block->stamp : 0;
-    }
-    return cache_keeps(cache, want->bytes) ? cache_range_stamp(cache, want->bytes) : 0;
+/* Whether epochs are that frequent because too few of this bin go round: not where most of what is asked
+ * for is of other bins, whose epochs serve this one too. */
+static bool needs_rotation(struct cache *cache, struct bin *bin) {
+    uint32_t all = (uint32_t)books_get(&cache->tides[TIDE_COUNT].taken);
+    uint32_t own = (uint32_t)books_get(&bin->allocs);
+    uint32_t all_since = all - bin->all_at_miss, own_since = own - bin->own_at_miss;
+    bin->all_at_miss = all;
+    bin->own_at_miss = own;
+    return all_since < ROTATION_ENOUGH || 2 * own_since >= all_since;
 }
 
 /*
  * How many more should go round for the next requests like this one, so that they need not come
- * here. Where the thread's own were still pending (`rotating`), more are needed: as many again with
- * every visit. Where it had none, it is only asking for more, and a handful of small ones spares the
- * lock without hoarding.
+ * here. Where the thread's own were still pending (`rotating`), more are needed: twice as many with
+ * every visit, as far as it may hold them. Where it had none, it is only asking for more, and a handful
+ * of small ones spares the lock without hoarding.
  */
-static uint32_t twice_as_many(uint32_t *target, uint32_t count, uint64_t room) {
-    uint64_t wanted = *target ? 2 * (uint64_t)*target : 1;
-    *target = (uint32_t)(wanted > room ? room : wanted);
-    return *target > count ? *target - count : 0;
-}
-
-static uint32_t more_blocks(const struct pool *pool, struct cache *cache, unsigned size_class,
+static uint32_t more_blocks(const struct pool *pool, struct cache *cache, const struct want *like,
                             bool rotating) {
-    struct bin *bin = &cache->bins[size_class];
-    /* a full bin is emptied by half: those that go round must not fill it */
-    uint32_t more = twice_as_many(&bin->target, bin->count, bin->room / 4 * 3);
+    struct bin *bin = &cache->bins[like->bin];
+    uint64_t target = rotating && bin->count > 0 ? bin->count : bin->target, few = 0;
+    target = target > 0 ? 2 * target : 1;
     if (rotating) {
-        return more;
+        if (!needs_rotation(cache, bin)) {
+            return 0;
+        }
+        target = target > ROTATION_BLOCKS ? ROTATION_BLOCKS : target;
+        if (!quota_grow(cache, target * like->bytes)) {
+            uint64_t fit = cache_room(cache) / like->bytes;
+            target = target > fit ? fit : target;
+        }
+    } else {
+        if (!like->large && cache->bytes <= cache_room(cache) / 4) {
+            few = books_get(&pool->books.active.current) / 64;
+            few = (few > AHEAD_BYTES ? AHEAD_BYTES : few) / like->bytes;
+        }
+        few = few > AHEAD_BLOCKS ? AHEAD_BLOCKS : few;
+        target = target > few ? few : target;
     }
-    uint64_t few = books_get(&pool->books.active.current) / 64;
-    few = few > AHEAD_BYTES ? AHEAD_BYTES : few;
-    few /= size_class_bytes(size_class);
-    few = cache->bytes > cache->bytes_max / 4 ? 0 : few > AHEAD_BLOCKS ? AHEAD_BLOCKS : few;
-    return more > few ? (uint32_t)few : more;
+    bin->target = (uint32_t)target;
+    return target > bin->count ? (uint32_t)target - bin->count : 0;
 }
 
-static uint32_t more_ranges(struct cache *cache, uint64_t bytes, bool rotating) {
-    if (!rotating || !cache_keeps(cache, bytes)) {
-        return 0;
+static bool one_more(struct pool *pool, struct want *want, bool *may_grow) {
+    if (source_take(pool, want)) {
+        return true;
     }
-    struct drawer *drawer = &cache->drawers[drawer_of(bytes)];
-    return twice_as_many(&drawer->target, drawer->count, cache->large_bytes_max / 2 / bytes);
+    bool grows =
+        *may_grow && !budget_is_short(pool, source_growth(want)) && source_grow(pool, want) == 0;
+    *may_grow = false;
+    return grows && source_take(pool, want);
 }
 
-/*
- * Blocks got ahead fill the cache at most by half: a full one gives up at the next free what it was
- * given here.
- */
-static bool has_room_ahead(const struct cache *cache, uint64_t large_bytes) {
-    return large_bytes > 0 ? cache->large_bytes + large_bytes <= cache->large_bytes_max / 2
-                           : cache->bytes < cache->bytes_max / 2;
+/* There is no memory for what should go round. Once in a while what the thread does not ask for any more
+ * goes to the pool, and idle memory of the other kind to the driver, to come back as this one. */
+static bool starves(struct pool *pool, struct cache *cache, struct want *want) {
+    uint64_t growth = source_growth(want);
+    if (++cache->starved < STARVED_VISITS) {
+        return false;
+    }
+    cache->starved = 0;
+    cache_enter(cache);
+    cache_drop_idle(cache, want->bin, 0);
+    cache_leave(cache);
+    return source_take(pool, want) ||
+           (!pool->backend->release_waits && source_release_idle(pool, growth) == 0 &&
+            !budget_is_short(pool, growth) && source_grow(pool, want) == 0 &&
+            source_take(pool, want));
 }
 
 static void top_up(struct pool *pool, struct cache *cache, const struct want *like, bool rotating) {
-    uint32_t more = like->bytes > 0 ? more_ranges(cache, like->bytes, rotating)
-                                    : more_blocks(pool, cache, like->size_class, rotating);
-    bool may_grow = rotating && !atomic_load_explicit(&pool->tight, memory_order_relaxed);
-    while (more-- > 0 && has_room_ahead(cache, like->bytes)) {
-        struct want want = {.size_class = like->size_class, .bytes = like->bytes};
-        if (!supply_ready(pool, &want)) {
-            if (!may_grow || budget_is_short(pool, supply_growth(&want)) ||
-                supply_grow(pool, &want) != 0 || !supply_ready(pool, &want)) {
-                break;
-            }
-            may_grow = false;
-        }
+    if (like->bin >= BINS) {
+        return;
+    }
+    uint32_t more = more_blocks(pool, cache, like, rotating);
+    if (rotating && cache->bytes + more * like->bytes > cache_room(cache)) {
         cache_enter(cache);
-        if (unlikely(idle_sleeps(cache))) {
-            idle_wake(cache); /* it sleeps again if memory was taken back for the request */
-        }
-        if (want.range) {
-            want.range->stamp = 0;
-            range_become(want.range, RANGE_PENDING);
-            cache_push_ready_range(cache, want.range);
-        } else {
-            cache_push_ready(cache, want.block);
-        }
+        quota_make_room(cache, like->bin, more * like->bytes);
         cache_leave(cache);
-        idle_count(cache, idle_parked(cache));
+    }
+    bool may_grow = rotating && !atomic_load_explicit(&pool->tight, memory_order_relaxed);
+    while (more-- > 0 && cache->bytes + like->bytes <= cache_room(cache)) {
+        struct want want = {.bin = like->bin, .bytes = like->bytes, .large = like->large};
+        if (!one_more(pool, &want, &may_grow) && !(rotating && starves(pool, cache, &want))) {
+            break;
+        }
+        want.block->stamp = 0;
+        cache_enter(cache);
+        if (quota_sleeps(cache)) { /* memory was taken back while that grew */
+            quota_grow(cache, 0);
+        }
+        cache_push_ready(cache, want.block);
+        cache_leave(cache);
     }
 }
 
@@ -169,54 +164,41 @@ static void stop_advancing(struct pool *pool, bool advancing) {
     }
 }
 
-/* From the shelves, what is usable there. */
-static bool alloc_from_shelf(struct pool *pool, struct cache *cache, struct want *want,
-                             uint64_t requested, uint64_t *address) {
-    cache_enter(cache);
-    uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
-    bool found;
-    if (want->bytes > 0) {
-        want->range = range_shelf_take(cache, want->bytes, usable);
-        found = want->range != NULL;
-    } else {
-        found = shelf_take(cache, want->size_class, usable) &&
-                find_cached(cache, want, usable, cache_larger(cache));
+/* What is cached, here or for this thread elsewhere, and may be handed out. Inside the cache. */
+static bool find_parked(struct cache *cache, struct want *want) {
+    uint64_t usable = atomic_load_explicit(&cache->pool->epochs.usable, memory_order_acquire);
+    want->block = NULL;
+    if (want->bin < BINS) {
+        want->block = cache_find(cache, want, usable);
+        if (!want->block && transfer_has_any(cache)) {
+            want->block = transfer_take(cache, want, usable);
+        }
     }
-    if (found) {
-        *address = hand_out(cache, want, requested);
+    return want->block != NULL;
+}
+
+static bool alloc_parked(struct cache *cache, struct want *want, uint64_t requested,
+                         uint64_t *address) {
+    cache_enter(cache);
+    bool found = find_parked(cache, want);
+    if (likely(found)) {
+        *address = hand_out(cache, want->block, requested);
     }
     cache_leave(cache);
     return found;
 }
 
-/* Or what can be made usable at once. The pool's lock is not held while the shelf is emptied. */
-static bool alloc_from_shelf_later(struct pool *pool, struct cache *cache, struct want *want,
-                                   uint64_t requested, uint64_t *address) {
-    uint64_t stamp = want->bytes > 0 ? range_shelf_stamp(cache, want->bytes) : shelf_stamp(cache);
-    if (stamp == 0 || epochs_usable(&pool->epochs, stamp)) {
-        return false;
-    }
-    bool advancing;
-    if (lock_or_ready(pool, stamp, &advancing)) {
-        order_cheaply(pool, stamp);
-        stop_advancing(pool, advancing);
-        budget_look(pool);
-        pthread_mutex_unlock(&pool->lock);
-    }
-    return alloc_from_shelf(pool, cache, want, requested, address);
-}
-
-static bool make_way(struct cache *cache) {
-    cache_enter(cache);
-    bool way = shelf_make_way(cache);
-    cache_leave(cache);
-    return way;
+/* The epoch that makes one of those usable; 0: there is none. */
+static uint64_t parked_stamp(struct cache *cache, const struct want *want) {
+    uint64_t stamp = want->bin < BINS ? cache_stamp(cache, want) : 0;
+    return stamp == 0 && want->bin < BINS && transfer_has_any(cache) ? transfer_stamp(cache, want)
+                                                                     : stamp;
 }
 
 /* Small blocks that were retired are asked about when nothing is ready: then many have come free at once. */
 static bool ready_or_settled(struct pool *pool, struct want *want) {
     if (atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) == 0 ||
-        supply_ready(pool, want)) {
+        source_take(pool, want)) {
         return want->block != NULL;
     }
     pthread_mutex_unlock(&pool->lock);
@@ -225,127 +207,96 @@ static bool ready_or_settled(struct pool *pool, struct want *want) {
     return false;
 }
 
+/* With the pool's lock. Blocks of this thread's were found that are usable with `stamp`; 0: none. */
+static int alloc_locked(struct pool *pool, struct cache *cache, struct want *want, uint64_t stamp,
+                        bool at_once, bool advancing) {
+    quota_follow_miss(cache);
+    cache->visiting = true;
+    uint64_t growth = source_growth(want);
+    bool usable = stamp > 0 && (order_cheaply(pool, stamp) ||
+                                (budget_is_short(pool, growth) && order_now(pool, stamp, false)));
+    stop_advancing(pool, advancing);
+    want->is_short = budget_is_short(pool, growth);
+    bool found = false;
+    if (usable || want->is_short) {
+        cache_enter(cache);
+        found = find_parked(cache, want);
+        cache_leave(cache);
+    }
+    want->cache = cache;
+    return found || (!at_once && ready_or_settled(pool, want)) ? 0 : supply(pool, want);
+}
+
 static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want, uint64_t requested,
                       uint64_t *address) {
-    cache_enter(cache);
-    uint64_t stamp = oldest_stamp(cache, want);
-    cache_leave(cache);
+    bool at_once = want->large || atomic_load_explicit(&pool->tight, memory_order_relaxed) > 0;
     int dead = look_at_health(pool);
     if (dead) {
         return dead;
     }
-    bool at_once = want->bytes > 0 || atomic_load_explicit(&pool->tight, memory_order_relaxed) > 0;
     if (at_once) {
         settle(pool, true);
     }
-    if (shelves_have(cache, want->bytes > 0) &&
-        (alloc_from_shelf(pool, cache, want, requested, address) ||
-         alloc_from_shelf_later(pool, cache, want, requested, address))) {
-        return 0;
-    }
+    cache_enter(cache);
+    uint64_t stamp = parked_stamp(cache, want);
+    cache_leave(cache);
     bool advancing;
     if (!lock_or_ready(pool, stamp, &advancing)) {
-        return pool_alloc(pool, requested, address);
+        if (alloc_parked(cache, want, requested, address)) {
+            return 0;
+        }
+        pthread_mutex_lock(&pool->lock); /* memory was short: another thread has taken it back */
     }
-    if (unlikely(idle_sleeps(cache))) {
-        idle_wake(cache);
-    }
-    cache->visiting = true;
-    uint64_t growth = supply_growth(want);
-    bool usable = stamp > 0 && (order_cheaply(pool, stamp) ||
-                                (budget_is_short(pool, growth) && order_now(pool, stamp, false)));
-    stop_advancing(pool, advancing);
-    bool is_short = budget_is_short(pool, growth), found = false;
-    if (usable || is_short) {
-        cache_enter(cache);
-        found = find_cached(cache, want, atomic_load(&pool->epochs.usable),
-                            is_short ? CACHE_LARGER_WHEN_SHORT : 0);
-        cache_leave(cache);
-    }
-    if (!found && want->bytes == 0 && make_way(cache) &&
-        alloc_from_shelf(pool, cache, want, requested, address)) {
-        cache->visiting = false;
-        budget_look(pool);
-        pthread_mutex_unlock(&pool->lock);
-        return 0;
-    }
-    want->cache = cache;
-    int r = found || (!at_once && ready_or_settled(pool, want)) ? 0 : supply(pool, want);
+    int r = alloc_locked(pool, cache, want, stamp, at_once, advancing);
     if (r == 0) {
-        top_up(pool, cache, want, stamp > 0);
         cache_enter(cache);
-        *address = hand_out(cache, want, requested);
+        *address = hand_out(cache, want->block, requested);
         cache_leave(cache);
+        top_up(pool, cache, want, stamp > 0); /* lets go of the lock: the context may end */
     }
     cache->visiting = false;
     budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
-    bool refused = r == -ENOMEM || r == -EDQUOT;
-    return refused && settle(pool, true) ? pool_alloc(pool, requested, address) : r;
+    return source_refused(r) && settle(pool, true) ? pool_alloc(pool, requested, address) : r;
 }
 
 /* Whatever the short way below did not serve. */
-static __attribute__((noinline)) int alloc_small(struct pool *pool, uint64_t bytes,
-                                                 uint64_t *address) {
-    struct want want = {.size_class = size_class_of(bytes)};
-    struct cache *cache = cache_mine(pool);
-    cache_enter(cache);
-    uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
-    if (find_cached(cache, &want, usable, cache_larger(cache))) {
-        *address = hand_out(cache, &want, bytes);
-        cache_leave(cache);
-        return 0;
-    }
-    cache_leave(cache);
-    return alloc_slow(pool, cache, &want, bytes, address);
-}
-
-static int alloc_large(struct pool *pool, uint64_t bytes, uint64_t *address) {
-    if (bytes > pool->backend->capacity) {
-        int dead = look_at_health(pool);
-        return dead ? dead : -ENOMEM;
-    }
-    struct want want = {.bytes = (bytes + ARENA_UNIT - 1) & ~(ARENA_UNIT - 1)};
-    struct cache *cache = cache_mine(pool);
-    if (cache_keeps(cache, want.bytes)) {
-        cache_enter(cache);
-        uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
-        struct range *range = cache_pop_range(cache, want.bytes, usable);
-        if (likely(range)) {
-            *address = hand_out_range(cache, range, bytes);
-            cache_leave(cache);
-            return 0;
-        }
-        cache_leave(cache);
-    }
-    return alloc_slow(pool, cache, &want, bytes, address);
-}
-
 static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t bytes,
                                                      uint64_t *address) {
     int broken = epochs_broken(&pool->epochs);
     if (broken) {
         return broken;
     }
-    return bytes <= SMALL_MAX_BYTES ? alloc_small(pool, bytes, address)
-                                    : alloc_large(pool, bytes, address);
+    if (bytes > pool->backend->capacity) {
+        int dead = look_at_health(pool);
+        return dead ? dead : -ENOMEM;
+    }
+    struct want want = {.large = bytes > SMALL_MAX_BYTES};
+    want.bytes = (bytes + ARENA_UNIT - 1) & ~(ARENA_UNIT - 1);
+    want.bin = !want.large                               ? size_class_of(bytes)
+               : want.bytes <= quota_largest_block(pool) ? bin_of_large(want.bytes)
+                                                         : BIN_NONE;
+    want.bytes = want.large ? want.bytes : size_class_bytes(want.bin);
+    struct cache *cache = cache_mine(pool);
+    return likely(alloc_parked(cache, &want, bytes, address))
+               ? 0
+               : alloc_slow(pool, cache, &want, bytes, address);
 }
 
-/* The short way: the calling thread has parked a block of the class that may be handed out. */
+/* The short way: the calling thread has a block of the class in its cache that may be handed out. */
 int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
     struct cache *cache = cache_last;
     if (unlikely(bytes > SMALL_MAX_BYTES || cache->pool != pool || epochs_broken(&pool->epochs) ||
-                 !cache_try_enter(cache))) {
+                 !biased_try_enter(&cache->lock))) {
         return alloc_otherwise(pool, bytes, address);
     }
-    unsigned size_class = size_class_of(bytes);
     uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
-    struct block *block = cache_pop(cache, size_class, usable);
+    struct block *block = cache_pop(cache, size_class_of(bytes), usable);
     if (unlikely(!block)) {
-        cache_leave_biased(cache);
-        return alloc_small(pool, bytes, address);
+        biased_leave_owned(&cache->lock);
+        return alloc_otherwise(pool, bytes, address);
     }
-    *address = hand_out_block(cache, block, bytes);
-    cache_leave_biased(cache);
+    *address = hand_out_small(cache, block, bytes);
+    biased_leave_owned(&cache->lock);
     return 0;
 }

@@ -22,7 +22,7 @@ static size_t position(const struct arena *arena, uint64_t bytes, uint64_t addre
     while (low < high) {
         size_t middle = (low + high) / 2;
         const struct free_range *f = &arena->free[middle];
-        if (f->bytes < bytes || (f->bytes == bytes && f->range->address < address)) {
+        if (f->bytes < bytes || (f->bytes == bytes && f->range->block.address < address)) {
             low = middle + 1;
         } else {
             high = middle;
@@ -58,13 +58,13 @@ static bool is_idle(const struct range *range) {
 }
 
 static void insert_free(struct arena *arena, struct range *range) {
-    size_t i = position(arena, range->bytes, range->address);
+    size_t i = position(arena, range->bytes, range->block.address);
     memmove(&arena->free[i + 1], &arena->free[i], (arena->free_count - i) * sizeof *arena->free);
     arena->free[i] = (struct free_range){.bytes = range->bytes, .range = range};
     arena->free_count++;
     arena->free_bytes += range->bytes;
     arena->idle_bytes += is_idle(range) ? range->bytes : 0;
-    range_become(range, RANGE_FREE);
+    block_become(&range->block, BLOCK_FREE);
 }
 
 static void remove_free_at(struct arena *arena, size_t i) {
@@ -75,13 +75,13 @@ static void remove_free_at(struct arena *arena, size_t i) {
 }
 
 static void remove_free(struct arena *arena, struct range *range) {
-    remove_free_at(arena, position(arena, range->bytes, range->address));
+    remove_free_at(arena, position(arena, range->bytes, range->block.address));
 }
 
 /* --- cutting and merging --- */
 
 static void enter(struct range *range) {
-    page_map_set(range->address, range->bytes, page_map_of_range(range));
+    page_map_set(range->block.address, range->bytes, page_map_of_range(range));
 }
 
 /* Cuts `range` at `bytes`; the second part is returned, linked but in no list. NULL: no host
@@ -91,7 +91,7 @@ static struct range *cut(struct arena *arena, struct range *range, uint64_t byte
     if (!rest) {
         return NULL;
     }
-    rest->address = range->address + bytes;
+    rest->block.address = range->block.address + bytes;
     rest->bytes = range->bytes - bytes;
     rest->segment = range->segment;
     rest->previous = range;
@@ -120,7 +120,7 @@ static void join(struct arena *arena, struct range *range, struct range *next) {
     if (range->next) {
         range->next->previous = range;
     }
-    page_map_set(next->address, next->bytes, page_map_of_range(range));
+    page_map_set(next->block.address, next->bytes, page_map_of_range(range));
     arena->range_count--;
     recycle(arena, next);
 }
@@ -140,7 +140,7 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment
     for (size_t i = position(arena, bytes, 0); i < arena->free_count; i++) {
         struct range *range = arena->free[i].range;
         bool from_end = care != ARENA_ALL && range_is_first(range) && bytes < range->segment->bytes;
-        uint64_t skip = from_end ? range->bytes - bytes : -range->address & (alignment - 1);
+        uint64_t skip = from_end ? range->bytes - bytes : -range->block.address & (alignment - 1);
         if (range->bytes < bytes + skip || (from_end && skip == 0) || is_rest(range)) {
             continue;
         }
@@ -164,7 +164,9 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment
             }
             insert_free(arena, rest);
         }
-        range_become(range, RANGE_LIVE);
+        range->block.stamp = 0;
+        block_become(&range->block, BLOCK_CACHED | (uint64_t)bin_of_large(range->bytes)
+                                                       << LIFE_BIN_SHIFT);
         return range;
     }
     return NULL;
@@ -172,12 +174,12 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment
 
 void arena_give(struct arena *arena, struct range *range) {
     struct range *next = range->next;
-    if (next && range_state(next) == RANGE_FREE) {
+    if (next && range_state(next) == BLOCK_FREE) {
         remove_free(arena, next);
         join(arena, range, next);
     }
     struct range *previous = range->previous;
-    if (previous && range_state(previous) == RANGE_FREE) {
+    if (previous && range_state(previous) == BLOCK_FREE) {
         remove_free(arena, previous);
         join(arena, previous, range);
         range = previous;
@@ -216,7 +218,7 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes) {
         segment->next->previous = segment;
     }
     arena->segments = segment;
-    range->address = base;
+    range->block.address = base;
     range->bytes = bytes;
     range->segment = segment;
     arena->range_count++;
@@ -284,7 +286,7 @@ struct range *arena_find(uint64_t address) {
         return NULL;
     }
     struct range *range = (struct range *)entry;
-    while (range && range->address + range->bytes <= address) {
+    while (range && range->block.address + range->bytes <= address) {
         range = range->next;
     }
     return range;
@@ -301,7 +303,7 @@ void arena_forget(struct arena *arena) {
         next = segment->next;
         for (struct range *range = segment->first, *right; range; range = right) {
             right = range->next;
-            range_become(range, RANGE_FREE); /* no stale start leads to a live one */
+            block_become(&range->block, BLOCK_FREE); /* no stale start leads to a live one */
             recycle(arena, range);
         }
         host_slab_put(&arena->segment_slab, segment);

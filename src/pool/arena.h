@@ -20,7 +20,9 @@
 #ifndef GPUCACHE_POOL_ARENA_H
 #define GPUCACHE_POOL_ARENA_H
 
+#include "pool/block.h"
 #include "pool/host.h"
+#include "pool/tuning.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -31,13 +33,6 @@
 
 struct pool;
 struct page;
-
-enum range_state {
-    RANGE_FREE,
-    RANGE_LIVE,    /* holds one large block of the program */
-    RANGE_PENDING, /* freed: in a thread's cache or the pool's queue, with a stamp, or retired */
-    RANGE_PAGE,    /* 2 MiB that small blocks live in */
-};
 
 struct segment {
     uint64_t base, bytes;
@@ -52,33 +47,32 @@ struct segment {
 
 /* What a free reads and writes is one cache line, which it shares with no other range. */
 struct range {
-    _Alignas(64) uint64_t address;
+    _Alignas(64) struct block block; /* a large one, live or cached; else free, or a page */
     uint64_t bytes;
     _Atomic uint64_t requested; /* of a live one: what the program asked for */
-    uint64_t stamp;             /* of a pending one: its epoch; 0: usable already */
-    union {
-        struct range *queue_next; /* of a pending one: in its cache or queue */
-        struct page *page;        /* of one that small blocks live in */
-    };
     struct segment *segment;
     _Atomic uint64_t id; /* of a live one: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
-    _Atomic uint8_t
-        state;      /* LIVE to PENDING and back without a lock, by its owner; the rest under it */
-    uint16_t owner; /* of a live one: the number of the cache that handed it out */
+    struct page *page;   /* of one that small blocks live in */
     struct range *previous, *next; /* neighbours by address, within the segment */
 };
 
-static inline enum range_state range_state(const struct range *range) {
-    return (enum range_state)atomic_load_explicit(&range->state, memory_order_acquire);
+static inline struct range *range_of(struct block *large) {
+    return (struct range *)large;
 }
 
-static inline void range_become(struct range *range, enum range_state state) {
-    atomic_store_explicit(&range->state, (uint8_t)state, memory_order_release);
+/** Of any block, live or cached. */
+static inline uint64_t block_bytes(const struct block *block) {
+    uint64_t life = block_life(block);
+    return life_is_large(life) ? ((const struct range *)block)->bytes : life_bytes(life);
+}
+
+static inline enum block_state range_state(const struct range *range) {
+    return block_state(&range->block);
 }
 
 /** Whether it begins where its segment does. */
 static inline bool range_is_first(const struct range *range) {
-    return range->address == range->segment->base;
+    return range->block.address == range->segment->base;
 }
 
 struct free_range {
@@ -112,26 +106,20 @@ bool arena_prepare(struct arena *arena);
 int arena_add(struct arena *arena, uint64_t base, uint64_t bytes);
 
 /*
- * A range this large is not cut for a request less than a fifth of it while the pool may grow: once a small block sits in it, the
- * next large request needs a segment of its own. On the recorded traces it takes reserved over requested of gpt from 1.9 to about
- * 1.3, leaves resnet, and costs gnn a tenth.
+ * A range of ARENA_SPARED_BYTES is not cut for a request less than a fifth of it while the pool may grow: once a small block
+ * sits in it, the next large request needs a segment of its own. On the recorded traces it takes reserved over requested of
+ * gpt from 1.9 to about 1.3, leaves resnet, and costs gnn a tenth.
  */
-#define ARENA_SPARED_BYTES ((uint64_t)128 << 20)
-#define ARENA_SPARED_FACTOR 5
-
 enum arena_care {
     ARENA_SPARING, /* not out of a range that is better kept whole, nor */
     ARENA_CUTTING, /* at the start of a segment, unless it is all of it */
     ARENA_ALL,     /* whatever fits */
 };
 
-/* What is left at the start of a segment is not used if it is less than one part in this of the block behind. */
-#define ARENA_REST_SHARE 16
-
 /**
  * The best free range for `bytes` (a multiple of 512), cut to size, at a multiple of `alignment`
  * (512 or 2 MiB; the latter for pages, which keep the first unit of a segment back themselves). Its
- * state is RANGE_LIVE. NULL: nothing fits.
+ * block is BLOCK_CACHED, usable already, of the bin for its size. NULL: nothing fits.
  */
 struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment,
                          enum arena_care care);

@@ -1,20 +1,13 @@
 /*
  * The budget: how far the pool may grow rather than put memory in order, and what it follows from.
  *
- *      peak of what is live  ->  budget  ->  gear: relaxed or tight
+ *      peak of what is live  ->  goal, with the quotas of caches  ->  budget  ->  pressure
  *
  * A look brings all of it up to date, and with it those of the books that are known as a whole.
  */
 #include "pool/internal.h"
 
-#define FEW_CACHES 2
-#define CACHES_PER_LOOK 8 /* at most one sum in as many visits as there are caches, by this */
-#define LOOKS_PER_SUM 64
-#define LOOKS_PER_SUM_OF_FEW 8
-#define SUM_TRIES 64
-#define MOVE_TURNS 4096
-#define TIGHT_SHARE                                                                                \
-    16 /* the gear is tight in the last part of the budget, which is one in so many */
+#include <sched.h>
 
 uint64_t budget_used(const struct pool *pool) {
     return pool->large.reserved_bytes + pool->small.reserved_bytes;
@@ -126,11 +119,12 @@ static uint64_t budget_floor(const struct pool *pool) {
 }
 
 /* What a program that uses little may keep, whatever the floor and the caches. */
-static uint64_t most_for(uint64_t peak) {
+uint64_t budget_little(const struct pool *pool) {
+    uint64_t peak = books_get(&pool->books.allocated.peak);
     return peak <= BUDGET_LITTLE_PEAK ? BUDGET_LITTLE : peak * BUDGET_TIMES;
 }
 
-/* What the pool may hold besides what is parked. */
+/* What the pool may hold besides what caches may. */
 static uint64_t goal_of(const struct pool *pool) {
     if (pool->config.budget > 0) {
         return pool->config.budget;
@@ -145,17 +139,24 @@ static uint64_t least_of(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
+/* Every thread has the line. */
+static void set_close(_Atomic uint64_t *at, uint64_t bytes) {
+    if (atomic_load_explicit(at, memory_order_relaxed) != bytes) {
+        atomic_store_explicit(at, bytes, memory_order_relaxed);
+    }
+}
+
 static void look_at_budget(struct pool *pool) {
     uint64_t goal = goal_of(pool), budget = goal;
     if (pool->config.budget == 0) {
-        uint64_t little = most_for(books_get(&pool->books.allocated.peak));
-        uint64_t each = pool->cache_bytes_max * (1 + CACHE_LARGE_FACTOR);
-        unsigned working = pool->working < CACHES_FULL ? pool->working : CACHES_FULL;
-        uint64_t parked = pool->parked < working * each ? working * each : pool->parked;
+        uint64_t little = budget_little(pool);
         goal = least_of(goal, little);
-        budget = least_of(goal + parked, little + (working > 1 ? (working - 1) * each : 0));
+        uint64_t more =
+            pool->quotas + pool->quotas / BUDGET_QUOTA_SHARE; /* cut from pages that others share */
+        budget = pool->awake_count > 1 ? goal + more : least_of(goal + more, little);
     }
-    budget = least_of(budget, pool->backend->capacity - pool->backend->capacity / 4);
+    budget =
+        least_of(budget, pool->backend->capacity - pool->backend->capacity / BUDGET_DEVICE_SHARE);
     if (pool->refused_at > 0 && budget > pool->refused_at) {
         budget = pool->refused_at;
     }
@@ -173,6 +174,9 @@ static void look_at_budget(struct pool *pool) {
         uint64_t since = tight ? epochs_stamp(&pool->epochs) : 0;
         atomic_store_explicit(&pool->tight, since, memory_order_relaxed);
     }
+    bool sync = pool->config.reuse == POOL_SYNC; /* in every free */
+    set_close(&pool->close_least, sync ? 0 : budget / CLOSE_LEAST_SHARE);
+    set_close(&pool->close_bytes, sync ? 0 : order_event_bytes(budget));
     pool->refused_seen = refused;
     pool->budget_follows = false;
 }

@@ -1,169 +1,263 @@
 #include "pool/internal.h"
 
-void cache_set_room(struct cache *cache, uint64_t bytes) {
-    cache->bytes_max = bytes;
-    cache->large_bytes_max = CACHE_LARGE_FACTOR * bytes;
-    cache->large_most = cache->large_bytes_max / CACHE_LARGE_SHARE;
-    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
-        uint64_t fit = bytes / 2 / size_class_bytes(i);
-        cache->bins[i].room = fit > CACHE_BIN_BLOCKS ? CACHE_BIN_BLOCKS : (uint32_t)fit;
-    }
+/* A block somewhat larger beats a visit to the pool (programs whose sizes never repeat live on this),
+ * and one up to twice as large beats growing when memory is short, or much is cached. */
+unsigned want_last_bin(const struct want *want, bool much) {
+    unsigned further = want->large ? much ? LARGER_BINS_OF_LARGE_WHEN_SHORT : LARGER_BINS_OF_LARGE
+                       : want->bin < LARGER_LEAST_BIN ? 0
+                       : much                         ? LARGER_BINS_WHEN_SHORT
+                                                      : LARGER_BINS;
+    unsigned last = want->bin + further, end = want->large ? BINS - 1 : SMALL_CLASSES - 1;
+    return last < end ? last : end;
 }
 
-struct batch cache_take(struct cache *cache, unsigned size_class, uint32_t count) {
-    struct bin *bin = &cache->bins[size_class];
-    struct batch batch = {bin->head, bin->tail, bin->count};
-    if (count == 0 || bin->count == 0) {
-        return (struct batch){0};
+/* What there is plenty of is better used than added to. */
+static unsigned last_bin(const struct cache *cache, const struct want *want) {
+    return want_last_bin(want, want->is_short || cache->bytes > cache_room(cache) / 2);
+}
+
+/* A block that was found, and the one before it in its bin; NULL: none, and it is the first. */
+struct fit {
+    struct block *block, *before;
+};
+
+/** The first large block of a bin that holds `bytes`, if it may be handed out. Stamps grow along a
+ * bin: if it may not, none behind it may. */
+static struct fit find_fit(const struct bin *bin, uint64_t bytes, uint64_t usable) {
+    struct fit fit = {bin->head, NULL};
+    for (unsigned tries = 0; fit.block && range_of(fit.block)->bytes < bytes; tries++) {
+        fit.before = fit.block;
+        fit.block = tries + 1 < CACHE_TRIES ? fit.block->next : NULL;
     }
-    if (count < bin->count) {
-        batch.count = count;
-        batch.last = batch.first;
-        for (uint32_t i = 1; i < count; i++) {
-            batch.last = batch.last->next;
+    if (fit.block && fit.block->stamp > usable) {
+        fit.block = NULL;
+    }
+    return fit;
+}
+
+static struct block *pop_large(struct cache *cache, unsigned at, uint64_t bytes, uint64_t usable) {
+    struct bin *bin = &cache->bins[at];
+    struct fit fit = find_fit(bin, bytes, usable);
+    if (fit.block) {
+        *(fit.before ? &fit.before->next : &bin->head) = fit.block->next;
+        bin->tail = bin->tail == fit.block ? fit.before : bin->tail;
+        bin->count--;
+        cache->bytes -= range_of(fit.block)->bytes;
+    }
+    return fit.block;
+}
+
+struct block *cache_find(struct cache *cache, const struct want *want, uint64_t usable) {
+    unsigned last = last_bin(cache, want);
+    struct block *block = NULL;
+    for (unsigned at = want->bin; !block && at <= last; at++) {
+        block =
+            want->large ? pop_large(cache, at, want->bytes, usable) : cache_pop(cache, at, usable);
+    }
+    return block;
+}
+
+uint64_t cache_stamp(const struct cache *cache, const struct want *want) {
+    if (!want->large) {
+        const struct block *head = cache->bins[want->bin].head;
+        return head ? head->stamp : 0;
+    }
+    unsigned last = last_bin(cache, want);
+    uint64_t stamp = 0;
+    for (unsigned at = want->bin; at <= last; at++) {
+        struct fit fit = find_fit(&cache->bins[at], want->bytes, UINT64_MAX);
+        if (fit.block && (stamp == 0 || fit.block->stamp < stamp)) {
+            stamp = fit.block->stamp;
         }
-        bin->head = batch.last->next;
-        batch.last->next = NULL;
-    } else {
-        bin->head = NULL;
     }
-    bin->count -= batch.count;
-    cache->bytes -= batch.count * size_class_bytes(size_class);
-    return batch;
+    return stamp;
 }
 
-static void spill(struct cache *cache, unsigned size_class, uint32_t count) {
-    reclaim_list(cache->pool, cache_take(cache, size_class, count).first);
+void cache_push_magazine(struct cache *cache, unsigned at, const struct magazine *magazine) {
+    struct bin *bin = &cache->bins[at];
+    *(bin->head ? &magazine->last->next : &bin->tail) = bin->head ? bin->head : magazine->last;
+    bin->head = magazine->first;
+    bin->count += magazine->count;
+    cache->bytes += magazine->bytes;
 }
 
-static void spill_drawer(struct cache *cache, struct drawer *drawer, uint32_t count) {
-    while (count-- > 0) {
-        reclaim_range(cache->pool, cache_unlink(cache, drawer, NULL, drawer->head));
+void cache_push_ready(struct cache *cache, struct block *block) {
+    block->next = NULL;
+    cache_push_magazine(
+        cache, block_bin(block),
+        &(struct magazine){.first = block, .last = block, .count = 1, .bytes = block_bytes(block)});
+}
+
+struct magazine cache_take(struct cache *cache, unsigned at, uint32_t count) {
+    struct bin *bin = &cache->bins[at];
+    struct magazine taken = {.first = bin->head, .last = bin->tail, .bin = at};
+    bool all = count >= bin->count, large = at >= SMALL_CLASSES;
+    if (count == 0 || bin->count == 0) {
+        return (struct magazine){0};
     }
-}
-
-/* Of bytes, not of blocks: halving a class of tiny ones makes no room, and the next free is back. */
-static void spill_most(struct cache *cache) {
-    unsigned most = 0;
-    uint64_t units = 0;
-    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
-        uint64_t here = (uint64_t)cache->bins[i].count * size_class_units(i);
-        most = here > units ? i : most;
-        units = here > units ? here : units;
+    taken.count = all ? bin->count : count;
+    taken.bytes = large ? 0 : taken.count * size_class_bytes(at);
+    for (uint32_t i = 0; (!all || large) && i < taken.count; i++) {
+        taken.last = i == 0 ? taken.first : taken.last->next;
+        taken.bytes += large ? range_of(taken.last)->bytes : 0;
     }
-    spill(cache, most, (cache->bins[most].count + 1) / 2);
+    bin->head = all ? NULL : taken.last->next;
+    taken.last->next = NULL;
+    taken.stamp = taken.last->stamp;
+    bin->count -= taken.count;
+    cache->bytes -= taken.bytes;
+    return taken;
 }
 
-void cache_spill(struct cache *cache, uint64_t bytes) {
-    while (cache->bytes > bytes) {
-        spill_most(cache);
-    }
+/* --- away from here --- */
+
+static void spill(struct cache *cache, unsigned at, uint32_t count) {
+    pending_add_list(cache->pool, cache_take(cache, at, count).first);
 }
 
-/*
- * Nothing was asked for since room was last made: another thread allocates what this one frees. A
- * thread of which that has been true a few times on end gives away in parts from then on, so that
- * the other one finds some at any time.
- */
-static bool gives_to_others(struct cache *cache) {
-    uint64_t before = cache->total_at_room;
-    cache->total_at_room = books_get(&cache->tides[TIDE_REQUESTED].taken);
-    bool gives = cache->total_at_room == before && cache->pool->caches_owned > 1;
-    cache->gifts = gives ? cache->gifts + 1 : 0;
-    return gives;
+/* Whether nothing has been asked of a bin since that was last asked. */
+static bool is_idle(struct bin *bin) {
+    uint64_t allocs = books_get(&bin->allocs);
+    bool idle = allocs == bin->allocs_seen;
+    bin->allocs_seen = allocs;
+    return idle;
 }
 
-static bool gives_in_parts(const struct cache *cache) {
-    return cache->gifts > CACHE_GIFTS;
-}
-
-void cache_open_room(struct cache *cache) {
-    uint64_t most = atomic_load_explicit(&cache->pool->cache_room, memory_order_relaxed);
-    bool parts = gives_in_parts(cache);
-    cache->bytes_max = most / (parts ? CRATE_SHARE : 1);
-    cache->large_bytes_max = CACHE_LARGE_FACTOR * most / (parts ? RANGE_BATCH_SHARE : 1);
-}
-
-bool cache_gives(struct cache *cache) {
-    if (idle_sleeps(cache)) {
-        return false; /* it is not full: it has to wake */
-    }
-    bool gives = gives_to_others(cache);
-    cache_open_room(cache);
-    return gives;
-}
-
-void cache_make_room(struct cache *cache, unsigned size_class) {
-    if (unlikely(idle_sleeps(cache))) {
-        idle_wake(cache);
-    }
-    cache_spill(cache, cache->bytes_max - cache->bytes_max / 16);
-    struct bin *bin = &cache->bins[size_class];
-    if (bin->count > bin->room) {
-        spill(cache, size_class, bin->count / 2 + 1);
+void cache_drop_idle(struct cache *cache, unsigned keep, uint64_t most) {
+    for (unsigned turns = 0; cache->bytes > most && turns < BINS; turns++) {
+        cache->hand = (uint16_t)((cache->hand + 1u) % BINS);
+        struct bin *bin = &cache->bins[cache->hand];
+        if (is_idle(bin) && cache->hand != keep) {
+            spill(cache, cache->hand, bin->count);
+            bin->target = 0;
+        }
     }
 }
 
-static void spill_most_of_drawers(struct cache *cache) {
-    struct drawer *most = NULL;
-    uint64_t bytes = 0;
-    for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
-        struct drawer *drawer = &cache->drawers[i];
-        uint64_t here = drawer->count ? drawer->count * drawer->head->bytes : 0;
-        most = here > bytes ? drawer : most;
-        bytes = here > bytes ? here : bytes;
+/* Of bytes, not of blocks: halving a bin of tiny ones makes no room, and the next free is back. */
+static unsigned largest_bin(const struct cache *cache, unsigned keep) {
+    unsigned largest = keep;
+    uint64_t most = 0;
+    for (unsigned at = 0; at < BINS; at++) {
+        const struct bin *bin = &cache->bins[at];
+        uint64_t each = at < SMALL_CLASSES ? size_class_bytes(at) : size_class_bytes(at - 1);
+        if (bin->count * each > most && at != keep) {
+            most = bin->count * each;
+            largest = at;
+        }
     }
-    spill_drawer(cache, most, (most->count + 1) / 2);
+    return largest;
 }
 
-void cache_empty_drawers(struct cache *cache) {
-    for (unsigned i = 0; cache->large_bytes > 0 && i < LARGE_DRAWERS; i++) {
-        spill_drawer(cache, &cache->drawers[i], cache->drawers[i].count);
-    }
-}
-
-void cache_make_room_for_large(struct cache *cache) {
-    if (unlikely(idle_sleeps(cache))) {
-        idle_wake(cache);
-    }
-    while (cache->large_bytes > cache->large_bytes_max - cache->large_bytes_max / 16) {
-        spill_most_of_drawers(cache);
+void cache_drop_half(struct cache *cache, unsigned keep, uint64_t most) {
+    while (cache->bytes > most) {
+        unsigned at = largest_bin(cache, keep);
+        spill(cache, at, (cache->bins[at].count + 1) / 2);
+        cache->bins[at].target /= 2;
     }
 }
 
-void cache_empty_bins(struct cache *cache) {
-    for (unsigned size_class = 0; cache->bytes > 0 && size_class < SMALL_CLASSES; size_class++) {
-        spill(cache, size_class, cache->bins[size_class].count);
+/* In parts, so that the other thread finds some at any time. False: there is no room. */
+static bool ship(struct cache *cache, struct transfer *transfer, unsigned at, uint32_t count) {
+    uint32_t each = magazine_blocks(at);
+    while (count > 0 && cache->bins[at].count > 0) {
+        struct magazine magazine = cache_take(cache, at, count < each ? count : each);
+        if (!transfer_has_room(transfer, magazine.bytes)) {
+            cache_push_magazine(cache, at, &magazine);
+            return false;
+        }
+        transfer_put(transfer, &magazine);
+        count -= magazine.count;
+    }
+    return true;
+}
+
+bool cache_ship(struct cache *cache, unsigned at, unsigned number) {
+    struct bin *bin = &cache->bins[at];
+    struct transfer *transfer = transfer_lock(cache->pool, number);
+    uint32_t each = magazine_blocks(at);
+    uint32_t whole = bin->count > bin->target ? (bin->count - bin->target) / each * each : 0;
+    bool any = ship(cache, transfer, at, whole), full = cache->bytes > cache_room(cache);
+    for (unsigned other = 0; any && full && other < BINS; other++) {
+        bin = &cache->bins[other];
+        if (bin->count > 0 && is_idle(bin)) {
+            any = ship(cache, transfer, other, bin->count);
+        }
+    }
+    transfer_unlock(transfer);
+    return any;
+}
+
+void cache_empty(struct cache *cache, unsigned first) {
+    for (unsigned at = first; cache->bytes > 0 && at < BINS; at++) {
+        spill(cache, at, cache->bins[at].count);
     }
 }
 
-void cache_empty(struct cache *cache) {
-    cache_empty_drawers(cache);
-    cache_empty_bins(cache);
+static void forget(struct cache *cache) {
+    for (unsigned at = 0; at < BINS; at++) {
+        struct bin *bin = &cache->bins[at];
+        bin->head = bin->tail = NULL;
+        bin->count = bin->target = 0;
+        books_set(&bin->frees, books_get(&bin->allocs));
+    }
+    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
+        books_set(&cache->large_frees[i], books_get(&cache->large_allocs[i]));
+    }
+    cache->bytes = 0;
+    cache->saw_others = true; /* what it had asked for is not known to be gone */
+    transfer_forget(&cache->transfer);
+    for (unsigned i = 0; i < TIDES; i++) {
+        tide_ebb(&cache->tides[i]);
+    }
 }
 
 void cache_forget_all(struct pool *pool) {
     cache_seize_all(pool);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        for (unsigned i = 0; i < SMALL_CLASSES; i++) {
-            struct bin *bin = &cache->bins[i];
-            bin->head = bin->tail = NULL;
-            bin->count = bin->target = 0;
-            books_set(&bin->frees, books_get(&bin->allocs));
-        }
-        for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
-            struct drawer *drawer = &cache->drawers[i];
-            drawer->head = drawer->tail = NULL;
-            drawer->count = drawer->target = 0;
-            books_set(&drawer->frees, books_get(&drawer->allocs));
-        }
-        cache->bytes = cache->large_bytes = cache->parked = 0;
-        cache->saw_others = true; /* what it had asked for is not known to be gone */
-        shelf_forget(&cache->shelf);
-        for (unsigned i = 0; i < TIDES; i++) {
-            tide_ebb(&cache->tides[i]);
-        }
+        forget(cache);
     }
-    pool->parked = 0;
     cache_return_all(pool);
+}
+
+/* --- seized --- */
+
+static void end_bias(void *with) {
+    struct pool *pool = with;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        biased_ask(&cache->lock);
+    }
+    biased_wait_for_stores();
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        biased_end(&cache->lock);
+    }
+}
+
+void cache_seize_list(struct pool *pool, struct biased *first) {
+    biased_seize(first, end_bias, pool);
+}
+
+void cache_seize(struct cache *cache) {
+    cache->lock.next_seized = NULL;
+    cache_seize_list(cache->pool, &cache->lock);
+}
+
+void cache_return(struct cache *cache) {
+    cache->lock.next_seized = NULL;
+    biased_return(&cache->lock);
+}
+
+void cache_seize_all(struct pool *pool) {
+    struct biased *all = NULL;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        cache->lock.next_seized = all;
+        all = &cache->lock;
+    }
+    cache_seize_list(pool, all);
+}
+
+void cache_return_all(struct pool *pool) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        cache_return(cache);
+    }
 }

@@ -17,16 +17,16 @@ static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pend
         uint64_t at = segment->base;
         const struct range *previous = NULL;
         for (const struct range *range = segment->first; range; range = range->next) {
-            HOLDS(range->address == at && range->bytes > 0 && range->bytes % ARENA_UNIT == 0);
+            HOLDS(range->block.address == at && range->bytes > 0 && range->bytes % ARENA_UNIT == 0);
             HOLDS(range->segment == segment && range->previous == previous);
-            HOLDS(!(previous && range_state(previous) == RANGE_FREE &&
-                    range_state(range) == RANGE_FREE));
-            HOLDS(range_state(range) == RANGE_PAGE || arena_find(range->address) == range);
-            HOLDS(page_map_owner(range->address) == arena->pool);
-            free_bytes += range_state(range) == RANGE_FREE ? range->bytes : 0;
-            free_count += range_state(range) == RANGE_FREE;
-            *live += range_state(range) == RANGE_LIVE ? range->bytes : 0;
-            *pending += range_state(range) == RANGE_PENDING ? range->bytes : 0;
+            HOLDS(!(previous && range_state(previous) == BLOCK_FREE &&
+                    range_state(range) == BLOCK_FREE));
+            HOLDS(range_state(range) == BLOCK_PAGE || arena_find(range->block.address) == range);
+            HOLDS(page_map_owner(range->block.address) == arena->pool);
+            free_bytes += range_state(range) == BLOCK_FREE ? range->bytes : 0;
+            free_count += range_state(range) == BLOCK_FREE;
+            *live += range_state(range) == BLOCK_LIVE ? range->bytes : 0;
+            *pending += range_state(range) == BLOCK_CACHED ? range->bytes : 0;
             at += range->bytes;
             ranges++;
             previous = range;
@@ -39,7 +39,7 @@ static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pend
     for (size_t i = 1; i < arena->free_count; i++) {
         const struct free_range *a = &arena->free[i - 1], *b = &arena->free[i];
         HOLDS(a->bytes < b->bytes ||
-              (a->bytes == b->bytes && a->range->address < b->range->address));
+              (a->bytes == b->bytes && a->range->block.address < b->range->block.address));
     }
     return 0;
 }
@@ -83,38 +83,52 @@ static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint6
     return 0;
 }
 
-static int check_shelf(struct shelf *shelf) {
-    uint64_t shelved = 0, shelved_ranges = 0;
-    for (unsigned i = 0; i < shelf->count; i++) {
-        const struct crate *crate = &shelf->crates[(shelf->first + i) % SHELF_CRATES];
-        uint64_t bytes = 0;
-        for (unsigned j = 0; j < crate->used; j++) {
-            const struct batch *batch = &crate->batches[j].batch;
-            uint32_t count = 0;
-            for (const struct block *b = batch->first; b; b = b->next) {
-                HOLDS(block_state(b) == BLOCK_CACHED);
-                HOLDS(block_bin(b) == crate->batches[j].size_class);
-                HOLDS(b->stamp <= crate->stamp && (b->next || b == batch->last));
-                bytes += block_bytes(b);
-                count++;
-            }
-            HOLDS(count == batch->count);
-        }
-        HOLDS(bytes == crate->bytes);
-        shelved += bytes;
+static int check_list(struct block *first, unsigned at, uint32_t count, uint64_t bytes) {
+    for (struct block *b = first; b; b = b->next) {
+        HOLDS(block_state(b) == BLOCK_CACHED && block_bin(b) == at);
+        HOLDS(block_is_large(b) == (at >= SMALL_CLASSES));
+        HOLDS(!block_is_large(b) || bin_of_large(range_of(b)->bytes) == at);
+        bytes -= block_bytes(b);
+        count--;
     }
-    for (unsigned i = 0; i < shelf->range_count; i++) {
-        const struct range_batch *batch = &shelf->range_batches[i];
-        uint64_t bytes = 0;
-        for (const struct range *r = batch->first; r; r = r->queue_next) {
-            HOLDS(range_state(r) == RANGE_PENDING && r->stamp <= batch->stamp);
-            HOLDS((r->queue_next == NULL) == (r == batch->last));
-            bytes += r->bytes;
+    HOLDS(bytes == 0 && count == 0);
+    return 0;
+}
+
+static int check_transfer(struct transfer *transfer) {
+    uint64_t waiting = 0;
+    for (unsigned i = 0; i < transfer->count; i++) {
+        const struct magazine *magazine =
+            &transfer->magazines[(transfer->first + i) % TRANSFER_MAGAZINES];
+        HOLDS(magazine->count > 0);
+        int line = check_list(magazine->first, magazine->bin, magazine->count, magazine->bytes);
+        if (line != 0) {
+            return line;
         }
-        HOLDS(bytes > 0 && bytes == batch->bytes);
-        shelved_ranges += bytes;
+        HOLDS(!magazine->last->next && magazine->last->stamp <= magazine->stamp);
+        waiting += magazine->bytes;
     }
-    HOLDS(shelved == shelf->bytes && shelved_ranges == shelf->range_bytes);
+    HOLDS(waiting == books_get(&transfer->bytes));
+    return 0;
+}
+
+static int check_cache(struct cache *cache) {
+    uint64_t bytes = 0;
+    for (unsigned at = 0; at < BINS; at++) {
+        const struct bin *bin = &cache->bins[at];
+        uint64_t here = 0;
+        for (struct block *b = bin->head; b; b = b->next) {
+            here += block_bytes(b);
+            HOLDS(b->next || b == bin->tail);
+        }
+        int line = check_list(bin->head, at, bin->count, here);
+        if (line != 0) {
+            return line;
+        }
+        bytes += here;
+    }
+    HOLDS(bytes == cache->bytes);
+    HOLDS(!quota_sleeps(cache) || cache->number == 0 || cache->transfer.number == 0);
     return 0;
 }
 
@@ -138,58 +152,40 @@ static int check_locked(struct pool *pool) {
     HOLDS(free_units == pool->runs.free_units);
     HOLDS(free_runs == pool->runs.count);
     for (enum reach reach = 0; reach < REACHES; reach++) {
-        for (const struct range *r = pool->pending_ranges[reach].head; r; r = r->queue_next) {
-            HOLDS(range_state(r) == RANGE_PENDING);
-            HOLDS(!r->queue_next || r->stamp <= r->queue_next->stamp);
-            queued += r->bytes;
-        }
-        for (const struct block *b = pool->pending_blocks[reach].head; b; b = b->next) {
+        for (struct block *b = pool->pending[reach].head; b; b = b->next) {
             HOLDS(block_state(b) == BLOCK_CACHED);
             HOLDS(!b->next || b->stamp <= b->next->stamp);
             queued += block_bytes(b);
         }
     }
     HOLDS(queued == pool->pending_bytes);
-    uint64_t parked = 0, shelved = 0, allocated = 0;
+    uint64_t parked = 0, waiting = 0, allocated = 0, quotas = 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        uint64_t bytes = 0, large = 0;
         cache_seize(cache);
-        for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
-            uint32_t count = 0;
-            for (const struct range *r = cache->drawers[i].head; r; r = r->queue_next) {
-                large += range_state(r) == RANGE_PENDING && drawer_of(r->bytes) == i ? r->bytes : 1;
-                count++;
-            }
-            large += count == cache->drawers[i].count ? 0 : 1;
-        }
-        for (unsigned size_class = 0; size_class < SMALL_CLASSES; size_class++) {
-            uint32_t count = 0;
-            for (const struct block *b = cache->bins[size_class].head; b; b = b->next) {
-                bytes += block_state(b) == BLOCK_CACHED && block_bin(b) == size_class
-                             ? block_bytes(b)
-                             : 1;
-                count++;
-            }
-            bytes += count == cache->bins[size_class].count ? 0 : 1;
-        }
-        parked += bytes + large;
-        bool right = bytes == cache->bytes && large == cache->large_bytes;
-        right &= !idle_sleeps(cache) || cache->bytes_max + cache->large_bytes_max == 0;
+        line = check_cache(cache);
+        parked += cache->bytes;
+        quotas += cache_room(cache) + cache->transfer.room;
         allocated += tide_live(&cache->tides[TIDE_ALLOCATED]);
         cache_return(cache);
-        HOLDS(right);
-    }
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        pthread_mutex_lock(&cache->shelf.lock);
-        line = check_shelf(&cache->shelf);
-        shelved += cache->shelf.bytes + cache->shelf.range_bytes;
-        pthread_mutex_unlock(&cache->shelf.lock);
         if (line != 0) {
             return line;
         }
     }
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        pthread_mutex_lock(&cache->transfer.lock);
+        line = check_transfer(&cache->transfer);
+        waiting += books_get(&cache->transfer.bytes);
+        if (line == 0 && quota_sleeps(cache) && quota_parked(cache) > 0) {
+            line = __LINE__;
+        }
+        pthread_mutex_unlock(&cache->transfer.lock);
+        if (line != 0) {
+            return line;
+        }
+    }
+    HOLDS(quotas == pool->quotas);
     HOLDS(allocated == live);
-    HOLDS(cached + pending == parked + queued + shelved + atomic_load(&pool->retired_bytes));
+    HOLDS(cached + pending == parked + queued + waiting + atomic_load(&pool->retired_bytes));
     return 0;
 }
 

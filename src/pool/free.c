@@ -7,15 +7,17 @@
 
 #include <errno.h>
 
-/* Tight, an event is due when a thread has freed more than order_event_bytes() since the last one, or */
-#define FREES_PER_CLOSE 64    /* so many blocks, */
-#define CLOSE_LEAST_SHARE 256 /* if they are one part in this of the budget. */
+/* But of small blocks at least so many share an event, or as many as are cached of their bin. */
+static inline uint32_t pairs_of(uint64_t freed) {
+    return freed > SMALL_MAX_BYTES ? 1 : freed > (256 << 10) ? 8 : freed > (64 << 10) ? 16 : 32;
+}
 
 /*
- * Whether an event on time is due in this free: the gear is tight, and either nobody has recorded one
- * since it became so, or this thread has freed enough since somebody last did. Inside the cache.
+ * Whether an event on time is due in this free: the pool is under pressure, and either nobody has recorded one
+ * since that began, or this thread has freed enough since somebody last did. Inside the cache.
  */
-static inline bool is_due(const struct pool *pool, struct cache *cache, uint64_t freed) {
+static inline bool is_due(const struct pool *pool, struct cache *cache, uint32_t parked,
+                          uint64_t freed) {
     uint64_t tight = atomic_load_explicit(&pool->tight, memory_order_relaxed);
     if (likely(tight == 0)) {
         return false;
@@ -23,17 +25,16 @@ static inline bool is_due(const struct pool *pool, struct cache *cache, uint64_t
     uint64_t on_time = atomic_load_explicit(&pool->epochs.on_time, memory_order_relaxed);
     if (on_time != cache->on_time_seen || tight != cache->tight_seen) {
         bool first = tight != cache->tight_seen && on_time < tight;
-        cache->frees_since_close = 0;
-        cache->bytes_since_close = first ? CLOSE_BYTES : 0;
+        cache->frees_since_close = first ? FREES_PER_CLOSE : 0;
+        cache->bytes_since_close = first ? UINT64_MAX / 2 : 0;
         cache->on_time_seen = on_time;
         cache->tight_seen = tight;
     }
-    cache->frees_since_close++;
-    cache->bytes_since_close += freed;
-    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
-    uint64_t bytes = cache->bytes_since_close;
-    bool due = pool->config.reuse == POOL_SYNC || bytes > order_event_bytes(budget) ||
-               (cache->frees_since_close >= FREES_PER_CLOSE && bytes >= budget / CLOSE_LEAST_SHARE);
+    uint32_t frees = ++cache->frees_since_close;
+    uint64_t bytes = cache->bytes_since_close += freed;
+    bool due = pool->close_bytes == 0 || /* in every free */
+               (frees >= FREES_PER_CLOSE && bytes >= pool->close_least) ||
+               (bytes > pool->close_bytes && (frees >= pairs_of(freed) || frees >= parked));
     if (unlikely(due)) { /* whether or not it can be recorded now */
         cache->frees_since_close = 0;
         cache->bytes_since_close = 0;
@@ -58,41 +59,86 @@ static bool lock_for(struct pool *pool, bool must, bool orders) {
     return orders && pthread_mutex_trylock(&pool->lock) == 0;
 }
 
-/* The cache is full, or an event is due, or this free has to wait. */
-static __attribute__((noinline)) void free_small_slow(struct pool *pool, struct cache *cache,
-                                                      unsigned size_class, bool overflows,
-                                                      bool orders) {
-    bool gives = false, more = false;
-    uint64_t parked = 0;
-    if (overflows) {
-        cache_enter(cache);
-        parked = idle_parked(cache);
-        more = parked > cache->parked;
-        gives = cache_gives(cache);
-        overflows = !(gives && shelf_put(cache));
-        cache_leave(cache);
-    }
-    if (!lock_for(pool, overflows || more, orders)) {
-        return;
-    }
-    idle_count(cache, parked);
+/* What a free has left to do: the block is not cached, too much is, or an event is due. */
+struct rest {
+    struct block *unparked;
+    uint64_t lives; /* of the pool, when it was freed */
+    unsigned bin, owner;
+    bool overflows, orders;
+};
+
+/* A bin of what another thread asked for has some magazines besides what this one needs. */
+static bool has_magazine(const struct cache *cache, unsigned at, unsigned owner) {
+    return owner != cache->number &&
+           cache->bins[at].count > cache->bins[at].target + MAGAZINES_KEPT * magazine_blocks(at);
+}
+
+/* The transfer cache of the thread that asked for a block had no room: it gets more. */
+static void grow_receiver(struct pool *pool, unsigned owner) {
+    struct cache *receiver = owner > 0 ? cache_numbered(owner) : pool->common;
+    receiver = receiver->number == owner && !quota_sleeps(receiver) ? receiver : pool->common;
+    quota_grow_transfer(receiver);
+}
+
+static void make_room(struct pool *pool, struct cache *cache, const struct rest *rest,
+                      bool refused) {
     cache_enter(cache);
-    if (overflows && gives) {
-        cache_empty_bins(cache);
-    } else if (cache_overflows(cache, &cache->bins[size_class])) {
-        cache_make_room(cache, size_class);
+    struct bin *bin = &cache->bins[rest->bin];
+    quota_grow(cache, 0);
+    if (refused) {
+        grow_receiver(pool, rest->owner);
+    }
+    if (rest->owner != cache->number && quota_is_first(cache, true)) {
+        quota_grow(cache, 2 * cache_room(cache));
+    }
+    if (has_magazine(cache, rest->bin, rest->owner)) {
+        pending_add_list(pool, cache_take(cache, rest->bin, bin->count - bin->target).first);
+    }
+    if (bin->count > CACHE_BIN_BLOCKS) {
+        pending_add_list(pool, cache_take(cache, rest->bin, bin->count / 2 + 1).first);
+    }
+    if (cache->bytes > cache_room(cache)) {
+        quota_make_room(cache, rest->bin, 0);
     }
     cache_leave(cache);
-    if (orders) {
-        order_in_free(pool, false);
+}
+
+static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache *cache,
+                                                const struct rest *rest) {
+    bool overflows = rest->overflows, refused = false;
+    if (overflows) {
+        cache_enter(cache);
+        if (rest->owner != cache->number && !quota_sleeps(cache)) {
+            refused = !cache_ship(cache, rest->bin, rest->owner);
+        }
+        overflows = refused || (rest->owner != cache->number && quota_is_first(cache, true)) ||
+                    cache_overflows(cache, &cache->bins[rest->bin]) ||
+                    has_magazine(cache, rest->bin, rest->owner);
+        cache_leave(cache);
     }
-    reclaim_usable(pool);
+    if (!lock_for(pool, rest->unparked || overflows, rest->orders)) {
+        return;
+    }
+    if (overflows) {
+        make_room(pool, cache, rest, refused);
+    }
+    bool due = false;
+    if (rest->unparked && rest->lives == pool_lives(pool)) {
+        due = block_is_large(rest->unparked) && order_is_due(pool, block_bytes(rest->unparked));
+        pending_add(pool, rest->unparked);
+    }
+    if (rest->orders || due) {
+        order_in_free(pool, due);
+    }
+    if (!rest->unparked) {
+        pending_take_usable(pool);
+    }
     budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
 /*
- * The block becomes the caller's to park: false if it is not live. The plain store is for the owner,
+ * The block becomes the caller's to put into its cache: false if it is not live. The plain store is for the owner,
  * inside its cache.
  */
 static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *life) {
@@ -116,70 +162,53 @@ static bool claim_shared(struct block *block, uint64_t *life) {
     return true;
 }
 
-/* Books and stamps a block that was claimed. Inside the cache. */
-static inline __attribute__((always_inline)) void take_back(struct pool *pool, struct cache *cache,
-                                                            struct bin *bin, struct block *block,
-                                                            uint64_t life) {
-    cache_book_free(cache, &bin->frees, life_requested(life), life_bytes(life));
-    block->stamp = epochs_stamp(&pool->epochs);
-}
-
-/* A claimed block goes into the calling thread's cache, which is entered; and left. */
-static int park(struct pool *pool, struct cache *cache, struct page *page, struct block *block,
-                uint64_t life) {
-    struct bin *bin = &cache->bins[life_bin(life)];
-    cache_serve(cache, life_owner(life));
-    take_back(pool, cache, bin, block, life);
-    bool outside = atomic_load_explicit(&page->reached_from_outside, memory_order_relaxed);
-    if (!outside) {
-        cache_park(cache, bin, block, life_bytes(life));
-    }
-    bool overflows = cache_overflows(cache, bin);
-    bool due = is_due(pool, cache, life_bytes(life));
-    uint64_t lives = pool_lives(pool);
-    cache_leave(cache);
-    if (outside) {
-        pthread_mutex_lock(&pool->lock);
-        if (lives == pool_lives(pool)) {
-            reclaim_block(pool, block);
-        }
-        pthread_mutex_unlock(&pool->lock);
-    }
-    if (outside || overflows || due) {
-        free_small_slow(pool, cache, life_bin(life), overflows, may_order(pool, due));
-    }
-    return epochs_broken(&pool->epochs);
-}
-
 /* A live block that has become the caller's, whose cache is entered. */
 struct claimed {
     struct pool *pool;
     struct cache *cache;
-    struct page *page; /* of a small block */
+    struct page *page; /* of a small block; else NULL */
     struct block *block;
-    uint64_t life;
-    struct range *range; /* of a large one; else NULL */
+    uint64_t life; /* which it had */
 };
+
+/* What may start at an address: its pool, and the block there if it is live. */
+static uint64_t look_up(uint64_t address, struct claimed *c) {
+    page_map_entry entry = page_map_get(address);
+    c->page = page_map_page(entry);
+    c->pool = c->page ? c->page->pool : page_map_owner(address);
+    c->block = NULL;
+    if (c->page && address % ((uint64_t)1 << UNIT_SHIFT) == 0) {
+        c->block = page_block(c->page, address);
+    } else if (!c->page && c->pool) {
+        struct range *range = page_map_start(address);
+        c->block = range && range->block.address == address ? &range->block : NULL;
+    }
+    c->life = c->block ? block_life(c->block) : 0;
+    return c->life;
+}
 
 /*
  * Between the look at the map and the last word about the block its context may end: so that look is
- * repeated inside the cache, which pool_forget() seizes after it has cleared the map.
+ * repeated inside the cache, which pool_forget() seizes after it has cleared the map. -EAGAIN: what was
+ * there has ended, or changed hands, while that looked.
  */
-static int claim_small(page_map_entry entry, uint64_t address, struct claimed *c) {
-    c->page = page_map_page(entry);
-    c->pool = c->page->pool;
-    c->cache = cache_mine(c->pool);
-    c->block = page_block(c->page, address);
-    c->life = block_life(c->block);
-    c->range = NULL;
-    if (address % ((uint64_t)1 << UNIT_SHIFT) != 0 || life_state(c->life) != BLOCK_LIVE) {
-        return page_map_get(address) == entry ? -EINVAL : -EAGAIN;
+static int claim(uint64_t address, struct claimed *c) {
+    struct claimed again;
+    look_up(address, c);
+    if (!c->pool) {
+        return -ENOENT;
     }
+    if (life_state(c->life) != BLOCK_LIVE) {
+        look_up(address, &again);
+        return again.pool == c->pool && life_state(again.life) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
+    }
+    c->cache = cache_mine(c->pool);
     if (life_owner(c->life) != c->cache->number) {
         cache_share_once(life_owner(c->life));
     }
     cache_enter(c->cache);
-    bool found = page_map_get(address) == entry;
+    look_up(address, &again);
+    bool found = again.pool == c->pool && again.block == c->block;
     if (found &&
         (claim_as_owner(c->cache, c->block, &c->life) || claim_shared(c->block, &c->life))) {
         return 0;
@@ -188,90 +217,59 @@ static int claim_small(page_map_entry entry, uint64_t address, struct claimed *c
     return found && life_state(c->life) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
 }
 
-static int claim_large(struct pool *pool, uint64_t address, struct claimed *c) {
-    uint8_t live = RANGE_LIVE;
-    c->pool = pool;
-    c->cache = cache_mine(pool);
-    cache_enter(c->cache);
-    bool found = page_map_owner(address) == pool;
-    c->range = found ? page_map_start(address) : NULL;
-    if (c->range && c->range->address == address &&
-        atomic_compare_exchange_strong_explicit(&c->range->state, &live, RANGE_PENDING,
-                                                memory_order_acq_rel, memory_order_relaxed)) {
-        return 0;
-    }
-    cache_leave(c->cache);
-    return found ? -EINVAL : -EAGAIN;
-}
-
-/* -EAGAIN: what was there has ended, or changed hands, while that looked. */
 static int claim_any(uint64_t address, struct claimed *c) {
-    int r = -EAGAIN;
-    while (r == -EAGAIN) {
-        page_map_entry entry = page_map_get(address);
-        struct pool *pool = page_map_owner(address);
-        r = page_map_page(entry) ? claim_small(entry, address, c)
-            : pool               ? claim_large(pool, address, c)
-                                 : -ENOENT;
-    }
+    int r;
+    do {
+        r = claim(address, c);
+    } while (r == -EAGAIN);
     return r;
 }
 
-/* The block is not parked, or too much is, or an event is due. */
-static void free_large_slow(struct pool *pool, struct cache *cache, struct range *unparked,
-                            uint64_t lives, bool overflows, bool orders) {
-    bool more = false;
-    uint64_t parked = 0;
-    if (overflows) {
-        cache_enter(cache);
-        parked = idle_parked(cache);
-        more = parked > cache->parked;
-        overflows = !(cache_gives(cache) && range_shelf_put(cache));
-        cache_leave(cache);
+/* Returns its bytes. */
+static uint64_t book_free(const struct claimed *c) {
+    struct cache *cache = c->cache;
+    unsigned at = life_bin(c->life);
+    cache->saw_others |= life_owner(c->life) != cache->number;
+    if (c->page) {
+        cache_book_free(cache, &cache->bins[at].frees, life_requested(c->life),
+                        life_bytes(c->life));
+        return life_bytes(c->life);
     }
-    if (!lock_for(pool, unparked || overflows || more, orders)) {
-        return;
-    }
-    idle_count(cache, parked);
-    cache_enter(cache);
-    if (cache_overflows_with_large(cache)) {
-        cache_make_room_for_large(cache);
-    }
-    cache_leave(cache);
-    bool due = false;
-    if (unparked && lives == pool_lives(pool)) {
-        due = order_is_due(pool, unparked->bytes);
-        reclaim_range(pool, unparked);
-    }
-    if (orders || due) {
-        order_in_free(pool, due);
-    }
-    budget_look(pool);
-    pthread_mutex_unlock(&pool->lock);
-}
-
-static void book_large(struct cache *cache, struct range *range) {
+    struct range *range = range_of(c->block);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
-    cache_book_free(cache, &drawer_counting(cache, requested)->frees, requested, range->bytes);
+    if (at < BINS) {
+        books_add(&cache->bins[at].frees, 1);
+    }
+    cache_book_free(cache, &cache->large_frees[large_class(requested)], requested, range->bytes);
+    return range->bytes;
 }
 
-/* As park(). */
-static int park_large(struct pool *pool, struct cache *cache, struct range *range) {
-    cache_serve(cache, range->owner);
-    book_large(cache, range);
-    range->stamp = epochs_stamp(&pool->epochs);
-    bool parked =
-        cache_keeps(cache, range->bytes) &&
-        !atomic_load_explicit(&range->segment->reached_from_outside, memory_order_relaxed);
-    if (parked) {
-        cache_push_range(cache, range);
+static bool is_reached_from_outside(const struct claimed *c) {
+    return atomic_load_explicit(c->page ? &c->page->reached_from_outside
+                                        : &range_of(c->block)->segment->reached_from_outside,
+                                memory_order_relaxed);
+}
+
+/* A claimed block goes into the calling thread's cache, which is left. */
+static int park(struct claimed *c) {
+    struct pool *pool = c->pool;
+    struct cache *cache = c->cache;
+    struct rest rest = {
+        .lives = pool_lives(pool), .bin = life_bin(c->life), .owner = life_owner(c->life)};
+    uint64_t bytes = book_free(c);
+    c->block->stamp = epochs_stamp(&pool->epochs);
+    if (rest.bin < BINS && bytes <= quota_largest_block(pool) && !is_reached_from_outside(c)) {
+        struct bin *bin = &cache->bins[rest.bin];
+        cache_push(cache, bin, c->block, bytes);
+        rest.overflows = cache_overflows(cache, bin) || has_magazine(cache, rest.bin, rest.owner);
+    } else {
+        rest.unparked = c->block;
     }
-    bool due = is_due(pool, cache, range->bytes);
-    bool overflows = cache_overflows_with_large(cache);
-    uint64_t lives = pool_lives(pool);
+    bool due = is_due(pool, cache, rest.unparked ? 0 : cache->bins[rest.bin].count, bytes);
+    rest.orders = may_order(pool, due);
     cache_leave(cache);
-    if (!parked || overflows || due) {
-        free_large_slow(pool, cache, parked ? NULL : range, lives, overflows, may_order(pool, due));
+    if (rest.unparked || rest.overflows || due) {
+        free_slow(pool, cache, &rest);
     }
     return epochs_broken(&pool->epochs);
 }
@@ -280,38 +278,38 @@ static int park_large(struct pool *pool, struct cache *cache, struct range *rang
 static __attribute__((noinline)) int free_otherwise(uint64_t address) {
     struct claimed c;
     int r = claim_any(address, &c);
-    return r != 0    ? r
-           : c.range ? park_large(c.pool, c.cache, c.range)
-                     : park(c.pool, c.cache, c.page, c.block, c.life);
+    return r != 0 ? r : park(&c);
 }
 
 /* A block of another thread's cache, or none; the caller's is entered. */
 static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct block *block,
                                                    uint64_t address, uint64_t life) {
-    struct page *page = page_of(block);
-    if (page->pool == cache->pool && claim_shared(block, &life)) {
-        return park(page->pool, cache, page, block, life);
+    struct claimed c = {cache->pool, cache, page_of(block), block, life};
+    if (c.page->pool == cache->pool && claim_shared(block, &c.life)) {
+        return park(&c);
     }
     cache_leave(cache);
     return free_otherwise(address);
 }
 
-/* What the short way below leaves to do after it has parked a block. */
-static __attribute__((noinline)) int free_rest(struct pool *pool, struct cache *cache,
-                                               unsigned size_class, bool overflows, bool due) {
-    free_small_slow(pool, cache, size_class, overflows, may_order(pool, due));
+/* What the short way below leaves to do after the block is in the cache. */
+static __attribute__((noinline)) int free_rest(struct pool *pool, struct cache *cache, unsigned at,
+                                               bool overflows, bool due) {
+    struct rest rest = {
+        .bin = at, .owner = cache->number, .overflows = overflows, .orders = may_order(pool, due)};
+    free_slow(pool, cache, &rest);
     return epochs_broken(&pool->epochs);
 }
 
-/* The short way: the calling thread asked for the block itself. */
+/* The short way: the calling thread asked for the small block itself. */
 int pool_free(uint64_t address) {
     struct cache *cache = cache_last;
-    if (unlikely(address % ((uint64_t)1 << UNIT_SHIFT) != 0 || !cache_try_enter(cache))) {
+    if (unlikely(address % ((uint64_t)1 << UNIT_SHIFT) != 0 || !biased_try_enter(&cache->lock))) {
         return free_otherwise(address);
     }
-    page_map_entry entry = page_map_get(address); /* inside: see claim_small() */
+    page_map_entry entry = page_map_get(address); /* inside: see claim() */
     if (unlikely(!page_map_is_plain_page(entry))) {
-        cache_leave_biased(cache);
+        biased_leave_owned(&cache->lock);
         return free_otherwise(address);
     }
     struct block *block = page_block(page_map_page(entry), address);
@@ -322,11 +320,12 @@ int pool_free(uint64_t address) {
     }
     struct pool *pool = cache->pool;
     struct bin *bin = &cache->bins[life_bin(life)];
-    take_back(pool, cache, bin, block, life);
-    cache_park(cache, bin, block, life_bytes(life));
+    cache_book_free(cache, &bin->frees, life_requested(life), life_bytes(life));
+    block->stamp = epochs_stamp(&pool->epochs);
+    cache_push(cache, bin, block, life_bytes(life));
     bool overflows = cache_overflows(cache, bin);
-    bool due = is_due(pool, cache, life_bytes(life));
-    cache_leave_biased(cache);
+    bool due = is_due(pool, cache, bin->count, life_bytes(life));
+    biased_leave_owned(&cache->lock);
     if (unlikely(overflows || due)) {
         return free_rest(pool, cache, life_bin(life), overflows, due);
     }
@@ -351,20 +350,9 @@ int pool_retire(uint64_t address, struct pool_retired *retired) {
     }
     uint64_t stamp = atomic_load_explicit(&c.pool->epochs.usable, memory_order_acquire);
     *retired = (struct pool_retired){.pool = c.pool, .life = pool_lives(c.pool)};
-    if (c.range) {
-        book_large(c.cache, c.range);
-        cache_see(c.cache, c.range->owner);
-        retired->range = c.range;
-        retired->bytes = c.range->bytes;
-        c.range->stamp = stamp;
-    } else {
-        cache_book_free(c.cache, &c.cache->bins[life_bin(c.life)].frees, life_requested(c.life),
-                        life_bytes(c.life));
-        cache_see(c.cache, life_owner(c.life));
-        retired->block = c.block;
-        retired->bytes = life_bytes(c.life);
-        c.block->stamp = stamp;
-    }
+    retired->bytes = book_free(&c);
+    retired->block = c.block;
+    c.block->stamp = stamp;
     atomic_fetch_add(&c.pool->retired_bytes, retired->bytes);
     cache_leave(c.cache);
     return 0;
@@ -374,11 +362,7 @@ void pool_reclaim(const struct pool_retired *retired) {
     struct pool *pool = retired->pool;
     pthread_mutex_lock(&pool->lock);
     if (retired->life == pool_lives(pool)) {
-        if (retired->block) {
-            reclaim_block(pool, retired->block);
-        } else {
-            reclaim_range(pool, retired->range);
-        }
+        pending_add(pool, retired->block);
         atomic_fetch_sub(&pool->retired_bytes, retired->bytes);
         budget_look(pool);
     }

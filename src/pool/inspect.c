@@ -45,12 +45,12 @@ static bool find_small(page_map_entry entry, uint64_t address, struct found *fou
 
 /* No data race that matters: what is read of a descriptor in other use is not used. */
 __attribute__((no_sanitize("thread"))) static bool peek(struct range *range, struct found *found) {
-    if (!range || *(const volatile uint8_t *)&range->state != RANGE_LIVE) {
+    if (!range || life_state(*(const volatile uint64_t *)&range->block.life) != BLOCK_LIVE) {
         return false;
     }
     atomic_thread_fence(memory_order_acquire);
     found->range = range;
-    found->address = *(const volatile uint64_t *)&range->address;
+    found->address = *(const volatile uint64_t *)&range->block.address;
     found->requested = *(const volatile uint64_t *)&range->requested;
     return true;
 }
@@ -245,10 +245,8 @@ static void count_classes(const struct pool *pool, bool frees,
             class = class_from(class, size_class_bytes(i));
             counts[class] += books_get(frees ? &bin->frees : &bin->allocs);
         }
-        for (unsigned i = 1; i < LARGE_DRAWERS; i++) { /* the first one is only for parking */
-            const struct drawer *drawer = &cache->drawers[i];
-            class = class_from(class, size_class_bytes(SMALL_CLASSES - 1 + i));
-            counts[class] += books_get(frees ? &drawer->frees : &drawer->allocs);
+        for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
+            counts[i] += books_get(frees ? &cache->large_frees[i] : &cache->large_allocs[i]);
         }
     }
 }

@@ -7,6 +7,7 @@
 #include "pool/epoch.h"
 #include "pool/page.h"
 #include "pool/pool.h"
+#include "pool/tuning.h"
 #include "stats/books.h"
 
 #include <pthread.h>
@@ -14,24 +15,9 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-/* What a pool may keep whatever is live: */
-#define BUDGET_FLOOR ((uint64_t)64 << 20) /* this; with several streams, on a large device */
-#define BUDGET_FLOOR_SHARE 1024           /* up to twice as much for each, if that is its part, */
-#define BUDGET_STREAMS 4                  /* and for so many at most. */
-#define BUDGET_LITTLE ((uint64_t)8 << 20) /* But no more than this */
-#define BUDGET_LITTLE_PEAK ((uint64_t)1 << 20) /* up to this peak, */
-#define BUDGET_TIMES 32                        /* and than so many times the peak above. */
-/* And beyond that its peak, one part in this of it as slack or as much as the floor, and what is parked, or
- * what threads at work may park. */
-#define BUDGET_SLACK 16
-
 /* Freed memory waiting for its epoch, oldest stamp first. */
-struct block_queue {
+struct pending {
     struct block *head, *tail;
-};
-
-struct range_queue {
-    struct range *head, *tail;
 };
 
 /* Memory that only the context's own work reaches, and memory that something else reaches too. */
@@ -49,26 +35,25 @@ struct pool {
     /* Read by every allocation and free, and hardly ever written: a cache line of its own. */
     _Alignas(64) struct pool_config config;
     struct backend *backend;
-    _Atomic uint64_t budget;     /* kept where the peak changes */
-    _Atomic uint64_t tight;      /* not 0: the gear is, and this epoch was open when it became so */
-    bool program_orders;         /* the program uses the context's records and waits itself */
-    uint64_t cache_bytes_max;    /* of each thread's cache; */
-    _Atomic uint64_t cache_room; /* less where many hold much */
+    _Atomic uint64_t budget; /* kept where the peak changes */
+    _Atomic uint64_t tight;  /* not 0: under pressure, and this epoch was open when that began; */
+    _Atomic uint64_t close_least, close_bytes; /* then a free records an event after so much */
+    bool program_orders; /* the program uses the context's records and waits itself */
+    uint64_t quota_most; /* of one thread's cache */
 
     _Alignas(64) pthread_mutex_t lock;
     struct epochs epochs;
     struct arena large; /* ranges for blocks above 1 MiB */
     struct arena small; /* ranges of 2 MiB for pages */
     struct runs runs;
-    struct block_queue pending_blocks[REACHES];
-    struct range_queue pending_ranges[REACHES];
+    struct pending pending[REACHES];
     uint64_t pending_bytes; /* in the queues */
     uint64_t
         refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
-    unsigned refused_seen;     /* the backend's, when the gear was last set */
+    unsigned refused_seen;     /* the backend's, when `tight` was last set */
     bool budget_follows;       /* what it follows from has changed since */
     uint64_t looks, summed_at; /* visits; and as many when the peaks were last looked at */
-    uint64_t goal;             /* the budget without what may be parked */
+    uint64_t goal;             /* the budget without what caches may hold */
     bool budget_is_fresh;      /* has been looked at in this visit */
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
                               its answer */
@@ -80,19 +65,18 @@ struct pool {
         freed_large;   /* large blocks the pool got back since that event on time */
     bool returning;    /* something was released, and the driver may not have it yet */
     bool unmanageable; /* the driver's addresses are not what the pool's map can hold */
-    uint64_t growing;  /* bytes that threads inside backend->reserve ask for */
-    uint64_t grown;    /* how many of them came back */
+    uint64_t growing;  /* bytes that threads inside backend->reserve ask for, */
+    uint64_t growers;  /* so many threads, */
+    uint64_t grown;    /* and how many came back */
     _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
     struct books books; /* of everything but the thread caches' own counters: what is live */
     _Atomic(struct cache *) caches;   /* those of threads, the newest first, and the common one */
     struct cache *retired;            /* those that wait for a thread */
     struct cache *awake, *awake_last; /* those that may hold something, */
-    uint64_t parked;                  /* at most so much together */
-    unsigned full;                    /* how many of them hold much */
-    unsigned working;                 /* how many are of threads at work */
-    uint64_t look_at_ns;              /* when idle threads are looked for again */
-    atomic_uint shelved;              /* crates and batches on all shelves */
-    atomic_uint moves; /* odd: caches come or go, and what they have counted with them */
+    unsigned awake_count;
+    uint64_t quotas;     /* the sum of theirs */
+    uint64_t look_at_ns; /* when idle threads are looked for again */
+    atomic_uint moves;   /* odd: caches come or go, and what they have counted with them */
     _Atomic unsigned caches_owned; /* by threads, now */
     uint64_t waited_for,
         waited_ns; /* waits with a limit that have been in vain, for as long in all: this
@@ -129,7 +113,9 @@ struct budget_sums {
 struct budget_sums budget_sums(const struct pool *pool); /* of all caches */
 void budget_look(struct pool *pool);         /* after every visit: what has changed in the books */
 void budget_sum_at_times(struct pool *pool); /* the peaks, unless that was done just before */
-void budget_look_at_all(struct pool *pool);  /* peaks, budget and gear too */
+void budget_look_at_all(struct pool *pool);  /* peaks, budget and pressure too */
+uint64_t
+budget_little(const struct pool *pool);      /* most for a program of one thread that uses little */
 void budget_book_reserve(struct pool *pool); /* the books of what is reserved and free */
 unsigned budget_streams(void);               /* of the program, besides the default one */
 uint64_t budget_used(const struct pool *pool);           /* the reserve */
@@ -147,20 +133,15 @@ static inline bool budget_has_room(const struct pool *pool, uint64_t bytes) {
            atomic_load_explicit(&pool->budget, memory_order_relaxed);
 }
 
-/* reclaim.c: pending memory. Under the lock. */
-void reclaim_block(struct pool *pool,
-                   struct block *block); /* at once if it is usable, else into its queue */
-void reclaim_list(struct pool *pool, struct block *first); /* of blocks linked by `next` */
-void reclaim_range(struct pool *pool, struct range *range);
-void reclaim_usable(struct pool *pool); /* what may be handed out goes back to pages and arena */
-bool reclaim_shelves(struct pool *pool,
-                     bool (*empty)(struct pool *, struct shelf *)); /* each of them; likewise */
-uint64_t reclaim_stamp(const struct pool *pool,
+/* pending.c: pending memory. Under the lock. */
+void pending_add(struct pool *pool,
+                 struct block *block); /* at once to the source if usable, else into its queue */
+void pending_add_list(struct pool *pool, struct block *first); /* of blocks linked by `next` */
+void pending_take_usable(struct pool *pool); /* what may be handed out goes to the source */
+uint64_t pending_stamp(const struct pool *pool,
                        uint64_t bytes); /* epoch that frees `bytes`; 0: nothing is pending */
 
 /* Tight, a thread that has freed more than this since anybody's last event on time leaves one. */
-#define CLOSE_SHARE 8                    /* one part in this of the budget, */
-#define CLOSE_BYTES ((uint64_t)64 << 20) /* at most so much */
 static inline uint64_t order_event_bytes(uint64_t budget) {
     uint64_t share = budget / CLOSE_SHARE + SMALL_MAX_BYTES;
     return share < CLOSE_BYTES ? share : CLOSE_BYTES;
@@ -168,9 +149,9 @@ static inline uint64_t order_event_bytes(uint64_t budget) {
 
 /* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */
 uint64_t order_clock(const struct pool *pool); /* ns */
-/* What a free prepares or waits for, by reuse mode and gear; `due` counts as the tight one. */
+/* What a free prepares or waits for, by reuse mode; `due` counts as pressure. */
 void order_in_free(struct pool *pool, bool due);
-bool order_is_due(struct pool *pool, uint64_t freed);       /* for large blocks in either gear */
+bool order_is_due(struct pool *pool, uint64_t freed); /* for large blocks, without pressure too */
 bool order_finish_stamp(struct pool *pool, uint64_t stamp); /* waits for an on-time event */
 bool order_cheaply(struct pool *pool, uint64_t stamp); /* queries only; true if `stamp` is usable */
 bool order_now(
@@ -185,48 +166,69 @@ bool order_is_idle(struct pool *pool);           /* nothing is under way, as the
 void order_finish_ordered(struct pool *pool);    /* what was usable behind a barrier has finished */
 void order_settle(struct pool *pool);            /* the same, asked by another context's thread */
 
-/* supply.c: where memory comes from. Takes and returns with the lock held; lets go of it in
- * between. */
+/* What is asked for, and the answer. */
 struct want {
-    unsigned size_class;  /* a small block of this class, */
-    uint64_t bytes;       /* or, if not 0, a large one of so many bytes */
-    struct cache *cache;  /* of the asking thread: emptied before the pool grows past its budget */
+    unsigned bin;   /* where caches would keep it, */
+    uint64_t bytes; /* of its size class; of a large block, in whole units */
+    bool large;
+    bool is_short;        /* growing would exceed the budget: larger blocks will do */
     bool any;             /* growing was refused: cut whatever fits */
     enum arena_care care; /* which large ranges are not cut for it */
-    struct block *block;  /* the answer: BLOCK_CACHED, of that class or a larger one */
-    struct range *range;  /* the answer: not free */
+    struct cache *cache;  /* of the asking thread: emptied before the pool grows past its budget */
+    struct block *block;  /* the answer: BLOCK_CACHED */
 };
-int supply(struct pool *pool, struct want *want);
-bool supply_ready(struct pool *pool, struct want *want); /* only what is ready now */
-uint64_t supply_growth(const struct want *want);         /* the least the pool can grow by for it */
-int supply_grow(struct pool *pool, const struct want *want); /* a segment from the driver */
-uint64_t supply_idle(const struct pool *pool);               /* in segments that are wholly free */
-int supply_release_idle(struct pool *pool,
-                        uint64_t bytes); /* what no work touches; 0: something is on its way back */
-void supply_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */
 
 /* cache.c */
+unsigned want_last_bin(const struct want *want, bool much); /* the largest that will do */
 void cache_forget_all(struct pool *pool);
 
-/* idle.c: caches asleep and awake. Under the lock; to wake one, its owner. */
-void idle_start(struct cache *cache); /* a new one */
-void idle_wake(struct cache *cache);  /* before anything is parked in one that sleeps */
-void idle_sleep(
-    struct cache *cache); /* seized, or without a thread: what it holds goes to the pool */
-void idle_count(struct cache *cache, uint64_t parked); /* so much was */
-bool idle_take_back(
-    struct pool *pool,
-    uint64_t growth); /* what idle threads hold, if it is due; true if there was any */
-bool idle_take_all_back(struct pool *pool); /* and the others' too */
+/* source.c: pages, arena, segments. Under the lock. */
+bool source_take(struct pool *pool, struct want *want); /* what is ready now */
+void source_give(struct pool *pool, struct block *block);
+uint64_t source_growth(const struct want *want); /* the least the pool can grow by for it */
+int source_grow(struct pool *pool, const struct want *want); /* a segment from the driver */
+bool source_refused(int r);                    /* neither the driver nor the limit has more */
+uint64_t source_idle(const struct pool *pool); /* in segments that are wholly free */
+int source_release_idle(struct pool *pool,
+                        uint64_t bytes); /* what no work touches; 0: something is on its way back */
+void source_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */
 
-static inline bool idle_sleeps(const struct cache *cache) {
-    return atomic_load_explicit(&cache->asleep, memory_order_relaxed);
+/* supply.c: where memory for a request comes from. Takes and returns with the lock held; lets go of it
+ * in between. */
+int supply(struct pool *pool, struct want *want);
+
+/* quota.c: how much caches may hold. Under the lock. */
+uint64_t quota_of_capacity(uint64_t capacity);        /* of one cache */
+bool quota_grow(struct cache *cache, uint64_t bytes); /* false: it may not hold so much */
+void quota_grow_transfer(struct cache *cache);        /* that of its transfer cache */
+void quota_make_room(struct cache *cache, unsigned keep, uint64_t bytes); /* seized, or its owner */
+void quota_follow_miss(
+    struct cache *cache); /* its thread asks for what it has not: it gets a first quota, or
+                                                more if it had no room for that */
+void quota_sleep(
+    struct cache *cache); /* seized, or without a thread: all goes to the pool, and its quota */
+bool quota_take_back(struct pool *pool,
+                     uint64_t growth);         /* what idle threads hold, if it is due; */
+bool quota_take_all_back(struct pool *pool);   /* and the others' too; */
+bool quota_empty_transfers(struct pool *pool); /* what waits for threads. True if there was any */
+
+/* No block is cached that is larger than one part in this of what a cache may hold. */
+static inline uint64_t quota_largest_block(const struct pool *pool) {
+    return pool->quota_most / CACHE_BLOCK_SHARE;
 }
 
-/* On its shelf too. */
-static inline uint64_t idle_parked(const struct cache *cache) {
-    return cache->bytes + cache->large_bytes + books_get(&cache->shelf.bytes) +
-           books_get(&cache->shelf.range_bytes);
+static inline bool quota_sleeps(const struct cache *cache) {
+    return cache_room(cache) == 0;
+}
+
+/* So little that a thread would come with every few blocks: as far as one needs without
+ * asking for anything, or one that frees more than it asks for. */
+static inline bool quota_is_first(const struct cache *cache, bool gives) {
+    return cache_room(cache) < cache->pool->quota_most / (gives ? 4 : 32);
+}
+
+static inline uint64_t quota_parked(const struct cache *cache) {
+    return cache->bytes + books_get(&cache->transfer.bytes);
 }
 
 #endif

@@ -5,28 +5,16 @@
  *      late event + query    0.3 us of CPU       likewise, for memory of the open epoch
  *      device barrier        1 us, and streams   while the newest event is on time
  *                            fall in behind it
- *      CPU wait              the work's time     on-time events only, and as the last thing before
- * out of memory, with a time limit, on a late one
+ *      CPU wait              the work's time     on-time events only; on a late one as the last
+ *                                                thing before out of memory, with a time limit
  *
- * The gear decides how much is prepared in advance. Relaxed, a free records nothing. Tight, a free
- * records its event on time, so that what it freed can be ordered when it is needed. Both take the
- * reserve as it is under the pool's lock.
+ * A free records nothing but under pressure: then it leaves an event on time, so that what it freed
+ * can be ordered when it is needed.
  */
 #include "pool/internal.h"
 
 #include <errno.h>
 #include <time.h>
-
-/* A CPU wait beats a barrier where so many on-time events are under way behind the one needed, and
- * what may be freed between as many is one part in this of the budget. */
-#define EVENTS_BEHIND 2
-#define BEHIND_SHARE 8
-
-#define IDLE_POLLS                                                                                 \
-    64 /* queries of an event on an idle device until it has arrived there: some 10 us */
-#define FINISH_POLL_NS 50000
-#define UNRECORDED_MAX                                                                             \
-    ((uint64_t)16 << 20) /* pending without context events: then the free synchronises */
 
 uint64_t order_clock(const struct pool *pool) {
     struct timespec t;
@@ -88,7 +76,7 @@ bool order_is_captured(const struct pool *pool) {
 
 /*
  * Large blocks of other sizes than those that are pending make the pool grow by as much again. Where that
- * would exceed the budget the frees prepare for it, though the gear may be relaxed.
+ * would exceed the budget the frees prepare for it, without pressure too.
  */
 bool order_is_due(struct pool *pool, uint64_t freed) {
     if (budget_has_room(pool, pool->pending_bytes + freed)) {

@@ -6,7 +6,7 @@
 
 #include "pool/host.h"
 
-static struct cache nobodys = {.wanted = true};
+static struct cache nobodys = {.lock.wanted = true};
 _Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec"))) = &nobodys;
 
 /* This thread's caches, one per pool it has used; CACHES_GONE once the thread is ending. */
@@ -45,7 +45,7 @@ static uint16_t next_number(void) {
 }
 
 static void take_number(struct cache *cache) {
-    set_number(cache, atomic_load(&cache->biased) ? next_number() : 0);
+    set_number(cache, biased_is_on(&cache->lock) ? next_number() : 0);
     atomic_store(&numbered[cache->number], cache);
 }
 
@@ -63,12 +63,9 @@ static void stop_owning(struct cache *cache) {
 
 void cache_start_common(struct cache *cache, struct pool *pool) {
     cache->pool = pool;
-    atomic_store(&cache->wanted, true);
+    biased_init(&cache->lock, false);
     set_number(cache, 0);
-    cache_set_room(cache, pool->cache_bytes_max);
-    shelf_start(&cache->shelf, pool);
-    idle_start(cache);
-    idle_wake(cache);
+    transfer_start(&cache->transfer, cache);
 }
 
 struct cache *cache_numbered(unsigned number) {
@@ -108,13 +105,15 @@ static void move_count(books_counter *to, books_counter *from) {
 
 /* Per class they stay with the common one, so that nobody has to look for them elsewhere. */
 static void move_counts(struct cache *to, struct cache *from) {
-    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
-        move_count(&to->bins[i].allocs, &from->bins[i].allocs);
-        move_count(&to->bins[i].frees, &from->bins[i].frees);
+    for (unsigned at = 0; at < BINS; at++) {
+        move_count(&to->bins[at].allocs, &from->bins[at].allocs);
+        move_count(&to->bins[at].frees, &from->bins[at].frees);
+        from->bins[at].target = 0;
+        from->bins[at].allocs_seen = 0;
     }
-    for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
-        move_count(&to->drawers[i].allocs, &from->drawers[i].allocs);
-        move_count(&to->drawers[i].frees, &from->drawers[i].frees);
+    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
+        move_count(&to->large_allocs[i], &from->large_allocs[i]);
+        move_count(&to->large_frees[i], &from->large_frees[i]);
     }
 }
 
@@ -147,18 +146,12 @@ static void unlink_in_pool(struct pool *pool, struct cache *cache) {
     pool->retired = cache;
 }
 
-/* Everything parked goes to the pool, and the cache waits there for its next thread. */
+/* Everything cached goes to the pool, and the cache waits there for its next thread. */
 static void retire(struct cache *cache) {
     struct pool *pool = cache->pool;
     pthread_mutex_lock(&pool->lock);
     cache_enter(cache);
-    idle_sleep(cache);
-    for (unsigned i = 0; i < SMALL_CLASSES; i++) {
-        cache->bins[i].target = 0;
-    }
-    for (unsigned i = 0; i < LARGE_DRAWERS; i++) {
-        cache->drawers[i].target = 0;
-    }
+    quota_sleep(cache);
     cache_leave(cache);
     budget_sum_at_times(pool);
     if (!has_number_for_itself(cache)) {
@@ -169,9 +162,6 @@ static void retire(struct cache *cache) {
     move_counts(pool->common, cache);
     unlink_in_pool(pool, cache);
     end_move(pool);
-    cache->total_at_room = 0;
-    cache->gifts = 0;
-    cache->serves = 0;
     cache->owner = NULL;
     pool->caches_owned--;
     budget_look(pool);
@@ -208,14 +198,10 @@ static struct cache *adopt(struct pool *pool) {
         pool->retired = atomic_load(&cache->next_in_pool);
     } else if ((cache = host_map(sizeof *cache, 4096)) != NULL) {
         cache->pool = pool;
-        cache_set_room(cache, pool->cache_bytes_max);
-        shelf_start(&cache->shelf, pool);
-        idle_start(cache);
+        transfer_start(&cache->transfer, cache);
     }
     if (cache) {
-        bool biased = cache_can_bias();
-        atomic_store(&cache->biased, biased);
-        atomic_store(&cache->wanted, !biased);
+        biased_init(&cache->lock, true);
         if (cache->number == 0 || cache_is_shared(cache->number)) {
             take_number(cache);
         }
@@ -233,7 +219,7 @@ static struct cache *adopt(struct pool *pool) {
     return cache;
 }
 
-struct cache *cache_find(struct pool *pool) {
+struct cache *cache_of_thread(struct pool *pool) {
     if (my_caches == CACHES_GONE) {
         return pool->common;
     }

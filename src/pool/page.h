@@ -14,20 +14,12 @@
  * The descriptors of PAGE_REGION_PAGES pages lie in one aligned region of host memory, at equal
  * distances, so a block finds its page, and the page its address, by arithmetic. At the end of the region
  * each page has one bit per unit, set where a block starts: so an address inside a block finds it in a
- * few steps. What a descriptor says of its unit is one word, its life; without
- * the pool's lock it is only changed by whoever frees or hands out the block:
- *
- *      63 requested 40 | 39 owner 24 | 23 units 11 | 10 bin 4 | 3 named | 2 state 0
- *
- *   named      live: somebody has asked for its number (CU_POINTER_ATTRIBUTE_BUFFER_ID)
- *   units      of the block or run that starts here, or ends here for a tail
- *   bin        live or cached: the size class
- *   owner      live: the number of the cache that handed it out (cache.h); else 0
- *   requested  live: what the program asked for, in bytes; else 0
+ * few steps.
  */
 #ifndef GPUCACHE_POOL_PAGE_H
 #define GPUCACHE_POOL_PAGE_H
 
+#include "pool/block.h"
 #include "pool/host.h"
 #include "pool/page_map.h"
 
@@ -35,40 +27,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define UNIT_SHIFT 9
 #define PAGE_UNITS ((unsigned)(PAGE_BYTES >> UNIT_SHIFT))
-#define SMALL_MAX_BYTES ((uint64_t)1 << 20)
 #define PAGE_REGION_BYTES ((size_t)8 << 20) /* of descriptors; also the alignment */
 
 struct range;
-
-enum block_state {
-    BLOCK_INSIDE = 0, /* no block starts here */
-    BLOCK_FREE,       /* a free run starts here */
-    BLOCK_TAIL,       /* a free run of more than one unit ends here */
-    BLOCK_LIVE,       /* the program has it */
-    BLOCK_CACHED,     /* freed: in a thread's cache or the pool's queue, with a stamp, or retired */
-};
-
-struct block {
-    union {
-        uint64_t stamp;         /* cached: its epoch */
-        struct block *previous; /* free: the list of its length */
-    };
-    struct block *next; /* cached or free: the list it is in */
-    uint64_t address;   /* live or cached: on the device */
-    _Atomic uint64_t life;
-};
-
-#define LIFE_STATE ((uint64_t)0x7)
-#define LIFE_NAMED ((uint64_t)0x8)
-#define LIFE_BIN_SHIFT 4
-#define LIFE_BIN ((uint64_t)0x7f << LIFE_BIN_SHIFT)
-#define LIFE_UNITS_SHIFT 11
-#define LIFE_UNITS ((uint64_t)0x1fff << LIFE_UNITS_SHIFT)
-#define LIFE_OWNER_SHIFT 24
-#define LIFE_OWNER ((uint64_t)0xffff << LIFE_OWNER_SHIFT)
-#define LIFE_REQUESTED_SHIFT 40
 
 struct page {
     uint64_t address;                 /* of unit 0 on the device */
@@ -85,8 +47,6 @@ struct page {
     _Atomic uint64_t head_words; /* which words of page_heads() are not 0 */
     _Alignas(64) struct block blocks[4096];
 };
-
-_Static_assert(sizeof(struct block) == 32, "a descriptor is half a cache line");
 
 /*
  * Pages lie one after another, each some cache lines further into a power of two than its neighbour,
@@ -149,63 +109,6 @@ static inline struct block *page_unit(struct page *page, unsigned unit) {
 /** The descriptor so many units further on in the same page. */
 static inline struct block *block_after(struct block *block, unsigned units) {
     return page_unit(page_of(block), block_unit(block) + units);
-}
-
-/* What a life says. */
-static inline enum block_state life_state(uint64_t life) {
-    return (enum block_state)(life & LIFE_STATE);
-}
-
-static inline unsigned life_bin(uint64_t life) {
-    return (unsigned)((life & LIFE_BIN) >> LIFE_BIN_SHIFT);
-}
-
-static inline unsigned life_owner(uint64_t life) {
-    return (unsigned)((life & LIFE_OWNER) >> LIFE_OWNER_SHIFT);
-}
-
-static inline uint64_t life_bytes(uint64_t life) {
-    return (life & LIFE_UNITS) >> LIFE_UNITS_SHIFT << UNIT_SHIFT;
-}
-
-static inline uint64_t life_requested(uint64_t life) {
-    return life >> LIFE_REQUESTED_SHIFT;
-}
-
-static inline uint64_t block_life(const struct block *block) {
-    return atomic_load_explicit(&block->life, memory_order_acquire);
-}
-
-static inline void block_become(struct block *block, uint64_t life) {
-    atomic_store_explicit(&block->life, life, memory_order_release);
-}
-
-static inline enum block_state block_state(const struct block *block) {
-    return life_state(block_life(block));
-}
-
-static inline unsigned block_units(const struct block *block) {
-    return (unsigned)((block_life(block) & LIFE_UNITS) >> LIFE_UNITS_SHIFT);
-}
-
-static inline uint64_t block_bytes(const struct block *block) {
-    return life_bytes(block_life(block));
-}
-
-static inline unsigned block_bin(const struct block *block) {
-    return life_bin(block_life(block));
-}
-
-/* For a descriptor that is going to be written and that another thread wrote last: fetched for
- * reading first, it would cross from one processor to the other twice. */
-static inline void block_fetch(const struct block *block) {
-#if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0"
-                     :
-                     : "m"(*block)); /* which gcc only writes if told the processor */
-#else
-    __builtin_prefetch(block, 1);
-#endif
 }
 
 /** The descriptor of the unit that `address`, which lies in `page`, belongs to. */

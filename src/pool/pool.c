@@ -6,8 +6,6 @@
 #include <errno.h>
 #include <time.h>
 
-#define TRIM_WAIT_NS ((uint64_t)1000000000)
-
 /* --- life --- */
 
 /* A turn or two of waiting beats a visit to the kernel. */
@@ -27,7 +25,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
         host_unmap(common, sizeof *common);
         return NULL;
     }
-    cache_start();
+    biased_start();
     pool_start_lock(&pool->lock);
     pool->backend = backend;
     pool->config = *config;
@@ -36,10 +34,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     arena_start(&pool->large, pool);
     arena_start(&pool->small, pool);
     runs_start(&pool->runs, pool);
-    uint64_t share = backend->capacity / CACHE_BYTES_SHARE;
-    share = share < CACHE_BYTES_LEAST ? CACHE_BYTES_LEAST : share;
-    pool->cache_bytes_max = share > CACHE_BYTES_MOST ? CACHE_BYTES_MOST : share;
-    pool->cache_room = pool->cache_bytes_max;
+    pool->quota_most = quota_of_capacity(backend->capacity);
     cache_start_common(common, pool);
     pool->common = common;
     atomic_store(&pool->caches, common);
@@ -52,7 +47,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
 static void forget_pages(struct pool *pool) {
     for (struct segment *segment = pool->small.segments; segment; segment = segment->next) {
         for (struct range *range = segment->first; range; range = range->next) {
-            if (range_state(range) == RANGE_PAGE) {
+            if (range_state(range) == BLOCK_PAGE) {
                 runs_forget_page(&pool->runs, range->page);
             }
         }
@@ -63,7 +58,7 @@ static void forget_pages(struct pool *pool) {
 
 /*
  * First nobody finds the memory any more. Then the caches are seized: a free that had found a block
- * is through with it, because it looks inside its cache, and what it has parked goes with the rest.
+ * is through with it, because it looks inside its cache, and what it has put there goes with the rest.
  * Only then are the descriptors used again.
  */
 uint64_t pool_forget(struct pool *pool) {
@@ -77,8 +72,7 @@ uint64_t pool_forget(struct pool *pool) {
     arena_forget(&pool->small);
     arena_forget(&pool->large);
     for (enum reach reach = 0; reach < REACHES; reach++) {
-        pool->pending_blocks[reach] = (struct block_queue){0};
-        pool->pending_ranges[reach] = (struct range_queue){0};
+        pool->pending[reach] = (struct pending){0};
     }
     pool->pending_bytes = 0;
     pool->returning = false;
@@ -156,17 +150,17 @@ void pool_settle(struct pool *pool) {
 
 /* Lock held. */
 static int give_back(struct pool *pool, uint64_t bytes, bool wait) {
-    reclaim_usable(pool);
-    if (supply_idle(pool) < bytes) {
-        idle_take_all_back(pool);
+    pending_take_usable(pool);
+    if (source_idle(pool) < bytes) {
+        quota_take_all_back(pool);
     }
-    if (pool->pending_bytes + supply_idle(pool) > 0) {
+    if (pool->pending_bytes + source_idle(pool) > 0) {
         order_finish(pool, wait ? TRIM_WAIT_NS : 0);
     }
-    reclaim_usable(pool);
-    int r = supply_release_idle(pool, bytes);
+    pending_take_usable(pool);
+    int r = source_release_idle(pool, bytes);
     if (pool->returning) {
-        supply_wait_for_return(pool, TRIM_WAIT_NS);
+        source_wait_for_return(pool, TRIM_WAIT_NS);
     }
     return r;
 }
@@ -193,8 +187,8 @@ int pool_trim(struct pool *pool, bool wait) {
 uint64_t pool_stuck_bytes(struct pool *pool) {
     pthread_mutex_lock(&pool->lock);
     epochs_poll(&pool->epochs, pool->backend);
-    reclaim_usable(pool);
-    uint64_t stuck = budget_ready(pool) - supply_idle(pool);
+    pending_take_usable(pool);
+    uint64_t stuck = budget_ready(pool) - source_idle(pool);
     budget_look(pool);
     pthread_mutex_unlock(&pool->lock);
     return stuck;

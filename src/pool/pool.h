@@ -1,16 +1,16 @@
 /*
  * The allocator of one context.
  *
- *      pool_alloc                       pool_free
- *          |                                |
- *      thread cache   (cache.h)   <---------+       no lock, no driver call
- *          |  miss                          |  full, or too large for it
- *      ---------------- the pool's lock ------------------
- *      shelves        (shelf.c)   <---------+       of a thread that only frees
- *          |                                |
- *      pages of units (page.h)        pending queues  (waiting for their epochs, epoch.h)
- *          |                                |
- *      arena of ranges (arena.h)  <---------+
+ *      pool_alloc                                   pool_free
+ *          |                                            |
+ *      thread cache      (cache.h)   <------------------+    no lock, no driver call
+ *          |  miss                                      |  another thread's
+ *      transfer cache    (transfer.h) <-----------------+    its own lock
+ *          |  miss                                      |  over quota (quota.c)
+ *      ---------------------- the pool's lock -----------------------
+ *      source: pages and arena (source.c)  <-------  pending queue (pending.c), until its
+ *          |  nothing fits                           epoch is usable (epoch.h, order.c)
+ *      supply: order, grow, give back (supply.c)
  *          |
  *      backend: the driver
  *
@@ -77,13 +77,11 @@ bool pool_has(uint64_t address);
 
 /* A block that the program has freed, and that something no epoch knows of still holds back. */
 struct block;
-struct range;
 struct pool_retired {
     struct pool *pool;
     uint64_t life; /* of the pool: the contexts it had outlived */
     uint64_t bytes;
-    struct block *block; /* one of the two */
-    struct range *range;
+    struct block *block;
 };
 
 /**

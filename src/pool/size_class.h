@@ -2,8 +2,8 @@
  * Size classes: every 512 bytes up to 16 KiB, then sixteen classes per doubling. A class is at most
  * one sixteenth larger than what was asked for, and every power of two is a class of its own.
  *
- * Small blocks are as large as their class. Large ones are not rounded to it; for them it is only
- * the drawer in a thread's cache, and the place where they are counted.
+ * Small blocks are as large as their class. Large ones are not rounded to it; for them it only
+ * says which bin of a cache they lie in.
  */
 #ifndef GPUCACHE_POOL_SIZE_CLASS_H
 #define GPUCACHE_POOL_SIZE_CLASS_H

@@ -1,5 +1,5 @@
 /*
- * Supply: where the memory for a request comes from, the cheapest source first.
+ * Supply: where the memory for a request comes from, the cheapest way first.
  *
  *      ready memory                     a free range or run that fits
  *      what has finished meanwhile      one or two queries
@@ -14,234 +14,13 @@
  */
 #include "pool/internal.h"
 
-#include "pool/page_map.h"
-
 #include <errno.h>
-#include <time.h>
-
-#define SEGMENT_STEP_MAX                                                                           \
-    ((uint64_t)32 << 20)       /* large blocks: a sixteenth of what they have, up to this, */
-#define SEGMENT_STEP_SHARE 256 /* and this part of the device: others need room too */
-#define STARTS_LEAST                                                                               \
-    ((uint64_t)64 << 10) /* small blocks larger than this may start where a page does */
-#define STARTS_BYTES ((uint64_t)64 << 20) /* beyond so much of pages */
-#define EXCESS_SHARE 16 /* giving back ahead of growing may take one part in this of all time */
-#define EXCESS_MOST_NS                                                                             \
-    ((uint64_t)10 * 1000000) /* but no more than this of what it did not take is kept for later */
-#define RESERVE_TENTHS 13 /* segments lie idle in a reserve of at most so many tenths of the peak */
-#define RESERVE_BYTES                                                                              \
-    ((uint64_t)32 << 20) /* and this much more; the last step may exceed it by as much */
-#define PARKED_SHARE 8 /* a thread's cache is given up if it holds one part in this of the budget */
-#define RETURN_WAIT_NS                                                                             \
-    ((uint64_t)1 * 1000000000) /* longest wait for memory that is on its way back; 1 ms is usual */
-#define RETURN_SOON_NS ((uint64_t)2 * 1000000) /* where memory is not short */
-#define RETURN_POLL_NS 50000
-#define LATE_WAIT_NS ((uint64_t)10 * 1000000000) /* longest wait for work that need not end */
-
-/*
- * The unit that a page keeps back (page.h) takes a whole block out of the few large ones that fit there.
- * That is borne for little memory only.
- */
-static bool take_block(struct pool *pool, struct want *want) {
-    unsigned units = size_class_units(want->size_class);
-    bool dear = (uint64_t)units << UNIT_SHIFT > STARTS_LEAST;
-    bool any = want->any || (dear && pool->small.reserved_bytes > STARTS_BYTES);
-    want->block = runs_take(&pool->runs, units, want->size_class, any);
-    return want->block != NULL;
-}
-
-bool supply_ready(struct pool *pool, struct want *want) {
-    reclaim_usable(pool);
-    if (want->bytes > 0) {
-        want->range = arena_take(&pool->large, want->bytes, ARENA_UNIT, want->care);
-        if (want->range) {
-            page_map_set_start(want->range->address, want->range);
-        }
-        return want->range != NULL;
-    }
-    if (take_block(pool, want)) {
-        return true;
-    }
-    struct range *range = arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
-    if (!range) {
-        return false;
-    }
-    range_become(range, RANGE_PAGE);
-    if (runs_add_page(&pool->runs, range, range->address) != 0) {
-        arena_give(&pool->small, range);
-        return false;
-    }
-    return take_block(pool, want);
-}
-
-/* --- giving back --- */
-
-static int give_back(struct pool *pool, uint64_t base, uint64_t bytes) {
-    struct backend *backend = pool->backend;
-    if (!backend->release_waits) {
-        return backend->ops->release(backend, base, bytes);
-    }
-    pool->waiting++;
-    pthread_mutex_unlock(&pool->lock);
-    int r = backend->ops->release(backend, base, bytes);
-    pthread_mutex_lock(&pool->lock);
-    pool->waiting--;
-    return r;
-}
-
-/* Bytes given back: one segment, or 0. Where that waits for the device, only if it is idle: nothing but
- * what another thread submits at that very moment is then waited for (Known gaps in docs/design.md). */
-static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t bytes) {
-    if (arena->idle_bytes == 0 || (pool->backend->release_waits && !order_is_idle(pool))) {
-        return 0;
-    }
-    struct segment *segment = arena_idle_segment(arena, bytes, pool->epochs.finished);
-    if (!segment) {
-        return 0;
-    }
-    uint64_t base = segment->base, size = segment->bytes;
-    bool reached = segment->reached_from_outside;
-    arena_remove(arena, segment);
-    if (give_back(pool, base, size) != 0) {
-        struct segment *kept = arena_add(arena, base, size) == 0 ? arena->segments : NULL;
-        if (kept) {
-            kept->reached_from_outside = reached;
-        }
-        return 0;
-    }
-    pool->returning = true;
-    books_add(&pool->books.driver_frees, 1);
-    budget_book_reserve(pool); /* a growth in the same visit would hide it */
-    return size;
-}
-
-uint64_t supply_idle(const struct pool *pool) {
-    return pool->large.idle_bytes + pool->small.idle_bytes;
-}
-
-int supply_release_idle(struct pool *pool, uint64_t bytes) {
-    uint64_t released = 0;
-    while (released < bytes) {
-        uint64_t one = release_one(pool, &pool->large, bytes - released);
-        one = one > 0 ? one : release_one(pool, &pool->small, bytes - released);
-        if (one == 0) {
-            break;
-        }
-        released += one;
-    }
-    return released > 0 ? 0 : supply_idle(pool) > 0 ? -EBUSY : -ENOENT;
-}
-
-/* By counting, not by the clock, which may stand still. */
-void supply_wait_for_return(struct pool *pool, uint64_t limit_ns) {
-    uint64_t waited = 0;
-    int r = pool->backend->ops->returned(pool->backend);
-    while (r == -EAGAIN && waited < limit_ns) {
-        pthread_mutex_unlock(&pool->lock);
-        nanosleep(&(struct timespec){.tv_nsec = RETURN_POLL_NS}, NULL);
-        pthread_mutex_lock(&pool->lock);
-        waited += RETURN_POLL_NS;
-        r = pool->backend->ops->returned(pool->backend);
-    }
-    pool->returning = r == -EAGAIN;
-}
-
-/* --- growing --- */
-
-static uint64_t round_up(uint64_t bytes, uint64_t unit) {
-    return (bytes + unit - 1) & ~(unit - 1);
-}
-
-static uint64_t least_bytes(const struct want *want) {
-    return want->bytes > 0 ? want->bytes
-                           : (uint64_t)size_class_units(want->size_class) << UNIT_SHIFT;
-}
-
-uint64_t supply_growth(const struct want *want) {
-    return want->bytes > 0 ? round_up(want->bytes, PAGE_BYTES) : PAGE_BYTES;
-}
-
-/*
- * Blocks share a segment in a whole number of the size that is asked for. With the unit that the first one
- * leaves (arena.h) none takes more of it than a segment of its own would be rounded up to. So to the brim of
- * the device as many fit as natively, and what fills a segment gets one of its own. Pages never share one:
- * a block that lives on holds up nothing but its own page, as natively.
- */
-static uint64_t good_growth(const struct pool *pool, const struct want *want) {
-    uint64_t least = supply_growth(want);
-    if (want->bytes == 0 || want->bytes == least) {
-        return least;
-    }
-    uint64_t most = pool->backend->capacity / SEGMENT_STEP_SHARE;
-    most = most > SEGMENT_STEP_MAX ? SEGMENT_STEP_MAX : most;
-    uint64_t step = pool->large.reserved_bytes / 16;
-    step = step > most ? most : step;
-    uint64_t blocks = step > want->bytes ? (step + want->bytes - 1) / want->bytes : 1;
-    return round_up(blocks * want->bytes + ARENA_UNIT, PAGE_BYTES);
-}
-
-/* One reserve() of the backend, without the lock. */
-static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
-    uint64_t base = 0, life = pool_lives(pool);
-    struct backend *backend = pool->backend;
-    pool->growing += bytes;
-    pthread_mutex_unlock(&pool->lock);
-    int r = backend->ops->reserve(backend, bytes, &base);
-    pthread_mutex_lock(&pool->lock);
-    if (r == 0 && life != pool_lives(pool)) {
-        backend->ops->lose(backend, bytes); /* the context ended meanwhile */
-        r = -ENOMEM;
-    } else if (r == 0) {
-        r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes);
-        pool->unmanageable |= r == -ERANGE;
-        if (r != 0) {
-            give_back(pool, base, bytes);
-            r = -ERANGE;
-        }
-    }
-    pool->growing -= bytes;
-    pool->grown++;
-    if (r == 0) {
-        books_add(&pool->books.driver_allocs, 1);
-    }
-    return r;
-}
-
-static bool is_refusal(int r) {
-    return r == -ENOMEM || r == -EDQUOT;
-}
-
-/*
- * Host memory for what the growth and the request will need. It is asked for before the driver is, because
- * giving a segment back can wait for the device.
- */
-static bool has_descriptors(struct pool *pool, const struct want *want) {
-    struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
-    return arena_prepare(arena) && page_map_spare() &&
-           (want->bytes > 0 || runs_prepare(&pool->runs));
-}
-
-int supply_grow(struct pool *pool, const struct want *want) {
-    if (pool->unmanageable || !has_descriptors(pool, want)) {
-        return -ERANGE;
-    }
-    struct arena *arena = want->bytes > 0 ? &pool->large : &pool->small;
-    uint64_t good = good_growth(pool, want), least = supply_growth(want);
-    int r = grow_by(pool, arena, good);
-    if (is_refusal(r) && pool->returning) {
-        supply_wait_for_return(pool, RETURN_WAIT_NS);
-        r = grow_by(pool, arena, good);
-    }
-    if (is_refusal(r) && good > least) {
-        r = grow_by(pool, arena, least);
-    }
-    return r;
-}
+#include <sched.h>
 
 /* Other threads may be bringing what we were refused, or were lent it for as long as the driver is asked. */
 static void let_others_grow(struct pool *pool) {
-    uint64_t all = pool->grown + pool->growing;
-    while (pool->growing > 0 && pool->grown < all) {
+    uint64_t all = pool->grown + pool->growers;
+    while (pool->growers > 0 && pool->grown < all) {
         pthread_mutex_unlock(&pool->lock);
         sched_yield();
         pthread_mutex_lock(&pool->lock);
@@ -253,30 +32,30 @@ static void let_others_grow(struct pool *pool) {
 /* Orders just enough pending memory for the request, then all that can be by then: a wait for the former
  * may have gone to another thread, which has freed something since. */
 static bool supply_ordered(struct pool *pool, struct want *want) {
-    uint64_t enough = reclaim_stamp(pool, want->bytes), all = epochs_orderable(&pool->epochs);
+    uint64_t enough = pending_stamp(pool, want->bytes), all = epochs_orderable(&pool->epochs);
     if (enough > 0 && enough < all && order_now(pool, enough, want->any) &&
-        supply_ready(pool, want)) {
+        source_take(pool, want)) {
         return true;
     }
     all = epochs_orderable(&pool->epochs);
     return all > 0 && !epochs_usable(&pool->epochs, all) && order_now(pool, all, want->any) &&
-           supply_ready(pool, want);
+           source_take(pool, want);
 }
 
 /* Asks for what has finished: enough for the request, then everything. */
 static bool supply_cheap(struct pool *pool, struct want *want) {
-    if (supply_ready(pool, want)) {
+    if (source_take(pool, want)) {
         return true;
     }
-    uint64_t enough = reclaim_stamp(pool, want->bytes), all = reclaim_stamp(pool, UINT64_MAX);
+    uint64_t enough = pending_stamp(pool, want->bytes), all = pending_stamp(pool, UINT64_MAX);
     if (enough == 0) {
         return false;
     }
     order_cheaply(pool, enough);
-    if (supply_ready(pool, want)) {
+    if (source_take(pool, want)) {
         return true;
     }
-    return all > enough && order_cheaply(pool, all) && supply_ready(pool, want);
+    return all > enough && order_cheaply(pool, all) && source_take(pool, want);
 }
 
 /*
@@ -293,9 +72,9 @@ static bool may_be_had(struct pool *pool, const struct want *want, bool *none) {
         room = backend->ops->room(backend, &others);
         pthread_mutex_lock(&pool->lock);
     }
-    uint64_t idle = supply_idle(pool), free_bytes = budget_ready(pool) + pool->pending_bytes;
+    uint64_t idle = source_idle(pool), free_bytes = budget_ready(pool) + pool->pending_bytes;
     *none = pool->pending_bytes + idle + others == 0;
-    return least_bytes(want) <= room + free_bytes + others;
+    return want->bytes <= room + free_bytes + others;
 }
 
 static bool gather(struct pool *pool, const struct want *want, bool wait) {
@@ -304,15 +83,15 @@ static bool gather(struct pool *pool, const struct want *want, bool wait) {
         return false;
     }
     pthread_mutex_unlock(&pool->lock);
-    bool any = backend->ops->gather(backend, supply_growth(want), wait);
+    bool any = backend->ops->gather(backend, source_growth(want), wait);
     pthread_mutex_lock(&pool->lock);
     return any;
 }
 
 /* 0: served. Else why growing was refused, or -EAGAIN while more could be given back for it. */
 static int grow_after(struct pool *pool, struct want *want, int *refusal) {
-    *refusal = supply_grow(pool, want);
-    return supply_ready(pool, want) ? 0 : is_refusal(*refusal) ? -EAGAIN : *refusal;
+    *refusal = source_grow(pool, want);
+    return source_take(pool, want) ? 0 : source_refused(*refusal) ? -EAGAIN : *refusal;
 }
 
 static int supply_hard(struct pool *pool, struct want *want, int refusal) {
@@ -322,7 +101,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     if (supply_cheap(pool, want) || supply_ordered(pool, want)) {
         return 0;
     }
-    if (idle_take_all_back(pool) && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
+    if (quota_take_all_back(pool) && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
         return 0;
     }
     bool none;
@@ -335,11 +114,11 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     }
     order_finish_ordered(pool); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
-        if (last && order_finish(pool, LATE_WAIT_NS) && supply_ready(pool, want)) {
+        if (last && order_finish(pool, LATE_WAIT_NS) && source_take(pool, want)) {
             return 0;
         }
-        uint64_t need = supply_growth(want);
-        while (r == -EAGAIN && supply_release_idle(pool, need) == 0) {
+        uint64_t need = source_growth(want);
+        while (r == -EAGAIN && source_release_idle(pool, need) == 0) {
             r = grow_after(pool, want, &refusal);
         }
         if (r == -EAGAIN && gather(pool, want, last)) {
@@ -349,29 +128,24 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
             return r;
         }
     }
-    return supply_ready(pool, want) ? 0 : refusal;
+    return source_take(pool, want) ? 0 : refusal;
 }
 
 /*
- * What the asking thread has parked goes to the pool. Of large blocks there are some dozens, which
+ * What the asking thread has cached goes to the pool. Of large blocks there are some dozens, which
  * is little beside the growth that comes next. Of small ones there may be thousands: they go if that
  * is enough to serve the request and a good part of the budget. True if there was anything.
  */
 static bool give_up_own_cache(struct pool *pool, const struct want *want) {
     struct cache *cache = want->cache;
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
-    bool large = cache->large_bytes > 0, any = large;
-    bool small =
-        want->bytes == 0 && cache->bytes >= PAGE_BYTES && cache->bytes >= budget / PARKED_SHARE;
+    uint64_t before = cache->bytes;
+    bool small = !want->large && before >= PAGE_BYTES && before >= budget / PARKED_SHARE;
     cache_enter(cache);
-    if (small) {
-        cache_empty(cache);
-    } else if (large) {
-        cache_empty_drawers(cache);
-    }
+    cache_empty(cache, small ? 0 : SMALL_CLASSES);
+    bool any = cache->bytes < before;
     cache_leave(cache);
-    any |= reclaim_shelves(pool, want->bytes == 0 ? shelf_empty : range_shelf_empty);
-    return any || small;
+    return quota_empty_transfers(pool) || any;
 }
 
 /* How far the pool may grow while anything of it lies idle. The request may raise the peak
@@ -391,7 +165,7 @@ static bool would_exceed(const struct pool *pool, uint64_t growth, uint64_t most
 
 static void release_down_to(struct pool *pool, uint64_t growth, uint64_t most) {
     if (would_exceed(pool, growth, most)) {
-        supply_release_idle(pool, budget_expected(pool) + growth - most);
+        source_release_idle(pool, budget_expected(pool) + growth - most);
     }
 }
 
@@ -413,19 +187,19 @@ static bool wait_for_idle(struct pool *pool, uint64_t last) {
 static bool spare_growing(struct pool *pool, struct want *want, uint64_t growth) {
     uint64_t most = most_reserved(pool, growth), last = epochs_stamp(&pool->epochs);
     while (would_exceed(pool, growth, most) && wait_for_idle(pool, last)) {
-        if (supply_ready(pool, want)) {
+        if (source_take(pool, want)) {
             return true;
         }
         release_down_to(pool, growth, most);
     }
     if (pool->returning) { /* what grows meanwhile would come on top of it */
-        supply_wait_for_return(pool, RETURN_SOON_NS);
+        source_wait_for_return(pool, RETURN_SOON_NS);
     }
     if (!would_exceed(pool, growth, most)) {
         return false;
     }
     want->care = ARENA_CUTTING;
-    bool served = supply_ready(pool, want);
+    bool served = source_take(pool, want);
     want->care = ARENA_SPARING;
     return served;
 }
@@ -437,9 +211,9 @@ static bool spare_growing(struct pool *pool, struct want *want, uint64_t growth)
  * they go back whatever it takes: natively all of them would have gone.
  */
 static int grow_with_excess(struct pool *pool, struct want *want) {
-    uint64_t growth = supply_growth(want);
+    uint64_t growth = source_growth(want);
     if (pool->backend->release_waits || !budget_is_short(pool, growth)) {
-        return supply_grow(pool, want);
+        return source_grow(pool, want);
     }
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
     uint64_t most = most_reserved(pool, growth), before = order_clock(pool);
@@ -456,9 +230,9 @@ static int grow_with_excess(struct pool *pool, struct want *want) {
     if (exceeds && spare_growing(pool, want, growth)) {
         return 0;
     }
-    int r = supply_grow(pool, want);
+    int r = source_grow(pool, want);
     if (pool->returning) {
-        supply_wait_for_return(pool, 0); /* the driver has it as soon as it is asked */
+        source_wait_for_return(pool, 0); /* the driver has it as soon as it is asked */
     }
     if (due) {
         pool->excess_ns += order_clock(pool) - before;
@@ -470,10 +244,11 @@ int supply(struct pool *pool, struct want *want) {
     if (supply_cheap(pool, want)) {
         return 0;
     }
-    if (idle_take_back(pool, supply_growth(want)) && supply_cheap(pool, want)) {
+    if (quota_take_back(pool, source_growth(want)) &&
+        (supply_cheap(pool, want) || supply_ordered(pool, want))) {
         return 0;
     }
-    if (budget_is_short(pool, supply_growth(want)) &&
+    if (budget_is_short(pool, source_growth(want)) &&
         (supply_ordered(pool, want) ||
          (give_up_own_cache(pool, want) &&
           (supply_cheap(pool, want) || supply_ordered(pool, want))))) {
@@ -484,16 +259,16 @@ int supply(struct pool *pool, struct want *want) {
         pool->refused_at = 0; /* there is more now than there was then */
         pool->budget_follows = true;
     }
-    if (r == 0 && !(want->block || want->range) && !supply_ready(pool, want)) {
-        r = supply_grow(pool, want); /* another thread took what we brought */
-        r = supply_ready(pool, want) ? 0 : r;
+    if (r == 0 && !want->block && !source_take(pool, want)) {
+        r = source_grow(pool, want); /* another thread took what we brought */
+        r = source_take(pool, want) ? 0 : r;
     }
-    if (is_refusal(r)) {
+    if (source_refused(r)) {
         pool->refused_at = budget_used(pool) > 0 ? budget_used(pool) : 1;
         pool->budget_follows = true; /* at the end of this visit */
         r = supply_hard(pool, want, r);
         books_add(&pool->books.oom_retries, r == 0);
     }
     books_add(&pool->books.cache_misses, r == 0);
-    return want->block || want->range ? r : r == 0 ? -ENOMEM : r;
+    return want->block ? r : r == 0 ? -ENOMEM : r;
 }

@@ -28,7 +28,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 END = float(os.environ.get("GPUCACHE_TEST_END", "inf"))
 TIMEOUT = 45 if GPU else 120
 
-# Every way in which freed memory becomes usable, and both gears.
+# Every way in which freed memory becomes usable, with and without pressure.
 MODES = {
     "barrier": {},
     "barrier, tight": {"GPUCACHE_BUDGET": "0"},
@@ -42,7 +42,7 @@ MODES = {
 # is said of it.
 TOLD = re.compile(r"^gpucache: (out of memory: device|further OOMs are) .*\n", re.M)
 
-# Where the time on a GPU is scarce: each way once, one gear each.
+# Where the time on a GPU is scarce: each way once, with pressure or without.
 FEW = {name: MODES[name] for name in (("barrier", "wait, tight", "sync") if GPU else MODES)}
 
 

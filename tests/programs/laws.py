@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Law 2 in every reuse mode, both gears, at a limit, and on a driver without context events.
+"""Law 2 in every reuse mode, with and without pressure, at a limit, and on a driver without context events.
 
 laws.py [SCHEDULES [NAME]]: so many schedules in each configuration, or only in the named one. What
 the report counts shows that a configuration really went the way it is meant to go.
@@ -17,7 +17,7 @@ SYNC = {"GPUCACHE_REUSE": "sync"}
 CONFIGURATIONS = {
     "relaxed": ({}, False, 3, ["epochs"], []),
     "tight": (TIGHT, False, 3, ["barriers"], []),
-    "gear changes": ({"GPUCACHE_BUDGET": "12M"}, False, 3, ["barriers", "epochs"], []),
+    "pressure changes": ({"GPUCACHE_BUDGET": "12M"}, False, 3, ["barriers", "epochs"], []),
     "wait, relaxed": (WAIT, False, 3, ["epochs"], ["barriers"]),
     "wait, tight": ({**WAIT, **TIGHT}, False, 3, ["cpu_waits"], ["barriers"]),
     "sync": (SYNC, False, 3, ["cpu_waits"], ["barriers"]),

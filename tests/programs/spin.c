@@ -99,7 +99,7 @@ static void free_spin_alloc_set(void) {
     }
 }
 
-/* So many frees that the gear is tight and events are on time; then the same. */
+/* So many frees that there is pressure and events are on time; then the same. */
 static void many_frees_spin_alloc_set(void) {
     CUdeviceptr p[200], flag = new_flag();
     for (unsigned round = 0; round < 3; round++) {

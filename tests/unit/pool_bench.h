@@ -37,8 +37,16 @@ static void start(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
 
 /* As on a large device: threads keep large blocks too. Before the first allocation. */
 static inline void keep_large_blocks(void) {
-    pool->cache_bytes_max = 32 * MIB;
-    atomic_store(&pool->cache_room, 32 * MIB);
+    pool->quota_most = 64 * MIB;
+}
+
+/* As a thread that has been at work for a while: it may hold so much without another visit. */
+static inline void let_hold(uint64_t bytes) {
+    struct cache *mine = cache_mine(pool);
+    pthread_mutex_lock(&pool->lock);
+    budget_look_at_all(pool); /* a program that uses little may not */
+    assert_true(quota_grow(mine, bytes));
+    pthread_mutex_unlock(&pool->lock);
 }
 
 /* Tests may leave blocks live. */

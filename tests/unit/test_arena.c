@@ -37,15 +37,15 @@ static void check(const struct arena *arena) {
         uint64_t at = s->base;
         const struct range *left = NULL;
         for (const struct range *r = s->first; r; r = r->next) {
-            assert_int_equal(r->address, at);
+            assert_int_equal(r->block.address, at);
             assert_true(r->bytes > 0 && r->bytes % ARENA_UNIT == 0);
             assert_ptr_equal(r->segment, s);
             assert_ptr_equal(r->previous, left);
-            assert_false(left && left->state == RANGE_FREE && r->state == RANGE_FREE);
-            assert_ptr_equal(arena_find(r->address), r);
-            assert_ptr_equal(arena_find(r->address + r->bytes - 1), r);
-            assert_ptr_equal(page_map_owner(r->address), arena->pool);
-            if (r->state == RANGE_FREE) {
+            assert_false(left && range_state(left) == BLOCK_FREE && range_state(r) == BLOCK_FREE);
+            assert_ptr_equal(arena_find(r->block.address), r);
+            assert_ptr_equal(arena_find(r->block.address + r->bytes - 1), r);
+            assert_ptr_equal(page_map_owner(r->block.address), arena->pool);
+            if (range_state(r) == BLOCK_FREE) {
                 free_bytes += r->bytes;
                 free_count++;
                 idle += r->bytes == s->bytes ? r->bytes : 0;
@@ -66,10 +66,11 @@ static void check(const struct arena *arena) {
     assert_int_equal(arena->segment_count, segments);
     for (size_t i = 0; i < arena->free_count; i++) {
         const struct free_range *f = &arena->free[i];
-        assert_int_equal(f->range->state, RANGE_FREE);
+        assert_int_equal(range_state(f->range), BLOCK_FREE);
         assert_int_equal(f->range->bytes, f->bytes);
-        assert_true(i == 0 || f[-1].bytes < f->bytes ||
-                    (f[-1].bytes == f->bytes && f[-1].range->address < f->range->address));
+        assert_true(
+            i == 0 || f[-1].bytes < f->bytes ||
+            (f[-1].bytes == f->bytes && f[-1].range->block.address < f->range->block.address));
     }
 }
 
@@ -84,7 +85,7 @@ static uint64_t start_with(struct arena *arena, uint64_t bytes) {
 static struct range *take(struct arena *arena, uint64_t bytes) {
     struct range *range = arena_take(arena, bytes, ARENA_UNIT, ARENA_ALL);
     assert_non_null(range);
-    assert_int_equal(range->state, RANGE_LIVE);
+    assert_int_equal(range_state(range), BLOCK_CACHED);
     assert_int_equal(range->bytes, bytes);
     check(arena);
     return range;
@@ -102,7 +103,7 @@ static void what_is_not_taken_stays_free(void **state) {
     struct arena arena;
     uint64_t base = start_with(&arena, 64 * MIB);
     struct range *range = take(&arena, 5 * MIB + 512);
-    assert_int_equal(range->address, base);
+    assert_int_equal(range->block.address, base);
     assert_int_equal(arena.free_bytes, 59 * MIB - 512);
     assert_int_equal(arena_largest_free(&arena), 59 * MIB - 512);
     assert_int_equal(arena.idle_bytes, 0);
@@ -164,7 +165,7 @@ static void make_holes(struct arena *arena, const uint64_t *sizes, uint64_t *add
     struct range *holes[16];
     for (int i = 0; i < count; i++) {
         holes[i] = take(arena, sizes[i]);
-        addresses[i] = holes[i]->address;
+        addresses[i] = holes[i]->block.address;
         take(arena, 512);
     }
     for (int i = 0; i < count; i++) {
@@ -179,10 +180,10 @@ static void the_smallest_range_that_fits_is_taken(void **state) {
     const uint64_t sizes[] = {8 * MIB, 2 * MIB, 5 * MIB, 3 * MIB};
     uint64_t at[4];
     make_holes(&arena, sizes, at, 4);
-    assert_int_equal(take(&arena, 4 * MIB)->address, at[2]);
-    assert_int_equal(take(&arena, 3 * MIB)->address, at[3]);
-    assert_int_equal(take(&arena, 2 * MIB - 512)->address, at[1]);
-    assert_int_equal(take(&arena, 6 * MIB)->address, at[0]);
+    assert_int_equal(take(&arena, 4 * MIB)->block.address, at[2]);
+    assert_int_equal(take(&arena, 3 * MIB)->block.address, at[3]);
+    assert_int_equal(take(&arena, 2 * MIB - 512)->block.address, at[1]);
+    assert_int_equal(take(&arena, 6 * MIB)->block.address, at[0]);
 }
 
 static void the_lowest_address_among_equals_is_taken(void **state) {
@@ -193,7 +194,7 @@ static void the_lowest_address_among_equals_is_taken(void **state) {
     uint64_t at[4];
     make_holes(&arena, sizes, at, 4);
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(take(&arena, 4 * MIB)->address, at[i]);
+        assert_int_equal(take(&arena, 4 * MIB)->block.address, at[i]);
     }
 }
 
@@ -211,12 +212,12 @@ static void a_large_range_is_spared_for_large_requests(void **state) {
         arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR, ARENA_UNIT, ARENA_SPARING);
     assert_non_null(whole);
     give(&arena, whole);
-    assert_int_equal(take(&arena, 512)->address, base);
+    assert_int_equal(take(&arena, 512)->block.address, base);
     assert_int_equal(arena_add(&arena, base + GIB, 4 * MIB), 0);
     struct range *small =
         arena_take(&arena, 512, ARENA_UNIT, ARENA_SPARING); /* a small one is not spared */
     assert_non_null(small);
-    assert_int_equal(small->address, base + GIB + 4 * MIB - 512);
+    assert_int_equal(small->block.address, base + GIB + 4 * MIB - 512);
     check(&arena);
 }
 
@@ -227,24 +228,24 @@ static void nothing_but_a_whole_segment_begins_where_one_does(void **state) {
     uint64_t base = start_with(&arena, 8 * MIB);
     struct range *a = arena_take(&arena, 3 * MIB, ARENA_UNIT, ARENA_SPARING);
     struct range *b = arena_take(&arena, 2 * MIB, ARENA_UNIT, ARENA_SPARING);
-    assert_int_equal(a->address, base + 5 * MIB);
-    assert_int_equal(b->address, base + 3 * MIB);
+    assert_int_equal(a->block.address, base + 5 * MIB);
+    assert_int_equal(b->block.address, base + 3 * MIB);
     assert_null(arena_take(&arena, 3 * MIB, ARENA_UNIT, ARENA_SPARING));
     check(&arena);
     struct range *c = arena_take(&arena, 3 * MIB - 512, ARENA_UNIT, ARENA_SPARING);
-    assert_int_equal(c->address, base + 512);
+    assert_int_equal(c->block.address, base + 512);
     check(&arena);
     give(&arena, c);
     c = take(&arena, 3 * MIB); /* at the last, it does */
-    assert_int_equal(c->address, base);
+    assert_int_equal(c->block.address, base);
     give(&arena, b);
     b = arena_take(&arena, 512, ARENA_UNIT, ARENA_SPARING); /* no other range is cut from its end */
-    assert_int_equal(b->address, base + 3 * MIB);
+    assert_int_equal(b->block.address, base + 3 * MIB);
     give(&arena, a);
     give(&arena, b);
     give(&arena, c);
     a = arena_take(&arena, 8 * MIB, ARENA_UNIT, ARENA_SPARING);
-    assert_int_equal(a->address, base);
+    assert_int_equal(a->block.address, base);
     check(&arena);
 }
 
@@ -256,8 +257,9 @@ static void alignment_skips_what_does_not_hold_it(void **state) {
     struct range *page = arena_take(&arena, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
     assert_non_null(page);
     check(&arena);
-    assert_int_equal(page->address, base + PAGE_BYTES);
-    assert_int_equal(take(&arena, PAGE_BYTES - 512)->address, base + 512); /* what was skipped */
+    assert_int_equal(page->block.address, base + PAGE_BYTES);
+    assert_int_equal(take(&arena, PAGE_BYTES - 512)->block.address,
+                     base + 512); /* what was skipped */
 
     struct arena small;
     base = start_with(&small, 6 * MIB);
@@ -268,7 +270,7 @@ static void alignment_skips_what_does_not_hold_it(void **state) {
     page = arena_take(&small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
     assert_non_null(page);
     check(&small);
-    assert_int_equal(page->address, base + 2 * PAGE_BYTES);
+    assert_int_equal(page->block.address, base + 2 * PAGE_BYTES);
     assert_null(arena_take(&small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL));
 }
 
@@ -295,7 +297,7 @@ static void what_a_large_block_leaves_of_its_segment_is_not_used(void **state) {
     struct arena arena;
     uint64_t base = start_with(&arena, 34 * MIB);
     struct range *range = arena_take(&arena, 32 * MIB + 512, ARENA_UNIT, true);
-    assert_int_equal(range->address, base + 2 * MIB - 512);
+    assert_int_equal(range->block.address, base + 2 * MIB - 512);
     assert_null(arena_take(&arena, MIB, ARENA_UNIT, true));
     assert_null(arena_take(&arena, MIB, ARENA_UNIT, false));
     give(&arena, range);
@@ -394,7 +396,7 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
     for (int step = 0; step < 20000; step++) {
         struct range **slot = &live[rand() % 512];
         if (*slot) {
-            uint64_t at = ((*slot)->address - base) / 512, units = (*slot)->bytes / 512;
+            uint64_t at = ((*slot)->block.address - base) / 512, units = (*slot)->bytes / 512;
             memset(used + at, 0, units);
             arena_give(&arena, *slot);
             *slot = NULL;
@@ -403,8 +405,8 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
             uint64_t bytes = (1 + (uint64_t)rand() % (rand() % 8 ? 512 : 16384)) * 512;
             struct range *range = arena_take(&arena, bytes, alignment, ARENA_ALL);
             if (range) {
-                uint64_t at = (range->address - base) / 512;
-                assert_int_equal(range->address % alignment, 0);
+                uint64_t at = (range->block.address - base) / 512;
+                assert_int_equal(range->block.address % alignment, 0);
                 assert_null(memchr(used + at, 1, bytes / 512));
                 memset(used + at, 1, bytes / 512);
                 *slot = range;

@@ -1,34 +1,65 @@
 /*
- * A thread's cache: the order of its lists, and that its owner and whoever seizes it are never
- * inside together.
+ * A thread's cache: the order of its lists, what serves a request, and what goes to the pool when too
+ * much is parked.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "pool_bench.h"
 
-#include <cmocka.h>
-
-#include "pool/internal.h"
-
-#include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 static struct cache cache;
 static struct block blocks[64];
+static struct range ranges[64];
+
+#define SMALL_BIN 40 /* a size of which something somewhat larger will do */
 
 static int set_up(void **state) {
     (void)state;
     memset(&cache, 0, sizeof cache);
     memset(blocks, 0, sizeof blocks);
-    cache_start();
-    cache.biased = cache_can_bias();
-    cache.wanted = !cache.biased;
-    for (int i = 0; i < 64; i++) {
-        blocks[i].life = (uint64_t)1 << LIFE_UNITS_SHIFT;
-    }
+    atomic_store(&cache.room, 16 * MIB);
     return 0;
+}
+
+static void push_small(struct block *block, unsigned at, uint64_t stamp) {
+    block->stamp = stamp;
+    block->life = (uint64_t)size_class_units(at) << LIFE_UNITS_SHIFT |
+                  (uint64_t)at << LIFE_BIN_SHIFT | BLOCK_CACHED;
+    cache_push(&cache, &cache.bins[at], block, size_class_bytes(at));
+}
+
+static void push_large(struct range *range, uint64_t bytes, uint64_t stamp) {
+    unsigned at = bin_of_large(bytes);
+    *range = (struct range){.bytes = bytes, .block.stamp = stamp};
+    range->block.life = (uint64_t)at << LIFE_BIN_SHIFT | BLOCK_CACHED;
+    cache_push(&cache, &cache.bins[at], &range->block, bytes);
+}
+
+static struct want small_want(unsigned at) {
+    return (struct want){.bin = at, .bytes = size_class_bytes(at)};
+}
+
+static struct want large_want(uint64_t bytes) {
+    return (struct want){.bin = bin_of_large(bytes), .bytes = bytes, .large = true};
+}
+
+static struct block *find_large(uint64_t bytes, uint64_t usable) {
+    struct want want = large_want(bytes);
+    return cache_find(&cache, &want, usable);
+}
+
+/* Every bin ends where its tail says, and holds what its count says. */
+static void assert_lists_whole(void) {
+    uint64_t bytes = 0;
+    for (unsigned at = 0; at < BINS; at++) {
+        const struct bin *bin = &cache.bins[at];
+        uint32_t count = 0;
+        for (const struct block *b = bin->head; b; b = b->next, count++) {
+            assert_true(b->next || b == bin->tail);
+            bytes += block_bytes(b);
+        }
+        assert_int_equal(count, bin->count);
+    }
+    assert_int_equal(bytes, cache.bytes);
 }
 
 /* ---- the lists ---- */
@@ -36,8 +67,7 @@ static int set_up(void **state) {
 static void what_was_freed_first_goes_out_first_and_not_before_its_epoch(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 8; i++) {
-        blocks[i].stamp = 10 + i / 2;
-        cache_push(&cache, &blocks[i]);
+        push_small(&blocks[i], 0, 10 + i / 2);
     }
     assert_int_equal(cache.bytes, 8 * 512);
     assert_null(cache_pop(&cache, 0, 9));
@@ -50,198 +80,311 @@ static void what_was_freed_first_goes_out_first_and_not_before_its_epoch(void **
     assert_int_equal(cache.bins[0].count, 0);
 }
 
+static void push_ready(struct block *block) {
+    block->stamp = 0;
+    block->life = (uint64_t)1 << LIFE_UNITS_SHIFT | BLOCK_CACHED;
+    cache_push_ready(&cache, block);
+}
+
 static void what_is_ready_goes_in_front(void **state) {
     (void)state;
-    blocks[0].stamp = 5;
-    cache_push(&cache, &blocks[0]);
-    cache_push_ready(&cache, &blocks[1]);
+    push_small(&blocks[0], 0, 5);
+    push_ready(&blocks[1]);
     assert_ptr_equal(cache_pop(&cache, 0, 0), &blocks[1]);
     assert_null(cache_pop(&cache, 0, 4));
-    cache_push_ready(&cache, &blocks[1]);
+    push_ready(&blocks[1]);
     assert_ptr_equal(cache_pop(&cache, 0, 5), &blocks[1]);
     assert_ptr_equal(cache_pop(&cache, 0, 5), &blocks[0]);
-    cache_push_ready(&cache, &blocks[2]); /* into an empty list, whose end it is then */
-    blocks[3].stamp = 6;
-    cache_push(&cache, &blocks[3]);
+    push_ready(&blocks[2]); /* into an empty list, whose end it is then */
+    push_small(&blocks[3], 0, 6);
     assert_ptr_equal(cache_pop(&cache, 0, 6), &blocks[2]);
     assert_ptr_equal(cache_pop(&cache, 0, 6), &blocks[3]);
 }
 
-static void the_oldest_are_taken_and_the_rest_stays_whole(void **state) {
-    (void)state;
-    assert_null(cache_take(&cache, 0, 3).first);
-    for (uint64_t i = 0; i < 8; i++) {
-        blocks[i].stamp = i;
-        cache_push(&cache, &blocks[i]);
+static void assert_list(const struct block *first, int from, int to) {
+    for (int i = from; i < to; i++, first = first->next) {
+        assert_ptr_equal(first, &blocks[i]);
     }
-    assert_null(cache_take(&cache, 0, 0).first);
-    struct batch batch = cache_take(&cache, 0, 3);
-    struct block *taken = batch.first;
-    assert_int_equal(batch.count, 3);
-    assert_ptr_equal(batch.last, &blocks[2]);
-    for (int i = 0; i < 3; i++) {
-        assert_ptr_equal(taken, &blocks[i]);
-        taken = taken->next;
-    }
-    assert_null(taken);
-    assert_int_equal(cache.bins[0].count, 5);
-    assert_int_equal(cache.bytes, 5 * 512);
-    cache_push(&cache, &blocks[8]);
-    batch = cache_take(&cache, 0, 100);
-    taken = batch.first;
-    assert_int_equal(batch.count, 6);
-    assert_ptr_equal(batch.last, &blocks[8]);
-    for (int i = 3; i < 9; i++) {
-        assert_ptr_equal(taken, &blocks[i]);
-        taken = taken->next;
-    }
-    assert_int_equal(cache.bins[0].count, 0);
-    assert_null(cache_pop(&cache, 0, 100));
-    cache_push(&cache, &blocks[0]); /* and goes on */
-    assert_ptr_equal(cache_pop(&cache, 0, 100), &blocks[0]);
+    assert_null(first);
 }
 
-/* ---- large blocks ---- */
+static void the_oldest_are_taken_and_the_rest_stays_whole(void **state) {
+    (void)state;
+    assert_null(cache_take(&cache, SMALL_BIN, 3).first);
+    for (int i = 0; i < 8; i++) {
+        push_small(&blocks[i], SMALL_BIN, 20 + (uint64_t)i);
+    }
+    assert_null(cache_take(&cache, SMALL_BIN, 0).first);
+    struct magazine taken = cache_take(&cache, SMALL_BIN, 3);
+    assert_list(taken.first, 0, 3);
+    assert_ptr_equal(taken.last, &blocks[2]);
+    assert_int_equal(taken.count, 3);
+    assert_int_equal(taken.bytes, 3 * size_class_bytes(SMALL_BIN));
+    assert_lists_whole();
+    push_small(&blocks[8], SMALL_BIN, 28);
+    taken = cache_take(&cache, SMALL_BIN, 100);
+    assert_list(taken.first, 3, 9);
+    assert_ptr_equal(taken.last, &blocks[8]);
+    assert_int_equal(taken.count, 6);
+    assert_int_equal(taken.bytes, 6 * size_class_bytes(SMALL_BIN));
+    assert_lists_whole();
+    assert_null(cache_pop(&cache, SMALL_BIN, 100));
+    push_small(&blocks[0], SMALL_BIN, 1); /* and goes on */
+    assert_ptr_equal(cache_pop(&cache, SMALL_BIN, 100), &blocks[0]);
+}
 
-#define MIB ((uint64_t)1 << 20)
-#define SIXTEENTH (MIB / 16)
+static void a_magazine_is_as_young_as_its_youngest_block(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        push_small(&blocks[i], SMALL_BIN, 20 + (uint64_t)i);
+        push_large(&ranges[i], 3 * MIB + 512 * (uint64_t)i, 30 + (uint64_t)i);
+    }
+    unsigned large = bin_of_large(3 * MIB);
+    assert_int_equal(cache_take(&cache, SMALL_BIN, 3).stamp, 22);
+    assert_int_equal(cache_take(&cache, SMALL_BIN, 100).stamp, 23);
+    struct magazine taken = cache_take(&cache, large, 2);
+    assert_int_equal(taken.stamp, 31);
+    assert_int_equal(taken.bytes, 6 * MIB + 512);
+    assert_lists_whole();
+    taken = cache_take(&cache, large, 100);
+    assert_int_equal(taken.stamp, 33);
+    assert_int_equal(taken.bytes, 6 * MIB + 5 * 512);
+    assert_lists_whole();
+}
 
-static struct range ranges[8];
+static void a_magazine_goes_in_front_in_its_order(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        push_small(&blocks[i], SMALL_BIN, 20 + (uint64_t)i);
+    }
+    struct magazine taken = cache_take(&cache, SMALL_BIN, 4);
+    push_small(&blocks[4], SMALL_BIN, 24);
+    cache_push_magazine(&cache, SMALL_BIN, &taken);
+    assert_lists_whole();
+    assert_list(cache_take(&cache, SMALL_BIN, 5).first, 0, 5);
+    assert_lists_whole();
+}
 
-static void park(struct range *range, uint64_t bytes, uint64_t stamp) {
-    *range = (struct range){.bytes = bytes, .stamp = stamp};
-    cache_push_range(&cache, range);
+/* ---- what serves a request ---- */
+
+static void a_small_request_gets_what_is_somewhat_larger(void **state) {
+    (void)state;
+    struct want want = small_want(SMALL_BIN), tiny = small_want(3);
+    push_small(&blocks[0], SMALL_BIN + 1, 1);
+    push_small(&blocks[1], SMALL_BIN + 16, 1); /* twice as large */
+    push_small(&blocks[2], SMALL_BIN - 1, 1);
+    push_small(&blocks[3], 7, 1);
+    assert_null(cache_find(&cache, &want, 0));
+    assert_ptr_equal(cache_find(&cache, &want, 1), &blocks[0]);
+    assert_null(cache_find(&cache, &want, 1));
+    assert_null(cache_find(&cache, &tiny, 1));
+    want.is_short = true;
+    assert_ptr_equal(cache_find(&cache, &want, 1), &blocks[1]);
+    push_small(&blocks[1], SMALL_BIN + 17, 1);
+    assert_null(cache_find(&cache, &want, 1));
+    assert_lists_whole();
+}
+
+static void a_request_gets_its_own_size_first(void **state) {
+    (void)state;
+    struct want want = small_want(SMALL_BIN);
+    push_small(&blocks[0], SMALL_BIN + 1, 1);
+    push_small(&blocks[1], SMALL_BIN, 1);
+    assert_ptr_equal(cache_find(&cache, &want, 1), &blocks[1]);
 }
 
 static void a_large_request_gets_what_is_somewhat_larger(void **state) {
     (void)state;
-    cache_set_room(&cache, 16 * MIB);
-    park(&ranges[0], MIB + SIXTEENTH, 1);
-    park(&ranges[1], MIB + 3 * SIXTEENTH, 1);
-    assert_null(cache_pop_range(&cache, MIB + SIXTEENTH + 512, 1));
-    assert_ptr_equal(cache_pop_range(&cache, MIB + 512, 1), &ranges[0]);
-    assert_null(cache_pop_range(&cache, MIB + 512, 1));
-    assert_ptr_equal(cache_pop_range(&cache, MIB + 2 * SIXTEENTH, 1), &ranges[1]);
-    assert_int_equal(cache.large_bytes, 0);
+    push_large(&ranges[0], MIB + MIB / 16, 1);
+    push_large(&ranges[1], MIB + 3 * (MIB / 16), 1);
+    assert_null(find_large(MIB + MIB / 16 + 512, 1));
+    assert_null(find_large(MIB + 512, 0));
+    assert_ptr_equal(find_large(MIB + 512, 1), &ranges[0]);
+    assert_null(find_large(MIB + 512, 1));
+    assert_ptr_equal(find_large(MIB + 2 * (MIB / 16), 1), &ranges[1]);
+    assert_int_equal(cache.bytes, 0);
 }
 
 static void where_much_is_parked_it_gets_what_is_larger_still(void **state) {
     (void)state;
-    cache_set_room(&cache, 16 * MIB);
-    park(&ranges[0], MIB + 5 * SIXTEENTH, 1);
-    park(&ranges[1], MIB + 6 * SIXTEENTH, 1);
-    park(&ranges[2], 4 * MIB, 1);
-    assert_null(cache_pop_range(&cache, MIB + 512, 1));
-    park(&ranges[3], 4 * MIB, 1); /* more than half of what may be */
-    assert_null(cache_pop_range(&cache, MIB + 512, 0));
-    assert_ptr_equal(cache_pop_range(&cache, MIB + 512, 1), &ranges[0]);
-    park(&ranges[0], 2 * MIB, 1);
-    assert_null(cache_pop_range(&cache, MIB + 512, 1)); /* but not the second, nor twice as large */
-    assert_int_equal(cache.large_bytes, 11 * MIB + 6 * SIXTEENTH);
+    push_large(&ranges[0], MIB + 5 * (MIB / 16), 1);
+    push_large(&ranges[2], 4 * MIB, 1);
+    assert_null(find_large(MIB + 512, 1));
+    push_large(&ranges[3], 4 * MIB, 1); /* more than half of what may be */
+    assert_null(find_large(MIB + 512, 0));
+    assert_ptr_equal(find_large(MIB + 512, 1), &ranges[0]);
+    push_large(&ranges[0], 2 * MIB + 512, 1);
+    assert_null(find_large(MIB + 512, 1)); /* but not twice as large */
+    assert_lists_whole();
+}
+
+static void a_range_is_taken_from_the_middle_of_its_list(void **state) {
+    (void)state;
+    for (int taken = 0; taken < 4; taken++) {
+        set_up(NULL);
+        for (int i = 0; i < 4; i++) {
+            push_large(&ranges[i], 3 * MIB + (i == taken ? 4096 : 512 * (uint64_t)i), 1);
+        }
+        assert_ptr_equal(find_large(3 * MIB + 4096, 1), &ranges[taken]);
+        assert_lists_whole();
+        push_large(&ranges[taken], 3 * MIB, 2);
+        assert_lists_whole();
+    }
 }
 
 /* Else a thread would wait for a stamp with which it finds nothing. */
-static void the_stamp_that_is_waited_for_is_one_that_finds_a_range(void **state) {
+static void the_stamp_that_is_waited_for_is_the_first_that_finds_one(void **state) {
     (void)state;
-    cache_set_room(&cache, 16 * MIB);
-    assert_int_equal(cache_range_stamp(&cache, MIB + 512), 0);
-    park(&ranges[0], MIB + 2 * 512, 3);
-    park(&ranges[1], MIB + 4 * 512, 6);
-    park(&ranges[2], MIB + SIXTEENTH, 5);
-    park(&ranges[3], MIB + 2 * SIXTEENTH, 4); /* too large */
-    assert_int_equal(cache_range_stamp(&cache, MIB + 512), 3);
-    assert_int_equal(cache_range_stamp(&cache, MIB + 3 * 512), 5);
-    assert_null(cache_pop_range(&cache, MIB + 3 * 512, 4));
-    assert_ptr_equal(cache_pop_range(&cache, MIB + 3 * 512, 5), &ranges[2]);
-    assert_int_equal(cache_range_stamp(&cache, MIB + 3 * 512), 6);
-    assert_ptr_equal(cache_pop_range(&cache, MIB + 3 * 512, 6), &ranges[1]);
-    assert_ptr_equal(cache_pop_range(&cache, MIB + 512, 6), &ranges[0]);
+    struct want none = large_want(MIB + 512), small = small_want(SMALL_BIN);
+    assert_int_equal(cache_stamp(&cache, &none), 0);
+    assert_int_equal(cache_stamp(&cache, &small), 0);
+    push_small(&blocks[0], SMALL_BIN, 7);
+    assert_int_equal(cache_stamp(&cache, &small), 7);
+    srand(1);
+    for (int round = 0; round < 2000; round++) {
+        set_up(NULL);
+        uint64_t stamp = 1, least = MIB + 512 * (1 + (uint64_t)rand() % 512);
+        for (int i = rand() % 12; i > 0; i--) {
+            stamp += (uint64_t)rand() % 3;
+            push_large(&ranges[i], MIB + 512 * (1 + (uint64_t)rand() % 1024), stamp);
+        }
+        struct want want = large_want(least);
+        stamp = cache_stamp(&cache, &want);
+        assert_null(find_large(least, stamp > 0 ? stamp - 1 : 100));
+        struct block *found = stamp > 0 ? find_large(least, stamp) : NULL;
+        assert_true(stamp == 0 || (found && found->stamp == stamp));
+        assert_true(!found || range_of(found)->bytes >= least);
+        assert_lists_whole();
+    }
 }
 
-/* ---- exclusion ---- */
+/* ---- away from here ---- */
 
-/* Both sides change these two as if alone; together they lose changes. */
-static uint64_t changes, mirror;
-static atomic_bool ended;
-static atomic_ulong torn;
+enum { EACH = 8, SIZES = 4 };
+static const uint64_t sizes[SIZES] = {16 * KIB, 64 * KIB, 100 * KIB, 3 * MIB};
+static uint64_t parked[SIZES][EACH];
 
-static void change(uint64_t linger) {
-    if (changes != mirror) {
-        torn++;
-    }
-    changes++;
-    atomic_signal_fence(memory_order_seq_cst);
-    while (linger-- > 0) {
-        cpu_relax();
-    }
-    mirror++;
+static unsigned bin_of(uint64_t bytes) {
+    return bytes > SMALL_MAX_BYTES ? bin_of_large(bytes) : size_class_of(bytes);
 }
 
-static void *owner(void *argument) {
-    uint64_t count = 0;
-    (void)argument;
-    while (!atomic_load_explicit(&ended, memory_order_relaxed)) {
-        cache_enter(&cache);
-        change(count % 32 ? 0 : 200);
-        cache_leave(&cache);
-        count++;
-    }
-    return (void *)(uintptr_t)count;
+static struct cache *mine(void) {
+    return cache_mine(pool);
 }
 
-static void an_owner_and_a_seizer_are_never_inside_together(void **state) {
-    (void)state;
-    const char *text = getenv("POOL_TEST_OPS");
-    uint64_t seizures = text ? strtoul(text, NULL, 10) / 10 : 100000;
-    changes = mirror = 0;
-    ended = false;
-    torn = 0;
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, owner, NULL), 0);
-    for (uint64_t i = 0; i < seizures; i++) {
-        cache_seize(&cache);
-        change(0);
-        cache_return(&cache);
-        if (i % 16 == 0) {
-            sched_yield();
+/* Some of each size are parked in this thread's own cache, and nothing has been asked of them since a
+ * hand came by, but of `asked`. */
+static void park_some(unsigned asked) {
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    drop(get(32 * MIB));
+    let_hold(48 * MIB);
+    for (unsigned s = 0; s < SIZES; s++) {
+        for (unsigned i = 0; i < EACH; i++) {
+            parked[s][i] = get(sizes[s]);
         }
     }
-    ended = true;
-    void *entered;
-    pthread_join(thread, &entered);
-    assert_int_equal(torn, 0);
-    assert_int_equal(changes, seizures + (uintptr_t)entered);
-    assert_int_equal(mirror, changes);
+    for (unsigned s = 0; s < SIZES; s++) {
+        for (unsigned i = 0; i < EACH; i++) {
+            use_and_drop(parked[s][i]);
+        }
+    }
+    for (unsigned at = 0; at < BINS; at++) {
+        mine()->bins[at].allocs_seen = books_get(&mine()->bins[at].allocs);
+    }
+    mine()->bins[bin_of(sizes[asked])].allocs_seen--;
 }
 
-static void without_the_kernels_help_a_lock_takes_its_place(void **state) {
-    cache.biased = false;
-    cache.wanted = true;
-    an_owner_and_a_seizer_are_never_inside_together(state);
+static unsigned count_of(unsigned size) {
+    return mine()->bins[bin_of(sizes[size])].count;
 }
 
-static void an_owner_may_seize_its_own_cache(void **state) {
+static void idle_bins_go_and_those_that_are_asked_for_stay(void **state) {
     (void)state;
-    cache_seize(&cache);
-    cache_return(&cache);
-    cache_enter(&cache);
-    cache_leave(&cache);
-    cache_seize(&cache);
-    cache_return(&cache);
+    park_some(1);
+    unsigned asked = count_of(1), kept = count_of(2);
+    pthread_mutex_lock(&pool->lock);
+    cache_drop_idle(mine(), bin_of(sizes[2]), 0);
+    pthread_mutex_unlock(&pool->lock);
+    assert_int_equal(count_of(0), 0);
+    assert_int_equal(count_of(1), asked);
+    assert_int_equal(count_of(2), kept);
+    assert_int_equal(count_of(3), 0);
+    assert_int_equal(fake_books(pool).requested.current, 0);
+    pthread_mutex_lock(&pool->lock);
+    cache_drop_idle(mine(), bin_of(sizes[2]), 0); /* by now that is idle too */
+    pthread_mutex_unlock(&pool->lock);
+    assert_int_equal(count_of(1), 0);
+    assert_int_equal(count_of(2), kept);
+}
+
+static void no_more_goes_than_has_to(void **state) {
+    (void)state;
+    park_some(1);
+    uint64_t before = mine()->bytes;
+    pthread_mutex_lock(&pool->lock);
+    cache_drop_idle(mine(), BINS, before);
+    assert_int_equal(mine()->bytes, before);
+    cache_drop_half(mine(), BINS, before);
+    assert_int_equal(mine()->bytes, before);
+    cache_drop_half(mine(), BINS, before - 1);
+    pthread_mutex_unlock(&pool->lock);
+    assert_true(mine()->bytes < before);
+    assert_int_equal(count_of(0) + count_of(1) + count_of(2), 3 * EACH); /* the largest bin gave */
+    assert_true(count_of(3) > 0 && count_of(3) < EACH);
+}
+
+static void half_of_each_goes_and_of_the_one_that_is_kept_last(void **state) {
+    (void)state;
+    park_some(1);
+    pthread_mutex_lock(&pool->lock);
+    cache_drop_half(mine(), bin_of(sizes[3]), EACH * sizes[3]);
+    assert_int_equal(count_of(3), EACH);
+    assert_int_equal(mine()->bytes, EACH * sizes[3]);
+    cache_drop_half(mine(), bin_of(sizes[3]), 0);
+    pthread_mutex_unlock(&pool->lock);
+    assert_int_equal(mine()->bytes, 0);
+}
+
+static void what_goes_to_the_pool_is_not_handed_out_before_its_work_is_past(void **state) {
+    (void)state;
+    park_some(1);
+    check();
+    pthread_mutex_lock(&pool->lock);
+    cache_empty(mine(), SMALL_CLASSES);
+    assert_int_equal(count_of(3), 0);
+    assert_true(count_of(0) > 0);
+    cache_empty(mine(), 0);
+    pthread_mutex_unlock(&pool->lock);
+    assert_int_equal(mine()->bytes, 0);
+    check();
+    assert_true(pool->pending_bytes >= EACH * (sizes[0] + sizes[1] + sizes[2] + sizes[3]));
+    for (unsigned i = 0; i < EACH; i++) {
+        uint64_t at = get(sizes[3]);
+        for (unsigned j = 0; j < EACH; j++) {
+            assert_false(overlap(at, sizes[3], parked[3][j], sizes[3]));
+        }
+    }
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup(name, set_up)
+#define LIST(name) cmocka_unit_test_setup(name, set_up)
     const struct CMUnitTest tests[] = {
-        TEST(what_was_freed_first_goes_out_first_and_not_before_its_epoch),
-        TEST(what_is_ready_goes_in_front),
-        TEST(the_oldest_are_taken_and_the_rest_stays_whole),
-        TEST(a_large_request_gets_what_is_somewhat_larger),
-        TEST(where_much_is_parked_it_gets_what_is_larger_still),
-        TEST(the_stamp_that_is_waited_for_is_one_that_finds_a_range),
-        TEST(an_owner_and_a_seizer_are_never_inside_together),
-        TEST(without_the_kernels_help_a_lock_takes_its_place),
-        TEST(an_owner_may_seize_its_own_cache),
+        LIST(what_was_freed_first_goes_out_first_and_not_before_its_epoch),
+        LIST(what_is_ready_goes_in_front),
+        LIST(the_oldest_are_taken_and_the_rest_stays_whole),
+        LIST(a_magazine_is_as_young_as_its_youngest_block),
+        LIST(a_magazine_goes_in_front_in_its_order),
+        LIST(a_small_request_gets_what_is_somewhat_larger),
+        LIST(a_request_gets_its_own_size_first),
+        LIST(a_large_request_gets_what_is_somewhat_larger),
+        LIST(where_much_is_parked_it_gets_what_is_larger_still),
+        LIST(a_range_is_taken_from_the_middle_of_its_list),
+        LIST(the_stamp_that_is_waited_for_is_the_first_that_finds_one),
+        TEST(idle_bins_go_and_those_that_are_asked_for_stay),
+        TEST(no_more_goes_than_has_to),
+        TEST(half_of_each_goes_and_of_the_one_that_is_kept_last),
+        TEST(what_goes_to_the_pool_is_not_handed_out_before_its_work_is_past),
     };
     return cmocka_run_group_tests_name("thread cache", tests, NULL, NULL);
 }

@@ -27,9 +27,9 @@ struct bench {
 static struct page *open_page(struct bench *bench) {
     struct range *range = arena_take(&bench->arena, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
     assert_non_null(range);
-    range->state = RANGE_PAGE;
-    assert_int_equal(runs_add_page(&bench->runs, range, range->address), 0);
-    struct page *page = page_map_page(page_map_get(range->address));
+    block_become(&range->block, BLOCK_PAGE);
+    assert_int_equal(runs_add_page(&bench->runs, range, range->block.address), 0);
+    struct page *page = page_map_page(page_map_get(range->block.address));
     assert_non_null(page);
     assert_ptr_equal(page->range, range);
     return page;
@@ -430,7 +430,7 @@ static void random_steps(bool at_segment) {
             memset(used + at, 0, block_units(*slot));
             struct range *range = runs_give(&bench.runs, *slot);
             if (range) {
-                uint64_t first = (range->address - bench.base) >> UNIT_SHIFT;
+                uint64_t first = (range->block.address - bench.base) >> UNIT_SHIFT;
                 assert_null(memchr(used + first, 1, PAGE_UNITS));
                 arena_give(&bench.arena, range);
             }

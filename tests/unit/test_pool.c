@@ -487,7 +487,7 @@ static uint64_t always_64_kib(unsigned turn) {
 }
 
 static void *have_a_cache(void *unused) {
-    cache_find(pool);
+    cache_of_thread(pool);
     pthread_barrier_wait(&step);
     pthread_barrier_wait(&step);
     return unused;

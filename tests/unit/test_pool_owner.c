@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 static struct cache *own_cache(void) {
-    return cache_find(pool);
+    return cache_of_thread(pool);
 }
 
 static bool owns_blocks(const struct cache *cache) {
@@ -37,7 +37,7 @@ static int drop_elsewhere(uint64_t address) {
 static void a_block_is_its_threads_until_another_one_frees_one(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    if (!cache_can_bias()) {
+    if (!biased_can_start()) {
         skip();
     }
     uint64_t first = get(4096), second = get(4096), third = get(8192);
@@ -79,7 +79,7 @@ static void *drop_and_say(void *argument) {
 static void the_owner_is_not_disturbed_in_the_middle_of_a_free(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    if (!cache_can_bias()) {
+    if (!biased_can_start()) {
         skip();
     }
     uint64_t block = get(4096);
@@ -165,7 +165,7 @@ static unsigned number_after(uint64_t *other) {
 static void a_number_that_no_block_can_have_goes_to_the_next_thread(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    if (!cache_can_bias()) {
+    if (!biased_can_start()) {
         skip();
     }
     unsigned number = number_after(NULL);
@@ -191,7 +191,7 @@ static void *ask_forget_and_end(void *unused) {
 static void what_a_context_took_along_tells_nothing_of_a_number(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    if (!cache_can_bias()) {
+    if (!biased_can_start()) {
         skip();
     }
     uint64_t left = (uintptr_t)run(ask_and_end, NULL); /* so the next one begins with a block */
@@ -292,7 +292,7 @@ static void sums_are_right_beside_threads_that_come_and_go(void **state) {
 static void when_numbers_have_run_out_blocks_are_everybodys(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    if (!cache_can_bias()) {
+    if (!biased_can_start()) {
         skip();
     }
     const char *text = getenv("POOL_TEST_OPS"); /* fewer under valgrind: then they do not run out */

@@ -270,7 +270,7 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
     start(MEMORY, reuse, budget);
     steps_each = steps_in_all / (24 * THREADS) * (roles ? 4 : 1);
     if (roles) { /* full soon of small blocks, or of large ones */
-        pool->cache_bytes_max = seed % 2 ? MIB : 8 * MIB;
+        pool->quota_most = seed % 2 ? 2 * MIB : 16 * MIB;
     } else if (seed % 2 == 0) {
         keep_large_blocks();
     }

@@ -1,0 +1,123 @@
+/*
+ * What the owner of a biased lock pays nothing for is paid here.
+ */
+#include "pool/biased.h"
+
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STORES_ARRIVE_NS 10000000
+#define STORES_ARRIVE_TURNS (1u << 18) /* some milliseconds */
+
+static atomic_bool can_bias;
+
+static int membarrier(int command) {
+    return (int)syscall(SYS_membarrier, command, 0, 0);
+}
+
+void biased_start(void) {
+#if !defined(__SANITIZE_THREAD__) /* which cannot see what membarrier orders */
+    can_bias = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
+#endif
+}
+
+bool biased_can_start(void) {
+    return can_bias;
+}
+
+void biased_init(struct biased *lock, bool owned) {
+    bool on = owned && can_bias;
+    atomic_store(&lock->on, on);
+    atomic_store(&lock->wanted, !on);
+}
+
+/* The other side may have lost its processor. */
+static void wait_a_turn(unsigned turns) {
+    if (turns < 100) {
+        cpu_relax();
+    } else {
+        sched_yield();
+    }
+}
+
+void biased_enter_slowly(struct biased *lock) {
+    for (unsigned turns = 0; biased_is_on(lock); turns++) {
+        if (!atomic_load_explicit(&lock->wanted, memory_order_acquire) && biased_try_enter(lock)) {
+            return;
+        }
+        wait_a_turn(turns);
+    }
+    for (unsigned turns = 0; atomic_exchange_explicit(&lock->locked, true, memory_order_acquire);
+         turns++) {
+        wait_a_turn(turns);
+    }
+}
+
+void biased_ask(struct biased *lock) {
+    if (biased_is_on(lock)) {
+        atomic_store(&lock->wanted, true);
+    }
+}
+
+static void wait_for_owner(struct biased *lock) {
+    for (unsigned turns = 0; atomic_load_explicit(&lock->inside, memory_order_acquire); turns++) {
+        wait_a_turn(turns);
+    }
+}
+
+/*
+ * Until a store that another processor has made has arrived in memory, without that one's help: it
+ * takes nanoseconds, or microseconds where lines are fought over. Turns too, where the sandbox refuses
+ * sleep.
+ */
+void biased_wait_for_stores(void) {
+    nanosleep(&(struct timespec){.tv_nsec = STORES_ARRIVE_NS}, NULL);
+    for (unsigned turns = 0; turns < STORES_ARRIVE_TURNS; turns++) {
+        cpu_relax();
+    }
+}
+
+void biased_end(struct biased *lock) {
+    if (biased_is_on(lock)) {
+        wait_for_owner(lock);
+        atomic_store_explicit(&lock->on, false, memory_order_release);
+    }
+}
+
+/*
+ * The kernel did membarrier once and may refuse now: a sandbox was set up, or a checkpoint restored. All
+ * that it did for the seizing thread is that the owners' stores to `inside` have arrived which were made
+ * before they could see `wanted`; that is waited for instead, once, and the locks become spin locks for
+ * good.
+ */
+void biased_seize(struct biased *first, void (*end_bias)(void *), void *with) {
+    bool any = false;
+    for (struct biased *lock = first; lock; lock = lock->next_seized) {
+        any |= biased_is_on(lock);
+        biased_ask(lock);
+    }
+    if (any && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
+        can_bias = false;
+        end_bias(with);
+    }
+    for (struct biased *lock = first; lock; lock = lock->next_seized) {
+        if (biased_is_on(lock)) {
+            wait_for_owner(lock);
+        } else {
+            biased_enter(lock);
+        }
+    }
+}
+
+void biased_return(struct biased *first) {
+    for (struct biased *lock = first; lock; lock = lock->next_seized) {
+        if (biased_is_on(lock)) {
+            atomic_store_explicit(&lock->wanted, false, memory_order_release);
+        } else {
+            biased_leave(lock);
+        }
+    }
+}

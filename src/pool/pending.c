@@ -1,0 +1,81 @@
+/*
+ * Pending memory: freed, and waiting in a queue until its epoch is usable.
+ *
+ * A queue is sorted by stamp, so one look at its head is enough. A block that arrives with an older
+ * stamp than the last one (a thread's cache was emptied into the queue) is given the younger stamp:
+ * later than necessary is always right.
+ *
+ * Memory that something outside the context can reach waits in a queue of its own, for its event to
+ * have *finished*: a barrier orders the context's work and nothing else.
+ */
+#include "pool/internal.h"
+
+static uint64_t line_for(const struct pool *pool, enum reach reach) {
+    return reach == REACH_OUTSIDE
+               ? pool->epochs.finished
+               : atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
+}
+
+static enum reach reach_of(struct block *block) {
+    bool outside =
+        block_is_large(block)
+            ? atomic_load_explicit(&range_of(block)->segment->reached_from_outside,
+                                   memory_order_relaxed)
+            : atomic_load_explicit(&page_of(block)->reached_from_outside, memory_order_relaxed);
+    return outside ? REACH_OUTSIDE : REACH_CONTEXT;
+}
+
+void pending_add(struct pool *pool, struct block *block) {
+    enum reach reach = reach_of(block);
+    if (block->stamp <= line_for(pool, reach)) {
+        source_give(pool, block); /* not behind others that are not */
+        return;
+    }
+    struct pending *queue = &pool->pending[reach];
+    block->next = NULL;
+    if (queue->head) {
+        if (block->stamp < queue->tail->stamp) {
+            block->stamp = queue->tail->stamp;
+        }
+        queue->tail->next = block;
+    } else {
+        queue->head = block;
+    }
+    queue->tail = block;
+    pool->pending_bytes += block_bytes(block);
+}
+
+void pending_add_list(struct pool *pool, struct block *first) {
+    while (first) {
+        struct block *next = first->next;
+        pending_add(pool, first);
+        first = next;
+    }
+}
+
+void pending_take_usable(struct pool *pool) {
+    for (enum reach reach = 0; reach < REACHES; reach++) {
+        uint64_t line = line_for(pool, reach);
+        struct pending *queue = &pool->pending[reach];
+        while (queue->head && queue->head->stamp <= line) {
+            struct block *block = queue->head;
+            queue->head = block->next;
+            pool->pending_bytes -= block_bytes(block);
+            source_give(pool, block);
+        }
+    }
+}
+
+uint64_t pending_stamp(const struct pool *pool, uint64_t bytes) {
+    const struct pending *queue = &pool->pending[REACH_CONTEXT];
+    uint64_t sum = 0;
+    unsigned count = 0;
+    for (const struct block *block = bytes < UINT64_MAX ? queue->head : NULL;
+         block && count < BLOCKS_COUNTED; block = block->next, count++) {
+        sum += block_bytes(block);
+        if (sum >= bytes) {
+            return block->stamp;
+        }
+    }
+    return queue->head ? queue->tail->stamp : 0;
+}

@@ -1,0 +1,238 @@
+/*
+ * The source of blocks: pages for small ones, the arena for large ones, and the segments of both, which
+ * come from the backend and go back to it.
+ *
+ * Taking and giving never wait. The lock is dropped around a growth, and around giving back where that
+ * waits.
+ */
+#include "pool/internal.h"
+
+#include "pool/page_map.h"
+
+#include <errno.h>
+#include <time.h>
+
+/* --- blocks --- */
+
+/*
+ * The unit that a page keeps back (page.h) takes a whole block out of the few large ones that fit there.
+ * That is borne for little memory only, and where it takes half a page not near the budget.
+ */
+static bool take_small(struct pool *pool, struct want *want) {
+    bool half = want->bytes == SMALL_MAX_BYTES && pool->config.budget == 0 &&
+                !budget_has_room(pool, PAGE_BYTES);
+    bool dear = want->bytes > STARTS_LEAST && pool->small.reserved_bytes > STARTS_BYTES;
+    bool any = want->any || dear || half;
+    want->block = runs_take(&pool->runs, (unsigned)(want->bytes >> UNIT_SHIFT), want->bin, any);
+    return want->block != NULL;
+}
+
+static bool take_large(struct pool *pool, struct want *want) {
+    struct range *range = arena_take(&pool->large, want->bytes, ARENA_UNIT, want->care);
+    if (range) {
+        page_map_set_start(range->block.address, range);
+        want->block = &range->block;
+    }
+    return range != NULL;
+}
+
+bool source_take(struct pool *pool, struct want *want) {
+    pending_take_usable(pool);
+    if (want->large) {
+        return take_large(pool, want);
+    }
+    if (take_small(pool, want)) {
+        return true;
+    }
+    struct range *range = arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
+    if (!range) {
+        return false;
+    }
+    block_become(&range->block, BLOCK_PAGE);
+    if (runs_add_page(&pool->runs, range, range->block.address) != 0) {
+        arena_give(&pool->small, range);
+        return false;
+    }
+    return take_small(pool, want);
+}
+
+/* The segment may go back to the driver when the epoch of all that is free in it has finished. One that
+ * nobody knows is at the latest that of what has just become usable. */
+static void give_range(struct pool *pool, struct arena *arena, struct range *range,
+                       uint64_t stamp) {
+    struct segment *segment = range->segment;
+    stamp = stamp > 0 ? stamp : atomic_load_explicit(&pool->epochs.usable, memory_order_relaxed);
+    segment->stamp = stamp > segment->stamp ? stamp : segment->stamp;
+    arena_give(arena, range);
+}
+
+void source_give(struct pool *pool, struct block *block) {
+    if (block_is_large(block)) {
+        give_range(pool, &pool->large, range_of(block), block->stamp);
+        return;
+    }
+    struct range *emptied = runs_give(&pool->runs, block);
+    if (emptied) {
+        give_range(pool, &pool->small, emptied, 0);
+    }
+}
+
+/* --- giving back --- */
+
+static int give_back(struct pool *pool, uint64_t base, uint64_t bytes) {
+    struct backend *backend = pool->backend;
+    if (!backend->release_waits) {
+        return backend->ops->release(backend, base, bytes);
+    }
+    pool->waiting++;
+    pthread_mutex_unlock(&pool->lock);
+    int r = backend->ops->release(backend, base, bytes);
+    pthread_mutex_lock(&pool->lock);
+    pool->waiting--;
+    return r;
+}
+
+/* Bytes given back: one segment, or 0. Where that waits for the device, only if it is idle: nothing but
+ * what another thread submits at that very moment is then waited for (Known gaps in docs/design.md). */
+static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t bytes) {
+    if (arena->idle_bytes == 0 || (pool->backend->release_waits && !order_is_idle(pool))) {
+        return 0;
+    }
+    struct segment *segment = arena_idle_segment(arena, bytes, pool->epochs.finished);
+    if (!segment) {
+        return 0;
+    }
+    uint64_t base = segment->base, size = segment->bytes;
+    bool reached = segment->reached_from_outside;
+    arena_remove(arena, segment);
+    if (give_back(pool, base, size) != 0) {
+        struct segment *kept = arena_add(arena, base, size) == 0 ? arena->segments : NULL;
+        if (kept) {
+            kept->reached_from_outside = reached;
+        }
+        return 0;
+    }
+    pool->returning = true;
+    books_add(&pool->books.driver_frees, 1);
+    budget_book_reserve(pool); /* a growth in the same visit would hide it */
+    return size;
+}
+
+uint64_t source_idle(const struct pool *pool) {
+    return pool->large.idle_bytes + pool->small.idle_bytes;
+}
+
+int source_release_idle(struct pool *pool, uint64_t bytes) {
+    uint64_t released = 0;
+    while (released < bytes) {
+        uint64_t one = release_one(pool, &pool->large, bytes - released);
+        one = one > 0 ? one : release_one(pool, &pool->small, bytes - released);
+        if (one == 0) {
+            break;
+        }
+        released += one;
+    }
+    return released > 0 ? 0 : source_idle(pool) > 0 ? -EBUSY : -ENOENT;
+}
+
+/* By counting, not by the clock, which may stand still. */
+void source_wait_for_return(struct pool *pool, uint64_t limit_ns) {
+    uint64_t waited = 0;
+    int r = pool->backend->ops->returned(pool->backend);
+    while (r == -EAGAIN && waited < limit_ns) {
+        pthread_mutex_unlock(&pool->lock);
+        nanosleep(&(struct timespec){.tv_nsec = RETURN_POLL_NS}, NULL);
+        pthread_mutex_lock(&pool->lock);
+        waited += RETURN_POLL_NS;
+        r = pool->backend->ops->returned(pool->backend);
+    }
+    pool->returning = r == -EAGAIN;
+}
+
+/* --- growing --- */
+
+static uint64_t round_up(uint64_t bytes, uint64_t unit) {
+    return (bytes + unit - 1) & ~(unit - 1);
+}
+
+uint64_t source_growth(const struct want *want) {
+    return want->large ? round_up(want->bytes, PAGE_BYTES) : PAGE_BYTES;
+}
+
+/*
+ * Blocks share a segment in a whole number of the size that is asked for. With the unit that the first one
+ * leaves (arena.h) none takes more of it than a segment of its own would be rounded up to. So to the brim of
+ * the device as many fit as natively, and what fills a segment gets one of its own. Pages never share one:
+ * a block that lives on holds up nothing but its own page, as natively.
+ */
+static uint64_t good_growth(const struct pool *pool, const struct want *want) {
+    uint64_t least = source_growth(want);
+    if (!want->large || want->bytes == least) {
+        return least;
+    }
+    uint64_t most = pool->backend->capacity / SEGMENT_STEP_SHARE;
+    most = most > SEGMENT_STEP_MAX ? SEGMENT_STEP_MAX : most;
+    uint64_t step = pool->large.reserved_bytes / SEGMENT_STEP_PART;
+    step = step > most ? most : step;
+    uint64_t blocks = step > want->bytes ? (step + want->bytes - 1) / want->bytes : 1;
+    return round_up(blocks * want->bytes + ARENA_UNIT, PAGE_BYTES);
+}
+
+/* One reserve() of the backend, without the lock. */
+static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
+    uint64_t base = 0, life = pool_lives(pool);
+    struct backend *backend = pool->backend;
+    pool->growing += bytes;
+    pool->growers++;
+    pthread_mutex_unlock(&pool->lock);
+    int r = backend->ops->reserve(backend, bytes, &base);
+    pthread_mutex_lock(&pool->lock);
+    if (r == 0 && life != pool_lives(pool)) {
+        backend->ops->lose(backend, bytes); /* the context ended meanwhile */
+        r = -ENOMEM;
+    } else if (r == 0) {
+        r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes);
+        pool->unmanageable |= r == -ERANGE;
+        if (r != 0) {
+            give_back(pool, base, bytes);
+            r = -ERANGE;
+        }
+    }
+    pool->growing -= bytes;
+    pool->growers--;
+    pool->grown++;
+    if (r == 0) {
+        books_add(&pool->books.driver_allocs, 1);
+    }
+    return r;
+}
+
+bool source_refused(int r) {
+    return r == -ENOMEM || r == -EDQUOT;
+}
+
+/*
+ * Host memory for what the growth and the request will need. It is asked for before the driver is, because
+ * giving a segment back can wait for the device.
+ */
+static bool has_descriptors(struct pool *pool, const struct want *want) {
+    struct arena *arena = want->large ? &pool->large : &pool->small;
+    return arena_prepare(arena) && page_map_spare() && (want->large || runs_prepare(&pool->runs));
+}
+
+int source_grow(struct pool *pool, const struct want *want) {
+    if (pool->unmanageable || !has_descriptors(pool, want)) {
+        return -ERANGE;
+    }
+    struct arena *arena = want->large ? &pool->large : &pool->small;
+    uint64_t good = good_growth(pool, want), least = source_growth(want);
+    int r = grow_by(pool, arena, good);
+    if (source_refused(r) && pool->returning) {
+        source_wait_for_return(pool, RETURN_WAIT_NS);
+        r = grow_by(pool, arena, good);
+    }
+    if (source_refused(r) && good > least) {
+        r = grow_by(pool, arena, least);
+    }
+    return r;
+}

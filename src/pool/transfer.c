@@ -1,0 +1,165 @@
+#include "pool/internal.h"
+
+void transfer_start(struct transfer *transfer, struct cache *cache) {
+    transfer->cache = cache;
+    pool_start_lock(&transfer->lock);
+}
+
+void transfer_set_number(struct transfer *transfer, unsigned number) {
+    pthread_mutex_lock(&transfer->lock);
+    transfer->number = number;
+    pthread_mutex_unlock(&transfer->lock);
+}
+
+struct transfer *transfer_lock(struct pool *pool, unsigned number) {
+    struct transfer *common = &pool->common->transfer;
+    struct transfer *transfer = number > 0 ? &cache_numbered(number)->transfer : common;
+    pthread_mutex_lock(&transfer->lock);
+    if (transfer->number != number) { /* that thread has ended */
+        pthread_mutex_unlock(&transfer->lock);
+        transfer = common;
+        pthread_mutex_lock(&transfer->lock);
+    }
+    return transfer;
+}
+
+void transfer_unlock(struct transfer *transfer) {
+    pthread_mutex_unlock(&transfer->lock);
+}
+
+bool transfer_has_room(const struct transfer *transfer, uint64_t bytes) {
+    return transfer->count < TRANSFER_MAGAZINES &&
+           books_get(&transfer->bytes) + bytes <=
+               atomic_load_explicit(&transfer->room, memory_order_relaxed);
+}
+
+static struct magazine *magazine_at(struct transfer *transfer, uint32_t i) {
+    return &transfer->magazines[(transfer->first + i) % TRANSFER_MAGAZINES];
+}
+
+void transfer_put(struct transfer *transfer, const struct magazine *magazine) {
+    *magazine_at(transfer, transfer->count++) = *magazine;
+    books_add(&transfer->bytes, magazine->bytes);
+}
+
+/* Those before it close up: whoever takes one out of turn has looked at them all. */
+static struct magazine take_out(struct transfer *transfer, uint32_t i) {
+    struct magazine taken = *magazine_at(transfer, i);
+    for (; i > 0; i--) {
+        *magazine_at(transfer, i) = *magazine_at(transfer, i - 1);
+    }
+    transfer->first = (transfer->first + 1) % TRANSFER_MAGAZINES;
+    transfer->count--;
+    books_add(&transfer->bytes, -taken.bytes);
+    return taken;
+}
+
+/* Its own, then the common one. */
+#define SOURCES 2
+static struct transfer *source(const struct cache *cache, unsigned i) {
+    return i == 0 ? &((struct cache *)cache)->transfer : &cache->pool->common->transfer;
+}
+
+bool transfer_has_any(const struct cache *cache) {
+    return books_get(&source(cache, 0)->bytes) + books_get(&source(cache, 1)->bytes) > 0;
+}
+
+/* The oldest that has a block for the request; NULL: none. */
+static struct magazine *find(struct transfer *transfer, const struct want *want, uint32_t *at) {
+    unsigned last = want_last_bin(want, want->is_short);
+    for (uint32_t i = 0; i < transfer->count; i++) {
+        struct magazine *magazine = magazine_at(transfer, i);
+        if (want->bin <= magazine->bin && magazine->bin <= last &&
+            (!want->large || block_bytes(magazine->first) >= want->bytes)) {
+            *at = i;
+            return magazine;
+        }
+    }
+    return NULL;
+}
+
+/* What is usable goes along, so that the next requests need not come here. */
+static void take_usable(struct transfer *transfer, struct cache *cache, uint64_t usable) {
+    uint64_t most = cache_room(cache);
+    while (transfer->count > 0) {
+        const struct magazine *oldest = magazine_at(transfer, 0);
+        if (oldest->stamp > usable || cache->bytes + oldest->bytes > most) {
+            break;
+        }
+        block_fetch(oldest->first);
+        cache_push_magazine(cache, oldest->bin, oldest);
+        take_out(transfer, 0);
+    }
+}
+
+static struct block *take_first(struct transfer *transfer, struct magazine *magazine) {
+    struct block *block = magazine->first;
+    uint64_t bytes = block_bytes(block);
+    magazine->first = block->next;
+    magazine->count--;
+    magazine->bytes -= bytes;
+    books_add(&transfer->bytes, -bytes);
+    return block;
+}
+
+/* The cache may have no room for more than the one block; asleep it holds nothing. */
+static struct block *take(struct transfer *transfer, struct cache *cache, const struct want *want,
+                          uint64_t usable) {
+    take_usable(transfer, cache, usable);
+    uint32_t at;
+    struct block *block = cache_find(cache, want, usable);
+    struct magazine *found = block ? NULL : find(transfer, want, &at);
+    if (found && found->stamp <= usable) {
+        block = take_first(transfer, found);
+        if (found->count == 0 || !quota_sleeps(cache)) {
+            struct magazine rest = take_out(transfer, at);
+            if (rest.count > 0) {
+                cache_push_magazine(cache, rest.bin, &rest);
+            }
+        }
+    }
+    return block;
+}
+
+struct block *transfer_take(struct cache *cache, const struct want *want, uint64_t usable) {
+    struct block *block = NULL;
+    for (unsigned i = 0; i < SOURCES && !block; i++) {
+        struct transfer *transfer = source(cache, i);
+        if (books_get(&transfer->bytes) > 0) {
+            pthread_mutex_lock(&transfer->lock);
+            block = take(transfer, cache, want, usable);
+            pthread_mutex_unlock(&transfer->lock);
+        }
+    }
+    return block;
+}
+
+uint64_t transfer_stamp(struct cache *cache, const struct want *want) {
+    uint64_t stamp = 0;
+    for (unsigned i = 0; i < SOURCES && stamp == 0; i++) {
+        struct transfer *transfer = source(cache, i);
+        pthread_mutex_lock(&transfer->lock);
+        uint32_t at;
+        const struct magazine *found = find(transfer, want, &at);
+        stamp = found ? found->stamp : 0;
+        pthread_mutex_unlock(&transfer->lock);
+    }
+    return stamp;
+}
+
+bool transfer_empty(struct transfer *transfer) {
+    pthread_mutex_lock(&transfer->lock);
+    bool any = transfer->count > 0;
+    while (transfer->count > 0) {
+        pending_add_list(transfer->cache->pool, take_out(transfer, 0).first);
+    }
+    pthread_mutex_unlock(&transfer->lock);
+    return any;
+}
+
+void transfer_forget(struct transfer *transfer) {
+    pthread_mutex_lock(&transfer->lock);
+    transfer->count = 0;
+    books_set(&transfer->bytes, 0);
+    pthread_mutex_unlock(&transfer->lock);
+}

@@ -1,0 +1,16 @@
+/* The constants of tuning.def. */
+#ifndef GPUCACHE_POOL_TUNING_H
+#define GPUCACHE_POOL_TUNING_H
+
+#include <stdint.h>
+
+/* Of type int, and good for the length of an array. */
+#define COUNT(name, value, meaning, program) enum { name = (value) };
+#define BYTES(name, bytes, meaning, program) static const uint64_t name = (bytes);
+#define TIME(name, us, meaning, program) static const uint64_t name = (uint64_t)(us)*1000;
+#include "pool/tuning.def"
+#undef COUNT
+#undef BYTES
+#undef TIME
+
+#endif

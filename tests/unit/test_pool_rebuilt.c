@@ -1,0 +1,203 @@
+/* What is parked where a thread's cache may hold nothing, and contexts that end while a thread is on its way. */
+#include "pool_bench.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define BLOCK (16 * KIB)
+#define BLOCKS 512
+
+static uint64_t blocks[BLOCKS];
+
+static void *ask(void *unused) {
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = get(BLOCK);
+    }
+    return unused;
+}
+
+static void in_a_thread(void *(*body)(void *)) {
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, body, NULL), 0);
+    pthread_join(thread, NULL);
+}
+
+/* Blocks of a thread that has ended wait for anybody, usable. */
+static void leave_some_for_anybody(void) {
+    in_a_thread(ask);
+    for (int i = 0; i < BLOCKS; i++) {
+        drop(blocks[i]);
+    }
+    fake_finish_all(fake);
+    pool_sync_end(pool, pool_sync_begin(pool));
+    if (books_get(&pool->common->transfer.bytes) == 0) {
+        skip(); /* blocks have no numbers here */
+    }
+}
+
+static uint64_t held, allowed;
+
+static void *ask_for_one(void *unused) {
+    blocks[0] = get(BLOCK);
+    held = cache_mine(pool)->bytes;
+    allowed = cache_room(cache_mine(pool));
+    return unused;
+}
+
+/* What a thread takes of what waits for anybody stays there but for one block, while it may hold none. */
+static void a_cache_that_sleeps_holds_nothing(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, RELAXED);
+    leave_some_for_anybody();
+    in_a_thread(ask_for_one);
+    check();
+    assert_int_equal(allowed, 0);
+    assert_int_equal(held, 0);
+    drop(blocks[0]);
+}
+
+/* A thread's own, as another one would have freed them. */
+static void let_wait_for(struct cache *cache, uint64_t bytes, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        blocks[i] = get(bytes);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        drop(blocks[i]);
+    }
+    unsigned at = bytes > SMALL_MAX_BYTES ? bin_of_large(bytes) : size_class_of(bytes);
+    cache_enter(cache);
+    struct magazine magazine = cache_take(cache, at, count);
+    bool fits = magazine.count > 0 && transfer_has_room(&cache->transfer, magazine.bytes);
+    if (fits) {
+        transfer_put(&cache->transfer, &magazine);
+    } else {
+        cache_push_magazine(cache, at, &magazine);
+    }
+    cache_leave(cache);
+    assert_true(fits);
+}
+
+/* What nobody asks for any more, and the cache has no room for, is in nobody's way. */
+static void a_magazine_that_stays_leaves_the_places_of_others(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    drop(get(BLOCK));
+    struct cache *cache = cache_mine(pool);
+    pool_hold(pool);
+    for (int i = 0; i < 8; i++) {
+        quota_grow_transfer(cache);
+    }
+    quota_grow(cache, 8 * MIB);
+    pool_release(pool);
+    let_wait_for(cache, 15 * MIB / 8, 4);
+    drop(get(MIB));
+    for (int i = 0; i < 2 * TRANSFER_MAGAZINES; i++) {
+        let_wait_for(cache, BLOCK, 2);
+        fake_finish_all(fake);
+        pool_sync_end(pool, pool_sync_begin(pool));
+        cache_enter(cache);
+        struct want want = {.bin = size_class_of(BLOCK), .bytes = BLOCK};
+        struct block *block = transfer_take(cache, &want, pool->epochs.usable);
+        if (block) {
+            cache_push_ready(cache, block);
+        }
+        cache_leave(cache);
+        assert_non_null(block);
+    }
+    assert_int_equal(cache->transfer.count, 1);
+    check();
+}
+
+/* Another thread comes when a transfer cache's lock has been let go of so many times. */
+static struct magazine late;
+static int unlocks_until_late;
+static struct transfer *late_for;
+int __real_pthread_mutex_unlock(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock);
+
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
+    int r = __real_pthread_mutex_unlock(lock);
+    if (late_for && lock == &late_for->lock && --unlocks_until_late == 0) {
+        struct magazine magazine = late;
+        late.count = 0;
+        pthread_mutex_lock(lock);
+        bool room = transfer_has_room(late_for, magazine.bytes);
+        if (room) {
+            transfer_put(late_for, &magazine);
+        }
+        __real_pthread_mutex_unlock(lock);
+        if (!room) {
+            pending_add_list(pool, magazine.first);
+        }
+    }
+    return r;
+}
+
+static void what_comes_while_a_cache_is_put_to_sleep_is_not_left_there(void **state) {
+    (void)state;
+    for (int turn = 1; turn <= 3; turn++) { /* after so many times that the lock was free */
+        start(64 * GIB, POOL_BARRIER, RELAXED);
+        struct transfer *anybodys = &pool->common->transfer;
+        drop(get(BLOCK));
+        struct cache *cache = cache_mine(pool);
+        cache_enter(cache);
+        struct magazine magazine = cache_take(cache, size_class_of(BLOCK), 1);
+        cache_leave(cache);
+        pool_hold(pool);
+        quota_grow_transfer(pool->common);
+        late = magazine;
+        late_for = anybodys;
+        unlocks_until_late = turn;
+        quota_take_all_back(pool);
+        late_for = NULL;
+        if (late.count > 0) { /* it was not free so often */
+            pending_add_list(pool, late.first);
+        }
+        late.count = 0;
+        pool_release(pool);
+        check();
+        assert_int_equal(books_get(&anybodys->bytes), 0);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+static struct backend_ops ops;
+static const struct backend_ops *fake_ops;
+static int reserves_until_end;
+
+static int reserve_at_the_end(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    int r = fake_ops->reserve(backend, bytes, address);
+    if (--reserves_until_end == 0) {
+        pool_forget(pool);
+        fake_new_context(fake);
+    }
+    return r;
+}
+
+/* The pool grows for more blocks than were asked for, and the context ends meanwhile. */
+static void a_block_is_not_handed_out_after_the_end(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    fake_ops = fake->backend.ops;
+    ops = *fake_ops;
+    ops.reserve = reserve_at_the_end;
+    fake->backend.ops = &ops;
+    use_and_drop(get(3 * MIB));
+    reserves_until_end = 2;
+    uint64_t address = get(3 * MIB);
+    assert_true(reserves_until_end <= 0);
+    check();
+    assert_int_equal(pool_free(address), -ENOENT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_cache_that_sleeps_holds_nothing),
+        TEST(a_magazine_that_stays_leaves_the_places_of_others),
+        TEST(what_comes_while_a_cache_is_put_to_sleep_is_not_left_there),
+        TEST(a_block_is_not_handed_out_after_the_end),
+    };
+    return cmocka_run_group_tests_name("pool rebuilt", tests, NULL, NULL);
+}

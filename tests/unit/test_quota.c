@@ -1,0 +1,423 @@
+/*
+ * Quotas: a cache wakes small, grows with what its thread needs, sleeps when the thread does nothing; all
+ * together hold no more than a bounded part of the device, and what idle threads hold goes to the others.
+ */
+#include "handover.h"
+
+static uint64_t now_ns;
+
+static uint64_t clock_of_test(struct backend *backend) {
+    (void)backend;
+    return now_ns;
+}
+
+static struct backend_ops ops;
+
+static void begin(void) {
+    start(GIB, POOL_BARRIER, 0);
+    ops = *fake->backend.ops;
+    ops.clock = clock_of_test;
+    fake->backend.ops = &ops;
+    now_ns = 1000000;
+}
+
+/* More than a thread may rest without being an idle one. */
+#define LONG_NS ((uint64_t)1000000000)
+
+static struct cache *mine(void) {
+    return cache_mine(pool);
+}
+
+static unsigned awake(void) {
+    unsigned caches = 0;
+    const struct cache *before = NULL;
+    for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
+        assert_ptr_equal(cache->previous_awake, before);
+        assert_false(quota_sleeps(cache));
+        before = cache;
+        caches++;
+    }
+    assert_ptr_equal(pool->awake_last, before);
+    assert_int_equal(caches, pool->awake_count);
+    return caches;
+}
+
+/* A thread that parks some and stays until it is let go; then it frees one it has kept. */
+static uint64_t kept;
+static struct cache *theirs;
+
+static void *park_and_stay(void *how_many) {
+    uint64_t own[256];
+    for (uintptr_t i = 0; i < (uintptr_t)how_many; i++) {
+        own[i] = get(64 * KIB);
+    }
+    kept = get(64 * KIB);
+    for (uintptr_t i = 0; i < (uintptr_t)how_many; i++) {
+        drop(own[i]);
+    }
+    theirs = mine();
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step);
+    drop(kept);
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step);
+    return NULL;
+}
+
+static pthread_t let_another_park(unsigned how_many) {
+    pthread_t thread;
+    pthread_barrier_init(&step, NULL, 2);
+    assert_int_equal(pthread_create(&thread, NULL, park_and_stay, (void *)(uintptr_t)how_many), 0);
+    pthread_barrier_wait(&step);
+    return thread;
+}
+
+static void go_on(void) {
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step);
+}
+
+static void grow_past_the_goal(void) {
+    fake_finish_all(fake);
+    uint64_t before = fake->reserved;
+    while (fake->reserved <= pool->goal || fake->reserved == before) {
+        get(MIB);
+    }
+}
+
+/* ---- sleep ---- */
+
+static void an_idle_thread_gives_up_what_it_has_parked(void **state) {
+    (void)state;
+    begin();
+    pthread_t thread = let_another_park(40);
+    uint64_t parked = theirs->bytes;
+    assert_true(parked > 0);
+    grow_past_the_goal(); /* which looks at it, */
+    get(30 * MIB);
+    assert_int_equal(theirs->bytes, parked); /* but not for long enough */
+    now_ns += LONG_NS;
+    get(30 * MIB);
+    check();
+    assert_int_equal(theirs->bytes, 0);
+    assert_true(quota_sleeps(theirs));
+    assert_int_equal(theirs->transfer.number, 0);
+    go_on();
+    assert_false(quota_sleeps(theirs)); /* it wakes when it has something */
+    assert_int_equal(theirs->transfer.number, theirs->number);
+    check();
+    let_it_end(thread);
+}
+
+static void within_the_goal_nobody_gives_up_anything(void **state) {
+    (void)state;
+    begin();
+    get(64 * MIB);
+    pthread_t thread = let_another_park(40);
+    uint64_t parked = theirs->bytes;
+    for (int i = 0; i < 3; i++) {
+        now_ns += LONG_NS;
+        get(8 * MIB);
+    }
+    assert_true(parked > 0);
+    assert_int_equal(theirs->bytes, parked);
+    go_on();
+    let_it_end(thread);
+}
+
+static void one_that_works_keeps_it(void **state) {
+    (void)state;
+    begin();
+    pthread_t thread = let_another_park(40);
+    grow_past_the_goal();
+    get(30 * MIB);
+    now_ns += LONG_NS;
+    go_on(); /* it frees one */
+    get(30 * MIB);
+    uint64_t parked = theirs->bytes;
+    assert_true(parked > 0);
+    theirs->visiting = true; /* and one that waits for the driver in a visit */
+    now_ns += LONG_NS;
+    get(30 * MIB);
+    assert_int_equal(theirs->bytes, parked);
+    theirs->visiting = false;
+    now_ns += LONG_NS;
+    get(30 * MIB);
+    assert_int_equal(theirs->bytes, 0);
+    check();
+    let_it_end(thread);
+}
+
+/* What waits for one that only frees goes too: it asks for nothing. */
+static void what_waits_for_one_that_asks_for_nothing_goes_back(void **state) {
+    (void)state;
+    begin();
+    get(64 * MIB);
+    if (mine()->number == 0) {
+        skip();
+    }
+    pthread_t asking = let_another_ask(400, 60 * KIB);
+    let_another_free(0, 400);
+    assert_true(bytes_waiting() > 0);
+    grow_past_the_goal();
+    get(30 * MIB);
+    now_ns += LONG_NS;
+    get(30 * MIB);
+    assert_int_equal(bytes_waiting(), 0);
+    check();
+    let_it_end(asking);
+}
+
+static void whatever_sleeps_is_not_looked_at_when_all_is_taken_back(void **state) {
+    (void)state;
+    begin();
+    get(512);
+    pthread_t thread = let_another_park(40);
+    assert_int_equal(awake(), 2);
+    assert_int_equal(pool_trim(pool, false), 0);
+    assert_int_equal(awake(), 0);
+    assert_int_equal(pool->quotas, 0);
+    assert_int_equal(theirs->bytes + mine()->bytes, 0);
+    check();
+    go_on();
+    assert_int_equal(awake(), 1);
+    assert_int_equal(pool_trim(pool, false), 0);
+    assert_int_equal(awake(), 0);
+    assert_int_equal(theirs->bytes, 0);
+    check();
+    let_it_end(thread);
+    assert_int_equal(awake(), 0);
+}
+
+static void an_ended_threads_cache_sleeps(void **state) {
+    (void)state;
+    begin();
+    pthread_t thread = let_another_park(40);
+    go_on();
+    assert_true(theirs->bytes > 0);
+    let_it_end(thread);
+    assert_true(quota_sleeps(theirs));
+    assert_int_equal(theirs->bytes + books_get(&theirs->transfer.bytes), 0);
+    assert_int_equal(awake() + pool->quotas, 0);
+    check();
+}
+
+static void one_that_sleeps_may_be_put_to_sleep(void **state) {
+    (void)state;
+    begin();
+    get(100);
+    pthread_mutex_lock(&pool->lock);
+    for (int i = 0; i < 2; i++) {
+        cache_enter(mine());
+        quota_sleep(mine());
+        cache_leave(mine());
+    }
+    pthread_mutex_unlock(&pool->lock);
+    assert_int_equal(awake() + pool->quotas, 0);
+    drop(get(100));
+    assert_int_equal(awake(), 1);
+    check();
+}
+
+/* ---- how much ---- */
+
+static void the_budget_follows_who_is_awake_and_not_who_ever_was(void **state) {
+    (void)state;
+    begin();
+    get(64 * MIB); /* a small program's budget follows its peak alone */
+    for (int i = 0; i < 30; i++) {
+        let_it_end(let_another_ask(4, 4096));
+    }
+    pthread_mutex_lock(&pool->lock);
+    budget_look_at_all(pool);
+    uint64_t alone = pool->quotas, budget = atomic_load(&pool->budget);
+    pthread_mutex_unlock(&pool->lock);
+    assert_int_equal(alone, cache_room(mine()) + mine()->transfer.room);
+    assert_true(budget >= pool->goal + alone);
+    pthread_t thread = let_another_park(56);
+    pthread_mutex_lock(&pool->lock);
+    budget_look_at_all(pool);
+    pthread_mutex_unlock(&pool->lock);
+    assert_true(pool->quotas >= alone + theirs->bytes);
+    assert_true(atomic_load(&pool->budget) >= pool->goal + pool->quotas);
+    go_on();
+    let_it_end(thread);
+    pthread_mutex_lock(&pool->lock);
+    budget_look_at_all(pool);
+    pthread_mutex_unlock(&pool->lock);
+    assert_int_equal(pool->quotas, alone);
+    check();
+}
+
+static void it_begins_with_little_and_never_holds_more_than_it_may(void **state) {
+    (void)state;
+    begin();
+    keep_large_blocks();
+    get(64 * MIB);
+    assert_true(cache_room(mine()) <= pool->quota_most / 16);
+    for (uint64_t i = 0; i < 1000; i++) {
+        blocks[i] = get(1 + i * 3777 % (3 * MIB));
+        if (i >= 40) {
+            use_and_drop(blocks[i - 40]);
+        }
+        assert_true(mine()->bytes <= cache_room(mine()));
+        assert_true(cache_room(mine()) <= pool->quota_most);
+        if (i % 50 == 0) {
+            finish();
+        }
+    }
+    for (int i = 960; i < 1000; i++) {
+        use_and_drop(blocks[i]);
+        assert_true(mine()->bytes <= cache_room(mine()));
+    }
+    check();
+}
+
+/* Or it would stay small, and its thread come to the pool for ever. */
+static void a_thread_that_misses_what_it_had_no_room_for_gets_more(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {4096, 64 * KIB, 256 * KIB};
+    for (int s = 0; s < 3; s++) {
+        begin();
+        keep_large_blocks();
+        drop(get(64 * MIB));
+        uint64_t first = 0, visits = 0;
+        for (int round = 0; round < 60; round++) {
+            uint64_t before = pool->looks;
+            for (int i = 0; i < 48; i++) {
+                blocks[i] = get(sizes[s]);
+            }
+            for (int i = 0; i < 48; i++) {
+                use_and_drop(blocks[i]);
+            }
+            visits = pool->looks - before;
+            first = round == 0 ? visits : first;
+            finish();
+        }
+        assert_true(first > 1);
+        assert_true(visits <= 1);
+        assert_true(mine()->bytes >= 40 * sizes[s]);
+        check();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+static void a_little_program_keeps_little(void **state) {
+    (void)state;
+    begin();
+    keep_large_blocks();
+    for (int round = 0; round < 60; round++) {
+        for (int i = 0; i < 8; i++) {
+            blocks[i] = get((1 + (uint64_t)(round + i) % 15) * 8 * KIB);
+        }
+        for (int i = 0; i < 8; i++) {
+            use_and_drop(blocks[i]);
+        }
+        finish();
+    }
+    struct cache *own = mine();
+    pthread_mutex_lock(&pool->lock);
+    assert_false(quota_grow(own, 64 * MIB));
+    pthread_mutex_unlock(&pool->lock);
+    assert_true(cache_room(own) <= budget_little(pool));
+    assert_true(fake->reserved <= budget_little(pool));
+    check();
+}
+
+static void a_transfer_cache_gets_more_when_it_had_no_room(void **state) {
+    (void)state;
+    begin();
+    keep_large_blocks();
+    get(200 * MIB);
+    uint64_t before = own_transfer()->room;
+    for (int i = 0; i < 4; i++) {
+        hand_over(200, MIB);
+    }
+    uint64_t then = own_transfer()->room;
+    assert_true(then > before);
+    assert_true(then <= pool->quota_most);
+    check();
+}
+
+enum { MANY = 48 };
+
+static uint64_t rooms[MANY];
+
+static void *fill_and_stay(void *at) {
+    uint64_t own[16];
+    struct cache *cache = mine();
+    pthread_mutex_lock(&pool->lock);
+    quota_grow(cache, UINT64_MAX / 2);
+    *(uint64_t *)at = cache_room(cache);
+    pthread_mutex_unlock(&pool->lock);
+    for (unsigned i = 0; i < 16; i++) {
+        own[i] = get(64 * KIB);
+    }
+    for (unsigned i = 0; i < 16; i++) {
+        drop(own[i]);
+    }
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step);
+    return NULL;
+}
+
+static void many_share_what_a_few_may_hold(void **state) {
+    (void)state;
+    begin();
+    get(200 * MIB);
+    pthread_mutex_lock(&pool->lock);
+    budget_look_at_all(pool);
+    quota_grow(mine(), UINT64_MAX / 2);
+    pthread_mutex_unlock(&pool->lock);
+    uint64_t alone = cache_room(mine());
+    pthread_t threads[MANY];
+    pthread_barrier_init(&step, NULL, MANY + 1);
+    for (unsigned i = 0; i < MANY; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, fill_and_stay, &rooms[i]), 0);
+    }
+    pthread_barrier_wait(&step);
+    assert_int_equal(awake(), MANY + 1);
+    uint64_t least = alone;
+    for (unsigned i = 0; i < MANY; i++) {
+        assert_true(rooms[i] > 0 && rooms[i] <= alone);
+        least = rooms[i] < least ? rooms[i] : least;
+    }
+    assert_true(least <= alone / 2);
+    pthread_mutex_lock(&pool->lock);
+    uint64_t before = cache_room(mine());
+    quota_grow(mine(), UINT64_MAX / 2); /* one that had more shares too */
+    assert_true(cache_room(mine()) < before);
+    pthread_mutex_unlock(&pool->lock);
+    assert_true(pool->quotas <= alone * MANY * 3 / 4);
+    check();
+    pthread_barrier_wait(&step);
+    for (unsigned i = 0; i < MANY; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    pthread_barrier_destroy(&step);
+    assert_int_equal(awake(), 1);
+    pthread_mutex_lock(&pool->lock);
+    quota_grow(mine(), UINT64_MAX / 2);
+    pthread_mutex_unlock(&pool->lock);
+    assert_int_equal(cache_room(mine()), alone);
+    check();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(an_idle_thread_gives_up_what_it_has_parked),
+        TEST(within_the_goal_nobody_gives_up_anything),
+        TEST(one_that_works_keeps_it),
+        TEST(what_waits_for_one_that_asks_for_nothing_goes_back),
+        TEST(whatever_sleeps_is_not_looked_at_when_all_is_taken_back),
+        TEST(an_ended_threads_cache_sleeps),
+        TEST(one_that_sleeps_may_be_put_to_sleep),
+        TEST(the_budget_follows_who_is_awake_and_not_who_ever_was),
+        TEST(it_begins_with_little_and_never_holds_more_than_it_may),
+        TEST(a_thread_that_misses_what_it_had_no_room_for_gets_more),
+        TEST(a_little_program_keeps_little),
+        TEST(a_transfer_cache_gets_more_when_it_had_no_room),
+        TEST(many_share_what_a_few_may_hold),
+    };
+    return cmocka_run_group_tests_name("quotas", tests, NULL, NULL);
+}

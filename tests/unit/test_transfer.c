@@ -1,0 +1,670 @@
+/*
+ * Transfer caches: blocks on their way from the thread that freed them to the one that asked for them, in
+ * magazines. They are handed out when their work is past and not before; what waits is bounded, given up
+ * when memory is short, and never lost.
+ */
+#include "handover.h"
+
+#include "exchange.h"
+
+#include <stdlib.h>
+
+static void begin(void) {
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    drop(get(16 * MIB)); /* no little program */
+    finish();
+    get(100);
+}
+
+/* ---- magazines by hand ---- */
+
+static unsigned bin_of(uint64_t bytes) {
+    return bytes > SMALL_MAX_BYTES ? bin_of_large(bytes) : size_class_of(bytes);
+}
+
+static struct want want_of(uint64_t bytes) {
+    bool large = bytes > SMALL_MAX_BYTES;
+    return (struct want){.bin = bin_of(bytes), .bytes = bytes, .large = large};
+}
+
+/* A transfer cache that may hold so much. */
+static void open_transfer(struct cache *cache, uint64_t bytes) {
+    pthread_mutex_lock(&pool->lock);
+    budget_look_at_all(pool);
+    while (cache->transfer.room < bytes) {
+        quota_grow_transfer(cache);
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* So many blocks freed now, in an epoch of their own unless `same`, as a magazine. */
+static struct magazine freed(unsigned how_many, uint64_t bytes, bool same) {
+    uint64_t at[64];
+    struct cache *cache = cache_mine(pool);
+    for (unsigned i = 0; i < how_many; i++) {
+        at[i] = get(bytes);
+    }
+    cache_enter(cache);
+    struct magazine ahead = cache_take(cache, bin_of(bytes), UINT32_MAX);
+    cache_leave(cache);
+    for (unsigned i = 0; i < how_many; i++) {
+        use_and_drop(at[i]);
+        if (!same) {
+            pool_sync_begin(pool); /* and never ends: the next epoch */
+        }
+    }
+    cache_enter(cache);
+    struct magazine magazine = cache_take(cache, bin_of(bytes), how_many);
+    if (ahead.count > 0) {
+        cache_push_magazine(cache, bin_of(bytes), &ahead);
+    }
+    cache_leave(cache);
+    assert_int_equal(magazine.count, how_many);
+    return magazine;
+}
+
+static bool put(struct cache *cache, const struct magazine *magazine) {
+    struct transfer *transfer = transfer_lock(pool, cache->number);
+    assert_ptr_equal(transfer, &cache->transfer);
+    bool room = transfer_has_room(transfer, magazine->bytes);
+    if (room) {
+        transfer_put(transfer, magazine);
+    }
+    transfer_unlock(transfer);
+    return room;
+}
+
+static struct block *take(uint64_t bytes, uint64_t usable) {
+    struct cache *cache = cache_mine(pool);
+    struct want want = want_of(bytes);
+    cache_enter(cache);
+    struct block *block = transfer_take(cache, &want, usable);
+    cache_leave(cache);
+    return block;
+}
+
+/* It was taken by hand: back to the pool. */
+static void give(struct block *block) {
+    pthread_mutex_lock(&pool->lock);
+    pending_add(pool, block);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static uint64_t stamp_of(uint64_t bytes) {
+    struct cache *cache = cache_mine(pool);
+    struct want want = want_of(bytes);
+    cache_enter(cache);
+    uint64_t stamp = transfer_stamp(cache, &want);
+    cache_leave(cache);
+    return stamp;
+}
+
+/* The youngest block that is parked in a cache; 0: none. */
+static uint64_t youngest_parked(const struct cache *cache) {
+    uint64_t youngest = 0;
+    for (unsigned at = 0; at < BINS; at++) {
+        for (const struct block *b = cache->bins[at].head; b; b = b->next) {
+            youngest = b->stamp > youngest ? b->stamp : youngest;
+        }
+    }
+    return youngest;
+}
+
+static const uint64_t both_sizes[] = {64 * KIB, 3 * MIB};
+
+static void a_magazine_is_taken_when_its_youngest_is_usable(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        begin();
+        struct cache *own = cache_mine(pool);
+        let_hold(32 * MIB);
+        open_transfer(own, 32 * MIB);
+        struct magazine magazine = freed(4, both_sizes[i], false);
+        uint64_t oldest = magazine.first->stamp, youngest = magazine.last->stamp;
+        assert_true(oldest < youngest);
+        assert_true(put(own, &magazine));
+        assert_int_equal(books_get(&own->transfer.bytes), magazine.bytes);
+        assert_true(transfer_has_any(own));
+        check();
+        for (uint64_t usable = oldest - 1; usable < youngest; usable++) {
+            assert_null(take(both_sizes[i], usable));
+            assert_int_equal(books_get(&own->transfer.bytes), magazine.bytes);
+        }
+        assert_int_equal(stamp_of(both_sizes[i]), youngest);
+        struct block *block = take(both_sizes[i], youngest);
+        assert_ptr_equal(block, magazine.first);
+        assert_int_equal(books_get(&own->transfer.bytes), 0);
+        assert_int_equal(stamp_of(both_sizes[i]), 0);
+        give(block);
+        check();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+static void the_stamp_that_is_waited_for_is_one_that_finds_a_block(void **state) {
+    (void)state;
+    begin();
+    struct cache *own = cache_mine(pool);
+    let_hold(32 * MIB);
+    open_transfer(own, 32 * MIB);
+    struct magazine other = freed(4, 20 * KIB, true), first = freed(4, 64 * KIB, true);
+    pool_sync_begin(pool);
+    struct magazine second = freed(4, 64 * KIB, true);
+    assert_true(put(own, &other) && put(own, &first) && put(own, &second));
+    assert_true(first.stamp < second.stamp);
+    assert_int_equal(stamp_of(64 * KIB), first.stamp);
+    assert_null(take(64 * KIB, first.stamp - 1));
+    struct block *block = take(64 * KIB, first.stamp);
+    assert_true(block && block->stamp <= first.stamp);
+    assert_int_equal(stamp_of(64 * KIB), second.stamp);
+    assert_int_equal(stamp_of(MIB + 512), 0);
+    give(block);
+    check();
+}
+
+static void what_is_usable_goes_along_and_nothing_else(void **state) {
+    (void)state;
+    begin();
+    struct cache *own = cache_mine(pool);
+    let_hold(32 * MIB);
+    open_transfer(own, 32 * MIB);
+    struct magazine magazines[6];
+    uint64_t waiting = 0;
+    for (int i = 0; i < 6; i++) {
+        magazines[i] = freed(4, i % 2 ? 20 * KIB : 64 * KIB, true);
+        pool_sync_begin(pool);
+        waiting += magazines[i].bytes;
+    }
+    for (int i = 0; i < 6; i++) {
+        assert_true(put(own, &magazines[i]));
+    }
+    uint64_t usable = magazines[3].stamp, parked = own->bytes;
+    cache_enter(own);
+    bool clean = youngest_parked(own) <= usable;
+    cache_leave(own);
+    struct block *block = take(64 * KIB, usable);
+    assert_true(block && block->stamp <= usable);
+    waiting -= own->bytes - parked + block_bytes(block);
+    assert_int_equal(books_get(&own->transfer.bytes), waiting);
+    assert_true(waiting >= magazines[4].bytes + magazines[5].bytes);
+    assert_true(own->bytes > parked); /* the next request need not come here */
+    cache_enter(own);
+    assert_true(!clean || youngest_parked(own) <= usable);
+    cache_leave(own);
+    give(block);
+    check();
+}
+
+static void one_without_room_takes_what_it_asks_for(void **state) {
+    (void)state;
+    begin();
+    struct cache *own = cache_mine(pool);
+    let_hold(32 * MIB);
+    open_transfer(own, 32 * MIB);
+    struct magazine other = freed(4, 3 * MIB, true), magazine = freed(4, 64 * KIB, true);
+    assert_true(put(own, &other) && put(own, &magazine));
+    for (int i = 0; i < 32; i++) {
+        blocks[i] = get(2 * MIB);
+    }
+    for (int i = 0; i < 32 && own->bytes + 2 * MIB <= cache_room(own); i++) {
+        drop(blocks[i]);
+    }
+    assert_true(own->bytes + other.bytes > cache_room(own));
+    finish();
+    struct block *block = take(64 * KIB, UINT64_MAX);
+    assert_non_null(block);
+    assert_int_equal(block_bytes(block), 64 * KIB);
+    assert_true(own->bytes <= cache_room(own) + MAGAZINE_BYTES);
+    assert_true(books_get(&own->transfer.bytes) >= other.bytes);
+    give(block);
+    check();
+}
+
+static void there_is_room_for_so_much_and_no_more(void **state) {
+    (void)state;
+    begin();
+    struct cache *own = cache_mine(pool);
+    let_hold(32 * MIB);
+    struct magazine magazine = freed(4, 64 * KIB, true);
+    if (own->transfer.room == 0) {
+        assert_false(put(own, &magazine));
+    }
+    open_transfer(own, MIB);
+    uint64_t room = own->transfer.room;
+    while (put(own, &magazine)) {
+        assert_true(books_get(&own->transfer.bytes) <= room);
+        magazine = freed(4, 64 * KIB, true);
+    }
+    assert_true(books_get(&own->transfer.bytes) + magazine.bytes > room);
+    pthread_mutex_lock(&pool->lock);
+    assert_true(transfer_empty(&own->transfer));
+    assert_false(transfer_empty(&own->transfer));
+    pthread_mutex_unlock(&pool->lock);
+    assert_true(put(own, &magazine));
+    check();
+}
+
+static void there_is_room_for_so_many_and_no_more(void **state) {
+    (void)state;
+    begin();
+    struct cache *own = cache_mine(pool);
+    let_hold(32 * MIB);
+    open_transfer(own, 32 * MIB);
+    struct magazine magazine;
+    unsigned in = 0;
+    while (magazine = freed(1, 512, true), put(own, &magazine)) {
+        in++;
+    }
+    assert_int_equal(in, TRANSFER_MAGAZINES);
+    give(magazine.first);
+    finish();
+    struct block *block = take(512, UINT64_MAX);
+    assert_non_null(block);
+    block->next = NULL;
+    magazine = (struct magazine){block, block, 1, bin_of(512), 512, block->stamp};
+    assert_true(put(own, &magazine));
+    check();
+}
+
+/* Magazines of some sizes come and go in every order, often more than there are places. */
+static void whatever_goes_in_comes_out_once(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {512, 20 * KIB, 64 * KIB, MIB, 3 * MIB, 3 * MIB + 512};
+    begin();
+    struct cache *own = cache_mine(pool);
+    let_hold(32 * MIB);
+    open_transfer(own, 32 * MIB);
+    srand(1);
+    unsigned in = 0, out = 0;
+    for (int i = 0; i < 6000; i++) {
+        uint64_t bytes = sizes[rand() % 6];
+        if (rand() % 2) {
+            struct magazine magazine = freed(1 + (unsigned)rand() % 3, bytes, rand() % 2);
+            if (put(own, &magazine)) {
+                in++;
+            } else {
+                pthread_mutex_lock(&pool->lock);
+                pending_add_list(pool, magazine.first);
+                pthread_mutex_unlock(&pool->lock);
+            }
+        } else {
+            uint64_t usable = rand() % 3 ? epochs_stamp(&pool->epochs) : (uint64_t)rand() % 4000;
+            struct block *block = take(bytes, usable);
+            assert_true(!block || (block->stamp <= usable && block_bytes(block) >= bytes));
+            if (block) {
+                give(block);
+                out++;
+            }
+        }
+        if (rand() % 200 == 0) {
+            pthread_mutex_lock(&pool->lock);
+            transfer_empty(&own->transfer);
+            pthread_mutex_unlock(&pool->lock);
+        }
+        if (rand() % 16 == 0) {
+            finish();
+        }
+        check();
+    }
+    assert_true(in > TRANSFER_MAGAZINES && out > TRANSFER_MAGAZINES);
+}
+
+static void only_a_block_that_fits_is_taken(void **state) {
+    (void)state;
+    begin();
+    struct cache *own = cache_mine(pool);
+    let_hold(32 * MIB);
+    open_transfer(own, 32 * MIB);
+    struct magazine magazine = freed(3, 3 * MIB, true);
+    assert_true(put(own, &magazine));
+    static const uint64_t others[] = {2 * MIB, 4 * MIB, 9 * MIB, MIB, 64 * KIB};
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(stamp_of(others[i]), 0);
+    }
+    struct block *block = take(3 * MIB - 512, UINT64_MAX);
+    assert_non_null(block);
+    assert_true(block_bytes(block) >= 3 * MIB - 512);
+    give(block);
+    assert_null(take(4 * MIB, UINT64_MAX));
+    block = take(3 * MIB + 512, UINT64_MAX);
+    assert_true(!block || block_bytes(block) >= 3 * MIB + 512);
+    if (block) {
+        give(block);
+    }
+    check();
+}
+
+static void what_is_somewhat_larger_is_taken_where_memory_is_short(void **state) {
+    (void)state;
+    begin();
+    struct cache *own = cache_mine(pool);
+    open_transfer(own, 32 * MIB);
+    let_hold(32 * MIB);
+    struct magazine magazine = freed(4, 96 * KIB, true);
+    assert_true(put(own, &magazine));
+    assert_int_equal(stamp_of(56 * KIB), 0);
+    struct want want = want_of(56 * KIB);
+    want.is_short = true;
+    cache_enter(own);
+    assert_int_equal(transfer_stamp(own, &want), magazine.stamp);
+    cache_leave(own);
+}
+
+/* ---- whose ---- */
+
+static void blocks_of_a_number_nobody_has_are_everybodys(void **state) {
+    (void)state;
+    begin();
+    struct cache *own = cache_mine(pool);
+    open_transfer(own, MIB);
+    struct transfer *transfer = transfer_lock(pool, own->number);
+    transfer_unlock(transfer);
+    assert_ptr_equal(transfer, &own->transfer);
+    transfer = transfer_lock(pool, 0);
+    transfer_unlock(transfer);
+    assert_ptr_equal(transfer, &pool->common->transfer);
+    pthread_mutex_lock(&pool->lock);
+    cache_enter(own);
+    quota_sleep(own);
+    cache_leave(own);
+    pthread_mutex_unlock(&pool->lock);
+    assert_int_equal(own->transfer.room, 0);
+    transfer = transfer_lock(pool, own->number); /* nobody would look there */
+    transfer_unlock(transfer);
+    assert_ptr_equal(transfer, &pool->common->transfer);
+}
+
+static void *ask_for_some(void *unused) {
+    uint64_t address;
+    for (int i = 0; i < 100; i++) {
+        pool_alloc(pool, 60 * KIB, &address);
+        assert_false(was_freed(address));
+    }
+    return unused;
+}
+
+static void a_magazine_waits_for_the_thread_that_asked(void **state) {
+    (void)state;
+    begin();
+    struct cache *own = cache_mine(pool);
+    if (own->number == 0) {
+        skip();
+    }
+    let_hold(8 * MIB);
+    open_transfer(own, 8 * MIB);
+    struct magazine magazine = freed(8, 60 * KIB, true);
+    count = 0;
+    for (struct block *b = magazine.first; b; b = b->next) {
+        blocks[count++] = b->address;
+    }
+    first_of = 0;
+    assert_true(put(own, &magazine));
+    finish();
+    pthread_t other;
+    assert_int_equal(pthread_create(&other, NULL, ask_for_some, NULL), 0);
+    pthread_join(other, NULL);
+    assert_int_equal(books_get(&own->transfer.bytes), magazine.bytes);
+    assert_true(come_back(100, 60 * KIB) > 0);
+    check();
+}
+
+static void what_waits_in_the_common_one_is_for_everybody(void **state) {
+    (void)state;
+    begin();
+    let_hold(8 * MIB);
+    open_transfer(pool->common, 8 * MIB);
+    struct magazine magazine = freed(8, 60 * KIB, true);
+    count = 0;
+    for (struct block *b = magazine.first; b; b = b->next) {
+        blocks[count++] = b->address;
+    }
+    first_of = 0;
+    assert_true(put(pool->common, &magazine));
+    assert_int_equal(stamp_of(60 * KIB), magazine.stamp);
+    assert_false(was_freed(get(60 * KIB)));
+    finish();
+    assert_true(come_back(100, 60 * KIB) > 0);
+    assert_true(books_get(&pool->common->transfer.bytes) < magazine.bytes);
+    check();
+}
+
+static void *take_a_cache(void *unused) {
+    return cache_of_thread(pool) ? unused : (void *)1;
+}
+
+/* Nor does it wait for the next thread of that one's cache, nor for none. */
+static void what_an_ended_thread_asked_for_waits_for_no_other(void **state) {
+    (void)state;
+    for (int with_another = 0; with_another < 2; with_another++) {
+        begin();
+        pthread_t asking = let_another_ask(400, 60 * KIB), other;
+        if (with_another) { /* whose cache is the next thread's */
+            assert_int_equal(pthread_create(&other, NULL, take_a_cache, NULL), 0);
+            pthread_join(other, NULL);
+        }
+        let_it_end(asking);
+        let_another_free(0, 400);
+        for (struct cache *c = atomic_load(&pool->caches); c; c = c->next_in_pool) {
+            assert_true(c == pool->common || books_get(&c->transfer.bytes) == 0);
+        }
+        for (struct cache *c = pool->retired; c; c = c->next_in_pool) {
+            assert_int_equal(books_get(&c->transfer.bytes) + c->bytes, 0);
+        }
+        uint64_t reserved = fake->reserved;
+        finish();
+        come_back(350, 60 * KIB);
+        assert_int_equal(fake->reserved, reserved);
+        check();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+static void magazines_for_an_ended_thread_go_to_the_pool(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {60 * KIB, 3 * MIB};
+    for (int i = 0; i < 2; i++) {
+        begin();
+        if (cache_mine(pool)->number == 0) {
+            skip();
+        }
+        pthread_t other = let_another_ask(200, sizes[i]);
+        let_another_free(0, 200);
+        uint64_t common = books_get(&pool->common->transfer.bytes);
+        assert_int_equal(common, 0);
+        let_it_end(other);
+        assert_int_equal(bytes_waiting(), 0);
+        check();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* ---- from free to free, and back ---- */
+
+static void what_one_thread_frees_another_gets(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {60 * KIB, 3 * MIB, 1000};
+    for (int i = 0; i < 3; i++) {
+        begin();
+        hand_over(i == 2 ? 4000 : 200, sizes[i]);
+        assert_true(own_waiting() > 0);
+        assert_true(own_waiting() <= own_transfer()->room);
+        uint64_t reserved = fake->reserved;
+        finish();
+        assert_true(come_back(i == 2 ? 3000 : 150, sizes[i]) > 0);
+        assert_int_equal(fake->reserved, reserved);
+        check();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+static void and_not_before_its_work_is_past(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {60 * KIB, 3 * MIB, 1000};
+    for (int i = 0; i < 3; i++) {
+        begin();
+        hand_over(i == 2 ? 4000 : 200, sizes[i]);
+        assert_int_equal(come_back(100, sizes[i]), 0);
+        check();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+static void a_thread_alone_needs_no_transfer_cache(void **state) {
+    (void)state;
+    begin();
+    for (unsigned i = 0; i < 200; i++) {
+        blocks[i] = get(i % 4 ? 60 * KIB : 3 * MIB);
+    }
+    for (unsigned i = 0; i < 200; i++) {
+        use_and_drop(blocks[i]);
+        assert_int_equal(bytes_waiting(), 0);
+    }
+    check();
+}
+
+static void what_waits_is_bounded_however_much_is_freed(void **state) {
+    (void)state;
+    begin();
+    for (int round = 0; round < 12; round++) {
+        hand_over(round % 2 ? 200 : 4000, round % 2 ? 2 * MIB - (uint64_t)round * 64 * KIB : 3000);
+        assert_true(own_waiting() <= own_transfer()->room);
+        assert_true(own_transfer()->room <= pool->quota_most);
+    }
+    assert_true(bytes_waiting() <= 2 * pool->quota_most);
+}
+
+static void what_waits_is_given_up_when_the_device_is_full(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {60 * KIB, 4 * MIB};
+    for (int i = 0; i < 2; i++) {
+        start(64 * MIB, POOL_BARRIER, RELAXED);
+        keep_large_blocks();
+        hand_over(i ? 12 : 400, sizes[i]);
+        assert_true(own_waiting() > 0);
+        fake_finish_all(fake);
+        if (i) {
+            for (int j = 0; j < 60; j++) {
+                get(MIB); /* small ones, which live elsewhere */
+            }
+        } else {
+            get(63 * MIB);
+        }
+        assert_int_equal(bytes_waiting(), 0);
+        check();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+static void what_waits_is_given_up_ahead_of_growing_past_the_budget(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, TIGHT);
+    keep_large_blocks();
+    hand_over(40, 3 * MIB);
+    assert_true(own_waiting() > 0);
+    fake_finish_all(fake);
+    uint64_t reserved = fake->reserved;
+    for (int i = 0; i < 70; i++) {
+        get(MIB + 512 * KIB); /* half of one of those: none fits */
+    }
+    assert_int_equal(fake->reserved, reserved);
+    assert_int_equal(bytes_waiting(), 0);
+    check();
+}
+
+static void what_waits_is_forgotten_with_the_context(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {60 * KIB, 3 * MIB};
+    for (int i = 0; i < 2; i++) {
+        begin();
+        hand_over(200, sizes[i]);
+        assert_true(own_waiting() > 0);
+        uint64_t fresh = (pool_forget(pool), fake_new_context(fake));
+        check();
+        assert_int_equal(bytes_waiting(), 0);
+        finish();
+        for (int j = 0; j < 100; j++) {
+            assert_true(get(sizes[i]) >= fresh);
+        }
+        check();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* One that sleeps is not looked at when memory is short: what it took along nobody would find. */
+static void one_that_sleeps_takes_nothing_along(void **state) {
+    (void)state;
+    begin();
+    struct cache *own = cache_mine(pool);
+    let_hold(8 * MIB);
+    open_transfer(pool->common, 8 * MIB);
+    struct magazine magazine = freed(8, 60 * KIB, true);
+    assert_true(put(pool->common, &magazine));
+    pthread_mutex_lock(&pool->lock);
+    cache_enter(own);
+    quota_sleep(own);
+    cache_leave(own);
+    pthread_mutex_unlock(&pool->lock);
+    finish();
+    get(60 * KIB);
+    assert_true(!quota_sleeps(own) || own->bytes == 0);
+    check();
+    assert_int_equal(pool_trim(pool, false), 0);
+    assert_int_equal(own->bytes, 0);
+    assert_int_equal(bytes_waiting(), 0);
+}
+
+static uint64_t now_and_then_large(unsigned turn) {
+    return turn % 16 == 0 ? 2 * MIB : (1 + turn % 100) * KIB;
+}
+
+/* Two threads that ask, two that free, and one that takes everything back time and again. */
+static void nothing_is_lost_between_threads_and_whoever_takes_it_back(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    keep_large_blocks();
+    get(100);
+    struct exchange pairs[2] = {{.places = EXCHANGE_MOST, .bytes = now_and_then_large},
+                                {.places = EXCHANGE_MOST, .bytes = now_and_then_large}};
+    for (int i = 0; i < 2; i++) {
+        exchange_start_asking(&pairs[i]);
+        exchange_start_freeing(&pairs[i]);
+    }
+    for (int i = 0; i < 400; i++) {
+        pool_trim(pool, false);
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    }
+    assert_true(exchange_end(&pairs[0]));
+    assert_true(exchange_end(&pairs[1]));
+    check();
+    assert_int_equal(fake_books(pool).requested.current, 100); /* what the test holds */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_magazine_is_taken_when_its_youngest_is_usable),
+        TEST(the_stamp_that_is_waited_for_is_one_that_finds_a_block),
+        TEST(what_is_usable_goes_along_and_nothing_else),
+        TEST(one_without_room_takes_what_it_asks_for),
+        TEST(there_is_room_for_so_much_and_no_more),
+        TEST(there_is_room_for_so_many_and_no_more),
+        TEST(whatever_goes_in_comes_out_once),
+        TEST(only_a_block_that_fits_is_taken),
+        TEST(what_is_somewhat_larger_is_taken_where_memory_is_short),
+        TEST(blocks_of_a_number_nobody_has_are_everybodys),
+        TEST(a_magazine_waits_for_the_thread_that_asked),
+        TEST(what_waits_in_the_common_one_is_for_everybody),
+        TEST(what_an_ended_thread_asked_for_waits_for_no_other),
+        TEST(magazines_for_an_ended_thread_go_to_the_pool),
+        TEST(what_one_thread_frees_another_gets),
+        TEST(and_not_before_its_work_is_past),
+        TEST(a_thread_alone_needs_no_transfer_cache),
+        TEST(what_waits_is_bounded_however_much_is_freed),
+        TEST(what_waits_is_given_up_when_the_device_is_full),
+        TEST(what_waits_is_given_up_ahead_of_growing_past_the_budget),
+        TEST(what_waits_is_forgotten_with_the_context),
+        TEST(one_that_sleeps_takes_nothing_along),
+        TEST(nothing_is_lost_between_threads_and_whoever_takes_it_back),
+    };
+    return cmocka_run_group_tests_name("transfer caches", tests, NULL, NULL);
+}
