@@ -290,8 +290,9 @@ static __attribute__((noinline)) int free_otherwise(uint64_t address) {
 /* A block of another thread's cache, or none; the caller's is entered. */
 static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct block *block,
                                                    uint64_t address, uint64_t life) {
-    struct claimed c = {cache->pool, cache, page_of(block), block, life};
-    if (c.page->pool == cache->pool && claim_shared(block, &c.life)) {
+    struct page *page = page_of(block);
+    if (page->pool == cache->pool && claim_shared(block, &life)) {
+        struct claimed c = {page->pool, cache, page, block, life};
         return park(&c);
     }
     cache_leave(cache);
