@@ -74,7 +74,9 @@ static void end_bias(void *with) {
 static void init(bool owned) {
     memset(guarded, 0, sizeof guarded);
     ended = false;
-    torn = biases_ended = begun = 0;
+    torn = 0;
+    biases_ended = 0;
+    begun = 0;
     biased_start();
     for (unsigned i = 0; i < LOCKS; i++) {
         biased_init(&guarded[i].lock, owned);
