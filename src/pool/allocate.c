@@ -76,8 +76,8 @@ static uint32_t more_blocks(const struct pool *pool, struct cache *cache, const 
             target = target > fit ? fit : target;
         }
     } else {
-        if (!like->large && cache->bytes <= cache_room(cache) / 4) {
-            few = books_get(&pool->books.active.current) / 64;
+        if (!like->large && cache->bytes <= cache_room(cache) / AHEAD_ROOM_SHARE) {
+            few = books_get(&pool->books.active.current) / AHEAD_SHARE;
             few = (few > AHEAD_BYTES ? AHEAD_BYTES : few) / like->bytes;
         }
         few = few > AHEAD_BLOCKS ? AHEAD_BLOCKS : few;

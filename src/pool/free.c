@@ -7,9 +7,12 @@
 
 #include <errno.h>
 
-/* But of small blocks at least so many share an event, or as many as are cached of their bin. */
-static inline uint32_t pairs_of(uint64_t freed) {
-    return freed > SMALL_MAX_BYTES ? 1 : freed > (256 << 10) ? 8 : freed > (64 << 10) ? 16 : 32;
+/* So many frees of blocks as small share an event, or as many as are cached of their bin. */
+static inline uint32_t frees_of(uint64_t freed) {
+    return freed > SMALL_MAX_BYTES ? 1
+           : freed > CLOSE_MIDDLE  ? CLOSE_FREES_LARGER
+           : freed > CLOSE_SMALL   ? CLOSE_FREES_MIDDLE
+                                   : CLOSE_FREES;
 }
 
 /*
@@ -34,7 +37,7 @@ static inline bool is_due(const struct pool *pool, struct cache *cache, uint32_t
     uint64_t bytes = cache->bytes_since_close += freed;
     bool due = pool->close_bytes == 0 || /* in every free */
                (frees >= FREES_PER_CLOSE && bytes >= pool->close_least) ||
-               (bytes > pool->close_bytes && (frees >= pairs_of(freed) || frees >= parked));
+               (bytes > pool->close_bytes && (frees >= frees_of(freed) || frees >= parked));
     if (unlikely(due)) { /* whether or not it can be recorded now */
         cache->frees_since_close = 0;
         cache->bytes_since_close = 0;
@@ -88,7 +91,7 @@ static void make_room(struct pool *pool, struct cache *cache, const struct rest 
     if (refused) {
         grow_receiver(pool, rest->owner);
     }
-    if (rest->owner != cache->number && quota_is_first(cache, true)) {
+    if (rest->owner != cache->number && quota_is_little(cache, QUOTA_GIVING_SHARE)) {
         quota_grow(cache, 2 * cache_room(cache));
     }
     if (has_magazine(cache, rest->bin, rest->owner)) {
@@ -111,7 +114,8 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
         if (rest->owner != cache->number && !quota_sleeps(cache)) {
             refused = !cache_ship(cache, rest->bin, rest->owner);
         }
-        overflows = refused || (rest->owner != cache->number && quota_is_first(cache, true)) ||
+        overflows = refused ||
+                    (rest->owner != cache->number && quota_is_little(cache, QUOTA_GIVING_SHARE)) ||
                     cache_overflows(cache, &cache->bins[rest->bin]) ||
                     has_magazine(cache, rest->bin, rest->owner);
         cache_leave(cache);

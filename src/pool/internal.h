@@ -221,10 +221,9 @@ static inline bool quota_sleeps(const struct cache *cache) {
     return cache_room(cache) == 0;
 }
 
-/* So little that a thread would come with every few blocks: as far as one needs without
- * asking for anything, or one that frees more than it asks for. */
-static inline bool quota_is_first(const struct cache *cache, bool gives) {
-    return cache_room(cache) < cache->pool->quota_most / (gives ? 4 : 32);
+/* Less than one part in this of what one cache may have: it grows without the thread asking for more. */
+static inline bool quota_is_little(const struct cache *cache, unsigned share) {
+    return cache_room(cache) < cache->pool->quota_most / share;
 }
 
 static inline uint64_t quota_parked(const struct cache *cache) {

@@ -80,11 +80,12 @@ void quota_grow_transfer(struct cache *cache) {
 }
 
 void quota_make_room(struct cache *cache, unsigned keep, uint64_t bytes) {
-    uint64_t room = cache_room(cache), most = room - room / 16;
+    uint64_t room = cache_room(cache), most = room - room / ROOM_SHARE;
     most = most > bytes ? most - bytes : 0;
     cache_drop_idle(cache, keep, most);
     bool full = cache->bytes + bytes > room;
-    if (full && !(quota_is_first(cache, false) && quota_grow(cache, cache->bytes + bytes))) {
+    if (full &&
+        !(quota_is_little(cache, QUOTA_KEEPING_SHARE) && quota_grow(cache, cache->bytes + bytes))) {
         cache->overflowed = true;
         cache_drop_half(cache, keep, most);
     }
