@@ -54,14 +54,14 @@ static struct magazine take_out(struct transfer *transfer, uint32_t i) {
     return taken;
 }
 
-/* Its own, then the common one. */
-#define SOURCES 2
-static struct transfer *source(const struct cache *cache, unsigned i) {
+/* Where something may wait for a cache: in its own, then in the common one. */
+#define PLACES 2
+static struct transfer *place(const struct cache *cache, unsigned i) {
     return i == 0 ? &((struct cache *)cache)->transfer : &cache->pool->common->transfer;
 }
 
 bool transfer_has_any(const struct cache *cache) {
-    return books_get(&source(cache, 0)->bytes) + books_get(&source(cache, 1)->bytes) > 0;
+    return books_get(&place(cache, 0)->bytes) + books_get(&place(cache, 1)->bytes) > 0;
 }
 
 /* The oldest that has a block for the request; NULL: none. */
@@ -123,8 +123,8 @@ static struct block *take(struct transfer *transfer, struct cache *cache, const 
 
 struct block *transfer_take(struct cache *cache, const struct want *want, uint64_t usable) {
     struct block *block = NULL;
-    for (unsigned i = 0; i < SOURCES && !block; i++) {
-        struct transfer *transfer = source(cache, i);
+    for (unsigned i = 0; i < PLACES && !block; i++) {
+        struct transfer *transfer = place(cache, i);
         if (books_get(&transfer->bytes) > 0) {
             pthread_mutex_lock(&transfer->lock);
             block = take(transfer, cache, want, usable);
@@ -136,8 +136,8 @@ struct block *transfer_take(struct cache *cache, const struct want *want, uint64
 
 uint64_t transfer_stamp(struct cache *cache, const struct want *want) {
     uint64_t stamp = 0;
-    for (unsigned i = 0; i < SOURCES && stamp == 0; i++) {
-        struct transfer *transfer = source(cache, i);
+    for (unsigned i = 0; i < PLACES && stamp == 0; i++) {
+        struct transfer *transfer = place(cache, i);
         pthread_mutex_lock(&transfer->lock);
         uint32_t at;
         const struct magazine *found = find(transfer, want, &at);
