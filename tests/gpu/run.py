@@ -192,18 +192,23 @@ def part_capture(c, out):
     c.flush()
 
 
+# Contexts that come and go by the hundred take a GPU minutes; the others take the whole device.
+DIFF_ALONE = ("diff_current", "diff_async", "diff_outside")
+
 # [row, script and arguments, seconds]: what runs side by side (part "answers"), and what runs alone
 # (part "alone"), because it measures, takes the whole device, or has kernels that wait for others.
 SIDE_BY_SIDE = (
     ("premises that change", ["premises.py"], 330),
     ("children of a fork", ["forked.py"], 100),
     ("stderr", ["stderr.py"], 100),
-    ("the same answers", ["diff.py", "--but", "diff_outside"], 330),
+    ("the same answers", ["diff.py", "--but", *DIFF_ALONE], 330),
     ("misuse", ["misuse.py"], 330),
     ("chains of preloaded libraries", ["chain.py"], 120),
     ("look-ups", ["client.py"], 60),
 )
 ALONE = (
+    ("the same answers, contexts that come and go", ["diff.py", "diff_current"], 100),
+    ("the same answers, frees in streams", ["diff.py", "diff_async"], 200),
     ("the same answers, whole device", ["diff.py", "diff_outside"], 90),
     ("law 3", ["spin.py", "100"], 100),
     ("law 2", ["laws.py", "60"], 90),

@@ -26,7 +26,7 @@ SIM = os.environ.get("GPUCACHE_TEST_SIM", "")
 SIM_OLD = os.environ.get("GPUCACHE_TEST_SIM_OLD", "")
 HERE = os.path.dirname(os.path.abspath(__file__))
 END = float(os.environ.get("GPUCACHE_TEST_END", "inf"))
-TIMEOUT = 45 if GPU else 120
+TIMEOUT = 60 if GPU else 120
 
 # Every way in which freed memory becomes usable, with and without pressure.
 MODES = {
