@@ -1,7 +1,7 @@
 /*
  * The room's internals: what a report is made of, and the two ways of writing it.
  *
- * report.c walks the statistics once, row by row of fields.def, and hands each figure to an
+ * walk.c walks the statistics once, row by row of fields.def, and hands each figure to an
  * emitter. Text and JSON are two emitters of the same walk, so they cannot disagree, and a new row
  * in fields.def appears in both by itself.
  */
@@ -9,14 +9,24 @@
 #define GPUCACHE_REPORT_EMITTER_H
 
 #include "process/print.h"
+#include "process/program.h"
 #include "report/lines.h"
 #include "report/report.h"
 #include "stats/stats.h"
 
 #include <stdbool.h>
 
+/** Whose report it is. */
+struct report_process {
+    int64_t pid;
+    const char *version; /* of the library that has the figures */
+    const struct program *program;
+    uint64_t time_ns, uptime_ns; /* when the figures were read: since 1970, and since it started */
+};
+
 /** What the report as a whole says. */
 struct report_head {
+    const struct report_process *process;
     const char *reason;
     int driver_version;           /* 0: not known */
     const struct report_oom *oom; /* NULL unless the reason is one */
@@ -50,7 +60,7 @@ struct emitter {
     struct print *out;
     const struct report_head *head;
     const struct stats_device *device; /* the one being written */
-    const struct report_derived *derived;
+    struct report_derived derived;
     unsigned devices;   /* written so far */
     bool first;         /* JSON: nothing stands in the innermost brackets yet */
     struct lines words; /* text: the sentences below the table */
@@ -72,6 +82,13 @@ struct emitter_kind {
 };
 
 extern const struct emitter_kind text_emitter, json_emitter;
+
+/** Writes a whole report: the beginning, its devices, the end. The emitter, and all that is given here,
+ * are the caller's until then. */
+void walk_begin(struct emitter *emitter, enum report_format format, struct print *out,
+                const struct report_head *head);
+void walk_device(struct emitter *emitter, const struct stats_device *device);
+void walk_end(struct emitter *emitter);
 
 /** Explains an OOM in words; device is NULL if nothing is known of it. */
 void verdict_write(struct lines *lines, const struct report_oom *oom,

@@ -10,7 +10,6 @@
 #include "process/program.h"
 
 #include <string.h>
-#include <unistd.h>
 
 static void separate(struct emitter *emitter) {
     if (!emitter->first)
@@ -94,12 +93,13 @@ static void emit_oom(struct emitter *emitter) {
 }
 
 static void begin(struct emitter *emitter) {
-    const struct program *self = program();
+    const struct report_process *of = emitter->head->process;
+    const struct program *self = of->program;
     open_bracket(emitter, '{');
     string(emitter, "schema", "gpucache-report/1");
-    string(emitter, "version", GPUCACHE_VERSION);
+    string(emitter, "version", of->version);
     string(emitter, "reason", emitter->head->reason);
-    number(emitter, "pid", (uint64_t)getpid());
+    number(emitter, "pid", (uint64_t)of->pid);
     number_or_null(emitter, "rank", (uint64_t)self->rank, self->rank >= 0);
     string(emitter, "host", self->host);
     strings(emitter, "command", self->arguments, self->argument_count);
@@ -107,8 +107,8 @@ static void begin(struct emitter *emitter) {
         key(emitter, "command_cut");
         print_str(emitter->out, "true");
     }
-    seconds(emitter, "time_unix", program_time_ns());
-    seconds(emitter, "uptime_seconds", program_uptime_ns());
+    seconds(emitter, "time_unix", of->time_ns);
+    seconds(emitter, "uptime_seconds", of->uptime_ns);
     number_or_null(emitter, "driver_version", (uint64_t)emitter->head->driver_version,
                    emitter->head->driver_version > 0);
     if (emitter->head->oom)
@@ -210,7 +210,7 @@ static void emit_live(struct emitter *emitter) {
 }
 
 static void device_end(struct emitter *emitter) {
-    const struct report_derived *derived = emitter->derived;
+    const struct report_derived *derived = &emitter->derived;
     key(emitter, "fragmentation");
     open_bracket(emitter, '{');
     real(emitter, "internal", derived->internal_fragmentation);

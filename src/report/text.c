@@ -11,7 +11,6 @@
 #include "process/program.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #define COLUMNS LINES_COLUMNS
 #define INNER (COLUMNS - 4) /* between "| " and " |" */
@@ -96,20 +95,21 @@ static const char *why(const char *reason) {
 static void title(struct emitter *emitter) {
     char text[256];
     struct print out;
-    const struct program *self = program();
+    const struct report_process *of = emitter->head->process;
+    const struct program *self = of->program;
     const char *reason = emitter->head->reason;
     print_init(&out, -1, text, sizeof text);
-    print_str(&out, "gpucache " GPUCACHE_VERSION " report, written ");
+    print_format(&out, "gpucache %s report, written ", of->version);
     if (why(reason))
         print_str(&out, why(reason));
     else /* and perhaps not dead of it: the first process of a container goes on */
         print_format(&out, "at SIG%s", reason);
-    print_format(&out, " after %s s", SECONDS(program_uptime_ns()));
+    print_format(&out, " after %s s", SECONDS(of->uptime_ns));
     boxed_print(emitter, &out);
 
     print_init(&out, -1, text, sizeof text);
     print_plain(&out, self->name, 36);
-    print_format(&out, ", pid %d", getpid());
+    print_format(&out, ", pid %lld", (long long)of->pid);
     if (self->rank >= 0)
         print_format(&out, ", rank %lld", (long long)self->rank);
     print_str(&out, ", on ");
@@ -163,8 +163,8 @@ static void outside_begin(struct emitter *emitter) {
 }
 
 static void outside_end(struct emitter *emitter) {
-    row(emitter, "Outside the pool", true, &emitter->derived->outside,
-        emitter->derived->outside_peak_exact ? PEAK_EXACT : PEAK_AT_MOST);
+    row(emitter, "Outside the pool", true, &emitter->derived.outside,
+        emitter->derived.outside_peak_exact ? PEAK_EXACT : PEAK_AT_MOST);
 }
 
 /* ---- below the table ---- */
@@ -188,8 +188,8 @@ static void say_peaks(struct emitter *emitter) {
         percents[i] = whole == 0 ? 0 : (unsigned)((double)parts[i].bytes * 100 / (double)whole);
         any |= percents[i] >= WORTH_SAYING;
     }
-    lines_start(words, "Peak reserved over peak requested %s%s",
-                RATIO(emitter->derived->peak_ratio), any ? ":" : "");
+    lines_start(words, "Peak reserved over peak requested %s%s", RATIO(emitter->derived.peak_ratio),
+                any ? ":" : "");
     const char *about = "about ";
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (percents[i] >= WORTH_SAYING) {
@@ -204,13 +204,12 @@ static void say_hits(struct emitter *emitter) {
     uint64_t lookups = device->cache_hits + device->cache_misses;
     lines_start(&emitter->words, "Hit rate %s of %s", PERCENT(device->cache_hits, lookups),
                 COUNT(lookups));
-    lines_clause(&emitter->words, "driver calls avoided %s",
-                 COUNT(emitter->derived->calls_avoided));
+    lines_clause(&emitter->words, "driver calls avoided %s", COUNT(emitter->derived.calls_avoided));
 }
 
 static void say_fragmentation(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
-    const struct report_derived *derived = emitter->derived;
+    const struct report_derived *derived = &emitter->derived;
     struct lines *words = &emitter->words;
     /* through the same cut as the hit rate, so that 100.00% is all of it */
     lines_start(words, "Fragmentation: internal %s",

@@ -1,0 +1,132 @@
+/*
+ * One walk over the figures of a device, row by row of fields.def, to one emitter. The library's
+ * reports go this way, and those that the tool writes from a live page or from a file.
+ */
+#include "report/emitter.h"
+
+#include <string.h>
+
+/* ---- what follows from the figures ---- */
+
+/** Host memory, and memory that another process took from the device, are not this process's device
+ * memory. */
+static bool takes_device_memory(const char *kind) {
+    return strcmp(kind, "pinned_host") != 0 && strcmp(kind, "ipc_imported") != 0;
+}
+
+static void add_outside(struct report_derived *derived, const char *kind,
+                        const struct stats_metric *metric) {
+    if (!takes_device_memory(kind))
+        return;
+    struct stats_metric *sum = &derived->outside;
+    derived->outside_peak_exact &= sum->peak == 0 || metric->peak == 0;
+    sum->current += metric->current;
+    sum->peak += metric->peak;
+    sum->total += metric->total;
+    sum->freed += metric->freed;
+}
+
+void report_derive(const struct stats_device *device, struct report_derived *derived) {
+    memset(derived, 0, sizeof *derived);
+    derived->outside_peak_exact = true;
+#define METRIC(field, json, label)
+#define OUTSIDE(field, json) add_outside(derived, json, &device->field);
+#define GAUGE(field)
+#define COUNTER(field)
+#include "stats/fields.def"
+    derived->idle = device->pending_bytes + device->ready_bytes;
+    derived->largest_free = device->largest_free_bytes;
+    derived->calls_avoided = less(device->allocations.total + device->allocations.freed,
+                                  device->driver_allocs + device->driver_frees);
+    if (device->allocated.current != 0)
+        derived->internal_fragmentation =
+            (double)less(device->allocated.current, device->requested.current) /
+            (double)device->allocated.current;
+    if (derived->idle != 0)
+        derived->external_fragmentation =
+            (double)less(derived->idle, derived->largest_free) / (double)derived->idle;
+    derived->peak_ratio = device->requested.peak == 0
+                              ? 1.0
+                              : (double)device->reserved.peak / (double)device->requested.peak;
+}
+
+/* ---- the walk ---- */
+
+static bool counts_bytes(const char *name) {
+    size_t length = strlen(name), suffix = strlen("_bytes");
+    return length > suffix && strcmp(name + length - suffix, "_bytes") == 0;
+}
+
+/** How good the peak is of a metric that thread caches change without the pool's lock. */
+static enum peak peak_of(const struct stats_device *device, const struct stats_metric *metric) {
+    bool cached = metric == &device->requested || metric == &device->allocated;
+    return cached && !device->peaks_exact ? PEAK_AT_LEAST : PEAK_EXACT;
+}
+
+/** The rows of metrics in bytes, or those that count things. */
+static void walk_metrics(struct emitter *emitter, bool bytes) {
+    const struct stats_device *device = emitter->device;
+#define METRIC(field, json, label)                                                                 \
+    if (counts_bytes(json) == bytes)                                                               \
+        emitter->kind->metric(emitter, json, label, bytes, &device->field,                         \
+                              peak_of(device, &device->field));
+#define OUTSIDE(field, json)
+#define GAUGE(field)
+#define COUNTER(field)
+#include "stats/fields.def"
+}
+
+static void walk_outside(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    emitter->kind->outside_begin(emitter);
+#define METRIC(field, json, label)
+#define OUTSIDE(field, json)                                                                       \
+    emitter->kind->metric(emitter, json, NULL, true, &device->field, PEAK_EXACT);
+#define GAUGE(field)
+#define COUNTER(field)
+#include "stats/fields.def"
+    emitter->kind->outside_end(emitter);
+}
+
+static void walk_gauges(struct emitter *emitter) {
+#define METRIC(field, json, label)
+#define OUTSIDE(field, json)
+#define GAUGE(field) emitter->kind->gauge(emitter, #field, emitter->device->field);
+#define COUNTER(field)
+#include "stats/fields.def"
+}
+
+static void walk_counters(struct emitter *emitter) {
+#define METRIC(field, json, label)
+#define OUTSIDE(field, json)
+#define GAUGE(field)
+#define COUNTER(field) emitter->kind->counter(emitter, #field, emitter->device->field);
+#include "stats/fields.def"
+}
+
+void walk_device(struct emitter *emitter, const struct stats_device *device) {
+    emitter->device = device;
+    report_derive(device, &emitter->derived);
+    emitter->kind->device_begin(emitter);
+    walk_metrics(emitter, true);
+    walk_gauges(emitter);
+    walk_outside(emitter);
+    walk_metrics(emitter, false);
+    walk_counters(emitter);
+    emitter->kind->device_end(emitter);
+    emitter->devices++;
+}
+
+void walk_begin(struct emitter *emitter, enum report_format format, struct print *out,
+                const struct report_head *head) {
+    memset(emitter, 0, sizeof *emitter);
+    emitter->kind = format == REPORT_JSON ? &json_emitter : &text_emitter;
+    emitter->out = out;
+    emitter->head = head;
+    emitter->first = true;
+    emitter->kind->begin(emitter);
+}
+
+void walk_end(struct emitter *emitter) {
+    emitter->kind->end(emitter);
+}
