@@ -1,5 +1,6 @@
 #include "backend/segments.h"
 
+#include "driver/attend.h"
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
@@ -10,6 +11,7 @@
 
 #include <errno.h>
 
+#define LONG_WAIT_NS 50000        /* a wait worth recording */
 #define PIECE ((uint64_t)2 << 20) /* what the driver takes for small blocks at a time */
 
 static struct segments *of(struct backend *backend) {
@@ -21,9 +23,16 @@ static int answer(CUresult r) {
     return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : -EBUSY;
 }
 
+static void show(enum flight_kind kind, const struct segments *segments, uint64_t address,
+                 uint64_t bytes, uint64_t since) {
+    flight_event(kind, (unsigned)segments->device->ordinal, address, bytes, since);
+}
+
 static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     struct segments *segments = of(backend);
+    uint64_t since = flight_begin();
     if (!device_charge(segments->device, bytes)) {
+        show(FLIGHT_LIMIT_REFUSED, segments, 0, bytes, since);
         return -EDQUOT;
     }
     CUdeviceptr dptr = 0;
@@ -32,10 +41,13 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
         device_refund(segments->device, bytes);
+        show(FLIGHT_GROW_REFUSED, segments, 0, bytes, since);
         return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
     }
     device_pooled(segments->device, (int64_t)bytes);
     context_address_given(dptr, bytes);
+    show(FLIGHT_GROW, segments, dptr, bytes, since);
+    attend_growth();
     *address = dptr;
     return 0;
 }
@@ -74,6 +86,7 @@ static CUresult open_returns(struct segments *segments) {
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct segments *segments = of(backend);
     CUcontext popped;
+    uint64_t since = flight_begin();
     if (backend->quiet) {
         return -EBUSY;
     }
@@ -88,6 +101,9 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
         REAL(cuCtxPopCurrent_v2)(&popped);
     }
     capture_restore(mode);
+    if (r == CUDA_SUCCESS) {
+        show(FLIGHT_GIVE_BACK, segments, address, bytes, since);
+    }
     if (r == CUDA_SUCCESS && backend->release_waits) {
         book_return(segments, bytes);
     } else if (r == CUDA_SUCCESS) {
@@ -164,11 +180,20 @@ static int order(struct backend *backend, unsigned slot) {
     return answer(REAL(cuCtxWaitEvent)(segments->context, segments->events[slot]));
 }
 
+/* Only what took long: where every free waits, the others would push the rest out of the ring. */
+static void show_wait(const struct segments *segments, uint64_t since) {
+    if (since != 0 && flight_clock(CLOCK_MONOTONIC) - since >= LONG_WAIT_NS) {
+        show(FLIGHT_WAIT, segments, 0, 0, since);
+    }
+}
+
 static int wait(struct backend *backend, unsigned slot) {
     struct segments *segments = of(backend);
+    uint64_t since = flight_begin();
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = REAL(cuEventSynchronize)(segments->events[slot]);
     capture_restore(mode);
+    show_wait(segments, since);
     return answer(r);
 }
 
@@ -212,8 +237,11 @@ static int synchronize_by_free(struct segments *segments) {
 
 static int synchronize(struct backend *backend) {
     struct segments *segments = of(backend);
+    uint64_t since = flight_begin();
     if (!capture_hold_off()) {
-        return synchronize_by_free(segments);
+        int result = synchronize_by_free(segments);
+        show_wait(segments, since);
+        return result;
     }
     CUcontext popped;
     CUresult r = REAL(cuCtxPushCurrent_v2)(segments->context);
@@ -222,11 +250,21 @@ static int synchronize(struct backend *backend) {
         REAL(cuCtxPopCurrent_v2)(&popped);
     }
     capture_let_go();
+    show_wait(segments, since);
     return answer(r);
 }
 
 static bool settle(struct backend *backend, bool all) {
     return deferred_settle(of(backend)->context, all);
+}
+
+static void allocated(struct backend *backend, uint64_t address, uint64_t bytes) {
+    unsigned device = (unsigned)of(backend)->device->ordinal;
+    attend_block(flight_block(FLIGHT_ALLOCATE, device, address, bytes));
+}
+
+static void freed(struct backend *backend, uint64_t address, uint64_t bytes) {
+    flight_block(FLIGHT_FREE, (unsigned)of(backend)->device->ordinal, address, bytes);
 }
 
 static const struct backend_ops ops = {
@@ -243,6 +281,8 @@ static const struct backend_ops ops = {
     .wait = wait,
     .health = health,
     .is_deadly = is_deadly,
+    .allocated = allocated,
+    .freed = freed,
     .captured = captured,
     .synchronize = synchronize,
     .settle = settle,

@@ -4,6 +4,7 @@
 #include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/mempool.h"
+#include "live/live.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/options.h"
@@ -67,12 +68,14 @@ static bool identify(struct device *device, CUdevice ordinal) {
     return true;
 }
 
-/* A limit for a device that is not there would be missed only when it is needed. */
-static void check_options(void) {
-    static atomic_flag checked = ATOMIC_FLAG_INIT;
+/* A limit for a device that is not there would be missed only when it is needed. And now there is something
+ * to show. */
+static void use_first(void) {
+    static atomic_flag done = ATOMIC_FLAG_INIT;
     int count = 0;
-    if (!atomic_flag_test_and_set(&checked) && REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS) {
+    if (!atomic_flag_test_and_set(&done) && REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS) {
         options_check_devices(count);
+        live_start((unsigned)count);
     }
 }
 
@@ -89,7 +92,7 @@ struct device *device_get(CUdevice ordinal) {
     atomic_store_explicit(&device->used, used, memory_order_release);
     pthread_mutex_unlock(&devices_lock);
     if (used) {
-        check_options();
+        use_first();
     }
     return used ? device : NULL;
 }

@@ -4,6 +4,7 @@
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/sync.h"
+#include "live/live.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/log.h"
@@ -26,6 +27,7 @@ static void say_hello(const struct segments *backend) {
     int version = 0;
     REAL(cuDriverGetVersion)(&version);
     report_set_driver_version(version);
+    live_set_driver_version(version);
     log_info("device %d: %s, driver %d.%d, backend %s, %s", backend->device->ordinal,
              backend->device->name, version / 1000, version % 1000 / 10, backend->backend.ops->name,
              backend->backend.has_events ? "context events"

@@ -1,5 +1,6 @@
 #include "driver/fault.h"
 
+#include "driver/attend.h"
 #include "driver/context.h"
 #include "driver/entries.h"
 #include "pool/pool.h"
@@ -29,6 +30,7 @@ CUresult fault_of(struct pool *pool) {
 
 #define NOTICED(symbol, since, parameters, arguments)                                              \
     CUresult hook_##symbol parameters {                                                            \
+        attend_question();                                                                         \
         return fault_notice(REAL(symbol) arguments);                                               \
     }
 #include "driver/entry_points.def"

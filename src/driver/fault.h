@@ -3,7 +3,8 @@
  *
  * From then on the driver answers every call with that fault. A free or an allocation that the pool
  * answers does not ask the driver, so what the driver said here is remembered. Each replacement is
- * the call and one comparison of its result; all are made from the NOTICED rows of the table.
+ * the call, one comparison of its result, and a look whether a reader of the live page waits for fresh
+ * figures; all are made from the NOTICED rows of the table.
  * Those of RETRIED rows, launches among them, are made so too (retry.c).
  */
 #ifndef GPUCACHE_DRIVER_FAULT_H

@@ -4,6 +4,7 @@
  * The driver is asked whenever the pool is not the one to answer: no current context, a request it
  * would refuse, a pointer that is not ours, a context that a fault has killed.
  */
+#include "driver/attend.h"
 #include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/deferred.h"
@@ -27,7 +28,20 @@
 
 #define PITCH_UNIT ((size_t)512) /* cuda-facts: the driver rounds a pitch up to this */
 
+#define SHOWN_OOMS 3
+
 /* --- allocating --- */
+
+/* The first ones at once and with the sizes of what is live; a program may find out by failing what there is. */
+static void show_oom(const struct device *device, size_t bytes) {
+    static _Atomic unsigned shown;
+    flight_event(FLIGHT_OOM, (unsigned)device->ordinal, 0, bytes, 0);
+    if (atomic_load(&shown) < SHOWN_OOMS && atomic_fetch_add(&shown, 1) < SHOWN_OOMS) {
+        live_refresh(true);
+    } else {
+        attend_growth();
+    }
+}
 
 static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *device, size_t bytes,
                                                               bool refused_at_limit) {
@@ -37,6 +51,7 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *dev
     device_count_oom(device, refused_at_limit || (limit && bytes > limit));
     mempool_look(device);
     REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
+    show_oom(device, bytes);
     report_oom(&(struct report_oom){
         .device = device->ordinal,
         .requested = bytes,
@@ -96,7 +111,9 @@ static CUresult native_end(struct outside_call *taking, CUresult answer, const C
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && taking->device) {
         out_of_memory(taking->device, taking->bytes, false);
     }
-    return outside_end(taking, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
+    CUresult r = outside_end(taking, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
+    attend_growth();
+    return r;
 }
 
 /* Straight from the driver, counted where the books of this process can be kept. */

@@ -5,6 +5,7 @@
 #include "driver/entries.h"
 #include "driver/ledger.h"
 #include "driver/mempool.h"
+#include "live/flight.h"
 #include "pool/host.h"
 #include "process/process.h"
 
@@ -101,6 +102,13 @@ static void book(struct device *device, enum outside_kind kind, int64_t change) 
     }
 }
 
+/* The flight recorder has the large blocks that the pool did not serve as well. */
+static void show(enum flight_kind moment, const struct ledger_row *row) {
+    if (row->kind == OUTSIDE_NATIVE && row->bytes > FLIGHT_LARGE) {
+        flight_block(moment, (unsigned)row->device->ordinal, row->key, row->bytes);
+    }
+}
+
 /* --- rows that come and go; lock held --- */
 
 static void be_away(struct ledger_row *row) {
@@ -167,6 +175,7 @@ static void settle(struct ledger_row *dead) {
             continue;
         }
         book(left->device, kind, -(int64_t)left->bytes);
+        show(FLIGHT_FREE, left);
         if (is_charged(kind)) {
             device_refund(left->device, left->bytes);
         }
@@ -207,6 +216,7 @@ static bool enter(const struct ledger_row *as, struct ledger_row **dead) {
         return false;
     }
     book(row->device, (enum outside_kind)row->kind, (int64_t)row->bytes);
+    show(FLIGHT_ALLOCATE, row);
     return true;
 }
 

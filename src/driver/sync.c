@@ -6,6 +6,7 @@
  */
 #include "driver/sync.h"
 
+#include "driver/attend.h"
 #include "driver/context.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
@@ -21,6 +22,7 @@ static CUresult waited(CUresult r, struct pool *pool, uint64_t ticket) {
 }
 
 CUresult hook_cuCtxSynchronize(void) {
+    attend_wait();
     struct pool *pool = process_ready() ? context_whole_pool() : NULL;
     uint64_t ticket = pool ? pool_sync_begin(pool) : 0;
     return waited(REAL(cuCtxSynchronize)(), pool, ticket);
@@ -28,6 +30,7 @@ CUresult hook_cuCtxSynchronize(void) {
 
 /* The context may be any; only of the current one is it known here that its pool is meant. */
 CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
+    attend_wait();
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
     struct pool *pool = ctx == current && process_ready() ? context_whole_pool() : NULL;
@@ -36,14 +39,17 @@ CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
 }
 
 CUresult hook_cuStreamSynchronize(CUstream stream) {
+    attend_wait();
     return fault_notice(mempool_waited(REAL(cuStreamSynchronize)(stream)));
 }
 
 CUresult hook_cuStreamSynchronize_ptsz(CUstream stream) {
+    attend_wait();
     return fault_notice(mempool_waited(REAL(cuStreamSynchronize_ptsz)(stream)));
 }
 
 CUresult hook_cuEventSynchronize(CUevent event) {
+    attend_wait();
     return fault_notice(mempool_waited(REAL(cuEventSynchronize)(event)));
 }
 

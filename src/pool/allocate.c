@@ -260,6 +260,14 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     return source_refused(r) && settle(pool, true) ? pool_alloc(pool, requested, address) : r;
 }
 
+/* Not what a second try has served (alloc_slow): it has told of that. */
+static __attribute__((noinline)) void tell_large(struct pool *pool, const struct want *want,
+                                                 const uint64_t *address, uint64_t requested) {
+    if (want->block && pool->backend->ops->allocated) {
+        pool->backend->ops->allocated(pool->backend, *address, requested);
+    }
+}
+
 /* Whatever the short way below did not serve. */
 static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t bytes,
                                                      uint64_t *address) {
@@ -278,9 +286,13 @@ static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t
                                                          : BIN_NONE;
     want.bytes = want.large ? want.bytes : size_class_bytes(want.bin);
     struct cache *cache = cache_mine(pool);
-    return likely(alloc_parked(cache, &want, bytes, address))
-               ? 0
-               : alloc_slow(pool, cache, &want, bytes, address);
+    int r = likely(alloc_parked(cache, &want, bytes, address))
+                ? 0
+                : alloc_slow(pool, cache, &want, bytes, address);
+    if (unlikely(want.large)) {
+        tell_large(pool, &want, address, bytes);
+    }
+    return r;
 }
 
 /* The short way: the calling thread has a block of the class in its cache that may be handed out. */

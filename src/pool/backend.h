@@ -86,6 +86,14 @@ struct backend_ops {
     /** ns of some clock that only goes forward; NULL: the system's. */
     uint64_t (*clock)(struct backend *backend);
 
+    /**
+     * The program has been given a large block, or is giving one back; `bytes` are what it asked for. The
+     * first is called with no lock held, the second inside the freeing thread's cache: nobody can be given
+     * that memory yet. Neither blocks, nor changes anything of the pool's. NULL: nobody wants to know.
+     */
+    void (*allocated)(struct backend *backend, uint64_t address, uint64_t bytes);
+    void (*freed)(struct backend *backend, uint64_t address, uint64_t bytes);
+
     /** Whether a capture keeps record() from recording, until that is over. NULL: never. */
     bool (*captured)(struct backend *backend);
 

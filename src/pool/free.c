@@ -235,23 +235,32 @@ static int claim_any(uint64_t address, struct claimed *c) {
     return r;
 }
 
-/* Returns its bytes. */
-static uint64_t book_free(const struct claimed *c) {
+/* Returns its bytes, as the next one does. */
+static __attribute__((noinline)) uint64_t book_free_large(const struct claimed *c) {
     struct cache *cache = c->cache;
-    unsigned at = life_bin(c->life);
-    cache->saw_others |= life_owner(c->life) != cache->number;
-    if (c->page) {
-        cache_book_free(cache, &cache->bins[at].frees, life_requested(c->life),
-                        life_bytes(c->life));
-        return life_bytes(c->life);
-    }
+    struct backend *backend = c->pool->backend;
     struct range *range = range_of(c->block);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
+    unsigned at = life_bin(c->life);
     if (at < BINS) {
         books_add(&cache->bins[at].frees, 1);
     }
     cache_book_free(cache, &cache->large_frees[large_class(requested)], requested, range->bytes);
+    if (backend->ops->freed) {
+        backend->ops->freed(backend, c->block->address, requested);
+    }
     return range->bytes;
+}
+
+static uint64_t book_free(const struct claimed *c) {
+    struct cache *cache = c->cache;
+    unsigned at = life_bin(c->life);
+    cache->saw_others |= life_owner(c->life) != cache->number;
+    if (!c->page) {
+        return book_free_large(c);
+    }
+    cache_book_free(cache, &cache->bins[at].frees, life_requested(c->life), life_bytes(c->life));
+    return life_bytes(c->life);
 }
 
 static bool is_reached_from_outside(const struct claimed *c) {

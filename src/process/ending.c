@@ -7,6 +7,7 @@
  */
 #include "process/ending.h"
 
+#include "live/live.h"
 #include "process/interval.h"
 #include "process/libc.h"
 #include "process/print.h"
@@ -28,7 +29,7 @@
 #define PATIENCE_MS                                                                                \
     3000 /* what a report may take: a second for its reader, and the rest for itself */
 
-static _Atomic pid_t own_process; /* 0: no reports */
+static _Atomic pid_t own_process; /* 0: CUDA has not been used */
 static _Atomic pid_t writer;      /* the thread that writes the last report */
 static atomic_bool written;
 
@@ -66,33 +67,35 @@ void ending_report(const char *reason) {
 
 /* The process goes on. */
 static void take_back(void) {
+    live_end_exec();
     atomic_store(&written, false);
     atomic_store(&writer, 0);
     interval_release();
 }
 
-static void at_quick_exit_or_destructor(void) {
+static void last_words(void) {
     ending_report("exit");
+    live_remove();
 }
 
 __attribute__((destructor)) static void at_exit(void) {
-    at_quick_exit_or_destructor();
+    last_words();
 }
 
 void ending_start(void) {
     atomic_store(&own_process, (pid_t)syscall(SYS_getpid));
-    at_quick_exit(at_quick_exit_or_destructor);
+    at_quick_exit(last_words);
 }
 
 /* ---- exits without destructors ---- */
 
 void front__exit(int status) {
-    ending_report("exit");
+    last_words();
     NEXT(_exit)(status);
 }
 
 void front__Exit(int status) {
-    ending_report("exit");
+    last_words();
     NEXT(_Exit)(status);
 }
 
@@ -133,8 +136,10 @@ static bool is_found(const char *name) {
     int saved_errno = errno;                                                                       \
     bool end = ending_is_own_process() && (is_end);                                                \
     errno = saved_errno;                                                                           \
-    if (end)                                                                                       \
+    if (end) {                                                                                     \
         ending_report("exit");                                                                     \
+        live_begin_exec();                                                                         \
+    }                                                                                              \
     int result = call;                                                                             \
     if (end)                                                                                       \
         take_back();                                                                               \

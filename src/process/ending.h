@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-/** Once, when the library starts and there are to be reports. */
+/** Once, when the library starts. */
 void ending_start(void);
 
 /** Whether this is the process whose books these are: no child of it, by fork, vfork or clone. */

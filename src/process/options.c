@@ -137,6 +137,10 @@ static bool parse_trace(const char *text, struct options *to) {
     return value_is_off(text) || value_pattern(text, to->trace_pattern);
 }
 
+static bool parse_live(const char *text, struct options *to) {
+    return value_switch(text, &to->live);
+}
+
 static bool parse_pinned(const char *text, struct options *to) {
     return value_switch(text, &to->pinned);
 }

@@ -48,6 +48,7 @@ struct options {
     uint64_t decay_ms;                /* or OPTIONS_NEVER */
     unsigned stacks;                  /* frames; 0: off */
     char trace_pattern[OPTIONS_PATH]; /* absolute; empty: off */
+    bool live;
     bool pinned;
     bool disable;
     enum log_level log;

@@ -4,6 +4,7 @@
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/shutdown.h"
+#include "live/live.h"
 #include "pool/pool.h"
 #include "process/ending.h"
 #include "process/interval.h"
@@ -32,6 +33,7 @@ static void in_child(void) {
     context_forked();
     device_forked();
     pool_forked();
+    live_forked();
     log_forked();
 }
 
@@ -43,8 +45,8 @@ static void start(void) {
     log_info("version " GPUCACHE_VERSION);
     options_log();
     shutdown_watch();
+    ending_start();
     if (options()->report != REPORT_TO_NOWHERE) {
-        ending_start();
         signals_start();
         interval_start();
     }

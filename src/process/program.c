@@ -33,9 +33,7 @@ static uint64_t clock_ns(clockid_t clock) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/** Up to `size` bytes of a file of the system's; returns how many there were, 0 if none could be
- * read. */
-static size_t read_file(const char *path, char *buffer, size_t size) {
+size_t program_read_file(const char *path, char *buffer, size_t size) {
     long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return 0;
@@ -53,7 +51,7 @@ static size_t read_file(const char *path, char *buffer, size_t size) {
 }
 
 static void load_arguments(void) {
-    size_t length = read_file("/proc/self/cmdline", command_line, COMMAND_LINE);
+    size_t length = program_read_file("/proc/self/cmdline", command_line, COMMAND_LINE);
     self.arguments_cut = length == COMMAND_LINE && command_line[length - 1] != '\0';
     for (size_t at = 0; at < length; at += strlen(command_line + at) + 1) {
         if (self.argument_count == PROGRAM_ARGUMENTS) {
@@ -106,7 +104,7 @@ static void load_rank(void) {
 /** How long the process has run, from the system's own books; 0 if they do not say. */
 static uint64_t age_ns(void) {
     char text[1024];
-    size_t length = read_file("/proc/self/stat", text, sizeof text - 1);
+    size_t length = program_read_file("/proc/self/stat", text, sizeof text - 1);
     text[length] = '\0';
     /* the second field is the program's name in brackets, and may itself hold brackets and spaces
      */

@@ -25,6 +25,10 @@ void program_load(void);
 /** What is known; all empty before program_load(). Never changes afterwards. */
 const struct program *program(void);
 
+/** Up to `size` bytes of a file of the system's; how many there were, 0 if none could be read.
+ * Changes errno. */
+size_t program_read_file(const char *path, char *buffer, size_t size);
+
 /** Nanoseconds since the process started (since program_load() if the system does not tell). */
 uint64_t program_uptime_ns(void);
 

@@ -18,6 +18,7 @@
  */
 #include "process/signals.h"
 
+#include "live/live.h"
 #include "process/ending.h"
 #include "process/libc.h"
 #include "process/options.h"
@@ -122,6 +123,7 @@ static void die(int number, siginfo_t *info, const char *name) {
         dying_info = *info;
         guard_report();
         ending_report(name);
+        live_dying(number);
     } else {
         ending_wait();
     }

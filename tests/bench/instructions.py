@@ -32,8 +32,9 @@ HEAD = """\
 #
 #   python3 tests/bench/instructions.py --update build/gcc
 #
-# from gcc's release code for x86_64. The same source repeats exactly with one compiler; between gcc
-# 11 and 14 it differed by 6 % when that was last looked at, with the same driver calls.
+# from gcc's release code for x86_64. The same source repeats with one compiler, but for a reading of the
+# live page more or less (0.4, or 9 beside many blocks); between gcc 11 and 14 it differed by 6 % when that
+# was last looked at, with the same driver calls.
 """
 
 

@@ -247,6 +247,7 @@ static const struct {
     {"DECAY_MS", {"-1", "1.5", "10s", "18446744073709551616", "never ", "18446744073709551615"}},
     {"STACKS", {"65", "-1", "all", "1.0"}},
     {"TRACE", {"%z", "x%", "stdout", "1", "on"}},
+    {"LIVE", {"2", "shm", "/dev/shm"}},
     {"PINNED", {"2", "y", "onn"}},
     {"DISABLE", {"2", "11", "enable"}},
     {"LOG", {"verbose", "3"}},

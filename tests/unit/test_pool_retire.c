@@ -164,6 +164,57 @@ static void before_a_request_is_refused_all_are_asked_again(void **state) {
     stop(NULL);
 }
 
+static struct {
+    unsigned came, went;
+    uint64_t address, bytes;
+} told;
+
+static void note_allocated(struct backend *backend, uint64_t address, uint64_t bytes) {
+    (void)backend;
+    told.came++;
+    told.address = address;
+    told.bytes = bytes;
+}
+
+static void note_freed(struct backend *backend, uint64_t address, uint64_t bytes) {
+    (void)backend;
+    told.went += told.address == address && told.bytes == bytes;
+}
+
+static bool settle_at_last(struct backend *backend, bool all) {
+    static unsigned asked;
+    return asked++ > 0 && all && settle_one(backend, all);
+}
+
+/* Also of one that only a second try has served, and whichever way it is freed. */
+static void the_backend_is_told_once_of_each_large_block(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    struct backend_ops ops = *fake->backend.ops;
+    ops.settle = settle_at_last;
+    ops.allocated = note_allocated;
+    ops.freed = note_freed;
+    fake->backend.ops = &ops;
+    drop(get(MIB));
+    assert_int_equal(told.came, 0);
+    drop(get(3 * MIB + 1));
+    assert_int_equal(told.came, 1);
+    assert_int_equal(told.went, 1);
+    drop(get(3 * MIB + 1)); /* out of the cache */
+    assert_int_equal(told.came, 2);
+    assert_int_equal(told.went, 2);
+    settled = 0;
+    uint64_t at = get(40 * MIB), other;
+    waiting = retire(at);
+    assert_int_equal(told.went, 3);
+    assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
+    assert_int_equal(other, at);
+    assert_int_equal(told.came, 4);
+    assert_int_equal(pool_alloc(pool, 40 * MIB, &other), -ENOMEM);
+    assert_int_equal(told.came, 4);
+    stop(NULL);
+}
+
 /* Half of the blocks are freed at once, by their owner's short way and by that of others. */
 static void the_books_agree_whichever_way_blocks_go(void **state) {
     (void)state;
@@ -198,6 +249,7 @@ int main(void) {
         TEST(a_retired_block_is_forgotten_with_its_context),
         TEST(before_it_grows_the_pool_asks_what_has_come_free),
         TEST(before_a_request_is_refused_all_are_asked_again),
+        TEST(the_backend_is_told_once_of_each_large_block),
         TEST(the_books_agree_whichever_way_blocks_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

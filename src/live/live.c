@@ -1,0 +1,285 @@
+#include "live/live.h"
+
+#include "live/place.h"
+#include "process/options.h"
+#include "process/print.h"
+#include "process/program.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Reading the figures, and counting the sizes of what is live, takes one part of the time in COST_SHARE each
+ * in the long run, and what has been saved up in LIVE_WINDOW_NS: so the last one of a few waits is not left
+ * out, after which a program may be idle for long. Sizes only while there are few blocks, or somebody asks. */
+#define COST_SHARE 1000
+#define SIZES_MOST 100000
+#define COST_NS 20000  /* reading takes some 10 us */
+#define PAGE_UNIT 4096 /* bytes of a page are a multiple of it */
+
+_Atomic uint64_t live_due_ns, live_answered;
+
+static char path[PLACE_PATH + PLACE_NAME]; /* of the page; set before live_page is */
+static size_t mapped;
+static uint32_t slots; /* of the page, which others can write to */
+static pid_t owner;    /* the process whose page it is */
+static atomic_flag refreshing = ATOMIC_FLAG_INIT;
+static uint64_t sizes_due_ns, usual_cost, usual_sizes_cost; /* ns; while refreshing */
+static struct live_device fresh;                            /* while refreshing */
+static _Atomic int driver_version;
+
+/* Of a child that no handler was told of it is not. */
+static struct live_page *own_page(void) {
+    struct live_page *page = atomic_load(&live_page);
+    return page && owner == (pid_t)syscall(SYS_getpid) ? page : NULL;
+}
+
+/* ---- the making ---- */
+
+/** Bytes that the file may have, all of them taken now: a full file system would be SIGBUS later. */
+static bool take_room(int fd, size_t bytes) {
+    struct rlimit largest;
+    /* above it the kernel would not only refuse, but send SIGXFSZ */
+    if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < bytes)
+        return false;
+    return syscall(SYS_fallocate, fd, 0, (off_t)0, (off_t)bytes) == 0;
+}
+
+/** A new file of the name, and its bytes in memory; NULL if that cannot be had. */
+static struct live_page *make_file(int folder, const char *name, size_t bytes) {
+    const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    long fd = syscall(SYS_openat, folder, name, flags, 0600);
+    if (fd < 0 && errno == EEXIST && unlinkat(folder, name, 0) == 0)
+        fd = syscall(SYS_openat, folder, name, flags, 0600); /* it was this process's before exec */
+    if (fd < 0)
+        return NULL;
+    struct stat file;
+    /* an umask may have taken the user's own rights, and not every file system keeps them */
+    bool good = fchmod((int)fd, 0600) == 0 && fstat((int)fd, &file) == 0 &&
+                (file.st_mode & 07777) == 0600 && take_room((int)fd, bytes);
+    void *memory =
+        good ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, (int)fd, 0)
+             : MAP_FAILED;
+    if (memory == MAP_FAILED)
+        unlinkat(folder, name, 0);
+    syscall(SYS_close, fd);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static void set_path(const char *folder, const char *name) {
+    struct print out;
+    print_init(&out, -1, path, sizeof path);
+    print_str(&out, folder);
+    print_char(&out, '/');
+    print_str(&out, name);
+    print_end(&out);
+}
+
+static struct live_page *make_somewhere(const struct live_identity *self, size_t bytes) {
+    struct live_page *page = NULL;
+    char folder[PLACE_PATH], name[PLACE_NAME];
+    place_name(self, name);
+    for (unsigned i = 0; i < PLACE_FOLDERS && !page; i++) {
+        int fd = place_folder(i, folder) ? place_open(folder, true) : -ENOENT;
+        if (fd < 0)
+            continue;
+        set_path(folder, name);
+        page = make_file(fd, name, bytes);
+        if (place_is_full(fd))
+            place_sweep(fd, PLACE_KEEP, PLACE_SILENT_S);
+        syscall(SYS_close, fd);
+    }
+    return page;
+}
+
+static void write_head(struct live_page *page, const struct live_identity *self, unsigned devices) {
+    const struct program *of = program();
+    uint64_t now = flight_clock(CLOCK_MONOTONIC);
+    page->page_bytes = (uint32_t)mapped;
+    page->slot_bytes = sizeof(struct live_slot);
+    strncpy(page->version, GPUCACHE_VERSION, sizeof page->version - 1);
+    page->who = *self;
+    page->stack = place_stack(self->pid);
+    page->started_ns = now - program_uptime_ns();
+    page->real_ns = program_time_ns() - now;
+    page->rank = of->rank;
+    memcpy(page->name, of->name, sizeof of->name);
+    memcpy(page->host, of->host, sizeof of->host);
+    for (size_t i = 0; i < of->argument_count; i++) {
+        size_t length = strlen(of->arguments[i]) + 1;
+        if (page->command_bytes + length > sizeof page->command)
+            break;
+        memcpy(page->command + page->command_bytes, of->arguments[i], length);
+        page->command_bytes += (uint32_t)length;
+    }
+    page->slots = slots = devices;
+    atomic_store(&page->driver_version, atomic_load(&driver_version));
+    atomic_store(&page->magic, LIVE_MAGIC);
+}
+
+void live_start(unsigned devices) {
+    int saved_errno = errno;
+    struct live_identity self;
+    if (!options()->live || devices == 0 || devices > STATS_MAX_DEVICES || owner != 0)
+        return;
+    owner = (pid_t)syscall(SYS_getpid);
+    self = place_self();
+    mapped = sizeof(struct live_page) + devices * sizeof(struct live_slot);
+    mapped = (mapped + PAGE_UNIT - 1) & ~(size_t)(PAGE_UNIT - 1);
+    struct live_page *page = make_somewhere(&self, mapped);
+    if (page) {
+        write_head(page, &self, devices);
+        atomic_store_explicit(&live_page, page, memory_order_release);
+        live_refresh(false);
+    }
+    errno = saved_errno;
+}
+
+void live_set_driver_version(int version) {
+    struct live_page *page = atomic_load(&live_page);
+    atomic_store(&driver_version, version);
+    if (page)
+        atomic_store(&page->driver_version, version);
+}
+
+/* ---- the figures ---- */
+
+static void copy_text(char *to, size_t size, const char *from) {
+    memset(to, 0, size);
+    strncpy(to, from ? from : "none", size - 1);
+}
+
+/** Reads one device into the copy that nobody reads, and makes that the one to be read. */
+static void refresh_device(struct live_slot *slot, int ordinal, bool sizes, uint64_t now) {
+    uint64_t published = atomic_load(&slot->published);
+    const struct live_device *last = &slot->copies[published % 2];
+    if (!(sizes ? stats_read : stats_read_books)(ordinal, &fresh.stats))
+        return;
+    fresh.read_ns = fresh.sizes_ns = now;
+    fresh.sizes_moves = fresh.stats.allocations.total + fresh.stats.allocations.freed;
+    if (!sizes) {
+        memcpy(fresh.stats.live, last->stats.live, sizeof fresh.stats.live);
+        fresh.stats.live_groups = last->stats.live_groups;
+        fresh.sizes_ns = last->sizes_ns;
+        fresh.sizes_moves = last->sizes_moves;
+    }
+    copy_text(fresh.backend, sizeof fresh.backend, fresh.stats.backend);
+    copy_text(fresh.reuse, sizeof fresh.reuse, fresh.stats.reuse);
+    fresh.stats.backend = fresh.stats.reuse = NULL;
+    /* the number before it is published before any of this is written over the copy of that time */
+    atomic_thread_fence(memory_order_release);
+    memcpy(&slot->copies[(published + 1) % 2], &fresh, sizeof fresh);
+    atomic_store_explicit(&slot->published, published + 1, memory_order_release);
+}
+
+static bool sizes_due(struct live_page *page, uint64_t now) {
+    uint64_t blocks = 0;
+    for (uint32_t i = 0; i < slots; i++) {
+        uint64_t published = atomic_load(&page->devices[i].published);
+        blocks += page->devices[i].copies[published % 2].stats.allocations.current;
+    }
+    return atomic_exchange(&page->sizes_wanted, 0) != 0 ||
+           (now >= sizes_due_ns && blocks <= SIZES_MOST);
+}
+
+/** When to read again, after that took `cost`. A thread that loses the CPU meanwhile seems to take
+ * milliseconds: no more than some times what is usual counts. */
+static uint64_t next_due(uint64_t due, uint64_t now, uint64_t cost, uint64_t *usual) {
+    uint64_t most = 4 * *usual + COST_NS;
+    cost = cost < most ? cost : most;
+    *usual = (7 * *usual + cost) / 8;
+    uint64_t earliest = now > LIVE_WINDOW_NS ? now - LIVE_WINDOW_NS : 0;
+    return (due > earliest ? due : earliest) + cost * COST_SHARE;
+}
+
+static void refresh(struct live_page *page, bool sizes) {
+    uint64_t asked = atomic_load(&page->asked), begun = flight_clock(CLOCK_MONOTONIC);
+    sizes |= sizes_due(page, begun);
+    for (uint32_t i = 0; i < slots; i++)
+        refresh_device(&page->devices[i], (int)i, sizes, begun);
+    uint64_t now = flight_clock(CLOCK_MONOTONIC), cost = now - begun;
+    if (sizes)
+        sizes_due_ns = next_due(sizes_due_ns, now, cost, &usual_sizes_cost);
+    else
+        atomic_store(&live_due_ns, next_due(atomic_load(&live_due_ns), now, cost, &usual_cost));
+    atomic_store(&page->refreshed_ns, begun);
+    atomic_store(&live_answered, asked);
+    atomic_store_explicit(&page->answered, asked, memory_order_release);
+}
+
+void live_refresh(bool sizes) {
+    int saved_errno = errno;
+    struct live_page *page = own_page();
+    if (page && !atomic_flag_test_and_set_explicit(&refreshing, memory_order_acquire)) {
+        refresh(page, sizes);
+        atomic_flag_clear_explicit(&refreshing, memory_order_release);
+    }
+    errno = saved_errno;
+}
+
+/* ---- orders ---- */
+
+bool live_take_order(struct live_wish *wish) {
+    struct live_page *page = own_page();
+    uint32_t order = page && atomic_load(&page->order) ? atomic_exchange(&page->order, 0) : 0;
+    if (order == 0)
+        return false;
+    uint64_t device = atomic_load(&page->order_device);
+    *wish = (struct live_wish){.number = atomic_load(&page->order_number),
+                               .value = atomic_load(&page->order_value),
+                               .order = (enum live_order)order,
+                               .device = device < STATS_MAX_DEVICES ? (int)device : -1};
+    return true;
+}
+
+void live_order_done(const struct live_wish *wish, int result) {
+    struct live_page *page = own_page();
+    if (page) {
+        atomic_store(&page->order_result, result);
+        atomic_store_explicit(&page->order_done, wish->number, memory_order_release);
+    }
+}
+
+/* ---- the end ---- */
+
+void live_forked(void) {
+    atomic_store(&live_page, NULL);
+}
+
+void live_remove(void) {
+    int saved_errno = errno;
+    struct live_page *page = own_page();
+    if (page) {
+        atomic_store(&page->ending, LIVE_EXIT);
+        unlink(path);
+    }
+    errno = saved_errno;
+}
+
+static void say_ending(enum live_ending ending) {
+    struct live_page *page = own_page();
+    if (page)
+        atomic_store(&page->ending, ending);
+}
+
+void live_begin_exec(void) {
+    say_ending(LIVE_EXEC);
+}
+
+void live_end_exec(void) {
+    say_ending(LIVE_RUNNING);
+}
+
+void live_dying(int number) {
+    struct live_page *page = own_page();
+    if (page) {
+        atomic_store(&page->signal, (uint32_t)number);
+        atomic_store(&page->ending, LIVE_SIGNAL);
+        live_refresh(true);
+    }
+}

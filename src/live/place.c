@@ -1,0 +1,272 @@
+#include "live/place.h"
+
+#include "process/print.h"
+#include "process/program.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STAT_BYTES 1024
+#define ENTRIES_BYTES 8192
+#define FULL (2 * PLACE_KEEP) /* names in a folder */
+#define ALIVE_MOST 16
+
+/* Fields of /proc/PID/stat, as proc(5) numbers them. */
+enum { STAT_STATE = 3, STAT_THREADS = 20, STAT_START = 22, STAT_STACK = 28 };
+
+/* ---- who a process is ---- */
+
+/** The text of one field and all behind it, or NULL. The second field, the program's name in
+ * brackets, may hold anything. */
+static const char *stat_field(const char *text, int number) {
+    const char *at = strrchr(text, ')');
+    for (int field = 2; at && field < number; field++)
+        at = strchr(at + 1, ' ');
+    return at ? at + (*at == ' ') : NULL;
+}
+
+static bool read_stat(int pid, char text[STAT_BYTES]) {
+    char path[32];
+    struct print out;
+    print_init(&out, -1, path, sizeof path);
+    print_str(&out, "/proc/");
+    print_i64(&out, pid);
+    print_str(&out, "/stat");
+    size_t length = program_read_file(print_end(&out), text, STAT_BYTES - 1);
+    text[length] = '\0';
+    return length > 0;
+}
+
+static uint64_t stat_number(const char *text, int field) {
+    const char *at = stat_field(text, field);
+    return at ? strtoull(at, NULL, 10) : 0;
+}
+
+struct live_identity place_self(void) {
+    struct live_identity self = {.pid = getpid()};
+    char text[STAT_BYTES];
+    struct stat namespace;
+    if (read_stat(self.pid, text))
+        self.start = stat_number(text, STAT_START);
+    if (stat("/proc/self/ns/pid", &namespace) == 0)
+        self.pid_namespace = namespace.st_ino;
+    return self;
+}
+
+uint64_t place_stack(int pid) {
+    char text[STAT_BYTES];
+    uint64_t stack = read_stat(pid, text) ? stat_number(text, STAT_STACK) : 0;
+    return stack > 1 ? stack : 0; /* 0 or 1 for whoever may not know */
+}
+
+enum place_life place_life(const struct live_identity *who, uint64_t own_namespace) {
+    char text[STAT_BYTES];
+    if (who->pid_namespace != own_namespace)
+        return PLACE_ELSEWHERE;
+    if (!read_stat(who->pid, text))
+        return kill(who->pid, 0) == 0 || errno == EPERM ? PLACE_ALIVE : PLACE_DEAD;
+    const char *state = stat_field(text, STAT_STATE);
+    /* the first thread may have ended before the others */
+    bool ended = state && (*state == 'Z' || *state == 'X') && stat_number(text, STAT_THREADS) <= 1;
+    bool other = who->start != 0 && who->start != stat_number(text, STAT_START);
+    return ended || other ? PLACE_DEAD : PLACE_ALIVE;
+}
+
+/* ---- where its page lies ---- */
+
+bool place_folder(unsigned which, char path[PLACE_PATH]) {
+    struct print out;
+    const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
+    print_init(&out, -1, path, PLACE_PATH);
+    if (which == 0 && runtime && *runtime == '/') {
+        print_str(&out, runtime);
+    } else if (which == 1) {
+        print_str(&out, "/dev/shm/gpucache-");
+        print_u64(&out, geteuid());
+    } else if (which == 2) {
+        print_str(&out, "/run/user/");
+        print_u64(&out, geteuid());
+        if (runtime && strcmp(print_end(&out), runtime) == 0)
+            return false;
+    }
+    if (which != 1 && out.used > 0)
+        print_str(&out, "/gpucache");
+    print_end(&out);
+    return out.error == 0 && out.used > 0 && out.used < PLACE_PATH - 1;
+}
+
+static long open_folder(const char *path) {
+    return syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+int place_open(const char *path, bool make) {
+    long fd = open_folder(path);
+    if (fd < 0 && errno == ENOENT && make) {
+        bool made = mkdir(path, 0700) == 0; /* else another process may just have made it */
+        fd = open_folder(path);
+        /* an umask may have taken even the user's own rights */
+        if (fd < 0 && errno == EACCES && made && chmod(path, 0700) == 0)
+            fd = open_folder(path);
+    }
+    if (fd < 0)
+        return -errno;
+    struct stat folder;
+    if (fstat((int)fd, &folder) != 0 || folder.st_uid != geteuid() || (folder.st_mode & 077)) {
+        syscall(SYS_close, fd);
+        return -EPERM;
+    }
+    return (int)fd;
+}
+
+void place_name(const struct live_identity *who, char name[PLACE_NAME]) {
+    struct print out;
+    print_init(&out, -1, name, PLACE_NAME);
+    print_i64(&out, who->pid);
+    print_char(&out, '-');
+    print_u64(&out, who->start);
+    print_char(&out, '-');
+    print_u64(&out, who->pid_namespace);
+    print_end(&out);
+}
+
+bool place_parse(const char *name, struct live_identity *who) {
+    char *end, again[PLACE_NAME];
+    *who = (struct live_identity){.pid = (int32_t)strtol(name, &end, 10)};
+    if (*end != '-' || who->pid <= 0)
+        return false;
+    who->start = strtoull(end + 1, &end, 10);
+    if (*end != '-')
+        return false;
+    who->pid_namespace = strtoull(end + 1, &end, 10);
+    place_name(who, again);
+    return strcmp(name, again) == 0;
+}
+
+/* ---- pages that nobody needs any more ---- */
+
+/* As the kernel writes it. */
+struct entry {
+    uint64_t inode;
+    int64_t next;
+    uint16_t length;
+    uint8_t type;
+    char name[];
+};
+
+struct dead {
+    int64_t born_ns;
+    char name[PLACE_NAME];
+};
+
+struct sweep {
+    int folder;
+    unsigned alive; /* processes that were found to be there, which takes longest */
+    uint64_t own_namespace, silent_s;
+    unsigned keep, kept, removed;
+    struct dead newest[PLACE_KEEP]; /* in no order */
+};
+
+static void drop(struct sweep *sweep, const char *name) {
+    sweep->removed += unlinkat(sweep->folder, name, 0) == 0;
+}
+
+/** Of those kept and this one the oldest goes. */
+static void add_dead(struct sweep *sweep, const struct dead *dead) {
+    if (sweep->kept < sweep->keep) {
+        sweep->newest[sweep->kept++] = *dead;
+        return;
+    }
+    unsigned oldest = 0;
+    for (unsigned i = 1; i < sweep->kept; i++)
+        if (sweep->newest[i].born_ns < sweep->newest[oldest].born_ns)
+            oldest = i;
+    if (sweep->kept == 0 || dead->born_ns <= sweep->newest[oldest].born_ns) {
+        drop(sweep, dead->name);
+    } else {
+        drop(sweep, sweep->newest[oldest].name);
+        sweep->newest[oldest] = *dead;
+    }
+}
+
+/** Of a process that cannot be looked for: whether its figures are so old that it counts as dead. If it
+ * only sleeps, it loses what others see of it. */
+static bool is_silent(const struct sweep *sweep, const char *name) {
+    uint64_t refreshed = 0;
+    struct timespec now;
+    const int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    long fd = syscall(SYS_openat, sweep->folder, name, flags);
+    if (fd < 0)
+        return false;
+    bool read = pread((int)fd, &refreshed, sizeof refreshed,
+                      offsetof(struct live_page, refreshed_ns)) == (ssize_t)sizeof refreshed;
+    syscall(SYS_close, fd);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return read && refreshed / 1000000000 + sweep->silent_s < (uint64_t)now.tv_sec;
+}
+
+/** As place_life(), but for many that are there: then whoever has the number counts as the process. */
+static enum place_life look_for(struct sweep *sweep, const struct live_identity *who) {
+    bool here = who->pid_namespace == sweep->own_namespace;
+    if (here && kill(who->pid, 0) != 0 && errno == ESRCH)
+        return PLACE_DEAD;
+    if (here && sweep->alive >= ALIVE_MOST)
+        return PLACE_ALIVE;
+    enum place_life life = place_life(who, sweep->own_namespace);
+    sweep->alive += life == PLACE_ALIVE;
+    return life;
+}
+
+static void look_at(struct sweep *sweep, const char *name) {
+    struct live_identity who;
+    struct stat file;
+    struct dead dead;
+    if (!place_parse(name, &who))
+        return;
+    enum place_life life = look_for(sweep, &who);
+    if (life == PLACE_ALIVE || (life == PLACE_ELSEWHERE && !is_silent(sweep, name)) ||
+        fstatat(sweep->folder, name, &file, AT_SYMLINK_NOFOLLOW) != 0)
+        return;
+    dead.born_ns = (int64_t)file.st_ctim.tv_sec * 1000000000 + file.st_ctim.tv_nsec;
+    strcpy(dead.name, name);
+    add_dead(sweep, &dead);
+}
+
+bool place_is_full(int folder) {
+    _Alignas(struct entry) char entries[ENTRIES_BYTES];
+    unsigned count = 0;
+    lseek(folder, 0, SEEK_SET);
+    while (count <= FULL) {
+        long bytes = syscall(SYS_getdents64, folder, entries, sizeof entries);
+        if (bytes <= 0)
+            return false;
+        for (long at = 0; at < bytes; at += ((const struct entry *)(entries + at))->length)
+            count++;
+    }
+    return true;
+}
+
+unsigned place_sweep(int folder, unsigned keep, uint64_t silent_s) {
+    _Alignas(struct entry) char entries[ENTRIES_BYTES];
+    struct sweep sweep = {.folder = folder,
+                          .own_namespace = place_self().pid_namespace,
+                          .silent_s = silent_s,
+                          .keep = keep < PLACE_KEEP ? keep : PLACE_KEEP};
+    lseek(folder, 0, SEEK_SET);
+    for (;;) {
+        long bytes = syscall(SYS_getdents64, folder, entries, sizeof entries);
+        if (bytes <= 0)
+            return sweep.removed;
+        for (long at = 0; at < bytes;) {
+            const struct entry *entry = (const struct entry *)(entries + at);
+            look_at(&sweep, entry->name);
+            at += entry->length;
+        }
+    }
+}

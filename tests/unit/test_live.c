@@ -1,0 +1,442 @@
+/*
+ * The live page inside one process: what a reader may see while it is written, what a name and a
+ * folder have to be, and the flight recorder under many writers. The statistics are replaced by ones
+ * whose figures all say the same number, so that a mixture shows.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "live/live.h"
+#include "live/place.h"
+#include "process/options.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WRITERS 4
+#define EACH 60000
+
+static _Atomic uint64_t turn;
+static char folder[] = "/tmp/gpucache-test-XXXXXX";
+
+bool stats_read_books(int ordinal, struct stats_device *out) {
+    uint64_t now = atomic_fetch_add(&turn, 1) + 1;
+    if (ordinal != 0)
+        return false;
+    *out = (struct stats_device){.ordinal = 0, .name = "made up", .backend = "segments"};
+#define METRIC(field, json, label) out->field = (struct stats_metric){now, now, now, now};
+#define OUTSIDE(field, json) out->field = (struct stats_metric){now, now, now, now};
+#define GAUGE(field) out->field = now;
+#define COUNTER(field) out->field = now;
+#include "stats/fields.def"
+    return true;
+}
+
+bool stats_read(int ordinal, struct stats_device *out) {
+    return stats_read_books(ordinal, out);
+}
+
+int stats_device_count(void) {
+    return 1;
+}
+
+/* ---- the page ---- */
+
+static struct live_page *open_page(int *count) {
+    char path[PLACE_PATH], name[PLACE_NAME];
+    struct live_identity self = place_self();
+    assert_true(place_folder(0, path));
+    int place = place_open(path, false);
+    place_name(&self, name);
+    int fd = openat(place, name, O_RDWR);
+    struct stat file;
+    *count = fd >= 0;
+    if (fd < 0)
+        return NULL;
+    assert_int_equal(fstat(fd, &file), 0);
+    void *memory = mmap(NULL, (size_t)file.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(memory, MAP_FAILED);
+    close(fd);
+    close(place);
+    return memory;
+}
+
+/** The same number in every figure of a published copy, or 0. */
+static uint64_t read_copy(const struct live_slot *slot) {
+    struct live_device copy;
+    for (;;) {
+        uint64_t published = atomic_load_explicit(&slot->published, memory_order_acquire);
+        memcpy(&copy, &slot->copies[published % 2], sizeof copy);
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load(&slot->published) == published)
+            break;
+    }
+    uint64_t number = copy.stats.requested.current;
+    bool same = true;
+#define METRIC(field, json, label)                                                                 \
+    same &= copy.stats.field.peak == number && copy.stats.field.freed == number;
+#define OUTSIDE(field, json) same &= copy.stats.field.total == number;
+#define GAUGE(field) same &= copy.stats.field == number;
+#define COUNTER(field) same &= copy.stats.field == number;
+#include "stats/fields.def"
+    return same ? number : 0;
+}
+
+static void no_signal_where_no_file_may_be_so_large(void **state) {
+    (void)state;
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        const struct rlimit little = {4096, 4096};
+        setrlimit(RLIMIT_FSIZE, &little);
+        live_start(2);
+        live_refresh(true);
+        flight_event(FLIGHT_GROW, 0, 0, 0, 0);
+        _exit(atomic_load(&live_page) ? 1 : 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+static void no_page_where_there_are_no_addresses_for_it(void **state) {
+    (void)state;
+    int status, there;
+    pid_t child = fork();
+    if (child == 0) {
+        const struct rlimit little = {4096, 4096};
+        setrlimit(RLIMIT_AS, &little);
+        live_start(2);
+        live_refresh(true);
+        _exit(atomic_load(&live_page) ? 1 : 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_null(open_page(&there));
+}
+
+static void *refresh_often(void *unused) {
+    for (int i = 0; i < 40000; i++)
+        live_refresh(i % 64 == 0);
+    return unused;
+}
+
+static void a_reader_sees_whole_copies_only(void **state) {
+    (void)state;
+    int there;
+    pthread_t threads[2];
+    live_start(2);
+    struct live_page *page = open_page(&there);
+    assert_true(there);
+    assert_int_equal(atomic_load(&page->magic), LIVE_MAGIC);
+    assert_int_equal(page->slots, 2);
+    assert_int_equal(atomic_load(&page->devices[1].published), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, refresh_often, NULL);
+    uint64_t last = 0;
+    for (int i = 0; i < 100000; i++) {
+        uint64_t now = read_copy(&page->devices[0]);
+        assert_true(now != 0 && now >= last);
+        last = now;
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void a_question_is_answered_once_it_has_been_asked(void **state) {
+    (void)state;
+    int there;
+    struct live_page *page = open_page(&there);
+    assert_true(there);
+    live_refresh(false);
+    assert_false(live_is_asked());
+    uint64_t asked = atomic_fetch_add(&page->asked, 1) + 1, before = atomic_load(&turn);
+    assert_true(live_is_asked());
+    live_refresh(false);
+    assert_false(live_is_asked());
+    assert_int_equal(atomic_load(&page->answered), asked);
+    assert_true(read_copy(&page->devices[0]) > before);
+}
+
+static void an_order_is_taken_once(void **state) {
+    (void)state;
+    int there;
+    struct live_wish wish;
+    struct live_page *page = open_page(&there);
+    assert_true(there);
+    assert_false(live_take_order(&wish));
+    atomic_store(&page->order_value, 77);
+    atomic_store(&page->order_device, UINT64_MAX);
+    atomic_fetch_add(&page->order_number, 1);
+    atomic_store(&page->order, LIVE_LIMIT);
+    assert_true(live_take_order(&wish));
+    assert_int_equal(wish.order, LIVE_LIMIT);
+    assert_int_equal(wish.value, 77);
+    assert_int_equal(wish.device, -1);
+    assert_int_equal(atomic_load(&page->order), 0); /* nobody can give it up any more */
+    assert_false(live_take_order(&wish));
+    live_order_done(&wish, -EBUSY);
+    assert_int_equal(atomic_load(&page->order_done), atomic_load(&page->order_number));
+    assert_int_equal(atomic_load(&page->order_result), -EBUSY);
+}
+
+static void an_order_that_was_given_up_is_not_taken(void **state) {
+    (void)state;
+    int there;
+    struct live_wish wish;
+    struct live_page *page = open_page(&there);
+    atomic_fetch_add(&page->order_number, 1);
+    atomic_store(&page->order, LIVE_LIMIT);
+    assert_int_equal(atomic_exchange(&page->order, 0), LIVE_LIMIT);
+    assert_false(live_take_order(&wish));
+}
+
+static void a_page_that_others_spoiled_is_written_within_its_bounds(void **state) {
+    (void)state;
+    int there;
+    struct live_page *page = open_page(&there);
+    uint32_t slots = page->slots;
+    page->slots = UINT32_MAX;
+    live_refresh(true);
+    page->slots = slots;
+}
+
+static void a_child_has_no_page(void **state) {
+    (void)state;
+    int there, status;
+    struct live_page *page = open_page(&there);
+    uint64_t before = atomic_load(&page->devices[0].published);
+    pid_t child = fork();
+    if (child == 0) { /* as one that no handler was told of */
+        live_refresh(true);
+        live_begin_exec();
+        live_remove();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(atomic_load(&page->devices[0].published), before);
+    assert_int_equal(atomic_load(&page->ending), LIVE_RUNNING);
+    assert_non_null(open_page(&there));
+}
+
+static void it_is_gone_at_the_end(void **state) {
+    (void)state;
+    int there;
+    live_remove();
+    assert_null(open_page(&there));
+    live_refresh(false); /* another thread of an ending process */
+    atomic_store(&live_page, NULL);
+    assert_int_equal(flight_block(FLIGHT_ALLOCATE, 0, 1, 1), 0);
+}
+
+/* ---- the flight recorder ---- */
+
+static struct live_page *rings;
+
+static void *fly(void *arg) {
+    for (uint64_t i = 1; i <= EACH; i++) {
+        uint64_t value = (uint64_t)(uintptr_t)arg << 32 | i;
+        flight_block(FLIGHT_ALLOCATE, 3, value, ~value);
+        if (i % 16 == 0)
+            flight_event(FLIGHT_GROW, 3, value, ~value, 0);
+    }
+    return NULL;
+}
+
+static void look(uint64_t *seen) {
+    for (unsigned r = 0; r < FLIGHT_RINGS; r++) {
+        for (unsigned i = 0; i < FLIGHT_EVENTS; i++) {
+            struct flight_event *event = &rings->rings[r].events[i];
+            uint64_t number = atomic_load_explicit(&event->number, memory_order_relaxed);
+            uint64_t address = atomic_load_explicit(&event->address, memory_order_relaxed);
+            uint64_t bytes = atomic_load_explicit(&event->bytes, memory_order_relaxed);
+            uint64_t rest = atomic_load_explicit(&event->rest, memory_order_relaxed);
+            unsigned kind = (uint16_t)(rest >> 16);
+            uint64_t seal =
+                flight_seal(number, event->time_ns, address, bytes, event->duration_ns, rest);
+            if (number == 0 || event->seal != seal)
+                continue;
+            assert_int_equal(address, ~bytes);
+            assert_int_equal(number % FLIGHT_EVENTS, i);
+            assert_int_equal(kind, r == 0 ? FLIGHT_GROW : FLIGHT_ALLOCATE);
+            *seen += 1;
+        }
+    }
+}
+
+static void many_writers_leave_no_torn_event(void **state) {
+    (void)state;
+    pthread_t threads[WRITERS];
+    uint64_t seen = 0, last = 0;
+    rings = aligned_alloc(64, (sizeof *rings + 63) / 64 * 64);
+    assert_non_null(rings);
+    memset(rings, 0, sizeof *rings);
+    atomic_store(&live_page, rings);
+    for (uintptr_t i = 0; i < WRITERS; i++)
+        pthread_create(&threads[i], NULL, fly, (void *)(i + 1));
+    for (int i = 0; i < 300; i++)
+        look(&seen);
+    for (int i = 0; i < WRITERS; i++)
+        pthread_join(threads[i], NULL);
+    look(&seen);
+    assert_true(seen > 0);
+    for (unsigned r = 1; r < FLIGHT_RINGS; r++)
+        last += atomic_load(&rings->rings[r].last);
+    assert_int_equal(last, WRITERS * EACH);
+    assert_int_equal(atomic_load(&rings->rings[0].last), WRITERS * (EACH / 16));
+    atomic_store(&live_page, NULL);
+    free(rings);
+}
+
+/* ---- where pages lie ---- */
+
+static void names_lead_back_to_their_process(void **state) {
+    (void)state;
+    static const char *const others[] = {
+        "",       "1",     "1-2",   "1-2-",   "-1-2-3", "1-2-3-4", "01-2-3",         "1-+2-3",
+        "1- 2-3", "0-2-3", "a-2-3", "1-2-3x", ".",      "..",      "99999999999-1-1"};
+    struct live_identity who = {.pid = 4711, .start = 123456789, .pid_namespace = 4026531836},
+                         again;
+    char name[PLACE_NAME];
+    place_name(&who, name);
+    assert_string_equal(name, "4711-123456789-4026531836");
+    assert_true(place_parse(name, &again));
+    assert_int_equal(again.pid, who.pid);
+    assert_int_equal(again.start, who.start);
+    assert_int_equal(again.pid_namespace, who.pid_namespace);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_false(place_parse(others[i], &again));
+}
+
+static void a_process_is_told_by_number_start_and_namespace(void **state) {
+    (void)state;
+    struct live_identity self = place_self(), other = self;
+    assert_true(self.start != 0 && self.pid_namespace != 0 && place_stack(self.pid) != 0);
+    assert_int_equal(place_life(&self, self.pid_namespace), PLACE_ALIVE);
+    assert_int_equal(place_life(&self, self.pid_namespace + 1), PLACE_ELSEWHERE);
+    other.start++;
+    assert_int_equal(place_life(&other, self.pid_namespace), PLACE_DEAD);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    siginfo_t info;
+    assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+    other = (struct live_identity){.pid = child, .pid_namespace = self.pid_namespace};
+    assert_int_equal(place_life(&other, self.pid_namespace), PLACE_DEAD); /* a zombie */
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(place_life(&other, self.pid_namespace), PLACE_DEAD);
+}
+
+static void a_folder_is_the_users_alone(void **state) {
+    (void)state;
+    char path[64], link[64];
+    snprintf(path, sizeof path, "%s/one", folder);
+    snprintf(link, sizeof link, "%s/link", folder);
+    assert_int_equal(place_open(path, false), -ENOENT);
+    mode_t before = umask(0777);
+    int fd = place_open(path, true);
+    umask(before);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(symlink(path, link), 0);
+    assert_true(place_open(link, true) < 0);
+    assert_int_equal(chmod(path, 0750), 0);
+    assert_int_equal(place_open(path, true), -EPERM);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(unlink(link), 0);
+}
+
+static bool sweep_leaves(uint64_t refreshed_s) {
+    struct live_identity who = {.pid = 12, .start = 34, .pid_namespace = 56};
+    struct live_page *page = calloc(1, (sizeof *page + 63) / 64 * 64);
+    char path[64], name[PLACE_NAME];
+    assert_non_null(page);
+    atomic_store(&page->refreshed_ns, refreshed_s * 1000000000);
+    snprintf(path, sizeof path, "%s/two", folder);
+    int place = place_open(path, true);
+    place_name(&who, name);
+    int fd = openat(place, name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    assert_true(write(fd, page, sizeof *page) == (ssize_t)sizeof *page);
+    close(fd);
+    free(page);
+    unsigned removed = place_sweep(place, 0, 1000);
+    bool there = faccessat(place, name, F_OK, 0) == 0;
+    assert_int_equal(removed, !there);
+    unlinkat(place, name, 0);
+    close(place);
+    rmdir(path);
+    return there;
+}
+
+static void numbers_that_came_back_are_no_processes(void **state) {
+    (void)state;
+    char path[64], name[PLACE_NAME];
+    struct live_identity who = place_self();
+    snprintf(path, sizeof path, "%s/three", folder);
+    int place = place_open(path, true);
+    assert_true(place >= 0);
+    assert_false(place_is_full(place));
+    for (unsigned i = 0; i < 200; i++) {
+        who.start += i > 0;
+        place_name(&who, name);
+        close(openat(place, name, O_RDWR | O_CREAT | O_EXCL, 0600));
+    }
+    assert_true(place_is_full(place));
+    assert_int_equal(place_sweep(place, 0, PLACE_SILENT_S), 199);
+    assert_false(place_is_full(place));
+    who = place_self();
+    place_name(&who, name);
+    assert_int_equal(unlinkat(place, name, 0), 0);
+    close(place);
+    assert_int_equal(rmdir(path), 0);
+}
+
+static void a_page_from_elsewhere_goes_after_a_long_silence(void **state) {
+    (void)state;
+    uint64_t now = flight_clock(CLOCK_MONOTONIC) / 1000000000;
+    assert_true(sweep_leaves(now));
+    assert_true(sweep_leaves(now > 900 ? now - 900 : 0));
+    if (now > 1100) /* else the machine has not been up for so long */
+        assert_false(sweep_leaves(now - 1100));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_lead_back_to_their_process),
+        cmocka_unit_test(a_process_is_told_by_number_start_and_namespace),
+        cmocka_unit_test(a_folder_is_the_users_alone),
+        cmocka_unit_test(numbers_that_came_back_are_no_processes),
+        cmocka_unit_test(a_page_from_elsewhere_goes_after_a_long_silence),
+        cmocka_unit_test(no_signal_where_no_file_may_be_so_large),
+        cmocka_unit_test(no_page_where_there_are_no_addresses_for_it),
+        cmocka_unit_test(a_reader_sees_whole_copies_only),
+        cmocka_unit_test(a_question_is_answered_once_it_has_been_asked),
+        cmocka_unit_test(an_order_is_taken_once),
+        cmocka_unit_test(an_order_that_was_given_up_is_not_taken),
+        cmocka_unit_test(a_page_that_others_spoiled_is_written_within_its_bounds),
+        cmocka_unit_test(a_child_has_no_page),
+        cmocka_unit_test(it_is_gone_at_the_end),
+        cmocka_unit_test(many_writers_leave_no_torn_event),
+    };
+    if (!mkdtemp(folder) || setenv("XDG_RUNTIME_DIR", folder, 1) != 0)
+        return 1;
+    options_load();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    char path[PLACE_PATH];
+    if (place_folder(0, path))
+        rmdir(path);
+    rmdir(folder);
+    return failed;
+}
