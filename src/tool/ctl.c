@@ -1,0 +1,214 @@
+/*
+ * gpucache ctl: acts on a running process.
+ *
+ * The order is left in the process's live page. A thread of the program carries it out where it waits
+ * for the device, and says what came of it; nothing interrupts the program. The page's file is locked
+ * meanwhile, so that two orders do not meet; the kernel ends the lock of whoever is killed.
+ */
+#include "process/value.h"
+#include "tool/pages.h"
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+
+#define TIMEOUT_MS 10000
+#define TURN_NS 2000000
+
+static volatile sig_atomic_t interrupted; /* by that signal: the order is given up first */
+
+struct request {
+    int pid;
+    enum live_order order;
+    uint64_t value, device; /* device UINT64_MAX: all */
+    uint64_t timeout_ms;
+};
+
+static const struct {
+    const char *name, *done;
+    enum live_order order;
+} orders[] = {
+    {"report", "has written a report where its reports go", LIVE_REPORT},
+    {"empty-cache", "has given idle memory back", LIVE_EMPTY_CACHE},
+    {"reset-peak", "has set its peaks to the current values", LIVE_RESET_PEAK},
+    {"limit", "has a new limit", LIVE_LIMIT},
+};
+#define ORDERS (sizeof orders / sizeof *orders)
+
+static void take_order(struct request *request, char **arguments) {
+    size_t i = 0;
+    while (i < ORDERS && (!*arguments || strcmp(*arguments, orders[i].name) != 0))
+        i++;
+    if (i == ORDERS)
+        fail(STATUS_OWN_FAILURE, *arguments ? *arguments : "ctl",
+             "wanted is report, empty-cache, reset-peak or limit SIZE");
+    request->order = orders[i].order;
+    arguments++;
+    if (request->order == LIVE_LIMIT) {
+        const char *size = *arguments ? *arguments++ : "";
+        if (!value_equal(size, "none") &&
+            (!value_take_size(&size, &request->value) || *size != '\0'))
+            fail(STATUS_OWN_FAILURE, "limit", "needs a size such as 8G, or none");
+    }
+    if (*arguments)
+        fail(STATUS_OWN_FAILURE, *arguments, "is one argument too many");
+}
+
+static struct request parse(char **arguments) {
+    struct request request = {.device = UINT64_MAX, .timeout_ms = TIMEOUT_MS};
+    const char *value;
+    for (; *arguments && strncmp(*arguments, "--", 2) == 0; arguments++) {
+        if ((value = tool_value(*arguments, "device")) &&
+            value_number(value, STATS_MAX_DEVICES - 1, &request.device))
+            continue;
+        if ((value = tool_value(*arguments, "timeout")) &&
+            value_milliseconds(value, &request.timeout_ms))
+            continue;
+        fail(STATUS_OWN_FAILURE, *arguments, "wanted is --device=N or --timeout=SECONDS");
+    }
+    request.pid = *arguments ? tool_pid(*arguments) : 0;
+    if (request.pid == 0)
+        fail(STATUS_OWN_FAILURE, *arguments ? *arguments : "ctl", "wanted is a process number");
+    take_order(&request, arguments + 1);
+    return request;
+}
+
+static uint64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void rest(void) {
+    nanosleep(&(struct timespec){0, TURN_NS}, NULL);
+}
+
+/** False: somebody else's order is under way for all that time. */
+static bool lock(const struct page *page, uint64_t end_ms) {
+    while (flock(page->fd, LOCK_EX | LOCK_NB) != 0) {
+        if (interrupted || now_ms() >= end_ms)
+            return false;
+        rest();
+    }
+    return true;
+}
+
+/** One that is silent may only have nothing to say. */
+static bool can_act(const struct page *page) {
+    return page_is_running(page) || page->state == PAGE_SILENT;
+}
+
+/** False: the process has it already, and is at it. */
+static bool give_up(struct live_page *live) {
+    bool had = atomic_exchange(&live->order, 0) != 0;
+    if (had)
+        atomic_store(&live->order_done, atomic_load(&live->order_number));
+    return had;
+}
+
+/** Until the last order is done. -ESRCH, or -ETIMEDOUT. */
+static int wait_until_done(struct page *page, uint64_t end_ms) {
+    struct live_page *live = page->live;
+    uint64_t number = atomic_load(&live->order_number);
+    while (atomic_load_explicit(&live->order_done, memory_order_acquire) != number) {
+        page_look(page);
+        if (!can_act(page)) /* it may have ended after that */
+            return atomic_load(&live->order_done) == number ? 0 : -ESRCH;
+        if (interrupted || now_ms() >= end_ms)
+            return -ETIMEDOUT;
+        atomic_fetch_add(&live->asked, 1); /* it may be busy with a capture now */
+        rest();
+    }
+    return 0;
+}
+
+/** 0 when it has been carried out, and what came of it. -ETIMEDOUT: it is given up. -EALREADY: that was too late. */
+static int place_order(struct page *page, const struct request *request, uint64_t end_ms,
+                       int64_t *result) {
+    struct live_page *live = page->live;
+    give_up(live); /* what somebody ordered who was killed */
+    int placed = wait_until_done(page, end_ms);
+    if (placed != 0)
+        return placed == -ETIMEDOUT ? -EALREADY : placed;
+    atomic_store(&live->order_value, request->value);
+    atomic_store(&live->order_device, request->device);
+    atomic_fetch_add(&live->order_number, 1);
+    atomic_store(&live->order, request->order);
+    placed = wait_until_done(page, end_ms);
+    *result = atomic_load(&live->order_result);
+    return placed == -ETIMEDOUT && !give_up(live) ? -EALREADY : placed;
+}
+
+static const char *why_not(int64_t result) {
+    switch (-result) {
+    case EBUSY:
+        return "not all of it could be done now: the device is busy";
+    case ENODEV:
+        return "the process has not used that device";
+    case EOPNOTSUPP:
+        return "its reports are switched off";
+    default:
+        return strerror((int)-result);
+    }
+}
+
+static void interrupt(int number) {
+    interrupted = number;
+}
+
+static void heed_interrupts(void) {
+    const struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+}
+
+static int say(const struct request *request, int placed, int64_t result) {
+    char who[32];
+    snprintf(who, sizeof who, "process %d", request->pid);
+    if (placed == -ESRCH)
+        fail(EXIT_FAILURE, who, "it has ended");
+    if (placed == -ETIMEDOUT)
+        fail(STATUS_NO_ANSWER, who,
+             "it has not waited for a device meanwhile, so nothing was done; --timeout waits "
+             "longer");
+    if (placed == -EALREADY)
+        fail(STATUS_NO_ANSWER, who, "it is still at the order; --timeout waits longer");
+    if (result != 0)
+        fail(EXIT_FAILURE, who, why_not(result));
+    for (size_t i = 0; i < ORDERS; i++)
+        if (orders[i].order == request->order)
+            printf("%s %s\n", who, orders[i].done);
+    return 0;
+}
+
+int tool_ctl(char **arguments) {
+    struct request request = parse(arguments);
+    struct pages pages;
+    int64_t result = 0;
+    pages_open(&pages, request.pid);
+    struct page *page = pages_of(&pages, request.pid);
+    if (!page || !can_act(page))
+        fail(EXIT_FAILURE, "ctl",
+             page ? "that process has ended"
+             : pages.other_versions
+                 ? "it runs under another version of the library"
+                 : "no process of yours with that number uses CUDA under the library");
+    if (pages_are_ambiguous(&pages, page))
+        fail(EXIT_FAILURE, "ctl", "several containers have a process of that number");
+    heed_interrupts();
+    uint64_t end_ms = now_ms() + request.timeout_ms;
+    int placed = lock(page, end_ms) ? place_order(page, &request, end_ms, &result) : -ETIMEDOUT;
+    if (interrupted) {
+        signal(interrupted, SIG_DFL);
+        raise(interrupted);
+    }
+    int status = say(&request, placed, result);
+    pages_close(&pages);
+    return status;
+}

@@ -1,0 +1,235 @@
+/*
+ * gpucache metrics: the figures of all running processes, for a scrape or a textfile collector.
+ *
+ * OpenMetrics and the older Prometheus text cannot be one text as soon as there are counters: the one
+ * wants `# TYPE x counter` above a sample x_total, the other one `# TYPE x_total counter`. So there
+ * are two formats. In both all samples of a family stand together, hence one walk over the families
+ * with all devices of all processes inside.
+ */
+#include "process/print.h"
+#include "tool/pages.h"
+#include "tool/tool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ANSWER_MS 200
+
+struct sample {
+    const struct page *page;
+    struct stats_device device;
+};
+
+struct writer {
+    struct print out;
+    bool prometheus;
+    const struct sample *samples;
+    size_t count;
+};
+
+/* ---- names ---- */
+
+/** name without `suffix`, if it ends so. */
+static bool take_suffix(char *name, const char *suffix) {
+    size_t length = strlen(name), end = strlen(suffix);
+    bool ends = length > end && strcmp(name + length - end, suffix) == 0;
+    if (ends)
+        name[length - end] = '\0';
+    return ends;
+}
+
+/* What is written above a family, and what ends the names of its samples. */
+static void family(struct writer *to, const char *name, bool counter, const char *help) {
+    struct print *out = &to->out;
+    char unit[64];
+    snprintf(unit, sizeof unit, "%s", name);
+    const char *measure = take_suffix(unit, "_bytes")     ? "bytes"
+                          : take_suffix(unit, "_seconds") ? "seconds"
+                                                          : NULL;
+    const char *total = counter && to->prometheus ? "_total" : "";
+    print_format(out, "# TYPE gpucache_%s%s %s\n", name, total, counter ? "counter" : "gauge");
+    if (measure && !to->prometheus)
+        print_format(out, "# UNIT gpucache_%s %s\n", name, measure);
+    print_format(out, "# HELP gpucache_%s%s %s\n", name, total, help);
+}
+
+static void label(struct print *out, const char *name, const char *value) {
+    print_format(out, "%s=\"", name);
+    for (; *value; value++) {
+        if (*value == '\\' || *value == '"' || *value == '\n')
+            print_char(out, '\\');
+        print_char(out, *value == '\n' ? 'n' : *value);
+    }
+    print_char(out, '"');
+}
+
+static void labels(struct print *out, const struct sample *sample, const char *kind) {
+    const struct program *program = &sample->page->program;
+    char name[sizeof program->name * 4];
+    struct print plain;
+    print_init(&plain, -1, name, sizeof name);
+    print_plain(&plain, program->name, sizeof program->name);
+    print_format(out, "{pid=\"%d\",", sample->page->pid);
+    if (program->rank >= 0)
+        print_format(out, "rank=\"%lld\",", (long long)program->rank);
+    label(out, "program", print_end(&plain));
+    print_format(out, ",device=\"%d\",", sample->device.ordinal);
+    label(out, "uuid", sample->device.uuid);
+    if (kind) {
+        print_char(out, ',');
+        label(out, "kind", kind);
+    }
+    print_str(out, "} ");
+}
+
+static void value(struct writer *to, const char *name, bool counter, const struct sample *sample,
+                  const char *kind, uint64_t number) {
+    print_format(&to->out, "gpucache_%s%s", name, counter ? "_total" : "");
+    labels(&to->out, sample, kind);
+    print_u64(&to->out, number);
+    print_char(&to->out, '\n');
+}
+
+/* ---- families ---- */
+
+/** Where a field of a snapshot lies. */
+#define AT(field) offsetof(struct stats_device, field)
+
+static uint64_t number_at(const struct sample *sample, size_t offset) {
+    uint64_t number;
+    memcpy(&number, (const char *)&sample->device + offset, sizeof number);
+    return number;
+}
+
+static void simple(struct writer *to, const char *name, bool counter, const char *help,
+                   size_t offset) {
+    family(to, name, counter, help);
+    for (size_t i = 0; i < to->count; i++)
+        value(to, name, counter, &to->samples[i], NULL, number_at(&to->samples[i], offset));
+}
+
+/** The four figures of a metric. Those in bytes keep their unit at the end. */
+static void metric(struct writer *to, const char *json, const char *words, size_t offset) {
+    static const struct {
+        const char *suffix, *help;
+        bool counter;
+        size_t offset;
+    } parts[] = {
+        {"", "now", false, offsetof(struct stats_metric, current)},
+        {"_peak", "highest value since the start or the last reset", false,
+         offsetof(struct stats_metric, peak)},
+        {"_taken", "in all", true, offsetof(struct stats_metric, total)},
+        {"_freed", "given back in all", true, offsetof(struct stats_metric, freed)},
+    };
+    char base[64], name[96], help[160];
+    snprintf(base, sizeof base, "%s", json);
+    bool bytes = take_suffix(base, "_bytes");
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        snprintf(name, sizeof name, "%s%s%s", base, parts[i].suffix, bytes ? "_bytes" : "");
+        snprintf(help, sizeof help, "%s, %s.", words, parts[i].help);
+        simple(to, name, parts[i].counter, help, offset + parts[i].offset);
+    }
+}
+
+static void outside(struct writer *to, const char *name, const char *help, size_t part) {
+    family(to, name, false, help);
+    for (size_t i = 0; i < to->count; i++) {
+#define OUTSIDE(field, json)                                                                       \
+    value(to, name, false, &to->samples[i], json, number_at(&to->samples[i], AT(field) + part));
+#include "stats/fields.def"
+    }
+}
+
+/** Some counter of nanoseconds becomes one of seconds. */
+static void counter(struct writer *to, const char *field, size_t offset) {
+    char name[64], help[96];
+    snprintf(name, sizeof name, "%s", field);
+    bool seconds = take_suffix(name, "_ns");
+    strcat(name, seconds ? "_seconds" : "");
+    snprintf(help, sizeof help, "%s since the start of the process.", name);
+    for (char *at = help; *at; at++)
+        *at = *at == '_' ? ' ' : *at;
+    family(to, name, true, help);
+    for (size_t i = 0; i < to->count; i++) {
+        uint64_t number = number_at(&to->samples[i], offset);
+        print_format(&to->out, "gpucache_%s_total", name);
+        labels(&to->out, &to->samples[i], NULL);
+        if (seconds)
+            print_seconds(&to->out, number, 9);
+        else
+            print_u64(&to->out, number);
+        print_char(&to->out, '\n');
+    }
+}
+
+static void gauge(struct writer *to, const char *name, size_t offset) {
+    char help[96];
+    snprintf(help, sizeof help, "%s now.", name);
+    for (char *at = help; *at; at++)
+        *at = *at == '_' ? ' ' : *at;
+    simple(to, name, false, help, offset);
+}
+
+static void age(struct writer *to) {
+    family(to, "age_seconds", false, "How old the figures of the process are.");
+    for (size_t i = 0; i < to->count; i++) {
+        print_str(&to->out, "gpucache_age_seconds");
+        labels(&to->out, &to->samples[i], NULL);
+        print_seconds(&to->out, page_age_ns(to->samples[i].page), 3);
+        print_char(&to->out, '\n');
+    }
+}
+
+static void write_all_families(struct writer *to) {
+#define METRIC(field, json, label) metric(to, json, label, AT(field));
+#define GAUGE(field) gauge(to, #field, AT(field));
+#define COUNTER(field) counter(to, #field, AT(field));
+#include "stats/fields.def"
+    outside(to, "outside_bytes", "Memory taken past the pool, now.",
+            offsetof(struct stats_metric, current));
+    outside(to, "outside_peak_bytes", "Memory taken past the pool, highest value.",
+            offsetof(struct stats_metric, peak));
+    simple(to, "device_memory_bytes", false, "Memory of the device.", AT(total_bytes));
+    simple(to, "limit_bytes", false, "What the process may take; 0: no limit.", AT(limit_bytes));
+    age(to);
+    if (!to->prometheus)
+        print_str(&to->out, "# EOF\n");
+}
+
+static struct sample *read_samples(const struct pages *pages, size_t *count) {
+    struct sample *samples = calloc(pages->count * STATS_MAX_DEVICES + 1, sizeof *samples);
+    *count = 0;
+    for (size_t i = 0; samples && i < pages->count; i++) {
+        const struct page *page = pages->list[i];
+        for (unsigned k = 0; page_is_running(page) && k < page_devices(page); k++) {
+            samples[*count].page = page;
+            *count += page_device(page, k, &samples[*count].device, NULL);
+        }
+    }
+    return samples;
+}
+
+int tool_metrics(char **arguments) {
+    struct writer to = {.prometheus = false};
+    for (; *arguments; arguments++) {
+        const char *format = tool_value(*arguments, "format");
+        if (!format || (strcmp(format, "openmetrics") != 0 && strcmp(format, "prometheus") != 0))
+            fail(STATUS_OWN_FAILURE, *arguments,
+                 "metrics takes nothing but --format=openmetrics or --format=prometheus");
+        to.prometheus = strcmp(format, "prometheus") == 0;
+    }
+    static char buffer[65536];
+    struct pages pages;
+    pages_open(&pages, 0);
+    pages_ask(&pages, false, ANSWER_MS);
+    struct sample *samples = read_samples(&pages, &to.count);
+    to.samples = samples;
+    print_init(&to.out, STDOUT_FILENO, buffer, sizeof buffer);
+    write_all_families(&to);
+    int status = print_flush(&to.out) == 0 ? 0 : STATUS_OWN_FAILURE;
+    free(samples);
+    pages_close(&pages);
+    return status;
+}

@@ -1,0 +1,291 @@
+#include "tool/pages.h"
+
+#include "live/flight.h"
+#include "live/place.h"
+#include "tool/tool.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TURN_NS 1000000       /* between two looks for an answer */
+#define SILENT_NS 60000000000 /* of a process that cannot be looked for */
+
+static uint64_t own_namespace;
+
+static void *allocate(size_t bytes) {
+    void *memory = calloc(1, bytes);
+    if (!memory)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    return memory;
+}
+
+/* ---- one page ---- */
+
+void page_look(struct page *page) {
+    struct live_identity who = page->live->who;
+    enum place_life life = place_life(&who, own_namespace);
+    uint32_t ending = atomic_load(&page->live->ending);
+    uint64_t stack = life == PLACE_ALIVE ? place_stack(who.pid) : 0;
+    bool other_program = stack != 0 && page->live->stack != 0 && stack != page->live->stack;
+    page->signal = (int)atomic_load(&page->live->signal);
+    if (ending == LIVE_EXIT || ending == LIVE_EXEC || other_program)
+        page->state = PAGE_ENDED;
+    else if (life == PLACE_ELSEWHERE)
+        page->state = page_age_ns(page) < SILENT_NS ? PAGE_ELSEWHERE : PAGE_SILENT;
+    else if (life == PLACE_ALIVE)
+        page->state = PAGE_RUNNING;
+    else
+        page->state = ending == LIVE_SIGNAL ? PAGE_SIGNALLED : PAGE_KILLED;
+}
+
+static void copy_program(struct page *page) {
+    const struct live_page *live = page->live;
+    struct program *program = &page->program;
+    size_t bytes = live->command_bytes < LIVE_COMMAND ? live->command_bytes : LIVE_COMMAND;
+    program->rank = live->rank;
+    memcpy(program->name, live->name, sizeof program->name - 1);
+    memcpy(program->host, live->host, sizeof program->host - 1);
+    memcpy(page->command, live->command, bytes);
+    for (size_t at = 0; at < bytes && program->argument_count < PROGRAM_ARGUMENTS;
+         at += strlen(page->command + at) + 1)
+        program->arguments[program->argument_count++] = page->command + at;
+}
+
+/** Whether it is a page, and of this very version. */
+static bool is_ours(int fd, bool *other_version) {
+    struct {
+        uint64_t magic;
+        uint32_t page_bytes, slot_bytes;
+        char version[16];
+    } head = {0};
+    if (pread(fd, &head, sizeof head, 0) != sizeof head ||
+        (head.magic ^ LIVE_MAGIC) & LIVE_MAGIC_MASK)
+        return false;
+    *other_version = head.magic != LIVE_MAGIC || head.slot_bytes != sizeof(struct live_slot) ||
+                     strncmp(head.version, GPUCACHE_VERSION, sizeof head.version) != 0;
+    return !*other_version;
+}
+
+static bool is_whole(const struct live_page *live, size_t bytes) {
+    return live->page_bytes == bytes && live->slots <= STATS_MAX_DEVICES &&
+           sizeof *live + live->slots * sizeof(struct live_slot) <= bytes;
+}
+
+static struct page *open_page(int folder, const char *name, bool *other_version) {
+    struct stat file;
+    int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    bool ours = fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && is_ours(fd, other_version);
+    size_t bytes = ours ? (size_t)file.st_size : 0;
+    void *memory = bytes >= sizeof(struct live_page)
+                       ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                       : MAP_FAILED;
+    if (memory == MAP_FAILED) {
+        close(fd);
+        return NULL;
+    }
+    if (!is_whole(memory, bytes)) {
+        munmap(memory, bytes);
+        close(fd);
+        return NULL;
+    }
+    struct page *page = allocate(sizeof *page);
+    page->live = memory;
+    page->bytes = bytes;
+    page->fd = fd;
+    page->pid = page->live->who.pid;
+    page->started_ns = page->live->started_ns;
+    memcpy(page->version, page->live->version, sizeof page->live->version);
+    copy_program(page);
+    page_look(page);
+    return page;
+}
+
+static void close_page(struct page *page) {
+    munmap(page->live, page->bytes);
+    close(page->fd);
+    free(page);
+}
+
+/* ---- all of them ---- */
+
+static void add_page(struct pages *pages, struct page *page) {
+    struct page **list = realloc(pages->list, (pages->count + 1) * sizeof(struct page *));
+    if (!list)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    list[pages->count++] = page;
+    pages->list = list;
+}
+
+static void open_folder(struct pages *pages, int folder, int pid) {
+    DIR *entries = fdopendir(folder);
+    struct dirent *entry;
+    while (entries && (entry = readdir(entries))) {
+        struct live_identity who;
+        bool other_version = false;
+        if (!place_parse(entry->d_name, &who) || (pid != 0 && who.pid != pid))
+            continue;
+        struct page *page = open_page(folder, entry->d_name, &other_version);
+        pages->other_versions += other_version;
+        if (page && page->state != PAGE_ENDED)
+            add_page(pages, page);
+        else if (page)
+            close_page(page);
+    }
+    if (entries)
+        closedir(entries);
+}
+
+static int by_start(const void *a, const void *b) {
+    uint64_t first = (*(struct page *const *)a)->started_ns;
+    uint64_t second = (*(struct page *const *)b)->started_ns;
+    return (first > second) - (first < second);
+}
+
+void pages_open(struct pages *pages, int pid) {
+    char path[PLACE_PATH];
+    *pages = (struct pages){0};
+    own_namespace = place_self().pid_namespace;
+    for (unsigned i = 0; i < PLACE_READ; i++) {
+        int folder = place_folder(i, path) ? place_open(path, false) : -ENOENT;
+        if (folder < 0)
+            continue;
+        place_sweep(folder, PLACE_KEEP, PLACE_SILENT_S);
+        lseek(folder, 0, SEEK_SET);
+        open_folder(pages, folder, pid);
+    }
+    if (pages->count > 1)
+        qsort(pages->list, pages->count, sizeof(struct page *), by_start);
+}
+
+void pages_close(struct pages *pages) {
+    for (size_t i = 0; i < pages->count; i++)
+        close_page(pages->list[i]);
+    free(pages->list);
+    *pages = (struct pages){0};
+}
+
+struct page *pages_of(struct pages *pages, int pid) {
+    struct page *newest = NULL;
+    for (size_t i = 0; i < pages->count; i++) {
+        struct page *page = pages->list[i];
+        if (page->pid == pid && (!newest || newest->state != PAGE_RUNNING))
+            newest = page;
+    }
+    return newest;
+}
+
+bool pages_are_ambiguous(const struct pages *pages, const struct page *page) {
+    unsigned same = 0;
+    for (size_t i = 0; i < pages->count; i++)
+        same += pages->list[i]->pid == page->pid && pages->list[i]->state == PAGE_ELSEWHERE;
+    return page->state != PAGE_RUNNING && same > 1;
+}
+
+static bool has_answered(const struct page *page) {
+    return atomic_load_explicit(&page->live->answered, memory_order_acquire) >= page->asked;
+}
+
+void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms) {
+    const struct timespec turn = {0, TURN_NS};
+    bool all = true;
+    for (size_t i = 0; i < pages->count; i++) {
+        struct page *page = pages->list[i];
+        if (sizes)
+            atomic_store(&page->live->sizes_wanted, 1);
+        page->asked = atomic_fetch_add(&page->live->asked, 1) + 1;
+    }
+    uint64_t end = flight_clock(CLOCK_MONOTONIC) + (uint64_t)timeout_ms * 1000000;
+    do {
+        all = true;
+        for (size_t i = 0; i < pages->count; i++) {
+            struct page *page = pages->list[i];
+            page->fresh = has_answered(page);
+            all &= page->fresh || !page_is_running(page);
+        }
+    } while (!all && flight_clock(CLOCK_MONOTONIC) < end && nanosleep(&turn, NULL) == 0);
+}
+
+/* ---- figures ---- */
+
+unsigned page_devices(const struct page *page) {
+    return page->live->slots;
+}
+
+bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
+                 uint64_t *sizes_age) {
+    static struct live_device copy; /* the texts are read from there */
+    static char texts[STATS_MAX_DEVICES][2][sizeof copy.backend];
+    if (ordinal >= page->live->slots || ordinal >= STATS_MAX_DEVICES)
+        return false;
+    const struct live_slot *slot = &page->live->devices[ordinal];
+    for (;;) {
+        uint64_t published = atomic_load_explicit(&slot->published, memory_order_acquire);
+        if (published == 0)
+            return false;
+        memcpy(&copy, &slot->copies[published % 2], sizeof copy);
+        atomic_thread_fence(memory_order_acquire);
+        /* the copy of this number is not written to before the next one is published */
+        if (atomic_load_explicit(&slot->published, memory_order_relaxed) == published)
+            break;
+    }
+    memcpy(texts[ordinal][0], copy.backend, sizeof copy.backend - 1);
+    memcpy(texts[ordinal][1], copy.reuse, sizeof copy.reuse - 1);
+    *stats = copy.stats;
+    stats->backend = texts[ordinal][0];
+    stats->reuse = texts[ordinal][1];
+    stats->name[sizeof stats->name - 1] = stats->uuid[sizeof stats->uuid - 1] = '\0';
+    if (stats->live_groups > STATS_LIVE_SIZES)
+        stats->live_groups = STATS_LIVE_SIZES;
+    bool same = stats->allocations.total + stats->allocations.freed == copy.sizes_moves;
+    if (sizes_age)
+        *sizes_age = same || copy.sizes_ns == 0 ? 0 : less(copy.read_ns, copy.sizes_ns);
+    return true;
+}
+
+uint64_t page_age_ns(const struct page *page) {
+    return less(flight_clock(CLOCK_MONOTONIC), atomic_load(&page->live->refreshed_ns));
+}
+
+uint64_t page_real_ns(const struct page *page, uint64_t moment_ns) {
+    return moment_ns + page->live->real_ns;
+}
+
+struct report_process page_process(const struct page *page) {
+    uint64_t read_ns = atomic_load(&page->live->refreshed_ns);
+    return (struct report_process){.pid = page->pid,
+                                   .version = page->version,
+                                   .program = &page->program,
+                                   .time_ns = page_real_ns(page, read_ns),
+                                   .uptime_ns = less(read_ns, page->started_ns)};
+}
+
+bool page_is_running(const struct page *page) {
+    return page->state == PAGE_RUNNING || page->state == PAGE_ELSEWHERE;
+}
+
+const char *page_state_words(const struct page *page) {
+    switch (page->state) {
+    case PAGE_RUNNING:
+        return "running";
+    case PAGE_ELSEWHERE:
+        return "elsewhere";
+    case PAGE_SILENT:
+        return "elsewhere, silent";
+    case PAGE_KILLED:
+        return "killed";
+    case PAGE_SIGNALLED:
+        return strsignal(page->signal);
+    case PAGE_ENDED:
+        break;
+    }
+    return "ended";
+}

@@ -1,0 +1,318 @@
+/*
+ * The screen of gpucache top, with ncurses if it was there when this was built.
+ */
+#include "tool/screen.h"
+
+#include "tool/tool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef GPUCACHE_NCURSES
+
+#include <curses.h>
+#include <langinfo.h>
+#include <locale.h>
+
+#define LINE 512
+#define GRAPH_LINES 8
+#define LIVE_LINES 5
+#define HEIGHTS 9 /* a cell can be full to so many heights, none and all of it among them */
+
+static const char *const blocks[HEIGHTS] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+static const char *const letters[HEIGHTS] = {" ", ".", ".", ":", ":", "+", "+", "#", "#"};
+static const char *const *heights = letters; /* those that the terminal can show */
+
+struct screen {
+    struct top *top;
+    int pid; /* of the chosen row: rows move */
+    unsigned ordinal;
+    int chosen, first;
+};
+
+/** Puts what is written so far on a line, as far as the screen is wide. */
+static void put(int y, struct print *text, attr_t attributes) {
+    const char *line = print_end(text);
+    if (y < 0 || y >= LINES)
+        return;
+    attron(attributes);
+    mvaddnstr(y, 0, line, COLS);
+    if (attributes & A_REVERSE)
+        for (int x = getcurx(stdscr); x > 0 && x < COLS && getcury(stdscr) == y; x++)
+            addch(' ');
+    attroff(attributes);
+}
+
+static void put_text(int y, const char *words, attr_t attributes) {
+    char line[LINE];
+    struct print text;
+    print_init(&text, -1, line, sizeof line);
+    print_str(&text, words);
+    put(y, &text, attributes);
+}
+
+/* ---- the table ---- */
+
+static void find_chosen(struct screen *screen) {
+    const struct top *top = screen->top;
+    for (size_t i = 0; i < top->row_count; i++)
+        if (top->rows[i].page->pid == screen->pid &&
+            (unsigned)top->rows[i].device.ordinal == screen->ordinal)
+            screen->chosen = (int)i;
+    int last = (int)top->row_count - 1;
+    screen->chosen = screen->chosen > last ? last : screen->chosen;
+    screen->chosen = screen->chosen < 0 ? 0 : screen->chosen;
+}
+
+static void choose(struct screen *screen, int row) {
+    const struct top *top = screen->top;
+    if (row < 0 || (size_t)row >= top->row_count)
+        return;
+    screen->chosen = row;
+    screen->pid = top->rows[row].page->pid;
+    screen->ordinal = (unsigned)top->rows[row].device.ordinal;
+}
+
+/** Each value as a block of one of eight heights, against the highest. */
+static void put_history(int y, int x, const struct history *history) {
+    int room = COLS - x;
+    uint64_t highest = 0;
+    if (room <= 0)
+        return;
+    size_t first = history->count > (size_t)room ? history->count - (size_t)room : 0;
+    for (size_t i = first; i < history->count; i++)
+        highest = history->values[i] > highest ? history->values[i] : highest;
+    for (size_t i = first; i < history->count; i++) {
+        unsigned height =
+            highest ? (unsigned)((double)history->values[i] * (HEIGHTS - 1) / (double)highest + 0.5)
+                    : 0;
+        mvaddstr(y, x + (int)(i - first), heights[height]);
+    }
+}
+
+static void draw_table(struct screen *screen) {
+    const struct top *top = screen->top;
+    char line[LINE];
+    struct print text;
+    int room = LINES - 3 > 1 ? LINES - 3 : 1;
+    uint64_t live = 0, reserved = 0;
+    for (size_t i = 0; i < top->row_count; i++) {
+        live += top->rows[i].device.requested.current;
+        reserved += top->rows[i].device.reserved.current;
+    }
+    print_init(&text, -1, line, sizeof line);
+    print_format(&text, "gpucache top: %s devices in use, live %s, reserved %s",
+                 COUNT(top->row_count), SIZE(live), SIZE(reserved));
+    if (top->pages.other_versions)
+        print_format(&text, ", %u of other versions", top->pages.other_versions);
+    put(0, &text, A_BOLD);
+    print_init(&text, -1, line, sizeof line);
+    top_print_head(&text, top->column);
+    print_str(&text, "                   LIVE OVER TIME");
+    put(1, &text, A_REVERSE);
+    if (screen->chosen < screen->first)
+        screen->first = screen->chosen;
+    if (screen->chosen >= screen->first + room)
+        screen->first = screen->chosen - room + 1;
+    for (int i = 0; i < room && (size_t)(screen->first + i) < top->row_count; i++) {
+        const struct top_row *row = &top->rows[screen->first + i];
+        print_init(&text, -1, line, sizeof line);
+        top_print_row(&text, row);
+        int end = (int)text.used + 2, column = 108;
+        put(2 + i, &text, screen->first + i == screen->chosen ? A_STANDOUT : A_NORMAL);
+        put_history(2 + i, end > column ? end : column, row->history);
+    }
+    put_text(LINES - 1, "arrows choose  enter shows one  < > sort  d with the killed  q ends",
+             A_DIM);
+}
+
+/* ---- one process ---- */
+
+static void draw_graph(int y, const struct history *history, uint64_t most) {
+    int room = COLS - 12;
+    uint64_t highest = most;
+    if (room <= 0)
+        return;
+    size_t first = history->count > (size_t)room ? history->count - (size_t)room : 0;
+    for (int line = 0; line < GRAPH_LINES && y + line < LINES - 1; line++) {
+        mvaddnstr(y + line, 0, line == 0 ? SIZE(highest) : line == GRAPH_LINES - 1 ? "0" : "", 11);
+        for (size_t i = first; i < history->count; i++) {
+            double share = highest ? (double)history->values[i] / (double)highest : 0;
+            double above = share * GRAPH_LINES - (GRAPH_LINES - 1 - line);
+            above = above < 0 ? 0 : above > 1 ? 1 : above;
+            mvaddstr(y + line, 12 + (int)(i - first),
+                     heights[(unsigned)(above * (HEIGHTS - 1) + 0.5)]);
+        }
+    }
+}
+
+static int draw_figures(int y, const struct top_row *row) {
+    const struct stats_device *device = &row->device;
+    char line[LINE];
+    struct print text;
+    const struct {
+        const char *name;
+        const struct stats_metric *metric;
+    } metrics[] = {{"requested", &device->requested},
+                   {"allocated", &device->allocated},
+                   {"active", &device->active},
+                   {"reserved", &device->reserved},
+                   {"outside", &row->derived.outside}};
+    put_text(y++, "                 now        peak       taken       freed", A_REVERSE);
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
+        print_init(&text, -1, line, sizeof line);
+        print_cell(&text, metrics[i].name, 9, PRINT_LEFT);
+        const struct stats_metric *metric = metrics[i].metric;
+        const uint64_t values[] = {metric->current, metric->peak, metric->total, metric->freed};
+        for (size_t k = 0; k < sizeof values / sizeof *values; k++)
+            print_cell(&text, SIZE(values[k]), k == 0 ? 11 : 12, PRINT_RIGHT);
+        put(y++, &text, A_NORMAL);
+    }
+    print_init(&text, -1, line, sizeof line);
+    print_format(&text, "pending %s, ready %s, largest free block %s, OOMs %s, CPU waits %s",
+                 SIZE(device->pending_bytes), SIZE(device->ready_bytes),
+                 SIZE(device->largest_free_bytes), COUNT(device->ooms), COUNT(device->cpu_waits));
+    put(y++, &text, A_NORMAL);
+    return y;
+}
+
+static int draw_live(int y, const struct top_row *row) {
+    const struct stats_device *device = &row->device;
+    char line[LINE];
+    struct print text;
+    print_init(&text, -1, line, sizeof line);
+    print_format(&text, "live: %s allocations;", COUNT(device->allocations.current));
+    for (size_t i = 0; i < device->live_groups && i < LIVE_LINES; i++)
+        print_format(&text, "%s %s x %s", i ? "," : "", COUNT(device->live[i].count),
+                     SIZE(device->live[i].bytes));
+    if (row->sizes_age > 0)
+        print_format(&text, "%s(%s s older)", device->live_groups ? " " : "",
+                     SECONDS(row->sizes_age));
+    put(y++, &text, A_NORMAL);
+    return y;
+}
+
+static void draw_events(int y, const struct page *page) {
+    size_t count;
+    struct page_event *events = page_events(page, &count);
+    char line[LINE];
+    struct print text;
+    put_text(y++, page_event_head, A_REVERSE);
+    for (size_t i = count; i > 0 && y < LINES - 1; i--) { /* the newest first */
+        print_init(&text, -1, line, sizeof line);
+        page_print_event(page, &text, &events[i - 1]);
+        text.used -= text.used > 0; /* its end of line */
+        put(y++, &text, A_NORMAL);
+    }
+    free(events);
+}
+
+static void draw_one(struct screen *screen) {
+    const struct top_row *row = &screen->top->rows[screen->chosen];
+    char line[LINE];
+    struct print text;
+    print_init(&text, -1, line, sizeof line);
+    print_format(&text, "process %d, device %d: ", row->page->pid, row->device.ordinal);
+    print_plain(&text, row->page->program.name, 40);
+    print_format(&text, ", %s, figures %s s old", page_state_words(row->page),
+                 SECONDS(page_age_ns(row->page)));
+    put(0, &text, A_BOLD);
+    int y = draw_figures(1, row);
+    y = draw_live(y, row);
+    draw_graph(y + 1, row->history, row->device.requested.peak);
+    draw_events(y + 2 + GRAPH_LINES, row->page);
+    put_text(LINES - 1, "enter goes back  arrows choose another  q ends", A_DIM);
+}
+
+static void draw(struct screen *screen) {
+    erase();
+    find_chosen(screen);
+    if (screen->top->detail && screen->top->row_count > 0)
+        draw_one(screen);
+    else
+        draw_table(screen);
+    refresh();
+}
+
+/* ---- keys ---- */
+
+/** False: that was enough. */
+static bool obey(struct screen *screen, int key) {
+    struct top *top = screen->top;
+    unsigned column = top->column;
+    switch (key) {
+    case 'q':
+        return false;
+    case KEY_UP:
+    case 'k':
+        choose(screen, screen->chosen - 1);
+        break;
+    case KEY_DOWN:
+    case 'j':
+        choose(screen, screen->chosen + 1);
+        break;
+    case '<':
+    case KEY_LEFT:
+        top->column = (enum top_column)((column + TOP_COLUMNS - 1) % TOP_COLUMNS);
+        break;
+    case '>':
+    case KEY_RIGHT:
+        top->column = (enum top_column)((column + 1) % TOP_COLUMNS);
+        break;
+    case 'd':
+        top->dead = !top->dead;
+        break;
+    case '\n':
+    case KEY_ENTER:
+        choose(screen, screen->chosen);
+        top->detail = !top->detail;
+        break;
+    case 27:
+        top->detail = false;
+        break;
+    default:
+        break;
+    }
+    return true;
+}
+
+bool screen_can(void) {
+    return true;
+}
+
+int screen_run(struct top *top) {
+    struct screen screen = {.top = top};
+    setlocale(LC_CTYPE, "");
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") == 0)
+        heights = blocks;
+    if (!initscr())
+        return STATUS_OWN_FAILURE;
+    cbreak();
+    noecho();
+    curs_set(0);
+    keypad(stdscr, TRUE);
+    set_escdelay(25);
+    int key = ERR;
+    do {
+        top->tick = key == ERR;
+        top_read(top);
+        draw(&screen);
+        timeout(top->interval_ms > 60000 ? 60000 : (int)top->interval_ms);
+        key = getch();
+    } while (key == ERR || obey(&screen, key));
+    endwin();
+    return 0;
+}
+
+#else
+
+bool screen_can(void) {
+    return false;
+}
+
+int screen_run(struct top *top) {
+    (void)top;
+    return STATUS_OWN_FAILURE;
+}
+
+#endif

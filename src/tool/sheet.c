@@ -1,0 +1,259 @@
+#include "tool/sheet.h"
+
+#include "tool/json.h"
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define OLD_NS 1000000000 /* figures that are older are said to be */
+
+static void *allocate(size_t bytes) {
+    void *memory = calloc(1, bytes);
+    if (!memory)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    return memory;
+}
+
+static void *grown(void *list, size_t count, size_t each) {
+    void *memory = realloc(list, (count + 1) * each);
+    if (!memory)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    return memory;
+}
+
+static struct sheet *add_sheet(struct sheets *sheets, const char *source) {
+    struct sheet *sheet = allocate(sizeof *sheet);
+    sheets->list = grown(sheets->list, sheets->count, sizeof(struct sheet *));
+    sheets->list[sheets->count++] = sheet;
+    snprintf(sheet->source, sizeof sheet->source, "%s", source);
+    return sheet;
+}
+
+static struct stats_device *add_device(struct sheet *sheet) {
+    sheet->devices = grown(sheet->devices, sheet->device_count, sizeof *sheet->devices);
+    struct stats_device *device = &sheet->devices[sheet->device_count++];
+    memset(device, 0, sizeof *device);
+    return device;
+}
+
+/** The text, kept as long as the sheet. */
+static const char *keep(struct sheet *sheet, const char *text) {
+    sheet->texts = grown(sheet->texts, sheet->text_count, sizeof(char *));
+    char *kept = strdup(text);
+    sheet->texts[sheet->text_count++] = kept;
+    return kept ? kept : "";
+}
+
+void sheets_free(struct sheets *sheets) {
+    for (size_t i = 0; i < sheets->count; i++) {
+        struct sheet *sheet = sheets->list[i];
+        for (size_t k = 0; k < sheet->text_count; k++)
+            free(sheet->texts[k]);
+        free(sheet->texts);
+        free(sheet->devices);
+        free(sheet);
+    }
+    free(sheets->list);
+    *sheets = (struct sheets){0};
+}
+
+/* ---- from a file ---- */
+
+static struct stats_metric read_metric(const struct json *from) {
+    return (struct stats_metric){
+        json_u64(json_get(from, "current")), json_u64(json_get(from, "peak")),
+        json_u64(json_get(from, "total")), json_u64(json_get(from, "freed"))};
+}
+
+/** A gauge stands where json.c puts it: beside the others, or with what follows from it. */
+static uint64_t read_gauge(const struct json *from, const char *name) {
+    const struct json *beside = json_get(from, name);
+    return json_u64(beside ? beside : json_get(json_get(from, "fragmentation"), name));
+}
+
+/** Counters of nanoseconds are written as seconds. */
+static uint64_t read_counter(const struct json *from, const char *name) {
+    size_t length = strlen(name);
+    if (length < 3 || strcmp(name + length - 3, "_ns") != 0)
+        return json_u64(json_get(from, name));
+    char seconds[64];
+    snprintf(seconds, sizeof seconds, "%.*s_seconds", (int)(length - 3), name);
+    return json_seconds(json_get(from, seconds));
+}
+
+static unsigned class_of(const struct json *row) {
+    const struct json *upper = json_get(row, "upper_bytes");
+    return upper && upper->kind == JSON_NUMBER ? stats_size_class(json_u64(upper))
+                                               : STATS_SIZE_CLASSES - 1;
+}
+
+static void read_lists(struct stats_device *device, const struct json *from) {
+    const struct json *classes = json_get(from, "size_classes"), *live = json_get(from, "live");
+    for (const struct json *row = classes ? classes->first : NULL; row; row = row->next)
+        device->size_classes[class_of(row)] = (struct stats_size_class){
+            json_u64(json_get(row, "live")), json_u64(json_get(row, "total"))};
+    for (const struct json *row = live ? live->first : NULL;
+         row && device->live_groups < STATS_LIVE_SIZES; row = row->next)
+        device->live[device->live_groups++] =
+            (struct stats_live){json_u64(json_get(row, "bytes")), json_u64(json_get(row, "count"))};
+}
+
+static void read_device(struct sheet *sheet, const struct json *from) {
+    struct stats_device *device = add_device(sheet);
+    const struct json *exact = json_get(from, "peaks_exact");
+    device->ordinal = (int)json_i64(json_get(from, "device"));
+    snprintf(device->name, sizeof device->name, "%s", json_text(json_get(from, "name")));
+    snprintf(device->uuid, sizeof device->uuid, "%s", json_text(json_get(from, "uuid")));
+    device->total_bytes = json_u64(json_get(from, "total_bytes"));
+    device->limit_bytes = json_u64(json_get(from, "limit_bytes"));
+    device->backend = keep(sheet, json_text(json_get(from, "backend")));
+    device->reuse = keep(sheet, json_text(json_get(from, "reuse")));
+    device->peaks_exact = !exact || exact->kind == JSON_TRUE;
+    device->peak_error_bytes = json_u64(json_get(from, "peak_error_bytes"));
+    const struct json *outside = json_get(from, "outside_bytes");
+#define METRIC(field, json, label) device->field = read_metric(json_get(from, json));
+#define OUTSIDE(field, json) device->field = read_metric(json_get(outside, json));
+#define GAUGE(field) device->field = read_gauge(from, #field);
+#define COUNTER(field) device->field = read_counter(from, #field);
+#include "stats/fields.def"
+    read_lists(device, from);
+}
+
+static void read_program(struct sheet *sheet, const struct json *from) {
+    struct program *program = &sheet->program;
+    const struct json *rank = json_get(from, "rank"), *command = json_get(from, "command");
+    program->rank = rank && rank->kind == JSON_NUMBER ? json_i64(rank) : -1;
+    snprintf(program->host, sizeof program->host, "%s", json_text(json_get(from, "host")));
+    for (const struct json *argument = command ? command->first : NULL;
+         argument && program->argument_count < PROGRAM_ARGUMENTS; argument = argument->next)
+        program->arguments[program->argument_count++] = keep(sheet, json_text(argument));
+    const char *path = program->argument_count > 0 ? program->arguments[0] : "unknown";
+    const char *slash = strrchr(path, '/');
+    snprintf(program->name, sizeof program->name, "%s", slash ? slash + 1 : path);
+}
+
+static void read_oom(struct sheet *sheet, const struct json *from) {
+    const struct json *lines = json_get(from, "verdict");
+    sheet->oom =
+        (struct report_oom){.device = (int)json_i64(json_get(from, "device")),
+                            .requested = json_u64(json_get(from, "requested_bytes")),
+                            .limit = json_u64(json_get(from, "limit_bytes")),
+                            .device_free = json_u64(json_get(from, "device_free_bytes")),
+                            .device_total = json_u64(json_get(from, "device_total_bytes"))};
+    for (const struct json *line = lines ? lines->first : NULL;
+         line && sheet->verdict.count < LINES_MAX; line = line->next)
+        snprintf(sheet->verdict.text[sheet->verdict.count++], LINES_COLUMNS + 1, "%s",
+                 json_text(line));
+    sheet->head.oom = &sheet->oom;
+    sheet->head.verdict = &sheet->verdict;
+}
+
+static void read_report(struct sheets *sheets, const char *source, const struct json *from) {
+    struct sheet *sheet = add_sheet(sheets, source);
+    read_program(sheet, from);
+    sheet->process =
+        (struct report_process){.pid = json_i64(json_get(from, "pid")),
+                                .version = keep(sheet, json_text(json_get(from, "version"))),
+                                .program = &sheet->program,
+                                .time_ns = json_seconds(json_get(from, "time_unix")),
+                                .uptime_ns = json_seconds(json_get(from, "uptime_seconds"))};
+    sheet->head =
+        (struct report_head){.process = &sheet->process,
+                             .reason = keep(sheet, json_text(json_get(from, "reason"))),
+                             .driver_version = (int)json_i64(json_get(from, "driver_version"))};
+    if (json_get(from, "oom"))
+        read_oom(sheet, json_get(from, "oom"));
+    const struct json *devices = json_get(from, "devices");
+    for (const struct json *device = devices ? devices->first : NULL; device; device = device->next)
+        read_device(sheet, device);
+}
+
+bool sheets_read_file(struct sheets *sheets, const char *path, const char **why) {
+    char *line = NULL;
+    size_t room = 0, before = sheets->count;
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+    int error = file ? 0 : errno;
+    while (file && getline(&line, &room, file) > 0) {
+        const char *at = line;
+        struct json *value = *line == '{' ? json_read(&at) : NULL;
+        if (strcmp(json_text(json_get(value, "schema")), "gpucache-report/1") == 0)
+            read_report(sheets, path, value);
+        json_free(value);
+    }
+    if (file && ferror(file))
+        error = errno;
+    *why = error ? strerror(error)
+                 : "holds no report of the library as JSON (GPUCACHE_REPORT_FORMAT=json)";
+    if (file && file != stdin)
+        fclose(file);
+    free(line);
+    return sheets->count > before;
+}
+
+/* ---- from a live page ---- */
+
+/** The list of live sizes is counted less often than all else. */
+static void note_sizes(struct sheet *sheet, uint64_t age) {
+    if (age > 0)
+        snprintf(sheet->sizes_note, sizeof sheet->sizes_note,
+                 "the sizes of what is live are %s s older than the other figures", SECONDS(age));
+}
+
+static void note_age(struct sheet *sheet) {
+    const struct page *page = sheet->page;
+    uint64_t age = page_age_ns(page);
+    char old[LINES_VALUE];
+    lines_seconds(old, age);
+    if (page->state == PAGE_KILLED)
+        snprintf(sheet->note, sizeof sheet->note,
+                 "process %d is gone without a last word, as after SIGKILL; its last figures are "
+                 "%s s old",
+                 page->pid, old);
+    else if (page->state == PAGE_SIGNALLED)
+        snprintf(sheet->note, sizeof sheet->note, "process %d died %s s ago of: %s", page->pid, old,
+                 strsignal(page->signal));
+    else if (!page->fresh && age > OLD_NS)
+        snprintf(sheet->note, sizeof sheet->note,
+                 "process %d makes no call now that tells its figures; these are %s s old",
+                 page->pid, old);
+}
+
+void sheets_read_page(struct sheets *sheets, struct page *page) {
+    char source[32];
+    snprintf(source, sizeof source, "%d", page->pid);
+    struct sheet *sheet = add_sheet(sheets, source);
+    sheet->page = page;
+    sheet->program = page->program;
+    sheet->process = page_process(page);
+    sheet->process.program = &sheet->program;
+    sheet->head = (struct report_head){.process = &sheet->process,
+                                       .reason = "request",
+                                       .driver_version = atomic_load(&page->live->driver_version)};
+    struct stats_device read;
+    uint64_t age, oldest = 0;
+    for (unsigned i = 0; i < page_devices(page); i++) {
+        if (page_device(page, i, &read, &age)) {
+            read.backend = keep(sheet, read.backend);
+            read.reuse = keep(sheet, read.reuse);
+            *add_device(sheet) = read;
+            oldest = age > oldest ? age : oldest;
+        }
+    }
+    note_age(sheet);
+    note_sizes(sheet, oldest);
+}
+
+/* ---- out again ---- */
+
+void sheet_print(const struct sheet *sheet, enum report_format format, struct print *out) {
+    static struct emitter emitter;
+    walk_begin(&emitter, format, out, &sheet->head);
+    for (size_t i = 0; i < sheet->device_count; i++)
+        walk_device(&emitter, &sheet->devices[i]);
+    walk_end(&emitter);
+}

@@ -1,0 +1,55 @@
+/*
+ * A report as the tool has it, wherever it came from: a live page, or a file of the library's.
+ */
+#ifndef GPUCACHE_TOOL_SHEET_H
+#define GPUCACHE_TOOL_SHEET_H
+
+#include "process/print.h"
+#include "report/emitter.h"
+#include "tool/pages.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct sheet {
+    char source[256]; /* the file, or the process number */
+    struct report_process process;
+    struct program program;
+    struct report_head head;
+    struct report_oom oom;
+    struct lines verdict;
+    struct stats_device *devices;
+    size_t device_count;
+    char **texts; /* that the others point into */
+    size_t text_count;
+    struct page *page;               /* NULL: from a file */
+    char note[256], sizes_note[128]; /* what has to be said of the figures; empty: nothing */
+};
+
+struct sheets {
+    struct sheet **list;
+    size_t count;
+};
+
+/**
+ * Adds the reports that a file holds. Lines that are none of the library's JSON are left out; false, and
+ * why, if there is none at all.
+ */
+bool sheets_read_file(struct sheets *sheets, const char *path, const char **why);
+
+/** The same of a process, which is asked for fresh figures if it runs. The page stays the caller's. */
+void sheets_read_page(struct sheets *sheets, struct page *page);
+
+void sheets_free(struct sheets *sheets);
+
+/** Writes one report. */
+void sheet_print(const struct sheet *sheet, enum report_format format, struct print *out);
+
+/** All of them as one table, one row for each device of each process. */
+void sheets_print_table(const struct sheets *sheets, struct print *out);
+
+/** Two of them side by side. */
+void sheets_print_difference(const struct sheet *before, const struct sheet *after,
+                             struct print *out);
+
+#endif

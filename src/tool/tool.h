@@ -1,0 +1,38 @@
+/*
+ * The gpucache command: one file for each of its commands, and what they share.
+ */
+#ifndef GPUCACHE_TOOL_TOOL_H
+#define GPUCACHE_TOOL_TOOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* As env(1) and timeout(1) have them. */
+enum {
+    STATUS_NO_ANSWER = 124,
+    STATUS_OWN_FAILURE = 125,
+    STATUS_CANNOT_EXECUTE = 126,
+    STATUS_NOT_FOUND = 127
+};
+
+/* Each is given what stands behind its name, ended by NULL, and returns the exit status. */
+int tool_run(char **arguments);
+int tool_options(char **arguments);
+int tool_report(char **arguments);
+int tool_top(char **arguments);
+int tool_metrics(char **arguments);
+int tool_ctl(char **arguments);
+
+/** Says `gpucache: what: why` on stderr and ends. */
+_Noreturn void fail(int status, const char *what, const char *why);
+
+/** Puts options into the environment; returns what stands behind them. */
+char **tool_take_options(char **arguments);
+
+/** The value of `--name=value` in an argument, or NULL. */
+const char *tool_value(const char *argument, const char *name);
+
+/** A process number, or 0: it is none. */
+int tool_pid(const char *argument);
+
+#endif

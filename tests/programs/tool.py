@@ -1,0 +1,336 @@
+#!/usr/bin/env python3
+"""The gpucache command beside running processes: report, ctl, top, metrics."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from harness import Tally, environment
+from live import LIVE, MIB, OFF, COMMAND, Place, Program
+
+tally = Tally()
+
+
+def told(place, *arguments, feed=(), order="sync"):
+    """The tool's answer while the programs of `feed` are given the occasion to act."""
+    child = subprocess.Popen([COMMAND, *map(str, arguments)], env={**environment(False), **place.options},
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+    while child.poll() is None:
+        for one in feed:
+            one.do(order)
+        time.sleep(0.001)
+    out, err = child.communicate()
+    return subprocess.CompletedProcess(arguments, child.returncode, out, err)
+
+
+# ---- report ----
+
+def reports_again():
+    """A report from a file, and one from the page, say what the library's own said."""
+    place = Place()
+    with tempfile.TemporaryDirectory() as folder:
+        for format in ("json", "text"):
+            one = Program(place, {"GPUCACHE_REPORT": folder + "/" + format, "GPUCACHE_REPORT_FORMAT": format,
+                                  "RANK": "3", "WORLD_SIZE": "4", "GPUCACHE_MEMORY_LIMIT": "2G"})
+            for order in ("allocate 3000000", "allocate 700", "free", "allocate 99999999999", "sync"):
+                one.do(order)
+            if format == "json":
+                page = json.loads(told(place, "report", "--format=json", one.pid, feed=[one]).stdout)
+            one.end("exit", 7)
+        names = sorted(os.listdir(folder))
+        tally.check(names == ["json", "json.1", "text", "text.1"], "tool: the library's reports", names)
+        written = [json.loads(open(os.path.join(folder, name)).read()) for name in ("json", "json.1")]
+        for name, report in zip(("json", "json.1"), written):
+            again = json.loads(place.tool("report", "--format=json", os.path.join(folder, name)).stdout)
+            tally.check(again == report, "tool: JSON again", "%s\n%s" % (report, again))
+        for old, new in (("text", "json"), ("text.1", "json.1")):
+            text = open(os.path.join(folder, old)).read()
+            again = place.tool("report", os.path.join(folder, new)).stdout
+            plain = lambda s: re.sub(r"after [\d.]+ s +\||pid \d+,|\([\d.]+ s\)", "", s)
+            tally.check(plain(text) == plain(again), "tool: text from JSON", text + again)
+        last = written[1]["devices"][0]
+        last.pop("live"), page["devices"][0].pop("live")
+        tally.check(last == page["devices"][0], "tool: the page says what the report said",
+                    "%s\n%s" % (last, page["devices"][0]))
+        done = place.tool("report", os.path.join(folder, "text"))
+        tally.check(done.returncode == 1 and "holds no report of the library as JSON" in done.stderr,
+                    "tool: a text report is no JSON", done.stderr)
+        for rank, leak in ((0, 0), (1, 0), (2, 0), (3, 500 * MIB)):
+            report = json.loads(json.dumps(written[1]))
+            report["rank"] = rank
+            report["devices"][0]["requested_bytes"]["peak"] = 1000 * MIB + rank + leak
+            with open(folder + "/rank%d" % rank, "w") as file:
+                file.write("noise\n" + json.dumps(report) + "\n")
+        table = place.tool("report", *[folder + "/rank%d" % r for r in (2, 0, 3, 1)])
+        rows = table.stdout.splitlines()
+        tally.check(table.returncode == 0 and [r.split()[0] for r in rows[1:5]] == ["0", "1", "2", "3"],
+                    "tool: ranks in their order", table.stdout + table.stderr)
+        tally.check([line.count("*") for line in rows[1:5]] == [0, 0, 0, 1] and "1.46 GiB*" in rows[4],
+                    "tool: the rank that is apart is marked", table.stdout)
+        both = place.tool("report", "--compare", folder + "/rank0", folder + "/rank3").stdout
+        tally.check(re.search(r"Requested memory, peak +1000.0 MiB +1.46 GiB +\+500.00 MiB +x 1.50", both),
+                    "tool: two side by side", both)
+
+
+def broken_files():
+    place = Place()
+    cases = ["", "{", '{"schema":"gpucache-report/1"', '{"schema":"gpucache-report/2"}', "[" * 100000, '{"a":' + "[" * 1000000, '{"a":"\\u12',
+             '{"schema":"gpucache-report/1","devices":[{"device":', "nonsense", "\x00{}", '{"schema":7}', "{}" * 9]
+    for text in cases:
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(text)
+            file.flush()
+            done = place.tool("report", file.name)
+            tally.check(done.returncode == 1 and "holds no report" in done.stderr and not done.stdout,
+                        "tool: a broken file: %r" % text[:40], "%s %s" % (done.returncode, done.stderr))
+    with tempfile.NamedTemporaryFile("w") as file:  # the right schema, and nothing as it should be
+        file.write('{"schema":"gpucache-report/1","devices":[{"device":"x","live":3,"size_classes":[1,{"upper_bytes":-1}]},7],'
+                   '"command":[1,{}],"oom":{"verdict":[[]]},"pid":"x","reason":null}\n')
+        file.flush()
+        tally.check(place.tool("report", file.name).returncode == 0, "tool: a report of another shape")
+    tally.check("No such file" in place.tool("report", "/no/such/file").stderr, "tool: no such file")
+    tally.check("no process of yours" in place.tool("report", str(os.getpid())).stderr, "tool: no such process")
+
+
+# ---- ctl ----
+
+def orders():
+    place = Place()
+    with tempfile.TemporaryDirectory() as folder:
+        one = Program(place, {"GPUCACHE_REPORT": folder + "/%n", "GPUCACHE_REPORT_FORMAT": "json"})
+        for order in ("allocate 50000000", "free", "sync"):
+            one.do(order)
+        get = lambda: one.report()["devices"][0]
+        before = get()
+        tally.check(before["reserved_bytes"]["current"] > 50000000 and before["requested_bytes"]["peak"] > 50000000,
+                    "tool: before an order", before)
+        done = told(place, "ctl", one.pid, "empty-cache", feed=[one])
+        tally.check(done.returncode == 0 and "given idle memory back" in done.stdout and
+                    get()["reserved_bytes"]["current"] < 5000000, "tool: empty-cache", done.stderr)
+        told(place, "ctl", one.pid, "reset-peak", feed=[one])
+        tally.check(get()["requested_bytes"]["peak"] < 5000000, "tool: reset-peak", get())
+        told(place, "ctl", "--device=0", one.pid, "limit", "64M", feed=[one])
+        tally.check(get()["limit_bytes"] == 64 * MIB, "tool: limit", get()["limit_bytes"])
+        said = one.do("allocate 100000000")
+        tally.check(said == ["allocate 2"], "tool: the limit holds", said)
+        told(place, "ctl", one.pid, "limit", "none", feed=[one])
+        tally.check(get()["limit_bytes"] is None and one.do("allocate 100000000") == ["allocate 0"], "tool: no limit")
+        reports = len(os.listdir(folder))
+        done = told(place, "ctl", one.pid, "report", feed=[one])
+        written = sorted(os.listdir(folder), key=int)
+        tally.check(done.returncode == 0 and len(written) == reports + 1 and
+                    json.load(open(folder + "/" + written[-1]))["reason"] == "request", "tool: report", written)
+        events = place.tool("report", "--events=100", str(one.pid)).stdout
+        for words in ("empty cache", "reset peak", "limit set +64.00 MiB", "report ordered", "give back"):
+            tally.check(re.search(words, events), "tool: the flight recorder knows: " + words, events)
+        done = told(place, "ctl", "--device=1", one.pid, "empty-cache", feed=[one])
+        tally.check(done.returncode == 1 and "has not used that device" in done.stderr, "tool: another device", done.stderr)
+        # nothing is done during a capture, nor by who makes no call; and not later either
+        one.do("capture on")
+        done = told(place, "ctl", "--timeout=0.3", one.pid, "limit", "1G", feed=[one], order="wait")
+        one.do("capture off")
+        tally.check(done.returncode == 124 and "has not waited" in done.stderr, "tool: not in a capture", done.stderr)
+        one.do("sync")
+        tally.check(get()["limit_bytes"] is None, "tool: an order that was given up is not carried out later")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            child = subprocess.Popen([COMMAND, "ctl", str(one.pid), "limit", "1G"],
+                                     env={**environment(False), **place.options})
+            time.sleep(0.3)
+            child.send_signal(number)
+            tally.check(child.wait(timeout=60) == -number, "tool: an order is interrupted", child.returncode)
+            one.do("sync")
+            tally.check(get()["limit_bytes"] is None, "tool: an order that was interrupted is not carried out")
+        child = subprocess.Popen([COMMAND, "ctl", str(one.pid), "limit", "1G"], env={**environment(False), **place.options})
+        time.sleep(0.3)
+        child.kill()
+        child.wait()
+        child = subprocess.Popen([COMMAND, "ctl", str(one.pid), "empty-cache"], stdout=subprocess.DEVNULL,
+                                 env={**environment(False), **place.options})
+        time.sleep(0.3)
+        while child.poll() is None:
+            one.do("sync")
+        tally.check(child.returncode == 0 and get()["limit_bytes"] is None,
+                    "tool: an order after one whose giver was killed", "%d %s" % (child.returncode, get()["limit_bytes"]))
+        children = [subprocess.Popen([COMMAND, "ctl", str(one.pid), "limit", "%dG" % i], stdout=subprocess.DEVNULL,
+                                     env={**environment(False), **place.options}) for i in range(2, 8)]
+        while any(child.poll() is None for child in children):
+            one.do("sync")
+        tally.check(all(child.returncode == 0 for child in children), "tool: several orders at once")
+        one.end("exit", 7)
+    off = Program(place)
+    done = told(place, "ctl", off.pid, "report", feed=[off])
+    tally.check(done.returncode == 1 and "reports are switched off" in done.stderr, "tool: no reports there", done.stderr)
+    off.end()
+    for arguments, words in (((), "process number"), (("x", "report"), "process number"), (("1",), "empty-cache"),
+                             (("1", "sing"), "empty-cache"), (("1", "limit"), "a size"), (("1", "limit", "x"), "a size"),
+                             (("1", "report", "2"), "too many"), (("--device=x", "1", "report"), "--device"),
+                             ((str(os.getpid()), "report"), "no process of yours")):
+        done = place.tool("ctl", *arguments)
+        tally.check(done.returncode in (1, 125) and words in done.stderr, "tool: ctl %s" % " ".join(arguments), done.stderr)
+
+
+# ---- metrics ----
+
+def parse_plain(text, pids):
+    """{family: (type, [(labels, value)])} of these processes, and what breaks the rules that both formats have."""
+    families, broken, current = {}, [], None
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            if name in families:
+                broken.append("twice: " + name)
+            current = name
+            families[name] = (kind, [])
+        elif line.startswith("# "):
+            pass
+        else:
+            match = re.match(r"([a-z_]+)\{(.*)\} ([\d.]+)$", line)
+            if not match or match.group(1).replace("_total", "") != current.replace("_total", ""):
+                broken.append("not of its family: " + line)
+            elif int(re.search(r'pid="(\d+)"', line).group(1)) in pids:
+                families[current][1].append((match.group(2), float(match.group(3))))
+        if not line:
+            broken.append("an empty line")
+    return families, broken
+
+
+def metrics():
+    place = Place()
+    name = os.path.join(place.folder.name, 'a "b\\ c')
+    shutil.copy(LIVE, name)
+    programs = [Program(place, {"RANK": "1", "WORLD_SIZE": "2"}), Program(place)]
+    odd = subprocess.Popen([name], env={**environment(True, OFF), **place.options}, stdin=subprocess.PIPE,
+                           stdout=subprocess.PIPE, text=True)
+    odd.stdin.write("sync\n")
+    odd.stdin.flush()
+    odd.stdout.readline()
+    programs[0].do("allocate 5000")
+    texts = {format: told(place, "metrics", "--format=" + format, feed=programs).stdout
+             for format in ("openmetrics", "prometheus")}
+    for format, text in texts.items():
+        families, broken = parse_plain(text, {one.pid for one in programs} | {odd.pid})
+        tally.check(not broken, "tool: metrics as " + format, "\n".join(broken))
+        tally.check(all(len(rows) in (3, 18) for kind, rows in families.values()), "tool: a row for each device",
+                    {name: len(rows) for name, (kind, rows) in families.items()})
+        live = dict(families["gpucache_requested_bytes"][1])
+        mine = [value for labels, value in live.items() if 'pid="%d"' % programs[0].pid in labels]
+        tally.check(mine == [6000], "tool: the figures", live)
+        tally.check('program="a \\"b\\\\ c"' in text, "tool: names with quotes", text[:600])
+        tally.check(text.endswith("# EOF\n") == (format == "openmetrics"), "tool: the end of " + format, text[-80:])
+    done = place.tool("metrics", "--format=xml")
+    tally.check(done.returncode == 125 and "--format" in done.stderr, "tool: another format", done.stderr)
+    judge(texts)
+    empty = Place().tool("metrics")
+    tally.check(empty.returncode == 0 and empty.stdout.endswith("# EOF\n"), "tool: metrics of others", empty.stdout[-80:])
+    odd.communicate("exit\n")
+    for one in programs:
+        one.end()
+
+
+def judge(texts):
+    """By the parsers of those who read them, where they are installed."""
+    try:
+        from prometheus_client.openmetrics.parser import text_string_to_metric_families
+        families = list(text_string_to_metric_families(texts["openmetrics"]))
+        tally.check(len(families) > 30, "tool: prometheus_client reads it", len(families))
+    except ImportError:
+        print("note: no prometheus_client: its parser was left out")
+    promtool = shutil.which("promtool")
+    if promtool:
+        done = subprocess.run([promtool, "check", "metrics"], input=texts["prometheus"], capture_output=True, text=True)
+        tally.check(done.returncode == 0, "tool: promtool check metrics", done.stdout + done.stderr)
+    else:
+        print("note: no promtool: it was left out")
+
+
+# ---- top ----
+
+def top():
+    place = Place()
+    many = [Program(place) for _ in range(8)]
+    for i, one in enumerate(many):
+        one.do("allocate %d" % ((i + 1) * 1000000))
+    done = told(place, "top", "--once", *[one.pid for one in many], feed=many)
+    rows = done.stdout.splitlines()
+    tally.check(done.returncode == 0 and len(rows) == 9 and rows[0].split()[:3] == ["PID", "DEV", ">LIVE"],
+                "tool: top once", done.stdout)
+    tally.check([int(row.split()[0]) for row in rows[1:]] == [one.pid for one in reversed(many)],
+                "tool: top sorts by what is live", done.stdout)
+    only = place.tool("top", "--once", str(many[3].pid)).stdout.splitlines()
+    tally.check(len(only) == 2 and only[1].split()[0] == str(many[3].pid), "tool: top of one", only)
+    killed = many.pop(0)
+    killed.child.kill()
+    killed.end()
+    shown = re.findall(r"^ *(\d+) ", place.tool("top", "--once").stdout, re.M)
+    tally.check(str(killed.pid) not in shown and str(many[0].pid) in shown, "tool: top leaves the killed out", shown)
+    dead = place.tool("top", "--once", str(killed.pid)).stdout
+    tally.check("(killed)" in dead, "tool: but not if they are asked for", dead)
+    tally.check("--once" in place.tool("top", "--twice").stderr, "tool: top --twice")
+    if shutil.which("tmux"):
+        on_a_screen(place, many)
+    for one in many:
+        one.end()
+
+
+def on_a_screen(place, many):
+    socket = os.path.join(place.folder.name, "tmux")
+    def tmux(*arguments):
+        return subprocess.run(["tmux", "-S", socket, "-f", "/dev/null", *arguments], capture_output=True, text=True,
+                              env={**environment(False), **place.options, "TERM": "xterm", "LC_ALL": "C.UTF-8"})
+    def shown(wanted, seconds=10):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            screen = tmux("capture-pane", "-p").stdout
+            if re.search(wanted, screen):
+                return screen
+            time.sleep(0.1)
+        return tally.check(False, "tool: on the screen: " + wanted, screen) or screen
+    pids = [str(one.pid) for one in many]
+    if tmux("new-session", "-d", "-x", "140", "-y", "40", COMMAND, "top", "--interval=0.2", *pids).returncode != 0:
+        print("note: tmux does not run here")
+        return
+    shown(r"gpucache top: 7 devices in use")
+    screen = shown(r"\n +%d .* live" % many[-1].pid)
+    tally.check("No such" not in screen, "tool: top on a screen", screen)
+    if "SCREENS" in os.environ:
+        print(screen)
+    tmux("send-keys", "Down", "Enter")
+    screen = shown(r"process %d, device 0: live, running" % many[-2].pid)
+    tally.check(re.search(r"requested +[\d.]+ MiB", screen) and re.search(r"allocate +[\d.]+ MiB", screen),
+                "tool: one process in detail", screen)
+    if "SCREENS" in os.environ:
+        print(screen)
+    tmux("send-keys", "Enter", ">")
+    shown(">CACHED")
+    for size in (("40", "12"), ("20", "3"), ("200", "50")):
+        tmux("resize-window", "-x", size[0], "-y", size[1])
+        screen = shown("gpucache top" if size[0] != "20" else "gpucache")
+        if "SCREENS" in os.environ:
+            print(screen)
+    many[-1].child.kill()
+    many.pop().end()
+    shown(r"\(killed\)")
+    tmux("send-keys", "d")
+    shown(r"gpucache top: 6 devices in use")
+    tmux("send-keys", "q")
+    end = time.monotonic() + 5
+    while tmux("has-session").returncode == 0 and time.monotonic() < end:
+        time.sleep(0.1)
+    tally.check(tmux("has-session").returncode != 0, "tool: q ends it")
+    tmux("kill-server")
+
+
+def main():
+    reports_again()
+    broken_files()
+    orders()
+    metrics()
+    top()
+
+
+if __name__ == "__main__":
+    tally.run(main)
