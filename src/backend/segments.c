@@ -10,6 +10,7 @@
 #include "driver/fault.h"
 
 #include <errno.h>
+#include <string.h>
 
 #define LONG_WAIT_NS 50000        /* a wait worth recording */
 #define PIECE ((uint64_t)2 << 20) /* what the driver takes for small blocks at a time */
@@ -298,8 +299,17 @@ static bool frees_in_order(const struct device *device) {
 }
 
 int segments_start(struct segments *segments, CUcontext context, struct device *device) {
-    *segments = (struct segments){.context = context, .device = device};
-    segments->backend.ops = &ops;
+    /* The first two are read without the lock, and stay what they are when a pool is used again. */
+    if (segments->backend.ops != &ops || segments->device != device) {
+        segments->backend.ops = &ops;
+        segments->device = device;
+    }
+    segments->context = context;
+    memset(segments->events, 0, sizeof segments->events);
+    segments->probe = NULL;
+    segments->returns = NULL;
+    atomic_store(&segments->returning, 0);
+    atomic_store(&segments->backend.quiet, false);
     segments->backend.capacity = device_visible_total(device);
     segments->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
     segments->backend.release_waits = !frees_in_order(device);
