@@ -5,6 +5,7 @@
 #include "driver/entries.h"
 #include "driver/mempool.h"
 #include "live/live.h"
+#include "live/peaks.h"
 #include "pool/host.h"
 #include "pool/pool.h"
 #include "process/options.h"
@@ -75,6 +76,7 @@ static void use_first(void) {
     int count = 0;
     if (!atomic_flag_test_and_set(&done) && REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS) {
         options_check_devices(count);
+        peaks_start();
         live_start((unsigned)count);
     }
 }

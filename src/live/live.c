@@ -1,5 +1,6 @@
 #include "live/live.h"
 
+#include "live/peaks.h"
 #include "live/place.h"
 #include "process/options.h"
 #include "process/print.h"
@@ -160,6 +161,7 @@ static void refresh_device(struct live_slot *slot, int ordinal, bool sizes, uint
     const struct live_device *last = &slot->copies[published % 2];
     if (!(sizes ? stats_read : stats_read_books)(ordinal, &fresh.stats))
         return;
+    peaks_note(ordinal, &fresh.stats);
     fresh.read_ns = fresh.sizes_ns = now;
     fresh.sizes_moves = fresh.stats.allocations.total + fresh.stats.allocations.freed;
     if (!sizes) {

@@ -8,6 +8,7 @@
 #include "process/ending.h"
 
 #include "live/live.h"
+#include "live/peaks.h"
 #include "process/interval.h"
 #include "process/libc.h"
 #include "process/print.h"
@@ -75,6 +76,7 @@ static void take_back(void) {
 
 static void last_words(void) {
     ending_report("exit");
+    peaks_note_all();
     live_remove();
 }
 
@@ -138,6 +140,7 @@ static bool is_found(const char *name) {
     errno = saved_errno;                                                                           \
     if (end) {                                                                                     \
         ending_report("exit");                                                                     \
+        peaks_note_all();                                                                          \
         live_begin_exec();                                                                         \
     }                                                                                              \
     int result = call;                                                                             \

@@ -141,6 +141,16 @@ static bool parse_live(const char *text, struct options *to) {
     return value_switch(text, &to->live);
 }
 
+static bool parse_peaks(const char *text, struct options *to) {
+    memset(to->peaks_path, 0, sizeof to->peaks_path);
+    if (value_is_off(text))
+        return true;
+    if (*text != '/' || strlen(text) >= sizeof to->peaks_path)
+        return false;
+    strcpy(to->peaks_path, text);
+    return true;
+}
+
 static bool parse_pinned(const char *text, struct options *to) {
     return value_switch(text, &to->pinned);
 }

@@ -49,6 +49,7 @@ struct options {
     unsigned stacks;                  /* frames; 0: off */
     char trace_pattern[OPTIONS_PATH]; /* absolute; empty: off */
     bool live;
+    char peaks_path[OPTIONS_PATH]; /* empty: none */
     bool pinned;
     bool disable;
     enum log_level log;

@@ -19,6 +19,7 @@
 #include "process/signals.h"
 
 #include "live/live.h"
+#include "live/peaks.h"
 #include "process/ending.h"
 #include "process/libc.h"
 #include "process/options.h"
@@ -123,6 +124,7 @@ static void die(int number, siginfo_t *info, const char *name) {
         dying_info = *info;
         guard_report();
         ending_report(name);
+        peaks_note_all();
         live_dying(number);
     } else {
         ending_wait();

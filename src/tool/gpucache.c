@@ -9,7 +9,8 @@
 #include <string.h>
 
 static const char usage[] =
-    "usage: gpucache run [--NAME=VALUE...] [--] PROGRAM [ARGUMENT...]\n"
+    "usage: gpucache run [--NAME=VALUE...] [--one-pool] [--max-peak SIZE] [--] PROGRAM "
+    "[ARGUMENT...]\n"
     "       gpucache options [--NAME=VALUE...]\n"
     "       gpucache top [--once] [--interval=SECONDS] [PID...]\n"
     "       gpucache report [--format=text|json] [--events=N] [--each] FILE...|PID...\n"
@@ -20,7 +21,8 @@ static const char usage[] =
     "       gpucache --help | --version\n"
     "\n"
     "run       runs a CUDA program with its allocations served from a pool; its exit status is\n"
-    "          the program's own\n"
+    "          the program's own, or 123 if a process held more than --max-peak of a device;\n"
+    "          --one-pool switches off the frameworks' own caches\n"
     "options   lists the options: value in force, where it came from, what is accepted\n"
     "top       shows every process of yours under the library, again and again\n"
     "report    prints reports again: from files, of a running process, of one that was killed;\n"

@@ -27,19 +27,22 @@ static const char *variable_of(const char *name, size_t length) {
     return NULL;
 }
 
+void tool_take_option(const char *argument) {
+    const char *name = argument + 2, *value = strchr(name, '=');
+    const char *variable = variable_of(name, value ? (size_t)(value - name) : strlen(name));
+    if (!variable)
+        fail(STATUS_OWN_FAILURE, argument, "no such option; `gpucache options` lists them");
+    if (!value)
+        fail(STATUS_OWN_FAILURE, argument, "needs a value, as --name=value");
+    if (setenv(variable, value + 1, 1) != 0)
+        fail(STATUS_OWN_FAILURE, variable, strerror(errno));
+}
+
 char **tool_take_options(char **arguments) {
     for (; *arguments && strncmp(*arguments, "--", 2) == 0; arguments++) {
-        const char *name = *arguments + 2;
-        if (*name == '\0')
+        if ((*arguments)[2] == '\0')
             return arguments + 1;
-        const char *value = strchr(name, '=');
-        const char *variable = variable_of(name, value ? (size_t)(value - name) : strlen(name));
-        if (!variable)
-            fail(STATUS_OWN_FAILURE, *arguments, "no such option; `gpucache options` lists them");
-        if (!value)
-            fail(STATUS_OWN_FAILURE, *arguments, "needs a value, as --name=value");
-        if (setenv(variable, value + 1, 1) != 0)
-            fail(STATUS_OWN_FAILURE, variable, strerror(errno));
+        tool_take_option(*arguments);
     }
     return arguments;
 }

@@ -6,12 +6,13 @@
  *          and becomes ./app
  *
  * It becomes the program and does not start it, so that exit status, signals, process id and
- * terminal are the program's own without anything being passed on.
+ * terminal are the program's own without anything being passed on; but for --max-peak (peak.c).
  *
  * The library is looked for beside the command, as both lie in a build, then where it lies from the
  * command's folder in an installation (so that one may be moved as a whole), then where it was to be
  * installed.
  */
+#include "process/value.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -97,13 +98,68 @@ static void preload(void) {
     put_in_front("LD_PRELOAD", LIBRARY);
 }
 
-int tool_run(char **arguments) {
-    char **program = tool_take_options(arguments);
-
-    if (!*program)
-        fail(STATUS_OWN_FAILURE, "run", "no program is named, as in `gpucache run -- ./app`");
-    preload();
+void tool_become(char **program) {
     execvp(*program, program);
     int status = errno == ENOENT ? STATUS_NOT_FOUND : STATUS_CANNOT_EXECUTE;
     fail(status, *program, strerror(errno));
+}
+
+/* ---- options of its own ---- */
+
+/* The frameworks' switches for their own caches, as far as the environment has one. */
+static const struct {
+    const char *variable, *value, *effect;
+} switches[] = {
+    {"PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "PyTorch keeps no cache of its own"},
+    {"XLA_PYTHON_CLIENT_ALLOCATOR", "platform",
+     "JAX keeps no cache of its own; what it takes is counted and limited, but not pooled"},
+    {"XLA_PYTHON_CLIENT_PREALLOCATE", "false", "JAX takes no share of the device ahead"},
+    {"TF_FORCE_GPU_ALLOW_GROWTH", "true",
+     "TensorFlow takes no more than it needs, and keeps its cache: it has no switch for that"},
+};
+
+static void make_one_pool(void) {
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
+        const char *variable = switches[i].variable, *kept = getenv(variable);
+        if (kept)
+            fprintf(stderr, "gpucache: %s=%s is kept as it is\n", variable, kept);
+        else if (setenv(variable, switches[i].value, 1) != 0)
+            fail(STATUS_OWN_FAILURE, variable, strerror(errno));
+        else
+            fprintf(stderr, "gpucache: %s=%s: %s\n", variable, switches[i].value,
+                    switches[i].effect);
+    }
+    fputs("gpucache: CuPy and RMM have no such variable: the program calls "
+          "cupy.cuda.set_allocator(None), or sets no pool resource\n",
+          stderr);
+}
+
+static void take_size(const char *text, uint64_t *size) {
+    if (!text || !value_take_size(&text, size) || *text != '\0')
+        fail(STATUS_OWN_FAILURE, "--max-peak", "needs a size such as 8G");
+}
+
+int tool_run(char **arguments) {
+    uint64_t most = 0;
+    for (; *arguments && strncmp(*arguments, "--", 2) == 0; arguments++) {
+        const char *size = tool_value(*arguments, "max-peak");
+        if (strcmp(*arguments, "--") == 0) {
+            arguments++;
+            break;
+        }
+        if (strcmp(*arguments, "--one-pool") == 0)
+            make_one_pool();
+        else if (size)
+            take_size(size, &most);
+        else if (strcmp(*arguments, "--max-peak") == 0)
+            take_size(arguments[1] ? *++arguments : NULL, &most);
+        else
+            tool_take_option(*arguments);
+    }
+    if (!*arguments)
+        fail(STATUS_OWN_FAILURE, "run", "no program is named, as in `gpucache run -- ./app`");
+    preload();
+    if (most > 0)
+        return tool_judge_peak(most, arguments);
+    tool_become(arguments);
 }

@@ -9,6 +9,7 @@
 
 /* As env(1) and timeout(1) have them. */
 enum {
+    STATUS_ABOVE_PEAK = 123, /* which nobody else has */
     STATUS_NO_ANSWER = 124,
     STATUS_OWN_FAILURE = 125,
     STATUS_CANNOT_EXECUTE = 126,
@@ -26,8 +27,17 @@ int tool_ctl(char **arguments);
 /** Says `gpucache: what: why` on stderr and ends. */
 _Noreturn void fail(int status, const char *what, const char *why);
 
-/** Puts options into the environment; returns what stands behind them. */
+/** Puts an option into the environment. */
+void tool_take_option(const char *argument);
+
+/** The same with several; returns what stands behind them. */
 char **tool_take_options(char **arguments);
+
+/** Becomes a program, or ends. */
+_Noreturn void tool_become(char **program);
+
+/** Runs it instead, and fails if one of its processes has held more of a device. Returns the exit status. */
+int tool_judge_peak(uint64_t most, char **program);
 
 /** The value of `--name=value` in an argument, or NULL. */
 const char *tool_value(const char *argument, const char *name);

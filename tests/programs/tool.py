@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -173,6 +174,71 @@ def orders():
         tally.check(done.returncode in (1, 125) and words in done.stderr, "tool: ctl %s" % " ".join(arguments), done.stderr)
 
 
+# ---- run --max-peak ----
+
+def judged(place, orders, most="64M", program=(LIVE,), options=None):
+    done = subprocess.run([COMMAND, "run", "--max-peak", most, "--", *program], capture_output=True,
+                          input="".join(order + "\n" for order in orders), text=True, timeout=60,
+                          env={**environment(False, {**OFF, **(options or {})}), **place.options,
+                               "TMPDIR": place.folder.name})
+    left = [name for name in os.listdir(place.folder.name) if "peaks" in name]
+    tally.check(not left, "tool: nothing is left of --max-peak", left)
+    return done.returncode, done.stderr
+
+
+def peaks():
+    place = Place()
+    shell = ("sh", "-c", '"$0"; exit 0', LIVE)
+    tally.check(judged(place, ["allocate 60000000", "free"]) == (0, ""), "tool: a peak below --max-peak")
+    for what, orders, status, more in (
+            ("exit", ["allocate 100000000", "free"], 123, {}),
+            ("_exit", ["allocate 100000000", "free", "_exit"], 8, {}),
+            ("small blocks", ["allocate 1000000"] * 70, 123, {}),
+            ("exec", ["allocate 100000000", "exec /bin/true"], 123, {}),
+            ("SIGABRT", ["allocate 100000000", "abort"], -signal.SIGABRT,
+             {"options": {"GPUCACHE_REPORT": "/dev/null", "GPUCACHE_LIVE": "off"}}),
+            ("SIGKILL", ["allocate 100000000", "kill"], -signal.SIGKILL, {}),
+            ("no page", ["allocate 100000000", "free"], 123, {"options": {"GPUCACHE_LIVE": "off"}}),
+            ("no pool", ["allocate 100000000", "free"], 123, {"options": {"GPUCACHE_DISABLE": "1"}}),
+            ("a child's", ["allocate 100000000"], 123, {"program": shell}),
+            ("vfork", ["allocate 100000000", "vfork", "exit"], 7, {})):
+        got, err = judged(place, orders, **more)
+        tally.check(got == status and re.search(r"peak on device 0, \S+ MiB \(\d+ bytes\), is above 64.00 MiB", err),
+                    "tool: --max-peak, %s" % what, "%s %s" % (got, err))
+    got, err = judged(place, [], program=("true",))
+    tally.check(got == 0 and "no process used CUDA" in err, "tool: --max-peak of nothing", err)
+    tally.check(judged(place, [], program=("/no/such/program",))[0] == 127, "tool: --max-peak of no program")
+    for wrong in ("x", "0", ""):
+        tally.check(judged(place, [], most=wrong)[0] == 125, "tool: --max-peak '%s'" % wrong)
+    # here gpucache stays: signals go on, and the end is the program's
+    for number, script, status in ((signal.SIGUSR1, "trap 'exit 5' USR1; echo up; while :; do sleep 0.01; done", 5),
+                                   (signal.SIGTERM, "echo up; exec sleep 60", -signal.SIGTERM),
+                                   (signal.SIGINT, "echo up; exec sleep 60", -signal.SIGINT)):
+        child = subprocess.Popen([COMMAND, "run", "--max-peak=1G", "sh", "-c", script], env=environment(False),
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        child.stdout.readline()
+        child.send_signal(number)
+        tally.check(child.wait(timeout=60) == status, "tool: --max-peak passes on %s" % number.name, child.returncode)
+        child.stdout.close()
+    child = subprocess.Popen(["nohup", COMMAND, "run", "--max-peak=1G", "sh", "-c", "echo up; sleep 0.5; exit 6"],
+                             env=environment(False), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    child.stdout.readline()
+    child.send_signal(signal.SIGHUP)
+    tally.check(child.wait(timeout=60) == 6, "tool: --max-peak under nohup", child.returncode)
+    child.stdout.close()
+
+
+def one_pool():
+    show = ("sh", "-c", "env | grep -E '^(PYTORCH|XLA|TF_FORCE)_' | sort")
+    done = subprocess.run([COMMAND, "run", "--one-pool", *show], capture_output=True, text=True, timeout=60,
+                          env={**environment(False), "XLA_PYTHON_CLIENT_PREALLOCATE": "true"})
+    tally.check(done.stdout.split() == ["PYTORCH_NO_CUDA_MEMORY_CACHING=1", "TF_FORCE_GPU_ALLOW_GROWTH=true",
+                                        "XLA_PYTHON_CLIENT_ALLOCATOR=platform", "XLA_PYTHON_CLIENT_PREALLOCATE=true"],
+                "tool: --one-pool", done.stdout)
+    tally.check("PREALLOCATE=true is kept" in done.stderr and "CuPy" in done.stderr and
+                "PYTORCH_NO_CUDA_MEMORY_CACHING=1: " in done.stderr, "tool: --one-pool says what it set", done.stderr)
+
+
 # ---- metrics ----
 
 def parse_plain(text, pids):
@@ -328,6 +394,8 @@ def main():
     reports_again()
     broken_files()
     orders()
+    peaks()
+    one_pool()
     metrics()
     top()
 

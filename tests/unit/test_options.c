@@ -248,6 +248,7 @@ static const struct {
     {"STACKS", {"65", "-1", "all", "1.0"}},
     {"TRACE", {"%z", "x%", "stdout", "1", "on"}},
     {"LIVE", {"2", "shm", "/dev/shm"}},
+    {"PEAKS", {"1", "on", "a/file"}},
     {"PINNED", {"2", "y", "onn"}},
     {"DISABLE", {"2", "11", "enable"}},
     {"LOG", {"verbose", "3"}},

@@ -1,0 +1,134 @@
+/*
+ * gpucache run --max-peak: starts the program, and judges afterwards what it and all that it started held.
+ *
+ * Here gpucache stays, so signals are passed on and the end is copied: a status, or the same signal. What a
+ * terminal sends goes to the program by itself.
+ */
+#include "live/peaks.h"
+#include "process/print.h"
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t program_pid;
+
+static const int passed_on[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGUSR1,
+                                SIGUSR2, SIGALRM, SIGABRT, SIGCONT};
+#define PASSED_ON (sizeof passed_on / sizeof *passed_on)
+
+static void pass_on(int number, siginfo_t *info, void *context) {
+    (void)context;
+    if (info->si_code <= 0) /* a process has sent it */
+        kill((pid_t)program_pid, number);
+}
+
+/* ---- the file ---- */
+
+static struct peaks *make_file(char *path, size_t size) {
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, size, "%s/gpucache-peaks-XXXXXX", folder && *folder == '/' ? folder : "/tmp");
+    int fd = mkostemp(path, O_CLOEXEC);
+    int error = fd < 0 ? errno : posix_fallocate(fd, 0, sizeof(struct peaks));
+    void *memory = error == 0
+                       ? mmap(NULL, sizeof(struct peaks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                       : MAP_FAILED;
+    if (memory == MAP_FAILED) {
+        if (fd >= 0)
+            unlink(path);
+        fail(STATUS_OWN_FAILURE, path, strerror(error ? error : errno));
+    }
+    close(fd);
+    struct peaks *peaks = memory;
+    peaks->magic = PEAKS_MAGIC;
+    return peaks;
+}
+
+/* ---- the program ---- */
+
+static int wait_for_end(char **program) {
+    sigset_t all, before;
+    int status;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    pid_t child = fork();
+    if (child < 0)
+        fail(STATUS_OWN_FAILURE, "fork", strerror(errno));
+    if (child == 0) {
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        tool_become(program);
+    }
+    program_pid = child;
+    /* what the program ignores from the start it ignores when it is passed on */
+    const struct sigaction pass = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
+    for (size_t i = 0; i < PASSED_ON; i++)
+        sigaction(passed_on[i], &pass, NULL);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR)
+            fail(STATUS_OWN_FAILURE, *program, strerror(errno));
+    return status;
+}
+
+/* As the program did. */
+static int end_like(int status) {
+    if (WIFEXITED(status))
+        return WEXITSTATUS(status);
+    const struct rlimit none = {0, 0};
+    sigset_t only;
+    int number = WTERMSIG(status);
+    setrlimit(RLIMIT_CORE, &none); /* one core is enough */
+    signal(number, SIG_DFL);
+    sigemptyset(&only);
+    sigaddset(&only, number);
+    sigprocmask(SIG_UNBLOCK, &only, NULL);
+    raise(number);
+    return 128 + number;
+}
+
+/* ---- the verdict ---- */
+
+static bool exceeds(const struct peaks *peaks, uint64_t most) {
+    bool above = false;
+    for (int i = 0; i < STATS_MAX_DEVICES; i++) {
+        char text[128];
+        struct print out;
+        uint64_t bytes = atomic_load(&peaks->bytes[i]);
+        if (bytes <= most)
+            continue;
+        above = true;
+        print_init(&out, -1, text, sizeof text);
+        print_str(&out, "gpucache: the peak on device ");
+        print_i64(&out, i);
+        print_str(&out, ", ");
+        print_size(&out, bytes);
+        print_str(&out, " (");
+        print_u64(&out, bytes);
+        print_str(&out, " bytes), is above ");
+        print_size(&out, most);
+        fprintf(stderr, "%s\n", print_end(&out));
+    }
+    return above;
+}
+
+int tool_judge_peak(uint64_t most, char **program) {
+    char path[4096];
+    struct peaks *peaks = make_file(path, sizeof path);
+    if (setenv("GPUCACHE_PEAKS", path, 1) != 0)
+        fail(STATUS_OWN_FAILURE, "GPUCACHE_PEAKS", strerror(errno));
+    int status = wait_for_end(program);
+    unlink(path);
+    bool above = exceeds(peaks, most);
+    if (!above && atomic_load(&peaks->processes) == 0)
+        fprintf(stderr, "gpucache: no process used CUDA under the library: there is no peak\n");
+    return above && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? STATUS_ABOVE_PEAK
+                                                                  : end_like(status);
+}
