@@ -53,6 +53,32 @@ struct backend_ops {
      */
     bool (*gather)(struct backend *backend, uint64_t bytes, bool wait);
 
+    /*
+     * Where memory comes in pages of 2 MiB that lie where the pool maps them; NULL elsewhere. reserve(), release()
+     * and lose() are not called then, and `release_waits` is false. None of these waits for the device; all of
+     * them block, and are called with no lock of the pool's that an allocation or a free waits for.
+     */
+
+    /** Addresses for `bytes`, a multiple of 2 MiB, at a multiple of 2 MiB; nothing lies there yet. -ENOMEM: there
+     * are none; the pool asks for less then. */
+    int (*take_addresses)(struct backend *backend, uint64_t bytes, uint64_t *address);
+
+    /** All of what one take_addresses() gave; nothing is mapped there. */
+    void (*give_addresses)(struct backend *backend, uint64_t address, uint64_t bytes);
+
+    /** Takes `count` pages from the driver, all or none. -ENOMEM, -EDQUOT: as reserve(). */
+    int (*take_pages)(struct backend *backend, unsigned count, uint64_t *pages);
+
+    /** Gives pages back that are mapped nowhere. */
+    void (*give_pages)(struct backend *backend, unsigned count, const uint64_t *pages);
+
+    /** Maps `count` pages at consecutive addresses, where nothing is, and makes them accessible as memory of
+     * reserve() would be. All or none. A page may be mapped at several addresses. */
+    int (*map)(struct backend *backend, uint64_t address, unsigned count, const uint64_t *pages);
+
+    /** Nothing lies at `count` consecutive addresses any more, where pages were. */
+    int (*unmap)(struct backend *backend, uint64_t address, unsigned count);
+
     /** What one reserve() gave has gone with its context: it leaves the books only. */
     void (*lose)(struct backend *backend, uint64_t bytes);
 
@@ -119,5 +145,10 @@ struct backend {
     atomic_bool quiet; /* the context ends, or has ended: nothing is to be asked of it. Under the
                           pool's lock */
 };
+
+/** Whether memory comes in pages. */
+static inline bool backend_maps(const struct backend *backend) {
+    return backend->ops->map != 0;
+}
 
 #endif
