@@ -41,6 +41,7 @@ struct segment {
     uint64_t
         stamp; /* when the epoch of this number has finished, so has all work that touched what is
                        free here */
+    bool is_window;                   /* of a layout (layout.h), which no arena knows */
     atomic_bool reached_from_outside; /* exported or mapped elsewhere: contents change hands only
                                          when old work has finished */
 };

@@ -10,11 +10,12 @@
 #include <sched.h>
 
 uint64_t budget_used(const struct pool *pool) {
-    return pool->large.reserved_bytes + pool->small.reserved_bytes;
+    return pool->large.reserved_bytes + pool->small.reserved_bytes + pool->layouts.reserved_bytes;
 }
 
 uint64_t budget_ready(const struct pool *pool) {
-    return pool->large.free_bytes + pool->small.free_bytes + (pool->runs.free_units << UNIT_SHIFT);
+    return pool->large.free_bytes + pool->small.free_bytes + pool->layouts.free_bytes +
+           pool->layouts.kept_bytes + (pool->runs.free_units << UNIT_SHIFT);
 }
 
 /*
@@ -130,7 +131,7 @@ static uint64_t goal_of(const struct pool *pool) {
         return pool->config.budget;
     }
     uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
-    uint64_t slack = peak / BUDGET_SLACK;
+    uint64_t slack = peak / (backend_maps(pool->backend) ? PAGES_SLACK : BUDGET_SLACK);
     uint64_t goal = peak + (slack < BUDGET_FLOOR ? BUDGET_FLOOR : slack);
     return goal < floor ? floor : goal;
 }
@@ -153,6 +154,7 @@ static void look_at_budget(struct pool *pool) {
         goal = least_of(goal, little);
         uint64_t more =
             pool->quotas + pool->quotas / BUDGET_QUOTA_SHARE; /* cut from pages that others share */
+        more = backend_maps(pool->backend) ? 0 : more; /* what is cached is taken back first */
         budget = pool->awake_count > 1 ? goal + more : least_of(goal + more, little);
     }
     budget =
@@ -213,15 +215,18 @@ void budget_book_reserve(struct pool *pool) {
     uint64_t reserved = budget_used(pool), ready = budget_ready(pool);
     books_become(&books->reserved, reserved);
     books_become(&books->active, reserved - ready);
-    books_become(&books->segments, pool->large.segment_count + pool->small.segment_count);
+    books_become(&books->segments, pool->large.segment_count + pool->small.segment_count +
+                                      (pool->layouts.reserved_bytes >> PAGE_SHIFT));
     uint64_t largest = arena_largest_free(&pool->large), other = arena_largest_free(&pool->small);
+    largest = other > largest ? other : largest;
+    other = pool->layouts.free_bytes; /* a block may have frames from anywhere */
     largest = other > largest ? other : largest;
     other = runs_largest(&pool->runs);
     books_set(&books->largest_free_bytes, other > largest ? other : largest);
     books_set(&books->ready_bytes, ready);
-    books_set(&books->releasable_bytes, pool->large.idle_bytes + pool->small.idle_bytes);
-    books_set(&books->free_blocks,
-              pool->large.free_count + pool->small.free_count + pool->runs.count);
+    books_set(&books->releasable_bytes, source_idle(pool));
+    books_set(&books->free_blocks, pool->large.free_count + pool->small.free_count +
+                                       (pool->layouts.free_bytes >> PAGE_SHIFT) + pool->runs.count);
 }
 
 void budget_look(struct pool *pool) {

@@ -44,6 +44,65 @@ static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pend
     return 0;
 }
 
+/* What the first slots of a window should hold: frames in use, that its block has or that are its own. */
+static int check_window(const struct layouts *layouts, const struct window *window,
+                        uint64_t *in_use) {
+    uint32_t conflicts = 0, own = window->used > window->kept ? window->used : window->kept;
+    HOLDS(window->slots == layouts_window_slots(window->slots) && own <= window->slots);
+    HOLDS(page_map_owner(window->segment.base) == layouts->pool);
+    HOLDS(range_state(&window->range) == BLOCK_PAGE ||
+          arena_find(window->segment.base) == &window->range);
+    for (uint32_t i = 0; i < window->slots; i++) {
+        const struct slot *slot = layouts_slot(layouts, window->first + i);
+        const struct frame *frame = slot->frame ? layouts_frame(layouts, slot->frame) : NULL;
+        HOLDS(slot->window == window && slot->mapped == (frame != NULL) && !slot->stale);
+        HOLDS(!frame || frame->exists);
+        HOLDS(i >= own || (frame && frame->in_use));
+        conflicts += !frame || frame->in_use;
+    }
+    HOLDS(conflicts == window->conflicts);
+    *in_use += own;
+    return 0;
+}
+
+static int check_layouts(const struct layouts *layouts, uint64_t *live, uint64_t *pending) {
+    uint64_t in_use = 0, used = 0, exist = 0, idle = 0, listed = 0, kept = 0;
+    for (const struct window *w = layouts->windows; w; w = w->next_of_all) {
+        int line = check_window(layouts, w, &in_use);
+        enum block_state state = range_state(&w->range);
+        if (line != 0) {
+            return line;
+        }
+        HOLDS((state == BLOCK_FREE) == (w->used == 0));
+        HOLDS(w->used == 0 || w->range.bytes == (uint64_t)w->used << PAGE_SHIFT);
+        *live += state == BLOCK_LIVE ? w->range.bytes : 0;
+        *pending += state == BLOCK_CACHED ? w->range.bytes : 0;
+        kept += w->kept > w->used ? w->kept - w->used : 0;
+    }
+    for (uint32_t n = 1; n <= layouts->frame_count; n++) {
+        const struct frame *frame = layouts_frame(layouts, n);
+        uint32_t mappings = 0;
+        for (uint32_t s = frame->exists ? frame->slots : 0; s; s = layouts_slot(layouts, s)->next) {
+            HOLDS(layouts_slot(layouts, s)->frame == n);
+            mappings++;
+        }
+        HOLDS(!frame->exists || mappings == frame->mappings);
+        exist += frame->exists;
+        used += frame->exists && frame->in_use;
+        idle += frame->exists && !frame->in_use;
+    }
+    for (unsigned i = 0; i < FRAME_LISTS; i++) {
+        for (uint32_t n = layouts->lists[i].first; n; n = layouts_frame(layouts, n)->next) {
+            HOLDS(!layouts_frame(layouts, n)->in_use);
+            listed++;
+        }
+    }
+    HOLDS(used == in_use && idle == listed); /* so none is in use by two */
+    HOLDS(exist << PAGE_SHIFT == layouts->reserved_bytes);
+    HOLDS(idle << PAGE_SHIFT == layouts->free_bytes && kept << PAGE_SHIFT == layouts->kept_bytes);
+    return 0;
+}
+
 static bool is_head(const struct page *page, unsigned unit) {
     return page_heads(page)[unit >> 6] >> (unit & 63) & 1;
 }
@@ -138,8 +197,17 @@ static int check_locked(struct pool *pool) {
     if (line == 0) {
         line = check_arena(&pool->small, &live, &pending);
     }
+    if (line == 0) {
+        line = check_layouts(&pool->layouts, &live, &pending);
+    }
     if (line != 0) {
         return line;
+    }
+    for (const struct window *w = pool->layouts.windows; w; w = w->next_of_all) {
+        struct page *page = page_map_page(page_map_get(w->segment.base));
+        if (page && (line = check_page(page, &live, &cached, &free_units, &free_runs)) != 0) {
+            return line;
+        }
     }
     for (const struct segment *s = pool->small.segments; s; s = s->next) {
         for (uint64_t a = s->base; a < s->base + s->bytes; a += PAGE_BYTES) {
@@ -190,8 +258,10 @@ static int check_locked(struct pool *pool) {
 }
 
 int pool_check(struct pool *pool) {
+    pthread_mutex_lock(&pool->mapper); /* nothing is half mapped */
     pthread_mutex_lock(&pool->lock);
     int line = check_locked(pool);
     pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_unlock(&pool->mapper);
     return line;
 }

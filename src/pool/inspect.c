@@ -139,7 +139,8 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
     if (r == 0) {
         const struct range *range = found.block ? page_of(found.block)->range : found.range;
         *block = (struct pool_block){pool, found.address, found.requested};
-        *segment = (struct pool_segment){range->segment->base, range->segment->bytes};
+        uint64_t bytes = range_is_window(range) ? range->bytes : range->segment->bytes;
+        *segment = (struct pool_segment){range->segment->base, bytes};
     }
     pthread_mutex_unlock(&pool->lock);
     return r;

@@ -5,6 +5,7 @@
 #include "pool/arena.h"
 #include "pool/cache.h"
 #include "pool/epoch.h"
+#include "pool/layout.h"
 #include "pool/page.h"
 #include "pool/pool.h"
 #include "pool/tuning.h"
@@ -45,6 +46,8 @@ struct pool {
     struct epochs epochs;
     struct arena large; /* ranges for blocks above 1 MiB */
     struct arena small; /* ranges of 2 MiB for pages */
+    struct layouts layouts; /* both, where the backend maps pages */
+    pthread_mutex_t mapper; /* taken before `lock`, by whoever has the driver map pages (mapper.c) */
     struct runs runs;
     struct pending pending[REACHES];
     uint64_t pending_bytes; /* in the queues */
@@ -124,7 +127,8 @@ bool budget_is_short(struct pool *pool, uint64_t bytes); /* growing by so much w
 
 /* The reserve, with what threads are asking the driver for. */
 static inline uint64_t budget_expected(const struct pool *pool) {
-    return pool->large.reserved_bytes + pool->small.reserved_bytes + pool->growing;
+    return pool->large.reserved_bytes + pool->small.reserved_bytes + pool->layouts.reserved_bytes +
+           pool->growing;
 }
 
 /* As far as is known: the peak may have risen since the last look. */
@@ -184,14 +188,20 @@ void cache_forget_all(struct pool *pool);
 
 /* source.c: pages, arena, segments. Under the lock. */
 bool source_take(struct pool *pool, struct want *want); /* what is ready now */
+bool source_has(struct pool *pool, struct want *want);  /* the same, and puts it back */
 void source_give(struct pool *pool, struct block *block);
 uint64_t source_growth(const struct want *want); /* the least the pool can grow by for it */
-int source_grow(struct pool *pool, const struct want *want); /* a segment from the driver */
+int source_grow(struct pool *pool, struct want *want); /* a segment from the driver */
 bool source_refused(int r);                    /* neither the driver nor the limit has more */
 uint64_t source_idle(const struct pool *pool); /* in segments that are wholly free */
 int source_release_idle(struct pool *pool,
                         uint64_t bytes); /* what no work touches; 0: something is on its way back */
 void source_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */
+
+/* mapper.c: the driver's side of layouts. Lets go of the lock in between, but for the last. */
+int mapper_grow(struct pool *pool, struct want *want); /* a window for it, from frames new or idle */
+uint64_t mapper_release(struct pool *pool, uint64_t bytes); /* so much, if it has finished */
+void mapper_forget(struct pool *pool); /* its lock is held */
 
 /* supply.c: where memory for a request comes from. Takes and returns with the lock held; lets go of it
  * in between. */

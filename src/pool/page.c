@@ -53,7 +53,8 @@ struct block *page_find(struct page *page, uint64_t address) {
 /* What of a run may be handed out: all but the first unit of a segment (arena.h says why). */
 static unsigned usable(const struct block *run, unsigned units) {
     const struct page *page = page_of(run);
-    bool kept = block_unit(run) == 0 && page->address == page->range->segment->base;
+    const struct segment *segment = page->range->segment;
+    bool kept = block_unit(run) == 0 && page->address == segment->base && !segment->is_window;
     return kept ? units - 1 : units;
 }
 

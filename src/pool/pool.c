@@ -27,12 +27,14 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     }
     biased_start();
     pool_start_lock(&pool->lock);
+    pool_start_lock(&pool->mapper);
     pool->backend = backend;
     pool->config = *config;
     pool->started_ns = order_clock(pool);
     epochs_start(&pool->epochs);
     arena_start(&pool->large, pool);
     arena_start(&pool->small, pool);
+    layouts_start(&pool->layouts, pool);
     runs_start(&pool->runs, pool);
     pool->quota_most = quota_of_capacity(backend->capacity);
     cache_start_common(common, pool);
@@ -45,6 +47,11 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
 }
 
 static void forget_pages(struct pool *pool) {
+    for (struct window *window = pool->layouts.windows; window; window = window->next_of_all) {
+        if (range_state(&window->range) == BLOCK_PAGE) {
+            runs_forget_page(&pool->runs, window->range.page);
+        }
+    }
     for (struct segment *segment = pool->small.segments; segment; segment = segment->next) {
         for (struct range *range = segment->first; range; range = range->next) {
             if (range_state(range) == BLOCK_PAGE) {
@@ -62,8 +69,10 @@ static void forget_pages(struct pool *pool) {
  * Only then are the descriptors used again.
  */
 uint64_t pool_forget(struct pool *pool) {
+    pthread_mutex_lock(&pool->mapper);
     pthread_mutex_lock(&pool->lock);
-    uint64_t bytes = budget_used(pool);
+    uint64_t bytes = pool->large.reserved_bytes + pool->small.reserved_bytes;
+    layouts_leave_map(&pool->layouts);
     arena_leave_map(&pool->small);
     arena_leave_map(&pool->large);
     cache_forget_all(pool);
@@ -71,6 +80,7 @@ uint64_t pool_forget(struct pool *pool) {
     forget_pages(pool);
     arena_forget(&pool->small);
     arena_forget(&pool->large);
+    mapper_forget(pool);
     for (enum reach reach = 0; reach < REACHES; reach++) {
         pool->pending[reach] = (struct pending){0};
     }
@@ -80,6 +90,7 @@ uint64_t pool_forget(struct pool *pool) {
     epochs_forget(&pool->epochs);
     budget_look_at_all(pool);
     pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_unlock(&pool->mapper);
     return bytes;
 }
 

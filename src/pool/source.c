@@ -28,12 +28,31 @@ static bool take_small(struct pool *pool, struct want *want) {
 }
 
 static bool take_large(struct pool *pool, struct want *want) {
+    if (backend_maps(pool->backend)) {
+        struct range *mapped = layouts_take(&pool->layouts, layouts_slots(want->bytes));
+        want->block = mapped ? &mapped->block : NULL;
+        return mapped != NULL;
+    }
     struct range *range = arena_take(&pool->large, want->bytes, ARENA_UNIT, want->care);
     if (range) {
         page_map_set_start(range->block.address, range);
         want->block = &range->block;
     }
     return range != NULL;
+}
+
+/* 2 MiB for small blocks. */
+static struct range *take_page(struct pool *pool) {
+    return backend_maps(pool->backend) ? layouts_take(&pool->layouts, 1)
+                                       : arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
+}
+
+static void give_page(struct pool *pool, struct range *range) {
+    if (range_is_window(range)) {
+        layouts_give(&pool->layouts, range, 0);
+    } else {
+        arena_give(&pool->small, range);
+    }
 }
 
 bool source_take(struct pool *pool, struct want *want) {
@@ -44,16 +63,25 @@ bool source_take(struct pool *pool, struct want *want) {
     if (take_small(pool, want)) {
         return true;
     }
-    struct range *range = arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
+    struct range *range = take_page(pool);
     if (!range) {
         return false;
     }
     block_become(&range->block, BLOCK_PAGE);
     if (runs_add_page(&pool->runs, range, range->block.address) != 0) {
-        arena_give(&pool->small, range);
+        give_page(pool, range);
         return false;
     }
     return take_small(pool, want);
+}
+
+bool source_has(struct pool *pool, struct want *want) {
+    bool has = source_take(pool, want);
+    if (has) {
+        source_give(pool, want->block);
+        want->block = NULL;
+    }
+    return has;
 }
 
 /* The segment may go back to the driver when the epoch of all that is free in it has finished. One that
@@ -62,6 +90,10 @@ static void give_range(struct pool *pool, struct arena *arena, struct range *ran
                        uint64_t stamp) {
     struct segment *segment = range->segment;
     stamp = stamp > 0 ? stamp : atomic_load_explicit(&pool->epochs.usable, memory_order_relaxed);
+    if (segment->is_window) {
+        layouts_give(&pool->layouts, range, stamp);
+        return;
+    }
     segment->stamp = stamp > segment->stamp ? stamp : segment->stamp;
     arena_give(arena, range);
 }
@@ -119,11 +151,12 @@ static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t byt
 }
 
 uint64_t source_idle(const struct pool *pool) {
-    return pool->large.idle_bytes + pool->small.idle_bytes;
+    return pool->large.idle_bytes + pool->small.idle_bytes + pool->layouts.free_bytes +
+           pool->layouts.kept_bytes;
 }
 
 int source_release_idle(struct pool *pool, uint64_t bytes) {
-    uint64_t released = 0;
+    uint64_t released = backend_maps(pool->backend) ? mapper_release(pool, bytes) : 0;
     while (released < bytes) {
         uint64_t one = release_one(pool, &pool->large, bytes - released);
         one = one > 0 ? one : release_one(pool, &pool->small, bytes - released);
@@ -220,7 +253,10 @@ static bool has_descriptors(struct pool *pool, const struct want *want) {
     return arena_prepare(arena) && page_map_spare() && (want->large || runs_prepare(&pool->runs));
 }
 
-int source_grow(struct pool *pool, const struct want *want) {
+int source_grow(struct pool *pool, struct want *want) {
+    if (backend_maps(pool->backend)) {
+        return mapper_grow(pool, want);
+    }
     if (pool->unmanageable || !has_descriptors(pool, want)) {
         return -ERANGE;
     }

@@ -33,12 +33,12 @@ static void let_others_grow(struct pool *pool) {
  * may have gone to another thread, which has freed something since. */
 static bool supply_ordered(struct pool *pool, struct want *want) {
     uint64_t enough = pending_stamp(pool, want->bytes), all = epochs_orderable(&pool->epochs);
-    if (enough > 0 && enough < all && order_now(pool, enough, want->any) &&
+    if (enough > 0 && enough < all && order_now(pool, enough, want->any || backend_maps(pool->backend)) &&
         source_take(pool, want)) {
         return true;
     }
     all = epochs_orderable(&pool->epochs);
-    return all > 0 && !epochs_usable(&pool->epochs, all) && order_now(pool, all, want->any) &&
+    return all > 0 && !epochs_usable(&pool->epochs, all) && order_now(pool, all, want->any || backend_maps(pool->backend)) &&
            source_take(pool, want);
 }
 
@@ -118,6 +118,9 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
             return 0;
         }
         uint64_t need = source_growth(want);
+        if (r == -EAGAIN && backend_maps(pool->backend)) {
+            r = grow_after(pool, want, &refusal); /* out of what has finished meanwhile */
+        }
         while (r == -EAGAIN && source_release_idle(pool, need) == 0) {
             r = grow_after(pool, want, &refusal);
         }
@@ -212,7 +215,8 @@ static bool spare_growing(struct pool *pool, struct want *want, uint64_t growth)
  */
 static int grow_with_excess(struct pool *pool, struct want *want) {
     uint64_t growth = source_growth(want);
-    if (pool->backend->release_waits || !budget_is_short(pool, growth)) {
+    if (pool->backend->release_waits || backend_maps(pool->backend) ||
+        !budget_is_short(pool, growth)) {
         return source_grow(pool, want);
     }
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);

@@ -1,0 +1,175 @@
+/*
+ * Layouts: large blocks in windows of their own, over frames that are taken from anywhere.
+ *
+ *      windows (addresses)     [ a0 a1 a2 a3 ]   [ b0 b1 b2 ]   [ c0 ]        slots of 2 MiB
+ *                                 |  |  |  |        |  |  |        |
+ *      frames (memory)            f0 f1 f2 f3       f4 f1 f5       f3         a frame may lie in many slots
+ *
+ * A window is never cut and never merged, and keeps its mappings when its block is freed. A frame is in use
+ * by one block at most, whatever slots it is mapped in. So a request takes the free window with the fewest
+ * conflicts: slots whose frame is in use elsewhere, or that have none. Without any it is served at once;
+ * else those slots, and only those, are mapped anew. Programs repeat themselves: after a few periods each
+ * request finds a window without conflicts.
+ *
+ * When may what be touched?
+ *
+ *      a frame, in the slot where it lies        when what freed it is usable (epoch.h), as everywhere
+ *      a frame, mapped in another slot           when that has finished: nothing orders the mapping
+ *      a slot, mapped anew                       when all work of its window has finished, which may still
+ *                                                reach the old frame through it
+ *      a frame that lies idle, unmapped          when what freed it has finished: whoever had it before in
+ *                                                any slot has finished then, too
+ *
+ * This file keeps the books; mapper.c makes the calls. Under the pool's lock; what is mapped where changes
+ * only by the one thread that holds the mapper's lock as well.
+ */
+#ifndef GPUCACHE_POOL_LAYOUT_H
+#define GPUCACHE_POOL_LAYOUT_H
+
+#include "pool/arena.h"
+#include "pool/host.h"
+#include "pool/page_map.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define WINDOW_CLASSES 256
+#define FRAME_LISTS 8 /* of free frames: mapped in no slot, in one, ... in so many or more */
+
+struct window {
+    struct range range;     /* first; its bytes are those of the block, in whole slots */
+    struct segment segment; /* of that range alone: all of the window */
+    uint32_t first, slots;  /* the number of its first slot, and how many */
+    uint32_t used;          /* in use by its block: the first so many */
+    uint32_t kept;          /* so many frames stay its own when it is free: something outside reaches them */
+    uint32_t conflicts;     /* slots without a frame, or whose frame is in use */
+    struct window *next, *previous; /* free ones of its class */
+    struct window *next_of_all;
+};
+
+struct slot {
+    struct window *window;
+    uint32_t frame;          /* 0: none */
+    uint32_t next, previous; /* of the same frame; 0: none */
+    bool mapped;             /* something lies there, as the driver knows it: */
+    bool stale;              /* what was there before `frame`, and has to go */
+};
+
+struct frame {
+    uint64_t page;           /* the backend's */
+    uint64_t stamp;          /* free: when this epoch has finished, so has all work that touched it */
+    uint32_t slots;          /* the first that it lies in; 0: none */
+    uint32_t mappings;       /* in how many */
+    uint32_t next, previous; /* free: in its list */
+    bool in_use, exists;
+};
+
+/* Addresses from the driver, given to windows from the lowest on. */
+struct space {
+    uint64_t base, bytes, used;
+    struct space *next;
+};
+
+struct layouts {
+    struct pool *pool;
+    struct host_table slots, frames;
+    uint32_t slot_count, frame_count; /* numbers given so far, from 1 on */
+    struct host_slab window_slab, space_slab;
+    struct window *windows; /* all */
+    struct window *free[WINDOW_CLASSES];
+    uint64_t classes[WINDOW_CLASSES / 64]; /* which of them have any */
+    struct frame_list {
+        uint32_t first, last; /* about the oldest stamp first */
+    } lists[FRAME_LISTS];
+    uint32_t absent;          /* numbers of frames that do not exist any more, linked by `next` */
+    struct space *spaces;
+    uint64_t reserved_bytes, free_bytes; /* of all frames; of the free ones; */
+    uint64_t kept_bytes;                 /* and of those that are kept, and in no block */
+    uint64_t window_count;
+};
+
+void layouts_start(struct layouts *layouts, struct pool *pool);
+
+static inline struct window *window_of(struct range *range) {
+    return (struct window *)range;
+}
+
+/** Whether the range is all of a window. */
+static inline bool range_is_window(const struct range *range) {
+    return range->segment->is_window;
+}
+
+static inline uint32_t layouts_slots(uint64_t bytes) {
+    return (uint32_t)((bytes + PAGE_BYTES - 1) >> PAGE_SHIFT);
+}
+
+static inline struct slot *layouts_slot(const struct layouts *layouts, uint32_t number) {
+    return host_table_at(&layouts->slots, number);
+}
+
+static inline struct frame *layouts_frame(const struct layouts *layouts, uint32_t number) {
+    return host_table_at(&layouts->frames, number);
+}
+
+static inline uint64_t slot_address(const struct window *window, uint32_t i) {
+    return window->segment.base + ((uint64_t)i << PAGE_SHIFT);
+}
+
+/** A free window without a conflict for so many slots: its block is BLOCK_CACHED, usable. NULL: there is none. */
+struct range *layouts_take(struct layouts *layouts, uint32_t slots);
+
+/** Takes the free window with the fewest conflicts all of whose work has finished; its conflicting slots are
+ * stale and have no frame. NULL: there is none, not even a shorter one. Their number in *lacking. */
+struct window *layouts_choose(struct layouts *layouts, uint32_t slots, uint64_t finished,
+                              uint32_t *lacking);
+
+/** The same with a new window at the end of the newest space. NULL: it does not fit there, or no host memory. */
+struct window *layouts_open(struct layouts *layouts, uint32_t slots);
+
+/** How long a window for so many slots is. */
+uint32_t layouts_window_slots(uint32_t slots);
+
+/** New addresses for windows. False: no host memory. */
+bool layouts_add_space(struct layouts *layouts, uint64_t base, uint64_t bytes);
+
+/** Enters a page of the backend as a free frame that nothing has touched. False: no host memory. */
+bool layouts_add_frame(struct layouts *layouts, uint64_t page);
+
+/** The next stale slot from `from` on of a window that is taken, without a frame; UINT32_MAX: none. */
+uint32_t layouts_next_lacking(const struct layouts *layouts, const struct window *window,
+                              uint32_t from);
+
+/** Puts a free frame whose work has finished, the one with the fewest mappings, into a slot. Others of the
+ * window that had it become stale. False: there is none. */
+bool layouts_fill(struct layouts *layouts, struct window *window, uint32_t i, uint64_t finished);
+
+/** The window is free again, with those of its frames that are mapped. Nothing of it is stale. */
+void layouts_cancel(struct layouts *layouts, struct window *window);
+
+/** Every slot of the window's block has its frame: it is BLOCK_CACHED, usable. */
+struct range *layouts_finish(struct window *window);
+
+/** A window that is free again; its frames are, too. `stamp` as in struct frame. */
+void layouts_give(struct layouts *layouts, struct range *range, uint64_t stamp);
+
+/** How many frames layouts_choose() would find lacking. */
+uint32_t layouts_lacking(const struct layouts *layouts, uint32_t slots, uint64_t finished);
+
+/** How many free frames have finished; does not count further than `most`. */
+uint32_t layouts_finished(const struct layouts *layouts, uint64_t finished, uint32_t most);
+
+/** The epoch that has to finish for so many free frames to have, or for all if there are fewer. */
+uint64_t layouts_stamp(const struct layouts *layouts, uint32_t count);
+
+/** Takes a free or kept frame whose work has finished out of all slots, which become stale, linked by `next` from
+ * *slots on, and out of the books. False: there is none; else its page is in *page. */
+bool layouts_remove_frame(struct layouts *layouts, uint64_t finished, uint64_t *page,
+                          uint32_t *slots);
+
+/** The context is gone: nobody finds any of it from now on. */
+void layouts_leave_map(struct layouts *layouts);
+
+/** After that, and after everything was unmapped and given back: forgets everything. */
+void layouts_forget(struct layouts *layouts);
+
+#endif

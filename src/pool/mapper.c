@@ -1,0 +1,280 @@
+/*
+ * The mapper: whoever asks the driver to map, unmap, make or take back pages, one thread at a time.
+ *
+ * Its lock is taken before the pool's, and that is dropped around every call of the driver. What the calls are
+ * about has been booked before: nobody else takes a window that is being mapped, or a frame that is to lie in it,
+ * and slots that are being emptied have no frame, so that whoever wants one there has to be the mapper first.
+ */
+#include "pool/internal.h"
+
+#include "pool/page_map.h"
+
+#include <errno.h>
+
+static void enter(struct pool *pool) {
+    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_lock(&pool->mapper);
+    pthread_mutex_lock(&pool->lock);
+}
+
+static void leave(struct pool *pool) {
+    pthread_mutex_unlock(&pool->mapper);
+}
+
+/* --- mapping, without the pool's lock --- */
+
+static struct slot *slot_at(struct pool *pool, const struct window *window, uint32_t i) {
+    return layouts_slot(&pool->layouts, window->first + i);
+}
+
+/* How many slots from `i` on, up to a batch, are stale; or have a frame and are not mapped. */
+static uint32_t run_of(struct pool *pool, const struct window *window, uint32_t i, bool stale) {
+    uint32_t count = 0;
+    for (; i + count < window->slots && count < MAP_BATCH; count++) {
+        const struct slot *slot = slot_at(pool, window, i + count);
+        if (stale ? !slot->stale || !slot->mapped : slot->mapped || slot->frame == 0) {
+            break;
+        }
+    }
+    return count;
+}
+
+/* What was in stale slots goes. */
+static void unmap_stale(struct pool *pool, const struct window *window) {
+    for (uint32_t i = 0; i < window->slots; i++) {
+        uint32_t count = run_of(pool, window, i, true);
+        if (count > 0) {
+            pool->backend->ops->unmap(pool->backend, slot_address(window, i), count);
+        }
+        for (uint32_t n = 0; n < count; n++) {
+            slot_at(pool, window, i + n)->mapped = false;
+        }
+        i += count > 0 ? count - 1 : 0;
+    }
+    for (uint32_t i = 0; i < window->slots; i++) {
+        slot_at(pool, window, i)->stale = false;
+    }
+}
+
+static int map_new(struct pool *pool, const struct window *window) {
+    int r = 0;
+    for (uint32_t i = 0; i < window->slots && r == 0; i++) {
+        uint64_t pages[MAP_BATCH];
+        uint32_t count = run_of(pool, window, i, false);
+        for (uint32_t n = 0; n < count; n++) {
+            pages[n] = layouts_frame(&pool->layouts, slot_at(pool, window, i + n)->frame)->page;
+        }
+        r = count > 0 ? pool->backend->ops->map(pool->backend, slot_address(window, i), count, pages)
+                      : 0;
+        for (uint32_t n = 0; n < count && r == 0; n++) {
+            slot_at(pool, window, i + n)->mapped = true;
+        }
+        i += count > 0 ? count - 1 : 0;
+    }
+    return r;
+}
+
+/* Takes so many pages from the driver, as free frames. */
+static int make_frames(struct pool *pool, uint32_t count) {
+    struct backend *backend = pool->backend;
+    int r = 0;
+    for (uint32_t batch; count > 0 && r == 0; count -= batch) {
+        uint64_t pages[MAP_BATCH];
+        batch = count < MAP_BATCH ? count : MAP_BATCH;
+        pool->growing += batch * PAGE_BYTES;
+        pthread_mutex_unlock(&pool->lock);
+        r = backend->ops->take_pages(backend, batch, pages);
+        pthread_mutex_lock(&pool->lock);
+        pool->growing -= batch * PAGE_BYTES;
+        for (uint32_t i = 0; i < batch && r == 0; i++) {
+            if (!layouts_add_frame(&pool->layouts, pages[i])) {
+                backend->ops->give_pages(backend, batch - i, &pages[i]);
+                r = -ERANGE;
+            }
+        }
+        books_add(&pool->books.driver_allocs, r == 0 ? batch : 0);
+    }
+    return r;
+}
+
+/* So many new frames may be made before idle ones are taken. */
+static uint32_t frames_allowed(const struct pool *pool) {
+    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    uint64_t expected = budget_expected(pool);
+    return budget > expected ? (uint32_t)((budget - expected) >> PAGE_SHIFT) : 0;
+}
+
+/* Under the budget every slot gets a new frame. Over it, one that lies idle and has finished; a new one only
+ * where there is none. */
+static int fill(struct pool *pool, struct window *window, uint32_t lacking) {
+    struct layouts *layouts = &pool->layouts;
+    uint32_t more = frames_allowed(pool);
+    more = more < lacking ? more : lacking;
+    int r = more > 0 ? make_frames(pool, more) : 0;
+    for (uint32_t i = 0; (i = layouts_next_lacking(layouts, window, i)) != UINT32_MAX;) {
+        if (layouts_fill(layouts, window, i, pool->epochs.finished)) {
+            lacking--;
+        } else if (r != 0 || (r = make_frames(pool, lacking)) != 0) {
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* Addresses for windows: several times what the device has, if there are as many. */
+static bool take_space(struct pool *pool, uint32_t slots) {
+    struct backend *backend = pool->backend;
+    uint64_t least = (uint64_t)layouts_window_slots(slots) << PAGE_SHIFT, base;
+    uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * SPACE_TIMES;
+    bytes = bytes > SPACE_MOST ? SPACE_MOST : bytes;
+    int r = -ENOMEM;
+    pthread_mutex_unlock(&pool->lock);
+    for (bytes = bytes > least ? bytes : least; r != 0 && bytes >= least; bytes /= 2) {
+        bytes &= ~(PAGE_BYTES - 1);
+        r = backend->ops->take_addresses(backend, bytes, &base);
+        if (r == 0) {
+            break;
+        }
+    }
+    pthread_mutex_lock(&pool->lock);
+    if (r == 0 && !layouts_add_space(&pool->layouts, base, bytes)) {
+        backend->ops->give_addresses(backend, base, bytes);
+        r = -ENOMEM;
+    }
+    return r == 0;
+}
+
+static struct window *choose(struct pool *pool, uint32_t slots, uint32_t *lacking) {
+    struct window *window =
+        layouts_choose(&pool->layouts, slots, pool->epochs.finished, lacking);
+    if (!window) {
+        *lacking = slots;
+        window = layouts_open(&pool->layouts, slots);
+    }
+    if (!window && take_space(pool, slots)) {
+        window = layouts_open(&pool->layouts, slots);
+    }
+    return window;
+}
+
+static int map_window(struct pool *pool, uint32_t slots) {
+    uint32_t lacking;
+    struct window *window = choose(pool, slots, &lacking);
+    if (!window) {
+        return -ERANGE;
+    }
+    int r = fill(pool, window, lacking);
+    pthread_mutex_unlock(&pool->lock);
+    unmap_stale(pool, window);
+    if (r == 0 && map_new(pool, window) != 0) {
+        r = -ERANGE;
+    }
+    pthread_mutex_lock(&pool->lock);
+    layouts_cancel(&pool->layouts, window); /* free, and without conflicts if it is mapped */
+    return r;
+}
+
+/* Frames that lie idle behind a barrier are waited for rather than that the pool grows past its budget. Those
+ * that the window has already are among them. */
+static void wait_for_frames(struct pool *pool, uint32_t slots) {
+    struct epochs *epochs = &pool->epochs;
+    uint32_t lacking = layouts_lacking(&pool->layouts, slots, epochs->finished);
+    if (lacking <= frames_allowed(pool)) {
+        return;
+    }
+    epochs_poll(epochs, pool->backend);
+    if (layouts_finished(&pool->layouts, epochs->finished, slots) < slots) {
+        uint64_t stamp = layouts_stamp(&pool->layouts, slots);
+        if (stamp > epochs->finished) {
+            order_finish_stamp(pool, stamp);
+        }
+    }
+}
+
+int mapper_grow(struct pool *pool, struct want *want) {
+    uint32_t slots = want->large ? layouts_slots(want->bytes) : 1;
+    uint64_t life = pool_lives(pool);
+    wait_for_frames(pool, slots);
+    pool->growers++;
+    enter(pool);
+    int r = life != pool_lives(pool) ? -ENOMEM : source_has(pool, want) ? 0 : map_window(pool, slots);
+    leave(pool);
+    pool->growers--;
+    pool->grown++;
+    return r;
+}
+
+/* --- giving back --- */
+
+static void unmap_slots(struct pool *pool, uint32_t first) {
+    for (uint32_t number = first, next; number; number = next) {
+        struct slot *slot = layouts_slot(&pool->layouts, number);
+        next = slot->next;
+        slot->next = 0;
+        pool->backend->ops->unmap(pool->backend,
+                                  slot_address(slot->window, number - slot->window->first), 1);
+        slot->mapped = slot->stale = false;
+    }
+}
+
+/* Bytes given back; up to a batch. */
+static uint64_t release_some(struct pool *pool, uint64_t bytes) {
+    uint64_t pages[MAP_BATCH];
+    uint32_t count = 0, slots = 0;
+    while (count < MAP_BATCH && count * PAGE_BYTES < bytes &&
+           layouts_remove_frame(&pool->layouts, pool->epochs.finished, &pages[count], &slots)) {
+        count++;
+    }
+    if (count > 0) {
+        budget_book_reserve(pool);
+        pthread_mutex_unlock(&pool->lock);
+        unmap_slots(pool, slots);
+        pool->backend->ops->give_pages(pool->backend, count, pages);
+        pthread_mutex_lock(&pool->lock);
+        books_add(&pool->books.driver_frees, count);
+    }
+    return count * PAGE_BYTES;
+}
+
+uint64_t mapper_release(struct pool *pool, uint64_t bytes) {
+    uint64_t released = 0, some = 1;
+    enter(pool);
+    while (released < bytes && some > 0) {
+        some = release_some(pool, bytes - released);
+        released += some;
+    }
+    leave(pool);
+    return released;
+}
+
+/* --- the end of the context, which takes nothing of this along --- */
+
+static void unmap_window(struct pool *pool, struct window *window) {
+    for (uint32_t i = 0, count; i < window->slots; i += count) {
+        for (count = 0; i + count < window->slots &&
+                        layouts_slot(&pool->layouts, window->first + i + count)->mapped;
+             count++) {
+        }
+        if (count > 0) {
+            pool->backend->ops->unmap(pool->backend, slot_address(window, i), count);
+        }
+        count = count > 0 ? count : 1;
+    }
+}
+
+void mapper_forget(struct pool *pool) {
+    struct layouts *layouts = &pool->layouts;
+    struct backend *backend = pool->backend;
+    for (struct window *window = layouts->windows; window; window = window->next_of_all) {
+        unmap_window(pool, window);
+    }
+    for (uint32_t n = 1; n <= layouts->frame_count; n++) {
+        if (layouts_frame(layouts, n)->exists) {
+            backend->ops->give_pages(backend, 1, &layouts_frame(layouts, n)->page);
+        }
+    }
+    for (const struct space *space = layouts->spaces; space; space = space->next) {
+        backend->ops->give_addresses(backend, space->base, space->bytes);
+    }
+    layouts_forget(layouts);
+}
