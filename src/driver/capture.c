@@ -1,6 +1,6 @@
 #include "driver/capture.h"
 
-#include "backend/segments.h"
+#include "backend/device_backend.h"
 #include "driver/context.h"
 #include "driver/deferred.h"
 #include "pool/host.h"
@@ -179,7 +179,7 @@ void capture_forget(CUcontext context) {
 }
 
 CUresult capture_verdict(struct pool *pool) {
-    struct segments *backend = (struct segments *)pool_backend(pool);
+    const struct device_backend *backend = (struct device_backend *)pool_backend(pool);
     CUresult r = REAL(cuEventQuery)(backend->probe);
     return r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? r : CUDA_SUCCESS;
 }

@@ -1,6 +1,6 @@
 #include "driver/device.h"
 
-#include "backend/segments.h"
+#include "backend/device_backend.h"
 #include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/mempool.h"
@@ -239,7 +239,7 @@ void device_count_oom(struct device *device, bool at_limit) {
     pthread_mutex_unlock(&device->lock);
 }
 
-uint64_t device_idle_bytes(const struct device *device, const struct segments *but) {
+uint64_t device_idle_bytes(const struct device *device, const struct device_backend *but) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         if (p->backend != but) {
@@ -261,7 +261,8 @@ uint64_t device_room(struct device *device) {
     return room + mempool_kept(device);
 }
 
-bool device_gather(struct device *device, const struct segments *but, uint64_t bytes, bool wait) {
+bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
+                   bool wait) {
     bool any = false;
     struct device_pool *p = atomic_load(&device->pools);
     for (; p && device_room(device) < bytes; p = p->next) {

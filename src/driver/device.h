@@ -18,7 +18,7 @@
 #include <stdbool.h>
 
 struct pool;
-struct segments;
+struct device_backend;
 
 struct device {
     CUdevice ordinal;
@@ -97,14 +97,15 @@ void device_count(struct device *device, books_counter *counter);
 void device_count_oom(struct device *device, bool at_limit);
 
 /** Idle bytes in all pools of the device, or in all but one, and those on their way back to the driver. */
-uint64_t device_idle_bytes(const struct device *device, const struct segments *but);
+uint64_t device_idle_bytes(const struct device *device, const struct device_backend *but);
 
 /** What the driver has and the limit allows, as far as that can be asked; what is idle not counted. With no lock held. */
 uint64_t device_room(struct device *device);
 
 /** Has all pools but one give back what is idle, until the driver has `bytes`; with `wait`, after waiting for
  * their work, within limits. True if there was any. With no lock held. */
-bool device_gather(struct device *device, const struct segments *but, uint64_t bytes, bool wait);
+bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
+                   bool wait);
 
 /** Whether `bytes` would be there if all that is idle came back: if not, nothing is to be waited for. */
 bool device_could_have(struct device *device, uint64_t bytes);

@@ -23,7 +23,7 @@ static enum pool_reuse reuse_of_options(void) {
     return POOL_BARRIER;
 }
 
-static void say_hello(const struct segments *backend) {
+static void say_hello(const struct device_backend *backend) {
     int version = 0;
     REAL(cuDriverGetVersion)(&version);
     report_set_driver_version(version);
@@ -43,10 +43,14 @@ static struct device_pool *idle_pool(struct device *device) {
     return p;
 }
 
+static int start(struct device_backend *backend, CUcontext context, struct device *device) {
+    return segments_start((struct segments *)backend, context, device);
+}
+
 /* Of a thread that still uses it for a context that ended, none is inside a call of the backend. */
 static bool use_again(struct device_pool *entry, CUcontext context, struct device *device) {
     pool_hold(entry->pool);
-    bool started = segments_start(entry->backend, context, device) == 0;
+    bool started = start(entry->backend, context, device) == 0;
     pool_release(entry->pool);
     entry->idle = !started;
     return started;
@@ -57,10 +61,10 @@ static struct device_pool *new_pool(CUcontext context, struct device *device) {
     if (!entry && !(entry = host_map(sizeof *entry, 4096))) {
         return NULL;
     }
-    if (!entry->backend && !(entry->backend = host_map(sizeof *entry->backend, 4096))) {
+    if (!entry->backend && !(entry->backend = host_map(sizeof(struct segments), 4096))) {
         return NULL;
     }
-    if (segments_start(entry->backend, context, device) != 0) {
+    if (start(entry->backend, context, device) != 0) {
         return NULL;
     }
     struct pool_config config = {.reuse = reuse_of_options()};
@@ -69,7 +73,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device) {
     }
     struct device_pool *done = entry;
     if (!(done->pool = pool_create(&done->backend->backend, &config))) {
-        segments_stop(done->backend);
+        device_backend_stop(done->backend);
         return NULL;
     }
     done->next = atomic_load(&device->pools);
@@ -97,7 +101,7 @@ void device_pool_quiet(struct device_pool *entry, bool quiet) {
 void device_pool_end(struct device_pool *entry) {
     struct device *device = entry->backend->device;
     pool_hold(entry->pool);
-    segments_end(entry->backend);
+    device_backend_end(entry->backend);
     pool_release(entry->pool);
     uint64_t bytes = pool_forget(entry->pool);
     device_pooled(device, -(int64_t)bytes);
@@ -121,5 +125,5 @@ int device_pool_release_idle(struct device *device) {
 }
 
 struct device *device_pool_owner(struct pool *pool) {
-    return ((struct segments *)pool_backend(pool))->device;
+    return ((struct device_backend *)pool_backend(pool))->device;
 }

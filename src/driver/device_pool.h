@@ -17,11 +17,11 @@
 
 struct device;
 struct pool;
-struct segments;
+struct device_backend;
 
 struct device_pool {
     struct pool *pool;
-    struct segments *backend; /* the pool's, for ever */
+    struct device_backend *backend; /* the pool's, for ever */
     struct device_pool *next;
     atomic_bool idle; /* its context is gone: free for the next one of this device */
 };

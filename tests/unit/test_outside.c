@@ -57,7 +57,7 @@ void device_count(struct device *where, books_counter *counter) {
     books_add(counter, 1);
 }
 
-uint64_t device_idle_bytes(const struct device *where, const struct segments *but) {
+uint64_t device_idle_bytes(const struct device *where, const struct device_backend *but) {
     (void)where, (void)but;
     return 0;
 }

@@ -1,0 +1,217 @@
+#include "backend/device_backend.h"
+
+#include "driver/attend.h"
+#include "driver/awake.h"
+#include "driver/capture.h"
+#include "driver/context.h"
+#include "driver/deferred.h"
+#include "driver/device.h"
+#include "driver/entries.h"
+#include "driver/fault.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define LONG_WAIT_NS 50000        /* a wait worth recording */
+#define PIECE ((uint64_t)2 << 20) /* what the driver takes for small blocks at a time */
+
+static struct device_backend *of(struct backend *backend) {
+    return (struct device_backend *)backend;
+}
+
+int device_backend_answer(CUresult r) {
+    return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : -EBUSY;
+}
+
+void device_backend_book_return(struct device_backend *own, uint64_t bytes) {
+    device_pooled(own->device, -(int64_t)bytes);
+    device_refund(own->device, bytes);
+}
+
+void device_backend_show(const struct device_backend *own, enum flight_kind kind, uint64_t address,
+                         uint64_t bytes, uint64_t since) {
+    flight_event(kind, (unsigned)own->device->ordinal, address, bytes, since);
+}
+
+void device_backend_allocated(struct backend *backend, uint64_t address, uint64_t bytes) {
+    unsigned device = (unsigned)of(backend)->device->ordinal;
+    attend_block(flight_block(FLIGHT_ALLOCATE, device, address, bytes));
+}
+
+void device_backend_freed(struct backend *backend, uint64_t address, uint64_t bytes) {
+    flight_block(FLIGHT_FREE, (unsigned)of(backend)->device->ordinal, address, bytes);
+}
+
+uint64_t device_backend_room(struct backend *backend, uint64_t *others) {
+    struct device_backend *own = of(backend);
+    *others = device_idle_bytes(own->device, own);
+    return device_room(own->device);
+}
+
+bool device_backend_gather(struct backend *backend, uint64_t bytes, bool wait) {
+    return device_gather(of(backend)->device, of(backend), bytes, wait);
+}
+
+/* Answers to a call made from a host callback, or beside a capture that nobody told us of. */
+static bool is_wrong_moment(CUresult r) {
+    return r == CUDA_ERROR_NOT_PERMITTED || (r >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+                                             r <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+}
+
+int device_backend_record(struct backend *backend, unsigned slot) {
+    struct device_backend *own = of(backend);
+    if (!backend->has_events) {
+        return -ENOSYS;
+    }
+    if (backend->quiet || atomic_load(&capture_active) > 0) {
+        return -EBUSY;
+    }
+    CUresult r = REAL(cuCtxRecordEvent)(own->context, own->events[slot]);
+    return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : is_wrong_moment(r) ? -EBUSY : -EIO;
+}
+
+int device_backend_query(struct backend *backend, unsigned slot) {
+    struct device_backend *own = of(backend);
+    CUresult r;
+    if (backend->quiet) {
+        return -EBUSY;
+    }
+    if (atomic_load(&capture_active) == 0) {
+        r = REAL(cuEventQuery)(own->events[slot]);
+    } else {
+        CUstreamCaptureMode mode = capture_relax();
+        r = REAL(cuEventQuery)(own->events[slot]);
+        capture_restore(mode);
+    }
+    return r == CUDA_ERROR_NOT_READY ? -EAGAIN : device_backend_answer(r);
+}
+
+int device_backend_order(struct backend *backend, unsigned slot) {
+    struct device_backend *own = of(backend);
+    bool alone = context_count() == 1 || awake_only(own->context);
+    if (backend->quiet || atomic_load(&capture_active) > 0 || !alone) {
+        return -EBUSY;
+    }
+    return device_backend_answer(REAL(cuCtxWaitEvent)(own->context, own->events[slot]));
+}
+
+/* Only what took long: where every free waits, the others would push the rest out of the ring. */
+static void show_wait(const struct device_backend *own, uint64_t since) {
+    if (since != 0 && flight_clock(CLOCK_MONOTONIC) - since >= LONG_WAIT_NS) {
+        device_backend_show(own, FLIGHT_WAIT, 0, 0, since);
+    }
+}
+
+int device_backend_wait(struct backend *backend, unsigned slot) {
+    struct device_backend *own = of(backend);
+    uint64_t since = flight_begin();
+    CUstreamCaptureMode mode = capture_relax();
+    CUresult r = REAL(cuEventSynchronize)(own->events[slot]);
+    capture_restore(mode);
+    show_wait(own, since);
+    return device_backend_answer(r);
+}
+
+int device_backend_health(struct backend *backend) {
+    (void)backend;
+    int least, greatest;
+    return (int)REAL(cuCtxGetStreamPriorityRange)(
+        &least, &greatest); /* the cheapest call that tells: 9 ns */
+}
+
+bool device_backend_is_deadly(int code) {
+    return code > 0 && fault_is_deadly((CUresult)code);
+}
+
+bool device_backend_captured(struct backend *backend) {
+    (void)backend;
+    return atomic_load(&capture_active) > 0;
+}
+
+/*
+ * While a stream is being captured nobody may wait for a context. But a free waits as ever for all work of
+ * the device, and where the program's own was allowed so is this one: of memory that nobody uses.
+ */
+static int synchronize_by_free(struct device_backend *own) {
+    CUdeviceptr unused;
+    CUcontext popped;
+    if (own->backend.quiet || !device_take(own->device, PIECE)) {
+        return -EBUSY;
+    }
+    CUstreamCaptureMode mode = capture_relax();
+    CUresult r = REAL(cuCtxPushCurrent_v2)(own->context);
+    if (r == CUDA_SUCCESS) {
+        r = REAL(cuMemAlloc_v2)(&unused, 1);
+        r = r == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : r;
+        REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+    capture_restore(mode);
+    device_refund(own->device, PIECE);
+    return device_backend_answer(r);
+}
+
+int device_backend_synchronize(struct backend *backend) {
+    struct device_backend *own = of(backend);
+    uint64_t since = flight_begin();
+    if (!capture_hold_off()) {
+        int result = synchronize_by_free(own);
+        show_wait(own, since);
+        return result;
+    }
+    CUcontext popped;
+    CUresult r = REAL(cuCtxPushCurrent_v2)(own->context);
+    if (r == CUDA_SUCCESS) {
+        r = REAL(cuCtxSynchronize)();
+        REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+    capture_let_go();
+    show_wait(own, since);
+    return device_backend_answer(r);
+}
+
+bool device_backend_settle(struct backend *backend, bool all) {
+    return deferred_settle(of(backend)->context, all);
+}
+
+int device_backend_start(struct device_backend *own, const struct backend_ops *ops,
+                         CUcontext context, struct device *device) {
+    /* The first two are read without the lock, and stay what they are when a pool is used again. */
+    if (own->backend.ops != ops || own->device != device) {
+        own->backend.ops = ops;
+        own->device = device;
+    }
+    own->context = context;
+    memset(own->events, 0, sizeof own->events);
+    own->probe = NULL;
+    atomic_store(&own->returning, 0);
+    atomic_store(&own->backend.quiet, false);
+    own->backend.capacity = device_visible_total(device);
+    own->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
+    own->backend.release_waits = false;
+    own->backend.refused = 1; /* as good as: the first free shows whether it records */
+    CUresult r = REAL(cuEventCreate)(&own->probe, CU_EVENT_DISABLE_TIMING);
+    for (unsigned i = 0; i < BACKEND_SLOTS && r == CUDA_SUCCESS && own->backend.has_events; i++) {
+        r = REAL(cuEventCreate)(&own->events[i], CU_EVENT_DISABLE_TIMING);
+    }
+    if (r != CUDA_SUCCESS) {
+        device_backend_stop(own);
+    }
+    return (int)r;
+}
+
+void device_backend_stop(struct device_backend *own) {
+    own->backend.quiet = true;
+    if (own->probe) {
+        REAL(cuEventDestroy_v2)(own->probe);
+    }
+    for (unsigned i = 0; i < BACKEND_SLOTS; i++) {
+        if (own->events[i]) {
+            REAL(cuEventDestroy_v2)(own->events[i]);
+        }
+    }
+}
+
+void device_backend_end(struct device_backend *own) {
+    own->backend.quiet = true;
+    device_backend_book_return(own, atomic_exchange(&own->returning, 0));
+}
