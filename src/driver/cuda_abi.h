@@ -103,12 +103,16 @@ typedef struct CUctxCreateParams_st CUctxCreateParams;
 
 #if CUDA_VERSION < 12080
 #define CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE ((CUpointer_attribute)21)
+#define CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK ((CUdevice_attribute)136)
+#define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2
 #endif
 
 /* Whatever the header, these are the same: what stands above agrees with the headers that have it. */
 static_assert(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 == 92, "of the driver");
 static_assert(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED == 125, "of the driver");
 static_assert(CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE == 21, "of the driver");
+static_assert(CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK == 136, "of the driver");
+static_assert(CU_MEM_CREATE_USAGE_HW_DECOMPRESS == 2, "of the driver");
 static_assert(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND == 1, "of the driver");
 static_assert(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT == 2, "of the driver");
 static_assert(CUDA_GRAPH_INSTANTIATE_ERROR == 1, "of the driver");

@@ -1,0 +1,391 @@
+#include "backend/pages.h"
+
+#include "driver/capture.h"
+#include "driver/context.h"
+#include "driver/device.h"
+#include "driver/entries.h"
+#include "driver/fault.h"
+#include "driver/spans.h"
+#include "pool/host.h"
+#include "stats/stats.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+
+#define PAGE ((uint64_t)2 << 20)
+
+/* Before that, pages that can be exported were slow (drivers of CUDA 12.0). */
+#define EXPORTS_WELL_SINCE 12020
+
+/* --- the ranges of addresses of all such backends --- */
+
+struct pages_range {
+    uint64_t address, bytes;
+    struct pages_range *next; /* of its backend; under that one's lock, as the bits are */
+    uint64_t mapped[];        /* a bit for each page */
+};
+
+static struct spans ranges;
+static _Atomic size_t range_count;
+static pthread_mutex_t ranges_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static size_t size_of_range(uint64_t bytes) {
+    size_t words = (size_t)((bytes / PAGE + 63) / 64);
+    return (sizeof(struct pages_range) + words * sizeof(uint64_t) + 4095) & ~(size_t)4095;
+}
+
+static bool list(struct pages_range *range) {
+    pthread_mutex_lock(&ranges_lock);
+    bool listed = spans_add(&ranges, range->address, range);
+    atomic_store(&range_count, ranges.count);
+    pthread_mutex_unlock(&ranges_lock);
+    return listed;
+}
+
+/* Before the driver can give its addresses to somebody else. */
+static void strike(const struct pages_range *range) {
+    pthread_mutex_lock(&ranges_lock);
+    spans_remove(&ranges, spans_find(&ranges, range->address, range));
+    atomic_store(&range_count, ranges.count);
+    pthread_mutex_unlock(&ranges_lock);
+}
+
+bool pages_touch(uint64_t address, uint64_t bytes) {
+    if (atomic_load(&range_count) == 0 || bytes == 0) {
+        return false;
+    }
+    uint64_t last = bytes - 1 > UINT64_MAX - address ? UINT64_MAX : address + bytes - 1;
+    pthread_mutex_lock(&ranges_lock);
+    const struct pages_range *range = spans_before(&ranges, last);
+    bool touched = range && range->address + range->bytes > address;
+    pthread_mutex_unlock(&ranges_lock);
+    return touched;
+}
+
+static struct pages *of(struct backend *backend) {
+    return (struct pages *)backend;
+}
+
+/* What the pool makes of a refusal to give or to map. */
+static int refusal(CUresult r) {
+    return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : device_backend_answer(r);
+}
+
+static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    struct pages *pages = of(backend);
+    CUdeviceptr at = 0;
+    struct pages_range *range = host_map(size_of_range(bytes), 4096);
+    if (!range) {
+        return -ENOMEM;
+    }
+    CUstreamCaptureMode mode = capture_relax();
+    CUresult r = REAL(cuMemAddressReserve)(&at, bytes, PAGE, 0, 0);
+    range->address = at;
+    range->bytes = bytes;
+    if (r == CUDA_SUCCESS && !list(range)) {
+        REAL(cuMemAddressFree)(at, bytes);
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    capture_restore(mode);
+    if (r != CUDA_SUCCESS) {
+        host_unmap(range, size_of_range(bytes));
+        return fault_is_deadly(r) ? (int)r : -ENOMEM; /* whatever it calls that */
+    }
+    pthread_mutex_lock(&pages->lock);
+    range->next = pages->ranges;
+    pages->ranges = range;
+    pthread_mutex_unlock(&pages->lock);
+    context_address_given(at, bytes);
+    *address = at;
+    return 0;
+}
+
+static void give_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
+    struct pages *pages = of(backend);
+    pthread_mutex_lock(&pages->lock);
+    struct pages_range **at = &pages->ranges, *range;
+    while ((range = *at) != NULL && range->address != address) {
+        at = &range->next;
+    }
+    if (range) {
+        *at = range->next;
+    }
+    pthread_mutex_unlock(&pages->lock);
+    if (!range) {
+        return;
+    }
+    strike(range);
+    host_unmap(range, size_of_range(bytes));
+    CUstreamCaptureMode mode = capture_relax();
+    REAL(cuMemAddressFree)(address, bytes);
+    capture_restore(mode);
+}
+
+/* --- pages --- */
+
+/* Memory for the decompression engine may be short of what it needs where other memory is not. */
+static CUresult create(struct pages *pages, uint64_t *page) {
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult r = REAL(cuMemCreate)(&handle, PAGE, &pages->prop, 0);
+    if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY && !fault_is_deadly(r) &&
+        pages->prop.allocFlags.usage != 0) {
+        pages->prop.allocFlags.usage = 0;
+        pages->cannot_decompress = true;
+        r = REAL(cuMemCreate)(&handle, PAGE, &pages->prop, 0);
+    }
+    *page = handle;
+    return r;
+}
+
+/* How many the driver has taken. */
+static unsigned let_go(unsigned count, const uint64_t *handles) {
+    unsigned gone = 0;
+    for (unsigned i = 0; i < count; i++) {
+        gone += REAL(cuMemRelease)(handles[i]) == CUDA_SUCCESS;
+    }
+    return gone;
+}
+
+static int take_pages(struct backend *backend, unsigned count, uint64_t *handles) {
+    struct pages *pages = of(backend);
+    if (!device_charge(pages->common.device, count * PAGE)) {
+        return -EDQUOT;
+    }
+    unsigned made = 0;
+    CUresult r = CUDA_SUCCESS;
+    CUstreamCaptureMode mode = capture_relax();
+    while (made < count && (r = create(pages, &handles[made])) == CUDA_SUCCESS) {
+        made++;
+    }
+    if (r != CUDA_SUCCESS) {
+        let_go(made, handles);
+    }
+    capture_restore(mode);
+    if (r != CUDA_SUCCESS) {
+        device_refund(pages->common.device, count * PAGE);
+        return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
+    }
+    device_pooled(pages->common.device, (int64_t)(count * PAGE));
+    return 0;
+}
+
+/* What the driver does not take back, as after a fault, stays charged: it is there still. */
+static void give_pages(struct backend *backend, unsigned count, const uint64_t *handles) {
+    CUstreamCaptureMode mode = capture_relax();
+    unsigned gone = let_go(count, handles);
+    capture_restore(mode);
+    device_backend_book_return(&of(backend)->common, gone * PAGE);
+}
+
+/* --- mappings; the backend's lock is held --- */
+
+static CUmemAccessDesc access_of(CUdevice device) {
+    return (CUmemAccessDesc){
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+}
+
+static CUresult give_access(const struct pages *pages, uint64_t address, uint64_t bytes) {
+    CUmemAccessDesc who[STATS_MAX_DEVICES];
+    CUdevice own = pages->common.device->ordinal;
+    size_t count = 0;
+    for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++) {
+        if (i == own || (pages->reached_by >> i & 1) != 0) {
+            who[count++] = access_of(i);
+        }
+    }
+    return REAL(cuMemSetAccess)(address, bytes, who, count);
+}
+
+static struct pages_range *range_around(uint64_t address) {
+    pthread_mutex_lock(&ranges_lock);
+    struct pages_range *range = spans_before(&ranges, address);
+    pthread_mutex_unlock(&ranges_lock);
+    return range;
+}
+
+static bool is_mapped(const struct pages_range *range, uint64_t page) {
+    return (range->mapped[page / 64] >> page % 64 & 1) != 0;
+}
+
+static void note(uint64_t address, unsigned count, bool mapped) {
+    struct pages_range *range = range_around(address);
+    uint64_t first = (address - range->address) / PAGE;
+    for (uint64_t i = first; i < first + count; i++) {
+        uint64_t bit = (uint64_t)1 << i % 64;
+        range->mapped[i / 64] = mapped ? range->mapped[i / 64] | bit : range->mapped[i / 64] & ~bit;
+    }
+}
+
+static int map(struct backend *backend, uint64_t address, unsigned count, const uint64_t *handles) {
+    struct pages *pages = of(backend);
+    unsigned done = 0;
+    CUresult r = CUDA_SUCCESS;
+    CUstreamCaptureMode mode = capture_relax();
+    pthread_mutex_lock(&pages->lock);
+    while (done < count &&
+           (r = REAL(cuMemMap)(address + done * PAGE, PAGE, 0, handles[done], 0)) == CUDA_SUCCESS) {
+        done++;
+    }
+    r = r == CUDA_SUCCESS ? give_access(pages, address, count * PAGE) : r;
+    if (r == CUDA_SUCCESS) {
+        note(address, count, true);
+    } else if (done > 0) {
+        REAL(cuMemUnmap)(address, done * PAGE);
+    }
+    pthread_mutex_unlock(&pages->lock);
+    capture_restore(mode);
+    return refusal(r);
+}
+
+static int unmap(struct backend *backend, uint64_t address, unsigned count) {
+    struct pages *pages = of(backend);
+    CUstreamCaptureMode mode = capture_relax();
+    pthread_mutex_lock(&pages->lock);
+    CUresult r = REAL(cuMemUnmap)(address, count * PAGE);
+    if (r == CUDA_SUCCESS) {
+        note(address, count, false);
+    }
+    pthread_mutex_unlock(&pages->lock);
+    capture_restore(mode);
+    return device_backend_answer(r);
+}
+
+/* One call for what lies side by side. */
+static CUresult let_reach_range(const struct pages_range *range, const CUmemAccessDesc *who) {
+    uint64_t count = range->bytes / PAGE, from = 0;
+    CUresult r = CUDA_SUCCESS;
+    while (r == CUDA_SUCCESS && from < count) {
+        uint64_t to = from;
+        while (to < count && is_mapped(range, to)) {
+            to++;
+        }
+        if (to > from) {
+            r = REAL(cuMemSetAccess)(range->address + from * PAGE, (to - from) * PAGE, who, 1);
+        }
+        from = to + 1;
+    }
+    return r;
+}
+
+CUresult pages_let_reach(struct pages *pages, CUdevice device) {
+    uint64_t bit = (uint64_t)1 << device;
+    CUmemAccessDesc who = access_of(device);
+    CUresult r = CUDA_SUCCESS;
+    CUstreamCaptureMode mode = capture_relax();
+    pthread_mutex_lock(&pages->lock);
+    if (device != pages->common.device->ordinal && (pages->reached_by & bit) == 0) {
+        for (struct pages_range *range = pages->ranges; range && r == CUDA_SUCCESS;
+             range = range->next) {
+            r = let_reach_range(range, &who);
+        }
+        pages->reached_by |= r == CUDA_SUCCESS ? bit : 0;
+    }
+    pthread_mutex_unlock(&pages->lock);
+    capture_restore(mode);
+    return r;
+}
+
+static int returned(struct backend *backend) {
+    (void)backend;
+    return 0;
+}
+
+static const struct backend_ops ops = {
+    .name = "pages",
+    .returned = returned,
+    .take_addresses = take_addresses,
+    .give_addresses = give_addresses,
+    .take_pages = take_pages,
+    .give_pages = give_pages,
+    .map = map,
+    .unmap = unmap,
+    DEVICE_BACKEND_OPS,
+};
+
+/* --- what a device can --- */
+
+static bool can(const struct device *device, CUdevice_attribute attribute) {
+    int value = 0;
+    return REAL(cuDeviceGetAttribute)(&value, attribute, device->ordinal) == CUDA_SUCCESS && value;
+}
+
+static CUmemAllocationProp prop_of(const struct device *device) {
+    CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
+    };
+    int version = 0;
+    REAL(cuDriverGetVersion)(&version);
+    if (version >= EXPORTS_WELL_SINCE &&
+        can(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    }
+    prop.allocFlags.gpuDirectRDMACapable =
+        can(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+    if (can(device, CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK)) {
+        prop.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
+    }
+    return prop;
+}
+
+static bool has_api(void) {
+    return HAS(cuMemAddressReserve) && HAS(cuMemAddressFree) && HAS(cuMemCreate) &&
+           HAS(cuMemRelease) && HAS(cuMemMap) && HAS(cuMemUnmap) && HAS(cuMemSetAccess) &&
+           HAS(cuMemGetAllocationGranularity);
+}
+
+/* A device that is full is none that cannot. */
+static const char *try_one(struct pages *pages, CUdeviceptr at) {
+    uint64_t page;
+    CUresult r = create(pages, &page);
+    if (r != CUDA_SUCCESS) {
+        return r == CUDA_ERROR_OUT_OF_MEMORY ? NULL : "the driver refuses to create pages";
+    }
+    bool mapped = REAL(cuMemMap)(at, PAGE, 0, page, 0) == CUDA_SUCCESS;
+    bool usable = mapped && give_access(pages, at, PAGE) == CUDA_SUCCESS;
+    if (mapped) {
+        REAL(cuMemUnmap)(at, PAGE);
+    }
+    REAL(cuMemRelease)(page);
+    return usable ? NULL : "the driver refuses to map pages";
+}
+
+const char *pages_lacking(struct device *device) {
+    struct pages trial = {.common.device = device};
+    size_t unit = 0;
+    if (!has_api()) {
+        return "the driver has no virtual memory API";
+    }
+    if (!can(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
+        return "the device has no virtual memory management";
+    }
+    trial.prop = prop_of(device);
+    if (REAL(cuMemGetAllocationGranularity)(&unit, &trial.prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) !=
+            CUDA_SUCCESS ||
+        unit == 0 || PAGE % unit != 0) {
+        return "the driver has no pages of 2 MiB";
+    }
+    CUdeviceptr at = 0;
+    size_t bytes = (device->total + PAGE - 1) / PAGE * PAGE;
+    CUstreamCaptureMode mode = capture_relax();
+    const char *reason = "the driver refuses to reserve addresses";
+    if (REAL(cuMemAddressReserve)(&at, bytes, PAGE, 0, 0) == CUDA_SUCCESS) {
+        reason = try_one(&trial, at);
+        REAL(cuMemAddressFree)(at, bytes);
+    }
+    capture_restore(mode);
+    return reason;
+}
+
+int pages_start(struct pages *pages, CUcontext context, struct device *device,
+                uint64_t reached_by) {
+    if (!pages->begun) {
+        pthread_mutex_init(&pages->lock, NULL);
+        pages->prop = prop_of(device);
+        pages->begun = true;
+    }
+    pages->reached_by = reached_by;
+    return device_backend_start(&pages->common, &ops, context, device);
+}

@@ -1,0 +1,48 @@
+/*
+ * The pages backend: memory from the virtual memory API, in pages of 2 MiB that lie where the pool maps them.
+ *
+ *      addresses      taken in ranges, plain reservations           cuMemAddressReserve
+ *      pages          physical, a handle each; charged one by one   cuMemCreate
+ *      mappings       a page at one address or at several           cuMemMap, cuMemSetAccess
+ *
+ * The driver counts none of this as an allocation, and none of it ends with a context: the pool gives it back
+ * when its context has ended. What the program asks about a block is answered in driver/query.c as for memory
+ * of cuMemAlloc, and calls of the API itself find nothing at addresses of ours (pages_touch).
+ *
+ * Pages are made for all that memory of cuMemAlloc can be used for: network cards, the decompression engine,
+ * export to another process, each where the device has it. They are accessible to the device, and to every
+ * device that the program has given access to the context, by cuCtxEnablePeerAccess, as long as the context
+ * lives. For a device that comes later the backend knows what is mapped: a bit for each page of a range.
+ */
+#ifndef GPUCACHE_BACKEND_PAGES_H
+#define GPUCACHE_BACKEND_PAGES_H
+
+#include "backend/device_backend.h"
+
+#include <pthread.h>
+
+struct pages_range;
+
+struct pages {
+    struct device_backend common; /* first */
+    bool begun;                   /* what is below outlives a context */
+    pthread_mutex_t lock; /* over what is mapped and who has access, across the driver's calls */
+    struct pages_range *ranges;
+    uint64_t reached_by; /* the devices that have access besides its own, a bit for each */
+    CUmemAllocationProp prop;
+    bool cannot_decompress; /* the device has an engine that these pages are not for */
+};
+
+/** Why a device can have none: in words, for reports; NULL: it can. Tries it out, the first time. */
+const char *pages_lacking(struct device *device);
+
+/** As device_backend_start(); `reached_by`: the devices that have access from the start. */
+int pages_start(struct pages *pages, CUcontext context, struct device *device, uint64_t reached_by);
+
+/** Gives a device access to all pages, those as well that are mapped later. Without the pool's lock. */
+CUresult pages_let_reach(struct pages *pages, CUdevice device);
+
+/** Whether some address of the range belongs to a backend of this kind. */
+bool pages_touch(uint64_t address, uint64_t bytes);
+
+#endif
