@@ -155,8 +155,6 @@ class Option:
         identifier, _, self.initial, self.values, self.meaning, planned = row
         self.name = "GPUCACHE_" + identifier
         self.planned = planned == "ALL"
-        only = re.match(r'ONLY\("(.*)"\)$', planned)
-        self.planned_value = only.group(1) if only else None
 
 
 def options():
@@ -181,9 +179,6 @@ def man_options():
                   "Default: " + roff(option.initial) + "."]
         if option.planned:
             lines += [".br", "Planned: accepted, but without effect in this version."]
-        if option.planned_value:
-            lines += [".br", "Planned: " + roff(option.planned_value) +
-                      " is accepted, but without effect in this version."]
     return "\n".join(lines)
 
 
@@ -197,9 +192,6 @@ def readme_options():
             lines.append("| `%s` | `%s` | %s |" % (option.name, option.initial, option.meaning))
     if planned:
         lines += ["", "Accepted, but without effect in this version: " + ", ".join(planned) + "."]
-    partly = ["`%s=%s`" % (o.name, o.planned_value) for o in options() if o.planned_value]
-    if partly and planned:
-        lines[-1] = lines[-1][:-1] + ", and the value " + ", ".join(partly) + "."
     return "\n".join(lines)
 
 

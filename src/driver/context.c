@@ -121,7 +121,8 @@ static struct context *meet(CUcontext handle, bool *is_new) {
 /* Gives the current context its pool. */
 static void open_pool(struct context *context) {
     struct device *device = device_current();
-    struct device_pool *entry = device ? device_pool_start(context->handle, device) : NULL;
+    struct device_pool *entry =
+        device ? device_pool_start(context->handle, device, context->reached_by) : NULL;
     if (entry) {
         context->ordinal = device->ordinal;
         context->entry = entry;
@@ -286,6 +287,20 @@ void context_end_done(struct context_ending *ending, bool over) {
     }
     forget_ended();
     pthread_mutex_unlock(&registry);
+}
+
+/* A pool that begins meanwhile is told by open_pool(). */
+CUresult context_let_reach(CUcontext handle, CUdevice by) {
+    bool is_new = false;
+    pthread_mutex_lock(&registry);
+    struct context *context = meet(handle, &is_new);
+    context = context && context->green ? meet(context->behind, &is_new) : context;
+    struct device_pool *entry = context ? context->entry : NULL;
+    if (context) {
+        context->reached_by |= (uint64_t)1 << by;
+    }
+    pthread_mutex_unlock(&registry);
+    return entry ? device_pool_let_reach(entry, by) : CUDA_SUCCESS;
 }
 
 void context_address_given(CUdeviceptr address, uint64_t bytes) {

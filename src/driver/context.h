@@ -37,6 +37,7 @@ struct context {
     unsigned ending;       /* calls under way that may end it */
     bool primary;          /* or nobody knows; with the device, once it is known: */
     CUdevice ordinal;
+    uint64_t reached_by;       /* devices that have peer access to its memory, a bit for each */
     struct pool *pool;         /* NULL until it is asked for memory */
     struct device_pool *entry; /* likewise */
     CUgreenCtx green;          /* the green context it is a view of; else NULL */
@@ -121,6 +122,10 @@ struct context_ending {
  */
 void context_end_begin(struct context_ending *ending);
 void context_end_done(struct context_ending *ending, bool over);
+
+/** The program has given the device `by` peer access to the memory of a context, that of its pool included.
+ * Else the code with which the driver has refused. */
+CUresult context_let_reach(CUcontext handle, CUdevice by);
 
 /** The driver has given out these addresses: if a pool still counts them as its own, its context has
  * ended, and is forgotten. Without any lock held. */

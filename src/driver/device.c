@@ -355,6 +355,13 @@ static const char *reuse_in_force(const struct device *device) {
     return names[options()->reuse == REUSE_BARRIER && !events ? REUSE_WAIT : options()->reuse];
 }
 
+static void read_backend(const struct device *device, struct stats_device *out) {
+    const char *reason = atomic_load(&device->backend_reason);
+    bool pages = atomic_load(&device->in_pages);
+    out->backend = options()->disable || !reason ? "none" : pages ? "pages" : "segments";
+    out->backend_reason = options()->disable ? "GPUCACHE_DISABLE" : reason ? reason : "no pool yet";
+}
+
 bool stats_read_books(int ordinal, struct stats_device *out) {
     struct device *device = &devices[ordinal];
     if (!atomic_load_explicit(&device->used, memory_order_acquire)) {
@@ -367,7 +374,7 @@ bool stats_read_books(int ordinal, struct stats_device *out) {
     out->total_bytes = device->total;
     out->limit_bytes = atomic_load(&device->limit);
     out->reuse = reuse_in_force(device);
-    out->backend = options()->disable ? "none" : "segments";
+    read_backend(device, out);
     out->peaks_exact = true;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         pool_read(p->pool, out);

@@ -33,6 +33,8 @@ struct device {
     pthread_mutex_t lock;                 /* for the books of outside memory */
     struct books outside; /* only its OUTSIDE metrics and counters that belong to no pool */
     _Atomic(struct device_pool *) pools; /* device_pool.h */
+    atomic_bool in_pages;                /* the pools' memory comes in pages, and not in segments */
+    _Atomic(const char *) backend_reason; /* why; NULL: there was no pool yet */
 };
 
 /** The device of an ordinal, its identity read when it is used for the first time. NULL: there is

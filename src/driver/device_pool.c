@@ -1,5 +1,6 @@
 #include "driver/device_pool.h"
 
+#include "backend/pages.h"
 #include "backend/segments.h"
 #include "driver/device.h"
 #include "driver/entries.h"
@@ -28,8 +29,9 @@ static void say_hello(const struct device_backend *backend) {
     REAL(cuDriverGetVersion)(&version);
     report_set_driver_version(version);
     live_set_driver_version(version);
-    log_info("device %d: %s, driver %d.%d, backend %s, %s", backend->device->ordinal,
+    log_info("device %d: %s, driver %d.%d, backend %s (%s), %s", backend->device->ordinal,
              backend->device->name, version / 1000, version % 1000 / 10, backend->backend.ops->name,
+             atomic_load(&backend->device->backend_reason),
              backend->backend.has_events ? "context events"
                                          : "no context events: frees synchronise");
 }
@@ -43,28 +45,63 @@ static struct device_pool *idle_pool(struct device *device) {
     return p;
 }
 
-static int start(struct device_backend *backend, CUcontext context, struct device *device) {
-    return segments_start((struct segments *)backend, context, device);
+/* A pool is made for one of them, for ever, and serves any context of its device. */
+union any_backend {
+    struct device_backend common;
+    struct segments segments;
+    struct pages pages;
+};
+
+/* Which it is does not change from a device's first pool on. */
+static void choose_backend(struct device *device) {
+    const char *reason = NULL;
+    if (atomic_load(&device->backend_reason)) {
+        return;
+    }
+    switch (options()->backend) {
+    case BACKEND_PAGES:
+        reason = pages_lacking(device);
+        atomic_store(&device->in_pages, reason == NULL);
+        reason = reason ? reason : "GPUCACHE_BACKEND=pages";
+        break;
+    case BACKEND_SEGMENTS:
+        reason = "GPUCACHE_BACKEND=segments";
+        break;
+    case BACKEND_AUTO:
+        reason = "pages only on request";
+        break;
+    }
+    atomic_store(&device->backend_reason, reason);
+}
+
+static int start(struct device_pool *entry, CUcontext context, struct device *device,
+                 uint64_t reached_by) {
+    union any_backend *backend = (union any_backend *)entry->backend;
+    if (!atomic_load(&device->in_pages)) {
+        return segments_start(&backend->segments, context, device);
+    }
+    return pages_start(&backend->pages, context, device, reached_by);
 }
 
 /* Of a thread that still uses it for a context that ended, none is inside a call of the backend. */
-static bool use_again(struct device_pool *entry, CUcontext context, struct device *device) {
+static bool use_again(struct device_pool *entry, CUcontext context, struct device *device,
+                      uint64_t reached_by) {
     pool_hold(entry->pool);
-    bool started = start(entry->backend, context, device) == 0;
+    bool started = start(entry, context, device, reached_by) == 0;
     pool_release(entry->pool);
     entry->idle = !started;
     return started;
 }
 
-static struct device_pool *new_pool(CUcontext context, struct device *device) {
+static struct device_pool *new_pool(CUcontext context, struct device *device, uint64_t reached_by) {
     static struct device_pool *entry;
     if (!entry && !(entry = host_map(sizeof *entry, 4096))) {
         return NULL;
     }
-    if (!entry->backend && !(entry->backend = host_map(sizeof(struct segments), 4096))) {
+    if (!entry->backend && !(entry->backend = host_map(sizeof(union any_backend), 4096))) {
         return NULL;
     }
-    if (start(entry->backend, context, device) != 0) {
+    if (start(entry, context, device, reached_by) != 0) {
         return NULL;
     }
     struct pool_config config = {.reuse = reuse_of_options()};
@@ -82,14 +119,23 @@ static struct device_pool *new_pool(CUcontext context, struct device *device) {
     return done;
 }
 
-struct device_pool *device_pool_start(CUcontext context, struct device *device) {
+struct device_pool *device_pool_start(CUcontext context, struct device *device,
+                                      uint64_t reached_by) {
+    choose_backend(device);
     struct device_pool *entry = idle_pool(device);
-    if (entry ? !use_again(entry, context, device) : !(entry = new_pool(context, device))) {
+    if (entry ? !use_again(entry, context, device, reached_by)
+              : !(entry = new_pool(context, device, reached_by))) {
         return NULL;
     }
     sync_catch_up(entry->pool);
     say_hello(entry->backend);
     return entry;
+}
+
+CUresult device_pool_let_reach(struct device_pool *entry, CUdevice by) {
+    return backend_maps(&entry->backend->backend)
+               ? pages_let_reach((struct pages *)entry->backend, by)
+               : CUDA_SUCCESS; /* the driver's own memory */
 }
 
 void device_pool_quiet(struct device_pool *entry, bool quiet) {
@@ -104,8 +150,10 @@ void device_pool_end(struct device_pool *entry) {
     device_backend_end(entry->backend);
     pool_release(entry->pool);
     uint64_t bytes = pool_forget(entry->pool);
-    device_pooled(device, -(int64_t)bytes);
-    device_refund(device, bytes);
+    if (!backend_maps(&entry->backend->backend)) { /* which has given them back */
+        device_pooled(device, -(int64_t)bytes);
+        device_refund(device, bytes);
+    }
     entry->idle = true;
 }
 
@@ -126,4 +174,8 @@ int device_pool_release_idle(struct device *device) {
 
 struct device *device_pool_owner(struct pool *pool) {
     return ((struct device_backend *)pool_backend(pool))->device;
+}
+
+CUcontext device_pool_context(struct pool *pool) {
+    return ((struct device_backend *)pool_backend(pool))->context;
 }

@@ -14,6 +14,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 struct device;
 struct pool;
@@ -26,8 +27,13 @@ struct device_pool {
     atomic_bool idle; /* its context is gone: free for the next one of this device */
 };
 
-/** A pool for the current context, whose handle is `context`. NULL: it cannot have one. */
-struct device_pool *device_pool_start(CUcontext context, struct device *device);
+/** A pool for the current context, whose handle is `context`; `reached_by`: the devices that have access to
+ * its memory, a bit for each. NULL: it cannot have one. */
+struct device_pool *device_pool_start(CUcontext context, struct device *device,
+                                      uint64_t reached_by);
+
+/** One more device has access to the pool's memory, all that it has and will have. With no lock held. */
+CUresult device_pool_let_reach(struct device_pool *entry, CUdevice by);
 
 /** From now on no call of the pool's names what belongs to its context, or they may again. */
 void device_pool_quiet(struct device_pool *entry, bool quiet);
@@ -42,7 +48,8 @@ void device_pool_settle(struct device *device);
  * lock held. */
 int device_pool_release_idle(struct device *device);
 
-/** The device of a pool whose context lives. */
+/** The device of a pool whose context lives, and the context. */
 struct device *device_pool_owner(struct pool *pool);
+CUcontext device_pool_context(struct pool *pool);
 
 #endif

@@ -29,11 +29,25 @@ CUresult hook_cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description,
     return r;
 }
 
+/* The driver does not give access to what is mapped, and the pool's memory may be. */
+static CUresult let_reach(CUcontext peer) {
+    CUdevice device;
+    if (!process_ready() || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
+        return CUDA_SUCCESS;
+    }
+    CUresult r = RETRY(context_let_reach(peer, device));
+    if (r != CUDA_SUCCESS) {
+        REAL(cuCtxDisablePeerAccess)(peer);
+    }
+    return r;
+}
+
 CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
     if (process_ready() && awake_for_good()) {
         context_settle();
     }
-    return fault_notice(RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags)));
+    CUresult r = RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags));
+    return fault_notice(r == CUDA_SUCCESS ? let_reach(peer) : r);
 }
 
 /* --- names that cuda.h makes into another version's --- */

@@ -30,9 +30,8 @@ static struct options in_force, candidate;
 static char texts[OPTION_COUNT][VALUE_MAX]; /* empty: the default */
 static atomic_flag loaded = ATOMIC_FLAG_INIT;
 
-#define NONE ""
-#define ALL "*"
-#define ONLY(value) value
+#define NONE false
+#define ALL true
 const struct option_info option_table[OPTION_COUNT] = {
 #define OPTION(id, parser, initial, values, meaning, planned)                                      \
     {PREFIX #id, initial, values, meaning, planned},
@@ -41,7 +40,6 @@ const struct option_info option_table[OPTION_COUNT] = {
 };
 #undef NONE
 #undef ALL
-#undef ONLY
 
 /* ---- one parser per option ---- */
 
@@ -186,10 +184,8 @@ static bool load_option(enum option_id id) {
     bool differs = memcmp(&candidate, &in_force, sizeof in_force) != 0;
     memcpy(&in_force, &candidate, sizeof in_force);
     strcpy(texts[id], value);
-    if (strcmp(option->planned, "*") == 0 && differs)
+    if (option->planned && differs)
         log_warn("%s is accepted but has no effect in this version", option->name);
-    else if (value_equal(option->planned, value))
-        log_warn("%s=%s is accepted but has no effect in this version", option->name, value);
     return true;
 }
 
@@ -391,10 +387,8 @@ void options_print(struct print *out) {
         print_assignment(out, (enum option_id)id);
         print_format(out, "\n    %s\n    accepted: %s\n    default: %s\n", option->meaning,
                      option->values, option->initial);
-        if (strcmp(option->planned, "*") == 0)
+        if (option->planned)
             print_str(out, "    no effect in this version\n");
-        else if (*option->planned)
-            print_format(out, "    %s has no effect in this version\n", option->planned);
     }
 }
 

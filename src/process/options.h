@@ -59,8 +59,7 @@ struct options {
 struct option_info {
     const char *name; /* GPUCACHE_... */
     const char *initial, *values, *meaning;
-    const char *planned; /* "": all of it works; "*": nothing but the default has an effect; else
-                            the value that has none */
+    bool planned; /* nothing but the default has an effect */
 };
 
 extern const struct option_info option_table[OPTION_COUNT];

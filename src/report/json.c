@@ -128,6 +128,7 @@ static void device_begin(struct emitter *emitter) {
     number(emitter, "total_bytes", device->total_bytes);
     number_or_null(emitter, "limit_bytes", device->limit_bytes, device->limit_bytes != 0);
     string(emitter, "backend", device->backend);
+    string(emitter, "backend_reason", device->backend_reason);
     string(emitter, "reuse", device->reuse);
     key(emitter, "peaks_exact");
     print_str(emitter->out, device->peaks_exact ? "true" : "false");

@@ -47,8 +47,9 @@ struct stats_device {
     char uuid[48];        /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
     uint64_t total_bytes; /* the device's memory */
     uint64_t limit_bytes; /* 0: no limit */
-    const char *backend;  /* "segments", "pages", or "none" while disabled */
-    const char *reuse;    /* in force: "barrier", "wait", "sync", or "none" while disabled */
+    const char *backend;  /* "segments", "pages", or "none" while disabled or without a pool */
+    const char *backend_reason; /* in words */
+    const char *reuse;          /* in force: "barrier", "wait", "sync", or "none" while disabled */
     bool peaks_exact; /* false: thread caches changed the books in parallel; requested and allocated
                          peaks are then lower bounds, at most peak_error_bytes too small */
     uint64_t peak_error_bytes;

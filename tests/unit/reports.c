@@ -41,6 +41,7 @@ static struct stats_device *add_device(int ordinal) {
     strcpy(device->uuid, "GPU-01234567-89ab-cdef-0123-456789abcdef");
     device->total_bytes = 150117580800;
     device->backend = "segments";
+    device->backend_reason = "as asked";
     device->reuse = "barrier";
     device->peaks_exact = true;
     used[ordinal] = true;
@@ -182,9 +183,11 @@ static const char schema[] =
     "        'pinned_misses']\n"
     "    gauges=['pending_bytes','ready_bytes','releasable_bytes','non_releasable_bytes']\n"
     "    "
-    "keys(d,'device','name','uuid','total_bytes','limit_bytes','backend','reuse','peaks_exact',\n"
+    "keys(d,'device','name','uuid','total_bytes','limit_bytes','backend','backend_reason','reuse',"
+    "\n"
     "        "
-    "'peak_error_bytes',*metrics,*gauges,'outside_bytes',*counters,'cpu_wait_seconds','"
+    "'peaks_exact','peak_error_bytes',*metrics,*gauges,'outside_bytes',*counters,'cpu_wait_seconds'"
+    ",'"
     "fragmentation',\n"
     "        'size_classes','live')\n"
     "    "

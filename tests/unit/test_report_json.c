@@ -12,6 +12,7 @@ static void json_follows_the_schema_and_the_books_balance(void **state) {
         "assert r['driver_version']==13000 and r['reason']=='exit' and len(r['devices'])==1\n"
         "assert d['device']==0 and d['name']=='NVIDIA H200' and d['uuid'].startswith('GPU-')\n"
         "assert d['limit_bytes'] is None and d['backend']=='segments' and d['reuse']=='barrier'\n"
+        "assert d['backend_reason']=='as asked'\n"
         "assert d['peaks_exact'] is True and d['peak_error_bytes']==0\n"
         "assert "
         "d['ready_bytes']+d['pending_bytes']+d['allocated_bytes']['current']==d['reserved_bytes']['"
@@ -48,7 +49,7 @@ static void json_survives_strange_names_and_no_devices(void **state) {
     assert_json(report_in(REPORT_JSON), "assert r['devices']==[]\n");
     struct stats_device *device = add_typical(0);
     strcpy(device->name, "a\"b\\\n\xff\xe2\x82\xac");
-    device->backend = device->reuse = NULL;
+    device->backend = device->backend_reason = device->reuse = NULL;
     assert_json(report_in(REPORT_JSON), "assert d['name']=='a\"b\\\\\\n\\ufffd\\u20ac'\n");
 }
 
