@@ -30,7 +30,7 @@ struct pages {
     struct pages_range *ranges;
     uint64_t reached_by; /* the devices that have access besides its own, a bit for each */
     CUmemAllocationProp prop;
-    bool cannot_decompress; /* the device has an engine that these pages are not for */
+    atomic_bool cannot_decompress; /* the device has an engine that these pages are not for */
 };
 
 /** Why a device can have none: in words, for reports; NULL: it can. Tries it out, the first time. */
@@ -41,6 +41,11 @@ int pages_start(struct pages *pages, CUcontext context, struct device *device, u
 
 /** Gives a device access to all pages, those as well that are mapped later. Without the pool's lock. */
 CUresult pages_let_reach(struct pages *pages, CUdevice device);
+
+/** Whether its pages can be used for all that the decompression engine can do with memory of cuMemAlloc. */
+static inline bool pages_decompress(const struct pages *pages) {
+    return !atomic_load(&pages->cannot_decompress);
+}
 
 /** Whether some address of the range belongs to a backend of this kind. */
 bool pages_touch(uint64_t address, uint64_t bytes);

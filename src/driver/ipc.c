@@ -33,6 +33,7 @@
 #include "driver/spans.h"
 #include "pool/host.h"
 #include "pool/pool.h"
+#include "process/log.h"
 #include "process/process.h"
 
 #include <errno.h>
@@ -122,11 +123,21 @@ static bool unpack(struct handle_view *view, uint64_t *offset, uint64_t *bytes) 
 
 /* --- exporting --- */
 
+/* Pages are nothing that the driver makes such handles of. */
+static CUresult no_handle_of_pages(void) {
+    log_once(LOG_LEVEL_WARN, "IPC handles cannot be had of memory in pages; "
+                             "GPUCACHE_BACKEND=segments makes them possible");
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
     struct pool_block block;
     struct pool_segment segment;
     int r = handle ? pool_find_segment(dptr, &block, &segment) : -ENOENT;
     CUresult result = REAL(cuIpcGetMemHandle)(handle, r == -EINVAL ? UNKNOWN_ADDRESS : dptr);
+    if (r == 0 && backend_maps(pool_backend(block.pool))) {
+        return result == CUDA_ERROR_INVALID_VALUE ? no_handle_of_pages() : result;
+    }
     if (r != 0 || result != CUDA_SUCCESS) {
         return result;
     }

@@ -96,64 +96,6 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int fl
          REAL(cuMemAllocManaged)(dptr, bytes, flags), *dptr);
 }
 
-/* --- the virtual memory API: memory lives while its handle or a mapping of it does --- */
-
-CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
-                          const CUmemAllocationProp *prop, unsigned long long flags) {
-    if (!handle || !prop) {
-        return REAL(cuMemCreate)(handle, bytes, prop, flags);
-    }
-    CUcontext any; /* no context is needed, but a driver that has started */
-    bool reads = process_ready() && REAL(cuCtxGetCurrent)(&any) == CUDA_SUCCESS;
-    bool on_device = reads && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    struct device *device = on_device ? device_get(prop->location.id) : NULL;
-    TAKE(OUTSIDE_VIRTUAL, device, bytes, REAL(cuMemCreate)(handle, bytes | TOO_MUCH, prop, flags),
-         REAL(cuMemCreate)(handle, bytes, prop, flags), *handle);
-}
-
-CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
-    GIVE(OUTSIDE_HANDLES, handle, REAL(cuMemRelease)(handle));
-}
-
-CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
-    CUresult r = REAL(cuMemRetainAllocationHandle)(handle, address);
-    if (r == CUDA_SUCCESS) {
-        outside_hold(*handle);
-    }
-    return r;
-}
-
-/* Another process's memory, whose size shows when it is mapped; or this process's own once more. */
-CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
-                                             CUmemAllocationHandleType type) {
-    CUresult r = RETRY(REAL(cuMemImportFromShareableHandle)(handle, os_handle, type));
-    CUmemAllocationProp prop;
-    if (r != CUDA_SUCCESS || !process_ready() || outside_hold(*handle)) {
-        return r;
-    }
-    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, *handle) == CUDA_SUCCESS &&
-        prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-        outside_enter(OUTSIDE_HANDLE_IMPORTED, device_get(prop.location.id), 0, *handle, 0);
-    }
-    return r;
-}
-
-/* Held for the mapping before the driver is asked: another thread may be releasing the handle. */
-CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
-                       CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    struct ledger_row *memory = outside_hold(handle);
-    CUresult r = RETRY(REAL(cuMemMap)(dptr, bytes, offset, handle, flags));
-    outside_mapped(r, memory, offset, dptr, bytes);
-    return r;
-}
-
-CUresult hook_cuMemUnmap(CUdeviceptr dptr, size_t bytes) {
-    struct ledger_row *mappings = outside_leave_begin(OUTSIDE_RANGES, dptr, bytes);
-    CUresult r = REAL(cuMemUnmap)(dptr, bytes);
-    outside_leave_end(mappings, r == CUDA_SUCCESS);
-    return r;
-}
-
 /* --- pinned host memory: counted, but no memory of the device; kept for the next request --- */
 
 /* What the driver says of such a call while a capture is under way; asked because a kept block needs no call. */

@@ -5,9 +5,15 @@
  * how long it is, and its number. A fourth, SYNC_MEMOPS, belongs to the allocation too, but the
  * driver keeps it per segment: who set it is remembered by number. All others are the driver's to
  * answer. Memory of the pool that is not live is, to the program, memory it has freed.
+ *
+ * Where memory comes in pages the driver knows them one by one, as mapped by nobody's context and exportable.
+ * There the answers are those it gives for memory of cuMemAlloc (tests/sim/probe-h200.txt), but for one: that
+ * an IPC handle can be had. It cannot, and programs that ask go another way.
  */
+#include "backend/pages.h"
 #include "driver/context.h"
 #include "driver/device.h"
+#include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
 #include "driver/ipc.h"
@@ -24,7 +30,8 @@
 
 /* Numbers of blocks are far from those the driver counts up from 1. */
 #define BLOCK_ID_BASE ((unsigned long long)1 << 62)
-#define ATTRIBUTES_MOST 1024u /* more than there are */
+#define ATTRIBUTES_MOST 1024u       /* more than there are */
+#define MAPPING ((uint64_t)2 << 20) /* what the driver maps at a time */
 #define IMPORT_ID_BASE (BLOCK_ID_BASE + ((unsigned long long)1 << 61))
 
 /* --- free and total memory --- */
@@ -89,6 +96,17 @@ static int find_known(CUdeviceptr dptr, struct known *known) {
     return r;
 }
 
+static bool in_pages(const struct known *block) {
+    return block->pool && backend_maps(pool_backend(block->pool));
+}
+
+/* What the driver is asked about without a current context: it knows what is a primary one's. */
+static CUdeviceptr known_without(const struct known *block, CUdeviceptr dptr) {
+    bool primary = !in_pages(block) ||
+                   context_primary_pool(device_pool_owner(block->pool)->ordinal) == block->pool;
+    return primary ? dptr : UNKNOWN_ADDRESS;
+}
+
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {
     struct known block = {.pool = NULL};
     int r = find_known(dptr, &block);
@@ -98,7 +116,7 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
     if (!block.pool || !current) { /* without a context it depends */
-        CUresult result = REAL(cuMemGetAddressRange_v2)(base, bytes, dptr);
+        CUresult result = REAL(cuMemGetAddressRange_v2)(base, bytes, known_without(&block, dptr));
         if (result != CUDA_SUCCESS) {
             return result;
         }
@@ -157,6 +175,45 @@ static void set_sync_memops(uint64_t id, int value, int before) {
     pthread_mutex_unlock(&sync_lock);
 }
 
+static unsigned long long id_of(const struct known *block) {
+    return block->pool ? BLOCK_ID_BASE + pool_block_id(block->address) : IMPORT_ID_BASE + block->id;
+}
+
+/* The same for what only pages have to be asked for. */
+static bool answer_of_pages(void *data, CUpointer_attribute attribute, const struct known *block) {
+    uint64_t start = block->address & ~(MAPPING - 1);
+    switch ((unsigned)attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        memcpy(data, &(CUcontext){device_pool_context(block->pool)}, sizeof(CUcontext));
+        return true;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        memcpy(data, &(unsigned long long){0}, sizeof(long long));
+        return true;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        memcpy(data, &(CUdeviceptr){start}, sizeof(CUdeviceptr));
+        return true;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: {
+        uint64_t end = (block->address + block->bytes + MAPPING - 1) & ~(MAPPING - 1);
+        memcpy(data, &(size_t){end - start}, sizeof(size_t));
+        return true;
+    }
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        memcpy(data, &(unsigned long long){id_of(block)}, sizeof(long long));
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* After the driver's answer, which is as long as it makes it: of pages it says no where it says yes of its own
+ * memory. */
+static void correct(void *data, CUpointer_attribute attribute, const struct known *block) {
+    if ((unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE && in_pages(block) &&
+        pages_decompress((struct pages *)pool_backend(block->pool))) {
+        *(unsigned char *)data = 1;
+    }
+}
+
 /* True if the attribute is the block's own, and then its value is in *data. */
 static bool answer_of_block(void *data, CUpointer_attribute attribute, const struct known *block) {
     switch ((unsigned)attribute) {
@@ -167,10 +224,7 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute, const str
         memcpy(data, &(size_t){block->bytes}, sizeof(size_t));
         return true;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        memcpy(data,
-               &(unsigned long long){block->pool ? BLOCK_ID_BASE + pool_block_id(block->address)
-                                                 : IMPORT_ID_BASE + block->id},
-               sizeof(long long));
+        memcpy(data, &(unsigned long long){id_of(block)}, sizeof(long long));
         return true;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: {
         int value;
@@ -181,7 +235,7 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute, const str
         return known;
     }
     default:
-        return false;
+        return in_pages(block) && answer_of_pages(data, attribute, block);
     }
 }
 
@@ -224,6 +278,9 @@ CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, C
     if (tokens) {
         tokens_given(dptr, before);
     }
+    if (r == 0 && result == CUDA_SUCCESS) {
+        correct(data, attribute, &block);
+    }
     return result;
 }
 
@@ -246,11 +303,20 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
         }
     }
     for (unsigned i = 0; r == 0 && result == CUDA_SUCCESS && i < count; i++) {
-        if (data[i]) {
-            answer_of_block(data[i], attributes[i], &block);
+        if (data[i] && !answer_of_block(data[i], attributes[i], &block)) {
+            correct(data[i], attributes[i], &block);
         }
     }
     return result;
+}
+
+/* The driver keeps it for each page. */
+static void set_other_pages(const void *value, const struct pool_block *block) {
+    uint64_t end = block->address + block->requested;
+    for (uint64_t at = block->address & ~(MAPPING - 1);
+         at < end && backend_maps(pool_backend(block->pool)); at += MAPPING) {
+        REAL(cuPointerSetAttribute)(value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at);
+    }
 }
 
 CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
@@ -265,6 +331,7 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
     CUresult result = REAL(cuPointerSetAttribute)(value, attribute, dptr);
     if (own && result == CUDA_SUCCESS) {
         pool_mark_reached_from_outside(dptr);
+        set_other_pages(value, &block);
         set_sync_memops(pool_block_id(dptr), *(const int *)value != 0, before);
     }
     return result;
