@@ -1,12 +1,12 @@
 #include "backend/pages.h"
 
 #include "driver/capture.h"
-#include "driver/context.h"
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
 #include "driver/spans.h"
 #include "pool/host.h"
+#include "pool/pool.h"
 #include "stats/stats.h"
 
 #include <errno.h>
@@ -82,7 +82,9 @@ static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *add
     CUresult r = REAL(cuMemAddressReserve)(&at, bytes, PAGE, 0, 0);
     range->address = at;
     range->bytes = bytes;
-    if (r == CUDA_SUCCESS && !list(range)) {
+    /* Where a context has ended unseen, its pool may count them as its own still. It cannot be forgotten
+     * here, as context_address_given() would: the pool's lock over its mappings is held. */
+    if (r == CUDA_SUCCESS && (pool_touches(at, bytes) || !list(range))) {
         REAL(cuMemAddressFree)(at, bytes);
         r = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -95,7 +97,6 @@ static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *add
     range->next = pages->ranges;
     pages->ranges = range;
     pthread_mutex_unlock(&pages->lock);
-    context_address_given(at, bytes);
     *address = at;
     return 0;
 }

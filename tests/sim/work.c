@@ -33,9 +33,12 @@ static bool side_allowed(const struct copy *copy, const struct side *side,
     if (!side->checked || range_accessible(context, side->address, bytes))
         return true;
     const struct range *range = range_find(side->address);
+    while (copy->peer && range && range->kind == RANGE_MAPPED &&
+           side->address + bytes > range->base + range->size)
+        range = range_find(range->base + range->size); /* mapped neighbours count as one piece */
     return range && range->device != context->device->ordinal &&
            (copy->peer || range->kind != RANGE_MAPPED) &&
-           bytes <= range->base + range->size - side->address;
+           side->address + bytes <= range->base + range->size;
 }
 
 static enum verdict run_copy(struct work *work, struct context *context) {

@@ -1,0 +1,168 @@
+/*
+ * What tells memory of the virtual memory API from that of cuMemAlloc: questions, calls of that API on it, and
+ * that it does not end with a context. One line per behaviour, as a client of diff.py.
+ */
+#include "diff.h"
+
+#include <string.h>
+
+#define MAPPING (2 * MIB) /* what the driver maps at a time */
+
+static CUcontext context;
+
+struct mapping {
+    CUdeviceptr base;
+    size_t size;
+};
+
+static CUdeviceptr page_at(CUdeviceptr p) {
+    return p / MAPPING * MAPPING;
+}
+
+/* Of flags the driver may write one byte or four. */
+static void flags_of(const char *what, CUdeviceptr p) {
+    static const struct {
+        CUpointer_attribute attribute;
+        const char *name;
+    } flags[] = {{CU_POINTER_ATTRIBUTE_MAPPED, "mapped"},
+                 {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, "legacy ipc"},
+                 {CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, "rdma"},
+                 {CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, "decompress"},
+                 {CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, "access"}};
+    for (unsigned i = 0; i < sizeof flags / sizeof *flags; i++) {
+        unsigned long long one = 0, several = 0;
+        void *data = &several;
+        CUpointer_attribute name = flags[i].attribute;
+        CUresult a = cuPointerGetAttribute(&one, name, p);
+        CUresult b = cuPointerGetAttributes(1, &name, &data, p);
+        line("paged: %s: %s %d %llu, several %d %llu", what, flags[i].name, a, one, b, several);
+    }
+}
+
+static void mapping_of(const char *what, CUdeviceptr p, size_t bytes, CUdeviceptr at) {
+    struct mapping m[2] = {{0, 0}, {0, 0}};
+    CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+                                   CU_POINTER_ATTRIBUTE_MAPPING_SIZE};
+    void *data[] = {&m[1].base, &m[1].size};
+    CUresult a = cuPointerGetAttribute(&m[0].base, names[0], at);
+    CUresult b = cuPointerGetAttribute(&m[0].size, names[1], at);
+    CUresult c = cuPointerGetAttributes(2, names, data, at);
+    line("paged: %s: mapping %d %d %d size %zu, whole %d, all of it %d, the same %d", what, a, b, c,
+         m[0].size, m[0].base % MAPPING == 0 && m[0].size % MAPPING == 0,
+         m[0].base <= p && p + bytes <= m[0].base + m[0].size, !memcmp(&m[0], &m[1], sizeof *m));
+}
+
+static unsigned long long number_of(CUdeviceptr p) {
+    unsigned long long id = 0;
+    CUresult r = cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, p);
+    return r == CUDA_SUCCESS ? id : 0;
+}
+
+static void questions(const char *what, CUdeviceptr p, size_t bytes) {
+    CUcontext owner = NULL, several = NULL;
+    CUmemoryPool pool = (CUmemoryPool)1;
+    unsigned long long handles = 7;
+    CUpointer_attribute name = CU_POINTER_ATTRIBUTE_CONTEXT;
+    void *data = &several;
+    CUdeviceptr last = p + bytes - 1;
+    CUresult r = cuPointerGetAttribute(&owner, name, last);
+    CUresult s = cuPointerGetAttributes(1, &name, &data, last);
+    line("paged: %s: context %d %d, several %d %d", what, r, owner == context, s,
+         several == context);
+    r = cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, p);
+    s = cuPointerGetAttribute(&handles, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, p);
+    line("paged: %s: pool %d %d, handle types %d %llu", what, r, pool != NULL, s, handles);
+    flags_of(what, p + bytes / 2);
+    mapping_of(what, p, bytes, p);
+    mapping_of(what, p, bytes, last);
+    line("paged: %s: number: some %d, the same at its end %d", what, number_of(p) != 0,
+         number_of(p) == number_of(last));
+}
+
+/* What the virtual memory API says to it, and that it is whole afterwards. */
+static void calls(const char *what, CUdeviceptr p, size_t bytes) {
+    CUmemGenericAllocationHandle handle = 0;
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    CUmemAccessDesc access = {.location = location, .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    unsigned long long flags;
+    CUipcMemHandle ipc;
+    size_t whole = (p + bytes + MAPPING - 1) / MAPPING * MAPPING - page_at(p);
+    CHECK(cuMemsetD32(p, 0x5a5a5a5a, bytes / 4));
+    CODES(what, cuMemRetainAllocationHandle(&handle, (void *)p),
+          cuMemRetainAllocationHandle(&handle, (void *)(p + bytes - 1)),
+          cuMemGetAccess(&flags, &location, p), cuMemSetAccess(page_at(p), MAPPING, &access, 1),
+          cuMemSetAccess(page_at(p), whole, &access, 1), cuMemUnmap(page_at(p), MAPPING),
+          cuMemUnmap(page_at(p), whole), cuMemAddressFree(page_at(p), whole));
+    line("paged: %s: legacy ipc handle %d", what, cuIpcGetMemHandle(&ipc, p));
+    line("paged: %s: then %s", what, ends(p, bytes / 4 * 4));
+}
+
+static void one_by_one(void) {
+    static const size_t sizes[] = {4, 4096, 100000, MIB, MIB + 4, 2 * MIB, 3 * MIB, 64 * MIB + 4};
+    CUdeviceptr p[8];
+    char what[64];
+    for (unsigned i = 0; i < 8; i++) {
+        p[i] = take(sizes[i]);
+        snprintf(what, sizeof what, "%zu bytes", sizes[i]);
+        questions(what, p[i], sizes[i]);
+        calls(what, p[i], sizes[i]);
+    }
+    unsigned equal = 0;
+    for (unsigned i = 4; i < 8; i++)
+        for (unsigned j = 4; j < i; j++)
+            equal += number_of(p[i]) == number_of(p[j]);
+    line("paged: numbers that are the same: %u", equal);
+    for (unsigned i = 0; i < 8; i++)
+        CHECK(cuMemFree(p[i]));
+    line("paged: freed: context %d, retained %d, unmapped %d",
+         cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, p[7]),
+         cuMemRetainAllocationHandle(&(CUmemGenericAllocationHandle){0}, (void *)p[7]),
+         cuMemUnmap(page_at(p[7]), MAPPING));
+}
+
+/* Memory of the program's own is its own to map and unmap, beside blocks. */
+static void its_own(void) {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemAccessDesc access = {.location = prop.location,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle, again;
+    unsigned long long flags = 0;
+    CUdeviceptr p, block = take(5 * MIB);
+    CODES("paged: its own", cuMemAddressReserve(&p, 4 * MIB, 0, 0, 0),
+          cuMemCreate(&handle, 2 * MIB, &prop, 0), cuMemMap(p, 2 * MIB, 0, handle, 0),
+          cuMemSetAccess(p, 2 * MIB, &access, 1), cuMemGetAccess(&flags, &prop.location, p),
+          cuMemsetD32(p, 7, MIB / 2), cuMemRetainAllocationHandle(&again, (void *)p),
+          cuMemRelease(again), cuMemMap(block, 2 * MIB, 0, handle, 0), cuMemRelease(handle),
+          cuMemUnmap(p, 2 * MIB), cuMemAddressFree(p, 4 * MIB));
+    line("paged: its own: access %llu", flags);
+    CHECK(cuMemFree(block));
+}
+
+/* However a context ends, the device has its memory again. */
+static void ends_with_its_context(void) {
+    CUcontext other;
+    size_t before, after, total;
+    CHECK(cuMemGetInfo(&before, &total));
+    for (unsigned round = 0; round < 3; round++) {
+        CHECK(cuCtxCreate_v2(&other, 0, 0));
+        for (unsigned i = 0; i < 20; i++) {
+            CUdeviceptr p = take(i % 3 ? 7 * MIB + i : 3000);
+            CHECK(cuMemsetD32(p, i, 100));
+            if (i % 4 == 0)
+                CHECK(cuMemFree(p));
+        }
+        CHECK(cuCtxDestroy(other));
+        CHECK(cuCtxSetCurrent(context));
+        CHECK(cuMemGetInfo(&after, &total));
+        line("paged: after a context: %lld bytes less", (long long)before - (long long)after);
+    }
+}
+
+int main(void) {
+    context = begin();
+    ends_with_its_context();
+    one_by_one();
+    its_own();
+    return 0;
+}

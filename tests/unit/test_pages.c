@@ -1,0 +1,601 @@
+/*
+ * The pages backend over a driver that keeps addresses, pages and mappings in tables, and refuses what it is
+ * told to: what it takes and gives, who has access, and what is left when a call in the middle fails.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "backend/pages.h"
+#include "driver/awake.h"
+#include "driver/capture.h"
+#include "driver/context.h"
+#include "driver/deferred.h"
+#include "driver/device.h"
+#include "driver/fault.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define PAGE ((uint64_t)2 << 20)
+#define SLOTS 4096 /* pages of the addresses that the driver gives, from BASE on */
+#define BASE ((CUdeviceptr)1 << 40)
+
+/* ---- the driver ---- */
+
+static struct slot {
+    uint64_t page; /* 0: nothing */
+    uint64_t access;
+} slots[SLOTS];
+
+static struct reservation {
+    CUdeviceptr address;
+    size_t bytes;
+} reservations[16];
+
+static CUdeviceptr next_address;
+static uint64_t last_page;
+static unsigned pages_there, mappings, set_access_calls, creates;
+static CUmemAllocationProp last_prop;
+static int attributes[256];
+static int version;
+static size_t granularity;
+static unsigned relaxed; /* depth: every call has to be made in relaxed capture mode */
+
+/* The n-th call of a kind from now on is refused with the code; those after it are not. */
+static struct refusal {
+    unsigned left;
+    CUresult code;
+} refuse_create, refuse_map, refuse_access, refuse_reserve, refuse_release;
+
+static bool refuses(struct refusal *refusal) {
+    assert_true(relaxed > 0);
+    return refusal->left > 0 && --refusal->left == 0;
+}
+
+struct real_entries real_entries;
+_Atomic unsigned capture_active;
+
+CUresult CUDAAPI entry_absent(void) {
+    return CUDA_ERROR_NOT_INITIALIZED;
+}
+
+static CUresult exchange_mode(CUstreamCaptureMode *mode) {
+    static CUstreamCaptureMode now = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    CUstreamCaptureMode before = now;
+    now = *mode;
+    *mode = before;
+    relaxed = now == CU_STREAM_CAPTURE_MODE_RELAXED;
+    return CUDA_SUCCESS;
+}
+
+static CUresult reserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr hint,
+                        unsigned long long flags) {
+    assert_true(bytes % PAGE == 0 && alignment == PAGE && hint == 0 && flags == 0);
+    if (refuses(&refuse_reserve)) {
+        return refuse_reserve.code;
+    }
+    for (unsigned i = 0; i < 16; i++) {
+        if (reservations[i].bytes == 0) {
+            *address = next_address;
+            next_address += bytes + PAGE; /* never side by side */
+            reservations[i] = (struct reservation){*address, bytes};
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static struct slot *slot_of(CUdeviceptr address) {
+    assert_true(address >= BASE && address < BASE + SLOTS * PAGE && address % PAGE == 0);
+    return &slots[(address - BASE) / PAGE];
+}
+
+static CUresult free_addresses(CUdeviceptr address, size_t bytes) {
+    for (unsigned i = 0; i < 16; i++) {
+        if (reservations[i].address == address && reservations[i].bytes == bytes) {
+            for (size_t at = 0; at < bytes && address + at < BASE + SLOTS * PAGE; at += PAGE) {
+                assert_int_equal(slot_of(address + at)->page, 0);
+            }
+            reservations[i] = (struct reservation){0};
+            return CUDA_SUCCESS;
+        }
+    }
+    fail_msg("no such reservation");
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes,
+                       const CUmemAllocationProp *prop, unsigned long long flags) {
+    assert_true(bytes == PAGE && flags == 0);
+    creates++;
+    last_prop = *prop;
+    if (refuses(&refuse_create)) {
+        return refuse_create.code;
+    }
+    *handle = ++last_page;
+    pages_there++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle) {
+    assert_in_range(handle, 1, last_page);
+    if (refuses(&refuse_release)) {
+        return refuse_release.code;
+    }
+    pages_there--;
+    return CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
+                    CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    assert_true(bytes == PAGE && offset == 0 && flags == 0);
+    if (refuses(&refuse_map)) {
+        return refuse_map.code;
+    }
+    assert_int_equal(slot_of(address)->page, 0);
+    *slot_of(address) = (struct slot){handle, 0};
+    mappings++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult unmap(CUdeviceptr address, size_t bytes) {
+    assert_true(relaxed > 0);
+    for (size_t at = 0; at < bytes; at += PAGE) {
+        assert_int_not_equal(slot_of(address + at)->page, 0);
+        *slot_of(address + at) = (struct slot){0};
+        mappings--;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *who,
+                           size_t count) {
+    set_access_calls++;
+    if (refuses(&refuse_access)) {
+        return refuse_access.code;
+    }
+    assert_true(bytes > 0 && count > 0);
+    for (size_t at = 0; at < bytes; at += PAGE) {
+        assert_int_not_equal(slot_of(address + at)->page, 0); /* all of it is mapped */
+        for (size_t i = 0; i < count; i++) {
+            assert_int_equal(who[i].location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+            assert_int_equal(who[i].flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+            slot_of(address + at)->access |= (uint64_t)1 << who[i].location.id;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult say_granularity(size_t *bytes, const CUmemAllocationProp *prop,
+                                CUmemAllocationGranularity_flags option) {
+    (void)prop, (void)option;
+    *bytes = granularity;
+    return CUDA_SUCCESS;
+}
+
+static CUresult say_attribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+    (void)device;
+    *value = attributes[attribute];
+    return CUDA_SUCCESS;
+}
+
+static CUresult say_version(int *value) {
+    *value = version;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create_event(CUevent *event, unsigned flags) {
+    (void)flags;
+    *event = (CUevent)1;
+    return CUDA_SUCCESS;
+}
+
+/* ---- the rest of the library ---- */
+
+static struct device device;
+static uint64_t limit;
+
+bool device_take(struct device *where, uint64_t bytes) {
+    if (atomic_load(&where->charged) + bytes > limit) {
+        return false;
+    }
+    atomic_fetch_add(&where->charged, bytes);
+    return true;
+}
+
+bool device_charge(struct device *where, uint64_t bytes) {
+    return device_take(where, bytes);
+}
+
+void device_refund(struct device *where, uint64_t bytes) {
+    assert_true(atomic_load(&where->charged) >= bytes);
+    atomic_fetch_sub(&where->charged, bytes);
+}
+
+void device_pooled(struct device *where, int64_t change) {
+    atomic_fetch_add(&where->pooled, (uint64_t)change);
+}
+
+uint64_t device_visible_total(const struct device *where) {
+    return where->total;
+}
+
+uint64_t device_idle_bytes(const struct device *where, const struct device_backend *but) {
+    (void)where, (void)but;
+    return 0;
+}
+
+uint64_t device_room(struct device *where) {
+    (void)where;
+    return 0;
+}
+
+bool device_gather(struct device *where, const struct device_backend *but, uint64_t bytes,
+                   bool wait) {
+    (void)where, (void)but, (void)bytes, (void)wait;
+    return false;
+}
+
+bool capture_hold_off(void) {
+    return true;
+}
+
+void capture_let_go(void) {}
+
+unsigned context_count(void) {
+    return 1;
+}
+
+bool awake_only(CUcontext context) {
+    (void)context;
+    return true;
+}
+
+bool deferred_settle(CUcontext context, bool all) {
+    (void)context, (void)all;
+    return false;
+}
+
+bool fault_is_deadly(CUresult code) {
+    return code == CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+/* ---- each test ---- */
+
+static struct pages pages;
+static struct backend *const backend = &pages.common.backend;
+
+static int start(void **state) {
+    (void)state;
+    memset(slots, 0, sizeof slots);
+    memset(reservations, 0, sizeof reservations);
+    memset(attributes, 0, sizeof attributes);
+    refuse_create = refuse_map = refuse_access = refuse_reserve = refuse_release =
+        (struct refusal){0};
+    next_address = BASE;
+    last_page = 0;
+    pages_there = mappings = set_access_calls = creates = 0;
+    version = 13000;
+    granularity = PAGE;
+    limit = UINT64_MAX / 2;
+    attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 1;
+    real_entries = (struct real_entries){
+        .real_cuThreadExchangeStreamCaptureMode = exchange_mode,
+        .real_cuMemAddressReserve = reserve,
+        .real_cuMemAddressFree = free_addresses,
+        .real_cuMemCreate = create,
+        .real_cuMemRelease = release,
+        .real_cuMemMap = map,
+        .real_cuMemUnmap = unmap,
+        .real_cuMemSetAccess = set_access,
+        .real_cuMemGetAllocationGranularity = say_granularity,
+        .real_cuDeviceGetAttribute = say_attribute,
+        .real_cuDriverGetVersion = say_version,
+        .real_cuEventCreate = create_event,
+    };
+    memset(&device, 0, sizeof device);
+    device.ordinal = 1;
+    device.total = 64 * PAGE;
+    memset(&pages, 0, sizeof pages);
+    return pages_start(&pages, (CUcontext)1, &device, 0);
+}
+
+/* Every test gives back all it took. */
+static int stop(void **state) {
+    (void)state;
+    bool left = false;
+    for (unsigned i = 0; i < 16; i++) {
+        left |= reservations[i].bytes != 0;
+    }
+    return !left && pages_there == 0 && mappings == 0 && atomic_load(&device.charged) == 0 &&
+                   atomic_load(&device.pooled) == 0 && !pages_touch(0, UINT64_MAX)
+               ? 0
+               : -1;
+}
+
+static uint64_t take_addresses(unsigned count) {
+    uint64_t address = 0;
+    assert_int_equal(backend->ops->take_addresses(backend, count * PAGE, &address), 0);
+    return address;
+}
+
+static void take(unsigned count, uint64_t *handles) {
+    assert_int_equal(backend->ops->take_pages(backend, count, handles), 0);
+}
+
+static uint64_t access_at(uint64_t address) {
+    return slot_of(address)->access;
+}
+
+static void a_page_is_charged_and_refunded(void **state) {
+    (void)state;
+    uint64_t handles[3];
+    take(3, handles);
+    assert_int_equal(atomic_load(&device.charged), 3 * PAGE);
+    assert_int_equal(atomic_load(&device.pooled), 3 * PAGE);
+    backend->ops->give_pages(backend, 2, handles);
+    assert_int_equal(atomic_load(&device.charged), PAGE);
+    assert_int_equal(atomic_load(&device.pooled), PAGE);
+    backend->ops->give_pages(backend, 1, handles + 2);
+}
+
+static void all_pages_or_none(void **state) {
+    (void)state;
+    uint64_t handles[5];
+    refuse_create = (struct refusal){4, CUDA_ERROR_OUT_OF_MEMORY};
+    assert_int_equal(backend->ops->take_pages(backend, 5, handles), -ENOMEM);
+    assert_int_equal(pages_there, 0);
+    refuse_create = (struct refusal){1, CUDA_ERROR_NOT_PERMITTED};
+    assert_int_equal(backend->ops->take_pages(backend, 5, handles), CUDA_ERROR_NOT_PERMITTED);
+    limit = 4 * PAGE;
+    creates = 0;
+    assert_int_equal(backend->ops->take_pages(backend, 5, handles), -EDQUOT);
+    assert_int_equal(creates, 0);
+    assert_int_equal(atomic_load(&device.charged), 0);
+}
+
+static void what_the_driver_keeps_stays_charged(void **state) {
+    (void)state;
+    uint64_t handles[3];
+    take(3, handles);
+    refuse_release = (struct refusal){2, CUDA_ERROR_ILLEGAL_ADDRESS};
+    backend->ops->give_pages(backend, 3, handles);
+    assert_int_equal(atomic_load(&device.charged), PAGE);
+    backend->ops->give_pages(backend, 1, handles + 1);
+}
+
+static void one_call_gives_access_to_all_that_is_mapped_at_once(void **state) {
+    (void)state;
+    uint64_t handles[8], at = take_addresses(16);
+    take(8, handles);
+    assert_int_equal(backend->ops->map(backend, at + 2 * PAGE, 8, handles), 0);
+    assert_int_equal(set_access_calls, 1);
+    for (unsigned i = 0; i < 8; i++) {
+        assert_int_equal(slot_of(at + (2 + i) * PAGE)->page, handles[i]);
+        assert_int_equal(access_at(at + (2 + i) * PAGE), 1 << device.ordinal);
+    }
+    assert_int_equal(backend->ops->unmap(backend, at + 2 * PAGE, 8), 0);
+    backend->ops->give_pages(backend, 8, handles);
+    backend->ops->give_addresses(backend, at, 16 * PAGE);
+}
+
+static void a_page_lies_at_several_addresses(void **state) {
+    (void)state;
+    uint64_t handle, at = take_addresses(3), handles[2];
+    take(1, &handle);
+    handles[0] = handles[1] = handle;
+    assert_int_equal(backend->ops->map(backend, at, 2, handles), 0);
+    assert_int_equal(backend->ops->map(backend, at + 2 * PAGE, 1, &handle), 0);
+    assert_int_equal(mappings, 3);
+    assert_int_equal(backend->ops->unmap(backend, at, 3), 0);
+    backend->ops->give_pages(backend, 1, &handle);
+    backend->ops->give_addresses(backend, at, 3 * PAGE);
+}
+
+static void nothing_stays_mapped_when_a_mapping_fails(void **state) {
+    (void)state;
+    uint64_t handles[6], at = take_addresses(6);
+    take(6, handles);
+    refuse_map = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
+    assert_int_equal(backend->ops->map(backend, at, 6, handles), -ENOMEM);
+    refuse_map = (struct refusal){5, CUDA_ERROR_UNKNOWN};
+    assert_int_equal(backend->ops->map(backend, at, 6, handles), -EBUSY);
+    assert_int_equal(mappings, 0);
+    refuse_map = (struct refusal){3, CUDA_ERROR_ILLEGAL_ADDRESS};
+    assert_int_equal(backend->ops->map(backend, at, 6, handles), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(mappings, 0);
+    refuse_access = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
+    assert_int_equal(backend->ops->map(backend, at, 6, handles), -ENOMEM);
+    assert_int_equal(mappings, 0);
+    assert_int_equal(pages_let_reach(&pages, 0), CUDA_SUCCESS); /* finds nothing that is mapped */
+    assert_int_equal(backend->ops->map(backend, at, 6, handles), 0);
+    assert_int_equal(backend->ops->unmap(backend, at, 6), 0);
+    backend->ops->give_pages(backend, 6, handles);
+    backend->ops->give_addresses(backend, at, 6 * PAGE);
+}
+
+/* Of 200 pages, which take more than one word of bits, in two ranges: runs of several lengths. */
+static void a_late_device_gets_access_to_every_page(void **state) {
+    (void)state;
+    uint64_t handle, first = take_addresses(200), second = take_addresses(10);
+    static const unsigned mapped[] = {0, 1, 2, 5, 62, 63, 64, 65, 127, 128, 199};
+    take(1, &handle);
+    for (unsigned i = 0; i < 11; i++) {
+        assert_int_equal(backend->ops->map(backend, first + mapped[i] * PAGE, 1, &handle), 0);
+    }
+    assert_int_equal(backend->ops->map(backend, second + 9 * PAGE, 1, &handle), 0);
+    assert_int_equal(backend->ops->unmap(backend, first + PAGE, 1), 0);
+    set_access_calls = 0;
+    assert_int_equal(pages_let_reach(&pages, 3), CUDA_SUCCESS);
+    assert_int_equal(set_access_calls, 7);
+    for (unsigned i = 0; i < 11; i++) {
+        assert_int_equal(access_at(first + mapped[i] * PAGE), mapped[i] == 1 ? 0 : 1 << 1 | 1 << 3);
+    }
+    assert_int_equal(access_at(second + 9 * PAGE), 1 << 1 | 1 << 3);
+    assert_int_equal(pages_let_reach(&pages, 3), CUDA_SUCCESS); /* has it */
+    assert_int_equal(pages_let_reach(&pages, device.ordinal), CUDA_SUCCESS);
+    assert_int_equal(set_access_calls, 7);
+    assert_int_equal(backend->ops->map(backend, first + PAGE, 1, &handle), 0);
+    assert_int_equal(access_at(first + PAGE), 1 << 1 | 1 << 3);
+    for (unsigned i = 0; i < 11; i++) {
+        assert_int_equal(backend->ops->unmap(backend, first + mapped[i] * PAGE, 1), 0);
+    }
+    assert_int_equal(backend->ops->unmap(backend, second + 9 * PAGE, 1), 0);
+    backend->ops->give_pages(backend, 1, &handle);
+    backend->ops->give_addresses(backend, second, 10 * PAGE);
+    backend->ops->give_addresses(backend, first, 200 * PAGE);
+}
+
+static void access_that_is_refused_is_not_counted_as_given(void **state) {
+    (void)state;
+    uint64_t handle, at = take_addresses(2);
+    take(1, &handle);
+    assert_int_equal(backend->ops->map(backend, at, 1, &handle), 0);
+    refuse_access = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
+    assert_int_equal(pages_let_reach(&pages, 2), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(access_at(at), 1 << 1);
+    assert_int_equal(pages_let_reach(&pages, 2), CUDA_SUCCESS);
+    assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
+    assert_int_equal(backend->ops->unmap(backend, at, 1), 0);
+    backend->ops->give_pages(backend, 1, &handle);
+    backend->ops->give_addresses(backend, at, 2 * PAGE);
+}
+
+/* The next context's peers are its own. All else goes on while the old one has ended: it is the pool that
+ * gives it back then. */
+static void memory_outlives_its_context_and_peers_do_not(void **state) {
+    (void)state;
+    uint64_t handles[2], at = take_addresses(4);
+    take(2, handles);
+    assert_int_equal(pages_let_reach(&pages, 0), CUDA_SUCCESS);
+    assert_int_equal(backend->ops->map(backend, at, 2, handles), 0);
+    device_backend_end(&pages.common);
+    assert_int_equal(backend->ops->unmap(backend, at, 2), 0);
+    backend->ops->give_pages(backend, 1, handles);
+    backend->ops->give_addresses(backend, at, 4 * PAGE);
+    assert_int_equal(pages_start(&pages, (CUcontext)2, &device, 1 << 2), 0);
+    at = take_addresses(1);
+    assert_int_equal(backend->ops->map(backend, at, 1, handles + 1), 0);
+    assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
+    assert_int_equal(backend->ops->unmap(backend, at, 1), 0);
+    backend->ops->give_pages(backend, 1, handles + 1);
+    backend->ops->give_addresses(backend, at, PAGE);
+}
+
+static void addresses_are_ours_while_we_have_them(void **state) {
+    (void)state;
+    uint64_t a = take_addresses(4), b = take_addresses(2), none = 77;
+    assert_false(pages_touch(a - 1, 1));
+    assert_true(pages_touch(a - 1, 2));
+    assert_true(pages_touch(a + 4 * PAGE - 1, 1));
+    assert_false(pages_touch(a + 4 * PAGE, PAGE));
+    assert_true(pages_touch(a + 4 * PAGE, UINT64_MAX));
+    assert_true(pages_touch(b, 1));
+    assert_false(pages_touch(b, 0));
+    refuse_reserve = (struct refusal){1, CUDA_ERROR_INVALID_VALUE};
+    assert_int_equal(backend->ops->take_addresses(backend, PAGE, &none), -ENOMEM);
+    assert_int_equal(none, 77);
+    backend->ops->give_addresses(backend, a, 4 * PAGE);
+    assert_false(pages_touch(a, 4 * PAGE));
+    assert_true(pages_touch(b + PAGE, PAGE));
+    backend->ops->give_addresses(backend, b, 2 * PAGE);
+}
+
+static void give_one(void) {
+    uint64_t handle;
+    take(1, &handle);
+    backend->ops->give_pages(backend, 1, &handle);
+}
+
+static int start_anew(void) {
+    memset(&pages, 0, sizeof pages);
+    return pages_start(&pages, (CUcontext)1, &device, 0);
+}
+
+static void pages_are_made_for_what_the_device_can(void **state) {
+    (void)state;
+    give_one();
+    assert_int_equal(last_prop.type, CU_MEM_ALLOCATION_TYPE_PINNED);
+    assert_int_equal(last_prop.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+    assert_int_equal(last_prop.location.id, device.ordinal);
+    assert_int_equal(last_prop.requestedHandleTypes, 0);
+    assert_int_equal(last_prop.allocFlags.gpuDirectRDMACapable, 0);
+    assert_int_equal(last_prop.allocFlags.usage, 0);
+    attributes[CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED] = 1;
+    attributes[CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED] = 1;
+    attributes[CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK] = 6;
+    assert_int_equal(start_anew(), 0);
+    give_one();
+    assert_int_equal(last_prop.requestedHandleTypes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    assert_int_equal(last_prop.allocFlags.gpuDirectRDMACapable, 1);
+    assert_int_equal(last_prop.allocFlags.usage, CU_MEM_CREATE_USAGE_HW_DECOMPRESS);
+    assert_true(pages_decompress(&pages));
+    version = 12000;
+    assert_int_equal(start_anew(), 0);
+    give_one();
+    assert_int_equal(last_prop.requestedHandleTypes, 0);
+}
+
+static void what_the_decompression_engine_is_refused_is_asked_for_once(void **state) {
+    (void)state;
+    attributes[CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK] = 1;
+    assert_int_equal(start_anew(), 0);
+    uint64_t handles[3];
+    refuse_create = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
+    take(3, handles);
+    assert_int_equal(creates, 4);
+    assert_int_equal(last_prop.allocFlags.usage, 0);
+    assert_false(pages_decompress(&pages));
+    backend->ops->give_pages(backend, 3, handles);
+    assert_int_equal(start_anew(), 0);
+    refuse_create = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY}; /* says nothing of the flag */
+    assert_int_equal(backend->ops->take_pages(backend, 3, handles), -ENOMEM);
+    assert_true(pages_decompress(&pages));
+}
+
+static void a_device_that_cannot_says_why(void **state) {
+    (void)state;
+    assert_null(pages_lacking(&device));
+    refuse_create = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
+    assert_null(pages_lacking(&device)); /* it is only full */
+    refuse_create = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
+    assert_string_equal(pages_lacking(&device), "the driver refuses to create pages");
+    refuse_map = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
+    assert_string_equal(pages_lacking(&device), "the driver refuses to map pages");
+    refuse_access = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
+    assert_string_equal(pages_lacking(&device), "the driver refuses to map pages");
+    refuse_reserve = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
+    assert_string_equal(pages_lacking(&device), "the driver refuses to reserve addresses");
+    granularity = 64 << 10;
+    assert_null(pages_lacking(&device));
+    granularity = 2 * PAGE;
+    assert_string_equal(pages_lacking(&device), "the driver has no pages of 2 MiB");
+    attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 0;
+    assert_string_equal(pages_lacking(&device), "the device has no virtual memory management");
+    real_entries.real_cuMemMap = (void *)entry_absent;
+    assert_string_equal(pages_lacking(&device), "the driver has no virtual memory API");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_page_is_charged_and_refunded),
+        TEST(all_pages_or_none),
+        TEST(what_the_driver_keeps_stays_charged),
+        TEST(one_call_gives_access_to_all_that_is_mapped_at_once),
+        TEST(a_page_lies_at_several_addresses),
+        TEST(nothing_stays_mapped_when_a_mapping_fails),
+        TEST(a_late_device_gets_access_to_every_page),
+        TEST(access_that_is_refused_is_not_counted_as_given),
+        TEST(memory_outlives_its_context_and_peers_do_not),
+        TEST(addresses_are_ours_while_we_have_them),
+        TEST(pages_are_made_for_what_the_device_can),
+        TEST(what_the_decompression_engine_is_refused_is_asked_for_once),
+        TEST(a_device_that_cannot_says_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
