@@ -217,7 +217,7 @@ def constants():
     for kind, (name, value, meaning, evidence) in rows(TUNING, ["COUNT", "BYTES", "TIME"]):
         if not re.search(r"\b%s\b" % name, used):
             sys.exit("%s: nothing uses %s" % (TUNING, name))
-        values[name] = eval(value.replace("/", "//"), {}, values)
+        values[name] = eval(value.replace("(uint64_t)", "").replace("/", "//"), {}, values)
         evidence = re.sub(r"((?:tests|scripts|docs)/[\w./-]*\w)", r"`\1`", evidence)
         lines.append("| `%s` | %s | %s | %s |" % (
             name, quantity(kind, values[name]), meaning, "" if evidence == "-" else evidence))

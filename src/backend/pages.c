@@ -353,6 +353,20 @@ static const char *try_one(struct pages *pages, CUdeviceptr at) {
     return usable ? NULL : "the driver refuses to map pages";
 }
 
+/* Copies from any device to any other go without peer access natively. Of pages they do only where it could be
+ * given, as it then is (driver/fault.c). */
+static bool all_can_reach(const struct device *device) {
+    int count = 0, can_all = 1;
+    REAL(cuDeviceGetCount)(&count);
+    for (CUdevice i = 0; i < count && can_all; i++) {
+        if (i != device->ordinal &&
+            REAL(cuDeviceCanAccessPeer)(&can_all, i, device->ordinal) != CUDA_SUCCESS) {
+            can_all = 0;
+        }
+    }
+    return can_all;
+}
+
 const char *pages_lacking(struct device *device) {
     struct pages trial = {.common.device = device};
     size_t unit = 0;
@@ -361,6 +375,9 @@ const char *pages_lacking(struct device *device) {
     }
     if (!can(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
         return "the device has no virtual memory management";
+    }
+    if (!all_can_reach(device)) {
+        return "another device could not reach its pages";
     }
     trial.prop = prop_of(device);
     if (REAL(cuMemGetAllocationGranularity)(&unit, &trial.prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) !=

@@ -1,5 +1,6 @@
 #include "driver/context.h"
 
+#include "backend/pages.h"
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/deferred.h"
@@ -301,6 +302,32 @@ CUresult context_let_reach(CUcontext handle, CUdevice by) {
     }
     pthread_mutex_unlock(&registry);
     return entry ? device_pool_let_reach(entry, by) : CUDA_SUCCESS;
+}
+
+/* Once for each: where it was refused it would be again. */
+static struct device_pool *not_reached(struct context *context, CUdevice by) {
+    pthread_mutex_lock(&registry);
+    bool reached = !context->handle || !context->entry || (context->reached_by >> by & 1) != 0;
+    struct device_pool *entry = reached ? NULL : context->entry;
+    if (entry) {
+        context->reached_by |= (uint64_t)1 << by;
+    }
+    pthread_mutex_unlock(&registry);
+    return entry;
+}
+
+bool context_reach_all(void) {
+    CUdevice here;
+    bool any = false;
+    if (!pages_touch(0, UINT64_MAX) || REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS) {
+        return false;
+    }
+    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
+        struct device_pool *entry = not_reached(&contexts[i], here);
+        bool other = entry && entry->backend->device->ordinal != here;
+        any |= other && device_pool_let_reach(entry, here) == CUDA_SUCCESS;
+    }
+    return any;
 }
 
 void context_address_given(CUdeviceptr address, uint64_t bytes) {

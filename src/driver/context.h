@@ -127,6 +127,10 @@ void context_end_done(struct context_ending *ending, bool over);
  * Else the code with which the driver has refused. */
 CUresult context_let_reach(CUcontext handle, CUdevice by);
 
+/** A copy or fill was refused: the current context's device gets access to the pools' memory on all others. True
+ * if it had not had it before, and the call may be made again. */
+bool context_reach_all(void);
+
 /** The driver has given out these addresses: if a pool still counts them as its own, its context has
  * ended, and is forgotten. Without any lock held. */
 void context_address_given(CUdeviceptr address, uint64_t bytes);

@@ -28,9 +28,21 @@ CUresult fault_of(struct pool *pool) {
     return pool ? (CUresult)pool_broken(pool) : CUDA_SUCCESS;
 }
 
+/*
+ * Natively any device's memory is copied and filled from any context. Pages, only where their device has been
+ * given access: with the first call that needs it.
+ */
+static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
+    return atomic_load(&process_state) == PROCESS_STARTED && context_reach_all();
+}
+
 #define NOTICED(symbol, since, parameters, arguments)                                              \
     CUresult hook_##symbol parameters {                                                            \
         attend_question();                                                                         \
-        return fault_notice(REAL(symbol) arguments);                                               \
+        CUresult r = REAL(symbol) arguments;                                                       \
+        if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && may_be_out_of_reach()) {         \
+            r = REAL(symbol) arguments;                                                            \
+        }                                                                                          \
+        return fault_notice(r);                                                                    \
     }
 #include "driver/entry_points.def"

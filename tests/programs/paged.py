@@ -46,6 +46,8 @@ def choices():
     chosen("CUDA 12.4", PAGES, "pages", "GPUCACHE_BACKEND=pages", old=True)
     chosen("a device without", {**PAGES, "GPUCACHE_SIM_VMM": "0"}, "segments",
            "the device has no virtual memory management")
+    chosen("no peer access", {**PAGES, "GPUCACHE_SIM_DEVICES": "2", "GPUCACHE_SIM_PEER": "0"}, "segments",
+           "another device could not reach its pages")
     for call, reason in (("cuMemAddressReserve", "the driver refuses to reserve addresses"),
                          ("cuMemCreate", "the driver refuses to create pages"),
                          ("cuMemMap", "the driver refuses to map pages"),

@@ -40,7 +40,7 @@ static uint64_t last_page;
 static unsigned pages_there, mappings, set_access_calls, creates;
 static CUmemAllocationProp last_prop;
 static int attributes[256];
-static int version;
+static int version, devices, unreachable;
 static size_t granularity;
 static unsigned relaxed; /* depth: every call has to be made in relaxed capture mode */
 
@@ -187,6 +187,17 @@ static CUresult say_version(int *value) {
     return CUDA_SUCCESS;
 }
 
+static CUresult say_count(int *count) {
+    *count = devices;
+    return CUDA_SUCCESS;
+}
+
+static CUresult say_peer(int *can, CUdevice from, CUdevice to) {
+    assert_true(from != to && to == 1);
+    *can = from != unreachable;
+    return CUDA_SUCCESS;
+}
+
 static CUresult create_event(CUevent *event, unsigned flags) {
     (void)flags;
     *event = (CUevent)1;
@@ -279,6 +290,8 @@ static int start(void **state) {
     last_page = 0;
     pages_there = mappings = set_access_calls = creates = 0;
     version = 13000;
+    devices = 4;
+    unreachable = -1;
     granularity = PAGE;
     limit = UINT64_MAX / 2;
     attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 1;
@@ -294,6 +307,8 @@ static int start(void **state) {
         .real_cuMemGetAllocationGranularity = say_granularity,
         .real_cuDeviceGetAttribute = say_attribute,
         .real_cuDriverGetVersion = say_version,
+        .real_cuDeviceGetCount = say_count,
+        .real_cuDeviceCanAccessPeer = say_peer,
         .real_cuEventCreate = create_event,
     };
     memset(&device, 0, sizeof device);
@@ -573,6 +588,8 @@ static void a_device_that_cannot_says_why(void **state) {
     assert_null(pages_lacking(&device));
     granularity = 2 * PAGE;
     assert_string_equal(pages_lacking(&device), "the driver has no pages of 2 MiB");
+    unreachable = 3;
+    assert_string_equal(pages_lacking(&device), "another device could not reach its pages");
     attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 0;
     assert_string_equal(pages_lacking(&device), "the device has no virtual memory management");
     real_entries.real_cuMemMap = (void *)entry_absent;
