@@ -304,14 +304,10 @@ CUresult context_let_reach(CUcontext handle, CUdevice by) {
     return entry ? device_pool_let_reach(entry, by) : CUDA_SUCCESS;
 }
 
-/* Once for each: where it was refused it would be again. */
-static struct device_pool *not_reached(struct context *context, CUdevice by) {
+static struct device_pool *pool_reached(struct context *context, CUdevice by) {
     pthread_mutex_lock(&registry);
-    bool reached = !context->handle || !context->entry || (context->reached_by >> by & 1) != 0;
-    struct device_pool *entry = reached ? NULL : context->entry;
-    if (entry) {
-        context->reached_by |= (uint64_t)1 << by;
-    }
+    struct device_pool *entry = context->handle ? context->entry : NULL;
+    context->reached_by |= entry ? (uint64_t)1 << by : 0;
     pthread_mutex_unlock(&registry);
     return entry;
 }
@@ -323,7 +319,7 @@ bool context_reach_all(void) {
         return false;
     }
     for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
-        struct device_pool *entry = not_reached(&contexts[i], here);
+        struct device_pool *entry = pool_reached(&contexts[i], here);
         bool other = entry && entry->backend->device->ordinal != here;
         any |= other && device_pool_let_reach(entry, here) == CUDA_SUCCESS;
     }

@@ -128,7 +128,7 @@ void context_end_done(struct context_ending *ending, bool over);
 CUresult context_let_reach(CUcontext handle, CUdevice by);
 
 /** A copy or fill was refused: the current context's device gets access to the pools' memory on all others. True
- * if it had not had it before, and the call may be made again. */
+ * if it has, by now, and there are any: the call is worth another try, whoever has given it. */
 bool context_reach_all(void);
 
 /** The driver has given out these addresses: if a pool still counts them as its own, its context has
