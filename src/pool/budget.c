@@ -216,7 +216,7 @@ void budget_book_reserve(struct pool *pool) {
     books_become(&books->reserved, reserved);
     books_become(&books->active, reserved - ready);
     books_become(&books->segments, pool->large.segment_count + pool->small.segment_count +
-                                      (pool->layouts.reserved_bytes >> PAGE_SHIFT));
+                                       (pool->layouts.reserved_bytes >> PAGE_SHIFT));
     uint64_t largest = arena_largest_free(&pool->large), other = arena_largest_free(&pool->small);
     largest = other > largest ? other : largest;
     other = pool->layouts.free_bytes; /* a block may have frames from anywhere */

@@ -13,7 +13,8 @@ void layouts_start(struct layouts *layouts, struct pool *pool) {
     layouts->space_slab.object_bytes = sizeof(struct space);
 }
 
-static struct slot *slot_at(const struct layouts *layouts, const struct window *window, uint32_t i) {
+static struct slot *slot_at(const struct layouts *layouts, const struct window *window,
+                            uint32_t i) {
     return layouts_slot(layouts, window->first + i);
 }
 
@@ -326,8 +327,7 @@ static uint32_t take_window(struct layouts *layouts, struct window *window, uint
 
 struct range *layouts_finish(struct window *window) {
     struct range *range = &window->range;
-    block_become(&range->block, BLOCK_CACHED | (uint64_t)BIN_NONE
-                                                   << LIFE_BIN_SHIFT);
+    block_become(&range->block, BLOCK_CACHED | (uint64_t)BIN_NONE << LIFE_BIN_SHIFT);
     page_map_set_start(range->block.address, range);
     return range;
 }
@@ -358,9 +358,8 @@ struct window *layouts_choose(struct layouts *layouts, uint32_t slots, uint64_t 
 }
 
 bool layouts_add_space(struct layouts *layouts, uint64_t base, uint64_t bytes) {
-    struct space *space = page_map_prepare(base, bytes) == 0
-                              ? host_slab_get(&layouts->space_slab)
-                              : NULL;
+    struct space *space =
+        page_map_prepare(base, bytes) == 0 ? host_slab_get(&layouts->space_slab) : NULL;
     if (space) {
         *space = (struct space){.base = base, .bytes = bytes, .next = layouts->spaces};
         layouts->spaces = space;
@@ -490,7 +489,8 @@ static uint32_t kept_frame(struct layouts *layouts, uint64_t finished) {
 
 bool layouts_remove_frame(struct layouts *layouts, uint64_t finished, uint64_t *page,
                           uint32_t *slots) {
-    uint32_t number = finished_frame(layouts, finished), kept = number ? 0 : kept_frame(layouts, finished);
+    uint32_t number = finished_frame(layouts, finished),
+             kept = number ? 0 : kept_frame(layouts, finished);
     struct frame *frame = layouts_frame(layouts, number ? number : kept);
     if (number) {
         use(layouts, number);
@@ -530,7 +530,8 @@ void layouts_forget(struct layouts *layouts) {
         next = space->next;
         host_slab_put(&layouts->space_slab, space);
     }
-    struct layouts fresh = {.pool = layouts->pool, .slots = layouts->slots, .frames = layouts->frames};
+    struct layouts fresh = {
+        .pool = layouts->pool, .slots = layouts->slots, .frames = layouts->frames};
     fresh.window_slab = layouts->window_slab;
     fresh.space_slab = layouts->space_slab;
     *layouts = fresh;

@@ -41,8 +41,8 @@ struct window {
     struct segment segment; /* of that range alone: all of the window */
     uint32_t first, slots;  /* the number of its first slot, and how many */
     uint32_t used;          /* in use by its block: the first so many */
-    uint32_t kept;          /* so many frames stay its own when it is free: something outside reaches them */
-    uint32_t conflicts;     /* slots without a frame, or whose frame is in use */
+    uint32_t kept; /* so many frames stay its own when it is free: something outside reaches them */
+    uint32_t conflicts;             /* slots without a frame, or whose frame is in use */
     struct window *next, *previous; /* free ones of its class */
     struct window *next_of_all;
 };
@@ -56,10 +56,10 @@ struct slot {
 };
 
 struct frame {
-    uint64_t page;           /* the backend's */
-    uint64_t stamp;          /* free: when this epoch has finished, so has all work that touched it */
-    uint32_t slots;          /* the first that it lies in; 0: none */
-    uint32_t mappings;       /* in how many */
+    uint64_t page;     /* the backend's */
+    uint64_t stamp;    /* free: when this epoch has finished, so has all work that touched it */
+    uint32_t slots;    /* the first that it lies in; 0: none */
+    uint32_t mappings; /* in how many */
     uint32_t next, previous; /* free: in its list */
     bool in_use, exists;
 };
@@ -81,7 +81,7 @@ struct layouts {
     struct frame_list {
         uint32_t first, last; /* about the oldest stamp first */
     } lists[FRAME_LISTS];
-    uint32_t absent;          /* numbers of frames that do not exist any more, linked by `next` */
+    uint32_t absent; /* numbers of frames that do not exist any more, linked by `next` */
     struct space *spaces;
     uint64_t reserved_bytes, free_bytes; /* of all frames; of the free ones; */
     uint64_t kept_bytes;                 /* and of those that are kept, and in no block */

@@ -64,8 +64,9 @@ static int map_new(struct pool *pool, const struct window *window) {
         for (uint32_t n = 0; n < count; n++) {
             pages[n] = layouts_frame(&pool->layouts, slot_at(pool, window, i + n)->frame)->page;
         }
-        r = count > 0 ? pool->backend->ops->map(pool->backend, slot_address(window, i), count, pages)
-                      : 0;
+        r = count > 0
+                ? pool->backend->ops->map(pool->backend, slot_address(window, i), count, pages)
+                : 0;
         for (uint32_t n = 0; n < count && r == 0; n++) {
             slot_at(pool, window, i + n)->mapped = true;
         }
@@ -145,8 +146,7 @@ static bool take_space(struct pool *pool, uint32_t slots) {
 }
 
 static struct window *choose(struct pool *pool, uint32_t slots, uint32_t *lacking) {
-    struct window *window =
-        layouts_choose(&pool->layouts, slots, pool->epochs.finished, lacking);
+    struct window *window = layouts_choose(&pool->layouts, slots, pool->epochs.finished, lacking);
     if (!window) {
         *lacking = slots;
         window = layouts_open(&pool->layouts, slots);
@@ -197,7 +197,9 @@ int mapper_grow(struct pool *pool, struct want *want) {
     wait_for_frames(pool, slots);
     pool->growers++;
     enter(pool);
-    int r = life != pool_lives(pool) ? -ENOMEM : source_has(pool, want) ? 0 : map_window(pool, slots);
+    int r = life != pool_lives(pool) ? -ENOMEM
+            : source_has(pool, want) ? 0
+                                     : map_window(pool, slots);
     leave(pool);
     pool->growers--;
     pool->grown++;

@@ -43,8 +43,9 @@ static bool take_large(struct pool *pool, struct want *want) {
 
 /* 2 MiB for small blocks. */
 static struct range *take_page(struct pool *pool) {
-    return backend_maps(pool->backend) ? layouts_take(&pool->layouts, 1)
-                                       : arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
+    return backend_maps(pool->backend)
+               ? layouts_take(&pool->layouts, 1)
+               : arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
 }
 
 static void give_page(struct pool *pool, struct range *range) {

@@ -252,6 +252,165 @@ static const struct backend_ops ops = {
     .synchronize = synchronize,
 };
 
+/* --- pages --- */
+
+static struct fake_mapping *mapping_at(struct fake *fake, uint64_t address) {
+    uint64_t at = (address - fake->base) / (2 * MIB);
+    if (at >= FAKE_MAPPED) {
+        abort();
+    }
+    return &fake->mappings[at];
+}
+
+static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    bool fits = fake->next + bytes <= fake->base + REGION_BYTES;
+    if (fits) {
+        *address = fake->next;
+        fake->next += bytes;
+        fake->addresses += bytes;
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return fits ? 0 : -ENOMEM;
+}
+
+static void give_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    for (uint64_t a = address; a < address + bytes; a += 2 * MIB) {
+        if (mapping_at(fake, a)->page) {
+            break_law(fake, "addresses given back where something is mapped");
+        }
+    }
+    fake->addresses -= bytes;
+    pthread_mutex_unlock(&fake->lock);
+}
+
+static int take_pages(struct backend *backend, unsigned count, uint64_t *pages) {
+    struct fake *fake = of(backend);
+    uint64_t bytes = count * 2 * MIB;
+    int r = 0;
+    pthread_mutex_lock(&fake->lock);
+    fake->reserves++;
+    if (fake->refusals > 0) {
+        fake->refusals--;
+        r = fake->refusal;
+    } else if (fake->limit && (bytes > fake->limit || fake->reserved > fake->limit - bytes)) {
+        r = -EDQUOT;
+    } else if (bytes > fake->memory || fake->reserved > fake->memory - bytes) {
+        r = -ENOMEM;
+    }
+    for (unsigned i = 0, n = 1; r == 0 && i < count; i++, n++) {
+        while (n < FAKE_PAGES && fake->pages[n].taken) {
+            n++;
+        }
+        if (n == FAKE_PAGES) {
+            abort();
+        }
+        fake->pages[n].taken = true;
+        pages[i] = n;
+    }
+    fake->reserved += r == 0 ? bytes : 0;
+    fake->reserved_peak =
+        fake->reserved > fake->reserved_peak ? fake->reserved : fake->reserved_peak;
+    pthread_mutex_unlock(&fake->lock);
+    return r;
+}
+
+static void give_pages(struct backend *backend, unsigned count, const uint64_t *pages) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    for (unsigned i = 0; i < count; i++) {
+        struct fake_page *page = &fake->pages[pages[i]];
+        if (!page->taken || page->mappings > 0) {
+            break_law(fake, "a page given back that is mapped, or that nobody had");
+        }
+        page->taken = false;
+        fake->reserved -= 2 * MIB;
+        fake->releases++;
+    }
+    pthread_mutex_unlock(&fake->lock);
+}
+
+static int map(struct backend *backend, uint64_t address, unsigned count, const uint64_t *pages) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    int r = fake->map_code;
+    fake->maps += r == 0 ? count : 0;
+    for (unsigned i = 0; i < count && r == 0; i++) {
+        struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
+        if (at->page || !fake->pages[pages[i]].taken) {
+            break_law(fake, "a page mapped where one is, or that nobody has");
+        }
+        at->page = (uint32_t)pages[i];
+        fake->pages[pages[i]].mappings++;
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return r;
+}
+
+static int unmap(struct backend *backend, uint64_t address, unsigned count) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    fake->unmaps += count;
+    for (unsigned i = 0; i < count; i++) {
+        struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
+        if (!at->page) {
+            break_law(fake, "unmapped where nothing is");
+        } else if (!is_done(fake, at->last)) {
+            break_law(fake, "unmapped under work that reaches it");
+        }
+        fake->pages[at->page].mappings -= at->page > 0;
+        *at = (struct fake_mapping){0};
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return 0;
+}
+
+void fake_map_pages(struct fake *fake) {
+    static const struct backend_ops paging = {
+        .name = "fake pages",
+        .take_addresses = take_addresses,
+        .give_addresses = give_addresses,
+        .take_pages = take_pages,
+        .give_pages = give_pages,
+        .map = map,
+        .unmap = unmap,
+        .returned = returned,
+        .is_deadly = is_deadly,
+        .record = record,
+        .query = query,
+        .order = order,
+        .wait = wait,
+        .synchronize = synchronize,
+    };
+    fake->backend.ops = &paging;
+}
+
+uint64_t fake_physical(struct fake *fake, uint64_t address) {
+    if (!backend_maps(&fake->backend)) {
+        return address;
+    }
+    pthread_mutex_lock(&fake->lock);
+    uint64_t page = mapping_at(fake, address)->page;
+    if (page == 0) {
+        break_law(fake, "memory used where nothing is mapped");
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return fake->base + page * 2 * MIB + address % (2 * MIB);
+}
+
+void fake_reach(struct fake *fake, uint64_t address, uint64_t bytes, unsigned stream,
+                uint64_t number) {
+    pthread_mutex_lock(&fake->lock);
+    for (uint64_t a = address & ~(2 * MIB - 1); a < address + bytes; a += 2 * MIB) {
+        struct fake_mapping *at = mapping_at(fake, a);
+        at->last[stream] = number > at->last[stream] ? number : at->last[stream];
+    }
+    pthread_mutex_unlock(&fake->lock);
+}
+
 /* --- what the tests say and ask --- */
 
 struct fake *fake_new(uint64_t memory) {
@@ -270,7 +429,8 @@ struct fake *fake_new(uint64_t memory) {
 uint64_t fake_new_context(struct fake *fake) {
     pthread_mutex_lock(&fake->lock);
     fake->segment_count = 0;
-    fake->reserved = 0;
+    fake->reserved = backend_maps(&fake->backend) ? fake->reserved : 0; /* pages stay */
+    finish(fake, fake->submitted);
     uint64_t next = fake->next;
     pthread_mutex_unlock(&fake->lock);
     return next;

@@ -40,6 +40,20 @@ struct fake_segment {
     bool taken;
 };
 
+/* A device that maps pages: what lies where, and the last work that was done there. */
+#define FAKE_PAGES 4096
+#define FAKE_MAPPED 32768 /* 2 MiB each, from `base` on */
+
+struct fake_page {
+    bool taken;
+    unsigned mappings;
+};
+
+struct fake_mapping {
+    uint32_t page; /* its number, from 1 on; 0: nothing is mapped there */
+    uint64_t last[FAKE_STREAMS];
+};
+
 struct fake {
     struct backend backend; /* first: the pool's pointer to it is ours */
     pthread_mutex_t lock;
@@ -62,6 +76,12 @@ struct fake {
                             itself */
     unsigned done_every;      /* the same again and again */
     unsigned reserves, releases, records, queries, orders, waits, synchronizes;
+    struct fake_page pages[FAKE_PAGES];
+    struct fake_mapping mappings[FAKE_MAPPED];
+    unsigned page_count; /* numbers given */
+    int map_code;        /* what map() returns instead of mapping */
+    unsigned maps, unmaps;
+    uint64_t addresses;   /* bytes that are taken */
     unsigned broken_laws; /* waits on late events, releases of memory in use, unknown slots */
     const char *broken;   /* the first of them */
 };
@@ -73,6 +93,16 @@ void fake_free(struct fake *fake);
 /** The device's context has ended with all memory; another one begins, on addresses from the returned
  * one on. */
 uint64_t fake_new_context(struct fake *fake);
+
+/** From now on it maps pages (backend.h). Before the pool is made. */
+void fake_map_pages(struct fake *fake);
+
+/** Where the memory at `address` really lies: the same for all addresses that a page is mapped at. */
+uint64_t fake_physical(struct fake *fake, uint64_t address);
+
+/** Work `number` of a stream reaches memory by these addresses: they may not be unmapped before it has finished. */
+void fake_reach(struct fake *fake, uint64_t address, uint64_t bytes, unsigned stream,
+                uint64_t number);
 
 /** Submits a piece of work; its number. */
 uint64_t fake_submit(struct fake *fake, unsigned stream);

@@ -29,8 +29,13 @@
 static struct fake *fake;
 static struct pool *pool;
 
+static bool maps_pages; /* those that are started from now on */
+
 static void start(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
     fake = fake_new(memory);
+    if (maps_pages) {
+        fake_map_pages(fake);
+    }
     pool = pool_create(&fake->backend, &(struct pool_config){.reuse = reuse, .budget = budget});
     assert_non_null(pool);
 }
@@ -61,7 +66,13 @@ static int stop(void **state) {
         line = -1;
     }
     if (pool) {
+        fake_finish_all(fake);
         pool_forget(pool);
+    }
+    if (fake && line == 0 && maps_pages && (fake->reserved > 0 || fake->addresses > 0)) {
+        print_error("%lu bytes of pages, %lu of addresses were not given back\n", fake->reserved,
+                    fake->addresses);
+        line = -1;
     }
     if (fake) {
         fake_free(fake);

@@ -37,7 +37,7 @@ static atomic_uint failures;
         }                                                                                          \
     } while (0)
 
-static struct unit *unit_at(uint64_t address) {
+static struct unit *unit_of(uint64_t address) {
     uint64_t page = (address - fake->base) / (2 * MIB);
     if (page >= REGION_PAGES) {
         abort();
@@ -46,6 +46,11 @@ static struct unit *unit_at(uint64_t address) {
         map[page] = calloc(4096, sizeof(struct unit));
     }
     return &map[page][address % (2 * MIB) / 512];
+}
+
+/* Of the memory that lies there, wherever else it may lie. */
+static struct unit *unit_at(uint64_t address) {
+    return unit_of(fake_physical(fake, address));
 }
 
 static void clear_map(void) {
@@ -117,19 +122,30 @@ static void leave(const struct block_in_use *block) {
 static struct backend_ops ops;
 static const struct backend_ops *fake_ops;
 
-static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
-    if (!backend->has_events) {
-        fake_finish_all(fake);
-    }
+static void expect_past(uint64_t address, uint64_t bytes) {
     pthread_mutex_lock(&map_lock);
     struct past past = look_at_past();
     for (uint64_t a = address; a < address + bytes; a += 512) {
-        struct unit *unit = unit_at(a);
+        const struct unit *unit = unit_of(a);
         EXPECT(!unit->live);
         EXPECT(is_past(&past, unit, true));
     }
     pthread_mutex_unlock(&map_lock);
+}
+
+static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
+    if (!backend->has_events) {
+        fake_finish_all(fake);
+    }
+    expect_past(address, bytes);
     return fake_ops->release(backend, address, bytes);
+}
+
+static void give_pages(struct backend *backend, unsigned count, const uint64_t *pages) {
+    for (unsigned i = 0; i < count; i++) {
+        expect_past(fake->base + pages[i] * 2 * MIB, 2 * MIB);
+    }
+    fake_ops->give_pages(backend, count, pages);
 }
 
 /* ---- threads ---- */
@@ -151,6 +167,9 @@ static uint64_t random_size(unsigned *seed, enum role role) {
 static void use(struct block_in_use *block, unsigned *seed) {
     unsigned stream = (unsigned)rand_r(seed) % FAKE_STREAMS;
     block->last[stream] = (uint32_t)fake_submit(fake, stream);
+    if (maps_pages) {
+        fake_reach(fake, block->address, block->bytes, stream, block->last[stream]);
+    }
 }
 
 static void free_it(struct block_in_use *block, unsigned *seed) {
@@ -277,6 +296,7 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
     fake_ops = fake->backend.ops;
     ops = *fake_ops;
     ops.release = release;
+    ops.give_pages = give_pages;
     fake->backend.ops = &ops;
     fake->backend.has_events = has_events;
     lasts = roles ? 16 : 1;
@@ -310,8 +330,9 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
         EXPECT(fake->reserved == 0);
     }
     if (failures || fake->broken_laws) {
-        print_error("reuse %d, events %d, budget %lu, seed %u, roles %d\n", (int)reuse, has_events,
-                    (unsigned long)budget, seed, roles);
+        print_error("reuse %d, events %d, budget %lu, seed %u, roles %d, pages %d: %s\n",
+                    (int)reuse, has_events, (unsigned long)budget, seed, roles, maps_pages,
+                    fake->broken_laws ? fake->broken : "");
     }
     assert_int_equal(failures, 0);
     assert_int_equal(stop(NULL), 0);
@@ -326,9 +347,11 @@ static void run_all(enum pool_reuse reuse) {
     static const uint64_t budgets[] = {TIGHT, 24 * MIB, 0, RELAXED};
     unsigned long seed = from_environment("POOL_TEST_SEED", 1);
     steps_in_all = from_environment("POOL_TEST_OPS", 240000);
-    for (int run_no = 0; run_no < 16; run_no++) {
-        run(reuse, run_no / 4 % 2, budgets[run_no % 4], (unsigned)seed++, run_no / 8);
+    for (int run_no = 0; run_no < 32; run_no++) {
+        maps_pages = run_no >= 16;
+        run(reuse, run_no / 4 % 2, budgets[run_no % 4], (unsigned)seed++, run_no / 8 % 2);
     }
+    maps_pages = false;
 }
 
 static void no_block_is_handed_out_early_behind_barriers(void **state) {

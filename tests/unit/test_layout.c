@@ -1,0 +1,279 @@
+/* Layouts: what a program that repeats itself finds again, what may be mapped where and when, and the end. */
+#include "pool_bench.h"
+
+#include "pool/page_map.h"
+
+#define PAGE (2 * MIB)
+
+static int with_pages(void **state) {
+    (void)state;
+    maps_pages = true;
+    return 0;
+}
+
+static uint64_t page_at(uint64_t address) {
+    return fake_physical(fake, address) - address % PAGE;
+}
+
+static void finish_all(void) {
+    uint64_t ticket = pool_sync_begin(pool);
+    fake_finish_all(fake);
+    pool_sync_end(pool, ticket);
+}
+
+/* Used by work that is still running when it is freed. */
+static void drop_used(uint64_t address, uint64_t bytes) {
+    fake_reach(fake, address, bytes, 0, fake_submit(fake, 0));
+    drop(address);
+}
+
+static void a_block_is_made_of_whole_pages(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 0);
+    uint64_t block = get(5 * MIB);
+    assert_int_equal(block % PAGE, 0);
+    assert_int_equal(fake->reserved, 3 * PAGE);
+    struct pool_block found;
+    struct pool_segment segment;
+    assert_int_equal(pool_find_segment(block + 5 * MIB - 1, &found, &segment), 0);
+    assert_int_equal(segment.address, block);
+    assert_int_equal(segment.bytes, 3 * PAGE);
+    assert_int_equal(pool_find(block + 5 * MIB, &found), -EINVAL);
+}
+
+static void what_is_freed_keeps_its_mappings(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t block = get(40 * MIB);
+    drop(block);
+    unsigned maps = fake->maps;
+    assert_int_equal(get(40 * MIB), block);
+    assert_int_equal(fake->maps, maps);
+    assert_int_equal(fake->unmaps, 0);
+}
+
+/* Blocks of different sizes in turn take each other's pages at first. */
+static void a_program_that_repeats_itself_maps_nothing_any_more(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 76 * MIB);
+    unsigned maps = 0, before = 0;
+    for (int period = 0; period < 10; period++) {
+        before = maps;
+        for (uint64_t size = 3; size < 40; size += 5) {
+            uint64_t a = get(size * MIB), b = get((60 - size) * MIB), c = get(64 * KIB);
+            drop(a);
+            drop(b);
+            drop(c);
+            finish_all();
+        }
+        maps = fake->maps;
+    }
+    assert_int_equal(maps, before);
+    assert_in_range(fake->reserved, 60 * MIB, 76 * MIB);
+}
+
+static void pages_come_from_anywhere(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, 0);
+    uint64_t blocks[32];
+    for (int i = 0; i < 32; i++) {
+        blocks[i] = get(2 * MIB);
+    }
+    for (int i = 0; i < 32; i += 2) {
+        drop(blocks[i]);
+    }
+    finish_all();
+    uint64_t address; /* all that is free, and no two pages of it side by side */
+    assert_int_equal(pool_alloc(pool, 32 * MIB, &address), 0);
+    assert_int_equal(pool_alloc(pool, MIB + 1, &address), -ENOMEM);
+    assert_int_equal(fake->reserved, 64 * MIB);
+}
+
+static void small_blocks_get_the_pages_of_large_ones(void **state) {
+    (void)state;
+    start(16 * MIB, POOL_BARRIER, 0);
+    drop(get(16 * MIB));
+    finish_all();
+    for (int i = 0; i < 16; i++) {
+        get(MIB);
+    }
+    assert_int_equal(fake->reserved, 16 * MIB);
+}
+
+/* ---- when ---- */
+
+static void a_page_is_mapped_elsewhere_when_its_work_has_finished(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    fake->wait_code = -EBUSY; /* barriers only */
+    uint64_t block = get(8 * MIB);
+    drop_used(block, 8 * MIB);
+    assert_int_equal(get(8 * MIB), block); /* where it lies, a barrier is enough */
+    drop_used(block, 8 * MIB);
+    uint64_t other = get(12 * MIB);
+    for (uint64_t at = other; at < other + 12 * MIB; at += PAGE) {
+        assert_int_not_equal(page_at(at), page_at(block));
+    }
+    assert_int_equal(fake->reserved, 20 * MIB);
+    finish_all();
+    get(20 * MIB - 12 * MIB + 1);
+    assert_int_equal(fake->reserved, 22 * MIB);
+}
+
+static void a_slot_is_mapped_anew_when_its_work_has_finished(void **state) {
+    (void)state;
+    start(256 * MIB, POOL_BARRIER, TIGHT);
+    uint64_t sizes[] = {20 * MIB, 30 * MIB, 26 * MIB, 12 * MIB, 46 * MIB};
+    for (unsigned i = 0; i < 500; i++) {
+        fake->wait_code = i % 4 ? -EBUSY : 0;
+        uint64_t size = sizes[i * 7 % 5], more = sizes[i * 3 % 5];
+        uint64_t a = get(size), b = get(more); /* fake_reach() sees to what is unmapped */
+        drop_used(a, size);
+        drop_used(b, more);
+        if (i % 3 == 0) {
+            fake_finish_one(fake, 0);
+        }
+    }
+    finish_all();
+}
+
+/* ---- what something outside reaches ---- */
+
+static void exported_pages_go_to_no_other_block(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, 0);
+    uint64_t block = get(8 * MIB), page = page_at(block);
+    assert_int_equal(pool_mark_reached_from_outside(block), 0);
+    drop(block);
+    finish_all();
+    uint64_t rest = get(56 * MIB), address;
+    for (uint64_t at = rest; at < rest + 56 * MIB; at += PAGE) {
+        assert_int_not_equal(page_at(at), page);
+    }
+    assert_int_equal(get(8 * MIB), block); /* but to one at the same place */
+    drop(block);
+    finish_all();
+    /* Where nothing else is left they go to the driver, and what it gives is theirs no more. */
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pool_alloc(pool, 2 * MIB, &address), 0);
+    }
+    assert_int_equal(fake->reserved, 64 * MIB);
+    assert_in_range(fake->releases, 4, 4);
+}
+
+static void of_exported_pages_a_shorter_block_leaves_the_rest_alone(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, 0);
+    uint64_t block = get(8 * MIB), page = page_at(block + 6 * MIB);
+    pool_mark_reached_from_outside(block);
+    drop(block);
+    finish_all();
+    assert_int_equal(get(7 * MIB), block);
+    drop(block);
+    finish_all();
+    assert_int_equal(get(5 * MIB), block);
+    uint64_t rest = get(56 * MIB);
+    for (uint64_t at = rest; at < rest + 56 * MIB; at += PAGE) {
+        assert_int_not_equal(page_at(at), page);
+    }
+}
+
+/* ---- refusals ---- */
+
+static void what_cannot_be_mapped_is_the_driver_s(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, 0);
+    uint64_t address;
+    fake->map_code = -EBUSY;
+    assert_int_equal(pool_alloc(pool, 8 * MIB, &address), -ERANGE);
+    assert_whole(pool);
+    fake->map_code = 0;
+    drop(get(8 * MIB));
+    finish_all();
+    fake->map_code = -EBUSY;
+    assert_int_equal(pool_alloc(pool, 20 * MIB, &address), -ERANGE);
+    assert_whole(pool);
+    fake->map_code = 0;
+    drop(get(20 * MIB));
+}
+
+static void a_refusal_in_the_middle_loses_nothing(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 0);
+    uint64_t address;
+    fake->limit = 400 * MIB;
+    drop(get(100 * MIB));
+    assert_int_equal(pool_alloc(pool, 500 * MIB, &address), -EDQUOT);
+    assert_whole(pool);
+    assert_int_equal(pool_alloc(pool, 400 * MIB, &address), 0);
+    assert_int_equal(pool_alloc(pool, 4 * MIB, &address), -EDQUOT);
+    assert_in_range(fake->reserved_peak, 400 * MIB, 400 * MIB);
+}
+
+/* ---- giving back, and the end ---- */
+
+static void idle_pages_go_back(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    for (uint64_t size = 3; size < 100; size += 7) {
+        drop(get(size * MIB));
+        finish_all();
+    }
+    uint64_t kept = get(10 * MIB);
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_int_equal(fake->reserved, 10 * MIB);
+    assert_int_equal(fake_books(pool).reserved.current, 10 * MIB);
+    drop(kept);
+    drop(get(100 * MIB));
+}
+
+static void what_still_runs_does_not_go_back(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t block = get(8 * MIB);
+    drop_used(block, 8 * MIB);
+    fake->record_code = -EBUSY;
+    pool_trim(pool, false);
+    assert_int_equal(fake->reserved, 8 * MIB);
+    fake->record_code = 0;
+}
+
+static void a_context_s_end_gives_everything_back(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 0);
+    for (int life = 0; life < 3; life++) {
+        get(40 * MIB);
+        get(64 * KIB);
+        uint64_t exported = get(8 * MIB);
+        pool_mark_reached_from_outside(exported);
+        drop(exported);
+        fake_finish_all(fake);
+        assert_int_equal(pool_forget(pool), 0); /* nothing went with the context */
+        assert_int_equal(fake->reserved, 0);
+        assert_int_equal(fake->addresses, 0);
+        assert_int_equal(pool_free(exported), -ENOENT);
+        assert_whole(pool);
+    }
+}
+
+#define PAGES(name) cmocka_unit_test_setup_teardown(name, with_pages, stop)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        PAGES(a_block_is_made_of_whole_pages),
+        PAGES(what_is_freed_keeps_its_mappings),
+        PAGES(a_program_that_repeats_itself_maps_nothing_any_more),
+        PAGES(pages_come_from_anywhere),
+        PAGES(small_blocks_get_the_pages_of_large_ones),
+        PAGES(a_page_is_mapped_elsewhere_when_its_work_has_finished),
+        PAGES(a_slot_is_mapped_anew_when_its_work_has_finished),
+        PAGES(exported_pages_go_to_no_other_block),
+        PAGES(of_exported_pages_a_shorter_block_leaves_the_rest_alone),
+        PAGES(what_cannot_be_mapped_is_the_driver_s),
+        PAGES(a_refusal_in_the_middle_loses_nothing),
+        PAGES(idle_pages_go_back),
+        PAGES(what_still_runs_does_not_go_back),
+        PAGES(a_context_s_end_gives_everything_back),
+    };
+    return cmocka_run_group_tests_name("layouts", tests, NULL, NULL);
+}
