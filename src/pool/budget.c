@@ -154,7 +154,8 @@ static void look_at_budget(struct pool *pool) {
         goal = least_of(goal, little);
         uint64_t more =
             pool->quotas + pool->quotas / BUDGET_QUOTA_SHARE; /* cut from pages that others share */
-        more = backend_maps(pool->backend) ? 0 : more; /* what is cached is taken back first */
+        uint64_t slack = goal - least_of(books_get(&pool->books.allocated.peak), goal);
+        more -= backend_maps(pool->backend) ? least_of(more, slack) : 0; /* holes there are none */
         budget = pool->awake_count > 1 ? goal + more : least_of(goal + more, little);
     }
     budget =
