@@ -200,7 +200,8 @@ void source_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the 
 
 /* mapper.c: the driver's side of layouts. Lets go of the lock in between, but for the last. */
 int mapper_grow(struct pool *pool, struct want *want); /* a window for it, from frames new or idle */
-uint64_t mapper_release(struct pool *pool, uint64_t bytes); /* so much, if it has finished */
+uint64_t mapper_release(struct pool *pool, bool kept,
+                        uint64_t bytes); /* so much of what is free, or kept, and has finished */
 void mapper_forget(struct pool *pool); /* its lock is held */
 
 /* supply.c: where memory for a request comes from. Takes and returns with the lock held; lets go of it

@@ -487,15 +487,15 @@ static uint32_t kept_frame(struct layouts *layouts, uint64_t finished) {
     return slot_at(layouts, window, window->kept)->frame;
 }
 
-bool layouts_remove_frame(struct layouts *layouts, uint64_t finished, uint64_t *page,
+bool layouts_remove_frame(struct layouts *layouts, bool kept, uint64_t finished, uint64_t *page,
                           uint32_t *slots) {
-    uint32_t number = finished_frame(layouts, finished),
-             kept = number ? 0 : kept_frame(layouts, finished);
-    struct frame *frame = layouts_frame(layouts, number ? number : kept);
-    if (number) {
-        use(layouts, number);
-    } else if (!kept) {
+    uint32_t number = kept ? kept_frame(layouts, finished) : finished_frame(layouts, finished);
+    if (number == 0) {
         return false;
+    }
+    struct frame *frame = layouts_frame(layouts, number);
+    if (!kept) {
+        use(layouts, number);
     }
     while (frame->slots) {
         uint32_t s = frame->slots;
@@ -507,7 +507,7 @@ bool layouts_remove_frame(struct layouts *layouts, uint64_t finished, uint64_t *
     }
     *page = frame->page;
     *frame = (struct frame){.next = layouts->absent};
-    layouts->absent = number ? number : kept;
+    layouts->absent = number;
     layouts->reserved_bytes -= PAGE_BYTES;
     return true;
 }

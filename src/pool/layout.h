@@ -161,9 +161,9 @@ uint32_t layouts_finished(const struct layouts *layouts, uint64_t finished, uint
 /** The epoch that has to finish for so many free frames to have, or for all if there are fewer. */
 uint64_t layouts_stamp(const struct layouts *layouts, uint32_t count);
 
-/** Takes a free or kept frame whose work has finished out of all slots, which become stale, linked by `next` from
- * *slots on, and out of the books. False: there is none; else its page is in *page. */
-bool layouts_remove_frame(struct layouts *layouts, uint64_t finished, uint64_t *page,
+/** Takes a free frame, or one that is `kept`, whose work has finished out of all slots, which become stale, linked
+ * by `next` from *slots on, and out of the books. False: there is none; else its page is in *page. */
+bool layouts_remove_frame(struct layouts *layouts, bool kept, uint64_t finished, uint64_t *page,
                           uint32_t *slots);
 
 /** The context is gone: nobody finds any of it from now on. */

@@ -220,11 +220,11 @@ static void unmap_slots(struct pool *pool, uint32_t first) {
 }
 
 /* Bytes given back; up to a batch. */
-static uint64_t release_some(struct pool *pool, uint64_t bytes) {
+static uint64_t release_some(struct pool *pool, bool kept, uint64_t bytes) {
     uint64_t pages[MAP_BATCH];
     uint32_t count = 0, slots = 0;
     while (count < MAP_BATCH && count * PAGE_BYTES < bytes &&
-           layouts_remove_frame(&pool->layouts, pool->epochs.finished, &pages[count], &slots)) {
+           layouts_remove_frame(&pool->layouts, kept, pool->epochs.finished, &pages[count], &slots)) {
         count++;
     }
     if (count > 0) {
@@ -238,11 +238,11 @@ static uint64_t release_some(struct pool *pool, uint64_t bytes) {
     return count * PAGE_BYTES;
 }
 
-uint64_t mapper_release(struct pool *pool, uint64_t bytes) {
+uint64_t mapper_release(struct pool *pool, bool kept, uint64_t bytes) {
     uint64_t released = 0, some = 1;
     enter(pool);
     while (released < bytes && some > 0) {
-        some = release_some(pool, bytes - released);
+        some = release_some(pool, kept, bytes - released);
         released += some;
     }
     leave(pool);

@@ -157,7 +157,11 @@ uint64_t source_idle(const struct pool *pool) {
 }
 
 int source_release_idle(struct pool *pool, uint64_t bytes) {
-    uint64_t released = backend_maps(pool->backend) ? mapper_release(pool, bytes) : 0;
+    uint64_t released = 0;
+    if (backend_maps(pool->backend)) {
+        released = mapper_release(pool, false, bytes);
+        released += mapper_release(pool, true, bytes - (released < bytes ? released : bytes));
+    }
     while (released < bytes) {
         uint64_t one = release_one(pool, &pool->large, bytes - released);
         one = one > 0 ? one : release_one(pool, &pool->small, bytes - released);

@@ -120,10 +120,12 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
             return 0;
         }
         uint64_t need = source_growth(want);
-        if (r == -EAGAIN && backend_maps(pool->backend)) {
-            r = grow_after(pool, want, &refusal); /* out of what has finished meanwhile */
+        bool maps = backend_maps(pool->backend); /* what is free is what it would grow by */
+        if (r == -EAGAIN && maps) {
+            r = grow_after(pool, want, &refusal);
         }
-        while (r == -EAGAIN && source_release_idle(pool, need) == 0) {
+        while (r == -EAGAIN && (maps ? mapper_release(pool, true, need) > 0
+                                     : source_release_idle(pool, need) == 0)) {
             r = grow_after(pool, want, &refusal);
         }
         if (r == -EAGAIN && gather(pool, want, last)) {
