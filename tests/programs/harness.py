@@ -38,6 +38,14 @@ MODES = {
     "wait, tight": {"GPUCACHE_REUSE": "wait", "GPUCACHE_BUDGET": "0"},
     "sync": {"GPUCACHE_REUSE": "sync"},
 }
+if not BACKEND:  # in which all of them run then
+    MODES["pages"] = {"GPUCACHE_BACKEND": "pages"}
+    MODES["pages, tight"] = {"GPUCACHE_BACKEND": "pages", "GPUCACHE_BUDGET": "0"}
+
+
+def in_pages(options):
+    return "pages" in ((options or {}).get("GPUCACHE_BACKEND"), BACKEND)
+
 
 
 # What stderr says of memory that ran out, which many programs here see to; without reports nothing else
@@ -45,7 +53,8 @@ MODES = {
 TOLD = re.compile(r"^gpucache: (out of memory: device|further OOMs are) .*\n", re.M)
 
 # Where the time on a GPU is scarce: each way once, with pressure or without.
-FEW = {name: MODES[name] for name in (("barrier", "wait, tight", "sync") if GPU else MODES)}
+FEW = {name: MODES[name] for name in (("barrier", "wait, tight", "sync", "pages") if GPU else MODES)
+       if name in MODES}
 
 
 class OutOfTime(Exception):
