@@ -159,8 +159,56 @@ static void ends_with_its_context(void) {
     }
 }
 
+static unsigned wrong_there(struct kernels *kernels, CUdeviceptr errors, CUdeviceptr p,
+                            uint32_t value, uint64_t count) {
+    uint32_t wrong = 77;
+    CHECK(cuMemsetD32(errors, 0, 1));
+    CHECK(launch_check(kernels, CU_STREAM_LEGACY, p, value, count, errors));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemcpyDtoH(&wrong, errors, 4));
+    return wrong;
+}
+
+static CUdeviceptr filled(CUcontext where, size_t bytes, uint32_t value) {
+    CHECK(cuCtxSetCurrent(where));
+    CUdeviceptr p = take(bytes);
+    CHECK(cuMemsetD32(p, value, bytes / 4));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuCtxSetCurrent(context));
+    return p;
+}
+
+/* Kernels of one device read what another one has: live before access is given, idle then, or taken later. No
+ * copy between them has asked for anything before. */
+static void peers(void) {
+    static const size_t sizes[] = {4096, 3 * MIB, 40 * MIB};
+    CUdeviceptr errors = take(4), p[6];
+    struct kernels kernels;
+    CUcontext other;
+    int count;
+    CHECK(cuDeviceGetCount(&count));
+    if (count < 2)
+        return;
+    kernels_load(&kernels);
+    CHECK(cuDevicePrimaryCtxRetain(&other, 1));
+    CUdeviceptr idle = filled(other, 24 * MIB, 1);
+    for (unsigned i = 0; i < 3; i++)
+        p[i] = filled(other, sizes[i], 10 + i);
+    CHECK(cuMemFree(idle));
+    line("paged: access given: %d", cuCtxEnablePeerAccess(other, 0));
+    for (unsigned i = 0; i < 3; i++)
+        p[3 + i] = filled(other, i == 1 ? 24 * MIB : sizes[i], 13 + i);
+    for (unsigned i = 0; i < 6; i++)
+        line("paged: read there: %u wrong",
+             wrong_there(&kernels, errors, p[i], 10 + i, sizes[i % 3] / 4));
+    for (unsigned i = 0; i < 6; i++)
+        CHECK(cuMemFree(p[i]));
+    CHECK(cuDevicePrimaryCtxRelease(1));
+}
+
 int main(void) {
     context = begin();
+    peers();
     ends_with_its_context();
     one_by_one();
     its_own();

@@ -13,11 +13,12 @@ tally = Tally()
 
 def answers():
     """The same lines as natively, but for IPC handles, which there are none of."""
-    native = run([program("paged")], under=False)
+    two = {} if GPU else {"GPUCACHE_SIM_DEVICES": "2"}
+    native = run([program("paged")], under=False, options=two)
     tally.check(native.status == 0 and native.err == "", "paged: natively: status %s" % native.status,
                 native.out[-500:] + native.err)
     for label, options in (("relaxed", {}), ("tight", {"GPUCACHE_BUDGET": "0"})):
-        ran = run([program("paged")], options={**PAGES, **options, "GPUCACHE_REPORT": "off"})
+        ran = run([program("paged")], options={**PAGES, **two, **options, "GPUCACHE_REPORT": "off"})
         lines, expected = ran.out.splitlines(), native.out.splitlines()
         tally.check(len(lines) == len(expected), "paged: %s: %d lines, natively %d: status %s" % (
             label, len(lines), len(expected), ran.status), ran.out[-500:] + ran.err)
