@@ -75,7 +75,7 @@ static inline uint64_t flight_rest(uint32_t thread, uint16_t kind, uint16_t devi
 
 #define FLIGHT_NO_DEVICE UINT16_MAX
 #define FLIGHT_EVENTS 128 /* in a ring; a power of two */
-#define FLIGHT_RINGS 9    /* the first one for slow events, the others for large blocks */
+#define FLIGHT_RINGS 17   /* the first one for slow events, the others for large blocks */
 
 struct flight_ring {
     _Alignas(64) _Atomic uint64_t last; /* number of the newest event */
