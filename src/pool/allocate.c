@@ -280,13 +280,15 @@ static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t
         return dead ? dead : -ENOMEM;
     }
     struct want want = {.large = bytes > SMALL_MAX_BYTES};
-    uint64_t unit = backend_maps(pool->backend) ? PAGE_BYTES : ARENA_UNIT;
-    want.bytes = (bytes + unit - 1) & ~(unit - 1);
-    want.bin = !want.large ? size_class_of(bytes)
-               : want.bytes <= quota_largest_block(pool) && !backend_maps(pool->backend)
-                   ? bin_of_large(want.bytes)
-                   : BIN_NONE;
-    want.bytes = want.large ? want.bytes : size_class_bytes(want.bin);
+    if (want.large) {
+        uint64_t unit = backend_maps(pool->backend) ? PAGE_BYTES : ARENA_UNIT;
+        want.bytes = (bytes + unit - 1) & ~(unit - 1);
+        want.bin =
+            want.bytes <= quota_largest_block(pool) ? bin_of_large(want.bytes) : (unsigned)BIN_NONE;
+    } else {
+        want.bin = size_class_of(bytes);
+        want.bytes = size_class_bytes(want.bin);
+    }
     struct cache *cache = cache_mine(pool);
     int r = likely(alloc_parked(cache, &want, bytes, address))
                 ? 0

@@ -44,10 +44,11 @@ struct pool {
 
     _Alignas(64) pthread_mutex_t lock;
     struct epochs epochs;
-    struct arena large; /* ranges for blocks above 1 MiB */
-    struct arena small; /* ranges of 2 MiB for pages */
+    struct arena large;     /* ranges for blocks above 1 MiB */
+    struct arena small;     /* ranges of 2 MiB for pages */
     struct layouts layouts; /* both, where the backend maps pages */
-    pthread_mutex_t mapper; /* taken before `lock`, by whoever has the driver map pages (mapper.c) */
+    pthread_mutex_t
+        mapper; /* taken before `lock`, by whoever has the driver map pages (mapper.c) */
     struct runs runs;
     struct pending pending[REACHES];
     uint64_t pending_bytes; /* in the queues */
@@ -190,7 +191,7 @@ void cache_forget_all(struct pool *pool);
 bool source_take(struct pool *pool, struct want *want); /* what is ready now */
 bool source_has(struct pool *pool, struct want *want);  /* the same, and puts it back */
 void source_give(struct pool *pool, struct block *block);
-uint64_t source_growth(const struct want *want); /* the least the pool can grow by for it */
+uint64_t source_growth(const struct want *want);       /* the least the pool can grow by for it */
 int source_grow(struct pool *pool, struct want *want); /* a segment from the driver */
 bool source_refused(int r);                    /* neither the driver nor the limit has more */
 uint64_t source_idle(const struct pool *pool); /* in segments that are wholly free */
@@ -199,10 +200,11 @@ int source_release_idle(struct pool *pool,
 void source_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */
 
 /* mapper.c: the driver's side of layouts. Lets go of the lock in between, but for the last. */
-int mapper_grow(struct pool *pool, struct want *want); /* a window for it, from frames new or idle */
+int mapper_grow(struct pool *pool,
+                struct want *want); /* a window for it, from frames new or idle */
 uint64_t mapper_release(struct pool *pool, bool kept,
                         uint64_t bytes); /* so much of what is free, or kept, and has finished */
-void mapper_forget(struct pool *pool); /* its lock is held */
+void mapper_forget(struct pool *pool);   /* its lock is held */
 
 /* supply.c: where memory for a request comes from. Takes and returns with the lock held; lets go of it
  * in between. */
@@ -225,7 +227,8 @@ bool quota_empty_transfers(struct pool *pool); /* what waits for threads. True i
 
 /* No block is cached that is larger than one part in this of what a cache may hold. */
 static inline uint64_t quota_largest_block(const struct pool *pool) {
-    return pool->quota_most / CACHE_BLOCK_SHARE;
+    uint64_t most = pool->quota_most / CACHE_BLOCK_SHARE;
+    return backend_maps(pool->backend) && most > PAGES_CACHED ? PAGES_CACHED : most;
 }
 
 static inline bool quota_sleeps(const struct cache *cache) {

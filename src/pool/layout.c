@@ -327,7 +327,8 @@ static uint32_t take_window(struct layouts *layouts, struct window *window, uint
 
 struct range *layouts_finish(struct window *window) {
     struct range *range = &window->range;
-    block_become(&range->block, BLOCK_CACHED | (uint64_t)BIN_NONE << LIFE_BIN_SHIFT);
+    block_become(&range->block, BLOCK_CACHED | (uint64_t)bin_of_large(range->bytes)
+                                                   << LIFE_BIN_SHIFT);
     page_map_set_start(range->block.address, range);
     return range;
 }

@@ -223,8 +223,9 @@ static void unmap_slots(struct pool *pool, uint32_t first) {
 static uint64_t release_some(struct pool *pool, bool kept, uint64_t bytes) {
     uint64_t pages[MAP_BATCH];
     uint32_t count = 0, slots = 0;
-    while (count < MAP_BATCH && count * PAGE_BYTES < bytes &&
-           layouts_remove_frame(&pool->layouts, kept, pool->epochs.finished, &pages[count], &slots)) {
+    while (
+        count < MAP_BATCH && count * PAGE_BYTES < bytes &&
+        layouts_remove_frame(&pool->layouts, kept, pool->epochs.finished, &pages[count], &slots)) {
         count++;
     }
     if (count > 0) {
