@@ -1,5 +1,6 @@
 #include "driver/awake.h"
 
+#include "driver/context.h"
 #include "driver/entries.h"
 
 #include <pthread.h>
@@ -96,9 +97,9 @@ void awake_enter(CUcontext context) {
     pthread_mutex_unlock(&lock);
 }
 
-void awake_leave(CUcontext context) {
+void awake_leave(const struct context *context) {
     pthread_mutex_lock(&lock);
-    struct row *row = find(context);
+    struct row *row = find(context->handle);
     if (row) {
         row->gone = row->for_good = true;
         row->threads = 0;

@@ -23,9 +23,11 @@
 
 #include <stdbool.h>
 
+struct context;
+
 /* A context has come, and counts as awake for good; or has ended. */
 void awake_enter(CUcontext context);
-void awake_leave(CUcontext context);
+void awake_leave(const struct context *context);
 
 /** It was seen to come, so all that is done with it is seen: it may sleep. */
 void awake_seen(CUcontext context);

@@ -163,11 +163,11 @@ CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream) 
     return r;
 }
 
-void capture_forget(CUcontext context) {
+void capture_forget(const struct context *context) {
     pthread_mutex_lock(&lock);
     for (struct capturing **at = &captures; *at;) {
         struct capturing *capture = *at;
-        if (capture->context == context) {
+        if (capture->context == context->handle) {
             *at = capture->next;
             host_slab_put(&slab, capture);
             lower();
@@ -176,6 +176,10 @@ void capture_forget(CUcontext context) {
         }
     }
     pthread_mutex_unlock(&lock);
+}
+
+void capture_forked(void) {
+    atomic_fetch_add(&capture_unusual, 1);
 }
 
 CUresult capture_verdict(struct pool *pool) {

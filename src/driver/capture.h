@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+struct context;
 struct pool;
 
 extern _Atomic unsigned capture_active; /* captures under way in this process */
@@ -37,7 +38,10 @@ void capture_let_go(void);
 CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream);
 
 /** A context has ended, and its captures with it. */
-void capture_forget(CUcontext context);
+void capture_forget(const struct context *context);
+
+/** In the child of a fork. */
+void capture_forked(void);
 
 /** Our own calls: allowed in every capture. Always in pairs. */
 static inline CUstreamCaptureMode capture_relax(void) {

@@ -2,13 +2,7 @@
 
 #include "backend/pages.h"
 #include "driver/awake.h"
-#include "driver/capture.h"
-#include "driver/deferred.h"
 #include "driver/device_pool.h"
-#include "driver/ipc.h"
-#include "driver/mempool.h"
-#include "driver/outside.h"
-#include "driver/pinned.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
 #include "process/options.h"
@@ -51,22 +45,14 @@ static void forget(struct context *context) {
                 forget(&contexts[i]);
             }
         }
-        ipc_forget(context->handle);
-        outside_forget(context->handle);
-        pinned_forget(context->pool);
-        struct device *device = context->primary ? device_used(context->ordinal) : NULL;
-        if (device || (!context->primary && atomic_load(&alive) == 1)) {
-            mempool_doubt(device);
-        }
         atomic_fetch_sub(&alive, 1);
-        awake_leave(context->handle);
     }
-    capture_forget(context->handle);
-    if (context->pool) {
-        deferred_forget(context->pool);
-        device_pool_end(context->entry);
+    for (unsigned i = 0; i < context_listener_count; i++) {
+        const struct context_listener *listener = &context_listeners[i];
+        if (listener->ended && (listener->of_views || !context->green)) {
+            listener->ended(context);
+        }
     }
-    deferred_end(context->handle);
     *context = (struct context){0};
     context_doubt();
 }
@@ -223,18 +209,22 @@ static struct context *primary_of(CUdevice device) {
     return NULL;
 }
 
-/* From now on no call names what belongs to the context or to a view of it, or they may again. None is
- * under way: they are made under locks that are passed by here. */
+static void tell_quiet(const struct context *context, bool quiet) {
+    for (unsigned i = 0; i < context_listener_count; i++) {
+        const struct context_listener *listener = &context_listeners[i];
+        if (listener->quiet && (listener->of_views || !context->green)) {
+            listener->quiet(context, quiet);
+        }
+    }
+}
+
 static void count_ending(struct context *context, int change) {
     context->ending += (unsigned)change;
     bool quiet = context->ending > 0;
-    if (context->pool) {
-        device_pool_quiet(context->entry, quiet);
-    }
-    deferred_quiet(context->handle, quiet);
-    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
+    tell_quiet(context, quiet);
+    for (unsigned i = 0; i < CONTEXTS_MAX; i++) { /* and its views */
         if (contexts[i].handle && contexts[i].green && contexts[i].behind == context->handle) {
-            deferred_quiet(contexts[i].handle, quiet);
+            tell_quiet(&contexts[i], quiet);
         }
     }
 }
@@ -397,7 +387,6 @@ unsigned context_count(void) {
 
 void context_forked(void) {
     context_doubt();
-    atomic_fetch_add(&capture_unusual, 1);
 }
 
 struct pool *context_primary_pool(CUdevice device) {

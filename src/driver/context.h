@@ -44,6 +44,19 @@ struct context {
     CUcontext behind;          /* of a view: the primary context, whose memory it uses */
 };
 
+/* Who is told of contexts, under the registry's lock, in the order of the table (listeners.c). Views have
+ * no pool, and are told of only where that is asked for. */
+struct context_listener {
+    /* The context may be ending: from now on no call names what belongs to it. Or it lives on, and they may
+     * again. None is under way when this returns: they are made under locks that are passed by here. */
+    void (*quiet)(const struct context *context, bool quiet);
+    void (*ended)(const struct context *context);
+    bool of_views;
+};
+
+extern const struct context_listener context_listeners[];
+extern const unsigned context_listener_count;
+
 /* What this thread found last. */
 struct context_last {
     uint64_t sure; /* 0, or the generation in which the pool is the current context's for certain */

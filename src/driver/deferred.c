@@ -1,6 +1,7 @@
 #include "driver/deferred.h"
 
 #include "driver/capture.h"
+#include "driver/context.h"
 #include "driver/entries.h"
 #include "pool/host.h"
 #include "pool/pool.h"
@@ -324,9 +325,9 @@ bool deferred_settle(CUcontext context, bool all) {
     return any;
 }
 
-void deferred_quiet(CUcontext context, bool quiet) {
-    struct lines *lines = find_lines(context);
-    if (lines && context) {
+void deferred_quiet(const struct context *context, bool quiet) {
+    struct lines *lines = find_lines(context->handle);
+    if (lines) {
         pthread_mutex_lock(&lines->lock);
         lines->quiet = quiet;
         pthread_mutex_unlock(&lines->lock);
@@ -358,7 +359,7 @@ static void forget_in(struct lines *lines, struct line *line, const struct pool 
     }
 }
 
-void deferred_forget(const struct pool *pool) {
+static void forget_blocks(const struct pool *pool) {
     for (struct lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
         pthread_mutex_lock(&lines->lock);
         for (struct line *line = lines->first; line; line = line->next) {
@@ -368,9 +369,12 @@ void deferred_forget(const struct pool *pool) {
     }
 }
 
-void deferred_end(CUcontext context) {
-    struct lines *lines = find_lines(context);
-    if (!lines || !context) {
+void deferred_forget(const struct context *context) {
+    if (context->pool) {
+        forget_blocks(context->pool);
+    }
+    struct lines *lines = find_lines(context->handle);
+    if (!lines) {
         return;
     }
     pthread_mutex_lock(&lines->lock);

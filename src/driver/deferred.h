@@ -25,7 +25,7 @@
 
 #include <stdbool.h>
 
-struct pool;
+struct context;
 
 /**
  * Frees `dptr`, which lies in a pool, once `stream` gets to this point. `current` is the current
@@ -39,14 +39,12 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
  * if there was anything. */
 bool deferred_settle(CUcontext context, bool all);
 
-/** The pool's context has ended, and its blocks with it. */
-void deferred_forget(const struct pool *pool);
-
 /** The context may be ending: nothing is asked of what belongs to it. Or it lives on. */
-void deferred_quiet(CUcontext context, bool quiet);
+void deferred_quiet(const struct context *context, bool quiet);
 
-/** A context has ended, its streams have, and what other contexts' blocks waited for in them. */
-void deferred_end(CUcontext context);
+/** A context has ended: its blocks are gone, its streams too, and what other contexts' blocks waited for
+ * in them. */
+void deferred_forget(const struct context *context);
 
 /** Returns when nobody is in the middle of asking an event. */
 void deferred_pass_by(void);

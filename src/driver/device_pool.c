@@ -2,6 +2,7 @@
 
 #include "backend/pages.h"
 #include "backend/segments.h"
+#include "driver/context.h"
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/sync.h"
@@ -138,22 +139,27 @@ CUresult device_pool_let_reach(struct device_pool *entry, CUdevice by) {
                : CUDA_SUCCESS; /* the driver's own memory */
 }
 
-void device_pool_quiet(struct device_pool *entry, bool quiet) {
-    pool_hold(entry->pool);
-    entry->backend->backend.quiet = quiet;
-    pool_release(entry->pool);
+void device_pool_quiet(const struct context *context, bool quiet) {
+    struct device_pool *entry = context->entry;
+    if (entry) {
+        pool_hold(entry->pool);
+        entry->backend->backend.quiet = quiet;
+        pool_release(entry->pool);
+    }
 }
 
-void device_pool_end(struct device_pool *entry) {
+void device_pool_forget(const struct context *context) {
+    struct device_pool *entry = context->entry;
+    if (!entry) {
+        return;
+    }
     struct device *device = entry->backend->device;
     pool_hold(entry->pool);
     device_backend_end(entry->backend);
     pool_release(entry->pool);
     uint64_t bytes = pool_forget(entry->pool);
-    if (!backend_maps(&entry->backend->backend)) { /* which has given them back */
-        device_pooled(device, -(int64_t)bytes);
-        device_refund(device, bytes);
-    }
+    device_pooled(device, -(int64_t)bytes);
+    device_refund(device, bytes);
     entry->idle = true;
 }
 

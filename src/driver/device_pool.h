@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct context;
 struct device;
 struct pool;
 struct device_backend;
@@ -35,11 +36,11 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
 /** One more device has access to the pool's memory, all that it has and will have. With no lock held. */
 CUresult device_pool_let_reach(struct device_pool *entry, CUdevice by);
 
-/** From now on no call of the pool's names what belongs to its context, or they may again. */
-void device_pool_quiet(struct device_pool *entry, bool quiet);
+/** From now on no call of the context's pool names what belongs to it, or they may again. */
+void device_pool_quiet(const struct context *context, bool quiet);
 
-/** The pool's context has ended, and its memory with it. */
-void device_pool_end(struct device_pool *entry);
+/** The context has ended, and its pool's memory with it. */
+void device_pool_forget(const struct context *context);
 
 /** Returns when the work has finished behind which memory of the device was handed out. With no lock held. */
 void device_pool_settle(struct device *device);

@@ -25,7 +25,9 @@
  * while a stream is being captured. What was opened that way is counted once in the books.
  */
 #include "driver/ipc.h"
+#include "driver/context.h"
 
+#include "driver/context.h"
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/outside.h"
@@ -341,12 +343,12 @@ int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
     return result;
 }
 
-void ipc_forget(CUcontext context) {
+void ipc_forget(const struct context *context) {
     size_t left = 0;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < blocks.count; i++) {
         struct imported_block *block = blocks.rows[i].what;
-        if (block->import->context == context) {
+        if (block->import->context == context->handle) {
             host_slab_put(&block_slab, block);
             atomic_fetch_sub(&ipc_blocks, 1);
         } else {
@@ -357,7 +359,7 @@ void ipc_forget(CUcontext context) {
     left = 0;
     for (size_t i = 0; i < imports.count; i++) {
         struct import *import = imports.rows[i].what;
-        if (import->context == context) {
+        if (import->context == context->handle) {
             host_slab_put(&import_slab, import);
         } else {
             imports.rows[left++] = imports.rows[i];

@@ -10,6 +10,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+struct context;
+
 struct ipc_block {
     CUdeviceptr address;
     uint64_t bytes;
@@ -29,6 +31,6 @@ static inline int ipc_find(CUdeviceptr dptr, struct ipc_block *block) {
 }
 
 /** A context has ended, and what was opened in it is closed. */
-void ipc_forget(CUcontext context);
+void ipc_forget(const struct context *context);
 
 #endif

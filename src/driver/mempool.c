@@ -357,7 +357,11 @@ bool mempool_make_room(struct device *device, uint64_t bytes) {
     return any;
 }
 
-void mempool_doubt(const struct device *device) {
+void mempool_doubt(const struct context *context) {
+    const struct device *device = context->primary ? device_used(context->ordinal) : NULL;
+    if (!device && (context->primary || context_count() > 0)) {
+        return; /* another one of the device may live */
+    }
     pthread_mutex_lock(&lock);
     for (struct mempool *pool = pools; pool; pool = pool->next) {
         if (pool->device && (pool->device == device || !device)) {

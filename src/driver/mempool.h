@@ -31,6 +31,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct context;
 struct mempool;
 
 /** The pool that cuMemAllocAsync takes from; NULL if it is not known. */
@@ -84,8 +85,8 @@ bool mempool_make_room(struct device *device, uint64_t bytes);
 /** What the driver's pools of a device keep and nobody has live. */
 uint64_t mempool_kept(struct device *device);
 
-/** The last context of a device has ended; whether its pools are still there is not known until the
- * program uses them again. NULL: of any device. */
-void mempool_doubt(const struct device *device);
+/** A context has ended. If it was the last one of a device, whether its pools are still there is not
+ * known until the program uses them again. */
+void mempool_doubt(const struct context *context);
 
 #endif

@@ -405,14 +405,14 @@ static void end_if_of(struct ledger_row *row, void *with) {
     }
 }
 
-void outside_forget(CUcontext context) {
-    struct ended ended = {.context = context};
+void outside_forget(const struct context *context) {
+    struct ended ended = {.context = context->handle};
     pthread_mutex_lock(&lock);
     for (struct outside_call *call = calls; call; call = call->next) {
-        call->over |= call->context == context;
+        call->over |= call->context == context->handle;
     }
     for (struct ledger_row *row = away; row; row = row->next) {
-        row->over |= row->context == context;
+        row->over |= row->context == context->handle;
     }
     ledger_each(end_if_of, &ended);
     pthread_mutex_unlock(&lock);

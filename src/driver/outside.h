@@ -23,6 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct context;
 struct ledger_row;
 
 enum outside_kind {
@@ -82,7 +83,7 @@ void outside_leave_end(struct ledger_row *row, bool left);
 void outside_leave(enum outside_space space, uint64_t key);
 
 /** A context has ended: whatever was its own, and not the process's, is gone with it. */
-void outside_forget(CUcontext context);
+void outside_forget(const struct context *context);
 
 /** One more that keeps the memory behind a handle; NULL: nobody knows it. */
 struct ledger_row *outside_hold(uint64_t handle);

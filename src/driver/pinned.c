@@ -244,12 +244,12 @@ int pinned_release(bool *any) {
     return atomic_load(&kept_blocks) > 0 ? -EBUSY : 0;
 }
 
-void pinned_forget(const struct pool *pool) {
+void pinned_forget(const struct context *context) {
     pthread_mutex_lock(&lock);
     atomic_fetch_add(&ends, 1);
     for (struct pinned *p = oldest, *next; p; p = next) {
         next = p->newer;
-        if (p->pool == pool) {
+        if (p->pool == context->pool) {
             take_out(p);
         }
     }

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct pool;
+struct context;
 
 /* How a block was asked for: the flags of cuMemHostAlloc, or that it was cuMemAllocHost. */
 #define PINNED_PLAIN 0x80000000u
@@ -40,7 +40,7 @@ bool pinned_has(const void *host);
  * went. */
 int pinned_release(bool *any);
 
-/** A context has ended, and its pinned memory with it; NULL: it had no pool. After outside_forget(). */
-void pinned_forget(const struct pool *pool);
+/** A context has ended, and its pinned memory with it. After outside_forget(). */
+void pinned_forget(const struct context *context);
 
 #endif

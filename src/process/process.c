@@ -1,5 +1,6 @@
 #include "process/process.h"
 
+#include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/device.h"
 #include "driver/entries.h"
@@ -31,6 +32,7 @@ static void in_child(void) {
     atomic_store(&process_state, PROCESS_FORKED);
     entries_forked();
     context_forked();
+    capture_forked();
     device_forked();
     pool_forked();
     live_forked();

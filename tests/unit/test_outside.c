@@ -179,11 +179,16 @@ static void the_same_key_of_two_kinds_is_two_things(void **state) {
 
 /* ---- the end of a context ---- */
 
+static void forget(CUcontext handle) {
+    const struct context ended = {.handle = handle};
+    outside_forget(&ended);
+}
+
 static void what_was_taken_while_its_context_ended_is_gone(void **state) {
     (void)state;
     struct outside_call call;
     assert_true(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
-    outside_forget(current);
+    forget(current);
     outside_end(&call, CUDA_SUCCESS, AT, 0);
     assert_int_equal(managed(), 0);
     assert_int_equal(outside_find(OUTSIDE_POINTER, AT).bytes, 0);
@@ -193,7 +198,7 @@ static void what_was_refused_while_its_context_ended_is_gone(void **state) {
     (void)state;
     take(OUTSIDE_MANAGED, MIB, AT);
     struct ledger_row *leaving = outside_leave_begin(OUTSIDE_POINTER, AT, 0);
-    outside_forget(current);
+    forget(current);
     outside_leave_end(leaving, false);
     assert_int_equal(managed(), 0);
 }
@@ -204,13 +209,13 @@ static void an_ended_context_takes_only_its_own_memory_along(void **state) {
         current = (CUcontext)(uintptr_t)(1 + i % 3);
         take(OUTSIDE_MANAGED, MIB, AT + i * 4096);
     }
-    outside_forget((CUcontext)2);
+    forget((CUcontext)2);
     assert_int_equal(managed(), 2000 * MIB);
     for (uint64_t i = 0; i < 3000; i++) {
         assert_int_equal(outside_find(OUTSIDE_POINTER, AT + i * 4096).bytes, i % 3 == 1 ? 0 : MIB);
     }
-    outside_forget((CUcontext)1);
-    outside_forget((CUcontext)3);
+    forget((CUcontext)1);
+    forget((CUcontext)3);
 }
 
 /* ---- handles and mappings ---- */

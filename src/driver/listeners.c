@@ -1,0 +1,26 @@
+/*
+ * Who is told of the end of a context: a table, so that the registry names nobody.
+ */
+#include "driver/awake.h"
+#include "driver/capture.h"
+#include "driver/context.h"
+#include "driver/deferred.h"
+#include "driver/device_pool.h"
+#include "driver/ipc.h"
+#include "driver/mempool.h"
+#include "driver/outside.h"
+#include "driver/pinned.h"
+
+const struct context_listener context_listeners[] = {
+    {.ended = awake_leave},
+    {.ended = ipc_forget},
+    {.ended = outside_forget},
+    {.ended = pinned_forget}, /* which keeps blocks that outside.c no longer has */
+    {.ended = mempool_doubt},
+    {.ended = capture_forget, .of_views = true},
+    {.ended = deferred_forget, .quiet = deferred_quiet, .of_views = true},
+    {.ended = device_pool_forget,
+     .quiet = device_pool_quiet}, /* after its blocks were taken out of deferred.c */
+};
+
+const unsigned context_listener_count = sizeof context_listeners / sizeof *context_listeners;
