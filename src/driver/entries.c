@@ -41,7 +41,7 @@ void entries_forked(void) {
     led_to = real_entries;
 }
 
-const struct entry entries[] = {
+static const struct loader_entry entries[] = {
 #define FAST(symbol, since, parameters, arguments, effect, test)                                   \
     {#symbol, since, (void **)&real_entries.real_##symbol, (void *)hook_##symbol},
 #define ENTRY(symbol, since, parameters, arguments, effect, test)                                  \
@@ -51,4 +51,5 @@ const struct entry entries[] = {
 #include "driver/entry_points.def"
 };
 
-const unsigned entry_count = sizeof entries / sizeof *entries;
+const struct loader_table loader_driver = {"libcuda.so.1", entries,
+                                           sizeof entries / sizeof *entries, (void *)entry_absent};

@@ -54,15 +54,4 @@ CUresult CUDAAPI entry_absent(void);
 /** Whether the driver has an entry. */
 #define HAS(symbol) ((void *)REAL(symbol) != (void *)entry_absent)
 
-/** One row of the table, for routing and tests. */
-struct entry {
-    const char *symbol;
-    int since;
-    void **real;       /* where its real address is kept */
-    void *replacement; /* NULL: only called */
-};
-
-extern const struct entry entries[];
-extern const unsigned entry_count;
-
 #endif

@@ -17,14 +17,15 @@ static struct {
 #undef REAL_OF
 } nvml;
 
-const struct entry nvml_entries[] = {
+static const struct loader_entry entries[] = {
     {"nvmlDeviceGetUUID", 0, (void **)&nvml.real_nvmlDeviceGetUUID, NULL},
 #define ROW(symbol, parameters, arguments)                                                         \
     {#symbol, 0, (void **)&nvml.real_##symbol, (void *)hook_##symbol},
     NVML_ENTRIES(ROW)
 #undef ROW
 };
-const unsigned nvml_entry_count = sizeof nvml_entries / sizeof *nvml_entries;
+const struct loader_table loader_nvml = {"libnvidia-ml.so.1", entries,
+                                         sizeof entries / sizeof *entries, NULL};
 
 /* Calls the real entry, or says why there is none. */
 #define CALL_NVML(symbol, arguments)                                                               \

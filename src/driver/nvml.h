@@ -54,8 +54,4 @@ _Static_assert(sizeof(struct nvml_memory_v2) == 40, "nvmlMemory_v2_t");
 NVML_ENTRIES(DECLARE)
 #undef DECLARE
 
-/** The table, for routing: rows as those of the driver. */
-extern const struct entry nvml_entries[];
-extern const unsigned nvml_entry_count;
-
 #endif

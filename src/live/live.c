@@ -253,35 +253,31 @@ void live_forked(void) {
     atomic_store(&live_page, NULL);
 }
 
-void live_remove(void) {
+static void remove_page(struct live_page *page) {
     int saved_errno = errno;
-    struct live_page *page = own_page();
-    if (page) {
-        atomic_store(&page->ending, LIVE_EXIT);
-        unlink(path);
-    }
+    atomic_store(&page->ending, LIVE_EXIT);
+    unlink(path);
     errno = saved_errno;
 }
 
-static void say_ending(enum live_ending ending) {
+void live_end(enum process_end how, int signal) {
     struct live_page *page = own_page();
-    if (page)
-        atomic_store(&page->ending, ending);
-}
-
-void live_begin_exec(void) {
-    say_ending(LIVE_EXEC);
-}
-
-void live_end_exec(void) {
-    say_ending(LIVE_RUNNING);
-}
-
-void live_dying(int number) {
-    struct live_page *page = own_page();
-    if (page) {
-        atomic_store(&page->signal, (uint32_t)number);
+    if (!page)
+        return;
+    switch (how) {
+    case PROCESS_EXITS:
+        remove_page(page);
+        break;
+    case PROCESS_EXECS:
+        atomic_store(&page->ending, LIVE_EXEC);
+        break;
+    case PROCESS_GOES_ON:
+        atomic_store(&page->ending, LIVE_RUNNING);
+        break;
+    case PROCESS_DIES:
+        atomic_store(&page->signal, (uint32_t)signal);
         atomic_store(&page->ending, LIVE_SIGNAL);
         live_refresh(true);
+        break;
     }
 }

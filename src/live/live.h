@@ -16,6 +16,7 @@
 
 #include "live/flight.h"
 #include "live/page.h"
+#include "process/process.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -67,14 +68,10 @@ void live_order_done(const struct live_wish *wish, int result);
 /** In the child of a fork: it has no page. Also where it has the number of its parent, in a namespace of its own. */
 void live_forked(void);
 
-/** The process ends, and nobody will ask for its page: exit. Nothing in a child. */
-void live_remove(void);
-
-/** exec: the page says so until it has failed. Nothing in a child. */
-void live_begin_exec(void);
-void live_end_exec(void);
-
-/** It dies of a signal: the last figures; the page stays. */
-void live_dying(int number);
+/**
+ * The process ends. After exit nobody will ask for its page, which goes; after exec, and until it has failed, it says
+ * so; after a signal it stays, with the last figures. Nothing in a child.
+ */
+void live_end(enum process_end how, int signal);
 
 #endif

@@ -6,6 +6,7 @@
 #ifndef GPUCACHE_LIVE_PEAKS_H
 #define GPUCACHE_LIVE_PEAKS_H
 
+#include "process/process.h"
 #include "stats/stats.h"
 
 #include <stdatomic.h>
@@ -29,6 +30,6 @@ void peaks_start(void);
 void peaks_note(int ordinal, const struct stats_device *stats);
 
 /** The process ends, or becomes another program. Safe in a signal handler. Nothing in a child. */
-void peaks_note_all(void);
+void peaks_end(enum process_end how, int signal);
 
 #endif

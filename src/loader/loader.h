@@ -49,6 +49,24 @@ struct loader_answer loader_answer(void *handle, const char *name, const char *v
 struct loader_answer loader_answer_itself(void *handle, const char *name, const char *version,
                                           const void *caller);
 
+/* What is looked up in another library, and replaced there: each room above that stands in front of one
+ * has such a table. */
+struct loader_entry {
+    const char *symbol;
+    int since;
+    void **real;       /* where its real address is kept */
+    void *replacement; /* NULL: only called */
+};
+
+struct loader_table {
+    const char *library;
+    const struct loader_entry *entries;
+    unsigned count;
+    void *absent; /* stands for what the library lacks */
+};
+
+extern const struct loader_table loader_driver, loader_nvml; /* driver/entries.c, driver/nvml.c */
+
 /** Our replacement of a real entry of the driver, or the entry itself when it is none that we
  * replace. */
 void *loader_route(void *real);

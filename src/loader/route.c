@@ -12,9 +12,6 @@
  */
 #include "loader/loader.h"
 
-#include "driver/entries.h"
-#include "driver/nvml.h"
-
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -22,8 +19,8 @@
 #define NAME_SLOTS 512
 #define REAL_SLOTS 512
 
-static _Atomic(const struct entry *) by_name[NAME_SLOTS];
-static _Atomic(const struct entry *) by_real[REAL_SLOTS];
+static _Atomic(const struct loader_entry *) by_name[NAME_SLOTS];
+static _Atomic(const struct loader_entry *) by_real[REAL_SLOTS];
 static atomic_bool names_known, driver_known, nvml_known;
 
 static unsigned hash_name(const char *name) {
@@ -40,64 +37,65 @@ static unsigned hash_real(const void *real) {
 }
 
 /* Puts a row into an open-addressed table, unless it is there already. */
-static void put(_Atomic(const struct entry *) *table, unsigned slots, unsigned at,
-                const struct entry *entry) {
+static void put(_Atomic(const struct loader_entry *) *table, unsigned slots, unsigned at,
+                const struct loader_entry *entry) {
     for (;; at = (at + 1) % slots) {
-        const struct entry *there = NULL;
+        const struct loader_entry *there = NULL;
         if (atomic_compare_exchange_strong(&table[at], &there, entry) || there == entry) {
             return;
         }
     }
 }
 
-static void know(const struct entry *table, unsigned count) {
-    for (unsigned i = 0; i < count; i++) {
-        if (table[i].replacement) {
-            put(by_name, NAME_SLOTS, hash_name(table[i].symbol), &table[i]);
+static void know(const struct loader_table *table) {
+    for (unsigned i = 0; i < table->count; i++) {
+        const struct loader_entry *entry = &table->entries[i];
+        if (entry->replacement) {
+            put(by_name, NAME_SLOTS, hash_name(entry->symbol), entry);
         }
     }
 }
 
 static void know_names(void) {
-    know(entries, entry_count);
-    know(nvml_entries, nvml_entry_count);
+    know(&loader_driver);
+    know(&loader_nvml);
     atomic_store(&names_known, true);
 }
 
-static const struct entry *replaced_entry(const char *name) {
+static const struct loader_entry *replaced_entry(const char *name) {
     if (!atomic_load(&names_known)) {
         know_names();
     }
     for (unsigned at = hash_name(name);; at = (at + 1) % NAME_SLOTS) {
-        const struct entry *entry = atomic_load_explicit(&by_name[at], memory_order_acquire);
+        const struct loader_entry *entry = atomic_load_explicit(&by_name[at], memory_order_acquire);
         if (!entry || loader_same(entry->symbol, name)) {
             return entry;
         }
     }
 }
 
-/* Finds the real entries of a table in a library, if the process has loaded it. The library then
- * stays loaded. `absent` stands for what it lacks. */
-static bool find_real(const char *library, const struct entry *table, unsigned count, void *absent,
-                      atomic_bool *known) {
+/* Finds the real entries of a table in its library, if the process has loaded it. The library then
+ * stays loaded. */
+static bool find_real(const struct loader_table *table, atomic_bool *known) {
     if (atomic_load_explicit(known, memory_order_acquire)) {
         return true;
     }
     if (!loader_next_dlsym) {
         loader_find_next();
     }
-    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+    void *handle = dlopen(table->library, RTLD_LAZY | RTLD_NOLOAD);
     if (!handle) {
         return false;
     }
-    for (unsigned i = 0; i < count; i++) {
-        void *real = loader_next_dlsym(handle, table[i].symbol);
-        if (!real || real == table[i].replacement) {
-            real = absent;
-        } else if (table[i].replacement) {
-            put(by_real, REAL_SLOTS, hash_real(real), &table[i]);
+    for (unsigned i = 0; i < table->count; i++) {
+        const struct loader_entry *entry = &table->entries[i];
+        void *real = loader_next_dlsym(handle, entry->symbol);
+        if (!real || real == entry->replacement) {
+            real = table->absent;
+        } else if (entry->replacement) {
+            put(by_real, REAL_SLOTS, hash_real(real), entry);
         }
-        __atomic_store_n(table[i].real, real, __ATOMIC_RELEASE);
+        __atomic_store_n(entry->real, real, __ATOMIC_RELEASE);
     }
     dlerror(); /* what an older driver lacks is nothing the program asked for */
     atomic_store_explicit(known, true, memory_order_release);
@@ -105,16 +103,16 @@ static bool find_real(const char *library, const struct entry *table, unsigned c
 }
 
 bool loader_find_driver(void) {
-    return find_real("libcuda.so.1", entries, entry_count, (void *)entry_absent, &driver_known);
+    return find_real(&loader_driver, &driver_known);
 }
 
 bool loader_find_nvml(void) {
-    return find_real("libnvidia-ml.so.1", nvml_entries, nvml_entry_count, NULL, &nvml_known);
+    return find_real(&loader_nvml, &nvml_known);
 }
 
 static void *replaced(void *real) {
     for (unsigned at = hash_real(real);; at = (at + 1) % REAL_SLOTS) {
-        const struct entry *entry = atomic_load_explicit(&by_real[at], memory_order_acquire);
+        const struct loader_entry *entry = atomic_load_explicit(&by_real[at], memory_order_acquire);
         if (!entry) {
             return real;
         }
@@ -143,7 +141,7 @@ struct loader_answer loader_answer(void *handle, const char *name, const char *v
     if (*name == 'd') {
         return loader_answer_itself(handle, name, version, caller);
     }
-    const struct entry *entry = replaced_entry(name);
+    const struct loader_entry *entry = replaced_entry(name);
     if (!entry || handle == RTLD_NEXT) {
         return none;
     }
@@ -152,7 +150,7 @@ struct loader_answer loader_answer(void *handle, const char *name, const char *v
     }
     bool known = *name == 'n' ? loader_find_nvml() : loader_find_driver();
     void *real = __atomic_load_n(entry->real, __ATOMIC_ACQUIRE);
-    bool lacks = known && (!real || real == (void *)entry_absent);
+    bool lacks = known && (!real || real == loader_driver.absent);
     if (handle == RTLD_DEFAULT && known && !lacks) {
         return none;
     }

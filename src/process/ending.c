@@ -7,13 +7,10 @@
  */
 #include "process/ending.h"
 
-#include "live/live.h"
-#include "live/peaks.h"
 #include "process/interval.h"
 #include "process/libc.h"
 #include "process/print.h"
 #include "process/process.h"
-#include "report/report.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -57,7 +54,7 @@ void ending_report(const char *reason) {
         int saved_errno = errno;
         interval_hold();
         errno = saved_errno;
-        report_write(reason);
+        process_report(reason);
         atomic_store(&written, true);
     } else {
         int saved_errno = errno;
@@ -68,7 +65,7 @@ void ending_report(const char *reason) {
 
 /* The process goes on. */
 static void take_back(void) {
-    live_end_exec();
+    process_end(PROCESS_GOES_ON, 0);
     atomic_store(&written, false);
     atomic_store(&writer, 0);
     interval_release();
@@ -76,8 +73,7 @@ static void take_back(void) {
 
 static void last_words(void) {
     ending_report("exit");
-    peaks_note_all();
-    live_remove();
+    process_end(PROCESS_EXITS, 0);
 }
 
 __attribute__((destructor)) static void at_exit(void) {
@@ -140,8 +136,7 @@ static bool is_found(const char *name) {
     errno = saved_errno;                                                                           \
     if (end) {                                                                                     \
         ending_report("exit");                                                                     \
-        peaks_note_all();                                                                          \
-        live_begin_exec();                                                                         \
+        process_end(PROCESS_EXECS, 0);                                                             \
     }                                                                                              \
     int result = call;                                                                             \
     if (end)                                                                                       \

@@ -5,7 +5,7 @@
 
 #include "process/log.h"
 #include "process/options.h"
-#include "report/report.h"
+#include "process/process.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -24,7 +24,7 @@ static void report_unless_held(void) {
     int idle = IDLE;
     if (!atomic_compare_exchange_strong(&state, &idle, WRITING))
         return;
-    report_write("interval");
+    process_report("interval");
     atomic_store(&state, IDLE);
 }
 

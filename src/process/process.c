@@ -1,12 +1,5 @@
 #include "process/process.h"
 
-#include "driver/capture.h"
-#include "driver/context.h"
-#include "driver/device.h"
-#include "driver/entries.h"
-#include "driver/shutdown.h"
-#include "live/live.h"
-#include "pool/pool.h"
 #include "process/ending.h"
 #include "process/interval.h"
 #include "process/log.h"
@@ -30,12 +23,11 @@ static void in_child(void) {
         return;
     }
     atomic_store(&process_state, PROCESS_FORKED);
-    entries_forked();
-    context_forked();
-    capture_forked();
-    device_forked();
-    pool_forked();
-    live_forked();
+    for (unsigned i = 0; i < process_part_count; i++) {
+        if (process_parts[i].forked) {
+            process_parts[i].forked();
+        }
+    }
     log_forked();
 }
 
@@ -46,7 +38,11 @@ static void start(void) {
     options_load();
     log_info("version " GPUCACHE_VERSION);
     options_log();
-    shutdown_watch();
+    for (unsigned i = 0; i < process_part_count; i++) {
+        if (process_parts[i].start) {
+            process_parts[i].start();
+        }
+    }
     ending_start();
     if (options()->report != REPORT_TO_NOWHERE) {
         signals_start();
@@ -54,6 +50,22 @@ static void start(void) {
     }
     atomic_store_explicit(&process_state, PROCESS_STARTED, memory_order_release);
     errno = saved;
+}
+
+void process_report(const char *reason) {
+    for (unsigned i = 0; i < process_part_count; i++) {
+        if (process_parts[i].report) {
+            process_parts[i].report(reason);
+        }
+    }
+}
+
+void process_end(enum process_end how, int signal) {
+    for (unsigned i = 0; i < process_part_count; i++) {
+        if (process_parts[i].end) {
+            process_parts[i].end(how, signal);
+        }
+    }
 }
 
 bool process_start(void) {

@@ -16,6 +16,27 @@
 
 enum process_state { PROCESS_IDLE, PROCESS_STARTING, PROCESS_STARTED, PROCESS_FORKED };
 
+/* How it ends; or does not, after all: the exec failed. */
+enum process_end { PROCESS_EXITS, PROCESS_EXECS, PROCESS_GOES_ON, PROCESS_DIES };
+
+/* What starts, forks, reports and ends with the process, and stands above this room, which names none of it:
+ * driver/parts.c has the table. */
+struct process_part {
+    void (*start)(void);  /* options are known, and there are no reports yet */
+    void (*forked)(void); /* in the child of a fork, where any lock may be held for ever */
+    void (*report)(const char *reason);
+    void (*end)(enum process_end how, int signal); /* after the last report; 0: no signal */
+};
+
+extern const struct process_part process_parts[];
+extern const unsigned process_part_count;
+
+/** Reports; also from a signal handler. */
+void process_report(const char *reason);
+
+/** Tells all parts of the end; also from a signal handler. */
+void process_end(enum process_end how, int signal);
+
 extern _Atomic int process_state; /* enum process_state */
 
 /** Starts what has to be started, once; from any thread, and from inside itself. True unless

@@ -18,12 +18,10 @@
  */
 #include "process/signals.h"
 
-#include "live/live.h"
-#include "live/peaks.h"
 #include "process/ending.h"
 #include "process/libc.h"
 #include "process/options.h"
-#include "report/report.h"
+#include "process/process.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -124,8 +122,7 @@ static void die(int number, siginfo_t *info, const char *name) {
         dying_info = *info;
         guard_report();
         ending_report(name);
-        peaks_note_all();
-        live_dying(number);
+        process_end(PROCESS_DIES, number);
     } else {
         ending_wait();
     }
@@ -144,9 +141,10 @@ static void respond(int number, siginfo_t *info) {
         }
     }
     if (!name || number == options()->report_signal)
-        report_write("signal");
+        process_report("signal");
     else if (syscall(SYS_getpid) == 1 && !crash)
-        report_write(name); /* the first process of a container: by default it does not die of it */
+        process_report(
+            name); /* the first process of a container: by default it does not die of it */
     else
         die(number, info, name);
 }

@@ -220,8 +220,8 @@ static void a_child_has_no_page(void **state) {
     pid_t child = fork();
     if (child == 0) { /* as one that no handler was told of */
         live_refresh(true);
-        live_begin_exec();
-        live_remove();
+        live_end(PROCESS_EXECS, 0);
+        live_end(PROCESS_EXITS, 0);
         _exit(0);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -234,7 +234,7 @@ static void a_child_has_no_page(void **state) {
 static void it_is_gone_at_the_end(void **state) {
     (void)state;
     int there;
-    live_remove();
+    live_end(PROCESS_EXITS, 0);
     assert_null(open_page(&there));
     live_refresh(false); /* another thread of an ending process */
     atomic_store(&live_page, NULL);
