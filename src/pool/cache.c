@@ -1,5 +1,12 @@
 #include "pool/internal.h"
 
+static struct cache nobodys = {.lock.wanted = true};
+_Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec"))) = &nobodys;
+
+void cache_forget_last(void) {
+    cache_last = &nobodys;
+}
+
 /* A block somewhat larger beats a visit to the pool (programs whose sizes never repeat live on this),
  * and one up to twice as large beats growing when memory is short, or much is cached. */
 unsigned want_last_bin(const struct want *want, bool much) {
@@ -109,92 +116,7 @@ struct magazine cache_take(struct cache *cache, unsigned at, uint32_t count) {
     return taken;
 }
 
-/* --- away from here --- */
-
-static void spill(struct cache *cache, unsigned at, uint32_t count) {
-    pending_add_list(cache->pool, cache_take(cache, at, count).first);
-}
-
-/* Whether nothing has been asked of a bin since that was last asked. */
-static bool is_idle(struct bin *bin) {
-    uint64_t allocs = books_get(&bin->allocs);
-    bool idle = allocs == bin->allocs_seen;
-    bin->allocs_seen = allocs;
-    return idle;
-}
-
-void cache_drop_idle(struct cache *cache, unsigned keep, uint64_t most) {
-    for (unsigned turns = 0; cache->bytes > most && turns < BINS; turns++) {
-        cache->hand = (uint16_t)((cache->hand + 1u) % BINS);
-        struct bin *bin = &cache->bins[cache->hand];
-        if (is_idle(bin) && cache->hand != keep) {
-            spill(cache, cache->hand, bin->count);
-            bin->target = 0;
-        }
-    }
-}
-
-/* Of bytes, not of blocks: halving a bin of tiny ones makes no room, and the next free is back. */
-static unsigned largest_bin(const struct cache *cache, unsigned keep) {
-    unsigned largest = keep;
-    uint64_t most = 0;
-    for (unsigned at = 0; at < BINS; at++) {
-        const struct bin *bin = &cache->bins[at];
-        uint64_t each = at < SMALL_CLASSES ? size_class_bytes(at) : size_class_bytes(at - 1);
-        if (bin->count * each > most && at != keep) {
-            most = bin->count * each;
-            largest = at;
-        }
-    }
-    return largest;
-}
-
-void cache_drop_half(struct cache *cache, unsigned keep, uint64_t most) {
-    while (cache->bytes > most) {
-        unsigned at = largest_bin(cache, keep);
-        spill(cache, at, (cache->bins[at].count + 1) / 2);
-        cache->bins[at].target /= 2;
-    }
-}
-
-/* In parts, so that the other thread finds some at any time. False: there is no room. */
-static bool ship(struct cache *cache, struct transfer *transfer, unsigned at, uint32_t count) {
-    uint32_t each = magazine_blocks(at);
-    while (count > 0 && cache->bins[at].count > 0) {
-        struct magazine magazine = cache_take(cache, at, count < each ? count : each);
-        if (!transfer_has_room(transfer, magazine.bytes)) {
-            cache_push_magazine(cache, at, &magazine);
-            return false;
-        }
-        transfer_put(transfer, &magazine);
-        count -= magazine.count;
-    }
-    return true;
-}
-
-bool cache_ship(struct cache *cache, unsigned at, unsigned number) {
-    struct bin *bin = &cache->bins[at];
-    struct transfer *transfer = transfer_lock(cache->pool, number);
-    uint32_t each = magazine_blocks(at);
-    uint32_t whole = bin->count > bin->target ? (bin->count - bin->target) / each * each : 0;
-    bool any = ship(cache, transfer, at, whole), full = cache->bytes > cache_room(cache);
-    for (unsigned other = 0; any && full && other < BINS; other++) {
-        bin = &cache->bins[other];
-        if (bin->count > 0 && is_idle(bin)) {
-            any = ship(cache, transfer, other, bin->count);
-        }
-    }
-    transfer_unlock(transfer);
-    return any;
-}
-
-void cache_empty(struct cache *cache, unsigned first) {
-    for (unsigned at = first; cache->bytes > 0 && at < BINS; at++) {
-        spill(cache, at, cache->bins[at].count);
-    }
-}
-
-static void forget(struct cache *cache) {
+void cache_forget(struct cache *cache) {
     for (unsigned at = 0; at < BINS; at++) {
         struct bin *bin = &cache->bins[at];
         bin->head = bin->tail = NULL;
@@ -206,18 +128,9 @@ static void forget(struct cache *cache) {
     }
     cache->bytes = 0;
     cache->saw_others = true; /* what it had asked for is not known to be gone */
-    transfer_forget(&cache->transfer);
     for (unsigned i = 0; i < TIDES; i++) {
         tide_ebb(&cache->tides[i]);
     }
-}
-
-void cache_forget_all(struct pool *pool) {
-    cache_seize_all(pool);
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        forget(cache);
-    }
-    cache_return_all(pool);
 }
 
 /* --- seized --- */

@@ -13,11 +13,6 @@
  * one that fits.
  *
  * Its owner enters a cache with plain stores (biased.h). The counters have one writer, who is inside.
- *
- * In the same way a block is freed without a locked instruction by the thread that asked for it. The
- * number of its cache stands in the block, and only that thread changes the state of such a block,
- * inside the cache. The first other thread that frees one ends that, for all blocks of that number
- * and for good: from then on every free of them is a compare and swap.
  */
 #ifndef GPUCACHE_POOL_CACHE_H
 #define GPUCACHE_POOL_CACHE_H
@@ -109,27 +104,6 @@ void cache_return_all(struct pool *pool);
  * meanwhile, or to a transfer cache. */
 void cache_seize_list(struct pool *pool, struct biased *first);
 
-/* Not false: every free of a block of that number is a compare and swap. */
-#define CACHE_NUMBERS (1u << 16)
-extern atomic_bool cache_shared[CACHE_NUMBERS];
-
-/** Makes it so. Without any lock held. */
-void cache_share(unsigned number);
-
-static inline bool cache_is_shared(unsigned number) {
-    return atomic_load_explicit(&cache_shared[number], memory_order_acquire);
-}
-
-/** Before any other thread than the one that asked for a block of that number frees it. */
-static inline void cache_share_once(unsigned number) {
-    if (__builtin_expect(!cache_is_shared(number), 0)) {
-        cache_share(number);
-    }
-}
-
-/** The cache that had a number which stands in a block. */
-struct cache *cache_numbered(unsigned number);
-
 /** Makes a zeroed cache one that any thread may use. */
 void cache_start_common(struct cache *cache, struct pool *pool);
 
@@ -184,11 +158,15 @@ void cache_push_ready(struct cache *cache, struct block *block);
 /** Takes the `count` oldest blocks of a bin out; or all there are, without touching small ones. */
 struct magazine cache_take(struct cache *cache, unsigned at, uint32_t count);
 
-/** Puts what the bin has more of than its rotation needs, or, if the cache has no room, what nobody
- * asks for, into the transfer cache of that number's. False: that has no room for it. */
-bool cache_ship(struct cache *cache, unsigned at, unsigned number);
+/** Whether nothing has been asked of a bin since that was last asked. */
+static inline bool cache_bin_is_idle(struct bin *bin) {
+    uint64_t allocs = books_get(&bin->allocs);
+    bool idle = allocs == bin->allocs_seen;
+    bin->allocs_seen = allocs;
+    return idle;
+}
 
-/* Under the pool's lock: */
+/* Under the pool's lock; spill.c: */
 
 /** Until no more than `most` bytes are here: bins that nothing has been asked of since this last came
  * by go to the pool, but `keep`; half of each bin does, of `keep` last. */
@@ -197,6 +175,9 @@ void cache_drop_half(struct cache *cache, unsigned keep, uint64_t most);
 
 /** Everything goes to the pool, from that bin on. */
 void cache_empty(struct cache *cache, unsigned first);
+
+/** Seized: the context is gone, and the memory with it. */
+void cache_forget(struct cache *cache);
 
 /** Where large requests are counted: the first of the powers of two from 512 on that holds them. */
 static inline unsigned large_class(uint64_t requested) {
@@ -228,6 +209,9 @@ struct cache *cache_of_thread(struct pool *pool);
 /** The cache this thread used last, or one of no pool that cannot be entered; checked by the caller
  * against the pool it wants. */
 extern _Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec")));
+
+/** None. */
+void cache_forget_last(void);
 
 static inline struct cache *cache_mine(struct pool *pool) {
     struct cache *cache = cache_last;

@@ -3,6 +3,7 @@
  */
 #include "pool/internal.h"
 
+#include "pool/number.h"
 #include "pool/page_map.h"
 
 #include <errno.h>
@@ -78,7 +79,7 @@ static bool has_magazine(const struct cache *cache, unsigned at, unsigned owner)
 
 /* The transfer cache of the thread that asked for a block had no room: it gets more. */
 static void grow_receiver(struct pool *pool, unsigned owner) {
-    struct cache *receiver = owner > 0 ? cache_numbered(owner) : pool->common;
+    struct cache *receiver = owner > 0 ? number_cache(owner) : pool->common;
     receiver = receiver->number == owner && !quota_sleeps(receiver) ? receiver : pool->common;
     quota_grow_transfer(receiver);
 }
@@ -112,7 +113,7 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
     if (overflows) {
         cache_enter(cache);
         if (rest->owner != cache->number && !quota_sleeps(cache)) {
-            refused = !cache_ship(cache, rest->bin, rest->owner);
+            refused = !transfer_ship(cache, rest->bin, rest->owner);
         }
         overflows = refused ||
                     (rest->owner != cache->number && quota_is_little(cache, QUOTA_GIVING_SHARE)) ||
@@ -157,7 +158,7 @@ static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *l
 /* Where it may be another thread's, whose number is known to be shared; `life` is what was read last. */
 static bool claim_shared(struct block *block, uint64_t *life) {
     do {
-        if (life_state(*life) != BLOCK_LIVE || !cache_is_shared(life_owner(*life))) {
+        if (life_state(*life) != BLOCK_LIVE || !number_is_shared(life_owner(*life))) {
             return false;
         }
     } while (!atomic_compare_exchange_strong_explicit(
@@ -214,7 +215,7 @@ static int claim(uint64_t address, struct claimed *c) {
     }
     c->cache = cache_mine(c->pool);
     if (life_owner(c->life) != c->cache->number) {
-        cache_share_once(life_owner(c->life));
+        number_share_once(life_owner(c->life));
     }
     cache_enter(c->cache);
     look_up(address, &again);

@@ -106,6 +106,12 @@ static inline bool settle(struct pool *pool, bool all) {
            ops->settle(pool->backend, all);
 }
 
+/* Nothing can be recorded until a capture ends. */
+static inline bool order_is_captured(const struct pool *pool) {
+    const struct backend_ops *ops = pool->backend->ops;
+    return ops->captured && ops->captured(pool->backend);
+}
+
 /* budget.c: peaks, and what follows from them. Under the lock, but for the sums. */
 struct budget_sums {
     struct budget_sum {
@@ -166,10 +172,9 @@ bool order_finish(
     struct pool *pool,
     uint64_t limit_ns); /* what was submitted before has finished; waits that were in vain
                                           count, until what they were for has */
-bool order_is_captured(const struct pool *pool); /* nothing can be recorded until a capture ends */
-bool order_is_idle(struct pool *pool);           /* nothing is under way, as the lock is held */
-void order_finish_ordered(struct pool *pool);    /* what was usable behind a barrier has finished */
-void order_settle(struct pool *pool);            /* the same, asked by another context's thread */
+bool order_is_idle(struct pool *pool);        /* nothing is under way, as the lock is held */
+void order_finish_ordered(struct pool *pool); /* what was usable behind a barrier has finished */
+void order_settle(struct pool *pool);         /* the same, asked by another context's thread */
 
 /* What is asked for, and the answer. */
 struct want {
@@ -185,7 +190,6 @@ struct want {
 
 /* cache.c */
 unsigned want_last_bin(const struct want *want, bool much); /* the largest that will do */
-void cache_forget_all(struct pool *pool);
 
 /* source.c: pages, arena, segments. Under the lock. */
 bool source_take(struct pool *pool, struct want *want); /* what is ready now */

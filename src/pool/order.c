@@ -69,11 +69,6 @@ static int synchronize_in_free(struct pool *pool) {
     return r;
 }
 
-bool order_is_captured(const struct pool *pool) {
-    const struct backend_ops *ops = pool->backend->ops;
-    return ops->captured && ops->captured(pool->backend);
-}
-
 /*
  * Large blocks of other sizes than those that are pending make the pool grow by as much again. Where that
  * would exceed the budget the frees prepare for it, without pressure too.

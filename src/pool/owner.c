@@ -5,9 +5,7 @@
 #include "pool/internal.h"
 
 #include "pool/host.h"
-
-static struct cache nobodys = {.lock.wanted = true};
-_Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec"))) = &nobodys;
+#include "pool/number.h"
 
 /* This thread's caches, one per pool it has used; CACHES_GONE once the thread is ending. */
 static _Thread_local struct cache *my_caches __attribute__((tls_model("initial-exec")));
@@ -17,73 +15,12 @@ static pthread_key_t thread_end_key;
 static pthread_once_t thread_end_once = PTHREAD_ONCE_INIT;
 static bool thread_end_works;
 
-/* --- numbers --- */
-
-/*
- * A number stays with its cache, so whoever has one from a block finds the cache that had it. The next
- * thread of the cache gets it only if no block can have it any more. Which are shared is asked at every
- * free by another thread, and stands apart from the caches, whose owners keep writing.
- */
-static _Atomic(struct cache *) numbered[CACHE_NUMBERS];
-atomic_bool cache_shared[CACHE_NUMBERS] = {true};
-static _Atomic uint32_t last_number;
-
-static void set_number(struct cache *cache, uint16_t number) {
-    uint64_t owner = (uint64_t)number << LIFE_OWNER_SHIFT;
-    cache->number = number;
-    cache->hands_out = (uint64_t)(BLOCK_LIVE ^ BLOCK_CACHED) | owner;
-    cache->owns = number > 0 ? (uint64_t)BLOCK_LIVE | owner : CACHE_OWNS_NONE;
-}
-
-/* 0, when they have run out: anybody may free those blocks. */
-static uint16_t next_number(void) {
-    uint32_t number = atomic_load(&last_number);
-    while (number < CACHE_NUMBERS - 1 &&
-           !atomic_compare_exchange_weak(&last_number, &number, number + 1)) {
-    }
-    return number < CACHE_NUMBERS - 1 ? (uint16_t)(number + 1) : 0;
-}
-
-static void take_number(struct cache *cache) {
-    set_number(cache, biased_is_on(&cache->lock) ? next_number() : 0);
-    atomic_store(&numbered[cache->number], cache);
-}
-
-/* Only its thread has freed blocks of its number, no others, and as many as it had asked for. */
-static bool has_number_for_itself(const struct cache *cache) {
-    return cache->number > 0 && !cache_is_shared(cache->number) && !cache->saw_others &&
-           tide_live(&cache->tides[TIDE_COUNT]) == cache->live_at_start;
-}
-
-/* The owner is outside, or gone. */
-static void stop_owning(struct cache *cache) {
-    cache->owns = CACHE_OWNS_NONE;
-    atomic_store(&cache_shared[cache->number], true);
-}
-
 void cache_start_common(struct cache *cache, struct pool *pool) {
     cache->pool = pool;
     biased_init(&cache->lock, false);
-    set_number(cache, 0);
+    number_clear(cache);
     transfer_start(&cache->transfer, cache);
 }
-
-struct cache *cache_numbered(unsigned number) {
-    return atomic_load(&numbered[number]);
-}
-
-void cache_share(unsigned number) {
-    struct cache *cache = cache_numbered(number);
-    pthread_mutex_lock(&cache->pool->lock);
-    if (cache->number == number) {
-        cache_seize(cache);
-        stop_owning(cache);
-        cache_return(cache);
-    }
-    pthread_mutex_unlock(&cache->pool->lock);
-}
-
-/* --- threads --- */
 
 /*
  * Of the common cache and one that has no owner. Those of threads that have ended lie together, so
@@ -154,8 +91,8 @@ static void retire(struct cache *cache) {
     quota_sleep(cache);
     cache_leave(cache);
     budget_sum_at_times(pool);
-    if (!has_number_for_itself(cache)) {
-        stop_owning(cache);
+    if (!number_is_its_own(cache)) {
+        number_stop_owning(cache);
     }
     begin_move(pool);
     move_tides(pool->common, cache);
@@ -173,7 +110,7 @@ static void thread_end(void *unused) {
     struct cache *cache = my_caches;
     my_caches =
         CACHES_GONE; /* frees made by later destructors of this thread use the common cache */
-    cache_last = &nobodys;
+    cache_forget_last();
     while (cache && cache != CACHES_GONE) {
         struct cache *next = cache->next_in_thread;
         retire(cache);
@@ -202,8 +139,8 @@ static struct cache *adopt(struct pool *pool) {
     }
     if (cache) {
         biased_init(&cache->lock, true);
-        if (cache->number == 0 || cache_is_shared(cache->number)) {
-            take_number(cache);
+        if (cache->number == 0 || number_is_shared(cache->number)) {
+            number_take(cache);
         }
         begin_move(pool);
         link_in_pool(pool, cache);

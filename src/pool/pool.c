@@ -63,6 +63,15 @@ static void forget_pages(struct pool *pool) {
     runs_trim(&pool->runs);
 }
 
+static void forget_caches(struct pool *pool) {
+    cache_seize_all(pool);
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        cache_forget(cache);
+        transfer_forget(&cache->transfer);
+    }
+    cache_return_all(pool);
+}
+
 /*
  * First nobody finds the memory any more. Then the caches are seized: a free that had found a block
  * is through with it, because it looks inside its cache, and what it has put there goes with the rest.
@@ -75,7 +84,7 @@ uint64_t pool_forget(struct pool *pool) {
     layouts_leave_map(&pool->layouts);
     arena_leave_map(&pool->small);
     arena_leave_map(&pool->large);
-    cache_forget_all(pool);
+    forget_caches(pool);
     atomic_fetch_add(&pool->lives, 1);
     forget_pages(pool);
     arena_forget(&pool->small);

@@ -1,4 +1,5 @@
 #include "pool/internal.h"
+#include "pool/number.h"
 
 void transfer_start(struct transfer *transfer, struct cache *cache) {
     transfer->cache = cache;
@@ -13,7 +14,7 @@ void transfer_set_number(struct transfer *transfer, unsigned number) {
 
 struct transfer *transfer_lock(struct pool *pool, unsigned number) {
     struct transfer *common = &pool->common->transfer;
-    struct transfer *transfer = number > 0 ? &cache_numbered(number)->transfer : common;
+    struct transfer *transfer = number > 0 ? &number_cache(number)->transfer : common;
     pthread_mutex_lock(&transfer->lock);
     if (transfer->number != number) { /* that thread has ended */
         pthread_mutex_unlock(&transfer->lock);
@@ -53,6 +54,41 @@ static struct magazine take_out(struct transfer *transfer, uint32_t i) {
     books_add(&transfer->bytes, -taken.bytes);
     return taken;
 }
+
+/* --- there --- */
+
+/* In parts, so that the other thread finds some at any time. False: there is no room. */
+static bool ship(struct cache *cache, struct transfer *transfer, unsigned at, uint32_t count) {
+    uint32_t each = magazine_blocks(at);
+    while (count > 0 && cache->bins[at].count > 0) {
+        struct magazine magazine = cache_take(cache, at, count < each ? count : each);
+        if (!transfer_has_room(transfer, magazine.bytes)) {
+            cache_push_magazine(cache, at, &magazine);
+            return false;
+        }
+        transfer_put(transfer, &magazine);
+        count -= magazine.count;
+    }
+    return true;
+}
+
+bool transfer_ship(struct cache *cache, unsigned at, unsigned number) {
+    struct bin *bin = &cache->bins[at];
+    struct transfer *transfer = transfer_lock(cache->pool, number);
+    uint32_t each = magazine_blocks(at);
+    uint32_t whole = bin->count > bin->target ? (bin->count - bin->target) / each * each : 0;
+    bool any = ship(cache, transfer, at, whole), full = cache->bytes > cache_room(cache);
+    for (unsigned other = 0; any && full && other < BINS; other++) {
+        bin = &cache->bins[other];
+        if (bin->count > 0 && cache_bin_is_idle(bin)) {
+            any = ship(cache, transfer, other, bin->count);
+        }
+    }
+    transfer_unlock(transfer);
+    return any;
+}
+
+/* --- and back --- */
 
 /* Where something may wait for a cache: in its own, then in the common one. */
 #define PLACES 2

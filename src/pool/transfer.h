@@ -67,6 +67,10 @@ void transfer_unlock(struct transfer *transfer);
 bool transfer_has_room(const struct transfer *transfer, uint64_t bytes);
 void transfer_put(struct transfer *transfer, const struct magazine *magazine);
 
+/** Inside the cache: what the bin has more of than its rotation needs, or, if the cache has no room, what
+ * nobody asks for, goes into the transfer cache of that number's. False: that has no room for it. */
+bool transfer_ship(struct cache *cache, unsigned at, unsigned number);
+
 /** Whether there is anything for a cache. Without a lock; mostly there is not. */
 bool transfer_has_any(const struct cache *cache);
 

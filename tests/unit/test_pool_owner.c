@@ -4,6 +4,8 @@
  */
 #include "pool_bench.h"
 
+#include "pool/number.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -296,7 +298,7 @@ static void when_numbers_have_run_out_blocks_are_everybodys(void **state) {
         skip();
     }
     const char *text = getenv("POOL_TEST_OPS"); /* fewer under valgrind: then they do not run out */
-    unsigned threads = text ? 100 : CACHE_NUMBERS;
+    unsigned threads = text ? 100 : NUMBERS;
     for (unsigned i = 0; i < threads; i++) {
         uint64_t block = (uintptr_t)run(ask_and_end, NULL);
         drop(block);

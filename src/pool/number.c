@@ -1,0 +1,64 @@
+#include "pool/number.h"
+
+#include "pool/internal.h"
+
+/*
+ * A number stays with its cache, so whoever has one from a block finds the cache that had it. The next
+ * thread of the cache gets it only if no block can have it any more. Which are shared is asked at every
+ * free by another thread, and stands apart from the caches, whose owners keep writing.
+ */
+static _Atomic(struct cache *) numbered[NUMBERS];
+atomic_bool number_shared[NUMBERS] = {true};
+static _Atomic uint32_t last_number;
+
+static void set_number(struct cache *cache, uint16_t number) {
+    uint64_t owner = (uint64_t)number << LIFE_OWNER_SHIFT;
+    cache->number = number;
+    cache->hands_out = (uint64_t)(BLOCK_LIVE ^ BLOCK_CACHED) | owner;
+    cache->owns = number > 0 ? (uint64_t)BLOCK_LIVE | owner : CACHE_OWNS_NONE;
+}
+
+/* 0, when they have run out: anybody may free those blocks. */
+static uint16_t next_number(void) {
+    uint32_t number = atomic_load(&last_number);
+    while (number < NUMBERS - 1 &&
+           !atomic_compare_exchange_weak(&last_number, &number, number + 1)) {
+    }
+    return number < NUMBERS - 1 ? (uint16_t)(number + 1) : 0;
+}
+
+void number_take(struct cache *cache) {
+    set_number(cache, biased_is_on(&cache->lock) ? next_number() : 0);
+    atomic_store(&numbered[cache->number], cache);
+}
+
+/* Only its thread has freed blocks of its number, no others, and as many as it had asked for. */
+bool number_is_its_own(const struct cache *cache) {
+    return cache->number > 0 && !number_is_shared(cache->number) && !cache->saw_others &&
+           tide_live(&cache->tides[TIDE_COUNT]) == cache->live_at_start;
+}
+
+/* The owner is outside, or gone. */
+void number_stop_owning(struct cache *cache) {
+    cache->owns = CACHE_OWNS_NONE;
+    atomic_store(&number_shared[cache->number], true);
+}
+
+void number_clear(struct cache *cache) {
+    set_number(cache, 0);
+}
+
+struct cache *number_cache(unsigned number) {
+    return atomic_load(&numbered[number]);
+}
+
+void number_share(unsigned number) {
+    struct cache *cache = number_cache(number);
+    pthread_mutex_lock(&cache->pool->lock);
+    if (cache->number == number) {
+        cache_seize(cache);
+        number_stop_owning(cache);
+        cache_return(cache);
+    }
+    pthread_mutex_unlock(&cache->pool->lock);
+}

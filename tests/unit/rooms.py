@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""rooms.py SOURCE LIBRARY: no circles between rooms, nor between the files of src/pool.
+
+A room is a folder of src; its arrows are its #include lines. A file of the pool points to the files
+whose functions and variables it names: that stands in the objects of LIBRARY, a static one, because a
+header that all share would hide it.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+# Arrows of circles that are still there. One that is in none any more fails too.
+KNOWN_ROOMS = {("driver", "backend")}
+KNOWN_FILES = {("source", "pending"), ("transfer", "pool")}
+
+
+def rooms_of(source):
+    arrows = {}
+    for file in source.rglob("*.[chS]"):
+        room = file.relative_to(source).parts[0]
+        for name in re.findall(r'^#include "([^"]+)"', file.read_text(), re.M):
+            other = name.split("/")[0]
+            if "/" in name and other != room:
+                arrows.setdefault((room, other), f"{file.relative_to(source)} includes {name}")
+    return arrows
+
+
+def files_of(source, library):
+    """Only names of more than one object: static ones are nobody else's."""
+    of_pool = {file.stem for file in (source / "pool").glob("*.c")}
+    defined, used, member = {}, {}, None
+    out = subprocess.run(["nm", "-A", library], check=True, capture_output=True, text=True).stdout
+    for line in out.splitlines():
+        where, *_, kind, symbol = line.rsplit(None, 3) if " U " in line else line.split()
+        match = re.search(r"src_pool_(\w+)\.c\.o", where)
+        member = match and match[1]
+        if member not in of_pool:
+            continue
+        if kind == "U":
+            used.setdefault(member, set()).add(symbol)
+        elif kind in "BCDRTVW":
+            defined[symbol] = member
+    if not used:
+        sys.exit(f"nothing of src/pool is in {library}")
+    return {(file, defined[symbol]): f"{file}.c uses {symbol} of {defined[symbol]}.c"
+            for file, symbols in used.items() for symbol in sorted(symbols)
+            if defined.get(symbol, file) != file}
+
+
+def reachable(arrows, start):
+    found, todo = set(), [start]
+    while todo:
+        at = todo.pop()
+        for a, b in arrows:
+            if a == at and b not in found:
+                found.add(b)
+                todo.append(b)
+    return found
+
+
+def in_circles(arrows):
+    return {(a, b) for a, b in arrows if a in reachable(arrows, b)}
+
+
+def look(what, arrows, known):
+    left = {arrow: why for arrow, why in arrows.items() if arrow not in known}
+    bad = [f"a circle of {what}: {arrows[arrow]}" for arrow in sorted(in_circles(left))]
+    bad += [f"no circle of {what} any more: {arrow}" for arrow in sorted(known - in_circles(arrows))]
+    return bad
+
+
+source, library = pathlib.Path(sys.argv[1]), sys.argv[2]
+bad = look("rooms", rooms_of(source), KNOWN_ROOMS)
+bad += look("files", files_of(source, library), KNOWN_FILES)
+print("\n".join(bad) if bad else "no circles")
+sys.exit(1 if bad else 0)
