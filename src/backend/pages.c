@@ -27,7 +27,7 @@ struct pages_range {
 
 static struct spans ranges;
 static _Atomic size_t range_count;
-static pthread_mutex_t ranges_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock ranges_lock = LOCK_INITIALIZER(RANGES);
 
 static size_t size_of_range(uint64_t bytes) {
     size_t words = (size_t)((bytes / PAGE + 63) / 64);
@@ -35,19 +35,19 @@ static size_t size_of_range(uint64_t bytes) {
 }
 
 static bool list(struct pages_range *range) {
-    pthread_mutex_lock(&ranges_lock);
+    lock_acquire(&ranges_lock);
     bool listed = spans_add(&ranges, range->address, range);
     atomic_store(&range_count, ranges.count);
-    pthread_mutex_unlock(&ranges_lock);
+    lock_release(&ranges_lock);
     return listed;
 }
 
 /* Before the driver can give its addresses to somebody else. */
 static void strike(const struct pages_range *range) {
-    pthread_mutex_lock(&ranges_lock);
+    lock_acquire(&ranges_lock);
     spans_remove(&ranges, spans_find(&ranges, range->address, range));
     atomic_store(&range_count, ranges.count);
-    pthread_mutex_unlock(&ranges_lock);
+    lock_release(&ranges_lock);
 }
 
 bool pages_touch(uint64_t address, uint64_t bytes) {
@@ -55,10 +55,10 @@ bool pages_touch(uint64_t address, uint64_t bytes) {
         return false;
     }
     uint64_t last = bytes - 1 > UINT64_MAX - address ? UINT64_MAX : address + bytes - 1;
-    pthread_mutex_lock(&ranges_lock);
+    lock_acquire(&ranges_lock);
     const struct pages_range *range = spans_before(&ranges, last);
     bool touched = range && range->address + range->bytes > address;
-    pthread_mutex_unlock(&ranges_lock);
+    lock_release(&ranges_lock);
     return touched;
 }
 
@@ -93,17 +93,17 @@ static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *add
         host_unmap(range, size_of_range(bytes));
         return fault_is_deadly(r) ? (int)r : -ENOMEM; /* whatever it calls that */
     }
-    pthread_mutex_lock(&pages->lock);
+    lock_acquire(&pages->lock);
     range->next = pages->ranges;
     pages->ranges = range;
-    pthread_mutex_unlock(&pages->lock);
+    lock_release(&pages->lock);
     *address = at;
     return 0;
 }
 
 static void give_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct pages *pages = of(backend);
-    pthread_mutex_lock(&pages->lock);
+    lock_acquire(&pages->lock);
     struct pages_range **at = &pages->ranges, *range;
     while ((range = *at) != NULL && range->address != address) {
         at = &range->next;
@@ -111,7 +111,7 @@ static void give_addresses(struct backend *backend, uint64_t address, uint64_t b
     if (range) {
         *at = range->next;
     }
-    pthread_mutex_unlock(&pages->lock);
+    lock_release(&pages->lock);
     if (!range) {
         return;
     }
@@ -149,7 +149,9 @@ static unsigned let_go(unsigned count, const uint64_t *handles) {
 
 static int take_pages(struct backend *backend, unsigned count, uint64_t *handles) {
     struct pages *pages = of(backend);
+    uint64_t since = flight_begin();
     if (!device_charge(pages->common.device, count * PAGE)) {
+        device_backend_show(&pages->common, FLIGHT_LIMIT_REFUSED, 0, count * PAGE, since);
         return -EDQUOT;
     }
     unsigned made = 0;
@@ -164,17 +166,21 @@ static int take_pages(struct backend *backend, unsigned count, uint64_t *handles
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
         device_refund(pages->common.device, count * PAGE);
+        device_backend_show(&pages->common, FLIGHT_GROW_REFUSED, 0, count * PAGE, since);
         return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
     }
     device_pooled(pages->common.device, (int64_t)(count * PAGE));
+    device_backend_show(&pages->common, FLIGHT_GROW, 0, count * PAGE, since);
     return 0;
 }
 
 /* What the driver does not take back, as after a fault, stays charged: it is there still. */
 static void give_pages(struct backend *backend, unsigned count, const uint64_t *handles) {
+    uint64_t since = flight_begin();
     CUstreamCaptureMode mode = capture_relax();
     unsigned gone = let_go(count, handles);
     capture_restore(mode);
+    device_backend_show(&of(backend)->common, FLIGHT_GIVE_BACK, 0, gone * PAGE, since);
     device_backend_book_return(&of(backend)->common, gone * PAGE);
 }
 
@@ -200,9 +206,9 @@ static CUresult give_access(const struct pages *pages, uint64_t address, uint64_
 }
 
 static struct pages_range *range_around(uint64_t address) {
-    pthread_mutex_lock(&ranges_lock);
+    lock_acquire(&ranges_lock);
     struct pages_range *range = spans_before(&ranges, address);
-    pthread_mutex_unlock(&ranges_lock);
+    lock_release(&ranges_lock);
     return range;
 }
 
@@ -224,7 +230,7 @@ static int map(struct backend *backend, uint64_t address, unsigned count, const 
     unsigned done = 0;
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
-    pthread_mutex_lock(&pages->lock);
+    lock_acquire(&pages->lock);
     while (done < count &&
            (r = REAL(cuMemMap)(address + done * PAGE, PAGE, 0, handles[done], 0)) == CUDA_SUCCESS) {
         done++;
@@ -235,7 +241,7 @@ static int map(struct backend *backend, uint64_t address, unsigned count, const 
     } else if (done > 0) {
         REAL(cuMemUnmap)(address, done * PAGE);
     }
-    pthread_mutex_unlock(&pages->lock);
+    lock_release(&pages->lock);
     capture_restore(mode);
     return refusal(r);
 }
@@ -243,12 +249,12 @@ static int map(struct backend *backend, uint64_t address, unsigned count, const 
 static int unmap(struct backend *backend, uint64_t address, unsigned count) {
     struct pages *pages = of(backend);
     CUstreamCaptureMode mode = capture_relax();
-    pthread_mutex_lock(&pages->lock);
+    lock_acquire(&pages->lock);
     CUresult r = REAL(cuMemUnmap)(address, count * PAGE);
     if (r == CUDA_SUCCESS) {
         note(address, count, false);
     }
-    pthread_mutex_unlock(&pages->lock);
+    lock_release(&pages->lock);
     capture_restore(mode);
     return device_backend_answer(r);
 }
@@ -275,7 +281,7 @@ CUresult pages_let_reach(struct pages *pages, CUdevice device) {
     CUmemAccessDesc who = access_of(device);
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
-    pthread_mutex_lock(&pages->lock);
+    lock_acquire(&pages->lock);
     if (device != pages->common.device->ordinal && (pages->reached_by & bit) == 0) {
         for (struct pages_range *range = pages->ranges; range && r == CUDA_SUCCESS;
              range = range->next) {
@@ -283,7 +289,7 @@ CUresult pages_let_reach(struct pages *pages, CUdevice device) {
         }
         pages->reached_by |= r == CUDA_SUCCESS ? bit : 0;
     }
-    pthread_mutex_unlock(&pages->lock);
+    lock_release(&pages->lock);
     capture_restore(mode);
     return r;
 }
@@ -400,7 +406,7 @@ const char *pages_lacking(struct device *device) {
 int pages_start(struct pages *pages, CUcontext context, struct device *device,
                 uint64_t reached_by) {
     if (!pages->begun) {
-        pthread_mutex_init(&pages->lock, NULL);
+        lock_start(&pages->lock, LOCK_PAGES);
         pages->prop = prop_of(device);
         pages->begun = true;
     }

@@ -18,15 +18,15 @@
 #define GPUCACHE_BACKEND_PAGES_H
 
 #include "backend/device_backend.h"
+#include "process/lock.h"
 
-#include <pthread.h>
 
 struct pages_range;
 
 struct pages {
     struct device_backend common; /* first */
     bool begun;                   /* what is below outlives a context */
-    pthread_mutex_t lock; /* over what is mapped and who has access, across the driver's calls */
+    struct lock lock; /* over what is mapped and who has access, across the driver's calls */
     struct pages_range *ranges;
     uint64_t reached_by; /* the devices that have access besides its own, a bit for each */
     CUmemAllocationProp prop;

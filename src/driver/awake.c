@@ -2,8 +2,8 @@
 
 #include "driver/context.h"
 #include "driver/entries.h"
+#include "process/lock.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -28,7 +28,7 @@ static _Atomic unsigned
 static bool unseen; /* all are, for good */
 static _Atomic uint64_t woken,
     settled; /* how often a context has come or woken up; and which of them need not wait any more */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock lock = LOCK_INITIALIZER(AWAKE);
 
 /* What was current on this thread last; it stays so while nothing is. */
 static _Thread_local struct {
@@ -82,7 +82,7 @@ static bool is_due(const struct row *row) {
 /* --- contexts --- */
 
 void awake_enter(CUcontext context) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct row *row = find(context);
     uint64_t woke = atomic_fetch_add(&woken, 1) + 1;
     if (row) {
@@ -94,11 +94,11 @@ void awake_enter(CUcontext context) {
         unseen = true;
     }
     update();
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
 }
 
 void awake_leave(const struct context *context) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct row *row = find(context->handle);
     if (row) {
         row->gone = row->for_good = true;
@@ -106,17 +106,17 @@ void awake_leave(const struct context *context) {
         atomic_fetch_add(&row->life, 1);
     }
     update();
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
 }
 
 void awake_seen(CUcontext context) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct row *row = find(context);
     if (row && atomic_load(&row->life) == 0 && !unseen) {
         row->for_good = false;
     }
     update();
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
 }
 
 /* --- what the program does with them --- */
@@ -127,7 +127,7 @@ bool awake_switched(CUcontext now) {
     if (!now || same || idle) {
         return false;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct row *row = find(now), *before = mine.row;
     if (row) {
         wake(row);
@@ -141,14 +141,14 @@ bool awake_switched(CUcontext now) {
         update();
     }
     bool due = is_due(row);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return due;
 }
 
 bool awake_for_good(void) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct row *row = context ? find(context) : NULL;
     if (row) {
         wake(row);
@@ -156,12 +156,12 @@ bool awake_for_good(void) {
         update();
     }
     bool due = row && is_due(row);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return due;
 }
 
 bool awake_all(void) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     unseen = true;
     for (unsigned i = 0; i < used; i++) {
         wake(&rows[i]);
@@ -169,22 +169,22 @@ bool awake_all(void) {
     }
     update();
     bool due = is_due(NULL);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return due;
 }
 
 bool awake_is_due(CUcontext context) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     bool due = is_due(find(context));
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return due;
 }
 
 /* Locked: whoever is being counted is no longer asleep to awake_only(). */
 uint64_t awake_woken(void) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     uint64_t count = atomic_load(&woken);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return count;
 }
 

@@ -5,9 +5,9 @@
 #include "driver/deferred.h"
 #include "pool/host.h"
 #include "pool/pool.h"
+#include "process/lock.h"
 #include "process/process.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 /* A stream as its capture knows it: the per-thread stream is another one in every thread. */
@@ -23,7 +23,7 @@ _Atomic unsigned capture_active, capture_unusual;
 static struct capturing *captures;
 static unsigned unlisted; /* captures that there was no host memory for */
 static struct host_slab slab = {.object_bytes = sizeof(struct capturing)};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock lock = LOCK_INITIALIZER(CAPTURE);
 static _Thread_local char this_thread __attribute__((tls_model("initial-exec")));
 
 static struct capturing identify(CUstream stream, bool per_thread) {
@@ -96,7 +96,7 @@ static CUresult begun(CUresult r, CUstream stream, bool per_thread, CUcontext co
         lower();
         return r;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct capturing *capture = host_slab_get(&slab);
     if (capture) {
         *capture = identify(stream, per_thread);
@@ -105,7 +105,7 @@ static CUresult begun(CUresult r, CUstream stream, bool per_thread, CUcontext co
     } else {
         unlisted++;
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return r;
 }
 
@@ -124,7 +124,7 @@ static struct capturing *take_off(struct capturing which) {
 
 /* The stream's capture is over, if it had one, as it had for certain if its end has succeeded. */
 static void leave(CUstream stream, bool per_thread, bool certain) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct capturing *capture = take_off(identify(stream, per_thread));
     bool ended = capture || (certain && unlisted > 0);
     if (capture) {
@@ -132,7 +132,7 @@ static void leave(CUstream stream, bool per_thread, bool certain) {
     } else if (ended) {
         unlisted--;
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     if (ended) {
         lower();
     }
@@ -145,26 +145,26 @@ static void leave(CUstream stream, bool per_thread, bool certain) {
 CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream) {
     struct capturing *capture = NULL;
     if (atomic_load(&capture_active) > 0) {
-        pthread_mutex_lock(&lock);
+        lock_acquire(&lock);
         capture = take_off(identify(stream, false));
-        pthread_mutex_unlock(&lock);
+        lock_release(&lock);
     }
     CUresult r = destroy(stream);
     if (capture) {
-        pthread_mutex_lock(&lock);
+        lock_acquire(&lock);
         if (r != CUDA_SUCCESS) {
             put_on(capture);
         } else {
             host_slab_put(&slab, capture);
             lower();
         }
-        pthread_mutex_unlock(&lock);
+        lock_release(&lock);
     }
     return r;
 }
 
 void capture_forget(const struct context *context) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     for (struct capturing **at = &captures; *at;) {
         struct capturing *capture = *at;
         if (capture->context == context->handle) {
@@ -175,7 +175,7 @@ void capture_forget(const struct context *context) {
             at = &capture->next;
         }
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
 }
 
 void capture_forked(void) {

@@ -5,15 +5,14 @@
 #include "driver/device_pool.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
+#include "process/lock.h"
 #include "process/options.h"
 #include "process/process.h"
-
-#include <pthread.h>
 
 #define CONTEXTS_MAX 512
 
 static struct context contexts[CONTEXTS_MAX];
-static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
+static struct lock registry = LOCK_INITIALIZER(REGISTRY);
 static uint64_t lives;         /* contexts there ever were; under the registry's lock */
 static _Atomic unsigned alive; /* contexts, without green ones */
 static _Atomic unsigned views; /* green ones */
@@ -151,7 +150,7 @@ void context_settle(void) {
 
 void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal) {
     bool is_new = false;
-    pthread_mutex_lock(&registry);
+    lock_acquire(&registry);
     struct context *context = find(handle);
     if (context && (origin == CONTEXT_CREATED || context->green)) {
         forget(context); /* the driver does not make what is there */
@@ -164,7 +163,7 @@ void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal
     if (is_new && origin == CONTEXT_RETAINED) {
         awake_seen(handle);
     }
-    pthread_mutex_unlock(&registry);
+    lock_release(&registry);
     if (awake_is_due(handle)) {
         context_settle();
     }
@@ -172,7 +171,7 @@ void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal
 
 void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUdevice device) {
     bool is_new = false;
-    pthread_mutex_lock(&registry);
+    lock_acquire(&registry);
     struct context *view = find(handle);
     if (view) {
         forget(view);
@@ -183,7 +182,7 @@ void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUd
     if (primary) {
         primary->ordinal = device;
     }
-    pthread_mutex_unlock(&registry);
+    lock_release(&registry);
     if (is_new || due) {
         context_settle();
     }
@@ -230,7 +229,7 @@ static void count_ending(struct context *context, int change) {
 }
 
 void context_end_begin(struct context_ending *ending) {
-    pthread_mutex_lock(&registry);
+    lock_acquire(&registry);
     struct context *view = view_for(ending->green);
     struct context *own = ending->green    ? (view ? find(view->behind) : NULL)
                           : ending->handle ? find(ending->handle)
@@ -246,7 +245,7 @@ void context_end_begin(struct context_ending *ending) {
     }
     struct pool *pool = own ? own->pool : NULL;
     context_doubt();
-    pthread_mutex_unlock(&registry);
+    lock_release(&registry);
     if (pool && ending->for_certain) {
         pool_drain(pool); /* they wait for less than the call will */
     }
@@ -264,7 +263,7 @@ static void forget_ended(void) {
 }
 
 void context_end_done(struct context_ending *ending, bool over) {
-    pthread_mutex_lock(&registry);
+    lock_acquire(&registry);
     struct context *own = ending->context, *view = ending->view;
     if (own && own->life == ending->life) {
         if ((over && !ending->green) || has_ended(own)) {
@@ -277,28 +276,28 @@ void context_end_done(struct context_ending *ending, bool over) {
         forget(view);
     }
     forget_ended();
-    pthread_mutex_unlock(&registry);
+    lock_release(&registry);
 }
 
 /* A pool that begins meanwhile is told by open_pool(). */
 CUresult context_let_reach(CUcontext handle, CUdevice by) {
     bool is_new = false;
-    pthread_mutex_lock(&registry);
+    lock_acquire(&registry);
     struct context *context = meet(handle, &is_new);
     context = context && context->green ? meet(context->behind, &is_new) : context;
     struct device_pool *entry = context ? context->entry : NULL;
     if (context) {
         context->reached_by |= (uint64_t)1 << by;
     }
-    pthread_mutex_unlock(&registry);
+    lock_release(&registry);
     return entry ? device_pool_let_reach(entry, by) : CUDA_SUCCESS;
 }
 
 static struct device_pool *pool_reached(struct context *context, CUdevice by) {
-    pthread_mutex_lock(&registry);
+    lock_acquire(&registry);
     struct device_pool *entry = context->handle ? context->entry : NULL;
     context->reached_by |= entry ? (uint64_t)1 << by : 0;
-    pthread_mutex_unlock(&registry);
+    lock_release(&registry);
     return entry;
 }
 
@@ -320,7 +319,7 @@ void context_address_given(CUdeviceptr address, uint64_t bytes) {
     if (!pool_touches(address, bytes)) {
         return;
     }
-    pthread_mutex_lock(&registry); /* which is held by whoever is forgetting it */
+    lock_acquire(&registry); /* which is held by whoever is forgetting it */
     /* Whoever it was may have been forgotten by now, and the pool be another context's. */
     struct pool *pool = pool_covering(address, bytes);
     for (unsigned i = 0; pool && i < CONTEXTS_MAX; i++) {
@@ -329,7 +328,7 @@ void context_address_given(CUdeviceptr address, uint64_t bytes) {
             forget(context);
         }
     }
-    pthread_mutex_unlock(&registry);
+    lock_release(&registry);
 }
 
 /* --- asked by the other files of this room --- */
@@ -358,7 +357,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
         return NULL;
     }
     bool is_new = false;
-    pthread_mutex_lock(&registry);
+    lock_acquire(&registry);
     struct context *context = meet(handle, &is_new);
     struct pool *pool = NULL;
     if (context && context->green) {
@@ -370,7 +369,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
         pool = context->pool;
     }
     generation = atomic_load(&context_generation);
-    pthread_mutex_unlock(&registry);
+    lock_release(&registry);
     if (awake_switched(handle) || is_new) {
         context_settle();
     }
@@ -391,33 +390,33 @@ void context_forked(void) {
 
 struct pool *context_primary_pool(CUdevice device) {
     struct pool *pool = NULL;
-    pthread_mutex_lock(&registry);
+    lock_acquire(&registry);
     for (unsigned i = 0; i < CONTEXTS_MAX && !pool; i++) {
         const struct context *context = &contexts[i];
         bool meant = context->handle && context->primary && context->ordinal == device;
         pool = meant ? context->pool : NULL;
     }
-    pthread_mutex_unlock(&registry);
+    lock_release(&registry);
     return pool;
 }
 
 struct pool *context_pool_of(CUcontext handle) {
-    pthread_mutex_lock(&registry);
+    lock_acquire(&registry);
     const struct context *context = handle ? find(handle) : NULL;
     if (context && context->green) {
         context = find(context->behind);
     }
     struct pool *pool = context ? context->pool : NULL;
-    pthread_mutex_unlock(&registry);
+    lock_release(&registry);
     return pool;
 }
 
 void context_each(void (*visit)(struct context *context, void *with), void *with) {
-    pthread_mutex_lock(&registry);
+    lock_acquire(&registry);
     for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
         if (contexts[i].handle && contexts[i].pool) {
             visit(&contexts[i], with);
         }
     }
-    pthread_mutex_unlock(&registry);
+    lock_release(&registry);
 }

@@ -5,9 +5,9 @@
 #include "driver/entries.h"
 #include "pool/host.h"
 #include "pool/pool.h"
+#include "process/lock.h"
 
 #include <limits.h>
-#include <pthread.h>
 
 #define EVENTS_OF_A_LINE 4
 #define BUCKETS 64         /* of the lines of one context */
@@ -43,7 +43,7 @@ struct line {
 /* The lines of the streams of one context. */
 struct lines {
     _Atomic(CUcontext) context; /* NULL: it has ended; another may take its place */
-    pthread_mutex_t lock;
+    struct lock lock;
     bool quiet; /* the context may be ending: its events are not asked, they may be gone */
     struct line *buckets[BUCKETS];
     struct line *first, *last; /* the one looked at longest ago first */
@@ -53,7 +53,7 @@ struct lines {
 };
 
 static _Atomic(struct lines *) all_lines;
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+static struct lock making = LOCK_INITIALIZER(DEFERRED_CONTEXTS);
 
 /* --- the contexts --- */
 
@@ -66,19 +66,19 @@ static struct lines *find_lines(CUcontext context) {
 }
 
 static struct lines *make_lines(CUcontext context) {
-    pthread_mutex_lock(&making);
+    lock_acquire(&making);
     struct lines *lines = find_lines(context);
     if (!lines && (lines = find_lines(NULL)) != NULL) {
         atomic_store(&lines->context, context);
     } else if (!lines && (lines = host_map(sizeof *lines, 4096)) != NULL) {
-        pthread_mutex_init(&lines->lock, NULL);
+        lock_start(&lines->lock, LOCK_DEFERRED);
         lines->line_slab.object_bytes = sizeof(struct line);
         lines->held_slab.object_bytes = sizeof(struct held);
         lines->next = atomic_load(&all_lines);
         atomic_store(&lines->context, context);
         atomic_store(&all_lines, lines);
     }
-    pthread_mutex_unlock(&making);
+    lock_release(&making);
     return lines;
 }
 
@@ -89,11 +89,11 @@ static struct lines *lock_lines(CUcontext context) {
         if (!lines && !(lines = make_lines(context))) {
             return NULL;
         }
-        pthread_mutex_lock(&lines->lock);
+        lock_acquire(&lines->lock);
         if (atomic_load(&lines->context) == context) {
             return lines;
         }
-        pthread_mutex_unlock(&lines->lock); /* the one with that handle ended meanwhile */
+        lock_release(&lines->lock); /* the one with that handle ended meanwhile */
     }
 }
 
@@ -227,7 +227,7 @@ static CUresult add_in(CUcontext context, struct identity which, CUdeviceptr dpt
     } else if (held) {
         host_slab_put(&lines->held_slab, held);
     }
-    pthread_mutex_unlock(&lines->lock);
+    lock_release(&lines->lock);
     return r;
 }
 
@@ -315,12 +315,12 @@ bool deferred_settle(CUcontext context, bool all) {
     bool any = false;
     for (struct lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
         if (all && atomic_load(&lines->context) == context) {
-            pthread_mutex_lock(&lines->lock);
-        } else if (pthread_mutex_trylock(&lines->lock) != 0) {
+            lock_acquire(&lines->lock);
+        } else if (!lock_try(&lines->lock)) {
             continue;
         }
         any |= !lines->quiet && look(lines, all);
-        pthread_mutex_unlock(&lines->lock);
+        lock_release(&lines->lock);
     }
     return any;
 }
@@ -328,16 +328,16 @@ bool deferred_settle(CUcontext context, bool all) {
 void deferred_quiet(const struct context *context, bool quiet) {
     struct lines *lines = find_lines(context->handle);
     if (lines) {
-        pthread_mutex_lock(&lines->lock);
+        lock_acquire(&lines->lock);
         lines->quiet = quiet;
-        pthread_mutex_unlock(&lines->lock);
+        lock_release(&lines->lock);
     }
 }
 
 void deferred_pass_by(void) {
     for (struct lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
-        pthread_mutex_lock(&lines->lock);
-        pthread_mutex_unlock(&lines->lock);
+        lock_acquire(&lines->lock);
+        lock_release(&lines->lock);
     }
 }
 
@@ -361,11 +361,11 @@ static void forget_in(struct lines *lines, struct line *line, const struct pool 
 
 static void forget_blocks(const struct pool *pool) {
     for (struct lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
-        pthread_mutex_lock(&lines->lock);
+        lock_acquire(&lines->lock);
         for (struct line *line = lines->first; line; line = line->next) {
             forget_in(lines, line, pool);
         }
-        pthread_mutex_unlock(&lines->lock);
+        lock_release(&lines->lock);
     }
 }
 
@@ -377,7 +377,7 @@ void deferred_forget(const struct context *context) {
     if (!lines) {
         return;
     }
-    pthread_mutex_lock(&lines->lock);
+    lock_acquire(&lines->lock);
     while (lines->first) {
         struct line *line = take_first(lines);
         while (line->oldest) {
@@ -392,5 +392,5 @@ void deferred_forget(const struct context *context) {
     }
     lines->quiet = false;
     atomic_store(&lines->context, NULL);
-    pthread_mutex_unlock(&lines->lock);
+    lock_release(&lines->lock);
 }

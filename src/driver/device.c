@@ -15,7 +15,7 @@
 #include <string.h>
 
 static struct device devices[STATS_MAX_DEVICES];
-static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock devices_lock = LOCK_INITIALIZER(DEVICES);
 
 static struct device_limit limit_of_all; /* as it was asked for, */
 static bool limits_all;                  /* if it was */
@@ -64,7 +64,7 @@ static bool identify(struct device *device, CUdevice ordinal) {
         device->name[0] = 0;
     }
     read_uuid(device);
-    pthread_mutex_init(&device->lock, NULL);
+    lock_start(&device->lock, LOCK_DEVICE);
     atomic_store(&device->limit, first_limit(ordinal, total));
     return true;
 }
@@ -89,10 +89,10 @@ struct device *device_get(CUdevice ordinal) {
     if (atomic_load_explicit(&device->used, memory_order_acquire)) {
         return device;
     }
-    pthread_mutex_lock(&devices_lock);
+    lock_acquire(&devices_lock);
     bool used = atomic_load(&device->used) || identify(device, ordinal);
     atomic_store_explicit(&device->used, used, memory_order_release);
-    pthread_mutex_unlock(&devices_lock);
+    lock_release(&devices_lock);
     if (used) {
         use_first();
     }
@@ -118,10 +118,10 @@ void device_set_limit(struct device *device, const struct device_limit *limit) {
 }
 
 void device_set_limits(const struct device_limit *limit) {
-    pthread_mutex_lock(&devices_lock);
+    lock_acquire(&devices_lock);
     limit_of_all = *limit;
     limits_all = true;
-    pthread_mutex_unlock(&devices_lock);
+    lock_release(&devices_lock);
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
         struct device *device = device_used(i);
         if (device) {
@@ -135,9 +135,9 @@ uint64_t device_limit_of(int ordinal, uint64_t total) {
     if (device) {
         return atomic_load(&device->limit);
     }
-    pthread_mutex_lock(&devices_lock);
+    lock_acquire(&devices_lock);
     uint64_t limit = first_limit(ordinal, total);
-    pthread_mutex_unlock(&devices_lock);
+    lock_release(&devices_lock);
     return limit;
 }
 
@@ -146,9 +146,9 @@ void device_reset_peaks(struct device *device) {
         pool_reset_peaks(p->pool);
     }
     atomic_store(&device->pooled_peak, atomic_load(&device->pooled));
-    pthread_mutex_lock(&device->lock);
+    lock_acquire(&device->lock);
     books_reset_peaks(&device->outside);
-    pthread_mutex_unlock(&device->lock);
+    lock_release(&device->lock);
 }
 
 struct device *device_current(void) {
@@ -221,22 +221,22 @@ void device_visible_memory(const struct device *device, uint64_t *free_bytes,
 }
 
 void device_book(struct device *device, struct books_metric *metric, int64_t change) {
-    pthread_mutex_lock(&device->lock);
+    lock_acquire(&device->lock);
     books_change(metric, change);
-    pthread_mutex_unlock(&device->lock);
+    lock_release(&device->lock);
 }
 
 void device_count(struct device *device, books_counter *counter) {
-    pthread_mutex_lock(&device->lock);
+    lock_acquire(&device->lock);
     books_add(counter, 1);
-    pthread_mutex_unlock(&device->lock);
+    lock_release(&device->lock);
 }
 
 void device_count_oom(struct device *device, bool at_limit) {
-    pthread_mutex_lock(&device->lock);
+    lock_acquire(&device->lock);
     books_add(&device->outside.ooms, 1);
     books_add(&device->outside.limit_refusals, at_limit);
-    pthread_mutex_unlock(&device->lock);
+    lock_release(&device->lock);
 }
 
 uint64_t device_idle_bytes(const struct device *device, const struct device_backend *but) {

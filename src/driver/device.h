@@ -9,11 +9,11 @@
 #ifndef GPUCACHE_DRIVER_DEVICE_H
 #define GPUCACHE_DRIVER_DEVICE_H
 
+#include "process/lock.h"
 #include "stats/books.h"
 
 #include <cuda.h>
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -30,7 +30,7 @@ struct device {
     _Atomic uint64_t charged;
     uint64_t claimed; /* of that: for allocations from the driver's pools under way (mempool.c) */
     _Atomic uint64_t pooled, pooled_peak; /* the reserve of all pools together */
-    pthread_mutex_t lock;                 /* for the books of outside memory */
+    struct lock lock;                     /* for the books of outside memory */
     struct books outside; /* only its OUTSIDE metrics and counters that belong to no pool */
     _Atomic(struct device_pool *) pools; /* device_pool.h */
     atomic_bool in_pages;                /* the pools' memory comes in pages, and not in segments */

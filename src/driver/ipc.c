@@ -35,11 +35,11 @@
 #include "driver/spans.h"
 #include "pool/host.h"
 #include "pool/pool.h"
+#include "process/lock.h"
 #include "process/log.h"
 #include "process/process.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -180,7 +180,7 @@ static struct spans imports, blocks; /* by where they begin */
 static uint64_t last_id;
 static struct host_slab import_slab = {.object_bytes = sizeof(struct import)};
 static struct host_slab block_slab = {.object_bytes = sizeof(struct imported_block)};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock lock = LOCK_INITIALIZER(IPC);
 
 typedef CUresult open_handle(CUdeviceptr *, CUipcMemHandle, unsigned int);
 
@@ -330,7 +330,7 @@ static CUresult close_block(struct imported_block *block) {
 
 int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
     int result = -ENOENT;
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     const struct imported_block *b = spans_before(&blocks, dptr);
     const struct import *around = spans_before(&imports, dptr);
     if (b && dptr - b->dptr < b->bytes) {
@@ -339,13 +339,13 @@ int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
     } else if (around && dptr - around->base < around->bytes && around->whole == 0) {
         result = -EINVAL;
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return result;
 }
 
 void ipc_forget(const struct context *context) {
     size_t left = 0;
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     for (size_t i = 0; i < blocks.count; i++) {
         struct imported_block *block = blocks.rows[i].what;
         if (block->import->context == context->handle) {
@@ -366,7 +366,7 @@ void ipc_forget(const struct context *context) {
         }
     }
     imports.count = left;
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
 }
 
 /* --- the hooks --- */
@@ -379,10 +379,10 @@ static CUresult import(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int fl
         return native(dptr, handle, flags);
     }
     REAL(cuCtxGetCurrent)(&context);
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     CUresult r = is_packed(&view) ? open_block(context, dptr, view, flags, native)
                                   : open_whole(context, dptr, handle, flags, native);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return r;
 }
 
@@ -397,9 +397,9 @@ CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, un
 CUresult hook_cuIpcCloseMemHandle(CUdeviceptr dptr) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct imported_block *block = find_block(context, dptr);
     CUresult r = block ? close_block(block) : close_whole(context, dptr);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return r;
 }

@@ -7,9 +7,8 @@
 #include "driver/outside.h"
 #include "driver/retry.h"
 #include "pool/host.h"
+#include "process/lock.h"
 #include "process/process.h"
-
-#include <pthread.h>
 
 /* What a pool takes from the device at a time: 32 MiB for 2000 bytes on an H200 (tests/sim/probe-h200.txt). */
 #define UNIT ((uint64_t)32 << 20)
@@ -31,7 +30,7 @@ atomic_bool mempool_stale;
 static struct mempool *pools;
 static _Atomic(struct mempool *) currents[STATS_MAX_DEVICES];
 static struct host_slab slab = {.object_bytes = sizeof(struct mempool)};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock lock = LOCK_INITIALIZER(MEMPOOL);
 
 /* --- one pool; lock held --- */
 
@@ -131,7 +130,7 @@ struct mempool *mempool_current(void) {
     if (!device || pool) {
         return pool;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     if (REAL(cuDeviceGetMemPool)(&handle, device->ordinal) == CUDA_SUCCESS) {
         pool = find(handle);
         if (!pool) {
@@ -139,7 +138,7 @@ struct mempool *mempool_current(void) {
         }
         atomic_store(&currents[device->ordinal], pool);
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return pool;
 }
 
@@ -158,12 +157,12 @@ struct mempool *mempool_of(CUmemoryPool handle) {
     if (!handle || !process_ready()) {
         return NULL;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct mempool *pool = find(handle);
     if (!pool) {
         pool = add(&(struct mempool){.handle = handle, .device = device_of_default(handle)});
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return pool && pool->device ? pool : NULL;
 }
 
@@ -172,7 +171,7 @@ void mempool_graphs(struct device *device) {
     if (!device) {
         return;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     for (pool = pools; pool && !(pool->graphs && pool->device == device);) {
         pool = pool->next;
     }
@@ -180,7 +179,7 @@ void mempool_graphs(struct device *device) {
         add(&(struct mempool){.device = device, .graphs = true});
         atomic_store(&mempool_stale, true);
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
 }
 
 struct device *mempool_device(const struct mempool *pool) {
@@ -197,24 +196,24 @@ static bool over(const struct device *device) {
 
 static bool claim_for(struct mempool *pool, uint64_t bytes, struct mempool_claim *claim) {
     struct device *device = pool->device;
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     bool allowed = device_take(device, bytes);
     if (allowed) {
         device->claimed += bytes;
         claim->charged = bytes;
         pool->asked += claim->bytes;
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return allowed;
 }
 
 /* Whether what the pool keeps may be enough; that it is, shows when the driver has answered. */
 static bool keeps(struct mempool *pool, uint64_t bytes) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     look(pool);
     bool enough = pool->reserve >= pool->live + pool->asked + bytes;
     pool->asked += enough ? bytes : 0;
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return enough;
 }
 
@@ -253,7 +252,7 @@ bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr
     }
     bool entered = answer == CUDA_SUCCESS && outside_enter(OUTSIDE_STREAM_ORDERED, device,
                                                            claim->bytes, dptr, (uint64_t)pool);
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     if (answer == CUDA_SUCCESS) {
         pool->there = pool->handle != NULL;
         pool->live += entered ? claim->bytes : 0;
@@ -265,12 +264,12 @@ bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr
     device_refund(device, claim->charged);
     device->claimed -= claim->charged;
     bool beyond = answer == CUDA_SUCCESS && over(device);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     if (beyond) {
         mempool_make_room(device, 0);
-        pthread_mutex_lock(&lock);
+        lock_acquire(&lock);
         beyond = over(device);
-        pthread_mutex_unlock(&lock);
+        lock_release(&lock);
     }
     if (beyond) {
         device_count_oom(device, true);
@@ -279,28 +278,28 @@ bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr
 }
 
 void mempool_left(struct mempool *pool, uint64_t bytes) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     pool->live -= bytes;
     pool->stale = true;
     count(pool);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     atomic_store_explicit(&mempool_stale, true, memory_order_relaxed);
 }
 
 /* --- looking, and giving back --- */
 
 void mempool_look(struct device *device) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     for (struct mempool *pool = pools; pool; pool = pool->next) {
         if (pool->device && pool->device == device) {
             look(pool);
         }
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
 }
 
 void mempool_look_again(void) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     bool graphs = false;
     for (struct mempool *pool = pools; pool; pool = pool->next) {
         graphs |= pool->graphs; /* these change at a launch, which is not looked at */
@@ -310,19 +309,19 @@ void mempool_look_again(void) {
         }
     }
     atomic_store(&mempool_stale, graphs);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
 }
 
 uint64_t mempool_kept(struct device *device) {
     uint64_t kept = 0;
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     for (struct mempool *pool = pools; pool; pool = pool->next) {
         if (pool->device && pool->device == device) {
             look(pool);
             kept += pool->reserve > pool->live ? pool->reserve - pool->live : 0;
         }
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return kept;
 }
 
@@ -338,7 +337,7 @@ bool mempool_make_room(struct device *device, uint64_t bytes) {
     if (bytes > atomic_load(&device->limit)) {
         return false;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     for (struct mempool *pool = pools; pool && (short_of = missing(device, bytes)) > 0;
          pool = pool->next) {
         uint64_t before = pool->counted;
@@ -353,7 +352,7 @@ bool mempool_make_room(struct device *device, uint64_t bytes) {
         }
         any |= pool->counted < before;
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return any;
 }
 
@@ -362,7 +361,7 @@ void mempool_doubt(const struct context *context) {
     if (!device && (context->primary || context_count() > 0)) {
         return; /* another one of the device may live */
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     for (struct mempool *pool = pools; pool; pool = pool->next) {
         if (pool->device && (pool->device == device || !device)) {
             pool->there = false;
@@ -371,7 +370,7 @@ void mempool_doubt(const struct context *context) {
             atomic_store(&currents[pool->device->ordinal], NULL);
         }
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
 }
 
 /* --- the hooks --- */
@@ -387,7 +386,7 @@ CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
         return r;
     }
     bool on_device = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct mempool *old = find(*handle);
     if (old) {
         gone(old);
@@ -395,7 +394,7 @@ CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
     add(&(struct mempool){.handle = *handle,
                           .device = on_device ? device_get(props->location.id) : NULL,
                           .there = on_device});
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return r;
 }
 
@@ -404,13 +403,13 @@ CUresult hook_cuMemPoolDestroy(CUmemoryPool handle) {
     if (!started()) {
         return REAL(cuMemPoolDestroy)(handle);
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct mempool *pool = handle ? find(handle) : NULL;
     CUresult r = REAL(cuMemPoolDestroy)(handle);
     if (pool && r == CUDA_SUCCESS) {
         gone(pool);
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return r;
 }
 
@@ -418,12 +417,12 @@ static CUresult look_after(CUresult r, CUmemoryPool handle) {
     if (!started() || r != CUDA_SUCCESS || !handle) {
         return r;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct mempool *pool = find(handle);
     if (pool && pool->device) {
         look(pool);
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return r;
 }
 
@@ -433,9 +432,9 @@ CUresult hook_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
 
 static CUresult set_current(CUresult r, int ordinal) {
     if (r == CUDA_SUCCESS && ordinal >= 0 && ordinal < STATS_MAX_DEVICES && started()) {
-        pthread_mutex_lock(&lock);
+        lock_acquire(&lock);
         atomic_store(&currents[ordinal], NULL); /* asked for again */
-        pthread_mutex_unlock(&lock);
+        lock_release(&lock);
     }
     return r;
 }

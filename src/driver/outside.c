@@ -9,12 +9,10 @@
 #include "pool/host.h"
 #include "process/process.h"
 
-#include <pthread.h>
-
 static struct ledger_row *away;    /* neither listed nor settled: the driver is being asked */
 static struct outside_call *calls; /* under way: nothing entered yet */
 static struct host_slab slab = {.object_bytes = sizeof(struct ledger_row)};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock lock = LOCK_INITIALIZER(OUTSIDE);
 
 /* --- kinds: where each is booked, and whether it is the device's memory --- */
 
@@ -61,7 +59,7 @@ static bool is_charged(enum outside_kind kind) {
 /* A cuMemAlloc of the driver's own is booked like a block of the pool, all of it at once. */
 static void book_native(struct device *device, int64_t change) {
     struct books *books = &device->outside;
-    pthread_mutex_lock(&device->lock);
+    lock_acquire(&device->lock);
     books_change(&books->requested, change);
     books_change(&books->allocated, change);
     books_change(&books->active, change);
@@ -70,7 +68,7 @@ static void book_native(struct device *device, int64_t change) {
     books_change(&books->allocations, change > 0 ? 1 : -1);
     books_add(change > 0 ? &books->driver_allocs : &books->driver_frees, 1);
     books_add(&books->cache_misses, change > 0);
-    pthread_mutex_unlock(&device->lock);
+    lock_release(&device->lock);
 }
 
 static void book(struct device *device, enum outside_kind kind, int64_t change) {
@@ -183,13 +181,13 @@ static void settle(struct ledger_row *dead) {
     if (!dead) {
         return;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     while (dead) {
         struct ledger_row *next = dead->next;
         host_slab_put(&slab, dead);
         dead = next;
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
 }
 
 /* --- entering --- */
@@ -233,9 +231,9 @@ bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes
                              .context = context_of(kind),
                              .kind = (uint8_t)kind,
                              .space = (uint8_t)space_of(kind)};
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     bool entered = enter(&row, &dead);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     settle(dead);
     return entered;
 }
@@ -268,10 +266,10 @@ bool outside_begin(struct outside_call *call, enum outside_kind kind, struct dev
         return false;
     }
     call->context = context_of(kind);
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     call->next = calls;
     calls = call;
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return true;
 }
 
@@ -290,14 +288,14 @@ CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, u
     if (answer == CUDA_SUCCESS && row.space == OUTSIDE_POINTER) {
         context_address_given(key, call->bytes);
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct outside_call **at = &calls;
     while (*at != call) {
         at = &(*at)->next;
     }
     *at = call->next;
     bool entered = answer == CUDA_SUCCESS && !call->over && enter(&row, &dead);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     settle(dead);
     if (!entered && is_charged(call->kind)) {
         device_refund(call->device, call->bytes);
@@ -335,7 +333,7 @@ struct ledger_row *outside_leave_begin(enum outside_space space, uint64_t key, u
     if (!started()) {
         return NULL;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     for (uint64_t at = key; (row = ledger_find(at, space)) != NULL; at += row->bytes) {
         begin_leaving(row);
         if (bytes == 0) {
@@ -348,7 +346,7 @@ struct ledger_row *outside_leave_begin(enum outside_space space, uint64_t key, u
             break;
         }
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return leaving;
 }
 
@@ -372,7 +370,7 @@ void outside_leave_end(struct ledger_row *row, bool left) {
     if (!row) {
         return;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     for (struct ledger_row *next; row; row = next) {
         next = row->with;
         row->with = NULL;
@@ -385,7 +383,7 @@ void outside_leave_end(struct ledger_row *row, bool left) {
         }
         let_go(row, &dead);
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     settle(dead);
 }
 
@@ -407,7 +405,7 @@ static void end_if_of(struct ledger_row *row, void *with) {
 
 void outside_forget(const struct context *context) {
     struct ended ended = {.context = context->handle};
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     for (struct outside_call *call = calls; call; call = call->next) {
         call->over |= call->context == context->handle;
     }
@@ -415,7 +413,7 @@ void outside_forget(const struct context *context) {
         row->over |= row->context == context->handle;
     }
     ledger_each(end_if_of, &ended);
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     settle(ended.dead);
 }
 
@@ -425,12 +423,12 @@ struct ledger_row *outside_hold(uint64_t handle) {
     if (!started()) {
         return NULL;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct ledger_row *row = ledger_find(handle, OUTSIDE_HANDLES);
     if (row) {
         row->holders++;
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return row;
 }
 
@@ -446,7 +444,7 @@ void outside_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset,
                              .memory = memory,
                              .kind = OUTSIDE_MAPPING,
                              .space = OUTSIDE_RANGES};
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     if (answer == CUDA_SUCCESS && memory->kind == OUTSIDE_HANDLE_IMPORTED &&
         memory->bytes < offset + bytes) {
         book(memory->device, OUTSIDE_HANDLE_IMPORTED, (int64_t)(offset + bytes - memory->bytes));
@@ -456,7 +454,7 @@ void outside_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset,
         memory->holders--;
         let_go(memory, &dead);
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     settle(dead);
 }
 
@@ -465,7 +463,7 @@ struct outside_entry outside_find(enum outside_space space, uint64_t key) {
     if (!started()) {
         return entry;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     const struct ledger_row *row = ledger_find(key, space);
     for (const struct ledger_row *left = away; left && !row; left = left->next) {
         row = left->key == key && left->space == space && !left->over ? left : NULL;
@@ -473,6 +471,6 @@ struct outside_entry outside_find(enum outside_space space, uint64_t key) {
     if (row) {
         entry = (struct outside_entry){row->bytes, row->value};
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return entry;
 }

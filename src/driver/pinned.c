@@ -6,10 +6,10 @@
 #include "driver/spans.h"
 #include "pool/host.h"
 #include "pool/pool.h"
+#include "process/lock.h"
 #include "process/options.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #define BOUND_SHARE 16                 /* kept at most: this part of the machine's memory, */
@@ -39,7 +39,7 @@ static struct spans kept_places; /* by address */
 static _Atomic uint64_t kept_blocks, requests, ends;
 static uint64_t kept_bytes, frees;
 static struct host_slab slab = {.object_bytes = sizeof(struct pinned)};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock lock = LOCK_INITIALIZER(PINNED);
 
 static uint64_t bound(void) {
     static uint64_t bytes;
@@ -131,10 +131,10 @@ void *pinned_take(size_t bytes, unsigned kind) {
         return NULL;
     }
     struct pinned like = {.bytes = bytes, .kind = kind, .pool = sole_pool()};
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     struct pinned *p = like.pool ? find(&like) : NULL;
     void *host = p ? take_out(p) : NULL;
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return host;
 }
 
@@ -159,13 +159,13 @@ static bool fits(size_t bytes) {
 static bool make_room(const struct pinned *freed) {
     for (bool waited = false;; waited = true) {
         void *host = NULL;
-        pthread_mutex_lock(&lock);
+        lock_acquire(&lock);
         bool room = fits(freed->bytes);
         if (!room && oldest && pool_has_finished(oldest->pool, oldest->stamp) &&
             ((!waited && kept_bytes - oldest->bytes + freed->bytes <= bound()) || is_idle(freed))) {
             host = take_out(oldest);
         }
-        pthread_mutex_unlock(&lock);
+        lock_release(&lock);
         if (!host) {
             return room;
         }
@@ -177,11 +177,11 @@ static bool make_room(const struct pinned *freed) {
 static void drop_unasked(const struct pinned *freed) {
     for (;;) {
         void *host = NULL;
-        pthread_mutex_lock(&lock);
+        lock_acquire(&lock);
         if (oldest && freed->freed_at > oldest->freed_at + UNASKED_MOST && is_idle(freed)) {
             host = take_out(oldest);
         }
-        pthread_mutex_unlock(&lock);
+        lock_release(&lock);
         if (!host) {
             return;
         }
@@ -204,10 +204,10 @@ bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends_then) {
     if (!make_room(&freed)) {
         return false;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     bool alive = atomic_load(&ends) == ends_then;
     bool kept = alive && fits(bytes) && add(&freed), look = kept && ++frees % FREES_PER_LOOK == 0;
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     if (look) {
         drop_unasked(&freed);
     }
@@ -218,10 +218,10 @@ bool pinned_has(const void *host) {
     if (atomic_load_explicit(&kept_blocks, memory_order_relaxed) == 0) {
         return false;
     }
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     const struct pinned *p = spans_before(&kept_places, (uintptr_t)host);
     bool found = p && (uintptr_t)host - (uintptr_t)p->host < p->bytes;
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return found;
 }
 
@@ -229,11 +229,11 @@ bool pinned_has(const void *host) {
 
 /* The oldest, if it has finished and its context has nothing under way; then so have all others. */
 static void *take_idle(void) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     bool idle =
         oldest && pool_has_finished(oldest->pool, oldest->stamp) && pool_is_idle(oldest->pool);
     void *host = idle ? take_out(oldest) : NULL;
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
     return host;
 }
 
@@ -245,7 +245,7 @@ int pinned_release(bool *any) {
 }
 
 void pinned_forget(const struct context *context) {
-    pthread_mutex_lock(&lock);
+    lock_acquire(&lock);
     atomic_fetch_add(&ends, 1);
     for (struct pinned *p = oldest, *next; p; p = next) {
         next = p->newer;
@@ -253,5 +253,5 @@ void pinned_forget(const struct context *context) {
             take_out(p);
         }
     }
-    pthread_mutex_unlock(&lock);
+    lock_release(&lock);
 }

@@ -21,11 +21,11 @@
 #include "driver/pinned.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
+#include "process/lock.h"
 #include "process/options.h"
 #include "process/process.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <string.h>
 
 /* Numbers of blocks are far from those the driver counts up from 1. */
@@ -145,21 +145,21 @@ static struct {
 } sync_blocks[SYNC_BLOCKS];
 static unsigned sync_block_count;
 static int sync_default;
-static pthread_mutex_t sync_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock sync_lock = LOCK_INITIALIZER(SYNC_MEMOPS);
 
 static bool find_sync_memops(uint64_t id, int *value) {
-    pthread_mutex_lock(&sync_lock);
+    lock_acquire(&sync_lock);
     bool any = sync_block_count > 0;
     *value = sync_default;
     for (unsigned i = 0; i < sync_block_count && i < SYNC_BLOCKS; i++) {
         *value = sync_blocks[i].id == id ? sync_blocks[i].value : *value;
     }
-    pthread_mutex_unlock(&sync_lock);
+    lock_release(&sync_lock);
     return any;
 }
 
 static void set_sync_memops(uint64_t id, int value, int before) {
-    pthread_mutex_lock(&sync_lock);
+    lock_acquire(&sync_lock);
     if (sync_block_count == 0) {
         sync_default = before;
     }
@@ -172,7 +172,7 @@ static void set_sync_memops(uint64_t id, int value, int before) {
     }
     sync_blocks[at].id = id;
     sync_blocks[at].value = value;
-    pthread_mutex_unlock(&sync_lock);
+    lock_release(&sync_lock);
 }
 
 static unsigned long long id_of(const struct known *block) {

@@ -154,7 +154,7 @@ static bool lock_or_ready(struct pool *pool, uint64_t stamp, bool *advancing) {
         }
         cpu_relax();
     }
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     return true;
 }
 
@@ -201,9 +201,9 @@ static bool ready_or_settled(struct pool *pool, struct want *want) {
         source_take(pool, want)) {
         return want->block != NULL;
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     settle(pool, false);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     return false;
 }
 
@@ -245,7 +245,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
         if (alloc_parked(cache, want, requested, address)) {
             return 0;
         }
-        pthread_mutex_lock(&pool->lock); /* memory was short: another thread has taken it back */
+        lock_acquire(&pool->lock); /* memory was short: another thread has taken it back */
     }
     int r = alloc_locked(pool, cache, want, stamp, at_once, advancing);
     if (r == 0) {
@@ -256,7 +256,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     }
     cache->visiting = false;
     budget_look(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return source_refused(r) && settle(pool, true) ? pool_alloc(pool, requested, address) : r;
 }
 

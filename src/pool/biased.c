@@ -54,6 +54,7 @@ void biased_enter_slowly(struct biased *lock) {
          turns++) {
         wait_a_turn(turns);
     }
+    lock_note(LOCK_CACHE);
 }
 
 void biased_ask(struct biased *lock) {
@@ -105,7 +106,9 @@ void biased_seize(struct biased *first, void (*end_bias)(void *), void *with) {
     }
     for (struct biased *lock = first; lock; lock = lock->next_seized) {
         if (biased_is_on(lock)) {
+            lock_check(LOCK_CACHE);
             wait_for_owner(lock);
+            lock_note(LOCK_CACHE);
         } else {
             biased_enter(lock);
         }
@@ -115,6 +118,7 @@ void biased_seize(struct biased *first, void (*end_bias)(void *), void *with) {
 void biased_return(struct biased *first) {
     for (struct biased *lock = first; lock; lock = lock->next_seized) {
         if (biased_is_on(lock)) {
+            lock_forget(LOCK_CACHE);
             atomic_store_explicit(&lock->wanted, false, memory_order_release);
         } else {
             biased_leave(lock);

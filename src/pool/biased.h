@@ -8,6 +8,8 @@
 #ifndef GPUCACHE_POOL_BIASED_H
 #define GPUCACHE_POOL_BIASED_H
 
+#include "process/lock.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -48,6 +50,7 @@ static inline bool biased_try_enter(struct biased *lock) {
     atomic_store_explicit(&lock->inside, true, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst); /* the other side's membarrier makes a fence of it */
     if (__builtin_expect(!atomic_load_explicit(&lock->wanted, memory_order_acquire), 1)) {
+        lock_note(LOCK_CACHE);
         return true;
     }
     atomic_store_explicit(&lock->inside, false, memory_order_release);
@@ -55,6 +58,7 @@ static inline bool biased_try_enter(struct biased *lock) {
 }
 
 static inline void biased_enter(struct biased *lock) {
+    lock_check(LOCK_CACHE);
     if (!biased_try_enter(lock)) {
         biased_enter_slowly(lock);
     }
@@ -62,10 +66,12 @@ static inline void biased_enter(struct biased *lock) {
 
 /** After biased_try_enter(). */
 static inline void biased_leave_owned(struct biased *lock) {
+    lock_forget(LOCK_CACHE);
     atomic_store_explicit(&lock->inside, false, memory_order_release);
 }
 
 static inline void biased_leave(struct biased *lock) {
+    lock_forget(LOCK_CACHE);
     bool on = atomic_load_explicit(&lock->on, memory_order_relaxed);
     atomic_store_explicit(on ? &lock->inside : &lock->locked, false, memory_order_release);
 }

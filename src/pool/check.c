@@ -240,13 +240,13 @@ static int check_locked(struct pool *pool) {
         }
     }
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        pthread_mutex_lock(&cache->transfer.lock);
+        lock_acquire(&cache->transfer.lock);
         line = check_transfer(&cache->transfer);
         waiting += books_get(&cache->transfer.bytes);
         if (line == 0 && quota_sleeps(cache) && quota_parked(cache) > 0) {
             line = __LINE__;
         }
-        pthread_mutex_unlock(&cache->transfer.lock);
+        lock_release(&cache->transfer.lock);
         if (line != 0) {
             return line;
         }
@@ -258,10 +258,10 @@ static int check_locked(struct pool *pool) {
 }
 
 int pool_check(struct pool *pool) {
-    pthread_mutex_lock(&pool->mapper); /* nothing is half mapped */
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->mapper); /* nothing is half mapped */
+    lock_acquire(&pool->lock);
     int line = check_locked(pool);
-    pthread_mutex_unlock(&pool->lock);
-    pthread_mutex_unlock(&pool->mapper);
+    lock_release(&pool->lock);
+    lock_release(&pool->mapper);
     return line;
 }

@@ -57,10 +57,10 @@ static bool may_order(const struct pool *pool, bool due) {
  */
 static bool lock_for(struct pool *pool, bool must, bool orders) {
     if (must || pool->config.reuse == POOL_SYNC) {
-        pthread_mutex_lock(&pool->lock);
+        lock_acquire(&pool->lock);
         return true;
     }
-    return orders && pthread_mutex_trylock(&pool->lock) == 0;
+    return orders && lock_try(&pool->lock);
 }
 
 /* What a free has left to do: the block is not cached, too much is, or an event is due. */
@@ -139,7 +139,7 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
         pending_take_usable(pool);
     }
     budget_look(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
 }
 
 /*
@@ -381,11 +381,11 @@ int pool_retire(uint64_t address, struct pool_retired *retired) {
 
 void pool_reclaim(const struct pool_retired *retired) {
     struct pool *pool = retired->pool;
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     if (retired->life == pool_lives(pool)) {
         pending_add(pool, retired->block);
         atomic_fetch_sub(&pool->retired_bytes, retired->bytes);
         budget_look(pool);
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
 }

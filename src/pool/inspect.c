@@ -96,9 +96,9 @@ static struct pool *lock_owner(uint64_t address) {
     if (!pool) {
         return NULL;
     }
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     if (page_map_owner(address) != pool) {
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
         return NULL;
     }
     return pool;
@@ -142,7 +142,7 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
         uint64_t bytes = range_is_window(range) ? range->bytes : range->segment->bytes;
         *segment = (struct pool_segment){range->segment->base, bytes};
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return r;
 }
 
@@ -193,7 +193,7 @@ uint64_t pool_block_id(uint64_t address) {
             id = found.range->id;
         }
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return id;
 }
 
@@ -215,7 +215,7 @@ int pool_mark_reached_from_outside(uint64_t address) {
         }
         order_settle(pool);
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return r;
 }
 
@@ -363,7 +363,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     /* A report from a signal handler may have interrupted whoever holds the lock. Without it the largest
      * free block is that of the last look, and what an ending thread leaves to the next may be seen
      * twice or not at all. */
-    bool locked = pthread_mutex_trylock(&pool->lock) == 0;
+    bool locked = lock_try(&pool->lock);
     if (locked) {
         budget_book_reserve(pool);
     }
@@ -381,7 +381,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     add_classes(pool, stats);
     struct budget_sums sums = budget_sums(pool);
     if (locked) {
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
     }
     bool shared = books_get(&books->peaks_shared) || sums.used > 1;
     add_sum(&stats->allocations, &books->allocations, sums.of[TIDE_COUNT], shared);
@@ -405,7 +405,7 @@ uint64_t pool_idle_bytes(struct pool *pool) {
 }
 
 void pool_reset_peaks(struct pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     books_reset_peaks(&pool->books);
     books_set(&pool->books.requested.peak, 0); /* the caches' share is added by the look */
     books_set(&pool->books.allocated.peak, 0);
@@ -419,5 +419,5 @@ void pool_reset_peaks(struct pool *pool) {
     }
     pool->looks = 0;
     budget_look_at_all(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
 }

@@ -9,9 +9,8 @@
 #include "pool/page.h"
 #include "pool/pool.h"
 #include "pool/tuning.h"
+#include "process/lock.h"
 #include "stats/books.h"
-
-#include <pthread.h>
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
@@ -42,13 +41,12 @@ struct pool {
     bool program_orders; /* the program uses the context's records and waits itself */
     uint64_t quota_most; /* of one thread's cache */
 
-    _Alignas(64) pthread_mutex_t lock;
+    _Alignas(64) struct lock lock;
     struct epochs epochs;
     struct arena large;     /* ranges for blocks above 1 MiB */
     struct arena small;     /* ranges of 2 MiB for pages */
     struct layouts layouts; /* both, where the backend maps pages */
-    pthread_mutex_t
-        mapper; /* taken before `lock`, by whoever has the driver map pages (mapper.c) */
+    struct lock mapper; /* taken before `lock`, by whoever has the driver map pages (mapper.c) */
     struct runs runs;
     struct pending pending[REACHES];
     uint64_t pending_bytes; /* in the queues */
@@ -95,9 +93,6 @@ struct pool {
 static inline uint64_t pool_lives(const struct pool *pool) {
     return atomic_load_explicit(&pool->lives, memory_order_relaxed);
 }
-
-/* pool.c: a lock that is held for a microsecond or two, but when memory is taken back. */
-void pool_start_lock(pthread_mutex_t *lock);
 
 /* What was retired and is held back no longer is reclaimed. Without any lock. True if there was any. */
 static inline bool settle(struct pool *pool, bool all) {

@@ -12,13 +12,13 @@
 #include <errno.h>
 
 static void enter(struct pool *pool) {
-    pthread_mutex_unlock(&pool->lock);
-    pthread_mutex_lock(&pool->mapper);
-    pthread_mutex_lock(&pool->lock);
+    lock_release(&pool->lock);
+    lock_acquire(&pool->mapper);
+    lock_acquire(&pool->lock);
 }
 
 static void leave(struct pool *pool) {
-    pthread_mutex_unlock(&pool->mapper);
+    lock_release(&pool->mapper);
 }
 
 /* --- mapping, without the pool's lock --- */
@@ -83,9 +83,9 @@ static int make_frames(struct pool *pool, uint32_t count) {
         uint64_t pages[MAP_BATCH];
         batch = count < MAP_BATCH ? count : MAP_BATCH;
         pool->growing += batch * PAGE_BYTES;
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
         r = backend->ops->take_pages(backend, batch, pages);
-        pthread_mutex_lock(&pool->lock);
+        lock_acquire(&pool->lock);
         pool->growing -= batch * PAGE_BYTES;
         for (uint32_t i = 0; i < batch && r == 0; i++) {
             if (!layouts_add_frame(&pool->layouts, pages[i])) {
@@ -129,7 +129,7 @@ static bool take_space(struct pool *pool, uint32_t slots) {
     uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * SPACE_TIMES;
     bytes = bytes > SPACE_MOST ? SPACE_MOST : bytes;
     int r = -ENOMEM;
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     for (bytes = bytes > least ? bytes : least; r != 0 && bytes >= least; bytes /= 2) {
         bytes &= ~(PAGE_BYTES - 1);
         r = backend->ops->take_addresses(backend, bytes, &base);
@@ -137,7 +137,7 @@ static bool take_space(struct pool *pool, uint32_t slots) {
             break;
         }
     }
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     if (r == 0 && !layouts_add_space(&pool->layouts, base, bytes)) {
         backend->ops->give_addresses(backend, base, bytes);
         r = -ENOMEM;
@@ -164,12 +164,12 @@ static int map_window(struct pool *pool, uint32_t slots) {
         return -ERANGE;
     }
     int r = fill(pool, window, lacking);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     unmap_stale(pool, window);
     if (r == 0 && map_new(pool, window) != 0) {
         r = -ERANGE;
     }
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     layouts_cancel(&pool->layouts, window); /* free, and without conflicts if it is mapped */
     return r;
 }
@@ -230,10 +230,10 @@ static uint64_t release_some(struct pool *pool, bool kept, uint64_t bytes) {
     }
     if (count > 0) {
         budget_book_reserve(pool);
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
         unmap_slots(pool, slots);
         pool->backend->ops->give_pages(pool->backend, count, pages);
-        pthread_mutex_lock(&pool->lock);
+        lock_acquire(&pool->lock);
         books_add(&pool->books.driver_frees, count);
     }
     return count * PAGE_BYTES;

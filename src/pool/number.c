@@ -54,11 +54,11 @@ struct cache *number_cache(unsigned number) {
 
 void number_share(unsigned number) {
     struct cache *cache = number_cache(number);
-    pthread_mutex_lock(&cache->pool->lock);
+    lock_acquire(&cache->pool->lock);
     if (cache->number == number) {
         cache_seize(cache);
         number_stop_owning(cache);
         cache_return(cache);
     }
-    pthread_mutex_unlock(&cache->pool->lock);
+    lock_release(&cache->pool->lock);
 }

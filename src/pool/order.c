@@ -40,9 +40,9 @@ static int wait_on_time(struct pool *pool, uint64_t stamp) {
     }
     uint64_t since = order_clock(pool);
     pool->waiting++;
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     r = pool->backend->ops->wait(pool->backend, slot);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     pool->waiting--;
     book_wait(pool, since);
     epochs_unpin(&pool->epochs, slot, number, r);
@@ -55,9 +55,9 @@ static int synchronize_in_free(struct pool *pool) {
     uint64_t number = atomic_fetch_add(&pool->epochs.open, 1);
     uint64_t since = order_clock(pool);
     pool->waiting++;
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     int r = pool->backend->ops->synchronize(pool->backend);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     pool->waiting--;
     book_wait(pool, since);
     if (r == 0) {
@@ -191,9 +191,9 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
         if ((number > 0 && epochs->finished >= number) || epochs->broken || passed >= limit_ns) {
             break;
         }
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
         nanosleep(&(struct timespec){.tv_nsec = FINISH_POLL_NS}, NULL);
-        pthread_mutex_lock(&pool->lock);
+        lock_acquire(&pool->lock);
         slept += FINISH_POLL_NS;
     }
     if (slept > 0) {
@@ -227,9 +227,9 @@ void order_settle(struct pool *pool) {
     uint64_t line = atomic_load(&epochs->usable), life = pool_lives(pool);
     epochs_poll(epochs, pool->backend);
     while (epochs->finished < line && !epochs->broken) {
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-        pthread_mutex_lock(&pool->lock);
+        lock_acquire(&pool->lock);
         if (life != pool_lives(pool)) {
             return;
         }

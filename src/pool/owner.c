@@ -86,7 +86,7 @@ static void unlink_in_pool(struct pool *pool, struct cache *cache) {
 /* Everything cached goes to the pool, and the cache waits there for its next thread. */
 static void retire(struct cache *cache) {
     struct pool *pool = cache->pool;
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     cache_enter(cache);
     quota_sleep(cache);
     cache_leave(cache);
@@ -102,7 +102,7 @@ static void retire(struct cache *cache) {
     cache->owner = NULL;
     pool->caches_owned--;
     budget_look(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
 }
 
 static void thread_end(void *unused) {
@@ -129,7 +129,7 @@ static void make_key(void) {
 }
 
 static struct cache *adopt(struct pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     struct cache *cache = pool->retired;
     if (cache) {
         pool->retired = atomic_load(&cache->next_in_pool);
@@ -152,7 +152,7 @@ static struct cache *adopt(struct pool *pool) {
         pool->caches_owned++;
         budget_sum_at_times(pool);
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return cache;
 }
 

@@ -9,14 +9,6 @@
 /* --- life --- */
 
 /* A turn or two of waiting beats a visit to the kernel. */
-void pool_start_lock(pthread_mutex_t *lock) {
-    pthread_mutexattr_t kind;
-    pthread_mutexattr_init(&kind);
-    pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ADAPTIVE_NP);
-    pthread_mutex_init(lock, &kind);
-    pthread_mutexattr_destroy(&kind);
-}
-
 struct pool *pool_create(struct backend *backend, const struct pool_config *config) {
     struct pool *pool = host_map(sizeof *pool, 4096);
     struct cache *common = host_map(sizeof *common, 4096);
@@ -26,8 +18,8 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
         return NULL;
     }
     biased_start();
-    pool_start_lock(&pool->lock);
-    pool_start_lock(&pool->mapper);
+    lock_start(&pool->lock, LOCK_POOL);
+    lock_start(&pool->mapper, LOCK_MAPPER);
     pool->backend = backend;
     pool->config = *config;
     pool->started_ns = order_clock(pool);
@@ -40,9 +32,9 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     cache_start_common(common, pool);
     pool->common = common;
     atomic_store(&pool->caches, common);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     budget_look_at_all(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return pool;
 }
 
@@ -78,8 +70,8 @@ static void forget_caches(struct pool *pool) {
  * Only then are the descriptors used again.
  */
 uint64_t pool_forget(struct pool *pool) {
-    pthread_mutex_lock(&pool->mapper);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->mapper);
+    lock_acquire(&pool->lock);
     uint64_t bytes = pool->large.reserved_bytes + pool->small.reserved_bytes;
     layouts_leave_map(&pool->layouts);
     arena_leave_map(&pool->small);
@@ -98,27 +90,27 @@ uint64_t pool_forget(struct pool *pool) {
     atomic_store(&pool->retired_bytes, 0);
     epochs_forget(&pool->epochs);
     budget_look_at_all(pool);
-    pthread_mutex_unlock(&pool->lock);
-    pthread_mutex_unlock(&pool->mapper);
+    lock_release(&pool->lock);
+    lock_release(&pool->mapper);
     return bytes;
 }
 
 void pool_drain(struct pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     while (pool->waiting > 0) {
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-        pthread_mutex_lock(&pool->lock);
+        lock_acquire(&pool->lock);
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
 }
 
 void pool_set_capacity(struct pool *pool, uint64_t capacity) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     atomic_store(&pool->backend->capacity, capacity);
     pool->refused_at = 0;
     budget_look_at_all(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
 }
 
 struct backend *pool_backend(struct pool *pool) {
@@ -134,24 +126,24 @@ void pool_break(struct pool *pool, int code) {
 }
 
 void pool_hold(struct pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
 }
 
 void pool_release(struct pool *pool) {
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
 }
 
 void pool_before_capture(struct pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     order_cheaply(pool, epochs_stamp(&pool->epochs));
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
 }
 
 /* Recording is done under the lock: from here on none is in the middle of it. */
 void pool_capture_announced(struct pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     budget_look_at_all(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
 }
 
 void pool_program_orders(struct pool *pool, bool records) {
@@ -163,9 +155,9 @@ void pool_program_orders(struct pool *pool, bool records) {
 /* --- what else is asked of it --- */
 
 void pool_settle(struct pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     order_settle(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
 }
 
 /* Lock held. */
@@ -187,55 +179,55 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait) {
 
 int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
     settle(pool, true);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     int r = give_back(pool, bytes, wait);
     budget_look(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return r;
 }
 
 int pool_trim(struct pool *pool, bool wait) {
     settle(pool, true);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     int r = give_back(pool, UINT64_MAX, wait);
     runs_trim(&pool->runs);
     budget_look_at_all(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return r == -ENOENT ? 0 : r;
 }
 
 uint64_t pool_stuck_bytes(struct pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     epochs_poll(&pool->epochs, pool->backend);
     pending_take_usable(pool);
     uint64_t stuck = budget_ready(pool) - source_idle(pool);
     budget_look(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return stuck;
 }
 
 uint64_t pool_stamp_in_free(struct pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     uint64_t stamp = epochs_stamp(&pool->epochs);
     epochs_close(&pool->epochs, pool->backend, true);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return stamp;
 }
 
 bool pool_has_finished(struct pool *pool, uint64_t stamp) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     if (pool->epochs.finished < stamp && order_cheaply(pool, stamp)) {
         epochs_poll(&pool->epochs, pool->backend); /* usable behind a barrier is not enough */
     }
     bool finished = pool->epochs.finished >= stamp;
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return finished;
 }
 
 bool pool_is_idle(struct pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     bool idle = order_is_idle(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     return idle;
 }
 
@@ -248,7 +240,7 @@ uint64_t pool_sync_begin(struct pool *pool) {
 }
 
 void pool_sync_end(struct pool *pool, uint64_t ticket) {
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     epochs_finish(&pool->epochs, ticket);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
 }

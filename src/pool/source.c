@@ -118,9 +118,9 @@ static int give_back(struct pool *pool, uint64_t base, uint64_t bytes) {
         return backend->ops->release(backend, base, bytes);
     }
     pool->waiting++;
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     int r = backend->ops->release(backend, base, bytes);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     pool->waiting--;
     return r;
 }
@@ -178,9 +178,9 @@ void source_wait_for_return(struct pool *pool, uint64_t limit_ns) {
     uint64_t waited = 0;
     int r = pool->backend->ops->returned(pool->backend);
     while (r == -EAGAIN && waited < limit_ns) {
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
         nanosleep(&(struct timespec){.tv_nsec = RETURN_POLL_NS}, NULL);
-        pthread_mutex_lock(&pool->lock);
+        lock_acquire(&pool->lock);
         waited += RETURN_POLL_NS;
         r = pool->backend->ops->returned(pool->backend);
     }
@@ -222,9 +222,9 @@ static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
     struct backend *backend = pool->backend;
     pool->growing += bytes;
     pool->growers++;
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     int r = backend->ops->reserve(backend, bytes, &base);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     if (r == 0 && life != pool_lives(pool)) {
         backend->ops->lose(backend, bytes); /* the context ended meanwhile */
         r = -ENOMEM;

@@ -21,9 +21,9 @@
 static void let_others_grow(struct pool *pool) {
     uint64_t all = pool->grown + pool->growers;
     while (pool->growers > 0 && pool->grown < all) {
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
         sched_yield();
-        pthread_mutex_lock(&pool->lock);
+        lock_acquire(&pool->lock);
     }
 }
 
@@ -70,9 +70,9 @@ static bool may_be_had(struct pool *pool, const struct want *want, bool *none) {
     uint64_t others = 0, used = budget_used(pool);
     uint64_t room = backend->capacity > used ? backend->capacity - used : 0;
     if (backend->ops->room) {
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
         room = backend->ops->room(backend, &others);
-        pthread_mutex_lock(&pool->lock);
+        lock_acquire(&pool->lock);
     }
     uint64_t idle = source_idle(pool), free_bytes = budget_ready(pool) + pool->pending_bytes;
     *none = pool->pending_bytes + idle + others == 0;
@@ -84,9 +84,9 @@ static bool gather(struct pool *pool, const struct want *want, bool wait) {
     if (!backend->ops->gather) {
         return false;
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     bool any = backend->ops->gather(backend, source_growth(want), wait);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     return any;
 }
 

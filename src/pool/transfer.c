@@ -3,29 +3,29 @@
 
 void transfer_start(struct transfer *transfer, struct cache *cache) {
     transfer->cache = cache;
-    pool_start_lock(&transfer->lock);
+    lock_start(&transfer->lock, LOCK_TRANSFER);
 }
 
 void transfer_set_number(struct transfer *transfer, unsigned number) {
-    pthread_mutex_lock(&transfer->lock);
+    lock_acquire(&transfer->lock);
     transfer->number = number;
-    pthread_mutex_unlock(&transfer->lock);
+    lock_release(&transfer->lock);
 }
 
 struct transfer *transfer_lock(struct pool *pool, unsigned number) {
     struct transfer *common = &pool->common->transfer;
     struct transfer *transfer = number > 0 ? &number_cache(number)->transfer : common;
-    pthread_mutex_lock(&transfer->lock);
+    lock_acquire(&transfer->lock);
     if (transfer->number != number) { /* that thread has ended */
-        pthread_mutex_unlock(&transfer->lock);
+        lock_release(&transfer->lock);
         transfer = common;
-        pthread_mutex_lock(&transfer->lock);
+        lock_acquire(&transfer->lock);
     }
     return transfer;
 }
 
 void transfer_unlock(struct transfer *transfer) {
-    pthread_mutex_unlock(&transfer->lock);
+    lock_release(&transfer->lock);
 }
 
 bool transfer_has_room(const struct transfer *transfer, uint64_t bytes) {
@@ -162,9 +162,9 @@ struct block *transfer_take(struct cache *cache, const struct want *want, uint64
     for (unsigned i = 0; i < PLACES && !block; i++) {
         struct transfer *transfer = place(cache, i);
         if (books_get(&transfer->bytes) > 0) {
-            pthread_mutex_lock(&transfer->lock);
+            lock_acquire(&transfer->lock);
             block = take(transfer, cache, want, usable);
-            pthread_mutex_unlock(&transfer->lock);
+            lock_release(&transfer->lock);
         }
     }
     return block;
@@ -174,28 +174,28 @@ uint64_t transfer_stamp(struct cache *cache, const struct want *want) {
     uint64_t stamp = 0;
     for (unsigned i = 0; i < PLACES && stamp == 0; i++) {
         struct transfer *transfer = place(cache, i);
-        pthread_mutex_lock(&transfer->lock);
+        lock_acquire(&transfer->lock);
         uint32_t at;
         const struct magazine *found = find(transfer, want, &at);
         stamp = found ? found->stamp : 0;
-        pthread_mutex_unlock(&transfer->lock);
+        lock_release(&transfer->lock);
     }
     return stamp;
 }
 
 bool transfer_empty(struct transfer *transfer) {
-    pthread_mutex_lock(&transfer->lock);
+    lock_acquire(&transfer->lock);
     bool any = transfer->count > 0;
     while (transfer->count > 0) {
         pending_add_list(transfer->cache->pool, take_out(transfer, 0).first);
     }
-    pthread_mutex_unlock(&transfer->lock);
+    lock_release(&transfer->lock);
     return any;
 }
 
 void transfer_forget(struct transfer *transfer) {
-    pthread_mutex_lock(&transfer->lock);
+    lock_acquire(&transfer->lock);
     transfer->count = 0;
     books_set(&transfer->bytes, 0);
-    pthread_mutex_unlock(&transfer->lock);
+    lock_release(&transfer->lock);
 }

@@ -19,9 +19,9 @@
 
 #include "pool/block.h"
 #include "pool/tuning.h"
+#include "process/lock.h"
 #include "stats/books.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -45,7 +45,7 @@ static inline uint32_t magazine_blocks(unsigned at) {
 }
 
 struct transfer {
-    pthread_mutex_t lock;
+    struct lock lock;
     struct cache *cache;   /* whose it is, for ever */
     unsigned number;       /* whose blocks come here; 0: nobody's, or everybody's */
     uint32_t first, count; /* of a ring, oldest first */

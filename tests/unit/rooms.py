@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""rooms.py SOURCE LIBRARY: no circles between rooms, nor between the files of src/pool.
+"""rooms.py SOURCE LIBRARY: no circles between rooms, nor between the files of src/pool; and no lock
+without a rank.
 
 A room is a folder of src; its arrows are its #include lines. A file of the pool points to the files
 whose functions and variables it names: that stands in the objects of LIBRARY, a static one, because a
@@ -12,7 +13,7 @@ import sys
 
 # Arrows of circles that are still there. One that is in none any more fails too.
 KNOWN_ROOMS = {("driver", "backend")}
-KNOWN_FILES = {("source", "pending"), ("transfer", "pool")}
+KNOWN_FILES = {("source", "pending")}
 
 
 def rooms_of(source):
@@ -73,5 +74,7 @@ def look(what, arrows, known):
 source, library = pathlib.Path(sys.argv[1]), sys.argv[2]
 bad = look("rooms", rooms_of(source), KNOWN_ROOMS)
 bad += look("files", files_of(source, library), KNOWN_FILES)
+bad += [f"{file} has a lock without a rank (process/lock.h)" for file in sorted(source.rglob("*.[ch]"))
+        if "pthread_mutex" in file.read_text() and file.stem != "lock"]
 print("\n".join(bad) if bad else "no circles")
 sys.exit(1 if bad else 0)

@@ -92,7 +92,7 @@ static CUresult say_current(CUcontext *context) {
 static int start(void **state) {
     (void)state;
     memset(&device, 0, sizeof device);
-    pthread_mutex_init(&device.lock, NULL);
+    lock_start(&device.lock, LOCK_DEVICE);
     real_entries.real_cuCtxGetCurrent = say_current;
     current = (CUcontext)1;
     return 0;

@@ -515,9 +515,9 @@ static void blocks_that_change_hands_are_not_counted_twice(void **state) {
         right = right && sums.of[TIDE_COUNT].live <= PLACES &&
                 sums.of[TIDE_REQUESTED].live <= PLACES * 64 * KIB;
         if (i % 32 == 0) {
-            pthread_mutex_lock(&pool->lock);
+            lock_acquire(&pool->lock);
             budget_look_at_all(pool);
-            pthread_mutex_unlock(&pool->lock);
+            lock_release(&pool->lock);
             struct stats_device is = fake_books(pool);
             right = right && is.requested.current <= PLACES * 64 * KIB &&
                     is.requested.peak <= PLACES * 64 * KIB && is.allocations.peak <= PLACES &&

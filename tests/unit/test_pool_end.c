@@ -117,6 +117,7 @@ static void a_free_that_has_found_its_block_finds_that_it_has_ended(void **state
             theirs = theirs->next_in_pool;
         }
         cache_seize(theirs);
+        lock_forget(LOCK_CACHE); /* pool_forget() takes it once more */
         pthread_barrier_wait(&step);
         nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
         pool_forget(pool); /* lets it go on */

@@ -118,7 +118,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock);
 
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
     int r = __real_pthread_mutex_unlock(lock);
-    if (late_for && lock == &late_for->lock && --unlocks_until_late == 0) {
+    if (late_for && lock == &late_for->lock.mutex && --unlocks_until_late == 0) {
         struct magazine magazine = late;
         late.count = 0;
         pthread_mutex_lock(lock);

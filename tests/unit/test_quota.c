@@ -206,13 +206,13 @@ static void one_that_sleeps_may_be_put_to_sleep(void **state) {
     (void)state;
     begin();
     get(100);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     for (int i = 0; i < 2; i++) {
         cache_enter(mine());
         quota_sleep(mine());
         cache_leave(mine());
     }
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     assert_int_equal(awake() + pool->quotas, 0);
     drop(get(100));
     assert_int_equal(awake(), 1);
@@ -228,23 +228,23 @@ static void the_budget_follows_who_is_awake_and_not_who_ever_was(void **state) {
     for (int i = 0; i < 30; i++) {
         let_it_end(let_another_ask(4, 4096));
     }
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     budget_look_at_all(pool);
     uint64_t alone = pool->quotas, budget = atomic_load(&pool->budget);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     assert_int_equal(alone, cache_room(mine()) + mine()->transfer.room);
     assert_true(budget >= pool->goal + alone);
     pthread_t thread = let_another_park(56);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     budget_look_at_all(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     assert_true(pool->quotas >= alone + theirs->bytes);
     assert_true(atomic_load(&pool->budget) >= pool->goal + pool->quotas);
     go_on();
     let_it_end(thread);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     budget_look_at_all(pool);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     assert_int_equal(pool->quotas, alone);
     check();
 }
@@ -316,9 +316,9 @@ static void a_little_program_keeps_little(void **state) {
         finish();
     }
     struct cache *own = mine();
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     assert_false(quota_grow(own, 64 * MIB));
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     assert_true(cache_room(own) <= budget_little(pool));
     assert_true(fake->reserved <= budget_little(pool));
     check();
@@ -349,10 +349,10 @@ static uint64_t rooms[MANY];
 static void *fill_and_stay(void *at) {
     uint64_t own[16];
     struct cache *cache = mine();
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     quota_grow(cache, UINT64_MAX / 2);
     *(uint64_t *)at = cache_room(cache);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     for (unsigned i = 0; i < 16; i++) {
         own[i] = get(64 * KIB);
     }
@@ -368,10 +368,10 @@ static void many_share_what_a_few_may_hold(void **state) {
     (void)state;
     begin();
     get(200 * MIB);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     budget_look_at_all(pool);
     quota_grow(mine(), UINT64_MAX / 2);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     uint64_t alone = cache_room(mine());
     pthread_t threads[MANY];
     pthread_barrier_init(&step, NULL, MANY + 1);
@@ -386,11 +386,11 @@ static void many_share_what_a_few_may_hold(void **state) {
         least = rooms[i] < least ? rooms[i] : least;
     }
     assert_true(least <= alone / 2);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     uint64_t before = cache_room(mine());
     quota_grow(mine(), UINT64_MAX / 2); /* one that had more shares too */
     assert_true(cache_room(mine()) < before);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     assert_true(pool->quotas <= alone * MANY * 3 / 4);
     check();
     pthread_barrier_wait(&step);
@@ -399,9 +399,9 @@ static void many_share_what_a_few_may_hold(void **state) {
     }
     pthread_barrier_destroy(&step);
     assert_int_equal(awake(), 1);
-    pthread_mutex_lock(&pool->lock);
+    lock_acquire(&pool->lock);
     quota_grow(mine(), UINT64_MAX / 2);
-    pthread_mutex_unlock(&pool->lock);
+    lock_release(&pool->lock);
     assert_int_equal(cache_room(mine()), alone);
     check();
 }

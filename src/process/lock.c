@@ -1,0 +1,71 @@
+#include "process/lock.h"
+
+void lock_start(struct lock *lock, enum lock_rank rank) {
+    pthread_mutexattr_t kind;
+    pthread_mutexattr_init(&kind);
+    pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(&lock->mutex, &kind);
+    pthread_mutexattr_destroy(&kind);
+#ifdef GPUCACHE_LOCK_RANKS
+    lock->rank = rank;
+#else
+    (void)rank;
+#endif
+}
+
+#ifdef GPUCACHE_LOCK_RANKS
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct {
+    const char *name, *protects;
+} ranks[] = {
+#define LOCK(name, protects) {#name, protects},
+#include "process/lock.def"
+#undef LOCK
+};
+
+/* How many of each rank this thread holds. A signal's handler leaves it as it was. */
+static _Thread_local unsigned held[LOCK_RANKS] __attribute__((tls_model("initial-exec")));
+
+static void say(const char *words) {
+    ssize_t written = write(STDERR_FILENO, words, strlen(words));
+    (void)written;
+}
+
+static void say_lock(enum lock_rank rank) {
+    say(ranks[rank].name);
+    say(" (");
+    say(ranks[rank].protects);
+    say(")");
+}
+
+void lock_check(enum lock_rank rank) {
+    unsigned first =
+        rank + (rank == LOCK_CACHE); /* whoever has the pool's may have several of these */
+    for (unsigned other = first; other < LOCK_RANKS; other++) {
+        if (held[other] > 0) {
+            say("gpucache: lock ");
+            say_lock(rank);
+            say(" taken while ");
+            say_lock(other);
+            say(" is held\n");
+            abort();
+        }
+    }
+}
+
+void lock_note(enum lock_rank rank) {
+    held[rank]++;
+}
+
+void lock_forget(enum lock_rank rank) {
+    if (held[rank]-- == 0) {
+        say("gpucache: lock ");
+        say_lock(rank);
+        say(" released, but not held\n");
+        abort();
+    }
+}
+#endif
