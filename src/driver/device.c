@@ -286,6 +286,10 @@ int stats_device_count(void) {
     return 0;
 }
 
+uint64_t stats_host_bytes(void) {
+    return host_bytes();
+}
+
 static void add_outside(struct stats_device *out, const struct books *books) {
 #define ADD(to, from)                                                                              \
     to.current += books_get(&from.current);                                                        \

@@ -1,11 +1,17 @@
 #include "pool/host.h"
 
-#include <stdint.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define SLAB_BYTES ((size_t)64 << 10)
+
+static _Atomic uint64_t mapped;
+
+uint64_t host_bytes(void) {
+    return atomic_load_explicit(&mapped, memory_order_relaxed);
+}
 
 void *host_map(size_t bytes, size_t alignment) {
     size_t slack = alignment > 4096 ? alignment : 0;
@@ -14,6 +20,7 @@ void *host_map(size_t bytes, size_t alignment) {
     if (raw == MAP_FAILED) {
         return NULL;
     }
+    atomic_fetch_add_explicit(&mapped, bytes, memory_order_relaxed);
     if (slack == 0) {
         return raw;
     }
@@ -35,6 +42,7 @@ void *host_map(size_t bytes, size_t alignment) {
 void host_unmap(void *memory, size_t bytes) {
     if (memory) {
         munmap(memory, bytes);
+        atomic_fetch_sub_explicit(&mapped, bytes, memory_order_relaxed);
     }
 }
 

@@ -17,6 +17,9 @@
  * the system has none. */
 void *host_map(size_t bytes, size_t alignment);
 
+/** How much of it is mapped in all. What was never written takes no memory of the machine: at most so much. */
+uint64_t host_bytes(void);
+
 /** For what nobody has seen yet, or NULL. */
 void host_unmap(void *memory, size_t bytes);
 

@@ -29,6 +29,7 @@ struct report_head {
     const struct report_process *process;
     const char *reason;
     int driver_version;           /* 0: not known */
+    uint64_t host_bytes;          /* for the library's own descriptors */
     const struct report_oom *oom; /* NULL unless the reason is one */
     const struct lines *verdict;  /* the OOM in words */
 };

@@ -111,6 +111,7 @@ static void begin(struct emitter *emitter) {
     seconds(emitter, "uptime_seconds", of->uptime_ns);
     number_or_null(emitter, "driver_version", (uint64_t)emitter->head->driver_version,
                    emitter->head->driver_version > 0);
+    number(emitter, "host_bytes", emitter->head->host_bytes);
     if (emitter->head->oom)
         emit_oom(emitter);
     key(emitter, "devices");

@@ -67,6 +67,7 @@ static int compose(struct slot *slot, int fd, bool in_time, enum report_format f
     struct report_head head = {.process = &self,
                                .reason = reason,
                                .driver_version = atomic_load(&driver_version),
+                               .host_bytes = stats_host_bytes(),
                                .oom = oom};
     if (oom) {
         bool known = stats_read(oom->device, &slot->device);

@@ -235,6 +235,7 @@ static void say_ooms(struct emitter *emitter) {
     lines_clause(words, "retries %s", COUNT(device->oom_retries));
     if (device->invalid_frees != 0)
         lines_clause(words, "invalid frees %s", COUNT(device->invalid_frees));
+    lines_clause(words, "host memory %s", SIZE(emitter->head->host_bytes));
 }
 
 /** What there is room for. */

@@ -66,6 +66,10 @@ struct stats_device {
 /** Highest ordinal of a device this process has used, plus one; 0 when it never used CUDA. */
 int stats_device_count(void);
 
+/** Bytes of host memory that the library has mapped for its own descriptors; of the process, whatever the
+ * devices. Likewise without a lock. */
+uint64_t stats_host_bytes(void);
+
 /** Fills *out for a device. False if this process has not used that device. Takes no lock; safe in
  * a signal handler. */
 bool stats_read(int ordinal, struct stats_device *out);

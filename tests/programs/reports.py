@@ -71,6 +71,7 @@ def figures():
         active, allocated = device["active_bytes"], device["allocated_bytes"]
         tally.check(active["total"] >= allocated["total"] and active["peak"] >= allocated["peak"],
                     "reports: %s: less was active than allocated" % case, (active, allocated))
+        tally.check(2 ** 20 < report["host_bytes"] < 2 ** 27, "reports: %s: host memory" % case, report["host_bytes"])
         free = device["fragmentation"]
         tally.check((free["free_blocks"] > 0) == (free["largest_free_bytes"] > 0),
                     "reports: %s: %d free blocks, the largest %d bytes" % (
@@ -79,6 +80,7 @@ def figures():
     hits, misses = (report["devices"][0]["pinned_" + k] for k in ("hits", "misses"))
     tally.check(hits + misses == 100 and hits >= 90, "reports: pinned: %d hits, %d misses" % (hits, misses))
     ran = run([REPORTS, "pinned"], options={})
+    tally.check(re.search(r"host memory \d+\.\d\d MiB", ran.err), "reports: host memory in words", ran.err)
     tally.check("pinned hit rate %.2f%% of 100" % hits in ran.err, "reports: pinned in words", ran.err)
 
 

@@ -16,6 +16,10 @@ static struct stats_device devices[STATS_MAX_DEVICES];
 static bool used[STATS_MAX_DEVICES];
 static int device_count;
 
+uint64_t stats_host_bytes(void) {
+    return HOST_BYTES;
+}
+
 int stats_device_count(void) {
     return device_count;
 }
@@ -166,7 +170,7 @@ static const char schema[] =
     "extra=['oom'] if r['reason']=='oom' else []\n"
     "keys(r,'schema','version','reason','pid','rank','host','command','time_unix','uptime_seconds',"
     "\n"
-    "     'driver_version','devices',*extra)\n"
+    "     'driver_version','host_bytes','devices',*extra)\n"
     "assert r['schema']=='gpucache-report/1' and r['version']=='0.1.0'\n"
     "assert r['pid']>1 and r['rank'] is None and r['host'] and len(r['command'])>=1\n"
     "assert r['time_unix']>1.6e9 and r['uptime_seconds']>0\n"

@@ -18,6 +18,7 @@
 
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
+#define HOST_BYTES (3 * MIB / 2)
 
 /** A program that has done its work and leaks three blocks. Its books balance. */
 struct stats_device *add_typical(int ordinal);

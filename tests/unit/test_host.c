@@ -148,6 +148,21 @@ static void a_pool_that_cannot_be_made_leaves_nothing(void **state) {
     fail_mappings(FOR_EVER, 0);
 }
 
+/* Pages, ranges, caches, the map: whatever of it is mapped, and none of what was given back. */
+static void all_that_is_mapped_is_in_the_figure(void **state) {
+    (void)state;
+    size_t others = mapped - host_bytes();
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < 2 * ROUNDS; i++) {
+        get(sizes[i % SIZES]);
+        assert_int_equal(host_bytes(), mapped - others);
+    }
+    fail_mappings(1, 1); /* what comes before is given back */
+    assert_null(pool_create(&fake->backend, &(struct pool_config){.reuse = POOL_BARRIER}));
+    fail_mappings(FOR_EVER, 0);
+    assert_int_equal(host_bytes(), mapped - others);
+}
+
 static void descriptors_of_small_blocks_take_a_fifteenth_of_their_memory(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
@@ -234,6 +249,7 @@ int main(void) {
         TEST(without_host_memory_no_device_memory_is_taken),
         TEST(out_of_both_memories_passes_through),
         TEST(a_pool_that_cannot_be_made_leaves_nothing),
+        TEST(all_that_is_mapped_is_in_the_figure),
         TEST(descriptors_of_small_blocks_take_a_fifteenth_of_their_memory),
         TEST(what_goes_back_to_the_driver_takes_no_host_memory),
         TEST(objects_that_were_prepared_need_no_more_memory),

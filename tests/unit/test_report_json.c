@@ -10,6 +10,7 @@ static void json_follows_the_schema_and_the_books_balance(void **state) {
     assert_json(
         report_in(REPORT_JSON),
         "assert r['driver_version']==13000 and r['reason']=='exit' and len(r['devices'])==1\n"
+        "assert r['host_bytes']==3<<19\n"
         "assert d['device']==0 and d['name']=='NVIDIA H200' and d['uuid'].startswith('GPU-')\n"
         "assert d['limit_bytes'] is None and d['backend']=='segments' and d['reuse']=='barrier'\n"
         "assert d['backend_reason']=='as asked'\n"

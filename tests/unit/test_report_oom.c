@@ -142,7 +142,7 @@ static void an_ooms_report_is_whole(void **state) {
     oom = (struct report_oom){0, 2 * GIB, GIB, 100 * GIB, 150117580800};
     const char *text = oom_text("GPUCACHE_MEMORY_LIMIT=1G");
     assert_says(text, "| Hit rate 99.99% of 123456789, driver calls avoided 246913555 ");
-    assert_says(text, "| OOMs 0, refused at the limit 0, retries 0 ");
+    assert_says(text, "| OOMs 0, refused at the limit 0, retries 0, host memory ");
     add_extreme(0);
     text = oom_text("GPUCACHE_MEMORY_LIMIT=1G");
     assert_says(text, "| Hit rate ");

@@ -30,7 +30,7 @@ static void the_table_says_what_was_counted(void **state) {
     assert_says(text, "| Peak reserved over peak requested 1.71: about 33% ready ");
     assert_says(text, "Fragmentation: internal 25.00%, external 75.00% of 624.00 MiB idle");
     assert_says(text, "Free blocks 7, largest free block 156.00 MiB, releasable 512.00 MiB");
-    assert_says(text, "OOMs 0, refused at the limit 0, retries 0");
+    assert_says(text, "OOMs 0, refused at the limit 0, retries 0, host memory 1.50 MiB ");
     assert_says(text, "Still live: 300.00 MiB in 3 allocations: 2 x 149.00 MiB, 1 x 2.00 MiB ");
     assert_says(text, "CPU waits 2 (1.234 s)");
     assert_says(text, "Peaks outside: array 64.00 MiB, managed 2.00 MiB, pinned_host 1.00 GiB,");
