@@ -142,6 +142,20 @@ static inline uint64_t arena_largest_free(const struct arena *arena) {
     return arena->free_count ? arena->free[arena->free_count - 1].bytes : 0;
 }
 
+/** What a live block says of itself, without a lock: to be looked at again if it may have been freed
+ * meanwhile. False: there is none, or it is not live. No data race that matters: what is read of a
+ * descriptor in other use is not used. */
+__attribute__((no_sanitize("thread"))) static inline bool
+range_peek(struct range *range, uint64_t *address, uint64_t *requested) {
+    if (!range || life_state(*(const volatile uint64_t *)&range->block.life) != BLOCK_LIVE) {
+        return false;
+    }
+    atomic_thread_fence(memory_order_acquire);
+    *address = *(const volatile uint64_t *)&range->block.address;
+    *requested = *(const volatile uint64_t *)&range->requested;
+    return true;
+}
+
 /** The range that covers `address`, or NULL (also when a small page does). */
 struct range *arena_find(uint64_t address);
 

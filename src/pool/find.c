@@ -1,0 +1,206 @@
+/*
+ * What lies at an address.
+ */
+#include "pool/internal.h"
+
+#include "pool/host.h"
+#include "pool/page_map.h"
+
+#include <errno.h>
+
+static _Atomic uint64_t last_id;
+
+/* One of the two kinds, live, covering the address. */
+struct found {
+    struct pool *pool;
+    struct block *block;
+    struct range *range;
+    uint64_t life; /* of a small block */
+    uint64_t address, requested;
+};
+
+/*
+ * A question about a block that lives, and goes on living while it is asked, is answered without any
+ * lock: what leads to that block stays as it is, whatever happens beside it. Any other question may meet
+ * descriptors that are taken to pieces or used again. So each counts how often that has happened, is
+ * looked at before and after, and what was read in between is forgotten if it has moved.
+ */
+static bool find_small(page_map_entry entry, uint64_t address, struct found *found) {
+    struct page *page = page_map_page(entry);
+    uint32_t opened = atomic_load(&page->opened);
+    struct block *block = page_find(page, address);
+    uint64_t life = block ? block_life(block) : 0;
+    uint64_t start = block ? (uint64_t)block_unit(block) << UNIT_SHIFT : 0;
+    start += address & ~(PAGE_BYTES - 1);
+    if (life_state(life) == BLOCK_LIVE && address - start < life_requested(life)) {
+        *found = (struct found){page->pool, block, NULL, life, start, life_requested(life)};
+    }
+    atomic_thread_fence(memory_order_acquire);
+    return page_map_get(address) == entry && atomic_load(&page->opened) == opened;
+}
+
+static bool covers(struct range *range, uint64_t address, struct found *found) {
+    found->range = range;
+    return range_peek(range, &found->address, &found->requested) &&
+           address - found->address < found->requested;
+}
+
+/* A large block is longer than half a page: it starts in this half, in the one before, or covers the
+ * page's first byte. */
+static bool find_large(page_map_entry entry, uint64_t address, struct found *found) {
+    struct pool *pool = page_map_owner(address);
+    uint64_t half = PAGE_BYTES / 2;
+    if (!pool) {
+        return page_map_get(address) == entry;
+    }
+    uint64_t recycled = atomic_load(&pool->large.recycled);
+    struct found any = {.pool = pool};
+    if (covers(page_map_start(address), address, &any) ||
+        (address & half && covers(page_map_start(address - half), address, &any)) ||
+        covers((struct range *)entry, address, &any)) {
+        *found = any;
+    }
+    atomic_thread_fence(memory_order_acquire);
+    return page_map_get(address) == entry && page_map_owner(address) == pool &&
+           atomic_load(&pool->large.recycled) == recycled;
+}
+
+static int find_live(uint64_t address, struct found *found) {
+    bool settled = false;
+    while (!settled) {
+        page_map_entry entry = page_map_get(address);
+        *found = (struct found){0};
+        settled = page_map_page(entry) ? find_small(entry, address, found)
+                                       : find_large(entry, address, found);
+    }
+    return found->pool ? 0 : page_map_owner(address) ? -EINVAL : -ENOENT;
+}
+
+/* Locks and returns the pool that `address` lies in, or NULL. */
+static struct pool *lock_owner(uint64_t address) {
+    struct pool *pool = page_map_owner(address);
+    if (!pool) {
+        return NULL;
+    }
+    lock_acquire(&pool->lock);
+    if (page_map_owner(address) != pool) {
+        lock_release(&pool->lock);
+        return NULL;
+    }
+    return pool;
+}
+
+struct pool *pool_covering(uint64_t address, uint64_t bytes) {
+    struct pool *pool = NULL;
+    for (uint64_t a = address & ~(PAGE_BYTES - 1); a < address + bytes && !pool; a += PAGE_BYTES) {
+        pool = page_map_owner(a);
+    }
+    return pool;
+}
+
+bool pool_touches(uint64_t address, uint64_t bytes) {
+    bool any = false;
+    for (uint64_t a = address & ~(PAGE_BYTES - 1); a < address + bytes && !any; a += PAGE_BYTES) {
+        any = page_map_owner(a) || page_map_get(a) != 0; /* the entry is what goes last */
+    }
+    return any;
+}
+
+int pool_find(uint64_t address, struct pool_block *out) {
+    struct found found;
+    int r = find_live(address, &found);
+    if (r == 0) {
+        *out = (struct pool_block){found.pool, found.address, found.requested};
+    }
+    return r;
+}
+
+int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_segment *segment) {
+    struct pool *pool = lock_owner(address);
+    if (!pool) {
+        return -ENOENT;
+    }
+    struct found found;
+    int r = find_live(address, &found);
+    if (r == 0) {
+        const struct range *range = found.block ? page_of(found.block)->range : found.range;
+        *block = (struct pool_block){pool, found.address, found.requested};
+        uint64_t bytes = range_is_window(range) ? range->bytes : range->segment->bytes;
+        *segment = (struct pool_segment){range->segment->base, bytes};
+    }
+    lock_release(&pool->lock);
+    return r;
+}
+
+/* The number that a live block has been given already; 0: none. */
+static uint64_t known_id(const struct found *found) {
+    if (found->range) {
+        return atomic_load(&found->range->id);
+    }
+    bool named = found->life & LIFE_NAMED;
+    uint64_t id = named ? page_of(found->block)->names[block_unit(found->block)] : 0;
+    return block_life(found->block) == found->life ? id : 0;
+}
+
+/* Of a live block: the one it has, else `fresh`. 0 if it is freed meanwhile, or without host memory. */
+static uint64_t name_block(struct block *block, uint64_t fresh) {
+    struct page *page = page_of(block);
+    if (!page->names) {
+        page->names = host_map(PAGE_UNITS * sizeof *page->names, 4096);
+    }
+    uint64_t life = block_life(block), *name = page->names + block_unit(block);
+    if (!page->names || life_state(life) != BLOCK_LIVE) {
+        return 0;
+    }
+    if (!(life & LIFE_NAMED)) {
+        *name = fresh;
+        if (!atomic_compare_exchange_strong(&block->life, &life, life | LIFE_NAMED)) {
+            return 0;
+        }
+    }
+    return *name;
+}
+
+uint64_t pool_block_id(uint64_t address) {
+    struct found found;
+    uint64_t id = find_live(address, &found) == 0 ? known_id(&found) : 0;
+    struct pool *pool = id ? NULL : lock_owner(address);
+    if (!pool) {
+        return id;
+    }
+    if (find_live(address, &found) == 0) {
+        uint64_t fresh = atomic_fetch_add(&last_id, 1) + 1;
+        if (found.block) {
+            id = name_block(found.block, fresh);
+        } else {
+            if (found.range->id == 0) {
+                found.range->id = fresh;
+            }
+            id = found.range->id;
+        }
+    }
+    lock_release(&pool->lock);
+    return id;
+}
+
+int pool_mark_reached_from_outside(uint64_t address) {
+    struct pool *pool = lock_owner(address);
+    if (!pool) {
+        return -ENOENT;
+    }
+    struct found found;
+    int r = find_live(address, &found);
+    if (r == 0) {
+        if (found.block) {
+            struct page *page = page_of(found.block);
+            atomic_store(&page->reached_from_outside, true);
+            page->range->segment->reached_from_outside = true;
+            page_map_set(page->address, PAGE_BYTES, page_map_of_page(page, true));
+        } else {
+            found.range->segment->reached_from_outside = true;
+        }
+        order_settle(pool);
+    }
+    lock_release(&pool->lock);
+    return r;
+}
