@@ -1,0 +1,226 @@
+/*
+ * Who is told of the end of a context, in which order: the registry over a driver that has a few handles.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "backend/pages.h"
+#include "driver/awake.h"
+#include "driver/capture.h"
+#include "driver/context.h"
+#include "driver/deferred.h"
+#include "driver/device_pool.h"
+#include "driver/ipc.h"
+#include "driver/mempool.h"
+#include "driver/outside.h"
+#include "driver/pinned.h"
+#include "driver/shutdown.h"
+
+#include <string.h>
+
+#define CONTEXT ((CUcontext)1)
+#define VIEW ((CUcontext)2)
+#define OTHER ((CUcontext)3)
+#define GREEN ((CUgreenCtx)4)
+
+/* ---- the world around it ---- */
+
+static char told[512];
+static bool gone[5];
+static unsigned long long lives[5];
+
+struct real_entries real_entries;
+_Atomic int process_state = PROCESS_STARTED;
+atomic_bool shutdown_begun;
+
+bool process_start(void) {
+    return true;
+}
+
+CUresult CUDAAPI entry_absent(void) {
+    return CUDA_ERROR_NOT_INITIALIZED;
+}
+
+static CUresult CUDAAPI id_of(CUcontext handle, unsigned long long *id) {
+    *id = lives[(uintptr_t)handle];
+    return gone[(uintptr_t)handle] ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+}
+
+static void tell(const char *who, const struct context *context) {
+    char word[64];
+    strcpy(word, who);
+    strcat(word, context->handle == CONTEXT ? "(context) "
+                 : context->handle == VIEW  ? "(view) "
+                                            : "(other) ");
+    assert_true(strlen(told) + strlen(word) < sizeof told);
+    strcat(told, word);
+}
+
+#define ENDED(name)                                                                                \
+    void name(const struct context *context) {                                                     \
+        tell(#name, context);                                                                      \
+    }
+#define QUIET(name)                                                                                \
+    void name(const struct context *context, bool quiet) {                                         \
+        tell(quiet ? #name ":on" : #name ":off", context);                                         \
+    }
+ENDED(awake_leave)
+ENDED(ipc_forget)
+ENDED(outside_forget)
+ENDED(pinned_forget)
+ENDED(mempool_doubt)
+ENDED(capture_forget)
+ENDED(deferred_forget)
+ENDED(device_pool_forget)
+QUIET(deferred_quiet)
+QUIET(device_pool_quiet)
+
+void awake_enter(CUcontext context) {
+    (void)context;
+}
+
+void awake_seen(CUcontext context) {
+    (void)context;
+}
+
+bool awake_switched(CUcontext now) {
+    (void)now;
+    return false;
+}
+
+bool awake_all(void) {
+    return false;
+}
+
+bool awake_is_due(CUcontext context) {
+    (void)context;
+    return false;
+}
+
+uint64_t awake_woken(void) {
+    return 0;
+}
+
+void awake_settled(uint64_t until) {
+    (void)until;
+}
+
+struct device *device_current(void) {
+    return NULL;
+}
+
+struct device *device_used(int ordinal) {
+    (void)ordinal;
+    return NULL;
+}
+
+struct device_pool *device_pool_start(CUcontext context, struct device *device,
+                                      uint64_t reached_by) {
+    (void)reached_by;
+    (void)context, (void)device;
+    return NULL;
+}
+
+CUresult device_pool_let_reach(struct device_pool *pool, CUdevice by) {
+    (void)pool, (void)by;
+    return CUDA_SUCCESS;
+}
+
+bool pages_touch(uint64_t address, uint64_t bytes) {
+    (void)address, (void)bytes;
+    return false;
+}
+
+void device_pool_settle(struct device *device) {
+    (void)device;
+}
+
+/* ---- what is told ---- */
+
+#define ALL_OF_A_CONTEXT                                                                           \
+    "awake_leave(context) ipc_forget(context) outside_forget(context) pinned_forget(context) "     \
+    "mempool_doubt(context) capture_forget(context) deferred_forget(context) "                     \
+    "device_pool_forget(context) "
+
+static int start(void **state) {
+    (void)state;
+    real_entries.real_cuCtxGetId = id_of;
+    for (unsigned i = 0; i < 5; i++) {
+        gone[i] = false;
+        lives[i]++;
+    }
+    context_meet(CONTEXT, CONTEXT_RETAINED, 0);
+    context_meet_view(VIEW, GREEN, CONTEXT, 0);
+    context_meet(OTHER, CONTEXT_CREATED, 1);
+    assert_int_equal(context_count(), 2);
+    told[0] = 0;
+    return 0;
+}
+
+/* Whatever a test has left; nobody looks at what is told then. */
+static int stop(void **state) {
+    (void)state;
+    struct context_ending ending = {.handle = CONTEXT, .primary_of = -1};
+    memset(gone, true, sizeof gone);
+    told[0] = 0;
+    context_end_begin(&ending);
+    context_end_done(&ending, true);
+    assert_int_equal(context_count(), 0);
+    return 0;
+}
+
+static void a_context_that_ends_takes_its_views_along(void **state) {
+    (void)state;
+    struct context_ending ending = {.handle = CONTEXT, .primary_of = -1};
+    context_end_begin(&ending);
+    assert_string_equal(told, "deferred_quiet:on(context) device_pool_quiet:on(context) "
+                              "deferred_quiet:on(view) ");
+    told[0] = 0;
+    context_end_done(&ending, true);
+    assert_string_equal(told, "capture_forget(view) deferred_forget(view) " ALL_OF_A_CONTEXT);
+    assert_int_equal(context_count(), 1);
+}
+
+static void a_call_that_did_not_end_it_lets_it_go_on(void **state) {
+    (void)state;
+    struct context_ending ending = {.primary_of = 0};
+    context_end_begin(&ending);
+    told[0] = 0;
+    context_end_done(&ending, false);
+    assert_string_equal(told, "deferred_quiet:off(context) device_pool_quiet:off(context) "
+                              "deferred_quiet:off(view) ");
+}
+
+static void a_view_ends_alone(void **state) {
+    (void)state;
+    struct context_ending ending = {.primary_of = -1, .green = GREEN};
+    context_end_begin(&ending);
+    told[0] = 0;
+    context_end_done(&ending, true);
+    assert_string_equal(told,
+                        "deferred_quiet:off(context) device_pool_quiet:off(context) "
+                        "deferred_quiet:off(view) capture_forget(view) deferred_forget(view) ");
+    assert_int_equal(context_count(), 2);
+}
+
+static void one_that_ended_unseen_is_told_of_when_its_handle_comes_back(void **state) {
+    (void)state;
+    lives[(uintptr_t)CONTEXT]++;
+    context_meet(CONTEXT, CONTEXT_RETAINED, 0);
+    assert_string_equal(told, "capture_forget(view) deferred_forget(view) " ALL_OF_A_CONTEXT);
+    assert_int_equal(context_count(), 2);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_context_that_ends_takes_its_views_along, start, stop),
+        cmocka_unit_test_setup_teardown(a_call_that_did_not_end_it_lets_it_go_on, start, stop),
+        cmocka_unit_test_setup_teardown(a_view_ends_alone, start, stop),
+        cmocka_unit_test_setup_teardown(one_that_ended_unseen_is_told_of_when_its_handle_comes_back,
+                                        start, stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
