@@ -20,7 +20,6 @@
 #include "backend/device_backend.h"
 #include "process/lock.h"
 
-
 struct pages_range;
 
 struct pages {

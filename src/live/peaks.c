@@ -68,7 +68,8 @@ void peaks_note(int ordinal, const struct stats_device *stats) {
 
 void peaks_end(enum process_end how, int signal) {
     (void)signal;
-    if (how == PROCESS_GOES_ON || !own_file() || atomic_flag_test_and_set_explicit(&reading, memory_order_acquire))
+    if (how == PROCESS_GOES_ON || !own_file() ||
+        atomic_flag_test_and_set_explicit(&reading, memory_order_acquire))
         return;
     for (int i = 0; i < stats_device_count() && i < STATS_MAX_DEVICES; i++)
         if (stats_read_books(i, &fresh))

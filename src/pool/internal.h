@@ -133,6 +133,12 @@ static inline uint64_t budget_expected(const struct pool *pool) {
            pool->growing;
 }
 
+/* In segments that are wholly free, or in frames. */
+static inline uint64_t source_idle(const struct pool *pool) {
+    return pool->large.idle_bytes + pool->small.idle_bytes + pool->layouts.free_bytes +
+           pool->layouts.kept_bytes;
+}
+
 /* As far as is known: the peak may have risen since the last look. */
 static inline bool budget_has_room(const struct pool *pool, uint64_t bytes) {
     return budget_expected(pool) + bytes <=
@@ -188,19 +194,16 @@ unsigned want_last_bin(const struct want *want, bool much); /* the largest that 
 
 /* source.c: pages, arena, segments. Under the lock. */
 bool source_take(struct pool *pool, struct want *want); /* what is ready now */
-bool source_has(struct pool *pool, struct want *want);  /* the same, and puts it back */
 void source_give(struct pool *pool, struct block *block);
-uint64_t source_growth(const struct want *want);       /* the least the pool can grow by for it */
-int source_grow(struct pool *pool, struct want *want); /* a segment from the driver */
-bool source_refused(int r);                    /* neither the driver nor the limit has more */
-uint64_t source_idle(const struct pool *pool); /* in segments that are wholly free */
+uint64_t source_growth(const struct want *want); /* the least the pool can grow by for it */
+int source_grow(struct pool *pool, const struct want *want); /* a segment from the driver */
+bool source_refused(int r); /* neither the driver nor the limit has more */
 int source_release_idle(struct pool *pool,
                         uint64_t bytes); /* what no work touches; 0: something is on its way back */
 void source_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */
 
 /* mapper.c: the driver's side of layouts. Lets go of the lock in between, but for the last. */
-int mapper_grow(struct pool *pool,
-                struct want *want); /* a window for it, from frames new or idle */
+int mapper_grow(struct pool *pool, uint32_t slots); /* a window for it, from frames new or idle */
 uint64_t mapper_release(struct pool *pool, bool kept,
                         uint64_t bytes); /* so much of what is free, or kept, and has finished */
 void mapper_forget(struct pool *pool);   /* its lock is held */

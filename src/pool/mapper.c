@@ -191,15 +191,17 @@ static void wait_for_frames(struct pool *pool, uint32_t slots) {
     }
 }
 
-int mapper_grow(struct pool *pool, struct want *want) {
-    uint32_t slots = want->large ? layouts_slots(want->bytes) : 1;
+int mapper_grow(struct pool *pool, uint32_t slots) {
     uint64_t life = pool_lives(pool);
+    int r = 0;
     wait_for_frames(pool, slots);
     pool->growers++;
     enter(pool);
-    int r = life != pool_lives(pool) ? -ENOMEM
-            : source_has(pool, want) ? 0
-                                     : map_window(pool, slots);
+    if (life != pool_lives(pool)) {
+        r = -ENOMEM;
+    } else if (layouts_lacking(&pool->layouts, slots, 0) > 0) { /* nobody else has brought one */
+        r = map_window(pool, slots);
+    }
     leave(pool);
     pool->growers--;
     pool->grown++;

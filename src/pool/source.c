@@ -76,15 +76,6 @@ bool source_take(struct pool *pool, struct want *want) {
     return take_small(pool, want);
 }
 
-bool source_has(struct pool *pool, struct want *want) {
-    bool has = source_take(pool, want);
-    if (has) {
-        source_give(pool, want->block);
-        want->block = NULL;
-    }
-    return has;
-}
-
 /* The segment may go back to the driver when the epoch of all that is free in it has finished. One that
  * nobody knows is at the latest that of what has just become usable. */
 static void give_range(struct pool *pool, struct arena *arena, struct range *range,
@@ -149,11 +140,6 @@ static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t byt
     books_add(&pool->books.driver_frees, 1);
     budget_book_reserve(pool); /* a growth in the same visit would hide it */
     return size;
-}
-
-uint64_t source_idle(const struct pool *pool) {
-    return pool->large.idle_bytes + pool->small.idle_bytes + pool->layouts.free_bytes +
-           pool->layouts.kept_bytes;
 }
 
 int source_release_idle(struct pool *pool, uint64_t bytes) {
@@ -258,9 +244,11 @@ static bool has_descriptors(struct pool *pool, const struct want *want) {
     return arena_prepare(arena) && page_map_spare() && (want->large || runs_prepare(&pool->runs));
 }
 
-int source_grow(struct pool *pool, struct want *want) {
+int source_grow(struct pool *pool, const struct want *want) {
     if (backend_maps(pool->backend)) {
-        return mapper_grow(pool, want);
+        return want->large                 ? mapper_grow(pool, layouts_slots(want->bytes))
+               : runs_prepare(&pool->runs) ? mapper_grow(pool, 1)
+                                           : -ERANGE;
     }
     if (pool->unmanageable || !has_descriptors(pool, want)) {
         return -ERANGE;
