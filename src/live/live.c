@@ -172,7 +172,8 @@ static void refresh_device(struct live_slot *slot, int ordinal, bool sizes, uint
     }
     copy_text(fresh.backend, sizeof fresh.backend, fresh.stats.backend);
     copy_text(fresh.reuse, sizeof fresh.reuse, fresh.stats.reuse);
-    fresh.stats.backend = fresh.stats.reuse = NULL;
+    copy_text(fresh.reason, sizeof fresh.reason, fresh.stats.backend_reason);
+    fresh.stats.backend = fresh.stats.backend_reason = fresh.stats.reuse = NULL;
     /* the number before it is published before any of this is written over the copy of that time */
     atomic_thread_fence(memory_order_release);
     memcpy(&slot->copies[(published + 1) % 2], &fresh, sizeof fresh);
@@ -210,6 +211,7 @@ static void refresh(struct live_page *page, bool sizes) {
     else
         atomic_store(&live_due_ns, next_due(atomic_load(&live_due_ns), now, cost, &usual_cost));
     atomic_store(&page->refreshed_ns, begun);
+    atomic_store(&page->host_bytes, stats_host_bytes());
     atomic_store(&live_answered, asked);
     atomic_store_explicit(&page->answered, asked, memory_order_release);
 }

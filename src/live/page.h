@@ -84,11 +84,11 @@ struct flight_ring {
 
 /** A device's figures as they were at one moment. */
 struct live_device {
-    struct stats_device stats; /* its pointers mean nothing here */
-    char backend[16], reuse[16];
-    uint64_t read_ns;     /* that moment */
-    uint64_t sizes_ns;    /* when stats.live was counted; 0: never */
-    uint64_t sizes_moves; /* allocations and frees until then */
+    struct stats_device stats;               /* its pointers mean nothing here */
+    char backend[16], reuse[16], reason[64]; /* of the backend */
+    uint64_t read_ns;                        /* that moment */
+    uint64_t sizes_ns;                       /* when stats.live was counted; 0: never */
+    uint64_t sizes_moves;                    /* allocations and frees until then */
 };
 
 /** Copy `published % 2` is whole; the other one may be in the middle of being written. */
@@ -113,6 +113,7 @@ struct live_page {
     uint32_t command_bytes;
     uint32_t slots;
     _Atomic int32_t driver_version;
+    _Atomic uint64_t host_bytes; /* as of the newest figures */
 
     /* --- exchange --- */
     _Alignas(64) _Atomic uint64_t asked; /* raised by who wants fresh figures, */

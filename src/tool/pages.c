@@ -223,7 +223,7 @@ unsigned page_devices(const struct page *page) {
 bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
                  uint64_t *sizes_age) {
     static struct live_device copy; /* the texts are read from there */
-    static char texts[STATS_MAX_DEVICES][2][sizeof copy.backend];
+    static char texts[STATS_MAX_DEVICES][3][sizeof copy.reason];
     if (ordinal >= page->live->slots || ordinal >= STATS_MAX_DEVICES)
         return false;
     const struct live_slot *slot = &page->live->devices[ordinal];
@@ -239,9 +239,11 @@ bool page_device(const struct page *page, unsigned ordinal, struct stats_device 
     }
     memcpy(texts[ordinal][0], copy.backend, sizeof copy.backend - 1);
     memcpy(texts[ordinal][1], copy.reuse, sizeof copy.reuse - 1);
+    memcpy(texts[ordinal][2], copy.reason, sizeof copy.reason - 1);
     *stats = copy.stats;
     stats->backend = texts[ordinal][0];
     stats->reuse = texts[ordinal][1];
+    stats->backend_reason = texts[ordinal][2];
     stats->name[sizeof stats->name - 1] = stats->uuid[sizeof stats->uuid - 1] = '\0';
     if (stats->live_groups > STATS_LIVE_SIZES)
         stats->live_groups = STATS_LIVE_SIZES;

@@ -113,6 +113,7 @@ static void read_device(struct sheet *sheet, const struct json *from) {
     device->limit_bytes = json_u64(json_get(from, "limit_bytes"));
     device->backend = keep(sheet, json_text(json_get(from, "backend")));
     device->reuse = keep(sheet, json_text(json_get(from, "reuse")));
+    device->backend_reason = keep(sheet, json_text(json_get(from, "backend_reason")));
     device->peaks_exact = !exact || exact->kind == JSON_TRUE;
     device->peak_error_bytes = json_u64(json_get(from, "peak_error_bytes"));
     const struct json *outside = json_get(from, "outside_bytes");
@@ -165,7 +166,8 @@ static void read_report(struct sheets *sheets, const char *source, const struct 
     sheet->head =
         (struct report_head){.process = &sheet->process,
                              .reason = keep(sheet, json_text(json_get(from, "reason"))),
-                             .driver_version = (int)json_i64(json_get(from, "driver_version"))};
+                             .driver_version = (int)json_i64(json_get(from, "driver_version")),
+                             .host_bytes = json_u64(json_get(from, "host_bytes"))};
     if (json_get(from, "oom"))
         read_oom(sheet, json_get(from, "oom"));
     const struct json *devices = json_get(from, "devices");
@@ -233,13 +235,15 @@ void sheets_read_page(struct sheets *sheets, struct page *page) {
     sheet->process.program = &sheet->program;
     sheet->head = (struct report_head){.process = &sheet->process,
                                        .reason = "request",
-                                       .driver_version = atomic_load(&page->live->driver_version)};
+                                       .driver_version = atomic_load(&page->live->driver_version),
+                                       .host_bytes = atomic_load(&page->live->host_bytes)};
     struct stats_device read;
     uint64_t age, oldest = 0;
     for (unsigned i = 0; i < page_devices(page); i++) {
         if (page_device(page, i, &read, &age)) {
             read.backend = keep(sheet, read.backend);
             read.reuse = keep(sheet, read.reuse);
+            read.backend_reason = keep(sheet, read.backend_reason);
             *add_device(sheet) = read;
             oldest = age > oldest ? age : oldest;
         }

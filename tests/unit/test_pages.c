@@ -28,6 +28,10 @@ bool stats_read(int ordinal, struct stats_device *out) {
     (void)ordinal, (void)out;
     return false;
 }
+uint64_t stats_host_bytes(void) {
+    return 0;
+}
+
 bool stats_read_books(int ordinal, struct stats_device *out) {
     return stats_read(ordinal, out);
 }
