@@ -105,21 +105,22 @@ static uint32_t frames_allowed(const struct pool *pool) {
     return budget > expected ? (uint32_t)((budget - expected) >> PAGE_SHIFT) : 0;
 }
 
-/* Under the budget every slot gets a new frame. Over it, one that lies idle and has finished; a new one only
- * where there is none. */
+/* Under the budget every slot gets a new frame. Over it, or where the driver has fewer than that, one that lies
+ * idle and has finished; a new one only where there is none. */
 static int fill(struct pool *pool, struct window *window, uint32_t lacking) {
     struct layouts *layouts = &pool->layouts;
     uint32_t more = frames_allowed(pool);
     more = more < lacking ? more : lacking;
-    int r = more > 0 ? make_frames(pool, more) : 0;
-    for (uint32_t i = 0; (i = layouts_next_lacking(layouts, window, i)) != UINT32_MAX;) {
+    make_frames(pool, more);
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && (i = layouts_next_lacking(layouts, window, i)) != UINT32_MAX;) {
         if (layouts_fill(layouts, window, i, pool->epochs.finished)) {
             lacking--;
-        } else if (r != 0 || (r = make_frames(pool, lacking)) != 0) {
-            return r;
+        } else {
+            r = make_frames(pool, lacking);
         }
     }
-    return 0;
+    return r;
 }
 
 /* Addresses for windows: several times what the device has, if there are as many. */

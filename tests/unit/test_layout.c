@@ -210,6 +210,19 @@ static void a_refusal_in_the_middle_loses_nothing(void **state) {
     assert_in_range(fake->reserved_peak, 400 * MIB, 400 * MIB);
 }
 
+/* Asked for all that a block lacks, the driver refuses; of what is idle and what it has there is enough. */
+static void what_lies_idle_and_what_the_driver_has_make_a_block(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    fake->limit = 400 * MIB;
+    uint64_t block = get(2 * MIB);
+    drop(get(300 * MIB));
+    finish_all();
+    get(396 * MIB);
+    assert_int_equal(fake->reserved, 398 * MIB);
+    drop(block);
+}
+
 /* ---- giving back, and the end ---- */
 
 static void idle_pages_go_back(void **state) {
@@ -271,6 +284,7 @@ int main(void) {
         PAGES(of_exported_pages_a_shorter_block_leaves_the_rest_alone),
         PAGES(what_cannot_be_mapped_is_the_driver_s),
         PAGES(a_refusal_in_the_middle_loses_nothing),
+        PAGES(what_lies_idle_and_what_the_driver_has_make_a_block),
         PAGES(idle_pages_go_back),
         PAGES(what_still_runs_does_not_go_back),
         PAGES(a_context_s_end_gives_everything_back),
