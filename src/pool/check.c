@@ -65,8 +65,25 @@ static int check_window(const struct layouts *layouts, const struct window *wind
     return 0;
 }
 
+static int check_order(const struct layouts *layouts) {
+    for (unsigned class = 0; class < WINDOW_CLASSES; class ++) {
+        const struct window *last = NULL;
+        for (const struct window *w = layouts->free[class]; w; w = w->next) {
+            HOLDS(w->previous == last && (!last || last->first < w->first));
+            HOLDS(range_state(&w->range) == BLOCK_FREE);
+            last = w;
+        }
+        HOLDS(layouts->last_free[class] == last);
+    }
+    return 0;
+}
+
 static int check_layouts(const struct layouts *layouts, uint64_t *live, uint64_t *pending) {
     uint64_t in_use = 0, used = 0, exist = 0, idle = 0, listed = 0, kept = 0;
+    int disorder = check_order(layouts);
+    if (disorder != 0) {
+        return disorder;
+    }
     for (const struct window *w = layouts->windows; w; w = w->next_of_all) {
         int line = check_window(layouts, w, &in_use);
         enum block_state state = range_state(&w->range);

@@ -36,14 +36,35 @@ static unsigned class_of(uint32_t length) {
     return bits > 3 ? 16 + (bits - 4) * 8 + (length >> (bits - 3) & 7) : length;
 }
 
+/* The last free one that is older. It is looked for from both ends and on both sides at once: from somewhere it
+ * is near, in whatever order thousands are freed. */
+static struct window *free_before(const struct layouts *layouts, const struct window *window) {
+    unsigned class = class_of(window->slots);
+    struct window *low = layouts->free[class], *high = layouts->last_free[class];
+    struct window *older = window->older, *newer = window->newer;
+    while (low && low->first < window->first) {
+        if (high->first < window->first) {
+            return high;
+        }
+        if (older && range_state(&older->range) == BLOCK_FREE) {
+            return older;
+        }
+        if (newer && range_state(&newer->range) == BLOCK_FREE) {
+            return newer->previous;
+        }
+        low = low->next;
+        high = high->previous;
+        older = older ? older->older : NULL;
+        newer = newer ? newer->newer : NULL;
+    }
+    return low ? low->previous : layouts->last_free[class];
+}
+
 /* In the order of their making: so a program that repeats itself meets the same one again. */
 static void insert_window(struct layouts *layouts, struct window *window) {
     unsigned class = class_of(window->slots);
-    struct window *previous = NULL, *next = layouts->free[class];
-    while (next && next->first < window->first) {
-        previous = next;
-        next = next->next;
-    }
+    struct window *previous = free_before(layouts, window);
+    struct window *next = previous ? previous->next : layouts->free[class];
     window->previous = previous;
     window->next = next;
     if (previous) {
@@ -53,6 +74,8 @@ static void insert_window(struct layouts *layouts, struct window *window) {
     }
     if (next) {
         next->previous = window;
+    } else {
+        layouts->last_free[class] = window;
     }
     layouts->classes[class / 64] |= (uint64_t)1 << class % 64;
     block_become(&window->range.block, BLOCK_FREE);
@@ -67,6 +90,8 @@ static void remove_window(struct layouts *layouts, struct window *window) {
     }
     if (window->next) {
         window->next->previous = window->previous;
+    } else {
+        layouts->last_free[class] = window->previous;
     }
     if (!layouts->free[class]) {
         layouts->classes[class / 64] &= ~((uint64_t)1 << class % 64);
@@ -402,6 +427,12 @@ struct window *layouts_open(struct layouts *layouts, uint32_t slots) {
     window->range.segment = &window->segment;
     window->next_of_all = layouts->windows;
     layouts->windows = window;
+    struct window **newest = &layouts->newest[class_of(length)];
+    window->older = *newest;
+    if (window->older) {
+        window->older->newer = window;
+    }
+    *newest = window;
     layouts->window_count++;
     space->used += bytes;
     for (uint32_t i = 0; i < length; i++) {

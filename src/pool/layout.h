@@ -44,6 +44,7 @@ struct window {
     uint32_t kept; /* so many frames stay its own when it is free: something outside reaches them */
     uint32_t conflicts;             /* slots without a frame, or whose frame is in use */
     struct window *next, *previous; /* free ones of its class */
+    struct window *older, *newer;   /* of its class, free or not */
     struct window *next_of_all;
 };
 
@@ -76,7 +77,8 @@ struct layouts {
     uint32_t slot_count, frame_count; /* numbers given so far, from 1 on */
     struct host_slab window_slab, space_slab;
     struct window *windows; /* all */
-    struct window *free[WINDOW_CLASSES];
+    struct window *newest[WINDOW_CLASSES];
+    struct window *free[WINDOW_CLASSES], *last_free[WINDOW_CLASSES];
     uint64_t classes[WINDOW_CLASSES / 64]; /* which of them have any */
     struct frame_list {
         uint32_t first, last; /* about the oldest stamp first */

@@ -100,6 +100,39 @@ static void small_blocks_get_the_pages_of_large_ones(void **state) {
     assert_int_equal(fake->reserved, 16 * MIB);
 }
 
+/* CPU time in which thousands of blocks become usable that were freed in this order. */
+static uint64_t time_of(bool from_the_last) {
+    enum { COUNT = 4000 };
+    static uint64_t blocks[COUNT];
+    struct timespec from, to;
+    start(16 * GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < COUNT; i++) {
+        blocks[i] = get(2 * MIB);
+    }
+    for (unsigned i = 0; i < COUNT; i++) {
+        drop(blocks[from_the_last ? COUNT - 1 - i : i]);
+    }
+    finish_all();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    pool_stuck_bytes(pool);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+    assert_whole(pool);
+    stop(NULL);
+    return (uint64_t)(to.tv_sec - from.tv_sec) * 1000000000u + (uint64_t)to.tv_nsec -
+           (uint64_t)from.tv_nsec;
+}
+
+static void thousands_are_freed_as_fast_in_any_order(void **state) {
+    (void)state;
+    uint64_t forwards = UINT64_MAX, backwards = UINT64_MAX;
+    for (int i = 0; i < 3; i++) {
+        uint64_t one = time_of(false), other = time_of(true);
+        forwards = one < forwards ? one : forwards;
+        backwards = other < backwards ? other : backwards;
+    }
+    assert_true(forwards < 10 * backwards && backwards < 10 * forwards);
+}
+
 /* ---- when ---- */
 
 static void a_page_is_mapped_elsewhere_when_its_work_has_finished(void **state) {
@@ -278,6 +311,7 @@ int main(void) {
         PAGES(a_program_that_repeats_itself_maps_nothing_any_more),
         PAGES(pages_come_from_anywhere),
         PAGES(small_blocks_get_the_pages_of_large_ones),
+        PAGES(thousands_are_freed_as_fast_in_any_order),
         PAGES(a_page_is_mapped_elsewhere_when_its_work_has_finished),
         PAGES(a_slot_is_mapped_anew_when_its_work_has_finished),
         PAGES(exported_pages_go_to_no_other_block),
