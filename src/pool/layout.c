@@ -212,21 +212,27 @@ static void leave(struct layouts *layouts, struct window *window, uint32_t i) {
     }
 }
 
-bool layouts_add_frame(struct layouts *layouts, uint64_t page) {
+bool layouts_prepare_frames(struct layouts *layouts, uint32_t count) {
+    for (uint32_t n = 1; n <= count; n++) {
+        if (!host_table_reach(&layouts->frames, layouts->frame_count + n)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void layouts_add_frame(struct layouts *layouts, uint64_t page) {
     uint32_t number = layouts->absent;
     if (number) {
         layouts->absent = layouts_frame(layouts, number)->next;
-    } else if (host_table_reach(&layouts->frames, layouts->frame_count + 1)) {
-        number = ++layouts->frame_count;
     } else {
-        return false;
+        number = ++layouts->frame_count;
     }
     struct frame *frame = layouts_frame(layouts, number);
     *frame = (struct frame){.page = page, .exists = true};
     list(layouts, number);
     layouts->reserved_bytes += PAGE_BYTES;
     layouts->free_bytes += PAGE_BYTES;
-    return true;
 }
 
 /* The first of a list that has finished, or 0. They stand about in order. */

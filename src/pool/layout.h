@@ -134,8 +134,11 @@ uint32_t layouts_window_slots(uint32_t slots);
 /** New addresses for windows. False: no host memory. */
 bool layouts_add_space(struct layouts *layouts, uint64_t base, uint64_t bytes);
 
-/** Enters a page of the backend as a free frame that nothing has touched. False: no host memory. */
-bool layouts_add_frame(struct layouts *layouts, uint64_t page);
+/** Host memory for so many frames more. False: there is none. */
+bool layouts_prepare_frames(struct layouts *layouts, uint32_t count);
+
+/** Enters a page of the backend as a free frame that nothing has touched. Prepared before. */
+void layouts_add_frame(struct layouts *layouts, uint64_t page);
 
 /** The next stale slot from `from` on of a window that is taken, without a frame; UINT32_MAX: none. */
 uint32_t layouts_next_lacking(const struct layouts *layouts, const struct window *window,

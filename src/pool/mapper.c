@@ -82,16 +82,16 @@ static int make_frames(struct pool *pool, uint32_t count) {
     for (uint32_t batch; count > 0 && r == 0; count -= batch) {
         uint64_t pages[MAP_BATCH];
         batch = count < MAP_BATCH ? count : MAP_BATCH;
+        if (!layouts_prepare_frames(&pool->layouts, batch)) {
+            return -ERANGE;
+        }
         pool->growing += batch * PAGE_BYTES;
         lock_release(&pool->lock);
         r = backend->ops->take_pages(backend, batch, pages);
         lock_acquire(&pool->lock);
         pool->growing -= batch * PAGE_BYTES;
         for (uint32_t i = 0; i < batch && r == 0; i++) {
-            if (!layouts_add_frame(&pool->layouts, pages[i])) {
-                backend->ops->give_pages(backend, batch - i, &pages[i]);
-                r = -ERANGE;
-            }
+            layouts_add_frame(&pool->layouts, pages[i]);
         }
         books_add(&pool->books.driver_allocs, r == 0 ? batch : 0);
     }

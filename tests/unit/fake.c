@@ -284,6 +284,7 @@ static void give_addresses(struct backend *backend, uint64_t address, uint64_t b
         }
     }
     fake->addresses -= bytes;
+    fake->next = address + bytes == fake->next ? address : fake->next;
     pthread_mutex_unlock(&fake->lock);
 }
 

@@ -118,6 +118,18 @@ static void without_host_memory_no_device_memory_is_taken(void **state) {
     fail_mappings(FOR_EVER, 0);
 }
 
+static void whatever_mapping_fails_a_request_for_pages_does_too(void **state) {
+    maps_pages = true;
+    whatever_mapping_fails_the_request_passes_through(state);
+    without_host_memory_no_device_memory_is_taken(state);
+}
+
+static int without_pages(void **state) {
+    int line = stop(state);
+    maps_pages = false;
+    return line;
+}
+
 /* Then it is the driver that has to say that there is none. */
 static void out_of_both_memories_passes_through(void **state) {
     (void)state;
@@ -247,6 +259,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(whatever_mapping_fails_the_request_passes_through),
         TEST(without_host_memory_no_device_memory_is_taken),
+        cmocka_unit_test_teardown(whatever_mapping_fails_a_request_for_pages_does_too,
+                                  without_pages),
         TEST(out_of_both_memories_passes_through),
         TEST(a_pool_that_cannot_be_made_leaves_nothing),
         TEST(all_that_is_mapped_is_in_the_figure),
