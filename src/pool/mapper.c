@@ -175,20 +175,21 @@ static int map_window(struct pool *pool, uint32_t slots) {
     return r;
 }
 
-/* Frames that lie idle behind a barrier are waited for rather than that the pool grows past its budget. Those
- * that the window has already are among them. */
+/* Frames that lie idle behind a barrier are waited for rather than that the pool grows past its budget; those
+ * that the window has already are among them. Not for what could not be had then either. */
 static void wait_for_frames(struct pool *pool, uint32_t slots) {
     struct epochs *epochs = &pool->epochs;
-    uint32_t lacking = layouts_lacking(&pool->layouts, slots, epochs->finished);
-    if (lacking <= frames_allowed(pool)) {
+    struct layouts *layouts = &pool->layouts;
+    uint64_t capacity = pool->backend->capacity, used = budget_used(pool);
+    uint64_t most = layouts->free_bytes + (capacity > used ? capacity - used : 0);
+    if (layouts_lacking(layouts, slots, epochs->finished) <= frames_allowed(pool) ||
+        (uint64_t)slots << PAGE_SHIFT > most) {
         return;
     }
     epochs_poll(epochs, pool->backend);
-    if (layouts_finished(&pool->layouts, epochs->finished, slots) < slots) {
-        uint64_t stamp = layouts_stamp(&pool->layouts, slots);
-        if (stamp > epochs->finished) {
-            order_finish_stamp(pool, stamp);
-        }
+    uint64_t stamp = layouts_stamp(layouts, slots);
+    if (layouts_finished(layouts, epochs->finished, slots) < slots && stamp > epochs->finished) {
+        order_finish_stamp(pool, stamp);
     }
 }
 

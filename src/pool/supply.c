@@ -33,14 +33,12 @@ static void let_others_grow(struct pool *pool) {
  * may have gone to another thread, which has freed something since. */
 static bool supply_ordered(struct pool *pool, struct want *want) {
     uint64_t enough = pending_stamp(pool, want->bytes), all = epochs_orderable(&pool->epochs);
-    if (enough > 0 && enough < all &&
-        order_now(pool, enough, want->any || backend_maps(pool->backend)) &&
+    if (enough > 0 && enough < all && order_now(pool, enough, want->any) &&
         source_take(pool, want)) {
         return true;
     }
     all = epochs_orderable(&pool->epochs);
-    return all > 0 && !epochs_usable(&pool->epochs, all) &&
-           order_now(pool, all, want->any || backend_maps(pool->backend)) &&
+    return all > 0 && !epochs_usable(&pool->epochs, all) && order_now(pool, all, want->any) &&
            source_take(pool, want);
 }
 
