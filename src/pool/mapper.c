@@ -123,6 +123,41 @@ static int fill(struct pool *pool, struct window *window, uint32_t lacking) {
     return r;
 }
 
+/* --- giving back --- */
+
+static void unmap_slots(struct pool *pool, uint32_t first) {
+    for (uint32_t number = first, next; number; number = next) {
+        struct slot *slot = layouts_slot(&pool->layouts, number);
+        next = slot->next;
+        slot->next = 0;
+        pool->backend->ops->unmap(pool->backend,
+                                  slot_address(slot->window, number - slot->window->first), 1);
+        slot->mapped = slot->stale = false;
+    }
+}
+
+/* Bytes given back; up to a batch. */
+static uint64_t release_some(struct pool *pool, bool kept, uint64_t bytes) {
+    uint64_t pages[MAP_BATCH];
+    uint32_t count = 0, slots = 0;
+    while (
+        count < MAP_BATCH && count * PAGE_BYTES < bytes &&
+        layouts_remove_frame(&pool->layouts, kept, pool->epochs.finished, &pages[count], &slots)) {
+        count++;
+    }
+    if (count > 0) {
+        budget_book_reserve(pool);
+        lock_release(&pool->lock);
+        unmap_slots(pool, slots);
+        pool->backend->ops->give_pages(pool->backend, count, pages);
+        lock_acquire(&pool->lock);
+        books_add(&pool->books.driver_frees, count);
+    }
+    return count * PAGE_BYTES;
+}
+
+/* --- windows --- */
+
 /* Addresses for windows: several times what the device has, if there are as many. */
 static bool take_space(struct pool *pool, uint32_t slots) {
     struct backend *backend = pool->backend;
@@ -164,6 +199,7 @@ static int map_window(struct pool *pool, uint32_t slots) {
     if (!window) {
         return -ERANGE;
     }
+    uint64_t before = pool->layouts.reserved_bytes;
     int r = fill(pool, window, lacking);
     lock_release(&pool->lock);
     unmap_stale(pool, window);
@@ -172,6 +208,9 @@ static int map_window(struct pool *pool, uint32_t slots) {
     }
     lock_acquire(&pool->lock);
     layouts_cancel(&pool->layouts, window); /* free, and without conflicts if it is mapped */
+    while (r != 0 && pool->layouts.reserved_bytes > before &&
+           release_some(pool, false, pool->layouts.reserved_bytes - before) > 0) {
+    } /* what was made for it is of no use: others may have some */
     return r;
 }
 
@@ -221,38 +260,7 @@ int mapper_grow(struct pool *pool, uint32_t slots) {
     return r;
 }
 
-/* --- giving back --- */
-
-static void unmap_slots(struct pool *pool, uint32_t first) {
-    for (uint32_t number = first, next; number; number = next) {
-        struct slot *slot = layouts_slot(&pool->layouts, number);
-        next = slot->next;
-        slot->next = 0;
-        pool->backend->ops->unmap(pool->backend,
-                                  slot_address(slot->window, number - slot->window->first), 1);
-        slot->mapped = slot->stale = false;
-    }
-}
-
-/* Bytes given back; up to a batch. */
-static uint64_t release_some(struct pool *pool, bool kept, uint64_t bytes) {
-    uint64_t pages[MAP_BATCH];
-    uint32_t count = 0, slots = 0;
-    while (
-        count < MAP_BATCH && count * PAGE_BYTES < bytes &&
-        layouts_remove_frame(&pool->layouts, kept, pool->epochs.finished, &pages[count], &slots)) {
-        count++;
-    }
-    if (count > 0) {
-        budget_book_reserve(pool);
-        lock_release(&pool->lock);
-        unmap_slots(pool, slots);
-        pool->backend->ops->give_pages(pool->backend, count, pages);
-        lock_acquire(&pool->lock);
-        books_add(&pool->books.driver_frees, count);
-    }
-    return count * PAGE_BYTES;
-}
+/* --- for the others --- */
 
 uint64_t mapper_release(struct pool *pool, bool kept, uint64_t bytes) {
     uint64_t released = 0, some = 1;
