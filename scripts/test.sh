@@ -79,8 +79,10 @@ stage_gcc() {
         run_tests "$build_root/gcc" all --no-suite cost
 }
 
+# What programs hold, and in which order they take locks, is no matter of the compiler.
 stage_clang() {
-    CC=clang build "$build_root/clang" --buildtype=release --werror && run_tests "$build_root/clang" all
+    CC=clang build "$build_root/clang" --buildtype=release --werror &&
+        run_tests "$build_root/clang" all --no-suite counts
 }
 
 stage_asan() {
