@@ -164,14 +164,12 @@ static bool take_space(struct pool *pool, uint32_t slots) {
     uint64_t least = (uint64_t)layouts_window_slots(slots) << PAGE_SHIFT, base;
     uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * SPACE_TIMES;
     bytes = bytes > SPACE_MOST ? SPACE_MOST : bytes;
-    int r = -ENOMEM;
+    int r;
     lock_release(&pool->lock);
-    for (bytes = bytes > least ? bytes : least; r != 0 && bytes >= least; bytes /= 2) {
-        bytes &= ~(PAGE_BYTES - 1);
-        r = backend->ops->take_addresses(backend, bytes, &base);
-        if (r == 0) {
-            break;
-        }
+    bytes = bytes > least ? bytes : least;
+    while ((r = backend->ops->take_addresses(backend, bytes, &base)) != 0 && bytes > least) {
+        bytes = bytes / 2 & ~(PAGE_BYTES - 1);
+        bytes = bytes > least ? bytes : least;
     }
     lock_acquire(&pool->lock);
     if (r == 0 && !layouts_add_space(&pool->layouts, base, bytes)) {

@@ -256,6 +256,14 @@ static void what_lies_idle_and_what_the_driver_has_make_a_block(void **state) {
     drop(block);
 }
 
+static void addresses_are_asked_for_down_to_what_is_needed(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 0);
+    fake->next = fake->base + ((uint64_t)64 << 30) - 10 * MIB; /* no more than that is left */
+    assert_int_not_equal(get(10 * MIB), 0);
+    assert_int_equal(fake->addresses, 10 * MIB);
+}
+
 /* ---- giving back, and the end ---- */
 
 static void idle_pages_go_back(void **state) {
@@ -319,6 +327,7 @@ int main(void) {
         PAGES(what_cannot_be_mapped_is_the_driver_s),
         PAGES(a_refusal_in_the_middle_loses_nothing),
         PAGES(what_lies_idle_and_what_the_driver_has_make_a_block),
+        PAGES(addresses_are_asked_for_down_to_what_is_needed),
         PAGES(idle_pages_go_back),
         PAGES(what_still_runs_does_not_go_back),
         PAGES(a_context_s_end_gives_everything_back),
