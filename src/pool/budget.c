@@ -18,6 +18,18 @@ uint64_t budget_ready(const struct pool *pool) {
            pool->layouts.kept_bytes + (pool->runs.free_units << UNIT_SHIFT);
 }
 
+uint64_t budget_room(struct pool *pool, uint64_t *others) {
+    struct backend *backend = pool->backend;
+    uint64_t used = budget_used(pool);
+    uint64_t room = backend->capacity > used ? backend->capacity - used : 0;
+    if (backend->ops->room) {
+        lock_release(&pool->lock);
+        room = backend->ops->room(backend, others);
+        lock_acquire(&pool->lock);
+    }
+    return room;
+}
+
 /*
  * Blocks change hands while one cache is read after another: of all of them first what was taken is
  * read, then what was given back, so that the sum is never more than was live in between.

@@ -123,7 +123,9 @@ uint64_t
 budget_little(const struct pool *pool);      /* most for a program of one thread that uses little */
 void budget_book_reserve(struct pool *pool); /* the books of what is reserved and free */
 unsigned budget_streams(void);               /* of the program, besides the default one */
-uint64_t budget_used(const struct pool *pool);           /* the reserve */
+uint64_t budget_used(const struct pool *pool); /* the reserve */
+/* What the driver has left; *others: what other pools have idle. Lets go of the lock. */
+uint64_t budget_room(struct pool *pool, uint64_t *others);
 uint64_t budget_ready(const struct pool *pool);          /* what of it may be handed out */
 bool budget_is_short(struct pool *pool, uint64_t bytes); /* growing by so much would exceed it */
 

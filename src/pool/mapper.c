@@ -212,19 +212,6 @@ static int map_window(struct pool *pool, uint32_t slots) {
     return r;
 }
 
-/* Whether all free frames, and what the device is known to have besides, would be enough. */
-static bool may_be_had(struct pool *pool, uint64_t bytes) {
-    struct backend *backend = pool->backend;
-    uint64_t others = 0, used = budget_used(pool);
-    uint64_t room = backend->capacity > used ? backend->capacity - used : 0;
-    if (bytes > pool->layouts.free_bytes && backend->ops->room) {
-        lock_release(&pool->lock);
-        room = backend->ops->room(backend, &others);
-        lock_acquire(&pool->lock);
-    }
-    return bytes <= pool->layouts.free_bytes + room + others;
-}
-
 /* Frames that lie idle behind a barrier are waited for rather than that the pool grows past its budget; those
  * that the window has already are among them. Not for what could not be had then either. */
 static void wait_for_frames(struct pool *pool, uint32_t slots) {
@@ -234,9 +221,13 @@ static void wait_for_frames(struct pool *pool, uint32_t slots) {
         return;
     }
     epochs_poll(epochs, pool->backend);
-    uint64_t stamp = layouts_stamp(layouts, slots);
-    if (layouts_finished(layouts, epochs->finished, slots) < slots && stamp > epochs->finished &&
-        may_be_had(pool, (uint64_t)slots << PAGE_SHIFT)) {
+    uint64_t stamp = layouts_stamp(layouts, slots), bytes = (uint64_t)slots << PAGE_SHIFT;
+    bool late = layouts_finished(layouts, epochs->finished, slots) < slots;
+    if (!late || stamp <= epochs->finished) {
+        return;
+    }
+    uint64_t others = 0, room = bytes > layouts->free_bytes ? budget_room(pool, &others) : 0;
+    if (bytes <= layouts->free_bytes + room + others) {
         order_finish_stamp(pool, stamp);
     }
 }

@@ -64,14 +64,7 @@ static bool supply_cheap(struct pool *pool, struct want *want) {
  * waited for; nor is it if there is nothing that could come back (`none`).
  */
 static bool may_be_had(struct pool *pool, const struct want *want, bool *none) {
-    struct backend *backend = pool->backend;
-    uint64_t others = 0, used = budget_used(pool);
-    uint64_t room = backend->capacity > used ? backend->capacity - used : 0;
-    if (backend->ops->room) {
-        lock_release(&pool->lock);
-        room = backend->ops->room(backend, &others);
-        lock_acquire(&pool->lock);
-    }
+    uint64_t others = 0, room = budget_room(pool, &others);
     uint64_t idle = source_idle(pool), free_bytes = budget_ready(pool) + pool->pending_bytes;
     *none = pool->pending_bytes + idle + others == 0;
     return want->bytes <= room + free_bytes + others;
