@@ -1,5 +1,6 @@
 #include "pool/layout.h"
 
+#include "pool/frame.h"
 #include "pool/tuning.h"
 
 #include <stddef.h>
@@ -110,177 +111,6 @@ static unsigned next_class(const struct layouts *layouts, unsigned class) {
     return WINDOW_CLASSES;
 }
 
-/* --- frames --- */
-
-static struct frame_list *list_of(struct layouts *layouts, const struct frame *frame) {
-    return &layouts->lists[frame->mappings < FRAME_LISTS ? frame->mappings : FRAME_LISTS - 1];
-}
-
-static void unlist(struct layouts *layouts, const struct frame *frame) {
-    struct frame_list *list = list_of(layouts, frame);
-    if (frame->previous) {
-        layouts_frame(layouts, frame->previous)->next = frame->next;
-    } else {
-        list->first = frame->next;
-    }
-    if (frame->next) {
-        layouts_frame(layouts, frame->next)->previous = frame->previous;
-    } else {
-        list->last = frame->previous;
-    }
-}
-
-/* At the end that its stamp is nearer to. */
-static void list(struct layouts *layouts, uint32_t number) {
-    struct frame *frame = layouts_frame(layouts, number);
-    struct frame_list *list = list_of(layouts, frame);
-    bool oldest = list->first && frame->stamp < layouts_frame(layouts, list->first)->stamp;
-    frame->previous = oldest ? 0 : list->last;
-    frame->next = oldest ? list->first : 0;
-    if (frame->previous) {
-        layouts_frame(layouts, frame->previous)->next = number;
-    } else {
-        list->first = number;
-    }
-    if (frame->next) {
-        layouts_frame(layouts, frame->next)->previous = number;
-    } else {
-        list->last = number;
-    }
-}
-
-static void count_conflicts(const struct layouts *layouts, const struct frame *frame, bool more) {
-    for (uint32_t s = frame->slots; s;) {
-        const struct slot *slot = layouts_slot(layouts, s);
-        slot->window->conflicts += more ? 1 : -1;
-        s = slot->next;
-    }
-}
-
-static void use(struct layouts *layouts, uint32_t number) {
-    struct frame *frame = layouts_frame(layouts, number);
-    unlist(layouts, frame);
-    frame->in_use = true;
-    layouts->free_bytes -= PAGE_BYTES;
-    count_conflicts(layouts, frame, true);
-}
-
-static void stop_using(struct layouts *layouts, uint32_t number, uint64_t stamp) {
-    struct frame *frame = layouts_frame(layouts, number);
-    frame->stamp = stamp > frame->stamp ? stamp : frame->stamp;
-    frame->in_use = false;
-    layouts->free_bytes += PAGE_BYTES;
-    list(layouts, number);
-    count_conflicts(layouts, frame, false);
-}
-
-/* A frame in a slot that had none. It is in use, or does not stand in a list. */
-static void enter(struct layouts *layouts, struct window *window, uint32_t i, uint32_t number) {
-    struct frame *frame = layouts_frame(layouts, number);
-    struct slot *slot = slot_at(layouts, window, i);
-    slot->frame = number;
-    slot->previous = 0;
-    slot->next = frame->slots;
-    if (slot->next) {
-        layouts_slot(layouts, slot->next)->previous = window->first + i;
-    }
-    frame->slots = window->first + i;
-    frame->mappings++;
-    window->conflicts -= !frame->in_use;
-}
-
-static void leave(struct layouts *layouts, struct window *window, uint32_t i) {
-    struct slot *slot = slot_at(layouts, window, i);
-    uint32_t number = slot->frame;
-    struct frame *frame = layouts_frame(layouts, number);
-    if (!frame->in_use) {
-        unlist(layouts, frame);
-    }
-    if (slot->previous) {
-        layouts_slot(layouts, slot->previous)->next = slot->next;
-    } else {
-        frame->slots = slot->next;
-    }
-    if (slot->next) {
-        layouts_slot(layouts, slot->next)->previous = slot->previous;
-    }
-    slot->frame = slot->next = slot->previous = 0;
-    frame->mappings--;
-    window->conflicts += !frame->in_use;
-    if (!frame->in_use) {
-        list(layouts, number);
-    }
-}
-
-bool layouts_prepare_frames(struct layouts *layouts, uint32_t count) {
-    for (uint32_t n = 1; n <= count; n++) {
-        if (!host_table_reach(&layouts->frames, layouts->frame_count + n)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-void layouts_add_frame(struct layouts *layouts, uint64_t page) {
-    uint32_t number = layouts->absent;
-    if (number) {
-        layouts->absent = layouts_frame(layouts, number)->next;
-    } else {
-        number = ++layouts->frame_count;
-    }
-    struct frame *frame = layouts_frame(layouts, number);
-    *frame = (struct frame){.page = page, .exists = true};
-    list(layouts, number);
-    layouts->reserved_bytes += PAGE_BYTES;
-    layouts->free_bytes += PAGE_BYTES;
-}
-
-/* The first of a list that has finished, or 0. They stand about in order. */
-static uint32_t finished_of(const struct layouts *layouts, const struct frame_list *list,
-                            uint64_t finished) {
-    uint32_t number = list->first;
-    for (unsigned i = 0; number && i < FRAMES_TRIED; i++) {
-        const struct frame *frame = layouts_frame(layouts, number);
-        if (frame->stamp <= finished) {
-            return number;
-        }
-        number = frame->next;
-    }
-    return 0;
-}
-
-static uint32_t finished_frame(const struct layouts *layouts, uint64_t finished) {
-    uint32_t number = 0;
-    for (unsigned i = 0; i < FRAME_LISTS && !number; i++) {
-        number = finished_of(layouts, &layouts->lists[i], finished);
-    }
-    return number;
-}
-
-uint32_t layouts_finished(const struct layouts *layouts, uint64_t finished, uint32_t most) {
-    uint32_t count = 0;
-    for (unsigned i = 0; i < FRAME_LISTS && count < most; i++) {
-        for (uint32_t n = layouts->lists[i].first; n && count < most;) {
-            const struct frame *frame = layouts_frame(layouts, n);
-            count += frame->stamp <= finished;
-            n = frame->next;
-        }
-    }
-    return count;
-}
-
-uint64_t layouts_stamp(const struct layouts *layouts, uint32_t count) {
-    uint64_t stamp = 0;
-    for (unsigned i = 0; i < FRAME_LISTS && count > 0; i++) {
-        for (uint32_t n = layouts->lists[i].first; n && count > 0; count--) {
-            const struct frame *frame = layouts_frame(layouts, n);
-            stamp = frame->stamp > stamp ? frame->stamp : stamp;
-            n = frame->next;
-        }
-    }
-    return stamp;
-}
-
 /* --- windows --- */
 
 /* How many of the first slots are in conflict; does not count further than `most`. */
@@ -303,7 +133,7 @@ static uint32_t least_conflicts(const struct window *window, uint32_t slots) {
     return window->conflicts > beyond ? window->conflicts - beyond : 0;
 }
 
-/* The free one with the fewest conflicts, fewer than `most`; of several a short one that was freed late. What
+/* The free one with the fewest conflicts, fewer than `most`; of several a short one that was made early. What
  * is to be mapped anew must have finished. */
 static struct window *best_window(const struct layouts *layouts, uint32_t slots, uint32_t most,
                                   uint64_t finished) {
@@ -344,11 +174,11 @@ static uint32_t take_window(struct layouts *layouts, struct window *window, uint
     for (uint32_t i = 0; i < slots; i++) {
         struct slot *slot = slot_at(layouts, window, i);
         if (slot->frame && !layouts_frame(layouts, slot->frame)->in_use) {
-            use(layouts, slot->frame);
+            frame_use(layouts, slot->frame);
             continue;
         }
         if (slot->frame) {
-            leave(layouts, window, i);
+            frame_leave(layouts, window, i);
         }
         slot->stale = true;
         lacking++;
@@ -356,7 +186,8 @@ static uint32_t take_window(struct layouts *layouts, struct window *window, uint
     return lacking;
 }
 
-struct range *layouts_finish(struct window *window) {
+/* All slots of its block have their frames: it may be handed out. */
+static struct range *hand_over(struct window *window) {
     struct range *range = &window->range;
     block_become(&range->block, BLOCK_CACHED | (uint64_t)bin_of_large(range->bytes)
                                                    << LIFE_BIN_SHIFT);
@@ -370,7 +201,7 @@ struct range *layouts_take(struct layouts *layouts, uint32_t slots) {
         return NULL;
     }
     take_window(layouts, window, slots);
-    return layouts_finish(window);
+    return hand_over(window);
 }
 
 uint32_t layouts_lacking(const struct layouts *layouts, uint32_t slots, uint64_t finished) {
@@ -439,7 +270,6 @@ struct window *layouts_open(struct layouts *layouts, uint32_t slots) {
         window->older->newer = window;
     }
     *newest = window;
-    layouts->window_count++;
     space->used += bytes;
     for (uint32_t i = 0; i < length; i++) {
         *slot_at(layouts, window, i) = (struct slot){.window = window};
@@ -462,7 +292,7 @@ uint32_t layouts_next_lacking(const struct layouts *layouts, const struct window
 }
 
 bool layouts_fill(struct layouts *layouts, struct window *window, uint32_t i, uint64_t finished) {
-    uint32_t number = finished_frame(layouts, finished);
+    uint32_t number = frames_pick(layouts, finished);
     if (!number) {
         return false;
     }
@@ -471,12 +301,12 @@ bool layouts_fill(struct layouts *layouts, struct window *window, uint32_t i, ui
         struct slot *slot = layouts_slot(layouts, s);
         next = slot->next;
         if (slot->window == window) {
-            leave(layouts, window, s - window->first);
+            frame_leave(layouts, window, s - window->first);
             slot->stale = true;
         }
     }
-    use(layouts, number);
-    enter(layouts, window, i, number);
+    frame_use(layouts, number);
+    frame_enter(layouts, window, i, number);
     return true;
 }
 
@@ -488,22 +318,22 @@ void layouts_give(struct layouts *layouts, struct range *range, uint64_t stamp) 
         layouts->kept_bytes += (uint64_t)window->used << PAGE_SHIFT;
     } else {
         for (uint32_t i = 0; i < window->used; i++) {
-            stop_using(layouts, slot_at(layouts, window, i)->frame, stamp);
+            frame_stop_using(layouts, slot_at(layouts, window, i)->frame, stamp);
         }
     }
     window->used = 0;
     insert_window(layouts, window);
 }
 
-void layouts_cancel(struct layouts *layouts, struct window *window) {
+void layouts_put_back(struct layouts *layouts, struct window *window) {
     for (uint32_t i = 0; i < window->used; i++) {
         struct slot *slot = slot_at(layouts, window, i);
         uint32_t number = slot->frame;
         if (number) {
-            stop_using(layouts, number, 0);
+            frame_stop_using(layouts, number, 0);
         }
         if (number && !slot->mapped) {
-            leave(layouts, window, i);
+            frame_leave(layouts, window, i);
         }
     }
     window->used = 0;
@@ -527,18 +357,18 @@ static uint32_t kept_frame(struct layouts *layouts, uint64_t finished) {
 
 bool layouts_remove_frame(struct layouts *layouts, bool kept, uint64_t finished, uint64_t *page,
                           uint32_t *slots) {
-    uint32_t number = kept ? kept_frame(layouts, finished) : finished_frame(layouts, finished);
+    uint32_t number = kept ? kept_frame(layouts, finished) : frames_pick(layouts, finished);
     if (number == 0) {
         return false;
     }
     struct frame *frame = layouts_frame(layouts, number);
     if (!kept) {
-        use(layouts, number);
+        frame_use(layouts, number);
     }
     while (frame->slots) {
         uint32_t s = frame->slots;
         struct slot *slot = layouts_slot(layouts, s);
-        leave(layouts, slot->window, s - slot->window->first);
+        frame_leave(layouts, slot->window, s - slot->window->first);
         slot->stale = true;
         slot->next = *slots;
         *slots = s;

@@ -87,7 +87,6 @@ struct layouts {
     struct space *spaces;
     uint64_t reserved_bytes, free_bytes; /* of all frames; of the free ones; */
     uint64_t kept_bytes;                 /* and of those that are kept, and in no block */
-    uint64_t window_count;
 };
 
 void layouts_start(struct layouts *layouts, struct pool *pool);
@@ -134,12 +133,6 @@ uint32_t layouts_window_slots(uint32_t slots);
 /** New addresses for windows. False: no host memory. */
 bool layouts_add_space(struct layouts *layouts, uint64_t base, uint64_t bytes);
 
-/** Host memory for so many frames more. False: there is none. */
-bool layouts_prepare_frames(struct layouts *layouts, uint32_t count);
-
-/** Enters a page of the backend as a free frame that nothing has touched. Prepared before. */
-void layouts_add_frame(struct layouts *layouts, uint64_t page);
-
 /** The next stale slot from `from` on of a window that is taken, without a frame; UINT32_MAX: none. */
 uint32_t layouts_next_lacking(const struct layouts *layouts, const struct window *window,
                               uint32_t from);
@@ -149,22 +142,13 @@ uint32_t layouts_next_lacking(const struct layouts *layouts, const struct window
 bool layouts_fill(struct layouts *layouts, struct window *window, uint32_t i, uint64_t finished);
 
 /** The window is free again, with those of its frames that are mapped. Nothing of it is stale. */
-void layouts_cancel(struct layouts *layouts, struct window *window);
-
-/** Every slot of the window's block has its frame: it is BLOCK_CACHED, usable. */
-struct range *layouts_finish(struct window *window);
+void layouts_put_back(struct layouts *layouts, struct window *window);
 
 /** A window that is free again; its frames are, too. `stamp` as in struct frame. */
 void layouts_give(struct layouts *layouts, struct range *range, uint64_t stamp);
 
 /** How many frames layouts_choose() would find lacking. */
 uint32_t layouts_lacking(const struct layouts *layouts, uint32_t slots, uint64_t finished);
-
-/** How many free frames have finished; does not count further than `most`. */
-uint32_t layouts_finished(const struct layouts *layouts, uint64_t finished, uint32_t most);
-
-/** The epoch that has to finish for so many free frames to have, or for all if there are fewer. */
-uint64_t layouts_stamp(const struct layouts *layouts, uint32_t count);
 
 /** Takes a free frame, or one that is `kept`, whose work has finished out of all slots, which become stale, linked
  * by `next` from *slots on, and out of the books. False: there is none; else its page is in *page. */

@@ -7,6 +7,7 @@
  */
 #include "pool/internal.h"
 
+#include "pool/frame.h"
 #include "pool/page_map.h"
 
 #include <errno.h>
@@ -82,7 +83,7 @@ static int make_frames(struct pool *pool, uint32_t count) {
     for (uint32_t batch; count > 0 && r == 0; count -= batch) {
         uint64_t pages[MAP_BATCH];
         batch = count < MAP_BATCH ? count : MAP_BATCH;
-        if (!layouts_prepare_frames(&pool->layouts, batch)) {
+        if (!frames_prepare(&pool->layouts, batch)) {
             return -ERANGE;
         }
         pool->growing += batch * PAGE_BYTES;
@@ -91,7 +92,7 @@ static int make_frames(struct pool *pool, uint32_t count) {
         lock_acquire(&pool->lock);
         pool->growing -= batch * PAGE_BYTES;
         for (uint32_t i = 0; i < batch && r == 0; i++) {
-            layouts_add_frame(&pool->layouts, pages[i]);
+            frames_add(&pool->layouts, pages[i]);
         }
         books_add(&pool->books.driver_allocs, r == 0 ? batch : 0);
     }
@@ -205,7 +206,7 @@ static int map_window(struct pool *pool, uint32_t slots) {
         r = -ERANGE;
     }
     lock_acquire(&pool->lock);
-    layouts_cancel(&pool->layouts, window); /* free, and without conflicts if it is mapped */
+    layouts_put_back(&pool->layouts, window); /* free, and without conflicts if it is mapped */
     while (r != 0 && pool->layouts.reserved_bytes > before &&
            release_some(pool, false, pool->layouts.reserved_bytes - before) > 0) {
     } /* what was made for it is of no use: others may have some */
@@ -221,8 +222,8 @@ static void wait_for_frames(struct pool *pool, uint32_t slots) {
         return;
     }
     epochs_poll(epochs, pool->backend);
-    uint64_t stamp = layouts_stamp(layouts, slots), bytes = (uint64_t)slots << PAGE_SHIFT;
-    bool late = layouts_finished(layouts, epochs->finished, slots) < slots;
+    uint64_t stamp = frames_stamp(layouts, slots), bytes = (uint64_t)slots << PAGE_SHIFT;
+    bool late = frames_count_finished(layouts, epochs->finished, slots) < slots;
     if (!late || stamp <= epochs->finished) {
         return;
     }
@@ -266,8 +267,7 @@ uint64_t mapper_release(struct pool *pool, bool kept, uint64_t bytes) {
 
 static void unmap_window(struct pool *pool, struct window *window) {
     for (uint32_t i = 0, count; i < window->slots; i += count) {
-        for (count = 0; i + count < window->slots &&
-                        layouts_slot(&pool->layouts, window->first + i + count)->mapped;
+        for (count = 0; i + count < window->slots && slot_at(pool, window, i + count)->mapped;
              count++) {
         }
         if (count > 0) {

@@ -1,0 +1,37 @@
+/*
+ * Frames: the memory under layouts (layout.h), page by page, and the slots that each lies in.
+ *
+ * A free frame stands in the list of as many mappings as it has. Whoever begins or stops to use one, or changes where
+ * it lies, counts the conflicts of the windows that it touches. Under the pool's lock.
+ */
+#ifndef GPUCACHE_POOL_FRAME_H
+#define GPUCACHE_POOL_FRAME_H
+
+#include "pool/layout.h"
+
+/** Host memory for so many frames more. False: there is none. */
+bool frames_prepare(struct layouts *layouts, uint32_t count);
+
+/** Enters a page of the backend as a free frame that nothing has touched. Prepared before. */
+void frames_add(struct layouts *layouts, uint64_t page);
+
+/** How many free frames have finished; does not count further than `most`. */
+uint32_t frames_count_finished(const struct layouts *layouts, uint64_t finished, uint32_t most);
+
+/** The epoch that has to finish for so many free frames to have, or for all if there are fewer. */
+uint64_t frames_stamp(const struct layouts *layouts, uint32_t count);
+
+/** A free frame whose work has finished, in the fewest slots; 0: none was found. */
+uint32_t frames_pick(const struct layouts *layouts, uint64_t finished);
+
+/** A free frame is in use from now on; or free, where `stamp` is of its last work. */
+void frame_use(struct layouts *layouts, uint32_t number);
+void frame_stop_using(struct layouts *layouts, uint32_t number, uint64_t stamp);
+
+/** Puts a frame that is in use into a slot that has none. */
+void frame_enter(struct layouts *layouts, struct window *window, uint32_t i, uint32_t number);
+
+/** The slot has no frame any more. */
+void frame_leave(struct layouts *layouts, struct window *window, uint32_t i);
+
+#endif
