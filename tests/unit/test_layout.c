@@ -238,6 +238,7 @@ static void a_refusal_in_the_middle_loses_nothing(void **state) {
     drop(get(100 * MIB));
     assert_int_equal(pool_alloc(pool, 500 * MIB, &address), -EDQUOT);
     assert_whole(pool);
+    assert_int_equal(fake->reserved, 100 * MIB); /* nor is more held for it */
     assert_int_equal(pool_alloc(pool, 400 * MIB, &address), 0);
     assert_int_equal(pool_alloc(pool, 4 * MIB, &address), -EDQUOT);
     assert_in_range(fake->reserved_peak, 400 * MIB, 400 * MIB);
@@ -254,6 +255,21 @@ static void what_lies_idle_and_what_the_driver_has_make_a_block(void **state) {
     get(396 * MIB);
     assert_int_equal(fake->reserved, 398 * MIB);
     drop(block);
+}
+
+static void what_could_not_be_had_then_either_is_not_waited_for(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, TIGHT);
+    uint64_t live = get(40 * MIB), block = get(20 * MIB), address;
+    drop_used(block, 20 * MIB);
+    assert_int_equal(get(20 * MIB), block); /* behind a barrier */
+    drop_used(block, 20 * MIB);
+    fake->busy_for_ever = true;
+    fake->waits = 0;
+    assert_int_equal(pool_alloc(pool, 30 * MIB, &address), -ENOMEM);
+    assert_int_equal(fake->waits, 0);
+    fake->busy_for_ever = false;
+    (void)live;
 }
 
 static void addresses_are_asked_for_down_to_what_is_needed(void **state) {
@@ -327,6 +343,7 @@ int main(void) {
         PAGES(what_cannot_be_mapped_is_the_driver_s),
         PAGES(a_refusal_in_the_middle_loses_nothing),
         PAGES(what_lies_idle_and_what_the_driver_has_make_a_block),
+        PAGES(what_could_not_be_had_then_either_is_not_waited_for),
         PAGES(addresses_are_asked_for_down_to_what_is_needed),
         PAGES(idle_pages_go_back),
         PAGES(what_still_runs_does_not_go_back),
