@@ -1,35 +1,24 @@
 /*
- * IPC of blocks: a handle that leads to a block inside a segment.
+ * IPC of blocks: handles (ipc_handle.h) that lead to a block of this process's, and what was opened by those of others.
  *
- * The driver knows the segment only, and gives the same handle for every address in it. So the
- * handle we hand out says in its last eight bytes, which the driver leaves zero (cuda-facts, "Legacy
- * IPC"), where in the segment the block starts and how long it is:
- *
- *      bytes  0..55                   56..63
- *             driver's, scrambled     tag, unit of the size, size, offset in units of 512 bytes
- *
- * An importer under this library puts it right again, opens the segment, and answers with the
- * block. An importer without the library holds something that the driver does not take for a handle
- * and gets the driver's error, never another block's memory (scrambling the process number alone is
- * not enough: the driver does not look at it). The last eight bytes are what the rest is scrambled
- * with, so that whoever changes one of them holds nothing either.
- *
- * A block at the very start of its segment needs no offset. There the driver's handle is left as it
- * is, for the sake of such importers, but for its last eight bytes:
- *
- *      bytes  0..55                   56..63
- *             driver's                another tag, checksum of the size, size
- *
- * Several blocks of one segment are several handles to the program but one to the driver. It counts
+ * Blocks in segments. An importer under this library puts the handle right again, opens the segment, and answers
+ * with the block. Several blocks of one segment are several handles to the program but one to the driver. It counts
  * how often that is opened, and answers each time: for a flag it does not know, without a context,
  * while a stream is being captured. What was opened that way is counted once in the books.
+ *
+ * Blocks in pages. The driver is asked all the same, and says what it says of a handle that is none: whatever else is
+ * wrong it says instead, and nothing more is done. Else they go another way (ipc_pages.h).
  */
 #include "driver/ipc.h"
-#include "driver/context.h"
 
+#include "backend/pages.h"
 #include "driver/context.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/ipc_export.h"
+#include "driver/ipc_handle.h"
+#include "driver/ipc_pages.h"
+#include "driver/ipc_server.h"
 #include "driver/outside.h"
 #include "driver/retry.h"
 #include "driver/spans.h"
@@ -43,93 +32,28 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define TAG_SHIFT 56
-#define TAG ((uint64_t)0x69 << TAG_SHIFT)
-#define TAG_AT_START ((uint64_t)0x6a << TAG_SHIFT)
-#define TAG_MASK ((uint64_t)0xff << TAG_SHIFT)
-#define UNITS_FLAG ((uint64_t)1 << 55) /* the size is in units, not in bytes */
-#define SIZE_SHIFT 28
-#define SIZE_MOST (((uint64_t)1 << 27) - 1)
-#define OFFSET_MOST (((uint64_t)1 << SIZE_SHIFT) - 1)
-#define UNIT_BYTES 512u
-#define CHECK_SHIFT 40 /* at the start of a segment: the size below, its checksum above */
-
-struct handle_view {
-    uint64_t words[8];
-};
-_Static_assert(sizeof(struct handle_view) == sizeof(CUipcMemHandle), "a handle is 64 bytes");
-
-static uint64_t mix(uint64_t x) {
-    x = (x ^ x >> 32) * 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9u;
-    return x ^ x >> 32;
-}
-
-/* There and back. */
-static void scramble(struct handle_view *view) {
-    for (unsigned i = 0; i < 7; i++) {
-        view->words[i] ^= mix(view->words[7] + i);
-    }
-}
-
-static struct handle_view view_of(const CUipcMemHandle *handle) {
-    struct handle_view view;
-    memcpy(&view, handle, sizeof view);
-    return view;
-}
-
-static uint64_t word_at_start(uint64_t bytes) {
-    return TAG_AT_START | (mix(bytes) & 0xffff) << CHECK_SHIFT | bytes;
-}
-
-/*
- * Makes the driver's handle one of a block. False: a block so far into its segment has none. A size
- * above 128 MiB that is no multiple of 512 is rounded up to one.
- */
-static bool pack(struct handle_view *view, uint64_t offset, uint64_t bytes) {
-    if (offset == 0) {
-        view->words[7] = word_at_start(bytes);
-        return bytes >> CHECK_SHIFT == 0;
-    }
-    uint64_t flag = bytes > SIZE_MOST ? UNITS_FLAG : 0;
-    uint64_t size = flag ? (bytes + UNIT_BYTES - 1) / UNIT_BYTES : bytes;
-    if (size > SIZE_MOST || offset / UNIT_BYTES > OFFSET_MOST) {
-        return false;
-    }
-    view->words[7] = TAG | flag | size << SIZE_SHIFT | offset / UNIT_BYTES;
-    scramble(view);
-    return true;
-}
-
-static bool is_packed(const struct handle_view *view) {
-    uint64_t tag = view->words[7] & TAG_MASK;
-    return tag == TAG || tag == TAG_AT_START;
-}
-
-/* The way back. False: somebody has changed it. */
-static bool unpack(struct handle_view *view, uint64_t *offset, uint64_t *bytes) {
-    uint64_t word = view->words[7];
-    bool right = true;
-    if ((word & TAG_MASK) == TAG_AT_START) {
-        *offset = 0;
-        *bytes = word & (((uint64_t)1 << CHECK_SHIFT) - 1);
-        right = word == word_at_start(*bytes);
-    } else {
-        *offset = (word & OFFSET_MOST) * UNIT_BYTES;
-        *bytes = (word >> SIZE_SHIFT & SIZE_MOST) * (word & UNITS_FLAG ? UNIT_BYTES : 1);
-        scramble(view);
-    }
-    view->words[7] = 0;
-    return right;
-}
-
 /* --- exporting --- */
 
-/* Pages are nothing that the driver makes such handles of. */
-static CUresult no_handle_of_pages(void) {
-    log_once(LOG_LEVEL_WARN, "IPC handles cannot be had of memory in pages; "
-                             "GPUCACHE_BACKEND=segments makes them possible");
-    return CUDA_ERROR_NOT_SUPPORTED;
+/* Of pages that the driver makes no descriptors of there is nothing to hand over. */
+static CUresult export_pages(CUipcMemHandle *handle, const struct pool_block *block) {
+    struct ipc_handle view;
+    uint64_t exporter;
+    if (!pages_can_be_shared((struct pages *)pool_backend(block->pool))) {
+        log_once(LOG_LEVEL_WARN, "the driver makes no IPC handles of memory in pages; "
+                                 "GPUCACHE_BACKEND=segments makes them possible");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (!ipc_server_name(&exporter)) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    pool_mark_reached_from_outside(block->address);
+    int r = ipc_export(exporter, block->address, &view);
+    if (r == 0) {
+        memcpy(handle, &view, sizeof view);
+    }
+    return r == 0         ? CUDA_SUCCESS
+           : r == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY
+                          : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
@@ -138,18 +62,19 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
     int r = handle ? pool_find_segment(dptr, &block, &segment) : -ENOENT;
     CUresult result = REAL(cuIpcGetMemHandle)(handle, r == -EINVAL ? UNKNOWN_ADDRESS : dptr);
     if (r == 0 && backend_maps(pool_backend(block.pool))) {
-        return result == CUDA_ERROR_INVALID_VALUE ? no_handle_of_pages() : result;
+        bool none = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED;
+        return none ? export_pages(handle, &block) : result; /* to the driver, pages have none */
     }
     if (r != 0 || result != CUDA_SUCCESS) {
         return result;
     }
     pool_mark_reached_from_outside(dptr);
     uint64_t offset = block.address - segment.address;
-    struct handle_view view = view_of(handle);
+    struct ipc_handle view = ipc_handle_view(handle);
     if (offset == 0 && (block.requested == segment.bytes || view.words[7] != 0)) {
         return result;
     }
-    if (view.words[7] != 0 || !pack(&view, offset, block.requested)) {
+    if (view.words[7] != 0 || !ipc_handle_pack(&view, offset, block.requested)) {
         return CUDA_ERROR_NOT_SUPPORTED; /* no handle is better than a wrong one */
     }
     memcpy(handle, &view, sizeof view);
@@ -176,15 +101,16 @@ struct imported_block {
 };
 
 _Atomic unsigned ipc_blocks;
+_Atomic uint64_t ipc_last_id;
 static struct spans imports, blocks; /* by where they begin */
-static uint64_t last_id;
 static struct host_slab import_slab = {.object_bytes = sizeof(struct import)};
 static struct host_slab block_slab = {.object_bytes = sizeof(struct imported_block)};
+static struct lock calls = LOCK_INITIALIZER(IPC_CALLS); /* a close waits for work */
 static struct lock lock = LOCK_INITIALIZER(IPC);
 
 typedef CUresult open_handle(CUdeviceptr *, CUipcMemHandle, unsigned int);
 
-/* All below until the hooks: lock held. */
+/* --- the tables; their lock is held --- */
 
 /* Of several at one address that of the context, else any: it may be closed with another one current. */
 static struct import *find_import(CUcontext context, CUdeviceptr base) {
@@ -240,16 +166,6 @@ static void drop_if_unused(struct import *import) {
     host_slab_put(&import_slab, import);
 }
 
-static CUresult open_whole(CUcontext context, CUdeviceptr *dptr, CUipcMemHandle handle,
-                           unsigned int flags, open_handle *native) {
-    CUresult r = native(dptr, handle, flags);
-    struct import *import = r == CUDA_SUCCESS ? note_import(context, *dptr) : NULL;
-    if (import) {
-        import->whole++;
-    }
-    return r;
-}
-
 static struct imported_block *note_block(struct import *import, uint64_t offset, uint64_t bytes) {
     struct imported_block *block = find_block(import->context, import->base + offset);
     if (!block || block->import != import) {
@@ -257,8 +173,9 @@ static struct imported_block *note_block(struct import *import, uint64_t offset,
         if (!block) {
             return NULL;
         }
-        *block = (struct imported_block){
-            .dptr = import->base + offset, .id = ++last_id, .import = import};
+        *block = (struct imported_block){.dptr = import->base + offset,
+                                         .id = atomic_fetch_add(&ipc_last_id, 1) + 1,
+                                         .import = import};
         if (!spans_add(&blocks, block->dptr, block)) {
             host_slab_put(&block_slab, block);
             return NULL;
@@ -269,12 +186,46 @@ static struct imported_block *note_block(struct import *import, uint64_t offset,
     return block;
 }
 
-static CUresult open_block(CUcontext context, CUdeviceptr *dptr, struct handle_view view,
+/* Lock not held from here on; but other openings and closings wait. */
+
+static CUresult open_whole(CUcontext context, CUdeviceptr *dptr, CUipcMemHandle handle,
+                           unsigned int flags, open_handle *native) {
+    CUresult r = native(dptr, handle, flags);
+    lock_acquire(&lock);
+    struct import *import = r == CUDA_SUCCESS ? note_import(context, *dptr) : NULL;
+    if (import) {
+        import->whole++;
+    }
+    lock_release(&lock);
+    return r;
+}
+
+/* A block of what the driver has just opened. */
+static CUresult enter_block(CUcontext context, CUdeviceptr *dptr, CUdeviceptr base, uint64_t offset,
+                            uint64_t bytes) {
+    lock_acquire(&lock);
+    struct import *import = note_import(context, base);
+    bool right = import && offset < import->bytes && bytes > 0 && bytes <= import->bytes - offset;
+    struct imported_block *block = right ? note_block(import, offset, bytes) : NULL;
+    if (block) {
+        import->blocks++;
+        block->opened++;
+        *dptr = block->dptr;
+    } else if (import) {
+        drop_if_unused(import);
+    }
+    lock_release(&lock);
+    return block              ? CUDA_SUCCESS
+           : import && !right ? CUDA_ERROR_INVALID_VALUE
+                              : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult open_block(CUcontext context, CUdeviceptr *dptr, struct ipc_handle view,
                            unsigned int flags, open_handle *native) {
     uint64_t offset, bytes;
     CUipcMemHandle plain;
     CUdeviceptr base;
-    bool right = unpack(&view, &offset, &bytes);
+    bool right = ipc_handle_unpack(&view, &offset, &bytes);
     memcpy(&plain, &view, sizeof plain);
     if (HAS(cuIpcOpenMemHandle_v2)) { /* the one that counts openings */
         native = REAL(cuIpcOpenMemHandle_v2);
@@ -283,53 +234,73 @@ static CUresult open_block(CUcontext context, CUdeviceptr *dptr, struct handle_v
     if (r != CUDA_SUCCESS) {
         return r;
     }
-    struct import *import = note_import(context, base);
-    right &= import && offset < import->bytes && bytes > 0 && bytes <= import->bytes - offset;
-    struct imported_block *block = right ? note_block(import, offset, bytes) : NULL;
-    if (!block) {
+    r = enter_block(context, dptr, base, offset, right ? bytes : 0);
+    if (r != CUDA_SUCCESS) {
         REAL(cuIpcCloseMemHandle)(base);
-        if (import) {
-            drop_if_unused(import);
-        }
-        return import && !right ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    import->blocks++;
-    block->opened++;
-    *dptr = block->dptr;
-    return CUDA_SUCCESS;
-}
-
-static CUresult close_whole(CUcontext context, CUdeviceptr dptr) {
-    struct import *import = find_import(context, dptr);
-    bool only_blocks = import && import->whole == 0; /* the program has not opened this */
-    CUresult r = REAL(cuIpcCloseMemHandle)(only_blocks ? UNKNOWN_ADDRESS : dptr);
-    if (import && !only_blocks && r == CUDA_SUCCESS) {
-        import->whole--;
-        drop_if_unused(import);
     }
     return r;
 }
 
-static CUresult close_block(struct imported_block *block) {
-    struct import *import = block->import;
-    CUresult r = REAL(cuIpcCloseMemHandle)(import->base);
-    if (r != CUDA_SUCCESS) {
-        return r;
+static CUresult close_whole(CUcontext context, CUdeviceptr dptr) {
+    lock_acquire(&lock);
+    struct import *import = find_import(context, dptr);
+    bool only_blocks = import && import->whole == 0; /* the program has not opened this */
+    lock_release(&lock);
+    CUresult r = REAL(cuIpcCloseMemHandle)(only_blocks ? UNKNOWN_ADDRESS : dptr);
+    lock_acquire(&lock);
+    import = find_import(context, dptr); /* its context may have ended meanwhile */
+    if (import && import->whole > 0 && r == CUDA_SUCCESS) {
+        import->whole--;
+        drop_if_unused(import);
     }
-    if (--block->opened == 0) {
-        spans_remove(&blocks, spans_find(&blocks, block->dptr, block));
-        host_slab_put(&block_slab, block);
-        atomic_fetch_sub(&ipc_blocks, 1);
+    lock_release(&lock);
+    return r;
+}
+
+static void leave_block(CUdeviceptr dptr, uint64_t id) {
+    struct imported_block *block = NULL;
+    lock_acquire(&lock);
+    for (size_t i = spans_from(&blocks, dptr);
+         !block && i < blocks.count && blocks.rows[i].start == dptr; i++) {
+        struct imported_block *one = blocks.rows[i].what;
+        block = one->id == id ? one : NULL;
     }
-    import->blocks--;
-    drop_if_unused(import);
+    if (block) { /* its context has not ended meanwhile */
+        struct import *import = block->import;
+        if (--block->opened == 0) {
+            spans_remove(&blocks, spans_find(&blocks, dptr, block));
+            host_slab_put(&block_slab, block);
+            atomic_fetch_sub(&ipc_blocks, 1);
+        }
+        import->blocks--;
+        drop_if_unused(import);
+    }
+    lock_release(&lock);
+}
+
+static CUresult close_any(CUcontext context, CUdeviceptr dptr) {
+    lock_acquire(&lock);
+    const struct imported_block *block = find_block(context, dptr);
+    uint64_t id = block ? block->id : 0;
+    CUdeviceptr base = block ? block->import->base : 0;
+    lock_release(&lock);
+    if (!block) {
+        return close_whole(context, dptr);
+    }
+    CUresult r = REAL(cuIpcCloseMemHandle)(base);
+    if (r == CUDA_SUCCESS) {
+        leave_block(dptr, id);
+    }
     return r;
 }
 
 /* --- asked by the other files of this room --- */
 
 int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
-    int result = -ENOENT;
+    int result = ipc_pages_look(dptr, out);
+    if (result != -ENOENT) {
+        return result;
+    }
     lock_acquire(&lock);
     const struct imported_block *b = spans_before(&blocks, dptr);
     const struct import *around = spans_before(&imports, dptr);
@@ -345,6 +316,7 @@ int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
 
 void ipc_forget(const struct context *context) {
     size_t left = 0;
+    ipc_pages_forget(context);
     lock_acquire(&lock);
     for (size_t i = 0; i < blocks.count; i++) {
         struct imported_block *block = blocks.rows[i].what;
@@ -373,16 +345,23 @@ void ipc_forget(const struct context *context) {
 
 static CUresult import(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags,
                        open_handle *native) {
-    struct handle_view view = view_of(&handle);
+    struct ipc_handle view = ipc_handle_view(&handle);
+    enum ipc_handle_kind kind = ipc_handle_kind(&view);
+    struct ipc_ticket ticket;
     CUcontext context = NULL;
     if (!dptr) {
         return native(dptr, handle, flags);
     }
     REAL(cuCtxGetCurrent)(&context);
-    lock_acquire(&lock);
-    CUresult r = is_packed(&view) ? open_block(context, dptr, view, flags, native)
-                                  : open_whole(context, dptr, handle, flags, native);
-    lock_release(&lock);
+    if (kind == IPC_HANDLE_IN_PAGES && ipc_handle_read_pages(&view, &ticket)) {
+        CUdeviceptr nothing = 0;
+        CUresult r = native(&nothing, handle, flags);
+        return ipc_pages_open(context, dptr, &ticket, flags, r);
+    }
+    lock_acquire(&calls);
+    CUresult r = kind == IPC_HANDLE_IN_SEGMENT ? open_block(context, dptr, view, flags, native)
+                                               : open_whole(context, dptr, handle, flags, native);
+    lock_release(&calls);
     return r;
 }
 
@@ -397,9 +376,11 @@ CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, un
 CUresult hook_cuIpcCloseMemHandle(CUdeviceptr dptr) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
-    lock_acquire(&lock);
-    struct imported_block *block = find_block(context, dptr);
-    CUresult r = block ? close_block(block) : close_whole(context, dptr);
-    lock_release(&lock);
+    if (ipc_pages_has(dptr)) {
+        return ipc_pages_close(context, dptr, REAL(cuIpcCloseMemHandle)(UNKNOWN_ADDRESS));
+    }
+    lock_acquire(&calls);
+    CUresult r = close_any(context, dptr);
+    lock_release(&calls);
     return r;
 }

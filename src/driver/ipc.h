@@ -15,10 +15,12 @@ struct context;
 struct ipc_block {
     CUdeviceptr address;
     uint64_t bytes;
-    uint64_t id; /* tells this opening of a block from every other one in the process */
+    uint64_t id;         /* tells this opening of a block from every other one in the process */
+    CUcontext mapped_in; /* in pages: the context that opened it; else NULL */
 };
 
 extern _Atomic unsigned ipc_blocks; /* how many are open */
+extern _Atomic uint64_t ipc_last_id;
 
 int ipc_look(CUdeviceptr dptr, struct ipc_block *block);
 

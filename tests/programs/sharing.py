@@ -2,7 +2,7 @@
 """Handles of another process's memory, misused: the driver's own codes, and never another block's memory."""
 import re
 
-from harness import FEW, GPU, Tally, in_pages, program, run
+from harness import FEW, GPU, Tally, program, run
 
 tally = Tally()
 
@@ -13,8 +13,6 @@ def same():
         native = run(command, under=False, old=old)
         tally.check(native.status == 0, "sharing: natively: status %s" % native.status, native.err)
         for name, options in FEW.items():
-            if in_pages(options):
-                continue  # of which there are no handles
             ran = run(command, options=dict(options, GPUCACHE_REPORT="off"), old=old)
             differ = [pair for pair in zip(native.out.splitlines(), ran.out.splitlines())
                       if pair[0] != pair[1]]
@@ -25,14 +23,20 @@ def same():
 
 def look_ups():
     """What is asked about any memory does not grow with what is open."""
+    for backend in ("segments", "pages"):
+        look_up(backend)
+
+
+def look_up(backend):
     def ns(count):
-        ran = run([program("sharing"), str(count), "time"], options={"GPUCACHE_REPORT": "off"})
+        ran = run([program("sharing"), str(count), "time"],
+                  options={"GPUCACHE_REPORT": "off", "GPUCACHE_BACKEND": backend})
         tally.check(ran.status == 0, "sharing: %d blocks: status %s" % (count, ran.status), ran.err)
         return [float(t) for t in re.search(r"ns: (\S+) (\S+) (\S+)", ran.out).groups()]
     few, many = ns(8), ns(4096)
     for what, a, b in zip(("other memory", "the first one", "the last one"), few, many):
-        tally.check(b < 10 * a + 1000, "sharing: a question about %s takes %.0f ns beside 8 open "
-                    "blocks, %.0f beside 4096" % (what, a, b))
+        tally.check(b < 10 * a + 1000, "sharing: %s: a question about %s takes %.0f ns beside 8 open "
+                    "blocks, %.0f beside 4096" % (backend, what, a, b))
 
 
 def main():

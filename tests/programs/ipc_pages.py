@@ -1,0 +1,812 @@
+#!/usr/bin/env python3
+"""Blocks in pages opened by other processes: large ones with few descriptors, exporters that sleep, end, fork or close
+what they did not open, peers that say what they should not; and what was not exported is nobody else's.
+ipc_pages.py [--gpu] [PART...]"""
+import array
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+from harness import GPU, Tally, environment, program
+
+MIB = 1 << 20
+PAGES = {"GPUCACHE_BACKEND": "pages"}
+SEGMENTS = {"GPUCACHE_BACKEND": "segments"}
+TIGHT = {**PAGES, "GPUCACHE_BUDGET": "0"}
+LIMIT = 120  # seconds for one answer: only a hang takes so long
+INVALID_VALUE, INVALID_CONTEXT = 1, 201
+
+tally = Tally()
+REFUSED = INVALID_VALUE  # what the driver says of a handle that is none; main() asks
+
+
+class Process:
+    """The program, told what to do; a line for each answer."""
+
+    def __init__(self, options=PAGES, under=True, **more):
+        env = environment(under, {"GPUCACHE_REPORT": "off", **options, **more})
+        self.child = subprocess.Popen([program("ipc_pages")], env=env, text=True, bufsize=1, start_new_session=True,
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        try:
+            os.killpg(self.child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.child.stdin.close()
+        self.child.wait()
+        self.child.stdout.close()
+        self.child.stderr.close()
+
+    def begin(self, *command):
+        self.child.stdin.write(" ".join(str(c) for c in command) + "\n")
+
+    def answer(self):
+        timer = subprocess.Popen(["sh", "-c", "sleep %d; kill -9 %d" % (LIMIT, self.child.pid)],
+                                 start_new_session=True)
+        line = self.child.stdout.readline()
+        os.killpg(timer.pid, signal.SIGKILL)
+        timer.wait()
+        if not line:
+            raise RuntimeError("ended with %s: %s" % (self.child.wait(), self.child.stderr.read()))
+        return line.rstrip("\n")
+
+    def do(self, *command):
+        self.begin(*command)
+        return self.answer()
+
+    def take(self, n, size, value):
+        self.address = self.do("take", n, size, value)
+        return self
+
+    def export(self, n):
+        code, differs, handle = self.do("export", n).split()
+        tally.check((code, differs) == ("0", "0"), "ipc_pages: export: code %s, differs %s" % (code, differs))
+        return handle
+
+    def open(self, n, size, handle):
+        return int(self.do("open", n, size, handle).split()[0])
+
+    def wrong(self, n, value):
+        return int(self.do("wrong", n, value))
+
+    def files(self, expected=None):
+        """Its descriptors; those that its helper is about to close are waited for."""
+        for _ in range(500):
+            files = self.do("files")
+            if expected in (None, files):
+                break
+            time.sleep(0.01)
+        return files
+
+    def stop(self):
+        """Returns when all of its threads stand still."""
+        os.kill(self.child.pid, signal.SIGSTOP)
+        folder = "/proc/%d/task/" % self.child.pid
+        while any(open(folder + task + "/stat").read().rsplit(")", 1)[1].split()[0] != "T" for task in os.listdir(folder)):
+            time.sleep(0.01)
+
+    def kill(self):
+        self.child.kill()
+        self.child.wait()
+
+    def leave(self):
+        self.child.stdin.close()
+        return self.child.wait(LIMIT)
+
+
+# ---- what a handle says, as src/driver/ipc_handle.c has it ----
+
+U64 = (1 << 64) - 1
+MAGIC = 0x3170656863617067
+
+
+def mix(x):
+    x = (x ^ x >> 32) * 0x9E3779B97F4A7C15 & U64
+    x = (x ^ x >> 29) * 0xBF58476D1CE4E5B9 & U64
+    return x ^ x >> 32
+
+
+def words_of(handle):
+    words = list(struct.unpack("<8Q", bytes.fromhex(handle)))
+    return [w ^ mix(words[7] + i & U64) for i, w in enumerate(words[:7])] + words[7:]
+
+
+def handle_of(words):
+    total = 0
+    for word in words[:7]:
+        total = mix(total + word & U64)
+    last = 0x6B << 56 | total >> 8
+    return struct.pack("<8Q", *([w ^ mix(last + i & U64) for i, w in enumerate(words[:7])] + [last])).hex()
+
+
+def name_of(handle):
+    return "\0gpucache-ipc-%x" % words_of(handle)[0]
+
+
+def request(handle, first=0, magic=MAGIC, token=(0, 0), unused=0):
+    words = words_of(handle)
+    return struct.pack("<4Q2I", magic, words[1] ^ token[0], words[2] ^ token[1], words[3], first, unused)
+
+
+def connect(handle):
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.settimeout(30)
+    peer.connect(name_of(handle))
+    return peer
+
+
+def receive(peer):
+    """Pages and descriptors of an answer; (0, 0) if there is none."""
+    try:
+        data, control, _, _ = peer.recvmsg(100, 4096)
+    except ConnectionError:
+        return 0, 0
+    fds = array.array("i")
+    for level, kind, passed in control:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(passed)
+    for fd in fds:
+        os.close(fd)
+    return (struct.unpack("<3Q2I", data)[3] if len(data) == 32 else 0), len(fds)
+
+
+def told(handle, message, passed=()):
+    with connect(handle) as peer:
+        try:
+            peer.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", passed))] if passed else [])
+        except ConnectionError:
+            pass
+        return receive(peer)
+
+
+def refused(code):
+    """A GPU's driver may call what is none by several names."""
+    return code == REFUSED or (GPU and code != 0)
+
+
+# ---- between the two ----
+
+def large():
+    """More pages than either side may have descriptors; afterwards there are as many as before."""
+    size, memory = 10000 * 2 * MIB - 12, {"GPUCACHE_SIM_MEMORY": "64G"}
+    with Process(**memory) as exporter, Process(**memory) as importer:
+        for one in (exporter, importer):
+            one.take(2, 4, 1)
+            one.do("limit", max(64, int(one.do("files").split()[0]) + 24))  # a GPU's driver has many
+        exporter.take(0, size, 1)
+        handle = exporter.export(0)
+        plain = exporter.take(1, 4096, 1).do("files")
+        tally.check(importer.open(1, 4096, exporter.export(1)) == 0, "ipc_pages: large: a small one first")
+        before = exporter.files(plain), importer.do("files")
+        code = importer.open(0, size, handle)
+        tally.check(code == 0, "ipc_pages: large: open %d" % code)
+        tally.check(importer.wrong(0, 1) == 0, "ipc_pages: large: what it holds")
+        importer.do("fill", 0, 2)
+        tally.check(exporter.wrong(0, 2) == 0, "ipc_pages: large: what was written there")
+        tally.check(importer.do("close", 0) == "0", "ipc_pages: large: close")
+        after = exporter.files(plain), importer.do("files")
+        tally.check(before == after, "ipc_pages: large: descriptors before %s, after %s" % (before, after))
+
+
+def short_of_descriptors():
+    """Fewer at once than in one answer: then it takes more answers."""
+    with Process() as exporter, Process() as importer:
+        exporter.take(0, 60 * MIB, 5)
+        handle = exporter.export(0)
+        importer.take(1, 4, 1).do("limit", int(importer.do("files").split()[0]) + 5)
+        tally.check(importer.open(0, 60 * MIB, handle) == 0, "ipc_pages: few descriptors for the importer")
+        tally.check(importer.wrong(0, 5) == 0, "ipc_pages: few descriptors for the importer: what it holds")
+    with Process() as exporter, Process() as importer:
+        exporter.take(0, 60 * MIB, 6)
+        handle = exporter.export(0)
+        exporter.do("limit", int(exporter.do("files").split()[0]) + 5)
+        tally.check(importer.open(0, 60 * MIB, handle) == 0, "ipc_pages: few descriptors for the exporter")
+        tally.check(importer.wrong(0, 6) == 0, "ipc_pages: few descriptors for the exporter: what it holds")
+
+
+def short_for_a_moment():
+    """No descriptor is left in the exporter when the block is opened, but soon afterwards."""
+    with Process() as exporter, Process() as importer:
+        handle = exporter.take(0, 5 * MIB, 5).export(0)
+        files = int(exporter.do("files").split()[0])
+        for spare in (2, 1, 0):
+            exporter.do("limit", files + spare)
+            importer.begin("open", spare, 5 * MIB, handle)
+            time.sleep(0.3)
+            exporter.do("limit", 1000)
+            tally.check(importer.answer().split()[0] == "0", "ipc_pages: short for a moment, %d left" % spare)
+            importer.do("ticks")  # which do not make it more impatient
+            importer.do("close", spare)
+
+
+def again_and_again():
+    """No descriptor stays behind, nor does anything else that there are few of."""
+    with Process() as exporter, Process() as importer:
+        exporter.take(0, 5 * MIB, 3)
+        handle = exporter.export(0)
+        plain = exporter.do("files")
+        for turn in range(300):
+            if importer.open(0, 5 * MIB, handle) != 0 or importer.do("close", 0) != "0":
+                tally.check(False, "ipc_pages: again and again: turn %d" % turn)
+                return
+            if turn == 0:
+                before = plain, importer.do("files")
+        after = exporter.files(before[0]), importer.do("files")
+        tally.check(before == after, "ipc_pages: again and again: before %s, after %s" % (before, after))
+
+
+def handles():
+    """Equal for equal blocks, and for nothing else."""
+    with Process() as exporter:
+        seen = []
+        for n, size in enumerate((4, 4096, 4096, 3 * MIB, 3 * MIB, 64 * MIB)):
+            seen.append(exporter.take(n, size, n).export(n))
+            tally.check(exporter.export(n) == seen[-1], "ipc_pages: the same handle again")
+        exporter.do("free", 3)
+        seen.append(exporter.take(3, 3 * MIB, 9).export(3))
+        tally.check(len(set(seen)) == len(seen), "ipc_pages: different handles")
+        shared = {a for a, b in zip(*(bytes.fromhex(s) for s in seen[:2])) if a == b}
+        tally.check(len(shared) < 16, "ipc_pages: what two handles have in common")
+        tally.check(exporter.open(9, 4096, seen[1]) == INVALID_CONTEXT, "ipc_pages: one's own")
+
+
+def mixed():
+    """What an importer's own memory comes from does not matter."""
+    for ours, theirs in ((SEGMENTS, PAGES), (PAGES, SEGMENTS), (TIGHT, TIGHT)):
+        with Process(ours) as importer, Process(theirs) as exporter:
+            for n, size in enumerate((4, 5000, 2 * MIB, 33 * MIB + 4)):
+                exporter.take(n, size, n + 1)
+                code = importer.open(n, size, exporter.export(n))
+                tally.check(code == 0 and importer.wrong(n, n + 1) == 0, "ipc_pages: mixed: %d bytes: %d" % (size, code))
+            for n in range(4):
+                tally.check(importer.do("close", n) == "0", "ipc_pages: mixed: close")
+
+
+def together():
+    """Threads that open the same at once; it goes with the last close."""
+    with Process() as exporter, Process() as importer:
+        exporter.take(0, 30 * MIB, 4)
+        handle = exporter.export(0)
+        tally.check(importer.do("opens", 0, 30 * MIB, handle) == "0 1", "ipc_pages: together: opened")
+        for turn in range(8):
+            tally.check(importer.wrong(0, 4) == 0, "ipc_pages: together: closed %d times" % turn)
+            tally.check(importer.do("close", 0) == "0", "ipc_pages: together: close")
+        tally.check(importer.do("close", 0) == str(INVALID_VALUE), "ipc_pages: together: closed too often")
+
+
+def each_other():
+    """Both open what the other one exports, at the same moment, while both allocate and free."""
+    with Process(TIGHT) as a, Process(TIGHT) as b:
+        for one in (a, b):
+            one.do("churn")
+        for turn in range(20):
+            a.take(0, 9 * MIB, 1)
+            b.take(0, 9 * MIB, 2)
+            of_a, of_b = a.export(0), b.export(0)
+            a.begin("open", 1, 9 * MIB, of_b)
+            b.begin("open", 1, 9 * MIB, of_a)
+            said = a.answer(), b.answer()
+            good = said == ("0 0", "0 0") and a.wrong(1, 2) == 0 and b.wrong(1, 1) == 0
+            tally.check(good, "ipc_pages: each other: turn %d: %s" % (turn, said))
+            for one in (a, b):
+                one.do("close", 1)
+                one.do("free", 0)
+
+
+def not_taken():
+    """What was exported is in no other block afterwards, whoever still looks at it."""
+    with Process(TIGHT, GPUCACHE_SIM_MEMORY="256M") as exporter, Process() as importer:
+        exporter.take(0, 40 * MIB, 11)
+        exporter.take(1, 4096, 11)
+        for n in range(2):
+            importer.open(n, (40 * MIB, 4096)[n], exporter.export(n))
+            exporter.do("free", n)
+        for n, size in enumerate((100 * MIB, 90 * MIB, 3 * MIB + 4), 2):  # none fits where the first one was
+            exporter.take(n, size, 12)
+        for n in range(300):
+            exporter.take(5 + n, 20000, 12)
+        tally.check(importer.wrong(0, 11) == 0, "ipc_pages: a page of an exported block was taken")
+        tally.check(importer.wrong(1, 11) in (0, 2), "ipc_pages: a page of a small one")
+
+
+def natively(what, act, **more):
+    """The same answers natively, where the driver's handles are used."""
+    answers = []
+    for options in ({"under": False}, {"options": PAGES}):
+        with Process(**options, **more) as exporter, Process(**options, **more) as importer:
+            answers.append(act(exporter, importer))
+    tally.check(answers[0] == answers[1], "ipc_pages: %s: natively %s, here %s" % (what, *answers))
+    return answers[1]
+
+
+def questions():
+    def act(exporter, importer):
+        said = []
+        for n, size in enumerate((100, 70000, 3 * MIB, 12 * MIB)):
+            exporter.take(n, size, 1)
+            said.append((importer.open(n, size, exporter.export(n)), importer.do("ask", n), importer.wrong(n, 1)))
+        return said
+    natively("questions", act)
+
+
+def closed_while_in_use():
+    def act(exporter, importer):
+        exporter.take(0, 12 * MIB, 1)
+        return importer.open(0, 12 * MIB, exporter.export(0)), importer.do("slow", 0)
+    natively("closed while in use", act)
+
+
+def closed_twice_while_in_use():
+    """The first one's wait is over before the work of whoever has opened it again meanwhile is."""
+    with Process() as exporter, Process() as importer:
+        handle = exporter.take(0, 12 * MIB, 1).export(0)
+        importer.open(0, 12 * MIB, handle)
+        said = importer.do("twice", 0, 0, handle)
+        tally.check(said == "0 0 0", "ipc_pages: closed twice while in use: %s" % said)
+        tally.check(importer.do("close", 0) == str(INVALID_VALUE), "ipc_pages: closed once more")
+
+
+def asked_while_closed():
+    """A close that waits for work holds up nobody who asks about a block."""
+    for options in (SEGMENTS, PAGES):
+        with Process(options) as exporter, Process(options) as importer:
+            handle = exporter.take(0, 5000, 1).export(0)
+            importer.open(0, 5000, handle)
+            said = importer.do("aside", 0)
+            tally.check(said.split()[0] == "0" and said.split()[3] == "0", "ipc_pages: asked while it is closed: %s: %s" % (options, said))
+
+
+def contexts():
+    """What one has opened ends with it; another one opens the same for itself."""
+    def act(exporter, importer):
+        exporter.take(0, 12 * MIB, 1)
+        handle = exporter.export(0)
+        said = []
+        for turn in range(3):
+            importer.do("context", 0)
+            said += [importer.open(turn, 12 * MIB, handle), importer.wrong(turn, 1)]
+            importer.do("end")
+            said += [importer.do("close", turn), importer.open(9, 12 * MIB, handle), importer.wrong(9, 1),
+                     importer.do("close", 9)]
+        return said
+    natively("contexts", act)
+
+
+def devices():
+    """Opened on another device than that of the memory; and copied by a device where nobody has opened it."""
+    def act(exporter, importer):
+        exporter.take(0, 12 * MIB, 1).take(1, 5000, 1)
+        handles = [exporter.export(n) for n in range(2)]
+        said = [importer.open(0, 12 * MIB, handles[0])]
+        importer.do("context", 1)
+        said += [importer.wrong(0, 1), importer.open(1, 5000, handles[1]), importer.wrong(1, 1), importer.do("ask", 1)]
+        importer.do("fill", 1, 2)
+        said += [exporter.wrong(1, 2), importer.do("close", 1)]
+        importer.do("end")
+        return said + [importer.wrong(0, 1), importer.do("close", 0)]
+
+    def kernels(exporter, importer):
+        """Of the device that opened it, and of one that may reach what that has: opened before that was said, or after."""
+        handles = [exporter.take(n, 12 * MIB, 1).export(n) for n in range(2)]
+        importer.do("context", 1)
+        said = [importer.open(0, 12 * MIB, handles[0]), importer.do("kernel", 0, 1), importer.do("turn"), importer.do("peer"),
+                importer.do("kernel", 0, 1), importer.do("turn"), importer.open(1, 12 * MIB, handles[1]),
+                importer.do("kernel", 1, 1), importer.do("turn"), importer.do("kernel", 1, 1), importer.do("turn")]
+        return said + [importer.do("close", n) for n in range(2)]
+    if not GPU:  # tests/gpu/ipc.cu is run where there are two
+        natively("devices", act, GPUCACHE_SIM_DEVICES="2")
+        natively("kernels of devices", kernels, GPUCACHE_SIM_DEVICES="2")
+
+
+def reached_meanwhile():
+    """A device that is given access while a block is being opened has it to that block too."""
+    if GPU:
+        return
+    two = {"GPUCACHE_SIM_DEVICES": "2"}
+    with Process(**two) as exporter, Process(**two) as importer:
+        handle = exporter.take(0, 2 * MIB, 1).export(0)
+        real = pages_of(handle)
+        slow = handle_of([3000] + words_of(handle)[1:])
+        answer = struct.pack("<3Q2I", MAGIC, 0, 2 * MIB, 1, 1)
+        importer.do("context", 1)
+        with LISTENER(slow, answer, real, delay=1):
+            importer.do("later", 0, 2 * MIB, slow)
+            time.sleep(0.5)
+            importer.do("turn")
+            tally.check(importer.do("peer") == "0", "ipc_pages: access is given meanwhile")
+            tally.check(importer.do("then", 0) == "0", "ipc_pages: the block is opened")
+        tally.check(importer.do("kernel", 0, 1) == "0 0 0", "ipc_pages: access that was given meanwhile")
+        for fd in real:
+            os.close(fd)
+
+
+def pages_of(handle):
+    with connect(handle) as peer:
+        peer.send(request(handle))
+        return socket.recv_fds(peer, 100, 16)[1]
+
+
+def ended(how):
+    """What is open stays, whatever becomes of the exporter; what is opened after that is refused."""
+    def act(exporter, importer):
+        exporter.take(0, 12 * MIB, 1).take(1, 12 * MIB, 2)
+        handles = [exporter.export(n) for n in range(2)]
+        said = [importer.open(0, 12 * MIB, handles[0])]
+        exporter.kill() if how == "killed" else exporter.leave()
+        return said + [importer.wrong(0, 1), importer.open(1, 12 * MIB, handles[1]), importer.do("close", 0),
+                       importer.open(0, 12 * MIB, handles[0])]
+    natively("the exporter has %s" % how, act)
+
+
+def ended_meanwhile():
+    """In the middle of a large block: an error in the end, and nothing stays behind."""
+    size, memory = 8000 * 2 * MIB, {"GPUCACHE_SIM_MEMORY": "64G"}
+    with Process(**memory) as importer:
+        importer.take(2, 4, 1)
+        for delay in (0, 0.002, 0.01, 0.03):
+            with Process(**memory) as exporter:
+                before = importer.do("files")
+                exporter.take(0, size, 1)
+                importer.begin("open", 0, size, exporter.export(0))
+                time.sleep(delay)
+                exporter.kill()
+                code = int(importer.answer().split()[0])
+                tally.check(code == 0 or refused(code), "ipc_pages: killed meanwhile: %d" % code)
+                if code == 0:
+                    importer.do("close", 0)
+                tally.check(importer.do("files") == before, "ipc_pages: killed meanwhile: descriptors")
+
+
+def freed():
+    """A handle is good as long as its block lives, whatever lies there afterwards."""
+    with Process(TIGHT) as exporter, Process() as importer:
+        for n, size in enumerate((3 * MIB, 5000)):
+            handle = exporter.take(n, size, 1).export(n)
+            address = exporter.address
+            exporter.do("free", n)
+            tally.check(refused(importer.open(n, size, handle)), "ipc_pages: freed")
+            again = next((m for m in range(100, 400) if exporter.take(m, size, 2).address == address), 0)
+            tally.check(again, "ipc_pages: freed: no block comes back there")
+            tally.check(refused(importer.open(n, size, handle)), "ipc_pages: freed, and another one there")
+            other = exporter.export(again)
+            tally.check(refused(importer.open(n, size, handle)), "ipc_pages: freed, and that one exported")
+            tally.check(importer.open(n, size, other) == 0 and importer.wrong(n, 2) == 0, "ipc_pages: that one")
+
+
+def stopped():
+    """An exporter that is stopped is waited for, for a while; what others want is not held up."""
+    with Process() as exporter, Process() as importer, Process() as third:
+        handle = exporter.take(0, 5 * MIB, 1).export(0)
+        there = third.take(0, 5 * MIB, 2).export(0)
+        exporter.stop()
+        importer.begin("open", 0, 5 * MIB, handle)
+        with Process() as other:
+            tally.check(other.open(0, 5 * MIB, there) == 0, "ipc_pages: beside one that is stopped")
+        tally.check(refused(int(importer.answer().split()[0])), "ipc_pages: of one that is stopped")
+        os.kill(exporter.child.pid, signal.SIGCONT)
+        tally.check(importer.open(0, 5 * MIB, handle) == 0, "ipc_pages: of one that goes on")
+        importer.begin("open", 1, 5 * MIB, there)
+        tally.check(importer.answer() == "0 0", "ipc_pages: of another one afterwards")
+
+
+# ---- the helper, and what the program does to it ----
+
+def helper():
+    never = {"GPUCACHE_DECAY_MS": "never"}  # that has a helper of its own
+    with Process(**never) as exporter, Process(**never) as importer:
+        exporter.take(0, 5000, 1)
+        tally.check(exporter.do("helpers") == "0 0", "ipc_pages: a helper before the first export")
+        files = exporter.do("files")
+        handle = exporter.export(0)
+        tally.check(exporter.do("helpers") == "1 0", "ipc_pages: a helper, which takes no signals")
+        sockets = int(exporter.do("files").split()[1]) - int(files.split()[1])
+        tally.check(sockets == 1, "ipc_pages: %d sockets" % sockets)
+        importer.open(0, 5000, handle)
+        tally.check(importer.do("helpers") == "0 0", "ipc_pages: no helper in an importer")
+
+
+def end_of_the_driver():
+    """An exporter that ends waits with the driver's end for what the helper has begun."""
+    if GPU:
+        return
+    with Process(GPUCACHE_SIM_SWITCH="100", GPUCACHE_SIM_SWITCH_US="50000") as exporter:
+        handle = exporter.take(0, 16 * MIB, 1).export(0)
+        plain = exporter.files()
+        exporter.do("last")
+        with connect(handle) as peer:
+            peer.send(request(handle))
+            time.sleep(0.1)
+            status = exporter.leave()
+            said = exporter.child.stdout.read().split()
+            sockets = str(int(plain.split()[1]) + 1)  # the connection
+            tally.check(status == 0 and said == [str(int(plain.split()[0]) + 1), sockets],
+                        "ipc_pages: the driver's end: status %s, files %s, not %s" % (status, said, plain))
+
+
+def forked():
+    """A child has none of it; when the parent has gone nobody waits for it."""
+    with Process() as exporter, Process() as importer:
+        sockets = exporter.do("files").split()[1]
+        handle = exporter.take(0, 5000, 1).export(0)
+        with connect(handle):
+            time.sleep(0.1)
+            child = exporter.do("fork").split()
+            tally.check(child[1] == sockets, "ipc_pages: a child has %s sockets, not %s" % (child[1], sockets))
+        tally.check(importer.open(0, 5000, handle) == 0, "ipc_pages: beside a child")
+        exporter.kill()
+        tally.check(refused(importer.open(1, 5000, exporter_less(handle))), "ipc_pages: only the child is left")
+
+
+def forks():
+    """Whenever a child is made, it has no descriptor of ours: neither in an exporter nor in an importer."""
+    with Process() as exporter, Process() as importer, Process() as third:
+        handle = exporter.take(0, 60 * MIB, 1).export(0)
+        importer.take(1, 4, 1)
+        importer.open(1, 60 * MIB, handle)  # the driver keeps something for what is open
+        plain = [one.do("forks", 1) for one in (exporter, importer)]
+        exporter.begin("forks", 400)
+        done = opened(third, handle, 150)
+        said = exporter.answer()
+        tally.check(done and said == plain[0], "ipc_pages: children of an exporter: %s, not %s" % (said, plain[0]))
+        importer.begin("opening", 0, 0, handle)
+        importer.answer()
+        said = importer.do("forks", 400)
+        tally.check(said == plain[1], "ipc_pages: children of an importer: %s, not %s" % (said, plain[1]))
+
+
+def guarded_forks():
+    """A fork that waits for a lock of the program's, whose holder opens a block meanwhile: neither waits without end."""
+    with Process() as exporter, Process() as importer:
+        handle = exporter.take(0, 60 * MIB, 1).export(0)
+        importer.take(1, 4, 1)
+        importer.begin("guarded", 0, 0, handle)
+        importer.answer()
+        said = importer.do("forks", 6).split()
+        tally.check(len(said) == 2, "ipc_pages: forks under a lock: %s" % said)
+
+
+def opened(importer, handle, times):
+    return all(importer.open(0, 60 * MIB, handle) == 0 and importer.do("close", 0) == "0" for _ in range(times))
+
+
+def exporter_less(handle):
+    """The same block, by a name that differs where nobody looks: none is open by it yet."""
+    words = words_of(handle)
+    return handle_of(words[:3] + [words[3] + 1] + words[4:])
+
+
+def closed_by_its_program():
+    """A program that closes all sockets, and has files of its own in their place."""
+    if GPU:
+        tally.note("ipc_pages: skipped: the driver's own sockets would be closed")
+        return
+    with Process() as exporter, Process() as importer:
+        handle = exporter.take(0, 5000, 1).export(0)
+        count = exporter.do("daemon")
+        tally.check(int(count) > 100, "ipc_pages: %s files" % count)
+        for turn in range(3):
+            tally.check(importer.open(turn, 5000, handle) == 0, "ipc_pages: its socket was closed: turn %d" % turn)
+            importer.do("close", turn)
+        tally.check(exporter.do("same") == count, "ipc_pages: its own files stay")
+
+
+def no_number_meanwhile():
+    """Its socket was closed, and no descriptor was left for another one at once: it comes back when there is one."""
+    if GPU:
+        tally.note("ipc_pages: skipped: the driver's own sockets would be closed")
+        return
+    with Process() as exporter, Process() as importer:
+        handle = exporter.take(0, 5000, 1).export(0)
+        exporter.do("limit", 40)
+        exporter.do("crowd")
+        tally.check(refused(importer.open(0, 5000, handle)), "ipc_pages: no number is left for a socket")
+        exporter.do("thin")
+        time.sleep(0.2)
+        tally.check(importer.open(0, 5000, handle) == 0, "ipc_pages: a number is left again")
+
+
+def no_socket():
+    """Where there can be none, an export says so, once; and the next one tries again."""
+    with Process() as exporter:
+        exporter.take(0, 5000, 1)
+        exporter.do("limit", int(exporter.do("files").split()[0]))
+        said = [exporter.do("export", 0).split()[0] for _ in range(2)]
+        tally.check(said == ["801", "801"], "ipc_pages: without a socket: %s" % said)
+        exporter.do("limit", 1000)
+        handle = exporter.export(0)
+        with Process() as importer:
+            tally.check(importer.open(0, 5000, handle) == 0, "ipc_pages: a socket in the end")
+        exporter.leave()
+        err = exporter.child.stderr.read()
+        tally.check(err.count("\n") == 1 and "there is no socket" in err, "ipc_pages: without a socket: said", err)
+
+
+# ---- peers that are none ----
+
+def strangers():
+    """Whoever asks for what was not exported, or as nobody asks, gets nothing; and others are served all the same."""
+    with Process() as exporter, Process() as importer:
+        handle = exporter.take(0, 5 * MIB, 1).export(0)
+        exporter.take(1, 5 * MIB, 2)
+        exporter.take(2, 5 * MIB, 2).export(2)
+        plain = exporter.do("files")
+        tally.check(told(handle, request(handle)) == (3, 3), "ipc_pages: the right request")
+        tally.check(told(handle, request(handle, first=2)) == (3, 1), "ipc_pages: its last page")
+        tally.check(told(handle, request(handle), passed=[0, 1, 2]) == (3, 3), "ipc_pages: with descriptors")
+        for what, message in (("a token", request(handle, token=(1, 0))), ("the other half", request(handle, token=(0, 1 << 63))),
+                              ("its end", request(handle, first=3)), ("far beyond", request(handle, first=U64 >> 32)),
+                              ("another word", request(handle, magic=MAGIC + 1)), ("the rest", request(handle, unused=1)),
+                              ("less", request(handle)[:-1]), ("more", request(handle) + b"x"), ("one byte", b"x"),
+                              ("much", b"x" * 60000)):
+            tally.check(told(handle, message) == (0, 0), "ipc_pages: a request with another %s" % what)
+        for n, words in ((1, words_of(handle)), (2, words_of(handle))):
+            words[3] += n * 2 * MIB  # another block's address with this one's token
+            tally.check(told(handle, request(handle_of(words))) == (0, 0), "ipc_pages: another block")
+        for bit in range(0, 512, 7):
+            data = bytearray.fromhex(handle)
+            data[bit // 8] ^= 1 << bit % 8
+            tally.check(refused(importer.open(1, 5 * MIB, data.hex())), "ipc_pages: bit %d changed" % bit)
+        idle = [connect(handle) for _ in range(40)]
+        tally.check(importer.open(0, 5 * MIB, handle) == 0, "ipc_pages: beside silent ones")
+        for peer in idle:
+            peer.close()
+        tally.check(exporter.files(plain) == plain, "ipc_pages: descriptors after all that")
+
+
+def other_users():
+    """Neither is another user's process served, nor is it believed to be an exporter."""
+    if os.geteuid() != 0:
+        tally.note("ipc_pages: other users: skipped, for want of root")
+        return
+    with Process() as exporter, Process() as importer:
+        handle = exporter.take(0, 5 * MIB, 1).export(0)
+        code = as_other("told(%r, request(%r)) == (0, 0)" % (handle, handle))
+        tally.check(code == 0, "ipc_pages: another user was served: %d" % code)
+        words = words_of(handle)
+        words[0] ^= 1
+        strange = handle_of(words)
+        with LISTENER(strange, other=True) as listener:
+            tally.check(refused(importer.open(1, 5 * MIB, strange)), "ipc_pages: another user's exporter")
+            heard = listener.heard()
+            tally.check(heard == 0, "ipc_pages: another user's exporter has heard %d bytes" % heard)
+
+
+def as_other(sentence):
+    """Whether something is true of a process of another user; 0: it is."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            os._exit(0 if eval(sentence) else 1)
+        except BaseException:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+class LISTENER:
+    """Somebody who calls himself an exporter, and gives the same answer to so many requests of each importer."""
+
+    def __init__(self, handle, answer=None, passed=(), other=False, times=1000, delay=0):
+        self.door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        read, self.write = os.pipe()
+        self.read = os.fdopen(read, "rb")
+        ready, go = os.pipe()
+        self.child = os.fork()
+        if self.child == 0:
+            if other:
+                os.setuid(65534)
+            self.door.bind(name_of(handle))
+            self.door.listen(8)
+            os.write(go, b"x")
+            self.serve(answer, passed, times, delay)
+        os.read(ready, 1)
+        for fd in (ready, go, self.write):
+            os.close(fd)
+        self.door.close()
+
+    def serve(self, answer, passed, times, delay):
+        while True:
+            peer, _ = self.door.accept()
+            for _ in range(times):
+                try:
+                    data = peer.recv(1000)
+                except ConnectionError:
+                    break
+                os.write(self.write, data)
+                if not data or answer is None:
+                    break
+                time.sleep(delay)
+                peer.sendmsg([answer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", passed))] if passed else [])
+            peer.close()
+
+    def __enter__(self):
+        return self
+
+    def heard(self):
+        os.kill(self.child, signal.SIGKILL)
+        os.waitpid(self.child, 0)
+        self.child = 0
+        return len(self.read.read())
+
+    def __exit__(self, *unused):
+        if self.child:
+            self.heard()
+        self.read.close()
+
+
+def false_exporters():
+    """Whatever an exporter answers, the importer has the driver's code, and no descriptor more than before."""
+    def answer(offset=0, size=5 * MIB, pages=3, count=3, magic=MAGIC):
+        return struct.pack("<3Q2I", magic, offset, size, pages, count)
+    with Process() as exporter, Process() as importer:
+        handle = exporter.take(0, 5 * MIB, 1).export(0)
+        words = words_of(handle)
+        before = importer.take(1, 5 * MIB, 1).do("files")
+        nothing = os.open("/dev/null", os.O_RDWR)
+        real = pages_of(handle)
+        for n, (what, message, passed) in enumerate((
+                ("hangs up", None, ()), ("nothing", answer(), ()), ("no memory", answer(), [nothing] * 3),
+                ("much that is none", answer(), [nothing] * 250), ("no pages", answer(pages=0), [nothing]),
+                ("pages without end", answer(pages=0xFFFFFFFF), [nothing]), ("too much", answer(), [nothing] * 16),
+                ("one page and no more", answer(size=59 * MIB, pages=30, count=1), real[:1]), ("its first page with others", answer(), real[:1] + [nothing] * 2),
+                ("a size beyond", answer(size=7 * MIB), [nothing]), ("an offset beyond", answer(offset=2 * MIB), [nothing]),
+                ("a huge size", answer(size=U64), [nothing]), ("another word", answer(magic=1), [nothing]),
+                ("less", answer()[:-1], [nothing]), ("more", answer() + b"x", [nothing]))):
+            words[0] = 1000 + n
+            with LISTENER(handle_of(words), message, passed, times=1):
+                code = importer.open(0, 5 * MIB, handle_of(words))
+                tally.check(refused(code), "ipc_pages: an exporter that says %s: %d" % (what, code))
+        words[0] = 2000
+        with LISTENER(handle_of(words), answer(count=1), real[:1], times=1):
+            tally.check(importer.open(0, 5 * MIB, handle_of(words)) == 0, "ipc_pages: an exporter that hangs up in between")
+            importer.do("close", 0)
+        for fd in [nothing] + real:
+            os.close(fd)
+        tally.check(importer.do("files") == before, "ipc_pages: descriptors after false exporters")
+        tally.check(importer.open(0, 5 * MIB, handle) == 0, "ipc_pages: the true one afterwards")
+
+
+def times():
+    """Only by name, for people: how long an open and a close take."""
+    for size in (2 * MIB, 1024 * MIB, 16384 * MIB):
+        for label, options in (("natively", {"under": False}), ("segments", {"options": SEGMENTS}), ("pages", {"options": PAGES})):
+            with Process(**options, GPUCACHE_SIM_MEMORY="64G") as exporter, \
+                    Process(**options, GPUCACHE_SIM_MEMORY="64G") as importer:
+                handle = exporter.take(0, size, 1).export(0)
+                start = time.monotonic()
+                code = importer.open(0, size, handle)
+                middle = time.monotonic()
+                importer.do("close", 0)
+                tally.note("%s: %d MiB: open (%d) %.1f ms, close %.1f ms" % (
+                    label, size // MIB, code, (middle - start) * 1e3, (time.monotonic() - middle) * 1e3))
+
+
+ALL = [large, short_of_descriptors, short_for_a_moment, again_and_again, handles, mixed, together, each_other, not_taken, questions,
+       closed_while_in_use, closed_twice_while_in_use, asked_while_closed, contexts, devices, reached_meanwhile, lambda: ended("killed"), lambda: ended("ended"), ended_meanwhile, freed, stopped,
+       helper, end_of_the_driver, forked, forks, guarded_forks, closed_by_its_program, no_number_meanwhile, no_socket, strangers, other_users, false_exporters]
+
+
+def main():
+    global REFUSED
+    with Process(under=False) as native:
+        REFUSED = native.open(0, 4, "5a" * 64)
+    tally.check(GPU or REFUSED == INVALID_VALUE, "ipc_pages: nonsense is refused with %d" % REFUSED)
+    named = [a for a in sys.argv[1:] if not a.startswith("--")]
+    for part in ALL + [times for _ in named if "times" in named][:1]:
+        if not named or part.__name__ in named:
+            try:
+                part()
+            except (RuntimeError, BrokenPipeError) as error:
+                tally.check(False, "ipc_pages: %s: %s" % (part.__name__, error))
+
+
+tally.run(main)
