@@ -2,6 +2,7 @@
  * Allocating: from the calling thread's cache, from what waits for it in a transfer cache, from pages
  * and arena, and what goes to the cache along with it.
  */
+#include "pool/cache_books.h"
 #include "pool/internal.h"
 
 #include <errno.h>
@@ -22,23 +23,24 @@ static int look_at_health(struct pool *pool) {
 
 static inline __attribute__((always_inline)) uint64_t
 hand_out_small(struct cache *cache, struct block *block, uint64_t requested) {
-    uint64_t life = atomic_load_explicit(&block->life, memory_order_relaxed);
-    block_become(block, (life ^ cache->hands_out) | requested << LIFE_REQUESTED_SHIFT);
-    cache_book_alloc(cache, &cache->bins[life_bin(life)].allocs, requested, life_bytes(life));
+    uint64_t header = atomic_load_explicit(&block->header, memory_order_relaxed);
+    block_become(block, (header ^ cache->hands_out) | requested << HEADER_REQUESTED_SHIFT);
+    cache_book_alloc(cache, &cache->bins[header_bin(header)].allocs, requested,
+                     header_bytes(header));
     return block->address;
 }
 
 static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requested) {
-    uint64_t life = atomic_load_explicit(&block->life, memory_order_relaxed);
-    if (!life_is_large(life)) {
+    uint64_t header = atomic_load_explicit(&block->header, memory_order_relaxed);
+    if (!header_is_large(header)) {
         return hand_out_small(cache, block, requested);
     }
     struct range *range = range_of(block);
     atomic_store_explicit(&range->requested, requested, memory_order_relaxed);
     atomic_store_explicit(&range->id, 0, memory_order_relaxed);
-    block_become(block, life ^ cache->hands_out);
-    if (life_bin(life) < BINS) {
-        books_add(&cache->bins[life_bin(life)].allocs, 1);
+    block_become(block, header ^ cache->hands_out);
+    if (header_bin(header) < BINS) {
+        books_add(&cache->bins[header_bin(header)].allocs, 1);
     }
     cache_book_alloc(cache, &cache->large_allocs[large_class(requested)], requested, range->bytes);
     return block->address;
@@ -47,7 +49,7 @@ static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requ
 /* Whether epochs are that frequent because too few of this bin go round: not where most of what is asked
  * for is of other bins, whose epochs serve this one too. */
 static bool needs_rotation(struct cache *cache, struct bin *bin) {
-    uint32_t all = (uint32_t)books_get(&cache->tides[TIDE_COUNT].taken);
+    uint32_t all = (uint32_t)books_get(&cache->watermarks[WATERMARK_COUNT].taken);
     uint32_t own = (uint32_t)books_get(&bin->allocs);
     uint32_t all_since = all - bin->all_at_miss, own_since = own - bin->own_at_miss;
     bin->all_at_miss = all;
@@ -165,7 +167,7 @@ static void stop_advancing(struct pool *pool, bool advancing) {
 }
 
 /* What is cached, here or for this thread elsewhere, and may be handed out. Inside the cache. */
-static bool find_parked(struct cache *cache, struct want *want) {
+static bool find_cached(struct cache *cache, struct want *want) {
     uint64_t usable = atomic_load_explicit(&cache->pool->epochs.usable, memory_order_acquire);
     want->block = NULL;
     if (want->bin < BINS) {
@@ -177,10 +179,10 @@ static bool find_parked(struct cache *cache, struct want *want) {
     return want->block != NULL;
 }
 
-static bool alloc_parked(struct cache *cache, struct want *want, uint64_t requested,
+static bool alloc_cached(struct cache *cache, struct want *want, uint64_t requested,
                          uint64_t *address) {
     cache_enter(cache);
-    bool found = find_parked(cache, want);
+    bool found = find_cached(cache, want);
     if (likely(found)) {
         *address = hand_out(cache, want->block, requested);
     }
@@ -189,7 +191,7 @@ static bool alloc_parked(struct cache *cache, struct want *want, uint64_t reques
 }
 
 /* The epoch that makes one of those usable; 0: there is none. */
-static uint64_t parked_stamp(struct cache *cache, const struct want *want) {
+static uint64_t cached_stamp(struct cache *cache, const struct want *want) {
     uint64_t stamp = want->bin < BINS ? cache_stamp(cache, want) : 0;
     return stamp == 0 && want->bin < BINS && transfer_has_any(cache) ? transfer_stamp(cache, want)
                                                                      : stamp;
@@ -220,7 +222,7 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct want *wan
     bool found = false;
     if (usable || want->is_short) {
         cache_enter(cache);
-        found = find_parked(cache, want);
+        found = find_cached(cache, want);
         cache_leave(cache);
     }
     want->cache = cache;
@@ -238,11 +240,11 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
         settle(pool, true);
     }
     cache_enter(cache);
-    uint64_t stamp = parked_stamp(cache, want);
+    uint64_t stamp = cached_stamp(cache, want);
     cache_leave(cache);
     bool advancing;
     if (!lock_or_ready(pool, stamp, &advancing)) {
-        if (alloc_parked(cache, want, requested, address)) {
+        if (alloc_cached(cache, want, requested, address)) {
             return 0;
         }
         lock_acquire(&pool->lock); /* memory was short: another thread has taken it back */
@@ -252,12 +254,32 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
         cache_enter(cache);
         *address = hand_out(cache, want->block, requested);
         cache_leave(cache);
+        pool->taken_unseen += want->large ? want->bytes : 0;
         top_up(pool, cache, want, stamp > 0); /* lets go of the lock: the context may end */
     }
     cache->visiting = false;
     budget_look(pool);
     lock_release(&pool->lock);
     return source_refused(r) && settle(pool, true) ? pool_alloc(pool, requested, address) : r;
+}
+
+/*
+ * The pool sees no hits, and a thread that takes what others free may have nothing else for long: when its own peak has risen
+ * by so much, all are summed. Pairs raise no peak.
+ */
+static __attribute__((noinline)) void show_peak(struct pool *pool, struct cache *cache) {
+    uint64_t peak = books_get(&cache->watermarks[WATERMARK_ALLOCATED].peak);
+    uint64_t seen = books_get(&cache->peak_seen), rise = peak > seen ? peak - seen : 0;
+    if (rise > 0 && rise <= budget_unseen(pool)) {
+        return;
+    }
+    books_set(&cache->peak_seen, peak);
+    if (rise > 0 && atomic_load_explicit(&pool->caches_owned, memory_order_relaxed) > 1) {
+        lock_acquire(&pool->lock);
+        pool->taken_unseen += rise;
+        budget_look(pool);
+        lock_release(&pool->lock);
+    }
 }
 
 /* Not what a second try has served (alloc_slow): it has told of that. */
@@ -290,10 +312,12 @@ static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t
         want.bytes = size_class_bytes(want.bin);
     }
     struct cache *cache = cache_mine(pool);
-    int r = likely(alloc_parked(cache, &want, bytes, address))
-                ? 0
-                : alloc_slow(pool, cache, &want, bytes, address);
+    bool hit = alloc_cached(cache, &want, bytes, address);
+    int r = likely(hit) ? 0 : alloc_slow(pool, cache, &want, bytes, address);
     if (unlikely(want.large)) {
+        if (hit) {
+            show_peak(pool, cache);
+        }
         tell_large(pool, &want, address, bytes);
     }
     return r;

@@ -106,8 +106,9 @@ static struct range *cut(struct arena *arena, struct range *range, uint64_t byte
     return rest;
 }
 
-/* Who sees anything of the descriptor's next life sees the count as well. */
+/* Who sees anything of the descriptor's next life sees the count as well. Until then no block starts there. */
 static void recycle(struct arena *arena, struct range *range) {
+    block_become(&range->block, BLOCK_INSIDE);
     atomic_fetch_add(&arena->recycled, 1);
     atomic_thread_fence(memory_order_release);
     host_slab_put(&arena->range_slab, range);
@@ -166,7 +167,7 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment
         }
         range->block.stamp = 0;
         block_become(&range->block, BLOCK_CACHED | (uint64_t)bin_of_large(range->bytes)
-                                                       << LIFE_BIN_SHIFT);
+                                                       << HEADER_BIN_SHIFT);
         return range;
     }
     return NULL;
@@ -303,7 +304,6 @@ void arena_forget(struct arena *arena) {
         next = segment->next;
         for (struct range *range = segment->first, *right; range; range = right) {
             right = range->next;
-            block_become(&range->block, BLOCK_FREE); /* no stale start leads to a live one */
             recycle(arena, range);
         }
         host_slab_put(&arena->segment_slab, segment);

@@ -63,8 +63,8 @@ static inline struct range *range_of(struct block *large) {
 
 /** Of any block, live or cached. */
 static inline uint64_t block_bytes(const struct block *block) {
-    uint64_t life = block_life(block);
-    return life_is_large(life) ? ((const struct range *)block)->bytes : life_bytes(life);
+    uint64_t header = block_header(block);
+    return header_is_large(header) ? ((const struct range *)block)->bytes : header_bytes(header);
 }
 
 static inline enum block_state range_state(const struct range *range) {
@@ -147,7 +147,7 @@ static inline uint64_t arena_largest_free(const struct arena *arena) {
  * descriptor in other use is not used. */
 __attribute__((no_sanitize("thread"))) static inline bool
 range_peek(struct range *range, uint64_t *address, uint64_t *requested) {
-    if (!range || life_state(*(const volatile uint64_t *)&range->block.life) != BLOCK_LIVE) {
+    if (!range || header_state(*(const volatile uint64_t *)&range->block.header) != BLOCK_LIVE) {
         return false;
     }
     atomic_thread_fence(memory_order_acquire);

@@ -53,6 +53,15 @@ struct backend_ops {
      */
     bool (*gather)(struct backend *backend, uint64_t bytes, bool wait);
 
+    /** The calling thread is about to grow the pool, which may take what has to be given back again; and has done so, or
+     * has not. Does not block. NULL where given_back() is. */
+    void (*begin_growth)(struct backend *backend);
+    void (*end_growth)(struct backend *backend, bool given_back);
+
+    /** How often memory has come back so far to those who ask for memory of the device. Waits before, within limits, until
+     * other threads that are asking have their answers. Blocks. NULL: nobody else asks. */
+    uint64_t (*given_back)(struct backend *backend);
+
     /*
      * Where memory comes in pages of 2 MiB that lie where the pool maps them; NULL elsewhere. reserve(), release()
      * and lose() are not called then, and `release_waits` is false. None of these waits for the device; all of
@@ -78,6 +87,14 @@ struct backend_ops {
 
     /** Nothing lies at `count` consecutive addresses any more, where pages were. */
     int (*unmap)(struct backend *backend, uint64_t address, unsigned count);
+
+    /** Whether somebody may have written down what lies where, past the backend: then pages that are mapped stay
+     * where they are, or are given back, until it says otherwise. Blocks. NULL: never. */
+    bool (*frozen)(struct backend *backend);
+
+    /** Something is idle from now on: pool_tick() is to be called until it says otherwise. Under the pool's lock; does
+     * not block. NULL where no pool decays. */
+    void (*idle)(struct backend *backend);
 
     /** What one reserve() gave has gone with its context: it leaves the books only. */
     void (*lose)(struct backend *backend, uint64_t bytes);

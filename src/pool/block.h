@@ -2,7 +2,7 @@
  * A block of device memory, small or large, as its cache, its magazines and the pending queue know it.
  *
  * A small one is a unit's descriptor in a page (page.h), a large one the first part of a range's
- * (arena.h). What the descriptor says of it is one word, its life; without the pool's lock it is only
+ * (arena.h). What the descriptor says of it is one word, its header; without the pool's lock it is only
  * changed by whoever frees or hands out the block:
  *
  *      63 requested 41 | 40 owner 25 | 24 units 12 | 11 bin 4 | 3 named | 2 state 0
@@ -36,27 +36,28 @@ enum block_state {
 
 struct block {
     union {
-        uint64_t stamp;         /* cached: its epoch; 0: usable already */
+        uint64_t
+            stamp; /* cached: its epoch, 0: usable already; live: what was noted for it (pool_note()) */
         struct block *previous; /* free run: the list of its length */
     };
     struct block *next; /* cached or free run: the list it is in */
     uint64_t address;   /* live or cached: on the device */
-    _Atomic uint64_t life;
+    _Atomic uint64_t header;
 };
 
 _Static_assert(sizeof(struct block) == 32, "a descriptor is half a cache line");
 
-#define LIFE_STATE ((uint64_t)0x7)
-#define LIFE_NAMED ((uint64_t)0x8)
-#define LIFE_BIN_SHIFT 4
-#define LIFE_BIN ((uint64_t)0xff << LIFE_BIN_SHIFT)
-#define LIFE_UNITS_SHIFT 12
-#define LIFE_UNITS ((uint64_t)0x1fff << LIFE_UNITS_SHIFT)
-#define LIFE_OWNER_SHIFT 25
-#define LIFE_OWNER ((uint64_t)0xffff << LIFE_OWNER_SHIFT)
-#define LIFE_REQUESTED_SHIFT 41
-_Static_assert(SMALL_MAX_BYTES < (uint64_t)1 << (64 - LIFE_REQUESTED_SHIFT),
-               "a life holds what was asked for");
+#define HEADER_STATE ((uint64_t)0x7)
+#define HEADER_NAMED ((uint64_t)0x8)
+#define HEADER_BIN_SHIFT 4
+#define HEADER_BIN ((uint64_t)0xff << HEADER_BIN_SHIFT)
+#define HEADER_UNITS_SHIFT 12
+#define HEADER_UNITS ((uint64_t)0x1fff << HEADER_UNITS_SHIFT)
+#define HEADER_OWNER_SHIFT 25
+#define HEADER_OWNER ((uint64_t)0xffff << HEADER_OWNER_SHIFT)
+#define HEADER_REQUESTED_SHIFT 41
+_Static_assert(SMALL_MAX_BYTES < (uint64_t)1 << (64 - HEADER_REQUESTED_SHIFT),
+               "a header holds what was asked for");
 
 /*
  * Bins: one for each size class of small blocks; for large ones, which are not rounded to a class, one
@@ -73,53 +74,53 @@ static inline unsigned bin_of_large(uint64_t bytes) {
 }
 _Static_assert(SMALL_CLASSES - 1 + 1 + LARGE_BINS == BINS, "from 1 MiB to less than 16 MiB");
 
-static inline enum block_state life_state(uint64_t life) {
-    return (enum block_state)(life & LIFE_STATE);
+static inline enum block_state header_state(uint64_t header) {
+    return (enum block_state)(header & HEADER_STATE);
 }
 
-static inline unsigned life_bin(uint64_t life) {
-    return (unsigned)((life & LIFE_BIN) >> LIFE_BIN_SHIFT);
+static inline unsigned header_bin(uint64_t header) {
+    return (unsigned)((header & HEADER_BIN) >> HEADER_BIN_SHIFT);
 }
 
-static inline unsigned life_owner(uint64_t life) {
-    return (unsigned)((life & LIFE_OWNER) >> LIFE_OWNER_SHIFT);
+static inline unsigned header_owner(uint64_t header) {
+    return (unsigned)((header & HEADER_OWNER) >> HEADER_OWNER_SHIFT);
 }
 
 /** Of a small block. */
-static inline uint64_t life_bytes(uint64_t life) {
-    return (life & LIFE_UNITS) >> LIFE_UNITS_SHIFT << UNIT_SHIFT;
+static inline uint64_t header_bytes(uint64_t header) {
+    return (header & HEADER_UNITS) >> HEADER_UNITS_SHIFT << UNIT_SHIFT;
 }
 
-static inline uint64_t life_requested(uint64_t life) {
-    return life >> LIFE_REQUESTED_SHIFT;
+static inline uint64_t header_requested(uint64_t header) {
+    return header >> HEADER_REQUESTED_SHIFT;
 }
 
-static inline bool life_is_large(uint64_t life) {
-    return (life & LIFE_UNITS) == 0;
+static inline bool header_is_large(uint64_t header) {
+    return (header & HEADER_UNITS) == 0;
 }
 
-static inline uint64_t block_life(const struct block *block) {
-    return atomic_load_explicit(&block->life, memory_order_acquire);
+static inline uint64_t block_header(const struct block *block) {
+    return atomic_load_explicit(&block->header, memory_order_acquire);
 }
 
-static inline void block_become(struct block *block, uint64_t life) {
-    atomic_store_explicit(&block->life, life, memory_order_release);
+static inline void block_become(struct block *block, uint64_t header) {
+    atomic_store_explicit(&block->header, header, memory_order_release);
 }
 
 static inline enum block_state block_state(const struct block *block) {
-    return life_state(block_life(block));
+    return header_state(block_header(block));
 }
 
 static inline unsigned block_units(const struct block *block) {
-    return (unsigned)((block_life(block) & LIFE_UNITS) >> LIFE_UNITS_SHIFT);
+    return (unsigned)((block_header(block) & HEADER_UNITS) >> HEADER_UNITS_SHIFT);
 }
 
 static inline unsigned block_bin(const struct block *block) {
-    return life_bin(block_life(block));
+    return header_bin(block_header(block));
 }
 
 static inline bool block_is_large(const struct block *block) {
-    return life_is_large(block_life(block));
+    return header_is_large(block_header(block));
 }
 
 /* For a descriptor that is going to be written and that another thread wrote last: fetched for

@@ -30,30 +30,45 @@ uint64_t budget_room(struct pool *pool, uint64_t *others) {
     return room;
 }
 
+void budget_begin_growth(struct pool *pool) {
+    pool->growers++;
+    if (pool->backend->ops->begin_growth) {
+        pool->backend->ops->begin_growth(pool->backend);
+    }
+}
+
+void budget_end_growth(struct pool *pool, bool given_back) {
+    if (pool->backend->ops->end_growth) {
+        pool->backend->ops->end_growth(pool->backend, given_back);
+    }
+    pool->growers--;
+    pool->grown++;
+}
+
 /*
  * Blocks change hands while one cache is read after another: of all of them first what was taken is
  * read, then what was given back, so that the sum is never more than was live in between.
  */
 static struct budget_sums sum_up(const struct pool *pool) {
     struct budget_sums sums = {0};
-    uint64_t given[TIDES] = {0};
+    uint64_t given[WATERMARKS] = {0};
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        for (unsigned i = 0; i < TIDES; i++) {
-            sums.of[i].taken += books_get(&cache->tides[i].taken);
+        for (unsigned i = 0; i < WATERMARKS; i++) {
+            sums.of[i].taken += books_get(&cache->watermarks[i].taken);
         }
     }
     atomic_thread_fence(memory_order_acquire);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        for (unsigned i = 0; i < TIDES; i++) {
-            given[i] += tide_given(&cache->tides[i]);
-            sums.of[i].highest += books_get(&cache->tides[i].peak);
+        for (unsigned i = 0; i < WATERMARKS; i++) {
+            given[i] += watermark_given(&cache->watermarks[i]);
+            sums.of[i].highest += books_get(&cache->watermarks[i].peak);
         }
     }
     atomic_thread_fence(memory_order_acquire); /* whoever is in the sums has to be counted */
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        sums.used += !tide_is_still(&cache->tides[TIDE_COUNT]);
+        sums.used += !watermark_is_unused(&cache->watermarks[WATERMARK_COUNT]);
     }
-    for (unsigned i = 0; i < TIDES; i++) {
+    for (unsigned i = 0; i < WATERMARKS; i++) {
         struct budget_sum *sum = &sums.of[i];
         sum->live = (int64_t)(sum->taken - given[i]) > 0 ? sum->taken - given[i] : 0;
         sum->highest = (int64_t)(sum->highest - sum->live) > 0 ? sum->highest : sum->live;
@@ -91,21 +106,23 @@ struct budget_sums budget_sums(const struct pool *pool) {
  */
 static void look_at_peaks(struct pool *pool) {
     struct books *books = &pool->books;
-    struct books_metric *const metrics[TIDES] = {&books->requested, &books->allocated,
-                                                 &books->allocations};
+    struct books_metric *const metrics[WATERMARKS] = {&books->requested, &books->allocated,
+                                                      &books->allocations};
     struct budget_sums sums = budget_sums(pool);
     pool->summed_at = pool->looks;
+    pool->taken_unseen = 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        for (unsigned i = 0; i < TIDES && (cache->owner == &cache_last || !cache->owner); i++) {
-            tide_level(&cache->tides[i]);
+        for (unsigned i = 0; i < WATERMARKS && (cache->owner == &cache_last || !cache->owner);
+             i++) {
+            watermark_restart(&cache->watermarks[i]);
         }
     }
     bool shared = books_get(&books->peaks_shared) || sums.used > 1;
     books_set(&books->peaks_shared, shared);
-    for (unsigned i = 0; i < TIDES; i++) {
+    for (unsigned i = 0; i < WATERMARKS; i++) {
         books_raise(&metrics[i]->peak, shared ? sums.of[i].live : sums.of[i].highest);
     }
-    books_raise(&books->peak_upper, sums.of[TIDE_REQUESTED].highest);
+    books_raise(&books->peak_upper, sums.of[WATERMARK_REQUESTED].highest);
 }
 
 static _Atomic unsigned expected_streams;
@@ -250,7 +267,10 @@ void budget_look(struct pool *pool) {
      * is looked at; but that takes their cache lines away from their threads. */
     bool few = pool->caches_owned > 1 && pool->caches_owned <= FEW_CACHES;
     uint64_t looks = ++pool->looks - pool->summed_at;
-    if (looks >= (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) || (changed && may_sum(pool))) {
+    bool unseen =
+        pool->caches_owned > 1 && may_sum(pool) && pool->taken_unseen > budget_unseen(pool);
+    if (looks >= (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) || unseen ||
+        (changed && may_sum(pool))) {
         look_at_peaks(pool);
         pool->budget_follows = true;
     }
@@ -265,6 +285,7 @@ void budget_look(struct pool *pool) {
     books_set(&books->barriers, pool->epochs.barriers);
     books_set(&books->cpu_waits, pool->epochs.cpu_waits);
     books_set(&books->cpu_wait_ns, pool->epochs.cpu_wait_ns);
+    decay_watch(pool);
 }
 
 void budget_look_at_all(struct pool *pool) {

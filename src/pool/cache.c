@@ -128,8 +128,8 @@ void cache_forget(struct cache *cache) {
     }
     cache->bytes = 0;
     cache->saw_others = true; /* what it had asked for is not known to be gone */
-    for (unsigned i = 0; i < TIDES; i++) {
-        tide_ebb(&cache->tides[i]);
+    for (unsigned i = 0; i < WATERMARKS; i++) {
+        watermark_clear(&cache->watermarks[i]);
     }
 }
 

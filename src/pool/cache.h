@@ -19,9 +19,9 @@
 
 #include "pool/biased.h"
 #include "pool/block.h"
-#include "pool/tide.h"
 #include "pool/transfer.h"
 #include "pool/tuning.h"
+#include "pool/watermark.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -43,7 +43,7 @@ struct bin {
                                           head was last found to be pending */
 };
 
-enum tide_of { TIDE_REQUESTED, TIDE_ALLOCATED, TIDE_COUNT, TIDES };
+enum watermark_of { WATERMARK_REQUESTED, WATERMARK_ALLOCATED, WATERMARK_COUNT, WATERMARKS };
 
 /* A number, and since when it is known to be the same; 0: it has not been looked at. */
 struct still {
@@ -52,16 +52,17 @@ struct still {
 
 struct seen {
     struct still taken, worked; /* what the thread has asked for, and what it has done in all */
+    struct still ticked;        /* the latter by ticks (decay.c) */
 };
 
 struct cache {
     _Alignas(64) struct biased lock;
     struct pool *pool;     /* for ever: a cache is reused by other threads, never by other pools */
-    uint64_t hands_out;    /* what changes in the life of a block that is handed out, */
+    uint64_t hands_out;    /* what changes in the header of a block that is handed out, */
     uint64_t owns;         /* and what is the same in that of a block only the owner frees */
     uint64_t bytes;        /* of what is in the bins */
     _Atomic uint64_t room; /* as many may be: its quota. Written under the pool's lock */
-    struct tide tides[TIDES];
+    struct watermark watermarks[WATERMARKS];
     uint16_t number; /* of the blocks it hands out; 0: they are everybody's */
     uint16_t hand;   /* the bin that cache_drop_idle() came to last */
     uint32_t frees_since_close;
@@ -82,6 +83,7 @@ struct cache {
     bool
         overflowed; /* what it had no room for was more than nobody asks for, since its last miss */
     bool saw_others;          /* it has freed blocks of other numbers than its own */
+    books_counter peak_seen;  /* its own, when the pool was last told of it */
     uint64_t live_at_start;   /* blocks in its books when it got its thread */
     struct transfer transfer; /* what others freed of this thread's; with a lock of its own */
 };
@@ -129,7 +131,7 @@ static inline struct block *cache_pop(struct cache *cache, unsigned at, uint64_t
     bin->head = block->next;
     block_fetch(bin->head); /* for the next one; nothing happens if there is none */
     bin->count--;
-    cache->bytes -= life_bytes(block_life(block));
+    cache->bytes -= header_bytes(block_header(block));
     return block;
 }
 
@@ -178,29 +180,6 @@ void cache_empty(struct cache *cache, unsigned first);
 
 /** Seized: the context is gone, and the memory with it. */
 void cache_forget(struct cache *cache);
-
-/** Where large requests are counted: the first of the powers of two from 512 on that holds them. */
-static inline unsigned large_class(uint64_t requested) {
-    unsigned class = 64u - (unsigned)__builtin_clzll((requested - 1) >> 9 | 1);
-    return class < STATS_SIZE_CLASSES ? class : STATS_SIZE_CLASSES - 1;
-}
-
-/** Books: a block of `bytes` for a request of `requested` went out; came back. */
-static inline void cache_book_alloc(struct cache *cache, books_counter *allocs, uint64_t requested,
-                                    uint64_t bytes) {
-    books_add(allocs, 1);
-    tide_rise(&cache->tides[TIDE_REQUESTED], requested);
-    tide_rise(&cache->tides[TIDE_ALLOCATED], bytes);
-    tide_rise(&cache->tides[TIDE_COUNT], 1);
-}
-
-static inline void cache_book_free(struct cache *cache, books_counter *frees, uint64_t requested,
-                                   uint64_t bytes) {
-    books_add(frees, 1);
-    tide_fall(&cache->tides[TIDE_REQUESTED], requested);
-    tide_fall(&cache->tides[TIDE_ALLOCATED], bytes);
-    tide_fall(&cache->tides[TIDE_COUNT], 1);
-}
 
 /** The calling thread's cache for a pool, made if need be; the pool's common one for a thread that
  * cannot have its own. */

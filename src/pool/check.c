@@ -98,21 +98,16 @@ static int check_layouts(const struct layouts *layouts, uint64_t *live, uint64_t
     }
     for (uint32_t n = 1; n <= layouts->frame_count; n++) {
         const struct frame *frame = layouts_frame(layouts, n);
-        uint32_t mappings = 0;
         for (uint32_t s = frame->exists ? frame->slots : 0; s; s = layouts_slot(layouts, s)->next) {
             HOLDS(layouts_slot(layouts, s)->frame == n);
-            mappings++;
         }
-        HOLDS(!frame->exists || mappings == frame->mappings);
         exist += frame->exists;
         used += frame->exists && frame->in_use;
         idle += frame->exists && !frame->in_use;
     }
-    for (unsigned i = 0; i < FRAME_LISTS; i++) {
-        for (uint32_t n = layouts->lists[i].first; n; n = layouts_frame(layouts, n)->next) {
-            HOLDS(!layouts_frame(layouts, n)->in_use);
-            listed++;
-        }
+    for (uint32_t n = layouts->oldest_frame; n; n = layouts_frame(layouts, n)->next) {
+        HOLDS(!layouts_frame(layouts, n)->in_use);
+        listed++;
     }
     HOLDS(used == in_use && idle == listed); /* so none is in use by two */
     HOLDS(exist << PAGE_SHIFT == layouts->reserved_bytes);
@@ -143,7 +138,7 @@ static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint6
         const struct block *tail = page_unit(page, i + units - 1);
         HOLDS(!is_free || units == 1 ||
               (block_state(tail) == BLOCK_TAIL && block_units(tail) == units));
-        HOLDS(state == BLOCK_LIVE || block_life(block) >> LIFE_OWNER_SHIFT == 0);
+        HOLDS(state == BLOCK_LIVE || block_header(block) >> HEADER_OWNER_SHIFT == 0);
         *live += state == BLOCK_LIVE ? block_bytes(block) : 0;
         *cached += state == BLOCK_CACHED ? block_bytes(block) : 0;
         *free_units += is_free ? units : 0;
@@ -244,13 +239,13 @@ static int check_locked(struct pool *pool) {
         }
     }
     HOLDS(queued == pool->pending_bytes);
-    uint64_t parked = 0, waiting = 0, allocated = 0, quotas = 0;
+    uint64_t in_cache = 0, waiting = 0, allocated = 0, quotas = 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         cache_seize(cache);
         line = check_cache(cache);
-        parked += cache->bytes;
+        in_cache += cache->bytes;
         quotas += cache_room(cache) + cache->transfer.room;
-        allocated += tide_live(&cache->tides[TIDE_ALLOCATED]);
+        allocated += watermark_live(&cache->watermarks[WATERMARK_ALLOCATED]);
         cache_return(cache);
         if (line != 0) {
             return line;
@@ -260,7 +255,7 @@ static int check_locked(struct pool *pool) {
         lock_acquire(&cache->transfer.lock);
         line = check_transfer(&cache->transfer);
         waiting += books_get(&cache->transfer.bytes);
-        if (line == 0 && quota_sleeps(cache) && quota_parked(cache) > 0) {
+        if (line == 0 && quota_sleeps(cache) && quota_cached(cache) > 0) {
             line = __LINE__;
         }
         lock_release(&cache->transfer.lock);
@@ -270,7 +265,7 @@ static int check_locked(struct pool *pool) {
     }
     HOLDS(quotas == pool->quotas);
     HOLDS(allocated == live);
-    HOLDS(cached + pending == parked + queued + waiting + atomic_load(&pool->retired_bytes));
+    HOLDS(cached + pending == in_cache + queued + waiting + atomic_load(&pool->retired_bytes));
     return 0;
 }
 

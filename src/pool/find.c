@@ -15,7 +15,7 @@ struct found {
     struct pool *pool;
     struct block *block;
     struct range *range;
-    uint64_t life; /* of a small block */
+    uint64_t header; /* of a small block */
     uint64_t address, requested;
 };
 
@@ -29,11 +29,11 @@ static bool find_small(page_map_entry entry, uint64_t address, struct found *fou
     struct page *page = page_map_page(entry);
     uint32_t opened = atomic_load(&page->opened);
     struct block *block = page_find(page, address);
-    uint64_t life = block ? block_life(block) : 0;
+    uint64_t header = block ? block_header(block) : 0;
     uint64_t start = block ? (uint64_t)block_unit(block) << UNIT_SHIFT : 0;
     start += address & ~(PAGE_BYTES - 1);
-    if (life_state(life) == BLOCK_LIVE && address - start < life_requested(life)) {
-        *found = (struct found){page->pool, block, NULL, life, start, life_requested(life)};
+    if (header_state(header) == BLOCK_LIVE && address - start < header_requested(header)) {
+        *found = (struct found){page->pool, block, NULL, header, start, header_requested(header)};
     }
     atomic_thread_fence(memory_order_acquire);
     return page_map_get(address) == entry && atomic_load(&page->opened) == opened;
@@ -115,16 +115,24 @@ int pool_find(uint64_t address, struct pool_block *out) {
     return r;
 }
 
+struct range *find_range(uint64_t address, struct pool_block *block) {
+    struct found found;
+    if (find_live(address, &found) != 0) {
+        return NULL;
+    }
+    *block = (struct pool_block){found.pool, found.address, found.requested};
+    return found.block ? page_of(found.block)->range : found.range;
+}
+
 int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_segment *segment) {
     struct pool *pool = lock_owner(address);
     if (!pool) {
         return -ENOENT;
     }
-    struct found found;
-    int r = find_live(address, &found);
-    if (r == 0) {
-        const struct range *range = found.block ? page_of(found.block)->range : found.range;
-        *block = (struct pool_block){pool, found.address, found.requested};
+    int r = -EINVAL;
+    const struct range *range = find_range(address, block);
+    if (range) {
+        r = 0;
         uint64_t bytes = range_is_window(range) ? range->bytes : range->segment->bytes;
         *segment = (struct pool_segment){range->segment->base, bytes};
     }
@@ -137,9 +145,9 @@ static uint64_t known_id(const struct found *found) {
     if (found->range) {
         return atomic_load(&found->range->id);
     }
-    bool named = found->life & LIFE_NAMED;
+    bool named = found->header & HEADER_NAMED;
     uint64_t id = named ? page_of(found->block)->names[block_unit(found->block)] : 0;
-    return block_life(found->block) == found->life ? id : 0;
+    return block_header(found->block) == found->header ? id : 0;
 }
 
 /* Of a live block: the one it has, else `fresh`. 0 if it is freed meanwhile, or without host memory. */
@@ -148,13 +156,13 @@ static uint64_t name_block(struct block *block, uint64_t fresh) {
     if (!page->names) {
         page->names = host_map(PAGE_UNITS * sizeof *page->names, 4096);
     }
-    uint64_t life = block_life(block), *name = page->names + block_unit(block);
-    if (!page->names || life_state(life) != BLOCK_LIVE) {
+    uint64_t header = block_header(block), *name = page->names + block_unit(block);
+    if (!page->names || header_state(header) != BLOCK_LIVE) {
         return 0;
     }
-    if (!(life & LIFE_NAMED)) {
+    if (!(header & HEADER_NAMED)) {
         *name = fresh;
-        if (!atomic_compare_exchange_strong(&block->life, &life, life | LIFE_NAMED)) {
+        if (!atomic_compare_exchange_strong(&block->header, &header, header | HEADER_NAMED)) {
             return 0;
         }
     }

@@ -2,40 +2,51 @@
 
 #include "pool/tuning.h"
 
-static struct frame_list *list_of(struct layouts *layouts, const struct frame *frame) {
-    return &layouts->lists[frame->mappings < FRAME_LISTS ? frame->mappings : FRAME_LISTS - 1];
-}
-
 static void unlist(struct layouts *layouts, const struct frame *frame) {
-    struct frame_list *list = list_of(layouts, frame);
     if (frame->previous) {
         layouts_frame(layouts, frame->previous)->next = frame->next;
     } else {
-        list->first = frame->next;
+        layouts->oldest_frame = frame->next;
     }
     if (frame->next) {
         layouts_frame(layouts, frame->next)->previous = frame->previous;
     } else {
-        list->last = frame->previous;
+        layouts->newest_frame = frame->previous;
     }
 }
 
-/* At the end that its stamp is nearer to. */
+/* The last one whose stamp is not younger; 0: none. It is looked for from both ends: most stamps come in order, and
+ * what has just been mapped is about the oldest. Where neither end is near, the younger one has to do. */
+static uint32_t listed_before(const struct layouts *layouts, uint64_t stamp) {
+    uint32_t old = layouts->oldest_frame, young = layouts->newest_frame;
+    for (unsigned i = 0; old && i < FRAMES_PASSED; i++) {
+        if (layouts_frame(layouts, young)->stamp <= stamp) {
+            return young;
+        }
+        if (layouts_frame(layouts, old)->stamp > stamp) {
+            return layouts_frame(layouts, old)->previous;
+        }
+        old = layouts_frame(layouts, old)->next;
+        young = layouts_frame(layouts, young)->previous;
+    }
+    return layouts->newest_frame;
+}
+
 static void list(struct layouts *layouts, uint32_t number) {
     struct frame *frame = layouts_frame(layouts, number);
-    struct frame_list *list = list_of(layouts, frame);
-    bool oldest = list->first && frame->stamp < layouts_frame(layouts, list->first)->stamp;
-    frame->previous = oldest ? 0 : list->last;
-    frame->next = oldest ? list->first : 0;
+    frame->since = layouts->tick;
+    frame->previous = listed_before(layouts, frame->stamp);
+    frame->next =
+        frame->previous ? layouts_frame(layouts, frame->previous)->next : layouts->oldest_frame;
     if (frame->previous) {
         layouts_frame(layouts, frame->previous)->next = number;
     } else {
-        list->first = number;
+        layouts->oldest_frame = number;
     }
     if (frame->next) {
         layouts_frame(layouts, frame->next)->previous = number;
     } else {
-        list->last = number;
+        layouts->newest_frame = number;
     }
 }
 
@@ -75,17 +86,12 @@ void frame_enter(struct layouts *layouts, struct window *window, uint32_t i, uin
         layouts_slot(layouts, slot->next)->previous = window->first + i;
     }
     frame->slots = window->first + i;
-    frame->mappings++;
     window->conflicts -= !frame->in_use;
 }
 
 void frame_leave(struct layouts *layouts, struct window *window, uint32_t i) {
     struct slot *slot = layouts_slot(layouts, window->first + i);
-    uint32_t number = slot->frame;
-    struct frame *frame = layouts_frame(layouts, number);
-    if (!frame->in_use) {
-        unlist(layouts, frame);
-    }
+    struct frame *frame = layouts_frame(layouts, slot->frame);
     if (slot->previous) {
         layouts_slot(layouts, slot->previous)->next = slot->next;
     } else {
@@ -95,11 +101,7 @@ void frame_leave(struct layouts *layouts, struct window *window, uint32_t i) {
         layouts_slot(layouts, slot->next)->previous = slot->previous;
     }
     slot->frame = slot->next = slot->previous = 0;
-    frame->mappings--;
     window->conflicts += !frame->in_use;
-    if (!frame->in_use) {
-        list(layouts, number);
-    }
 }
 
 bool frames_prepare(struct layouts *layouts, uint32_t count) {
@@ -125,13 +127,11 @@ void frames_add(struct layouts *layouts, uint64_t page) {
     layouts->free_bytes += PAGE_BYTES;
 }
 
-/* The first of a list that has finished, or 0. They stand about in order. */
-static uint32_t finished_of(const struct layouts *layouts, const struct frame_list *list,
-                            uint64_t finished) {
-    uint32_t number = list->first;
-    for (unsigned i = 0; number && i < FRAMES_TRIED; i++) {
+uint32_t frames_pick(const struct layouts *layouts, bool in_no_slot, uint64_t finished) {
+    uint32_t number = layouts->oldest_frame;
+    for (unsigned i = 0; number && (in_no_slot || i < FRAMES_TRIED); i++) {
         const struct frame *frame = layouts_frame(layouts, number);
-        if (frame->stamp <= finished) {
+        if (frame->stamp <= finished && !(in_no_slot && frame->slots)) {
             return number;
         }
         number = frame->next;
@@ -139,34 +139,41 @@ static uint32_t finished_of(const struct layouts *layouts, const struct frame_li
     return 0;
 }
 
-uint32_t frames_pick(const struct layouts *layouts, uint64_t finished) {
-    uint32_t number = 0;
-    for (unsigned i = 0; i < FRAME_LISTS && !number; i++) {
-        number = finished_of(layouts, &layouts->lists[i], finished);
+struct frame_walk frames_walk(const struct layouts *layouts) {
+    return (struct frame_walk){.at = layouts->oldest_frame, .left = DECAY_FRAMES};
+}
+
+uint32_t frames_pick_aged(const struct layouts *layouts, struct frame_walk *walk,
+                          uint64_t finished) {
+    for (uint32_t number = walk->at; number && walk->left > 0; number = walk->at, walk->left--) {
+        const struct frame *frame = layouts_frame(layouts, number);
+        walk->at = frame->next;
+        if ((uint16_t)(layouts->tick - frame->since) > DECAY_TICKS) {
+            if (frame->stamp <= finished) {
+                return number;
+            }
+            walk->waits = true;
+        }
     }
-    return number;
+    return 0;
 }
 
 uint32_t frames_count_finished(const struct layouts *layouts, uint64_t finished, uint32_t most) {
     uint32_t count = 0;
-    for (unsigned i = 0; i < FRAME_LISTS && count < most; i++) {
-        for (uint32_t n = layouts->lists[i].first; n && count < most;) {
-            const struct frame *frame = layouts_frame(layouts, n);
-            count += frame->stamp <= finished;
-            n = frame->next;
-        }
+    for (uint32_t n = layouts->oldest_frame; n && count < most;) {
+        const struct frame *frame = layouts_frame(layouts, n);
+        count += frame->stamp <= finished;
+        n = frame->next;
     }
     return count;
 }
 
 uint64_t frames_stamp(const struct layouts *layouts, uint32_t count) {
     uint64_t stamp = 0;
-    for (unsigned i = 0; i < FRAME_LISTS && count > 0; i++) {
-        for (uint32_t n = layouts->lists[i].first; n && count > 0; count--) {
-            const struct frame *frame = layouts_frame(layouts, n);
-            stamp = frame->stamp > stamp ? frame->stamp : stamp;
-            n = frame->next;
-        }
+    for (uint32_t n = layouts->oldest_frame; n && count > 0; count--) {
+        const struct frame *frame = layouts_frame(layouts, n);
+        stamp = frame->stamp > stamp ? frame->stamp : stamp;
+        n = frame->next;
     }
     return stamp;
 }

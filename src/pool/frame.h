@@ -1,7 +1,7 @@
 /*
  * Frames: the memory under layouts (layout.h), page by page, and the slots that each lies in.
  *
- * A free frame stands in the list of as many mappings as it has. Whoever begins or stops to use one, or changes where
+ * Free frames stand in a list, about the oldest stamp first. Whoever begins or stops to use one, or changes where
  * it lies, counts the conflicts of the windows that it touches. Under the pool's lock.
  */
 #ifndef GPUCACHE_POOL_FRAME_H
@@ -21,8 +21,24 @@ uint32_t frames_count_finished(const struct layouts *layouts, uint64_t finished,
 /** The epoch that has to finish for so many free frames to have, or for all if there are fewer. */
 uint64_t frames_stamp(const struct layouts *layouts, uint32_t count);
 
-/** A free frame whose work has finished, in the fewest slots; 0: none was found. */
-uint32_t frames_pick(const struct layouts *layouts, uint64_t finished);
+/** A free frame whose work has finished, about the one that is free for the longest; or the first that lies in no
+ * slot, however far it has to be looked for. 0: none was found. */
+uint32_t frames_pick(const struct layouts *layouts, bool in_no_slot, uint64_t finished);
+
+/* On the way through the free frames: the next one, how many more are looked at, and whether one was met that was
+ * passed by only because its work had not finished. */
+struct frame_walk {
+    uint32_t at;
+    unsigned left;
+    bool waits;
+};
+
+/** From the oldest on. */
+struct frame_walk frames_walk(const struct layouts *layouts);
+
+/** The next one that has been free for all of the decay time, and whose work has finished; 0: none was found. */
+uint32_t frames_pick_aged(const struct layouts *layouts, struct frame_walk *walk,
+                          uint64_t finished);
 
 /** A free frame is in use from now on; or free, where `stamp` is of its last work. */
 void frame_use(struct layouts *layouts, uint32_t number);

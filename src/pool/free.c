@@ -1,6 +1,7 @@
 /*
  * Freeing: whose block it is, where it goes, and whether the free has to leave an event behind.
  */
+#include "pool/cache_books.h"
 #include "pool/internal.h"
 
 #include "pool/number.h"
@@ -20,7 +21,7 @@ static inline uint32_t frees_of(uint64_t freed) {
  * Whether an event on time is due in this free: the pool is under pressure, and either nobody has recorded one
  * since that began, or this thread has freed enough since somebody last did. Inside the cache.
  */
-static inline bool is_due(const struct pool *pool, struct cache *cache, uint32_t parked,
+static inline bool is_due(const struct pool *pool, struct cache *cache, uint32_t in_cache,
                           uint64_t freed) {
     uint64_t tight = atomic_load_explicit(&pool->tight, memory_order_relaxed);
     if (likely(tight == 0)) {
@@ -38,7 +39,7 @@ static inline bool is_due(const struct pool *pool, struct cache *cache, uint32_t
     uint64_t bytes = cache->bytes_since_close += freed;
     bool due = pool->close_bytes == 0 || /* in every free */
                (frees >= FREES_PER_CLOSE && bytes >= pool->close_least) ||
-               (bytes > pool->close_bytes && (frees >= frees_of(freed) || frees >= parked));
+               (bytes > pool->close_bytes && (frees >= frees_of(freed) || frees >= in_cache));
     if (unlikely(due)) { /* whether or not it can be recorded now */
         cache->frees_since_close = 0;
         cache->bytes_since_close = 0;
@@ -65,7 +66,7 @@ static bool lock_for(struct pool *pool, bool must, bool orders) {
 
 /* What a free has left to do: the block is not cached, too much is, or an event is due. */
 struct rest {
-    struct block *unparked;
+    struct block *uncached;
     uint64_t lives; /* of the pool, when it was freed */
     unsigned bin, owner;
     bool overflows, orders;
@@ -121,21 +122,21 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
                     has_magazine(cache, rest->bin, rest->owner);
         cache_leave(cache);
     }
-    if (!lock_for(pool, rest->unparked || overflows, rest->orders)) {
+    if (!lock_for(pool, rest->uncached || overflows, rest->orders)) {
         return;
     }
     if (overflows) {
         make_room(pool, cache, rest, refused);
     }
     bool due = false;
-    if (rest->unparked && rest->lives == pool_lives(pool)) {
-        due = block_is_large(rest->unparked) && order_is_due(pool, block_bytes(rest->unparked));
-        pending_add(pool, rest->unparked);
+    if (rest->uncached && rest->lives == pool_lives(pool)) {
+        due = block_is_large(rest->uncached) && order_is_due(pool, block_bytes(rest->uncached));
+        pending_add(pool, rest->uncached);
     }
     if (rest->orders || due) {
         order_in_free(pool, due);
     }
-    if (!rest->unparked) {
+    if (!rest->uncached) {
         pending_take_usable(pool);
     }
     budget_look(pool);
@@ -146,24 +147,24 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
  * The block becomes the caller's to put into its cache: false if it is not live. The plain store is for the owner,
  * inside its cache.
  */
-static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *life) {
-    *life = atomic_load_explicit(&block->life, memory_order_relaxed);
-    if (unlikely((*life & (LIFE_STATE | LIFE_OWNER)) != cache->owns)) {
+static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *header) {
+    *header = atomic_load_explicit(&block->header, memory_order_relaxed);
+    if (unlikely((*header & (HEADER_STATE | HEADER_OWNER)) != cache->owns)) {
         return false;
     }
-    block_become(block, (*life & (LIFE_BIN | LIFE_UNITS)) | BLOCK_CACHED);
+    block_become(block, (*header & (HEADER_BIN | HEADER_UNITS)) | BLOCK_CACHED);
     return true;
 }
 
-/* Where it may be another thread's, whose number is known to be shared; `life` is what was read last. */
-static bool claim_shared(struct block *block, uint64_t *life) {
+/* Where it may be another thread's, whose number is known to be shared; `header` is what was read last. */
+static bool claim_shared(struct block *block, uint64_t *header) {
     do {
-        if (life_state(*life) != BLOCK_LIVE || !number_is_shared(life_owner(*life))) {
+        if (header_state(*header) != BLOCK_LIVE || !number_is_shared(header_owner(*header))) {
             return false;
         }
     } while (!atomic_compare_exchange_strong_explicit(
-        &block->life, life, (*life & (LIFE_BIN | LIFE_UNITS)) | BLOCK_CACHED, memory_order_acq_rel,
-        memory_order_acquire));
+        &block->header, header, (*header & (HEADER_BIN | HEADER_UNITS)) | BLOCK_CACHED,
+        memory_order_acq_rel, memory_order_acquire));
     return true;
 }
 
@@ -173,7 +174,7 @@ struct claimed {
     struct cache *cache;
     struct page *page; /* of a small block; else NULL */
     struct block *block;
-    uint64_t life; /* which it had */
+    uint64_t header; /* which it had */
 };
 
 /*
@@ -193,9 +194,9 @@ __attribute__((no_sanitize("thread"))) static uint64_t look_up(uint64_t address,
         const volatile uint64_t *start = range ? &range->block.address : NULL;
         c->block = start && *start == address ? &range->block : NULL;
     }
-    c->life = c->block ? *(const volatile uint64_t *)&c->block->life : 0;
+    c->header = c->block ? *(const volatile uint64_t *)&c->block->header : 0;
     atomic_thread_fence(memory_order_acquire);
-    return c->life;
+    return c->header;
 }
 
 /*
@@ -209,23 +210,24 @@ static int claim(uint64_t address, struct claimed *c) {
     if (!c->pool) {
         return -ENOENT;
     }
-    if (life_state(c->life) != BLOCK_LIVE) {
+    if (header_state(c->header) != BLOCK_LIVE) {
         look_up(address, &again);
-        return again.pool == c->pool && life_state(again.life) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
+        return again.pool == c->pool && header_state(again.header) != BLOCK_LIVE ? -EINVAL
+                                                                                 : -EAGAIN;
     }
     c->cache = cache_mine(c->pool);
-    if (life_owner(c->life) != c->cache->number) {
-        number_share_once(life_owner(c->life));
+    if (header_owner(c->header) != c->cache->number) {
+        number_share_once(header_owner(c->header));
     }
     cache_enter(c->cache);
     look_up(address, &again);
     bool found = again.pool == c->pool && again.block == c->block;
     if (found &&
-        (claim_as_owner(c->cache, c->block, &c->life) || claim_shared(c->block, &c->life))) {
+        (claim_as_owner(c->cache, c->block, &c->header) || claim_shared(c->block, &c->header))) {
         return 0;
     }
     cache_leave(c->cache);
-    return found && life_state(c->life) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
+    return found && header_state(c->header) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
 }
 
 static int claim_any(uint64_t address, struct claimed *c) {
@@ -242,7 +244,7 @@ static __attribute__((noinline)) uint64_t book_free_large(const struct claimed *
     struct backend *backend = c->pool->backend;
     struct range *range = range_of(c->block);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
-    unsigned at = life_bin(c->life);
+    unsigned at = header_bin(c->header);
     if (at < BINS) {
         books_add(&cache->bins[at].frees, 1);
     }
@@ -255,13 +257,14 @@ static __attribute__((noinline)) uint64_t book_free_large(const struct claimed *
 
 static uint64_t book_free(const struct claimed *c) {
     struct cache *cache = c->cache;
-    unsigned at = life_bin(c->life);
-    cache->saw_others |= life_owner(c->life) != cache->number;
+    unsigned at = header_bin(c->header);
+    cache->saw_others |= header_owner(c->header) != cache->number;
     if (!c->page) {
         return book_free_large(c);
     }
-    cache_book_free(cache, &cache->bins[at].frees, life_requested(c->life), life_bytes(c->life));
-    return life_bytes(c->life);
+    cache_book_free(cache, &cache->bins[at].frees, header_requested(c->header),
+                    header_bytes(c->header));
+    return header_bytes(c->header);
 }
 
 static bool is_reached_from_outside(const struct claimed *c) {
@@ -271,11 +274,11 @@ static bool is_reached_from_outside(const struct claimed *c) {
 }
 
 /* A claimed block goes into the calling thread's cache, which is left. */
-static int park(struct claimed *c) {
+static int put_in_cache(struct claimed *c) {
     struct pool *pool = c->pool;
     struct cache *cache = c->cache;
     struct rest rest = {
-        .lives = pool_lives(pool), .bin = life_bin(c->life), .owner = life_owner(c->life)};
+        .lives = pool_lives(pool), .bin = header_bin(c->header), .owner = header_owner(c->header)};
     uint64_t bytes = book_free(c);
     c->block->stamp = epochs_stamp(&pool->epochs);
     if (rest.bin < BINS && bytes <= quota_largest_block(pool) && !is_reached_from_outside(c)) {
@@ -283,12 +286,12 @@ static int park(struct claimed *c) {
         cache_push(cache, bin, c->block, bytes);
         rest.overflows = cache_overflows(cache, bin) || has_magazine(cache, rest.bin, rest.owner);
     } else {
-        rest.unparked = c->block;
+        rest.uncached = c->block;
     }
-    bool due = is_due(pool, cache, rest.unparked ? 0 : cache->bins[rest.bin].count, bytes);
+    bool due = is_due(pool, cache, rest.uncached ? 0 : cache->bins[rest.bin].count, bytes);
     rest.orders = may_order(pool, due);
     cache_leave(cache);
-    if (rest.unparked || rest.overflows || due) {
+    if (rest.uncached || rest.overflows || due) {
         free_slow(pool, cache, &rest);
     }
     return epochs_broken(&pool->epochs);
@@ -298,16 +301,16 @@ static int park(struct claimed *c) {
 static __attribute__((noinline)) int free_otherwise(uint64_t address) {
     struct claimed c;
     int r = claim_any(address, &c);
-    return r != 0 ? r : park(&c);
+    return r != 0 ? r : put_in_cache(&c);
 }
 
 /* A block of another thread's cache, or none; the caller's is entered. */
 static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct block *block,
-                                                   uint64_t address, uint64_t life) {
+                                                   uint64_t address, uint64_t header) {
     struct page *page = page_of(block);
-    if (page->pool == cache->pool && claim_shared(block, &life)) {
-        struct claimed c = {page->pool, cache, page, block, life};
-        return park(&c);
+    if (page->pool == cache->pool && claim_shared(block, &header)) {
+        struct claimed c = {page->pool, cache, page, block, header};
+        return put_in_cache(&c);
     }
     cache_leave(cache);
     return free_otherwise(address);
@@ -334,21 +337,21 @@ int pool_free(uint64_t address) {
         return free_otherwise(address);
     }
     struct block *block = page_block(page_map_page(entry), address);
-    uint64_t life;
+    uint64_t header;
     block_fetch(block);
-    if (unlikely(!claim_as_owner(cache, block, &life))) {
-        return free_anybodys(cache, block, address, life);
+    if (unlikely(!claim_as_owner(cache, block, &header))) {
+        return free_anybodys(cache, block, address, header);
     }
     struct pool *pool = cache->pool;
-    struct bin *bin = &cache->bins[life_bin(life)];
-    cache_book_free(cache, &bin->frees, life_requested(life), life_bytes(life));
+    struct bin *bin = &cache->bins[header_bin(header)];
+    cache_book_free(cache, &bin->frees, header_requested(header), header_bytes(header));
     block->stamp = epochs_stamp(&pool->epochs);
-    cache_push(cache, bin, block, life_bytes(life));
+    cache_push(cache, bin, block, header_bytes(header));
     bool overflows = cache_overflows(cache, bin);
-    bool due = is_due(pool, cache, bin->count, life_bytes(life));
+    bool due = is_due(pool, cache, bin->count, header_bytes(header));
     biased_leave_owned(&cache->lock);
     if (unlikely(overflows || due)) {
-        return free_rest(pool, cache, life_bin(life), overflows, due);
+        return free_rest(pool, cache, header_bin(header), overflows, due);
     }
     return epochs_broken(&pool->epochs);
 }
@@ -370,7 +373,7 @@ int pool_retire(uint64_t address, struct pool_retired *retired) {
         return r;
     }
     uint64_t stamp = atomic_load_explicit(&c.pool->epochs.usable, memory_order_acquire);
-    *retired = (struct pool_retired){.pool = c.pool, .life = pool_lives(c.pool)};
+    *retired = (struct pool_retired){.pool = c.pool, .lives = pool_lives(c.pool)};
     retired->bytes = book_free(&c);
     retired->block = c.block;
     c.block->stamp = stamp;
@@ -382,7 +385,7 @@ int pool_retire(uint64_t address, struct pool_retired *retired) {
 void pool_reclaim(const struct pool_retired *retired) {
     struct pool *pool = retired->pool;
     lock_acquire(&pool->lock);
-    if (retired->life == pool_lives(pool)) {
+    if (retired->lives == pool_lives(pool)) {
         pending_add(pool, retired->block);
         atomic_fetch_sub(&pool->retired_bytes, retired->bytes);
         budget_look(pool);

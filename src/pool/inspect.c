@@ -1,11 +1,7 @@
 /*
- * The figures of a pool: what its books say, and what is live by size.
+ * The figures of a pool: what its books say.
  */
 #include "pool/internal.h"
-
-#include "pool/page_map.h"
-
-#include <string.h>
 
 static void add_metric(struct stats_metric *to, const struct books_metric *from) {
     to->current += books_get(&from->current);
@@ -64,86 +60,6 @@ static uint64_t add_sum(struct stats_metric *to, const struct books_metric *from
     return now > last ? now : last;
 }
 
-/* Live blocks by requested size: a small table of sizes, then the ones that hold most. */
-static void count_live(struct live_sizes *sizes, uint64_t bytes) {
-    uint64_t hash = bytes * 0x9e3779b97f4a7c15u >> 32;
-    for (unsigned i = 0; i < LIVE_SIZES; i++) {
-        struct stats_live *row = &sizes->rows[(hash + i) % LIVE_SIZES];
-        if (row->count == 0 && sizes->used++ >= LIVE_SIZES - 1) {
-            return; /* more different sizes than a report can name */
-        }
-        if (row->count == 0 || row->bytes == bytes) {
-            row->bytes = bytes;
-            row->count++;
-            return;
-        }
-    }
-}
-
-static void count_page(struct live_sizes *sizes, struct page *page) {
-    for (unsigned word = 0; word < PAGE_HEAD_WORDS; word++) {
-        uint64_t bits = atomic_load_explicit(&page_heads(page)[word], memory_order_acquire);
-        for (; bits; bits &= bits - 1) {
-            unsigned unit = word << 6 | (unsigned)__builtin_ctzll(bits);
-            uint64_t life = block_life(page_unit(page, unit));
-            if (life_state(life) == BLOCK_LIVE) {
-                count_live(sizes, life_requested(life));
-            }
-        }
-    }
-}
-
-/* What starts in one page of the map. */
-static void count_at(uint64_t address, page_map_entry entry, void *sizes) {
-    uint64_t half = PAGE_BYTES / 2;
-    if (page_map_page(entry)) {
-        count_page(sizes, page_map_page(entry));
-        return;
-    }
-    for (uint64_t start = address; start < address + PAGE_BYTES; start += half) {
-        uint64_t at, requested;
-        if (range_peek(page_map_start(start), &at, &requested) && at - start < half) {
-            count_live(sizes, requested);
-        }
-    }
-}
-
-/* Merges the largest into the snapshot's list, largest total first. */
-static void name_largest(struct stats_device *stats, const struct live_sizes *sizes) {
-    for (unsigned i = 0; i < LIVE_SIZES; i++) {
-        struct stats_live row = sizes->rows[i];
-        size_t at = stats->live_groups;
-        while (at > 0 &&
-               row.bytes * row.count > stats->live[at - 1].bytes * stats->live[at - 1].count) {
-            at--;
-        }
-        if (row.count == 0 || at >= STATS_LIVE_SIZES) {
-            continue;
-        }
-        size_t moved =
-            stats->live_groups < STATS_LIVE_SIZES ? stats->live_groups : STATS_LIVE_SIZES - 1;
-        memmove(&stats->live[at + 1], &stats->live[at], (moved - at) * sizeof row);
-        stats->live[at] = row;
-        stats->live_groups = moved + 1;
-    }
-}
-
-/*
- * A million blocks take a while, and nobody waits for it: what the map leads to is read as it is found,
- * without a lock. The table is the pool's, because a report may run on a signal stack of a few kilobytes;
- * where another reader is at it, the list is left out.
- */
-void pool_read_live(struct pool *pool, struct stats_device *stats) {
-    struct live_sizes *sizes = &pool->live_sizes;
-    if (!atomic_exchange(&sizes->busy, true)) {
-        memset(sizes->rows, 0, sizeof sizes->rows);
-        sizes->used = 0;
-        page_map_each(pool, count_at, sizes);
-        name_largest(stats, sizes);
-        atomic_store(&sizes->busy, false);
-    }
-}
-
 void pool_read(struct pool *pool, struct stats_device *stats) {
     const struct books *books = &pool->books;
     /* A report from a signal handler may have interrupted whoever holds the lock. Without it the largest
@@ -170,11 +86,12 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
         lock_release(&pool->lock);
     }
     bool shared = books_get(&books->peaks_shared) || sums.used > 1;
-    add_sum(&stats->allocations, &books->allocations, sums.of[TIDE_COUNT], shared);
-    add_sum(&stats->allocated, &books->allocated, sums.of[TIDE_ALLOCATED], shared);
-    uint64_t peak = add_sum(&stats->requested, &books->requested, sums.of[TIDE_REQUESTED], shared);
+    add_sum(&stats->allocations, &books->allocations, sums.of[WATERMARK_COUNT], shared);
+    add_sum(&stats->allocated, &books->allocated, sums.of[WATERMARK_ALLOCATED], shared);
+    uint64_t peak =
+        add_sum(&stats->requested, &books->requested, sums.of[WATERMARK_REQUESTED], shared);
     if (shared) {
-        uint64_t upper = books_get(&books->peak_upper), now = sums.of[TIDE_REQUESTED].highest;
+        uint64_t upper = books_get(&books->peak_upper), now = sums.of[WATERMARK_REQUESTED].highest;
         upper = upper > now ? upper : now;
         now = books_get(&books->active.peak); /* which covers all that is live */
         upper = upper < now ? upper : now;
@@ -184,7 +101,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
 }
 
 uint64_t pool_idle_bytes(struct pool *pool) {
-    uint64_t allocated = budget_sums(pool).of[TIDE_ALLOCATED].live;
+    uint64_t allocated = budget_sums(pool).of[WATERMARK_ALLOCATED].live;
     uint64_t reserved = books_get(&pool->books.reserved.current);
     allocated += atomic_load(&pool->retired_bytes);
     return reserved > allocated ? reserved - allocated : 0;
@@ -198,8 +115,8 @@ void pool_reset_peaks(struct pool *pool) {
     books_set(&pool->books.allocations.peak, 0);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         cache_seize(cache);
-        for (unsigned i = 0; i < TIDES; i++) {
-            tide_level(&cache->tides[i]);
+        for (unsigned i = 0; i < WATERMARKS; i++) {
+            watermark_restart(&cache->watermarks[i]);
         }
         cache_return(cache);
     }

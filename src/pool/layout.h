@@ -6,10 +6,16 @@
  *      frames (memory)            f0 f1 f2 f3       f4 f1 f5       f3         a frame may lie in many slots
  *
  * A window is never cut and never merged, and keeps its mappings when its block is freed. A frame is in use
- * by one block at most, whatever slots it is mapped in. So a request takes the free window with the fewest
- * conflicts: slots whose frame is in use elsewhere, or that have none. Without any it is served at once;
- * else those slots, and only those, are mapped anew. Programs repeat themselves: after a few periods each
- * request finds a window without conflicts.
+ * by one block at most, whatever slots it is mapped in. Conflicts of a free window are slots whose frame is in
+ * use elsewhere, or that have none. A request takes
+ *
+ *      the window that it had the last time around (recall.h), if that has no conflicts
+ *      else the first one that has none; both are served at once
+ *      else that with the fewest: those slots, and only those, are mapped anew. But what other requests had lately
+ *      is theirs: it is left to them where much would be mapped anew, and the request gets a new window
+ *
+ * Programs repeat themselves: after a few periods each request has a window without conflicts. The frame that has
+ * been free for the longest is put into a slot: who had it before comes back the latest, as with a stack.
  *
  * When may what be touched?
  *
@@ -20,6 +26,9 @@
  *      a frame that lies idle, unmapped          when what freed it has finished: whoever had it before in
  *                                                any slot has finished then, too
  *
+ * Frozen, no frame that is mapped gets another slot, and no slot another frame: requests get windows that are whole,
+ * or new ones, over frames that lie nowhere.
+ *
  * This file keeps the books; mapper.c makes the calls. Under the pool's lock; what is mapped where changes
  * only by the one thread that holds the mapper's lock as well.
  */
@@ -29,12 +38,12 @@
 #include "pool/arena.h"
 #include "pool/host.h"
 #include "pool/page_map.h"
+#include "pool/recall.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #define WINDOW_CLASSES 256
-#define FRAME_LISTS 8 /* of free frames: mapped in no slot, in one, ... in so many or more */
 
 struct window {
     struct range range;     /* first; its bytes are those of the block, in whole slots */
@@ -43,6 +52,8 @@ struct window {
     uint32_t used;          /* in use by its block: the first so many */
     uint32_t kept; /* so many frames stay its own when it is free: something outside reaches them */
     uint32_t conflicts;             /* slots without a frame, or whose frame is in use */
+    uint32_t mapped_anew;           /* slots that had a frame, since it is recalled */
+    uint64_t taken;                 /* last: its number in recall.h; 0: not there */
     struct window *next, *previous; /* free ones of its class */
     struct window *older, *newer;   /* of its class, free or not */
     struct window *next_of_all;
@@ -57,11 +68,11 @@ struct slot {
 };
 
 struct frame {
-    uint64_t page;     /* the backend's */
-    uint64_t stamp;    /* free: when this epoch has finished, so has all work that touched it */
-    uint32_t slots;    /* the first that it lies in; 0: none */
-    uint32_t mappings; /* in how many */
-    uint32_t next, previous; /* free: in its list */
+    uint64_t page;  /* the backend's */
+    uint64_t stamp; /* free: when this epoch has finished, so has all work that touched it */
+    uint32_t slots; /* the first that it lies in; 0: none */
+    uint32_t next, previous; /* free: in their list */
+    uint16_t since;          /* free: the tick then */
     bool in_use, exists;
 };
 
@@ -80,11 +91,13 @@ struct layouts {
     struct window *newest[WINDOW_CLASSES];
     struct window *free[WINDOW_CLASSES], *last_free[WINDOW_CLASSES];
     uint64_t classes[WINDOW_CLASSES / 64]; /* which of them have any */
-    struct frame_list {
-        uint32_t first, last; /* about the oldest stamp first */
-    } lists[FRAME_LISTS];
+    uint32_t oldest_frame, newest_frame;   /* of the free ones, about by stamp */
+    bool frozen;                           /* somebody outside may know what lies where */
+    uint16_t
+        tick; /* of the clock that tells how long a frame has been free (decay.c); modulo 2^16 */
     uint32_t absent; /* numbers of frames that do not exist any more, linked by `next` */
     struct space *spaces;
+    struct recall recall; /* of blocks of two slots and more: smaller ones are cached by threads */
     uint64_t reserved_bytes, free_bytes; /* of all frames; of the free ones; */
     uint64_t kept_bytes;                 /* and of those that are kept, and in no block */
 };
@@ -119,9 +132,14 @@ static inline uint64_t slot_address(const struct window *window, uint32_t i) {
 /** A free window without a conflict for so many slots: its block is BLOCK_CACHED, usable. NULL: there is none. */
 struct range *layouts_take(struct layouts *layouts, uint32_t slots);
 
+/** The epoch that makes the window usable which the recall expects for such a request; 0: no block in one waits
+ * for any. */
+uint64_t layouts_expected_stamp(const struct layouts *layouts, uint32_t slots);
+
 /** Takes the free window with the fewest conflicts all of whose work has finished; its conflicting slots are
- * stale and have no frame. NULL: there is none, not even a shorter one. Their number in *lacking. */
-struct window *layouts_choose(struct layouts *layouts, uint32_t slots, uint64_t finished,
+ * stale and have no frame. NULL: there is none, not even a shorter one; or none that is better than a new one, unless
+ * it is to be `any`. Their number in *lacking. */
+struct window *layouts_choose(struct layouts *layouts, uint32_t slots, bool any, uint64_t finished,
                               uint32_t *lacking);
 
 /** The same with a new window at the end of the newest space. NULL: it does not fit there, or no host memory. */
@@ -137,7 +155,7 @@ bool layouts_add_space(struct layouts *layouts, uint64_t base, uint64_t bytes);
 uint32_t layouts_next_lacking(const struct layouts *layouts, const struct window *window,
                               uint32_t from);
 
-/** Puts a free frame whose work has finished, the one with the fewest mappings, into a slot. Others of the
+/** Puts a free frame whose work has finished into a slot, the one that is free for the longest. Others of the
  * window that had it become stale. False: there is none. */
 bool layouts_fill(struct layouts *layouts, struct window *window, uint32_t i, uint64_t finished);
 
@@ -154,6 +172,11 @@ uint32_t layouts_lacking(const struct layouts *layouts, uint32_t slots, uint64_t
  * by `next` from *slots on, and out of the books. False: there is none; else its page is in *page. */
 bool layouts_remove_frame(struct layouts *layouts, bool kept, uint64_t finished, uint64_t *page,
                           uint32_t *slots);
+
+/** The same with those of free frames that have been so for so many ticks; `walk` goes from one to the next. */
+struct frame_walk;
+bool layouts_remove_aged(struct layouts *layouts, struct frame_walk *walk, uint64_t finished,
+                         uint64_t *page, uint32_t *slots);
 
 /** The context is gone: nobody finds any of it from now on. */
 void layouts_leave_map(struct layouts *layouts);

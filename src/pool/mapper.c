@@ -12,10 +12,20 @@
 
 #include <errno.h>
 
+/* Without the pool's lock, which a look at the open files is too long for. So between this answer and the first page
+ * that is picked another thread could open a device, register a block through it, and free that: but the former takes
+ * the other one milliseconds, and this one at most the wait for the lock. */
+static bool is_frozen(struct pool *pool) {
+    const struct backend_ops *ops = pool->backend->ops;
+    return ops->frozen && ops->frozen(pool->backend);
+}
+
 static void enter(struct pool *pool) {
     lock_release(&pool->lock);
     lock_acquire(&pool->mapper);
+    bool frozen = is_frozen(pool); /* as it is now, not before a wait for the lock */
     lock_acquire(&pool->lock);
+    pool->layouts.frozen = frozen;
 }
 
 static void leave(struct pool *pool) {
@@ -89,7 +99,9 @@ static int make_frames(struct pool *pool, uint32_t count) {
         pool->growing += batch * PAGE_BYTES;
         lock_release(&pool->lock);
         r = backend->ops->take_pages(backend, batch, pages);
+        bool frozen = is_frozen(pool); /* that may have taken long */
         lock_acquire(&pool->lock);
+        pool->layouts.frozen |= frozen;
         pool->growing -= batch * PAGE_BYTES;
         for (uint32_t i = 0; i < batch && r == 0; i++) {
             frames_add(&pool->layouts, pages[i]);
@@ -106,6 +118,20 @@ static uint32_t frames_allowed(const struct pool *pool) {
     return budget > expected ? (uint32_t)((budget - expected) >> PAGE_SHIFT) : 0;
 }
 
+/* Which frames go back: free ones, those that are kept, or free ones that have been so for the decay time. */
+enum release { RELEASE_FREE, RELEASE_KEPT, RELEASE_AGED };
+
+static uint64_t release_some(struct pool *pool, enum release which, uint64_t bytes);
+
+/* Frozen, what lies idle elsewhere is of use only to the driver. */
+static void make_room(struct pool *pool, uint32_t frames) {
+    uint64_t bytes = (uint64_t)frames << PAGE_SHIFT, some = bytes;
+    while (pool->layouts.frozen && bytes > 0 && some > 0) {
+        some = release_some(pool, RELEASE_FREE, bytes);
+        bytes -= some < bytes ? some : bytes;
+    }
+}
+
 /* Under the budget every slot gets a new frame. Over it, or where the driver has fewer than that, one that lies
  * idle and has finished; a new one only where there is none. */
 static int fill(struct pool *pool, struct window *window, uint32_t lacking) {
@@ -118,6 +144,7 @@ static int fill(struct pool *pool, struct window *window, uint32_t lacking) {
         if (layouts_fill(layouts, window, i, pool->epochs.finished)) {
             lacking--;
         } else {
+            make_room(pool, lacking);
             r = make_frames(pool, lacking);
         }
     }
@@ -138,12 +165,16 @@ static void unmap_slots(struct pool *pool, uint32_t first) {
 }
 
 /* Bytes given back; up to a batch. */
-static uint64_t release_some(struct pool *pool, bool kept, uint64_t bytes) {
-    uint64_t pages[MAP_BATCH];
+static uint64_t release_some(struct pool *pool, enum release which, uint64_t bytes) {
+    struct layouts *layouts = &pool->layouts;
+    struct frame_walk walk = frames_walk(layouts);
+    uint64_t pages[MAP_BATCH], finished = pool->epochs.finished;
     uint32_t count = 0, slots = 0;
-    while (
-        count < MAP_BATCH && count * PAGE_BYTES < bytes &&
-        layouts_remove_frame(&pool->layouts, kept, pool->epochs.finished, &pages[count], &slots)) {
+    while (count < MAP_BATCH && count * PAGE_BYTES < bytes &&
+           (which == RELEASE_AGED
+                ? layouts_remove_aged(layouts, &walk, finished, &pages[count], &slots)
+                : layouts_remove_frame(layouts, which == RELEASE_KEPT, finished, &pages[count],
+                                       &slots))) {
         count++;
     }
     if (count > 0) {
@@ -181,15 +212,16 @@ static bool take_space(struct pool *pool, uint32_t slots) {
 }
 
 static struct window *choose(struct pool *pool, uint32_t slots, uint32_t *lacking) {
-    struct window *window = layouts_choose(&pool->layouts, slots, pool->epochs.finished, lacking);
+    struct layouts *layouts = &pool->layouts;
+    struct window *window = layouts_choose(layouts, slots, false, pool->epochs.finished, lacking);
     if (!window) {
         *lacking = slots;
-        window = layouts_open(&pool->layouts, slots);
+        window = layouts_open(layouts, slots);
     }
     if (!window && take_space(pool, slots)) {
-        window = layouts_open(&pool->layouts, slots);
+        window = layouts_open(layouts, slots);
     }
-    return window;
+    return window ? window : layouts_choose(layouts, slots, true, pool->epochs.finished, lacking);
 }
 
 static int map_window(struct pool *pool, uint32_t slots) {
@@ -208,7 +240,7 @@ static int map_window(struct pool *pool, uint32_t slots) {
     lock_acquire(&pool->lock);
     layouts_put_back(&pool->layouts, window); /* free, and without conflicts if it is mapped */
     while (r != 0 && pool->layouts.reserved_bytes > before &&
-           release_some(pool, false, pool->layouts.reserved_bytes - before) > 0) {
+           release_some(pool, RELEASE_FREE, pool->layouts.reserved_bytes - before) > 0) {
     } /* what was made for it is of no use: others may have some */
     return r;
 }
@@ -218,7 +250,8 @@ static int map_window(struct pool *pool, uint32_t slots) {
 static void wait_for_frames(struct pool *pool, uint32_t slots) {
     struct epochs *epochs = &pool->epochs;
     struct layouts *layouts = &pool->layouts;
-    if (layouts_lacking(layouts, slots, epochs->finished) <= frames_allowed(pool)) {
+    if (layouts->frozen ||
+        layouts_lacking(layouts, slots, epochs->finished) <= frames_allowed(pool)) {
         return;
     }
     epochs_poll(epochs, pool->backend);
@@ -234,19 +267,18 @@ static void wait_for_frames(struct pool *pool, uint32_t slots) {
 }
 
 int mapper_grow(struct pool *pool, uint32_t slots) {
-    uint64_t life = pool_lives(pool);
+    uint64_t lives = pool_lives(pool);
     int r = 0;
     wait_for_frames(pool, slots);
-    pool->growers++;
+    budget_begin_growth(pool);
     enter(pool);
-    if (life != pool_lives(pool)) {
+    if (lives != pool_lives(pool)) {
         r = -ENOMEM;
     } else if (layouts_lacking(&pool->layouts, slots, 0) > 0) { /* nobody else has brought one */
         r = map_window(pool, slots);
     }
     leave(pool);
-    pool->growers--;
-    pool->grown++;
+    budget_end_growth(pool, r != 0 && slots > 1); /* it may have had some of them */
     return r;
 }
 
@@ -256,9 +288,16 @@ uint64_t mapper_release(struct pool *pool, bool kept, uint64_t bytes) {
     uint64_t released = 0, some = 1;
     enter(pool);
     while (released < bytes && some > 0) {
-        some = release_some(pool, kept, bytes - released);
+        some = release_some(pool, kept ? RELEASE_KEPT : RELEASE_FREE, bytes - released);
         released += some;
     }
+    leave(pool);
+    return released;
+}
+
+uint64_t mapper_decay(struct pool *pool) {
+    enter(pool);
+    uint64_t released = pool->layouts.frozen ? 0 : release_some(pool, RELEASE_AGED, UINT64_MAX);
     leave(pool);
     return released;
 }

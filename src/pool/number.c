@@ -12,7 +12,7 @@ atomic_bool number_shared[NUMBERS] = {true};
 static _Atomic uint32_t last_number;
 
 static void set_number(struct cache *cache, uint16_t number) {
-    uint64_t owner = (uint64_t)number << LIFE_OWNER_SHIFT;
+    uint64_t owner = (uint64_t)number << HEADER_OWNER_SHIFT;
     cache->number = number;
     cache->hands_out = (uint64_t)(BLOCK_LIVE ^ BLOCK_CACHED) | owner;
     cache->owns = number > 0 ? (uint64_t)BLOCK_LIVE | owner : CACHE_OWNS_NONE;
@@ -35,7 +35,7 @@ void number_take(struct cache *cache) {
 /* Only its thread has freed blocks of its number, no others, and as many as it had asked for. */
 bool number_is_its_own(const struct cache *cache) {
     return cache->number > 0 && !number_is_shared(cache->number) && !cache->saw_others &&
-           tide_live(&cache->tides[TIDE_COUNT]) == cache->live_at_start;
+           watermark_live(&cache->watermarks[WATERMARK_COUNT]) == cache->live_at_start;
 }
 
 /* The owner is outside, or gone. */

@@ -69,19 +69,28 @@ static int synchronize_in_free(struct pool *pool) {
     return r;
 }
 
+/* What is freed here may go back before the work has ended that is submitted next. Only where an event costs nothing
+ * but its record. */
+static bool decays(const struct pool *pool) {
+    return pool->config.decays && pool->backend->has_events && pool->backend->refused == 0 &&
+           !order_is_captured(pool);
+}
+
 /*
  * Large blocks of other sizes than those that are pending make the pool grow by as much again. Where that
  * would exceed the budget the frees prepare for it, without pressure too.
  */
 bool order_is_due(struct pool *pool, uint64_t freed) {
-    if (budget_has_room(pool, pool->pending_bytes + freed)) {
+    bool has_room = budget_has_room(pool, pool->pending_bytes + freed);
+    if (has_room && !decays(pool)) {
         return false;
     }
     uint64_t on_time = atomic_load_explicit(&pool->epochs.on_time, memory_order_relaxed);
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
     pool->freed_large = (on_time == pool->last_on_time ? pool->freed_large : 0) + freed;
     pool->last_on_time = on_time;
-    return pool->freed_large > order_event_bytes(budget);
+    uint64_t most = order_event_bytes(budget), part = budget_used(pool) / DECAY_EVENT_SHARE;
+    return pool->freed_large > (has_room && part > most ? part : most);
 }
 
 void order_in_free(struct pool *pool, bool due) {
@@ -155,11 +164,19 @@ static bool barrier_hurts(const struct pool *pool, uint64_t stamp) {
     return behind >= EVENTS_BEHIND && behind * order_event_bytes(budget) >= budget / BEHIND_SHARE;
 }
 
+static int order_by_barrier(struct pool *pool, uint64_t stamp) {
+    return pool->config.reuse == POOL_BARRIER && !barrier_hurts(pool, stamp)
+               ? epochs_order(&pool->epochs, pool->backend)
+               : -EBUSY;
+}
+
+bool order_soon(struct pool *pool, uint64_t stamp) {
+    return order_cheaply(pool, stamp) ||
+           (order_by_barrier(pool, stamp) == 0 && epochs_usable(&pool->epochs, stamp));
+}
+
 bool order_now(struct pool *pool, uint64_t stamp, bool at_any_price) {
-    int r = -EBUSY;
-    if (pool->config.reuse == POOL_BARRIER && !barrier_hurts(pool, stamp)) {
-        r = epochs_order(&pool->epochs, pool->backend);
-    }
+    int r = order_by_barrier(pool, stamp);
     if (r == -EBUSY || (r == -ENOENT && at_any_price)) {
         r = wait_on_time(pool, stamp);
     }
@@ -224,13 +241,13 @@ bool order_finish_stamp(struct pool *pool, uint64_t stamp) {
  */
 void order_settle(struct pool *pool) {
     struct epochs *epochs = &pool->epochs;
-    uint64_t line = atomic_load(&epochs->usable), life = pool_lives(pool);
+    uint64_t line = atomic_load(&epochs->usable), lives = pool_lives(pool);
     epochs_poll(epochs, pool->backend);
     while (epochs->finished < line && !epochs->broken) {
         lock_release(&pool->lock);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         lock_acquire(&pool->lock);
-        if (life != pool_lives(pool)) {
+        if (lives != pool_lives(pool)) {
             return;
         }
         epochs_poll(epochs, pool->backend);

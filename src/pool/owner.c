@@ -26,9 +26,9 @@ void cache_start_common(struct cache *cache, struct pool *pool) {
  * Of the common cache and one that has no owner. Those of threads that have ended lie together, so
  * that a look at the peaks has one to look at, and the next thread goes on with them.
  */
-static void move_tides(struct cache *to, struct cache *from) {
-    for (unsigned i = 0; i < TIDES; i++) {
-        tide_join(&to->tides[i], &from->tides[i]);
+static void move_watermarks(struct cache *to, struct cache *from) {
+    for (unsigned i = 0; i < WATERMARKS; i++) {
+        watermark_join(&to->watermarks[i], &from->watermarks[i]);
     }
 }
 
@@ -95,7 +95,7 @@ static void retire(struct cache *cache) {
         number_stop_owning(cache);
     }
     begin_move(pool);
-    move_tides(pool->common, cache);
+    move_watermarks(pool->common, cache);
     move_counts(pool->common, cache);
     unlink_in_pool(pool, cache);
     end_move(pool);
@@ -144,9 +144,9 @@ static struct cache *adopt(struct pool *pool) {
         }
         begin_move(pool);
         link_in_pool(pool, cache);
-        move_tides(cache, pool->common);
+        move_watermarks(cache, pool->common);
         end_move(pool);
-        cache->live_at_start = tide_live(&cache->tides[TIDE_COUNT]);
+        cache->live_at_start = watermark_live(&cache->watermarks[WATERMARK_COUNT]);
         cache->saw_others = false;
         cache->owner = &cache_last;
         pool->caches_owned++;

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 static void become(struct block *block, enum block_state state, unsigned units) {
-    block_become(block, (uint64_t)state | (uint64_t)units << LIFE_UNITS_SHIFT);
+    block_become(block, (uint64_t)state | (uint64_t)units << HEADER_UNITS_SHIFT);
 }
 
 static void toggle_head(const struct block *block) {
@@ -144,8 +144,8 @@ struct block *runs_take(struct runs *runs, unsigned units, unsigned bin, bool an
     block->stamp = 0;
     block->next = NULL;
     block->address = page_of(block)->address + ((uint64_t)block_unit(block) << UNIT_SHIFT);
-    block_become(block, BLOCK_CACHED | (uint64_t)units << LIFE_UNITS_SHIFT |
-                            (uint64_t)bin << LIFE_BIN_SHIFT);
+    block_become(block, BLOCK_CACHED | (uint64_t)units << HEADER_UNITS_SHIFT |
+                            (uint64_t)bin << HEADER_BIN_SHIFT);
     toggle_head(block);
     page_of(block)->used_units += units;
     return block;

@@ -54,8 +54,13 @@ void pending_add_list(struct pool *pool, struct block *first) {
 }
 
 void pending_take_usable(struct pool *pool) {
+    pending_take_old(pool, UINT64_MAX);
+}
+
+void pending_take_old(struct pool *pool, uint64_t stamp) {
     for (enum reach reach = 0; reach < REACHES; reach++) {
         uint64_t line = line_for(pool, reach);
+        line = line < stamp ? line : stamp;
         struct pending *queue = &pool->pending[reach];
         while (queue->head && queue->head->stamp <= line) {
             struct block *block = queue->head;

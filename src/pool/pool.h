@@ -20,6 +20,7 @@
 #ifndef GPUCACHE_POOL_POOL_H
 #define GPUCACHE_POOL_POOL_H
 
+#include "pool/address.h"
 #include "pool/backend.h"
 #include "stats/stats.h"
 
@@ -33,6 +34,7 @@ struct pool_config {
     enum pool_reuse reuse;
     uint64_t budget; /* bytes of reserve up to which the pool grows rather than orders; 0: follows
                         the live memory */
+    bool decays;     /* somebody calls pool_tick() and pool_decay() when the backend has said to */
 };
 
 struct pool;
@@ -52,12 +54,6 @@ struct backend *pool_backend(struct pool *pool);
  * quiet. */
 void pool_drain(struct pool *pool);
 
-/** A pool that counts a part of [address, address + bytes) as its own, or NULL. */
-struct pool *pool_covering(uint64_t address, uint64_t bytes);
-
-/** Whether some pool has any of the range, or is about to have forgotten it. */
-bool pool_touches(uint64_t address, uint64_t bytes);
-
 /** What the pool may have has changed: it is measured by that, and what was refused before may be tried again. */
 void pool_set_capacity(struct pool *pool, uint64_t capacity);
 
@@ -72,14 +68,11 @@ int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address);
  * no live block starts there. */
 int pool_free(uint64_t address);
 
-/** Whether `address` lies in the memory of some pool. */
-bool pool_has(uint64_t address);
-
 /* A block that the program has freed, and that something no epoch knows of still holds back. */
 struct block;
 struct pool_retired {
     struct pool *pool;
-    uint64_t life; /* of the pool: the contexts it had outlived */
+    uint64_t lives; /* of the pool: the contexts it had outlived */
     uint64_t bytes;
     struct block *block;
 };
@@ -96,33 +89,6 @@ int pool_retire(uint64_t address, struct pool_retired *retired);
  */
 void pool_reclaim(const struct pool_retired *retired);
 
-/** A live block as its program knows it. */
-struct pool_block {
-    struct pool *pool;
-    uint64_t address, requested;
-};
-
-/** The live block that covers `address` (not only its start); -ENOENT as above, -EINVAL inside a
- * pool but not in a live block. In a few steps and without a lock. */
-int pool_find(uint64_t address, struct pool_block *block);
-
-/** The same, with the driver's own allocation around the block. Takes the pool's lock. */
-struct pool_segment {
-    uint64_t address, bytes;
-};
-int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_segment *segment);
-
-/** The number that tells this life of a block from every other one in the process; 0 if `address`
- * is in no live block. */
-uint64_t pool_block_id(uint64_t address);
-
-/**
- * From now on something that the context's own order does not bind can reach the block's memory
- * (another process, a network card, the CPU): what it covers changes hands only when earlier work
- * has finished. For good. Returns when the work has finished that the block was handed out behind.
- */
-int pool_mark_reached_from_outside(uint64_t address);
-
 /** Returns when all work has finished behind which memory was handed out: whatever can reach that
  * memory from now on need not stand behind the barriers. */
 void pool_settle(struct pool *pool);
@@ -136,6 +102,15 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait);
 
 /** The same with everything, and with the host memory of what is not used. -ENOENT counts as 0. */
 int pool_trim(struct pool *pool, bool wait);
+
+/**
+ * What has been idle for all of the decay time goes back by itself, where the backend maps pages. pool_tick() is called
+ * every so often, DECAY_TICKS times in that time; false: nothing is idle, and the backend will be told when
+ * something is. pool_decay() gives some of it back; true: some, and there may be more. Neither waits for the device.
+ * With no lock held, by one thread for all pools.
+ */
+bool pool_tick(struct pool *pool);
+bool pool_decay(struct pool *pool);
 
 /** The code of the error that killed the context, or 0: then nothing more can be served from this
  * pool. */
@@ -182,8 +157,9 @@ void pool_program_orders(struct pool *pool, bool records);
 /** Adds the pool's books to a snapshot. Waits for no lock. */
 void pool_read(struct pool *pool, struct stats_device *stats);
 
-/** The sizes of what is live; takes as long as there are blocks, but holds nobody up. */
-void pool_read_live(struct pool *pool, struct stats_device *stats);
+/** The sizes of what is live, and behind what the map holds already (NULL: it is not wanted) the pool's memory;
+ * takes as long as there are blocks, but holds nobody up. */
+void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map);
 uint64_t pool_idle_bytes(struct pool *pool); /* all that is not live */
 
 /** Of that, what is ready and cannot go back to the driver, because something beside it is live or pending.

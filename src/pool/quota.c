@@ -19,6 +19,15 @@ uint64_t quota_of_capacity(uint64_t capacity) {
     return share < QUOTA_LEAST ? QUOTA_LEAST : share > QUOTA_MOST ? QUOTA_MOST : share;
 }
 
+/* What one of many may have if all of them, with their transfer caches, are to hold no more than a part of
+ * what the program has, and a little. */
+static uint64_t part_of_peak(const struct pool *pool) {
+    uint64_t peak = books_get(&pool->books.allocated.peak);
+    uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / pool->awake_count;
+    each -= each / 3; /* for the transfer cache */
+    return each < QUOTA_FEW ? QUOTA_FEW : each;
+}
+
 /* What one may have. With more awake than QUOTA_CACHES they hold less together, too: twice as many, half
  * of it. And no more than suits the program. */
 static uint64_t quota_limit(const struct pool *pool) {
@@ -26,9 +35,16 @@ static uint64_t quota_limit(const struct pool *pool) {
     uint64_t awake = pool->awake_count;
     if (awake > QUOTA_CACHES) {
         uint64_t share = most * QUOTA_CACHES / awake * QUOTA_CACHES / awake;
-        return share < least ? least : share;
+        share = share < least ? least : share;
+        uint64_t part = awake > QUOTA_MANY ? part_of_peak(pool) : share;
+        return share < part ? share : part;
     }
     return awake <= 1 && most > little ? little : most;
+}
+
+static uint64_t transfer_limit(const struct pool *pool) {
+    uint64_t most = quota_limit(pool);
+    return pool->awake_count > QUOTA_MANY ? most / 2 : most;
 }
 
 static void set_quota(struct pool *pool, _Atomic uint64_t *room, uint64_t quota) {
@@ -73,7 +89,7 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
 void quota_grow_transfer(struct cache *cache) {
     struct pool *pool = cache->pool;
     _Atomic uint64_t *room = &cache->transfer.room;
-    uint64_t before = atomic_load_explicit(room, memory_order_relaxed), most = quota_limit(pool);
+    uint64_t before = atomic_load_explicit(room, memory_order_relaxed), most = transfer_limit(pool);
     uint64_t quota = before > 0 ? 2 * before : QUOTA_TRANSFER_FIRST;
     quota_grow(cache, 0);
     set_quota(pool, room, quota > most ? most : quota);
@@ -112,25 +128,28 @@ void quota_sleep(struct cache *cache) {
 /* --- idle threads --- */
 
 /* Whether a number has been the same for so long, as far as is known. */
-static bool is_still(struct still *still, uint64_t number, uint64_t now) {
+static bool is_still(struct still *still, uint64_t number, uint64_t now, uint64_t least) {
     if (number != still->number || still->since == 0) {
         *still = (struct still){number, now};
     }
-    return now - still->since >= IDLE_NS;
+    return now - still->since >= least;
+}
+
+static uint64_t worked(const struct cache *cache) {
+    const struct watermark *mark = &cache->watermarks[WATERMARK_COUNT];
+    return books_get(&mark->taken) + books_get(&mark->crest);
 }
 
 /* What waits for a thread that asks for nothing is of no use there. */
 static bool look_at(struct cache *cache, uint64_t now, bool *any) {
-    const struct tide *tide = &cache->tides[TIDE_COUNT];
-    uint64_t taken = books_get(&tide->taken), worked = taken + books_get(&tide->crest);
-    if (is_still(&cache->seen.taken, taken, now)) {
+    uint64_t taken = books_get(&cache->watermarks[WATERMARK_COUNT].taken);
+    if (is_still(&cache->seen.taken, taken, now, IDLE_NS)) {
         *any |= transfer_empty(&cache->transfer);
     }
-    return is_still(&cache->seen.worked, worked, now);
+    return is_still(&cache->seen.worked, worked(cache), now, IDLE_NS);
 }
 
-/* Those linked by `next_idle` give up everything, and their quotas. True if there was anything. */
-static bool put_to_sleep(struct pool *pool, struct cache *first) {
+bool quota_put_to_sleep(struct pool *pool, struct cache *first) {
     struct biased *locks = NULL;
     bool any = false;
     for (struct cache *cache = first; cache; cache = cache->next_idle) {
@@ -139,7 +158,7 @@ static bool put_to_sleep(struct pool *pool, struct cache *first) {
     }
     cache_seize_list(pool, locks);
     for (struct cache *cache = first; cache; cache = cache->next_idle) {
-        any |= quota_parked(cache) > 0;
+        any |= quota_cached(cache) > 0;
         quota_sleep(cache);
     }
     biased_return(locks);
@@ -168,9 +187,21 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
             link_awake(pool, cache);
         }
     }
-    any |= put_to_sleep(pool, idle);
+    any |= quota_put_to_sleep(pool, idle);
     pool->look_at_ns = any ? 0 : now + LOOK_NS;
     return any;
+}
+
+struct cache *quota_find_idle(struct pool *pool) {
+    struct cache *idle = NULL;
+    for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
+        bool still = is_still(&cache->seen.ticked, worked(cache), pool->decay.ticks, DECAY_TICKS);
+        if (still && !cache->visiting && !transfer_empty(&cache->transfer)) {
+            cache->next_idle = idle;
+            idle = cache;
+        }
+    }
+    return idle;
 }
 
 bool quota_take_all_back(struct pool *pool) {
@@ -179,7 +210,7 @@ bool quota_take_all_back(struct pool *pool) {
         cache->next_idle = all;
         all = cache;
     }
-    return put_to_sleep(pool, all);
+    return quota_put_to_sleep(pool, all);
 }
 
 bool quota_empty_transfers(struct pool *pool) {

@@ -204,14 +204,14 @@ static uint64_t good_growth(const struct pool *pool, const struct want *want) {
 
 /* One reserve() of the backend, without the lock. */
 static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
-    uint64_t base = 0, life = pool_lives(pool);
+    uint64_t base = 0, lives = pool_lives(pool);
     struct backend *backend = pool->backend;
     pool->growing += bytes;
-    pool->growers++;
+    budget_begin_growth(pool);
     lock_release(&pool->lock);
     int r = backend->ops->reserve(backend, bytes, &base);
     lock_acquire(&pool->lock);
-    if (r == 0 && life != pool_lives(pool)) {
+    if (r == 0 && lives != pool_lives(pool)) {
         backend->ops->lose(backend, bytes); /* the context ended meanwhile */
         r = -ENOMEM;
     } else if (r == 0) {
@@ -223,8 +223,7 @@ static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
         }
     }
     pool->growing -= bytes;
-    pool->growers--;
-    pool->grown++;
+    budget_end_growth(pool, false);
     if (r == 0) {
         books_add(&pool->books.driver_allocs, 1);
     }

@@ -138,12 +138,34 @@ static bool give_up_own_cache(struct pool *pool, const struct want *want) {
     struct cache *cache = want->cache;
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
     uint64_t before = cache->bytes;
-    bool small = !want->large && before >= PAGE_BYTES && before >= budget / PARKED_SHARE;
+    bool small = !want->large && before >= PAGE_BYTES && before >= budget / CACHED_SHARE;
     cache_enter(cache);
     cache_empty(cache, small ? 0 : SMALL_CLASSES);
     bool any = cache->bytes < before;
     cache_leave(cache);
     return quota_empty_transfers(pool) || any;
+}
+
+static uint64_t given_back(struct pool *pool) {
+    uint64_t count = 0;
+    if (pool->backend->ops->given_back) {
+        lock_release(&pool->lock);
+        count = pool->backend->ops->given_back(pool->backend);
+        lock_acquire(&pool->lock);
+    }
+    return count;
+}
+
+/* What others had taken when we were refused may have been too little for them, and have come back. */
+static int supply_as_natively(struct pool *pool, struct want *want, int refusal) {
+    uint64_t before, now = given_back(pool);
+    unsigned tries = 0;
+    do {
+        before = now;
+        refusal = supply_hard(pool, want, refusal);
+        now = source_refused(refusal) ? given_back(pool) : before;
+    } while (now != before && ++tries < OTHERS_TRIES);
+    return refusal;
 }
 
 /* How far the pool may grow while anything of it lies idle. The request may raise the peak
@@ -239,7 +261,18 @@ static int grow_with_excess(struct pool *pool, struct want *want) {
     return r;
 }
 
+/* The window that the request had the last time around waits for its epoch: near the budget it is put in order.
+ * Another one would be somebody else's, who would have to take a third. */
+static void order_expected(struct pool *pool, const struct want *want) {
+    bool may = want->large && backend_maps(pool->backend) && budget_is_short(pool, want->bytes);
+    uint64_t stamp = may ? layouts_expected_stamp(&pool->layouts, layouts_slots(want->bytes)) : 0;
+    if (stamp > 0) {
+        order_soon(pool, stamp);
+    }
+}
+
 int supply(struct pool *pool, struct want *want) {
+    order_expected(pool, want);
     if (supply_cheap(pool, want)) {
         return 0;
     }
@@ -265,7 +298,7 @@ int supply(struct pool *pool, struct want *want) {
     if (source_refused(r)) {
         pool->refused_at = budget_used(pool) > 0 ? budget_used(pool) : 1;
         pool->budget_follows = true; /* at the end of this visit */
-        r = supply_hard(pool, want, r);
+        r = supply_as_natively(pool, want, r);
         books_add(&pool->books.oom_retries, r == 0);
     }
     books_add(&pool->books.cache_misses, r == 0);

@@ -238,6 +238,29 @@ static int synchronize(struct backend *backend) {
     return r;
 }
 
+static void begin_growth(struct backend *backend) {
+    of(backend)->growing++;
+}
+
+static void end_growth(struct backend *backend, bool given_back) {
+    of(backend)->growing--;
+    of(backend)->in_vain += given_back;
+}
+
+/* What other threads had charged comes back when they have been waited for so often. */
+static uint64_t given_back(struct backend *backend) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    if (fake->answers > 0 && --fake->answers == 0) {
+        fake->limit += fake->others;
+        fake->others = 0;
+        fake->came_back++;
+    }
+    uint64_t came_back = fake->came_back;
+    pthread_mutex_unlock(&fake->lock);
+    return came_back;
+}
+
 static const struct backend_ops ops = {
     .name = "fake",
     .reserve = reserve,
@@ -245,6 +268,9 @@ static const struct backend_ops ops = {
     .returned = returned,
     .is_deadly = is_deadly,
     .lose = lose,
+    .begin_growth = begin_growth,
+    .end_growth = end_growth,
+    .given_back = given_back,
     .record = record,
     .query = query,
     .order = order,
@@ -264,6 +290,11 @@ static struct fake_mapping *mapping_at(struct fake *fake, uint64_t address) {
 
 static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
     struct fake *fake = of(backend);
+    void (*meanwhile)(void) = fake->meanwhile;
+    fake->meanwhile = NULL;
+    if (meanwhile) {
+        meanwhile();
+    }
     pthread_mutex_lock(&fake->lock);
     bool fits = fake->next + bytes <= fake->base + REGION_BYTES;
     if (fits) {
@@ -294,6 +325,7 @@ static int take_pages(struct backend *backend, unsigned count, uint64_t *pages) 
     int r = 0;
     pthread_mutex_lock(&fake->lock);
     fake->reserves++;
+    fake->frozen |= fake->freezes;
     if (fake->refusals > 0) {
         fake->refusals--;
         r = fake->refusal;
@@ -369,6 +401,14 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count) {
     return 0;
 }
 
+static bool frozen(struct backend *backend) {
+    return ((struct fake *)backend)->frozen;
+}
+
+static void idle(struct backend *backend) {
+    of(backend)->idles++;
+}
+
 void fake_map_pages(struct fake *fake) {
     static const struct backend_ops paging = {
         .name = "fake pages",
@@ -378,6 +418,10 @@ void fake_map_pages(struct fake *fake) {
         .give_pages = give_pages,
         .map = map,
         .unmap = unmap,
+        .frozen = frozen,
+        .begin_growth = begin_growth,
+        .end_growth = end_growth,
+        .given_back = given_back,
         .returned = returned,
         .is_deadly = is_deadly,
         .record = record,
@@ -385,6 +429,7 @@ void fake_map_pages(struct fake *fake) {
         .order = order,
         .wait = wait,
         .synchronize = synchronize,
+        .idle = idle,
     };
     fake->backend.ops = &paging;
 }

@@ -81,9 +81,17 @@ struct fake {
     unsigned page_count; /* numbers given */
     int map_code;        /* what map() returns instead of mapping */
     unsigned maps, unmaps;
-    uint64_t addresses;   /* bytes that are taken */
-    unsigned broken_laws; /* waits on late events, releases of memory in use, unknown slots */
-    const char *broken;   /* the first of them */
+    unsigned idles;            /* calls of idle() */
+    bool frozen;               /* what frozen() says */
+    bool freezes;              /* that becomes true while pages are taken */
+    unsigned growing, in_vain; /* growths under way; those that gave something back */
+    unsigned answers;          /* given_back() is asked so often until others give back */
+    uint64_t others;           /* what they have charged */
+    uint64_t came_back;        /* how often they did */
+    uint64_t addresses;        /* bytes that are taken */
+    void (*meanwhile)(void);   /* called once, while addresses are asked for */
+    unsigned broken_laws;      /* waits on late events, releases of memory in use, unknown slots */
+    const char *broken;        /* the first of them */
 };
 
 /** A new device with `memory` bytes, on addresses no other one ever had. */

@@ -1,6 +1,6 @@
 /*
  * A thread's cache: the order of its lists, what serves a request, and what goes to the pool when too
- * much is parked.
+ * much is cached.
  */
 #include "pool_bench.h"
 
@@ -22,15 +22,15 @@ static int set_up(void **state) {
 
 static void push_small(struct block *block, unsigned at, uint64_t stamp) {
     block->stamp = stamp;
-    block->life = (uint64_t)size_class_units(at) << LIFE_UNITS_SHIFT |
-                  (uint64_t)at << LIFE_BIN_SHIFT | BLOCK_CACHED;
+    block->header = (uint64_t)size_class_units(at) << HEADER_UNITS_SHIFT |
+                    (uint64_t)at << HEADER_BIN_SHIFT | BLOCK_CACHED;
     cache_push(&cache, &cache.bins[at], block, size_class_bytes(at));
 }
 
 static void push_large(struct range *range, uint64_t bytes, uint64_t stamp) {
     unsigned at = bin_of_large(bytes);
     *range = (struct range){.bytes = bytes, .block.stamp = stamp};
-    range->block.life = (uint64_t)at << LIFE_BIN_SHIFT | BLOCK_CACHED;
+    range->block.header = (uint64_t)at << HEADER_BIN_SHIFT | BLOCK_CACHED;
     cache_push(&cache, &cache.bins[at], &range->block, bytes);
 }
 
@@ -82,7 +82,7 @@ static void what_was_freed_first_goes_out_first_and_not_before_its_epoch(void **
 
 static void push_ready(struct block *block) {
     block->stamp = 0;
-    block->life = (uint64_t)1 << LIFE_UNITS_SHIFT | BLOCK_CACHED;
+    block->header = (uint64_t)1 << HEADER_UNITS_SHIFT | BLOCK_CACHED;
     cache_push_ready(&cache, block);
 }
 
@@ -205,7 +205,7 @@ static void a_large_request_gets_what_is_somewhat_larger(void **state) {
     assert_int_equal(cache.bytes, 0);
 }
 
-static void where_much_is_parked_it_gets_what_is_larger_still(void **state) {
+static void where_much_is_cached_it_gets_what_is_larger_still(void **state) {
     (void)state;
     push_large(&ranges[0], MIB + 5 * (MIB / 16), 1);
     push_large(&ranges[2], 4 * MIB, 1);
@@ -262,7 +262,7 @@ static void the_stamp_that_is_waited_for_is_the_first_that_finds_one(void **stat
 
 enum { EACH = 8, SIZES = 4 };
 static const uint64_t sizes[SIZES] = {16 * KIB, 64 * KIB, 100 * KIB, 3 * MIB};
-static uint64_t parked[SIZES][EACH];
+static uint64_t in_cache[SIZES][EACH];
 
 static unsigned bin_of(uint64_t bytes) {
     return bytes > SMALL_MAX_BYTES ? bin_of_large(bytes) : size_class_of(bytes);
@@ -272,21 +272,21 @@ static struct cache *mine(void) {
     return cache_mine(pool);
 }
 
-/* Some of each size are parked in this thread's own cache, and nothing has been asked of them since a
+/* Some of each size are cached in this thread's own cache, and nothing has been asked of them since a
  * hand came by, but of `asked`. */
-static void park_some(unsigned asked) {
+static void cache_some(unsigned asked) {
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
     drop(get(32 * MIB));
     let_hold(48 * MIB);
     for (unsigned s = 0; s < SIZES; s++) {
         for (unsigned i = 0; i < EACH; i++) {
-            parked[s][i] = get(sizes[s]);
+            in_cache[s][i] = get(sizes[s]);
         }
     }
     for (unsigned s = 0; s < SIZES; s++) {
         for (unsigned i = 0; i < EACH; i++) {
-            use_and_drop(parked[s][i]);
+            use_and_drop(in_cache[s][i]);
         }
     }
     for (unsigned at = 0; at < BINS; at++) {
@@ -301,7 +301,7 @@ static unsigned count_of(unsigned size) {
 
 static void idle_bins_go_and_those_that_are_asked_for_stay(void **state) {
     (void)state;
-    park_some(1);
+    cache_some(1);
     unsigned asked = count_of(1), kept = count_of(2);
     lock_acquire(&pool->lock);
     cache_drop_idle(mine(), bin_of(sizes[2]), 0);
@@ -320,7 +320,7 @@ static void idle_bins_go_and_those_that_are_asked_for_stay(void **state) {
 
 static void no_more_goes_than_has_to(void **state) {
     (void)state;
-    park_some(1);
+    cache_some(1);
     uint64_t before = mine()->bytes;
     lock_acquire(&pool->lock);
     cache_drop_idle(mine(), BINS, before);
@@ -336,7 +336,7 @@ static void no_more_goes_than_has_to(void **state) {
 
 static void half_of_each_goes_and_of_the_one_that_is_kept_last(void **state) {
     (void)state;
-    park_some(1);
+    cache_some(1);
     lock_acquire(&pool->lock);
     cache_drop_half(mine(), bin_of(sizes[3]), EACH * sizes[3]);
     assert_int_equal(count_of(3), EACH);
@@ -348,7 +348,7 @@ static void half_of_each_goes_and_of_the_one_that_is_kept_last(void **state) {
 
 static void what_goes_to_the_pool_is_not_handed_out_before_its_work_is_past(void **state) {
     (void)state;
-    park_some(1);
+    cache_some(1);
     check();
     lock_acquire(&pool->lock);
     cache_empty(mine(), SMALL_CLASSES);
@@ -362,7 +362,7 @@ static void what_goes_to_the_pool_is_not_handed_out_before_its_work_is_past(void
     for (unsigned i = 0; i < EACH; i++) {
         uint64_t at = get(sizes[3]);
         for (unsigned j = 0; j < EACH; j++) {
-            assert_false(overlap(at, sizes[3], parked[3][j], sizes[3]));
+            assert_false(overlap(at, sizes[3], in_cache[3][j], sizes[3]));
         }
     }
 }
@@ -378,7 +378,7 @@ int main(void) {
         LIST(a_small_request_gets_what_is_somewhat_larger),
         LIST(a_request_gets_its_own_size_first),
         LIST(a_large_request_gets_what_is_somewhat_larger),
-        LIST(where_much_is_parked_it_gets_what_is_larger_still),
+        LIST(where_much_is_cached_it_gets_what_is_larger_still),
         LIST(a_range_is_taken_from_the_middle_of_its_list),
         LIST(the_stamp_that_is_waited_for_is_the_first_that_finds_one),
         TEST(idle_bins_go_and_those_that_are_asked_for_stay),

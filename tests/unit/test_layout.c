@@ -72,6 +72,28 @@ static void a_program_that_repeats_itself_maps_nothing_any_more(void **state) {
     assert_in_range(fake->reserved, 60 * MIB, 76 * MIB);
 }
 
+/* Also where another one is free that was made before it. */
+static void a_request_gets_the_window_it_had_the_last_time(void **state) {
+    (void)state;
+    start(16 * GIB, POOL_BARRIER, RELAXED);
+    uint64_t other = get(100 * MIB), had[2];
+    for (int period = 0; period < 2; period++) {
+        for (uint64_t size = 2; size < 30;
+             size++) { /* so that it knows where in the program it is */
+            drop(get(2 * size * MIB));
+            finish_all();
+        }
+        had[period] = get(100 * MIB);
+        drop(had[period]);
+        if (period == 0) {
+            drop(other);
+        }
+        finish_all();
+    }
+    assert_int_not_equal(had[0], other);
+    assert_int_equal(had[1], had[0]);
+}
+
 static void pages_come_from_anywhere(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, 0);
@@ -211,6 +233,118 @@ static void of_exported_pages_a_shorter_block_leaves_the_rest_alone(void **state
     }
 }
 
+static uint64_t outside;
+
+static void free_it(void) {
+    drop(outside);
+    finish_all();
+    pool_stuck_bytes(pool); /* which looks at what is usable */
+}
+
+/* Freed by another thread while the mapper looks for a window, and then the only one that fits. */
+static void what_was_exported_stays_so_whoever_finds_it(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    fake->next = fake->base + ((uint64_t)64 << 30) - 12 * MIB;
+    outside = get(10 * MIB);
+    uint64_t page = page_at(outside + 8 * MIB);
+    pool_mark_reached_from_outside(outside);
+    fake->meanwhile = free_it;
+    assert_int_equal(get(8 * MIB), outside);
+    finish_all();
+    assert_int_not_equal(page_at(get(2 * MIB)), page);
+    assert_whole(pool);
+}
+
+/* ---- frozen ---- */
+
+static void frozen_no_mapped_page_is_moved(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t a = get(40 * MIB), b = get(24 * MIB);
+    drop(a);
+    drop(b);
+    finish_all();
+    fake->frozen = true;
+    unsigned unmaps = fake->unmaps;
+    uint64_t pages[20];
+    for (unsigned i = 0; i < 20; i++) {
+        pages[i] = page_at(a + i * PAGE);
+    }
+    assert_int_equal(get(40 * MIB), a); /* whole, it is used again */
+    uint64_t more = get(44 * MIB);
+    for (uint64_t at = more; at < more + 44 * MIB; at += PAGE) {
+        for (unsigned i = 0; i < 20; i++) {
+            assert_int_not_equal(page_at(at), pages[i]);
+        }
+    }
+    for (unsigned i = 0; i < 20; i++) {
+        assert_int_equal(page_at(a + i * PAGE), pages[i]);
+    }
+    drop(more);
+    finish_all();
+    assert_int_equal(get(44 * MIB), more);
+    assert_int_equal(fake->unmaps - unmaps, 12); /* those of the second one went to the driver */
+    assert_int_equal(fake->reserved, 84 * MIB);
+}
+
+/* A window that shares a frame with a block elsewhere would have to be mapped anew. */
+static void frozen_a_window_is_used_whole_or_not_at_all(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, TIGHT);
+    uint64_t a = get(40 * MIB);
+    drop(a);
+    finish_all();
+    uint64_t b = get(44 * MIB); /* of the first one's pages, and two more */
+    assert_int_equal(fake->reserved, 44 * MIB);
+    drop(b);
+    finish_all();
+    uint64_t c = get(8 * MIB);
+    drop(c);
+    finish_all();
+    fake->frozen = true;
+    assert_int_equal(get(44 * MIB), b);
+    unsigned maps = fake->maps;
+    uint64_t d =
+        get(10 * MIB); /* nothing is idle: five new ones, in a window of its own or an empty one */
+    assert_int_equal(fake->maps, maps + 5);
+    assert_true(d + 10 * MIB <= a || d >= a + 40 * MIB);
+    assert_int_equal(fake->reserved, 54 * MIB);
+}
+
+/* The device is opened while new pages are made for a window that idle ones were to lie in as well. */
+static void frozen_while_pages_are_made(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 46 * MIB);
+    drop(get(40 * MIB));
+    finish_all();
+    fake->freezes = true;
+    get(44 * MIB);
+    for (unsigned i = 0; i < FAKE_PAGES; i++) {
+        assert_in_range(fake->pages[i].mappings, 0, 1); /* each here or there, but not in both */
+    }
+    assert_in_range(fake->reserved, 44 * MIB, 46 * MIB);
+}
+
+static void frozen_for_a_while(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t a = get(40 * MIB);
+    fake->frozen = true;
+    drop(get(4 * MIB));
+    drop(a);
+    finish_all();
+    assert_int_equal(fake->reserved, 44 * MIB);
+    fake->frozen = false;
+    get(44 * MIB);
+    assert_int_equal(fake->reserved, 44 * MIB); /* nothing was made or given back for it */
+    unsigned moved = 0;
+    for (unsigned i = 0; i < FAKE_PAGES; i++) {
+        moved += fake->pages[i].mappings == 2;
+    }
+    assert_int_equal(moved, 22);
+}
+
 /* ---- refusals ---- */
 
 static void what_cannot_be_mapped_is_the_driver_s(void **state) {
@@ -242,6 +376,19 @@ static void a_refusal_in_the_middle_loses_nothing(void **state) {
     assert_int_equal(pool_alloc(pool, 400 * MIB, &address), 0);
     assert_int_equal(pool_alloc(pool, 4 * MIB, &address), -EDQUOT);
     assert_in_range(fake->reserved_peak, 400 * MIB, 400 * MIB);
+}
+
+/* Others may be refused meanwhile what this one then gives back. */
+static void what_was_had_in_vain_is_told(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 0);
+    uint64_t address;
+    fake->limit = 400 * MIB;
+    get(300 * MIB);
+    assert_int_equal(fake->in_vain, 0);
+    assert_int_equal(pool_alloc(pool, 300 * MIB, &address), -EDQUOT);
+    assert_int_not_equal(fake->in_vain, 0);
+    assert_int_equal(fake->growing, 0);
 }
 
 /* Asked for all that a block lacks, the driver refuses; of what is idle and what it has there is enough. */
@@ -278,6 +425,28 @@ static void addresses_are_asked_for_down_to_what_is_needed(void **state) {
     fake->next = fake->base + ((uint64_t)64 << 30) - 10 * MIB; /* no more than that is left */
     assert_int_not_equal(get(10 * MIB), 0);
     assert_int_equal(fake->addresses, 10 * MIB);
+}
+
+/* Its pages are another's by now, and it would be left alone while there are addresses for a new one. */
+static void without_addresses_any_free_window_will_do(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 30 * MIB);
+    fake->next =
+        fake->base + ((uint64_t)64 << 30) - 62 * MIB; /* 32 for the first, 30 for the second */
+    uint64_t block = get(10 * MIB), other;
+    drop(block);
+    finish_all();
+    other = get(30 * MIB);
+    assert_int_equal(fake->reserved, 30 * MIB);
+    assert_int_equal(fake->addresses, 62 * MIB);
+    assert_int_equal(get(10 * MIB), block);
+    for (uint64_t at = block; at < block + 10 * MIB; at += PAGE) {
+        for (uint64_t there = other; there < other + 30 * MIB; there += PAGE) {
+            assert_int_not_equal(page_at(at), page_at(there));
+        }
+    }
+    uint64_t address;
+    assert_int_equal(pool_alloc(pool, 10 * MIB, &address), -ERANGE); /* none is free */
 }
 
 /* ---- giving back, and the end ---- */
@@ -333,6 +502,7 @@ int main(void) {
         PAGES(a_block_is_made_of_whole_pages),
         PAGES(what_is_freed_keeps_its_mappings),
         PAGES(a_program_that_repeats_itself_maps_nothing_any_more),
+        PAGES(a_request_gets_the_window_it_had_the_last_time),
         PAGES(pages_come_from_anywhere),
         PAGES(small_blocks_get_the_pages_of_large_ones),
         PAGES(thousands_are_freed_as_fast_in_any_order),
@@ -340,11 +510,18 @@ int main(void) {
         PAGES(a_slot_is_mapped_anew_when_its_work_has_finished),
         PAGES(exported_pages_go_to_no_other_block),
         PAGES(of_exported_pages_a_shorter_block_leaves_the_rest_alone),
+        PAGES(what_was_exported_stays_so_whoever_finds_it),
+        PAGES(frozen_no_mapped_page_is_moved),
+        PAGES(frozen_a_window_is_used_whole_or_not_at_all),
+        PAGES(frozen_while_pages_are_made),
+        PAGES(frozen_for_a_while),
         PAGES(what_cannot_be_mapped_is_the_driver_s),
         PAGES(a_refusal_in_the_middle_loses_nothing),
+        PAGES(what_was_had_in_vain_is_told),
         PAGES(what_lies_idle_and_what_the_driver_has_make_a_block),
         PAGES(what_could_not_be_had_then_either_is_not_waited_for),
         PAGES(addresses_are_asked_for_down_to_what_is_needed),
+        PAGES(without_addresses_any_free_window_will_do),
         PAGES(idle_pages_go_back),
         PAGES(what_still_runs_does_not_go_back),
         PAGES(a_context_s_end_gives_everything_back),

@@ -464,16 +464,16 @@ static void a_sum_in_which_a_free_is_seen_and_its_allocation_is_not_is_nothing(v
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     get(4096);
-    for (unsigned i = 0; i < TIDES; i++) {
-        tide_fall(&cache_mine(pool)->tides[i], 10000);
+    for (unsigned i = 0; i < WATERMARKS; i++) {
+        watermark_fall(&cache_mine(pool)->watermarks[i], 10000);
     }
     struct stats_device is = fake_books(pool);
     assert_int_equal(is.requested.current, 0);
     assert_int_equal(is.requested.freed, is.requested.total);
     assert_int_equal(is.requested.peak, 4096);
     assert_true(pool_idle_bytes(pool) > 0);
-    for (unsigned i = 0; i < TIDES; i++) {
-        tide_rise(&cache_mine(pool)->tides[i], 10000);
+    for (unsigned i = 0; i < WATERMARKS; i++) {
+        watermark_rise(&cache_mine(pool)->watermarks[i], 10000);
     }
 }
 
@@ -512,8 +512,8 @@ static void blocks_that_change_hands_are_not_counted_twice(void **state) {
     bool right = true;
     for (int i = 0; i < LOOKS; i++) {
         struct budget_sums sums = budget_sums(pool);
-        right = right && sums.of[TIDE_COUNT].live <= PLACES &&
-                sums.of[TIDE_REQUESTED].live <= PLACES * 64 * KIB;
+        right = right && sums.of[WATERMARK_COUNT].live <= PLACES &&
+                sums.of[WATERMARK_REQUESTED].live <= PLACES * 64 * KIB;
         if (i % 32 == 0) {
             lock_acquire(&pool->lock);
             budget_look_at_all(pool);
@@ -564,7 +564,7 @@ static void active_is_what_cannot_be_handed_out_at_once(void **state) {
     use_and_drop(small);
     is = fake_books(pool);
     assert_int_equal(is.allocated.current, 0);
-    /* pending, and what the thread's cache has parked */
+    /* pending, and what the thread's cache has cached */
     assert_in_range(is.reserved.current - is.ready_bytes, 4 * MIB + 64 * KIB, 4 * MIB + 192 * KIB);
     fake_finish_all(fake);
     pool_trim(pool, false);

@@ -135,7 +135,7 @@ static void *forget_it(void *unused) {
     return NULL;
 }
 
-/* A block too large to be parked is in nobody's list until its free has the lock: the end may come first. */
+/* A block too large to be cached is in nobody's list until its free has the lock: the end may come first. */
 static void a_range_freed_before_the_end_is_not_taken_after_it(void **state) {
     (void)state;
     for (int round = 0; round < 8; round++) {

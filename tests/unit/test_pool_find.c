@@ -141,7 +141,7 @@ static void *read_figures(void *unused) {
     (void)unused;
     pool_read(pool, &figures);
     assert_int_equal(figures.live_groups, 0); /* sums only */
-    pool_read_live(pool, &figures);
+    pool_survey(pool, &figures, NULL);
     answered++;
     return NULL;
 }
@@ -162,9 +162,29 @@ static void live_sizes_are_listed_while_others_work(void **state) {
     assert_true(figures.live[2].bytes == 700 && figures.live[2].count == 100);
 }
 
+/* One size that holds most comes last, behind hundreds of others. */
+static void the_largest_holder_is_named_among_many_sizes(void **state) {
+    (void)state;
+    start(8 * GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < 2000; i++)
+        get(1000 + i * 400);
+    for (unsigned i = 0; i < 40; i++)
+        get(23 * MIB + 4096);
+    figures = (struct stats_device){0};
+    pool_survey(pool, &figures, NULL);
+    assert_int_equal(figures.live_groups, STATS_LIVE_SIZES);
+    assert_true(figures.live[0].bytes == 23 * MIB + 4096 && figures.live[0].count == 40);
+    for (unsigned i = 0; i < 2000; i++) /* all alike */
+        get(MIB + 512 + i);
+    figures = (struct stats_device){0};
+    pool_survey(pool, &figures, NULL);
+    assert_true(figures.live[0].bytes == 23 * MIB + 4096 && figures.live[0].count == 40);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(live_sizes_are_listed_while_others_work, stop),
+        cmocka_unit_test_teardown(the_largest_holder_is_named_among_many_sizes, stop),
         cmocka_unit_test_teardown(a_block_is_found_wherever_it_lies, stop),
         cmocka_unit_test_teardown(a_forgotten_block_starts_nowhere, stop),
         cmocka_unit_test_teardown(a_question_waits_for_nobody, stop),

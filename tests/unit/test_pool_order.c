@@ -625,10 +625,11 @@ static void blocks_got_ahead_fill_the_cache_and_no_more(void **state) {
         const struct cache *cache = cache_mine(pool);
         uint64_t ahead = 0;
         for (uint64_t i = 0; i < 400; i++) {
-            uint64_t parked = cache->bytes;
+            uint64_t in_cache = cache->bytes;
             uint64_t at = get(steps[large] * (2 + i / 6 % 7));
-            assert_true(cache->bytes <= (parked > cache_room(cache) ? parked : cache_room(cache)));
-            ahead += cache->bytes > parked;
+            assert_true(cache->bytes <=
+                        (in_cache > cache_room(cache) ? in_cache : cache_room(cache)));
+            ahead += cache->bytes > in_cache;
             use_and_drop(at); /* and never finishes: more have to go round */
         }
         assert_true(ahead > 0);

@@ -1,4 +1,4 @@
-/* What is parked where a thread's cache may hold nothing, and contexts that end while a thread is on its way. */
+/* What is cached where a thread's cache may hold nothing, and contexts that end while a thread is on its way. */
 #include "pool_bench.h"
 
 #include <pthread.h>

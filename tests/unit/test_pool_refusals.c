@@ -290,6 +290,23 @@ static void what_was_lent_to_others_is_asked_for_again(void **state) {
     drop(at);
 }
 
+/* ---- others at the limit ---- */
+
+/* Not when nothing has come back between two looks. */
+static void what_others_give_back_is_asked_for_again(void **state) {
+    (void)state;
+    for (unsigned answers = 1; answers < 6; answers++) {
+        start(GIB, POOL_BARRIER, RELAXED);
+        fake->limit = 2 * MIB;
+        fake->others = 62 * MIB;
+        fake->answers = answers; /* the first look comes before anything is asked again */
+        uint64_t address;
+        assert_int_equal(pool_alloc(pool, 60 * MIB, &address), answers < 3 ? 0 : -EDQUOT);
+        assert_int_equal(fake->growing, 0);
+        stop(NULL);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_driver_that_never_records_is_synchronised_inside_frees),
@@ -306,6 +323,7 @@ int main(void) {
         TEST(work_that_does_not_end_is_waited_for_once),
         TEST(a_short_wait_in_vain_leaves_the_rest_of_a_long_one),
         TEST(with_nothing_to_give_back_nothing_is_waited_for),
+        TEST(what_others_give_back_is_asked_for_again),
     };
     return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
 }

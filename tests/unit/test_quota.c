@@ -42,11 +42,11 @@ static unsigned awake(void) {
     return caches;
 }
 
-/* A thread that parks some and stays until it is let go; then it frees one it has kept. */
+/* A thread that caches some and stays until it is let go; then it frees one it has kept. */
 static uint64_t kept;
 static struct cache *theirs;
 
-static void *park_and_stay(void *how_many) {
+static void *cache_and_stay(void *how_many) {
     uint64_t own[256];
     for (uintptr_t i = 0; i < (uintptr_t)how_many; i++) {
         own[i] = get(64 * KIB);
@@ -67,7 +67,7 @@ static void *park_and_stay(void *how_many) {
 static pthread_t let_another_park(unsigned how_many) {
     pthread_t thread;
     pthread_barrier_init(&step, NULL, 2);
-    assert_int_equal(pthread_create(&thread, NULL, park_and_stay, (void *)(uintptr_t)how_many), 0);
+    assert_int_equal(pthread_create(&thread, NULL, cache_and_stay, (void *)(uintptr_t)how_many), 0);
     pthread_barrier_wait(&step);
     return thread;
 }
@@ -87,15 +87,15 @@ static void grow_past_the_goal(void) {
 
 /* ---- sleep ---- */
 
-static void an_idle_thread_gives_up_what_it_has_parked(void **state) {
+static void an_idle_thread_gives_up_what_it_has_cached(void **state) {
     (void)state;
     begin();
     pthread_t thread = let_another_park(40);
-    uint64_t parked = theirs->bytes;
-    assert_true(parked > 0);
+    uint64_t in_cache = theirs->bytes;
+    assert_true(in_cache > 0);
     grow_past_the_goal(); /* which looks at it, */
     get(30 * MIB);
-    assert_int_equal(theirs->bytes, parked); /* but not for long enough */
+    assert_int_equal(theirs->bytes, in_cache); /* but not for long enough */
     now_ns += LONG_NS;
     get(30 * MIB);
     check();
@@ -114,13 +114,13 @@ static void within_the_goal_nobody_gives_up_anything(void **state) {
     begin();
     get(64 * MIB);
     pthread_t thread = let_another_park(40);
-    uint64_t parked = theirs->bytes;
+    uint64_t in_cache = theirs->bytes;
     for (int i = 0; i < 3; i++) {
         now_ns += LONG_NS;
         get(8 * MIB);
     }
-    assert_true(parked > 0);
-    assert_int_equal(theirs->bytes, parked);
+    assert_true(in_cache > 0);
+    assert_int_equal(theirs->bytes, in_cache);
     go_on();
     let_it_end(thread);
 }
@@ -134,12 +134,12 @@ static void one_that_works_keeps_it(void **state) {
     now_ns += LONG_NS;
     go_on(); /* it frees one */
     get(30 * MIB);
-    uint64_t parked = theirs->bytes;
-    assert_true(parked > 0);
+    uint64_t in_cache = theirs->bytes;
+    assert_true(in_cache > 0);
     theirs->visiting = true; /* and one that waits for the driver in a visit */
     now_ns += LONG_NS;
     get(30 * MIB);
-    assert_int_equal(theirs->bytes, parked);
+    assert_int_equal(theirs->bytes, in_cache);
     theirs->visiting = false;
     now_ns += LONG_NS;
     get(30 * MIB);
@@ -408,7 +408,7 @@ static void many_share_what_a_few_may_hold(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(an_idle_thread_gives_up_what_it_has_parked),
+        TEST(an_idle_thread_gives_up_what_it_has_cached),
         TEST(within_the_goal_nobody_gives_up_anything),
         TEST(one_that_works_keeps_it),
         TEST(what_waits_for_one_that_asks_for_nothing_goes_back),

@@ -108,8 +108,8 @@ static uint64_t stamp_of(uint64_t bytes) {
     return stamp;
 }
 
-/* The youngest block that is parked in a cache; 0: none. */
-static uint64_t youngest_parked(const struct cache *cache) {
+/* The youngest block that is cached in a cache; 0: none. */
+static uint64_t youngest_cached(const struct cache *cache) {
     uint64_t youngest = 0;
     for (unsigned at = 0; at < BINS; at++) {
         for (const struct block *b = cache->bins[at].head; b; b = b->next) {
@@ -187,18 +187,18 @@ static void what_is_usable_goes_along_and_nothing_else(void **state) {
     for (int i = 0; i < 6; i++) {
         assert_true(put(own, &magazines[i]));
     }
-    uint64_t usable = magazines[3].stamp, parked = own->bytes;
+    uint64_t usable = magazines[3].stamp, in_cache = own->bytes;
     cache_enter(own);
-    bool clean = youngest_parked(own) <= usable;
+    bool clean = youngest_cached(own) <= usable;
     cache_leave(own);
     struct block *block = take(64 * KIB, usable);
     assert_true(block && block->stamp <= usable);
-    waiting -= own->bytes - parked + block_bytes(block);
+    waiting -= own->bytes - in_cache + block_bytes(block);
     assert_int_equal(books_get(&own->transfer.bytes), waiting);
     assert_true(waiting >= magazines[4].bytes + magazines[5].bytes);
-    assert_true(own->bytes > parked); /* the next request need not come here */
+    assert_true(own->bytes > in_cache); /* the next request need not come here */
     cache_enter(own);
-    assert_true(!clean || youngest_parked(own) <= usable);
+    assert_true(!clean || youngest_cached(own) <= usable);
     cache_leave(own);
     give(block);
     check();

@@ -1,0 +1,30 @@
+/* What a cache counts: requests by size, and what is live. Whoever counts is inside. */
+#ifndef GPUCACHE_POOL_CACHE_BOOKS_H
+#define GPUCACHE_POOL_CACHE_BOOKS_H
+
+#include "pool/cache.h"
+
+/** Where large requests are counted: the first of the powers of two from 512 on that holds them. */
+static inline unsigned large_class(uint64_t requested) {
+    unsigned class = 64u - (unsigned)__builtin_clzll((requested - 1) >> 9 | 1);
+    return class < STATS_SIZE_CLASSES ? class : STATS_SIZE_CLASSES - 1;
+}
+
+/** Books: a block of `bytes` for a request of `requested` went out; came back. */
+static inline void cache_book_alloc(struct cache *cache, books_counter *allocs, uint64_t requested,
+                                    uint64_t bytes) {
+    books_add(allocs, 1);
+    watermark_rise(&cache->watermarks[WATERMARK_REQUESTED], requested);
+    watermark_rise(&cache->watermarks[WATERMARK_ALLOCATED], bytes);
+    watermark_rise(&cache->watermarks[WATERMARK_COUNT], 1);
+}
+
+static inline void cache_book_free(struct cache *cache, books_counter *frees, uint64_t requested,
+                                   uint64_t bytes) {
+    books_add(frees, 1);
+    watermark_fall(&cache->watermarks[WATERMARK_REQUESTED], requested);
+    watermark_fall(&cache->watermarks[WATERMARK_ALLOCATED], bytes);
+    watermark_fall(&cache->watermarks[WATERMARK_COUNT], 1);
+}
+
+#endif

@@ -1,0 +1,84 @@
+/*
+ * Decay: what has been idle for as long as the program may leave it goes back to the driver by itself.
+ *
+ *      freed                    pending, cached       free frames                  the driver
+ *        |--- tick --- tick --- tick --- tick --- tick ---|
+ *             not in a live block for DECAY_TICKS whole parts of the decay time
+ *
+ * The clock counts ticks, which somebody makes while there is anything idle at all. A frame knows the tick at which it
+ * became free, and goes when that is long enough ago and its work has finished. So a program that comes back to its
+ * memory within the decay time never loses a mapping: each frame is a low-water mark of its own, where the least number
+ * of free frames alone would take those of one phase for superfluous in the next. What is pending for
+ * as long is asked about once more, with a late event where there is none, and what the caches of idle threads hold goes to
+ * the pool; both are as old as they are known to be, not as young as the frames that they leave.
+ *
+ * Unmapping waits for nothing, so all of it can happen beside work that runs. What was freed just before a long
+ * kernel has an event of its own if it was much (order_is_due); else it waits for that kernel.
+ */
+#include "pool/internal.h"
+
+#include "pool/frame.h"
+
+/* What was freed until `stamp`, and what idle threads have kept: the frames under it have been free for as long. */
+static void take_old(struct pool *pool, uint64_t stamp) {
+    struct cache *idle = quota_find_idle(pool);
+    pool->layouts.tick -= DECAY_TICKS + 1;
+    quota_put_to_sleep(pool, idle);
+    const struct block *oldest = pool->pending[REACH_CONTEXT].head;
+    if (oldest && oldest->stamp <= stamp) {
+        order_cheaply(pool, stamp);
+    }
+    pending_take_old(pool, stamp);
+    pool->layouts.tick += DECAY_TICKS + 1;
+}
+
+/* No epoch tells when blocks that wait for streams may be had: whoever visits the pool asks. */
+static void settle_quietly(struct pool *pool) {
+    if (pool->decay.quiet > DECAY_TICKS) {
+        settle(pool, true);
+    }
+}
+
+bool pool_tick(struct pool *pool) {
+    struct decay *decay = &pool->decay;
+    settle_quietly(pool);
+    lock_acquire(&pool->lock);
+    bool any = decay_is_any(pool);
+    if (any) {
+        uint64_t *before = &decay->before[++decay->ticks % DECAY_TICKS], old = *before;
+        decay->quiet = pool->looks == decay->looks ? decay->quiet + 1 : 0;
+        pool->layouts.tick++;
+        *before = atomic_fetch_add(&pool->epochs.open, 1); /* what comes later is told apart */
+        take_old(pool, old);
+        budget_look(pool);
+        decay->looks = pool->looks;
+    }
+    decay->watched = any;
+    lock_release(&pool->lock);
+    return any;
+}
+
+/* One batch. Whoever wants to grow goes first: a lock is not handed on in order, so that it would wait until all has
+ * gone, and may have use for some of it. */
+bool pool_decay(struct pool *pool) {
+    uint64_t released = 0;
+    lock_acquire(&pool->lock);
+    if (pool->growers > 0) {
+        lock_release(&pool->lock);
+        return false;
+    }
+    struct frame_walk walk = frames_walk(&pool->layouts);
+    uint32_t aged = frames_pick_aged(&pool->layouts, &walk, pool->epochs.finished);
+    if (!aged && walk.waits) {
+        epochs_poll(&pool->epochs, pool->backend);
+        walk = frames_walk(&pool->layouts);
+        aged = frames_pick_aged(&pool->layouts, &walk, pool->epochs.finished);
+    }
+    if (aged && decay_is_any(pool)) {
+        released = mapper_decay(pool);
+        budget_look(pool);
+        pool->decay.looks = pool->looks;
+    }
+    lock_release(&pool->lock);
+    return released > 0;
+}

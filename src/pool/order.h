@@ -1,0 +1,48 @@
+/* Time: what has finished, what waits for that, and making it usable. */
+#ifndef GPUCACHE_POOL_ORDER_H
+#define GPUCACHE_POOL_ORDER_H
+
+#include "pool/state.h"
+
+/* Nothing can be recorded until a capture ends. */
+static inline bool order_is_captured(const struct pool *pool) {
+    const struct backend_ops *ops = pool->backend->ops;
+    return ops->captured && ops->captured(pool->backend);
+}
+
+/* Tight, a thread that has freed more than this since anybody's last event on time leaves one. */
+static inline uint64_t order_event_bytes(uint64_t budget) {
+    uint64_t share = budget / CLOSE_SHARE + SMALL_MAX_BYTES;
+    return share < CLOSE_BYTES ? share : CLOSE_BYTES;
+}
+
+/* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */
+uint64_t order_clock(const struct pool *pool); /* ns */
+/* What a free prepares or waits for, by reuse mode; `due` counts as pressure. */
+void order_in_free(struct pool *pool, bool due);
+bool order_is_due(struct pool *pool, uint64_t freed); /* for large blocks, without pressure too */
+bool order_finish_stamp(struct pool *pool, uint64_t stamp); /* waits for an on-time event */
+bool order_cheaply(struct pool *pool, uint64_t stamp); /* queries only; true if `stamp` is usable */
+bool order_soon(struct pool *pool,
+                uint64_t stamp); /* or behind a barrier, which waits for nothing */
+bool order_now(
+    struct pool *pool, uint64_t stamp,
+    bool at_any_price); /* a barrier; or a wait, where that is the way or nothing else is */
+bool order_finish(
+    struct pool *pool,
+    uint64_t limit_ns); /* what was submitted before has finished; waits that were in vain
+                                          count, until what they were for has */
+bool order_is_idle(struct pool *pool);        /* nothing is under way, as the lock is held */
+void order_finish_ordered(struct pool *pool); /* what was usable behind a barrier has finished */
+void order_settle(struct pool *pool);         /* the same, asked by another context's thread */
+
+/* pending.c: pending memory. Under the lock. */
+void pending_add(struct pool *pool,
+                 struct block *block); /* at once to the source if usable, else into its queue */
+void pending_add_list(struct pool *pool, struct block *first); /* of blocks linked by `next` */
+void pending_take_usable(struct pool *pool); /* what may be handed out goes to the source */
+void pending_take_old(struct pool *pool, uint64_t stamp); /* of that, what was freed until then */
+uint64_t pending_stamp(const struct pool *pool,
+                       uint64_t bytes); /* epoch that frees `bytes`; 0: nothing is pending */
+
+#endif

@@ -1,0 +1,62 @@
+/* How much caches may hold, and what becomes of what nobody needs. Under the lock. */
+#ifndef GPUCACHE_POOL_QUOTA_H
+#define GPUCACHE_POOL_QUOTA_H
+
+#include "pool/state.h"
+
+uint64_t quota_of_capacity(uint64_t capacity);        /* of one cache */
+bool quota_grow(struct cache *cache, uint64_t bytes); /* false: it may not hold so much */
+void quota_grow_transfer(struct cache *cache);        /* that of its transfer cache */
+void quota_make_room(struct cache *cache, unsigned keep, uint64_t bytes); /* seized, or its owner */
+void quota_follow_miss(
+    struct cache *cache); /* its thread asks for what it has not: it gets a first quota, or
+                                                more if it had no room for that */
+void quota_sleep(
+    struct cache *cache); /* seized, or without a thread: all goes to the pool, and its quota */
+bool quota_take_back(struct pool *pool,
+                     uint64_t growth);         /* what idle threads hold, if it is due; */
+bool quota_take_all_back(struct pool *pool);   /* and the others' too; */
+bool quota_empty_transfers(struct pool *pool); /* what waits for threads. True if there was any */
+/* Of threads that have done nothing for the decay time, linked by `next_idle`. What others have freed for them need not
+ * be as old: it goes to the pool first, and they are found the next time. */
+struct cache *quota_find_idle(struct pool *pool);
+/* Such give up everything, and their quotas. True if there was anything. */
+bool quota_put_to_sleep(struct pool *pool, struct cache *first);
+
+/* No block is cached that is larger than one part in this of what a cache may hold. */
+static inline uint64_t quota_largest_block(const struct pool *pool) {
+    uint64_t most = pool->quota_most / CACHE_BLOCK_SHARE;
+    return backend_maps(pool->backend) && most > PAGES_CACHED ? PAGES_CACHED : most;
+}
+
+static inline bool quota_sleeps(const struct cache *cache) {
+    return cache_room(cache) == 0;
+}
+
+/* Less than one part in this of what one cache may have: it grows without the thread asking for more. */
+static inline bool quota_is_little(const struct cache *cache, unsigned share) {
+    return cache_room(cache) < cache->pool->quota_most / share;
+}
+
+static inline uint64_t quota_cached(const struct cache *cache) {
+    return cache->bytes + books_get(&cache->transfer.bytes);
+}
+
+/* Whether anything may go back later. Also where all is live, as long as threads may free it into their caches: no
+ * visit tells of that. */
+static inline bool decay_is_any(const struct pool *pool) {
+    return !pool->layouts.frozen && epochs_broken(&pool->epochs) == 0 &&
+           pool->layouts.free_bytes + pool->pending_bytes + pool->quotas +
+                   atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) >
+               0;
+}
+
+/* After every visit: whoever ticks is told if something is idle that nobody watches. */
+static inline void decay_watch(struct pool *pool) {
+    if (pool->config.decays && !pool->decay.watched && decay_is_any(pool)) {
+        pool->decay.watched = true;
+        pool->backend->ops->idle(pool->backend);
+    }
+}
+
+#endif

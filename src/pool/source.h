@@ -1,0 +1,52 @@
+/* Where memory for a request comes from: pages, arena, segments, windows. Under the lock. */
+#ifndef GPUCACHE_POOL_SOURCE_H
+#define GPUCACHE_POOL_SOURCE_H
+
+#include "pool/state.h"
+
+/* In segments that are wholly free, or in frames. */
+static inline uint64_t source_idle(const struct pool *pool) {
+    return pool->large.idle_bytes + pool->small.idle_bytes + pool->layouts.free_bytes +
+           pool->layouts.kept_bytes;
+}
+
+/* find.c: the range around a live block, or NULL. Under the lock. */
+struct range *find_range(uint64_t address, struct pool_block *block);
+
+/* What is asked for, and the answer. */
+struct want {
+    unsigned bin;   /* where caches would keep it, */
+    uint64_t bytes; /* of its size class; of a large block, in whole units */
+    bool large;
+    bool is_short;        /* growing would exceed the budget: larger blocks will do */
+    bool any;             /* growing was refused: cut whatever fits */
+    enum arena_care care; /* which large ranges are not cut for it */
+    struct cache *cache;  /* of the asking thread: emptied before the pool grows past its budget */
+    struct block *block;  /* the answer: BLOCK_CACHED */
+};
+
+/* cache.c */
+unsigned want_last_bin(const struct want *want, bool much); /* the largest that will do */
+
+/* source.c: pages, arena, segments. Under the lock. */
+bool source_take(struct pool *pool, struct want *want); /* what is ready now */
+void source_give(struct pool *pool, struct block *block);
+uint64_t source_growth(const struct want *want); /* the least the pool can grow by for it */
+int source_grow(struct pool *pool, const struct want *want); /* a segment from the driver */
+bool source_refused(int r); /* neither the driver nor the limit has more */
+int source_release_idle(struct pool *pool,
+                        uint64_t bytes); /* what no work touches; 0: something is on its way back */
+void source_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */
+
+/* mapper.c: the driver's side of layouts. Lets go of the lock in between, but for the last. */
+int mapper_grow(struct pool *pool, uint32_t slots); /* a window for it, from frames new or idle */
+uint64_t mapper_release(struct pool *pool, bool kept,
+                        uint64_t bytes);  /* so much of what is free, or kept, and has finished */
+uint64_t mapper_decay(struct pool *pool); /* some of what has been free for the decay time */
+void mapper_forget(struct pool *pool);    /* its lock is held */
+
+/* supply.c: where memory for a request comes from. Takes and returns with the lock held; lets go of it
+ * in between. */
+int supply(struct pool *pool, struct want *want);
+
+#endif

@@ -1,0 +1,238 @@
+/*
+ * All that a pool has, block by block, for reports: the sizes of what is live, and the map of its
+ * memory.
+ *
+ * A million blocks take a while, and nobody waits for it: what the page map leads to is read as it is
+ * found, without a lock. What changes meanwhile may be seen in both places or in none; a descriptor in
+ * other use is at worst wrong, never a fault, and what it says has to fit what lies around it. Every
+ * page is looked at once.
+ */
+#include "pool/internal.h"
+
+#include "pool/page_map.h"
+
+#include <string.h>
+
+struct survey {
+    struct live_sizes *sizes;
+    struct segment_map *map;    /* NULL: not wanted */
+    uint64_t base, cursor, end; /* of the segment that is being entered; what was entered of it */
+    bool begun;                 /* nothing of it was entered */
+    uint64_t entered;           /* units in all */
+};
+
+/* ---- live blocks by requested size: a small table of sizes, then the ones that hold most ---- */
+
+static void add_live(struct live_sizes *sizes, struct stats_live more) {
+    uint64_t hash = more.bytes * 0x9e3779b97f4a7c15u >> 32;
+    for (unsigned i = 0; i < LIVE_SIZES; i++) {
+        struct stats_live *row = &sizes->rows[(hash + i) % LIVE_SIZES];
+        if (row->count == 0 || row->bytes == more.bytes) {
+            sizes->used += row->count == 0;
+            row->bytes = more.bytes;
+            row->count += more.count;
+            return;
+        }
+    }
+}
+
+/* More different sizes than the table holds: those that hold less than the average make room, or half of
+ * them, if all hold the same. A size that comes back begins anew; one that holds much stays. */
+static void make_room(struct live_sizes *sizes) {
+    uint64_t sum = 0, average;
+    memcpy(sizes->spare, sizes->rows, sizeof sizes->rows);
+    memset(sizes->rows, 0, sizeof sizes->rows);
+    for (unsigned i = 0; i < LIVE_SIZES; i++) {
+        sum += sizes->spare[i].bytes * sizes->spare[i].count;
+    }
+    average = sum / sizes->used;
+    sizes->used = 0;
+    for (unsigned i = 0; i < LIVE_SIZES; i++) {
+        const struct stats_live *row = &sizes->spare[i];
+        if (row->count > 0 && row->bytes * row->count >= average && sizes->used < LIVE_SIZES / 2) {
+            add_live(sizes, *row);
+        }
+    }
+}
+
+static void count_live(struct live_sizes *sizes, uint64_t bytes) {
+    if (sizes->used >= LIVE_SIZES - 1) {
+        make_room(sizes);
+    }
+    add_live(sizes, (struct stats_live){bytes, 1});
+}
+
+/* ---- the map ---- */
+
+static void enter(struct survey *survey, uint64_t until, uint64_t live, uint64_t cached) {
+    uint64_t bytes = until - survey->cursor;
+    live = live < bytes ? live : bytes;
+    cached = cached < bytes - live ? cached : bytes - live;
+    if (!survey->map || until <= survey->cursor) {
+        return;
+    }
+    const struct segment_piece piece = {
+        .address = survey->cursor,
+        .units = (uint32_t)(bytes >> UNIT_SHIFT),
+        .live = (uint32_t)(live >> UNIT_SHIFT),
+        .cached = (uint32_t)(cached >> UNIT_SHIFT),
+        .segments = survey->begun,
+    };
+    segment_map_add(survey->map, &piece);
+    survey->begun = false;
+    survey->entered += piece.units;
+    survey->cursor = until;
+}
+
+/* What lies between two blocks is free, and so is the end of a segment. */
+static void enter_free(struct survey *survey, uint64_t until) {
+    enter(survey, until < survey->end ? until : survey->end, 0, 0);
+}
+
+static void enter_block(struct survey *survey, uint64_t address, uint64_t bytes, uint64_t live,
+                        uint64_t cached) {
+    if (address >= survey->cursor && bytes > 0 && bytes <= survey->end - survey->cursor &&
+        address <= survey->end - bytes) {
+        enter_free(survey, address);
+        enter(survey, address + bytes, live, cached);
+    }
+}
+
+/* Of a segment that an arena has. Of a window only what its block has: the rest of it may have nothing. */
+static void begin_segment(struct survey *survey, uint64_t base, uint64_t bytes) {
+    if (base != survey->base || survey->end == 0) {
+        enter_free(survey, survey->end);
+        survey->base = survey->cursor = base;
+        survey->end = base + bytes;
+        survey->begun = true;
+    }
+}
+
+/* What a range says of itself; no data race that matters, as in range_peek(). */
+struct peeked {
+    enum block_state state;
+    uint64_t address, bytes, requested;
+    uint64_t base, segment_bytes;
+    bool window;
+};
+
+__attribute__((no_sanitize("thread"))) static bool look(const struct range *range,
+                                                        struct peeked *seen) {
+    const struct segment *segment = range ? *(struct segment *const volatile *)&range->segment : 0;
+    if (!segment) {
+        return false;
+    }
+    seen->state = header_state(*(const volatile uint64_t *)&range->block.header);
+    atomic_thread_fence(memory_order_acquire);
+    seen->address = *(const volatile uint64_t *)&range->block.address;
+    seen->bytes = *(const volatile uint64_t *)&range->bytes;
+    seen->requested = *(const volatile uint64_t *)&range->requested;
+    seen->base = *(const volatile uint64_t *)&segment->base;
+    seen->segment_bytes = *(const volatile uint64_t *)&segment->bytes;
+    seen->window = *(const volatile bool *)&segment->is_window;
+    return true;
+}
+
+/* ---- what lies in one page of the page map ---- */
+
+__attribute__((no_sanitize("thread"))) static struct range *range_of_page(const struct page *page) {
+    return *(struct range *const volatile *)&page->range;
+}
+
+static void look_at_page(struct survey *survey, uint64_t address, struct page *page) {
+    uint64_t live = 0, cached = 0;
+    struct peeked seen;
+    for (unsigned word = 0; word < PAGE_HEAD_WORDS; word++) {
+        uint64_t bits = atomic_load_explicit(&page_heads(page)[word], memory_order_acquire);
+        for (; bits; bits &= bits - 1) {
+            unsigned unit = word << 6 | (unsigned)__builtin_ctzll(bits);
+            uint64_t header = block_header(page_unit(page, unit));
+            if (header_state(header) == BLOCK_LIVE) {
+                count_live(survey->sizes, header_requested(header));
+                live += header_bytes(header);
+            } else if (header_state(header) == BLOCK_CACHED) {
+                cached += header_bytes(header);
+            }
+        }
+    }
+    if (look(range_of_page(page), &seen)) {
+        begin_segment(survey, seen.base, seen.window ? PAGE_BYTES : seen.segment_bytes);
+        enter_block(survey, address, PAGE_BYTES, live, cached);
+    }
+}
+
+/* The large block that starts in this half of a page, if there is one. */
+static void look_at_start(struct survey *survey, uint64_t start) {
+    struct peeked seen;
+    if (!look(page_map_start(start), &seen) || seen.address - start >= PAGE_BYTES / 2) {
+        return;
+    }
+    bool live = seen.state == BLOCK_LIVE;
+    if (live) {
+        count_live(survey->sizes, seen.requested);
+    }
+    if (live || seen.state == BLOCK_CACHED) {
+        begin_segment(survey, seen.base, seen.window ? seen.bytes : seen.segment_bytes);
+        enter_block(survey, seen.address, seen.bytes, live ? seen.bytes : 0, live ? 0 : seen.bytes);
+    }
+}
+
+static void look_at(uint64_t address, page_map_entry entry, void *with) {
+    struct survey *survey = with;
+    struct peeked seen;
+    if (page_map_page(entry)) {
+        look_at_page(survey, address, page_map_page(entry));
+        return;
+    }
+    if (look((const struct range *)entry, &seen) && !seen.window) {
+        begin_segment(survey, seen.base, seen.segment_bytes);
+    }
+    look_at_start(survey, address);
+    look_at_start(survey, address + PAGE_BYTES / 2);
+}
+
+/* Frames that are in no block: they lie anywhere, and serve any. */
+static void enter_idle_frames(struct survey *survey, const struct pool *pool) {
+    uint64_t units = books_get(&pool->books.reserved.current) >> UNIT_SHIFT;
+    struct segment_piece piece = {
+        .units = (uint32_t)(units > survey->entered ? units - survey->entered : 0)};
+    if (survey->map && backend_maps(pool->backend)) {
+        segment_map_add(survey->map, &piece);
+    }
+}
+
+/* Merges the largest into the snapshot's list, largest total first. */
+static void name_largest(struct stats_device *stats, const struct live_sizes *sizes) {
+    for (unsigned i = 0; i < LIVE_SIZES; i++) {
+        struct stats_live row = sizes->rows[i];
+        size_t at = stats->live_groups;
+        while (at > 0 &&
+               row.bytes * row.count > stats->live[at - 1].bytes * stats->live[at - 1].count) {
+            at--;
+        }
+        if (row.count == 0 || at >= STATS_LIVE_SIZES) {
+            continue;
+        }
+        size_t moved =
+            stats->live_groups < STATS_LIVE_SIZES ? stats->live_groups : STATS_LIVE_SIZES - 1;
+        memmove(&stats->live[at + 1], &stats->live[at], (moved - at) * sizeof row);
+        stats->live[at] = row;
+        stats->live_groups = moved + 1;
+    }
+}
+
+/* The table is the pool's, because a report may run on a signal stack of a few kilobytes; where another
+ * reader is at it, all of it is left out. */
+void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map) {
+    struct live_sizes *sizes = &pool->live_sizes;
+    struct survey survey = {.sizes = sizes, .map = map};
+    if (!atomic_exchange(&sizes->busy, true)) {
+        memset(sizes->rows, 0, sizeof sizes->rows);
+        sizes->used = 0;
+        page_map_each(pool, look_at, &survey);
+        enter_free(&survey, survey.end);
+        enter_idle_frames(&survey, pool);
+        name_largest(stats, sizes);
+        atomic_store(&sizes->busy, false);
+    }
+}

@@ -1,0 +1,79 @@
+#ifndef GPUCACHE_POOL_WATERMARK_H
+#define GPUCACHE_POOL_WATERMARK_H
+
+#include "stats/books.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * What the owner holds, having taken and given back, and the highest that was since the pool last
+ * looked. An allocation compares two numbers, a free changes one:
+ *
+ *      taken        in all
+ *      crest        what `taken` is when the next new peak is reached: the peak and all given back
+ *      given back   crest - peak
+ *      live         taken less that
+ *
+ * Modulo 2^64, and live to be read as signed: a thread may free more than it asked for.
+ */
+struct watermark {
+    books_counter taken, crest, peak;
+};
+
+/** Given back in all. For others than the owner: not less than that, at the time of the call. */
+static inline uint64_t watermark_given(const struct watermark *mark) {
+    uint64_t peak = atomic_load_explicit(&mark->peak, memory_order_acquire);
+    return books_get(&mark->crest) - peak;
+}
+
+static inline uint64_t watermark_live(const struct watermark *mark) {
+    return books_get(&mark->taken) - watermark_given(mark);
+}
+
+static inline void watermark_rise(struct watermark *mark, uint64_t amount) {
+    uint64_t taken = books_get(&mark->taken) + amount;
+    int64_t above = (int64_t)(taken - books_get(&mark->crest));
+    books_set(&mark->taken, taken);
+    if (above > 0) {
+        uint64_t peak = books_get(&mark->peak) + (uint64_t)above;
+        books_set(&mark->crest, taken);
+        atomic_store_explicit(&mark->peak, peak, memory_order_release);
+    }
+}
+
+static inline void watermark_fall(struct watermark *mark, uint64_t amount) {
+    books_add(&mark->crest, amount);
+}
+
+/** Nothing was ever taken or given back. */
+static inline bool watermark_is_unused(const struct watermark *mark) {
+    return (books_get(&mark->taken) | books_get(&mark->crest)) == 0;
+}
+
+/** The peak becomes what is live. */
+static inline void watermark_restart(struct watermark *mark) {
+    uint64_t live = watermark_live(mark);
+    books_set(&mark->crest, books_get(&mark->taken));
+    books_set(&mark->peak, live);
+}
+
+/** Nothing is live any more, and all that was taken counts as given back. */
+static inline void watermark_clear(struct watermark *mark) {
+    books_set(&mark->peak, 0);
+    books_set(&mark->crest, books_get(&mark->taken));
+}
+
+/** What `from` holds and held goes to `to`; the peak of both together is the highest it can have
+ * been. */
+static inline void watermark_join(struct watermark *to, struct watermark *from) {
+    books_add(&to->taken, books_get(&from->taken));
+    books_add(&to->crest, books_get(&from->crest));
+    books_add(&to->peak, books_get(&from->peak));
+    books_set(&from->taken, 0);
+    books_set(&from->crest, 0);
+    books_set(&from->peak, 0);
+}
+
+#endif

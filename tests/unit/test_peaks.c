@@ -1,0 +1,179 @@
+/*
+ * The peak of what is live, as the books show it, where several threads ask and free: it is known when all of them are
+ * looked at, and that is not often. Here it is counted besides.
+ */
+#include "pool_bench.h"
+
+#include <pthread.h>
+
+#define BLOCKS 4096
+
+static struct block_of { uint64_t address, bytes; } held[BLOCKS];
+static unsigned held_count;
+static uint64_t live, live_peak, seed;
+static pthread_barrier_t turn;
+
+static uint64_t draw(uint64_t below) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (seed >> 33) % below;
+}
+
+static void take(uint64_t bytes) {
+    assert_true(held_count < BLOCKS);
+    held[held_count++] = (struct block_of){get(bytes), bytes};
+    live += bytes;
+    live_peak = live > live_peak ? live : live_peak;
+}
+
+static void give(unsigned i) {
+    live -= held[i].bytes;
+    use_and_drop(held[i].address);
+    held[i] = held[--held_count];
+}
+
+/* A program whose threads work in turn: the same requests in every period. */
+struct program {
+    unsigned threads, periods, blocks;
+    uint64_t least, most;
+    bool pages;
+};
+
+static const struct program *program;
+static uint64_t first_seed;
+
+static uint64_t size(void) {
+    uint64_t least = program->least, most = program->most;
+    return least + draw(most - least + 1) / 512 * 512;
+}
+
+/* Forward: all are kept, but for short ones in between. */
+static void forward(void) {
+    for (unsigned i = 0; i < program->blocks; i++) {
+        take(size());
+        if (i % 3 == 0) {
+            take(size());
+            give(held_count - 1);
+        }
+    }
+}
+
+/* Backward: from the last to the first, with two others for each. */
+static void backward(void) {
+    while (held_count > 0) {
+        take(size() / 2);
+        give(held_count - 1);
+        give(held_count - 1);
+        if (held_count > 0 && draw(2)) {
+            give((unsigned)draw(held_count));
+        }
+    }
+}
+
+/* In between: some of what others had goes, and others come. */
+static void change(void) {
+    for (unsigned i = 0; i < program->blocks / program->threads && held_count > 0; i++) {
+        give((unsigned)draw(held_count));
+        take(size());
+    }
+}
+
+static void begin_period(unsigned period) {
+    seed = first_seed;
+    if (period == program->periods / 2) { /* nothing is new to the caches then */
+        pool_reset_peaks(pool);
+        live_peak = live;
+    }
+}
+
+static void finish_all(void) {
+    uint64_t ticket = pool_sync_begin(pool);
+    fake_finish_all(fake);
+    pool_sync_end(pool, ticket);
+}
+
+static void *work(void *number) {
+    for (unsigned turns = 0; turns < program->periods * program->threads; turns++) {
+        unsigned who = turns % program->threads;
+        pthread_barrier_wait(&turn);
+        if (who != (uintptr_t)number) {
+            continue;
+        }
+        if (who == 0) {
+            begin_period(turns / program->threads);
+            forward();
+        } else if (who + 1 < program->threads) {
+            change();
+        } else {
+            backward();
+        }
+        finish_all();
+    }
+    return NULL;
+}
+
+/* Seen over true, since the peaks were set back in the middle. */
+static double run(const struct program *what, uint64_t with_seed) {
+    pthread_t threads[16];
+    program = what;
+    first_seed = with_seed;
+    live = live_peak = held_count = 0;
+    maps_pages = what->pages;
+    start((uint64_t)7 * GIB, POOL_BARRIER, RELAXED);
+    pool->quota_most = 96 * MIB; /* as on a large device */
+    pthread_barrier_init(&turn, NULL, what->threads);
+    for (uintptr_t i = 0; i < what->threads; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, work, (void *)i), 0);
+    }
+    for (unsigned i = 0; i < what->threads; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    pthread_barrier_destroy(&turn);
+    struct stats_device books = fake_books(pool);
+    double share = (double)books.requested.peak / (double)live_peak;
+    assert_true(books.requested.peak <= live_peak);
+    stop(NULL);
+    return share;
+}
+
+static void assert_seen(struct program what, double least) {
+    for (uint64_t i = 0; i < 20; i++) {
+        double share = run(&what, i * 77 + 1);
+        if (share < least) {
+            fail_msg("%u threads, %lu to %lu KiB, %s, seed %lu: %.4f of the peak was seen",
+                     what.threads, what.least >> 10, what.most >> 10,
+                     what.pages ? "pages" : "segments", i * 77 + 1, share);
+        }
+    }
+}
+
+static void of_large_blocks_hardly_any_of_the_peak_is_lost(void **state) {
+    (void)state;
+    for (unsigned threads = 2; threads <= 8; threads *= 2) {
+        for (int pages = 0; pages < 2; pages++) {
+            assert_seen((struct program){threads, 8, 150, 512 * KIB, 30 * MIB, pages}, 0.99);
+        }
+    }
+}
+
+/* They come from the threads' caches, without a visit to the pool. */
+static void nor_of_those_that_go_round(void **state) {
+    (void)state;
+    assert_seen((struct program){2, 8, 150, MIB + 512, 2 * MIB - 512, true}, 0.99);
+    assert_seen((struct program){2, 8, 150, MIB + 512, 2 * MIB - 512, false}, 0.99);
+    assert_seen((struct program){2, 8, 150, 4 * MIB, 10 * MIB, false}, 0.99);
+}
+
+static void of_many_threads_no_more_than_a_thirtieth(void **state) {
+    (void)state;
+    assert_seen((struct program){16, 8, 150, 512 * KIB, 30 * MIB, true}, 0.96);
+    assert_seen((struct program){16, 8, 150, 512 * KIB, 30 * MIB, false}, 0.96);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(of_large_blocks_hardly_any_of_the_peak_is_lost),
+        TEST(nor_of_those_that_go_round),
+        TEST(of_many_threads_no_more_than_a_thirtieth),
+    };
+    return cmocka_run_group_tests_name("peaks", tests, NULL, NULL);
+}
