@@ -30,7 +30,9 @@ void device_backend_book_return(struct device_backend *own, uint64_t bytes) {
 
 void device_backend_show(const struct device_backend *own, enum flight_kind kind, uint64_t address,
                          uint64_t bytes, uint64_t since) {
-    flight_event(kind, (unsigned)own->device->ordinal, address, bytes, since);
+    unsigned device = (unsigned)own->device->ordinal;
+    flight_event(kind, device, address, bytes, since);
+    trace_moment(kind, device, (uintptr_t)own, address, bytes, since);
 }
 
 void device_backend_allocated(struct backend *backend, uint64_t address, uint64_t bytes) {
@@ -46,6 +48,22 @@ uint64_t device_backend_room(struct backend *backend, uint64_t *others) {
     struct device_backend *own = of(backend);
     *others = device_idle_bytes(own->device, own);
     return device_room(own->device);
+}
+
+void device_backend_begin_growth(struct backend *backend) {
+    askers_enter(&of(backend)->device->askers);
+}
+
+void device_backend_end_growth(struct backend *backend, bool given_back) {
+    struct askers *askers = &of(backend)->device->askers;
+    if (given_back) {
+        askers_give_back(askers);
+    }
+    askers_leave(askers);
+}
+
+uint64_t device_backend_given_back(struct backend *backend) {
+    return device_given_back(of(backend)->device);
 }
 
 bool device_backend_gather(struct backend *backend, uint64_t bytes, bool wait) {
@@ -104,7 +122,7 @@ static void show_wait(const struct device_backend *own, uint64_t since) {
 
 int device_backend_wait(struct backend *backend, unsigned slot) {
     struct device_backend *own = of(backend);
-    uint64_t since = flight_begin();
+    uint64_t since = device_backend_begin();
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = REAL(cuEventSynchronize)(own->events[slot]);
     capture_restore(mode);
@@ -152,7 +170,7 @@ static int synchronize_by_free(struct device_backend *own) {
 
 int device_backend_synchronize(struct backend *backend) {
     struct device_backend *own = of(backend);
-    uint64_t since = flight_begin();
+    uint64_t since = device_backend_begin();
     if (!capture_hold_off()) {
         int result = synchronize_by_free(own);
         show_wait(own, since);

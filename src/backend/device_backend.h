@@ -9,6 +9,7 @@
 
 #include "live/flight.h"
 #include "pool/backend.h"
+#include "trace/trace.h"
 
 #include <cuda.h>
 
@@ -43,11 +44,19 @@ int device_backend_answer(CUresult r);
 /** The driver has so much back. */
 void device_backend_book_return(struct device_backend *own, uint64_t bytes);
 
-/** Writes an event down in the flight recorder; `since` from flight_begin(). */
+/** When something slow begins; 0: nobody keeps it. */
+static inline uint64_t device_backend_begin(void) {
+    return trace_on() ? flight_clock(CLOCK_MONOTONIC) : flight_begin();
+}
+
+/** Writes an event down in the flight recorder and the trace; `since` from device_backend_begin(). */
 void device_backend_show(const struct device_backend *own, enum flight_kind kind, uint64_t address,
                          uint64_t bytes, uint64_t since);
 
 uint64_t device_backend_room(struct backend *backend, uint64_t *others);
+void device_backend_begin_growth(struct backend *backend);
+void device_backend_end_growth(struct backend *backend, bool given_back);
+uint64_t device_backend_given_back(struct backend *backend);
 bool device_backend_gather(struct backend *backend, uint64_t bytes, bool wait);
 int device_backend_record(struct backend *backend, unsigned slot);
 int device_backend_query(struct backend *backend, unsigned slot);
@@ -63,7 +72,9 @@ void device_backend_freed(struct backend *backend, uint64_t address, uint64_t by
 
 /** The calls that are the same in both, for a struct backend_ops. */
 #define DEVICE_BACKEND_OPS                                                                         \
-    .room = device_backend_room, .gather = device_backend_gather, .record = device_backend_record, \
+    .begin_growth = device_backend_begin_growth, .end_growth = device_backend_end_growth,          \
+    .given_back = device_backend_given_back, .room = device_backend_room,                          \
+    .gather = device_backend_gather, .record = device_backend_record,                              \
     .query = device_backend_query, .order = device_backend_order, .wait = device_backend_wait,     \
     .health = device_backend_health, .is_deadly = device_backend_is_deadly,                        \
     .captured = device_backend_captured, .synchronize = device_backend_synchronize,                \

@@ -1,9 +1,11 @@
 #include "backend/pages.h"
 
 #include "driver/capture.h"
+#include "driver/decay.h"
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
+#include "driver/registrars.h"
 #include "driver/spans.h"
 #include "pool/host.h"
 #include "pool/pool.h"
@@ -149,7 +151,7 @@ static unsigned let_go(unsigned count, const uint64_t *handles) {
 
 static int take_pages(struct backend *backend, unsigned count, uint64_t *handles) {
     struct pages *pages = of(backend);
-    uint64_t since = flight_begin();
+    uint64_t since = device_backend_begin();
     if (!device_charge(pages->common.device, count * PAGE)) {
         device_backend_show(&pages->common, FLIGHT_LIMIT_REFUSED, 0, count * PAGE, since);
         return -EDQUOT;
@@ -176,7 +178,7 @@ static int take_pages(struct backend *backend, unsigned count, uint64_t *handles
 
 /* What the driver does not take back, as after a fault, stays charged: it is there still. */
 static void give_pages(struct backend *backend, unsigned count, const uint64_t *handles) {
-    uint64_t since = flight_begin();
+    uint64_t since = device_backend_begin();
     CUstreamCaptureMode mode = capture_relax();
     unsigned gone = let_go(count, handles);
     capture_restore(mode);
@@ -242,12 +244,17 @@ static int map(struct backend *backend, uint64_t address, unsigned count, const 
         REAL(cuMemUnmap)(address, done * PAGE);
     }
     lock_release(&pages->lock);
+    if (r == CUDA_SUCCESS && trace_on()) {
+        trace_map((unsigned)pages->common.device->ordinal, (uintptr_t)pages, address, count,
+                  handles);
+    }
     capture_restore(mode);
     return refusal(r);
 }
 
 static int unmap(struct backend *backend, uint64_t address, unsigned count) {
     struct pages *pages = of(backend);
+    uint64_t begun = trace_on() ? trace_clock() : 0;
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&pages->lock);
     CUresult r = REAL(cuMemUnmap)(address, count * PAGE);
@@ -255,6 +262,10 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count) {
         note(address, count, false);
     }
     lock_release(&pages->lock);
+    if (r == CUDA_SUCCESS && begun) {
+        trace_unmap((unsigned)pages->common.device->ordinal, (uintptr_t)pages, address, count,
+                    begun);
+    }
     capture_restore(mode);
     return device_backend_answer(r);
 }
@@ -294,9 +305,22 @@ CUresult pages_let_reach(struct pages *pages, CUdevice device) {
     return r;
 }
 
+static bool frozen(struct backend *backend) {
+    const char *reason = registrars_freeze();
+    if (reason) {
+        atomic_store(&of(backend)->common.device->backend_reason, reason);
+    }
+    return reason != NULL;
+}
+
 static int returned(struct backend *backend) {
     (void)backend;
     return 0;
+}
+
+static void idle(struct backend *backend) {
+    (void)backend;
+    decay_wake();
 }
 
 static const struct backend_ops ops = {
@@ -308,6 +332,8 @@ static const struct backend_ops ops = {
     .give_pages = give_pages,
     .map = map,
     .unmap = unmap,
+    .frozen = frozen,
+    .idle = idle,
     DEVICE_BACKEND_OPS,
 };
 

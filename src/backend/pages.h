@@ -46,6 +46,11 @@ static inline bool pages_decompress(const struct pages *pages) {
     return !atomic_load(&pages->cannot_decompress);
 }
 
+/** Whether the driver hands them to other processes, as descriptors. */
+static inline bool pages_can_be_shared(const struct pages *pages) {
+    return (pages->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+}
+
 /** Whether some address of the range belongs to a backend of this kind. */
 bool pages_touch(uint64_t address, uint64_t bytes);
 

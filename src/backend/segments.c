@@ -14,7 +14,7 @@ static struct segments *of(struct backend *backend) {
 
 static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     struct segments *segments = of(backend);
-    uint64_t since = flight_begin();
+    uint64_t since = device_backend_begin();
     if (!device_charge(segments->common.device, bytes)) {
         device_backend_show(&segments->common, FLIGHT_LIMIT_REFUSED, 0, bytes, since);
         return -EDQUOT;
@@ -55,7 +55,7 @@ static CUresult open_returns(struct segments *segments) {
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct segments *segments = of(backend);
     CUcontext popped;
-    uint64_t since = flight_begin();
+    uint64_t since = device_backend_begin();
     if (backend->quiet) {
         return -EBUSY;
     }

@@ -4,6 +4,7 @@
 #include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/mempool.h"
+#include "driver/remember.h"
 #include "live/live.h"
 #include "live/peaks.h"
 #include "pool/host.h"
@@ -11,6 +12,7 @@
 #include "process/options.h"
 #include "process/print.h"
 #include "stats/stats.h"
+#include "trace/trace.h"
 
 #include <string.h>
 
@@ -66,6 +68,7 @@ static bool identify(struct device *device, CUdevice ordinal) {
     read_uuid(device);
     lock_start(&device->lock, LOCK_DEVICE);
     atomic_store(&device->limit, first_limit(ordinal, total));
+    trace_device((unsigned)ordinal, device->name, device->uuid, total);
     return true;
 }
 
@@ -149,6 +152,7 @@ void device_reset_peaks(struct device *device) {
     lock_acquire(&device->lock);
     books_reset_peaks(&device->outside);
     lock_release(&device->lock);
+    remember_reset_peak(device->ordinal);
 }
 
 struct device *device_current(void) {
@@ -178,6 +182,12 @@ void device_owe(struct device *device, uint64_t bytes) {
 
 void device_refund(struct device *device, uint64_t bytes) {
     atomic_fetch_sub(&device->charged, bytes);
+    askers_give_back(&device->askers);
+}
+
+uint64_t device_given_back(struct device *device) {
+    askers_wait(&device->askers);
+    return askers_given_back(&device->askers);
 }
 
 void device_pooled(struct device *device, int64_t change) {
@@ -363,7 +373,9 @@ static void read_backend(const struct device *device, struct stats_device *out) 
     const char *reason = atomic_load(&device->backend_reason);
     bool pages = atomic_load(&device->in_pages);
     out->backend = options()->disable || !reason ? "none" : pages ? "pages" : "segments";
-    out->backend_reason = options()->disable ? "GPUCACHE_DISABLE" : reason ? reason : "no pool yet";
+    out->backend_reason = options()->disable ? options()->disable_reason
+                          : reason           ? reason
+                                             : "no pool yet";
 }
 
 bool stats_read_books(int ordinal, struct stats_device *out) {
@@ -390,13 +402,16 @@ bool stats_read_books(int ordinal, struct stats_device *out) {
     return true;
 }
 
-bool stats_read(int ordinal, struct stats_device *out) {
+bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) {
     bool known = stats_read_books(ordinal, out);
+    if (map) {
+        map->grain = map->count = 0;
+    }
     for (struct device_pool *p = known ? atomic_load(&devices[ordinal].pools) : NULL; p;
          p = p->next) {
         if (!p->idle) {
-            pool_read_live(p->pool, out);
+            pool_survey(p->pool, out, map);
         }
     }
-    return known;
+    return known && remember_read_live(ordinal, out);
 }

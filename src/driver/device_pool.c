@@ -3,8 +3,10 @@
 #include "backend/pages.h"
 #include "backend/segments.h"
 #include "driver/context.h"
+#include "driver/decay.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/registrars.h"
 #include "driver/sync.h"
 #include "live/live.h"
 #include "pool/host.h"
@@ -12,6 +14,7 @@
 #include "process/log.h"
 #include "process/options.h"
 #include "report/report.h"
+#include "trace/trace.h"
 
 static enum pool_reuse reuse_of_options(void) {
     switch (options()->reuse) {
@@ -30,6 +33,8 @@ static void say_hello(const struct device_backend *backend) {
     REAL(cuDriverGetVersion)(&version);
     report_set_driver_version(version);
     live_set_driver_version(version);
+    trace_set_driver_version(version);
+    trace_backend((unsigned)backend->device->ordinal, backend->backend.ops->name);
     log_info("device %d: %s, driver %d.%d, backend %s (%s), %s", backend->device->ordinal,
              backend->device->name, version / 1000, version % 1000 / 10, backend->backend.ops->name,
              atomic_load(&backend->device->backend_reason),
@@ -53,6 +58,16 @@ union any_backend {
     struct pages pages;
 };
 
+/* Of segments only those could go that are wholly free, and which these are changes with every request. */
+static void say_what_stays(const struct device *device) {
+    if (!atomic_load(&device->in_pages) && options()->decay_ms != OPTIONS_NEVER) {
+        log_line(options_from_environment(OPTION_DECAY_MS) ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
+                 "device %d: memory in segments (%s) does not go back by itself after "
+                 "GPUCACHE_DECAY_MS: only pages do",
+                 device->ordinal, atomic_load(&device->backend_reason));
+    }
+}
+
 /* Which it is does not change from a device's first pool on. */
 static void choose_backend(struct device *device) {
     const char *reason = NULL;
@@ -69,10 +84,12 @@ static void choose_backend(struct device *device) {
         reason = "GPUCACHE_BACKEND=segments";
         break;
     case BACKEND_AUTO:
-        reason = "pages only on request";
+        reason = registrars_loaded();
+        reason = reason ? reason : "pages only on request";
         break;
     }
     atomic_store(&device->backend_reason, reason);
+    say_what_stays(device);
 }
 
 static int start(struct device_pool *entry, CUcontext context, struct device *device,
@@ -105,7 +122,10 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
     if (start(entry, context, device, reached_by) != 0) {
         return NULL;
     }
-    struct pool_config config = {.reuse = reuse_of_options()};
+    struct pool_config config = {
+        .reuse = reuse_of_options(),
+        .decays = atomic_load(&device->in_pages) && options()->decay_ms != OPTIONS_NEVER,
+    };
     if (options()->budget_bytes != OPTIONS_AUTOMATIC) {
         config.budget = options()->budget_bytes + 1; /* 0 means automatic to the pool */
     }
@@ -113,6 +133,9 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
     if (!(done->pool = pool_create(&done->backend->backend, &config))) {
         device_backend_stop(done->backend);
         return NULL;
+    }
+    if (config.decays) {
+        decay_want();
     }
     done->next = atomic_load(&device->pools);
     atomic_store(&device->pools, done);
@@ -154,10 +177,12 @@ void device_pool_forget(const struct context *context) {
         return;
     }
     struct device *device = entry->backend->device;
+    uint64_t begun = trace_on() ? trace_clock() : 0;
     pool_hold(entry->pool);
     device_backend_end(entry->backend);
     pool_release(entry->pool);
     uint64_t bytes = pool_forget(entry->pool);
+    trace_context_end((unsigned)device->ordinal, (uintptr_t)entry->backend, bytes, begun);
     device_pooled(device, -(int64_t)bytes);
     device_refund(device, bytes);
     entry->idle = true;

@@ -196,6 +196,7 @@ static bool over(const struct device *device) {
 
 static bool claim_for(struct mempool *pool, uint64_t bytes, struct mempool_claim *claim) {
     struct device *device = pool->device;
+    askers_enter(&device->askers);
     lock_acquire(&lock);
     bool allowed = device_take(device, bytes);
     if (allowed) {
@@ -204,7 +205,15 @@ static bool claim_for(struct mempool *pool, uint64_t bytes, struct mempool_claim
         pool->asked += claim->bytes;
     }
     lock_release(&lock);
+    if (!allowed) {
+        askers_leave(&device->askers);
+    }
     return allowed;
+}
+
+static bool claim_with_room(struct mempool *pool, uint64_t bytes, struct mempool_claim *claim) {
+    return claim_for(pool, bytes, claim) ||
+           (mempool_make_room(pool->device, bytes) && claim_for(pool, bytes, claim));
 }
 
 /* Whether what the pool keeps may be enough; that it is, shows when the driver has answered. */
@@ -226,19 +235,21 @@ bool mempool_begin(struct mempool *pool, uint64_t bytes, struct mempool_claim *c
     }
     claim->limited = true;
     uint64_t most = bytes > limit ? bytes : (bytes + UNIT - 1) / UNIT * UNIT;
-    if (claim_for(pool, most, claim) ||
-        (mempool_make_room(device, most) && claim_for(pool, most, claim))) {
+    if (claim_with_room(pool, most, claim)) {
         return true;
     }
-    if (device_could_have(device, bytes)) {
-        device_pool_release_idle(device);
-    }
-    if (claim_for(pool, most, claim)) {
-        device_count(device, &device->outside.oom_retries);
-        return true;
-    }
-    if (keeps(pool, bytes)) {
-        return true;
+    struct device_tries tries = {0};
+    while (device_try_again(device, bytes, &tries)) {
+        if (device_could_have(device, bytes)) {
+            device_pool_release_idle(device);
+        }
+        if (claim_with_room(pool, most, claim)) {
+            device_count(device, &device->outside.oom_retries);
+            return true;
+        }
+        if (keeps(pool, bytes)) {
+            return true;
+        }
     }
     device_count_oom(device, true);
     return false;
@@ -270,6 +281,9 @@ bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr
         lock_acquire(&lock);
         beyond = over(device);
         lock_release(&lock);
+    }
+    if (claim->charged > 0) {
+        askers_leave(&device->askers);
     }
     if (beyond) {
         device_count_oom(device, true);

@@ -5,6 +5,7 @@
 #include "driver/entries.h"
 #include "driver/ledger.h"
 #include "driver/mempool.h"
+#include "driver/tracing.h"
 #include "live/flight.h"
 #include "pool/host.h"
 #include "process/process.h"
@@ -71,39 +72,49 @@ static void book_native(struct device *device, int64_t change) {
     lock_release(&device->lock);
 }
 
-static void book(struct device *device, enum outside_kind kind, int64_t change) {
-    struct books *books = &device->outside;
+/* Where memory of a kind is counted on its own; NULL: nowhere. */
+static struct books_metric *metric_of(struct books *books, enum outside_kind kind) {
     switch (kind) {
-    case OUTSIDE_NATIVE:
-        book_native(device, change);
-        break;
     case OUTSIDE_MANAGED:
-        device_book(device, &books->managed, change);
-        break;
+        return &books->managed;
     case OUTSIDE_VIRTUAL:
-        device_book(device, &books->virtual_memory, change);
-        break;
+        return &books->virtual_memory;
     case OUTSIDE_ARRAY:
-        device_book(device, &books->array, change);
-        break;
+        return &books->array;
     case OUTSIDE_PINNED_HOST:
-        device_book(device, &books->pinned_host, change);
-        break;
+        return &books->pinned_host;
     case OUTSIDE_IPC_IMPORTED:
     case OUTSIDE_POOL_IMPORTED:
     case OUTSIDE_HANDLE_IMPORTED:
-        device_book(device, &books->ipc_imported, change);
-        break;
-    case OUTSIDE_STREAM_ORDERED: /* its pool counts it */
+        return &books->ipc_imported;
+    case OUTSIDE_STREAM_ORDERED:
+        return &books->stream_ordered;
+    case OUTSIDE_NATIVE:
     case OUTSIDE_MAPPING:
         break;
     }
+    return NULL;
 }
 
-/* The flight recorder has the large blocks that the pool did not serve as well. */
+static void book(struct device *device, enum outside_kind kind, int64_t change) {
+    struct books_metric *metric = metric_of(&device->outside, kind);
+    if (kind == OUTSIDE_NATIVE) {
+        book_native(device, change);
+    } else if (metric && kind != OUTSIDE_STREAM_ORDERED) { /* whose pool counts it */
+        device_book(device, metric, change);
+    }
+}
+
+/* The flight recorder has the large blocks that the pool did not serve as well, and a trace all that
+ * passes by. */
 static void show(enum flight_kind moment, const struct ledger_row *row) {
     if (row->kind == OUTSIDE_NATIVE && row->bytes > FLIGHT_LARGE) {
         flight_block(moment, (unsigned)row->device->ordinal, row->key, row->bytes);
+    }
+    if (trace_on()) {
+        const struct books_metric *metric =
+            metric_of(&row->device->outside, (enum outside_kind)row->kind);
+        tracing_outside(moment == FLIGHT_ALLOCATE, row, metric ? books_get(&metric->current) : 0);
     }
 }
 
@@ -142,6 +153,7 @@ static void let_go(struct ledger_row *row, struct ledger_row **dead) {
 
 /* What the row stands for is gone, whoever has still to hear of it. */
 static void end(struct ledger_row *row, struct ledger_row **dead) {
+    row->left_at = trace_on() ? trace_clock() : 0;
     row->holders = 0;
     row->over = true;
     if (row->listed && row->leaving > 0) {
@@ -170,6 +182,7 @@ static void settle(struct ledger_row *dead) {
         enum outside_kind kind = (enum outside_kind)left->kind;
         if (kind == OUTSIDE_STREAM_ORDERED) {
             mempool_left((struct mempool *)left->value, left->bytes);
+            show(FLIGHT_FREE, left);
             continue;
         }
         book(left->device, kind, -(int64_t)left->bytes);
@@ -238,17 +251,30 @@ bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes
     return entered;
 }
 
+/* Until outside_end() others know that it may come back. */
+static bool charge(struct device *device, uint64_t bytes) {
+    askers_enter(&device->askers);
+    bool allowed = device_charge(device, bytes);
+    if (!allowed) {
+        askers_leave(&device->askers);
+    }
+    return allowed;
+}
+
 static bool allowed(enum outside_kind kind, struct device *device, uint64_t bytes) {
-    if (!is_charged(kind) || device_charge(device, bytes)) {
+    if (!is_charged(kind) || charge(device, bytes)) {
         return true;
     }
-    /* What lies idle in the pools makes room first. */
-    if (device_could_have(device, bytes)) {
-        device_pool_release_idle(device);
-    }
-    if (device_charge(device, bytes)) {
-        device_count(device, &device->outside.oom_retries);
-        return true;
+    struct device_tries tries = {0};
+    while (device_try_again(device, bytes, &tries)) {
+        /* What lies idle in the pools makes room first. */
+        if (device_could_have(device, bytes)) {
+            device_pool_release_idle(device);
+        }
+        if (charge(device, bytes)) {
+            device_count(device, &device->outside.oom_retries);
+            return true;
+        }
     }
     return false;
 }
@@ -300,13 +326,19 @@ CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, u
     if (!entered && is_charged(call->kind)) {
         device_refund(call->device, call->bytes);
     }
+    if (is_charged(call->kind)) {
+        askers_leave(&call->device->askers);
+    }
     return answer;
 }
 
 bool outside_make_room(CUresult answer, struct device *device, uint64_t bytes) {
-    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !device || device_idle_bytes(device, NULL) == 0 ||
-        !device_could_have(device, bytes)) {
+    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !device || bytes > device->total) {
         return false;
+    }
+    bool others = askers_wait(&device->askers);
+    if (device_idle_bytes(device, NULL) == 0 || !device_could_have(device, bytes)) {
+        return others;
     }
     device_pool_release_idle(device);
     device_count(device, &device->outside.oom_retries);
@@ -321,6 +353,7 @@ static bool started(void) {
 
 /* One holder less; lock held. */
 static void begin_leaving(struct ledger_row *row) {
+    row->left_at = trace_on() ? trace_clock() : 0;
     row->leaving++;
     if (--row->holders == 0) {
         ledger_remove(row);

@@ -11,6 +11,7 @@
 
 #include "process/print.h"
 #include "process/program.h"
+#include "process/sanitizer.h"
 #include "process/value.h"
 
 #include <errno.h>
@@ -30,16 +31,11 @@ static struct options in_force, candidate;
 static char texts[OPTION_COUNT][VALUE_MAX]; /* empty: the default */
 static atomic_flag loaded = ATOMIC_FLAG_INIT;
 
-#define NONE false
-#define ALL true
 const struct option_info option_table[OPTION_COUNT] = {
-#define OPTION(id, parser, initial, values, meaning, planned)                                      \
-    {PREFIX #id, initial, values, meaning, planned},
+#define OPTION(id, parser, initial, values, meaning) {PREFIX #id, initial, values, meaning},
 #include "process/options.def"
 #undef OPTION
 };
-#undef NONE
-#undef ALL
 
 /* ---- one parser per option ---- */
 
@@ -135,6 +131,15 @@ static bool parse_trace(const char *text, struct options *to) {
     return value_is_off(text) || value_pattern(text, to->trace_pattern);
 }
 
+static bool parse_trace_events(const char *text, struct options *to) {
+    if (value_equal(text, "all")) {
+        to->trace_events = OPTIONS_ALL;
+        return true;
+    }
+    return value_number(text, OPTIONS_MOST_EVENTS, &to->trace_events) &&
+           to->trace_events >= OPTIONS_FEWEST_EVENTS;
+}
+
 static bool parse_live(const char *text, struct options *to) {
     return value_switch(text, &to->live);
 }
@@ -157,6 +162,15 @@ static bool parse_disable(const char *text, struct options *to) {
     return value_switch(text, &to->disable);
 }
 
+/** Whoever says GPUCACHE_DISABLE=off wants the pool also there. */
+static void look_for_sanitizer(void) {
+    in_force.disable_reason = option_table[OPTION_DISABLE].name;
+    if (!in_force.disable && texts[OPTION_DISABLE][0] == '\0' && sanitizer_is_there()) {
+        in_force.disable = true;
+        in_force.disable_reason = "under compute-sanitizer";
+    }
+}
+
 static bool parse_log(const char *text, struct options *to) {
     int level = value_word(text, (const char *const[]){"error", "warn", "info", "debug", NULL});
     to->log = (enum log_level)level;
@@ -164,7 +178,7 @@ static bool parse_log(const char *text, struct options *to) {
 }
 
 static bool (*const parsers[OPTION_COUNT])(const char *text, struct options *to) = {
-#define OPTION(id, parser, initial, values, meaning, planned) parse_##parser,
+#define OPTION(id, parser, initial, values, meaning) parse_##parser,
 #include "process/options.def"
 #undef OPTION
 };
@@ -178,14 +192,11 @@ static bool load_option(enum option_id id) {
     const char *value = secure_getenv(option->name);
     if (!value || *value == '\0')
         return true;
-    memcpy(&candidate, &in_force, sizeof in_force); /* with its padding: they are compared below */
+    candidate = in_force;
     if (strlen(value) >= VALUE_MAX || !parsers[id](value, &candidate))
         return false;
-    bool differs = memcmp(&candidate, &in_force, sizeof in_force) != 0;
-    memcpy(&in_force, &candidate, sizeof in_force);
+    in_force = candidate;
     strcpy(texts[id], value);
-    if (option->planned && differs)
-        log_warn("%s is accepted but has no effect in this version", option->name);
     return true;
 }
 
@@ -322,6 +333,7 @@ void options_load(void) {
         if (refused[id])
             say_refused((enum option_id)id);
     warn_of_small_limit();
+    look_for_sanitizer();
     /* a set-user-ID program's environment is nobody's business, as for secure_getenv */
     for (char **entry = environ; !getauxval(AT_SECURE) && entry && *entry; entry++)
         warn_if_unknown(*entry);
@@ -387,8 +399,6 @@ void options_print(struct print *out) {
         print_assignment(out, (enum option_id)id);
         print_format(out, "\n    %s\n    accepted: %s\n    default: %s\n", option->meaning,
                      option->values, option->initial);
-        if (option->planned)
-            print_str(out, "    no effect in this version\n");
     }
 }
 

@@ -18,10 +18,13 @@ struct print;
 #define OPTIONS_PATH VALUE_PATTERN
 #define OPTIONS_AUTOMATIC UINT64_MAX /* budget_bytes: the library decides */
 #define OPTIONS_NEVER UINT64_MAX     /* decay_ms */
+#define OPTIONS_ALL UINT64_MAX       /* trace_events */
+#define OPTIONS_FEWEST_EVENTS 1
+#define OPTIONS_MOST_EVENTS 500000000
 
 /** The rows of options.def, in their order: OPTION_MEMORY_FRACTION, ... */
 enum option_id {
-#define OPTION(id, parser, initial, values, meaning, planned) OPTION_##id,
+#define OPTION(id, parser, initial, values, meaning) OPTION_##id,
 #include "process/options.def"
 #undef OPTION
     OPTION_COUNT
@@ -48,10 +51,12 @@ struct options {
     uint64_t decay_ms;                /* or OPTIONS_NEVER */
     unsigned stacks;                  /* frames; 0: off */
     char trace_pattern[OPTIONS_PATH]; /* absolute; empty: off */
+    uint64_t trace_events;            /* or OPTIONS_ALL */
     bool live;
     char peaks_path[OPTIONS_PATH]; /* empty: none */
     bool pinned;
     bool disable;
+    const char *disable_reason; /* of the above, for reports */
     enum log_level log;
 };
 
@@ -59,7 +64,6 @@ struct options {
 struct option_info {
     const char *name; /* GPUCACHE_... */
     const char *initial, *values, *meaning;
-    bool planned; /* nothing but the default has an effect */
 };
 
 extern const struct option_info option_table[OPTION_COUNT];

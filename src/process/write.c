@@ -22,6 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -178,4 +179,30 @@ int write_in_time(int fd, const void *bytes, size_t length) {
         syscall(SYS_close, again);
     errno = saved_errno;
     return result;
+}
+
+/* ---- room in a file ---- */
+
+/** Where the file system cannot promise room, only written bytes have it. */
+static int write_zeros(int fd, uint64_t from, uint64_t bytes) {
+    static const char zeros[4096];
+    while (bytes > 0) {
+        size_t piece = bytes < sizeof zeros ? (size_t)bytes : sizeof zeros;
+        long written = syscall(SYS_pwrite64, fd, zeros, piece, (off_t)from);
+        if (written <= 0)
+            return written < 0 ? -errno : -ENOSPC;
+        from += (uint64_t)written;
+        bytes -= (uint64_t)written;
+    }
+    return 0;
+}
+
+int write_room(int fd, uint64_t from, uint64_t bytes) {
+    struct rlimit largest;
+    /* above it the kernel would not only refuse, but send SIGXFSZ */
+    if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < from + bytes)
+        return -EFBIG;
+    if (syscall(SYS_fallocate, fd, 0, (off_t)from, (off_t)bytes) == 0)
+        return 0;
+    return errno == EOPNOTSUPP || errno == ENOSYS ? write_zeros(fd, from, bytes) : -errno;
 }

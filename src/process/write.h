@@ -6,6 +6,7 @@
 #define GPUCACHE_PROCESS_WRITE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /**
  * Writes all of it: through partial writes and interruptions, for a moment through a full
@@ -20,5 +21,9 @@ int write_all(int fd, const void *bytes, size_t length);
  * comes after that does not wait at all, until something could be written again.
  */
 int write_in_time(int fd, const void *bytes, size_t length);
+
+/** Makes a file's bytes from `from` on exist, so that they can be mapped: a full file system would be SIGBUS later. 0 or a
+ * negative errno, which changes errno; SIGXFSZ is not raised. */
+int write_room(int fd, uint64_t from, uint64_t bytes);
 
 #endif

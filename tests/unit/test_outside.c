@@ -12,6 +12,7 @@
 #include "driver/device_pool.h"
 #include "driver/mempool.h"
 #include "driver/outside.h"
+#include "driver/tracing.h"
 
 #include <string.h>
 
@@ -32,7 +33,23 @@ bool process_start(void) {
     return true;
 }
 
+static unsigned refusals,
+    came_back; /* so many charges are refused; so often something comes back meanwhile */
+static uint64_t given_back;
+static unsigned waits;
+
+uint64_t device_given_back(struct device *where) {
+    waits++;
+    assert_false(askers_wait(&where->askers));
+    given_back += given_back < came_back;
+    return given_back;
+}
+
 bool device_charge(struct device *where, uint64_t bytes) {
+    if (refusals > 0) {
+        refusals--;
+        return false;
+    }
     atomic_fetch_add(&where->charged, bytes);
     return true;
 }
@@ -67,6 +84,10 @@ bool device_could_have(struct device *where, uint64_t bytes) {
     return true;
 }
 
+void tracing_outside(bool comes, const struct ledger_row *row, uint64_t left) {
+    (void)comes, (void)row, (void)left;
+}
+
 int device_pool_release_idle(struct device *where) {
     (void)where;
     return 0;
@@ -95,6 +116,8 @@ static int start(void **state) {
     lock_start(&device.lock, LOCK_DEVICE);
     real_entries.real_cuCtxGetCurrent = say_current;
     current = (CUcontext)1;
+    refusals = came_back = waits = 0;
+    given_back = 0;
     return 0;
 }
 
@@ -321,11 +344,57 @@ static void an_address_that_the_driver_gave_is_looked_at(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
+/* ---- others at the limit ---- */
+
+static void what_comes_back_while_others_ask_is_asked_for_again(void **state) {
+    (void)state;
+    struct outside_call call;
+    refusals = 4; /* the first, and at each look */
+    came_back = 4;
+    assert_true(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
+    assert_int_equal(refusals, 0);
+    assert_int_equal(atomic_load(&device.askers.of[0].number), 5); /* others know of it */
+    outside_end(&call, CUDA_ERROR_OUT_OF_MEMORY, 0, 0);
+    assert_int_equal(atomic_load(&device.askers.of[0].number), 0);
+}
+
+static void where_nothing_comes_back_that_is_the_answer(void **state) {
+    (void)state;
+    struct outside_call call;
+    refusals = 3;
+    assert_false(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
+    assert_int_equal(refusals, 1);
+    refusals = came_back = 1000; /* nor is it asked for ever */
+    assert_false(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
+    assert_in_range(refusals, 900, 999);
+    assert_int_equal(atomic_load(&device.askers.of[0].number), 0);
+}
+
+/* More than there ever is: whoever asks beside it may take long, and could not help. */
+static void for_the_impossible_nobody_is_waited_for(void **state) {
+    (void)state;
+    struct outside_call call;
+    atomic_store(&device.limit, 8 * MIB);
+    device.total = 16 * MIB;
+    device.askers.of[0] = (struct asker){.who = 1, .number = 1};
+    atomic_store(&device.askers.asked, 1);
+    refusals = 2; /* and when the pools have been looked at */
+    assert_false(outside_begin(&call, OUTSIDE_MANAGED, &device, 9 * MIB));
+    assert_int_equal(waits, 0);
+    assert_false(outside_make_room(CUDA_ERROR_OUT_OF_MEMORY, &device, 17 * MIB));
+    assert_false(atomic_load(&device.askers.of[0].slow));
+    assert_true(outside_make_room(CUDA_ERROR_OUT_OF_MEMORY, &device, 16 * MIB));
+    assert_true(atomic_load(&device.askers.of[0].slow));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(an_address_given_out_again_during_its_free_is_another_row),
         TEST(what_the_driver_refuses_to_take_stays),
         TEST(what_is_refused_is_not_charged),
+        TEST(what_comes_back_while_others_ask_is_asked_for_again),
+        TEST(where_nothing_comes_back_that_is_the_answer),
+        TEST(for_the_impossible_nobody_is_waited_for),
         TEST(what_nobody_has_told_is_replaced),
         TEST(the_same_key_of_two_kinds_is_two_things),
         TEST(what_was_taken_while_its_context_ended_is_gone),

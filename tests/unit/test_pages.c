@@ -12,6 +12,7 @@
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
+#include "driver/decay.h"
 #include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/fault.h"
@@ -24,7 +25,8 @@
 int stats_device_count(void) {
     return 0;
 }
-bool stats_read(int ordinal, struct stats_device *out) {
+bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) {
+    (void)map;
     (void)ordinal, (void)out;
     return false;
 }
@@ -33,7 +35,7 @@ uint64_t stats_host_bytes(void) {
 }
 
 bool stats_read_books(int ordinal, struct stats_device *out) {
-    return stats_read(ordinal, out);
+    return stats_read(ordinal, out, NULL);
 }
 
 #define PAGE ((uint64_t)2 << 20)
@@ -243,6 +245,11 @@ void device_refund(struct device *where, uint64_t bytes) {
     atomic_fetch_sub(&where->charged, bytes);
 }
 
+uint64_t device_given_back(struct device *where) {
+    (void)where;
+    return 0;
+}
+
 void device_pooled(struct device *where, int64_t change) {
     atomic_fetch_add(&where->pooled, (uint64_t)change);
 }
@@ -281,6 +288,8 @@ bool awake_only(CUcontext context) {
     (void)context;
     return true;
 }
+
+void decay_wake(void) {}
 
 bool deferred_settle(CUcontext context, bool all) {
     (void)context, (void)all;

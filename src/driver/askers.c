@@ -1,0 +1,94 @@
+#include "driver/askers.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stddef.h>
+#include <time.h>
+
+#define TURNS 100 /* before it sleeps */
+#define POLL_NS 50000
+#define WAIT_NS 1000000000
+
+static uintptr_t me(void) {
+    return (uintptr_t)pthread_self();
+}
+
+static struct asker *find(struct askers *askers, uintptr_t who) {
+    for (struct asker *one = askers->of; one < askers->of + ASKERS; one++) {
+        if (atomic_load_explicit(&one->who, memory_order_relaxed) == who) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+void askers_enter(struct askers *askers) {
+    for (struct asker *one = askers->of; one < askers->of + ASKERS; one++) {
+        uintptr_t nobody = 0;
+        if (atomic_load_explicit(&one->who, memory_order_relaxed) == 0 &&
+            atomic_compare_exchange_strong(&one->who, &nobody, me())) {
+            atomic_store(&one->waits, false);
+            atomic_store(&one->slow, false);
+            atomic_store(&one->number, atomic_fetch_add(&askers->asked, 1) + 1);
+            return;
+        }
+    }
+}
+
+void askers_leave(struct askers *askers) {
+    struct asker *own = find(askers, me());
+    if (own) {
+        atomic_store(&own->number, 0);
+        atomic_store(&own->who, 0);
+    }
+}
+
+/* Of all devices: who gives something back on another one meanwhile asks once more than it need. */
+static _Thread_local uint64_t own_returns __attribute__((tls_model("initial-exec")));
+
+void askers_give_back(struct askers *askers) {
+    own_returns++;
+    atomic_fetch_add(&askers->given_back, 1);
+}
+
+uint64_t askers_given_back(const struct askers *askers) {
+    return atomic_load(&askers->given_back) - own_returns;
+}
+
+/* Another thread that has been asking since `last` or before and is to be waited for; NULL: there is none. */
+static struct asker *still_asking(struct askers *askers, const struct asker *own, uint64_t last) {
+    for (struct asker *one = askers->of; one < askers->of + ASKERS; one++) {
+        uint64_t number = atomic_load(&one->number);
+        if (number > 0 && number <= last && atomic_load(&one->who) != me() &&
+            !atomic_load(&one->slow) && !(own && atomic_load(&one->waits))) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+/* By counting, not by the clock, which may stand still. */
+bool askers_wait(struct askers *askers) {
+    uint64_t last = atomic_load(&askers->asked), waited = 0;
+    struct asker *own = find(askers, me()), *other;
+    unsigned turns = 0;
+    bool any = false;
+    if (own) {
+        atomic_store(&own->waits, true);
+    }
+    while ((other = still_asking(askers, own, last)) != NULL) {
+        any = true;
+        if (waited >= WAIT_NS) {
+            atomic_store(&other->slow, true);
+        } else if (turns++ < TURNS) {
+            sched_yield();
+        } else {
+            nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+            waited += POLL_NS;
+        }
+    }
+    if (own) {
+        atomic_store(&own->waits, false);
+    }
+    return any;
+}

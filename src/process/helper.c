@@ -1,0 +1,55 @@
+#include "process/helper.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SECOND_NS 1000000000u
+#define TURN_NS 1000000
+
+int helper_start(void *(*run)(void *)) {
+    sigset_t all, before;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) {
+        pthread_setname_np(thread, "gpucache");
+        pthread_detach(thread);
+    }
+    return error;
+}
+
+bool helper_begin(_Atomic int *turn) {
+    int idle = HELPER_IDLE;
+    return atomic_compare_exchange_strong(turn, &idle, HELPER_AT_WORK);
+}
+
+void helper_done(_Atomic int *turn) {
+    atomic_store(turn, HELPER_IDLE);
+}
+
+void helper_hold(_Atomic int *turn, unsigned ms) {
+    for (unsigned i = 0; i < ms; i++) {
+        int idle = HELPER_IDLE;
+        if (atomic_compare_exchange_strong(turn, &idle, HELPER_HELD) || idle == HELPER_HELD) {
+            return;
+        }
+        syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = TURN_NS}, NULL);
+    }
+}
+
+void helper_release(_Atomic int *turn) {
+    int held = HELPER_HELD;
+    atomic_compare_exchange_strong(turn, &held, HELPER_IDLE);
+}
+
+void helper_sleep(uint64_t ns) {
+    struct timespec left = {(time_t)(ns / SECOND_NS), (long)(ns % SECOND_NS)};
+    while (syscall(SYS_nanosleep, &left, &left) != 0 && errno == EINTR) {
+    }
+}

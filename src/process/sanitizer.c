@@ -1,0 +1,30 @@
+#include "process/sanitizer.h"
+
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What it gives to the process that it starts: since 2025 the first one, before that the second one with the
+ * name of its library. One that gives neither has its library there, if it is preloaded. */
+static const char port[] = "NV_SANITIZER_INJECTION_PORT_BASE";
+static const char injection[] = "CUDA_INJECTION64_PATH";
+static const char *const libraries[] = {"libsanitizer-collection.so", "libsanitizer-public.so"};
+
+/** By the file alone: a folder or a program may be called after it. */
+static bool is_its(const char *path) {
+    const char *slash = strrchr(path, '/');
+    for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)
+        if (strcmp(slash ? slash + 1 : path, libraries[i]) == 0)
+            return true;
+    return false;
+}
+
+static int look_at(struct dl_phdr_info *object, size_t size, void *unused) {
+    (void)size, (void)unused;
+    return object->dlpi_name && is_its(object->dlpi_name);
+}
+
+bool sanitizer_is_there(void) {
+    const char *path = secure_getenv(injection);
+    return secure_getenv(port) || (path && is_its(path)) || dl_iterate_phdr(look_at, NULL) != 0;
+}

@@ -1,0 +1,206 @@
+/*
+ * Threads at a limit: is anything refused that would have fitted?
+ *
+ *      limit full MIB...           each thread takes blocks of one of the sizes until it is refused. Nobody frees
+ *                                  anything, so what fits when all have stopped would have fitted before.
+ *      limit turns ROUNDS WHO...   each thread takes blocks and frees them, again and again. WHO is KIND:MIB or
+ *                                  KIND:MIB:COUNT. Whoever starts it sees to it that all fit at once; what does not
+ *                                  is asked for by threads of kind "more" and "moreasync", who are refused.
+ *
+ *      limit refused MIB HELD KIND...  of what HELD leaves each thread asks for more than there is, again and again: does
+ *                                  any of them wait for another one that is refused as well?
+ *
+ *      kinds: pool, async, create, array, managed; held: once, before the others begin
+ */
+#include "program.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#define MIB ((size_t)1 << 20)
+#define THREADS 64
+#define BLOCKS 64
+
+struct block {
+    CUdeviceptr address;
+    CUarray array;
+};
+
+static struct one {
+    pthread_t thread;
+    char kind[16];
+    size_t bytes;
+    unsigned count, had, refused;
+    CUresult odd;
+    double longest; /* until an answer, in seconds */
+} all[THREADS];
+
+static CUcontext context;
+static unsigned rounds;
+static pthread_barrier_t start;
+
+static CUresult take(const char *kind, size_t bytes, CUstream stream, struct block *to) {
+    if (strcmp(kind, "async") == 0 || strcmp(kind, "moreasync") == 0) {
+        CUresult r = cuMemAllocAsync(&to->address, bytes, stream);
+        return r == CUDA_SUCCESS ? cuStreamSynchronize(stream) : r;
+    }
+    if (strcmp(kind, "create") == 0) {
+        CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+        return cuMemCreate((CUmemGenericAllocationHandle *)&to->address, bytes, &prop, 0);
+    }
+    if (strcmp(kind, "array") == 0) {
+        CUDA_ARRAY_DESCRIPTOR like = {4096, bytes / 16384, CU_AD_FORMAT_FLOAT, 1};
+        return cuArrayCreate(&to->array, &like);
+    }
+    return strcmp(kind, "managed") == 0
+               ? cuMemAllocManaged(&to->address, bytes, CU_MEM_ATTACH_GLOBAL)
+               : cuMemAlloc(&to->address, bytes);
+}
+
+static void give(const char *kind, CUstream stream, const struct block *block) {
+    if (strcmp(kind, "async") == 0 || strcmp(kind, "moreasync") == 0) {
+        CHECK(cuMemFreeAsync(block->address, stream));
+        CHECK(cuStreamSynchronize(stream));
+    } else if (strcmp(kind, "create") == 0) {
+        CHECK(cuMemRelease(block->address));
+    } else if (strcmp(kind, "array") == 0) {
+        CHECK(cuArrayDestroy(block->array));
+    } else {
+        CHECK(cuMemFree(block->address));
+    }
+}
+
+static bool is_refused(struct one *one, CUresult r) {
+    one->refused += r == CUDA_ERROR_OUT_OF_MEMORY;
+    one->odd = r == CUDA_SUCCESS || r == CUDA_ERROR_OUT_OF_MEMORY ? one->odd : r;
+    return r != CUDA_SUCCESS;
+}
+
+static void *fill(void *argument) {
+    struct one *one = argument;
+    struct block block;
+    CHECK(cuCtxSetCurrent(context));
+    pthread_barrier_wait(&start);
+    while (!is_refused(one, take("pool", one->bytes, NULL, &block)))
+        one->had++;
+    return NULL;
+}
+
+static void *turn(void *argument) {
+    struct one *one = argument;
+    CUstream stream;
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    pthread_barrier_wait(&start);
+    for (unsigned round = 0; round < rounds; round++) {
+        struct block blocks[BLOCKS];
+        unsigned had = 0;
+        for (unsigned i = 0; i < one->count; i++)
+            had += !is_refused(one, take(one->kind, one->bytes, stream, &blocks[had]));
+        while (had > 0)
+            give(one->kind, stream, &blocks[--had]);
+    }
+    return NULL;
+}
+
+static void run(int threads, void *(*what)(void *)) {
+    pthread_barrier_init(&start, NULL, (unsigned)threads);
+    for (int i = 0; i < threads; i++)
+        if (pthread_create(&all[i].thread, NULL, what, &all[i]) != 0)
+            exit(1);
+    for (int i = 0; i < threads; i++)
+        pthread_join(all[i].thread, NULL);
+    for (int i = 0; i < threads; i++)
+        if (all[i].odd != CUDA_SUCCESS)
+            printf("a thread was answered %d\n", (int)all[i].odd);
+}
+
+static void full(int count, char **sizes) {
+    size_t held = 0, more = 0;
+    for (int i = 0; i < 16; i++)
+        all[i].bytes = (size_t)(atof(sizes[i % count]) * (double)MIB);
+    run(16, fill);
+    for (int i = 0; i < 16; i++) {
+        struct block block;
+        held += all[i].had * all[i].bytes;
+        while (take("pool", all[i].bytes, NULL, &block) == CUDA_SUCCESS)
+            more += all[i].bytes;
+    }
+    printf("held %zu KiB, would have fitted %zu KiB\n", held >> 10, more >> 10);
+}
+
+static void turns(int count, char **who) {
+    int threads = 0;
+    unsigned refused = 0;
+    for (int i = 0; i < count; i++) {
+        struct one *one = &all[threads++];
+        double mib;
+        one->count = 1;
+        if (threads == THREADS ||
+            sscanf(who[i], "%15[a-z]:%lf:%u", one->kind, &mib, &one->count) < 2 ||
+            one->count > BLOCKS)
+            exit(2);
+        one->bytes = (size_t)(mib * (double)MIB);
+        if (strcmp(one->kind, "held") == 0) {
+            struct block block;
+            CHECK(take("pool", one->bytes, NULL, &block));
+            threads--;
+        }
+    }
+    run(threads, turn);
+    for (int i = 0; i < threads; i++)
+        refused += strncmp(all[i].kind, "more", 4) == 0 ? 0 : all[i].refused;
+    printf("refused %u\n", refused);
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void *be_refused(void *argument) {
+    struct one *one = argument;
+    struct block block;
+    CHECK(cuCtxSetCurrent(context));
+    pthread_barrier_wait(&start);
+    for (int i = 0; i < 40; i++) {
+        double began = seconds();
+        is_refused(one, take(one->kind, one->bytes, NULL, &block));
+        one->longest = seconds() - began > one->longest ? seconds() - began : one->longest;
+    }
+    return NULL;
+}
+
+static void refused(size_t bytes, size_t held, int count, char **kinds) {
+    struct block block;
+    double longest = 0;
+    unsigned sum = 0;
+    CHECK(take("pool", held, NULL, &block));
+    for (int i = 0; i < count; i++) {
+        all[i].bytes = bytes;
+        snprintf(all[i].kind, sizeof all[i].kind, "%s", kinds[i]);
+    }
+    run(count, be_refused);
+    for (int i = 0; i < count; i++) {
+        sum += all[i].refused;
+        longest = all[i].longest > longest ? all[i].longest : longest;
+    }
+    printf("refused %u, %s\n", sum, longest < 0.9 ? "soon" : "late");
+}
+
+int main(int argc, char **argv) {
+    context = begin();
+    if (argc > 2 && strcmp(argv[1], "full") == 0) {
+        full(argc - 2, argv + 2);
+    } else if (argc > 3 && strcmp(argv[1], "turns") == 0) {
+        rounds = (unsigned)atoi(argv[2]);
+        turns(argc - 3, argv + 3);
+    } else if (argc > 4 && strcmp(argv[1], "refused") == 0 && argc - 4 <= THREADS) {
+        refused((size_t)atoi(argv[2]) * MIB, (size_t)atoi(argv[3]) * MIB, argc - 4, argv + 4);
+    } else {
+        return 2;
+    }
+    return 0;
+}

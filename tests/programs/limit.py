@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Threads at a limit: nothing is refused that would have fitted, whatever others are refused meanwhile."""
+import re
+import sys
+
+from harness import GPU, Tally, program, run
+
+LIMIT = program("limit")
+OFF = {"GPUCACHE_REPORT": "off"}
+SWITCH = {"GPUCACHE_SIM_SWITCH": "30"}
+BACKENDS = ("segments", "pages")
+SEEDS = range(1, 9)
+# 256 MiB in all. Of one size: what segments cannot do is another matter.
+TURNS = [
+    "held:64 async:32 async:32 pool:32:2",
+    "held:128 pool:32 create:32 create:32 pool:32 more:200",
+    "held:128 pool:32 async:32 create:32 pool:32 more:200 moreasync:200",
+]
+tally = Tally()
+
+
+def turns():
+    for seed in SEEDS:
+        for who in TURNS:
+            command = [LIMIT, "turns", "60"] + who.split()
+            options = {**SWITCH, "GPUCACHE_SIM_SEED": str(seed)}
+            if seed == SEEDS[0]:
+                ran = run(command, under=False, options={**options, "GPUCACHE_SIM_MEMORY": "256M"})
+                tally.check(ran.out == "refused 0\n", "limit: %s: natively" % who, ran.out + ran.err)
+            for backend in BACKENDS:
+                ran = run(command, options={**OFF, **options, "GPUCACHE_BACKEND": backend,
+                                            "GPUCACHE_MEMORY_LIMIT": "256M"})
+                tally.check((ran.status, ran.out) == (0, "refused 0\n"),
+                            "limit: %s: %s, seed %d: status %s" % (who, backend, seed, ran.status), ran.out + ran.err)
+
+
+def full():
+    for sizes in ("1 2 3 4", "2 6 10"):
+        for backend in BACKENDS:
+            ran = run([LIMIT, "full"] + sizes.split(),
+                      options={**OFF, **SWITCH, "GPUCACHE_BACKEND": backend, "GPUCACHE_MEMORY_LIMIT": "256M"})
+            tally.check(ran.status == 0 and re.search(r"would have fitted 0 KiB\n$", ran.out),
+                        "limit: full of %s: %s" % (sizes, backend), ran.out + ran.err)
+
+
+def refused():
+    """By the driver, not by a limit."""
+    for kind in ("array", "create", "pool", "async"):
+        for backend in BACKENDS:
+            ran = run([LIMIT, "refused", "100", "200"] + [kind] * 3,
+                      options={**OFF, **SWITCH, "GPUCACHE_BACKEND": backend, "GPUCACHE_SIM_MEMORY": "256M",
+                               "GPUCACHE_LOG": "error"})
+            tally.check((ran.status, ran.out) == (0, "refused 120, soon\n"),
+                        "limit: refused by the driver: %s: %s: status %s" % (kind, backend, ran.status), ran.out)
+
+
+def main():
+    if GPU:  # threads lose the CPU on demand only in the simulated driver
+        sys.exit(77)
+    turns()
+    full()
+    refused()
+
+
+tally.run(main)

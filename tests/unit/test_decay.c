@@ -1,0 +1,372 @@
+/* Decay: what goes back by itself, after how many ticks, and what stays. A tick is one part of the decay time. */
+#include "pool_bench.h"
+
+#define PAGE (2 * MIB)
+#define WHOLE                                                                                      \
+    (DECAY_TICKS + 1) /* what was freed between two ticks is as old as the decay time then */
+
+static int with_pages(void **state) {
+    (void)state;
+    maps_pages = true;
+    return 0;
+}
+
+static void begin(uint64_t memory, uint64_t budget) {
+    start(memory, POOL_BARRIER, budget);
+    pool->config.decays = true;
+}
+
+/* As the helper thread does. False: it may sleep. */
+static bool tick(void) {
+    bool any = pool_tick(pool);
+    while (pool_decay(pool)) {
+    }
+    return any;
+}
+
+static void ticks(unsigned count) {
+    while (count-- > 0) {
+        tick();
+    }
+}
+
+static void finish_all(void) {
+    uint64_t ticket = pool_sync_begin(pool);
+    fake_finish_all(fake);
+    pool_sync_end(pool, ticket);
+}
+
+/* Used by work that is still running when it is freed; the number of that. */
+static uint64_t drop_used(uint64_t address, uint64_t bytes) {
+    uint64_t work = fake_submit(fake, 0);
+    fake_reach(fake, address, bytes, 0, work);
+    drop(address);
+    return work;
+}
+
+static void what_is_freed_goes_back_after_the_whole_time(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    uint64_t live = get(10 * MIB);
+    drop(get(100 * MIB));
+    finish_all();
+    ticks(WHOLE - 1);
+    assert_int_equal(fake->reserved, 110 * MIB);
+    ticks(1);
+    assert_int_equal(fake->reserved, 10 * MIB);
+    assert_int_equal(fake_books(pool).reserved.current, 10 * MIB);
+    check();
+    drop(live);
+    ticks(WHOLE);
+    assert_int_equal(fake->reserved, 0);
+    assert_int_equal(fake->waits + fake->synchronizes, 0);
+}
+
+/* It may have use for some of it; and would wait until all has gone. */
+static void whoever_grows_goes_first(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    drop(get(100 * MIB));
+    finish_all();
+    pool->growers = 1;
+    ticks(WHOLE + 1);
+    assert_int_equal(fake->reserved, 100 * MIB);
+    pool->growers = 0;
+    ticks(1);
+    assert_int_equal(fake->reserved, 0);
+}
+
+/* Nobody makes a call: not even what has finished would be known. */
+static void what_nobody_asked_about_goes_back_too(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    uint64_t blocks[8];
+    for (int i = 0; i < 8; i++) {
+        blocks[i] = get(10 * MIB);
+    }
+    for (int i = 0; i < 8; i++) {
+        drop_used(blocks[i], 10 * MIB);
+    }
+    fake_finish_all(fake);
+    ticks(WHOLE + 1);
+    assert_int_equal(fake->reserved, 0);
+}
+
+static void what_a_resting_thread_has_cached_goes_back(void **state) {
+    (void)state;
+    begin(64 * GIB, RELAXED);
+    drop(get(200 * MIB));
+    uint64_t blocks[40];
+    let_hold(64 * MIB);
+    for (int i = 0; i < 40; i++) {
+        blocks[i] = get(i % 2 ? 2 * MIB : 700 * KIB);
+    }
+    for (int i = 0; i < 40; i++) {
+        drop(blocks[i]);
+    }
+    finish_all();
+    ticks(WHOLE - 1);
+    assert_true(fake->reserved > 40 * MIB);
+    ticks(2); /* what it had no room for may be a tick younger */
+    assert_int_equal(fake->reserved, 0);
+    assert_false(tick());
+    check();
+    drop(get(64 * KIB));
+}
+
+static void what_a_working_thread_has_cached_stays(void **state) {
+    (void)state;
+    begin(64 * GIB, RELAXED);
+    drop(get(200 * MIB));
+    uint64_t blocks[20];
+    let_hold(64 * MIB);
+    for (int i = 0; i < 20; i++) {
+        blocks[i] = get(MIB);
+    }
+    for (int i = 0; i < 20; i++) {
+        drop(blocks[i]);
+    }
+    finish_all();
+    for (int i = 0; i < 50; i++) {
+        drop(get(64 * KIB));
+        ticks(1);
+    }
+    assert_in_range(fake->reserved, 20 * MIB, 30 * MIB);
+}
+
+/* Two phases of different blocks, each with the other's memory idle: the least number of free pages is never 0. */
+static void a_program_that_comes_back_in_time_loses_nothing(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    unsigned maps = 0, unmaps = 0;
+    for (int period = 0; period < 20; period++) {
+        uint64_t size = period % 2 ? 100 * MIB : 60 * MIB, live = get(size), small = get(64 * KIB);
+        maps = period < 2 ? fake->maps : maps;
+        ticks(DECAY_TICKS / 2);
+        drop_used(live, size);
+        drop(small);
+        finish_all();
+    }
+    assert_int_equal(fake->maps, maps);
+    assert_int_equal(fake->unmaps, unmaps);
+}
+
+/* A tick of a program at work costs it no call of the driver. */
+static void a_program_at_work_is_not_asked_about(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    for (int period = 0; period < 40; period++) {
+        uint64_t block = get(20 * MIB);
+        fake_reach(fake, block, 20 * MIB, 0, fake_submit(fake, 0));
+        drop(block);
+        fake_finish_all(fake);
+        unsigned queries = fake->queries, records = fake->records;
+        ticks(1);
+        assert_int_equal(fake->queries, queries);
+        assert_int_equal(fake->records, records);
+    }
+    assert_int_equal(fake->unmaps, 0);
+}
+
+static void what_still_runs_stays(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    for (int i = 0; i < 3; i++) { /* with an event on time, a late one, behind a barrier */
+        uint64_t block = get((uint64_t)(10 + i) * MIB);
+        drop_used(block, (uint64_t)(10 + i) * MIB);
+        ticks(3 * WHOLE); /* fake_reach() sees to what is unmapped */
+        assert_int_not_equal(fake->reserved, 0);
+    }
+    assert_int_equal(fake->releases, 0);
+    fake_finish_all(fake);
+    ticks(WHOLE + 1);
+    assert_int_equal(fake->reserved, 0);
+}
+
+/* Of two blocks that a barrier was put up for one is free, and its work still runs. */
+static void what_is_usable_behind_a_barrier_waits_for_its_work(void **state) {
+    (void)state;
+    begin(GIB, TIGHT);
+    fake->wait_code = -EBUSY;
+    uint64_t a = get(8 * MIB), b = get(8 * MIB);
+    drop_used(b, 8 * MIB);
+    drop_used(a, 8 * MIB);
+    a = get(8 * MIB);
+    assert_int_equal(fake->orders, 1);
+    assert_int_equal(pool->layouts.free_bytes, 8 * MIB);
+    ticks(3 * WHOLE); /* fake_reach() sees to what is unmapped */
+    assert_int_equal(fake->reserved, 16 * MIB);
+    fake_finish_all(fake);
+    ticks(1);
+    assert_int_equal(fake->reserved, 8 * MIB);
+}
+
+/* The kernel that comes after the frees runs on for ever. */
+static void much_memory_goes_back_beside_work_that_came_later(void **state) {
+    (void)state;
+    begin(16 * GIB, RELAXED);
+    uint64_t blocks[32];
+    for (int i = 0; i < 32; i++) {
+        blocks[i] = get(70 * MIB);
+    }
+    uint64_t last = fake_submit(fake, 0);
+    for (int i = 0; i < 32; i++) {
+        fake_reach(fake, blocks[i], 70 * MIB, 0, last);
+        drop(blocks[i]);
+    }
+    fake_finish_all(fake);
+    fake_submit(fake, 1);
+    ticks(3 * WHOLE);
+    assert_in_range(fake->reserved, 0, 2 * 70 * MIB);
+    assert_int_equal(fake->waits + fake->synchronizes, 0);
+}
+
+/* A driver without context events: with them as many frees leave one. */
+static void where_an_event_is_a_wait_no_free_leaves_one_more(void **state) {
+    (void)state;
+    for (int has = 0; has < 2; has++) {
+        begin(GIB, 60 * MIB);
+        atomic_store(&fake->backend.has_events, has);
+        uint64_t blocks[8];
+        for (int i = 0; i < 8; i++) {
+            blocks[i] = get(4 * MIB);
+        }
+        drop(blocks[0]); /* the first one records always */
+        unsigned waits = fake->synchronizes, records = fake->records;
+        for (int i = 1; i < 4; i++) {
+            drop(blocks[i]);
+        }
+        assert_int_equal(fake->synchronizes, waits);
+        assert_int_equal(fake->records > records, has);
+        stop(NULL);
+    }
+}
+
+static void what_something_outside_reaches_stays(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    uint64_t exported = get(8 * MIB), other = get(8 * MIB);
+    assert_int_equal(pool_mark_reached_from_outside(exported), 0);
+    drop(exported);
+    drop(other);
+    finish_all();
+    ticks(4 * WHOLE);
+    assert_int_equal(fake->reserved, 8 * MIB);
+    assert_int_equal(get(8 * MIB), exported);
+}
+
+static void what_may_not_move_stays(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    fake->frozen = true;
+    drop(get(8 * MIB));
+    finish_all();
+    ticks(4 * WHOLE);
+    assert_int_equal(fake->reserved, 8 * MIB);
+    assert_false(tick());
+}
+
+static void after_a_fault_nothing_is_touched(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    drop(get(8 * MIB));
+    finish_all();
+    pool_break(pool, 719);
+    assert_false(tick());
+    ticks(4 * WHOLE);
+    assert_int_equal(fake->reserved, 8 * MIB);
+}
+
+static void who_ticks_is_told_once_and_only_when_there_is_something(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    for (unsigned turn = 1; turn < 4; turn++) {
+        drop(get(8 * MIB));
+        drop(get(20 * MIB));
+        assert_int_equal(fake->idles, turn);
+        fake_finish_all(fake);
+        unsigned rounds = 0;
+        while (tick() && rounds < 100) {
+            rounds++;
+        }
+        assert_in_range(rounds, WHOLE, 2 * WHOLE);
+        assert_int_equal(fake->reserved, 0);
+    }
+}
+
+/* Also what was freed in the order of a stream, while nobody allocates. */
+static void what_comes_back_unasked_is_young(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    struct pool_retired retired;
+    uint64_t block = get(8 * MIB);
+    ticks(4 * WHOLE);
+    assert_int_equal(pool_retire(block, &retired), 0);
+    ticks(4 * WHOLE);
+    assert_int_equal(fake->reserved, 8 * MIB);
+    pool_reclaim(&retired);
+    ticks(WHOLE - 1);
+    assert_int_equal(fake->reserved, 8 * MIB);
+    ticks(1);
+    assert_int_equal(fake->reserved, 0);
+}
+
+/* Windows whose memory has gone are as good as new ones: addresses are not used up. */
+static void what_went_back_comes_back_where_it_was(void **state) {
+    (void)state;
+    begin(4 * GIB, RELAXED);
+    uint32_t slots = 0;
+    for (int round = 0; round < 40; round++) {
+        for (uint64_t size = 3; size < 100; size += 7) {
+            drop(get(size * MIB));
+            finish_all();
+        }
+        slots = round == 0 ? pool->layouts.slot_count : slots;
+        ticks(WHOLE + 1);
+        assert_int_equal(fake->reserved, 0);
+    }
+    assert_in_range(pool->layouts.slot_count, slots, 2 * slots);
+}
+
+static void a_new_context_is_watched_anew(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    drop(get(8 * MIB));
+    fake_finish_all(fake);
+    pool_forget(pool);
+    fake_new_context(fake);
+    ticks(2 * WHOLE);
+    assert_false(tick());
+    unsigned idles = fake->idles;
+    drop(get(8 * MIB));
+    assert_int_equal(fake->idles, idles + 1);
+    fake_finish_all(fake);
+    ticks(WHOLE + 1);
+    assert_int_equal(fake->reserved, 0);
+}
+
+#define PAGES(name) cmocka_unit_test_setup_teardown(name, with_pages, stop)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        PAGES(what_is_freed_goes_back_after_the_whole_time),
+        PAGES(whoever_grows_goes_first),
+        PAGES(what_nobody_asked_about_goes_back_too),
+        PAGES(what_a_resting_thread_has_cached_goes_back),
+        PAGES(what_a_working_thread_has_cached_stays),
+        PAGES(a_program_that_comes_back_in_time_loses_nothing),
+        PAGES(a_program_at_work_is_not_asked_about),
+        PAGES(what_still_runs_stays),
+        PAGES(what_is_usable_behind_a_barrier_waits_for_its_work),
+        PAGES(much_memory_goes_back_beside_work_that_came_later),
+        PAGES(where_an_event_is_a_wait_no_free_leaves_one_more),
+        PAGES(what_something_outside_reaches_stays),
+        PAGES(what_may_not_move_stays),
+        PAGES(after_a_fault_nothing_is_touched),
+        PAGES(who_ticks_is_told_once_and_only_when_there_is_something),
+        PAGES(what_comes_back_unasked_is_young),
+        PAGES(what_went_back_comes_back_where_it_was),
+        PAGES(a_new_context_is_watched_anew),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
