@@ -12,6 +12,7 @@
 #include "process/program.h"
 #include "report/lines.h"
 #include "report/report.h"
+#include "stats/holders.h"
 #include "stats/stats.h"
 
 #include <stdbool.h>
@@ -28,10 +29,11 @@ struct report_process {
 struct report_head {
     const struct report_process *process;
     const char *reason;
-    int driver_version;           /* 0: not known */
-    uint64_t host_bytes;          /* for the library's own descriptors */
-    const struct report_oom *oom; /* NULL unless the reason is one */
-    const struct lines *verdict;  /* the OOM in words */
+    int driver_version;                /* 0: not known */
+    uint64_t host_bytes;               /* for the library's own descriptors */
+    const struct report_oom *oom;      /* NULL unless the reason is one */
+    const struct lines *verdict;       /* the OOM in words */
+    const struct stats_stacks *stacks; /* NULL: not remembered */
 };
 
 /** Figures that follow from a snapshot. */
@@ -60,7 +62,8 @@ struct emitter {
     const struct emitter_kind *kind;
     struct print *out;
     const struct report_head *head;
-    const struct stats_device *device; /* the one being written */
+    const struct stats_device *device; /* the one being written, */
+    const struct segment_map *map;     /* and its pool, or NULL */
     struct report_derived derived;
     unsigned devices;   /* written so far */
     bool first;         /* JSON: nothing stands in the innermost brackets yet */
@@ -88,7 +91,8 @@ extern const struct emitter_kind text_emitter, json_emitter;
  * are the caller's until then. */
 void walk_begin(struct emitter *emitter, enum report_format format, struct print *out,
                 const struct report_head *head);
-void walk_device(struct emitter *emitter, const struct stats_device *device);
+void walk_device(struct emitter *emitter, const struct stats_device *device,
+                 const struct segment_map *map);
 void walk_end(struct emitter *emitter);
 
 /** Explains an OOM in words; device is NULL if nothing is known of it. */
@@ -101,6 +105,9 @@ void live_write(struct lines *lines, const struct stats_device *device, unsigned
 /** Opens a file of the pattern that did not exist before. Returns a descriptor or a negative errno;
  * path: its name. */
 int file_open(const char *pattern, char *path, size_t size);
+
+/** The same for an empty file, never anything that is no file, and closes it. 0 or a negative errno. */
+int file_create(const char *pattern, char *path, size_t size);
 
 /** Ends a file that file_open() opened, and takes it away again if it could not be written in full.
  * True if there is a regular file now. */

@@ -76,19 +76,24 @@ static int finish(struct print *out) {
     return out->error != 0 || out->used == out->capacity - 1 ? -ENAMETOOLONG : 0;
 }
 
-/** Opens path as a new file, or as what it is if it is no file. -EEXIST: it is a file that exists.
- */
-static int open_new(const char *path) {
+/** Opens path as a new file. */
+static int open_file(const char *path) {
     const int flags = O_WRONLY | O_CLOEXEC | O_NOCTTY;
     long fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_CREAT | O_EXCL, 0644);
-    if (fd >= 0)
-        return (int)fd;
-    int error = -errno;
+    return fd >= 0 ? (int)fd : -errno;
+}
+
+/** The same, or as what it is if it is no file. -EEXIST: it is a file that exists. */
+static int open_new(const char *path) {
+    const int flags = O_WRONLY | O_CLOEXEC | O_NOCTTY;
+    int error = open_file(path);
+    if (error >= 0)
+        return error;
     struct stat file;
     if (error != -EEXIST || stat(path, &file) != 0 || S_ISREG(file.st_mode))
         return error;
     /* O_NONBLOCK: a FIFO that nobody reads must not hold the program back */
-    fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_APPEND | O_NONBLOCK);
+    long fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_APPEND | O_NONBLOCK);
     if (fd < 0)
         return -errno;
     if (fstat((int)fd, &file) != 0 || S_ISREG(file.st_mode)) { /* exchanged meanwhile */
@@ -98,7 +103,7 @@ static int open_new(const char *path) {
     return (int)fd;
 }
 
-int file_open(const char *pattern, char *path, size_t size) {
+static int open_pattern(const char *pattern, char *path, size_t size, int (*open)(const char *)) {
     bool numbered = has_number(pattern);
     int result = -EEXIST;
     for (uint64_t attempt = 0; result == -EEXIST && attempt < ATTEMPTS; attempt++) {
@@ -111,9 +116,20 @@ int file_open(const char *pattern, char *path, size_t size) {
         }
         result = finish(&out);
         if (result == 0)
-            result = open_new(path);
+            result = open(path);
     }
     return result;
+}
+
+int file_open(const char *pattern, char *path, size_t size) {
+    return open_pattern(pattern, path, size, open_new);
+}
+
+int file_create(const char *pattern, char *path, size_t size) {
+    int fd = open_pattern(pattern, path, size, open_file);
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+    return fd < 0 ? fd : 0;
 }
 
 bool file_close(int fd, const char *path, bool complete) {

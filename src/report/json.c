@@ -8,8 +8,11 @@
 #include "report/emitter.h"
 
 #include "process/program.h"
+#include "report/holders.h"
 
 #include <string.h>
+
+#define FRAME_TEXT 1280
 
 static void separate(struct emitter *emitter) {
     if (!emitter->first)
@@ -92,6 +95,23 @@ static void emit_oom(struct emitter *emitter) {
     close_bracket(emitter, '}');
 }
 
+/** How stacks are remembered. */
+static void emit_stacks(struct emitter *emitter) {
+    const struct stats_stacks *stacks = emitter->head->stacks;
+    char version[16] = "";
+    struct print out;
+    print_init(&out, -1, version, sizeof version);
+    print_format(&out, "%u.%u", stacks->python >> 8, stacks->python & 255);
+    key(emitter, "stacks");
+    open_bracket(emitter, '{');
+    number(emitter, "frames", stacks->frames);
+    string(emitter, "unwinder", stacks->unwinder);
+    string(emitter, "python", stacks->python != 0 ? print_end(&out) : NULL);
+    number(emitter, "lost_stacks", stacks->lost_stacks(stacks->of));
+    number(emitter, "lost_blocks", stacks->lost_blocks(stacks->of));
+    close_bracket(emitter, '}');
+}
+
 static void begin(struct emitter *emitter) {
     const struct report_process *of = emitter->head->process;
     const struct program *self = of->program;
@@ -114,6 +134,8 @@ static void begin(struct emitter *emitter) {
     number(emitter, "host_bytes", emitter->head->host_bytes);
     if (emitter->head->oom)
         emit_oom(emitter);
+    if (emitter->head->stacks)
+        emit_stacks(emitter);
     key(emitter, "devices");
     open_bracket(emitter, '[');
 }
@@ -197,6 +219,80 @@ static void emit_size_classes(struct emitter *emitter) {
     close_bracket(emitter, ']');
 }
 
+/** The frames of a stack, innermost first. */
+static void emit_stack(struct emitter *emitter, uint32_t stack) {
+    const struct stats_stacks *stacks = emitter->head->stacks;
+    struct stats_frame frame;
+    key(emitter, "stack");
+    open_bracket(emitter, '[');
+    for (unsigned i = 0; stacks && stacks->frame(stacks->of, stack, i, &frame); i++) {
+        char text[FRAME_TEXT];
+        struct print out;
+        print_init(&out, -1, text, sizeof text);
+        holders_print_frame(&out, &frame, false);
+        separate(emitter);
+        print_json_string(emitter->out, print_end(&out));
+    }
+    close_bracket(emitter, ']');
+}
+
+static void emit_share(struct emitter *emitter, const char *bytes, const char *count,
+                       const struct stats_share *share) {
+    number(emitter, bytes, share->bytes);
+    number(emitter, count, share->count);
+}
+
+static void emit_holder(struct emitter *emitter, const struct stats_holder *holder) {
+    char rest[16];
+    struct print out;
+    separate(emitter);
+    open_bracket(emitter, '{');
+    emit_share(emitter, "live_bytes", "live_count", &holder->held.live);
+    emit_share(emitter, "peak_bytes", "peak_count", &holder->held.peak);
+    emit_share(emitter, "total_bytes", "total_count", &holder->total);
+    number(emitter, "byte_seconds", holder->byte_seconds);
+    print_init(&out, -1, rest, sizeof rest);
+    print_u64(&out, 1000000000 + (uint64_t)holder->byte_seconds_ns);
+    print_char(emitter->out, '.');
+    print_str(emitter->out, print_end(&out) + 1);
+    emit_stack(emitter, holder->stack);
+    close_bracket(emitter, '}');
+}
+
+static void emit_holders(struct emitter *emitter) {
+    const struct stats_stacks *stacks = emitter->head->stacks;
+    int device = emitter->device->ordinal;
+    struct stats_held held = stacks->held(stacks->of, device);
+    struct stats_holder holder;
+    uint32_t at = 0;
+    key(emitter, "held");
+    open_bracket(emitter, '{');
+    emit_share(emitter, "live_bytes", "live_count", &held.live);
+    emit_share(emitter, "peak_bytes", "peak_count", &held.peak);
+    close_bracket(emitter, '}');
+    key(emitter, "holders");
+    open_bracket(emitter, '[');
+    while (stacks->next(stacks->of, device, &at, &holder))
+        emit_holder(emitter, &holder);
+    close_bracket(emitter, ']');
+}
+
+/** The files that frames lie in. */
+static void emit_modules(struct emitter *emitter) {
+    const struct stats_stacks *stacks = emitter->head->stacks;
+    const char *path, *build_id;
+    key(emitter, "modules");
+    open_bracket(emitter, '[');
+    for (uint32_t i = 0; stacks->module(stacks->of, i, &path, &build_id); i++) {
+        separate(emitter);
+        open_bracket(emitter, '{');
+        string(emitter, "path", path);
+        string(emitter, "build_id", *build_id ? build_id : NULL);
+        close_bracket(emitter, '}');
+    }
+    close_bracket(emitter, ']');
+}
+
 static void emit_live(struct emitter *emitter) {
     key(emitter, "live");
     open_bracket(emitter, '[');
@@ -205,10 +301,34 @@ static void emit_live(struct emitter *emitter) {
         open_bracket(emitter, '{');
         number(emitter, "bytes", emitter->device->live[i].bytes);
         number(emitter, "count", emitter->device->live[i].count);
-        strings(emitter, "stack", NULL, 0);
+        emit_stack(emitter, emitter->device->live_stacks[i]);
         close_bracket(emitter, '}');
     }
     close_bracket(emitter, ']');
+}
+
+/** Rows instead of objects: there may be hundreds. */
+static void emit_map(struct emitter *emitter) {
+    static const char *const columns[] = {"address", "bytes", "live", "cached", "segments"};
+    const struct segment_map *map = emitter->map;
+    if (!map)
+        return;
+    key(emitter, "segment_map");
+    open_bracket(emitter, '{');
+    number(emitter, "merged_up_to_bytes", map->grain);
+    strings(emitter, "columns", columns, sizeof columns / sizeof *columns);
+    key(emitter, "pieces");
+    open_bracket(emitter, '[');
+    for (uint32_t i = 0; i < map->count; i++) {
+        const struct segment_piece *piece = &map->pieces[i];
+        separate(emitter);
+        print_format(emitter->out, "[%lu,%lu,%lu,%lu,%u]", (unsigned long)piece->address,
+                     (unsigned long)segment_map_bytes(piece->units),
+                     (unsigned long)segment_map_bytes(piece->live),
+                     (unsigned long)segment_map_bytes(piece->cached), piece->segments);
+    }
+    close_bracket(emitter, ']');
+    close_bracket(emitter, '}');
 }
 
 static void device_end(struct emitter *emitter) {
@@ -223,11 +343,16 @@ static void device_end(struct emitter *emitter) {
     close_bracket(emitter, '}');
     emit_size_classes(emitter);
     emit_live(emitter);
+    if (emitter->head->stacks)
+        emit_holders(emitter);
+    emit_map(emitter);
     close_bracket(emitter, '}');
 }
 
 static void end(struct emitter *emitter) {
     close_bracket(emitter, ']');
+    if (emitter->head->stacks)
+        emit_modules(emitter);
     close_bracket(emitter, '}');
     print_char(emitter->out, '\n');
 }

@@ -19,8 +19,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SLOTS 8      /* reports written at the same time */
-#define BUFFER 65536 /* as much as a pipe usually holds; eight devices as JSON take some 30 KB */
+#define SLOTS 8        /* reports written at the same time */
+#define BUFFER 65536   /* as much as a pipe usually holds; eight devices as JSON take some 30 KB */
+#define MAP_PIECES 512 /* of all devices: some 20 KB */
 #define OOM_REPORTS                                                                                \
     3 /* per process; a program that probes by failing would write them for ever                   \
        */
@@ -28,6 +29,7 @@
 struct slot {
     atomic_flag taken;
     struct stats_device device;
+    struct segment_map map;
     struct lines verdict;
     struct emitter emitter;
     struct print out;
@@ -68,9 +70,10 @@ static int compose(struct slot *slot, int fd, bool in_time, enum report_format f
                                .reason = reason,
                                .driver_version = atomic_load(&driver_version),
                                .host_bytes = stats_host_bytes(),
-                               .oom = oom};
+                               .oom = oom,
+                               .stacks = stats_stacks()};
     if (oom) {
-        bool known = stats_read(oom->device, &slot->device);
+        bool known = stats_read(oom->device, &slot->device, NULL);
         verdict_write(&slot->verdict, oom, known ? &slot->device : NULL);
         head.verdict = &slot->verdict;
     }
@@ -79,9 +82,12 @@ static int compose(struct slot *slot, int fd, bool in_time, enum report_format f
     struct emitter *emitter = &slot->emitter;
     walk_begin(emitter, format, &slot->out, &head);
     int devices = stats_device_count();
-    for (int ordinal = 0; ordinal < devices; ordinal++)
-        if (stats_read(ordinal, &slot->device))
-            walk_device(emitter, &slot->device);
+    for (int ordinal = 0; ordinal < devices; ordinal++) {
+        if (stats_read(ordinal, &slot->device, format == REPORT_JSON ? &slot->map : NULL)) {
+            segment_map_limit(&slot->map, MAP_PIECES / (uint32_t)devices);
+            walk_device(emitter, &slot->device, &slot->map);
+        }
+    }
     walk_end(emitter);
     return print_flush(&slot->out);
 }

@@ -4,11 +4,13 @@
  * It keeps to 75 columns and 25 lines for a device whatever the figures are: every cell has a width
  * that its longest value fits in, text from outside is cut, and the sentences below the table go
  * into a bounded number of lines, the most important first. An OOM's verdict stands before the
- * first table and takes its lines from those sentences. ASCII only: a column is a byte.
+ * first table and takes its lines from those sentences. ASCII only: a column is a byte. Who holds memory
+ * stands below that, in lines of its own, only where call stacks are remembered.
  */
 #include "report/emitter.h"
 
 #include "process/program.h"
+#include "report/holders.h"
 
 #include <string.h>
 
@@ -269,6 +271,14 @@ static void say_details(struct emitter *emitter) {
                      COUNT(pinned));
 }
 
+/** Without a pool most figures below mean little. */
+static void say_disabled(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    if (device->reuse && strcmp(device->reuse, "none") == 0 && device->backend_reason)
+        lines_start(&emitter->words, "Passed through and counted, not pooled: %s",
+                    device->backend_reason);
+}
+
 /**
  * The sentences below the table: why more was held than asked for, what it saved, and as the last
  * one, above the shell's prompt, what leaks. An OOM's verdict has said the latter.
@@ -285,6 +295,7 @@ static void say_all(struct emitter *emitter) {
         return;
     }
     words->max--;
+    say_disabled(emitter);
     say_peaks(emitter);
     say_hits(emitter);
     say_fragmentation(emitter);
@@ -294,11 +305,21 @@ static void say_all(struct emitter *emitter) {
     live_write(words, emitter->device, LIVE_SIZES);
 }
 
+static void holders_line(void *emitter, struct print *text) {
+    boxed_print(emitter, text);
+}
+
 static void device_end(struct emitter *emitter) {
+    const struct report_head *head = emitter->head;
     rule(emitter, '-');
     say_all(emitter);
     for (size_t i = 0; i < emitter->words.count; i++)
         boxed(emitter, emitter->words.text[i]);
+    if (head->stacks) {
+        rule(emitter, '-');
+        holders_write(head->stacks, emitter->device->ordinal, head->oom != NULL, holders_line,
+                      emitter);
+    }
     rule(emitter, '=');
 }
 

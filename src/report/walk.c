@@ -104,8 +104,10 @@ static void walk_counters(struct emitter *emitter) {
 #include "stats/fields.def"
 }
 
-void walk_device(struct emitter *emitter, const struct stats_device *device) {
+void walk_device(struct emitter *emitter, const struct stats_device *device,
+                 const struct segment_map *map) {
     emitter->device = device;
+    emitter->map = map;
     report_derive(device, &emitter->derived);
     emitter->kind->device_begin(emitter);
     walk_metrics(emitter, true);

@@ -8,6 +8,8 @@
 #ifndef GPUCACHE_STATS_STATS_H
 #define GPUCACHE_STATS_STATS_H
 
+#include "stats/segment_map.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,7 +23,7 @@ struct stats_metric {
     uint64_t current, peak, total, freed;
 };
 
-/** Live allocations of one requested size. */
+/** Live allocations of one requested size; and of one call stack, where these are remembered. */
 struct stats_live {
     uint64_t bytes; /* requested size of each */
     uint64_t count;
@@ -60,7 +62,8 @@ struct stats_device {
 #include "stats/fields.def"
     struct stats_size_class size_classes[STATS_SIZE_CLASSES];
     struct stats_live live[STATS_LIVE_SIZES];
-    size_t live_groups; /* how many of live[] are filled */
+    uint32_t live_stacks[STATS_LIVE_SIZES]; /* theirs (holders.h); 0: not known */
+    size_t live_groups;                     /* how many of live[] are filled */
 };
 
 /** Highest ordinal of a device this process has used, plus one; 0 when it never used CUDA. */
@@ -70,11 +73,11 @@ int stats_device_count(void);
  * devices. Likewise without a lock. */
 uint64_t stats_host_bytes(void);
 
-/** Fills *out for a device. False if this process has not used that device. Takes no lock; safe in
- * a signal handler. */
-bool stats_read(int ordinal, struct stats_device *out);
+/** Fills *out for a device, and *map if it is not NULL. False if this process has not used that device. Takes
+ * no lock; safe in a signal handler. */
+bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map);
 
-/** The same but for live[], which takes as long as there are blocks. */
+/** The same but for live[] and the map, which take as long as there are blocks. */
 bool stats_read_books(int ordinal, struct stats_device *out);
 
 #endif

@@ -20,19 +20,29 @@ uint64_t stats_host_bytes(void) {
     return HOST_BYTES;
 }
 
+const struct stats_stacks *remembered;
+
+const struct stats_stacks *stats_stacks(void) {
+    return remembered;
+}
+
 int stats_device_count(void) {
     return device_count;
 }
 
-bool stats_read(int ordinal, struct stats_device *out) {
+struct segment_map the_map;
+
+bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) {
     if (ordinal < 0 || ordinal >= device_count || !used[ordinal])
         return false;
     *out = devices[ordinal];
+    if (map)
+        *map = the_map;
     return true;
 }
 
 bool stats_read_books(int ordinal, struct stats_device *out) {
-    bool known = stats_read(ordinal, out);
+    bool known = stats_read(ordinal, out, NULL);
     out->live_groups = 0;
     return known;
 }
@@ -114,6 +124,7 @@ int forget_devices(void **state) {
     (void)state;
     memset(used, 0, sizeof used);
     device_count = 0;
+    remembered = NULL;
     return 0;
 }
 
@@ -168,6 +179,8 @@ static const char schema[] =
     "def keys(o,*k):\n"
     "    assert sorted(o)==sorted(k), sorted(set(o)^set(k))\n"
     "extra=['oom'] if r['reason']=='oom' else []\n"
+    "stacks='stacks' in r\n"
+    "extra+=['stacks','modules'] if stacks else []\n"
     "keys(r,'schema','version','reason','pid','rank','host','command','time_unix','uptime_seconds',"
     "\n"
     "     'driver_version','host_bytes','devices',*extra)\n"
@@ -193,7 +206,11 @@ static const char schema[] =
     "'peaks_exact','peak_error_bytes',*metrics,*gauges,'outside_bytes',*counters,'cpu_wait_seconds'"
     ",'"
     "fragmentation',\n"
-    "        'size_classes','live')\n"
+    "        'size_classes','live','segment_map',*(['held','holders'] if stacks else []))\n"
+    "    keys(d['segment_map'],'merged_up_to_bytes','columns','pieces')\n"
+    "    for h in d.get('holders',[]): "
+    "keys(h,'live_bytes','live_count','peak_bytes','peak_count',\n"
+    "        'total_bytes','total_count','byte_seconds','stack')\n"
     "    "
     "keys(d['outside_bytes'],'stream_ordered','virtual','array','managed','pinned_host','ipc_"
     "imported')\n"
@@ -204,7 +221,7 @@ static const char schema[] =
     "    keys(d['fragmentation'],'internal','external','largest_free_bytes','free_blocks',\n"
     "        'peak_reserved_over_peak_requested')\n"
     "    for c in d['size_classes']: keys(c,'upper_bytes','live','total'); assert c['total']>0\n"
-    "    for l in d['live']: keys(l,'bytes','count','stack'); assert l['stack']==[]\n"
+    "    for l in d['live']: keys(l,'bytes','count','stack'); assert stacks or l['stack']==[]\n"
     "d=r['devices'][0] if r['devices'] else None\n";
 
 void assert_json(const char *report, const char *more) {

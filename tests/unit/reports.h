@@ -12,6 +12,7 @@
 
 #include "process/options.h"
 #include "report/report.h"
+#include "stats/holders.h"
 #include "stats/stats.h"
 
 #include <string.h>
@@ -20,11 +21,16 @@
 #define GIB (1ull << 30)
 #define HOST_BYTES (3 * MIB / 2)
 
+extern struct segment_map the_map; /* of every device */
+
 /** A program that has done its work and leaks three blocks. Its books balance. */
 struct stats_device *add_typical(int ordinal);
 
 /** Every figure as large as it can be, every text as long. */
 struct stats_device *add_extreme(int ordinal);
+
+/** What stats_stacks() answers; NULL at the beginning of every test. */
+extern const struct stats_stacks *remembered;
 
 /** The tear-down of every test. */
 int forget_devices(void **state);

@@ -54,10 +54,35 @@ static void json_survives_strange_names_and_no_devices(void **state) {
     assert_json(report_in(REPORT_JSON), "assert d['name']=='a\"b\\\\\\n\\ufffd\\u20ac'\n");
 }
 
+static void json_shows_the_map_of_the_pool_in_rows(void **state) {
+    (void)state;
+    add_typical(0);
+    the_map.count = 2;
+    the_map.pieces[0] = (struct segment_piece){UINT64_C(0x7f0000000000), 8192, 4096, 1024, 1};
+    the_map.pieces[1] = (struct segment_piece){0, UINT32_MAX, 0, 0, 0};
+    assert_json(report_in(REPORT_JSON),
+                "m=d['segment_map']\n"
+                "assert m['merged_up_to_bytes']==0\n"
+                "assert m['columns']==['address','bytes','live','cached','segments']\n"
+                "assert m['pieces']==[[0x7f<<40,4<<20,2<<20,512<<10,1],[0,(2**32-1)*512,0,0,0]]\n");
+    the_map.count = SEGMENT_MAP_PIECES;
+    for (uint32_t i = 0; i < SEGMENT_MAP_PIECES; i++)
+        the_map.pieces[i] = (struct segment_piece){UINT64_MAX, 4096, i % 2 ? 4096 : 0, 0, 1};
+    for (int i = 1; i < 16; i++)
+        add_typical(i);
+    /* in all as many rows as leave a report of a usual size */
+    assert_json(report_in(REPORT_JSON),
+                "maps=[x['segment_map'] for x in r['devices']]\n"
+                "assert all(0<len(m['pieces'])<=32 and m['merged_up_to_bytes']>0 for m in maps)\n"
+                "assert all(sum(p[1] for p in m['pieces'])==256*(2<<20) for m in maps)\n");
+    the_map.count = 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(json_follows_the_schema_and_the_books_balance),
         TEST(json_keeps_every_digit_of_the_largest_figures),
+        TEST(json_shows_the_map_of_the_pool_in_rows),
         TEST(json_survives_strange_names_and_no_devices),
     };
     options_load();

@@ -1,0 +1,194 @@
+#include "report/holders.h"
+
+#include "report/lines.h"
+
+#include <string.h>
+
+#define NAMED 5        /* holders */
+#define FRAMES_SHOWN 8 /* of each, as far as they fit on two lines */
+#define COLUMNS (LINES_COLUMNS - 4)
+
+/* ---- a frame ---- */
+
+static const char *base(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+/** What Python calls a function inside another one, without the other one: that stands next. */
+static const char *inner_name(const char *function) {
+    static const char inside[] = ".<locals>.";
+    for (const char *at; (at = strstr(function, inside)) != NULL;)
+        function = at + strlen(inside);
+    return function;
+}
+
+void holders_print_frame(struct print *out, const struct stats_frame *frame, bool brief) {
+    const char *file = frame->file && brief ? base(frame->file) : frame->file;
+    if (!frame->function) {
+        print_format(out, "%s%s0x", file ? file : "", file ? "+" : "");
+        print_hex(out, frame->offset);
+        return;
+    }
+    print_str(out, brief ? inner_name(frame->function) : frame->function);
+    if (file && frame->line != 0)
+        print_format(out, " (%s:%u)", file, frame->line);
+    else if (file)
+        print_format(out, " (%s)", file);
+}
+
+bool holders_frame_is_own(const struct stats_frame *frame) {
+    static const char *const others[] = {"/site-packages/", "/dist-packages/", "/lib/python3"};
+    const char *function = frame->function ? frame->function : "";
+    if (!frame->file || strcmp(function, "_start") == 0 ||
+        strncmp(function, "__libc_start", strlen("__libc_start")) == 0)
+        return false;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strstr(frame->file, others[i]))
+            return false;
+    return strncmp(frame->file, "<frozen", strlen("<frozen")) != 0 &&
+           strncmp(base(frame->file), "libcuda", strlen("libcuda")) != 0;
+}
+
+/* ---- a holder ---- */
+
+struct list {
+    const struct stats_stacks *stacks;
+    bool peak; /* else now */
+    struct stats_holder rows[NAMED];
+    unsigned count, others;
+    uint64_t other_bytes;
+};
+
+static const struct stats_share *share(const struct list *list, const struct stats_holder *row) {
+    return list->peak ? &row->held.peak : &row->held.live;
+}
+
+static void insert(struct list *list, const struct stats_holder *row) {
+    unsigned at = list->count;
+    uint64_t bytes = share(list, row)->bytes;
+    if (share(list, row)->count == 0)
+        return;
+    while (at > 0 && share(list, &list->rows[at - 1])->bytes < bytes)
+        at--;
+    if (list->count == NAMED) {
+        list->others++;
+        list->other_bytes += at < NAMED ? share(list, &list->rows[NAMED - 1])->bytes : bytes;
+    }
+    if (at == NAMED)
+        return;
+    list->count += list->count < NAMED;
+    memmove(&list->rows[at + 1], &list->rows[at], (list->count - 1 - at) * sizeof *row);
+    list->rows[at] = *row;
+}
+
+/** Frames that are worth a look: lines of Python where there are any, the own ones where there are any. */
+struct pick {
+    bool python, own;
+};
+
+static bool is_picked(const struct pick *pick, const struct stats_frame *frame) {
+    return (!pick->python || frame->python) && (!pick->own || holders_frame_is_own(frame));
+}
+
+static struct pick pick_of(const struct stats_stacks *stacks, uint32_t stack) {
+    struct pick pick = {false, false};
+    struct stats_frame frame;
+    for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++)
+        pick.python |= frame.python;
+    for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++)
+        pick.own |= (frame.python || !pick.python) && holders_frame_is_own(&frame);
+    return pick;
+}
+
+/** The innermost one on the line that is begun, the others on one more. */
+static void print_frames(const struct stats_stacks *stacks, uint32_t stack, struct print *first,
+                         struct print *second) {
+    struct pick pick = pick_of(stacks, stack);
+    struct stats_frame frame;
+    unsigned shown = 0;
+    for (unsigned i = 0; shown < FRAMES_SHOWN && stacks->frame(stacks->of, stack, i, &frame); i++) {
+        if (!is_picked(&pick, &frame))
+            continue;
+        struct print *out = shown == 0 ? first : second;
+        size_t before = out->used;
+        print_str(out, shown == 0 ? ": " : shown == 1 ? "    from " : ", ");
+        holders_print_frame(out, &frame, true);
+        shown++;
+        if (shown > 2 && out->used + strlen(", ...") > COLUMNS) {
+            out->used = before;
+            print_str(out, ", ...");
+            return;
+        }
+    }
+    if (shown == 0)
+        print_str(first, ": no frames");
+}
+
+static void write_list(const struct list *list, void (*line)(void *with, struct print *text),
+                       void *with) {
+    char text[512], more[512];
+    struct print first, second;
+    for (unsigned i = 0; i < list->count; i++) {
+        const struct stats_share *held = share(list, &list->rows[i]);
+        print_init(&first, -1, text, sizeof text);
+        print_init(&second, -1, more, sizeof more);
+        print_format(&first, "  %s in %s", SIZE(held->bytes), COUNT(held->count));
+        print_frames(list->stacks, list->rows[i].stack, &first, &second);
+        line(with, &first);
+        if (second.used > 0)
+            line(with, &second);
+    }
+    if (list->others > 0) {
+        print_init(&first, -1, text, sizeof text);
+        print_format(&first, "  %s of %u more call stack%s", SIZE(list->other_bytes), list->others,
+                     list->others == 1 ? "" : "s");
+        line(with, &first);
+    }
+}
+
+/* ---- all of them ---- */
+
+static void fill(struct list *list, int device) {
+    struct stats_holder row;
+    uint32_t at = 0;
+    while (list->stacks->next(list->stacks->of, device, &at, &row))
+        insert(list, &row);
+}
+
+static void write_lost(const struct stats_stacks *stacks,
+                       void (*line)(void *with, struct print *text), void *with) {
+    uint64_t blocks = stacks->lost_blocks(stacks->of), others = stacks->lost_stacks(stacks->of);
+    char text[128];
+    struct print out;
+    print_init(&out, -1, text, sizeof text);
+    if (blocks > 0)
+        print_format(&out, "Not counted here: %s allocations, for which there was no room",
+                     COUNT(blocks));
+    else if (others > 0)
+        print_format(&out, "Without frames: %s allocations, too many different call stacks",
+                     COUNT(others));
+    if (out.used > 0)
+        line(with, &out);
+}
+
+void holders_write(const struct stats_stacks *stacks, int device, bool now_only,
+                   void (*line)(void *with, struct print *text), void *with) {
+    struct stats_held held = stacks->held(stacks->of, device);
+    struct list at_peak = {.stacks = stacks, .peak = true}, now = {.stacks = stacks};
+    char text[128];
+    struct print out;
+    if (!now_only && held.peak.bytes > held.live.bytes) {
+        fill(&at_peak, device);
+        print_init(&out, -1, text, sizeof text);
+        print_format(&out, "Held at the peak, %s:", SIZE(held.peak.bytes));
+        line(with, &out);
+        write_list(&at_peak, line, with);
+    }
+    fill(&now, device);
+    print_init(&out, -1, text, sizeof text);
+    print_format(&out, "Held now, %s%s", SIZE(held.live.bytes), now.count > 0 ? ":" : "");
+    line(with, &out);
+    write_list(&now, line, with);
+    write_lost(stacks, line, with);
+}

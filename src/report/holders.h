@@ -1,0 +1,23 @@
+/*
+ * Who holds memory, in words: for the text of a report, and a frame as everybody writes it.
+ */
+#ifndef GPUCACHE_REPORT_HOLDERS_H
+#define GPUCACHE_REPORT_HOLDERS_H
+
+#include "process/print.h"
+#include "stats/holders.h"
+
+#include <stdbool.h>
+
+/** `function (file:line)`, `file+0xoffset` or `0xaddress`; of files only the name if `brief`. */
+void holders_print_frame(struct print *out, const struct stats_frame *frame, bool brief);
+
+/** Whether somebody who asks for the own line means such a frame: none of Python's library or an installed package, none
+ * of CUDA's libraries. */
+bool holders_frame_is_own(const struct stats_frame *frame);
+
+/** The lines of a device: who held most at its peak, and who does now; `now_only`: not the former. Each is handed to `line`. */
+void holders_write(const struct stats_stacks *stacks, int device, bool now_only,
+                   void (*line)(void *with, struct print *text), void *with);
+
+#endif

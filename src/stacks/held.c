@@ -1,0 +1,175 @@
+#include "stacks/held.h"
+
+#include "pool/host.h"
+#include "process/lock.h"
+
+#include <stdatomic.h>
+
+#define PARTS 64
+#define SLOTS 4096 /* of a part */
+
+/* Row 0 stands for none. A free one has site 0. */
+struct row {
+    _Atomic uint64_t address, bytes;
+    _Atomic uint32_t site;
+    uint32_t next; /* of the same slot, or free */
+};
+
+static struct part {
+    _Alignas(64) struct lock lock;
+    _Atomic(struct row *) rows; /* NULL until the first one */
+    uint32_t *slots;
+    _Atomic uint32_t used; /* rows 1 to this have been in use */
+    uint32_t free;
+} parts[PARTS];
+
+static uint32_t most;
+static _Atomic uint64_t lost;
+
+void held_start(uint32_t most_of_part) {
+    most = most_of_part;
+    for (unsigned i = 0; i < PARTS; i++) {
+        lock_start(&parts[i].lock, LOCK_HELD);
+    }
+}
+
+uint64_t held_lost(void) {
+    return atomic_load_explicit(&lost, memory_order_relaxed);
+}
+
+static uint64_t hash_of(uint64_t address) {
+    return (address >> 9) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static struct part *part_of(uint64_t address) {
+    return &parts[hash_of(address) >> 58];
+}
+
+static struct row *rows_of(struct part *part) {
+    return atomic_load_explicit(&part->rows, memory_order_relaxed);
+}
+
+/* What leads to the row of an address, or to where one would hang. Lock held, rows there. */
+static uint32_t *find(struct part *part, uint64_t address) {
+    struct row *rows = rows_of(part);
+    uint32_t *at = &part->slots[hash_of(address) >> 46 & (SLOTS - 1)];
+    while (*at != 0 && atomic_load_explicit(&rows[*at].address, memory_order_relaxed) != address) {
+        at = &rows[*at].next;
+    }
+    return at;
+}
+
+static struct stacks_block read_row(struct row *row) {
+    return (struct stacks_block){atomic_load_explicit(&row->address, memory_order_relaxed),
+                                 atomic_load_explicit(&row->bytes, memory_order_relaxed),
+                                 atomic_load_explicit(&row->site, memory_order_acquire)};
+}
+
+static void write_row(struct row *row, const struct stacks_block *block) {
+    atomic_store_explicit(&row->address, block->address, memory_order_relaxed);
+    atomic_store_explicit(&row->bytes, block->bytes, memory_order_relaxed);
+    atomic_store_explicit(&row->site, block->site, memory_order_release);
+}
+
+static bool prepare(struct part *part) {
+    if (!rows_of(part)) {
+        part->slots = host_map(SLOTS * sizeof *part->slots, 4096);
+        struct row *rows = part->slots ? host_map(((size_t)most + 1) * sizeof *rows, 4096) : NULL;
+        atomic_store_explicit(&part->rows, rows, memory_order_release);
+        if (!rows) {
+            host_unmap(part->slots, SLOTS * sizeof *part->slots);
+        }
+    }
+    return rows_of(part) != NULL;
+}
+
+static uint32_t take_row(struct part *part) {
+    uint32_t number = part->free, used = atomic_load_explicit(&part->used, memory_order_relaxed);
+    if (number != 0) {
+        part->free = rows_of(part)[number].next;
+    } else if (used < most) {
+        number = used + 1;
+        atomic_store_explicit(&part->used, number, memory_order_release);
+    }
+    return number;
+}
+
+bool held_add(const struct stacks_block *block, struct stacks_block *replaced) {
+    struct part *part = part_of(block->address);
+    bool added = false;
+    replaced->site = 0;
+    lock_acquire(&part->lock);
+    if (prepare(part)) {
+        struct row *rows = rows_of(part);
+        uint32_t *at = find(part, block->address), number = *at;
+        if (number != 0) {
+            *replaced = read_row(&rows[number]);
+        } else if ((number = take_row(part)) != 0) {
+            rows[number].next = 0;
+            *at = number;
+        }
+        added = number != 0;
+        if (added) {
+            write_row(&rows[number], block);
+        }
+    }
+    lock_release(&part->lock);
+    if (!added) {
+        atomic_fetch_add_explicit(&lost, 1, memory_order_relaxed);
+    }
+    return added;
+}
+
+/* Lock held. */
+static void unlink_row(struct part *part, uint32_t *at) {
+    struct row *rows = rows_of(part);
+    uint32_t number = *at;
+    *at = rows[number].next;
+    atomic_store_explicit(&rows[number].site, 0, memory_order_release);
+    atomic_store_explicit(&rows[number].address, 0, memory_order_relaxed);
+    rows[number].next = part->free;
+    part->free = number;
+}
+
+bool held_remove(uint64_t address, struct stacks_block *block) {
+    struct part *part = part_of(address);
+    lock_acquire(&part->lock);
+    uint32_t *at = rows_of(part) ? find(part, address) : NULL;
+    bool found = at && *at != 0;
+    if (found) {
+        *block = read_row(&rows_of(part)[*at]);
+        unlink_row(part, at);
+    }
+    lock_release(&part->lock);
+    return found;
+}
+
+bool held_remove_if(bool (*gone)(uint64_t address, const void *with), const void *with,
+                    uint64_t *at, struct stacks_block *block) {
+    for (; *at >> 32 < PARTS; *at = ((*at >> 32) + 1) << 32) {
+        struct part *part = &parts[*at >> 32];
+        uint32_t used = atomic_load_explicit(&part->used, memory_order_acquire);
+        struct row *rows = atomic_load_explicit(&part->rows, memory_order_acquire);
+        while ((uint32_t)*at < used) {
+            *block = read_row(&rows[(uint32_t)++ * at]);
+            if (block->site != 0 && gone(block->address, with) &&
+                held_remove(block->address, block)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+void held_each(void (*see)(const struct stacks_block *block, void *with), void *with) {
+    for (unsigned i = 0; i < PARTS; i++) {
+        uint32_t used = atomic_load_explicit(&parts[i].used, memory_order_acquire);
+        struct row *rows = atomic_load_explicit(&parts[i].rows, memory_order_acquire);
+        for (uint32_t k = 1; rows && k <= used; k++) {
+            struct stacks_block block = read_row(&rows[k]);
+            if (block.site != 0) {
+                see(&block, with);
+            }
+        }
+    }
+}

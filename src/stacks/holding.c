@@ -1,0 +1,164 @@
+#include "stacks/holding.h"
+
+#include "process/lock.h"
+#include "stacks/site.h"
+
+#include <time.h>
+
+#define TRIES 64 /* of a reader, which may have interrupted the writer */
+
+static struct holding {
+    _Alignas(64) struct lock lock;
+    _Atomic uint32_t version; /* odd: under way */
+    _Atomic uint64_t live_bytes, live_count, peak_bytes, peak_count;
+    _Atomic uint64_t peak_number;
+} holdings[STATS_MAX_DEVICES];
+
+static uint64_t get(const _Atomic uint64_t *value) {
+    return atomic_load_explicit(value, memory_order_relaxed);
+}
+
+static void set(_Atomic uint64_t *value, uint64_t to) {
+    atomic_store_explicit(value, to, memory_order_relaxed);
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+void holding_start(void) {
+    for (unsigned i = 0; i < STATS_MAX_DEVICES; i++) {
+        lock_start(&holdings[i].lock, LOCK_HOLDERS);
+    }
+}
+
+static struct holding *enter(int device) {
+    struct holding *holding = &holdings[device];
+    lock_acquire(&holding->lock);
+    atomic_fetch_add_explicit(&holding->version, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    return holding;
+}
+
+static void leave(struct holding *holding) {
+    atomic_fetch_add_explicit(&holding->version, 1, memory_order_release);
+    lock_release(&holding->lock);
+}
+
+/* Up to now, the site has held what it holds. */
+static void settle(struct site *site, const struct holding *holding, uint64_t now) {
+    uint64_t since = get(&site->since_ns), low = get(&site->byte_ns_low);
+    if (now > since) { /* another thread may have been faster to the lock */
+        unsigned __int128 more = (unsigned __int128)get(&site->live_bytes) * (now - since) + low;
+        set(&site->byte_ns_low, (uint64_t)more);
+        set(&site->byte_ns_high, get(&site->byte_ns_high) + (uint64_t)(more >> 64));
+        set(&site->since_ns, now);
+    }
+    uint64_t number = get(&holding->peak_number);
+    if (get(&site->saved_at) != number) {
+        set(&site->saved_bytes, get(&site->live_bytes));
+        set(&site->saved_count, get(&site->live_count));
+        set(&site->saved_at, number);
+    }
+}
+
+static void new_peak(struct holding *holding) {
+    set(&holding->peak_bytes, get(&holding->live_bytes));
+    set(&holding->peak_count, get(&holding->live_count));
+    set(&holding->peak_number, get(&holding->peak_number) + 1);
+}
+
+void holding_add(uint32_t number, uint64_t bytes, bool again) {
+    struct site *site = site_at(number);
+    uint64_t now = now_ns();
+    struct holding *holding = enter(site->device);
+    settle(site, holding, now);
+    set(&site->live_bytes, get(&site->live_bytes) + bytes);
+    set(&site->live_count, get(&site->live_count) + 1);
+    set(&site->total_bytes, get(&site->total_bytes) + (again ? 0 : bytes));
+    set(&site->total_count, get(&site->total_count) + !again);
+    set(&holding->live_bytes, get(&holding->live_bytes) + bytes);
+    set(&holding->live_count, get(&holding->live_count) + 1);
+    if (get(&holding->live_bytes) > get(&holding->peak_bytes)) {
+        new_peak(holding);
+    }
+    leave(holding);
+}
+
+void holding_remove(uint32_t number, uint64_t bytes) {
+    struct site *site = site_at(number);
+    uint64_t now = now_ns();
+    struct holding *holding = enter(site->device);
+    settle(site, holding, now);
+    set(&site->live_bytes, get(&site->live_bytes) - bytes);
+    set(&site->live_count, get(&site->live_count) - 1);
+    set(&holding->live_bytes, get(&holding->live_bytes) - bytes);
+    set(&holding->live_count, get(&holding->live_count) - 1);
+    leave(holding);
+}
+
+void holding_reset_peak(int device) {
+    struct holding *holding = enter(device);
+    new_peak(holding);
+    leave(holding);
+}
+
+/* --- reading --- */
+
+static uint32_t begin_reading(const struct holding *holding) {
+    uint32_t version = atomic_load_explicit(&holding->version, memory_order_acquire);
+    for (unsigned i = 0; version % 2 != 0 && i < TRIES; i++) {
+        version = atomic_load_explicit(&holding->version, memory_order_acquire);
+    }
+    return version;
+}
+
+static bool changed(const struct holding *holding, uint32_t version) {
+    atomic_thread_fence(memory_order_acquire);
+    return version % 2 != 0 ||
+           atomic_load_explicit(&holding->version, memory_order_relaxed) != version;
+}
+
+struct stats_held holding_of_device(int device) {
+    const struct holding *holding = &holdings[device];
+    struct stats_held held;
+    for (unsigned i = 0; i < TRIES; i++) {
+        uint32_t version = begin_reading(holding);
+        held = (struct stats_held){{get(&holding->live_bytes), get(&holding->live_count)},
+                                   {get(&holding->peak_bytes), get(&holding->peak_count)}};
+        if (!changed(holding, version)) {
+            break;
+        }
+    }
+    return held;
+}
+
+static void read_site(const struct site *site, const struct holding *holding,
+                      struct stats_holder *out) {
+    uint64_t since = get(&site->since_ns), now = now_ns();
+    unsigned __int128 byte_ns =
+        (unsigned __int128)get(&site->byte_ns_high) << 64 | get(&site->byte_ns_low);
+    out->held.live = (struct stats_share){get(&site->live_bytes), get(&site->live_count)};
+    out->total = (struct stats_share){get(&site->total_bytes), get(&site->total_count)};
+    byte_ns += (unsigned __int128)out->held.live.bytes * (now > since ? now - since : 0);
+    bool saved = get(&site->saved_at) == get(&holding->peak_number);
+    out->held.peak = saved ? (struct stats_share){get(&site->saved_bytes), get(&site->saved_count)}
+                           : out->held.live;
+    out->byte_seconds = (uint64_t)(byte_ns / 1000000000);
+    out->byte_seconds_ns = (uint32_t)(byte_ns % 1000000000);
+}
+
+void holding_read(uint32_t number, struct stats_holder *out) {
+    const struct site *site = site_at(number);
+    const struct holding *holding = &holdings[site->device];
+    for (unsigned i = 0; i < TRIES; i++) {
+        uint32_t version = begin_reading(holding);
+        read_site(site, holding, out);
+        if (!changed(holding, version)) {
+            break;
+        }
+    }
+    out->stack = number;
+}

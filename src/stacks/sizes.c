@@ -1,0 +1,78 @@
+/*
+ * The sizes of what is live with the stacks that asked for them: the rows of a report's list.
+ */
+#include "stacks/held.h"
+#include "stacks/site.h"
+#include "stats/stats.h"
+
+#include <string.h>
+
+#define ROWS 1024
+
+static struct sizes {
+    atomic_bool busy;
+    int device;
+    unsigned used;
+    struct row {
+        struct stats_live live;
+        uint32_t stack;
+    } rows[ROWS];
+} sizes;
+
+static void count(const struct stacks_block *block, void *with) {
+    struct sizes *to = with;
+    if (site_at(block->site)->device != to->device) {
+        return;
+    }
+    uint64_t hash =
+        (block->bytes ^ (uint64_t)block->site << 40) * UINT64_C(0x9e3779b97f4a7c15) >> 32;
+    for (unsigned i = 0; i < ROWS; i++) {
+        struct row *row = &to->rows[(hash + i) % ROWS];
+        if (row->live.count == 0 && to->used++ >= ROWS - 1) {
+            return; /* more than a report can name */
+        }
+        if (row->live.count == 0 ||
+            (row->live.bytes == block->bytes && row->stack == block->site)) {
+            *row = (struct row){{block->bytes, row->live.count + 1}, block->site};
+            return;
+        }
+    }
+}
+
+/* Puts it where it belongs: those that hold most first. */
+static void name(struct stats_device *stats, const struct row *row) {
+    size_t at = stats->live_groups;
+    uint64_t bytes = row->live.bytes * row->live.count;
+    while (at > 0 && bytes > stats->live[at - 1].bytes * stats->live[at - 1].count) {
+        at--;
+    }
+    if (at >= STATS_LIVE_SIZES) {
+        return;
+    }
+    size_t moved =
+        stats->live_groups < STATS_LIVE_SIZES ? stats->live_groups : STATS_LIVE_SIZES - 1;
+    memmove(&stats->live[at + 1], &stats->live[at], (moved - at) * sizeof *stats->live);
+    memmove(&stats->live_stacks[at + 1], &stats->live_stacks[at],
+            (moved - at) * sizeof *stats->live_stacks);
+    stats->live[at] = row->live;
+    stats->live_stacks[at] = row->stack;
+    stats->live_groups = moved + 1;
+}
+
+bool stacks_read_live(int device, struct stats_device *stats) {
+    if (!stacks_view() || held_lost() > 0 || atomic_exchange(&sizes.busy, true)) {
+        return false;
+    }
+    memset(sizes.rows, 0, sizeof sizes.rows);
+    sizes.used = 0;
+    sizes.device = device;
+    held_each(count, &sizes);
+    stats->live_groups = 0;
+    for (unsigned i = 0; i < ROWS; i++) {
+        if (sizes.rows[i].live.count > 0) {
+            name(stats, &sizes.rows[i]);
+        }
+    }
+    atomic_store(&sizes.busy, false);
+    return true;
+}

@@ -1,0 +1,165 @@
+#include "stacks/stacks.h"
+
+#include "process/log.h"
+#include "process/options.h"
+#include "stacks/held.h"
+#include "stacks/holding.h"
+#include "stacks/module.h"
+#include "stacks/python.h"
+#include "stacks/site.h"
+#include "stacks/unwind.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+struct stacks_bounds stacks_bounds = {.sites = 32768, .blocks_of_part = 16384};
+
+static unsigned depth;
+static struct stats_stacks view;
+static bool started;
+
+/* --- for reports --- */
+
+static uint64_t lost_stacks(const void *of) {
+    (void)of;
+    return site_lost();
+}
+
+static uint64_t lost_blocks(const void *of) {
+    (void)of;
+    return held_lost();
+}
+
+static struct stats_held held(const void *of, int device) {
+    (void)of;
+    return holding_of_device(device);
+}
+
+static bool next(const void *of, int device, uint32_t *at, struct stats_holder *holder) {
+    (void)of;
+    while (*at < site_count()) {
+        if (site_at(++*at)->device == device) {
+            holding_read(*at, holder);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool frame(const void *of, uint32_t stack, unsigned index, struct stats_frame *out) {
+    (void)of;
+    const struct site *site = stack > 0 && stack <= site_count() ? site_at(stack) : NULL;
+    if (!site || index >= (unsigned)site->native_count + site->python_count) {
+        return false;
+    }
+    const struct site_frame *from = &site->frames[index];
+    if (from->file) {
+        *out = (struct stats_frame){from->function, from->file, 0, from->line, true};
+    } else {
+        const struct module_info *module = module_info(from->line);
+        *out = (struct stats_frame){.file = module ? module->path : NULL, .offset = from->offset};
+    }
+    return true;
+}
+
+static bool module(const void *of, uint32_t index, const char **path, const char **build_id) {
+    (void)of;
+    const struct module_info *info = module_info(index);
+    if (info) {
+        *path = info->path;
+        *build_id = info->build_id;
+    }
+    return info != NULL;
+}
+
+const struct stats_stacks *stacks_view(void) {
+    view.unwinder = unwind_name(); /* it may have changed */
+    return started ? &view : NULL;
+}
+
+/* --- the life --- */
+
+bool stacks_start(unsigned frames, stacks_look_up *look_up) {
+    module_start(look_up);
+    if (!site_start(stacks_bounds.sites)) {
+        log_warn("GPUCACHE_STACKS: no memory of the host for it; call stacks are not remembered");
+        return false;
+    }
+    unwind_start(look_up);
+    python_start(look_up);
+    dlerror(); /* what was looked for and not found is nothing that the program did */
+    held_start(stacks_bounds.blocks_of_part);
+    holding_start();
+    depth = frames < OPTIONS_MAX_STACK ? frames : OPTIONS_MAX_STACK;
+    view = (struct stats_stacks){.frames = depth,
+                                 .unwinder = unwind_name(),
+                                 .python = python_version(),
+                                 .lost_stacks = lost_stacks,
+                                 .lost_blocks = lost_blocks,
+                                 .held = held,
+                                 .next = next,
+                                 .frame = frame,
+                                 .module = module};
+    started = true;
+    return true;
+}
+
+/* --- capturing --- */
+
+static void capture(struct site_stack *stack) {
+    site_look_for_closed();
+    stack->native_count = unwind(stack->native, depth, &stack->native_walked);
+    stack->python_count = python_frames(stack->python, depth);
+    for (unsigned i = 0; stack->python_count > 0 && i < stack->native_count; i++) {
+        if (python_has(stack->native[i])) {
+            stack->native_count = i;
+        }
+    }
+}
+
+void stacks_take(int device, uint64_t address, uint64_t bytes) {
+    int saved = errno, cancel;
+    struct site_stack stack;
+    struct stacks_block block = {address, bytes, SITE_NONE}, replaced;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
+                           &cancel); /* no call of CUDA's is where a thread ends */
+    capture(&stack);
+    pthread_setcancelstate(cancel, &cancel);
+    block.site = site_of(device, &stack);
+    if (block.site != SITE_NONE && held_add(&block, &replaced)) {
+        if (replaced.site != SITE_NONE) {
+            holding_remove(replaced.site, replaced.bytes);
+        }
+        holding_add(block.site, bytes, false);
+    }
+    errno = saved;
+}
+
+bool stacks_give(uint64_t address, struct stacks_block *block) {
+    if (!held_remove(address, block)) {
+        return false;
+    }
+    holding_remove(block->site, block->bytes);
+    return true;
+}
+
+void stacks_keep(const struct stacks_block *block) {
+    struct stacks_block replaced;
+    if (held_add(block, &replaced) && replaced.site == SITE_NONE) {
+        holding_add(block->site, block->bytes, true);
+    }
+}
+
+void stacks_drop(bool (*gone)(uint64_t address, const void *with), const void *with) {
+    struct stacks_block block;
+    uint64_t at = 0;
+    while (held_remove_if(gone, with, &at, &block)) {
+        holding_remove(block.site, block.bytes);
+    }
+}
+
+void stacks_reset_peak(int device) {
+    holding_reset_peak(device);
+}

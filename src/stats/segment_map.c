@@ -1,0 +1,64 @@
+#include "stats/segment_map.h"
+
+#include <stdbool.h>
+
+#define FIRST_GRAIN ((uint64_t)4 << 20)
+#define KEPT                                                                                       \
+    (SEGMENT_MAP_PIECES * 3 / 4) /* when the map was full: so that it is not at once again */
+
+/* All of it is in one state. */
+static bool is_plain(const struct segment_piece *piece) {
+    return piece->live == piece->units || piece->cached == piece->units ||
+           piece->live + piece->cached == 0;
+}
+
+static bool are_alike(const struct segment_piece *a, const struct segment_piece *b) {
+    return is_plain(a) && is_plain(b) && (a->live != 0) == (b->live != 0) &&
+           (a->cached != 0) == (b->cached != 0);
+}
+
+static bool may_join(const struct segment_map *map, const struct segment_piece *a,
+                     const struct segment_piece *b) {
+    uint64_t units = (uint64_t)a->units + b->units;
+    if (units > UINT32_MAX) {
+        return false;
+    }
+    return (b->segments == 0 && are_alike(a, b)) || units * SEGMENT_MAP_UNIT <= map->grain;
+}
+
+static void join_all(struct segment_map *map) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < map->count; i++) {
+        struct segment_piece *last = count > 0 ? &map->pieces[count - 1] : 0;
+        const struct segment_piece *piece = &map->pieces[i];
+        if (last && may_join(map, last, piece)) {
+            last->units += piece->units;
+            last->live += piece->live;
+            last->cached += piece->cached;
+            last->segments += piece->segments;
+        } else {
+            map->pieces[count++] = *piece;
+        }
+    }
+    map->count = count;
+}
+
+void segment_map_limit(struct segment_map *map, uint32_t most) {
+    most = most > 0 ? most : 1;
+    /* the second: all of the largest pieces that there can be */
+    while (map->count > most && map->grain <= (uint64_t)UINT32_MAX * SEGMENT_MAP_UNIT) {
+        join_all(map);
+        if (map->count > most) {
+            map->grain = map->grain ? map->grain * 2 : FIRST_GRAIN;
+        }
+    }
+}
+
+void segment_map_add(struct segment_map *map, const struct segment_piece *piece) {
+    if (map->count == SEGMENT_MAP_PIECES) {
+        segment_map_limit(map, KEPT);
+    }
+    if (piece->units > 0 && map->count < SEGMENT_MAP_PIECES) {
+        map->pieces[map->count++] = *piece;
+    }
+}

@@ -1,0 +1,191 @@
+/*
+ * Who holds memory, in a report: the largest first, their own lines, within the box; and all of it in the JSON.
+ */
+#include "reports.h"
+
+#define LONG "a_function_with_a_name_that_is_longer_than_any_line_of_a_report_could_ever_be_or_so_"
+
+/* ---- eight stacks, made up ---- */
+
+#define STACKS 8
+
+static const struct stats_frame frames[STACKS + 1][6] = {
+    [1] = {{.file = "/usr/lib/libcudart.so.13", .offset = 0x1234},
+           {.file = "/opt/lib/libtorch.so", .offset = 0xabcd},
+           {"linear", "/usr/lib/python3/dist-packages/torch/functional.py", 0, 7, true},
+           {"step", "/home/me/train.py", 0, 31, true},
+           {"main", "/home/me/train.py", 0, 52, true}},
+    [2] = {{.file = "/usr/lib/libcudart.so.13", .offset = 0x1234},
+           {.file = "/home/me/app", .offset = 0x77},
+           {.offset = 0x99}},
+    [3] = {{LONG, "/home/me/long.py", 0, 1, true}, {LONG LONG, "/home/me/long.py", 0, 2, true}},
+    [4] = {{"_call", "/v/lib/python3.11/site-packages/x.py", 0, 3, true}},
+    [5] = {{.file = "/home/me/\"quoted\" app", .offset = 1}},
+    [6] = {{"resolved", "kernel.cpp", 0, 9, false}, {"unlined", "libk.so", 0, 0, false}},
+};
+
+static struct stats_holder holders[STACKS + 1];
+static struct stats_held all;
+static uint64_t lost[2];
+
+static uint64_t lost_stacks(const void *of) {
+    (void)of;
+    return lost[0];
+}
+
+static uint64_t lost_blocks(const void *of) {
+    (void)of;
+    return lost[1];
+}
+
+static struct stats_held held(const void *of, int device) {
+    (void)of, (void)device;
+    return all;
+}
+
+static bool next(const void *of, int device, uint32_t *at, struct stats_holder *holder) {
+    (void)of;
+    if (device != 0 || *at == STACKS)
+        return false;
+    *holder = holders[STACKS - (*at)++]; /* the largest last */
+    return true;
+}
+
+static bool frame(const void *of, uint32_t stack, unsigned index, struct stats_frame *out) {
+    (void)of;
+    bool there = index < 6 && (frames[stack][index].file || frames[stack][index].offset);
+    if (there)
+        *out = frames[stack][index];
+    return there;
+}
+
+static bool module(const void *of, uint32_t index, const char **path, const char **build_id) {
+    (void)of;
+    *path = index == 0 ? "/opt/lib/libtorch.so" : "/home/me/app";
+    *build_id = index == 0 ? "abcdef" : "";
+    return index < 2;
+}
+
+static const struct stats_stacks stacks = {.frames = 16,
+                                           .unwinder = "libunwind",
+                                           .python = 0x30b,
+                                           .lost_stacks = lost_stacks,
+                                           .lost_blocks = lost_blocks,
+                                           .held = held,
+                                           .next = next,
+                                           .frame = frame,
+                                           .module = module};
+
+/* The first holds 100 MiB at the peak, and nothing now; of the others each holds less than the one before. */
+static void add_holders(void) {
+    memset(&all, 0, sizeof all);
+    memset(lost, 0, sizeof lost);
+    for (uint32_t i = 1; i <= STACKS; i++) {
+        struct stats_share peak = {(110 - 10 * i) * MIB, i},
+                           live = {i == 1 ? 0 : peak.bytes / 2, i == 1 ? 0 : i};
+        holders[i] = (struct stats_holder){i, {live, peak}, {3 * GIB, 50}, 12345678901234, 5};
+        all.live.bytes += live.bytes;
+        all.live.count += live.count;
+        all.peak.bytes += peak.bytes;
+        all.peak.count += peak.count;
+    }
+    remembered = &stacks;
+    add_typical(0);
+}
+
+static void text_names_the_largest_with_their_own_lines(void **state) {
+    (void)state;
+    add_holders();
+    const char *text = report_in(REPORT_TEXT);
+    assert_says(text, "| Held at the peak, 520.00 MiB: ");
+    assert_says(text, "|   100.00 MiB in 1: step (train.py:31) ");
+    assert_says(text, "|     from main (train.py:52) ");
+    assert_silent_on(text, "linear");
+    assert_silent_on(text, "libcudart");
+    assert_says(text, "|   90.00 MiB in 2: app+0x77 ");
+    assert_says(text,
+                "|   70.00 MiB in 4: _call (x.py:3) "); /* none of its lines is anybody's own */
+    assert_says(text, "|   120.00 MiB of 3 more call stacks ");
+    assert_says(text, "| Held now, 210.00 MiB: ");
+    assert_says(text, "|   45.00 MiB in 2: app+0x77 ");
+    assert_says(text, "|   25.00 MiB in 6: resolved (kernel.cpp:9) ");
+    assert_says(text, "|     from unlined (libk.so) ");
+    assert_true(strstr(text, "Held now") > strstr(text, "Still live"));
+    for (const char *line = text; *line; line = strchr(line, '\n') + 1)
+        assert_true(strcspn(line, "\n") == 75);
+}
+
+static void what_had_no_room_is_said(void **state) {
+    (void)state;
+    add_holders();
+    lost[0] = 41;
+    assert_says(report_in(REPORT_TEXT), "Without frames: 41 allocations, too many different");
+    lost[1] = 17;
+    assert_says(report_in(REPORT_TEXT), "Not counted here: 17 allocations, for which there was no");
+}
+
+static void nothing_is_said_of_stacks_that_are_not_remembered(void **state) {
+    (void)state;
+    add_typical(0);
+    assert_silent_on(report_in(REPORT_TEXT), "Held");
+    assert_fits(report_in(REPORT_TEXT), 1);
+    assert_json(report_in(REPORT_JSON), "assert 'stacks' not in r and 'modules' not in r\n"
+                                        "assert 'holders' not in d and 'held' not in d\n");
+}
+
+static void json_has_all_of_them(void **state) {
+    (void)state;
+    add_holders();
+    struct stats_device *device = add_typical(0);
+    device->live_stacks[0] = 1;
+    lost[1] = 17;
+    assert_json(
+        report_in(REPORT_JSON),
+        "assert r['stacks']=={'frames':16,'unwinder':'libunwind','python':'3.11','lost_stacks':0,"
+        "'lost_blocks':17}\n"
+        "assert r['modules']==[{'path':'/opt/lib/libtorch.so','build_id':'abcdef'},"
+        "{'path':'/home/me/app','build_id':None}]\n"
+        "assert "
+        "d['held']=={'live_bytes':210<<20,'live_count':35,'peak_bytes':520<<20,'peak_count':36}\n"
+        "h=d['holders'][::-1]\n"
+        "assert len(h)==8 and h[0]['live_bytes']==0 and h[0]['peak_bytes']==100<<20\n"
+        "assert h[1]['live_count']==2 and h[1]['peak_count']==2\n"
+        "assert h[0]['total_bytes']==3<<30 and h[0]['total_count']==50\n"
+        "assert h[0]['byte_seconds']==12345678901234.000000005\n"
+        "assert h[0]['stack']==['/usr/lib/libcudart.so.13+0x1234','/opt/lib/libtorch.so+0xabcd',"
+        "'linear (/usr/lib/python3/dist-packages/torch/functional.py:7)',"
+        "'step (/home/me/train.py:31)','main (/home/me/train.py:52)']\n"
+        "assert h[1]['stack'][2]=='0x99' and h[4]['stack']==['/home/me/\"quoted\" app+0x1']\n"
+        "assert h[5]['stack']==['resolved (kernel.cpp:9)','unlined (libk.so)']\n"
+        "assert h[6]['stack']==[]\n"
+        "assert d['live'][0]['stack']==h[0]['stack'] and d['live'][1]['stack']==[]\n");
+}
+
+static const struct report_oom oom = {
+    .device = 0, .requested = GIB, .limit = 0, .device_free = MIB, .device_total = 16 * GIB};
+
+static void fail_to_allocate(void) {
+    options_load();
+    report_oom(&oom);
+}
+
+static void an_oom_tells_of_now(void **state) {
+    (void)state;
+    add_holders();
+    const char *text = STDERR_OF(fail_to_allocate, "GPUCACHE_REPORT=stderr");
+    assert_says(text, "Held now, 210.00 MiB:");
+    assert_silent_on(text, "Held at the peak");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(text_names_the_largest_with_their_own_lines),
+        TEST(what_had_no_room_is_said),
+        TEST(nothing_is_said_of_stacks_that_are_not_remembered),
+        TEST(json_has_all_of_them),
+    };
+    const struct CMUnitTest in_a_child[] = {TEST(an_oom_tells_of_now)};
+    int failed = cmocka_run_group_tests_name("report holders, OOM", in_a_child, NULL, NULL);
+    options_load(); /* from here on stderr is known */
+    return failed + cmocka_run_group_tests_name("report holders", tests, NULL, NULL);
+}
