@@ -1,0 +1,50 @@
+#include "driver/remember.h"
+
+#include "driver/capture.h"
+#include "driver/context.h"
+#include "driver/outside.h"
+#include "loader/loader.h"
+#include "pool/pool.h"
+#include "process/options.h"
+#include "stats/holders.h"
+
+atomic_bool remembering;
+
+const struct stats_stacks *stats_stacks(void) {
+    return remember_on() ? stacks_view() : NULL;
+}
+
+void remember_start(void) {
+    if (options()->stacks > 0 && stacks_start(options()->stacks, loader_next_dlsym)) {
+        atomic_fetch_add(&capture_unusual, 1);
+        atomic_store(&remembering, true);
+    }
+}
+
+/* Of it, or of none any more. */
+static bool is_of(uint64_t address, const void *context) {
+    struct pool_block block;
+    return pool_find(address, &block) == 0 ? block.pool == ((const struct context *)context)->pool
+                                           : outside_find(OUTSIDE_POINTER, address).bytes == 0;
+}
+
+void remember_forget(const struct context *context) {
+    if (remember_on()) {
+        stacks_drop(is_of, context);
+    }
+}
+
+bool remember_free_begin(uint64_t address, struct stacks_block *block) {
+    return remember_on() && stacks_give(address, block);
+}
+
+/* Refused, or just answered with the code of a fault that the program has met since. */
+void remember_free_end(const struct stacks_block *block, bool refused) {
+    struct pool_block found;
+    bool there =
+        refused && ((pool_find(block->address, &found) == 0 && found.address == block->address) ||
+                    outside_find(OUTSIDE_POINTER, block->address).bytes != 0);
+    if (there) {
+        stacks_keep(block);
+    }
+}

@@ -1,0 +1,186 @@
+#include "replay/history.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NONE UINT32_MAX /* the key's block is not live */
+
+static size_t place_of(const struct history_map *map, uint64_t key) {
+    size_t at = (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (map->room - 1);
+    while (map->entries[at].used && map->entries[at].key != key) {
+        at = (at + 1) & (map->room - 1);
+    }
+    return at;
+}
+
+static int make_room(struct history_map *map) {
+    struct history_map larger = {.room = map->room ? 2 * map->room : 64, .count = map->count};
+    if (2 * map->count < map->room) {
+        return 0;
+    }
+    larger.entries = calloc(larger.room, sizeof *larger.entries);
+    if (!larger.entries) {
+        return -ENOMEM;
+    }
+    for (size_t i = 0; i < map->room; i++) {
+        if (map->entries[i].used) {
+            larger.entries[place_of(&larger, map->entries[i].key)] = map->entries[i];
+        }
+    }
+    free(map->entries);
+    *map = larger;
+    return 0;
+}
+
+/* The value of a key, `absent` if it is new. NULL without memory. */
+static uint32_t *value_of(struct history_map *map, uint64_t key, uint32_t absent) {
+    if (make_room(map) != 0) {
+        return NULL;
+    }
+    struct history_entry *entry = &map->entries[place_of(map, key)];
+    if (!entry->used) {
+        *entry = (struct history_entry){key, absent, true};
+        map->count++;
+    }
+    return &entry->value;
+}
+
+static bool find(const struct history_map *map, uint64_t key, uint32_t *value) {
+    const struct history_entry *entry = map->room ? &map->entries[place_of(map, key)] : NULL;
+    *value = entry && entry->used ? entry->value : NONE;
+    return *value != NONE;
+}
+
+bool history_has(const struct history *history, uint64_t key) {
+    uint32_t block;
+    return find(&history->live, key, &block);
+}
+
+static void *grown(void *list, size_t count, size_t *room, size_t each) {
+    if (count < *room) {
+        return list;
+    }
+    size_t more = *room ? 2 * *room : 64;
+    void *larger = realloc(list, more * each);
+    *room = larger ? more : *room;
+    return larger;
+}
+
+static int add(struct history *history, uint64_t time_us, uint64_t bytes, uint32_t block,
+               uint32_t stream) {
+    struct history_event *events =
+        grown(history->events, history->count, &history->room, sizeof *events);
+    if (!events) {
+        return -ENOMEM;
+    }
+    history->events = events;
+    if (!history->begun) {
+        history->begin_us = time_us;
+        history->begun = true;
+    }
+    uint64_t before = history->count > 0 ? events[history->count - 1].time_us : 0;
+    uint64_t since = time_us > history->begin_us ? time_us - history->begin_us : 0;
+    events[history->count++] =
+        (struct history_event){since > before ? since : before, bytes, block, stream};
+    return 0;
+}
+
+int history_free(struct history *history, uint64_t time_us, uint64_t key) {
+    uint32_t block;
+    if (!find(&history->live, key, &block)) {
+        history->unknown_frees++;
+        return 0;
+    }
+    *value_of(&history->live, key, NONE) = NONE;
+    /* `block` is the event that allocated it, until the history is whole */
+    const struct history_event *of = &history->events[block];
+    history->requested -= of->bytes;
+    return add(history, time_us, 0, of->block, of->stream);
+}
+
+int history_allocate(struct history *history, uint64_t time_us, uint64_t key, uint64_t bytes,
+                     uint64_t stream) {
+    if (history_has(history, key)) {
+        history->lost_frees++;
+        if (history_free(history, time_us, key) != 0) {
+            return -ENOMEM;
+        }
+    }
+    uint32_t *event = value_of(&history->live, key, NONE);
+    uint32_t *number = value_of(&history->stream_numbers, stream, NONE);
+    if (!event || !number || history->count >= NONE) {
+        return -ENOMEM;
+    }
+    *number = *number == NONE ? history->streams++ : *number;
+    bytes = bytes > 0 ? bytes : 1;
+    if (add(history, time_us, bytes, history->blocks, *number) != 0) {
+        return -ENOMEM;
+    }
+    *event = (uint32_t)(history->count - 1);
+    history->blocks++;
+    history->requested += bytes;
+    if (history->requested > history->requested_peak) {
+        history->requested_peak = history->requested;
+    }
+    return 0;
+}
+
+int history_period(struct history *history) {
+    size_t *periods = grown(history->periods, history->period_count, &history->period_room,
+                            sizeof *history->periods);
+    if (!periods) {
+        return -ENOMEM;
+    }
+    history->periods = periods;
+    periods[history->period_count++] = history->count;
+    return 0;
+}
+
+int history_cut_into(struct history *history, size_t periods) {
+    size_t *list = malloc((periods + 1) * sizeof *list);
+    if (!list) {
+        return -ENOMEM;
+    }
+    for (size_t i = 0; i < periods; i++) {
+        list[i] = history->count * i / periods;
+    }
+    free(history->periods);
+    history->periods = list;
+    history->period_count = periods;
+    return 0;
+}
+
+struct history *histories_of(struct histories *histories, int device) {
+    size_t at = 0;
+    while (at < histories->count && histories->list[at].device < device) {
+        at++;
+    }
+    if (at < histories->count && histories->list[at].device == device) {
+        return &histories->list[at];
+    }
+    struct history *list = realloc(histories->list, (histories->count + 1) * sizeof *list);
+    if (!list) {
+        return NULL;
+    }
+    memmove(&list[at + 1], &list[at], (histories->count - at) * sizeof *list);
+    list[at] = (struct history){.device = device};
+    histories->list = list;
+    histories->count++;
+    return &list[at];
+}
+
+void history_end(struct history *history) {
+    free(history->events);
+    free(history->periods);
+    free(history->live.entries);
+    free(history->stream_numbers.entries);
+}
+
+void histories_free(struct histories *histories) {
+    for (size_t i = 0; i < histories->count; i++) {
+        history_end(&histories->list[i]);
+    }
+    free(histories->list);
+    *histories = (struct histories){0};
+}

@@ -1,0 +1,206 @@
+#include "replay/input.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef GPUCACHE_LZMA
+#include <lzma.h>
+#endif
+#ifdef GPUCACHE_ZSTD
+#include <zstd.h>
+#endif
+
+#define INPUT_MOST ((size_t)8 << 30)   /* unpacked: a small file may claim to be any size */
+#define SMALL_MOST ((size_t)256 << 20) /* of a small one, and so many times its own size */
+#define PACKED_MOST 1024
+
+static int complain(char why[HISTORY_WHY], int code, const char *text) {
+    snprintf(why, HISTORY_WHY, "%s", text);
+    return code;
+}
+
+/* Room for `more` bytes and a NUL. */
+static int make_room(struct input *input, size_t *room, size_t more) {
+    if (input->count + more >= INPUT_MOST || input->count + more >= input->most) {
+        return -EFBIG;
+    }
+    if (input->count + more < *room) {
+        return 0;
+    }
+    size_t larger = 2 * *room > input->count + more ? 2 * *room : input->count + more + 1;
+    char *bytes = realloc(input->bytes, larger);
+    if (!bytes) {
+        return -ENOMEM;
+    }
+    input->bytes = bytes;
+    *room = larger;
+    return 0;
+}
+
+static int read_all(int fd, struct input *input) {
+    size_t room = 0;
+    for (;;) {
+        int r = make_room(input, &room, 1 << 16);
+        if (r != 0) {
+            return r;
+        }
+        ssize_t got = read(fd, input->bytes + input->count, 1 << 16);
+        if (got < 0 && errno != EINTR) {
+            return -errno;
+        }
+        input->count += got > 0 ? (size_t)got : 0;
+        if (got == 0) {
+            input->bytes[input->count] = '\0';
+            return 0;
+        }
+    }
+}
+
+#ifdef GPUCACHE_LZMA
+static int unpack_xz(const struct input *packed, struct input *input, char why[HISTORY_WHY]) {
+    lzma_stream stream = LZMA_STREAM_INIT;
+    size_t room = 0;
+    lzma_ret got = lzma_stream_decoder(&stream, UINT64_C(1) << 30, LZMA_CONCATENATED);
+    int r = 0;
+    stream.next_in = (const uint8_t *)packed->bytes;
+    stream.avail_in = packed->count;
+    while (got == LZMA_OK && r == 0) {
+        r = make_room(input, &room, 1 << 16);
+        if (r == 0) {
+            stream.next_out = (uint8_t *)input->bytes + input->count;
+            stream.avail_out = 1 << 16;
+            got = lzma_code(&stream, LZMA_FINISH);
+            input->count += (1 << 16) - stream.avail_out;
+        }
+    }
+    lzma_end(&stream);
+    if (r == 0 && got != LZMA_STREAM_END) {
+        return complain(why, -EINVAL, "is packed by xz, and broken or not whole");
+    }
+    return r;
+}
+#else
+static int unpack_xz(const struct input *packed, struct input *input, char why[HISTORY_WHY]) {
+    (void)packed, (void)input;
+    return complain(why, -ENOTSUP,
+                    "is packed by xz, and this gpucache was built without liblzma: xz -dc FILE | "
+                    "gpucache replay -");
+}
+#endif
+
+#ifdef GPUCACHE_ZSTD
+static int unpack_zstd(const struct input *packed, struct input *input, char why[HISTORY_WHY]) {
+    ZSTD_DStream *stream = ZSTD_createDStream();
+    ZSTD_inBuffer in = {packed->bytes, packed->count, 0};
+    size_t room = 0, left = stream ? 1 : 0;
+    int r = stream ? 0 : -ENOMEM;
+    while (r == 0 && (in.pos < in.size || left != 0) && !ZSTD_isError(left)) {
+        r = make_room(input, &room, 1 << 16);
+        ZSTD_outBuffer out = {input->bytes + input->count, 1 << 16, 0};
+        size_t was = in.pos;
+        if (r == 0) {
+            left = ZSTD_decompressStream(stream, &out, &in);
+            input->count += out.pos;
+        }
+        if (r == 0 && in.pos == was && out.pos == 0) {
+            break; /* it ends within a frame */
+        }
+    }
+    ZSTD_freeDStream(stream);
+    if (r == 0 && left != 0) {
+        return complain(why, -EINVAL, "is packed by zstd, and broken or not whole");
+    }
+    return r;
+}
+#else
+static int unpack_zstd(const struct input *packed, struct input *input, char why[HISTORY_WHY]) {
+    (void)packed, (void)input;
+    return complain(why, -ENOTSUP,
+                    "is packed by zstd, and this gpucache was built without libzstd: zstd -dc FILE "
+                    "| gpucache replay -");
+}
+#endif
+
+static bool begins(const struct input *input, const char *with, size_t count) {
+    return input->count >= count && memcmp(input->bytes, with, count) == 0;
+}
+
+static int unpack(struct input *input, char why[HISTORY_WHY]) {
+    struct input packed = *input, empty = {.most = SMALL_MOST + PACKED_MOST * packed.count};
+    int r = 0;
+    if (begins(input,
+               "\xfd"
+               "7zXZ",
+               5)) {
+        *input = empty;
+        r = unpack_xz(&packed, input, why);
+    } else if (begins(input, "\x28\xb5\x2f\xfd", 4)) {
+        *input = empty;
+        r = unpack_zstd(&packed, input, why);
+    } else if (begins(input, "\x1f\x8b", 2)) {
+        return complain(why, -ENOTSUP, "is packed by gzip: gzip -dc FILE | gpucache replay -");
+    } else {
+        return 0;
+    }
+    free(packed.bytes);
+    if (r == 0 && input->bytes) {
+        input->bytes[input->count] = '\0';
+    }
+    return r;
+}
+
+int input_read(const char *path, struct input *input, char why[HISTORY_WHY]) {
+    bool standard = strcmp(path, "-") == 0;
+    int fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    *input = (struct input){.most = SIZE_MAX};
+    *why = '\0';
+    int r = fd < 0 ? -errno : read_all(fd, input);
+    if (fd >= 0 && !standard) {
+        close(fd);
+    }
+    r = r == 0 ? unpack(input, why) : r;
+    if (r != 0 && !*why) {
+        snprintf(why, HISTORY_WHY, "%s",
+                 r != -EFBIG               ? strerror(-r)
+                 : input->most == SIZE_MAX ? "has more than 8 GiB"
+                                           : "becomes larger than a file of its size may");
+    }
+    return r;
+}
+
+void input_free(struct input *input) {
+    free(input->bytes);
+    *input = (struct input){0};
+}
+
+int input_histories(const struct input *input, struct histories *histories) {
+    int r;
+    *histories = (struct histories){0};
+    if (input->count == 0) {
+        r = complain(histories->why, -EINVAL, "is empty");
+    } else if (input->bytes[0] == '\x80') {
+        r = snapshot_read(input, histories);
+    } else if (begins(input, "{", 1) || begins(input, "PK", 2)) {
+        r = complain(histories->why, -EINVAL,
+                     "is no pickle: wanted is what torch.cuda.memory._dump_snapshot() writes");
+    } else if (rows_are_known(input)) {
+        r = rows_read(input, histories);
+    } else {
+        r = complain(histories->why, -EINVAL,
+                     "is of no known format: rows of time_us,thread,op,id,bytes, RMM's log, "
+                     "PyTorch's memory snapshot, or a trace of GPUCACHE_TRACE");
+    }
+    if (r == -ENOMEM) {
+        return complain(histories->why, r, strerror(ENOMEM));
+    }
+    for (size_t i = 0; r == 0 && i < histories->count; i++) {
+        if (histories->list[i].count > 0) {
+            return 0;
+        }
+    }
+    return r == 0 ? complain(histories->why, -EINVAL, "has no allocation in it") : r;
+}

@@ -1,0 +1,339 @@
+#include "replay/models.h"
+
+#include "replay/chunks.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define UNIT 512
+#define MIB ((uint64_t)1 << 20)
+#define SMALL_MOST MIB
+#define SMALL_SEGMENT (2 * MIB)
+#define LARGE_SEGMENT (20 * MIB)
+#define SHARED_MOST (10 * MIB) /* below that, LARGE_SEGMENT serves several */
+#define WHOLE_TIMES 2
+#define RANGE (LARGE_SEGMENT << 22) /* addresses for one that grows: a multiple of all pages */
+
+const char *const model_names[MODELS + 1] = {"PyTorch", "PyTorch expandable", "whole blocks",
+                                             "cudaMalloc", NULL};
+
+/* Pools are numbered: two for each stream, of small blocks and of large ones. */
+struct world {
+    enum model model;
+    struct meter *meter;
+    uint64_t limit, next_address;
+    struct chunk **trees, **tops; /* by pool; the last chunk of a range that grows */
+    uint32_t pools;
+    struct chunk **live; /* by number of the block */
+};
+
+static uint64_t round_up(uint64_t bytes, uint64_t to) {
+    return (bytes + to - 1) / to * to;
+}
+
+static uint64_t page_of(uint32_t pool) {
+    return pool % 2 ? LARGE_SEGMENT : SMALL_SEGMENT;
+}
+
+/* ---- from the driver, and back ---- */
+
+static void return_segment(struct world *world, struct chunk *chunk) {
+    meter_give(world->meter, chunk->bytes);
+    meter_call_for(world->meter, chunk->bytes);
+    chunks_remove(&world->trees[chunk->pool], chunk);
+    free(chunk);
+}
+
+/* What no block lies in. */
+static struct chunk *idle_segment(struct chunk *tree) {
+    if (!tree || (!tree->before && !tree->behind)) {
+        return tree;
+    }
+    struct chunk *found = idle_segment(tree->left);
+    return found ? found : idle_segment(tree->right);
+}
+
+/* Whole pages of a free chunk go; its addresses are not used again, of which there are plenty. */
+static bool return_pages(struct world *world, struct chunk *chunk) {
+    uint64_t page = page_of(chunk->pool);
+    uint64_t begin = round_up(chunk->address, page);
+    uint64_t end = (chunk->address + chunk->bytes) / page * page;
+    if (end <= begin) {
+        return false;
+    }
+    chunks_remove(&world->trees[chunk->pool], chunk);
+    if (world->tops[chunk->pool] == chunk) {
+        world->tops[chunk->pool] = NULL;
+    }
+    struct chunk *rest =
+        end < chunk->address + chunk->bytes ? chunk_cut(chunk, end - chunk->address) : NULL;
+    struct chunk *gone = begin > chunk->address ? chunk_cut(chunk, begin - chunk->address) : chunk;
+    if (gone && gone != chunk) {
+        chunk->behind = NULL;
+        chunks_insert(&world->trees[chunk->pool], chunk);
+    } else if (gone && gone->before) {
+        gone->before->behind = NULL;
+    }
+    if (gone && gone->behind) {
+        gone->behind->before = NULL;
+    }
+    if (rest) {
+        chunks_insert(&world->trees[rest->pool], rest);
+    }
+    free(gone);
+    meter_give(world->meter, end - begin);
+    meter_call(world->meter, (end - begin) / page, COST_UNMAP_NS + COST_RELEASE_NS);
+    return true;
+}
+
+static bool return_pages_of(struct world *world, struct chunk *tree) {
+    return tree && (return_pages(world, tree) || return_pages_of(world, tree->left) ||
+                    return_pages_of(world, tree->right));
+}
+
+static void return_idle(struct world *world) {
+    for (uint32_t i = 0; i < world->pools; i++) {
+        struct chunk *idle;
+        if (world->model == MODEL_EXPANDABLE) {
+            while (return_pages_of(world, world->trees[i])) {
+            }
+        } else {
+            while ((idle = idle_segment(world->trees[i]))) {
+                return_segment(world, idle);
+            }
+        }
+    }
+}
+
+/* Whether there is room now for so much more; what is idle goes back for it. */
+static bool has_room(struct world *world, uint64_t bytes) {
+    if (!world->limit || world->meter->reserved + bytes <= world->limit) {
+        return true;
+    }
+    return_idle(world);
+    return world->meter->reserved + bytes <= world->limit;
+}
+
+static int take(struct world *world, uint64_t bytes) {
+    if (!has_room(world, bytes)) {
+        return -ENOMEM;
+    }
+    meter_take(world->meter, bytes);
+    return 0;
+}
+
+/* A segment on its own, as a free chunk in no tree. */
+static int take_segment(struct world *world, uint32_t pool, uint64_t bytes, struct chunk **chunk) {
+    int r = take(world, bytes);
+    if (r == 0) {
+        *chunk = chunk_new(world->next_address, bytes, pool);
+        world->next_address += round_up(bytes, LARGE_SEGMENT) + LARGE_SEGMENT;
+        meter_call_for(world->meter, bytes);
+        r = *chunk ? 0 : -EINVAL;
+    }
+    return r;
+}
+
+/* What the free end of the range lacks. */
+static uint64_t lack_of(const struct world *world, uint32_t pool, uint64_t bytes) {
+    const struct chunk *top = world->tops[pool];
+    return round_up(bytes - (top && top->free ? top->bytes : 0), page_of(pool));
+}
+
+/* The range grows at its end, which may be free. */
+static int grow_range(struct world *world, uint32_t pool, uint64_t bytes, struct chunk **chunk) {
+    has_room(world, lack_of(world, pool, bytes)); /* that may take the end away */
+    uint64_t more = lack_of(world, pool, bytes);
+    struct chunk *top = world->tops[pool];
+    if (world->limit && world->meter->reserved + more > world->limit) {
+        return -ENOMEM;
+    }
+    meter_take(world->meter, more);
+    meter_call(world->meter, more / page_of(pool), COST_CREATE_NS + COST_MAP_NS);
+    meter_map(world->meter, more / METER_PAGE);
+    if (top && top->free) {
+        chunks_remove(&world->trees[pool], top);
+        top->bytes += more;
+        *chunk = top;
+        return 0;
+    }
+    *chunk = chunk_new(top ? top->address + top->bytes : world->next_address, more, pool);
+    if (!*chunk) {
+        return -EINVAL;
+    }
+    if (top) {
+        (*chunk)->before = top;
+        top->behind = *chunk;
+    } else {
+        world->next_address += RANGE;
+    }
+    world->tops[pool] = *chunk;
+    return 0;
+}
+
+/* ---- policies ---- */
+
+static uint64_t segment_for(uint64_t bytes) {
+    return bytes <= SMALL_MOST   ? SMALL_SEGMENT
+           : bytes < SHARED_MOST ? LARGE_SEGMENT
+                                 : round_up(bytes, SMALL_SEGMENT);
+}
+
+/* The best fit; at the end of a range that grows only if there is no other. */
+static struct chunk *best_fit(struct world *world, uint32_t pool, uint64_t bytes) {
+    struct chunk *top = world->tops[pool], *found;
+    bool apart = world->model == MODEL_EXPANDABLE && top && top->free;
+    if (apart) {
+        chunks_remove(&world->trees[pool], top);
+    }
+    found = chunks_at_least(world->trees[pool], bytes);
+    if (apart) {
+        chunks_insert(&world->trees[pool], top);
+        found = found || top->bytes < bytes ? found : top;
+    }
+    return found;
+}
+
+static int cut_rest(struct world *world, struct chunk *chunk, uint64_t bytes) {
+    bool small = chunk->pool % 2 == 0;
+    bool always = small || world->model != MODEL_PYTORCH;
+    uint64_t rest = chunk->bytes - bytes;
+    if (always ? rest < UNIT : rest <= SMALL_MOST) {
+        return 0;
+    }
+    struct chunk *cut = chunk_cut(chunk, bytes);
+    if (!cut) {
+        return -EINVAL;
+    }
+    if (world->tops[chunk->pool] == chunk) {
+        world->tops[chunk->pool] = cut;
+    }
+    chunks_insert(&world->trees[chunk->pool], cut);
+    return 0;
+}
+
+static int allocate_cut(struct world *world, uint32_t stream, uint64_t bytes,
+                        struct chunk **chunk) {
+    bytes = round_up(bytes, UNIT);
+    uint32_t pool = 2 * stream + (bytes > SMALL_MOST);
+    int r = 0;
+    *chunk = best_fit(world, pool, bytes);
+    if (*chunk) {
+        chunks_remove(&world->trees[pool], *chunk);
+    } else if (world->model == MODEL_EXPANDABLE) {
+        r = grow_range(world, pool, bytes, chunk);
+    } else {
+        uint64_t segment = world->model == MODEL_NATIVE ? SMALL_SEGMENT : segment_for(bytes);
+        r = take_segment(world, pool, segment, chunk);
+    }
+    return r == 0 ? cut_rest(world, *chunk, bytes) : r;
+}
+
+static int allocate_whole(struct world *world, uint32_t stream, uint64_t bytes,
+                          struct chunk **chunk) {
+    bytes = round_up(bytes, UNIT);
+    uint32_t pool = 2 * stream;
+    *chunk = chunks_at_least(world->trees[pool], bytes);
+    if (*chunk && (*chunk)->bytes < WHOLE_TIMES * bytes) {
+        chunks_remove(&world->trees[pool], *chunk);
+        return 0;
+    }
+    return take_segment(world, pool, bytes, chunk);
+}
+
+static int allocate(struct world *world, const struct history_event *event) {
+    struct chunk **chunk = &world->live[event->block];
+    switch (world->model) {
+    case MODEL_WHOLE:
+        return allocate_whole(world, event->stream, event->bytes, chunk);
+    case MODEL_NATIVE:
+        if (event->bytes > SMALL_MOST) {
+            return take_segment(world, 1, round_up(event->bytes, SMALL_SEGMENT), chunk);
+        }
+        return allocate_cut(world, 0, event->bytes, chunk);
+    default:
+        return allocate_cut(world, event->stream, event->bytes, chunk);
+    }
+}
+
+static void release(struct world *world, struct chunk *chunk) {
+    struct chunk **tree = &world->trees[chunk->pool];
+    if (chunk->before && chunk->before->free) {
+        struct chunk *before = chunk->before;
+        if (world->tops[chunk->pool] == chunk) {
+            world->tops[chunk->pool] = before;
+        }
+        chunks_remove(tree, before);
+        chunk_merge(before);
+        chunk = before;
+    }
+    if (chunk->behind && chunk->behind->free) {
+        if (world->tops[chunk->pool] == chunk->behind) {
+            world->tops[chunk->pool] = chunk;
+        }
+        chunks_remove(tree, chunk->behind);
+        chunk_merge(chunk);
+    }
+    chunks_insert(tree, chunk);
+    if (world->model == MODEL_NATIVE && !chunk->before && !chunk->behind) {
+        return_segment(world, chunk);
+    }
+}
+
+/* ---- all of it ---- */
+
+static int run_event(struct world *world, const struct history_event *event, uint64_t *sizes) {
+    if (event->bytes == 0) {
+        world->meter->requested -= sizes[event->block];
+        release(world, world->live[event->block]);
+        world->live[event->block] = NULL;
+        return 0;
+    }
+    int r = allocate(world, event);
+    if (r == 0) {
+        sizes[event->block] = event->bytes;
+        world->meter->requested += event->bytes;
+    }
+    return r;
+}
+
+static void free_tree(struct chunk *tree) {
+    if (tree) {
+        free_tree(tree->left);
+        free_tree(tree->right);
+        free(tree);
+    }
+}
+
+void model_run(enum model model, uint64_t limit, struct meter *meter) {
+    const struct history *history = meter->history;
+    struct world world = {.model = model,
+                          .meter = meter,
+                          .limit = limit,
+                          .next_address = RANGE,
+                          .pools = 2 * history->streams + 2,
+                          .trees = calloc(2 * history->streams + 2, sizeof(struct chunk *)),
+                          .tops = calloc(2 * history->streams + 2, sizeof(struct chunk *)),
+                          .live = calloc(history->blocks + 1, sizeof(struct chunk *))};
+    uint64_t *sizes = calloc(history->blocks + 1, sizeof *sizes);
+    int r = world.trees && world.tops && world.live && sizes ? 0 : -EINVAL;
+    for (size_t i = 0; i < history->count && r == 0; i++) {
+        meter_begin_event(meter, i);
+        r = run_event(&world, &history->events[i], sizes);
+        if (r == 0) {
+            meter_end_event(meter);
+        }
+    }
+    meter->out_of_memory = r == -ENOMEM;
+    meter->error = r == -EINVAL ? -ENOMEM : 0;
+    for (uint32_t i = 0; world.trees && i < world.pools; i++) {
+        free_tree(world.trees[i]);
+    }
+    for (uint32_t i = 0; world.live && i < history->blocks; i++) {
+        free(world.live[i]);
+    }
+    free(world.trees);
+    free(world.tops);
+    free(world.live);
+    free(sizes);
+}

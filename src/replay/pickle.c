@@ -1,0 +1,185 @@
+#include "replay/pickle_machine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What a pickle may ask to be imported, called or fetched from elsewhere. */
+static const struct {
+    unsigned char opcode;
+    const char *name;
+} refused[] = {
+    {'c', "GLOBAL"},        {'R', "REDUCE"},       {'b', "BUILD"},
+    {'i', "INST"},          {'o', "OBJ"},          {'P', "PERSID"},
+    {'Q', "BINPERSID"},     {0x81, "NEWOBJ"},      {0x82, "EXT1"},
+    {0x83, "EXT2"},         {0x84, "EXT4"},        {0x92, "NEWOBJ_EX"},
+    {0x93, "STACK_GLOBAL"}, {0x97, "NEXT_BUFFER"}, {0x98, "READONLY_BUFFER"},
+};
+
+static int skip(struct machine *machine, unsigned bytes) {
+    uint64_t ignored;
+    return machine_number(machine, bytes, &ignored) ? 0 : machine_truncated(machine);
+}
+
+static int stop(struct machine *machine) {
+    if (machine->depth != 1 || machine->mark_count != 0) {
+        return machine_fail(machine, "more or less than one value is left");
+    }
+    machine->stopped = true;
+    return 0;
+}
+
+static int unknown(struct machine *machine, unsigned char opcode) {
+    static char wrong[96];
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        if (refused[i].opcode == opcode) {
+            snprintf(wrong, sizeof wrong, "%s would import or run code, and is refused",
+                     refused[i].name);
+            return machine_fail(machine, wrong);
+        }
+    }
+    snprintf(wrong, sizeof wrong, "there is no operation 0x%02x in a pickle of plain data", opcode);
+    return machine_fail(machine, wrong);
+}
+
+/* Scalars and texts. 1: it is none of these. */
+static int run_value(struct machine *machine, unsigned char opcode) {
+    switch (opcode) {
+    case 'N':
+        return machine_push(machine, (struct pickle_value){.kind = PICKLE_NONE});
+    case 0x88:
+    case 0x89:
+        return machine_push(machine,
+                            (struct pickle_value){.kind = PICKLE_BOOL, .integer = opcode == 0x88});
+    case 'J':
+        return machine_push_integer(machine, 4, true);
+    case 'K':
+        return machine_push_integer(machine, 1, false);
+    case 'M':
+        return machine_push_integer(machine, 2, false);
+    case 0x8a:
+        return machine_push_long(machine, 1);
+    case 0x8b:
+        return machine_push_long(machine, 4);
+    case 'G':
+        return machine_push_float(machine);
+    case 'U': /* bytes of Python 2 */
+    case 'C':
+    case 0x8c:
+        return machine_push_text(machine, 1);
+    case 'T':
+    case 'B':
+    case 'X':
+        return machine_push_text(machine, 4);
+    case 0x8d:
+    case 0x8e:
+    case 0x96:
+        return machine_push_text(machine, 8);
+    default:
+        return 1;
+    }
+}
+
+/* Lists, tuples, sets, dictionaries. 1: it is none of these. */
+static int run_container(struct machine *machine, unsigned char opcode) {
+    switch (opcode) {
+    case ']':
+    case ')':
+    case 0x8f:
+        return machine_push_list(machine, PICKLE_LIST, 0);
+    case '}':
+        return machine_push_list(machine, PICKLE_DICT, 0);
+    case 'l':
+    case 't':
+    case 0x91:
+        return machine_push_marked(machine, PICKLE_LIST);
+    case 'd':
+        return machine_push_marked(machine, PICKLE_DICT);
+    case 0x85:
+    case 0x86:
+    case 0x87:
+        return machine_push_tuple(machine, opcode - 0x84u);
+    case 'a':
+        return machine_append(machine, PICKLE_LIST, 1);
+    case 'e':
+    case 0x90:
+        return machine_append_marked(machine, PICKLE_LIST);
+    case 's':
+        return machine_append(machine, PICKLE_DICT, 2);
+    case 'u':
+        return machine_append_marked(machine, PICKLE_DICT);
+    default:
+        return 1;
+    }
+}
+
+static int run_other(struct machine *machine, unsigned char opcode) {
+    switch (opcode) {
+    case '(':
+        return machine_mark(machine);
+    case 'q':
+        return machine_store_at(machine, 1);
+    case 'r':
+        return machine_store_at(machine, 4);
+    case 0x94:
+        return machine_store(machine, machine->memo_count);
+    case 'h':
+        return machine_fetch(machine, 1);
+    case 'j':
+        return machine_fetch(machine, 4);
+    case '0':
+        return machine_drop(machine);
+    case '1':
+        return machine_drop_marked(machine);
+    case '2':
+        return machine_duplicate(machine);
+    case 0x95: /* the length of what follows */
+        return skip(machine, 8);
+    case '.':
+        return stop(machine);
+    default:
+        return unknown(machine, opcode);
+    }
+}
+
+static int run(struct machine *machine) {
+    if (machine->end - machine->at < 2) {
+        return machine_truncated(machine);
+    }
+    if (machine->at[0] != 0x80 || machine->at[1] < 2 || machine->at[1] > 5) {
+        return machine_fail(machine, "protocols 2 to 5 are known");
+    }
+    machine->at += 2;
+    while (!machine->stopped) {
+        if (machine->at >= machine->end) {
+            return machine_truncated(machine);
+        }
+        unsigned char opcode = *machine->at++;
+        int r = run_value(machine, opcode);
+        r = r == 1 ? run_container(machine, opcode) : r;
+        r = r == 1 ? run_other(machine, opcode) : r;
+        if (r != 0) {
+            return r;
+        }
+    }
+    return 0;
+}
+
+int pickle_read(const char *bytes, size_t count, size_t most, struct pickle *pickle, char *why,
+                size_t why_size) {
+    const unsigned char *begin = (const unsigned char *)bytes;
+    struct machine machine = {
+        .at = begin, .begin = begin, .end = begin + count, .pickle = pickle, .most = most};
+    *pickle = (struct pickle){.visits_left = count};
+    int r = run(&machine);
+    if (r == 0) {
+        pickle->root = machine.stack[0];
+    } else if (machine.wrong) {
+        snprintf(why, why_size, "is a broken or refused pickle at byte %zu: %s",
+                 (size_t)(machine.at - begin), machine.wrong);
+    }
+    free(machine.stack);
+    free(machine.memo);
+    free(machine.marks);
+    return r;
+}

@@ -1,0 +1,275 @@
+#include "replay/pickle_machine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int machine_fail(struct machine *machine, const char *wrong) {
+    machine->wrong = wrong;
+    return -EINVAL;
+}
+
+int machine_truncated(struct machine *machine) {
+    return machine_fail(machine, "it ends there");
+}
+
+static int ask_for(struct machine *machine, size_t bytes) {
+    if (bytes > machine->most) {
+        return machine_fail(machine, "it takes more memory than a file of its size may");
+    }
+    machine->most -= bytes;
+    return 0;
+}
+
+/* Room for one more. */
+static int grow(struct machine *machine, void *list, size_t count, size_t *room, size_t each) {
+    void **of = list;
+    if (count < *room) {
+        return 0;
+    }
+    size_t more = *room ? 2 * *room : 16;
+    int r = ask_for(machine, (more - *room) * each);
+    if (r != 0) {
+        return r;
+    }
+    void *larger = realloc(*of, more * each);
+    if (!larger) {
+        return -ENOMEM;
+    }
+    *of = larger;
+    *room = more;
+    return 0;
+}
+
+int machine_push(struct machine *machine, struct pickle_value value) {
+    int r = grow(machine, &machine->stack, machine->depth, &machine->stack_room, sizeof value);
+    if (r == 0) {
+        machine->stack[machine->depth++] = value;
+    }
+    return r;
+}
+
+/* Items above the last mark belong to it; nothing takes those below. */
+static size_t floor_of(const struct machine *machine) {
+    return machine->mark_count > 0 ? machine->marks[machine->mark_count - 1] : 0;
+}
+
+static bool has(const struct machine *machine, size_t items) {
+    return machine->depth - floor_of(machine) >= items;
+}
+
+bool machine_number(struct machine *machine, unsigned bytes, uint64_t *value) {
+    if ((size_t)(machine->end - machine->at) < bytes) {
+        return false;
+    }
+    *value = 0;
+    for (unsigned i = 0; i < bytes; i++) {
+        *value |= (uint64_t)machine->at[i] << 8 * i;
+    }
+    machine->at += bytes;
+    return true;
+}
+
+int machine_push_integer(struct machine *machine, unsigned bytes, bool is_signed) {
+    uint64_t value;
+    if (!machine_number(machine, bytes, &value)) {
+        return machine_truncated(machine);
+    }
+    int64_t integer = is_signed ? (int64_t)(int32_t)(uint32_t)value : (int64_t)value;
+    return machine_push(machine, (struct pickle_value){.kind = PICKLE_INT, .integer = integer});
+}
+
+/* Two's complement of any length. */
+int machine_push_long(struct machine *machine, unsigned length_bytes) {
+    uint64_t length, value = 0;
+    if (!machine_number(machine, length_bytes, &length) ||
+        length > (uint64_t)(machine->end - machine->at)) {
+        return machine_truncated(machine);
+    }
+    bool negative = length > 0 && machine->at[length - 1] & 0x80;
+    bool fits = true;
+    for (uint64_t i = 0; i < length; i++) {
+        unsigned char byte = machine->at[i];
+        if (i < 8) {
+            value |= (uint64_t)byte << 8 * i;
+        } else {
+            fits = fits && byte == (negative ? 0xff : 0);
+        }
+    }
+    for (uint64_t i = length; i < 8 && negative; i++) {
+        value |= (uint64_t)0xff << 8 * i;
+    }
+    machine->at += length;
+    fits = fits && (length <= 8 || ((int64_t)value < 0) == negative);
+    return machine_push(machine, (struct pickle_value){.kind = fits ? PICKLE_INT : PICKLE_HUGE,
+                                                       .integer = (int64_t)value});
+}
+
+int machine_push_float(struct machine *machine) {
+    uint64_t value;
+    struct pickle_value of = {.kind = PICKLE_FLOAT};
+    if (!machine_number(machine, 8, &value)) {
+        return machine_truncated(machine);
+    }
+    value = __builtin_bswap64(value);
+    memcpy(&of.number, &value, sizeof value);
+    return machine_push(machine, of);
+}
+
+int machine_push_text(struct machine *machine, unsigned length_bytes) {
+    uint64_t length;
+    if (!machine_number(machine, length_bytes, &length) ||
+        length > (uint64_t)(machine->end - machine->at)) {
+        return machine_truncated(machine);
+    }
+    if (length > UINT32_MAX) {
+        return machine_fail(machine, "a text has more than 4 GiB");
+    }
+    struct pickle_value value = {
+        .kind = PICKLE_TEXT, .length = (uint32_t)length, .text = (const char *)machine->at};
+    machine->at += length;
+    return machine_push(machine, value);
+}
+
+/* A list with the uppermost items of the stack in it. */
+int machine_push_list(struct machine *machine, enum pickle_kind kind, size_t items) {
+    int r = ask_for(machine, sizeof *machine->pickle->lists + items * sizeof *machine->stack);
+    struct pickle_list *list = r == 0 ? calloc(1, sizeof *list) : NULL;
+    if (!list) {
+        return r != 0 ? r : -ENOMEM;
+    }
+    list->next = machine->pickle->lists;
+    machine->pickle->lists = list;
+    if (items > 0) {
+        list->items = malloc(items * sizeof *list->items);
+        if (!list->items) {
+            return -ENOMEM;
+        }
+        machine->depth -= items;
+        memcpy(list->items, &machine->stack[machine->depth], items * sizeof *list->items);
+        list->count = list->room = items;
+    }
+    return machine_push(machine, (struct pickle_value){.kind = (uint8_t)kind, .list = list});
+}
+
+static bool pop_mark(struct machine *machine, size_t *items) {
+    if (machine->mark_count == 0) {
+        return false;
+    }
+    *items = machine->depth - machine->marks[--machine->mark_count];
+    return true;
+}
+
+int machine_push_marked(struct machine *machine, enum pickle_kind kind) {
+    size_t items;
+    if (!pop_mark(machine, &items)) {
+        return machine_fail(machine, "there is no mark");
+    }
+    if (kind == PICKLE_DICT && items % 2 != 0) {
+        return machine_fail(machine, "a key has no value");
+    }
+    return machine_push_list(machine, kind, items);
+}
+
+int machine_push_tuple(struct machine *machine, size_t items) {
+    return has(machine, items) ? machine_push_list(machine, PICKLE_LIST, items)
+                               : machine_fail(machine, "the stack is empty");
+}
+
+/* The uppermost items go into the list or dictionary below them. */
+int machine_append(struct machine *machine, enum pickle_kind kind, size_t items) {
+    if (!has(machine, items + 1)) {
+        return machine_fail(machine, "the stack is empty");
+    }
+    struct pickle_value *to = &machine->stack[machine->depth - items - 1];
+    if (to->kind != kind || (kind == PICKLE_DICT && items % 2 != 0)) {
+        return machine_fail(machine, "items are added to what is no list or dictionary");
+    }
+    struct pickle_list *list = to->list;
+    for (size_t i = 0; i < items; i++) {
+        int r = grow(machine, &list->items, list->count, &list->room, sizeof *list->items);
+        if (r != 0) {
+            return r;
+        }
+        list->items[list->count++] = to[1 + i];
+    }
+    machine->depth -= items;
+    return 0;
+}
+
+int machine_append_marked(struct machine *machine, enum pickle_kind kind) {
+    size_t items;
+    return pop_mark(machine, &items) ? machine_append(machine, kind, items)
+                                     : machine_fail(machine, "there is no mark");
+}
+
+int machine_mark(struct machine *machine) {
+    int r =
+        grow(machine, &machine->marks, machine->mark_count, &machine->mark_room, sizeof(size_t));
+    if (r == 0) {
+        machine->marks[machine->mark_count++] = machine->depth;
+    }
+    return r;
+}
+
+int machine_store(struct machine *machine, uint64_t place) {
+    if (!has(machine, 1)) {
+        return machine_fail(machine, "the stack is empty");
+    }
+    /* numbers are given in turn: one beyond the length of the file is there to take memory */
+    if (place > (uint64_t)(machine->end - machine->begin)) {
+        return machine_fail(machine, "a number of the memo is larger than the file");
+    }
+    while (machine->memo_count <= place) {
+        int r = grow(machine, &machine->memo, machine->memo_count, &machine->memo_room,
+                     sizeof *machine->memo);
+        if (r != 0) {
+            return r;
+        }
+        machine->memo[machine->memo_count++] = (struct pickle_value){.kind = PICKLE_NONE};
+    }
+    machine->memo[place] = machine->stack[machine->depth - 1];
+    return 0;
+}
+
+int machine_store_at(struct machine *machine, unsigned bytes) {
+    uint64_t place;
+    return machine_number(machine, bytes, &place) ? machine_store(machine, place)
+                                                  : machine_truncated(machine);
+}
+
+int machine_fetch(struct machine *machine, unsigned bytes) {
+    uint64_t place;
+    if (!machine_number(machine, bytes, &place)) {
+        return machine_truncated(machine);
+    }
+    if (place >= machine->memo_count) {
+        return machine_fail(machine, "the memo has no such number");
+    }
+    return machine_push(machine, machine->memo[place]);
+}
+
+int machine_drop(struct machine *machine) {
+    if (has(machine, 1)) {
+        machine->depth--;
+    } else if (machine->mark_count > 0) {
+        machine->mark_count--;
+    } else {
+        return machine_fail(machine, "the stack is empty");
+    }
+    return 0;
+}
+
+int machine_drop_marked(struct machine *machine) {
+    size_t items;
+    if (!pop_mark(machine, &items)) {
+        return machine_fail(machine, "there is no mark");
+    }
+    machine->depth -= items;
+    return 0;
+}
+
+int machine_duplicate(struct machine *machine) {
+    return has(machine, 1) ? machine_push(machine, machine->stack[machine->depth - 1])
+                           : machine_fail(machine, "the stack is empty");
+}

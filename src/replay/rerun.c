@@ -1,0 +1,226 @@
+#include "replay/rerun.h"
+
+#include "stats/stats.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static struct device {
+    struct backend backend;
+    struct meter *meter;
+    uint64_t now_us, delay_us, limit;
+    uint64_t next_address, next_page, recorded_at[BACKEND_SLOTS];
+    unsigned asked; /* in vain, since the last event of the history */
+} device;
+
+/* Whoever asks so often at one moment waits by asking: then time goes on. */
+#define ASKED_MOST 256
+#define ASKED_US 50
+
+static int take(uint64_t bytes) {
+    uint64_t held = device.meter->reserved;
+    if (device.limit && (bytes > device.limit || held > device.limit - bytes)) {
+        return -EDQUOT;
+    }
+    uint64_t capacity = atomic_load(&device.backend.capacity);
+    if (bytes > capacity || held > capacity - bytes) {
+        return -ENOMEM;
+    }
+    meter_take(device.meter, bytes);
+    return 0;
+}
+
+static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    (void)backend;
+    *address = device.next_address;
+    device.next_address += bytes + METER_PAGE; /* never adjacent: segments do not merge */
+    return 0;
+}
+
+static void give_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
+    (void)backend, (void)address, (void)bytes;
+}
+
+static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    int taken = take(bytes);
+    if (taken != 0) {
+        return taken;
+    }
+    meter_call_for(device.meter, bytes);
+    return take_addresses(backend, bytes, address);
+}
+
+static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
+    (void)backend, (void)address;
+    meter_give(device.meter, bytes);
+    meter_call_for(device.meter, bytes);
+    return 0;
+}
+
+static int take_pages(struct backend *backend, unsigned count, uint64_t *pages) {
+    (void)backend;
+    int taken = take(count * METER_PAGE);
+    for (unsigned i = 0; taken == 0 && i < count; i++) {
+        pages[i] = ++device.next_page;
+    }
+    if (taken == 0) {
+        meter_call(device.meter, count, COST_CREATE_NS);
+    }
+    return taken;
+}
+
+static void give_pages(struct backend *backend, unsigned count, const uint64_t *pages) {
+    (void)backend, (void)pages;
+    meter_give(device.meter, count * METER_PAGE);
+    meter_call(device.meter, count, COST_RELEASE_NS);
+}
+
+static int map(struct backend *backend, uint64_t address, unsigned count, const uint64_t *pages) {
+    (void)backend, (void)address, (void)pages;
+    meter_map(device.meter, count);
+    meter_call(device.meter, count, COST_MAP_NS);
+    return 0;
+}
+
+static int unmap(struct backend *backend, uint64_t address, unsigned count) {
+    (void)backend, (void)address;
+    meter_call(device.meter, count, COST_UNMAP_NS);
+    return 0;
+}
+
+static int record(struct backend *backend, unsigned slot) {
+    (void)backend;
+    device.recorded_at[slot] = device.now_us;
+    return 0;
+}
+
+static uint64_t finished_at(unsigned slot) {
+    return device.recorded_at[slot] + device.delay_us;
+}
+
+static int query(struct backend *backend, unsigned slot) {
+    (void)backend;
+    if (device.now_us < finished_at(slot) && ++device.asked > ASKED_MOST) {
+        device.now_us += ASKED_US;
+        device.meter->waited_us += ASKED_US;
+    }
+    return device.now_us >= finished_at(slot) ? 0 : -EAGAIN;
+}
+
+static int order(struct backend *backend, unsigned slot) {
+    (void)backend, (void)slot;
+    return 0;
+}
+
+/* The history goes on at its own time: what else it would have waited for later is waited for all the same. */
+static int wait(struct backend *backend, unsigned slot) {
+    (void)backend;
+    uint64_t end = finished_at(slot);
+    device.meter->waited_us += end > device.now_us ? end - device.now_us : 0;
+    return 0;
+}
+
+static int done(struct backend *backend) {
+    (void)backend;
+    return 0;
+}
+
+static uint64_t clock_of_history(struct backend *backend) {
+    (void)backend;
+    return device.now_us * 1000;
+}
+
+static const struct backend_ops segments = {
+    .name = "segments",
+    .reserve = reserve,
+    .release = release,
+    .returned = done,
+    .record = record,
+    .query = query,
+    .order = order,
+    .wait = wait,
+    .health = done,
+    .synchronize = done,
+    .clock = clock_of_history,
+};
+
+static const struct backend_ops pages = {
+    .name = "pages",
+    .reserve = reserve,
+    .release = release,
+    .returned = done,
+    .take_addresses = take_addresses,
+    .give_addresses = give_addresses,
+    .take_pages = take_pages,
+    .give_pages = give_pages,
+    .map = map,
+    .unmap = unmap,
+    .record = record,
+    .query = query,
+    .order = order,
+    .wait = wait,
+    .health = done,
+    .synchronize = done,
+    .clock = clock_of_history,
+};
+
+static int run_event(struct pool *pool, const struct history_event *event, uint64_t *addresses,
+                     uint64_t *sizes) {
+    struct meter *meter = device.meter;
+    if (event->bytes == 0) {
+        meter->requested -= sizes[event->block];
+        return pool_free(addresses[event->block]);
+    }
+    int allocated = pool_alloc(pool, event->bytes, &addresses[event->block]);
+    if (allocated == 0) {
+        sizes[event->block] = event->bytes;
+        meter->requested += event->bytes;
+    }
+    return allocated;
+}
+
+static void finish(struct pool *pool, struct meter *meter) {
+    struct stats_device stats = {.peaks_exact = true};
+    pool_read(pool, &stats);
+    meter->barriers = stats.barriers;
+    meter->waits = stats.cpu_waits;
+    if (meter->error == 0 && pool_check(pool) != 0) {
+        meter->error = -EUCLEAN;
+    }
+}
+
+void rerun(const struct rerun_setting *setting, struct meter *meter) {
+    const struct history *history = meter->history;
+    const struct pool_config config = {.reuse = setting->reuse, .budget = setting->budget};
+    device = (struct device){
+        .meter = meter,
+        .delay_us = setting->delay_us,
+        .limit = setting->limit,
+        .next_address = (uint64_t)1 << 40,
+        .backend = {.ops = setting->pages ? &pages : &segments,
+                    .capacity = setting->capacity,
+                    .has_events = true},
+    };
+    struct pool *pool = pool_create(&device.backend, &config);
+    uint64_t *addresses = calloc(history->blocks + 1, sizeof *addresses);
+    uint64_t *sizes = calloc(history->blocks + 1, sizeof *sizes);
+    meter->error = pool && addresses && sizes ? 0 : -ENOMEM;
+    for (size_t i = 0; i < history->count && meter->error == 0; i++) {
+        meter_begin_event(meter, i);
+        uint64_t time_us = history->events[i].time_us;
+        device.now_us = time_us > device.now_us ? time_us : device.now_us;
+        device.asked = 0;
+        meter->error = run_event(pool, &history->events[i], addresses, sizes);
+        meter->out_of_memory = meter->error == -ENOMEM || meter->error == -EDQUOT;
+        meter->error = meter->out_of_memory ? 0 : meter->error;
+        if (meter->out_of_memory) {
+            break;
+        }
+        meter_end_event(meter);
+    }
+    if (pool) {
+        finish(pool, meter);
+    }
+    free(addresses);
+    free(sizes);
+}

@@ -1,0 +1,257 @@
+/*
+ * The formats of one event a line. A line that is of another form is an error with its number; only the last one may
+ * be cut off, as a program leaves it that was killed.
+ */
+#include "replay/input.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FIELDS 6
+#define DAY_US UINT64_C(86400000000)
+#define TIME_MOST (UINT64_C(1) << 53) /* in us: 285 years */
+
+struct rows {
+    struct history *history;
+    enum rows_format { ROWS_TRACE, ROWS_PLAIN, ROWS_RMM } format;
+    uint64_t last_us, days_us; /* times of the day begin anew at midnight */
+    uint64_t number;           /* of the line */
+};
+
+static const struct {
+    const char *head, *form;
+} formats[] = {
+    [ROWS_TRACE] = {"time_us,thread,op,id,bytes", "time_us,thread,a|f,id,bytes"},
+    [ROWS_PLAIN] = {NULL, "a ID BYTES, or f ID"},
+    [ROWS_RMM] = {"Thread,Time,Action,Pointer,Size,Stream",
+                  "thread,time,allocate|free|deallocate|allocate failure,pointer,size,stream"},
+};
+
+struct field {
+    const char *text;
+    size_t length;
+};
+
+/* A line's fields; a separator more than that makes them too many. */
+static size_t split(const char *line, size_t length, char separator, struct field fields[FIELDS]) {
+    size_t count = 0;
+    while (count < FIELDS) {
+        const char *end = memchr(line, separator, length);
+        size_t of = end ? (size_t)(end - line) : length;
+        fields[count++] = (struct field){line, of};
+        if (!end) {
+            return count;
+        }
+        line += of + 1;
+        length -= of + 1;
+    }
+    return FIELDS + 1;
+}
+
+static bool is(struct field field, const char *text) {
+    return field.length == strlen(text) && memcmp(field.text, text, field.length) == 0;
+}
+
+static bool number_of(struct field field, unsigned base, uint64_t *value) {
+    *value = 0;
+    for (size_t i = 0; i < field.length; i++) {
+        char c = field.text[i];
+        unsigned digit = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
+                         : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
+                         : c >= 'A' && c <= 'F' ? (unsigned)(c - 'A') + 10
+                                                : 99;
+        if (digit >= base || __builtin_mul_overflow(*value, base, value) ||
+            __builtin_add_overflow(*value, digit, value)) {
+            return false;
+        }
+    }
+    return field.length > 0;
+}
+
+/* 0x7f0000000000, 0, (nil), nullptr. */
+static bool pointer_of(struct field field, uint64_t *value) {
+    *value = 0;
+    if (is(field, "(nil)") || is(field, "nullptr")) {
+        return true;
+    }
+    bool hex = field.length > 2 && field.text[0] == '0' && (field.text[1] | 32) == 'x';
+    return number_of(hex ? (struct field){field.text + 2, field.length - 2} : field, 16, value);
+}
+
+/* 12:34:56.123456, 12:34:56:123456, or seconds since 1970 with decimals. */
+static bool time_of(struct rows *rows, struct field field, uint64_t *us) {
+    struct field parts[FIELDS], last;
+    size_t count = split(field.text, field.length, ':', parts);
+    uint64_t hours = 0, minutes = 0, seconds, decimals = 0;
+    if (count != 1 && count != 3 && count != 4) {
+        return false;
+    }
+    if (count >= 3 && (!number_of(parts[0], 10, &hours) || !number_of(parts[1], 10, &minutes) ||
+                       hours > 24 || minutes > 59)) {
+        return false;
+    }
+    last = parts[count == 4 ? 2 : count - 1];
+    const char *dot = memchr(last.text, '.', last.length);
+    struct field behind = {0};
+    if (count == 4) {
+        behind = parts[3];
+    } else if (dot) {
+        behind = (struct field){dot + 1, last.length - (size_t)(dot + 1 - last.text)};
+        last.length = (size_t)(dot - last.text);
+    }
+    behind.length = behind.length > 6 ? 6 : behind.length;
+    if (!number_of(last, 10, &seconds) || seconds > TIME_MOST / 1000000 ||
+        (behind.length > 0 && !number_of(behind, 10, &decimals))) {
+        return false;
+    }
+    for (size_t i = behind.length; behind.length > 0 && i < 6; i++) {
+        decimals *= 10;
+    }
+    *us = rows->days_us + (hours * 3600 + minutes * 60 + seconds) * 1000000 + decimals;
+    if (count > 1 && *us + DAY_US / 2 < rows->last_us) {
+        rows->days_us += DAY_US;
+        *us += DAY_US;
+    }
+    rows->last_us = *us;
+    return true;
+}
+
+static bool size_of(struct field field, uint64_t *bytes) {
+    return number_of(field, 10, bytes) && *bytes <= HISTORY_BYTES_MOST;
+}
+
+/* 0, -EINVAL for another form, -ENOMEM. */
+static int read_trace(struct rows *rows, const struct field *fields, size_t count) {
+    uint64_t time, thread, id, bytes = 0;
+    if (count < 4 || count > 5 || !number_of(fields[0], 10, &time) || time > TIME_MOST ||
+        !number_of(fields[1], 10, &thread) || !number_of(fields[3], 10, &id)) {
+        return -EINVAL;
+    }
+    if (is(fields[2], "f")) {
+        return history_free(rows->history, time, id);
+    }
+    if (!is(fields[2], "a") || count != 5 || !size_of(fields[4], &bytes)) {
+        return -EINVAL;
+    }
+    return history_allocate(rows->history, time, id, bytes, 0);
+}
+
+/* Without times: an event a microsecond. */
+static int read_plain(struct rows *rows, const struct field *fields, size_t count) {
+    uint64_t id, bytes;
+    if (count < 2 || !number_of(fields[1], 10, &id)) {
+        return -EINVAL;
+    }
+    if (count == 2 && is(fields[0], "f")) {
+        return history_free(rows->history, rows->number, id);
+    }
+    if (count != 3 || !is(fields[0], "a") || !size_of(fields[2], &bytes)) {
+        return -EINVAL;
+    }
+    return history_allocate(rows->history, rows->number, id, bytes, 0);
+}
+
+static int read_rmm(struct rows *rows, const struct field *fields, size_t count) {
+    uint64_t time, pointer, bytes, stream;
+    if (count != 6 || !time_of(rows, fields[1], &time) || !pointer_of(fields[3], &pointer) ||
+        !size_of(fields[4], &bytes) || !pointer_of(fields[5], &stream)) {
+        return -EINVAL;
+    }
+    if (is(fields[2], "allocate failure")) {
+        rows->history->failures++;
+        return 0;
+    }
+    if (is(fields[2], "free") || is(fields[2], "deallocate")) {
+        return pointer ? history_free(rows->history, time, pointer) : 0;
+    }
+    if (!is(fields[2], "allocate")) {
+        return -EINVAL;
+    }
+    return pointer ? history_allocate(rows->history, time, pointer, bytes, stream) : 0;
+}
+
+static int read_line(struct rows *rows, const char *line, size_t length) {
+    struct field fields[FIELDS] = {0};
+    const char *head = formats[rows->format].head;
+    if (length > 0 && line[length - 1] == '\r') {
+        length--;
+    }
+    if (length == 0 || (head && is((struct field){line, length}, head))) {
+        return 0;
+    }
+    if (line[0] == '#') {
+        return length >= 8 && memcmp(line, "# period", 8) == 0 ? history_period(rows->history) : 0;
+    }
+    size_t count = split(line, length, rows->format == ROWS_PLAIN ? ' ' : ',', fields);
+    return rows->format == ROWS_TRACE   ? read_trace(rows, fields, count)
+           : rows->format == ROWS_PLAIN ? read_plain(rows, fields, count)
+                                        : read_rmm(rows, fields, count);
+}
+
+/* By the first line that is not a comment. -1: none of them. */
+static int format_of(const struct input *input) {
+    const char *line = input->bytes, *end = input->bytes + input->count;
+    while (line < end && *line == '#') {
+        const char *next = memchr(line, '\n', (size_t)(end - line));
+        line = next ? next + 1 : end;
+    }
+    const char *stop = memchr(line, '\n', (size_t)(end - line));
+    size_t length = (size_t)((stop ? stop : end) - line);
+    length -= length > 0 && line[length - 1] == '\r';
+    struct field fields[FIELDS] = {0}, whole = {line, length};
+    uint64_t any;
+    for (int i = 0; i < (int)(sizeof formats / sizeof *formats); i++) {
+        if (formats[i].head && is(whole, formats[i].head)) {
+            return i;
+        }
+    }
+    size_t count = split(line, length, ',', fields);
+    if (count >= 4 && count <= 5 && (is(fields[2], "a") || is(fields[2], "f"))) {
+        return ROWS_TRACE;
+    }
+    if (count == 6 && number_of(fields[0], 10, &any) && pointer_of(fields[3], &any)) {
+        return ROWS_RMM;
+    }
+    count = split(line, length, ' ', fields);
+    return count >= 2 && count <= 3 && (is(fields[0], "a") || is(fields[0], "f")) ? ROWS_PLAIN : -1;
+}
+
+bool rows_are_known(const struct input *input) {
+    return format_of(input) >= 0;
+}
+
+static void complain(struct histories *histories, const struct rows *rows, struct field line) {
+    char start[48];
+    size_t count = line.length < sizeof start - 1 ? line.length : sizeof start - 1;
+    for (size_t i = 0; i < count; i++) {
+        start[i] = line.text[i] >= ' ' && line.text[i] <= '~' ? line.text[i] : '?';
+    }
+    start[count] = '\0';
+    snprintf(histories->why, sizeof histories->why, "line %llu is `%s`; wanted is %s",
+             (unsigned long long)rows->number, start, formats[rows->format].form);
+}
+
+int rows_read(const struct input *input, struct histories *histories) {
+    struct rows rows = {.format = (enum rows_format)format_of(input),
+                        .history = histories_of(histories, -1)};
+    const char *at = input->bytes, *end = input->bytes + input->count;
+    while (rows.history && at < end) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        struct field line = {at, (size_t)((stop ? stop : end) - at)};
+        rows.number++;
+        int r = read_line(&rows, line.text, line.length);
+        if (r == -EINVAL && !stop) {
+            rows.history->cut = true;
+            return 0;
+        }
+        if (r == -EINVAL) {
+            complain(histories, &rows, line);
+        }
+        if (r != 0) {
+            return r;
+        }
+        at = stop ? stop + 1 : end;
+    }
+    return rows.history ? 0 : -ENOMEM;
+}

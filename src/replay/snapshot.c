@@ -1,0 +1,288 @@
+/*
+ * PyTorch's memory snapshot: torch.cuda.memory._record_memory_history(), later _dump_snapshot(FILE).
+ *
+ * It has what happened on each device, the newest so many entries, and the allocator's segments at the end. What was
+ * live before the first entry is known by what it is: an active block at the end, or a free, of which there is no
+ * allocation. Those are allocated first. What PyTorch had reserved before is what it has at the end without what
+ * the entries added.
+ */
+#include "replay/input.h"
+#include "replay/pickle.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEVICES_MOST 64
+#define ADDRESS_MOST INT64_MAX
+#define TOTAL_MOST (INT64_C(1) << 60)
+#define TIME_MOST (UINT64_C(1) << 53)
+
+enum action { ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_MORE, SEGMENT_LESS, OOM, OTHER };
+
+struct entry {
+    enum action action;
+    uint64_t address, bytes, stream, time_us;
+};
+
+struct reader {
+    struct pickle *pickle;
+    struct histories *histories;
+    const struct pickle_value *segments, *trace;
+    int device;
+    struct history scratch; /* of the entries alone */
+    struct {
+        uint64_t address, bytes, stream;
+    } * first; /* live before */
+    size_t first_count, first_room;
+    int64_t reserved, reserved_most; /* beside what it was before */
+    bool expandable;
+};
+
+static const struct {
+    const char *name;
+    enum action action;
+} actions[] = {
+    {"alloc", ALLOC},
+    {"free_requested", FREE_REQUESTED},
+    {"free_completed", FREE_COMPLETED},
+    {"segment_alloc", SEGMENT_MORE},
+    {"segment_map", SEGMENT_MORE},
+    {"segment_free", SEGMENT_LESS},
+    {"segment_unmap", SEGMENT_LESS},
+    {"oom", OOM},
+};
+
+static int complain(struct reader *reader, const char *text) {
+    snprintf(reader->histories->why, HISTORY_WHY, "%s", text);
+    return -EINVAL;
+}
+
+static int look_again(struct reader *reader) {
+    return complain(reader, "shows the same entries again and again: no snapshot of PyTorch's");
+}
+
+static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
+    const struct pickle_value *from = &reader->trace->list->items[at];
+    const struct pickle_value *action = pickle_get(from, "action");
+    *entry = (struct entry){.action = OTHER};
+    if (!pickle_visit(reader->pickle)) {
+        return look_again(reader);
+    }
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
+        entry->action = pickle_is(action, actions[i].name) ? actions[i].action : entry->action;
+    }
+    if (entry->action == OTHER) {
+        return action && action->kind == PICKLE_TEXT
+                   ? 0
+                   : complain(reader, "has an entry of device_traces without an action");
+    }
+    if (!pickle_u64(pickle_get(from, "time_us"), TIME_MOST, &entry->time_us)) {
+        entry->time_us = at; /* PyTorch 2.0 and older; an event a microsecond */
+    }
+    const struct pickle_value *stream = pickle_get(from, "stream");
+    entry->stream = stream && stream->kind == PICKLE_INT ? (uint64_t)stream->integer : 0;
+    if (entry->action == OOM) {
+        return 0;
+    }
+    if (!pickle_u64(pickle_get(from, "addr"), ADDRESS_MOST, &entry->address) ||
+        !pickle_u64(pickle_get(from, "size"), HISTORY_BYTES_MOST, &entry->bytes)) {
+        snprintf(reader->histories->why, HISTORY_WHY,
+                 "has an entry of device_traces (device %d, number %zu) whose addr or size is no "
+                 "address or size",
+                 reader->device, at);
+        return -EINVAL;
+    }
+    return 0;
+}
+
+static int was_live(struct reader *reader, uint64_t address, uint64_t bytes, uint64_t stream) {
+    if (reader->first_count == reader->first_room) {
+        size_t room = reader->first_room ? 2 * reader->first_room : 64;
+        void *larger = realloc(reader->first, room * sizeof *reader->first);
+        if (!larger) {
+            return -ENOMEM;
+        }
+        reader->first = larger;
+        reader->first_room = room;
+    }
+    reader->first[reader->first_count].address = address;
+    reader->first[reader->first_count].bytes = bytes;
+    reader->first[reader->first_count++].stream = stream;
+    return 0;
+}
+
+static int count_segment(struct reader *reader, const struct entry *entry) {
+    int64_t bytes = (int64_t)entry->bytes;
+    if (__builtin_add_overflow(reader->reserved, entry->action == SEGMENT_MORE ? bytes : -bytes,
+                               &reader->reserved) ||
+        reader->reserved > TOTAL_MOST || reader->reserved < -TOTAL_MOST) {
+        return complain(reader, "has segments that no device has room for");
+    }
+    if (reader->reserved > reader->reserved_most) {
+        reader->reserved_most = reader->reserved;
+    }
+    return 0;
+}
+
+static int first_look_at(struct reader *reader, const struct entry *entry) {
+    struct history *scratch = &reader->scratch;
+    switch (entry->action) {
+    case ALLOC:
+        return history_allocate(scratch, entry->time_us, entry->address, entry->bytes, 0);
+    case FREE_REQUESTED:
+        if (!history_has(scratch, entry->address)) {
+            return was_live(reader, entry->address, entry->bytes, entry->stream);
+        }
+        return history_free(scratch, entry->time_us, entry->address);
+    case FREE_COMPLETED: /* mostly of one that was requested */
+        return history_has(scratch, entry->address)
+                   ? history_free(scratch, entry->time_us, entry->address)
+                   : 0;
+    case SEGMENT_MORE:
+    case SEGMENT_LESS:
+        return count_segment(reader, entry);
+    default:
+        return 0;
+    }
+}
+
+/* A block of a segment at the end. */
+static int read_block(struct reader *reader, const struct pickle_value *block, uint64_t *address,
+                      uint64_t stream) {
+    uint64_t size, bytes, own = *address;
+    if (!pickle_visit(reader->pickle)) {
+        return look_again(reader);
+    }
+    if (!pickle_u64(pickle_get(block, "size"), HISTORY_BYTES_MOST, &size)) {
+        return complain(reader, "has a block without a size");
+    }
+    pickle_u64(pickle_get(block, "address"), ADDRESS_MOST, &own);
+    *address = own + size;
+    if (!pickle_is(pickle_get(block, "state"), "active_allocated") ||
+        history_has(&reader->scratch, own)) {
+        return 0;
+    }
+    if (!pickle_u64(pickle_get(block, "requested_size"), size, &bytes)) {
+        bytes = size;
+    }
+    return was_live(reader, own, bytes, stream);
+}
+
+static int read_segment(struct reader *reader, const struct pickle_value *segment,
+                        uint64_t *total) {
+    const struct pickle_value *blocks = pickle_get(segment, "blocks");
+    const struct pickle_value *of = pickle_get(segment, "stream");
+    const struct pickle_value *expandable = pickle_get(segment, "is_expandable");
+    uint64_t device = 0, address = 0, size;
+    int r = 0;
+    if (!pickle_visit(reader->pickle)) {
+        return look_again(reader);
+    }
+    pickle_u64(pickle_get(segment, "device"), DEVICES_MOST, &device);
+    if ((int)device != reader->device) {
+        return 0;
+    }
+    if (!pickle_u64(pickle_get(segment, "total_size"), HISTORY_BYTES_MOST, &size)) {
+        return complain(reader, "has a segment without a total_size");
+    }
+    *total = *total + size < TOTAL_MOST ? *total + size : TOTAL_MOST;
+    reader->expandable |= expandable && expandable->kind == PICKLE_BOOL && expandable->integer;
+    pickle_u64(pickle_get(segment, "address"), ADDRESS_MOST, &address);
+    uint64_t stream = of && of->kind == PICKLE_INT ? (uint64_t)of->integer : 0;
+    for (size_t i = 0; i < pickle_count(blocks) && r == 0; i++) {
+        r = read_block(reader, &blocks->list->items[i], &address, stream);
+    }
+    return r;
+}
+
+static int second_look_at(struct history *history, const struct entry *entry) {
+    switch (entry->action) {
+    case ALLOC:
+        return history_allocate(history, entry->time_us, entry->address, entry->bytes,
+                                entry->stream);
+    case FREE_REQUESTED:
+    case FREE_COMPLETED:
+        return history_has(history, entry->address)
+                   ? history_free(history, entry->time_us, entry->address)
+                   : 0;
+    case OOM:
+        history->failures++;
+        return 0;
+    default:
+        return 0;
+    }
+}
+
+static int fill(struct reader *reader, struct history *history) {
+    struct entry entry = {0};
+    int r = pickle_count(reader->trace) > 0 ? read_entry(reader, 0, &entry) : 0;
+    for (size_t i = 0; i < reader->first_count && r == 0; i++) {
+        r = history_allocate(history, entry.time_us, reader->first[i].address,
+                             reader->first[i].bytes, reader->first[i].stream);
+    }
+    for (size_t i = 0; i < pickle_count(reader->trace) && r == 0; i++) {
+        r = read_entry(reader, i, &entry);
+        r = r == 0 ? second_look_at(history, &entry) : r;
+    }
+    return r;
+}
+
+static int look_at_all(struct reader *reader, uint64_t *total) {
+    struct entry entry;
+    int r = 0;
+    for (size_t i = 0; i < pickle_count(reader->trace) && r == 0; i++) {
+        r = read_entry(reader, i, &entry);
+        r = r == 0 ? first_look_at(reader, &entry) : r;
+    }
+    for (size_t i = 0; i < pickle_count(reader->segments) && r == 0; i++) {
+        r = read_segment(reader, &reader->segments->list->items[i], total);
+    }
+    return r;
+}
+
+static int read_device(struct reader *reader) {
+    uint64_t total = 0;
+    int r = look_at_all(reader, &total);
+    if (r == 0 && (reader->scratch.count > 0 || reader->first_count > 0)) {
+        struct history *history = histories_of(reader->histories, reader->device);
+        if (!history) {
+            return -ENOMEM;
+        }
+        r = fill(reader, history);
+        int64_t before = (int64_t)total - reader->reserved;
+        before = before > 0 ? before : 0;
+        history->recorded_by = reader->expandable ? "PyTorch, expandable segments" : "PyTorch";
+        history->recorded_peak = (uint64_t)(before + reader->reserved_most);
+    }
+    return r;
+}
+
+int snapshot_read(const struct input *input, struct histories *histories) {
+    struct pickle pickle;
+    int r =
+        pickle_read(input->bytes, input->count, input->most, &pickle, histories->why, HISTORY_WHY);
+    const struct pickle_value *traces = pickle_get(&pickle.root, "device_traces");
+    const struct pickle_value *segments = pickle_get(&pickle.root, "segments");
+    if (r == 0 && (!traces || traces->kind != PICKLE_LIST || !segments ||
+                   segments->kind != PICKLE_LIST || pickle_count(traces) > DEVICES_MOST)) {
+        snprintf(histories->why, HISTORY_WHY,
+                 "is a pickle, but no memory snapshot: it has no segments and device_traces");
+        r = -EINVAL;
+    }
+    pickle.visits_left =
+        4 * pickle.visits_left; /* twice each entry, and a segment for each device */
+    for (size_t i = 0; r == 0 && i < pickle_count(traces); i++) {
+        struct reader reader = {.pickle = &pickle,
+                                .histories = histories,
+                                .segments = segments,
+                                .trace = &traces->list->items[i],
+                                .device = (int)i};
+        r = read_device(&reader);
+        history_end(&reader.scratch);
+        free(reader.first);
+    }
+    pickle_free(&pickle);
+    return r;
+}

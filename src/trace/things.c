@@ -1,0 +1,80 @@
+#include "trace/things.h"
+
+#include "pool/host.h"
+
+#include <stddef.h>
+
+#define PLACES ((size_t)1 << 18) /* 8 MiB of addresses; what is not touched takes no memory */
+#define MOST (PLACES - PLACES / 4)
+
+struct thing {
+    uint64_t key; /* address and sort; 0: free */
+    uint64_t space, ticks;
+};
+
+static struct thing *things;
+static size_t count;
+static bool incomplete; /* something was not added */
+
+static size_t home_of(uint64_t key) {
+    return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (PLACES - 1);
+}
+
+static size_t place_of(uint64_t key) {
+    size_t at = home_of(key);
+    while (things[at].key != 0 && things[at].key != key)
+        at = (at + 1) & (PLACES - 1);
+    return at;
+}
+
+void things_add(enum things_sort sort, uint64_t address, uint64_t space, uint64_t ticks) {
+    uint64_t key = address | sort;
+    if (!things && !(things = host_map(PLACES * sizeof *things, 4096))) {
+        incomplete = true;
+        return;
+    }
+    size_t at = place_of(key);
+    if (things[at].key == 0 && count >= MOST) {
+        incomplete = true;
+        return;
+    }
+    count += things[at].key == 0;
+    things[at] = (struct thing){key, space, ticks};
+}
+
+static void remove_at(size_t at) {
+    size_t next = at;
+    count--;
+    for (;;) { /* what probed past it moves up */
+        next = (next + 1) & (PLACES - 1);
+        if (things[next].key == 0)
+            break;
+        size_t home = home_of(things[next].key);
+        if (((next - home) & (PLACES - 1)) >= ((next - at) & (PLACES - 1))) {
+            things[at] = things[next];
+            at = next;
+        }
+    }
+    things[at].key = 0;
+}
+
+void things_remove(enum things_sort sort, uint64_t address, uint64_t ticks) {
+    size_t at = things ? place_of(address | sort) : 0;
+    if (things && things[at].key != 0 && things[at].ticks <= ticks)
+        remove_at(at);
+}
+
+void things_end(uint64_t space) {
+    for (size_t at = 0; things && count > 0 && at < PLACES;) {
+        if (things[at].key != 0 && things[at].space == space)
+            remove_at(at); /* another one may be here now */
+        else
+            at++;
+    }
+}
+
+bool things_has(enum things_sort sort, uint64_t address, uint64_t ticks) {
+    uint64_t key = address | sort;
+    size_t at = things ? place_of(key) : 0;
+    return incomplete || (things && things[at].key == key && things[at].ticks == ticks);
+}

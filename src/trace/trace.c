@@ -1,0 +1,366 @@
+#include "trace/trace.h"
+
+#include "live/place.h"
+#include "process/log.h"
+#include "process/options.h"
+#include "process/print.h"
+#include "process/program.h"
+#include "report/emitter.h"
+#include "trace/ring.h"
+#include "trace/things.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+atomic_bool trace_recording;
+
+static struct trace_header *header;
+static pid_t owner; /* the process whose trace it is */
+static char path[OPTIONS_PATH];
+static bool (*block_lives)(uint64_t address, uint64_t ticks);
+static _Atomic uint64_t held[STATS_MAX_DEVICES]; /* bytes that pools have from the driver */
+static pthread_key_t thread_end_key;
+static bool thread_end_works;
+
+static _Thread_local struct ring_place place __attribute__((tls_model("initial-exec")));
+static _Thread_local uint32_t self __attribute__((tls_model("initial-exec")));
+
+/* ---- the clock ---- */
+
+#define FIRST_LOOK_NS 200000 /* after which its rate is known to a thousandth; later better */
+
+bool trace_has_ticks;
+
+static void find_ticks(void) {
+#if defined(__x86_64__)
+    unsigned a, b, c, d = 0;
+    trace_has_ticks = __get_cpuid(0x80000007, &a, &b, &c, &d) && (d >> 8 & 1); /* at one rate */
+#endif
+}
+
+static void look_at_clock(void) {
+    uint64_t ticks = trace_clock() - header->first_ticks;
+    uint64_t ns = flight_clock(CLOCK_MONOTONIC) - header->first_ns;
+    if (ticks > 0 && ns >= FIRST_LOOK_NS)
+        atomic_store(&header->tick_ns, (uint64_t)(((unsigned __int128)ns << 32) / ticks));
+}
+
+static void start_clock(void) {
+    find_ticks();
+    header->first_ticks = trace_clock();
+    header->first_ns = flight_clock(CLOCK_MONOTONIC);
+    while (atomic_load(&header->tick_ns) == 0)
+        look_at_clock();
+}
+
+/* ---- writing ---- */
+
+static void thread_end(void *unused) {
+    (void)unused;
+    if (trace_on())
+        ring_leave(&place);
+}
+
+/** Room for `count` records one behind another. */
+static __attribute__((noinline, cold)) bool make_room(void) {
+    int saved_errno = errno;
+    if (self == 0)
+        self = (uint32_t)syscall(SYS_gettid);
+    look_at_clock();
+    bool taken = ring_take(&place, self);
+    if (taken && thread_end_works)
+        pthread_setspecific(thread_end_key, &place);
+    errno = saved_errno;
+    return taken;
+}
+
+static inline bool has_room(unsigned count) {
+    return __builtin_expect(place.left >= count, 1) || (make_room() && place.left >= count);
+}
+
+static inline void put(const uint64_t words[7], unsigned device, unsigned flags, unsigned kind) {
+    trace_put(place.next++, words, device, flags, kind);
+    place.left--;
+}
+
+struct trace_record *trace_slot(uint64_t *who) {
+    if (!trace_on() || !has_room(1))
+        return NULL;
+    *who = (uint64_t)self << 32;
+    place.left--;
+    return place.next++;
+}
+
+void trace_write(const struct trace_entry *entry) {
+    if (!trace_on() || !has_room(1))
+        return;
+    const uint64_t words[7] = {entry->ticks,  entry->address, entry->bytes,        entry->value,
+                               entry->detail, entry->space,   (uint64_t)self << 32};
+    put(words, entry->device, entry->flags, entry->kind);
+}
+
+/** Adds to what pools have from the driver, and says how much it is then. */
+static uint64_t hold(unsigned device, uint64_t change) {
+    return device < STATS_MAX_DEVICES ? atomic_fetch_add(&held[device], change) + change : 0;
+}
+
+static uint64_t ticks_of(uint64_t ns) {
+    return (uint64_t)(((unsigned __int128)ns << 32) / atomic_load(&header->tick_ns));
+}
+
+/* The ring's lock protects what is known to be there. */
+static void note_thing(bool there, enum things_sort sort, uint64_t address, uint64_t space,
+                       uint64_t ticks) {
+    ring_hold();
+    if (there)
+        things_add(sort, address, space, ticks);
+    else
+        things_remove(sort, address, ticks);
+    ring_release();
+}
+
+void trace_moment(enum flight_kind kind, unsigned device, uint64_t space, uint64_t address,
+                  uint64_t bytes, uint64_t since) {
+    if (!trace_on())
+        return;
+    uint64_t now = trace_clock(), took = since ? flight_clock(CLOCK_MONOTONIC) - since : 0;
+    bool grows = kind == FLIGHT_GROW, begins = kind == FLIGHT_GIVE_BACK;
+    struct trace_entry entry = {.ticks = begins ? now - ticks_of(took) : now,
+                                .address = address,
+                                .bytes = bytes,
+                                .value = took,
+                                .space = space,
+                                .kind = TRACE_MOMENTS + kind,
+                                .flags = begins ? TRACE_BEGINS : 0,
+                                .device = device};
+    if (grows || begins) {
+        entry.detail = hold(device, grows ? bytes : -bytes);
+        if (address != 0)
+            note_thing(grows, THINGS_SEGMENT, address, space, entry.ticks);
+    }
+    trace_write(&entry);
+}
+
+void trace_oom(unsigned device, uint64_t bytes, uint64_t free_bytes) {
+    if (trace_on())
+        trace_write(&(struct trace_entry){.ticks = trace_clock(),
+                                          .bytes = bytes,
+                                          .detail = free_bytes,
+                                          .kind = TRACE_MOMENT_OOM,
+                                          .device = device});
+}
+
+void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t freed) {
+    if (!trace_on())
+        return;
+    bool comes = freed == 0;
+    uint64_t ticks = comes ? trace_clock() : freed;
+    struct trace_entry segment = {.ticks = comes ? ticks : ticks + 1,
+                                  .address = address,
+                                  .bytes = bytes,
+                                  .detail = hold(device, comes ? bytes : -bytes),
+                                  .kind = comes ? TRACE_MOMENT_GROW : TRACE_MOMENT_GIVE_BACK,
+                                  .flags = comes ? 0 : TRACE_BEGINS,
+                                  .device = device};
+    struct trace_entry block = {.ticks = comes ? ticks + 1 : ticks,
+                                .address = address,
+                                .bytes = bytes,
+                                .value = bytes,
+                                .kind = comes ? TRACE_ALLOCATE : TRACE_FREE,
+                                .device = device};
+    note_thing(comes, THINGS_SEGMENT, address, 0, segment.ticks);
+    note_thing(comes, THINGS_BLOCK, address, 0, block.ticks);
+    trace_write(comes ? &segment : &block);
+    trace_write(comes ? &block : &segment);
+}
+
+void trace_map(unsigned device, uint64_t space, uint64_t address, unsigned count,
+               const uint64_t *pages) {
+    for (unsigned i = 0; i < count && trace_on(); i++) {
+        struct trace_entry entry = {.ticks = trace_clock(),
+                                    .address = address + i * TRACE_PAGE,
+                                    .bytes = TRACE_PAGE,
+                                    .value = pages[i],
+                                    .space = space,
+                                    .kind = TRACE_MAP,
+                                    .device = device};
+        note_thing(true, THINGS_PAGE, entry.address, space, entry.ticks);
+        trace_write(&entry);
+    }
+}
+
+void trace_unmap(unsigned device, uint64_t space, uint64_t address, unsigned count,
+                 uint64_t since) {
+    if (!trace_on())
+        return;
+    for (unsigned i = 0; i < count; i++)
+        note_thing(false, THINGS_PAGE, address + i * TRACE_PAGE, space, since);
+    trace_write(&(struct trace_entry){.ticks = since,
+                                      .address = address,
+                                      .bytes = count * TRACE_PAGE,
+                                      .space = space,
+                                      .kind = TRACE_UNMAP,
+                                      .device = device});
+}
+
+void trace_context_end(unsigned device, uint64_t space, uint64_t bytes, uint64_t since) {
+    if (!trace_on())
+        return;
+    ring_hold();
+    things_end(space);
+    ring_release();
+    trace_write(&(struct trace_entry){.ticks = since,
+                                      .bytes = bytes,
+                                      .detail = hold(device, -bytes),
+                                      .space = space,
+                                      .kind = TRACE_CONTEXT_END,
+                                      .device = device});
+}
+
+void trace_mark(const char *label) {
+    char text[TRACE_LABEL + 1] = "";
+    const size_t piece = TRACE_LABEL_WORDS * sizeof(uint64_t);
+    strncpy(text, label, TRACE_LABEL);
+    unsigned count = 1 + (unsigned)(strlen(text) / piece);
+    if (!trace_on() || !has_room(count))
+        return;
+    uint64_t now = trace_clock();
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t words[7] = {now, [6] = (uint64_t)self << 32};
+        memcpy(words + 1, text + i * piece, piece);
+        put(words, TRACE_NO_DEVICE, 0, i == 0 ? TRACE_MARK : TRACE_TEXT);
+    }
+}
+
+/* ---- the header ---- */
+
+void trace_device(unsigned device, const char *name, const char *uuid, uint64_t total_bytes) {
+    if (!trace_on() || device >= STATS_MAX_DEVICES)
+        return;
+    struct trace_device *to = &header->devices[device];
+    strncpy(to->name, name, sizeof to->name - 1);
+    strncpy(to->uuid, uuid, sizeof to->uuid - 1);
+    to->total_bytes = total_bytes;
+}
+
+void trace_backend(unsigned device, const char *backend) {
+    if (trace_on() && device < STATS_MAX_DEVICES)
+        strncpy(header->devices[device].backend, backend,
+                sizeof header->devices[device].backend - 1);
+}
+
+void trace_set_driver_version(int version) {
+    if (trace_on())
+        atomic_store(&header->driver_version, version);
+}
+
+static void write_options(void) {
+    struct print out;
+    print_init(&out, -1, header->options, sizeof header->options);
+    for (int id = 0; id < OPTION_COUNT; id++)
+        print_format(&out, "%s=%s\n", option_table[id].name, options_text((enum option_id)id));
+    print_end(&out);
+}
+
+static void write_header(void) {
+    const struct program *of = program();
+    start_clock();
+    uint64_t now = header->first_ns;
+    header->header_bytes = TRACE_HEADER_BYTES;
+    header->record_bytes = TRACE_RECORD_BYTES;
+    header->chunk_slots = TRACE_CHUNK_SLOTS;
+    strncpy(header->version, GPUCACHE_VERSION, sizeof header->version - 1);
+    header->who = place_self();
+    header->started_ns = now - program_uptime_ns();
+    header->real_ns = program_time_ns() - now;
+    header->rank = of->rank;
+    memcpy(header->name, of->name, sizeof of->name);
+    memcpy(header->host, of->host, sizeof of->host);
+    for (size_t i = 0; i < of->argument_count; i++) {
+        size_t length = strlen(of->arguments[i]) + 1;
+        if (header->command_bytes + length > sizeof header->command)
+            break;
+        memcpy(header->command + header->command_bytes, of->arguments[i], length);
+        header->command_bytes += (uint32_t)length;
+    }
+    header->events_kept = options()->trace_events;
+    write_options();
+    atomic_store(&header->magic, TRACE_MAGIC);
+}
+
+/* ---- begin and end ---- */
+
+static bool is_alive(const struct trace_record *record, unsigned kind) {
+    uint64_t address = atomic_load(&record->address), ticks = atomic_load(&record->ticks);
+    switch (kind) {
+    case TRACE_ALLOCATE:
+        return atomic_load(&record->space) ? block_lives(address, ticks)
+                                           : things_has(THINGS_BLOCK, address, ticks);
+    case TRACE_MAP:
+        return things_has(THINGS_PAGE, address, ticks);
+    default:
+        return things_has(THINGS_SEGMENT, address, ticks);
+    }
+}
+
+static void say_why_not(int error) {
+    const char *why = file_error(error);
+    log_warn("GPUCACHE_TRACE=%s: %s; no trace is written", options()->trace_pattern,
+             why ? why : "cannot be opened");
+}
+
+bool trace_start(bool (*lives)(uint64_t address, uint64_t ticks)) {
+    int saved_errno = errno;
+    if (*options()->trace_pattern == '\0')
+        return false;
+    int r = file_create(options()->trace_pattern, path, sizeof path);
+    block_lives = lives;
+    owner = (pid_t)syscall(SYS_getpid);
+    if (r == 0 && !(header = ring_open(path, options()->trace_events, is_alive))) {
+        r = -errno;
+        unlink(path);
+    }
+    if (r == 0) {
+        write_header();
+        thread_end_works = pthread_key_create(&thread_end_key, thread_end) == 0;
+        atomic_store(&trace_recording, true);
+        log_info("trace: %s", path);
+    } else {
+        say_why_not(r);
+    }
+    errno = saved_errno;
+    return r == 0;
+}
+
+void trace_forked(void) {
+    atomic_store(&trace_recording, false);
+}
+
+void trace_end(enum process_end how, int signal) {
+    (void)signal;
+    bool ends = how == PROCESS_EXITS || how == PROCESS_DIES;
+    if (!trace_on() || !ends || owner != (pid_t)syscall(SYS_getpid))
+        return;
+    uint64_t dropped = atomic_load(&header->dropped), lost = atomic_load(&header->lost);
+    uint64_t missed = atomic_load(&header->missed);
+    int refused = atomic_load(&header->refused);
+    const char *why = refused == ENOENT ? "it is gone from there" : file_error(refused);
+    if (refused)
+        log_warn("trace %s: could not grow further: %s", path, why ? why : "refused");
+    if (dropped)
+        log_warn("trace %s: %llu older events were dropped; GPUCACHE_TRACE_EVENTS says how many "
+                 "are kept",
+                 path, (unsigned long long)dropped);
+    if (missed)
+        log_warn("trace %s: %llu events found no place: too many threads", path,
+                 (unsigned long long)missed);
+    if (lost)
+        log_warn("trace %s: too small for all that lives: %llu blocks older than it are missing",
+                 path, (unsigned long long)lost);
+}

@@ -1,0 +1,343 @@
+/*
+ * Histories from files of all formats; the models of other allocators; the pool on the replay's device.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "replay/input.h"
+#include "replay/models.h"
+#include "replay/rerun.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB ((uint64_t)1 << 20)
+#define PERIODS 64
+
+static int read_text(const char *text, struct histories *histories) {
+    char *copy = strdup(text); /* a copy, so that sanitizers see its end */
+    struct input input = {copy, strlen(text), SIZE_MAX};
+    int r = input_histories(&input, histories);
+    free(copy);
+    return r;
+}
+
+static struct history *history_from(const char *text, struct histories *histories) {
+    int r = read_text(text, histories);
+    assert_string_equal(histories->why, "");
+    assert_int_equal(r, 0);
+    assert_int_equal(histories->count, 1);
+    return histories->list;
+}
+
+/* ---- readers ---- */
+
+static void rows_of_traces(void **state) {
+    (void)state;
+    struct histories histories;
+    struct history *history = history_from("time_us,thread,op,id,bytes\r\n"
+                                           "# period 0\n"
+                                           "1000,0,a,7,1048576\n"
+                                           "1010,3,a,18446744073709551615,512\n"
+                                           "# what is no period\n"
+                                           "# period 1\n"
+                                           "1005,0,f,7\n"
+                                           "1020,0,f,7,\n"
+                                           "1030,0,a,7,4\n"
+                                           "1040,0,a,7,8\n"
+                                           "1050,0,a,",
+                                           &histories);
+    assert_int_equal(history->count, 6); /* a lost free is made up, an unknown one left out */
+    assert_int_equal(history->events[1].time_us, 10);
+    assert_int_equal(history->events[2].time_us, 10); /* not back to 5 */
+    assert_int_equal(history->events[2].bytes, 0);
+    assert_int_equal(history->events[2].block, history->events[0].block);
+    assert_int_equal(history->unknown_frees, 1);
+    assert_int_equal(history->lost_frees, 1);
+    assert_int_equal(history->requested_peak, MIB + 512);
+    assert_int_equal(history->blocks, 4);
+    assert_int_equal(history->period_count, 2);
+    assert_int_equal(history->periods[1], 2);
+    assert_true(history->cut);
+    histories_free(&histories);
+    history = history_from("a 0 4000\na 1 100\nf 0\nf 1\n", &histories);
+    assert_int_equal(history->count, 4);
+    assert_int_equal(history->requested_peak, 4100);
+    histories_free(&histories);
+}
+
+static void rows_of_rmm(void **state) {
+    (void)state;
+    static const char *const logs[] = {
+        "Thread,Time,Action,Pointer,Size,Stream\n"
+        "1,23:59:59.000000,allocate,0x7f00,1000,0x2\n"
+        "1,23:59:59.5,allocate failure,(nil),99999999999,0x2\n"
+        "1,00:00:01.250000,free,0x7f00,1000,0x2\n",
+        "Thread,Time,Action,Pointer,Size,Stream\n"
+        "1,23:59:59:000000,allocate,0x7f00,1000,0\n"
+        "1,23:59:59:500000,allocate failure,0x0,99999999999,0\n"
+        "1,00:00:01:250000,free,0x7f00,1000,0\n",
+        "1,1634567890.000000,allocate,0x7f00,1000,0x7f8a38001020\n"
+        "1,1634567890.1,allocate failure,nullptr,99999999999,0x7f8a38001020\n"
+        "1,1634567892.25,deallocate,0x7f00,1000,0x7f8a38001020\n",
+    };
+    for (size_t i = 0; i < sizeof logs / sizeof *logs; i++) {
+        struct histories histories;
+        struct history *history = history_from(logs[i], &histories);
+        assert_int_equal(history->count, 2);
+        assert_int_equal(history->events[0].bytes, 1000);
+        assert_int_equal(history->events[1].time_us, 2250000);
+        assert_int_equal(history->failures, 1);
+        histories_free(&histories);
+    }
+}
+
+/* With the number of the line, and what was wanted. */
+static void rows_that_are_none(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *why;
+    } cases[] = {
+        {"", "empty"},
+        {"nonsense\n", "no known format"},
+        {"{\"a\":1}", "no pickle"},
+        {"time_us,thread,op,id,bytes\n", "no allocation"},
+        {"0,0,a,1,1\n0,0,b,1,1\n", "line 2 is `0,0,b,1,1`; wanted is time_us,thread,a|f,id,bytes"},
+        {"0,0,a,1,1\n0,0,a,1\n", "line 2"},
+        {"0,0,a,1,1\n0,0,a,1,1,1\n", "line 2"},
+        {"0,0,a,1,1\n0,0,a,1,-1\n", "line 2"},
+        {"0,0,a,1,1\n0,0,a,1,140737488355329\n", "line 2"}, /* 2^47 and 1 */
+        {"0,0,a,1,1\n0,0,a,1,99999999999999999999999\n", "line 2"},
+        {"0,0,a,1,1\n9223372036854775808,0,a,1,1\n", "line 2"},
+        {"0,0,a,1,1\n0,0,a,18446744073709551616,1\n", "line 2"},
+        {"0,0,a,1,1\n\x01\xff,,,\n", "line 2 is `??,,,`"},
+        {"a 1 1\na 1\n", "line 2 is `a 1`; wanted is a ID BYTES, or f ID"},
+        {"a 1 1\nf 1 2\n", "line 2"},
+        {"1,1:2:3,allocate,0x1,1,0\n1,1:2:3,take,0x1,1,0\n", "line 2"},
+        {"1,1:2:3,allocate,0x1,1,0\n1,1:60:3,free,0x1,1,0\n", "line 2"},
+        {"1,1:2:3,allocate,0x1,1,0\n1,1:2,free,0x1,1,0\n", "line 2"},
+        {"1,1:2:3,allocate,0x1,1,0\n1,1:2:3,free,0xg,1,0\n", "line 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct histories histories;
+        assert_int_equal(read_text(cases[i].text, &histories), -EINVAL);
+        assert_non_null(strstr(histories.why, cases[i].why));
+        histories_free(&histories);
+    }
+}
+
+/* ---- models ---- */
+
+static uint64_t by_period[PERIODS];
+
+static struct meter run_model(enum model model, uint64_t limit, const char *text) {
+    struct histories histories;
+    struct meter meter;
+    memset(by_period, 0, sizeof by_period);
+    meter_start(&meter, history_from(text, &histories), by_period);
+    model_run(model, limit, &meter);
+    assert_int_equal(meter.error, 0);
+    meter.history = NULL;
+    histories_free(&histories);
+    return meter;
+}
+
+static uint64_t reserved(enum model model, const char *text) {
+    struct meter meter = run_model(model, 0, text);
+    assert_false(meter.out_of_memory);
+    return meter.reserved_peak;
+}
+
+static void pytorch_sizes(void **state) {
+    (void)state;
+    assert_int_equal(reserved(MODEL_PYTORCH, "a 1 1\n"), 2 * MIB);
+    assert_int_equal(reserved(MODEL_PYTORCH, "a 1 1048576\na 2 1048576\n"), 2 * MIB);
+    assert_int_equal(reserved(MODEL_PYTORCH, "a 1 1048577\n"), 20 * MIB);
+    assert_int_equal(reserved(MODEL_PYTORCH, "a 1 10485248\na 2 10485248\n"), 20 * MIB);
+    assert_int_equal(reserved(MODEL_PYTORCH, "a 1 10485760\na 2 10485760\n"), 20 * MIB);
+    assert_int_equal(reserved(MODEL_PYTORCH, "a 1 10485760\n"), 10 * MIB);
+    assert_int_equal(reserved(MODEL_PYTORCH, "a 1 10485761\n"), 12 * MIB);
+    /* of 20 MiB a rest of 1 MiB stays with its block, one of 512 bytes more is cut off */
+    assert_int_equal(reserved(MODEL_PYTORCH, "a 1 20971520\nf 1\na 2 19922944\na 3 1048577\n"),
+                     40 * MIB);
+    assert_int_equal(reserved(MODEL_PYTORCH, "a 1 20971520\nf 1\na 2 19922432\na 3 1048577\n"),
+                     20 * MIB);
+    /* small ones leave large segments alone, and the other way round */
+    assert_int_equal(reserved(MODEL_PYTORCH, "a 1 20971520\nf 1\na 2 1000\n"), 22 * MIB);
+    /* neighbours merge: 3 and 4 MiB of 20 serve 7 */
+    assert_int_equal(reserved(MODEL_PYTORCH, "a 1 3145728\na 2 4194304\na 3 9437184\na 4 3145728\n"
+                                             "f 1\nf 2\na 5 7340032\n"),
+                     20 * MIB);
+}
+
+static void streams_are_apart(void **state) {
+    (void)state;
+    static const char log[] = "1,1.0,allocate,0x10,20971520,0x1\n1,1.1,free,0x10,20971520,0x1\n"
+                              "1,1.2,allocate,0x10,20971520,0x2\n";
+    assert_int_equal(reserved(MODEL_PYTORCH, log), 40 * MIB);
+    assert_int_equal(reserved(MODEL_EXPANDABLE, log), 40 * MIB);
+    assert_int_equal(reserved(MODEL_NATIVE, log), 20 * MIB);
+}
+
+static void expandable_ranges_grow(void **state) {
+    (void)state;
+    assert_int_equal(reserved(MODEL_EXPANDABLE, "a 1 1\n"), 2 * MIB);
+    assert_int_equal(reserved(MODEL_EXPANDABLE, "a 1 2097152\na 2 18874368\n"), 20 * MIB);
+    /* the free end of the range counts: 30 of 40 MiB are used, 10 and 20 more serve 25 */
+    assert_int_equal(reserved(MODEL_EXPANDABLE, "a 1 31457280\na 2 26214400\n"), 60 * MIB);
+    /* a hole inside is no use to what is longer, and is taken before the end */
+    assert_int_equal(
+        reserved(MODEL_EXPANDABLE, "a 1 10485760\na 2 10485760\nf 1\na 3 12582912\na 4 5242880\n"),
+        40 * MIB);
+}
+
+static void whole_blocks_are_not_cut(void **state) {
+    (void)state;
+    assert_int_equal(reserved(MODEL_WHOLE, "a 1 8388608\nf 1\na 2 4194816\na 3 4194304\n"),
+                     12 * MIB);
+    assert_int_equal(reserved(MODEL_WHOLE, "a 1 8388608\nf 1\na 2 4194304\n"), 12 * MIB);
+}
+
+static void cudamalloc_gives_back(void **state) {
+    (void)state;
+    assert_int_equal(reserved(MODEL_NATIVE, "a 1 5242880\nf 1\na 2 5242880\n"), 6 * MIB);
+    assert_int_equal(reserved(MODEL_NATIVE, "a 1 1000\na 2 1000\nf 1\nf 2\na 3 3145728\n"),
+                     4 * MIB);
+    assert_int_equal(run_model(MODEL_NATIVE, 0, "a 1 5242880\nf 1\n").reserved, 0);
+}
+
+/* What is wholly free goes before one runs out; what is not, does not. */
+static void models_at_a_limit(void **state) {
+    (void)state;
+    static const char idle[] = "a 1 20971520\nf 1\na 2 41943040\n";
+    static const char held[] = "a 1 10485760\na 2 10485760\nf 1\na 3 31457280\n";
+    for (int model = 0; model < MODELS; model++) {
+        struct meter meter = run_model((enum model)model, 40 * MIB, idle);
+        assert_false(meter.out_of_memory);
+        assert_true(meter.reserved_peak <= 40 * MIB);
+    }
+    assert_true(run_model(MODEL_PYTORCH, 39 * MIB, "a 1 5242880\na 2 20971520\n").out_of_memory);
+    assert_false(run_model(MODEL_EXPANDABLE, 60 * MIB, held).out_of_memory);
+    assert_true(run_model(MODEL_EXPANDABLE, 40 * MIB, held).out_of_memory);
+    assert_true(run_model(MODEL_NATIVE, 40 * MIB, "a 1 41943041\n").out_of_memory);
+    /* the free end of the range goes back with the rest, and so is needed anew */
+    assert_false(run_model(MODEL_EXPANDABLE, 40 * MIB,
+                           "1,1.0,allocate,0x10,20971520,0x1\n1,1.1,free,0x10,20971520,0x1\n"
+                           "1,1.2,allocate,0x10,20971520,0x2\n1,1.3,free,0x10,20971520,0x2\n"
+                           "1,1.4,allocate,0x10,41943040,0x2\n")
+                     .out_of_memory);
+}
+
+/* ---- the pool ---- */
+
+/* In a process of its own: the pool has no end. */
+static struct meter run_pool(const struct rerun_setting *setting, const char *text) {
+    struct meter *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct histories histories;
+    struct history *history = history_from(text, &histories);
+    int status = -1;
+    assert_true(shared != MAP_FAILED);
+    meter_start(shared, history, by_period);
+    pid_t pid = fork();
+    if (pid == 0) {
+        rerun(setting, shared);
+        _exit(0);
+    }
+    assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
+    assert_int_equal(status, 0);
+    struct meter meter = *shared;
+    munmap(shared, sizeof *shared);
+    histories_free(&histories);
+    assert_int_equal(meter.error, 0);
+    return meter;
+}
+
+/* At the budget what the device has not reached yet costs a barrier; below, memory. A limit holds. */
+static void the_device_lags_behind(void **state) {
+    (void)state;
+    static const char text[] = "0,0,a,1,67108864\n1000,0,f,1\n4000,0,a,2,67108864\n";
+    for (int pages = 0; pages < 2; pages++) {
+        struct rerun_setting setting = {.capacity = UINT64_C(1) << 40, .pages = pages};
+        setting.budget = 64 * MIB;
+        setting.delay_us = 2000;
+        struct meter meter = run_pool(&setting, text);
+        assert_int_equal(meter.reserved_peak, 64 * MIB);
+        assert_int_equal(meter.barriers, 0);
+        setting.delay_us = 4000;
+        meter = run_pool(&setting, text);
+        assert_int_equal(meter.reserved_peak, 64 * MIB);
+        assert_int_equal(meter.barriers, 1);
+        setting.reuse = POOL_WAIT;
+        meter = run_pool(&setting, text);
+        assert_int_equal(meter.waited_us, 1000);
+        setting.budget = UINT64_C(1) << 40;
+        assert_int_equal(run_pool(&setting, text).reserved_peak, 128 * MIB);
+        setting.limit = 64 * MIB;
+        meter = run_pool(&setting, text);
+        assert_false(meter.out_of_memory);
+        assert_int_equal(meter.reserved_peak, 64 * MIB);
+        setting.limit = 62 * MIB;
+        meter = run_pool(&setting, text);
+        assert_true(meter.out_of_memory);
+        assert_int_equal(meter.at, 0);
+    }
+}
+
+static void pages_are_counted(void **state) {
+    (void)state;
+    struct rerun_setting setting = {.capacity = UINT64_C(1) << 40, .pages = true};
+    struct meter meter = run_pool(&setting, "0,0,a,1,67108864\n10,0,f,1\n20,0,a,2,67108864\n");
+    assert_int_equal(meter.mapped, 32);
+    assert_int_equal(meter.calls, 64); /* each made and mapped */
+    assert_int_equal(meter.requested_peak, 64 * MIB);
+    assert_true(meter.requested_sum[3] < 1); /* between the two nothing was requested */
+}
+
+/* ---- the meter ---- */
+
+static void periods_of_the_last_quarter(void **state) {
+    (void)state;
+    uint64_t periods[8] = {0};
+    struct history history = {.count = 80, .period_count = 8};
+    size_t begins[8];
+    struct meter meter;
+    history.periods = begins;
+    for (size_t i = 0; i < 8; i++)
+        begins[i] = 10 * i;
+    meter_start(&meter, &history, periods);
+    for (size_t i = 0; i < 80; i++) {
+        meter_begin_event(&meter, i);
+        if (i % 10 == 0)
+            meter_map(&meter, i < 60 ? 100 : i / 10);
+        meter_end_event(&meter);
+    }
+    assert_int_equal(periods[5], 100);
+    assert_int_equal(periods[7], 7);
+    assert_true(meter_mapped_late(&meter) == 6.5);
+    assert_int_equal(meter_last_mapped(&meter), 8);
+    periods[7] = 0;
+    assert_int_equal(meter_last_mapped(&meter), 7);
+    history.period_count = 0; /* without any: the last quarter of the events */
+    assert_true(meter_mapped_late(&meter) == 13);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_of_traces),           cmocka_unit_test(rows_of_rmm),
+        cmocka_unit_test(rows_that_are_none),       cmocka_unit_test(pytorch_sizes),
+        cmocka_unit_test(streams_are_apart),        cmocka_unit_test(expandable_ranges_grow),
+        cmocka_unit_test(whole_blocks_are_not_cut), cmocka_unit_test(cudamalloc_gives_back),
+        cmocka_unit_test(models_at_a_limit),        cmocka_unit_test(the_device_lags_behind),
+        cmocka_unit_test(pages_are_counted),        cmocka_unit_test(periods_of_the_last_quarter),
+    };
+    return cmocka_run_group_tests_name("replay", tests, NULL, NULL);
+}
