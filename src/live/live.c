@@ -5,12 +5,12 @@
 #include "process/options.h"
 #include "process/print.h"
 #include "process/program.h"
+#include "process/write.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -42,15 +42,6 @@ static struct live_page *own_page(void) {
 
 /* ---- the making ---- */
 
-/** Bytes that the file may have, all of them taken now: a full file system would be SIGBUS later. */
-static bool take_room(int fd, size_t bytes) {
-    struct rlimit largest;
-    /* above it the kernel would not only refuse, but send SIGXFSZ */
-    if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < bytes)
-        return false;
-    return syscall(SYS_fallocate, fd, 0, (off_t)0, (off_t)bytes) == 0;
-}
-
 /** A new file of the name, and its bytes in memory; NULL if that cannot be had. */
 static struct live_page *make_file(int folder, const char *name, size_t bytes) {
     const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
@@ -62,7 +53,7 @@ static struct live_page *make_file(int folder, const char *name, size_t bytes) {
     struct stat file;
     /* an umask may have taken the user's own rights, and not every file system keeps them */
     bool good = fchmod((int)fd, 0600) == 0 && fstat((int)fd, &file) == 0 &&
-                (file.st_mode & 07777) == 0600 && take_room((int)fd, bytes);
+                (file.st_mode & 07777) == 0600 && write_room((int)fd, 0, bytes) == 0;
     void *memory =
         good ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, (int)fd, 0)
              : MAP_FAILED;
@@ -159,7 +150,8 @@ static void copy_text(char *to, size_t size, const char *from) {
 static void refresh_device(struct live_slot *slot, int ordinal, bool sizes, uint64_t now) {
     uint64_t published = atomic_load(&slot->published);
     const struct live_device *last = &slot->copies[published % 2];
-    if (!(sizes ? stats_read : stats_read_books)(ordinal, &fresh.stats))
+    if (!(sizes ? stats_read(ordinal, &fresh.stats, &fresh.map)
+                : stats_read_books(ordinal, &fresh.stats)))
         return;
     peaks_note(ordinal, &fresh.stats);
     fresh.read_ns = fresh.sizes_ns = now;
@@ -169,6 +161,7 @@ static void refresh_device(struct live_slot *slot, int ordinal, bool sizes, uint
         fresh.stats.live_groups = last->stats.live_groups;
         fresh.sizes_ns = last->sizes_ns;
         fresh.sizes_moves = last->sizes_moves;
+        memcpy(&fresh.map, &last->map, sizeof fresh.map);
     }
     copy_text(fresh.backend, sizeof fresh.backend, fresh.stats.backend);
     copy_text(fresh.reuse, sizeof fresh.reuse, fresh.stats.reuse);

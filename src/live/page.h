@@ -87,8 +87,9 @@ struct live_device {
     struct stats_device stats;               /* its pointers mean nothing here */
     char backend[16], reuse[16], reason[64]; /* of the backend */
     uint64_t read_ns;                        /* that moment */
-    uint64_t sizes_ns;                       /* when stats.live was counted; 0: never */
+    uint64_t sizes_ns;                       /* when stats.live was counted, and map; 0: never */
     uint64_t sizes_moves;                    /* allocations and frees until then */
+    struct segment_map map;
 };
 
 /** Copy `published % 2` is whole; the other one may be in the middle of being written. */

@@ -6,6 +6,7 @@
  * meanwhile, so that two orders do not meet; the kernel ends the lock of whoever is killed.
  */
 #include "process/value.h"
+#include "tool/arguments.h"
 #include "tool/pages.h"
 #include "tool/tool.h"
 
@@ -61,16 +62,14 @@ static void take_order(struct request *request, char **arguments) {
 
 static struct request parse(char **arguments) {
     struct request request = {.device = UINT64_MAX, .timeout_ms = TIMEOUT_MS};
-    const char *value;
-    for (; *arguments && strncmp(*arguments, "--", 2) == 0; arguments++) {
-        if ((value = tool_value(*arguments, "device")) &&
-            value_number(value, STATS_MAX_DEVICES - 1, &request.device))
-            continue;
-        if ((value = tool_value(*arguments, "timeout")) &&
-            value_milliseconds(value, &request.timeout_ms))
-            continue;
-        fail(STATUS_OWN_FAILURE, *arguments, "wanted is --device=N or --timeout=SECONDS");
-    }
+    struct arguments left = {.command = "ctl", .at = arguments};
+    enum option_of_command option;
+    while ((option = arguments_next(&left)) != ARGUMENTS_END)
+        if (option == ARGUMENT_ctl_device
+                ? !value_number(left.value, STATS_MAX_DEVICES - 1, &request.device)
+                : !value_milliseconds(left.value, &request.timeout_ms))
+            arguments_refuse(&left);
+    arguments = left.at;
     request.pid = *arguments ? tool_pid(*arguments) : 0;
     if (request.pid == 0)
         fail(STATUS_OWN_FAILURE, *arguments ? *arguments : "ctl", "wanted is a process number");
@@ -196,7 +195,7 @@ int tool_ctl(char **arguments) {
     if (!page || !can_act(page))
         fail(EXIT_FAILURE, "ctl",
              page ? "that process has ended"
-             : pages.other_versions
+             : pages_have_other(&pages, request.pid)
                  ? "it runs under another version of the library"
                  : "no process of yours with that number uses CUDA under the library");
     if (pages_are_ambiguous(&pages, page))

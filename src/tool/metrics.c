@@ -7,6 +7,7 @@
  * with all devices of all processes inside.
  */
 #include "process/print.h"
+#include "tool/arguments.h"
 #include "tool/pages.h"
 #include "tool/tool.h"
 
@@ -213,13 +214,14 @@ static struct sample *read_samples(const struct pages *pages, size_t *count) {
 
 int tool_metrics(char **arguments) {
     struct writer to = {.prometheus = false};
-    for (; *arguments; arguments++) {
-        const char *format = tool_value(*arguments, "format");
-        if (!format || (strcmp(format, "openmetrics") != 0 && strcmp(format, "prometheus") != 0))
-            fail(STATUS_OWN_FAILURE, *arguments,
-                 "metrics takes nothing but --format=openmetrics or --format=prometheus");
-        to.prometheus = strcmp(format, "prometheus") == 0;
+    struct arguments left = {.command = "metrics", .at = arguments};
+    while (arguments_next(&left) == ARGUMENT_metrics_format) {
+        to.prometheus = strcmp(left.value, "prometheus") == 0;
+        if (!to.prometheus && strcmp(left.value, "openmetrics") != 0)
+            arguments_refuse(&left);
     }
+    if (*left.at)
+        fail(STATUS_OWN_FAILURE, *left.at, "metrics takes nothing but --format");
     static char buffer[65536];
     struct pages pages;
     pages_open(&pages, 0);

@@ -3,6 +3,7 @@
  */
 #include "process/options.h"
 #include "process/print.h"
+#include "tool/arguments.h"
 #include "tool/tool.h"
 
 #include <ctype.h>
@@ -38,20 +39,14 @@ void tool_take_option(const char *argument) {
         fail(STATUS_OWN_FAILURE, variable, strerror(errno));
 }
 
-char **tool_take_options(char **arguments) {
-    for (; *arguments && strncmp(*arguments, "--", 2) == 0; arguments++) {
-        if ((*arguments)[2] == '\0')
-            return arguments + 1;
-        tool_take_option(*arguments);
-    }
-    return arguments;
-}
-
 int tool_options(char **arguments) {
     char buffer[1024];
     struct print out;
 
-    if (*tool_take_options(arguments))
+    struct arguments left = {.command = "options", .at = arguments, .variables = true};
+    while (arguments_next(&left) == ARGUMENT_VARIABLE)
+        tool_take_option(left.option);
+    if (*left.at)
         fail(STATUS_OWN_FAILURE, "options", "takes nothing but --name=value");
     options_load();
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);

@@ -125,6 +125,21 @@ static void add_page(struct pages *pages, struct page *page) {
     pages->list = list;
 }
 
+static void add_other(struct pages *pages, int pid) {
+    int *others = realloc(pages->others, (pages->other_versions + 1) * sizeof *others);
+    if (!others)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    others[pages->other_versions++] = pid;
+    pages->others = others;
+}
+
+bool pages_have_other(const struct pages *pages, int pid) {
+    for (unsigned i = 0; i < pages->other_versions; i++)
+        if (pages->others[i] == pid)
+            return true;
+    return false;
+}
+
 static void open_folder(struct pages *pages, int folder, int pid) {
     DIR *entries = fdopendir(folder);
     struct dirent *entry;
@@ -134,7 +149,8 @@ static void open_folder(struct pages *pages, int folder, int pid) {
         if (!place_parse(entry->d_name, &who) || (pid != 0 && who.pid != pid))
             continue;
         struct page *page = open_page(folder, entry->d_name, &other_version);
-        pages->other_versions += other_version;
+        if (other_version)
+            add_other(pages, who.pid);
         if (page && page->state != PAGE_ENDED)
             add_page(pages, page);
         else if (page)
@@ -170,6 +186,7 @@ void pages_close(struct pages *pages) {
     for (size_t i = 0; i < pages->count; i++)
         close_page(pages->list[i]);
     free(pages->list);
+    free(pages->others);
     *pages = (struct pages){0};
 }
 
@@ -220,36 +237,52 @@ unsigned page_devices(const struct page *page) {
     return page->live->slots;
 }
 
-bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
-                 uint64_t *sizes_age) {
-    static struct live_device copy; /* the texts are read from there */
-    static char texts[STATS_MAX_DEVICES][3][sizeof copy.reason];
+/** The published copy; NULL: the device has not been used. Good until the next call. */
+static struct live_device *copy_device(const struct page *page, unsigned ordinal) {
+    static struct live_device copy;
     if (ordinal >= page->live->slots || ordinal >= STATS_MAX_DEVICES)
-        return false;
+        return NULL;
     const struct live_slot *slot = &page->live->devices[ordinal];
     for (;;) {
         uint64_t published = atomic_load_explicit(&slot->published, memory_order_acquire);
         if (published == 0)
-            return false;
+            return NULL;
         memcpy(&copy, &slot->copies[published % 2], sizeof copy);
         atomic_thread_fence(memory_order_acquire);
         /* the copy of this number is not written to before the next one is published */
         if (atomic_load_explicit(&slot->published, memory_order_relaxed) == published)
-            break;
+            return &copy;
     }
-    memcpy(texts[ordinal][0], copy.backend, sizeof copy.backend - 1);
-    memcpy(texts[ordinal][1], copy.reuse, sizeof copy.reuse - 1);
-    memcpy(texts[ordinal][2], copy.reason, sizeof copy.reason - 1);
-    *stats = copy.stats;
+}
+
+bool page_map(const struct page *page, unsigned ordinal, struct segment_map *map) {
+    const struct live_device *copy = copy_device(page, ordinal);
+    if (!copy)
+        return false;
+    *map = copy->map;
+    map->count = map->count < SEGMENT_MAP_PIECES ? map->count : SEGMENT_MAP_PIECES;
+    return true;
+}
+
+bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
+                 uint64_t *sizes_age) {
+    static char texts[STATS_MAX_DEVICES][3][sizeof((struct live_device *)0)->reason];
+    struct live_device *copy = copy_device(page, ordinal);
+    if (!copy)
+        return false;
+    memcpy(texts[ordinal][0], copy->backend, sizeof copy->backend - 1);
+    memcpy(texts[ordinal][1], copy->reuse, sizeof copy->reuse - 1);
+    memcpy(texts[ordinal][2], copy->reason, sizeof copy->reason - 1);
+    *stats = copy->stats;
     stats->backend = texts[ordinal][0];
     stats->reuse = texts[ordinal][1];
     stats->backend_reason = texts[ordinal][2];
     stats->name[sizeof stats->name - 1] = stats->uuid[sizeof stats->uuid - 1] = '\0';
     if (stats->live_groups > STATS_LIVE_SIZES)
         stats->live_groups = STATS_LIVE_SIZES;
-    bool same = stats->allocations.total + stats->allocations.freed == copy.sizes_moves;
+    bool same = stats->allocations.total + stats->allocations.freed == copy->sizes_moves;
     if (sizes_age)
-        *sizes_age = same || copy.sizes_ns == 0 ? 0 : less(copy.read_ns, copy.sizes_ns);
+        *sizes_age = same || copy->sizes_ns == 0 ? 0 : less(copy->read_ns, copy->sizes_ns);
     return true;
 }
 

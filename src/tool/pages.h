@@ -41,7 +41,8 @@ struct page {
 struct pages {
     struct page **list;
     size_t count;
-    unsigned other_versions; /* pages that this version cannot read */
+    unsigned other_versions; /* pages that this version cannot read, */
+    int *others;             /* and whose they are */
 };
 
 /** All pages of this user, those of dead processes too, or those of one process; longest running first. */
@@ -50,6 +51,9 @@ void pages_close(struct pages *pages);
 
 /** The page meant by a process number: the running one, else the newest. NULL: there is none. */
 struct page *pages_of(struct pages *pages, int pid);
+
+/** Whether that process has a page that this version cannot read. */
+bool pages_have_other(const struct pages *pages, int pid);
 
 /** Whether it may mean another page as well: the numbers of other containers are not known here. */
 bool pages_are_ambiguous(const struct pages *pages, const struct page *page);
@@ -66,6 +70,9 @@ void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms);
 bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
                  uint64_t *sizes_age);
 unsigned page_devices(const struct page *page);
+
+/** The map of its pool, as old as stats->live; false: not used. */
+bool page_map(const struct page *page, unsigned ordinal, struct segment_map *map);
 
 /** Nanoseconds since its figures were read. */
 uint64_t page_age_ns(const struct page *page);

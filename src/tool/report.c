@@ -2,6 +2,8 @@
  * gpucache report: reports again, of files and processes, each in full or all in one table.
  */
 #include "process/value.h"
+#include "tool/arguments.h"
+#include "tool/html.h"
 #include "tool/sheet.h"
 #include "tool/tool.h"
 
@@ -18,24 +20,53 @@ struct wanted {
     enum report_format format;
     uint64_t events; /* of the flight recorder, of each kind at most */
     bool each, compare;
+    enum folded folded;
+    const char *html; /* a file, or NULL */
 };
 
+static enum folded parse_folded(const char *value) {
+    static const struct {
+        const char *name;
+        enum folded weight;
+    } weights[] = {
+        {"byte-seconds", FOLDED_BYTE_SECONDS}, {"peak", FOLDED_PEAK}, {"live", FOLDED_LIVE}};
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+        if (strcmp(value, weights[i].name) == 0)
+            return weights[i].weight;
+    return FOLDED_NOT;
+}
+
 static char **parse(struct wanted *wanted, char **arguments) {
-    const char *value;
-    for (; *arguments && strncmp(*arguments, "--", 2) == 0; arguments++) {
-        if (strcmp(*arguments, "--each") == 0)
+    struct arguments left = {.command = "report", .at = arguments};
+    for (;;) {
+        switch ((int)arguments_next(&left)) {
+        case ARGUMENT_report_each:
             wanted->each = true;
-        else if (strcmp(*arguments, "--compare") == 0)
+            break;
+        case ARGUMENT_report_compare:
             wanted->compare = true;
-        else if ((value = tool_value(*arguments, "format")) &&
-                 (strcmp(value, "text") == 0 || strcmp(value, "json") == 0))
-            wanted->format = *value == 't' ? REPORT_TEXT : REPORT_JSON;
-        else if (!(value = tool_value(*arguments, "events")) ||
-                 !value_number(value, 1000000, &wanted->events))
-            fail(STATUS_OWN_FAILURE, *arguments,
-                 "wanted is --format=text|json, --events=N, --each or --compare");
+            break;
+        case ARGUMENT_report_html:
+            wanted->html = left.value;
+            break;
+        case ARGUMENT_report_folded:
+            wanted->folded = parse_folded(left.value);
+            if (wanted->folded == FOLDED_NOT)
+                arguments_refuse(&left);
+            break;
+        case ARGUMENT_report_format:
+            if (strcmp(left.value, "text") != 0 && strcmp(left.value, "json") != 0)
+                arguments_refuse(&left);
+            wanted->format = *left.value == 't' ? REPORT_TEXT : REPORT_JSON;
+            break;
+        case ARGUMENT_report_events:
+            if (!value_number(left.value, 1000000, &wanted->events))
+                arguments_refuse(&left);
+            break;
+        default:
+            return left.at;
+        }
     }
-    return arguments;
 }
 
 /** Opens all pages if a process is meant, and asks those that are: all at once, for each may be idle. */
@@ -63,7 +94,7 @@ static bool read_process(struct sheets *sheets, struct pages *all, int pid) {
         sheets_read_page(sheets, page);
     else
         fprintf(stderr, "gpucache: %d: %s\n", pid,
-                all->other_versions
+                pages_have_other(all, pid)
                     ? "no page of this version; another version of the library is in use"
                     : "no process of yours with that number uses CUDA under the library, or did so "
                       "lately and was killed");
@@ -81,6 +112,53 @@ static bool read_one(struct sheets *sheets, struct pages *pages, const char *sou
     return false;
 }
 
+/** Whose stacks they are, where that has to be told: the process, the device, or both. */
+static void write_root(const struct sheet *sheet, int device, bool several, char *to, size_t size) {
+    char process[64] = "", number[32] = "";
+    if (several && sheet->program.rank >= 0)
+        snprintf(process, sizeof process, "rank %lld", (long long)sheet->program.rank);
+    else if (several)
+        snprintf(process, sizeof process, "pid %lld", (long long)sheet->process.pid);
+    if (sheet->device_count > 1)
+        snprintf(number, sizeof number, "device %d", device);
+    snprintf(to, size, "%s%s%s", process, *process && *number ? ";" : "", number);
+}
+
+/** Of several reports of one process, the last: what it says is of all the time before. */
+static bool is_last(const struct sheets *sheets, size_t at) {
+    for (size_t i = at + 1; i < sheets->count; i++)
+        if (strcmp(sheets->list[i]->program.host, sheets->list[at]->program.host) == 0 &&
+            sheets->list[i]->process.pid == sheets->list[at]->process.pid)
+            return false;
+    return true;
+}
+
+static bool is_of_several(const struct sheets *sheets) {
+    size_t count = 0;
+    for (size_t i = 0; i < sheets->count; i++)
+        count += is_last(sheets, i);
+    return count > 1;
+}
+
+static bool print_folded(const struct sheets *sheets, enum folded weight, struct print *out) {
+    bool any = false, several = is_of_several(sheets);
+    char root[128];
+    for (size_t i = 0; i < sheets->count; i++) {
+        const struct sheet *sheet = sheets->list[i];
+        if (!sheet->stacks || !is_last(sheets, i))
+            continue;
+        any = true;
+        for (size_t k = 0; k < sheet->device_count; k++) {
+            write_root(sheet, sheet->devices[k].ordinal, several, root, sizeof root);
+            sheet_stacks_fold(sheet->stacks, sheet->devices[k].ordinal, weight, root, out);
+        }
+    }
+    if (!any)
+        fprintf(stderr, "gpucache: --folded: there are no call stacks in these reports; run with "
+                        "GPUCACHE_STACKS=16 and GPUCACHE_REPORT_FORMAT=json\n");
+    return any;
+}
+
 static void print_all(const struct sheets *sheets, const struct wanted *wanted, struct print *out) {
     for (size_t i = 0; i < sheets->count; i++) {
         const struct sheet *sheet = sheets->list[i];
@@ -92,6 +170,13 @@ static void print_all(const struct sheets *sheets, const struct wanted *wanted, 
         if (sheet->page && wanted->format == REPORT_TEXT && wanted->events > 0)
             page_print_events(sheet->page, out, wanted->events);
     }
+}
+
+static bool write_html(const struct sheets *sheets, const char *path) {
+    int result = html_write(sheets, path);
+    if (result != 0)
+        fprintf(stderr, "gpucache: %s: %s\n", path, strerror(-result));
+    return result == 0;
 }
 
 int tool_report(char **arguments) {
@@ -109,8 +194,15 @@ int tool_report(char **arguments) {
         good &= read_one(&sheets, &pages, *sources);
     if (wanted.compare && sheets.count != 2 && good)
         fail(STATUS_OWN_FAILURE, "--compare", "wanted are two reports");
+    for (size_t i = 0; i < sheets.count; i++)
+        sheet_stacks_resolve(sheets.list[i]->stacks,
+                             wanted.format == REPORT_TEXT && wanted.folded == FOLDED_NOT);
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
-    if (wanted.compare && sheets.count == 2)
+    if (wanted.html)
+        good &= sheets.count > 0 && write_html(&sheets, wanted.html);
+    else if (wanted.folded != FOLDED_NOT)
+        good &= print_folded(&sheets, wanted.folded, &out);
+    else if (wanted.compare && sheets.count == 2)
         sheets_print_difference(sheets.list[0], sheets.list[1], &out);
     else if (sheets.count > 1 && !wanted.each && wanted.format == REPORT_TEXT)
         sheets_print_table(&sheets, &out);

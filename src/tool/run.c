@@ -13,6 +13,7 @@
  * installed.
  */
 #include "process/value.h"
+#include "tool/arguments.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -135,27 +136,23 @@ static void make_one_pool(void) {
 }
 
 static void take_size(const char *text, uint64_t *size) {
-    if (!text || !value_take_size(&text, size) || *text != '\0')
+    if (!value_take_size(&text, size) || *text != '\0')
         fail(STATUS_OWN_FAILURE, "--max-peak", "needs a size such as 8G");
 }
 
 int tool_run(char **arguments) {
+    struct arguments left = {.command = "run", .at = arguments, .variables = true};
+    enum option_of_command option;
     uint64_t most = 0;
-    for (; *arguments && strncmp(*arguments, "--", 2) == 0; arguments++) {
-        const char *size = tool_value(*arguments, "max-peak");
-        if (strcmp(*arguments, "--") == 0) {
-            arguments++;
-            break;
-        }
-        if (strcmp(*arguments, "--one-pool") == 0)
+    while ((option = arguments_next(&left)) != ARGUMENTS_END) {
+        if (option == ARGUMENT_run_one_pool)
             make_one_pool();
-        else if (size)
-            take_size(size, &most);
-        else if (strcmp(*arguments, "--max-peak") == 0)
-            take_size(arguments[1] ? *++arguments : NULL, &most);
+        else if (option == ARGUMENT_run_max_peak)
+            take_size(left.value, &most);
         else
-            tool_take_option(*arguments);
+            tool_take_option(left.option);
     }
+    arguments = left.at;
     if (!*arguments)
         fail(STATUS_OWN_FAILURE, "run", "no program is named, as in `gpucache run -- ./app`");
     preload();

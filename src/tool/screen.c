@@ -17,7 +17,9 @@
 #define LINE 512
 #define GRAPH_LINES 8
 #define LIVE_LINES 5
-#define HEIGHTS 9 /* a cell can be full to so many heights, none and all of it among them */
+#define LEAST_COLUMNS 24 /* that sentences are parted at */
+#define LEAST_HISTORY 16 /* columns; with less there is none */
+#define HEIGHTS 9        /* a cell can be full to so many heights, none and all of it among them */
 
 static const char *const blocks[HEIGHTS] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 static const char *const letters[HEIGHTS] = {" ", ".", ".", ":", ":", "+", "+", "#", "#"};
@@ -91,7 +93,7 @@ static void put_history(int y, int x, const struct history *history) {
 }
 
 static void draw_table(struct screen *screen) {
-    const struct top *top = screen->top;
+    struct top *top = screen->top;
     char line[LINE];
     struct print text;
     int room = LINES - 3 > 1 ? LINES - 3 : 1;
@@ -106,9 +108,14 @@ static void draw_table(struct screen *screen) {
     if (top->pages.other_versions)
         print_format(&text, ", %u of other versions", top->pages.other_versions);
     put(0, &text, A_BOLD);
+    top->width = (unsigned)COLS;
     print_init(&text, -1, line, sizeof line);
-    top_print_head(&text, top->column);
-    print_str(&text, "                   LIVE OVER TIME");
+    top_print_head(&text, top);
+    int column = (int)top_width(top);
+    if (column + LEAST_HISTORY <= COLS) {
+        print_repeat(&text, ' ', (size_t)column > text.used ? (size_t)column - text.used : 2);
+        print_str(&text, "LIVE OVER TIME");
+    }
     put(1, &text, A_REVERSE);
     if (screen->chosen < screen->first)
         screen->first = screen->chosen;
@@ -117,8 +124,8 @@ static void draw_table(struct screen *screen) {
     for (int i = 0; i < room && (size_t)(screen->first + i) < top->row_count; i++) {
         const struct top_row *row = &top->rows[screen->first + i];
         print_init(&text, -1, line, sizeof line);
-        top_print_row(&text, row);
-        int end = (int)text.used + 2, column = 108;
+        top_print_row(&text, top, row);
+        int end = (int)text.used + 2;
         put(2 + i, &text, screen->first + i == screen->chosen ? A_STANDOUT : A_NORMAL);
         put_history(2 + i, end > column ? end : column, row->history);
     }
@@ -146,10 +153,22 @@ static void draw_graph(int y, const struct history *history, uint64_t most) {
     }
 }
 
+/** Sentences, in as many lines as they need; returns the next one. */
+static int put_lines(int y, const struct lines *words) {
+    for (size_t i = 0; i < words->count; i++)
+        put_text(y++, words->text[i], A_NORMAL);
+    return y;
+}
+
+static void start_lines(struct lines *words) {
+    lines_init(words, LINES_MAX, COLS > LEAST_COLUMNS ? (size_t)COLS : LEAST_COLUMNS);
+}
+
 static int draw_figures(int y, const struct top_row *row) {
     const struct stats_device *device = &row->device;
     char line[LINE];
     struct print text;
+    struct lines words;
     const struct {
         const char *name;
         const struct stats_metric *metric;
@@ -158,38 +177,50 @@ static int draw_figures(int y, const struct top_row *row) {
                    {"active", &device->active},
                    {"reserved", &device->reserved},
                    {"outside", &row->derived.outside}};
-    put_text(y++, "                 now        peak       taken       freed", A_REVERSE);
+    size_t figures = COLS < 57 ? 2 : 4; /* whole columns */
+    put_text(y++,
+             figures == 2 ? "                 now        peak"
+                          : "                 now        peak       taken       freed",
+             A_REVERSE);
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
         print_init(&text, -1, line, sizeof line);
         print_cell(&text, metrics[i].name, 9, PRINT_LEFT);
         const struct stats_metric *metric = metrics[i].metric;
         const uint64_t values[] = {metric->current, metric->peak, metric->total, metric->freed};
-        for (size_t k = 0; k < sizeof values / sizeof *values; k++)
+        for (size_t k = 0; k < figures; k++)
             print_cell(&text, SIZE(values[k]), k == 0 ? 11 : 12, PRINT_RIGHT);
         put(y++, &text, A_NORMAL);
     }
-    print_init(&text, -1, line, sizeof line);
-    print_format(&text, "pending %s, ready %s, largest free block %s, OOMs %s, CPU waits %s",
-                 SIZE(device->pending_bytes), SIZE(device->ready_bytes),
-                 SIZE(device->largest_free_bytes), COUNT(device->ooms), COUNT(device->cpu_waits));
-    put(y++, &text, A_NORMAL);
-    return y;
+    start_lines(&words);
+    lines_start(&words, "pending %s", SIZE(device->pending_bytes));
+    lines_clause(&words, "ready %s", SIZE(device->ready_bytes));
+    lines_clause(&words, "largest free block %s", SIZE(device->largest_free_bytes));
+    lines_clause(&words, "OOMs %s", COUNT(device->ooms));
+    lines_clause(&words, "CPU waits %s", COUNT(device->cpu_waits));
+    return put_lines(y, &words);
+}
+
+static int draw_nvml(int y, const struct top_row *row) {
+    struct lines words;
+    if (!row->has_nvml)
+        return y;
+    start_lines(&words);
+    lines_start(&words, "NVML: this process %s",
+                row->nvml.process == NVML_UNKNOWN ? "unknown" : SIZE(row->nvml.process));
+    lines_clause(&words, "all of them %s of %s", SIZE(row->nvml.used), SIZE(row->nvml.total));
+    return put_lines(y, &words);
 }
 
 static int draw_live(int y, const struct top_row *row) {
     const struct stats_device *device = &row->device;
-    char line[LINE];
-    struct print text;
-    print_init(&text, -1, line, sizeof line);
-    print_format(&text, "live: %s allocations;", COUNT(device->allocations.current));
+    struct lines words;
+    start_lines(&words);
+    lines_start(&words, "live: %s allocations", COUNT(device->allocations.current));
     for (size_t i = 0; i < device->live_groups && i < LIVE_LINES; i++)
-        print_format(&text, "%s %s x %s", i ? "," : "", COUNT(device->live[i].count),
-                     SIZE(device->live[i].bytes));
+        lines_clause(&words, "%s x %s", COUNT(device->live[i].count), SIZE(device->live[i].bytes));
     if (row->sizes_age > 0)
-        print_format(&text, "%s(%s s older)", device->live_groups ? " " : "",
-                     SECONDS(row->sizes_age));
-    put(y++, &text, A_NORMAL);
-    return y;
+        lines_clause(&words, "(%s s older)", SECONDS(row->sizes_age));
+    return put_lines(y, &words);
 }
 
 static void draw_events(int y, const struct page *page) {
@@ -218,6 +249,7 @@ static void draw_one(struct screen *screen) {
                  SECONDS(page_age_ns(row->page)));
     put(0, &text, A_BOLD);
     int y = draw_figures(1, row);
+    y = draw_nvml(y, row);
     y = draw_live(y, row);
     draw_graph(y + 1, row->history, row->device.requested.peak);
     draw_events(y + 2 + GRAPH_LINES, row->page);

@@ -5,6 +5,7 @@
 #define GPUCACHE_TOOL_SCREEN_H
 
 #include "report/emitter.h"
+#include "tool/nvml.h"
 #include "tool/pages.h"
 
 #include <stdbool.h>
@@ -38,6 +39,8 @@ struct top_row {
     struct stats_device device;
     struct report_derived derived;
     struct history *history;
+    bool has_nvml; /* NVML knows the device */
+    struct nvml_figures nvml;
     uint64_t sizes_age; /* by how much the sizes of what is live are older; ns */
 };
 
@@ -52,15 +55,23 @@ struct top {
     enum top_column column; /* sorted by */
     bool dead;              /* the last figures of killed processes too */
     bool detail;            /* one process is shown */
+    bool nvml;              /* some row has its figures */
     bool tick;              /* an interval has passed: a key alone makes no history */
     uint64_t interval_ms;
+    unsigned width; /* of the screen; 0: whatever there is */
 };
 
 /** Reads everything anew. Rows are good until the next time. */
 void top_read(struct top *top);
 
-void top_print_head(struct print *out, enum top_column column);
-void top_print_row(struct print *out, const struct top_row *row);
+double top_hit_rate(const struct top_row *row);
+
+/** The table; top->width says how much of it there is room for. */
+void top_print_head(struct print *out, const struct top *top);
+void top_print_row(struct print *out, const struct top *top, const struct top_row *row);
+
+/** Columns that it takes, with the names of usual programs. */
+unsigned top_width(const struct top *top);
 
 /** Whether there is a screen to be had. */
 bool screen_can(void);

@@ -36,6 +36,12 @@ static struct sheet *add_sheet(struct sheets *sheets, const char *source) {
 
 static struct stats_device *add_device(struct sheet *sheet) {
     sheet->devices = grown(sheet->devices, sheet->device_count, sizeof *sheet->devices);
+    sheet->maps = grown(sheet->maps, sheet->device_count, sizeof *sheet->maps);
+    sheet->live_frames = grown(sheet->live_frames, sheet->device_count, sizeof *sheet->live_frames);
+    memset(&sheet->maps[sheet->device_count], 0, sizeof *sheet->maps);
+    memset(&sheet->live_frames[sheet->device_count], 0, sizeof *sheet->live_frames);
+    sheet->holders = grown(sheet->holders, sheet->device_count, sizeof *sheet->holders);
+    sheet->holders[sheet->device_count] = (struct sheet_holders){0};
     struct stats_device *device = &sheet->devices[sheet->device_count++];
     memset(device, 0, sizeof *device);
     return device;
@@ -56,6 +62,12 @@ void sheets_free(struct sheets *sheets) {
             free(sheet->texts[k]);
         free(sheet->texts);
         free(sheet->devices);
+        sheet_stacks_free(sheet->stacks);
+        free(sheet->maps);
+        free(sheet->live_frames);
+        for (size_t k = 0; k < sheet->device_count; k++)
+            free(sheet->holders[k].list);
+        free(sheet->holders);
         free(sheet);
     }
     free(sheets->list);
@@ -92,15 +104,79 @@ static unsigned class_of(const struct json *row) {
                                                : STATS_SIZE_CLASSES - 1;
 }
 
-static void read_lists(struct stats_device *device, const struct json *from) {
+static void read_lists(const struct sheet *sheet, struct stats_device *device,
+                       const struct json *from) {
     const struct json *classes = json_get(from, "size_classes"), *live = json_get(from, "live");
     for (const struct json *row = classes ? classes->first : NULL; row; row = row->next)
         device->size_classes[class_of(row)] = (struct stats_size_class){
             json_u64(json_get(row, "live")), json_u64(json_get(row, "total"))};
     for (const struct json *row = live ? live->first : NULL;
-         row && device->live_groups < STATS_LIVE_SIZES; row = row->next)
+         row && device->live_groups < STATS_LIVE_SIZES; row = row->next) {
+        if (sheet->stacks)
+            device->live_stacks[device->live_groups] =
+                sheet_stacks_add(sheet->stacks, json_get(row, "stack"));
         device->live[device->live_groups++] =
             (struct stats_live){json_u64(json_get(row, "bytes")), json_u64(json_get(row, "count"))};
+    }
+}
+
+/** Frames as lines, or NULL. */
+static const char *read_stack(struct sheet *sheet, const struct json *stack) {
+    char text[4096] = "";
+    size_t used = 0;
+    for (const struct json *frame = stack ? stack->first : NULL; frame; frame = frame->next) {
+        int written =
+            snprintf(text + used, sizeof text - used, "%s%s", used ? "\n" : "", json_text(frame));
+        if (written < 0 || (size_t)written >= sizeof text - used)
+            break;
+        used += (size_t)written;
+    }
+    return used ? keep(sheet, text) : NULL;
+}
+
+static void read_live_frames(struct sheet *sheet, const struct json *from) {
+    const struct json *live = json_get(from, "live");
+    size_t i = 0;
+    for (const struct json *row = live ? live->first : NULL; row && i < STATS_LIVE_SIZES;
+         row = row->next)
+        sheet->live_frames[sheet->device_count - 1][i++] =
+            read_stack(sheet, json_get(row, "stack"));
+}
+
+static void read_holders(struct sheet *sheet, const struct json *from) {
+    const struct json *rows = json_get(from, "holders");
+    struct sheet_holders *holders = &sheet->holders[sheet->device_count - 1];
+    for (const struct json *row = rows ? rows->first : NULL; row; row = row->next) {
+        holders->list = grown(holders->list, holders->count, sizeof *holders->list);
+        holders->list[holders->count++] = (struct sheet_holder){
+            {json_u64(json_get(row, "live_bytes")), json_u64(json_get(row, "live_count"))},
+            {json_u64(json_get(row, "peak_bytes")), json_u64(json_get(row, "peak_count"))},
+            json_double(json_get(row, "byte_seconds")),
+            read_stack(sheet, json_get(row, "stack"))};
+    }
+}
+
+static uint32_t read_units(const struct json *value) {
+    uint64_t units = json_u64(value) / SEGMENT_MAP_UNIT;
+    return units < UINT32_MAX ? (uint32_t)units : UINT32_MAX;
+}
+
+static void read_map(struct segment_map *map, const struct json *from) {
+    const struct json *pieces = json_get(from, "pieces");
+    map->grain = json_u64(json_get(from, "merged_up_to_bytes"));
+    for (const struct json *row = pieces ? pieces->first : NULL;
+         row && map->count < SEGMENT_MAP_PIECES; row = row->next) {
+        const struct json *columns[5] = {NULL}, *at = row->first;
+        for (size_t i = 0; i < 5 && at; i++, at = at->next)
+            columns[i] = at;
+        struct segment_piece *piece = &map->pieces[map->count++];
+        *piece = (struct segment_piece){json_u64(columns[0]), read_units(columns[1]),
+                                        read_units(columns[2]), read_units(columns[3]),
+                                        (uint32_t)json_u64(columns[4])};
+        piece->live = piece->live < piece->units ? piece->live : piece->units;
+        uint32_t rest = piece->units - piece->live;
+        piece->cached = piece->cached < rest ? piece->cached : rest;
+    }
 }
 
 static void read_device(struct sheet *sheet, const struct json *from) {
@@ -122,7 +198,10 @@ static void read_device(struct sheet *sheet, const struct json *from) {
 #define GAUGE(field) device->field = read_gauge(from, #field);
 #define COUNTER(field) device->field = read_counter(from, #field);
 #include "stats/fields.def"
-    read_lists(device, from);
+    read_lists(sheet, device, from);
+    read_live_frames(sheet, from);
+    read_holders(sheet, from);
+    read_map(&sheet->maps[sheet->device_count - 1], json_get(from, "segment_map"));
 }
 
 static void read_program(struct sheet *sheet, const struct json *from) {
@@ -170,6 +249,8 @@ static void read_report(struct sheets *sheets, const char *source, const struct 
                              .host_bytes = json_u64(json_get(from, "host_bytes"))};
     if (json_get(from, "oom"))
         read_oom(sheet, json_get(from, "oom"));
+    sheet->stacks = sheet_stacks_read(from);
+    sheet->head.stacks = sheet_stacks_view(sheet->stacks);
     const struct json *devices = json_get(from, "devices");
     for (const struct json *device = devices ? devices->first : NULL; device; device = device->next)
         read_device(sheet, device);
@@ -245,6 +326,7 @@ void sheets_read_page(struct sheets *sheets, struct page *page) {
             read.reuse = keep(sheet, read.reuse);
             read.backend_reason = keep(sheet, read.backend_reason);
             *add_device(sheet) = read;
+            page_map(page, i, &sheet->maps[sheet->device_count - 1]);
             oldest = age > oldest ? age : oldest;
         }
     }
@@ -258,6 +340,6 @@ void sheet_print(const struct sheet *sheet, enum report_format format, struct pr
     static struct emitter emitter;
     walk_begin(&emitter, format, out, &sheet->head);
     for (size_t i = 0; i < sheet->device_count; i++)
-        walk_device(&emitter, &sheet->devices[i]);
+        walk_device(&emitter, &sheet->devices[i], &sheet->maps[i]);
     walk_end(&emitter);
 }

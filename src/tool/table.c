@@ -6,33 +6,24 @@
  * more than five times as far as half of the ranks do: one rank with a leak stands out, a job whose
  * ranks all differ marks none.
  */
-#include "tool/sheet.h"
+#include "tool/table.h"
+
 #include "tool/tool.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FIGURES 6
-#define FEWEST 3 /* rows that have a median worth the name */
 #define FAR_SHARE 10
 #define FAR_SPREADS 5
 #define CELL 13
 
-struct row {
-    const struct sheet *sheet;
-    const struct stats_device *device;
-    uint64_t figures[FIGURES];
-};
+const struct table_column table_columns[TABLE_FIGURES] = {
+    {"LIVE", true},          {"PEAK", true},    {"RESERVED", true},
+    {"PEAK RESERVED", true}, {"OUTSIDE", true}, {"OOMS", false}};
 
-static const struct {
-    const char *title;
-    bool bytes;
-} columns[FIGURES] = {{"LIVE", true},          {"PEAK", true},    {"RESERVED", true},
-                      {"PEAK RESERVED", true}, {"OUTSIDE", true}, {"OOMS", false}};
-
-static const char *worded(char buffer[LINES_VALUE], unsigned column, uint64_t value) {
-    return columns[column].bytes ? lines_size(buffer, value) : lines_count(buffer, value);
+const char *table_worded(char buffer[LINES_VALUE], unsigned column, uint64_t value) {
+    return table_columns[column].bytes ? lines_size(buffer, value) : lines_count(buffer, value);
 }
 
 static int compare(const void *a, const void *b) {
@@ -44,14 +35,9 @@ static uint64_t distance(uint64_t a, uint64_t b) {
     return a > b ? a - b : b - a;
 }
 
-/* What the rows of a column are like. */
-struct spread {
-    uint64_t least, median, most, far; /* what is further away than `far` is marked */
-};
-
-static struct spread spread_of(const struct row *rows, size_t count, unsigned column,
-                               uint64_t *values) {
-    struct spread of;
+static struct table_spread spread_of(const struct table_row *rows, size_t count, unsigned column,
+                                     uint64_t *values) {
+    struct table_spread of;
     for (size_t i = 0; i < count; i++)
         values[i] = rows[i].figures[column];
     qsort(values, count, sizeof *values, compare);
@@ -63,24 +49,25 @@ static struct spread spread_of(const struct row *rows, size_t count, unsigned co
     qsort(values, count, sizeof *values, compare);
     of.far = values[count / 2] * FAR_SPREADS;
     of.far = of.far > of.median / FAR_SHARE ? of.far : of.median / FAR_SHARE;
-    of.far = count < FEWEST ? UINT64_MAX : of.far;
+    of.far = count < TABLE_FEWEST ? UINT64_MAX : of.far;
     return of;
 }
 
 static void print_head(struct print *out) {
     print_str(out, "RANK      PID  HOST              DEV");
-    for (unsigned i = 0; i < FIGURES; i++) {
-        print_cell(out, columns[i].title, CELL + 1, PRINT_RIGHT);
+    for (unsigned i = 0; i < TABLE_FIGURES; i++) {
+        print_cell(out, table_columns[i].title, CELL + 1, PRINT_RIGHT);
         print_char(out, ' ');
     }
     print_char(out, '\n');
 }
 
-static bool is_far(const struct row *row, const struct spread *spreads, unsigned column) {
-    return distance(row->figures[column], spreads[column].median) > spreads[column].far;
+bool table_is_far(const struct table *table, const struct table_row *row, unsigned column) {
+    const struct table_spread *spread = &table->spreads[column];
+    return distance(row->figures[column], spread->median) > spread->far;
 }
 
-static void print_row(struct print *out, const struct row *row, const struct spread *spreads) {
+static void print_row(struct print *out, const struct table *table, const struct table_row *row) {
     char text[LINES_VALUE];
     const struct program *program = row->sheet->process.program;
     print_cell(out, program->rank < 0 ? "-" : COUNT((uint64_t)program->rank), 4, PRINT_RIGHT);
@@ -88,71 +75,80 @@ static void print_row(struct print *out, const struct row *row, const struct spr
     print_str(out, "  ");
     print_cell(out, program->host, 16, PRINT_LEFT);
     print_cell(out, COUNT((uint64_t)row->device->ordinal), 5, PRINT_RIGHT);
-    for (unsigned i = 0; i < FIGURES; i++) {
-        print_cell(out, worded(text, i, row->figures[i]), CELL + 1, PRINT_RIGHT);
-        print_char(out, is_far(row, spreads, i) ? '*' : ' ');
+    for (unsigned i = 0; i < TABLE_FIGURES; i++) {
+        print_cell(out, table_worded(text, i, row->figures[i]), CELL + 1, PRINT_RIGHT);
+        print_char(out, table_is_far(table, row, i) ? '*' : ' ');
     }
     print_char(out, '\n');
 }
 
-static void print_summary(struct print *out, const char *name, const struct spread *spreads,
+static void print_summary(struct print *out, const char *name, const struct table_spread *spreads,
                           size_t offset) {
     print_cell(out, name, 36, PRINT_LEFT);
-    for (unsigned i = 0; i < FIGURES; i++) {
+    for (unsigned i = 0; i < TABLE_FIGURES; i++) {
         char text[LINES_VALUE];
         uint64_t value;
         memcpy(&value, (const char *)&spreads[i] + offset, sizeof value);
-        print_cell(out, worded(text, i, value), CELL + 1, PRINT_RIGHT);
+        print_cell(out, table_worded(text, i, value), CELL + 1, PRINT_RIGHT);
         print_char(out, ' ');
     }
     print_char(out, '\n');
 }
 
 static int by_rank(const void *a, const void *b) {
-    const struct row *first = a, *second = b;
+    const struct table_row *first = a, *second = b;
     int64_t x = first->sheet->process.program->rank, y = second->sheet->process.program->rank;
     if (x != y)
         return (x > y) - (x < y);
     return first->device->ordinal - second->device->ordinal;
 }
 
-static struct row row_of(const struct sheet *sheet, const struct stats_device *device) {
+static struct table_row row_of(const struct sheet *sheet, const struct stats_device *device) {
     struct report_derived derived;
     report_derive(device, &derived);
-    return (struct row){sheet,
-                        device,
-                        {device->requested.current, device->requested.peak,
-                         device->reserved.current, device->reserved.peak, derived.outside.current,
-                         device->ooms}};
+    return (struct table_row){sheet,
+                              device,
+                              {device->requested.current, device->requested.peak,
+                               device->reserved.current, device->reserved.peak,
+                               derived.outside.current, device->ooms}};
 }
 
-void sheets_print_table(const struct sheets *sheets, struct print *out) {
-    struct spread spreads[FIGURES];
+struct table table_of(const struct sheets *sheets) {
+    struct table table = {0};
     size_t count = 0;
     for (size_t i = 0; i < sheets->count; i++)
         count += sheets->list[i]->device_count;
-    struct row *rows = calloc(count + 1, sizeof *rows);
+    table.rows = calloc(count + 1, sizeof *table.rows);
     uint64_t *values = calloc(count + 1, sizeof *values);
-    if (!rows || !values)
+    if (!table.rows || !values)
         fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    count = 0;
     for (size_t i = 0; i < sheets->count; i++)
         for (size_t k = 0; k < sheets->list[i]->device_count; k++)
-            rows[count++] = row_of(sheets->list[i], &sheets->list[i]->devices[k]);
-    qsort(rows, count, sizeof *rows, by_rank);
-    print_head(out);
-    for (unsigned i = 0; i < FIGURES && count > 0; i++)
-        spreads[i] = spread_of(rows, count, i, values);
-    for (size_t i = 0; i < count; i++)
-        print_row(out, &rows[i], spreads);
-    if (count > 1) {
-        print_summary(out, "least", spreads, offsetof(struct spread, least));
-        print_summary(out, "median", spreads, offsetof(struct spread, median));
-        print_summary(out, "most", spreads, offsetof(struct spread, most));
-        print_str(out, count < FEWEST ? "" : "* is far from the median\n");
-    }
-    free(rows);
+            table.rows[table.count++] = row_of(sheets->list[i], &sheets->list[i]->devices[k]);
+    qsort(table.rows, table.count, sizeof *table.rows, by_rank);
+    for (unsigned i = 0; i < TABLE_FIGURES && table.count > 0; i++)
+        table.spreads[i] = spread_of(table.rows, table.count, i, values);
     free(values);
+    return table;
+}
+
+void table_free(struct table *table) {
+    free(table->rows);
+    *table = (struct table){0};
+}
+
+void sheets_print_table(const struct sheets *sheets, struct print *out) {
+    struct table table = table_of(sheets);
+    print_head(out);
+    for (size_t i = 0; i < table.count; i++)
+        print_row(out, &table, &table.rows[i]);
+    if (table.count > 1) {
+        print_summary(out, "least", table.spreads, offsetof(struct table_spread, least));
+        print_summary(out, "median", table.spreads, offsetof(struct table_spread, median));
+        print_summary(out, "most", table.spreads, offsetof(struct table_spread, most));
+        print_str(out, table.count < TABLE_FEWEST ? "" : "* is far from the median\n");
+    }
+    table_free(&table);
 }
 
 /* ---- two ---- */

@@ -20,9 +20,12 @@ enum {
 int tool_run(char **arguments);
 int tool_options(char **arguments);
 int tool_report(char **arguments);
+int tool_replay(char **arguments);
 int tool_top(char **arguments);
 int tool_metrics(char **arguments);
 int tool_ctl(char **arguments);
+int tool_timeline(char **arguments);
+int tool_snapshot(char **arguments);
 
 /** Says `gpucache: what: why` on stderr and ends. */
 _Noreturn void fail(int status, const char *what, const char *why);
@@ -30,17 +33,11 @@ _Noreturn void fail(int status, const char *what, const char *why);
 /** Puts an option into the environment. */
 void tool_take_option(const char *argument);
 
-/** The same with several; returns what stands behind them. */
-char **tool_take_options(char **arguments);
-
 /** Becomes a program, or ends. */
 _Noreturn void tool_become(char **program);
 
 /** Runs it instead, and fails if one of its processes has held more of a device. Returns the exit status. */
 int tool_judge_peak(uint64_t most, char **program);
-
-/** The value of `--name=value` in an argument, or NULL. */
-const char *tool_value(const char *argument, const char *name);
 
 /** A process number, or 0: it is none. */
 int tool_pid(const char *argument);

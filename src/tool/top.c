@@ -7,6 +7,7 @@
  * where this was built, the table is printed once.
  */
 #include "process/value.h"
+#include "tool/arguments.h"
 #include "tool/pages.h"
 #include "tool/screen.h"
 #include "tool/tool.h"
@@ -72,6 +73,8 @@ static void add_row(struct top *top, struct page *page, unsigned ordinal) {
     row->page = page;
     row->history = history_of(top, page, ordinal);
     row->history->seen = true;
+    row->has_nvml = nvml_read(row->device.uuid, page->pid, &row->nvml);
+    top->nvml |= row->has_nvml;
     report_derive(&row->device, &row->derived);
     if (top->tick)
         remember(row->history, row->device.requested.current);
@@ -89,11 +92,7 @@ static void forget_histories(struct top *top) {
     top->history_count = kept;
 }
 
-static double fragmentation(const struct top_row *row) {
-    return row->derived.external_fragmentation;
-}
-
-static double hit_rate(const struct top_row *row) {
+double top_hit_rate(const struct top_row *row) {
     uint64_t asked = row->device.cache_hits + row->device.cache_misses;
     return asked == 0 ? 0 : (double)row->device.cache_hits / (double)asked;
 }
@@ -111,9 +110,9 @@ static double sort_value(const struct top_row *row, enum top_column column) {
     case TOP_PEAK:
         return (double)row->device.reserved.peak;
     case TOP_FRAG:
-        return fragmentation(row);
+        return row->derived.external_fragmentation;
     case TOP_HIT:
-        return hit_rate(row);
+        return top_hit_rate(row);
     case TOP_COLUMNS:
         break;
     }
@@ -137,6 +136,8 @@ void top_read(struct top *top) {
     pages_open(&top->pages, 0);
     pages_ask(&top->pages, top->detail, ANSWER_MS);
     top->row_count = 0;
+    top->nvml = false;
+    nvml_refresh();
     for (size_t i = 0; i < top->history_count; i++)
         top->histories[i]->seen = false;
     for (size_t i = 0; i < top->pages.count; i++) {
@@ -153,77 +154,15 @@ void top_read(struct top *top) {
         qsort(top->rows, top->row_count, sizeof *top->rows, by_column);
 }
 
-/* ---- their text ---- */
-
-static void print_percent_of(struct print *out, double share) {
-    char text[LINES_VALUE];
-    struct print whole;
-    print_init(&whole, -1, text, sizeof text);
-    print_double(&whole, share * 100, 0);
-    print_char(&whole, '%');
-    print_cell(out, print_end(&whole), 6, PRINT_RIGHT);
-}
-
-void top_print_head(struct print *out, enum top_column column) {
-    static const struct {
-        const char *name;
-        size_t columns;
-    } heads[] = {
-        [TOP_PID] = {"PID", 8},        [TOP_LIVE] = {"LIVE", 11},
-        [TOP_CACHED] = {"CACHED", 11}, [TOP_RESERVED] = {"RESERVED", 11},
-        [TOP_PEAK] = {"PEAK", 11},     [TOP_FRAG] = {"FRAG", 6},
-        [TOP_HIT] = {"HIT", 6},
-    };
-    for (int i = 0; i < TOP_COLUMNS; i++) {
-        char text[LINES_VALUE];
-        struct print name;
-        print_init(&name, -1, text, sizeof text);
-        print_str(&name, (int)column == i ? ">" : "");
-        print_str(&name, heads[i].name);
-        if (i == TOP_LIVE)
-            print_str(out, " DEV");
-        if (i == TOP_FRAG)
-            print_str(out, "      LIMIT");
-        print_cell(out, print_end(&name), heads[i].columns, PRINT_RIGHT);
-    }
-    print_str(out, "  PROGRAM");
-}
-
-void top_print_row(struct print *out, const struct top_row *row) {
-    const struct stats_device *device = &row->device;
-    const struct program *program = &row->page->program;
-    char pid[16];
-    struct print number;
-    print_init(&number, -1, pid, sizeof pid);
-    print_i64(&number, row->page->pid);
-    print_cell(out, print_end(&number), 8, PRINT_RIGHT);
-    print_cell(out, COUNT((uint64_t)device->ordinal), 4, PRINT_RIGHT);
-    const uint64_t sizes[] = {device->requested.current, row->derived.idle,
-                              device->reserved.current, device->reserved.peak};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        print_cell(out, SIZE(sizes[i]), 11, PRINT_RIGHT);
-    print_cell(out, device->limit_bytes ? SIZE(device->limit_bytes) : "-", 11, PRINT_RIGHT);
-    print_percent_of(out, fragmentation(row));
-    print_percent_of(out, hit_rate(row));
-    print_str(out, "  ");
-    print_plain(out, program->name, 24);
-    if (program->rank >= 0)
-        print_format(out, " rank %lld", (long long)program->rank);
-    if (row->page->state != PAGE_RUNNING)
-        print_format(out, " (%s)", page_state_words(row->page));
-    else if (!row->page->fresh && page_age_ns(row->page) > 2000000000)
-        print_format(out, " (%s s old)", COUNT(page_age_ns(row->page) / 1000000000));
-}
-
 static int print_once(struct top *top) {
     static char buffer[65536];
     struct print out;
     top_read(top);
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
-    top_print_head(&out, top->column);
+    top_print_head(&out, top);
     print_char(&out, '\n');
     for (size_t i = 0; i < top->row_count; i++) {
-        top_print_row(&out, &top->rows[i]);
+        top_print_row(&out, top, &top->rows[i]);
         print_char(&out, '\n');
     }
     if (top->pages.other_versions)
@@ -244,17 +183,23 @@ static void free_all(struct top *top) {
 int tool_top(char **arguments) {
     struct top top = {.column = TOP_LIVE, .interval_ms = INTERVAL_MS};
     bool once = !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO) || !screen_can();
-    for (; *arguments; arguments++) {
-        const char *value = tool_value(*arguments, "interval");
-        int pid = tool_pid(*arguments);
-        if (strcmp(*arguments, "--once") == 0) {
+    struct arguments left = {.command = "top", .at = arguments};
+    for (;;) {
+        enum option_of_command option = arguments_next(&left);
+        if (option == ARGUMENT_top_once) {
             once = true;
-        } else if (pid != 0) {
+        } else if (option == ARGUMENT_top_interval) {
+            if (!value_milliseconds(left.value, &top.interval_ms))
+                arguments_refuse(&left);
+        } else if (*left.at) {
+            int pid = tool_pid(*left.at);
+            if (pid == 0)
+                fail(STATUS_OWN_FAILURE, *left.at, "is no process number");
+            left.at++;
             top.pids = grown(top.pids, top.pid_count + 1, sizeof *top.pids);
             top.pids[top.pid_count++] = pid;
-        } else if (!value || !value_milliseconds(value, &top.interval_ms)) {
-            fail(STATUS_OWN_FAILURE, *arguments,
-                 "wanted is --once, --interval=SECONDS or process numbers");
+        } else {
+            break;
         }
     }
     top.dead = top.pid_count > 0;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The gpucache command beside running processes: report, ctl, top, metrics."""
+import glob
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from harness import Tally, environment
+from harness import LIBRARY, Tally, environment
 from live import LIVE, MIB, OFF, COMMAND, Place, Program
 
 tally = Tally()
@@ -94,7 +95,8 @@ def broken_files():
         file.flush()
         tally.check(place.tool("report", file.name).returncode == 0, "tool: a report of another shape")
     tally.check("No such file" in place.tool("report", "/no/such/file").stderr, "tool: no such file")
-    tally.check("no process of yours" in place.tool("report", str(os.getpid())).stderr, "tool: no such process")
+    tally.check("no process of yours" in place.tool("report", str(os.getpid())).stderr,
+                "tool: no such process")
 
 
 # ---- ctl ----
@@ -299,21 +301,28 @@ def metrics():
 
 def judge(texts):
     """By the parsers of those who read them, where they are installed."""
+    # where scripts/test.sh puts it
+    sys.path += glob.glob(os.path.join(os.path.dirname(os.path.dirname(LIBRARY)), "tools", "prometheus_client-*"))
     try:
         from prometheus_client.openmetrics.parser import text_string_to_metric_families
         families = list(text_string_to_metric_families(texts["openmetrics"]))
         tally.check(len(families) > 30, "tool: prometheus_client reads it", len(families))
     except ImportError:
-        print("note: no prometheus_client: its parser was left out")
+        print("SKIPPED: what prometheus_client makes of the metrics: it is not here")
     promtool = shutil.which("promtool")
     if promtool:
         done = subprocess.run([promtool, "check", "metrics"], input=texts["prometheus"], capture_output=True, text=True)
         tally.check(done.returncode == 0, "tool: promtool check metrics", done.stdout + done.stderr)
     else:
-        print("note: no promtool: it was left out")
+        print("SKIPPED: promtool check metrics: there is no promtool (package prometheus)")
 
 
 # ---- top ----
+
+def lines_of(text):
+    """But for the one about pages of another version, which somebody else's processes may have."""
+    return [line for line in text.splitlines() if "under other versions" not in line]
+
 
 def top():
     place = Place()
@@ -321,12 +330,12 @@ def top():
     for i, one in enumerate(many):
         one.do("allocate %d" % ((i + 1) * 1000000))
     done = told(place, "top", "--once", *[one.pid for one in many], feed=many)
-    rows = done.stdout.splitlines()
+    rows = lines_of(done.stdout)
     tally.check(done.returncode == 0 and len(rows) == 9 and rows[0].split()[:3] == ["PID", "DEV", ">LIVE"],
                 "tool: top once", done.stdout)
     tally.check([int(row.split()[0]) for row in rows[1:]] == [one.pid for one in reversed(many)],
                 "tool: top sorts by what is live", done.stdout)
-    only = place.tool("top", "--once", str(many[3].pid)).stdout.splitlines()
+    only = lines_of(place.tool("top", "--once", str(many[3].pid)).stdout)
     tally.check(len(only) == 2 and only[1].split()[0] == str(many[3].pid), "tool: top of one", only)
     killed = many.pop(0)
     killed.child.kill()
@@ -340,6 +349,37 @@ def top():
         on_a_screen(place, many)
     for one in many:
         one.end()
+
+
+def nvml():
+    """The driver's own figures beside ours, if there is an NVML."""
+    place = Place()
+    one = Program(place)
+    one.do("allocate 50000000")
+    folder, file = os.environ["GPUCACHE_TEST_SIM_NVML"], os.path.join(place.folder.name, "nvml")
+
+    def shown(text, path=folder):
+        if text is not None:
+            with open(file, "w") as out:
+                out.write(text)
+        env = {**environment(False), **place.options, "GPUCACHE_SIM_NVML": file, "LD_LIBRARY_PATH": path}
+        rows = subprocess.run([COMMAND, "top", "--once"], env=env, capture_output=True, text=True).stdout.splitlines()
+        return rows[0].split(), re.findall(r"[\d.]+ [KMGT]iB|[\d.]+ B|\S+", rows[1])
+
+    many = "".join("%d 7\n" % (10000000 + i) for i in range(40))
+    for what, text, expected in (
+            ("the process and the device", "GPU 4294967296 17179869184\n7 5\n%d 2147483648\n", ["2.00 GiB", "25%"]),
+            ("a part of a device", "MIG 8589934592 17179869184\n%d 1073741824\n", ["1.00 GiB", "50%"]),
+            ("many processes", "GPU 0 17179869184\n" + many + "%d 1073741824\n", ["1.00 GiB", "0%"]),
+            ("a process that it cannot tell", "GPU 4294967296 17179869184\n%d -1\n", ["-", "25%"]),
+            ("a process that it does not see", "GPU 4294967296 17179869184\n", ["-", "25%"])):
+        head, row = shown(text % one.pid if "%d" in text else text)
+        tally.check(head[7:9] == ["NVML", "USED"] and row[7:9] == expected, "tool: NVML, " + what, "%s\n%s" % (head, row))
+    for what, text, path in (("another kind of device", "XYZ 1 2\n", folder), ("a device without figures", "GPU -1 -1\n", folder),
+                             ("no driver", "", folder), ("no NVML", "GPU 1 2\n", "/nonexistent")):
+        head, row = shown(text, path)
+        tally.check("NVML" not in head and len(row) == len(head), "tool: without NVML's figures: " + what, "%s\n%s" % (head, row))
+    one.end()
 
 
 def on_a_screen(place, many):
@@ -372,11 +412,20 @@ def on_a_screen(place, many):
         print(screen)
     tmux("send-keys", "Enter", ">")
     shown(">CACHED")
-    for size in (("40", "12"), ("20", "3"), ("200", "50")):
-        tmux("resize-window", "-x", size[0], "-y", size[1])
-        screen = shown("gpucache top" if size[0] != "20" else "gpucache")
+    for size, head in (("40", r"PID +LIVE +>CACHED +PROGRAM"), ("20", ""),
+                       ("75", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +PROGRAM"),
+                       ("200", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +LIMIT +FRAG +HIT +PROGRAM +LIVE OVER TIME")):
+        tmux("resize-window", "-x", size, "-y", "3" if size == "20" else "16")
+        screen = shown(r"\n +" + head if size != "20" else "gpucache top")
         if "SCREENS" in os.environ:
             print(screen)
+        if size == "40":  # whole columns and whole figures
+            tally.check(re.search(r"\n +%s +[\d.]+ MiB +[\d.]+ [KM]?i?B  live" % pids[1], screen), "tool: top of 40 columns", screen)
+            tmux("send-keys", "Enter")
+            screen = shown(r"\n +now +peak *\n")
+            tally.check(not re.search(r"taken|[,;]\w", screen) and "CPU waits" in screen, "tool: one of 40 columns", screen)
+            tmux("send-keys", "Enter")
+            shown(r"\n +PID")
     many[-1].child.kill()
     many.pop().end()
     shown(r"\(killed\)")
@@ -398,6 +447,7 @@ def main():
     one_pool()
     metrics()
     top()
+    nvml()
 
 
 if __name__ == "__main__":

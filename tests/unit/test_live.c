@@ -48,7 +48,9 @@ bool stats_read_books(int ordinal, struct stats_device *out) {
     return true;
 }
 
-bool stats_read(int ordinal, struct stats_device *out) {
+bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) {
+    if (map)
+        map->count = 0;
     return stats_read_books(ordinal, out);
 }
 

@@ -1,0 +1,200 @@
+"""What scripts/coverage.py makes of src/tool/commands.def: parts of the manual page, and the completion of shells."""
+import re
+
+MADE = "Made by scripts/coverage.py from src/tool/commands.def and src/process/options.def. Do not edit."
+
+
+class Command:
+    def __init__(self, name, operands, meaning):
+        self.name, self.operands, self.meaning, self.options = name, operands, meaning, []
+
+    @property
+    def takes_variables(self):
+        return self.name in ("run", "options")
+
+
+class Option:
+    def __init__(self, name, value, meaning):
+        self.name, self.value, self.meaning = name, value, meaning
+
+    @property
+    def words(self):
+        """What the value may be, if it is one of some words."""
+        return self.value.split("|") if self.value and self.value.islower() else []
+
+
+class Variable:
+    """A row of process/options.def, as an option of run."""
+
+    def __init__(self, name, values, meaning):
+        self.name, self.meaning = name.lower().replace("_", "-"), meaning
+        listed = re.split(r", ", re.sub(r"^(.*?), or .*", r"\1", values))
+        self.words = [w for w in listed if re.fullmatch(r"[a-z]+", w) and w != "milliseconds"]
+
+
+def commands(rows):
+    """Of the rows of commands.def: COMMAND, then its options."""
+    found = []
+    for macro, row in rows:
+        if macro == "COMMAND":
+            found.append(Command(*row))
+        else:
+            of = next(c for c in found if c.name == row[0])
+            of.options.append(Option(row[2], row[3] if macro == "VALUE" else None, row[-1]))
+    return found
+
+
+def roff(text):
+    return re.sub(r"^([.'])", r"\\&\1", text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq"))
+
+
+def bold_words(text):
+    """Operands: words to be written as they are in bold, the others in italics."""
+    return re.sub(r"[A-Za-z-]+", lambda m: ("\\fI%s\\fR" if m[0].isupper() else "\\fB%s\\fR") % roff(m[0]), text)
+
+
+def man_synopsis(found):
+    lines = []
+    for command in found:
+        parts = []
+        for option in command.options:
+            value = "=" + (bold_words(option.value) if option.words else "\\fI%s\\fR" % roff(option.value)) if option.value else ""
+            parts.append("[\\fB\\-\\-%s\\fR%s]" % (roff(option.name), value))
+        if command.takes_variables:
+            parts.append("[\\fB\\-\\-\\fINAME\\fB=\\fIVALUE\\fR...]")
+        operands = bold_words(command.operands.replace("[--]", "[\0]")).replace("\0", "\\fB\\-\\-\\fR")
+        lines.append(".B gpucache %s\\fR %s" % (command.name, " ".join(parts + [operands])))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def man_options(found):
+    lines = []
+    for command in found:
+        if command.options:
+            lines.append(".SS gpucache " + command.name)
+        for option in command.options:
+            lines += [".TP", ".BI \\-\\-%s= %s" % (roff(option.name), roff(option.value)) if option.value else
+                      ".B \\-\\-" + roff(option.name), roff(option.meaning[0].upper() + option.meaning[1:]) + "."]
+    return "\n".join(lines)
+
+
+def option_words(command, variables):
+    words = ["--%s%s" % (o.name, "=" if o.value else "") for o in command.options]
+    words += ["--%s=" % v.name for v in variables] if command.takes_variables else []
+    return words + ["--help"]
+
+
+def value_words(command, variables):
+    options = command.options + (variables if command.takes_variables else [])
+    return [(o.name, o.words) for o in options if o.words]
+
+
+def orders(command):
+    """Words that are operands."""
+    return re.findall(r"\b[a-z][a-z-]*\b", command.operands)
+
+
+def bash(found, variables):
+    lines = ["# bash completion of gpucache. " + MADE, "_gpucache() {",
+             "    local line=${COMP_LINE:0:COMP_POINT} command=${COMP_WORDS[1]} word words= i",
+             "    word=${line##*[[:space:]]}", "    COMPREPLY=()",
+             "    if ((COMP_CWORD == 1)); then",
+             "        words='%s --help --version'" % " ".join(c.name for c in found),
+             "    elif [[ $command == run ]] && _gpucache_program; then", "        return", "    else",
+             "        case $command:$word in"]
+    for command in found:
+        for name, values in value_words(command, variables):
+            lines.append("        %s:--%s=*) words='%s' word=${word#*=} ;;" % (command.name, name, " ".join(values)))
+        lines.append("        %s:--*=*) compopt -o default; return ;;" % command.name)
+        lines.append("        %s:-*) words='%s' ;;" % (command.name, " ".join(option_words(command, variables))))
+        if "PID" in command.operands:
+            processes = "$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')"
+            lines.append("        %s:*) words=\"%s\"%s ;;" % (
+                command.name, " ".join([processes] + orders(command)), " && compopt -o default" if "FILE" in command.operands else ""))
+    lines += ["        esac", "    fi", "    while read -r i; do",
+              "        [[ -n $i ]] && COMPREPLY+=(\"$i\")",
+              "        [[ $i == *= ]] && compopt -o nospace 2>/dev/null",
+              "    done < <(compgen -W \"$words\" -- \"$word\")",
+              "    # bash has parted the word at its =, if that is one of the characters that part words",
+              "    if [[ $COMP_WORDBREAKS != *=* && $line == *=* && ${#COMPREPLY[@]} -gt 0 && $word != -* ]]; then",
+              "        i=${line##*[[:space:]]}", "        [[ $i == *=* ]] && COMPREPLY=(\"${COMPREPLY[@]/#/${i%%=*}=}\")",
+              "    fi", "}", "",
+              "# Behind the options of run: a program and what that takes.", "_gpucache_program() {",
+              "    local i",
+              "    for ((i = 2; i < COMP_CWORD; i++)); do",
+              "        case ${COMP_WORDS[i]} in",
+              "        --) ((i++)); break ;;",
+              "        -* | =) ;;",
+              "        *) [[ ${COMP_WORDS[i - 1]} == = ]] || break ;;",
+              "        esac", "    done",
+              "    [[ $i -lt $COMP_CWORD || ${COMP_WORDS[COMP_CWORD]} != -* && ${COMP_WORDS[COMP_CWORD]} != = &&",
+              "        ${COMP_WORDS[COMP_CWORD - 1]} != = ]] || return 1",
+              "    if declare -F _command_offset >/dev/null; then", "        _command_offset \"$i\"", "    else",
+              "        compopt -o default",
+              "        ((i == COMP_CWORD)) && mapfile -t COMPREPLY < <(compgen -c -- \"${COMP_WORDS[COMP_CWORD]}\")",
+              "    fi", "    return 0", "}", "complete -F _gpucache gpucache"]
+    return "\n".join(lines) + "\n"
+
+
+def quoted(text):
+    return text.replace("'", "'\\''")
+
+
+def zsh(found, variables):
+    lines = ["#compdef gpucache", "# " + MADE, "local -a processes commands",
+             "processes=(${(f)\"$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')\"})",
+             "commands=("]
+    lines += ["    '%s:%s'" % (c.name, quoted(c.meaning.replace(":", "\\:"))) for c in found]
+    lines += [")", "if ((CURRENT == 2)); then", "    _describe command commands",
+              "    _arguments '--help[says what there is]' '--version[says which version it is]'", "    return", "fi",
+              "local command=$words[2]", "shift words", "((CURRENT--))", "case $command in"]
+    for command in found:
+        lines.append("%s)" % command.name)
+        lines.append("    _arguments '--help[says what there is to it]' \\")
+        named = [(o.name, o.value, o.words, o.meaning) for o in command.options]
+        if command.takes_variables:
+            named += [(v.name, "value", v.words, v.meaning) for v in variables]
+        for name, value, words, meaning in named:
+            what = quoted(meaning.replace("[", "(").replace("]", ")").replace(":", "\\:"))
+            if not value:
+                lines.append("        '--%s[%s]' \\" % (name, what))
+            else:
+                kind = "(%s)" % " ".join(words) if words else "_files" if value == "PAGE" or name in ("report", "trace") else ""
+                lines.append("        '--%s=[%s]:%s:%s' \\" % (name, what, value.lower().split("|")[0] if words else value.lower(), kind))
+        if command.name == "run":
+            lines.append("        '(-)*:: :_normal'")
+        elif "FILE" in command.operands:
+            lines.append("        '*:report:{_files; compadd -a processes}'")
+        elif orders(command):
+            lines.append("        '1:process:compadd -a processes' '2:order:(%s)' '3:size:'" % " ".join(orders(command)))
+        elif "PID" in command.operands:
+            lines.append("        '*:process:compadd -a processes'")
+        else:
+            lines.append("        && return")
+        lines.append("    ;;")
+    return "\n".join(lines + ["esac"]) + "\n"
+
+
+def fish(found, variables):
+    at = "__fish_seen_subcommand_from "
+    lines = ["# fish completion of gpucache. " + MADE, "complete -c gpucache -n __fish_use_subcommand -f",
+             "complete -c gpucache -l help -d 'says what there is'",
+             "complete -c gpucache -n __fish_use_subcommand -l version -d 'says which version it is'"]
+    for command in found:
+        lines.append("complete -c gpucache -n __fish_use_subcommand -a %s -d '%s'" % (
+            command.name, command.meaning.replace("'", "\\'")))
+        named = [(o.name, o.value, o.words, o.meaning) for o in command.options]
+        if command.takes_variables:
+            named += [(v.name, "value", v.words, v.meaning) for v in variables]
+        for name, value, words, meaning in named:
+            takes = " -x -a '%s'" % " ".join(words) if words else " -r" if value else ""
+            lines.append("complete -c gpucache -n '%s%s' -l %s%s -d '%s'" % (
+                at, command.name, name, takes, meaning.replace("'", "\\'")))
+        if "PID" in command.operands:
+            lines.append("complete -c gpucache -n '%s%s' -a '(gpucache top --once 2>/dev/null | awk \"NR > 1 && \\\\$2 + 0 == \\\\$2 { print \\\\$1 }\")'"
+                         % (at, command.name))
+        for word in orders(command):
+            lines.append("complete -c gpucache -n '%s%s' -a %s" % (at, command.name, word))
+        if command.name == "run":
+            lines.append("complete -c gpucache -n '%srun' -a '(__fish_complete_subcommand)'" % at)
+    return "\n".join(lines) + "\n"

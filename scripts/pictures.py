@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""pictures.py [--program COMMAND] [--seconds N] [BUILD]: makes the pictures in docs/pictures.
+
+    docs/pictures/top.svg       gpucache top, as a terminal shows it
+    docs/pictures/report.svg    the report of a program
+    docs/pictures/page.png      the page of gpucache report --html, and page-dark.png
+
+BUILD is a build folder, build/gcc if it is not named. Without --program it is tests/demo/training.py, several times over,
+on the simulated driver, and the pictures say so. On a machine with a GPU:
+
+    LD_LIBRARY_PATH= python3 scripts/pictures.py --gpu --program 'python3 train.py'
+
+The program should run for --seconds (24 if that is not named) at least. Needs tmux for top.svg, and chromium for the page.
+"""
+import argparse
+import html
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PICTURES = os.path.join(ROOT, "docs", "pictures")
+COLUMNS, LINES = 132, 11
+
+
+def environment(folder, wanted):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE_") and k != "LD_PRELOAD"}
+    env.update({"XDG_RUNTIME_DIR": folder, "GPUCACHE_REPORT_FORMAT": "json", "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"})
+    if not wanted.gpu:
+        env.update({"LD_LIBRARY_PATH": os.path.join(wanted.build, "tests", "sim"), "GPUCACHE_SIM_MEMORY": "16G"})
+    return env
+
+
+def terminal(name, lines, title, reverse=()):
+    """Text as an SVG; it follows the colours of who looks at it."""
+    width, height = 8.43, 18
+    rows = []
+    for i, line in enumerate(lines):
+        y = 52 + i * height
+        if i in reverse:
+            rows.append('<rect class="bar" x="12" y="%d" width="%.0f" height="%d"/>' % (y - 13, width * COLUMNS + 8, height))
+        # blocks of the history in a colour of their own
+        for part in re.finditer(r"[▁-█]+|[^▁-█]+", line):
+            text = part.group()
+            if text.strip():
+                lead = len(text) - len(text.lstrip())
+                rows.append('<text class="%s" x="%.1f" y="%d" textLength="%.1f" xml:space="preserve">%s</text>' % (
+                    "h" if text[0] in "▁▂▃▄▅▆▇█" else "r" if i in reverse else "t", 16 + (part.start() + lead) * width, y,
+                    len(text.strip()) * width, html.escape(text.strip())))
+    columns = max(len(line) for line in lines) if "report" in name else COLUMNS
+    w, h = 32 + columns * width, 66 + len(lines) * height
+    svg = ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %d" font-size="14" role="img" aria-label="%s">\n'
+           "<style>\n.f{fill:#fbfcfd;stroke:#d5dde6}.t{fill:#17212d}.d{fill:#66758a}.h{fill:#2f6fde}.bar{fill:#17212d}.r{fill:#fbfcfd}\n"
+           "text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}\n"
+           "@media (prefers-color-scheme:dark){.f{fill:#10161d;stroke:#2b3744}.t{fill:#e7edf4}.d{fill:#93a1b1}.h{fill:#5c97ff}"
+           ".bar{fill:#e7edf4}.r{fill:#10161d}}\n</style>\n"
+           '<rect class="f" x="1" y="1" width="%.0f" height="%d" rx="10"/>\n'
+           '<text class="d" x="16" y="24">%s</text>\n%s\n</svg>\n' % (
+               w, h, html.escape(title), w - 2, h - 2, html.escape(title), "\n".join(rows)))
+    with open(os.path.join(PICTURES, name), "w", encoding="utf-8") as out:
+        out.write(svg)
+
+
+def start(wanted, env, rank, folder):
+    more = {"GPUCACHE_REPORT": "%s/rank%d.%%n" % (folder, rank), "RANK": str(rank), "WORLD_SIZE": str(wanted.ranks),
+            "GPUCACHE_REPORT_INTERVAL": "%g" % max(0.25, wanted.seconds / 60)}
+    command = shlex.split(wanted.program) if wanted.program else [
+        "python3", "train.py", str(wanted.seconds + 4)]
+    return subprocess.Popen([os.path.join(wanted.build, "gpucache"), "run", "--", *command], env={**env, **more},
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                            cwd=None if wanted.program else os.path.join(ROOT, "tests", "demo"))
+
+
+def top(wanted, env):
+    socket = os.path.join(env["XDG_RUNTIME_DIR"], "tmux")
+
+    def tmux(*arguments):
+        return subprocess.run(["tmux", "-S", socket, "-f", "/dev/null", *arguments], env=env, capture_output=True, text=True)
+
+    tmux("new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), os.path.join(wanted.build, "gpucache"), "top", "--interval=0.5")
+    time.sleep(wanted.seconds * 0.6)
+    screen = tmux("capture-pane", "-p").stdout.rstrip("\n").split("\n")
+    tmux("kill-server")
+    screen = [re.sub(r", \d+ of other versions", "", line) for line in screen]
+    terminal("top.svg", screen, "gpucache top" + wanted.note, reverse=(1, 2))
+
+
+def page(wanted, env, files, folder):
+    path = os.path.join(folder, "page.html")
+    subprocess.run([os.path.join(wanted.build, "gpucache"), "report", "--html", path, *files], env=env, check=True)
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if not browser:
+        print("SKIPPED: page.png: there is no chromium here")
+        return
+    for name, scheme in (("page.png", "1"), ("page-dark.png", "0")):
+        subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1150",
+                        "--force-device-scale-factor=0.7", "--user-data-dir=" + folder + "/profile",
+                        "--blink-settings=preferredColorScheme=" + scheme,
+                        "--screenshot=" + os.path.join(PICTURES, name), "file://" + path], stderr=subprocess.DEVNULL, check=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--program")
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--seconds", type=float, default=24)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("build", nargs="?", default=os.path.join(ROOT, "build", "gcc"))
+    wanted = parser.parse_args()
+    wanted.build = os.path.abspath(wanted.build)
+    wanted.note = "" if wanted.gpu else " (on the simulated driver)"
+    os.makedirs(PICTURES, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o700)
+        env = environment(folder, wanted)
+        running = [start(wanted, env, rank, folder) for rank in range(wanted.ranks)]
+        if shutil.which("tmux"):
+            top(wanted, env)
+        else:
+            print("SKIPPED: top.svg: there is no tmux here")
+        for one in running:
+            try:
+                one.wait(timeout=wanted.seconds * 2 + 60)
+            except subprocess.TimeoutExpired:
+                os.killpg(one.pid, signal.SIGTERM)
+                one.wait()
+        files = sorted((os.path.join(folder, n) for n in os.listdir(folder) if n.startswith("rank0.")),
+                       key=lambda n: int(n.rsplit(".", 1)[1]))
+        text = subprocess.run([os.path.join(wanted.build, "gpucache"), "report", files[-1]], env=env, capture_output=True,
+                              text=True).stdout
+        terminal("report.svg", text.rstrip("\n").split("\n"), "the report at its end" + wanted.note)
+        page(wanted, env, files, folder)
+    for name in sorted(os.listdir(PICTURES)):
+        print("%-16s %6d bytes" % (name, os.path.getsize(os.path.join(PICTURES, name))))
+
+
+main()

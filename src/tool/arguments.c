@@ -1,0 +1,119 @@
+#include "tool/arguments.h"
+
+#include "tool/tool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct option {
+    const char *command, *name, *value, *meaning; /* value NULL: a flag */
+} options[] = {
+#define FLAG(command, id, option, meaning) {#command, option, NULL, meaning},
+#define VALUE(command, id, option, value, meaning) {#command, option, value, meaning},
+#include "tool/commands.def"
+};
+_Static_assert(sizeof options / sizeof *options == ARGUMENTS, "a row for each");
+
+static const struct {
+    const char *name, *operands, *meaning;
+} commands[] = {
+#define COMMAND(name, operands, meaning) {#name, operands, meaning},
+#include "tool/commands.def"
+};
+#define COMMANDS (sizeof commands / sizeof *commands)
+
+static bool takes_variables(const char *command) {
+    return strcmp(command, "run") == 0 || strcmp(command, "options") == 0;
+}
+
+/** The options of a command in one line: [--once] [--interval=SECONDS]. */
+static void print_options(FILE *out, const char *command) {
+    for (size_t i = 0; i < ARGUMENTS; i++)
+        if (strcmp(options[i].command, command) == 0)
+            fprintf(out, " [--%s%s%s]", options[i].name, options[i].value ? "=" : "",
+                    options[i].value ? options[i].value : "");
+    if (takes_variables(command))
+        fputs(" [--NAME=VALUE...]", out);
+}
+
+void arguments_help(FILE *out, const char *command) {
+    const char *before = "usage:";
+    for (size_t i = 0; i < COMMANDS; i++) {
+        if (command && strcmp(commands[i].name, command) != 0)
+            continue;
+        fprintf(out, "%s gpucache %s", before, commands[i].name);
+        print_options(out, commands[i].name);
+        fprintf(out, "%s%s\n", *commands[i].operands ? " " : "", commands[i].operands);
+        before = "      ";
+    }
+    if (!command)
+        fprintf(out, "%s gpucache --help | --version\n", before);
+    for (size_t i = 0; i < COMMANDS; i++) {
+        if (command && strcmp(commands[i].name, command) != 0)
+            continue;
+        fprintf(out, "\n%-9s %s\n", commands[i].name, commands[i].meaning);
+        for (size_t k = 0; k < ARGUMENTS; k++)
+            if (strcmp(options[k].command, commands[i].name) == 0)
+                fprintf(out, "          --%s: %s\n", options[k].name, options[k].meaning);
+    }
+    fputs("\nAn option of run is a variable of the environment, spelled out: --memory-limit=8G "
+          "stands "
+          "for\nGPUCACHE_MEMORY_LIMIT=8G. See gpucache(1) and gpucache(7).\n",
+          out);
+}
+
+void arguments_refuse(const struct arguments *arguments) {
+    char wanted[512] = "wanted is";
+    size_t used = strlen(wanted);
+    unsigned left = 0;
+    for (size_t i = 0; i < ARGUMENTS; i++)
+        left += strcmp(options[i].command, arguments->command) == 0;
+    for (size_t i = 0, named = 0; i < ARGUMENTS; i++) {
+        if (strcmp(options[i].command, arguments->command) != 0)
+            continue;
+        const char *between = named++ == 0 ? " " : left == 1 ? " or " : ", ";
+        int written =
+            snprintf(wanted + used, sizeof wanted - used, "%s--%s%s%s", between, options[i].name,
+                     options[i].value ? "=" : "", options[i].value ? options[i].value : "");
+        used += written > 0 ? (size_t)written : 0;
+        used = used < sizeof wanted ? used : sizeof wanted - 1;
+        left--;
+    }
+    fail(STATUS_OWN_FAILURE, arguments->option, wanted);
+}
+
+/** Whether the text is that option; *value: what stands behind its =, or NULL. */
+static bool is_option(const struct option *option, const char *text, const char **value) {
+    size_t length = strlen(option->name);
+    bool same = strncmp(text + 2, option->name, length) == 0;
+    char end = same ? text[2 + length] : ' ';
+    *value = end == '=' ? text + 3 + length : NULL;
+    return end == '\0' || (end == '=' && option->value);
+}
+
+enum option_of_command arguments_next(struct arguments *arguments) {
+    const char *text = arguments->option = *arguments->at;
+    arguments->value = NULL;
+    if (!text || strncmp(text, "--", 2) != 0)
+        return ARGUMENTS_END;
+    arguments->at++;
+    if (text[2] == '\0')
+        return ARGUMENTS_END;
+    if (strcmp(text, "--help") == 0) {
+        arguments_help(stdout, arguments->command);
+        exit(fflush(stdout) == 0 ? 0 : STATUS_OWN_FAILURE);
+    }
+    for (unsigned i = 0; i < ARGUMENTS; i++) {
+        if (strcmp(options[i].command, arguments->command) != 0 ||
+            !is_option(&options[i], text, &arguments->value))
+            continue;
+        if (options[i].value && !arguments->value && *arguments->at)
+            arguments->value = *arguments->at++;
+        if (options[i].value && !arguments->value)
+            arguments_refuse(arguments);
+        return (enum option_of_command)i;
+    }
+    if (arguments->variables)
+        return ARGUMENT_VARIABLE;
+    arguments_refuse(arguments);
+}

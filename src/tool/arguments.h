@@ -1,0 +1,37 @@
+/*
+ * The options in front of a command's operands, as commands.def lists them: `--option`, `--option=value` or
+ * `--option value`. What is not listed is refused, with what would be accepted.
+ */
+#ifndef GPUCACHE_TOOL_ARGUMENTS_H
+#define GPUCACHE_TOOL_ARGUMENTS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+enum option_of_command {
+#define FLAG(command, id, option, meaning) ARGUMENT_##command##_##id,
+#define VALUE(command, id, option, value, meaning) ARGUMENT_##command##_##id,
+#include "tool/commands.def"
+    ARGUMENTS,
+    ARGUMENT_VARIABLE, /* an option of the library's, of commands that take those */
+    ARGUMENTS_END,     /* operands begin */
+};
+
+struct arguments {
+    const char *command;
+    char **at;          /* the rest; at the end, the operands */
+    const char *option; /* as it was written */
+    const char *value;  /* of it, or NULL */
+    bool variables;     /* the library's options are taken too */
+};
+
+/** The next option; ends the process with a word about it if it is none. --help is answered here. */
+enum option_of_command arguments_next(struct arguments *arguments);
+
+/** The option's value makes no sense: says what is wanted, and ends. */
+_Noreturn void arguments_refuse(const struct arguments *arguments);
+
+/** What there is to a command, or to all of them with NULL. */
+void arguments_help(FILE *out, const char *command);
+
+#endif

@@ -1,0 +1,102 @@
+# bash completion of gpucache. Made by scripts/coverage.py from src/tool/commands.def and src/process/options.def. Do not edit.
+_gpucache() {
+    local line=${COMP_LINE:0:COMP_POINT} command=${COMP_WORDS[1]} word words= i
+    word=${line##*[[:space:]]}
+    COMPREPLY=()
+    if ((COMP_CWORD == 1)); then
+        words='run options top report replay ctl metrics timeline snapshot --help --version'
+    elif [[ $command == run ]] && _gpucache_program; then
+        return
+    else
+        case $command:$word in
+        run:--report=*) words='stderr off' word=${word#*=} ;;
+        run:--report-format=*) words='text json' word=${word#*=} ;;
+        run:--report-signal=*) words='off' word=${word#*=} ;;
+        run:--report-interval=*) words='off' word=${word#*=} ;;
+        run:--reuse=*) words='barrier wait sync' word=${word#*=} ;;
+        run:--backend=*) words='auto segments pages' word=${word#*=} ;;
+        run:--budget=*) words='auto' word=${word#*=} ;;
+        run:--decay-ms=*) words='never' word=${word#*=} ;;
+        run:--trace=*) words='off' word=${word#*=} ;;
+        run:--trace-events=*) words='all' word=${word#*=} ;;
+        run:--live=*) words='on off' word=${word#*=} ;;
+        run:--peaks=*) words='off' word=${word#*=} ;;
+        run:--pinned=*) words='on off' word=${word#*=} ;;
+        run:--disable=*) words='on off' word=${word#*=} ;;
+        run:--log=*) words='error warn info debug' word=${word#*=} ;;
+        run:--*=*) compopt -o default; return ;;
+        run:-*) words='--one-pool --max-peak= --memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --live= --peaks= --pinned= --disable= --log= --help' ;;
+        options:--report=*) words='stderr off' word=${word#*=} ;;
+        options:--report-format=*) words='text json' word=${word#*=} ;;
+        options:--report-signal=*) words='off' word=${word#*=} ;;
+        options:--report-interval=*) words='off' word=${word#*=} ;;
+        options:--reuse=*) words='barrier wait sync' word=${word#*=} ;;
+        options:--backend=*) words='auto segments pages' word=${word#*=} ;;
+        options:--budget=*) words='auto' word=${word#*=} ;;
+        options:--decay-ms=*) words='never' word=${word#*=} ;;
+        options:--trace=*) words='off' word=${word#*=} ;;
+        options:--trace-events=*) words='all' word=${word#*=} ;;
+        options:--live=*) words='on off' word=${word#*=} ;;
+        options:--peaks=*) words='off' word=${word#*=} ;;
+        options:--pinned=*) words='on off' word=${word#*=} ;;
+        options:--disable=*) words='on off' word=${word#*=} ;;
+        options:--log=*) words='error warn info debug' word=${word#*=} ;;
+        options:--*=*) compopt -o default; return ;;
+        options:-*) words='--memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --live= --peaks= --pinned= --disable= --log= --help' ;;
+        top:--*=*) compopt -o default; return ;;
+        top:-*) words='--once --interval= --help' ;;
+        top:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" ;;
+        report:--format=*) words='text json' word=${word#*=} ;;
+        report:--folded=*) words='byte-seconds peak live' word=${word#*=} ;;
+        report:--*=*) compopt -o default; return ;;
+        report:-*) words='--format= --events= --each --compare --html= --folded= --help' ;;
+        report:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" && compopt -o default ;;
+        replay:--format=*) words='text json' word=${word#*=} ;;
+        replay:--*=*) compopt -o default; return ;;
+        replay:-*) words='--backend= --delay= --budget= --limit= --reuse= --memory= --periods= --device= --format= --each --help' ;;
+        ctl:--*=*) compopt -o default; return ;;
+        ctl:-*) words='--device= --timeout= --help' ;;
+        ctl:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }') report empty-cache reset-peak limit" ;;
+        metrics:--format=*) words='openmetrics prometheus' word=${word#*=} ;;
+        metrics:--*=*) compopt -o default; return ;;
+        metrics:-*) words='--format= --help' ;;
+        timeline:--*=*) compopt -o default; return ;;
+        timeline:-*) words='--last= --help' ;;
+        timeline:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" ;;
+        snapshot:--*=*) compopt -o default; return ;;
+        snapshot:-*) words='--json --last= --help' ;;
+        snapshot:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" ;;
+        esac
+    fi
+    while read -r i; do
+        [[ -n $i ]] && COMPREPLY+=("$i")
+        [[ $i == *= ]] && compopt -o nospace 2>/dev/null
+    done < <(compgen -W "$words" -- "$word")
+    # bash has parted the word at its =, if that is one of the characters that part words
+    if [[ $COMP_WORDBREAKS != *=* && $line == *=* && ${#COMPREPLY[@]} -gt 0 && $word != -* ]]; then
+        i=${line##*[[:space:]]}
+        [[ $i == *=* ]] && COMPREPLY=("${COMPREPLY[@]/#/${i%%=*}=}")
+    fi
+}
+
+# Behind the options of run: a program and what that takes.
+_gpucache_program() {
+    local i
+    for ((i = 2; i < COMP_CWORD; i++)); do
+        case ${COMP_WORDS[i]} in
+        --) ((i++)); break ;;
+        -* | =) ;;
+        *) [[ ${COMP_WORDS[i - 1]} == = ]] || break ;;
+        esac
+    done
+    [[ $i -lt $COMP_CWORD || ${COMP_WORDS[COMP_CWORD]} != -* && ${COMP_WORDS[COMP_CWORD]} != = &&
+        ${COMP_WORDS[COMP_CWORD - 1]} != = ]] || return 1
+    if declare -F _command_offset >/dev/null; then
+        _command_offset "$i"
+    else
+        compopt -o default
+        ((i == COMP_CWORD)) && mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}")
+    fi
+    return 0
+}
+complete -F _gpucache gpucache

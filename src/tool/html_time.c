@@ -1,0 +1,357 @@
+/*
+ * Memory over time, as charts. There are as many as there are sources: the reports of the process, and the
+ * flight recorder of its live page, which has its last moments. A source fills a `struct series`; what draws it
+ * does not know where it came from, so a trace is one more function that fills one.
+ */
+#include "tool/html.h"
+
+#include "live/page.h"
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POINTS 800 /* that a chart draws; of more the extremes are kept */
+#define WIDTH 1000.0
+#define HEIGHT 230.0
+
+enum figure { RESERVED, LIVE, OUTSIDE, FIGURES };
+
+static const struct {
+    const char *name, *class;
+} figures[FIGURES] = {{"Reserved", "reserved"}, {"Live", "live"}, {"Outside the pool", "outside"}};
+
+struct point {
+    double seconds;
+    uint64_t values[FIGURES];
+};
+
+struct mark {
+    double seconds;
+    bool bad;
+    char words[128];
+};
+
+struct series {
+    struct point *points;
+    size_t count;
+    struct mark *marks;
+    size_t mark_count;
+    unsigned shown; /* one bit for each figure that it has */
+    uint64_t limit; /* 0: none */
+    bool backwards; /* times are counted from the end */
+    bool steps;     /* a value holds until the next one */
+};
+
+static void *grown(void *list, size_t count, size_t each) {
+    void *memory = realloc(list, (count + 1) * each);
+    if (!memory)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    return memory;
+}
+
+static struct point *add_point(struct series *series, double seconds) {
+    series->points = grown(series->points, series->count, sizeof *series->points);
+    series->points[series->count] = (struct point){.seconds = seconds};
+    return &series->points[series->count++];
+}
+
+static struct mark *add_mark(struct series *series, double seconds, bool bad) {
+    series->marks = grown(series->marks, series->mark_count, sizeof *series->marks);
+    series->marks[series->mark_count] = (struct mark){.seconds = seconds, .bad = bad};
+    return &series->marks[series->mark_count++];
+}
+
+/* ---- sources ---- */
+
+static void read_reports(struct series *series, const struct html_process *of, int ordinal) {
+    series->shown = 1u << RESERVED | 1u << LIVE;
+    for (size_t i = 0; i < of->count; i++) {
+        const struct stats_device *device = html_find(of->sheets[i], ordinal);
+        double seconds = (double)of->sheets[i]->process.uptime_ns / 1e9;
+        struct report_derived derived;
+        if (!device)
+            continue;
+        report_derive(device, &derived);
+        struct point *point = add_point(series, seconds);
+        point->values[RESERVED] = device->reserved.current;
+        point->values[LIVE] = device->requested.current;
+        point->values[OUTSIDE] = derived.outside.current;
+        series->shown |= derived.outside.current ? 1u << OUTSIDE : 0;
+        series->limit = device->limit_bytes;
+        if (of->sheets[i]->head.oom && of->sheets[i]->oom.device == ordinal)
+            snprintf(add_mark(series, seconds, true)->words, sizeof series->marks->words,
+                     "out of memory: %s was asked for", SIZE(of->sheets[i]->oom.requested));
+    }
+}
+
+/** From when on all events of large blocks are there: a ring that is full has lost what was before. */
+static uint64_t complete_since(const struct page_event *events, size_t count) {
+    uint64_t since = 0, first[FLIGHT_RINGS] = {0};
+    unsigned found[FLIGHT_RINGS] = {0};
+    for (size_t i = 0; i < count; i++) {
+        unsigned ring = events[i].ring;
+        first[ring] = found[ring]++ == 0 ? events[i].time_ns : first[ring];
+    }
+    for (unsigned ring = 1; ring < FLIGHT_RINGS; ring++)
+        if (found[ring] >= FLIGHT_EVENTS && first[ring] > since)
+            since = first[ring];
+    return since;
+}
+
+static void mark_event(struct series *series, const struct page_event *event, double seconds) {
+    bool bad = event->kind == FLIGHT_OOM || event->kind == FLIGHT_GROW_REFUSED ||
+               event->kind == FLIGHT_LIMIT_REFUSED;
+    char *words = add_mark(series, seconds, bad)->words;
+    size_t room = sizeof series->marks->words;
+    int used = snprintf(words, room, "%s", page_event_words(event->kind));
+    if (event->bytes && used > 0 && (size_t)used < room)
+        used += snprintf(words + used, room - (size_t)used, ", %s", SIZE(event->bytes));
+    if (event->duration_ns && used > 0 && (size_t)used < room)
+        snprintf(words + used, room - (size_t)used, ", %s us", COUNT(event->duration_ns / 1000));
+}
+
+/* What is live now is known, and what came and went before: so is what was live then. */
+static void read_recorder(struct series *series, const struct sheet *sheet, int ordinal) {
+    const struct stats_device *device = html_find(sheet, ordinal);
+    size_t count;
+    struct page_event *events = page_events(sheet->page, &count);
+    uint64_t since = complete_since(events, count), live = device->requested.current;
+    uint64_t now = sheet->process.time_ns - page_real_ns(sheet->page, 0);
+    series->shown = 1u << LIVE;
+    series->backwards = series->steps = true;
+    series->limit = device->limit_bytes;
+    add_point(series, 0)->values[LIVE] = live;
+    for (size_t i = count; i > 0; i--) { /* from the end to the beginning */
+        const struct page_event *event = &events[i - 1];
+        bool came = event->kind == FLIGHT_ALLOCATE, went = event->kind == FLIGHT_FREE;
+        double seconds = ((double)event->time_ns - (double)now) / 1e9;
+        if (event->device != (unsigned)ordinal || event->time_ns < since || event->time_ns > now)
+            continue;
+        if (event->ring == 0)
+            mark_event(series, event, seconds);
+        if (!came && !went)
+            continue;
+        add_point(series, seconds)->values[LIVE] = live; /* from there on */
+        live = came ? less(live, event->bytes) : live + event->bytes;
+        add_point(series, seconds)->values[LIVE] = live; /* until there */
+    }
+    for (size_t i = 0, k = series->count; i + 1 < k; i++) {
+        struct point swapped = series->points[i];
+        series->points[i] = series->points[--k];
+        series->points[k] = swapped;
+    }
+    free(events);
+}
+
+/* ---- drawing ---- */
+
+/* Of each stretch the first, the lowest, the highest of what is live. */
+static void thin(struct series *series) {
+    size_t stretch = series->count / (POINTS / 2) + 1, kept = 0;
+    if (series->count <= POINTS)
+        return;
+    for (size_t from = 0; from < series->count; from += stretch) {
+        size_t low = from, high = from;
+        for (size_t i = from; i < from + stretch && i < series->count; i++) {
+            uint64_t value = series->points[i].values[LIVE];
+            low = value < series->points[low].values[LIVE] ? i : low;
+            high = value > series->points[high].values[LIVE] ? i : high;
+        }
+        struct point first = series->points[low < high ? low : high];
+        struct point second = series->points[low < high ? high : low];
+        series->points[kept++] = first; /* stretches are of two or more */
+        series->points[kept++] = second;
+    }
+    series->count = kept;
+}
+
+struct frame {
+    FILE *out;
+    double begin, end; /* seconds */
+    uint64_t top;      /* bytes */
+};
+
+static double across(const struct frame *frame, double seconds) {
+    return frame->end > frame->begin ? (seconds - frame->begin) / (frame->end - frame->begin) : 0;
+}
+
+static double up(const struct frame *frame, uint64_t bytes) {
+    return (double)bytes / (double)frame->top;
+}
+
+static struct frame frame_of(FILE *out, const struct series *series) {
+    uint64_t most = 1;
+    for (size_t i = 0; i < series->count; i++)
+        for (unsigned k = 0; k < FIGURES; k++)
+            if (series->shown >> k & 1 && series->points[i].values[k] > most)
+                most = series->points[i].values[k];
+    /* a limit that is far away would press everything to the ground */
+    if (series->limit > most && series->limit / 5 < most / 4)
+        most = series->limit;
+    uint64_t step = html_step(most);
+    return (struct frame){out, series->points[0].seconds, series->points[series->count - 1].seconds,
+                          (most + step - 1) / step * step};
+}
+
+static void draw_grid(const struct frame *frame) {
+    for (uint64_t bytes = 0; bytes <= frame->top; bytes += html_step(frame->top))
+        fprintf(frame->out, "<line class=\"%s\" x1=\"0\" x2=\"1000\" y1=\"%.2f\" y2=\"%.2f\"/>",
+                bytes == 0 ? "axis" : "grid", HEIGHT * (1 - up(frame, bytes)),
+                HEIGHT * (1 - up(frame, bytes)));
+}
+
+static void draw_path(const struct frame *frame, const struct series *series, unsigned figure,
+                      bool filled) {
+    FILE *out = frame->out;
+    fprintf(out, "<path class=\"%s%s\" d=\"", filled ? "area-" : "line line-",
+            figures[figure].class);
+    if (filled)
+        fprintf(out, "M0 %.0f", HEIGHT);
+    for (size_t i = 0; i < series->count; i++)
+        fprintf(out, "%s%.2f %.2f", i || filled ? "L" : "M",
+                WIDTH * across(frame, series->points[i].seconds),
+                HEIGHT * (1 - up(frame, series->points[i].values[figure])));
+    fputs(filled ? "L1000 230Z\"/>" : "\"/>", out);
+}
+
+static void draw_marks(const struct frame *frame, const struct series *series) {
+    FILE *out = frame->out;
+    if (series->limit && series->limit <= frame->top)
+        fprintf(out,
+                "<line class=\"limit\" x1=\"0\" x2=\"1000\" y1=\"%.2f\" "
+                "y2=\"%.2f\"><title>limit: %s</title></line>",
+                HEIGHT * (1 - up(frame, series->limit)), HEIGHT * (1 - up(frame, series->limit)),
+                SIZE(series->limit));
+    for (size_t i = 0; i < series->mark_count; i++) {
+        double x = WIDTH * across(frame, series->marks[i].seconds);
+        if (x < 0 || x > WIDTH)
+            continue;
+        fprintf(out, "<line class=\"mark%s\" x1=\"%.2f\" x2=\"%.2f\" y1=\"0\" y2=\"230\"/>",
+                series->marks[i].bad ? " bad" : "", x, x);
+        fprintf(out, "<line class=\"mark-hit\" x1=\"%.2f\" x2=\"%.2f\" y1=\"0\" y2=\"230\"><title>",
+                x, x);
+        html_text(out, series->marks[i].words);
+        fputs("</title></line>", out);
+    }
+}
+
+static void write_when(FILE *out, const struct series *series, double seconds) {
+    char label[HTML_LABEL];
+    if (series->backwards && seconds > -1e-6) {
+        fputs("now", out);
+        return;
+    }
+    html_time(label, series->backwards ? -seconds : seconds);
+    fprintf(out, series->backwards ? "%s before" : "%s", label);
+}
+
+/** The figures under the pointer: numbers, and words of this file's. */
+static void write_points(FILE *out, const struct frame *frame, const struct series *series) {
+    fputs(" data-points='{\"at\":[", out);
+    for (size_t i = 0; i < series->count; i++)
+        fprintf(out, "%s%.4f", i ? "," : "", across(frame, series->points[i].seconds));
+    fputs("],\"when\":[", out);
+    for (size_t i = 0; i < series->count; i++) {
+        fputs(i ? ",\"" : "\"", out);
+        write_when(out, series, series->points[i].seconds);
+        fputs(series->backwards ? "\"" : " after its start\"", out);
+    }
+    fputs("],\"series\":[", out);
+    for (unsigned k = 0, written = 0; k < FIGURES; k++) {
+        if (!(series->shown >> k & 1))
+            continue;
+        fprintf(out, "%s{\"name\":\"%s\",\"values\":[", written++ ? "," : "", figures[k].name);
+        for (size_t i = 0; i < series->count; i++)
+            fprintf(out, "%s%llu", i ? "," : "", (unsigned long long)series->points[i].values[k]);
+        fputs("]}", out);
+    }
+    fputs("]}'", out);
+}
+
+static void write_axes(const struct frame *frame, const struct series *series) {
+    FILE *out = frame->out;
+    fputs("<div class=\"x\">", out);
+    for (unsigned i = 0; i <= 4; i++) {
+        double seconds = frame->begin + (frame->end - frame->begin) * i / 4;
+        fprintf(out, "<span style=\"left:%u%%\"%s>", i * 25, i % 2 ? " class=\"minor\"" : "");
+        write_when(out, series, seconds);
+        fputs("</span>", out);
+    }
+    fputs("</div>", out);
+}
+
+static void write_key(FILE *out, const struct frame *frame, const struct series *series) {
+    fputs("<ul class=\"key\">", out);
+    for (unsigned k = 0; k < FIGURES; k++)
+        if (series->shown >> k & 1)
+            fprintf(out, "<li><i class=\"stroke line-%s\"></i>%s", figures[k].class,
+                    figures[k].name);
+    if (series->limit && series->limit <= frame->top)
+        fprintf(out, "<li><i class=\"stroke limit\"></i>Limit");
+    if (series->mark_count)
+        fputs("<li><i class=\"stroke mark\"></i>slow or rare events", out);
+    fputs("</ul>\n", out);
+}
+
+static void draw(FILE *out, const char *title, const char *hint, struct series *series) {
+    thin(series);
+    struct frame frame = frame_of(out, series);
+    fprintf(out,
+            "<section class=\"part\"><h3>%s</h3><p class=\"hint\">%s</p>\n<div class=\"chart\"",
+            title, hint);
+    write_points(out, &frame, series);
+    fputs("><div class=\"y\">", out);
+    for (uint64_t bytes = 0; bytes <= frame.top; bytes += html_step(frame.top)) {
+        char label[HTML_LABEL];
+        fprintf(out, "<span style=\"bottom:%.2f%%\">%s</span>", 100 * up(&frame, bytes),
+                html_size(label, bytes));
+    }
+    fprintf(out,
+            "</div><div class=\"plot\"><svg viewBox=\"0 0 1000 230\" preserveAspectRatio=\"none\" "
+            "role=\"img\" aria-label=\"%s\">",
+            title);
+    draw_grid(&frame);
+    for (unsigned k = 0; k < FIGURES; k++) {
+        if (series->shown >> k & 1 && k != OUTSIDE)
+            draw_path(&frame, series, k, true);
+        if (series->shown >> k & 1)
+            draw_path(&frame, series, k, false);
+    }
+    draw_marks(&frame, series);
+    fputs("</svg></div>", out);
+    write_axes(&frame, series);
+    fputs("</div>", out);
+    write_key(out, &frame, series);
+    fputs("</section>\n", out);
+    free(series->points);
+    free(series->marks);
+}
+
+void html_over_time(FILE *out, const struct html_process *of, int ordinal) {
+    const struct sheet *newest = of->sheets[of->count - 1];
+    struct series reports = {0}, recorder = {0};
+    read_reports(&reports, of, ordinal);
+    if (reports.count > 1) {
+        draw(out, "Memory over time", "As the reports say, from the start of the process.",
+             &reports);
+    } else {
+        free(reports.points);
+        free(reports.marks);
+    }
+    if (newest->page && html_find(newest, ordinal)) {
+        read_recorder(&recorder, newest, ordinal);
+        if (recorder.count > 2)
+            draw(out, "The last moments",
+                 "What was live, by the large blocks that the flight recorder has.", &recorder);
+        else
+            free(recorder.points), free(recorder.marks);
+    } else if (reports.count <= 1) {
+        fputs(
+            "<section class=\"part\"><h3>Memory over time</h3><p class=\"none\">One report is one "
+            "moment. GPUCACHE_REPORT_INTERVAL makes several, and a running process has a flight "
+            "recorder.</p></section>\n",
+            out);
+    }
+}

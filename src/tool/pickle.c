@@ -1,0 +1,192 @@
+#include "tool/pickle.h"
+
+#include <string.h>
+
+#define BATCH 1000
+#define SHARED 255 /* its place in the memo */
+
+static void put(struct pickle *to, char opcode) {
+    print_char(to->out, opcode);
+}
+
+/** Little endian. */
+static void put_bytes(struct pickle *to, uint64_t value, unsigned count) {
+    for (unsigned i = 0; i < count; i++)
+        print_char(to->out, (char)(value >> 8 * i));
+}
+
+/* ---- what stands between values ---- */
+
+/** Before an element of a list. */
+static void next(struct pickle *to) {
+    if (to->depth == 0 || to->open[to->depth - 1].kind == '}')
+        return;
+    uint32_t count = to->open[to->depth - 1].count++;
+    if (to->json)
+        print_str(to->out, count > 0 ? "," : "");
+    else if (count % BATCH == 0)
+        print_str(to->out, count > 0 ? "e(" : "(");
+}
+
+static void open(struct pickle *to, char kind) {
+    next(to);
+    if (to->json)
+        put(to, kind == ']' ? '[' : '{');
+    else
+        print_str(to->out, kind == ']' ? "]" : "}(");
+    to->open[to->depth].kind = kind;
+    to->open[to->depth++].count = 0;
+}
+
+void pickle_list(struct pickle *to) {
+    open(to, ']');
+}
+
+void pickle_dict(struct pickle *to) {
+    open(to, '}');
+}
+
+void pickle_close(struct pickle *to) {
+    to->depth--;
+    char kind = to->open[to->depth].kind;
+    if (to->json)
+        put(to, kind);
+    else if (kind == '}')
+        put(to, 'u');
+    else if (to->open[to->depth].count > 0)
+        put(to, 'e');
+}
+
+void pickle_begin(struct pickle *to, struct print *out, bool json) {
+    memset(to, 0, sizeof *to);
+    to->out = out;
+    to->json = json;
+    if (!json)
+        print_bytes(out, "\x80\x02", 2);
+}
+
+void pickle_end(struct pickle *to) {
+    put(to, to->json ? '\n' : '.');
+}
+
+/* ---- values ---- */
+
+static void write_int(struct pickle *to, int64_t value) {
+    if (value >= 0 && value < 256) {
+        put(to, 'K');
+        put_bytes(to, (uint64_t)value, 1);
+    } else if (value >= 0 && value < 65536) {
+        put(to, 'M');
+        put_bytes(to, (uint64_t)value, 2);
+    } else if (value >= INT32_MIN && value <= INT32_MAX) {
+        put(to, 'J');
+        put_bytes(to, (uint64_t)value, 4);
+    } else {
+        unsigned count = 5; /* with the sign's bit */
+        while (count < 8 && value >> (8 * count - 1) != 0 && value >> (8 * count - 1) != -1)
+            count++;
+        put(to, '\x8a');
+        put_bytes(to, count, 1);
+        put_bytes(to, (uint64_t)value, count);
+    }
+}
+
+void pickle_int(struct pickle *to, int64_t value) {
+    next(to);
+    if (to->json)
+        print_i64(to->out, value);
+    else
+        write_int(to, value);
+}
+
+void pickle_bool(struct pickle *to, bool value) {
+    next(to);
+    if (to->json)
+        print_str(to->out, value ? "true" : "false");
+    else
+        put(to, value ? '\x88' : '\x89');
+}
+
+/** What is no UTF-8 would not be read: it becomes U+FFFD, as in the JSON. */
+static size_t write_utf8(struct print *out, const char *text) {
+    size_t bytes = 0;
+    while (*text) {
+        size_t length = print_visible_length(text);
+        bool plain = length > 0 || (unsigned char)*text < 0x20;
+        length = length > 0 ? length : 1;
+        if (out)
+            print_bytes(out, plain ? text : "\xef\xbf\xbd", plain ? length : 3);
+        bytes += plain ? length : 3;
+        text += length;
+    }
+    return bytes;
+}
+
+static void write_text(struct pickle *to, const char *text) {
+    if (to->json) {
+        print_json_string(to->out, text);
+        return;
+    }
+    put(to, 'X');
+    put_bytes(to, write_utf8(NULL, text), 4);
+    write_utf8(to->out, text);
+}
+
+void pickle_text(struct pickle *to, const char *text) {
+    next(to);
+    write_text(to, text);
+}
+
+static void write_word(struct pickle *to, const char *word) {
+    unsigned at = 0;
+    while (at < to->known_count && to->known[at] != word && strcmp(to->known[at], word) != 0)
+        at++;
+    bool known = at < to->known_count;
+    if (to->json || !known)
+        write_text(to, word);
+    if (to->json || (!known && at == PICKLE_KNOWN))
+        return;
+    put(to, known ? 'h' : 'q');
+    put_bytes(to, at, 1);
+    if (!known)
+        to->known[to->known_count++] = word;
+}
+
+void pickle_word(struct pickle *to, const char *word) {
+    next(to);
+    write_word(to, word);
+}
+
+void pickle_key(struct pickle *to, const char *key) {
+    uint32_t count = to->open[to->depth - 1].count++;
+    if (to->json && count > 0)
+        put(to, ',');
+    write_word(to, key);
+    if (to->json)
+        put(to, ':');
+}
+
+void pickle_pair(struct pickle *to, int64_t first, int64_t second) {
+    next(to);
+    if (to->json) {
+        print_format(to->out, "[%lld,%lld]", (long long)first, (long long)second);
+        return;
+    }
+    write_int(to, first);
+    write_int(to, second);
+    put(to, '\x86');
+}
+
+void pickle_shared(struct pickle *to, void (*write)(struct pickle *to)) {
+    if (to->json || !to->has_shared) {
+        write(to);
+        if (to->json)
+            return;
+        put(to, 'q');
+        to->has_shared = true;
+    } else {
+        next(to);
+        put(to, 'h');
+    }
+    put_bytes(to, SHARED, 1);
+}

@@ -1,0 +1,383 @@
+/*
+ * gpucache replay: what a program allocated, run again through the pool and through models of other allocators.
+ */
+#include "process/value.h"
+#include "replay/input.h"
+#include "report/lines.h"
+#include "tool/arguments.h"
+#include "tool/comparison.h"
+#include "tool/replay_trace.h"
+#include "tool/tool.h"
+#include "tool/trace_file.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LIST 16 /* values of one option at most */
+#define PERIODS_MOST 1000000
+#define DELAY_MOST_US 3600000000
+#define CAPACITY ((uint64_t)1 << 45)
+
+static const char *const backend_words[] = {"segments", "pages",      "pytorch", "expandable",
+                                            "whole",    "cudamalloc", NULL};
+static const char *const reuse_words[] = {"barrier", "wait", "sync", NULL};
+static const char *const format_words[] = {"text", "json", NULL};
+
+struct wanted {
+    int backends[LIST], reuses[LIST];
+    uint64_t budgets[LIST], limits[LIST], delays_us[LIST], capacity, periods, device;
+    size_t backend_count, reuse_count, budget_count, limit_count, delay_count;
+    bool json, each;
+    struct candidate candidates[LIST * LIST];
+};
+
+/* Calls take(text, i) for each value of a list. False: one makes no sense, or there are too many. */
+typedef bool take_one(struct wanted *wanted, const char *text, size_t i);
+
+static bool take_list(struct wanted *wanted, const char *value, take_one *take, size_t *count) {
+    char text[64];
+    *count = 0;
+    for (;;) {
+        size_t length = strcspn(value, ",");
+        if (length >= sizeof text || *count == LIST) {
+            return false;
+        }
+        memcpy(text, value, length);
+        text[length] = '\0';
+        if (!take(wanted, text, (*count)++)) {
+            return false;
+        }
+        if (value[length] == '\0') {
+            return true;
+        }
+        value += length + 1;
+    }
+}
+
+static bool take_backend(struct wanted *wanted, const char *text, size_t i) {
+    return (wanted->backends[i] = value_word(text, backend_words)) >= 0;
+}
+
+static bool take_reuse(struct wanted *wanted, const char *text, size_t i) {
+    return (wanted->reuses[i] = value_word(text, reuse_words)) >= 0;
+}
+
+static bool take_size_or(const char *text, const char *none, uint64_t *bytes) {
+    *bytes = 0;
+    return value_equal(text, none) || (value_take_size(&text, bytes) && *text == '\0');
+}
+
+static bool take_budget(struct wanted *wanted, const char *text, size_t i) {
+    return take_size_or(text, "auto", &wanted->budgets[i]);
+}
+
+static bool take_limit(struct wanted *wanted, const char *text, size_t i) {
+    return take_size_or(text, "none", &wanted->limits[i]);
+}
+
+/* What reads seconds as milliseconds reads milliseconds as microseconds. */
+static bool take_delay(struct wanted *wanted, const char *text, size_t i) {
+    wanted->delays_us[i] = 0;
+    return strcmp(text, "0") == 0 || (value_milliseconds(text, &wanted->delays_us[i]) &&
+                                      wanted->delays_us[i] <= DELAY_MOST_US);
+}
+
+static bool take_capacity(struct wanted *wanted, const char *value) {
+    return value_take_size(&value, &wanted->capacity) && *value == '\0' &&
+           wanted->capacity <= CAPACITY;
+}
+
+static bool take_format(struct wanted *wanted, const char *value) {
+    int word = value_word(value, format_words);
+    wanted->json = word == 1;
+    return word >= 0;
+}
+
+static bool take_option(struct wanted *to, enum option_of_command option, const char *value) {
+    switch ((int)option) {
+    case ARGUMENT_replay_backend:
+        return take_list(to, value, take_backend, &to->backend_count);
+    case ARGUMENT_replay_reuse:
+        return take_list(to, value, take_reuse, &to->reuse_count);
+    case ARGUMENT_replay_budget:
+        return take_list(to, value, take_budget, &to->budget_count);
+    case ARGUMENT_replay_limit:
+        return take_list(to, value, take_limit, &to->limit_count);
+    case ARGUMENT_replay_delay:
+        return take_list(to, value, take_delay, &to->delay_count);
+    case ARGUMENT_replay_memory:
+        return take_capacity(to, value);
+    case ARGUMENT_replay_format:
+        return take_format(to, value);
+    case ARGUMENT_replay_device:
+        return value_number(value, STATS_MAX_DEVICES - 1, &to->device);
+    case ARGUMENT_replay_periods:
+        return value_number(value, PERIODS_MOST, &to->periods);
+    default:
+        return to->each = true;
+    }
+}
+
+/* What an option's value may be, for whoever wrote another one. */
+static const char *const accepted[ARGUMENTS] = {
+    [ARGUMENT_replay_backend] = "a list of segments, pages, pytorch, expandable, whole, cudamalloc",
+    [ARGUMENT_replay_delay] = "a list of milliseconds such as 0,0.5,20",
+    [ARGUMENT_replay_budget] = "a list of sizes such as 8G, or auto",
+    [ARGUMENT_replay_limit] = "a list of sizes such as 8G, or none",
+    [ARGUMENT_replay_reuse] = "a list of barrier, wait, sync",
+    [ARGUMENT_replay_memory] = "a size such as 80G, up to 32T",
+    [ARGUMENT_replay_periods] = "a number",
+    [ARGUMENT_replay_device] = "a number from 0 to 63",
+    [ARGUMENT_replay_format] = "text or json",
+};
+
+static char **parse(struct wanted *to, char **at) {
+    struct arguments left = {.command = "replay", .at = at};
+    for (enum option_of_command option; (option = arguments_next(&left)) != ARGUMENTS_END;) {
+        if (!take_option(to, option, left.value)) {
+            char what[128], why[128];
+            snprintf(what, sizeof what, "%.64s", left.option);
+            if (!strchr(what, '='))
+                snprintf(what, sizeof what, "%.60s=%.60s", left.option, left.value);
+            snprintf(why, sizeof why, "wanted is %s", accepted[option]);
+            fail(STATUS_OWN_FAILURE, what, why);
+        }
+    }
+    return left.at;
+}
+
+static void set_defaults(struct wanted *wanted) {
+    static const uint64_t delays_us[] = {0, 500, 2000, 20000};
+    *wanted = (struct wanted){
+        .backends = {0, 1, 2, 3, 4, 5},
+        .backend_count = 6,
+        .reuse_count = 1,
+        .budget_count = 1,
+        .limit_count = 1,
+        .delay_count = sizeof delays_us / sizeof *delays_us,
+        .capacity = CAPACITY,
+        .device = UINT64_MAX,
+    };
+    memcpy(wanted->delays_us, delays_us, sizeof delays_us);
+}
+
+/* ---- what is compared ---- */
+
+/* What differs, or was asked for, is part of its name. */
+static void name_candidate(const struct wanted *wanted, struct candidate *candidate) {
+    const struct rerun_setting *setting = &candidate->setting;
+    struct print out;
+    print_init(&out, -1, candidate->name, sizeof candidate->name);
+    print_str(&out, candidate->is_model ? model_names[candidate->model]
+                    : setting->pages    ? "pages"
+                                        : "segments");
+    if (wanted->reuse_count > 1 && !candidate->is_model) {
+        print_format(&out, ", %s", reuse_words[setting->reuse]);
+    }
+    if (setting->budget) {
+        print_format(&out, ", budget %s", SIZE(setting->budget));
+    }
+    if (wanted->limit_count > 1) {
+        print_format(&out, ", limit %s", setting->limit ? SIZE(setting->limit) : "none");
+    }
+    print_end(&out);
+}
+
+static void add_candidate(const struct wanted *wanted, struct replay_request *request,
+                          const struct candidate *candidate) {
+    if (request->candidate_count == LIST * LIST) {
+        fail(STATUS_OWN_FAILURE, "replay", "these are more than 256 settings");
+    }
+    struct candidate *to = &request->candidates[request->candidate_count++];
+    *to = *candidate;
+    name_candidate(wanted, to);
+}
+
+static void add_backend(const struct wanted *wanted, struct replay_request *request, int backend,
+                        uint64_t limit) {
+    struct candidate candidate = {.setting = {.limit = limit, .capacity = wanted->capacity}};
+    if (backend >= 2) {
+        candidate.is_model = true;
+        candidate.model = (enum model)(backend - 2);
+        add_candidate(wanted, request, &candidate);
+        return;
+    }
+    candidate.setting.pages = backend == 1;
+    for (size_t i = 0; i < wanted->reuse_count; i++) {
+        for (size_t k = 0; k < wanted->budget_count; k++) {
+            candidate.setting.reuse = (enum pool_reuse)wanted->reuses[i];
+            candidate.setting.budget = wanted->budgets[k];
+            add_candidate(wanted, request, &candidate);
+        }
+    }
+}
+
+static void make_request(struct wanted *wanted, struct replay_request *request) {
+    *request = (struct replay_request){.candidates = wanted->candidates,
+                                       .delay_count = wanted->delay_count};
+    memcpy(request->delays_us, wanted->delays_us, sizeof request->delays_us);
+    for (size_t i = 0; i < wanted->backend_count; i++) {
+        for (size_t k = 0; k < wanted->limit_count; k++) {
+            add_backend(wanted, request, wanted->backends[i], wanted->limits[k]);
+        }
+    }
+}
+
+/* ---- files ---- */
+
+struct results {
+    struct comparison *list;
+    size_t count;
+    struct histories **files;
+    size_t file_count;
+};
+
+static void *grown(void *list, size_t bytes) {
+    void *larger = realloc(list, bytes);
+    if (!larger) {
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    }
+    return larger;
+}
+
+static struct comparison *add_result(struct results *results) {
+    results->list = grown(results->list, (results->count + 1) * sizeof *results->list);
+    results->list[results->count] = (struct comparison){0};
+    return &results->list[results->count++];
+}
+
+static struct histories *add_file(struct results *results) {
+    struct histories *file = grown(NULL, sizeof *file);
+    *file = (struct histories){0};
+    results->files = grown(results->files, (results->file_count + 1) * sizeof *results->files);
+    results->files[results->file_count++] = file;
+    return file;
+}
+
+static void free_results(struct results *results) {
+    for (size_t i = 0; i < results->count; i++) {
+        comparison_free(&results->list[i]);
+    }
+    for (size_t i = 0; i < results->file_count; i++) {
+        histories_free(results->files[i]);
+        free(results->files[i]);
+    }
+    free(results->list);
+    free(results->files);
+}
+
+static void compare(const struct wanted *wanted, const struct replay_request *request,
+                    const char *file, const struct histories *histories, struct results *results) {
+    for (size_t i = 0; i < histories->count; i++) {
+        struct history *history = &histories->list[i];
+        bool meant = wanted->device == UINT64_MAX || history->device == (int)wanted->device;
+        if (history->count == 0 || !meant) {
+            continue;
+        }
+        if (wanted->periods > 0 && history_cut_into(history, (size_t)wanted->periods) != 0) {
+            fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+        }
+        struct comparison *result = add_result(results);
+        snprintf(result->file, sizeof result->file, histories->count > 1 ? "%s, device %d" : "%s",
+                 file, history->device);
+        result->history = history;
+        int r = comparison_run(result, request);
+        if (r != 0) {
+            fail(STATUS_OWN_FAILURE, "replay", strerror(-r));
+        }
+    }
+}
+
+static int read_file(const char *file, struct histories *histories) {
+    char why[HISTORY_WHY];
+    struct input input;
+    if (strcmp(file, "-") != 0 && trace_file_is(file)) {
+        int r = replay_trace_read(file, histories);
+        if (r != 0) {
+            fprintf(stderr, "gpucache: %s: %s\n", file, histories->why);
+        }
+        return r;
+    }
+    int r = input_read(file, &input, why);
+    if (r == 0) {
+        r = input_histories(&input, histories);
+        memcpy(why, histories->why, sizeof why);
+    }
+    input_free(&input);
+    if (r != 0) {
+        fprintf(stderr, "gpucache: %s: %s\n", file, why);
+    }
+    return r;
+}
+
+static bool has_failed(const struct results *results) {
+    for (size_t i = 0; i < results->count; i++) {
+        for (size_t k = 0; k < results->list[i].count; k++) {
+            if (results->list[i].rows[k].meter->error != 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static int print_results(const struct wanted *wanted, const struct replay_request *request,
+                         const struct results *results) {
+    char buffer[4096];
+    struct print out;
+    print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
+    if (results->count > 1 && !wanted->each && !wanted->json) {
+        comparisons_print(results->list, results->count, request, &out);
+    } else {
+        for (size_t i = 0; i < results->count; i++) {
+            if (wanted->json) {
+                comparison_print_json(&results->list[i], &out);
+            } else {
+                print_str(&out, i > 0 ? "\n" : "");
+                comparison_print(&results->list[i], &out);
+            }
+        }
+    }
+    return print_flush(&out);
+}
+
+static void print_nothing_of(const char *file, uint64_t device) {
+    if (device == UINT64_MAX) {
+        fprintf(stderr, "gpucache: %s: has no allocation in it\n", file);
+    } else {
+        fprintf(stderr, "gpucache: %s: has nothing of device %llu\n", file,
+                (unsigned long long)device);
+    }
+}
+
+int tool_replay(char **at) {
+    static struct wanted wanted;
+    struct replay_request request;
+    struct results results = {0};
+    int status = 0;
+    set_defaults(&wanted);
+    at = parse(&wanted, at);
+    if (!*at) {
+        fail(STATUS_OWN_FAILURE, "replay", "wanted is a file; - is the standard input");
+    }
+    make_request(&wanted, &request);
+    for (; *at; at++) {
+        struct histories *file = add_file(&results);
+        size_t before = results.count;
+        bool good = read_file(*at, file) == 0;
+        if (good) {
+            compare(&wanted, &request, *at, file, &results);
+        }
+        if (good && results.count == before) {
+            print_nothing_of(*at, wanted.device);
+        }
+        status = results.count == before ? EXIT_FAILURE : status;
+    }
+    bool printed = print_results(&wanted, &request, &results) == 0;
+    status = !printed ? STATUS_OWN_FAILURE : has_failed(&results) ? EXIT_FAILURE : status;
+    free_results(&results);
+    return status;
+}

@@ -1,0 +1,43 @@
+/*
+ * A snapshot under way: what a trace shows of each device at one moment, and where it is written to.
+ *
+ * The viewer replays the trace backwards, from what there is in the end. So what is shown has to agree: every block
+ * lies, at every moment, in a segment that is there. A block that lies in none that the trace knows is left out.
+ *
+ * Where memory comes in pages, one may be mapped at several addresses, and counts once: it is shown where the block
+ * that uses it is, and moves when a block elsewhere gets it.
+ */
+#ifndef GPUCACHE_TOOL_SNAPSHOT_H
+#define GPUCACHE_TOOL_SNAPSHOT_H
+
+#include "tool/pickle.h"
+#include "tool/trace_file.h"
+
+/* A device as the picture has it, at one moment. */
+struct picture {
+    struct trace_world
+        shown; /* blocks, segments, and pages that are covered by segments or shown themselves */
+    struct trace_world
+        mapped; /* TRACE_PAGES: mapped, value the page; TRACE_SEGMENTS: by page, where it is shown */
+    unsigned device;
+    size_t left_out; /* blocks */
+    bool silent;     /* before the front: nothing is written */
+};
+
+struct snapshot {
+    struct pickle pickle;
+    const struct trace_file *file;
+    struct picture pictures[STATS_MAX_DEVICES];
+    unsigned devices;
+};
+
+/** Writes the entries of a device, and leaves its picture as it is in the end. */
+void snapshot_trace(struct snapshot *to, unsigned device);
+
+/** What stands where a stack would. */
+void snapshot_frames(struct pickle *to);
+
+/** Since 1970, of a time in the trace. */
+int64_t snapshot_time_us(const struct snapshot *of, uint64_t ns);
+
+#endif

@@ -1,0 +1,188 @@
+/*
+ * The entries of a snapshot: from what happened to what the viewer knows.
+ */
+#include "tool/snapshot.h"
+
+/* ---- entries of the trace ---- */
+
+void snapshot_frames(struct pickle *to) {
+    pickle_list(to);
+    pickle_dict(to);
+    pickle_key(to, "filename");
+    pickle_word(to, "");
+    pickle_key(to, "line");
+    pickle_int(to, 0);
+    pickle_key(to, "name");
+    pickle_word(to, "gpucache: no stack was recorded");
+    pickle_close(to);
+    pickle_close(to);
+}
+
+int64_t snapshot_time_us(const struct snapshot *of, uint64_t ns) {
+    return (int64_t)((ns + of->file->header->real_ns) / 1000);
+}
+
+static void write_entry(struct snapshot *to, const char *action, const char *where,
+                        uint64_t address, uint64_t bytes, uint64_t time_ns) {
+    struct pickle *pickle = &to->pickle;
+    pickle_dict(pickle);
+    pickle_key(pickle, "action");
+    pickle_word(pickle, action);
+    pickle_key(pickle, where);
+    pickle_int(pickle, (int64_t)address);
+    pickle_key(pickle, "size");
+    pickle_int(pickle, (int64_t)bytes);
+    pickle_key(pickle, "stream");
+    pickle_int(pickle, 0);
+    pickle_key(pickle, "time_us");
+    pickle_int(pickle, snapshot_time_us(to, time_ns));
+    pickle_key(pickle, "frames");
+    pickle_shared(pickle, snapshot_frames);
+    pickle_close(pickle);
+}
+
+static void say(struct snapshot *to, const struct picture *of, const char *action, uint64_t address,
+                uint64_t bytes, uint64_t time_ns) {
+    if (!of->silent)
+        write_entry(to, action, "addr", address, bytes, time_ns);
+}
+
+/* ---- pages ---- */
+
+static void cover(struct picture *of, uint64_t address, uint64_t bytes, bool covered) {
+    struct trace_event page = {.kind = covered ? TRACE_MAP : TRACE_UNMAP,
+                               .bytes = TRACE_PAGE_BYTES};
+    for (uint64_t at = 0; at < bytes; at += TRACE_PAGE_BYTES) {
+        page.address = address + at;
+        trace_world_apply(&of->shown, &page);
+    }
+}
+
+static void show_page(struct snapshot *to, struct picture *of, const struct trace_event *mapped,
+                      uint64_t time_ns) {
+    struct trace_event place = {
+        .kind = TRACE_MOMENT_GROW, .address = mapped->value, .value = mapped->address};
+    trace_world_apply(&of->mapped, &place);
+    cover(of, mapped->address, TRACE_PAGE_BYTES, true);
+    say(to, of, "segment_map", mapped->address, TRACE_PAGE_BYTES, time_ns);
+}
+
+static void hide_page(struct snapshot *to, struct picture *of, uint64_t page, uint64_t address,
+                      uint64_t time_ns) {
+    struct trace_event place = {.kind = TRACE_MOMENT_GIVE_BACK, .address = page};
+    trace_world_apply(&of->mapped, &place);
+    cover(of, address, TRACE_PAGE_BYTES, false);
+    say(to, of, "segment_unmap", address, TRACE_PAGE_BYTES, time_ns);
+}
+
+/** Where the page is shown; 0: nowhere. */
+static uint64_t place_of(const struct picture *of, uint64_t page) {
+    const struct trace_event *place = trace_world_at(&of->mapped, TRACE_SEGMENTS, page);
+    return place ? place->value : 0;
+}
+
+/** A block uses the page that is mapped there. */
+static void use_page(struct snapshot *to, struct picture *of, uint64_t address, uint64_t time_ns) {
+    const struct trace_event *mapped = trace_world_at(&of->mapped, TRACE_PAGES, address);
+    if (!mapped)
+        return;
+    struct trace_event at = *mapped;
+    uint64_t place = place_of(of, at.value);
+    if (place == address)
+        return;
+    if (place != 0)
+        hide_page(to, of, at.value, place, time_ns);
+    show_page(to, of, &at, time_ns);
+}
+
+static void unmap_page(struct snapshot *to, struct picture *of, const struct trace_event *event) {
+    const struct trace_event *mapped = trace_world_at(&of->mapped, TRACE_PAGES, event->address);
+    uint64_t page = mapped ? mapped->value : 0;
+    if (page != 0 && place_of(of, page) == event->address)
+        hide_page(to, of, page, event->address, event->time_ns);
+    trace_world_apply(&of->mapped, event);
+}
+
+/* ---- blocks and segments ---- */
+
+static bool is_covered(const struct picture *of, const struct trace_event *block) {
+    uint64_t bytes = block->value > 0 ? block->value : 1;
+    if (block->space == 0)
+        return trace_world_at(&of->shown, TRACE_SEGMENTS, block->address) != NULL;
+    for (uint64_t at = block->address & ~(TRACE_PAGE_BYTES - 1); at < block->address + bytes;
+         at += TRACE_PAGE_BYTES)
+        if (!trace_world_at(&of->shown, TRACE_PAGES, at))
+            return false;
+    return true;
+}
+
+static void allocate(struct snapshot *to, struct picture *of, const struct trace_event *event) {
+    for (uint64_t at = event->address & ~(TRACE_PAGE_BYTES - 1);
+         event->space != 0 && at < event->address + event->value; at += TRACE_PAGE_BYTES)
+        use_page(to, of, at, event->time_ns);
+    if (!is_covered(of, event)) {
+        of->left_out++;
+        return;
+    }
+    trace_world_apply(&of->shown, event);
+    say(to, of, "alloc", event->address, event->value, event->time_ns);
+}
+
+static void free_block(struct snapshot *to, struct picture *of, const struct trace_event *event) {
+    if (!trace_world_at(&of->shown, TRACE_BLOCKS, event->address))
+        return;
+    trace_world_apply(&of->shown, event);
+    say(to, of, "free_requested", event->address, event->value, event->time_ns);
+    say(to, of, "free_completed", event->address, event->value, event->time_ns);
+}
+
+static void change_segment(struct snapshot *to, struct picture *of, const struct trace_event *event,
+                           bool comes) {
+    if (event->address == 0)
+        return;
+    trace_world_apply(&of->shown, event);
+    if (event->space != 0)
+        cover(of, event->address, event->bytes, comes);
+    say(to, of, comes ? "segment_alloc" : "segment_free", event->address, event->bytes,
+        event->time_ns);
+}
+
+static void show(struct snapshot *to, struct picture *of, const struct trace_event *event) {
+    switch (event->kind) {
+    case TRACE_ALLOCATE:
+        allocate(to, of, event);
+        break;
+    case TRACE_FREE:
+        free_block(to, of, event);
+        break;
+    case TRACE_MAP:
+        trace_world_apply(&of->mapped, event);
+        if (place_of(of, event->value) == 0)
+            show_page(to, of, event, event->time_ns);
+        break;
+    case TRACE_UNMAP:
+        unmap_page(to, of, event);
+        break;
+    case TRACE_MOMENT_GROW:
+    case TRACE_MOMENT_GIVE_BACK:
+        change_segment(to, of, event, event->kind == TRACE_MOMENT_GROW);
+        break;
+    case TRACE_MOMENT_OOM:
+        write_entry(to, "oom", "device_free", event->detail, event->bytes, event->time_ns);
+        break;
+    default:
+        break;
+    }
+}
+
+void snapshot_trace(struct snapshot *to, unsigned device) {
+    struct picture *of = &to->pictures[device];
+    of->device = device;
+    pickle_list(&to->pickle);
+    for (size_t i = 0; i < to->file->count; i++) {
+        of->silent = i < to->file->carried;
+        if (to->file->events[i].device == device)
+            show(to, of, &to->file->events[i]);
+    }
+    pickle_close(&to->pickle);
+}

@@ -1,0 +1,227 @@
+#include "tool/stacks.h"
+
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what reports read ---- */
+
+static uint64_t lost_stacks(const void *of) {
+    return ((const struct sheet_stacks *)of)->lost_stacks;
+}
+
+static uint64_t lost_blocks(const void *of) {
+    return ((const struct sheet_stacks *)of)->lost_blocks;
+}
+
+static struct stats_held held(const void *of, int device) {
+    const struct sheet_stacks *stacks = of;
+    for (size_t i = 0; i < stacks->device_count; i++)
+        if (stacks->devices[i].device == device)
+            return stacks->devices[i].held;
+    return (struct stats_held){0};
+}
+
+static bool next(const void *of, int device, uint32_t *at, struct stats_holder *holder) {
+    const struct sheet_stacks *stacks = of;
+    while (*at < stacks->row_count) {
+        const struct stack_row *row = &stacks->rows[(*at)++];
+        if (row->device == device) {
+            *holder = row->holder;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool frame(const void *of, uint32_t number, unsigned index, struct stats_frame *out) {
+    const struct sheet_stacks *stacks = of;
+    const struct stack_frames *stack =
+        number > 0 && number <= stacks->stack_count ? &stacks->stacks[number - 1] : NULL;
+    if (!stack || index >= stack->count)
+        return false;
+    *out = stack->frames[index];
+    return true;
+}
+
+static bool module(const void *of, uint32_t index, const char **path, const char **build_id) {
+    const struct sheet_stacks *stacks = of;
+    if (index >= stacks->module_count)
+        return false;
+    *path = stacks->modules[index].path;
+    *build_id = stacks->modules[index].build_id;
+    return true;
+}
+
+const struct stats_stacks *sheet_stacks_view(const struct sheet_stacks *stacks) {
+    return stacks ? &stacks->view : NULL;
+}
+
+/* ---- reading ---- */
+
+static void *more(void *list, size_t count, size_t each) {
+    char *memory = realloc(list, (count + 1) * each);
+    if (!memory)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    memset(memory + count * each, 0, each);
+    return memory;
+}
+
+char *stack_text(const char *text, size_t length) {
+    char *kept = strndup(text, length);
+    if (!kept)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    return kept;
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t length = strlen(text);
+    return length >= strlen(end) && strcmp(text + length - strlen(end), end) == 0;
+}
+
+/** `file:line)`, or `file)`. */
+static void read_place(struct stats_frame *frame, const char *text) {
+    size_t length = strlen(text) - 1;
+    const char *colon = memrchr(text, ':', length);
+    char *end = NULL;
+    unsigned long line = colon ? strtoul(colon + 1, &end, 10) : 0;
+    bool numbered = colon && end == text + length && end > colon + 1;
+    char *file = stack_text(text, numbered ? (size_t)(colon - text) : length);
+    frame->line = numbered ? (unsigned)line : 0;
+    frame->python = ends_with(file, ".py") || *file == '<';
+    frame->file = file;
+}
+
+/** As holders_print_frame() writes it. */
+static struct stats_frame read_frame(const char *text) {
+    struct stats_frame frame = {0};
+    const char *plus = strrchr(text, '+'), *place = NULL;
+    char *end;
+    for (const char *at = text; (at = strstr(at, " (")) != NULL; at++)
+        place = at;
+    if (plus && strncmp(plus, "+0x", 3) == 0) {
+        frame.file = stack_text(text, (size_t)(plus - text));
+        frame.offset = strtoull(plus + 1, NULL, 16);
+    } else if (strncmp(text, "0x", 2) == 0 && (frame.offset = strtoull(text, &end, 16), !*end)) {
+        frame.function = NULL;
+    } else if (place && ends_with(text, ")")) {
+        frame.function = stack_text(text, (size_t)(place - text));
+        read_place(&frame, place + 2);
+    } else {
+        frame.function = stack_text(text, strlen(text));
+    }
+    return frame;
+}
+
+uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *frames) {
+    stacks->stacks = more(stacks->stacks, stacks->stack_count, sizeof *stacks->stacks);
+    struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
+    for (const struct json *at = frames ? frames->first : NULL; at; at = at->next) {
+        stack->frames = more(stack->frames, stack->count, sizeof *stack->frames);
+        stack->frames[stack->count++] = read_frame(json_text(at));
+    }
+    return (uint32_t)stacks->stack_count;
+}
+
+static struct stats_share read_share(const struct json *from, const char *bytes,
+                                     const char *count) {
+    return (struct stats_share){json_u64(json_get(from, bytes)), json_u64(json_get(from, count))};
+}
+
+static struct stats_held read_held(const struct json *from) {
+    return (struct stats_held){read_share(from, "live_bytes", "live_count"),
+                               read_share(from, "peak_bytes", "peak_count")};
+}
+
+static void read_holder(struct sheet_stacks *stacks, int device, const struct json *from) {
+    const struct json *byte_seconds = json_get(from, "byte_seconds");
+    uint64_t whole = strtoull(byte_seconds ? byte_seconds->text : "0", NULL, 10);
+    uint64_t rest = json_seconds(byte_seconds) - whole * 1000000000; /* both modulo 2^64 */
+    struct stats_holder holder = {.stack = sheet_stacks_add(stacks, json_get(from, "stack")),
+                                  .held = read_held(from),
+                                  .total = read_share(from, "total_bytes", "total_count"),
+                                  .byte_seconds = whole,
+                                  .byte_seconds_ns = (uint32_t)(rest % 1000000000)};
+    stacks->rows = more(stacks->rows, stacks->row_count, sizeof *stacks->rows);
+    stacks->rows[stacks->row_count++] = (struct stack_row){device, holder};
+}
+
+static void read_device(struct sheet_stacks *stacks, const struct json *from) {
+    int device = (int)json_i64(json_get(from, "device"));
+    const struct json *holders = json_get(from, "holders");
+    stacks->devices = more(stacks->devices, stacks->device_count, sizeof *stacks->devices);
+    stacks->devices[stacks->device_count++] =
+        (struct stack_device){device, read_held(json_get(from, "held"))};
+    for (const struct json *at = holders ? holders->first : NULL; at; at = at->next)
+        read_holder(stacks, device, at);
+}
+
+static void read_module(struct sheet_stacks *stacks, const struct json *from) {
+    const char *path = json_text(json_get(from, "path"));
+    const char *build_id = json_text(json_get(from, "build_id"));
+    stacks->modules = more(stacks->modules, stacks->module_count, sizeof *stacks->modules);
+    stacks->modules[stacks->module_count++] = (struct stack_module){
+        stack_text(path, strlen(path)), stack_text(build_id, strlen(build_id))};
+}
+
+static unsigned read_version(const char *text) {
+    char *end;
+    unsigned long major = strtoul(text, &end, 10);
+    return *end == '.' ? (unsigned)(major << 8 | strtoul(end + 1, NULL, 10)) : 0;
+}
+
+struct sheet_stacks *sheet_stacks_read(const struct json *report) {
+    const struct json *head = json_get(report, "stacks"), *devices = json_get(report, "devices");
+    const struct json *modules = json_get(report, "modules");
+    if (!head || head->kind != JSON_OBJECT)
+        return NULL;
+    struct sheet_stacks *stacks = more(NULL, 0, sizeof *stacks);
+    const char *unwinder = json_text(json_get(head, "unwinder"));
+    stacks->unwinder = stack_text(unwinder, strlen(unwinder));
+    stacks->lost_stacks = json_u64(json_get(head, "lost_stacks"));
+    stacks->lost_blocks = json_u64(json_get(head, "lost_blocks"));
+    stacks->view =
+        (struct stats_stacks){.of = stacks,
+                              .frames = (unsigned)json_u64(json_get(head, "frames")),
+                              .unwinder = stacks->unwinder,
+                              .python = read_version(json_text(json_get(head, "python"))),
+                              .lost_stacks = lost_stacks,
+                              .lost_blocks = lost_blocks,
+                              .held = held,
+                              .next = next,
+                              .frame = frame,
+                              .module = module};
+    for (const struct json *at = devices ? devices->first : NULL; at; at = at->next)
+        read_device(stacks, at);
+    for (const struct json *at = modules ? modules->first : NULL; at; at = at->next)
+        read_module(stacks, at);
+    return stacks;
+}
+
+void stack_frame_free(const struct stats_frame *frame) {
+    free((char *)(uintptr_t)frame->function);
+    free((char *)(uintptr_t)frame->file);
+}
+
+void sheet_stacks_free(struct sheet_stacks *stacks) {
+    if (!stacks)
+        return;
+    for (size_t i = 0; i < stacks->stack_count; i++) {
+        for (unsigned k = 0; k < stacks->stacks[i].count; k++)
+            stack_frame_free(&stacks->stacks[i].frames[k]);
+        free(stacks->stacks[i].frames);
+    }
+    for (size_t i = 0; i < stacks->module_count; i++) {
+        free(stacks->modules[i].path);
+        free(stacks->modules[i].build_id);
+    }
+    free(stacks->stacks);
+    free(stacks->rows);
+    free(stacks->devices);
+    free(stacks->modules);
+    free(stacks->unwinder);
+    free(stacks);
+}

@@ -1,0 +1,72 @@
+/*
+ * The call stacks of a report that was read from a file: what the library wrote (stats/holders.h), with the names that
+ * it left to be found (symbols.h).
+ */
+#ifndef GPUCACHE_TOOL_STACKS_H
+#define GPUCACHE_TOOL_STACKS_H
+
+#include "process/print.h"
+#include "stats/holders.h"
+#include "tool/json.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One of the report. */
+struct stack_frames {
+    struct stats_frame *frames; /* with texts of their own */
+    unsigned count;
+};
+
+struct stack_row {
+    int device;
+    struct stats_holder holder;
+};
+
+struct stack_device {
+    int device;
+    struct stats_held held;
+};
+
+struct stack_module {
+    char *path, *build_id;
+};
+
+struct sheet_stacks {
+    struct stats_stacks view;
+    char *unwinder;
+    uint64_t lost_stacks, lost_blocks;
+    struct stack_frames *stacks; /* number 1 first */
+    struct stack_row *rows;
+    struct stack_device *devices;
+    struct stack_module *modules;
+    size_t stack_count, row_count, device_count, module_count;
+};
+
+/** Those of a report; NULL: it has none. Freed with sheet_stacks_free(). */
+struct sheet_stacks *sheet_stacks_read(const struct json *report);
+void sheet_stacks_free(struct sheet_stacks *stacks);
+
+/** As reports read them. */
+const struct stats_stacks *sheet_stacks_view(const struct sheet_stacks *stacks);
+
+/** A text of a frame's, and their end. */
+char *stack_text(const char *text, size_t length);
+void stack_frame_free(const struct stats_frame *frame);
+
+/** Adds a stack that stands elsewhere in the report, and returns its number. */
+uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *frames);
+
+/** Looks for the names of native frames, and makes stacks of equal names one. `brief`: where there are lines of Python
+ * native frames are left out, as the text does; names in large libraries take seconds. */
+void sheet_stacks_resolve(struct sheet_stacks *stacks, bool brief);
+
+enum folded { FOLDED_NOT, FOLDED_BYTE_SECONDS, FOLDED_PEAK, FOLDED_LIVE };
+
+/** Writes the holders of a device as flame graph tools read them: frames from the outermost on, a blank, the weight.
+ * `root` stands in front of each, if it is not empty. */
+void sheet_stacks_fold(const struct sheet_stacks *stacks, int device, enum folded weight,
+                       const char *root, struct print *out);
+
+#endif

@@ -1,0 +1,26 @@
+/*
+ * Names of addresses in files, from their symbols and debug information, by libdw where the tool was built with it.
+ */
+#ifndef GPUCACHE_TOOL_SYMBOLS_H
+#define GPUCACHE_TOOL_SYMBOLS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct symbols;
+
+/** NULL: names are not found by this build. */
+struct symbols *symbols_open(void);
+void symbols_close(struct symbols *symbols);
+
+struct symbol {
+    const char *function, *file; /* file NULL: not known; kept until symbols_close() */
+    unsigned line;               /* 0: not known */
+};
+
+/** What is at an offset of a file, as its own addresses count. False: not known; also where the file is not the
+ * one of that build id any more (if that is not empty), which is said once. */
+bool symbols_find(struct symbols *symbols, const char *path, const char *build_id, uint64_t offset,
+                  struct symbol *symbol);
+
+#endif

@@ -1,0 +1,322 @@
+/*
+ * gpucache timeline: traces as trace-event JSON, which Perfetto and chrome://tracing open.
+ *
+ * One process for each trace. Its counters are the figures of the reports, one event for each: viewers would
+ * stack several of one event on one another, and these contain each other. What changes a counter by less
+ * than a thousandth of its peak within a millisecond is left out; its highest and its last value never are.
+ */
+#include "process/print.h"
+#include "process/value.h"
+#include "tool/arguments.h"
+#include "tool/tool.h"
+#include "tool/trace_source.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STEP_NS 1000000
+#define STEP_SHARE 1000
+#define HOST_PIDS                                                                                  \
+    10000000 /* between the numbers of processes of different hosts, which may be equal */
+
+/* Of a device. Those of memory past the pool by enum outside_kind; kinds that are booked alike share a name. */
+enum { REQUESTED, ALLOCATED, RESERVED, OUTSIDE, COUNTERS = OUTSIDE + TRACE_FIGURES };
+
+static const char *const names[COUNTERS] = {
+    [REQUESTED] = "requested",        [ALLOCATED] = "allocated",     [RESERVED] = "reserved",
+    [OUTSIDE + 1] = "stream ordered", [OUTSIDE + 2] = "managed",     [OUTSIDE + 3] = "virtual",
+    [OUTSIDE + 4] = "array",          [OUTSIDE + 5] = "pinned host", [OUTSIDE + 6] = "imported",
+    [OUTSIDE + 7] = "imported",       [OUTSIDE + 8] = "imported",
+};
+
+struct counter {
+    uint64_t value, peak, shown, shown_ns;
+    bool peak_shown;
+};
+
+struct timeline {
+    struct print *out;
+    const struct trace_file *file;
+    struct counter counters[STATS_MAX_DEVICES][COUNTERS];
+    uint64_t base_real_ns;
+    uint64_t pid;
+    bool first, writing; /* else the peaks are found out */
+};
+
+/* ---- events ---- */
+
+static void print_us(struct print *out, uint64_t ns) {
+    print_format(out, "%llu.%u%u%u", (unsigned long long)(ns / 1000), (unsigned)(ns / 100 % 10),
+                 (unsigned)(ns / 10 % 10), (unsigned)(ns % 10));
+}
+
+static uint64_t real_of(const struct trace_file *file, uint64_t ns) {
+    return ns + file->header->real_ns;
+}
+
+static void begin_event(struct timeline *to, const char *phase, const char *name) {
+    print_str(to->out, to->first ? "\n" : ",\n");
+    to->first = false;
+    print_format(to->out, "{\"ph\":\"%s\",\"pid\":%llu,\"name\":", phase,
+                 (unsigned long long)to->pid);
+    print_json_string(to->out, name);
+}
+
+static void print_time(struct timeline *to, uint64_t ns) {
+    uint64_t real = real_of(to->file, ns);
+    print_str(to->out, ",\"ts\":");
+    print_us(to->out, real > to->base_real_ns ? real - to->base_real_ns : 0);
+}
+
+static void name_thing(struct timeline *to, const char *what, uint32_t thread, const char *name) {
+    begin_event(to, "M", what);
+    if (thread != 0)
+        print_format(to->out, ",\"tid\":%u", thread);
+    print_str(to->out, ",\"args\":{\"name\":");
+    print_json_string(to->out, name);
+    print_str(to->out, "}}");
+}
+
+/* ---- counters ---- */
+
+static void show_counter(struct timeline *to, unsigned device, unsigned which, uint64_t ns) {
+    struct counter *counter = &to->counters[device][which];
+    char name[64];
+    struct print text;
+    print_init(&text, -1, name, sizeof name);
+    print_format(&text, "device %u %s", device, names[which]);
+    begin_event(to, "C", print_end(&text));
+    print_time(to, ns);
+    print_format(to->out, ",\"tid\":0,\"args\":{\"bytes\":%llu}}",
+                 (unsigned long long)counter->value);
+    counter->shown = counter->value;
+    counter->shown_ns = ns;
+    counter->peak_shown |= counter->value == counter->peak;
+}
+
+static void set_counter(struct timeline *to, unsigned device, unsigned which, uint64_t value,
+                        uint64_t ns) {
+    struct counter *counter = &to->counters[device][which];
+    uint64_t change = value > counter->shown ? value - counter->shown : counter->shown - value;
+    counter->value = value;
+    if (!to->writing) {
+        counter->peak = value > counter->peak ? value : counter->peak;
+    } else if (change > counter->peak / STEP_SHARE ||
+               (change > 0 && ns - counter->shown_ns >= STEP_NS) ||
+               (value == counter->peak && !counter->peak_shown)) {
+        show_counter(to, device, which, ns);
+    }
+}
+
+static void add(struct timeline *to, const struct trace_event *event, unsigned which,
+                uint64_t bytes) {
+    set_counter(to, event->device, which, to->counters[event->device][which].value + bytes,
+                event->time_ns);
+}
+
+/** Of a figure (trace_figure()); 0: it has none. */
+static unsigned counter_of(unsigned figure) {
+    unsigned which = figure == 0 ? RESERVED : OUTSIDE + figure - 1;
+    for (unsigned i = OUTSIDE; names[which] && i < which; i++)
+        if (names[i] && strcmp(names[i], names[which]) == 0)
+            return i;
+    return names[which] ? which : 0;
+}
+
+static void count(struct timeline *to, const struct trace_event *event) {
+    unsigned figure = trace_figure(event->kind, event->value);
+    if (event->device >= STATS_MAX_DEVICES)
+        return;
+    if (event->kind == TRACE_ALLOCATE || event->kind == TRACE_FREE) {
+        bool comes = event->kind == TRACE_ALLOCATE;
+        add(to, event, REQUESTED, comes ? event->bytes : -event->bytes);
+        add(to, event, ALLOCATED, comes ? event->value : -event->value);
+    } else if (figure < TRACE_FIGURES && counter_of(figure) && !(event->flags & TRACE_CARRIED)) {
+        set_counter(to, event->device, counter_of(figure), event->detail, event->time_ns);
+    }
+}
+
+/** What lives at the front, at its time. */
+static void begin_with(struct timeline *to, uint64_t front_ns) {
+    uint64_t sums[STATS_MAX_DEVICES][2] = {{0}};
+    for (size_t i = 0; i < to->file->carried; i++) {
+        const struct trace_event *event = &to->file->events[i];
+        if (event->kind != TRACE_ALLOCATE || event->device >= STATS_MAX_DEVICES)
+            continue;
+        sums[event->device][0] += event->bytes;
+        sums[event->device][1] += event->value;
+    }
+    for (unsigned device = 0; device < STATS_MAX_DEVICES; device++) {
+        if (sums[device][1] == 0)
+            continue;
+        set_counter(to, device, REQUESTED, sums[device][0], front_ns);
+        set_counter(to, device, ALLOCATED, sums[device][1], front_ns);
+    }
+}
+
+/** The figures at the front, and then one event after another. */
+static void go_through(struct timeline *to,
+                       void (*show)(struct timeline *, const struct trace_event *)) {
+    const struct trace_file *file = to->file;
+    for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
+        for (unsigned figure = 0; figure < TRACE_FIGURES; figure++)
+            if (file->before[device][figure] && counter_of(figure))
+                set_counter(to, device, counter_of(figure), file->before[device][figure],
+                            file->front_ns);
+    begin_with(to, file->front_ns);
+    for (size_t i = file->carried; i < file->count; i++) {
+        count(to, &file->events[i]);
+        if (show)
+            show(to, &file->events[i]);
+    }
+}
+
+/* ---- moments ---- */
+
+static void print_arguments(struct timeline *to, const struct trace_event *event) {
+    const char *comma = "";
+    print_str(to->out, ",\"args\":{");
+    if (event->device != TRACE_NO_DEVICE) {
+        print_format(to->out, "\"device\":%u", event->device);
+        comma = ",";
+    }
+    if (event->bytes) {
+        print_format(to->out, "%s\"bytes\":%llu", comma, (unsigned long long)event->bytes);
+        comma = ",";
+    }
+    if (event->address)
+        print_format(to->out, "%s\"address\":\"0x%llx\"", comma,
+                     (unsigned long long)event->address);
+    print_str(to->out, "}}");
+}
+
+static void show_moment(struct timeline *to, const struct trace_event *event) {
+    uint64_t took = event->value;
+    uint64_t begun = event->flags & TRACE_BEGINS ? event->time_ns : event->time_ns - took;
+    bool lasts = took > 0 && took < event->time_ns;
+    begin_event(to, lasts ? "X" : "i", trace_event_words(event->kind));
+    print_time(to, lasts ? begun : event->time_ns);
+    if (lasts) {
+        print_str(to->out, ",\"dur\":");
+        print_us(to->out, took);
+    } else {
+        print_str(to->out, ",\"s\":\"p\"");
+    }
+    print_format(to->out, ",\"tid\":%u", event->thread);
+    print_arguments(to, event);
+}
+
+static void show(struct timeline *to, const struct trace_event *event) {
+    if (event->kind == TRACE_MARK) {
+        begin_event(to, "i", event->text);
+        print_time(to, event->time_ns);
+        print_format(to->out, ",\"s\":\"p\",\"tid\":%u,\"args\":{}}", event->thread);
+    } else if (event->kind == TRACE_CONTEXT_END) {
+        begin_event(to, "i", trace_event_words(event->kind));
+        print_time(to, event->time_ns);
+        print_format(to->out, ",\"s\":\"p\",\"tid\":%u", event->thread);
+        print_arguments(to, event);
+    } else if (event->kind >= TRACE_MOMENTS) {
+        show_moment(to, event);
+    }
+}
+
+/* ---- a trace ---- */
+
+static void name_process(struct timeline *to) {
+    const struct trace_header *header = to->file->header;
+    char name[256];
+    struct print text;
+    print_init(&text, -1, name, sizeof name);
+    print_format(&text, "%s", header->name);
+    if (header->rank >= 0)
+        print_format(&text, " rank %lld", (long long)header->rank);
+    name_thing(to, "process_name", 0, print_end(&text));
+}
+
+/** The counters as they are in the end, which is what the last report says. */
+static void close_counters(struct timeline *to) {
+    for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
+        for (unsigned which = 0; which < COUNTERS; which++)
+            if (to->counters[device][which].value != to->counters[device][which].shown)
+                show_counter(to, device, which, to->file->end_ns);
+}
+
+static void write_trace(struct timeline *to, const struct trace_file *file, uint64_t pid) {
+    to->file = file;
+    to->pid = pid;
+    memset(to->counters, 0, sizeof to->counters);
+    to->writing = false;
+    go_through(to, NULL);
+    for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
+        for (unsigned which = 0; which < COUNTERS; which++)
+            to->counters[device][which].value = 0;
+    to->writing = true;
+    name_process(to);
+    go_through(to, show);
+    close_counters(to);
+}
+
+struct source {
+    struct trace_file file;
+    uint64_t pid; /* that no other one has */
+};
+
+static void number(struct source *sources, size_t at) {
+    uint64_t pid = (uint64_t)sources[at].file.header->who.pid;
+    for (size_t i = 0; i < at; i++)
+        if (sources[i].pid == pid) {
+            pid += HOST_PIDS;
+            i = (size_t)-1; /* from the first one again */
+        }
+    sources[at].pid = pid;
+}
+
+static void write_all(struct print *out, const struct source *sources, size_t count) {
+    static struct timeline to;
+    to = (struct timeline){.out = out, .first = true, .base_real_ns = UINT64_MAX};
+    for (size_t i = 0; i < count; i++) {
+        uint64_t started = real_of(&sources[i].file, sources[i].file.header->started_ns);
+        to.base_real_ns = started < to.base_real_ns ? started : to.base_real_ns;
+    }
+    print_str(out,
+              "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"version\":\"gpucache " GPUCACHE_VERSION
+              "\"},\"traceEvents\":[");
+    for (size_t i = 0; i < count; i++)
+        write_trace(&to, &sources[i].file, sources[i].pid);
+    print_str(out, "\n]}\n");
+}
+
+int tool_timeline(char **arguments) {
+    static char buffer[65536];
+    uint64_t last = 0;
+    struct arguments left = {.command = "timeline", .at = arguments};
+    while (arguments_next(&left) != ARGUMENTS_END)
+        if (!value_number(left.value, UINT64_MAX, &last) || last == 0)
+            arguments_refuse(&left);
+    arguments = left.at;
+    size_t count = 0, read = 0;
+    while (arguments[count])
+        count++;
+    struct source *sources = calloc(count + 1, sizeof *sources);
+    if (count == 0 || !sources)
+        fail(STATUS_OWN_FAILURE, "timeline",
+             "wanted is a trace, or the number of a process that records one");
+    for (size_t i = 0; i < count; i++)
+        if (trace_source_read(arguments[i], last, &sources[read].file))
+            number(sources, read++);
+    struct print out;
+    print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
+    if (read > 0)
+        write_all(&out, sources, read);
+    bool written = print_flush(&out) == 0;
+    if (!written)
+        fprintf(stderr, "gpucache: timeline: could not be written\n");
+    for (size_t i = 0; i < read; i++)
+        trace_file_free(&sources[i].file);
+    free(sources);
+    return written && read == count ? 0 : EXIT_FAILURE;
+}

@@ -1,0 +1,148 @@
+/*
+ * The table of gpucache top as text. What a narrow screen has no room for is left out by whole columns, those
+ * that tell least first; never the one that rows are sorted by.
+ */
+#include "tool/screen.h"
+
+#include <string.h>
+
+#define PROGRAM 24      /* of its name, at most */
+#define MOST_WORTH 11   /* of a column; such are always there */
+#define PROGRAM_SEEN 12 /* that columns leave to it at least */
+
+enum cell {
+    CELL_PID,
+    CELL_DEVICE,
+    CELL_LIVE,
+    CELL_CACHED,
+    CELL_RESERVED,
+    CELL_PEAK,
+    CELL_LIMIT,
+    CELL_NVML,
+    CELL_USED,
+    CELL_FRAG,
+    CELL_HIT,
+    CELLS
+};
+
+static const struct {
+    const char *name;
+    unsigned width;
+    int sorted;     /* enum top_column, or -1 */
+    unsigned worth; /* what is worth most comes first */
+} cells[CELLS] = {
+    [CELL_PID] = {"PID", 8, TOP_PID, MOST_WORTH},
+    [CELL_DEVICE] = {"DEV", 4, -1, 8},
+    [CELL_LIVE] = {"LIVE", 11, TOP_LIVE, MOST_WORTH},
+    [CELL_CACHED] = {"CACHED", 11, TOP_CACHED, 7},
+    [CELL_RESERVED] = {"RESERVED", 11, TOP_RESERVED, 9},
+    [CELL_PEAK] = {"PEAK", 11, TOP_PEAK, 10},
+    [CELL_LIMIT] = {"LIMIT", 11, -1, 2},
+    [CELL_NVML] = {"NVML", 11, -1, 6},
+    [CELL_USED] = {"USED", 6, -1, 3},
+    [CELL_FRAG] = {"FRAG", 6, TOP_FRAG, 5},
+    [CELL_HIT] = {"HIT", 6, TOP_HIT, 4},
+};
+
+static unsigned width_of(unsigned shown) {
+    unsigned width = 0;
+    for (unsigned i = 0; i < CELLS; i++)
+        width += shown >> i & 1 ? cells[i].width : 0;
+    return width;
+}
+
+/** One bit for each column that there is room for: those that are always there, then by what they are worth. */
+static unsigned choose(const struct top *top) {
+    unsigned shown = 0;
+    for (unsigned worth = MOST_WORTH; worth > 0; worth--) {
+        for (unsigned i = 0; i < CELLS; i++) {
+            unsigned with = shown | 1u << i;
+            bool fits = top->width == 0 || width_of(with) + PROGRAM_SEEN <= top->width;
+            bool always = worth == MOST_WORTH && cells[i].sorted == (int)top->column;
+            bool known = top->nvml || (i != CELL_NVML && i != CELL_USED);
+            if (always || cells[i].worth == MOST_WORTH ||
+                (cells[i].worth == worth && fits && known))
+                shown = with;
+        }
+    }
+    return shown;
+}
+
+unsigned top_width(const struct top *top) {
+    return width_of(choose(top)) + 2 + PROGRAM;
+}
+
+void top_print_head(struct print *out, const struct top *top) {
+    unsigned shown = choose(top);
+    for (unsigned i = 0; i < CELLS; i++) {
+        char text[LINES_VALUE];
+        struct print name;
+        if (!(shown >> i & 1))
+            continue;
+        print_init(&name, -1, text, sizeof text);
+        print_str(&name, (int)top->column == cells[i].sorted ? ">" : "");
+        print_str(&name, cells[i].name);
+        print_cell(out, print_end(&name), cells[i].width, PRINT_RIGHT);
+    }
+    print_str(out, "  PROGRAM");
+}
+
+static const char *percent(char text[LINES_VALUE], double share) {
+    struct print whole;
+    print_init(&whole, -1, text, LINES_VALUE);
+    print_double(&whole, share * 100, 0);
+    print_char(&whole, '%');
+    return print_end(&whole);
+}
+
+static const char *words_of(char text[LINES_VALUE], const struct top_row *row, enum cell cell) {
+    const struct stats_device *device = &row->device;
+    switch (cell) {
+    case CELL_PID:
+        return lines_count(text, (uint64_t)row->page->pid);
+    case CELL_DEVICE:
+        return lines_count(text, (uint64_t)device->ordinal);
+    case CELL_LIVE:
+        return lines_size(text, device->requested.current);
+    case CELL_CACHED:
+        return lines_size(text, row->derived.idle);
+    case CELL_RESERVED:
+        return lines_size(text, device->reserved.current);
+    case CELL_PEAK:
+        return lines_size(text, device->reserved.peak);
+    case CELL_LIMIT:
+        return device->limit_bytes ? lines_size(text, device->limit_bytes) : "-";
+    case CELL_NVML: /* what the driver counts for the process */
+        return row->has_nvml && row->nvml.process != NVML_UNKNOWN
+                   ? lines_size(text, row->nvml.process)
+                   : "-";
+    case CELL_USED: /* of the device, by all */
+        return row->has_nvml ? percent(text, (double)row->nvml.used / (double)row->nvml.total)
+                             : "-";
+    case CELL_FRAG:
+        return percent(text, row->derived.external_fragmentation);
+    case CELL_HIT:
+        return percent(text, top_hit_rate(row));
+    case CELLS:
+        break;
+    }
+    return "";
+}
+
+void top_print_row(struct print *out, const struct top *top, const struct top_row *row) {
+    const struct program *program = &row->page->program;
+    unsigned shown = choose(top);
+    for (unsigned i = 0; i < CELLS; i++) {
+        char text[LINES_VALUE];
+        if (shown >> i & 1)
+            print_cell(out, words_of(text, row, (enum cell)i), cells[i].width, PRINT_RIGHT);
+    }
+    print_str(out, "  ");
+    print_plain(out, program->name, PROGRAM);
+    if (program->rank >= 0)
+        print_format(out, " rank %lld", (long long)program->rank);
+    if (row->page->state != PAGE_RUNNING)
+        print_format(out, " (%s)", page_state_words(row->page));
+    else if (!row->page->fresh && page_age_ns(row->page) > 2000000000)
+        print_format(out, " (%s s old)", COUNT(page_age_ns(row->page) / 1000000000));
+}

@@ -1,0 +1,259 @@
+#include "tool/trace_file.h"
+
+#include "live/place.h"
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LATE_NS                                                                                    \
+    250000000 /* a thread may have lost its processor between a record's time and its writing */
+#define READ_SLOTS 4096 /* at a time */
+#define DEVICE_MOST                                                                                \
+    ((uint64_t)4 << 40) /* bytes of one device; readers go through them page by page */
+
+static _Noreturn void no_memory(void) {
+    fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+}
+
+const char *trace_event_words(unsigned kind) {
+    static const char *const words[] = {
+#define TRACE(kind, words) words,
+#include "trace/kinds.def"
+#undef TRACE
+    };
+    static const char *const moments[] = {
+#define FLIGHT(kind, words) words,
+#include "live/flight.def"
+#undef FLIGHT
+    };
+    return kind < TRACE_KINDS ? words[kind]
+           : kind >= TRACE_MOMENTS && kind < TRACE_MOMENTS + FLIGHT_KINDS
+               ? moments[kind - TRACE_MOMENTS]
+               : "?";
+}
+
+/* ---- reading ---- */
+
+static struct trace_header *read_header(int fd, const char **why) {
+    struct trace_header *header = calloc(1, TRACE_HEADER_BYTES);
+    if (!header)
+        no_memory();
+    ssize_t got = pread(fd, header, TRACE_HEADER_BYTES, 0);
+    int error = errno;
+    uint64_t magic = got == TRACE_HEADER_BYTES ? atomic_load(&header->magic) : 0;
+    bool same = magic == TRACE_MAGIC && header->header_bytes == TRACE_HEADER_BYTES &&
+                header->record_bytes == TRACE_RECORD_BYTES &&
+                header->chunk_slots == TRACE_CHUNK_SLOTS;
+    if (same) {
+        header->name[sizeof header->name - 1] = header->host[sizeof header->host - 1] = '\0';
+        header->command[sizeof header->command - 1] = '\0';
+        header->options[sizeof header->options - 1] = '\0';
+        header->version[sizeof header->version - 1] = '\0';
+        for (unsigned i = 0; i < STATS_MAX_DEVICES; i++)
+            header->devices[i].backend[sizeof header->devices[i].backend - 1] = '\0';
+        return header;
+    }
+    *why = got < 0 ? strerror(error)
+           : (magic ^ TRACE_MAGIC) & LIVE_MAGIC_MASK
+               ? "is no trace of the library's"
+               : "is a trace of another version of the library";
+    free(header);
+    return NULL;
+}
+
+bool trace_file_is(const char *path) {
+    uint64_t magic = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool is = fd >= 0 && pread(fd, &magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
+              ((magic ^ TRACE_MAGIC) & LIVE_MAGIC_MASK) == 0;
+    if (fd >= 0)
+        close(fd);
+    return is;
+}
+
+/** Whether a device has room for what a record says to be there, which a broken file may say of anything. */
+static bool fits(const struct trace_header *header, const uint64_t words[8], unsigned kind,
+                 unsigned device) {
+    uint64_t total = device < STATS_MAX_DEVICES ? header->devices[device].total_bytes : 0;
+    uint64_t most = total != 0 && total < DEVICE_MOST ? total : DEVICE_MOST;
+    switch (kind) {
+    case TRACE_ALLOCATE:
+    case TRACE_FREE:
+        return words[2] <= most && words[3] <= most && words[1] < UINT64_MAX - most;
+    case TRACE_UNMAP:
+    case TRACE_MAP:
+    case TRACE_MOMENT_GROW:
+    case TRACE_MOMENT_GIVE_BACK:
+        return words[2] <= most && words[1] < UINT64_MAX - most;
+    default:
+        return true;
+    }
+}
+
+/** False: there is none, or it is being written. */
+static bool take_record(const struct trace_header *header, const uint64_t words[8], size_t place,
+                        struct trace_event *event) {
+    uint64_t head = words[7];
+    unsigned kind = (uint8_t)head, flags = (uint8_t)(head >> 8), device = (uint16_t)(head >> 16);
+    if (kind == TRACE_NONE || kind == TRACE_CHUNK ||
+        head >> 32 != trace_seal(words, device, flags, kind) || !fits(header, words, kind, device))
+        return false;
+    *event = (struct trace_event){.time_ns = trace_ns(header, words[0]),
+                                  .address = words[1],
+                                  .bytes = words[2],
+                                  .value = words[3],
+                                  .detail = words[4],
+                                  .space = words[5],
+                                  .thread = (uint32_t)(words[6] >> 32),
+                                  .stack = kind == TRACE_FREE ? 0 : (uint32_t)words[6],
+                                  .life = (uint32_t)words[kind == TRACE_FREE ? 6 : 0],
+                                  .device = (uint16_t)device,
+                                  .kind = (uint8_t)kind,
+                                  .flags = (uint8_t)flags,
+                                  .place = place};
+    return true;
+}
+
+/** Puts a mark's text together; *used bytes of the texts are taken. */
+static void take_text(struct trace_file *file, const uint64_t words[8], size_t *used) {
+    struct trace_event *event = &file->events[file->count - 1];
+    char *text = file->texts + *used;
+    const size_t bytes = TRACE_LABEL_WORDS * sizeof(uint64_t);
+    if (event->kind == TRACE_TEXT) { /* the record before it goes on */
+        bool follows = file->count > 1 && event[-1].text && event[-1].place + 1 == event->place &&
+                       event[-1].time_ns == event->time_ns;
+        file->count--;
+        if (!follows)
+            return;
+        text -= 1; /* its end */
+        event[-1].place++;
+        *used -= 1;
+    } else {
+        event->text = text;
+    }
+    memcpy(text, words + 1, bytes);
+    text[bytes] = '\0';
+    *used += strlen(text) + 1;
+}
+
+/** The records of one piece of the file, from slot `at` on. */
+static void take_slots(struct trace_file *file, const uint64_t (*slots)[8], size_t count, size_t at,
+                       size_t *used) {
+    for (size_t i = 0; i < count; i++) {
+        struct trace_event *event = &file->events[file->count];
+        if (!take_record(file->header, slots[i], at + i, event))
+            continue;
+        file->count++;
+        if (event->kind == TRACE_MARK || event->kind == TRACE_TEXT)
+            take_text(file, slots[i], used);
+    }
+}
+
+static int read_slots(int fd, struct trace_file *file, uint64_t slots) {
+    uint64_t(*buffer)[8] = malloc((size_t)READ_SLOTS * TRACE_RECORD_BYTES);
+    size_t used = 0;
+    ssize_t got = 1;
+    file->events = malloc((slots + 1) * sizeof *file->events);
+    /* no more than that can be marks; what is not touched takes no memory */
+    file->texts = malloc((slots + 1) * (TRACE_LABEL_WORDS * sizeof(uint64_t) + 1));
+    if (!buffer || !file->events || !file->texts)
+        no_memory();
+    for (uint64_t at = 0; at < slots && got > 0; at += READ_SLOTS) {
+        uint64_t count = slots - at < READ_SLOTS ? slots - at : READ_SLOTS;
+        got = pread(fd, buffer, count * TRACE_RECORD_BYTES,
+                    (off_t)(TRACE_HEADER_BYTES + at * TRACE_RECORD_BYTES));
+        if (got > 0)
+            take_slots(file, buffer, (size_t)got / TRACE_RECORD_BYTES, at, &used);
+    }
+    free(buffer);
+    return got < 0 ? -errno : 0;
+}
+
+static int by_time(const void *a, const void *b) {
+    const struct trace_event *first = a, *second = b;
+    int result = (first->time_ns > second->time_ns) - (first->time_ns < second->time_ns);
+    return result ? result : (first->place > second->place) - (first->place < second->place);
+}
+
+/** Of a running process: what it has not written yet when the read begins is left out, so that
+ * nothing is there whose cause is missing. */
+static void drop_after(struct trace_file *file, uint64_t end_ns) {
+    while (file->count > 0 && file->events[file->count - 1].time_ns > end_ns)
+        file->count--;
+}
+
+/* ---- a file ---- */
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static int read_all(int fd, struct trace_file *file) {
+    struct live_identity who = file->header->who, self = place_self();
+    file->running = place_life(&who, self.pid_namespace) == PLACE_ALIVE;
+    file->end_ns = now_ns();
+    if (file->running)
+        nanosleep(&(struct timespec){0, LATE_NS}, NULL);
+    struct stat stat;
+    uint64_t slots = atomic_load(&file->header->slots);
+    uint64_t there = fstat(fd, &stat) == 0 && stat.st_size > TRACE_HEADER_BYTES
+                         ? (uint64_t)(stat.st_size - TRACE_HEADER_BYTES) / TRACE_RECORD_BYTES
+                         : 0;
+    int r = read_slots(fd, file, slots < there ? slots : there);
+    qsort(file->events, file->count, sizeof *file->events, by_time);
+    if (file->running)
+        drop_after(file, file->end_ns);
+    else
+        file->end_ns = file->count > 0 ? file->events[file->count - 1].time_ns : 0;
+    return r;
+}
+
+/** What was dropped while the records were read counts as dropped; their times stay what they are. */
+static int read_header_again(int fd, struct trace_file *file, const char **why) {
+    struct trace_header *again = read_header(fd, why);
+    if (!again)
+        return -EINVAL;
+    atomic_store(&again->tick_ns, atomic_load(&file->header->tick_ns));
+    free((void *)file->header);
+    file->header = again;
+    return 0;
+}
+
+int trace_file_read(const char *path, struct trace_file *file, const char **why) {
+    *file = (struct trace_file){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        *why = strerror(errno);
+        return -errno;
+    }
+    file->header = read_header(fd, why);
+    int r = file->header ? read_all(fd, file) : -EINVAL;
+    if (r == 0) {
+        r = read_header_again(fd, file, why);
+    } else if (file->header) {
+        *why = strerror(-r);
+    }
+    close(fd);
+    if (r != 0) {
+        trace_file_free(file);
+        return r;
+    }
+    file->dropped = atomic_load(&file->header->dropped);
+    trace_file_settle(file);
+    return 0;
+}
+
+void trace_file_free(struct trace_file *file) {
+    free((void *)file->header);
+    free(file->events);
+    free(file->texts);
+    *file = (struct trace_file){0};
+}

@@ -1,0 +1,259 @@
+/*
+ * From records in the order of time to a list that contradicts nothing (trace_file.h).
+ *
+ * What was written of the time up to the front only says what lives there. And nobody has to ask whether what an event
+ * ends is there: where records are missing, because a thread was killed before it had written one, or because more
+ * lived than could be kept, the list is mended.
+ */
+#include "tool/tool.h"
+#include "tool/trace_file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/** What a reader goes through the records with. */
+struct pass {
+    struct trace_world world;
+    struct trace_event *out, *before; /* the list, and what it has to begin with besides */
+    size_t count, capacity, before_count, before_capacity;
+    uint64_t front_ns;
+};
+
+static _Noreturn void no_memory(void) {
+    fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+}
+
+static void append(struct trace_event **list, size_t *count, size_t *capacity,
+                   const struct trace_event *event) {
+    if (*count == *capacity) {
+        *capacity = *capacity ? 2 * *capacity : 1024;
+        *list = realloc(*list, *capacity * sizeof **list);
+        if (!*list)
+            no_memory();
+    }
+    (*list)[(*count)++] = *event;
+}
+
+/** The event takes place; before the front it only leaves its traces. */
+static void happen(struct pass *pass, const struct trace_event *event) {
+    trace_world_apply(&pass->world, event);
+    if (event->time_ns > pass->front_ns)
+        append(&pass->out, &pass->count, &pass->capacity, event);
+}
+
+/** What ends something, at another's time. */
+static void end_thing(struct pass *pass, const struct trace_event *begun, enum trace_kind kind,
+                      const struct trace_event *cause) {
+    struct trace_event end = *begun;
+    end.kind = (uint8_t)kind;
+    end.flags = 0;
+    end.time_ns = cause->time_ns;
+    end.place = cause->place;
+    end.thread = cause->thread;
+    end.detail = kind == TRACE_MOMENT_GIVE_BACK ? cause->detail : 0;
+    end.value = kind == TRACE_FREE ? begun->value : 0;
+    happen(pass, &end);
+}
+
+static const struct {
+    enum trace_kind begins, ends;
+} sorts[TRACE_SORTS] = {
+    [TRACE_BLOCKS] = {TRACE_ALLOCATE, TRACE_FREE},
+    [TRACE_SEGMENTS] = {TRACE_MOMENT_GROW, TRACE_MOMENT_GIVE_BACK},
+    [TRACE_PAGES] = {TRACE_MAP, TRACE_UNMAP},
+};
+
+/** Where something is already, its end was not written: two of one time, or a killed thread. */
+static void begin(struct pass *pass, enum trace_sort sort, const struct trace_event *event) {
+    const struct trace_event *there = trace_world_at(&pass->world, sort, event->address);
+    if (there) {
+        struct trace_event begun = *there;
+        end_thing(pass, &begun, sorts[sort].ends, event);
+    }
+    happen(pass, event);
+}
+
+/** Of what is not there the begin was forgotten: it lived at the front. */
+static void end(struct pass *pass, enum trace_sort sort, const struct trace_event *event) {
+    const struct trace_event *begun = trace_world_at(&pass->world, sort, event->address);
+    bool there = begun != NULL;
+    bool other = there && sort == TRACE_BLOCKS && event->life != 0 && event->life != begun->life;
+    bool forgotten = !there && pass->front_ns != 0 && event->time_ns > pass->front_ns;
+    if (other || (!there && !forgotten))
+        return; /* it has ended already, with its context, or because another one was there */
+    if (!there) {
+        struct trace_event made = *event;
+        made.kind = (uint8_t)sorts[sort].begins;
+        made.flags = TRACE_CARRIED;
+        made.time_ns = pass->front_ns;
+        made.detail = 0;
+        append(&pass->before, &pass->before_count, &pass->before_capacity, &made);
+    }
+    happen(pass, event);
+}
+
+static void unmap(struct pass *pass, const struct trace_event *event) {
+    for (uint64_t at = 0; at < event->bytes; at += TRACE_PAGE_BYTES) {
+        struct trace_event page = *event;
+        page.address += at;
+        page.bytes = TRACE_PAGE_BYTES;
+        if (trace_world_at(&pass->world, TRACE_PAGES, page.address))
+            happen(pass, &page);
+    }
+}
+
+static void end_context(struct pass *pass, const struct trace_event *event) {
+    for (enum trace_sort sort = 0; sort < TRACE_SORTS; sort++) {
+        size_t count;
+        struct trace_event *list = trace_world_list(&pass->world, sort, &count);
+        for (size_t i = 0; i < count; i++)
+            if (list[i].space == event->space)
+                end_thing(pass, &list[i], sorts[sort].ends, event);
+        free(list);
+    }
+    happen(pass, event);
+}
+
+static void settle(struct pass *pass, const struct trace_event *event) {
+    switch (event->kind) {
+    case TRACE_ALLOCATE:
+        begin(pass, TRACE_BLOCKS, event);
+        break;
+    case TRACE_FREE:
+        end(pass, TRACE_BLOCKS, event);
+        break;
+    case TRACE_MAP:
+        begin(pass, TRACE_PAGES, event);
+        break;
+    case TRACE_UNMAP:
+        unmap(pass, event);
+        break;
+    case TRACE_CONTEXT_END:
+        end_context(pass, event);
+        break;
+    case TRACE_MOMENT_GROW:
+        if (event->address != 0)
+            begin(pass, TRACE_SEGMENTS, event);
+        else
+            happen(pass, event);
+        break;
+    case TRACE_MOMENT_GIVE_BACK:
+        if (event->address != 0)
+            end(pass, TRACE_SEGMENTS, event);
+        else
+            happen(pass, event);
+        break;
+    default:
+        happen(pass, event);
+    }
+}
+
+/** A figure of a device becomes what an event before the front says. */
+static void keep_figure(struct trace_file *file, const struct trace_event *event) {
+    unsigned figure = trace_figure(event->kind, event->value);
+    if (figure < TRACE_FIGURES && event->device < STATS_MAX_DEVICES)
+        file->before[event->device][figure] = event->detail;
+}
+
+/** What those say that were dropped; `ticks` of the newest. */
+static void start_figures(struct trace_file *file) {
+    for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
+        for (unsigned figure = 0; figure < TRACE_FIGURES; figure++)
+            file->before[device][figure] =
+                atomic_load(&file->header->devices[device].before[figure].bytes);
+}
+
+/** Whether a record that was kept says something newer than those that were dropped. */
+static bool is_newer(const struct trace_header *header, const struct trace_event *event) {
+    unsigned figure = trace_figure(event->kind, event->value);
+    return figure < TRACE_FIGURES && event->device < STATS_MAX_DEVICES &&
+           event->time_ns >=
+               trace_ns(header, atomic_load(&header->devices[event->device].before[figure].ticks));
+}
+
+/** Adds what lives now to the list of what a trace begins with. */
+static void carry(struct pass *pass) {
+    static const enum trace_sort order[] = {TRACE_SEGMENTS, TRACE_PAGES, TRACE_BLOCKS};
+    for (unsigned i = 0; i < TRACE_SORTS; i++) {
+        size_t count;
+        struct trace_event *list = trace_world_list(&pass->world, order[i], &count);
+        for (size_t j = 0; j < count; j++) {
+            list[j].flags |= TRACE_CARRIED;
+            append(&pass->before, &pass->before_count, &pass->before_capacity, &list[j]);
+        }
+        free(list);
+    }
+}
+
+static int by_order(const void *a, const void *b) {
+    static const uint8_t order[] = {[TRACE_MAP] = 1, [TRACE_ALLOCATE] = 2};
+    const struct trace_event *first = a, *second = b;
+    unsigned one = first->kind < sizeof order ? order[first->kind] : 0;
+    unsigned other = second->kind < sizeof order ? order[second->kind] : 0;
+    if (one != other)
+        return (int)one - (int)other;
+    return (first->address > second->address) - (first->address < second->address);
+}
+
+/** The list of the file becomes that of the pass. */
+static void take_over(struct trace_file *file, struct pass *pass) {
+    size_t count = pass->before_count + pass->count;
+    struct trace_event *events = malloc((count + 1) * sizeof *events);
+    if (!events)
+        no_memory();
+    if (pass->before_count > 0) {
+        qsort(pass->before, pass->before_count, sizeof *pass->before, by_order);
+        memcpy(events, pass->before, pass->before_count * sizeof *events);
+    }
+    if (pass->count > 0)
+        memcpy(events + pass->before_count, pass->out, pass->count * sizeof *events);
+    free(pass->before);
+    free(pass->out);
+    free(file->events);
+    trace_world_free(&pass->world);
+    file->events = events;
+    file->count = count;
+    file->carried = pass->before_count;
+    file->front_ns = pass->front_ns;
+}
+
+static uint64_t front_of(const struct trace_header *header) {
+    uint64_t until = atomic_load(&header->dropped_until);
+    return until ? trace_ns(header, until) : 0;
+}
+
+void trace_file_settle(struct trace_file *file) {
+    struct pass pass = {.front_ns = front_of(file->header)};
+    size_t i = 0;
+    start_figures(file);
+    for (; i < file->count && file->events[i].time_ns <= pass.front_ns; i++) {
+        if (is_newer(file->header, &file->events[i]))
+            keep_figure(file, &file->events[i]);
+        /* the end of what is dead may be forgotten; where it is not, that it lived is learnt from that */
+        if (!(file->events[i].flags & TRACE_DEAD))
+            settle(&pass, &file->events[i]);
+    }
+    carry(&pass);
+    for (; i < file->count; i++)
+        settle(&pass, &file->events[i]);
+    take_over(file, &pass);
+}
+
+void trace_file_cut(struct trace_file *file, size_t last) {
+    size_t events = file->count - file->carried;
+    if (events <= last)
+        return;
+    size_t cut = file->count - last;
+    struct pass pass = {.front_ns = file->events[cut - 1].time_ns};
+    for (size_t i = 0; i < cut; i++) {
+        trace_world_apply(&pass.world, &file->events[i]);
+        if (i >= file->carried)
+            keep_figure(file, &file->events[i]);
+    }
+    carry(&pass);
+    for (size_t i = cut; i < file->count; i++)
+        append(&pass.out, &pass.count, &pass.capacity, &file->events[i]);
+    file->dropped += events - last;
+    take_over(file, &pass);
+}

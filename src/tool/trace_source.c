@@ -1,0 +1,78 @@
+#include "tool/trace_source.h"
+
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/** The file that a process has mapped and that is a trace; *mapped: whether it could be looked for. */
+static bool find_mapped(int pid, char path[PATH_MAX], bool *looked) {
+    char name[64], line[PATH_MAX + 256], inside[2 * PATH_MAX];
+    bool found = false;
+    snprintf(name, sizeof name, "/proc/%d/maps", pid);
+    FILE *maps = fopen(name, "re");
+    *looked = maps != NULL;
+    while (maps && !found && fgets(line, sizeof line, maps)) {
+        char *file = strchr(line, '/');
+        if (!file || !strstr(line, " rw-s "))
+            continue;
+        file[strcspn(file, "\n")] = '\0';
+        /* as this process sees it, or as that one does */
+        snprintf(inside, sizeof inside, "/proc/%d/root%s", pid, file);
+        const char *seen = trace_file_is(file) ? file : inside;
+        found = trace_file_is(seen) && strlen(seen) < PATH_MAX;
+        if (found)
+            strcpy(path, seen);
+    }
+    if (maps)
+        fclose(maps);
+    return found;
+}
+
+static bool say_no_trace(int pid, bool looked) {
+    const char *why = looked ? "records no trace; one that is started with GPUCACHE_TRACE=FILE does"
+                      : kill(pid, 0) == 0 || errno == EPERM
+                          ? "is a process of another user's"
+                          : "is no process that runs; of one that has ended name the file";
+    fprintf(stderr, "gpucache: %d: %s\n", pid, why);
+    return false;
+}
+
+static void say_what_lacks(const char *source, const struct trace_file *file) {
+    uint64_t lost = atomic_load(&file->header->lost);
+    int refused = atomic_load(&file->header->refused);
+    if (file->dropped)
+        fprintf(stderr, "gpucache: %s: the last %zu events; %llu older ones are not in it%s\n",
+                source, file->count - file->carried, (unsigned long long)file->dropped,
+                lost ? "" : ", but all that lived then is");
+    if (lost)
+        fprintf(stderr, "gpucache: %s: %llu blocks that lived then are missing as well\n", source,
+                (unsigned long long)lost);
+    if (refused)
+        fprintf(stderr, "gpucache: %s: the file could not grow: %s\n", source, strerror(refused));
+}
+
+bool trace_source_read(const char *source, uint64_t last, struct trace_file *file) {
+    char mapped[PATH_MAX];
+    const char *path = source, *why = "";
+    int pid = tool_pid(source);
+    bool looked = false;
+    if (pid != 0 && access(source, F_OK) != 0) {
+        if (!find_mapped(pid, mapped, &looked))
+            return say_no_trace(pid, looked);
+        path = mapped;
+    }
+    if (trace_file_read(path, file, &why) != 0) {
+        fprintf(stderr, "gpucache: %s: %s\n", path, why);
+        return false;
+    }
+    uint64_t kept = file->header->events_kept;
+    uint64_t most = last != 0 && last < kept ? last : kept;
+    trace_file_cut(file, most < SIZE_MAX ? (size_t)most : SIZE_MAX);
+    say_what_lacks(path, file);
+    return true;
+}

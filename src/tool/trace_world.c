@@ -1,0 +1,125 @@
+#include "tool/trace_world.h"
+
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_CAPACITY 1024
+
+/* Open addressing with linear probing; at most half full. */
+
+static size_t home_of(const struct trace_table *table, uint64_t address) {
+    return (size_t)((address >> 9) * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (table->capacity - 1);
+}
+
+/** Where the address is, or would be put. */
+static size_t slot_of(const struct trace_table *table, uint64_t address) {
+    size_t at = home_of(table, address);
+    while (table->slots[at].kind != TRACE_NONE && table->slots[at].address != address)
+        at = (at + 1) & (table->capacity - 1);
+    return at;
+}
+
+static void grow(struct trace_table *table) {
+    struct trace_table old = *table;
+    table->capacity = old.capacity ? 2 * old.capacity : FIRST_CAPACITY;
+    table->slots = calloc(table->capacity, sizeof *table->slots);
+    if (!table->slots)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    for (size_t i = 0; i < old.capacity; i++)
+        if (old.slots[i].kind != TRACE_NONE)
+            table->slots[slot_of(table, old.slots[i].address)] = old.slots[i];
+    free(old.slots);
+}
+
+static void put(struct trace_table *table, const struct trace_event *event, uint64_t address) {
+    if (2 * (table->count + 1) > table->capacity)
+        grow(table);
+    size_t at = slot_of(table, address);
+    table->count += table->slots[at].kind == TRACE_NONE;
+    table->slots[at] = *event;
+    table->slots[at].address = address;
+}
+
+static void take(struct trace_table *table, uint64_t address) {
+    size_t at = table->capacity ? slot_of(table, address) : 0, next = at;
+    if (!table->capacity || table->slots[at].kind == TRACE_NONE)
+        return;
+    table->count--;
+    /* what probed past it moves up */
+    for (;;) {
+        next = (next + 1) & (table->capacity - 1);
+        if (table->slots[next].kind == TRACE_NONE)
+            break;
+        size_t home = home_of(table, table->slots[next].address);
+        if (((next - home) & (table->capacity - 1)) >= ((next - at) & (table->capacity - 1))) {
+            table->slots[at] = table->slots[next];
+            at = next;
+        }
+    }
+    table->slots[at].kind = TRACE_NONE;
+}
+
+void trace_world_free(struct trace_world *world) {
+    for (unsigned i = 0; i < TRACE_SORTS; i++)
+        free(world->tables[i].slots);
+    *world = (struct trace_world){0};
+}
+
+const struct trace_event *trace_world_at(const struct trace_world *world, enum trace_sort sort,
+                                         uint64_t address) {
+    const struct trace_table *table = &world->tables[sort];
+    const struct trace_event *slot =
+        table->capacity ? &table->slots[slot_of(table, address)] : NULL;
+    return slot && slot->kind != TRACE_NONE ? slot : NULL;
+}
+
+void trace_world_apply(struct trace_world *world, const struct trace_event *event) {
+    struct trace_table *tables = world->tables;
+    switch (event->kind) {
+    case TRACE_ALLOCATE:
+        put(&tables[TRACE_BLOCKS], event, event->address);
+        break;
+    case TRACE_FREE:
+        take(&tables[TRACE_BLOCKS], event->address);
+        break;
+    case TRACE_MAP:
+        put(&tables[TRACE_PAGES], event, event->address);
+        break;
+    case TRACE_UNMAP:
+        for (uint64_t at = 0; at < event->bytes; at += TRACE_PAGE_BYTES)
+            take(&tables[TRACE_PAGES], event->address + at);
+        break;
+    case TRACE_MOMENT_GROW:
+        if (event->address != 0)
+            put(&tables[TRACE_SEGMENTS], event, event->address);
+        break;
+    case TRACE_MOMENT_GIVE_BACK:
+        if (event->address != 0)
+            take(&tables[TRACE_SEGMENTS], event->address);
+        break;
+    default:
+        break;
+    }
+}
+
+static int by_address(const void *a, const void *b) {
+    const struct trace_event *first = a, *second = b;
+    return (first->address > second->address) - (first->address < second->address);
+}
+
+struct trace_event *trace_world_list(const struct trace_world *world, enum trace_sort sort,
+                                     size_t *count) {
+    const struct trace_table *table = &world->tables[sort];
+    struct trace_event *list = calloc(table->count + 1, sizeof *list);
+    if (!list)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    *count = 0;
+    for (size_t i = 0; i < table->capacity; i++)
+        if (table->slots[i].kind != TRACE_NONE)
+            list[(*count)++] = table->slots[i];
+    qsort(list, *count, sizeof *list, by_address);
+    return list;
+}

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Every command and option that the parser takes is in --help, in the manual page and in the completion of shells, and
+the manual of gpucache.h names all that the header has. What they are made from is one table, src/tool/commands.def;
+here they are looked at as their readers see them."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+sys.dont_write_bytecode = True
+import commands as tool  # noqa: E402
+import coverage  # noqa: E402
+
+from harness import LIBRARY, Tally, environment
+
+tally = Tally()
+COMMAND = os.path.join(os.path.dirname(LIBRARY), "gpucache")
+COMPLETION = os.path.join(ROOT, "src", "tool", "completion")
+FOUND = tool.commands(coverage.rows(coverage.COMMANDS, ["COMMAND", "FLAG", "VALUE"]))
+VARIABLES = ["--" + row[0].lower().replace("_", "-") + "=" for _, row in coverage.rows(coverage.OPTIONS, ["OPTION"])]
+
+
+def gpucache(*arguments):
+    return subprocess.run([COMMAND, *arguments], env=environment(False), capture_output=True, text=True, timeout=60,
+                          stdin=subprocess.DEVNULL)
+
+
+def help_and_parser():
+    everything = gpucache("--help").stdout
+    for command in FOUND:
+        own = gpucache(command.name, "--help")
+        tally.check(own.returncode == 0 and own.stdout.startswith("usage: gpucache %s" % command.name) and
+                    "gpucache %s" % command.name in everything, "commands: %s --help" % command.name, own.stdout + own.stderr)
+        said = gpucache(command.name, "--nonsense").stderr
+        for option in command.options:
+            written = "--" + option.name + ("=" + option.value if option.value else "")
+            tally.check("[%s]" % written in own.stdout and "[%s]" % written in everything, "commands: help: " + written, own.stdout)
+            tally.check(command.takes_variables or written in said, "commands: accepted is " + written, said)
+            refused = gpucache(command.name, "--" + option.name) if option.value else gpucache(command.name, "--%s=1" % option.name)
+            tally.check(refused.returncode == 125 and "--" + option.name in refused.stderr,
+                        "commands: %s --%s with the wrong value" % (command.name, option.name), refused.stderr)
+
+
+def manual():
+    shown = open(os.path.join(ROOT, "docs", "gpucache.1"), encoding="utf-8").read()
+    plain = re.sub(r"\\f.", "", shown).replace("\\-", "-")
+    for command in FOUND:
+        tally.check(".B gpucache %s" % command.name in plain, "commands: the manual has " + command.name)
+        for option in command.options:
+            tally.check(re.search(r"^\.BI? --%s\b" % option.name, plain, re.M) and
+                        re.search(r"^\.B gpucache %s .*\[--%s\b" % (command.name, option.name), plain, re.M),
+                        "commands: the manual has %s --%s" % (command.name, option.name))
+    header = open(os.path.join(ROOT, "include", "gpucache.h"), encoding="utf-8").read()
+    page = open(os.path.join(ROOT, "docs", "gpucache.h.3"), encoding="utf-8").read()
+    functions = re.findall(r"^GPUCACHE_API .*?(gpucache_\w+)\(", header, re.M)
+    names, synopsis = page.split(".SH SYNOPSIS")[0], page.split(".SH SYNOPSIS")[1].split(".SH DESCRIPTION")[0]
+    tally.check(len(functions) > 7, "commands: functions of gpucache.h", functions)
+    for function in functions:
+        tally.check(function in names and function + "(" in synopsis and re.search(r"^\.B %s$" % function, page, re.M),
+                    "commands: gpucache.h(3) has " + function)
+    fields = re.search(r"struct gpucache_stats \{(.*?)\n\};", header, re.S).group(1)
+    for field in re.findall(r"\b(\w+)\s*[,;]", re.sub(r"/\*.*?\*/", "", fields, flags=re.S)):
+        tally.check(field == "size" or re.search(r"^\.BR? .*\b%s\b" % field, page, re.M), "commands: gpucache.h(3) has " + field)
+    for name in re.findall(r"\bGPUCACHE_REPORT_\w+|-E[A-Z]+", header):
+        tally.check(name in page.replace("\\-", "-"), "commands: gpucache.h(3) has " + name)
+    if shutil.which("mandoc"):
+        for name in ("gpucache.1", "gpucache.7", "gpucache.h.3"):
+            done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", os.path.join(ROOT, "docs", name)],
+                                  capture_output=True, text=True)
+            wrong = [line for line in done.stdout.splitlines() if "missing date" not in line]
+            tally.check(not wrong, "commands: mandoc on " + name, "\n".join(wrong))
+    else:
+        print("SKIPPED: the form of manual pages: there is no mandoc here")
+
+
+def in_bash(line):
+    """What bash offers at the end of a line; it parts words at = by itself."""
+    script = ("source %s\nCOMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=() COMP_TYPE=9\ncompopt() { :; }\n"
+              "IFS=$'\\n' read -r -d '' -a COMP_WORDS < <(sed 's/=/\\n=\\n/g; s/ /\\n/g' <<<\"$1\")\n"
+              "[[ $1 == *[\\ =] ]] && COMP_WORDS+=('')\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_gpucache\n"
+              "printf '%%s\\n' \"${COMPREPLY[@]}\"" % os.path.join(COMPLETION, "gpucache.bash"))
+    path = os.path.dirname(COMMAND) + ":" + os.environ["PATH"]
+    done = subprocess.run(["bash", "--norc", "-c", script, "bash", line], capture_output=True, text=True, timeout=60,
+                          env={**environment(False), "PATH": path})
+    tally.check(not done.stderr, "commands: bash on %r" % line, done.stderr)
+    return done.stdout.split()
+
+
+def completion():
+    names = [command.name for command in FOUND]
+    tally.check(in_bash("gpucache ") == names + ["--help", "--version"], "commands: bash: commands", in_bash("gpucache "))
+    for command in FOUND:
+        options = ["--" + o.name + ("=" if o.value else "") for o in command.options]
+        expected = options + (VARIABLES if command.takes_variables else []) + ["--help"]
+        offered = in_bash("gpucache %s --" % command.name)
+        tally.check(sorted(offered) == sorted(expected), "commands: bash: options of " + command.name, offered)
+        for option in command.options:
+            if option.words:
+                offered = in_bash("gpucache %s --%s=" % (command.name, option.name))
+                tally.check(offered == option.words, "commands: bash: values of --" + option.name, offered)
+    for line, expected in (("gpucache to", ["top"]), ("gpucache run --backend=p", ["pages"]), ("gpucache report --ht", ["--html="]),
+                           ("gpucache ctl 1 em", ["empty-cache"]), ("gpucache options --reuse=w", ["wait"])):
+        tally.check(in_bash(line) == expected, "commands: bash: " + line, in_bash(line))
+    offered = in_bash("gpucache run --memory-limit=8G -- mkfif")
+    tally.check(offered and "mkfifo" in offered, "commands: bash: a program", offered)
+    for shell, name, written in (("zsh", "_gpucache", "--%s"), ("fish", "gpucache.fish", "-l %s")):
+        path = os.path.join(COMPLETION, name)
+        text = open(path, encoding="utf-8").read()
+        for command in FOUND:
+            for option in command.options:
+                tally.check(re.search(re.escape(written % option.name) + r"\b", text), "commands: %s has %s --%s" % (
+                    shell, command.name, option.name))
+        if shutil.which(shell):
+            done = subprocess.run([shell, "-n", path], capture_output=True, text=True, timeout=60)
+            tally.check(done.returncode == 0 and not done.stderr, "commands: %s reads it" % shell, done.stderr)
+        else:
+            print("SKIPPED: whether %s reads its completion: it is not here" % shell)
+    if shutil.which("fish"):
+        with tempfile.TemporaryDirectory() as home:
+            done = subprocess.run(["fish", "-c", "source %s; complete -C 'gpucache report --'" % os.path.join(COMPLETION, "gpucache.fish")],
+                                  capture_output=True, text=True, timeout=60, env={**environment(False), "HOME": home})
+            for option in next(c for c in FOUND if c.name == "report").options:
+                tally.check("--" + option.name in done.stdout, "commands: fish offers --" + option.name, done.stdout + done.stderr)
+
+
+def main():
+    help_and_parser()
+    manual()
+    completion()
+
+
+tally.run(main)

@@ -1,0 +1,93 @@
+/*
+ * A libnvidia-ml.so.1 for the tool's tests. What it says is in the file that GPUCACHE_SIM_NVML names, read
+ * anew at every question:
+ *
+ *      KIND USED TOTAL       what UUIDs begin with, and the device's memory; -1: not available
+ *      PID BYTES             a process, and so on
+ *
+ * Without the file nvmlInit fails.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DONE = 0, NOT_FOUND = 6, SHORT = 7, NO_DRIVER = 9 };
+
+struct memory {
+    unsigned long long total, free, used;
+};
+struct process {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+
+#define API __attribute__((visibility("default")))
+API int nvmlInit_v2(void);
+API int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle);
+API int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory);
+API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count,
+                                                struct process *processes);
+
+static FILE *open_file(char kind[8], long long *used, long long *total) {
+    const char *path = getenv("GPUCACHE_SIM_NVML");
+    FILE *file = path ? fopen(path, "re") : NULL;
+    if (file && fscanf(file, "%7s %lld %lld", kind, used, total) != 3) {
+        fclose(file);
+        file = NULL;
+    }
+    return file;
+}
+
+int nvmlInit_v2(void) {
+    char kind[8];
+    long long used, total;
+    FILE *file = open_file(kind, &used, &total);
+    if (file)
+        fclose(file);
+    return file ? DONE : NO_DRIVER;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+    char kind[8] = "";
+    long long used, total;
+    FILE *file = open_file(kind, &used, &total);
+    if (!file)
+        return NO_DRIVER;
+    fclose(file);
+    if (strncmp(uuid, kind, strlen(kind)) != 0 || uuid[strlen(kind)] != '-')
+        return NOT_FOUND;
+    *handle = nvmlInit_v2; /* something that is not NULL */
+    return DONE;
+}
+
+int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory) {
+    char kind[8];
+    long long used = 0, total = 0;
+    FILE *file = handle ? open_file(kind, &used, &total) : NULL;
+    if (!file)
+        return NO_DRIVER;
+    fclose(file);
+    *memory = (struct memory){(unsigned long long)total, (unsigned long long)(total - used),
+                              (unsigned long long)used};
+    return DONE;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count,
+                                            struct process *processes) {
+    char kind[8];
+    long long used, total;
+    unsigned pid, found = 0;
+    FILE *file = handle ? open_file(kind, &used, &total) : NULL;
+    if (!file)
+        return NO_DRIVER;
+    while (fscanf(file, "%u %lld", &pid, &used) == 2) {
+        if (found < *count)
+            processes[found] = (struct process){pid, (unsigned long long)used, ~0u, ~0u};
+        found++;
+    }
+    fclose(file);
+    int result = found <= *count ? DONE : SHORT;
+    *count = found;
+    return result;
+}
