@@ -8,8 +8,14 @@
 #include "process/options.h"
 #include "process/process.h"
 #include "report/report.h"
+#include "trace/trace.h"
 
 #include <errno.h>
+
+static void show(enum flight_kind kind, unsigned device, uint64_t value) {
+    flight_event(kind, device, 0, value, 0);
+    trace_moment(kind, device, 0, 0, value, 0);
+}
 
 static int report(void) {
     if (options()->report == REPORT_TO_NOWHERE) {
@@ -23,16 +29,16 @@ static int carry_out(const struct live_wish *wish) {
     unsigned device = wish->device < 0 ? FLIGHT_NO_DEVICE : (unsigned)wish->device;
     switch (wish->order) {
     case LIVE_REPORT:
-        flight_event(FLIGHT_REPORT, device, 0, 0, 0);
+        show(FLIGHT_REPORT, device, 0);
         return report();
     case LIVE_EMPTY_CACHE:
-        flight_event(FLIGHT_EMPTY_CACHE, device, 0, 0, 0);
+        show(FLIGHT_EMPTY_CACHE, device, 0);
         return gpucache_empty_cache(wish->device);
     case LIVE_RESET_PEAK:
-        flight_event(FLIGHT_RESET_PEAK, device, 0, 0, 0);
+        show(FLIGHT_RESET_PEAK, device, 0);
         return gpucache_reset_peak_stats(wish->device);
     case LIVE_LIMIT:
-        flight_event(FLIGHT_LIMIT, device, 0, wish->value, 0);
+        show(FLIGHT_LIMIT, device, wish->value);
         return gpucache_set_memory_limit(wish->device, wish->value);
     }
     return -EINVAL; /* another version's */

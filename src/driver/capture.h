@@ -16,7 +16,7 @@ struct pool;
 extern _Atomic unsigned capture_active; /* captures under way in this process */
 
 /* Not 0 while the short way through an allocation or free will not do: a capture, exit handlers, a
- * fork. */
+ * fork; and where call stacks are remembered. */
 extern _Atomic unsigned capture_unusual;
 
 static inline bool capture_is_unusual(void) {

@@ -2,6 +2,7 @@
 
 #include "backend/pages.h"
 #include "driver/awake.h"
+#include "driver/decay.h"
 #include "driver/device_pool.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
@@ -293,6 +294,14 @@ CUresult context_let_reach(CUcontext handle, CUdevice by) {
     return entry ? device_pool_let_reach(entry, by) : CUDA_SUCCESS;
 }
 
+uint64_t context_reached_by(CUcontext handle) {
+    lock_acquire(&registry);
+    const struct context *context = find(handle);
+    uint64_t reached_by = context ? context->reached_by : 0;
+    lock_release(&registry);
+    return reached_by;
+}
+
 static struct device_pool *pool_reached(struct context *context, CUdevice by) {
     lock_acquire(&registry);
     struct device_pool *entry = context->handle ? context->entry : NULL;
@@ -370,6 +379,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     }
     generation = atomic_load(&context_generation);
     lock_release(&registry);
+    decay_start_if_wanted();
     if (awake_switched(handle) || is_new) {
         context_settle();
     }

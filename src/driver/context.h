@@ -140,6 +140,9 @@ void context_end_done(struct context_ending *ending, bool over);
  * Else the code with which the driver has refused. */
 CUresult context_let_reach(CUcontext handle, CUdevice by);
 
+/** The devices that have been given it, a bit for each. */
+uint64_t context_reached_by(CUcontext handle);
+
 /** A copy or fill was refused: the current context's device gets access to the pools' memory on all others. True
  * if it has, by now, and there are any: the call is worth another try, whoever has given it. */
 bool context_reach_all(void);

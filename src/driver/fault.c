@@ -3,6 +3,7 @@
 #include "driver/attend.h"
 #include "driver/context.h"
 #include "driver/entries.h"
+#include "driver/ipc_pages.h"
 #include "pool/pool.h"
 
 bool fault_is_deadly(CUresult code) {
@@ -33,7 +34,11 @@ CUresult fault_of(struct pool *pool) {
  * given access: with the first call that needs it.
  */
 static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
-    return atomic_load(&process_state) == PROCESS_STARTED && context_reach_all();
+    if (atomic_load(&process_state) != PROCESS_STARTED) {
+        return false;
+    }
+    bool imported = ipc_pages_reach_all();
+    return context_reach_all() || imported;
 }
 
 #define NOTICED(symbol, since, parameters, arguments)                                              \

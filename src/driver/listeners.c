@@ -10,12 +10,14 @@
 #include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
+#include "driver/remember.h"
 
 const struct context_listener context_listeners[] = {
     {.ended = awake_leave},
     {.ended = ipc_forget},
     {.ended = outside_forget},
-    {.ended = pinned_forget}, /* which keeps blocks that outside.c no longer has */
+    {.ended = pinned_forget},   /* which keeps blocks that outside.c no longer has */
+    {.ended = remember_forget}, /* asks who has a block still: the pool, outside.c no longer */
     {.ended = mempool_doubt},
     {.ended = capture_forget, .of_views = true},
     {.ended = deferred_forget, .quiet = deferred_quiet, .of_views = true},

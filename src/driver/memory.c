@@ -14,7 +14,9 @@
 #include "driver/fault.h"
 #include "driver/mempool.h"
 #include "driver/outside.h"
+#include "driver/remember.h"
 #include "driver/shutdown.h"
+#include "driver/tracing.h"
 #include "pool/pool.h"
 #include "process/log.h"
 #include "process/options.h"
@@ -33,9 +35,10 @@
 /* --- allocating --- */
 
 /* The first ones at once and with the sizes of what is live; a program may find out by failing what there is. */
-static void show_oom(const struct device *device, size_t bytes) {
+static void show_oom(const struct device *device, size_t bytes, size_t free_bytes) {
     static _Atomic unsigned shown;
     flight_event(FLIGHT_OOM, (unsigned)device->ordinal, 0, bytes, 0);
+    trace_oom((unsigned)device->ordinal, bytes, free_bytes);
     if (atomic_load(&shown) < SHOWN_OOMS && atomic_fetch_add(&shown, 1) < SHOWN_OOMS) {
         live_refresh(true);
     } else {
@@ -51,7 +54,7 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *dev
     device_count_oom(device, refused_at_limit || (limit && bytes > limit));
     mempool_look(device);
     REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
-    show_oom(device, bytes);
+    show_oom(device, bytes, free_bytes);
     report_oom(&(struct report_oom){
         .device = device->ordinal,
         .requested = bytes,
@@ -92,8 +95,14 @@ static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
     if (unlikely(r != 0)) {
         return refused_alloc(pool, r, dptr, bytes, result);
     }
+    if (remember_on()) {
+        stacks_take(device_pool_owner(pool)->ordinal, address, bytes);
+    }
     *dptr = address;
     *result = CUDA_SUCCESS;
+    if (unlikely(trace_on())) {
+        tracing_allocated(address);
+    }
     return true;
 }
 
@@ -112,6 +121,9 @@ static CUresult native_end(struct outside_call *taking, CUresult answer, const C
         out_of_memory(taking->device, taking->bytes, false);
     }
     CUresult r = outside_end(taking, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
+    if (remember_on() && answer == CUDA_SUCCESS && taking->device) {
+        stacks_take(taking->device->ordinal, *dptr, taking->bytes);
+    }
     attend_growth();
     return r;
 }
@@ -214,14 +226,7 @@ static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUres
     return *answer != CUDA_SUCCESS;
 }
 
-CUresult hook_cuMemFree_v2(CUdeviceptr dptr) {
-    if (capture_is_unusual()) {
-        CUresult refusal;
-        if (unusual_free(dptr, &refusal)) {
-            return refusal;
-        }
-    }
-    int r = pool_free(dptr);
+static inline CUresult answer_free(int r, CUdeviceptr dptr) {
     if (likely(r == 0)) {
         return CUDA_SUCCESS;
     }
@@ -232,6 +237,28 @@ CUresult hook_cuMemFree_v2(CUdeviceptr dptr) {
         return native;
     }
     return r == -EINVAL ? refused_free(dptr) : (CUresult)r;
+}
+
+static inline CUresult free_pooled_or_native(CUdeviceptr dptr) {
+    return answer_free(pool_free(dptr), dptr);
+}
+
+static __attribute__((noinline, cold)) CUresult free_unusually(CUdeviceptr dptr) {
+    CUresult answer;
+    struct stacks_block block;
+    if (unusual_free(dptr, &answer)) {
+        return answer;
+    }
+    bool remembered = remember_free_begin(dptr, &block);
+    answer = answer_free(trace_on() ? tracing_free(dptr) : pool_free(dptr), dptr);
+    if (remembered) {
+        remember_free_end(&block, answer != CUDA_SUCCESS);
+    }
+    return answer;
+}
+
+CUresult hook_cuMemFree_v2(CUdeviceptr dptr) {
+    return capture_is_unusual() ? free_unusually(dptr) : free_pooled_or_native(dptr);
 }
 
 /* --- freeing in the order of a stream --- */
@@ -262,14 +289,8 @@ static __attribute__((noinline, cold)) CUresult ask_about(CUstream stream,
     return status == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
-                               const struct stream_entries *driver) {
-    if (shutdown_over()) {
-        return CUDA_ERROR_DEINITIALIZED;
-    }
-    if (atomic_load(&process_state) == PROCESS_FORKED) {
-        return driver->free(dptr, stream);
-    }
+static CUresult free_pooled_or_native_in_stream(CUdeviceptr dptr, CUstream stream,
+                                                const struct stream_entries *driver) {
     if (!pool_has(dptr)) {
         struct ledger_row *giving = outside_leave_begin(OUTSIDE_POINTER, dptr, 0);
         CUresult result = driver->free(dptr, stream);
@@ -282,9 +303,33 @@ static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
         r = ask_about(stream, driver);
     }
     if (r == CUDA_SUCCESS) {
+        struct tracing_freed freed = {.known = false};
+        if (trace_on()) {
+            freed = tracing_free_begin(dptr);
+        }
         r = deferred_add(dptr, current, stream, driver->per_thread, driver->record);
+        if (r == CUDA_SUCCESS) {
+            tracing_free_end(&freed, stream);
+        }
     }
     return r == CUDA_ERROR_INVALID_VALUE ? refused_free(dptr) : r;
+}
+
+static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
+                               const struct stream_entries *driver) {
+    if (shutdown_over()) {
+        return CUDA_ERROR_DEINITIALIZED;
+    }
+    if (atomic_load(&process_state) == PROCESS_FORKED) {
+        return driver->free(dptr, stream);
+    }
+    struct stacks_block block;
+    bool remembered = remember_free_begin(dptr, &block);
+    CUresult answer = free_pooled_or_native_in_stream(dptr, stream, driver);
+    if (remembered) {
+        remember_free_end(&block, answer != CUDA_SUCCESS);
+    }
+    return answer;
 }
 
 CUresult hook_cuMemFreeAsync(CUdeviceptr dptr, CUstream stream) {

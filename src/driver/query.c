@@ -7,8 +7,8 @@
  * answer. Memory of the pool that is not live is, to the program, memory it has freed.
  *
  * Where memory comes in pages the driver knows them one by one, as mapped by nobody's context and exportable.
- * There the answers are those it gives for memory of cuMemAlloc (tests/sim/probe-h200.txt), but for one: that
- * an IPC handle can be had. It cannot, and programs that ask go another way.
+ * There the answers are those it gives for memory of cuMemAlloc (tests/sim/probe-h200.txt). So it is with pages that
+ * were opened by an IPC handle.
  */
 #include "backend/pages.h"
 #include "driver/context.h"
@@ -80,8 +80,9 @@ static int find_block(CUdeviceptr dptr, struct pool_block *block) {
 /* A block as the program knows it: of a pool here, or of another process's and imported. */
 struct known {
     uint64_t address, bytes;
-    struct pool *pool; /* NULL: imported, */
-    uint64_t id;       /* and its number */
+    struct pool *pool;   /* NULL: imported, */
+    uint64_t id;         /* and its number; */
+    CUcontext mapped_in; /* in pages: by whom */
 };
 
 static int find_known(CUdeviceptr dptr, struct known *known) {
@@ -89,9 +90,9 @@ static int find_known(CUdeviceptr dptr, struct known *known) {
     struct ipc_block import;
     int r = find_block(dptr, &block);
     if (r == 0) {
-        *known = (struct known){block.address, block.requested, block.pool, 0};
+        *known = (struct known){block.address, block.requested, block.pool, 0, NULL};
     } else if (r == -ENOENT && (r = ipc_find(dptr, &import)) == 0) {
-        *known = (struct known){import.address, import.bytes, NULL, import.id};
+        *known = (struct known){import.address, import.bytes, NULL, import.id, import.mapped_in};
     }
     return r;
 }
@@ -179,12 +180,16 @@ static unsigned long long id_of(const struct known *block) {
     return block->pool ? BLOCK_ID_BASE + pool_block_id(block->address) : IMPORT_ID_BASE + block->id;
 }
 
+static CUcontext context_of(const struct known *block) {
+    return block->pool ? device_pool_context(block->pool) : block->mapped_in;
+}
+
 /* The same for what only pages have to be asked for. */
 static bool answer_of_pages(void *data, CUpointer_attribute attribute, const struct known *block) {
     uint64_t start = block->address & ~(MAPPING - 1);
     switch ((unsigned)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        memcpy(data, &(CUcontext){device_pool_context(block->pool)}, sizeof(CUcontext));
+        memcpy(data, &(CUcontext){context_of(block)}, sizeof(CUcontext));
         return true;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         memcpy(data, &(unsigned long long){0}, sizeof(long long));
@@ -208,8 +213,10 @@ static bool answer_of_pages(void *data, CUpointer_attribute attribute, const str
 /* After the driver's answer, which is as long as it makes it: of pages it says no where it says yes of its own
  * memory. */
 static void correct(void *data, CUpointer_attribute attribute, const struct known *block) {
-    if ((unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE && in_pages(block) &&
-        pages_decompress((struct pages *)pool_backend(block->pool))) {
+    const struct pages *pages = in_pages(block) ? (struct pages *)pool_backend(block->pool) : NULL;
+    bool decompress = (unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
+    bool ipc = (unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+    if (pages && ((decompress && pages_decompress(pages)) || (ipc && pages_can_be_shared(pages)))) {
         *(unsigned char *)data = 1;
     }
 }
@@ -235,7 +242,7 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute, const str
         return known;
     }
     default:
-        return in_pages(block) && answer_of_pages(data, attribute, block);
+        return (in_pages(block) || block->mapped_in) && answer_of_pages(data, attribute, block);
     }
 }
 
@@ -310,28 +317,31 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
     return result;
 }
 
-/* The driver keeps it for each page. */
-static void set_other_pages(const void *value, const struct pool_block *block) {
-    uint64_t end = block->address + block->requested;
-    for (uint64_t at = block->address & ~(MAPPING - 1);
-         at < end && backend_maps(pool_backend(block->pool)); at += MAPPING) {
-        REAL(cuPointerSetAttribute)(value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at);
-    }
+/*
+ * Pages have SYNC_MEMOPS from the start, as all memory of the device has (tests/sim/probe-h200.txt), and the driver
+ * will not have it set of them, neither on nor off (580, measured). To the program it is set, and more than what it asks
+ * for is true.
+ */
+static CUresult set_sync_memops_of(const void *value, CUdeviceptr dptr, const struct known *block) {
+    CUresult r = REAL(cuPointerSetAttribute)(value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, dptr);
+    bool refused = r == CUDA_ERROR_NOT_SUPPORTED && value;
+    return refused && (in_pages(block) || block->mapped_in) ? CUDA_SUCCESS : r;
 }
 
 CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
                                     CUdeviceptr dptr) {
-    struct pool_block block;
-    int r = find_block(dptr, &block);
+    struct known block = {.pool = NULL};
+    int r = find_known(dptr, &block);
     if (r == -EINVAL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    bool own = r == 0 && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
-    int before = own ? sync_memops_of(dptr) : 0;
-    CUresult result = REAL(cuPointerSetAttribute)(value, attribute, dptr);
-    if (own && result == CUDA_SUCCESS) {
+    if (r != 0 || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
+        return REAL(cuPointerSetAttribute)(value, attribute, dptr);
+    }
+    int before = sync_memops_of(dptr);
+    CUresult result = set_sync_memops_of(value, dptr, &block);
+    if (block.pool && result == CUDA_SUCCESS) {
         pool_mark_reached_from_outside(dptr);
-        set_other_pages(value, &block);
         set_sync_memops(pool_block_id(dptr), *(const int *)value != 0, before);
     }
     return result;

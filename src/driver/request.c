@@ -12,6 +12,7 @@
 #include "process/options.h"
 #include "process/process.h"
 #include "report/report.h"
+#include "trace/trace.h"
 
 #include <errno.h>
 #include <string.h>
@@ -150,6 +151,7 @@ int gpucache_mark(const char *label) {
     }
     if (process_ready()) {
         log_info("mark: %s", label);
+        trace_mark(label);
     }
     return 0;
 }

@@ -10,6 +10,7 @@
 #include "driver/context.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
+#include "driver/ipc_pages.h"
 
 #include <string.h>
 
@@ -36,6 +37,7 @@ static CUresult let_reach(CUcontext peer) {
         return CUDA_SUCCESS;
     }
     CUresult r = RETRY(context_let_reach(peer, device));
+    r = r == CUDA_SUCCESS ? RETRY(ipc_pages_let_reach(peer, device)) : r;
     if (r != CUDA_SUCCESS) {
         REAL(cuCtxDisablePeerAccess)(peer);
     }

@@ -2,7 +2,9 @@
 
 #include "driver/capture.h"
 #include "driver/context.h"
+#include "driver/decay.h"
 #include "driver/entries.h"
+#include "driver/ipc_server.h"
 
 #include <stdlib.h>
 
@@ -12,6 +14,8 @@ static void begin(void) {
     atomic_store(&shutdown_begun, true);
     context_doubt(); /* an allocation that does not ask what is current would outlive the driver */
     atomic_fetch_add(&capture_unusual, 1);
+    ipc_server_finish();
+    decay_stop();
 }
 
 void shutdown_watch(void) {

@@ -136,6 +136,8 @@ static CUresult set_one(const void *data, CUpointer_attribute name, CUdeviceptr 
 
     if (!data || !range || name != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         return CUDA_ERROR_INVALID_VALUE;
+    if (range->kind == RANGE_MAPPED)
+        return CUDA_ERROR_NOT_SUPPORTED; /* 580 on an H200 */
     range->sync_memops = *(const int *)data != 0;
     return CUDA_SUCCESS;
 }

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define DIRECTORY_MAGIC 0x53494D47u /* in the word of granule 0, which is never a run */
@@ -33,6 +34,40 @@ struct physical {
 
 static struct slab physical_slab = SLAB(struct physical);
 
+/* Imported memory costs a process no descriptor for each handle: one stands for a whole file. */
+#define IMPORTED_FILES 64
+static struct imported_file {
+    dev_t device;
+    ino_t number;
+    int fd;
+    unsigned users;
+} imported_files[IMPORTED_FILES];
+
+static int open_imported(int fd) {
+    struct imported_file *unused = NULL;
+    struct stat file;
+
+    if (fstat(fd, &file) != 0)
+        return -1;
+    for (unsigned i = 0; i < IMPORTED_FILES; i++) {
+        struct imported_file *known = &imported_files[i];
+        if (known->users && known->device == file.st_dev && known->number == file.st_ino)
+            return known->users++, known->fd;
+        if (!known->users)
+            unused = known;
+    }
+    int own = unused ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (own >= 0)
+        *unused = (struct imported_file){file.st_dev, file.st_ino, own, 1};
+    return own;
+}
+
+static void close_imported(int fd) {
+    for (unsigned i = 0; i < IMPORTED_FILES; i++)
+        if (imported_files[i].users && imported_files[i].fd == fd && --imported_files[i].users == 0)
+            close(fd);
+}
+
 static bool aligned(uint64_t value) {
     return value % GRANULE == 0;
 }
@@ -49,7 +84,7 @@ static void drop_if_unused(struct physical *physical) {
     if (physical->handles || physical->mappings)
         return;
     if (physical->imported) {
-        close(physical->fd);
+        close_imported(physical->fd);
     } else {
         uintptr_t base = arena_base() + physical->offset;
         if (physical->exported)
@@ -350,8 +385,8 @@ static CUresult import_handle(CUmemGenericAllocationHandle *handle, void *os_han
         magic != DIRECTORY_MAGIC || !read_word(fd, (uint64_t)offset / GRANULE, &run) || run == 0)
         return CUDA_ERROR_INVALID_VALUE;
     int ordinal = (int)(run >> LENGTH_BITS);
-    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (own < 0 || !device_of(ordinal))
+    int own = device_of(ordinal) ? open_imported(fd) : -1;
+    if (own < 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct physical *physical = slab_get(&physical_slab);
     physical->device = device_of(ordinal);

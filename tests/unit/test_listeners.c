@@ -11,12 +11,14 @@
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
+#include "driver/decay.h"
 #include "driver/deferred.h"
 #include "driver/device_pool.h"
 #include "driver/ipc.h"
 #include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
+#include "driver/remember.h"
 #include "driver/shutdown.h"
 
 #include <string.h>
@@ -28,17 +30,19 @@
 
 /* ---- the world around it ---- */
 
-static char told[512];
+static char told[768];
 static bool gone[5];
 static unsigned long long lives[5];
 
 struct real_entries real_entries;
 _Atomic int process_state = PROCESS_STARTED;
-atomic_bool shutdown_begun;
+atomic_bool shutdown_begun, decay_wanted;
 
 bool process_start(void) {
     return true;
 }
+
+void decay_start(void) {}
 
 CUresult CUDAAPI entry_absent(void) {
     return CUDA_ERROR_NOT_INITIALIZED;
@@ -71,6 +75,7 @@ ENDED(awake_leave)
 ENDED(ipc_forget)
 ENDED(outside_forget)
 ENDED(pinned_forget)
+ENDED(remember_forget)
 ENDED(mempool_doubt)
 ENDED(capture_forget)
 ENDED(deferred_forget)
@@ -142,8 +147,8 @@ void device_pool_settle(struct device *device) {
 
 #define ALL_OF_A_CONTEXT                                                                           \
     "awake_leave(context) ipc_forget(context) outside_forget(context) pinned_forget(context) "     \
-    "mempool_doubt(context) capture_forget(context) deferred_forget(context) "                     \
-    "device_pool_forget(context) "
+    "remember_forget(context) mempool_doubt(context) capture_forget(context) "                     \
+    "deferred_forget(context) device_pool_forget(context) "
 
 static int start(void **state) {
     (void)state;

@@ -202,20 +202,39 @@ static void words_become_values(void **state) {
                         "");
 }
 
-static bool planned_values(void) {
+static bool values_of_many(void) {
     const struct options *is = options();
     return is->report_signal == SIGUSR1 && is->report_interval_ms == 1500 && is->stacks == 8 &&
            strcmp(is->trace_pattern, "/tmp/t") == 0 && is->decay_ms == OPTIONS_NEVER;
 }
 
-static void what_has_no_effect_yet_says_so_once(void **state) {
+static void many_at_once_have_their_values(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(values_of_many, "GPUCACHE_REPORT_SIGNAL=SIGUSR1",
+                             "GPUCACHE_REPORT_INTERVAL=1.5", "GPUCACHE_STACKS=8",
+                             "GPUCACHE_TRACE=/tmp/t", "GPUCACHE_DECAY_MS=never"),
+                        "");
+}
+
+static bool traced_at_length(void) {
+    return strcmp(options()->trace_pattern, "/tmp/t.%p") == 0 &&
+           options()->trace_events == OPTIONS_ALL;
+}
+
+static bool traced_in_short(void) {
+    return options()->trace_events == 17;
+}
+
+static bool traced_as_usual(void) {
+    return *options()->trace_pattern == '\0' && options()->trace_events == 200000;
+}
+
+static void a_trace_has_a_file_and_a_length(void **state) {
     (void)state;
     assert_string_equal(
-        LOAD(planned_values, "GPUCACHE_REPORT_SIGNAL=SIGUSR1", "GPUCACHE_REPORT_INTERVAL=1.5",
-             "GPUCACHE_STACKS=8", "GPUCACHE_TRACE=/tmp/t", "GPUCACHE_DECAY_MS=never"),
-        "gpucache: GPUCACHE_DECAY_MS is accepted but has no effect in this version\n"
-        "gpucache: GPUCACHE_STACKS is accepted but has no effect in this version\n"
-        "gpucache: GPUCACHE_TRACE is accepted but has no effect in this version\n");
+        LOAD(traced_at_length, "GPUCACHE_TRACE=/tmp/t.%p", "GPUCACHE_TRACE_EVENTS=ALL"), "");
+    assert_string_equal(LOAD(traced_in_short, "GPUCACHE_TRACE_EVENTS=17"), "");
+    assert_string_equal(LOAD(traced_as_usual, "GPUCACHE_TRACE=off"), "");
 }
 
 static void another_spelling_of_the_default_is_silent(void **state) {
@@ -246,6 +265,7 @@ static const struct {
     {"DECAY_MS", {"-1", "1.5", "10s", "18446744073709551616", "never ", "18446744073709551615"}},
     {"STACKS", {"65", "-1", "all", "1.0"}},
     {"TRACE", {"%z", "x%", "stdout", "1", "on"}},
+    {"TRACE_EVENTS", {"0", "-1", "1e6", "200K", "500000001", "off"}},
     {"LIVE", {"2", "shm", "/dev/shm"}},
     {"PEAKS", {"1", "on", "a/file"}},
     {"PINNED", {"2", "y", "onn"}},
@@ -394,7 +414,6 @@ static void the_table_says_value_and_origin_of_every_option(void **state) {
     assert_non_null(strstr(got, "    accepted: barrier, wait, sync\n    default: barrier\n"));
     assert_non_null(strstr(got, "GPUCACHE_MEMORY_LIMIT=0:8G,1:12G (environment)\n"));
     assert_non_null(strstr(got, "GPUCACHE_LOG=warn (default)\n"));
-    assert_non_null(strstr(got, "    no effect in this version\n"));
     for (int id = 0; id < OPTION_COUNT; id++)
         assert_non_null(strstr(got, option_table[id].name));
 }
@@ -471,7 +490,8 @@ int main(void) {
         cmocka_unit_test(a_per_cent_sign_in_the_directory_is_no_letter),
         cmocka_unit_test(switches_take_every_word_in_any_case),
         cmocka_unit_test(words_become_values),
-        cmocka_unit_test(what_has_no_effect_yet_says_so_once),
+        cmocka_unit_test(many_at_once_have_their_values),
+        cmocka_unit_test(a_trace_has_a_file_and_a_length),
         cmocka_unit_test(another_spelling_of_the_default_is_silent),
         cmocka_unit_test(nonsense_gives_one_exact_warning_and_the_default),
         cmocka_unit_test(an_empty_value_is_as_unset),
