@@ -1,0 +1,125 @@
+"""torch_figures.py BUILD [gpt|resnet|gnn]...: our figures beside PyTorch's own and NVML's.
+
+Each program of tests/bench/workloads.py runs with PyTorch's own cache and, uncached, on segments and on pages, all under
+BUILD/libgpucache.so. To be true within 1 %:
+
+    cached     what is requested of us = PyTorch's reserved_bytes, at the peak and now
+    uncached   what is requested of us at the peak = PyTorch's allocated_bytes at the peak of the cached run
+    all        what we have reserved and seen past the pool + the context = what the process has as NVML sees it; the context
+               is what a process of its own has besides, that multiplies two small matrices
+
+No other process may use the GPU: a container's NVML knows processes by numbers of their host. Exit status 0, or 1.
+"""
+import ctypes
+import json
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FIGURES = ("requested requested_peak allocated allocated_peak active active_peak reserved reserved_peak outside outside_peak "
+           "largest_free limit total allocations hits misses ooms").split()
+WITHIN = 0.01
+
+
+class Stats(ctypes.Structure):
+    """struct gpucache_stats of gpucache.h."""
+    _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in FIGURES]
+
+
+class Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+def nvml_used():
+    """Bytes of the first device that are used, by whomever."""
+    nvml, handle, memory = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), Memory()
+    assert nvml.nvmlInit_v2() == 0
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+    assert nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+    return memory.used
+
+
+def ours():
+    found = Stats(size=ctypes.sizeof(Stats))
+    assert ctypes.CDLL(None).gpucache_get_stats(0, ctypes.byref(found)) == 0
+    return {name: getattr(found, name) for name in FIGURES}
+
+
+def small(_):
+    import torch
+
+    weights = torch.randn(64, 64, device="cuda", requires_grad=True)
+    (weights @ weights).sum().backward()
+
+
+def held(moment):
+    return moment["ours"]["reserved"] + moment["ours"]["outside"]
+
+
+def child(name):
+    before = nvml_used()
+    sys.path.insert(0, os.path.join(HERE, "..", "bench"))
+    import torch
+    import workloads
+
+    torch.manual_seed(0)
+    step, period = {"gpt": workloads.gpt, "resnet": workloads.resnet, "gnn": workloads.gnn, "context": lambda: (small, 1)}[name]()
+    moments = []
+    for round in range(3):
+        for i in range(period):
+            step(i)
+        torch.cuda.synchronize()
+        figures, stats = ours(), torch.cuda.memory_stats() if torch.cuda.is_initialized() else {}
+        moments.append({"ours": figures, "nvml": nvml_used() - before,
+                        "torch": {key: stats.get(key + ".all.peak", 0) for key in ("reserved_bytes", "allocated_bytes", "requested_bytes")},
+                        "torch_reserved": stats.get("reserved_bytes.all.current", 0)})
+    print(json.dumps(moments))
+
+
+def run(build, name, **options):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE_")}
+    environment.update(options, LD_PRELOAD=os.path.join(build, "libgpucache.so"), GPUCACHE_REPORT="off")
+    done = subprocess.run([sys.executable, __file__, "--child", name], env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit("%s %s: %s" % (name, options, done.stderr[-2000:]))
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+    build, names, wrong = os.path.abspath(sys.argv[1]), sys.argv[2:] or ["gpt", "resnet", "gnn"], 0
+
+    def compare(what, our_figure, other):
+        nonlocal wrong
+        ratio = our_figure / other if other else 0.0
+        far = abs(ratio - 1) > WITHIN
+        wrong += far
+        print("%-48s %14d %14d %.4f%s" % (what, our_figure, other, ratio, "  FAIL" if far else ""), flush=True)
+
+    alone = run(build, "context")[-1]
+    context = alone["nvml"] - held(alone)
+    print("the context: %.1f MiB" % (context / 2**20))
+    for name in names:
+        cached = run(build, name)
+        last = cached[-1]
+        compare(name + ", cached: requested, reserved_bytes now", last["ours"]["requested"], last["torch_reserved"])
+        compare(name + ", cached: requested, reserved_bytes peak", last["ours"]["requested_peak"], last["torch"]["reserved_bytes"])
+        runs = [(name + ", cached", cached)]
+        for backend in ("segments", "pages"):
+            uncached = run(build, name, GPUCACHE_BACKEND=backend, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+            compare("%s, %s: requested peak, requested_bytes" % (name, backend), uncached[-1]["ours"]["requested_peak"],
+                    last["torch"]["requested_bytes"])
+            compare("%s, %s: requested peak, allocated_bytes" % (name, backend), uncached[-1]["ours"]["requested_peak"],
+                    last["torch"]["allocated_bytes"])
+            runs.append((name + ", " + backend, uncached))
+        for what, moments in runs:
+            last = moments[-1]
+            print("%s: reserved %.1f, past the pool %.1f MiB" % (
+                what, last["ours"]["reserved"] / 2**20, last["ours"]["outside"] / 2**20))
+            compare(what + ": all we know of, NVML", held(last) + context, last["nvml"])
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(child(sys.argv[2]) if sys.argv[1] == "--child" else main())
