@@ -28,8 +28,7 @@ TOO_LONG = {"diff_mixes": ["series %d" % i for i in range(4, 20)], "diff_context
             "diff_async": ["capture of mode %d, in a stream that ended" % i for i in range(3)]}
 WHOLE_DEVICE = ("diff_outside", "diff_async")  # they take all there is
 # What memory in pages does not say or do (docs/design.md, "Known gaps"): lines as they are natively.
-NOT_IN_PAGES = {"diff_pointers": ": ipc 0 1$", "diff_ipc": "",
-                "diff_current": "^current: a stream's context current: other's"}
+NOT_IN_PAGES = {"diff_current": "^current: a stream's context current: other's"}
 VARIES = object()  # in the place of a line that two native runs disagree about
 
 tally = Tally()
@@ -170,8 +169,6 @@ def main():
 def plain_importer():
     """An importer without the library gets an error, or the block itself; never other bytes."""
     for mode, more in FEW.items():
-        if in_pages(more):
-            continue
         ran = run([program("diff_ipc")], options=options(
             {"GPUCACHE_REPORT": "off", "GPUCACHE_TEST_PLAIN_IMPORTER": "1", **more}))
         imports = re.findall(r"ipc: import of (\d+): opened (\d+), holds (\w+)\.\.(\w+)", ran.out)
@@ -185,8 +182,13 @@ def plain_importer():
 
 
 def imports():
-    """However many blocks of a segment are opened, it is there once."""
-    ran, reports = run_with_reports([program("diff_ipc")], options=options({}))
+    """However many blocks of a segment are opened, it is there once; and blocks in pages by themselves."""
+    for more in ({}, {"GPUCACHE_BACKEND": "pages"}):
+        imported(more)
+
+
+def imported(more):
+    ran, reports = run_with_reports([program("diff_ipc")], options=options(more))
     kinds = {r["command"][-1]: r for r in reports if r}
     importer, pool_importer = ([kinds[k]] if k in kinds else [] for k in ("import", "import pool"))
     exporter = [r for r in reports if r and not r["command"][-1].startswith("import")]

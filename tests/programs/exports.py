@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Whatever exports memory makes it memory that changes hands only when its work has finished."""
-from harness import GPU, MODES, Tally, in_pages, program, run
+from harness import GPU, MODES, Tally, program, run
 
 WAYS = ("handle", "tokens", "tokens among others", "address range", "sync memops")
 
@@ -19,8 +19,6 @@ def main():
         native = early(way, under=False)
         tally.check(native.count("never") == 2, "exports: natively", native)
         for name, options in MODES.items():
-            if way == "handle" and in_pages(options):
-                continue  # of which there are none
             here = early(way, options)
             tally.check(here == native, "exports: %s: %s" % (way, name), here)
     if not GPU:  # what the above is worth: without an export the memory does come back early

@@ -12,6 +12,7 @@ LIMIT = {"GPUCACHE_MEMORY_LIMIT": "16M"}
 TIGHT = {"GPUCACHE_BUDGET": "0"}
 WAIT = {"GPUCACHE_REUSE": "wait"}
 SYNC = {"GPUCACHE_REUSE": "sync"}
+DECAY = {"GPUCACHE_BACKEND": "pages", "GPUCACHE_DECAY_MS": "0"}  # after five milliseconds
 
 # name: options, old driver, least eagerness, counters that must have moved, counters that must not
 CONFIGURATIONS = {
@@ -26,6 +27,8 @@ CONFIGURATIONS = {
     "limit, wait": ({**LIMIT, **WAIT, **TIGHT}, False, 40, ["oom_retries", "cpu_waits"],
                     ["barriers"]),
     "small device": ({"GPUCACHE_SIM_MEMORY": "16M"}, False, 40, ["oom_retries"], []),
+    "decay": (DECAY, False, 3, ["driver_frees"], []),
+    "decay, tight": ({**DECAY, **TIGHT}, False, 3, ["barriers", "driver_frees"], []),
     "old driver": ({}, True, 3, ["cpu_waits"], ["barriers"]),
     "old driver, tight": (TIGHT, True, 3, ["cpu_waits"], ["barriers"]),
     "old driver, sync": (SYNC, True, 3, ["cpu_waits"], ["barriers"]),

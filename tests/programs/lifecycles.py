@@ -17,6 +17,7 @@ OFTEN = {"GPUCACHE_SIM_SWITCH": "40", "GPUCACHE_SIM_SWITCH_US": "1000"}
 GO = {"GPUCACHE_SIM_EVENTS_GO": "1"}  # a driver that crashes when an event of a dead context is named
 TWO = {"GPUCACHE_SIM_DEVICES": "2"}
 TIGHT = MODES["barrier, tight"]
+DECAY = {"GPUCACHE_BACKEND": "pages", "GPUCACHE_DECAY_MS": "0"}  # a tick every millisecond
 
 # name: options, old driver, threads
 CONFIGURATIONS = {
@@ -29,6 +30,8 @@ CONFIGURATIONS = {
     "tight, two devices": ({**TIGHT, **SWITCH, **TWO}, False, 6),
     "wait": ({**MODES["wait, tight"], **SWITCH, **TWO}, False, 6),
     "sync": ({**MODES["sync"], **SWITCH}, False, 6),
+    "decay": ({**DECAY, **SWITCH, **GO}, False, 6),
+    "decay, two devices": ({**DECAY, **OFTEN, **TWO}, False, 6),
     "limit": ({"GPUCACHE_MEMORY_LIMIT": "4G", **SWITCH, **TWO}, False, 6),
     "old driver": ({**SWITCH, **TWO}, True, 6),
 }

@@ -38,7 +38,7 @@ NONSENSE = [
     ("REPORT_SIGNAL", "99"), ("REPORT_SIGNAL", "SIGNAL"), ("REPORT_INTERVAL", "0.0001"),
     ("REPORT_INTERVAL", "often"), ("REPORT_INTERVAL", "-1"), ("REUSE", "never"),
     ("BACKEND", "disk"), ("BUDGET", "some"), ("BUDGET", "-1"), ("DECAY_MS", "soon"),
-    ("DECAY_MS", "-5"), ("STACKS", "many"), ("STACKS", "1000"), ("TRACE", "%z"),
+    ("DECAY_MS", "-5"), ("STACKS", "many"), ("STACKS", "1000"), ("TRACE", "%z"), ("TRACE_EVENTS", "0"),
     ("LIVE", "maybe"), ("PINNED", "maybe"), ("DISABLE", "perhaps"), ("LOG", "loud"), ("LOG", "4"),
     ("MEMORY_LIMIT", "\x1b[31m8G\n"), ("REUSE", "x" * 5000),
 ]

@@ -1,10 +1,16 @@
 /*
  * What tells memory of the virtual memory API from that of cuMemAlloc: questions, calls of that API on it, and
  * that it does not end with a context. One line per behaviour, as a client of diff.py.
+ *
+ * `paged LIBRARY` makes blocks of many sizes in turn, loads a library, and goes on with others. `paged LIBRARY FILE`
+ * has no descriptor left for a while then, and opens the file after that.
  */
 #include "diff.h"
 
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define MAPPING (2 * MIB) /* what the driver maps at a time */
 
@@ -206,8 +212,37 @@ static void peers(void) {
     CHECK(cuDevicePrimaryCtxRelease(1));
 }
 
-int main(void) {
+static void sizes_in_turn(unsigned from) {
+    for (unsigned i = from; i < from + 20; i++) {
+        CUdeviceptr p = take((3 + i * 7 % 20) * MIB), q = take((23 - i * 7 % 20) * MIB);
+        CHECK(cuMemFree(p));
+        CHECK(cuMemFree(q));
+        CHECK(cuCtxSynchronize());
+    }
+}
+
+static void without_descriptors(void) {
+    struct rlimit before, none;
+    getrlimit(RLIMIT_NOFILE, &before);
+    none = (struct rlimit){0, before.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+    sizes_in_turn(3);
+    setrlimit(RLIMIT_NOFILE, &before);
+}
+
+int main(int argc, char **argv) {
     context = begin();
+    if (argc > 1) {
+        sizes_in_turn(0);
+        void *library = dlopen(argv[1], RTLD_NOW);
+        if (argc > 2) {
+            without_descriptors();
+            sizes_in_turn(5);
+            library = open(argv[2], O_RDONLY) >= 0 ? library : NULL;
+        }
+        sizes_in_turn(7);
+        return library ? 0 : 2;
+    }
     peers();
     ends_with_its_context();
     one_by_one();

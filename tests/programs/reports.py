@@ -2,12 +2,14 @@
 """What a report says is so: its advice helps, its counters agree, its words fit its figures."""
 import os
 import re
+import shutil
 import sys
 import tempfile
 
-from harness import GPU, Tally, check_books, program, run, run_with_report
+from harness import BACKEND, GPU, LIBRARY, Tally, check_books, program, run, run_with_report
 
 REPORTS = program("reports")
+SERVED_BECAUSE = "GPUCACHE_BACKEND=" + BACKEND if BACKEND else "pages only on request"
 FULL = ("full", "large_pieces", "small_pieces", "odd_sizes", "beside_an_array")
 LIMITS = ({"GPUCACHE_MEMORY_LIMIT": "1G"}, {"GPUCACHE_MEMORY_FRACTION": "0.0625"})
 tally = Tally()
@@ -94,6 +96,40 @@ def reuse():
             options, old, report["devices"][0]["reuse"]))
 
 
+def passed_through():
+    """With GPUCACHE_DISABLE and under compute-sanitizer every allocation is the driver's, counted, and the report says so;
+    under a profiler, which is injected in the same way, none is."""
+    why = "under compute-sanitizer"
+    port = {"NV_SANITIZER_INJECTION_PORT_BASE": "47000"}
+    injection = "CUDA_INJECTION64_PATH"
+    with tempfile.TemporaryDirectory() as folder:
+        library, other = (os.path.join(folder, name) for name in ("libsanitizer-public.so", "libsanitizer-public.so.txt"))
+        for path in (library, other):
+            shutil.copy(os.path.join(os.path.dirname(program("reports")), "libplugin_deep.so"), path)  # any library
+        for options, preload, reason in (
+                ({"GPUCACHE_DISABLE": "1"}, [LIBRARY], "GPUCACHE_DISABLE"), (port, [LIBRARY], why),
+                ({injection: "/opt/x/libsanitizer-collection.so"}, [LIBRARY], why), ({}, [LIBRARY, library], why),
+                ({**port, "GPUCACHE_DISABLE": "on"}, [LIBRARY], "GPUCACHE_DISABLE"),
+                ({**port, "GPUCACHE_DISABLE": "off"}, [LIBRARY], None), ({}, [LIBRARY, other], None),
+                ({injection: "/opt/nsight-systems/libToolsInjection64.so"}, [LIBRARY], None),
+                ({injection: "/opt/libsanitizer-collection.so/libcupti.so"}, [LIBRARY], None)):
+            what = "reports: passed through, %s %s: " % (options, os.path.basename(preload[-1]))
+            ran, report = run_with_report([REPORTS, "pairs"], options=options, preload=preload)
+            device = report["devices"][0]
+            tally.check(ran.out == "served\n" and (device["backend"] == "none") == (reason is not None) and
+                        device["backend_reason"] == (reason or SERVED_BECAUSE), what + "who serves",
+                        "%s %s %s" % (ran.out, device["backend"], device["backend_reason"]))
+            made, freed = (device["allocations"][k] for k in ("total", "freed"))
+            tally.check(made > 0 and (device["driver_allocs"], device["driver_frees"], device["cache_hits"]) == (made, freed, 0)
+                        if reason else device["driver_allocs"] < made, what + "calls", device)
+            if preload != [LIBRARY] or len(options) > 1:
+                continue
+            text = run([REPORTS, "pairs"], options=options, preload=preload).err
+            said = re.search(r"^\| Passed through and counted, not pooled: (.*?) +\|$", text, re.M)
+            tally.check((said and said.group(1)) == reason, what + "is said", text)
+            well_formed(what, text)
+
+
 def options():
     for text in ("stdout", "-", "1", "on"):
         with tempfile.TemporaryDirectory() as folder:
@@ -118,6 +154,7 @@ def main():
     counters()
     figures()
     reuse()
+    passed_through()
     options()
 
 

@@ -200,7 +200,7 @@ static void *alloc_and_end(void *unused) {
     return unused;
 }
 
-static void *park_and_end(void *unused) {
+static void *cache_and_end(void *unused) {
     CHECK(cuCtxSetCurrent(context));
     for (unsigned i = 0; i < 100; i++)
         CHECK(cuMemFree(take(512 * (i + 1))));
@@ -212,7 +212,7 @@ static void thread_ends(void) {
     pthread_t thread;
     CUdeviceptr flag = new_flag();
     pthread_barrier_init(&meet, NULL, 2);
-    pthread_create(&thread, NULL, park_and_end, NULL);
+    pthread_create(&thread, NULL, cache_and_end, NULL);
     pthread_barrier_wait(&meet);
     CHECK(launch_spin(&kernels, streams[4], flag, 1));
     pthread_barrier_wait(&meet);
