@@ -72,7 +72,7 @@ enum { GPUCACHE_REPORT_TEXT = 0, GPUCACHE_REPORT_JSON = 1 };
 /** Writes a report, reason "request", to a file descriptor. */
 GPUCACHE_API int gpucache_write_report(int fd, int format);
 
-/** Names this moment, a short text, for the log and later for traces. */
+/** Names this moment for the log and the trace: the first 159 bytes of the text. */
 GPUCACHE_API int gpucache_mark(const char *label);
 
 /** "0.1.0"; a constant. */

@@ -5,6 +5,8 @@
     docs/gpucache.7, options    from src/process/options.def
     README.md, options          from src/process/options.def
     docs/policy.md, constants   from src/pool/tuning.def
+    docs/gpucache.1, commands   from src/tool/commands.def
+    src/tool/completion/        from src/tool/commands.def and src/process/options.def
 
 With --check nothing is written: the exit status is 1 if a file is not what the tables say. A test
 that entry_points.def names and that is not in the repository is marked as planned.
@@ -15,10 +17,13 @@ import os
 import re
 import sys
 
+import commands as tool
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ENTRIES = "src/driver/entry_points.def"
 OPTIONS = "src/process/options.def"
 TUNING = "src/pool/tuning.def"
+COMMANDS = "src/tool/commands.def"
 
 
 def read(path):
@@ -152,9 +157,8 @@ def coverage():
 
 class Option:
     def __init__(self, row):
-        identifier, _, self.initial, self.values, self.meaning, planned = row
+        identifier, _, self.initial, self.values, self.meaning = row
         self.name = "GPUCACHE_" + identifier
-        self.planned = planned == "ALL"
 
 
 def options():
@@ -177,21 +181,13 @@ def man_options():
         lines += [".TP", ".B " + roff(option.name), roff(sentence(option.meaning)), ".br",
                   "Accepted: " + roff(option.values) + ".", ".br",
                   "Default: " + roff(option.initial) + "."]
-        if option.planned:
-            lines += [".br", "Planned: accepted, but without effect in this version."]
     return "\n".join(lines)
 
 
 def readme_options():
     lines = ["| variable | default | meaning |", "| --- | --- | --- |"]
-    planned = []
     for option in options():
-        if option.planned:
-            planned.append("`%s`" % option.name)
-        else:
-            lines.append("| `%s` | `%s` | %s |" % (option.name, option.initial, option.meaning))
-    if planned:
-        lines += ["", "Accepted, but without effect in this version: " + ", ".join(planned) + "."]
+        lines.append("| `%s` | `%s` | %s |" % (option.name, option.initial, option.meaning))
     return "\n".join(lines)
 
 
@@ -226,7 +222,10 @@ def constants():
 
 def between(path, begin, end, part):
     """The file with what stands between two lines replaced."""
-    text = read(path)
+    return between_in(read(path), path, begin, end, part)
+
+
+def between_in(text, path, begin, end, part):
     found = re.search("(^%s\n).*?(^%s$)" % (re.escape(begin), re.escape(end)), text, re.M | re.S)
     if not found:
         sys.exit("%s: no lines %r and %r" % (path, begin, end))
@@ -237,7 +236,15 @@ def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         sys.exit(__doc__.strip())
+    found = tool.commands(rows(COMMANDS, ["COMMAND", "FLAG", "VALUE"]))
+    variables = [tool.Variable(row[0], row[3], row[4]) for _, row in rows(OPTIONS, ["OPTION"])]
+    mark = '.\\" Begin: made by scripts/coverage.py from src/tool/commands.def, '
+    manual = between("docs/gpucache.1", mark + "synopsis", '.\\" End: synopsis', tool.man_synopsis(found))
     made = {
+        "docs/gpucache.1": between_in(manual, "docs/gpucache.1", mark + "options", '.\\" End: options', tool.man_options(found)),
+        "src/tool/completion/gpucache.bash": tool.bash(found, variables),
+        "src/tool/completion/_gpucache": tool.zsh(found, variables),
+        "src/tool/completion/gpucache.fish": tool.fish(found, variables),
         "docs/coverage.md": coverage(),
         "docs/gpucache.7": between(
             "docs/gpucache.7",
@@ -270,4 +277,5 @@ def main():
     return 1 if check and stale else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

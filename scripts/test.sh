@@ -45,7 +45,13 @@ has_stage clang && need clang clang
 has_stage valgrind && need valgrind valgrind
 has_stage cost && need valgrind valgrind
 has_stage arm64 && need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
-has_stage tidy && need clang clang
+if has_stage tidy; then # which reads what is only built where these are, too
+    need clang clang
+    need_library ncursesw libncurses-dev
+    need_library libdw libdw-dev
+    need_library liblzma liblzma-dev
+    need_library libzstd libzstd-dev
+fi
 has_stage headers && need_pip
 has_stage scripts && need git git
 install_missing
@@ -75,14 +81,16 @@ build() { # FOLDER ARGUMENT...
 }
 
 stage_gcc() {
+    (fetch_tool prometheus_client 0.21.1) || echo "without it the test of gpucache metrics leaves that parser out"
     CC=gcc build "$build_root/gcc" --buildtype=release --werror &&
         run_tests "$build_root/gcc" all --no-suite cost
 }
 
-# What programs hold, and in which order they take locks, is no matter of the compiler.
+# What programs hold, in which order they take locks, what the command prints, and who waits for
+# whom, is no matter of the compiler.
 stage_clang() {
     CC=clang build "$build_root/clang" --buildtype=release --werror &&
-        run_tests "$build_root/clang" all --no-suite counts
+        run_tests "$build_root/clang" all --no-suite counts --no-suite tool --no-suite waits
 }
 
 stage_asan() {
@@ -99,7 +107,7 @@ stage_tsan() {
     local plain=()
     setarch "$(uname -m)" -R true 2>/dev/null && plain=(--wrap "setarch $(uname -m) -R")
     CC=gcc build "$build_root/tsan" --buildtype=debugoptimized -Db_sanitize=thread &&
-        run_tests "$build_root/tsan" tsan --suite pool --suite inside -t 5 "${plain[@]}"
+        run_tests "$build_root/tsan" tsan --suite pool --suite threads --suite inside -t 5 "${plain[@]}"
 }
 
 # The gcc build: this valgrind may be too old for clang's DWARF 5.
