@@ -91,7 +91,8 @@ static void is_looked_at(void) {
     use(50, 20 * MIB);
     wait_for(2);
     say("left", device_mib());
-    pause_ms(2000);
+    while (getchar() != EOF)
+        continue;
 }
 
 /* A kernel that runs on for all that time comes right behind the frees. */
