@@ -30,9 +30,8 @@ static struct one {
     pthread_t thread;
     char kind[16];
     size_t bytes;
-    unsigned count, had, refused;
+    unsigned count, had, refused, late;
     CUresult odd;
-    double longest; /* until an answer, in seconds */
 } all[THREADS];
 
 static CUcontext context;
@@ -168,15 +167,14 @@ static void *be_refused(void *argument) {
     for (int i = 0; i < 40; i++) {
         double began = seconds();
         is_refused(one, take(one->kind, one->bytes, NULL, &block));
-        one->longest = seconds() - began > one->longest ? seconds() - began : one->longest;
+        one->late += seconds() - began > 0.9;
     }
     return NULL;
 }
 
 static void refused(size_t bytes, size_t held, int count, char **kinds) {
     struct block block;
-    double longest = 0;
-    unsigned sum = 0;
+    unsigned sum = 0, late = 0;
     CHECK(take("pool", held, NULL, &block));
     for (int i = 0; i < count; i++) {
         all[i].bytes = bytes;
@@ -185,9 +183,10 @@ static void refused(size_t bytes, size_t held, int count, char **kinds) {
     run(count, be_refused);
     for (int i = 0; i < count; i++) {
         sum += all[i].refused;
-        longest = all[i].longest > longest ? all[i].longest : longest;
+        late += all[i].late;
     }
-    printf("refused %u, %s\n", sum, longest < 0.9 ? "soon" : "late");
+    /* on a busy machine some may be; if they wait for each other, half of them are, and more */
+    printf("refused %u, %s\n", sum, late < sum / 3 ? "soon" : "late");
 }
 
 int main(int argc, char **argv) {

@@ -8,7 +8,6 @@
 #include "driver/askers.h"
 
 #include <pthread.h>
-#include <time.h>
 #include <unistd.h>
 
 static struct askers askers;
@@ -80,20 +79,14 @@ static void *is_refused(void *unused) {
     return unused;
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-/* Each still counts as asking: it has charged what it asks for. */
+/* Each still counts as asking: it has charged what it asks for. Who waits for the other in vain finds it slow; on a
+ * busy machine one may be. */
 static void two_who_were_refused_do_not_wait_for_each_other(void **state) {
     (void)state;
     pthread_t threads[2];
-    double worst = 0;
-    askers = (struct askers){0};
-    for (int round = 0; round < 20; round++) {
-        double began = now();
+    unsigned slow = 0;
+    for (int round = 0; round < 6; round++) {
+        askers = (struct askers){0};
         atomic_store(&stage, 0);
         for (int i = 0; i < 2; i++) {
             assert_int_equal(pthread_create(&threads[i], NULL, is_refused, NULL), 0);
@@ -101,9 +94,9 @@ static void two_who_were_refused_do_not_wait_for_each_other(void **state) {
         for (int i = 0; i < 2; i++) {
             pthread_join(threads[i], NULL);
         }
-        worst = now() - began > worst ? now() - began : worst;
+        slow += atomic_load(&askers.of[0].slow) || atomic_load(&askers.of[1].slow);
     }
-    assert_true(worst < 0.9);
+    assert_true(slow < 3);
 }
 
 static void whoever_comes_later_is_not(void **state) {
