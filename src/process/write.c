@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -25,11 +26,14 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #define PATIENCE_NS 1000000000 /* how long one write waits for a reader, in all */
+#define ZEROS_AT_ONCE 64       /* pieces in one write: a file system makes larger pages of more */
 #define TURN_NS 1000000        /* between two looks whether a pipe has room */
 
 /* The system's own: the program may have a clock that stands still. */
@@ -185,10 +189,16 @@ int write_in_time(int fd, const void *bytes, size_t length) {
 
 /** Where the file system cannot promise room, only written bytes have it. */
 static int write_zeros(int fd, uint64_t from, uint64_t bytes) {
-    static const char zeros[4096];
+    static char zeros[16384]; /* not const: it would lie in the library's file */
+    struct iovec pieces[ZEROS_AT_ONCE];
     while (bytes > 0) {
-        size_t piece = bytes < sizeof zeros ? (size_t)bytes : sizeof zeros;
-        long written = syscall(SYS_pwrite64, fd, zeros, piece, (off_t)from);
+        unsigned count = 0;
+        for (uint64_t left = bytes; left > 0 && count < ZEROS_AT_ONCE; count++) {
+            size_t piece = left < sizeof zeros ? (size_t)left : sizeof zeros;
+            pieces[count] = (struct iovec){zeros, piece};
+            left -= piece;
+        }
+        long written = syscall(SYS_pwritev, fd, pieces, count, (long)from, (long)(from >> 32));
         if (written <= 0)
             return written < 0 ? -errno : -ENOSPC;
         from += (uint64_t)written;
@@ -205,4 +215,10 @@ int write_room(int fd, uint64_t from, uint64_t bytes) {
     if (syscall(SYS_fallocate, fd, 0, (off_t)from, (off_t)bytes) == 0)
         return 0;
     return errno == EOPNOTSUPP || errno == ENOSYS ? write_zeros(fd, from, bytes) : -errno;
+}
+
+void write_pages(int fd, uint64_t from, uint64_t bytes) {
+    struct statfs system;
+    if (fstatfs(fd, &system) == 0 && system.f_type != TMPFS_MAGIC)
+        write_zeros(fd, from, bytes);
 }

@@ -26,4 +26,11 @@ int write_in_time(int fd, const void *bytes, size_t length);
  * negative errno, which changes errno; SIGXFSZ is not raised. */
 int write_room(int fd, uint64_t from, uint64_t bytes);
 
+/**
+ * Has the pages of a part that has room, and holds nothing yet, in memory before it is mapped: written, many at once cost a
+ * file system on a disk a third to a sixth of what they cost when they are touched one by one. It may fail: then they are touched. On
+ * tmpfs it would save nothing. May change errno.
+ */
+void write_pages(int fd, uint64_t from, uint64_t bytes);
+
 #endif

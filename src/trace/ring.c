@@ -47,6 +47,7 @@ static int map_more(int fd, uint64_t bytes) {
     int r = write_room(fd, file_bytes, bytes);
     if (r != 0)
         return r;
+    write_pages(fd, file_bytes, bytes);
     void *at = (char *)header + file_bytes;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)file_bytes) ==
         MAP_FAILED)
