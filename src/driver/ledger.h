@@ -20,6 +20,7 @@ struct ledger_row {
     struct ledger_row *next;   /* among those that have left the table while the driver is asked */
     struct ledger_row *with;   /* that the same call gives back */
     uint64_t left_at;          /* when it began to leave, if a trace is recorded */
+    uint32_t stack;            /* that asked for it (stacks/stacks.h); 0: not known */
     uint32_t holders, leaving; /* leaving: calls under way that give one holder back */
     uint8_t space, kind;
     bool listed; /* in the table */

@@ -38,7 +38,10 @@
 static void show_oom(const struct device *device, size_t bytes, size_t free_bytes) {
     static _Atomic unsigned shown;
     flight_event(FLIGHT_OOM, (unsigned)device->ordinal, 0, bytes, 0);
-    trace_oom((unsigned)device->ordinal, bytes, free_bytes);
+    if (trace_on()) {
+        uint32_t stack = remember_on() ? stacks_here(device->ordinal) : 0;
+        trace_oom((unsigned)device->ordinal, bytes, free_bytes, trace_stack(stats_stacks(), stack));
+    }
     if (atomic_load(&shown) < SHOWN_OOMS && atomic_fetch_add(&shown, 1) < SHOWN_OOMS) {
         live_refresh(true);
     } else {
@@ -95,13 +98,16 @@ static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
     if (unlikely(r != 0)) {
         return refused_alloc(pool, r, dptr, bytes, result);
     }
+    uint32_t stack = 0;
     if (remember_on()) {
-        stacks_take(device_pool_owner(pool)->ordinal, address, bytes);
+        int ordinal = device_pool_owner(pool)->ordinal;
+        stack = stacks_here(ordinal);
+        stacks_take(stack, address, bytes);
     }
     *dptr = address;
     *result = CUDA_SUCCESS;
     if (unlikely(trace_on())) {
-        tracing_allocated(address);
+        tracing_allocated(address, stack);
     }
     return true;
 }
@@ -120,9 +126,13 @@ static CUresult native_end(struct outside_call *taking, CUresult answer, const C
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && taking->device) {
         out_of_memory(taking->device, taking->bytes, false);
     }
+    bool remembered = remember_on() && answer == CUDA_SUCCESS && taking->device;
+    if (remembered) {
+        taking->stack = stacks_here(taking->device->ordinal);
+    }
     CUresult r = outside_end(taking, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
-    if (remember_on() && answer == CUDA_SUCCESS && taking->device) {
-        stacks_take(taking->device->ordinal, *dptr, taking->bytes);
+    if (remembered) {
+        stacks_take(taking->stack, *dptr, taking->bytes);
     }
     attend_growth();
     return r;

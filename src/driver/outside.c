@@ -309,6 +309,7 @@ CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, u
                              .value = value,
                              .device = call->device,
                              .context = call->context,
+                             .stack = call->stack,
                              .kind = (uint8_t)call->kind,
                              .space = (uint8_t)space_of(call->kind)};
     if (answer == CUDA_SUCCESS && row.space == OUTSIDE_POINTER) {

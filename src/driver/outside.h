@@ -54,7 +54,8 @@ struct outside_call {
     struct device *device;
     CUcontext context;
     uint64_t bytes;
-    bool over; /* the context has ended meanwhile */
+    uint32_t stack; /* that asks; set by who knows it */
+    bool over;      /* the context has ended meanwhile */
     struct outside_call *next;
 };
 

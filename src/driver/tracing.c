@@ -37,23 +37,24 @@ static inline struct home home_of(struct pool *pool) {
 /* Word by word: a record that is put together elsewhere and copied costs a fifth more. */
 static inline void write_block(enum trace_kind kind, unsigned flags, uint64_t ticks,
                                uint64_t address, const struct pool_look *look, uint64_t stream,
-                               uint32_t life) {
+                               uint32_t stack_or_life) {
     uint64_t who;
     struct trace_record *slot = trace_slot(&who);
     if (slot) {
         struct home home = home_of(look->pool);
-        const uint64_t words[7] = {ticks,  address,    look->requested, look->bytes,
-                                   stream, home.space, who | life};
+        const uint64_t words[7] = {ticks,  address,    look->requested,    look->bytes,
+                                   stream, home.space, who | stack_or_life};
         trace_put(slot, words, home.device, flags, kind);
     }
 }
 
 /* The time is noted for the block: by that it is known which of the allocations at its address it is. */
-void tracing_allocated(CUdeviceptr address) {
+void tracing_allocated(CUdeviceptr address, uint32_t stack) {
     struct pool_look look;
+    stack = trace_stack(stats_stacks(), stack);
     uint64_t now = trace_clock();
     if (pool_note(address, now, &look) == 0) {
-        write_block(TRACE_ALLOCATE, 0, now, address, &look, 0, 0);
+        write_block(TRACE_ALLOCATE, 0, now, address, &look, 0, stack);
     }
 }
 
@@ -86,7 +87,8 @@ void tracing_outside(bool comes, const struct ledger_row *row, uint64_t left) {
     unsigned device = (unsigned)row->device->ordinal;
     uint64_t left_at = row->left_at ? row->left_at : trace_clock();
     if (row->kind == OUTSIDE_NATIVE) {
-        trace_native(device, row->key, row->bytes, comes ? 0 : left_at);
+        trace_native(device, row->key, row->bytes, comes ? 0 : left_at,
+                     comes ? trace_stack(stats_stacks(), row->stack) : 0);
     } else if (row->kind != OUTSIDE_MAPPING) {
         trace_write(&(struct trace_entry){.ticks = trace_clock(),
                                           .address = row->key,

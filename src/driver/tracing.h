@@ -13,8 +13,8 @@
 /** When the library starts. */
 void tracing_start(void);
 
-/** The pool has just handed out a block. */
-void tracing_allocated(CUdeviceptr address);
+/** The pool has just handed out a block, to that call stack (stacks/stacks.h); 0: not known. */
+void tracing_allocated(CUdeviceptr address, uint32_t stack);
 
 /** pool_free(), and its record. */
 int tracing_free(CUdeviceptr address);

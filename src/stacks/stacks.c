@@ -42,7 +42,9 @@ static bool next(const void *of, int device, uint32_t *at, struct stats_holder *
     while (*at < site_count()) {
         if (site_at(++*at)->device == device) {
             holding_read(*at, holder);
-            return true;
+            if (holder->total.count > 0) { /* others have only asked in vain */
+                return true;
+            }
         }
     }
     return false;
@@ -119,20 +121,26 @@ static void capture(struct site_stack *stack) {
     }
 }
 
-void stacks_take(int device, uint64_t address, uint64_t bytes) {
+uint32_t stacks_here(int device) {
     int saved = errno, cancel;
     struct site_stack stack;
-    struct stacks_block block = {address, bytes, SITE_NONE}, replaced;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
                            &cancel); /* no call of CUDA's is where a thread ends */
     capture(&stack);
     pthread_setcancelstate(cancel, &cancel);
-    block.site = site_of(device, &stack);
-    if (block.site != SITE_NONE && held_add(&block, &replaced)) {
+    uint32_t site = site_of(device, &stack);
+    errno = saved;
+    return site;
+}
+
+void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes) {
+    int saved = errno;
+    struct stacks_block block = {address, bytes, stack}, replaced;
+    if (stack != SITE_NONE && held_add(&block, &replaced)) {
         if (replaced.site != SITE_NONE) {
             holding_remove(replaced.site, replaced.bytes);
         }
-        holding_add(block.site, bytes, false);
+        holding_add(stack, bytes, false);
     }
     errno = saved;
 }

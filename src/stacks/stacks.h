@@ -40,9 +40,11 @@ struct stacks_block {
     uint32_t site;
 };
 
-/** The calling thread has been given a block of a device. Not called again before it is given back; what was known
- * of the address then is gone. */
-void stacks_take(int device, uint64_t address, uint64_t bytes);
+/** The number of the calling thread's stack, as one that asks for memory of a device; 0: there is no room for it. No lock is held. */
+uint32_t stacks_here(int device);
+
+/** A stack has been given a block. Not called again before it is given back; what was known of the address then is gone. */
+void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes);
 
 /** It is about to give one back: false if nothing is known of it. */
 bool stacks_give(uint64_t address, struct stacks_block *block);

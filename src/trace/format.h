@@ -34,6 +34,8 @@
 #define TRACE_LABEL_WORDS 5  /* of a mark in one record: address to space */
 #define TRACE_LABEL 159      /* bytes of a mark's text at most */
 #define TRACE_NO_DEVICE FLIGHT_NO_DEVICE
+#define TRACE_PIECE 48 /* bytes of a STACK, FRAME or MODULE in one record: address to who */
+#define TRACE_PIECES(bytes) (((bytes) + TRACE_PIECE - 1) / TRACE_PIECE + ((bytes) == 0))
 
 enum trace_kind {
 #define TRACE(kind, words) TRACE_##kind,
@@ -70,6 +72,11 @@ enum trace_flags {
  *                     of a new segment, and 0 where memory comes in pages
  *
  *                     of OOM detail: bytes that the driver has left
+ *
+ *      STACK, FRAME, MODULE      no events, but what numbers stand for; they stay. In the place of ticks: number << 32 | bytes of the whole,
+ *                     and then TRACE_PIECE of them. A stack is the numbers of its frames, 32 bits each, innermost first (0: left
+ *                     out); a frame a text as reports have it; a module its path and its build ID, each ended by NUL
+ *      MORE           goes on where the slot before it ended: number << 32 | which piece it is; TRACE_PIECE bytes
  *
  * `space` tells one context's pool from another; addresses of a device are unique as long as something lies there.
  */

@@ -20,6 +20,7 @@
 #define FEWEST_CHUNKS ((uint64_t)1 << 14)
 #define MOST_CARRIED (TRACE_CHUNK_RECORDS / 2) /* of a chunk that is used again */
 #define THREAD_CHUNKS 16384                    /* for more threads than there are chunks */
+#define STAYING_CHUNKS 16384                   /* 64 MiB of what has to stay */
 #define PASSED_BY 16 /* chunks in a row that have more: then what they carry is forgotten */
 #define LOOK_AHEAD 8 /* one chunk more is looked after for so many that are used again */
 
@@ -33,6 +34,7 @@ static ino_t file_inode;
 static uint64_t file_bytes;
 /* In chunks: in the file, given out for the first time, wanted, and allowed for what is carried. */
 static uint64_t there, fresh, wanted, most;
+static uint64_t staying; /* taken for good */
 static uint64_t hand, look;
 static _Atomic uint64_t looked;        /* how many have been looked after so far */
 static uint64_t taken;                 /* how many chunks threads have got so far */
@@ -91,8 +93,9 @@ static bool grow(uint64_t limit) {
 /** Addresses for all of it, so that it lies side by side; fewer where there are not so many. */
 static void *reserve(void) {
     for (;;) {
-        void *memory = mmap(NULL, TRACE_HEADER_BYTES + (most + THREAD_CHUNKS) * CHUNK_BYTES,
-                            PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *memory =
+            mmap(NULL, TRACE_HEADER_BYTES + (most + THREAD_CHUNKS + STAYING_CHUNKS) * CHUNK_BYTES,
+                 PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory != MAP_FAILED)
             return memory;
         if (most <= FEWEST_CHUNKS)
@@ -295,7 +298,7 @@ static void charge(struct trace_record *chunk, uint64_t slots_taken) {
 /** As many chunks as hold the wanted events beside all that is carried. */
 static uint64_t enough(void) {
     uint64_t chunks = wanted + carried / TRACE_CHUNK_RECORDS;
-    return chunks < most ? chunks : most;
+    return staying + (chunks < most ? chunks : most);
 }
 
 static struct trace_record *next_in_turn(void) {
@@ -324,13 +327,30 @@ static struct trace_record *take_again(unsigned *used) {
         if (*used <= MOST_CARRIED)
             return chunk;
         passed++;
-        if ((more = take_fresh(most)) != NULL) {
+        if ((more = take_fresh(most + staying)) != NULL) {
             *used = 0;
             return more;
         }
         crowded++;
     }
     return NULL;
+}
+
+static void give_out(struct trace_record *chunk, unsigned used, uint32_t thread,
+                     struct ring_place *place) {
+    const uint64_t words[7] = {[2] = used, [4] = ++taken, [6] = (uint64_t)thread << 32 | 1};
+    trace_put(chunk, words, TRACE_NO_DEVICE, 0, TRACE_CHUNK);
+    *place = (struct ring_place){chunk + 1 + used, TRACE_CHUNK_RECORDS - used, chunk};
+}
+
+bool ring_take_for_good(struct ring_place *place, uint32_t thread) {
+    struct trace_record *chunk =
+        staying < STAYING_CHUNKS ? take_fresh(most + THREAD_CHUNKS + staying + 1) : NULL;
+    if (chunk) {
+        staying++;
+        give_out(chunk, 0, thread, place);
+    }
+    return chunk != NULL;
 }
 
 bool ring_take(struct ring_place *place, uint32_t thread) {
@@ -341,15 +361,11 @@ bool ring_take(struct ring_place *place, uint32_t thread) {
     if (!chunk)
         chunk = take_again(&used);
     if (!chunk)
-        chunk = take_fresh(most + THREAD_CHUNKS);
+        chunk = take_fresh(most + THREAD_CHUNKS + staying);
     if (!chunk)
         atomic_fetch_add(&header->missed, 1);
     if (chunk) {
-        const uint64_t words[7] = {[2] = used, [4] = ++taken, [6] = (uint64_t)thread << 32 | 1};
-        trace_put(chunk, words, TRACE_NO_DEVICE, 0, TRACE_CHUNK);
-        place->chunk = chunk;
-        place->next = chunk + 1 + used;
-        place->left = TRACE_CHUNK_RECORDS - used;
+        give_out(chunk, used, thread, place);
         fetch(chunk_at(hand));
         fetch(chunk_at(look));
     }

@@ -11,6 +11,9 @@
  * carried: moved to the chunk's front, and a thread gets what is behind it. A chunk that has too little
  * left is passed by, for which there is one more.
  *
+ * A chunk that some thread fills is passed by; so is for good one that holds what has to stay (callers.h). There are as many more of
+ * the others.
+ *
  * Before a chunk is used again, all others have been looked after since its last record was written. So whenever the
  * end of something is forgotten, its begin is known to be dead: no reader takes what is gone for alive.
  */
@@ -38,6 +41,10 @@ struct ring_place {
 
 /** Gives the thread's chunk up, and takes another one for `thread`. False: there is none. Changes errno; takes a lock. */
 bool ring_take(struct ring_place *place, uint32_t thread);
+
+/** A chunk that is never used again, in place of the one that is full. False: there is none. Between ring_hold() and ring_release();
+ * changes errno. */
+bool ring_take_for_good(struct ring_place *place, uint32_t thread);
 
 /** Gives it up. */
 void ring_leave(struct ring_place *place);

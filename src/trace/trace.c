@@ -6,6 +6,7 @@
 #include "process/print.h"
 #include "process/program.h"
 #include "report/emitter.h"
+#include "trace/callers.h"
 #include "trace/ring.h"
 #include "trace/things.h"
 
@@ -100,9 +101,25 @@ struct trace_record *trace_slot(uint64_t *who) {
 void trace_write(const struct trace_entry *entry) {
     if (!trace_on() || !has_room(1))
         return;
-    const uint64_t words[7] = {entry->ticks,  entry->address, entry->bytes,        entry->value,
-                               entry->detail, entry->space,   (uint64_t)self << 32};
+    const uint64_t words[7] = {entry->ticks,
+                               entry->address,
+                               entry->bytes,
+                               entry->value,
+                               entry->detail,
+                               entry->space,
+                               (uint64_t)self << 32 | entry->stack};
     put(words, entry->device, entry->flags, entry->kind);
+}
+
+uint32_t trace_stack(const struct stats_stacks *stacks, uint32_t stack) {
+    if (stack == 0 || callers_has(stack))
+        return stack;
+    int saved_errno = errno;
+    if (self == 0)
+        self = (uint32_t)syscall(SYS_gettid);
+    bool written = trace_on() && callers_write(stacks, stack, self);
+    errno = saved_errno;
+    return written ? stack : 0;
 }
 
 /** Adds to what pools have from the driver, and says how much it is then. */
@@ -147,16 +164,18 @@ void trace_moment(enum flight_kind kind, unsigned device, uint64_t space, uint64
     trace_write(&entry);
 }
 
-void trace_oom(unsigned device, uint64_t bytes, uint64_t free_bytes) {
+void trace_oom(unsigned device, uint64_t bytes, uint64_t free_bytes, uint32_t stack) {
     if (trace_on())
         trace_write(&(struct trace_entry){.ticks = trace_clock(),
                                           .bytes = bytes,
                                           .detail = free_bytes,
+                                          .stack = stack,
                                           .kind = TRACE_MOMENT_OOM,
                                           .device = device});
 }
 
-void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t freed) {
+void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t freed,
+                  uint32_t stack) {
     if (!trace_on())
         return;
     bool comes = freed == 0;
@@ -172,6 +191,7 @@ void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t fr
                                 .address = address,
                                 .bytes = bytes,
                                 .value = bytes,
+                                .stack = stack,
                                 .kind = comes ? TRACE_ALLOCATE : TRACE_FREE,
                                 .device = device};
     note_thing(comes, THINGS_SEGMENT, address, 0, segment.ticks);

@@ -15,6 +15,7 @@
 
 #include "live/flight.h"
 #include "process/process.h"
+#include "stats/holders.h"
 #include "trace/format.h"
 
 #include <stdatomic.h>
@@ -47,11 +48,15 @@ static inline uint64_t trace_clock(void) {
 struct trace_entry {
     uint64_t ticks;
     uint64_t address, bytes, value, detail, space;
+    uint32_t stack; /* 0: none */
     unsigned kind, flags, device;
 };
 
 /** Nothing unless trace_on(). Waits for no lock but its own, keeps errno. */
 void trace_write(const struct trace_entry *entry);
+
+/** The stack's number for a record, once it stands in the trace what that means; 0: it cannot. Keeps errno. */
+uint32_t trace_stack(const struct stats_stacks *stacks, uint32_t stack);
 
 /** For who writes a record by itself (trace_put()): the thread's next slot, and what stands in its `who`; NULL: there is none. */
 struct trace_record *trace_slot(uint64_t *who);
@@ -61,10 +66,11 @@ void trace_moment(enum flight_kind kind, unsigned device, uint64_t space, uint64
                   uint64_t bytes, uint64_t since);
 
 /** An allocation has failed in the end; the driver has so much left. */
-void trace_oom(unsigned device, uint64_t bytes, uint64_t free_bytes);
+void trace_oom(unsigned device, uint64_t bytes, uint64_t free_bytes, uint32_t stack);
 
 /** A block that no pool serves came, or went: `freed`, a time before the driver took it back; 0: it came. */
-void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t freed);
+void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t freed,
+                  uint32_t stack);
 
 /** Pages were mapped side by side; or are no longer, since a time before that was asked for. */
 #define TRACE_PAGE ((uint64_t)2 << 20)
