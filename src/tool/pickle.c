@@ -3,7 +3,6 @@
 #include <string.h>
 
 #define BATCH 1000
-#define SHARED 255 /* its place in the memo */
 
 static void put(struct pickle *to, char opcode) {
     print_char(to->out, opcode);
@@ -177,16 +176,23 @@ void pickle_pair(struct pickle *to, int64_t first, int64_t second) {
     put(to, '\x86');
 }
 
-void pickle_shared(struct pickle *to, void (*write)(struct pickle *to)) {
-    if (to->json || !to->has_shared) {
-        write(to);
-        if (to->json)
-            return;
-        put(to, 'q');
-        to->has_shared = true;
-    } else {
-        next(to);
-        put(to, 'h');
-    }
-    put_bytes(to, SHARED, 1);
+static void put_place(struct pickle *to, char small, char large, uint32_t place) {
+    put(to, place < 256 ? small : large);
+    put_bytes(to, place, place < 256 ? 1 : 4);
+}
+
+bool pickle_again(struct pickle *to, uint32_t place) {
+    if (to->json || place == 0)
+        return false;
+    next(to);
+    put_place(to, 'h', 'j', place);
+    return true;
+}
+
+uint32_t pickle_remember(struct pickle *to) {
+    if (to->json)
+        return 0;
+    to->remembered = to->remembered ? to->remembered + 1 : PICKLE_KNOWN;
+    put_place(to, 'q', 'r', to->remembered);
+    return to->remembered;
 }

@@ -25,7 +25,7 @@ struct pickle {
     } open[PICKLE_DEPTH];
     const char *known[PICKLE_KNOWN];
     unsigned known_count;
-    bool has_shared;
+    uint32_t remembered; /* the last place in the memo */
 };
 
 void pickle_begin(struct pickle *to, struct print *out, bool json);
@@ -44,7 +44,11 @@ void pickle_pair(struct pickle *to, int64_t first, int64_t second);
 void pickle_word(struct pickle *to, const char *word);
 void pickle_key(struct pickle *to, const char *key);
 
-/** A value that is written once, by `write`, and referred to afterwards; one in all. */
-void pickle_shared(struct pickle *to, void (*write)(struct pickle *to));
+/**
+ * A list or dictionary that comes again: it is written once, and after its pickle_close() remembered. False: 0 was given, for a first
+ * time, or this is JSON; then it is to be written.
+ */
+bool pickle_again(struct pickle *to, uint32_t place);
+uint32_t pickle_remember(struct pickle *to);
 
 #endif

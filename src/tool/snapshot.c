@@ -21,6 +21,7 @@
 
 struct segment {
     uint64_t address, bytes;
+    uint32_t stack; /* that made the pool take it; of pages none */
     bool pages;
 };
 
@@ -50,9 +51,10 @@ static struct segment *list_segments(const struct picture *of, size_t *count) {
     if (!list)
         fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
     for (size_t i = 0; i < whole; i++)
-        list[i] = (struct segment){segments[i].address, segments[i].bytes, false};
+        list[i] =
+            (struct segment){segments[i].address, segments[i].bytes, segments[i].stack, false};
     for (size_t i = 0; i < pages; i++)
-        list[whole + i] = (struct segment){places[i].value, TRACE_PAGE_BYTES, true};
+        list[whole + i] = (struct segment){places[i].value, TRACE_PAGE_BYTES, 0, true};
     free(segments);
     free(places);
     qsort(list, whole + pages, sizeof *list, by_address);
@@ -60,40 +62,46 @@ static struct segment *list_segments(const struct picture *of, size_t *count) {
     return list;
 }
 
-static void write_block(struct pickle *to, uint64_t address, uint64_t bytes, uint64_t requested,
-                        const char *state) {
+/** `block`: who has it; NULL: nobody. */
+static void write_block(struct snapshot *snapshot, uint64_t address, uint64_t bytes,
+                        const struct trace_event *block) {
+    struct pickle *to = &snapshot->pickle;
     pickle_dict(to);
     pickle_key(to, "address");
     pickle_int(to, (int64_t)address);
     pickle_key(to, "size");
     pickle_int(to, (int64_t)bytes);
     pickle_key(to, "requested_size");
-    pickle_int(to, (int64_t)requested);
+    pickle_int(to, (int64_t)(block ? block->bytes : 0));
     pickle_key(to, "state");
-    pickle_word(to, state);
+    pickle_word(to, block ? "active_allocated" : "inactive");
     pickle_key(to, "frames");
-    pickle_shared(to, snapshot_frames);
+    if (block)
+        snapshot_frames(snapshot, block->stack);
+    else
+        snapshot_no_frames(snapshot);
     pickle_close(to);
 }
 
 /** The blocks of a segment without gaps; `blocks` are those that begin there, `count` of them. */
-static void write_blocks(struct pickle *to, const struct segment *segment,
+static void write_blocks(struct snapshot *to, const struct segment *segment,
                          const struct trace_event *blocks, size_t count) {
     uint64_t at = segment->address, end = at + segment->bytes;
-    pickle_list(to);
+    pickle_list(&to->pickle);
     for (size_t i = 0; i < count; i++) {
         if (blocks[i].address > at)
-            write_block(to, at, blocks[i].address - at, 0, "inactive");
-        write_block(to, blocks[i].address, blocks[i].value, blocks[i].bytes, "active_allocated");
+            write_block(to, at, blocks[i].address - at, NULL);
+        write_block(to, blocks[i].address, blocks[i].value, &blocks[i]);
         at = blocks[i].address + blocks[i].value;
     }
     if (at < end)
-        write_block(to, at, end - at, 0, "inactive");
-    pickle_close(to);
+        write_block(to, at, end - at, NULL);
+    pickle_close(&to->pickle);
 }
 
-static void write_segment(struct pickle *to, unsigned device, const struct segment *segment,
+static void write_segment(struct snapshot *snapshot, unsigned device, const struct segment *segment,
                           const struct trace_event *blocks, size_t count) {
+    struct pickle *to = &snapshot->pickle;
     uint64_t allocated = 0, requested = 0;
     for (size_t i = 0; i < count; i++) {
         allocated += blocks[i].value;
@@ -116,9 +124,9 @@ static void write_segment(struct pickle *to, unsigned device, const struct segme
     pickle_key(to, "is_expandable");
     pickle_bool(to, segment->pages);
     pickle_key(to, "frames");
-    pickle_shared(to, snapshot_frames);
+    snapshot_frames(snapshot, segment->stack);
     pickle_key(to, "blocks");
-    write_blocks(to, segment, blocks, count);
+    write_blocks(snapshot, segment, blocks, count);
     pickle_close(to);
 }
 
@@ -131,7 +139,7 @@ static void write_segments(struct snapshot *to, unsigned device) {
         size_t first = at;
         while (at < blocks && live[at].address < list[i].address + list[i].bytes)
             at++;
-        write_segment(&to->pickle, device, &list[i], live + first, at - first);
+        write_segment(to, device, &list[i], live + first, at - first);
     }
     free(list);
     free(live);
@@ -241,9 +249,12 @@ int tool_snapshot(char **arguments) {
         return EXIT_FAILURE;
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     to.file = &file;
+    snapshot_attribute(&file);
+    snapshot_frames_begin(&to);
     pickle_begin(&to.pickle, &out, json);
     write_all(&to);
     pickle_end(&to.pickle);
+    snapshot_frames_end(&to);
     finish(&to, *arguments);
     trace_file_free(&file);
     if (print_flush(&out) == 0)

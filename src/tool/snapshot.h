@@ -28,14 +28,23 @@ struct snapshot {
     struct pickle pickle;
     const struct trace_file *file;
     struct picture pictures[STATS_MAX_DEVICES];
+    struct snapshot_frames *frames;
     unsigned devices;
 };
 
 /** Writes the entries of a device, and leaves its picture as it is in the end. */
 void snapshot_trace(struct snapshot *to, unsigned device);
 
-/** What stands where a stack would. */
-void snapshot_frames(struct pickle *to);
+/** The frames of a stack, or words that say why there are none; and those of what nobody has. */
+void snapshot_frames(struct snapshot *to, uint32_t stack);
+void snapshot_no_frames(struct snapshot *to);
+
+/* Around all of them. */
+void snapshot_frames_begin(struct snapshot *to);
+void snapshot_frames_end(struct snapshot *to);
+
+/** Who made the pool grow: whom the thread that took a segment or page has given a block next. */
+void snapshot_attribute(struct trace_file *file);
 
 /** Since 1970, of a time in the trace. */
 int64_t snapshot_time_us(const struct snapshot *of, uint64_t ns);

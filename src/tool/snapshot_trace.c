@@ -5,25 +5,12 @@
 
 /* ---- entries of the trace ---- */
 
-void snapshot_frames(struct pickle *to) {
-    pickle_list(to);
-    pickle_dict(to);
-    pickle_key(to, "filename");
-    pickle_word(to, "");
-    pickle_key(to, "line");
-    pickle_int(to, 0);
-    pickle_key(to, "name");
-    pickle_word(to, "gpucache: no stack was recorded");
-    pickle_close(to);
-    pickle_close(to);
-}
-
 int64_t snapshot_time_us(const struct snapshot *of, uint64_t ns) {
     return (int64_t)((ns + of->file->header->real_ns) / 1000);
 }
 
 static void write_entry(struct snapshot *to, const char *action, const char *where,
-                        uint64_t address, uint64_t bytes, uint64_t time_ns) {
+                        uint64_t address, uint64_t bytes, uint64_t time_ns, uint32_t stack) {
     struct pickle *pickle = &to->pickle;
     pickle_dict(pickle);
     pickle_key(pickle, "action");
@@ -37,14 +24,14 @@ static void write_entry(struct snapshot *to, const char *action, const char *whe
     pickle_key(pickle, "time_us");
     pickle_int(pickle, snapshot_time_us(to, time_ns));
     pickle_key(pickle, "frames");
-    pickle_shared(pickle, snapshot_frames);
+    snapshot_frames(to, stack);
     pickle_close(pickle);
 }
 
 static void say(struct snapshot *to, const struct picture *of, const char *action, uint64_t address,
-                uint64_t bytes, uint64_t time_ns) {
+                uint64_t bytes, uint64_t time_ns, uint32_t stack) {
     if (!of->silent)
-        write_entry(to, action, "addr", address, bytes, time_ns);
+        write_entry(to, action, "addr", address, bytes, time_ns, stack);
 }
 
 /* ---- pages ---- */
@@ -64,7 +51,7 @@ static void show_page(struct snapshot *to, struct picture *of, const struct trac
         .kind = TRACE_MOMENT_GROW, .address = mapped->value, .value = mapped->address};
     trace_world_apply(&of->mapped, &place);
     cover(of, mapped->address, TRACE_PAGE_BYTES, true);
-    say(to, of, "segment_map", mapped->address, TRACE_PAGE_BYTES, time_ns);
+    say(to, of, "segment_map", mapped->address, TRACE_PAGE_BYTES, time_ns, mapped->stack);
 }
 
 static void hide_page(struct snapshot *to, struct picture *of, uint64_t page, uint64_t address,
@@ -72,7 +59,7 @@ static void hide_page(struct snapshot *to, struct picture *of, uint64_t page, ui
     struct trace_event place = {.kind = TRACE_MOMENT_GIVE_BACK, .address = page};
     trace_world_apply(&of->mapped, &place);
     cover(of, address, TRACE_PAGE_BYTES, false);
-    say(to, of, "segment_unmap", address, TRACE_PAGE_BYTES, time_ns);
+    say(to, of, "segment_unmap", address, TRACE_PAGE_BYTES, time_ns, 0);
 }
 
 /** Where the page is shown; 0: nowhere. */
@@ -125,15 +112,17 @@ static void allocate(struct snapshot *to, struct picture *of, const struct trace
         return;
     }
     trace_world_apply(&of->shown, event);
-    say(to, of, "alloc", event->address, event->value, event->time_ns);
+    say(to, of, "alloc", event->address, event->value, event->time_ns, event->stack);
 }
 
 static void free_block(struct snapshot *to, struct picture *of, const struct trace_event *event) {
-    if (!trace_world_at(&of->shown, TRACE_BLOCKS, event->address))
+    const struct trace_event *block = trace_world_at(&of->shown, TRACE_BLOCKS, event->address);
+    if (!block)
         return;
+    uint32_t stack = block->stack; /* a free shows who had it, as PyTorch's do */
     trace_world_apply(&of->shown, event);
-    say(to, of, "free_requested", event->address, event->value, event->time_ns);
-    say(to, of, "free_completed", event->address, event->value, event->time_ns);
+    say(to, of, "free_requested", event->address, event->value, event->time_ns, stack);
+    say(to, of, "free_completed", event->address, event->value, event->time_ns, stack);
 }
 
 static void change_segment(struct snapshot *to, struct picture *of, const struct trace_event *event,
@@ -144,7 +133,7 @@ static void change_segment(struct snapshot *to, struct picture *of, const struct
     if (event->space != 0)
         cover(of, event->address, event->bytes, comes);
     say(to, of, comes ? "segment_alloc" : "segment_free", event->address, event->bytes,
-        event->time_ns);
+        event->time_ns, event->stack);
 }
 
 static void show(struct snapshot *to, struct picture *of, const struct trace_event *event) {
@@ -168,7 +157,8 @@ static void show(struct snapshot *to, struct picture *of, const struct trace_eve
         change_segment(to, of, event, event->kind == TRACE_MOMENT_GROW);
         break;
     case TRACE_MOMENT_OOM:
-        write_entry(to, "oom", "device_free", event->detail, event->bytes, event->time_ns);
+        write_entry(to, "oom", "device_free", event->detail, event->bytes, event->time_ns,
+                    event->stack);
         break;
     default:
         break;

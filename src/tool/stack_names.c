@@ -17,12 +17,10 @@ static const char *build_id_of(const struct sheet_stacks *stacks, const char *pa
     return "";
 }
 
-static void resolve(const struct sheet_stacks *stacks, struct symbols *symbols,
-                    struct stats_frame *frame) {
+void stack_frame_resolve(struct stats_frame *frame, struct symbols *symbols, const char *build_id) {
     struct symbol found;
     if (frame->function || !frame->file || frame->offset == 0 ||
-        !symbols_find(symbols, frame->file, build_id_of(stacks, frame->file), frame->offset - 1,
-                      &found))
+        !symbols_find(symbols, frame->file, build_id, frame->offset - 1, &found))
         return;
     frame->function = stack_text(found.function, strlen(found.function));
     frame->line = found.line;
@@ -30,6 +28,12 @@ static void resolve(const struct sheet_stacks *stacks, struct symbols *symbols,
         free((char *)(uintptr_t)frame->file);
         frame->file = stack_text(found.file, strlen(found.file));
     }
+}
+
+static void resolve(const struct sheet_stacks *stacks, struct symbols *symbols,
+                    struct stats_frame *frame) {
+    if (frame->file)
+        stack_frame_resolve(frame, symbols, build_id_of(stacks, frame->file));
 }
 
 static int compare_texts(const char *a, const char *b) {

@@ -96,7 +96,7 @@ static void read_place(struct stats_frame *frame, const char *text) {
 }
 
 /** As holders_print_frame() writes it. */
-static struct stats_frame read_frame(const char *text) {
+struct stats_frame stack_frame_read(const char *text) {
     struct stats_frame frame = {0};
     const char *plus = strrchr(text, '+'), *place = NULL;
     char *end;
@@ -121,7 +121,7 @@ uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *frames
     struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
     for (const struct json *at = frames ? frames->first : NULL; at; at = at->next) {
         stack->frames = more(stack->frames, stack->count, sizeof *stack->frames);
-        stack->frames[stack->count++] = read_frame(json_text(at));
+        stack->frames[stack->count++] = stack_frame_read(json_text(at));
     }
     return (uint32_t)stacks->stack_count;
 }

@@ -55,6 +55,14 @@ const struct stats_stacks *sheet_stacks_view(const struct sheet_stacks *stacks);
 char *stack_text(const char *text, size_t length);
 void stack_frame_free(const struct stats_frame *frame);
 
+/** A frame as holders_print_frame() has written it; with texts of its own. */
+struct stats_frame stack_frame_read(const char *text);
+
+struct symbols;
+
+/** Looks for the name of a native frame, in a file of that build id. */
+void stack_frame_resolve(struct stats_frame *frame, struct symbols *symbols, const char *build_id);
+
 /** Adds a stack that stands elsewhere in the report, and returns its number. */
 uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *frames);
 

@@ -142,11 +142,24 @@ static void take_text(struct trace_file *file, const uint64_t words[8], size_t *
     *used += strlen(text) + 1;
 }
 
+/** Whether it is no event, but of what events name. */
+static bool take_caller(struct trace_file *file, const uint64_t words[8], size_t place) {
+    uint64_t head = words[7];
+    unsigned kind = (uint8_t)head;
+    if (!trace_callers_are(kind))
+        return false;
+    if (head >> 32 == trace_seal(words, (uint16_t)(head >> 16), (uint8_t)(head >> 8), kind))
+        trace_callers_take(file->callers, kind, words, place);
+    return true;
+}
+
 /** The records of one piece of the file, from slot `at` on. */
 static void take_slots(struct trace_file *file, const uint64_t (*slots)[8], size_t count, size_t at,
                        size_t *used) {
     for (size_t i = 0; i < count; i++) {
         struct trace_event *event = &file->events[file->count];
+        if (take_caller(file, slots[i], at + i))
+            continue;
         if (!take_record(file->header, slots[i], at + i, event))
             continue;
         file->count++;
@@ -162,6 +175,7 @@ static int read_slots(int fd, struct trace_file *file, uint64_t slots) {
     file->events = malloc((slots + 1) * sizeof *file->events);
     /* no more than that can be marks; what is not touched takes no memory */
     file->texts = malloc((slots + 1) * (TRACE_LABEL_WORDS * sizeof(uint64_t) + 1));
+    file->callers = trace_callers_open();
     if (!buffer || !file->events || !file->texts)
         no_memory();
     for (uint64_t at = 0; at < slots && got > 0; at += READ_SLOTS) {
@@ -255,5 +269,6 @@ void trace_file_free(struct trace_file *file) {
     free((void *)file->header);
     free(file->events);
     free(file->texts);
+    trace_callers_free(file->callers);
     *file = (struct trace_file){0};
 }

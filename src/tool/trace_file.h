@@ -21,6 +21,7 @@
 #ifndef GPUCACHE_TOOL_TRACE_FILE_H
 #define GPUCACHE_TOOL_TRACE_FILE_H
 
+#include "tool/trace_callers.h"
 #include "tool/trace_world.h"
 
 struct trace_file {
@@ -34,6 +35,7 @@ struct trace_file {
     uint64_t dropped;                                  /* events older than the trace, or cut off */
     bool running;
     char *texts;
+    struct trace_callers *callers; /* the stacks that events name */
 };
 
 /** Whether the file is a trace at all, of any version. */

@@ -1,0 +1,144 @@
+/*
+ * Who asked, in a snapshot: lists of frames as the viewer knows them.
+ *
+ * A stack is written once, and so is a frame that several have: the pickle refers to them from then on.
+ */
+#include "tool/snapshot.h"
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct snapshot_frames {
+    uint32_t *stacks, *frames; /* their places in the pickle's memo, by number */
+    uint32_t stack_count, frame_count;
+    uint32_t nothing, unused;
+};
+
+static uint32_t *places(uint32_t count) {
+    uint32_t *list = calloc((size_t)count + 1, sizeof *list);
+    if (!list)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    return list;
+}
+
+void snapshot_frames_begin(struct snapshot *to) {
+    struct trace_callers *callers = to->file->callers;
+    struct snapshot_frames *frames = calloc(1, sizeof *frames);
+    if (!frames)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    frames->stack_count = trace_callers_stacks(callers);
+    frames->frame_count = trace_callers_frames(callers);
+    frames->stacks = places(frames->stack_count);
+    frames->frames = places(frames->frame_count);
+    to->frames = frames;
+}
+
+void snapshot_frames_end(struct snapshot *to) {
+    free(to->frames->stacks);
+    free(to->frames->frames);
+    free(to->frames);
+}
+
+static void write_frame(struct pickle *to, const char *file, unsigned line, const char *name) {
+    pickle_dict(to);
+    pickle_key(to, "filename");
+    pickle_text(to, file);
+    pickle_key(to, "line");
+    pickle_int(to, line);
+    pickle_key(to, "name");
+    pickle_text(to, name);
+    pickle_close(to);
+}
+
+/** Of a frame without a name the viewer shows at least where it lies. */
+static void write_place(struct pickle *to, const struct stats_frame *frame) {
+    char name[1152];
+    const char *file = frame->file, *slash = file ? strrchr(file, '/') : NULL;
+    snprintf(name, sizeof name, "%s%s0x%" PRIx64,
+             slash  ? slash + 1
+             : file ? file
+                    : "",
+             file ? "+" : "", frame->offset);
+    write_frame(to, file ? file : "??", 0, name);
+}
+
+static void write_known(struct snapshot *to, uint32_t number) {
+    struct snapshot_frames *of = to->frames;
+    uint32_t other = 0, *memo = number < of->frame_count ? &of->frames[number] : &other;
+    if (pickle_again(&to->pickle, *memo))
+        return;
+    const struct stats_frame *frame = trace_callers_frame(to->file->callers, number);
+    if (frame->function)
+        write_frame(&to->pickle, frame->file ? frame->file : "??", frame->line, frame->function);
+    else
+        write_place(&to->pickle, frame);
+    *memo = pickle_remember(&to->pickle);
+}
+
+/** An empty list makes the viewer guess why. */
+static void write_words(struct snapshot *to, uint32_t *memo, const char *words) {
+    if (pickle_again(&to->pickle, *memo))
+        return;
+    pickle_list(&to->pickle);
+    write_frame(&to->pickle, "", 0, words);
+    pickle_close(&to->pickle);
+    *memo = pickle_remember(&to->pickle);
+}
+
+void snapshot_frames(struct snapshot *to, uint32_t stack) {
+    struct snapshot_frames *of = to->frames;
+    bool off = strstr(to->file->header->options, "GPUCACHE_STACKS=0\n") != NULL;
+    unsigned count = 0;
+    const uint32_t *numbers = NULL;
+    if (stack < of->stack_count) {
+        if (pickle_again(&to->pickle, of->stacks[stack]))
+            return;
+        numbers = trace_callers_stack(to->file->callers, stack, &count);
+    }
+    if (count == 0) {
+        write_words(
+            to, &of->nothing,
+            off ? "gpucache: who asked is in a trace that is recorded with GPUCACHE_STACKS=16"
+                : "gpucache: no stack is known");
+        return;
+    }
+    pickle_list(&to->pickle);
+    for (unsigned i = 0; i < count; i++)
+        write_known(to, numbers[i]);
+    pickle_close(&to->pickle);
+    of->stacks[stack] = pickle_remember(&to->pickle);
+}
+
+void snapshot_no_frames(struct snapshot *to) {
+    write_words(to, &to->frames->unused, "gpucache: free");
+}
+
+/* ---- what made the pool grow ---- */
+
+#define THREADS 4096 /* a power of two; of those that share a place nothing is said */
+
+void snapshot_attribute(struct trace_file *file) {
+    static struct { uint32_t thread, stack; } next[THREADS];
+    for (size_t i = file->count; i > file->carried; i--) {
+        struct trace_event *event = &file->events[i - 1];
+        uint32_t at = event->thread % THREADS;
+        bool same = next[at].thread == event->thread;
+        switch (event->kind) {
+        case TRACE_ALLOCATE:
+        case TRACE_FREE:
+            next[at].thread = event->thread;
+            next[at].stack = event->kind == TRACE_ALLOCATE ? event->stack : 0;
+            break;
+        case TRACE_MOMENT_GROW:
+        case TRACE_MAP:
+            event->stack = same ? next[at].stack : 0;
+            break;
+        default:
+            break;
+        }
+    }
+}

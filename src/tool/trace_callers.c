@@ -1,0 +1,191 @@
+#include "tool/trace_callers.h"
+
+#include "tool/stacks.h"
+#include "tool/symbols.h"
+#include "tool/tool.h"
+#include "trace/format.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KINDS 3
+#define MOST (1u << 20) /* numbers of a kind, which a broken file may say to be anything */
+#define MOST_OF_STACK 256
+
+/* What a number stands for. */
+struct text {
+    char *bytes;
+    uint32_t count;
+};
+
+struct trace_callers {
+    struct table {
+        struct text *texts; /* by number */
+        uint32_t room;
+    } tables[KINDS];
+    struct stats_frame *frames;
+    bool *frame_known;
+    uint32_t frame_room;
+    struct symbols *symbols;
+    bool looked_for_symbols;
+    uint32_t numbers[MOST_OF_STACK];
+    /* the text that is being put together */
+    unsigned kind;
+    uint32_t number, bytes, got;
+    size_t next; /* place of its next piece; 0: there is none */
+    char text[TRACE_PIECE * TRACE_CHUNK_SLOTS];
+};
+
+static void *grown(void *list, uint32_t from, uint32_t to, size_t each) {
+    char *memory = realloc(list, to * each);
+    if (!memory)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    memset(memory + from * each, 0, (to - from) * each);
+    return memory;
+}
+
+struct trace_callers *trace_callers_open(void) {
+    return grown(NULL, 0, 1, sizeof(struct trace_callers));
+}
+
+void trace_callers_free(struct trace_callers *callers) {
+    if (!callers)
+        return;
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        for (uint32_t i = 0; i < callers->tables[kind].room; i++)
+            free(callers->tables[kind].texts[i].bytes);
+        free(callers->tables[kind].texts);
+    }
+    for (uint32_t i = 0; i < callers->frame_room; i++)
+        stack_frame_free(&callers->frames[i]);
+    free(callers->frames);
+    free(callers->frame_known);
+    if (callers->symbols)
+        symbols_close(callers->symbols);
+    free(callers);
+}
+
+/* ---- reading ---- */
+
+bool trace_callers_are(unsigned kind) {
+    return kind >= TRACE_STACK && kind <= TRACE_MORE;
+}
+
+static void keep(struct trace_callers *callers) {
+    struct table *table = &callers->tables[callers->kind - TRACE_STACK];
+    uint32_t number = callers->number;
+    if (number >= table->room) {
+        uint32_t room = number < 1024 ? 1024 : 2 * number;
+        table->texts = grown(table->texts, table->room, room, sizeof *table->texts);
+        table->room = room;
+    }
+    free(table->texts[number].bytes);
+    char *bytes = grown(NULL, 0, callers->bytes + 1, 1);
+    memcpy(bytes, callers->text, callers->bytes);
+    table->texts[number] = (struct text){bytes, callers->bytes};
+}
+
+static void begin(struct trace_callers *callers, unsigned kind, uint64_t word) {
+    callers->kind = kind;
+    callers->number = (uint32_t)(word >> 32);
+    callers->bytes = (uint32_t)word;
+    callers->got = 0;
+}
+
+void trace_callers_take(struct trace_callers *callers, unsigned kind, const uint64_t words[7],
+                        size_t place) {
+    bool more = kind == TRACE_MORE, goes_on = callers->next != 0 && callers->next == place;
+    callers->next = 0;
+    if (!more)
+        begin(callers, kind, words[0]);
+    else if (!goes_on || words[0] != ((uint64_t)callers->number << 32 | callers->got / TRACE_PIECE))
+        return;
+    if (callers->number >= MOST || callers->bytes > sizeof callers->text)
+        return;
+    memcpy(callers->text + callers->got, words + 1, TRACE_PIECE);
+    callers->got += TRACE_PIECE;
+    if (callers->got >= callers->bytes)
+        keep(callers);
+    else
+        callers->next = place + 1;
+}
+
+/* ---- asking ---- */
+
+static const struct text *text_of(const struct trace_callers *callers, unsigned kind,
+                                  uint32_t number) {
+    static const struct text nothing = {0};
+    const struct table *table = &callers->tables[kind - TRACE_STACK];
+    return number < table->room ? &table->texts[number] : &nothing;
+}
+
+uint32_t trace_callers_stacks(const struct trace_callers *callers) {
+    return callers->tables[0].room;
+}
+
+uint32_t trace_callers_frames(const struct trace_callers *callers) {
+    return callers->tables[TRACE_FRAME - TRACE_STACK].room;
+}
+
+static const char *build_id_of(const struct trace_callers *callers, const char *path) {
+    const struct table *table = &callers->tables[TRACE_MODULE - TRACE_STACK];
+    for (uint32_t i = 0; i < table->room; i++) {
+        const char *module = table->texts[i].bytes;
+        if (module && strcmp(module, path) == 0 && strlen(module) + 1 < table->texts[i].count)
+            return module + strlen(module) + 1;
+    }
+    return "";
+}
+
+/* Names in large libraries take seconds: only those are looked for that somebody asks for. */
+static void look_up(struct trace_callers *callers, struct stats_frame *frame) {
+    if (!callers->looked_for_symbols)
+        callers->symbols = symbols_open();
+    callers->looked_for_symbols = true;
+    if (callers->symbols && frame->file)
+        stack_frame_resolve(frame, callers->symbols, build_id_of(callers, frame->file));
+}
+
+static struct stats_frame *read_frame(struct trace_callers *callers, uint32_t number) {
+    if (callers->frame_room < trace_callers_frames(callers)) {
+        uint32_t room = trace_callers_frames(callers);
+        callers->frames =
+            grown(callers->frames, callers->frame_room, room, sizeof *callers->frames);
+        callers->frame_known = grown(callers->frame_known, callers->frame_room, room, 1);
+        callers->frame_room = room;
+    }
+    const struct text *text = text_of(callers, TRACE_FRAME, number);
+    struct stats_frame *frame = number < callers->frame_room ? &callers->frames[number] : NULL;
+    if (frame && !frame->function && !frame->file && text->bytes)
+        *frame = stack_frame_read(text->bytes);
+    return frame;
+}
+
+const struct stats_frame *trace_callers_frame(struct trace_callers *callers, uint32_t number) {
+    static const struct stats_frame nothing = {.function = "?"};
+    struct stats_frame *frame = read_frame(callers, number);
+    if (frame && !callers->frame_known[number]) {
+        callers->frame_known[number] = true;
+        look_up(callers, frame);
+    }
+    return frame ? frame : &nothing;
+}
+
+const uint32_t *trace_callers_stack(struct trace_callers *callers, uint32_t stack,
+                                    unsigned *count) {
+    const struct text *text = text_of(callers, TRACE_STACK, stack);
+    unsigned most = text->count / (unsigned)sizeof(uint32_t);
+    most = most < MOST_OF_STACK ? most : MOST_OF_STACK;
+    *count = 0;
+    for (unsigned all = 0; all < 2 && *count == 0; all++) {
+        for (unsigned i = 0; i < most; i++) {
+            uint32_t number;
+            memcpy(&number, text->bytes + i * sizeof number, sizeof number);
+            const struct stats_frame *frame = read_frame(callers, number);
+            if (all == 1 || (frame && frame->python))
+                callers->numbers[(*count)++] = number;
+        }
+    }
+    return callers->numbers;
+}
