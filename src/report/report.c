@@ -74,7 +74,7 @@ static int compose(struct slot *slot, int fd, bool in_time, enum report_format f
                                .stacks = stats_stacks()};
     if (oom) {
         bool known = stats_read(oom->device, &slot->device, NULL);
-        verdict_write(&slot->verdict, oom, known ? &slot->device : NULL);
+        verdict_write(&slot->verdict, oom, known ? &slot->device : NULL, stats_stacks() != NULL);
         head.verdict = &slot->verdict;
     }
     print_init(&slot->out, fd, slot->buffer, sizeof slot->buffer);
@@ -157,7 +157,7 @@ static void say_oom(const struct report_oom *oom) {
     if (!slot)
         return;
     bool known = stats_read_books(oom->device, &slot->device);
-    verdict_write(&slot->verdict, oom, known ? &slot->device : NULL);
+    verdict_write(&slot->verdict, oom, known ? &slot->device : NULL, stats_stacks() != NULL);
     for (size_t i = 0; i < slot->verdict.count; i++) {
         const char *line = slot->verdict.text[i] + (i == 0 ? strlen(prefix) : 0);
         const char *between = i == 0 ? "" : *line == ' ' ? " " : "; ";

@@ -134,8 +134,17 @@ static void say_fragmentation(struct lines *lines, const struct situation *now, 
                     SIZE(now->derived.largest_free), SIZE(now->derived.idle));
 }
 
+/** Where it is the program's own memory, the next question is whose: said where a line has room, for the table's sentences need the
+ * others. */
+static void say_how_to_ask(struct lines *lines, const struct situation *now, enum cause cause) {
+    bool own = cause == LIMITED || cause == LIVE;
+    lines->max = lines->count;
+    if (own && now->device->allocations.current > 0)
+        lines_item(lines, "GPUCACHE_STACKS=16 says whose");
+}
+
 void verdict_write(struct lines *lines, const struct report_oom *oom,
-                   const struct stats_device *device) {
+                   const struct stats_device *device, bool stacks) {
     struct situation now = {.oom = oom, .device = device};
     lines_init(lines, VERDICT_LINES, LINES_COLUMNS);
     if (device) {
@@ -160,4 +169,6 @@ void verdict_write(struct lines *lines, const struct report_oom *oom,
     say_fragmentation(lines, &now, cause);
     say_help(lines, &now, cause);
     live_write(lines, device, NAMED_SIZES);
+    if (!stacks)
+        say_how_to_ask(lines, &now, cause);
 }

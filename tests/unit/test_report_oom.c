@@ -5,6 +5,8 @@
  */
 #include "reports.h"
 
+#include "report/emitter.h"
+
 static struct report_oom oom;
 
 static void write_oom(void) {
@@ -44,6 +46,20 @@ static void the_limit_is_blamed_with_a_value_that_would_do(void **state) {
     oom.device_total = 140 * GIB;
     assert_says(oom_text("GPUCACHE_MEMORY_LIMIT=1G"),
                 "No setting is known to help: all of it together is more than there is\n");
+}
+
+static void what_would_name_the_holders_is_said_unless_it_is_on(void **state) {
+    (void)state;
+    struct stats_device *device = add_typical(0);
+    static const char whose[] = ", GPUCACHE_STACKS=16 says whose";
+    oom = (struct report_oom){0, 2 * GIB, GIB, 100 * GIB, 150117580800};
+    for (int round = 0; round < 4; round++) {
+        struct lines lines;
+        bool off = round % 2 == 0, room = round / 2 == 0;
+        device->live_groups = room ? 0 : 2;
+        verdict_write(&lines, &oom, device, !off);
+        assert_int_equal(strstr(lines.text[lines.count - 1], whose) != NULL, off && room);
+    }
 }
 
 static void fragmentation_is_blamed_when_enough_lies_idle(void **state) {
@@ -210,6 +226,7 @@ static void an_oom_without_a_report_on_stderr_is_one_line_there(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_limit_is_blamed_with_a_value_that_would_do),
+        TEST(what_would_name_the_holders_is_said_unless_it_is_on),
         TEST(fragmentation_is_blamed_when_enough_lies_idle),
         TEST(a_larger_limit_is_advised_where_the_device_has_the_memory),
         TEST(unfinished_work_is_blamed_when_it_holds_the_rest),
