@@ -92,22 +92,64 @@ static void put_history(int y, int x, const struct history *history) {
     }
 }
 
-static void draw_table(struct screen *screen) {
-    struct top *top = screen->top;
+/** Goes on if there is room for all of it: half a figure is another one. */
+static void add_clause(struct print *text, const char *name, const char *value) {
+    if (text->used + strlen(name) + strlen(value) <= (size_t)COLS)
+        print_format(text, "%s%s", name, value);
+}
+
+static size_t count_processes(const struct top *top) {
+    size_t count = 0;
+    for (size_t i = 0; i < top->row_count; i++) {
+        size_t k = 0;
+        while (k < i && top->rows[k].page != top->rows[i].page)
+            k++;
+        count += k == i;
+    }
+    return count;
+}
+
+static void draw_sums(const struct top *top) {
     char line[LINE];
     struct print text;
-    int room = LINES - 3 > 1 ? LINES - 3 : 1;
     uint64_t live = 0, reserved = 0;
     for (size_t i = 0; i < top->row_count; i++) {
         live += top->rows[i].device.requested.current;
         reserved += top->rows[i].device.reserved.current;
     }
+    size_t processes = count_processes(top);
     print_init(&text, -1, line, sizeof line);
-    print_format(&text, "gpucache top: %s devices in use, live %s, reserved %s",
-                 COUNT(top->row_count), SIZE(live), SIZE(reserved));
+    print_format(&text, "gpucache top: %s process%s", COUNT(processes), processes == 1 ? "" : "es");
+    add_clause(&text, ", live ", SIZE(live));
+    add_clause(&text, ", reserved ", SIZE(reserved));
     if (top->pages.other_versions)
-        print_format(&text, ", %u of other versions", top->pages.other_versions);
+        add_clause(&text, ", of other versions ", COUNT(top->pages.other_versions));
     put(0, &text, A_BOLD);
+}
+
+/** The longest that fits. */
+static void put_keys(const char *const *keys) {
+    while (keys[1] && strlen(*keys) > (size_t)COLS)
+        keys++;
+    put_text(LINES - 1, *keys, A_DIM);
+}
+
+static const char *const table_keys[] = {
+    "arrows choose  enter shows one  < > sort  d with the killed  q ends",
+    "arrows choose  enter shows one  < > sort  q ends",
+    "arrows choose  enter shows one  q ends",
+    "enter shows one  q ends",
+    "q ends",
+    NULL};
+static const char *const one_keys[] = {"enter goes back  arrows choose another  q ends",
+                                       "enter goes back  q ends", "q ends", NULL};
+
+static void draw_table(struct screen *screen) {
+    struct top *top = screen->top;
+    char line[LINE];
+    struct print text;
+    int room = LINES - 3 > 1 ? LINES - 3 : 1;
+    draw_sums(top);
     top->width = (unsigned)COLS;
     print_init(&text, -1, line, sizeof line);
     top_print_head(&text, top);
@@ -129,8 +171,7 @@ static void draw_table(struct screen *screen) {
         put(2 + i, &text, screen->first + i == screen->chosen ? A_STANDOUT : A_NORMAL);
         put_history(2 + i, end > column ? end : column, row->history);
     }
-    put_text(LINES - 1, "arrows choose  enter shows one  < > sort  d with the killed  q ends",
-             A_DIM);
+    put_keys(table_keys);
 }
 
 /* ---- one process ---- */
@@ -253,7 +294,7 @@ static void draw_one(struct screen *screen) {
     y = draw_live(y, row);
     draw_graph(y + 1, row->history, row->device.requested.peak);
     draw_events(y + 2 + GRAPH_LINES, row->page);
-    put_text(LINES - 1, "enter goes back  arrows choose another  q ends", A_DIM);
+    put_keys(one_keys);
 }
 
 static void draw(struct screen *screen) {

@@ -4,10 +4,12 @@
  */
 #include "tool/screen.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define PROGRAM 24      /* of its name, at most */
 #define MOST_WORTH 11   /* of a column; such are always there */
+#define PROGRAM_LEAST 2 /* of its name, where it has ended and there is little room */
 #define PROGRAM_SEEN 12 /* that columns leave to it at least */
 
 enum cell {
@@ -129,8 +131,37 @@ static const char *words_of(char text[LINES_VALUE], const struct top_row *row, e
     return "";
 }
 
+/** The program, its rank, and whether that is as it is now. Where there is no room the name of
+ * one that has ended is cut, if that helps; half a note would be none. */
+static void print_program(struct print *out, const struct top *top, const struct page *page) {
+    char rank[32], note[64];
+    struct print words;
+    print_init(&words, -1, rank, sizeof rank);
+    if (page->program.rank >= 0)
+        print_format(&words, " rank %lld", (long long)page->program.rank);
+    size_t tail = strlen(print_end(&words));
+    print_init(&words, -1, note, sizeof note);
+    bool ended = page->state != PAGE_RUNNING;
+    if (ended)
+        print_format(&words, " (%s)", page_state_words(page));
+    else if (!page->fresh && page_age_ns(page) > 2000000000)
+        print_format(&words, " (%s s old)", COUNT(page_age_ns(page) / 1000000000));
+    size_t length = strlen(print_end(&words)), name = strlen(page->program.name);
+    size_t room = top->width == 0 ? SIZE_MAX : top->width > out->used ? top->width - out->used : 0;
+    name = name < PROGRAM ? name : PROGRAM;
+    bool fits = name + tail + length <= room;
+    size_t least = name < PROGRAM_LEAST ? name : PROGRAM_LEAST;
+    bool cuts = !fits && ended && room >= tail + length + least;
+    if (cuts)
+        name = room - tail - length;
+    char cut[PROGRAM_LEAST + PROGRAM];
+    snprintf(cut, sizeof cut, "%.*s", (int)name, page->program.name);
+    print_plain(out, cuts ? cut : page->program.name, PROGRAM);
+    print_str(out, rank);
+    print_str(out, fits || cuts ? note : "");
+}
+
 void top_print_row(struct print *out, const struct top *top, const struct top_row *row) {
-    const struct program *program = &row->page->program;
     unsigned shown = choose(top);
     for (unsigned i = 0; i < CELLS; i++) {
         char text[LINES_VALUE];
@@ -138,11 +169,5 @@ void top_print_row(struct print *out, const struct top *top, const struct top_ro
             print_cell(out, words_of(text, row, (enum cell)i), cells[i].width, PRINT_RIGHT);
     }
     print_str(out, "  ");
-    print_plain(out, program->name, PROGRAM);
-    if (program->rank >= 0)
-        print_format(out, " rank %lld", (long long)program->rank);
-    if (row->page->state != PAGE_RUNNING)
-        print_format(out, " (%s)", page_state_words(row->page));
-    else if (!row->page->fresh && page_age_ns(row->page) > 2000000000)
-        print_format(out, " (%s s old)", COUNT(page_age_ns(row->page) / 1000000000));
+    print_program(out, top, row->page);
 }

@@ -363,7 +363,7 @@ def nvml():
             with open(file, "w") as out:
                 out.write(text)
         env = {**environment(False), **place.options, "GPUCACHE_SIM_NVML": file, "LD_LIBRARY_PATH": path}
-        rows = subprocess.run([COMMAND, "top", "--once"], env=env, capture_output=True, text=True).stdout.splitlines()
+        rows = subprocess.run([COMMAND, "top", "--once", str(one.pid)], env=env, capture_output=True, text=True).stdout.splitlines()
         return rows[0].split(), re.findall(r"[\d.]+ [KMGT]iB|[\d.]+ B|\S+", rows[1])
 
     many = "".join("%d 7\n" % (10000000 + i) for i in range(40))
@@ -399,7 +399,7 @@ def on_a_screen(place, many):
     if tmux("new-session", "-d", "-x", "140", "-y", "40", COMMAND, "top", "--interval=0.2", *pids).returncode != 0:
         print("note: tmux does not run here")
         return
-    shown(r"gpucache top: 7 devices in use")
+    shown(r"gpucache top: 7 processes, live ")
     screen = shown(r"\n +%d .* live" % many[-1].pid)
     tally.check("No such" not in screen, "tool: top on a screen", screen)
     if "SCREENS" in os.environ:
@@ -419,7 +419,10 @@ def on_a_screen(place, many):
         screen = shown(r"\n +" + head if size != "20" else "gpucache top")
         if "SCREENS" in os.environ:
             print(screen)
+        if size != "20":
+            tally.check(re.search(r"q ends *\n*$", screen), "tool: top of %s columns: how to end it" % size, screen)
         if size == "40":  # whole columns and whole figures
+            tally.check(re.match(r"gpucache top: 7 processes\n", screen), "tool: top of 40 columns: no half figure", screen)
             tally.check(re.search(r"\n +%s +[\d.]+ MiB +[\d.]+ [KM]?i?B  live" % pids[1], screen), "tool: top of 40 columns", screen)
             tmux("send-keys", "Enter")
             screen = shown(r"\n +now +peak *\n")
@@ -429,8 +432,10 @@ def on_a_screen(place, many):
     many[-1].child.kill()
     many.pop().end()
     shown(r"\(killed\)")
+    tmux("resize-window", "-x", "75", "-y", "16")
+    shown(r"(?m)^ +%s .*\(killed\)$" % pids[-1])
     tmux("send-keys", "d")
-    shown(r"gpucache top: 6 devices in use")
+    shown(r"gpucache top: 6 processes, live ")
     tmux("send-keys", "q")
     end = time.monotonic() + 5
     while tmux("has-session").returncode == 0 and time.monotonic() < end:
