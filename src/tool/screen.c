@@ -159,6 +159,8 @@ static void draw_table(struct screen *screen) {
         print_str(&text, "LIVE OVER TIME");
     }
     put(1, &text, A_REVERSE);
+    if (top->row_count == 0)
+        put_text(2, TOP_NOTHING, A_NORMAL);
     if (screen->chosen < screen->first)
         screen->first = screen->chosen;
     if (screen->chosen >= screen->first + room)

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define TOP_NOTHING "no process of yours uses CUDA under the library"
 #define TOP_HISTORY 512 /* values that are remembered of a device of a process */
 
 enum top_column {

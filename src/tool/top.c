@@ -13,6 +13,7 @@
 #include "tool/tool.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -154,6 +155,22 @@ void top_read(struct top *top) {
         qsort(top->rows, top->row_count, sizeof *top->rows, by_column);
 }
 
+/** An empty table does not say why. False: one that was named is not in it. */
+static bool say_missing(const struct top *top) {
+    bool all = true;
+    for (size_t i = 0; i < top->pid_count; i++) {
+        bool shown = false;
+        for (size_t k = 0; k < top->row_count; k++)
+            shown |= top->rows[k].page->pid == top->pids[i];
+        if (!shown)
+            fprintf(stderr, "gpucache: %d: %s\n", top->pids[i], TOP_NOTHING);
+        all &= shown;
+    }
+    if (top->row_count == 0 && top->pid_count == 0)
+        fprintf(stderr, "gpucache: top: %s\n", TOP_NOTHING);
+    return all;
+}
+
 static int print_once(struct top *top) {
     static char buffer[65536];
     struct print out;
@@ -168,7 +185,9 @@ static int print_once(struct top *top) {
     if (top->pages.other_versions)
         print_format(&out, "%u more under other versions of the library\n",
                      top->pages.other_versions);
-    return print_flush(&out) == 0 ? 0 : STATUS_OWN_FAILURE;
+    if (print_flush(&out) != 0)
+        return STATUS_OWN_FAILURE;
+    return say_missing(top) ? 0 : EXIT_FAILURE;
 }
 
 static void free_all(struct top *top) {

@@ -9,13 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/** The file that a process has mapped and that is a trace; *mapped: whether it could be looked for. */
-static bool find_mapped(int pid, char path[PATH_MAX], bool *looked) {
+/** The file that a process has mapped and that is a trace; *error: why it could not be looked for, or 0. */
+static bool find_mapped(int pid, char path[PATH_MAX], int *error) {
     char name[64], line[PATH_MAX + 256], inside[2 * PATH_MAX];
     bool found = false;
     snprintf(name, sizeof name, "/proc/%d/maps", pid);
     FILE *maps = fopen(name, "re");
-    *looked = maps != NULL;
+    *error = maps ? 0 : errno;
     while (maps && !found && fgets(line, sizeof line, maps)) {
         char *file = strchr(line, '/');
         if (!file || !strstr(line, " rw-s "))
@@ -33,11 +33,13 @@ static bool find_mapped(int pid, char path[PATH_MAX], bool *looked) {
     return found;
 }
 
-static bool say_no_trace(int pid, bool looked) {
-    const char *why = looked ? "records no trace; one that is started with GPUCACHE_TRACE=FILE does"
-                      : kill(pid, 0) == 0 || errno == EPERM
-                          ? "is a process of another user's"
-                          : "is no process that runs; of one that has ended name the file";
+static bool say_no_trace(int pid, int error) {
+    bool runs = kill(pid, 0) == 0, others = !runs && errno == EPERM;
+    const char *why = error == 0
+                          ? "records no trace; one that is started with GPUCACHE_TRACE=FILE does"
+                      : others ? "is a process of another user's"
+                      : runs   ? "may not be looked into; name its file"
+                               : "is no process that runs; of one that has ended name the file";
     fprintf(stderr, "gpucache: %d: %s\n", pid, why);
     return false;
 }
@@ -60,10 +62,10 @@ bool trace_source_read(const char *source, uint64_t last, struct trace_file *fil
     char mapped[PATH_MAX];
     const char *path = source, *why = "";
     int pid = tool_pid(source);
-    bool looked = false;
+    int error = 0;
     if (pid != 0 && access(source, F_OK) != 0) {
-        if (!find_mapped(pid, mapped, &looked))
-            return say_no_trace(pid, looked);
+        if (!find_mapped(pid, mapped, &error))
+            return say_no_trace(pid, error);
         path = mapped;
     }
     if (trace_file_read(path, file, &why) != 0) {

@@ -337,6 +337,9 @@ def top():
                 "tool: top sorts by what is live", done.stdout)
     only = lines_of(place.tool("top", "--once", str(many[3].pid)).stdout)
     tally.check(len(only) == 2 and only[1].split()[0] == str(many[3].pid), "tool: top of one", only)
+    none = place.tool("top", "--once", str(os.getpid()), str(many[3].pid))
+    tally.check(none.returncode == 1 and none.stderr == "gpucache: %d: no process of yours uses CUDA under the library\n" %
+                os.getpid() and len(lines_of(none.stdout)) == 2, "tool: top of one that is none", none.stderr)
     killed = many.pop(0)
     killed.child.kill()
     killed.end()
