@@ -101,8 +101,7 @@ static struct pick pick_of(const struct stats_stacks *stacks, uint32_t stack) {
     return pick;
 }
 
-/** The innermost one on the line that is begun, the others on one more. */
-static void print_frames(const struct stats_stacks *stacks, uint32_t stack, struct print *first,
+void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, struct print *first,
                          struct print *second) {
     struct pick pick = pick_of(stacks, stack);
     struct stats_frame frame;
@@ -134,7 +133,7 @@ static void write_list(const struct list *list, void (*line)(void *with, struct 
         print_init(&first, -1, text, sizeof text);
         print_init(&second, -1, more, sizeof more);
         print_format(&first, "  %s in %s", SIZE(held->bytes), COUNT(held->count));
-        print_frames(list->stacks, list->rows[i].stack, &first, &second);
+        holders_print_stack(list->stacks, list->rows[i].stack, &first, &second);
         line(with, &first);
         if (second.used > 0)
             line(with, &second);

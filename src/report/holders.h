@@ -16,6 +16,10 @@ void holders_print_frame(struct print *out, const struct stats_frame *frame, boo
  * of CUDA's libraries. */
 bool holders_frame_is_own(const struct stats_frame *frame);
 
+/** A stack: the innermost frame that is worth a look behind a colon on the line that is begun, others on one more. */
+void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, struct print *first,
+                         struct print *second);
+
 /** The lines of a device: who held most at its peak, and who does now; `now_only`: not the former. Each is handed to `line`. */
 void holders_write(const struct stats_stacks *stacks, int device, bool now_only,
                    void (*line)(void *with, struct print *text), void *with);

@@ -110,12 +110,13 @@ static void write_by_stack(FILE *out, const struct sheet_holders *holders) {
             out,
             "<span class=\"n\">%s</span><div class=\"track\" data-tip=\"live %s in %s blocks\nat "
             "the peak %s in %s blocks\"><i class=\"round\" style=\"width:%.2f%%\"></i><i "
-            "class=\"live\" style=\"width:%.2f%%\"></i></div><span class=\"n\"><small>%s "
-            "blocks</small></span>",
+            "class=\"live\" style=\"width:%.2f%%\"></i></div><span class=\"n\"><small>%s%s"
+            "</small></span>",
             SIZE(holder->live.bytes), SIZE(holder->live.bytes), COUNT(holder->live.count),
             SIZE(holder->peak.bytes), COUNT(holder->peak.count),
             html_share(holder->peak.bytes, most), html_share(holder->live.bytes, most),
-            COUNT(holder->live.count));
+            holder->live.count > 0 ? COUNT(holder->live.count) : "peak ",
+            holder->live.count > 0 ? " blocks" : SIZE(holder->peak.bytes));
         if (holder->frames)
             write_stack(out, holder->frames);
     }

@@ -40,7 +40,7 @@ static int compare_texts(const char *a, const char *b) {
     return a && b ? strcmp(a, b) : !!a - !!b;
 }
 
-static int compare_stacks(const struct stack_frames *a, const struct stack_frames *b) {
+int stack_frames_compare(const struct stack_frames *a, const struct stack_frames *b) {
     int order = a->count == b->count ? 0 : a->count < b->count ? -1 : 1;
     for (unsigned i = 0; order == 0 && i < a->count; i++) {
         const struct stats_frame *x = &a->frames[i], *y = &b->frames[i];
@@ -57,8 +57,8 @@ static int compare_rows(const void *a, const void *b, void *with) {
     const struct stack_row *x = a, *y = b;
     const struct sheet_stacks *stacks = with;
     return x->device != y->device ? (x->device > y->device ? 1 : -1)
-                                  : compare_stacks(&stacks->stacks[x->holder.stack - 1],
-                                                   &stacks->stacks[y->holder.stack - 1]);
+                                  : stack_frames_compare(&stacks->stacks[x->holder.stack - 1],
+                                                         &stacks->stacks[y->holder.stack - 1]);
 }
 
 static void add_share(struct stats_share *to, const struct stats_share *more) {

@@ -70,6 +70,13 @@ uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *frames
  * native frames are left out, as the text does; names in large libraries take seconds. */
 void sheet_stacks_resolve(struct sheet_stacks *stacks, bool brief);
 
+/** By names and lines; without a name, by where it lies. */
+int stack_frames_compare(const struct stack_frames *a, const struct stack_frames *b);
+
+/** Says which stacks of a device held more at its peak, or less, than in the report before; both resolved alike. Nothing where one has none. */
+void sheet_stacks_print_changes(const struct sheet_stacks *before, const struct sheet_stacks *after,
+                                int device, struct print *out);
+
 enum folded { FOLDED_NOT, FOLDED_BYTE_SECONDS, FOLDED_PEAK, FOLDED_LIVE };
 
 /** Writes the holders of a device as flame graph tools read them: frames from the outermost on, a blank, the weight.

@@ -8,6 +8,7 @@
  */
 #include "tool/table.h"
 
+#include "tool/stacks.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -202,6 +203,8 @@ void sheets_print_difference(const struct sheet *before, const struct sheet *aft
         for (size_t k = 0; k < after->device_count; k++) {
             if (before->devices[i].ordinal == after->devices[k].ordinal) {
                 print_changes(out, &before->devices[i], &after->devices[k]);
+                sheet_stacks_print_changes(before->stacks, after->stacks,
+                                           before->devices[i].ordinal, out);
                 any = true;
             }
         }

@@ -193,6 +193,29 @@ def folded_of_several():
     tally.check(done.returncode == 1 and "GPUCACHE_STACKS=16" in done.stderr and not done.stdout, "stacks: none", done)
 
 
+def compared():
+    """Two reports side by side: who held more, and who is in one of them alone."""
+    report, _ = part("leak")
+    other = json.loads(json.dumps(report))
+    same = tool_of([report, report], "--compare").stdout
+    tally.check(same.endswith("Held at the peak, by who asked: the same\n"), "stacks: compared with itself", same)
+    holders = other["devices"][0]["holders"]
+    most = max(holders, key=lambda holder: holder["peak_bytes"])
+    most["peak_bytes"] += 5 * MIB
+    holders.append({**most, "stack": ["strange (strange.c:1)", "main (strange.c:2)"], "peak_bytes": 9 * MIB})
+    for reports, signs in (([report, other], "++"), ([other, report], "--")):
+        text = tool_of(reports, "--compare").stdout
+        lines = text[text.index("Held at the peak"):].splitlines()
+        tally.check(re.fullmatch(r"  \%s9\.00 MiB, from .* to .*: strange \(strange\.c:1\)" % signs[0], lines[1]) and
+                    lines[2] == "    from main (strange.c:2)" and
+                    re.match(r"  \%s5\.00 MiB, from [\d.]+ MiB to [\d.]+ MiB: " % signs[1], lines[3]) and len(lines) <= 5,
+                    "stacks: compared", text)
+    without = json.loads(json.dumps(report))
+    del without["stacks"]
+    text = tool_of([report, without], "--compare").stdout
+    tally.check("Held at the peak" not in text and "Reserved memory, peak" in text, "stacks: compared with none", text)
+
+
 def a_file_that_has_changed():
     """Names of another build would be wrong ones."""
     report, _ = part("leak")
@@ -350,6 +373,7 @@ def main():
     without_libunwind()
     rents()
     folded_of_several()
+    compared()
     a_file_that_has_changed()
     the_rest()
     a_library_where_another_was()

@@ -1,0 +1,96 @@
+/*
+ * Who holds more than before: the call stacks of two reports side by side.
+ *
+ * A stack is the same one where its frames have the same names and lines. What a line holds that has moved is gone in one report and
+ * new in the other.
+ */
+#include "report/holders.h"
+#include "report/lines.h"
+#include "tool/stacks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NAMED 5
+
+struct change {
+    uint64_t before, after; /* bytes at the peak */
+    const struct sheet_stacks *of;
+    uint32_t stack;
+};
+
+struct changes {
+    struct change list[NAMED]; /* the largest first */
+    unsigned count, others;
+};
+
+static uint64_t size_of(const struct change *change) {
+    return change->after > change->before ? change->after - change->before
+                                          : change->before - change->after;
+}
+
+static void note(struct changes *changes, const struct change *change) {
+    unsigned at = changes->count;
+    if (size_of(change) == 0)
+        return;
+    while (at > 0 && size_of(&changes->list[at - 1]) < size_of(change))
+        at--;
+    changes->others += changes->count == NAMED;
+    if (at == NAMED)
+        return;
+    changes->count += changes->count < NAMED;
+    memmove(&changes->list[at + 1], &changes->list[at], (changes->count - 1 - at) * sizeof *change);
+    changes->list[at] = *change;
+}
+
+/* The next row of the device; they are in the order of stacks. */
+static const struct stack_row *next(const struct sheet_stacks *stacks, int device, size_t *at) {
+    while (*at < stacks->row_count && stacks->rows[*at].device != device)
+        ++*at;
+    return *at < stacks->row_count ? &stacks->rows[*at] : NULL;
+}
+
+static void find(struct changes *changes, const struct sheet_stacks *before,
+                 const struct sheet_stacks *after, int device) {
+    size_t i = 0, k = 0;
+    const struct stack_row *x, *y;
+    while (x = next(before, device, &i), y = next(after, device, &k), x || y) {
+        int order = !y   ? -1
+                    : !x ? 1
+                         : stack_frames_compare(&before->stacks[x->holder.stack - 1],
+                                                &after->stacks[y->holder.stack - 1]);
+        struct change change = {
+            order <= 0 ? x->holder.held.peak.bytes : 0, order >= 0 ? y->holder.held.peak.bytes : 0,
+            order < 0 ? before : after, order < 0 ? x->holder.stack : y->holder.stack};
+        note(changes, &change);
+        i += order <= 0;
+        k += order >= 0;
+    }
+}
+
+static void print_change(struct print *out, const struct change *change) {
+    char text[512], more[512];
+    struct print first, second;
+    print_init(&first, -1, text, sizeof text);
+    print_init(&second, -1, more, sizeof more);
+    print_format(&first, "  %s%s, from %s to %s", change->after > change->before ? "+" : "-",
+                 SIZE(size_of(change)), SIZE(change->before), SIZE(change->after));
+    holders_print_stack(sheet_stacks_view(change->of), change->stack, &first, &second);
+    print_format(out, "%s\n", print_end(&first));
+    if (second.used > 0)
+        print_format(out, "%s\n", print_end(&second));
+}
+
+void sheet_stacks_print_changes(const struct sheet_stacks *before, const struct sheet_stacks *after,
+                                int device, struct print *out) {
+    struct changes changes = {.count = 0};
+    if (!before || !after)
+        return;
+    find(&changes, before, after, device);
+    print_str(out, changes.count > 0 ? "Held at the peak, by who asked:\n"
+                                     : "Held at the peak, by who asked: the same\n");
+    for (unsigned i = 0; i < changes.count; i++)
+        print_change(out, &changes.list[i]);
+    if (changes.others > 0)
+        print_format(out, "  and %u less\n", changes.others);
+}
