@@ -217,6 +217,8 @@ def peaks():
                                    (signal.SIGTERM, "echo up; exec sleep 60", -signal.SIGTERM),
                                    (signal.SIGINT, "echo up; exec sleep 60", -signal.SIGINT)):
         child = subprocess.Popen([COMMAND, "run", "--max-peak=1G", "sh", "-c", script], env=environment(False),
+                                 # a shell's job in the background ignores it
+                                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         child.stdout.readline()
         child.send_signal(number)
