@@ -51,7 +51,7 @@ static inline void write_block(enum trace_kind kind, unsigned flags, uint64_t ti
 /* The time is noted for the block: by that it is known which of the allocations at its address it is. */
 void tracing_allocated(CUdeviceptr address, uint32_t stack) {
     struct pool_look look;
-    stack = trace_stack(stats_stacks(), stack);
+    stack = stack != 0 ? trace_stack(stats_stacks(), stack) : 0;
     uint64_t now = trace_clock();
     if (pool_note(address, now, &look) == 0) {
         write_block(TRACE_ALLOCATE, 0, now, address, &look, 0, stack);
