@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define UNIT ((size_t)512)
 #define UNITS (GRANULE / UNIT)
@@ -168,6 +169,22 @@ struct range *heap_take(struct heap *heap, size_t size, enum range_kind kind,
     return range;
 }
 
+/* Pages that nobody has touched hold nothing to be poisoned, and would only become memory by it. */
+static void poison(uintptr_t base, size_t bytes) {
+    enum { PAGE = 4096, MOST = GRANULE / PAGE };
+    unsigned char there[MOST];
+    uintptr_t first = round_up(base, PAGE), last = (base + bytes) / PAGE * PAGE;
+    if (last < first + 8 * PAGE || mincore((void *)first, last - first, there) != 0) {
+        memset((void *)base, POISON, bytes);
+        return;
+    }
+    memset((void *)base, POISON, first - base);
+    memset((void *)last, POISON, base + bytes - last);
+    for (uintptr_t page = first; page < last; page += PAGE)
+        if (there[(page - first) / PAGE] & 1)
+            memset((void *)page, POISON, PAGE);
+}
+
 void heap_give(struct range *range) {
     struct heap *heap = range->heap;
     struct chunk *chunk = range->chunk;
@@ -178,7 +195,7 @@ void heap_give(struct range *range) {
                       range->exported);
     } else {
         size_t units = round_up(range->size, UNIT) / UNIT;
-        memset((void *)range->base, POISON, units * UNIT);
+        poison(range->base, units * UNIT);
         chunk->latest = (range->base - chunk->base) / UNIT;
         mark(chunk, chunk->latest, units, false);
         chunk->used -= units;

@@ -63,12 +63,12 @@ static enum verdict run_copy(struct work *work, struct context *context) {
 }
 
 static void fill(unsigned char *to, size_t count, uint32_t value, unsigned element) {
-    if (element == 1) {
-        memset(to, (int)value, count);
-        return;
+    if (count >= element)
+        memcpy(to, &value, element);
+    for (size_t done = element, next; done < count; done += next) { /* as much again each time */
+        next = done < count - done ? done : count - done;
+        memcpy(to + done, to, next);
     }
-    for (size_t i = 0; i < count; i += element)
-        memcpy(to + i, &value, element);
 }
 
 static enum verdict run_set(struct work *work, struct context *context) {
