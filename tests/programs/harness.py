@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -29,6 +30,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 END = float(os.environ.get("GPUCACHE_TEST_END", "inf"))
 BACKEND = os.environ.get("GPUCACHE_TEST_BACKEND", "")
 TIMEOUT = 60 if GPU else 120
+# What of the caller's changes what the library or the tool says: the ranks that jobs are started with, and settings.
+FOREIGN = re.compile("(GPUCACHE|SLURM|OMPI|PMIX?|MV2|PYTORCH|XLA|TF|NV_SANITIZER|CUDA_INJECTION64)_|"
+                     "(RANK|WORLD_SIZE|LD_PRELOAD|LD_LIBRARY_PATH)$")
+# Programs die here on purpose, each with the simulated devices' memory to dump.
+resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 # Every way in which freed memory becomes usable, with and without pressure.
 MODES = {
@@ -67,8 +73,7 @@ def program(name):
 
 def environment(under, options=None, old=False, preload=None):
     """This process's environment without what could disturb, the driver's folder, the library."""
-    env = {k: v for k, v in os.environ.items()
-           if not k.startswith("GPUCACHE_") and k not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
+    env = {k: v for k, v in os.environ.items() if not FOREIGN.match(k)}
     # before the path that the programs were linked with, which leads to the simulator
     env["LD_LIBRARY_PATH"] = REAL_DRIVER if GPU else SIM_OLD if old else SIM
     libraries = preload if preload is not None else [LIBRARY] if under else []
@@ -170,7 +175,7 @@ def run_with_reports(command, options=None, **more):
         options = dict(options or {})
         options.update({"GPUCACHE_REPORT": folder + "/%n", "GPUCACHE_REPORT_FORMAT": "json"})
         ran = run(command, options=options, **more)
-        ran.err = re.sub("^gpucache: report written to %s/.*\n" % folder, "", ran.err, flags=re.M)
+        ran.err = re.sub("^gpucache: report written to %s/.*\n" % re.escape(folder), "", ran.err, flags=re.M)
         names = sorted(os.listdir(folder), key=int)
         reports = []
         for name in names:
