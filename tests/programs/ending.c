@@ -4,6 +4,7 @@
  */
 #include "program.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -262,6 +263,12 @@ static void wait_for(int number, bool by_descriptor) {
     printf("got %d\n", got);
 }
 
+/* What is asked for by GPUCACHE_REPORT_SIGNAL is no end. */
+static bool is_report_signal(const struct way *way) {
+    const char *name = getenv("GPUCACHE_REPORT_SIGNAL");
+    return strcmp(way->name, name && strcmp(name, "off") != 0 ? name : "USR2") == 0;
+}
+
 static int end(const struct way *way, const char *state) {
     int number = way->number;
     if (strcmp(state, "handler before") == 0)
@@ -290,7 +297,8 @@ static int end(const struct way *way, const char *state) {
     else
         kill(getpid(), number);
     if (!way->end && strstr(state, "ignored") == NULL && strcmp(state, "blocked") != 0 && !waits)
-        usleep(200000); /* a thread of the driver's may get it, which has only just begun */
+        /* a thread of the driver's may get it, which has only just begun */
+        usleep(is_report_signal(way) || getpid() == 1 ? 200000 : 60000000);
     if (waits)
         wait_for(number, strcmp(state, "signalfd") == 0);
     printf("goes on\n");
@@ -594,6 +602,37 @@ static size_t writable(struct range *ranges, size_t max) {
     return count;
 }
 
+/* How often this process's other threads have gone to sleep; -1: one of them is awake, or about to be. */
+static long sleeps_of_others(void) {
+    long sum = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+        char path[300], line[128], state = 0;
+        long times = 0;
+        if (task->d_name[0] == '.' || atoi(task->d_name) == getpid())
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
+        FILE *status = fopen(path, "r");
+        while (status && fgets(line, sizeof line, status)) {
+            sscanf(line, "State: %c", &state);
+            sscanf(line, "voluntary_ctxt_switches: %ld", &times);
+        }
+        if (status)
+            fclose(status);
+        sum = state == 'S' && sum >= 0 ? sum + times : -1;
+    }
+    closedir(tasks);
+    return sum;
+}
+
+/* A thread that has only just begun would find its own stack broken. */
+static void let_others_sleep(void) {
+    for (long before = -1, now; (now = sleeps_of_others()) != 0 && (now < 0 || now != before);) {
+        before = now;
+        usleep(5000);
+    }
+}
+
 /* One range of memory that came with the first use of CUDA is made unreadable, or all zeros. */
 static int broken(const char *how, size_t which) {
     static struct range before[256], after[256];
@@ -601,6 +640,7 @@ static int broken(const char *how, size_t which) {
     if (strcmp(how, "unreadable, handler") == 0)
         signal(SIGSEGV, handler); /* it is not the program that crashes */
     use_cuda();
+    let_others_sleep();
     size_t now = writable(after, 256);
     for (size_t i = 0; i < now; i++) {
         bool known = false;

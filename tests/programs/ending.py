@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -43,6 +44,12 @@ The way in which a status came about is the program's: `kill` (the names of sign
 tally = Tally()
 
 
+def core_limit():
+    """Enough for a core, or what this user may have."""
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    return 1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20)
+
+
 def watch(command, under, options=None, **more):
     """As run(); the status is a name, with what the parent is told of a core. Also the reports' reasons."""
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +57,7 @@ def watch(command, under, options=None, **more):
 
         def prepare():  # this script may itself run where SIGHUP is ignored
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
-            resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))
+            resource.setrlimit(resource.RLIMIT_CORE, (core_limit(), core_limit()))
             with open("/proc/self/coredump_filter", "w") as filter:
                 filter.write("0")  # not the simulated devices' memory, all of which would be walked
 
@@ -137,8 +144,13 @@ def table():
         with open(DOCUMENT, "w") as file:
             file.write(text)
     elif not GPU:
-        with open(DOCUMENT) as file:
-            tally.check(file.read() == text, "ending: docs/endings.md is not what was measured")
+        with open(DOCUMENT, encoding="utf-8") as file:
+            written = file.read()
+        if watch(["sh", "-c", "kill -ABRT $$"], under=False)[0].status != "SIGABRT, core":
+            tally.note("ending: this machine dumps no cores: that column is not compared")
+            written = written.replace(", core", "")
+        differ = sorted(set(written.splitlines()) ^ set(text.splitlines()))
+        tally.check(written == text, "ending: docs/endings.md is not what was measured", "\n".join(differ))
 
 
 def same(case, *arguments, options=None, reasons=None, **more):
@@ -203,22 +215,51 @@ def broken():
         tally.check(which > 1, "ending: there is memory of the library's to break")
 
 
+def delivered(child, number):
+    """Waits until it has the signal, or has ended: two that are pending together come in no order of ours."""
+    end, bit = time.monotonic() + 60, 1 << number - 1
+    while child.poll() is None and time.monotonic() < end:
+        with open("/proc/%d/status" % child.pid) as file:
+            masks = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)$", file.read(), re.M)
+        if not any(int(mask, 16) & bit for mask in masks):
+            break
+        time.sleep(0.002)
+
+
+PATIENCE = 1  # seconds that a report waits for its reader (src/process/write.c)
+
+
+def read_in_time(command, act):
+    """(status, stderr) of a program whose report waits for its reader while act() is done to it. Once more where
+    this script was held up so long that the report was given up."""
+    for _ in range(10):
+        child = subprocess.Popen([ENDING] + command, env=environment(True), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        fcntl.fcntl(child.stderr, fcntl.F_SETPIPE_SZ, 65536)
+        child.stdout.readline()
+        begun = time.monotonic()
+        act(child)
+        held_up = time.monotonic() - begun > 0.9 * PATIENCE
+        err = child.communicate(timeout=60)[1].decode("utf-8", "replace")
+        if not held_up:
+            break
+    return child.returncode, err
+
+
 def second_signal():
     """While the report waits for its reader."""
     for first, second in ((signal.SIGTERM, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM), (signal.SIGUSR2, signal.SIGUSR2)):
-        child = subprocess.Popen([ENDING, "sleeps, stderr full", "2"], env=environment(True),
-                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        fcntl.fcntl(child.stderr, fcntl.F_SETPIPE_SZ, 65536)
-        child.stdout.readline()
-        child.send_signal(first)
-        time.sleep(0.2)
-        child.send_signal(second)
-        time.sleep(0.2)
-        err = child.communicate(timeout=30)[1].decode("utf-8", "replace")
+        def act(child):
+            child.send_signal(first)
+            delivered(child, first)
+            time.sleep(0.2)  # until the report waits
+            child.send_signal(second)
+            time.sleep(0.2)
+
+        status, err = read_in_time(["sleeps, stderr full", "2"], act)
         wanted = [-signal.SIGTERM] if first == signal.SIGTERM else [0, 8]  # a sleep may be interrupted
         word = "at SIGTERM" if first == signal.SIGTERM else "at a signal"
-        tally.check(child.returncode in wanted and word in err and "at SIGINT" not in err,
-                    "ending: %s, then %s: status %s" % (first.name, second.name, child.returncode), err[-2000:].strip("\0"))
+        tally.check(status in wanted and word in err and "at SIGINT" not in err,
+                    "ending: %s, then %s: status %s" % (first.name, second.name, status), err[-2000:].strip("\0"))
 
 
 def in_exit_report():
@@ -226,27 +267,29 @@ def in_exit_report():
     for command, number, wanted, word in (
             (["sleeps, stderr full", "0"], signal.SIGTERM, [-signal.SIGTERM], "at SIGTERM"),
             (["exits twice, stderr full"], None, [0, 4], "at exit")):
-        child = subprocess.Popen([ENDING] + command, env=environment(True), stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE)
-        child.stdout.readline()
-        time.sleep(0.2)
-        if number:
-            child.send_signal(number)
-        time.sleep(0.3)
-        err = child.communicate(timeout=30)[1].decode("utf-8", "replace")
-        tally.check(child.returncode in wanted and word in err, "ending: in the report of exit: %s: status %s" % (
-            command[0], child.returncode), err[-2000:].strip("\0"))
+        def act(child):
+            time.sleep(0.2)
+            if number:
+                child.send_signal(number)
+            time.sleep(0.3)
+
+        status, err = read_in_time(command, act)
+        tally.check(status in wanted and word in err, "ending: in the report of exit: %s: status %s" % (command[0], status),
+                    err[-2000:].strip("\0"))
 
 
 PYTHON = """
 import ctypes, os, sys, time
+def sleep():
+    print("ready", flush=True)
+    for _ in range(1000):  # a signal that comes just before a sleep does not end it
+        time.sleep(0.05)
 %s
 cuda = ctypes.CDLL("libcuda.so.1")
 device, context, at = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
 for call in (lambda: cuda.cuInit(0), lambda: cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
              lambda: cuda.cuCtxSetCurrent(context), lambda: cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(5000))):
     assert call() == 0
-print("ready", flush=True)
 %s
 """
 
@@ -258,11 +301,10 @@ def python(what, before, then, number, reasons, words):
             child = subprocess.Popen(
                 [sys.executable, "-c", PYTHON % (before, then)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 env=environment(under, {"GPUCACHE_REPORT": folder + "/%n", "GPUCACHE_REPORT_FORMAT": "json"}))
-            child.stdout.readline()
             if number:
-                time.sleep(0.1)
+                child.stdout.readline()
                 child.send_signal(number)
-            out, err = child.communicate(timeout=30)
+            out, err = child.communicate(timeout=60)
             got = []
             for name in sorted(os.listdir(folder), key=int):
                 with open(os.path.join(folder, name)) as file:
@@ -273,7 +315,7 @@ def python(what, before, then, number, reasons, words):
 
 
 def pythons():
-    sleep = "time.sleep(20)"
+    sleep = "sleep()"
     python("Ctrl-C", "", sleep, signal.SIGINT, ["INT"], "KeyboardInterrupt")
     python("Ctrl-C, caught", "", "try:\n    %s\nexcept KeyboardInterrupt:\n    sys.exit('caught')" % sleep,
            signal.SIGINT, ["exit"], "caught")
