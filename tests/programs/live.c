@@ -3,7 +3,7 @@
  * done. live.py looks at its live page meanwhile.
  *
  *      allocate BYTES    free              sync            query          wait
- *      churn MS          small blocks and large ones at random, in three threads, with waits
+ *      churn             small blocks and large ones at random, in three threads, with waits, until the next line
  *      quiet N           so many small pairs, without a call that could be noticed
  *      exit _exit abort kill             ends
  *      exec [PATH]       becomes /bin/sleep 60, or fails to become PATH
@@ -63,14 +63,15 @@ static void *churn(void *arg) {
     return NULL;
 }
 
-static void churn_for(long ms) {
+static void churn_on(void) {
     pthread_t threads[3];
+    char line[16];
     stop = false;
     for (uintptr_t i = 0; i < 3; i++)
         if (pthread_create(&threads[i], NULL, churn, (void *)(i + 1)) != 0)
             exit(1);
-    struct timespec rest = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&rest, NULL);
+    if (!fgets(line, sizeof line, stdin))
+        fprintf(stderr, "churn: no end of it\n");
     stop = true;
     for (int i = 0; i < 3; i++)
         pthread_join(threads[i], NULL);
@@ -153,7 +154,7 @@ static void obey(const char *order, const char *value) {
     else if (strcmp(order, "query") == 0)
         cuStreamQuery(NULL);
     else if (strcmp(order, "churn") == 0)
-        churn_for(atol(value));
+        churn_on();
     else if (strcmp(order, "quiet") == 0)
         pairs(atol(value));
     else if (strcmp(order, "fork") == 0)
