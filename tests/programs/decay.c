@@ -15,7 +15,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-static unsigned patience_ms = 20000;
+static unsigned patience_ms = 60000;
 static CUcontext context;
 static struct kernels kernels;
 static CUdeviceptr flags;
@@ -25,6 +25,12 @@ static void pause_ms(unsigned ms) {
     struct timespec left = {ms / 1000, (long)(ms % 1000) * 1000000};
     while (nanosleep(&left, &left) != 0)
         continue;
+}
+
+static uint64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
 static void say(const char *what, unsigned long figure) {
@@ -62,9 +68,10 @@ static void set_up(void) {
 /* So many blocks of that size, used and freed. */
 static void use(unsigned count, size_t bytes) {
     CUdeviceptr blocks[256];
+    size_t words = bytes < 64 << 10 ? bytes / 4 : 16 << 10;
     for (unsigned i = 0; i < count; i++) {
         CHECK(cuMemAlloc(&blocks[i], bytes));
-        CHECK(launch_fill(&kernels, stream, blocks[i], i, bytes / 4));
+        CHECK(launch_fill(&kernels, stream, blocks[i], i, words));
     }
     CHECK(cuStreamSynchronize(stream));
     for (unsigned i = 0; i < count; i++)
@@ -86,7 +93,7 @@ static void sleeps(void) {
     say("again", device_mib());
 }
 
-/* The same, and time for somebody to look at the live page. */
+/* The same; then somebody looks at the live page. */
 static void is_looked_at(void) {
     use(50, 20 * MIB);
     wait_for(2);
@@ -123,17 +130,22 @@ static uint64_t calls(void) {
 
 /* Two phases in turn, each with memory that the other one has no use for. */
 static void steady(void) {
-    uint64_t mapped = 0, all = 0;
-    for (int period = 0; period < 24; period++) {
+    uint64_t mapped = 0, all = 0, slowest = 0, begun[2] = {0};
+    for (int period = 0; period < 60; period++) {
+        uint64_t last = begun[period % 2];
+        begun[period % 2] = now_ms();
         if (period == 4) {
             mapped = calls();
             all = sim_calls("*");
         }
         use(period % 2 ? 10 : 30, (period % 2 ? 40 : 9) * MIB);
-        pause_ms(40);
+        if (last && now_ms() - last > slowest)
+            slowest = now_ms() - last;
+        pause_ms(20);
     }
     say("mapped", (unsigned long)(calls() - mapped));
     say("called", (unsigned long)(sim_calls("*") - all));
+    say("slowest", (unsigned long)slowest);
 }
 
 /* Freed in the order of a stream, which nobody asks about any more. */

@@ -75,12 +75,21 @@ def beside():
                     "decay: beside a kernel that runs: %s" % way, said)
 
 
+def in_time(decay_ms, options):
+    """What it said when it came back to all of its memory within the decay time; on a busy machine it may not at once."""
+    for _ in range(20):
+        said = scene(["steady"], {**PAGES, "GPUCACHE_DECAY_MS": decay_ms, **options})
+        if decay_ms == "never" or said.get("slowest", 0) < int(decay_ms):
+            break
+    said.pop("slowest", None)
+    return said
+
+
 def steady():
-    slow = {**PAGES, "GPUCACHE_DECAY_MS": "120000"}  # longer than any machine takes
-    said = scene(["steady"], {**slow, "GPUCACHE_BUDGET": "8G"})
+    said = in_time("500", {"GPUCACHE_BUDGET": "8G"})
     tally.check(said.get("mapped") == 0, "decay: what comes back in time keeps its mappings", said)
     tight = {"GPUCACHE_BUDGET": "0"}
-    said, never = scene(["steady"], {**slow, **tight}), scene(["steady"], {**NEVER, **tight})
+    said, never = in_time("3000", tight), in_time("never", tight)
     tally.check(said and said == never, "decay: a program at work makes no call more", (said, never))
 
 
@@ -107,10 +116,11 @@ def ends():
                                                   "GPUCACHE_SIM_SWITCH": "10", "GPUCACHE_SIM_EVENTS_GO": "1"})
             tally.check(time.monotonic() - begun < 60 and said.get("left", 0) == 0, "decay: %s after %d ms" % (how, ms),
                         said)
-    said = scene(["goes_on"], SOON)
-    tally.check(said.get("left", 99) <= 2, "decay: after an exec that failed", said)
-    said = scene(["goes_on_often"], {**SOON, "GPUCACHE_DECAY_MS": "4"})
-    tally.check(said.get("left", 99) <= 2, "decay: after many of them", said)
+    with tempfile.TemporaryDirectory() as folder:  # for what cannot be executed
+        said = scene(["goes_on"], SOON, cwd=folder)
+        tally.check(said.get("left", 99) <= 2, "decay: after an exec that failed", said)
+        said = scene(["goes_on_often"], {**SOON, "GPUCACHE_DECAY_MS": "4"}, cwd=folder)
+        tally.check(said.get("left", 99) <= 2, "decay: after many of them", said)
     ran, report = run_with_report([DECAY, "ends", "exit", "300"], options=SOON)
     device = report["devices"][0] if report else {"reserved_bytes": {}}
     tally.check(device["reserved_bytes"].get("current") == 2 << 20 and device["driver_frees"] >= 400,
