@@ -5,6 +5,7 @@ ipc_pages.py [--gpu] [PART...]"""
 import array
 import os
 import re
+import select
 import signal
 import socket
 import struct
@@ -50,11 +51,10 @@ class Process:
         self.child.stdin.write(" ".join(str(c) for c in command) + "\n")
 
     def answer(self):
-        timer = subprocess.Popen(["sh", "-c", "sleep %d; kill -9 %d" % (LIMIT, self.child.pid)],
-                                 start_new_session=True)
+        """A line for each order, so that none is read ahead while the pipe is looked at."""
+        if not select.select([self.child.stdout], [], [], LIMIT)[0]:
+            self.child.kill()
         line = self.child.stdout.readline()
-        os.killpg(timer.pid, signal.SIGKILL)
-        timer.wait()
         if not line:
             raise RuntimeError("ended with %s: %s" % (self.child.wait(), self.child.stderr.read()))
         return line.rstrip("\n")
@@ -80,12 +80,22 @@ class Process:
 
     def files(self, expected=None):
         """Its descriptors; those that its helper is about to close are waited for."""
-        for _ in range(500):
+        end = time.monotonic() + LIMIT / 4
+        while True:
             files = self.do("files")
-            if expected in (None, files):
-                break
+            if expected in (None, files) or time.monotonic() > end:
+                return files
             time.sleep(0.01)
-        return files
+
+    def has_sockets(self, count):
+        """Waits until it has so many; it need not be asked."""
+        end, there = time.monotonic() + LIMIT / 4, 0
+        while there < count:
+            if time.monotonic() > end:
+                raise RuntimeError("it has not got %d sockets" % count)
+            time.sleep(0.01)
+            done = subprocess.run(["ls", "-l", "/proc/%d/fd" % self.child.pid], capture_output=True, text=True)
+            there = done.stdout.count("-> socket:")
 
     def stop(self):
         """Returns when all of its threads stand still."""
@@ -415,7 +425,7 @@ def reached_meanwhile():
     with Process(**two) as exporter, Process(**two) as importer:
         handle = exporter.take(0, 2 * MIB, 1).export(0)
         real = pages_of(handle)
-        slow = handle_of([3000] + words_of(handle)[1:])
+        slow = handle_of([name_of_ours(0)] + words_of(handle)[1:])
         answer = struct.pack("<3Q2I", MAGIC, 0, 2 * MIB, 1, 1)
         importer.do("context", 1)
         with LISTENER(slow, answer, real, delay=1):
@@ -524,6 +534,7 @@ def end_of_the_driver():
         exporter.do("last")
         with connect(handle) as peer:
             peer.send(request(handle))
+            exporter.has_sockets(int(plain.split()[1]) + 1)
             time.sleep(0.1)
             status = exporter.leave()
             said = exporter.child.stdout.read().split()
@@ -610,8 +621,11 @@ def no_number_meanwhile():
         exporter.do("crowd")
         tally.check(refused(importer.open(0, 5000, handle)), "ipc_pages: no number is left for a socket")
         exporter.do("thin")
-        time.sleep(0.2)
-        tally.check(importer.open(0, 5000, handle) == 0, "ipc_pages: a number is left again")
+        end, code = time.monotonic() + LIMIT / 4, importer.open(0, 5000, handle)
+        while code and time.monotonic() < end:  # its helper looks again after a moment
+            time.sleep(0.05)
+            code = importer.open(0, 5000, handle)
+        tally.check(code == 0, "ipc_pages: a number is left again: %d" % code)
 
 
 def no_socket():
@@ -692,6 +706,14 @@ def as_other(sentence):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+OWN_NAMES = int.from_bytes(os.urandom(6), "big") << 8
+
+
+def name_of_ours(n):
+    """Nobody else's: this script may run several times at once."""
+    return OWN_NAMES | n
+
+
 class LISTENER:
     """Somebody who calls himself an exporter, and gives the same answer to so many requests of each importer."""
 
@@ -702,14 +724,19 @@ class LISTENER:
         ready, go = os.pipe()
         self.child = os.fork()
         if self.child == 0:
-            if other:
-                os.setuid(65534)
-            self.door.bind(name_of(handle))
-            self.door.listen(8)
-            os.write(go, b"x")
-            self.serve(answer, passed, times, delay)
-        os.read(ready, 1)
-        for fd in (ready, go, self.write):
+            try:
+                if other:
+                    os.setuid(65534)
+                self.door.bind(name_of(handle))
+                self.door.listen(8)
+                os.write(go, b"x")
+                self.serve(answer, passed, times, delay)
+            finally:
+                os._exit(1)
+        os.close(go)
+        if os.read(ready, 1) == b"":
+            raise RuntimeError("the listener has ended")
+        for fd in (ready, self.write):
             os.close(fd)
         self.door.close()
 
@@ -761,11 +788,11 @@ def false_exporters():
                 ("a size beyond", answer(size=7 * MIB), [nothing]), ("an offset beyond", answer(offset=2 * MIB), [nothing]),
                 ("a huge size", answer(size=U64), [nothing]), ("another word", answer(magic=1), [nothing]),
                 ("less", answer()[:-1], [nothing]), ("more", answer() + b"x", [nothing]))):
-            words[0] = 1000 + n
+            words[0] = name_of_ours(n)
             with LISTENER(handle_of(words), message, passed, times=1):
                 code = importer.open(0, 5 * MIB, handle_of(words))
                 tally.check(refused(code), "ipc_pages: an exporter that says %s: %d" % (what, code))
-        words[0] = 2000
+        words[0] = name_of_ours(99)
         with LISTENER(handle_of(words), answer(count=1), real[:1], times=1):
             tally.check(importer.open(0, 5 * MIB, handle_of(words)) == 0, "ipc_pages: an exporter that hangs up in between")
             importer.do("close", 0)
