@@ -5,7 +5,7 @@ import sys
 
 from harness import GPU, MODES, Tally, program, run, run_parts
 
-SIM = {"GPUCACHE_SIM_EAGER": "5", "GPUCACHE_SIM_HANG_MS": "4000"}
+SIM = {"GPUCACHE_SIM_EAGER": "5"}
 # no two streams in one queue of the hardware: see spin.c
 REAL = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 tally = Tally()

@@ -87,6 +87,8 @@ static void together(const char *what, void (*first)(void), void (*second)(void)
         pthread_create(&actors[i].thread, NULL, run, &actors[i]);
         usleep(WAIT_US);
     }
+    for (unsigned i = 0; i < 1000 && !actors[2].through; i++)
+        usleep(10000);
     bool early[3] = {actors[0].through, actors[1].through, actors[2].through};
     *flag = 1;
     for (unsigned i = 0; i < 1000 && !actors[1].through; i++)
