@@ -77,7 +77,7 @@ static void beside_pairs(void) {
     CHECK(cuMemsetD32(flags, 0, 1000000));
     CHECK(cuCtxSynchronize());
     CHECK(pthread_create(&thread, NULL, launch_pairs, &flags));
-    for (int round = 0; round < 6; round++)
+    for (int round = 0; round < 2; round++)
         for (size_t size = 40 * MIB; size < 3000 * MIB; size += 4 * MIB) {
             CHECK(cuMemAlloc(&p, size));
             pthread_mutex_lock(&pair);
