@@ -60,13 +60,13 @@ find_cuda_header
 cd "$root" || exit 1
 logs=$build_root/log
 
-# run_tests FOLDER LOGBASE ARGUMENT...: as meson test. The log that the tests are counted from is
-# the run's own; meson adds the wrapper's name to it.
+# run_tests FOLDER LOGBASE ARGUMENT...: as meson test, which builds what these tests need. The log that the
+# tests are counted from is the run's own; meson adds the wrapper's name to it.
 run_tests() {
     local folder=$1 name=$2 status
     shift 2
     rm -f "$folder/meson-logs/$name"*.json
-    meson test -C "$folder" --no-rebuild --print-errorlogs --logbase "$name" "$@"
+    meson test -C "$folder" --print-errorlogs --logbase "$name" "$@"
     status=$?
     count_from=$(echo "$folder/meson-logs/$name"*.json)
     if [ ! -s "$count_from" ]; then
@@ -96,31 +96,32 @@ stage_clang() {
 stage_asan() {
     export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1
     export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-    CC=gcc build "$build_root/asan" --buildtype=debugoptimized -Db_sanitize=address,undefined &&
+    export POOL_TEST_OPS=120000
+    CC=gcc setup_build "$build_root/asan" --buildtype=debugoptimized -Db_sanitize=address,undefined &&
         run_tests "$build_root/asan" asan --suite unit --suite sim --suite inside -t 3
 }
 
 # gcc 12's ThreadSanitizer cannot live with more than 28 bits of address randomisation.
 stage_tsan() {
-    export POOL_TEST_OPS=60000
+    export POOL_TEST_OPS=40000
     export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1
     local plain=()
     setarch "$(uname -m)" -R true 2>/dev/null && plain=(--wrap "setarch $(uname -m) -R")
-    CC=gcc build "$build_root/tsan" --buildtype=debugoptimized -Db_sanitize=thread &&
+    CC=gcc setup_build "$build_root/tsan" --buildtype=debugoptimized -Db_sanitize=thread &&
         run_tests "$build_root/tsan" tsan --suite pool --suite threads --suite inside -t 5 "${plain[@]}"
 }
 
 # The gcc build: this valgrind may be too old for clang's DWARF 5.
 stage_valgrind() {
     export POOL_TEST_OPS=20000 FUZZ_ITERATIONS=5000
-    CC=gcc build "$build_root/gcc" --buildtype=release --werror &&
-        run_tests "$build_root/gcc" valgrind --suite unit --no-suite spinning -t 10 \
+    CC=gcc setup_build "$build_root/gcc" --buildtype=release --werror &&
+        run_tests "$build_root/gcc" valgrind --suite unit --no-suite spinning --no-suite python -t 10 \
             --wrap 'valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --fair-sched=yes'
 }
 
 # Fails when an allocation costs more than tests/bench/instructions.txt allows.
 stage_cost() {
-    CC=gcc build "$build_root/gcc" --buildtype=release --werror &&
+    CC=gcc setup_build "$build_root/gcc" --buildtype=release --werror &&
         run_tests "$build_root/gcc" cost --suite cost
 }
 

@@ -291,19 +291,25 @@ static void sums_are_right_beside_threads_that_come_and_go(void **state) {
     pthread_join(thread, NULL);
 }
 
+/* Under valgrind and ThreadSanitizer. */
+static bool runs_short(void) {
+    const char *text = getenv("POOL_TEST_OPS");
+    return text && atol(text) < 100000;
+}
+
 static void when_numbers_have_run_out_blocks_are_everybodys(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     if (!biased_can_start()) {
         skip();
     }
-    const char *text = getenv("POOL_TEST_OPS"); /* fewer under valgrind: then they do not run out */
-    unsigned threads = text ? 100 : NUMBERS;
+    bool is_short = runs_short(); /* then they do not run out */
+    unsigned threads = is_short ? 100 : NUMBERS;
     for (unsigned i = 0; i < threads; i++) {
         uint64_t block = (uintptr_t)run(ask_and_end, NULL);
         drop(block);
     }
-    assert_true(text || number_of_ended == 0);
+    assert_true(is_short || number_of_ended == 0);
     uint64_t block = (uintptr_t)run(ask_and_end, NULL);
     assert_int_equal(drop_elsewhere(block), 0);
     assert_int_equal(fake_pool_free(block), -EINVAL);
@@ -330,8 +336,7 @@ static void *contest(void *unused) {
 static void of_two_frees_at_once_one_is_right(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    const char *text = getenv("POOL_TEST_OPS");
-    int rounds = text ? 200 : 4000;
+    int rounds = runs_short() ? 200 : 3000;
     for (int i = 0; i < rounds; i++) {
         at_start = 0;
         pthread_t thread;
