@@ -193,9 +193,12 @@ static void forks(void) {
     say("left", device_mib());
 }
 
-static void ends(const char *how, unsigned ms) {
+static void ends(const char *how, const char *when) {
     use(100, 8 * MIB);
-    pause_ms(ms);
+    if (strcmp(when, "gone") == 0)
+        wait_for(2);
+    else
+        pause_ms((unsigned)atoi(when));
     if (strcmp(how, "_exit") == 0)
         _exit(0);
     if (strcmp(how, "exec") == 0)
@@ -257,6 +260,6 @@ int main(int count, char **arguments) {
         if (strcmp(scene, scenes[i].name) == 0)
             scenes[i].run();
     if (strcmp(scene, "ends") == 0 && count == 4)
-        ends(arguments[2], (unsigned)atoi(arguments[3]));
+        ends(arguments[2], arguments[3]);
     return 0;
 }
