@@ -59,9 +59,13 @@ else
     read_only=()
     mkdir -p "$copy/build" && chmod a-w "$copy" "$copy/build"
 fi
-ONE_LINE=1 check "a read-only tree" 1 'cannot write to .*BUILD_ROOT=' ${read_only[@]+"${read_only[@]}"} "$copy/scripts/demo.sh"
-check "a read-only tree, and BUILD_ROOT" 0 'Requested memory' ${read_only[@]+"${read_only[@]}"} \
-    env BUILD_ROOT="$work/a build" "$copy/scripts/demo.sh"
+if ! ${read_only[@]+"${read_only[@]}"} true 2>/dev/null; then
+    echo "      a read-only tree was not checked: mounts of its own are not allowed here"
+else
+    ONE_LINE=1 check "a read-only tree" 1 'cannot write to .*BUILD_ROOT=' ${read_only[@]+"${read_only[@]}"} "$copy/scripts/demo.sh"
+    check "a read-only tree, and BUILD_ROOT" 0 'Requested memory' ${read_only[@]+"${read_only[@]}"} \
+        env BUILD_ROOT="$work/a build" "$copy/scripts/demo.sh"
+fi
 chmod -R u+w "$copy"
 
 # A machine like this one, but not Debian's.
