@@ -21,6 +21,18 @@ MIB = 1 << 20
 OFF = {"GPUCACHE_REPORT": "off"}
 
 
+def fed(command, place, feed):
+    """What it said and how it ended; feed() is called as long as it runs. To files: it may say more than a pipe takes."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = subprocess.Popen(command, env={**environment(False), **place.options}, stdout=out, stderr=err,
+                                 stdin=subprocess.DEVNULL)
+        while child.poll() is None:
+            feed()
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(command, child.returncode, out.read(), err.read())
+
+
 class Place:
     """A folder for pages of its own."""
 
@@ -78,11 +90,8 @@ class Program:
 
     def report(self, order="sync"):
         """What the tool says while the program gives it the occasion to ask."""
-        asker = subprocess.Popen([COMMAND, "report", "--format=json", str(self.pid)], stdout=subprocess.PIPE,
-                                 env={**environment(False), **self.place.options}, text=True)
-        while asker.poll() is None:
-            self.do(order)
-        return json.loads(asker.communicate()[0])
+        return json.loads(fed([COMMAND, "report", "--format=json", str(self.pid)], self.place,
+                              lambda: self.do(order)).stdout)
 
     def end(self, order=None, expected=None):
         if order:
