@@ -226,6 +226,7 @@ def delivered(child, number):
         time.sleep(0.002)
 
 
+F_SETPIPE_SZ = 1031  # of fcntl from Python 3.10 on
 PATIENCE = 1  # seconds that a report waits for its reader (src/process/write.c)
 
 
@@ -234,7 +235,7 @@ def read_in_time(command, act):
     this script was held up so long that the report was given up."""
     for _ in range(10):
         child = subprocess.Popen([ENDING] + command, env=environment(True), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        fcntl.fcntl(child.stderr, fcntl.F_SETPIPE_SZ, 65536)
+        fcntl.fcntl(child.stderr, F_SETPIPE_SZ, 65536)
         child.stdout.readline()
         begun = time.monotonic()
         act(child)
