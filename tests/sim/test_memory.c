@@ -120,6 +120,28 @@ static void test_use_after_free_is_a_fault(void **state) {
     OK(cuCtxDestroy_v2(context));
 }
 
+/* Its neighbours keep a small block accessible, and what was never touched needs no memory. */
+static void test_what_was_written_to_a_small_block_is_gone_with_it(void **state) {
+    const size_t bytes = 300 << 10, middle = 150 << 10;
+    CUdeviceptr keep, p;
+
+    (void)state;
+    OK(cuMemAlloc_v2(&keep, 1000));
+    OK(cuMemAlloc_v2(&p, bytes));
+    OK(cuMemsetD32_v2(p, 0x1234, 1));
+    OK(cuMemsetD32_v2(p + middle, 0x1234, 3000));
+    OK(cuMemsetD16_v2(p + bytes - 6, 0x1234, 3));
+    OK(cuCtxSynchronize());
+    for (size_t i = 0; i < 3000; i++)
+        assert_int_equal(((uint32_t *)(p + middle))[i], 0x1234);
+    assert_int_equal(*(uint16_t *)(p + bytes - 2), 0x1234);
+    OK(cuMemFree_v2(p));
+    assert_int_equal(*(uint32_t *)p, 0xEEEEEEEE);
+    for (size_t i = 0; i < 3000; i++)
+        assert_int_equal(((uint32_t *)(p + middle))[i], 0xEEEEEEEE);
+    assert_int_equal(*(uint16_t *)(p + bytes - 2), 0xEEEE);
+}
+
 static void test_a_kernel_fault_sticks(void **state) {
     CUdeviceptr p = flag;
 
@@ -315,6 +337,7 @@ int test_memory(void) {
         TEST(test_malloc_and_unmapping_do_not_wait),
         TEST(test_free_of_pool_memory_does_not_wait),
         TEST(test_use_after_free_is_a_fault),
+        TEST(test_what_was_written_to_a_small_block_is_gone_with_it),
         TEST(test_a_kernel_fault_sticks),
         TEST(test_pageable_sources_are_read_at_once),
         TEST(test_planes_are_copied_row_by_row),
