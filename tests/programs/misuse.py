@@ -141,7 +141,7 @@ def report_files():
             for _ in range(times):
                 ran = run([MISUSE, case],
                           options={"GPUCACHE_REPORT": folder + "/" + pattern, **(options or {})})
-                tally.check(re.fullmatch("(gpucache: report written to %s/.*\n)*" % folder, ran.err),
+                tally.check(re.fullmatch("(gpucache: report written to %s/.*\n)*" % re.escape(folder), ran.err),
                             "misuse: report to %s: stderr" % pattern, ran.err)
             return sorted(os.listdir(folder))
 
