@@ -203,12 +203,13 @@ static void look_at_budget(struct pool *pool) {
         atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
     }
     if (tight != (atomic_load_explicit(&pool->tight, memory_order_relaxed) > 0)) {
-        uint64_t since = tight ? epochs_stamp(&pool->epochs) : 0;
+        uint64_t since = tight ? tight_from(epochs_stamp(&pool->epochs), false) : 0;
         atomic_store_explicit(&pool->tight, since, memory_order_relaxed);
     }
     bool sync = pool->config.reuse == POOL_SYNC; /* in every free */
-    set_close(&pool->close_least, sync ? 0 : budget / CLOSE_LEAST_SHARE);
-    set_close(&pool->close_bytes, sync ? 0 : order_event_bytes(budget));
+    uint64_t most = sync ? 0 : order_event_bytes(budget);
+    set_close(&pool->close_least, least_of(budget / CLOSE_LEAST_SHARE, most));
+    set_close(&pool->close_bytes, most);
     pool->refused_seen = refused;
     pool->budget_follows = false;
 }

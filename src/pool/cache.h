@@ -66,8 +66,7 @@ struct cache {
     uint16_t number; /* of the blocks it hands out; 0: they are everybody's */
     uint16_t hand;   /* the bin that cache_drop_idle() came to last */
     uint32_t frees_since_close;
-    uint64_t tight_seen,
-        on_time_seen;           /* pressure and on-time event that these are counted since: */
+    uint64_t tight_seen;        /* the pool's, which these are counted since: */
     uint64_t bytes_since_close; /* freed by this thread */
     struct bin bins[BINS];
     books_counter large_allocs[STATS_SIZE_CLASSES], large_frees[STATS_SIZE_CLASSES]; /* requests */

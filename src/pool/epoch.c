@@ -111,9 +111,6 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
     epochs->foreign = epochs->foreign && !on_time;
     enter(epochs, slot, number, on_time);
     epochs->closed++;
-    if (on_time) {
-        atomic_store_explicit(&epochs->on_time, number, memory_order_relaxed);
-    }
     return 0;
 }
 

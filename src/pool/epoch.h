@@ -48,7 +48,6 @@ struct epoch_event {
 
 struct epochs {
     _Alignas(64) _Atomic uint64_t open; /* stamp of a free made now */
-    _Atomic uint64_t on_time;           /* number of the last event recorded on time */
     _Alignas(64) _Atomic uint64_t
         usable; /* memory stamped with this number or lower may be handed out */
     _Alignas(

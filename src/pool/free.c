@@ -18,29 +18,32 @@ static inline uint32_t frees_of(uint64_t freed) {
 }
 
 /*
- * Whether an event on time is due in this free: the pool is under pressure, and either nobody has recorded one
- * since that began, or this thread has freed enough since somebody last did. Inside the cache.
+ * Whether a free under pressure need not look at all whether an event on time is due: too little was freed by this
+ * thread since somebody last recorded one. Inside the cache, as what follows.
  */
-static inline bool is_due(const struct pool *pool, struct cache *cache, uint32_t in_cache,
-                          uint64_t freed) {
+static inline bool is_too_early(const struct pool *pool, struct cache *cache, uint64_t freed) {
     uint64_t tight = atomic_load_explicit(&pool->tight, memory_order_relaxed);
     if (likely(tight == 0)) {
-        return false;
+        return true;
     }
-    uint64_t on_time = atomic_load_explicit(&pool->epochs.on_time, memory_order_relaxed);
-    if (on_time != cache->on_time_seen || tight != cache->tight_seen) {
-        bool first = tight != cache->tight_seen && on_time < tight;
+    if (unlikely(tight != cache->tight_seen)) {
+        bool first = tight_is_new(tight);
         cache->frees_since_close = first ? FREES_PER_CLOSE : 0;
         cache->bytes_since_close = first ? UINT64_MAX / 2 : 0;
-        cache->on_time_seen = on_time;
         cache->tight_seen = tight;
     }
-    uint32_t frees = ++cache->frees_since_close;
     uint64_t bytes = cache->bytes_since_close += freed;
+    uint32_t frees = ++cache->frees_since_close;
+    return bytes < pool->close_least || (frees < FREES_PER_CLOSE && bytes <= pool->close_bytes);
+}
+
+/* If it is not: whether one is due. */
+static bool is_due(const struct pool *pool, struct cache *cache, uint32_t in_cache,
+                   uint64_t freed) {
+    uint32_t frees = cache->frees_since_close;
     bool due = pool->close_bytes == 0 || /* in every free */
-               (frees >= FREES_PER_CLOSE && bytes >= pool->close_least) ||
-               (bytes > pool->close_bytes && (frees >= frees_of(freed) || frees >= in_cache));
-    if (unlikely(due)) { /* whether or not it can be recorded now */
+               frees >= frees_of(freed) || frees >= in_cache;
+    if (due) { /* whether or not it can be recorded now */
         cache->frees_since_close = 0;
         cache->bytes_since_close = 0;
     }
@@ -288,7 +291,8 @@ static int put_in_cache(struct claimed *c) {
     } else {
         rest.uncached = c->block;
     }
-    bool due = is_due(pool, cache, rest.uncached ? 0 : cache->bins[rest.bin].count, bytes);
+    bool due = !is_too_early(pool, cache, bytes) &&
+               is_due(pool, cache, rest.uncached ? 0 : cache->bins[rest.bin].count, bytes);
     rest.orders = may_order(pool, due);
     cache_leave(cache);
     if (rest.uncached || rest.overflows || due) {
@@ -316,12 +320,19 @@ static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct b
     return free_otherwise(address);
 }
 
-/* What the short way below leaves to do after the block is in the cache. */
-static __attribute__((noinline)) int free_rest(struct pool *pool, struct cache *cache, unsigned at,
-                                               bool overflows, bool due) {
-    struct rest rest = {
-        .bin = at, .owner = cache->number, .overflows = overflows, .orders = may_order(pool, due)};
-    free_slow(pool, cache, &rest);
+/* What the short way below leaves to do after the block is in the cache, which is left. */
+static __attribute__((noinline)) int free_rest(struct cache *cache, uint64_t header, bool early) {
+    struct pool *pool = cache->pool;
+    const struct bin *bin = &cache->bins[header_bin(header)];
+    bool due = !early && is_due(pool, cache, bin->count, header_bytes(header));
+    struct rest rest = {.bin = header_bin(header),
+                        .owner = cache->number,
+                        .overflows = cache_overflows(cache, bin),
+                        .orders = may_order(pool, due)};
+    biased_leave_owned(&cache->lock);
+    if (rest.overflows || due) {
+        free_slow(pool, cache, &rest);
+    }
     return epochs_broken(&pool->epochs);
 }
 
@@ -347,12 +358,11 @@ int pool_free(uint64_t address) {
     cache_book_free(cache, &bin->frees, header_requested(header), header_bytes(header));
     block->stamp = epochs_stamp(&pool->epochs);
     cache_push(cache, bin, block, header_bytes(header));
-    bool overflows = cache_overflows(cache, bin);
-    bool due = is_due(pool, cache, bin->count, header_bytes(header));
-    biased_leave_owned(&cache->lock);
-    if (unlikely(overflows || due)) {
-        return free_rest(pool, cache, header_bin(header), overflows, due);
+    bool early = is_too_early(pool, cache, header_bytes(header));
+    if (unlikely(!early || cache_overflows(cache, bin))) {
+        return free_rest(cache, header, early);
     }
+    biased_leave_owned(&cache->lock);
     return epochs_broken(&pool->epochs);
 }
 

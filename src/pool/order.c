@@ -69,6 +69,18 @@ static int synchronize_in_free(struct pool *pool) {
     return r;
 }
 
+int order_close_on_time(struct pool *pool) {
+    uint64_t number = epochs_stamp(&pool->epochs);
+    int r = epochs_close(&pool->epochs, pool->backend, true);
+    if (r == 0) {
+        pool->freed_large = 0;
+        if (atomic_load_explicit(&pool->tight, memory_order_relaxed) > 0) {
+            atomic_store_explicit(&pool->tight, tight_from(number, true), memory_order_relaxed);
+        }
+    }
+    return r;
+}
+
 /* What is freed here may go back before the work has ended that is submitted next. Only where an event costs nothing
  * but its record. */
 static bool decays(const struct pool *pool) {
@@ -85,10 +97,8 @@ bool order_is_due(struct pool *pool, uint64_t freed) {
     if (has_room && !decays(pool)) {
         return false;
     }
-    uint64_t on_time = atomic_load_explicit(&pool->epochs.on_time, memory_order_relaxed);
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
-    pool->freed_large = (on_time == pool->last_on_time ? pool->freed_large : 0) + freed;
-    pool->last_on_time = on_time;
+    pool->freed_large += freed;
     uint64_t most = order_event_bytes(budget), part = budget_used(pool) / DECAY_EVENT_SHARE;
     return pool->freed_large > (has_room && part > most ? part : most);
 }
@@ -107,11 +117,11 @@ void order_in_free(struct pool *pool, bool due) {
     }
     epochs_poll(&pool->epochs, pool->backend); /* so that allocations need not come here for it */
     uint64_t stamp = epochs_stamp(&pool->epochs);
-    int r = epochs_close(&pool->epochs, pool->backend, true);
+    int r = order_close_on_time(pool);
     while (r == -EAGAIN && sync &&
            wait_on_time(pool, 0) == 0) { /* every slot is being waited for */
         stamp = epochs_stamp(&pool->epochs);
-        r = epochs_close(&pool->epochs, pool->backend, true);
+        r = order_close_on_time(pool);
     }
     bool waits = r == -EIO || (r == -EBUSY && order_is_captured(pool));
     if (waits) {

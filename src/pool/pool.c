@@ -209,7 +209,7 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
 uint64_t pool_stamp_in_free(struct pool *pool) {
     lock_acquire(&pool->lock);
     uint64_t stamp = epochs_stamp(&pool->epochs);
-    epochs_close(&pool->epochs, pool->backend, true);
+    order_close_on_time(pool);
     lock_release(&pool->lock);
     return stamp;
 }

@@ -42,8 +42,8 @@ struct pool {
     /* Read by every allocation and free, and hardly ever written: a cache line of its own. */
     _Alignas(64) struct pool_config config;
     struct backend *backend;
-    _Atomic uint64_t budget; /* kept where the peak changes */
-    _Atomic uint64_t tight;  /* not 0: under pressure, and this epoch was open when that began; */
+    _Atomic uint64_t budget;                   /* kept where the peak changes */
+    _Atomic uint64_t tight;                    /* not 0: under pressure (tight_from()); */
     _Atomic uint64_t close_least, close_bytes; /* then a free records an event after so much */
     bool program_orders; /* the program uses the context's records and waits itself */
     uint64_t quota_most; /* of one thread's cache */
@@ -72,13 +72,12 @@ struct pool {
         lives; /* contexts it has outlived: what an earlier one was asked for is not this one's */
     unsigned
         waiting; /* threads inside a call of the backend that names what the context has made */
-    uint64_t last_on_time,
-        freed_large;   /* large blocks the pool got back since that event on time */
-    bool returning;    /* something was released, and the driver may not have it yet */
-    bool unmanageable; /* the driver's addresses are not what the pool's map can hold */
-    uint64_t growing;  /* bytes that threads inside backend->reserve ask for, */
-    uint64_t growers;  /* so many threads, */
-    uint64_t grown;    /* and how many came back */
+    uint64_t freed_large; /* large blocks the pool got back since the last event on time */
+    bool returning;       /* something was released, and the driver may not have it yet */
+    bool unmanageable;    /* the driver's addresses are not what the pool's map can hold */
+    uint64_t growing;     /* bytes that threads inside backend->reserve ask for, */
+    uint64_t growers;     /* so many threads, */
+    uint64_t grown;       /* and how many came back */
     _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
     struct books books; /* of everything but the thread caches' own counters: what is live */
     _Atomic(struct cache *) caches;   /* those of threads, the newest first, and the common one */
@@ -97,6 +96,19 @@ struct pool {
     struct cache *common; /* for threads that cannot have one of their own; the last of `caches` */
     struct live_sizes live_sizes;
 };
+
+/*
+ * What stands in `tight` under pressure: the epoch that was open when that began, or, odd, that of the last event on
+ * time since. So it changes with whatever makes frees be counted anew.
+ */
+static inline uint64_t tight_from(uint64_t epoch, bool by_event) {
+    return 2 * epoch + by_event;
+}
+
+/* Nobody has left an event on time since pressure began. */
+static inline bool tight_is_new(uint64_t tight) {
+    return tight % 2 == 0;
+}
 
 /* Under the lock, or inside a cache: then, until that is left, the pool has not forgotten yet. */
 static inline uint64_t pool_lives(const struct pool *pool) {
