@@ -22,18 +22,17 @@ static int look_at_health(struct pool *pool) {
 }
 
 static inline __attribute__((always_inline)) uint64_t
-hand_out_small(struct cache *cache, struct block *block, uint64_t requested) {
-    uint64_t header = atomic_load_explicit(&block->header, memory_order_relaxed);
+hand_out_small(struct cache *cache, struct bin *bin, struct block *block, uint64_t header,
+               uint64_t requested) {
     block_become(block, (header ^ cache->hands_out) | requested << HEADER_REQUESTED_SHIFT);
-    cache_book_alloc(cache, &cache->bins[header_bin(header)].allocs, requested,
-                     header_bytes(header));
+    cache_book_alloc(cache, &bin->allocs, requested, header_bytes(header));
     return block->address;
 }
 
 static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requested) {
     uint64_t header = atomic_load_explicit(&block->header, memory_order_relaxed);
     if (!header_is_large(header)) {
-        return hand_out_small(cache, block, requested);
+        return hand_out_small(cache, cache_bin(cache, header), block, header, requested);
     }
     struct range *range = range_of(block);
     atomic_store_explicit(&range->requested, requested, memory_order_relaxed);
@@ -331,12 +330,14 @@ int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
         return alloc_otherwise(pool, bytes, address);
     }
     uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
-    struct block *block = cache_pop(cache, size_class_of(bytes), usable);
+    struct bin *bin = &cache->bins[size_class_of(bytes)];
+    uint64_t header;
+    struct block *block = cache_pop_from(cache, bin, usable, &header);
     if (unlikely(!block)) {
         biased_leave_owned(&cache->lock);
         return alloc_otherwise(pool, bytes, address);
     }
-    *address = hand_out_small(cache, block, bytes);
+    *address = hand_out_small(cache, bin, block, header, bytes);
     biased_leave_owned(&cache->lock);
     return 0;
 }

@@ -5,7 +5,7 @@
  * (arena.h). What the descriptor says of it is one word, its header; without the pool's lock it is only
  * changed by whoever frees or hands out the block:
  *
- *      63 requested 41 | 40 owner 25 | 24 units 12 | 11 bin 4 | 3 named | 2 state 0
+ *      63 requested 43 | 42 owner 27 | 26 units 14 | 13 bin 6 | 3 named | 2 state 0
  *
  *   named      live, small: somebody has asked for its number (CU_POINTER_ATTRIBUTE_BUFFER_ID)
  *   bin        live or cached: where caches keep it
@@ -49,13 +49,13 @@ _Static_assert(sizeof(struct block) == 32, "a descriptor is half a cache line");
 
 #define HEADER_STATE ((uint64_t)0x7)
 #define HEADER_NAMED ((uint64_t)0x8)
-#define HEADER_BIN_SHIFT 4
+#define HEADER_BIN_SHIFT 6 /* as long as a bin (cache.h) is */
 #define HEADER_BIN ((uint64_t)0xff << HEADER_BIN_SHIFT)
-#define HEADER_UNITS_SHIFT 12
+#define HEADER_UNITS_SHIFT 14
 #define HEADER_UNITS ((uint64_t)0x1fff << HEADER_UNITS_SHIFT)
-#define HEADER_OWNER_SHIFT 25
+#define HEADER_OWNER_SHIFT 27
 #define HEADER_OWNER ((uint64_t)0xffff << HEADER_OWNER_SHIFT)
-#define HEADER_REQUESTED_SHIFT 41
+#define HEADER_REQUESTED_SHIFT 43
 _Static_assert(SMALL_MAX_BYTES < (uint64_t)1 << (64 - HEADER_REQUESTED_SHIFT),
                "a header holds what was asked for");
 
@@ -124,15 +124,16 @@ static inline bool block_is_large(const struct block *block) {
 }
 
 /* For a descriptor that is going to be written and that another thread wrote last: fetched for
- * reading first, it would cross from one processor to the other twice. */
-static inline void block_fetch(const struct block *block) {
+ * reading first, it would cross from one processor to the other twice. What comes back is an address that
+ * the compiler has in a register, and does not work out again. */
+static inline struct block *block_fetch(struct block *block) {
 #if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0"
-                     :
-                     : "m"(*block)); /* which gcc only writes if told the processor */
+    __asm__ volatile("prefetchw (%0)"
+                     : "+r"(block)); /* which gcc only writes if told the processor */
 #else
     __builtin_prefetch(block, 1);
 #endif
+    return block;
 }
 
 #endif

@@ -119,10 +119,16 @@ static inline bool cache_overflows(const struct cache *cache, const struct bin *
 
 /* All below: the caller is inside. */
 
+/** The one that a small block of that header lies in. */
+_Static_assert(sizeof(struct bin) == 1 << HEADER_BIN_SHIFT, "a header has a bin's place as it is");
+static inline struct bin *cache_bin(struct cache *cache, uint64_t header) {
+    return (struct bin *)((char *)cache->bins + (header & HEADER_BIN));
+}
+
 /** The head of a bin of small blocks, if memory stamped up to `usable` may be handed out and it is;
  * else NULL. */
-static inline struct block *cache_pop(struct cache *cache, unsigned at, uint64_t usable) {
-    struct bin *bin = &cache->bins[at];
+static inline struct block *cache_pop_from(struct cache *cache, struct bin *bin, uint64_t usable,
+                                           uint64_t *header) {
     struct block *block = bin->head;
     if (!block || block->stamp > usable) {
         return NULL;
@@ -130,8 +136,14 @@ static inline struct block *cache_pop(struct cache *cache, unsigned at, uint64_t
     bin->head = block->next;
     block_fetch(bin->head); /* for the next one; nothing happens if there is none */
     bin->count--;
-    cache->bytes -= header_bytes(block_header(block));
+    *header = block_header(block);
+    cache->bytes -= header_bytes(*header);
     return block;
+}
+
+static inline struct block *cache_pop(struct cache *cache, unsigned at, uint64_t usable) {
+    uint64_t header;
+    return cache_pop_from(cache, &cache->bins[at], usable, &header);
 }
 
 /** Puts in a block of `bytes` whose stamp is at least that of every block freed by this thread before. */

@@ -14,9 +14,14 @@ static inline unsigned large_class(uint64_t requested) {
 static inline void cache_book_alloc(struct cache *cache, books_counter *allocs, uint64_t requested,
                                     uint64_t bytes) {
     books_add(allocs, 1);
-    watermark_rise(&cache->watermarks[WATERMARK_REQUESTED], requested);
-    watermark_rise(&cache->watermarks[WATERMARK_ALLOCATED], bytes);
-    watermark_rise(&cache->watermarks[WATERMARK_COUNT], 1);
+    int64_t least = watermark_rise(&cache->watermarks[WATERMARK_REQUESTED], requested) |
+                    watermark_rise(&cache->watermarks[WATERMARK_ALLOCATED], bytes) |
+                    watermark_rise(&cache->watermarks[WATERMARK_COUNT], 1);
+    if (__builtin_expect(least < 0, 0)) {
+        for (unsigned i = 0; i < WATERMARKS; i++) {
+            watermark_raise(&cache->watermarks[i]);
+        }
+    }
 }
 
 static inline void cache_book_free(struct cache *cache, books_counter *frees, uint64_t requested,

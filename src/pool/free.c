@@ -323,7 +323,7 @@ static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct b
 /* What the short way below leaves to do after the block is in the cache, which is left. */
 static __attribute__((noinline)) int free_rest(struct cache *cache, uint64_t header, bool early) {
     struct pool *pool = cache->pool;
-    const struct bin *bin = &cache->bins[header_bin(header)];
+    const struct bin *bin = cache_bin(cache, header);
     bool due = !early && is_due(pool, cache, bin->count, header_bytes(header));
     struct rest rest = {.bin = header_bin(header),
                         .owner = cache->number,
@@ -347,14 +347,13 @@ int pool_free(uint64_t address) {
         biased_leave_owned(&cache->lock);
         return free_otherwise(address);
     }
-    struct block *block = page_block(page_map_page(entry), address);
+    struct block *block = block_fetch(page_block(page_map_plain_page(entry), address));
     uint64_t header;
-    block_fetch(block);
     if (unlikely(!claim_as_owner(cache, block, &header))) {
         return free_anybodys(cache, block, address, header);
     }
     struct pool *pool = cache->pool;
-    struct bin *bin = &cache->bins[header_bin(header)];
+    struct bin *bin = cache_bin(cache, header);
     cache_book_free(cache, &bin->frees, header_requested(header), header_bytes(header));
     block->stamp = epochs_stamp(&pool->epochs);
     cache_push(cache, bin, block, header_bytes(header));

@@ -96,6 +96,11 @@ static inline bool page_map_is_plain_page(page_map_entry entry) {
     return (entry & 3) == PAGE_MAP_PAGE;
 }
 
+/** Of one that is. */
+static inline struct page *page_map_plain_page(page_map_entry entry) {
+    return (struct page *)(entry - PAGE_MAP_PAGE);
+}
+
 static inline page_map_entry page_map_of_page(const struct page *page, bool outside) {
     return (page_map_entry)page | PAGE_MAP_PAGE | (outside ? PAGE_MAP_OUTSIDE : 0);
 }

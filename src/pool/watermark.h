@@ -32,10 +32,16 @@ static inline uint64_t watermark_live(const struct watermark *mark) {
     return books_get(&mark->taken) - watermark_given(mark);
 }
 
-static inline void watermark_rise(struct watermark *mark, uint64_t amount) {
+/** Counts what is taken. Negative: it makes a new peak, which watermark_raise() has to be told. */
+static inline int64_t watermark_rise(struct watermark *mark, uint64_t amount) {
     uint64_t taken = books_get(&mark->taken) + amount;
-    int64_t above = (int64_t)(taken - books_get(&mark->crest));
     books_set(&mark->taken, taken);
+    return (int64_t)(books_get(&mark->crest) - taken);
+}
+
+static inline void watermark_raise(struct watermark *mark) {
+    uint64_t taken = books_get(&mark->taken);
+    int64_t above = (int64_t)(taken - books_get(&mark->crest));
     if (above > 0) {
         uint64_t peak = books_get(&mark->peak) + (uint64_t)above;
         books_set(&mark->crest, taken);

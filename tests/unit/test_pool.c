@@ -474,6 +474,7 @@ static void a_sum_in_which_a_free_is_seen_and_its_allocation_is_not_is_nothing(v
     assert_true(pool_idle_bytes(pool) > 0);
     for (unsigned i = 0; i < WATERMARKS; i++) {
         watermark_rise(&cache_mine(pool)->watermarks[i], 10000);
+        watermark_raise(&cache_mine(pool)->watermarks[i]);
     }
 }
 
