@@ -18,7 +18,8 @@ struct capturing {
     struct capturing *next;
 };
 
-_Atomic unsigned capture_active, capture_unusual;
+_Atomic unsigned capture_active;
+_Atomic int capture_unusual;
 
 static struct capturing *captures;
 static unsigned unlisted; /* captures that there was no host memory for */

@@ -236,10 +236,8 @@ static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUres
     return *answer != CUDA_SUCCESS;
 }
 
-static inline CUresult answer_free(int r, CUdeviceptr dptr) {
-    if (likely(r == 0)) {
-        return CUDA_SUCCESS;
-    }
+/* The pool has not freed it. */
+static __attribute__((noinline)) CUresult free_after(int r, CUdeviceptr dptr) {
     if (r == -ENOENT) {
         struct ledger_row *giving = dptr ? outside_leave_begin(OUTSIDE_POINTER, dptr, 0) : NULL;
         CUresult native = REAL(cuMemFree_v2)(dptr);
@@ -247,6 +245,10 @@ static inline CUresult answer_free(int r, CUdeviceptr dptr) {
         return native;
     }
     return r == -EINVAL ? refused_free(dptr) : (CUresult)r;
+}
+
+static inline CUresult answer_free(int r, CUdeviceptr dptr) {
+    return likely(r == 0) ? CUDA_SUCCESS : free_after(r, dptr);
 }
 
 static inline CUresult free_pooled_or_native(CUdeviceptr dptr) {
