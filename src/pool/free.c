@@ -9,14 +9,6 @@
 
 #include <errno.h>
 
-/* So many frees of blocks as small share an event, or as many as are cached of their bin. */
-static inline uint32_t frees_of(uint64_t freed) {
-    return freed > SMALL_MAX_BYTES ? 1
-           : freed > CLOSE_MIDDLE  ? CLOSE_FREES_LARGER
-           : freed > CLOSE_SMALL   ? CLOSE_FREES_MIDDLE
-                                   : CLOSE_FREES;
-}
-
 /*
  * Whether a free under pressure need not look at all whether an event on time is due: too little was freed by this
  * thread since somebody last recorded one. Inside the cache, as what follows.
@@ -42,7 +34,7 @@ static bool is_due(const struct pool *pool, struct cache *cache, uint32_t in_cac
                    uint64_t freed) {
     uint32_t frees = cache->frees_since_close;
     bool due = pool->close_bytes == 0 || /* in every free */
-               frees >= frees_of(freed) || frees >= in_cache;
+               freed > SMALL_MAX_BYTES || frees >= CLOSE_FREES || frees >= in_cache;
     if (due) { /* whether or not it can be recorded now */
         cache->frees_since_close = 0;
         cache->bytes_since_close = 0;

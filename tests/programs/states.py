@@ -15,14 +15,12 @@ BOUNDS = {"to_64k": 100 / 32, "to_256k": 100 / 16, "to_1m": 100 / 8}
 
 # Rows that exceed a bound so far, and by how much: they are run and reported, and do not fail.
 EXCEED = {
-    "8G drawn 10 1": "1 MiB 14",
+    "8G drawn 10 1": "1 MiB 25",
     "8G drawn 21 1": "1 MiB 20",
     "8G drawn 24 1": "1 MiB 14",
     "8G drawn 45 1": "1 MiB 14",
-    "140G drawn 10 1": "1 MiB 14",
     "140G drawn 21 1": "1 MiB 25",
     "140G drawn 24 1": "1 MiB 14",
-    "140G drawn 45 1": "1 MiB 14",
 }
 
 tally = Tally()
