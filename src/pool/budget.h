@@ -30,9 +30,7 @@ void budget_end_growth(struct pool *pool, bool given_back);
 
 /* Large blocks of more bytes than this may not be taken without the peaks being summed. */
 static inline uint64_t budget_unseen(const struct pool *pool) {
-    unsigned caches = atomic_load_explicit(&pool->caches_owned, memory_order_relaxed);
-    return books_get(&pool->books.allocated.peak) /
-           (caches <= SOME_CACHES ? UNSEEN_SHARE_OF_SOME : UNSEEN_SHARE);
+    return books_get(&pool->books.allocated.peak) / UNSEEN_SHARE;
 }
 
 /* The reserve, with what threads are asking the driver for. */
