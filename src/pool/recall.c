@@ -67,7 +67,6 @@ struct window *recall_expects(const struct recall *recall, uint32_t slots) {
 
 uint64_t recall_note(struct recall *recall, struct window *window, uint32_t slots) {
     uint64_t place = place_of(recall, slots);
-    recall->followed = place > 0 && place == recall->place + 1 ? recall->followed + 1 : 0;
     recall->place = place;
     *(uint64_t *)host_table_at(&recall->index, hash_of(recall, slots)) = recall->now + 1;
     recall->now++;
@@ -75,14 +74,10 @@ uint64_t recall_note(struct recall *recall, struct window *window, uint32_t slot
     return recall->now;
 }
 
-bool recall_repeats(const struct recall *recall) {
-    return recall->place > 0 && recall->followed > RECALL_PERIODS * (recall->now - recall->place);
-}
-
 void recall_forget(struct recall *recall) {
     for (uint32_t i = 0; i < RECALL && recall->now > 0; i++) {
         *past_at(recall, i) = (struct past_request){0};
         *(uint64_t *)host_table_at(&recall->index, i) = 0;
     }
-    recall->now = recall->place = recall->followed = 0;
+    recall->now = recall->place = 0;
 }

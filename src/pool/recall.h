@@ -29,7 +29,6 @@ struct recall {
         index;      /* by the last requests: the number of the latest that came after such ones */
     uint64_t now;   /* requests so far */
     uint64_t place; /* that of the past which the last one repeated; 0: none */
-    uint64_t followed; /* so many in a row */
 };
 
 void recall_start(struct recall *recall);
@@ -45,9 +44,6 @@ uint64_t recall_note(struct recall *recall, struct window *window, uint32_t slot
 
 /** Whether a request with that number is remembered. */
 bool recall_knows(const struct recall *recall, uint64_t number);
-
-/** Whether the program has gone through the same requests for some periods. */
-bool recall_repeats(const struct recall *recall);
 
 /** Nothing is remembered any more. */
 void recall_forget(struct recall *recall);

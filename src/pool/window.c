@@ -124,15 +124,13 @@ uint32_t window_empty(const struct layouts *layouts, const struct window *window
     return count;
 }
 
-/* Too many to take the window away from those who had it lately, or too often. A program that has been seen to
- * repeat itself gets more new ones: they will serve for long. */
+/* Too many to take the window away from those who had it lately, or too often. */
 static bool is_dear(const struct layouts *layouts, const struct window *window, uint32_t slots,
                     uint32_t conflicts) {
     uint32_t empty = window_empty(layouts, window, slots);
     conflicts -= empty < conflicts ? empty : conflicts;
-    uint32_t part = recall_repeats(&layouts->recall) ? REPEATED_CONFLICTS : WINDOW_CONFLICTS;
     return recall_knows(&layouts->recall, window->taken) &&
-           (conflicts > slots / part ||
+           (conflicts > slots / WINDOW_CONFLICTS ||
             window->mapped_anew + conflicts > slots / WINDOW_MAPPED_ANEW) &&
            layouts->slot_count / WINDOWS_TIMES < layouts->frame_count;
 }

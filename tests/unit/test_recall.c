@@ -41,7 +41,6 @@ static void what_has_not_been_there_is_not_expected(void **state) {
         assert_null(recall_expects(&recall, size_at(i, 1000)));
         recall_note(&recall, window(i), size_at(i, 1000));
     }
-    assert_false(recall_repeats(&recall));
 }
 
 static void a_request_gets_what_it_had_the_last_time(void **state) {
@@ -70,19 +69,10 @@ static void a_program_that_goes_another_way_is_found_again(void **state) {
     run(0, 600, 300);
     for (uint32_t i = 0; i < 10; i++) {
         recall_note(&recall, window(1000 + i), 5000 + i);
-        assert_false(recall_repeats(&recall));
     }
     run(100, 100 + RECALL_ALIKE, 300);
     assert_ptr_equal(recall_expects(&recall, size_at(100 + RECALL_ALIKE, 300)),
                      window(100 + RECALL_ALIKE));
-}
-
-static void a_program_repeats_itself_after_some_periods(void **state) {
-    (void)state;
-    run(0, 100 * (1 + RECALL_PERIODS), 100);
-    assert_false(recall_repeats(&recall));
-    run(0, 100 + RECALL_ALIKE, 100);
-    assert_true(recall_repeats(&recall));
 }
 
 static void what_is_long_past_is_forgotten(void **state) {
@@ -115,7 +105,6 @@ int main(void) {
         cmocka_unit_test_setup(a_request_gets_what_it_had_the_last_time, fresh),
         cmocka_unit_test_setup(equal_requests_are_told_apart, fresh),
         cmocka_unit_test_setup(a_program_that_goes_another_way_is_found_again, fresh),
-        cmocka_unit_test_setup(a_program_repeats_itself_after_some_periods, fresh),
         cmocka_unit_test_setup(what_is_long_past_is_forgotten, fresh),
         cmocka_unit_test_setup(after_the_end_nothing_is_expected, fresh),
     };
