@@ -25,7 +25,7 @@ static uint64_t part_of_peak(const struct pool *pool) {
     uint64_t peak = books_get(&pool->books.allocated.peak);
     uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / pool->awake_count;
     each -= each / 3; /* for the transfer cache */
-    return each < QUOTA_FEW ? QUOTA_FEW : each;
+    return each < QUOTA_FIRST ? QUOTA_FIRST : each;
 }
 
 /* What one may have. With more awake than QUOTA_CACHES they hold less together, too: twice as many, half
