@@ -456,14 +456,14 @@ static void an_old_driver_relaxed_is_synchronised_for_many_bytes_at_once(void **
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     fake->backend.has_events = false;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 21; i++) {
         use_and_drop(get(3 * MIB));
     }
     assert_int_equal(fake->synchronizes, 0);
     use_and_drop(get(3 * MIB));
     assert_int_equal(fake->synchronizes, 1);
     unsigned reserves = fake->reserves;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 22; i++) {
         get(3 * MIB);
     }
     assert_int_equal(fake->reserves, reserves);
