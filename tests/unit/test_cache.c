@@ -101,6 +101,16 @@ static void what_is_ready_goes_in_front(void **state) {
     assert_ptr_equal(cache_pop(&cache, 0, 6), &blocks[3]);
 }
 
+static void
+a_small_request_gets_a_block_a_quarter_larger_and_at_most_one_twice_as_large(void **state) {
+    (void)state;
+    for (unsigned at = 0; at < SMALL_CLASSES; at++) {
+        struct want want = small_want(at);
+        assert_true(size_class_bytes(want_last_bin(&want, false)) <= want.bytes + want.bytes / 4);
+        assert_true(size_class_bytes(want_last_bin(&want, true)) <= 2 * want.bytes);
+    }
+}
+
 static void assert_list(const struct block *first, int from, int to) {
     for (int i = from; i < to; i++, first = first->next) {
         assert_ptr_equal(first, &blocks[i]);
@@ -376,6 +386,7 @@ int main(void) {
         LIST(a_magazine_is_as_young_as_its_youngest_block),
         LIST(a_magazine_goes_in_front_in_its_order),
         LIST(a_small_request_gets_what_is_somewhat_larger),
+        LIST(a_small_request_gets_a_block_a_quarter_larger_and_at_most_one_twice_as_large),
         LIST(a_request_gets_its_own_size_first),
         LIST(a_large_request_gets_what_is_somewhat_larger),
         LIST(where_much_is_cached_it_gets_what_is_larger_still),
