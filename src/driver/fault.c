@@ -1,6 +1,7 @@
 #include "driver/fault.h"
 
 #include "driver/attend.h"
+#include "driver/bounds.h"
 #include "driver/context.h"
 #include "driver/entries.h"
 #include "driver/ipc_pages.h"
@@ -45,6 +46,19 @@ static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
     CUresult hook_##symbol parameters {                                                            \
         attend_question();                                                                         \
         CUresult r = REAL(symbol) arguments;                                                       \
+        if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && may_be_out_of_reach()) {         \
+            r = REAL(symbol) arguments;                                                            \
+        }                                                                                          \
+        return fault_notice(r);                                                                    \
+    }
+#define BOUNDED(symbol, since, parameters, arguments, beyond)                                      \
+    CUresult hook_##symbol parameters {                                                            \
+        attend_question();                                                                         \
+        bool refused = beyond; /* which makes it a call for nothing */                             \
+        CUresult r = REAL(symbol) arguments;                                                       \
+        if (__builtin_expect(refused, 0)) {                                                        \
+            return r == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : fault_notice(r);                 \
+        }                                                                                          \
         if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && may_be_out_of_reach()) {         \
             r = REAL(symbol) arguments;                                                            \
         }                                                                                          \

@@ -115,6 +115,19 @@ int pool_find(uint64_t address, struct pool_block *out) {
     return r;
 }
 
+bool pool_exceeds(uint64_t address, uint64_t bytes) {
+    if (!page_map_owner(address)) {
+        return false;
+    }
+    struct found found;
+    int r = find_live(address, &found);
+    if (r == 0) {
+        return bytes > found.address + found.requested - address;
+    }
+    const struct pool *pool = r == -EINVAL ? page_map_owner(address) : NULL;
+    return pool && atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) == 0;
+}
+
 struct range *find_range(uint64_t address, struct pool_block *block) {
     struct found found;
     if (find_live(address, &found) != 0) {

@@ -18,7 +18,7 @@ from harness import (FEW, GPU, MODES, Tally, check_books, in_pages, program, run
 FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)] + \
     [["diff_faults", str(i)] for i in range(13)]
 CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + FAULTS + \
-    [["diff_current"], ["diff_current", "0"], ["diff_current", "1"], ["diff_current", "2"]] + \
+    [["diff_current"], ["diff_current", "0"], ["diff_current", "1"], ["diff_current", "2"], ["diff_bounds"]] + \
     [["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"], ["diff_async"]]
 LEAST = 150
 # Many contexts, many native frees: they take a GPU minutes.

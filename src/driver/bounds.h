@@ -1,0 +1,40 @@
+/*
+ * Copies and fills that leave the block they begin in.
+ *
+ * The driver refuses them with CUDA_ERROR_INVALID_VALUE, as it does those of memory that was freed. To it a block of a pool
+ * is a part of a segment: it would write into the next block, or into what another one was given since.
+ *
+ * Each function answers whether the call has to be refused. If so, what is to be copied is made to be nothing, so that the
+ * driver can be asked all the same: without a context, after a fault, or beside an invalid stream it has an answer of its own.
+ */
+#ifndef GPUCACHE_DRIVER_BOUNDS_H
+#define GPUCACHE_DRIVER_BOUNDS_H
+
+#include "pool/pool.h"
+
+#include <cuda.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+
+static inline bool bounds_one(CUdeviceptr at, size_t *bytes) {
+    bool beyond = *bytes > 0 && pool_exceeds(at, *bytes);
+    *bytes = beyond ? 0 : *bytes;
+    return beyond;
+}
+
+static inline bool bounds_two(CUdeviceptr to, CUdeviceptr from, size_t *bytes) {
+    return bounds_one(to, bytes) || bounds_one(from, bytes);
+}
+
+/** Of `count` words of `size` bytes. */
+bool bounds_fill(CUdeviceptr to, size_t *count, size_t size);
+
+/** Of `height` rows of `width` words, `pitch` bytes apart. */
+bool bounds_fill_rows(CUdeviceptr to, size_t pitch, size_t *width, size_t size, size_t height);
+
+/** Of both sides, where they are addresses of a device. */
+bool bounds_rows(const CUDA_MEMCPY2D **copy);
+bool bounds_slices(const CUDA_MEMCPY3D **copy);
+
+#endif
