@@ -108,6 +108,18 @@ static CUdeviceptr known_without(const struct known *block, CUdeviceptr dptr) {
     return primary ? dptr : UNKNOWN_ADDRESS;
 }
 
+static void *unless_kept(void *host) {
+    return !shutdown_over() && pinned_has(host) ? (void *)UNKNOWN_ADDRESS : host;
+}
+
+CUresult hook_cuMemHostGetFlags(unsigned int *flags, void *host) {
+    return REAL(cuMemHostGetFlags)(flags, unless_kept(host));
+}
+
+CUresult hook_cuMemHostGetDevicePointer_v2(CUdeviceptr *dptr, void *host, unsigned int flags) {
+    return REAL(cuMemHostGetDevicePointer_v2)(dptr, unless_kept(host), flags);
+}
+
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {
     struct known block = {.pool = NULL};
     int r = find_known(dptr, &block);

@@ -203,7 +203,9 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
     uint64_t stuck = budget_ready(pool) - source_idle(pool);
     budget_look(pool);
     lock_release(&pool->lock);
-    return stuck;
+    /* Beside nothing but what is cached or pending nothing is stuck: all of it goes back with them. */
+    bool live = budget_sums(pool).of[WATERMARK_ALLOCATED].live > 0;
+    return live || atomic_load(&pool->retired_bytes) > 0 ? stuck : 0;
 }
 
 uint64_t pool_stamp_in_free(struct pool *pool) {

@@ -35,6 +35,10 @@ static void managed_and_host(void) {
           cuMemAllocManaged(&p, 100, 77));
     CODES("outside: pinned", cuMemAllocHost(&host, 10000), cuMemHostGetDevicePointer(&d, host, 0),
           cuMemsetD8(d, 5, 10000), cuCtxSynchronize(), ((char *)host)[9999], cuMemFreeHost(host));
+    unsigned flags = 7;
+    CODES("outside: pinned, freed", cuMemHostGetFlags(&flags, host), (int)flags,
+          cuMemHostGetDevicePointer(&d, host, 0),
+          cuMemHostGetDevicePointer(&d, (char *)host + 9999, 0), cuMemFreeHost(host));
     CODES("outside: pinned, mapped", cuMemHostAlloc(&host, 10000, CU_MEMHOSTALLOC_DEVICEMAP),
           cuMemFreeHost(host));
     CODES("outside: pinned, nothing", cuMemAllocHost(&host, 0), cuMemFreeHost(NULL));
@@ -159,6 +163,22 @@ static void info(void) {
     CODES("outside: info: twice the device cannot", cuMemAlloc(&p, 2 * total));
 }
 
+/* A test for leaks: without a wait of its own, since a free has waited. */
+static void all_freed(void) {
+    size_t before = 0, after = 0, total = 0;
+    CUdeviceptr p[100];
+    CHECK(cuMemFree(take(1000)));
+    CHECK(cuMemGetInfo(&before, &total));
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < 100; i++)
+            p[i] = take((size_t)(i * i * 1000) + round + 1);
+        for (unsigned i = 0; i < 100; i++)
+            CHECK(cuMemFree(p[i]));
+        CHECK(cuMemGetInfo(&after, &total));
+        line("outside: all freed: as much is free as before %d", before == after);
+    }
+}
+
 static void half_an_answer(void) {
     size_t before = 0, total = 0, again = 0;
     CHECK(cuMemGetInfo(&before, &total));
@@ -186,7 +206,8 @@ int main(void) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"info", info},
+    } parts[] = {{"all freed", all_freed},
+                 {"info", info},
                  {"arrays", arrays},
                  {"managed and host", managed_and_host},
                  {"virtual memory", virtual_memory},
