@@ -14,7 +14,7 @@ static bool exceeds(CUdeviceptr at, size_t width, size_t height, size_t pitch, s
         __builtin_add_overflow(bytes, width, &bytes)) {
         return false;
     }
-    return pool_exceeds(at, bytes);
+    return bounds_exceeded(at, bytes);
 }
 
 bool bounds_fill(CUdeviceptr to, size_t *count, size_t size) {

@@ -10,6 +10,7 @@
 #ifndef GPUCACHE_DRIVER_BOUNDS_H
 #define GPUCACHE_DRIVER_BOUNDS_H
 
+#include "driver/ipc.h"
 #include "pool/pool.h"
 
 #include <cuda.h>
@@ -17,8 +18,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/** Of the pools here, or opened by an IPC handle: there the next block is another process's. */
+static inline bool bounds_exceeded(CUdeviceptr at, size_t bytes) {
+    struct ipc_block block;
+    return pool_exceeds(at, bytes) ||
+           (ipc_find(at, &block) == 0 && bytes > block.address + block.bytes - at);
+}
+
 static inline bool bounds_one(CUdeviceptr at, size_t *bytes) {
-    bool beyond = *bytes > 0 && pool_exceeds(at, *bytes);
+    bool beyond = *bytes > 0 && bounds_exceeded(at, *bytes);
     *bytes = beyond ? 0 : *bytes;
     return beyond;
 }

@@ -27,6 +27,7 @@ struct reply {
     int opened[BLOCKS], closed[BLOCKS], freed[BLOCKS];
     uint32_t first[BLOCKS], last[BLOCKS];
     struct about inner[BLOCKS]; /* of an address inside the block */
+    int past[BLOCKS];           /* a copy beyond the block's end */
     int distinct, distinct_ids, closed_twice, after[2], alloc, bad, reopened;
 };
 
@@ -79,6 +80,7 @@ static int importer(void) {
             continue;
         }
         r.inner[i] = ask(p[i], p[i] + m.bytes[i] - 1);
+        r.past[i] = cuMemcpyDtoH(&r.last[i], p[i] + m.bytes[i] - 1, 2);
         cuMemcpyDtoH(&r.first[i], p[i], 4);
         cuMemcpyDtoH(&r.last[i], p[i] + m.bytes[i] - 4, 4);
         cuMemsetD32(p[i], 0xC0DE0000 + i, m.bytes[i] / 4);
@@ -237,7 +239,7 @@ int main(int argc, char **argv) {
     for (unsigned i = 0; i < BLOCKS; i++) {
         line("ipc: import of %u: opened %d, holds %x..%x, free %d, close %d", sizes[i], r.opened[i],
              r.first[i], r.last[i], r.freed[i], r.closed[i]);
-        line("ipc: what it wrote: %s", ends(p[i], sizes[i]));
+        line("ipc: what it wrote: %s, past the end: %d", ends(p[i], sizes[i]), r.past[i]);
         const struct about *a = &r.inner[i];
         line("ipc: its end: %d at %ld, %lu bytes; %d at %ld, %d %lu bytes, %d %d", a->codes[0],
              (long)a->base, (unsigned long)a->bytes, a->codes[1], (long)a->start, a->codes[2],
