@@ -309,6 +309,7 @@ struct thread {
     unsigned depth;
     CUstreamCaptureMode capture_mode;
     bool in_callback;
+    bool exempt;                        /* its calls are not made to fail */
     unsigned ends;                      /* how often it was told that it ends */
     uint64_t switches;                  /* state of its generator of switches */
     struct context *own_stream_context; /* the last per-thread stream looked up */

@@ -39,6 +39,8 @@ struct fault_rule {
 
 static struct fault_rule rules[ENTRY_COUNT + 1]; /* the last: any entry */
 static bool any_rule;
+static uint64_t exposed; /* calls that could have been made to fail */
+static const char *failed;
 
 static bool rule_applies(struct fault_rule *rule) {
     if (rule->times == 0)
@@ -53,9 +55,11 @@ static bool rule_applies(struct fault_rule *rule) {
 }
 
 static CUresult injected(enum entry at) {
-    if (rule_applies(&rules[at]))
-        return rules[at].error;
-    return rule_applies(&rules[ENTRY_COUNT]) ? rules[ENTRY_COUNT].error : CUDA_SUCCESS;
+    const struct fault_rule *rule = rule_applies(&rules[at])            ? &rules[at]
+                                    : rule_applies(&rules[ENTRY_COUNT]) ? &rules[ENTRY_COUNT]
+                                                                        : NULL;
+    failed = rule ? entry_table[at].symbol : failed;
+    return rule ? rule->error : CUDA_SUCCESS;
 }
 
 static int set_rule(const char *symbol, int skip, CUresult error, int times) {
@@ -139,7 +143,8 @@ static CUresult check(enum entry at, unsigned gate) {
         return CUDA_ERROR_DEINITIALIZED;
     if (sim.forked || ((gate & INITIALISED) && !sim.initialised))
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (any_rule) {
+    exposed += !self.exempt;
+    if (any_rule && !self.exempt) {
         CUresult error = injected(at);
         if (error != CUDA_SUCCESS)
             return error;
@@ -243,6 +248,8 @@ ENTRY(cuDriverGetVersion, (int *version), ANYTIME, driver_version(version))
 void gate_reset(void) {
     memset(rules, 0, sizeof(rules));
     any_rule = false;
+    exposed = 0;
+    failed = NULL;
     memset(sim.call_counts, 0, sizeof(sim.call_counts));
     sim.calls = 0;
     sim.initialised = false;
@@ -272,6 +279,29 @@ SIM_EXPORT int sim_fail(const char *symbol, int skip, CUresult error, int times)
     int result = set_rule(symbol, skip, error, times);
     pthread_mutex_unlock(&sim.lock);
     return result;
+}
+
+SIM_EXPORT int sim_exempt(int on) {
+    pthread_mutex_lock(&sim.lock);
+    struct thread *thread = thread_self();
+    int before = thread->exempt;
+    thread->exempt = on != 0;
+    pthread_mutex_unlock(&sim.lock);
+    return before;
+}
+
+SIM_EXPORT uint64_t sim_exposed(void) {
+    pthread_mutex_lock(&sim.lock);
+    uint64_t calls = exposed;
+    pthread_mutex_unlock(&sim.lock);
+    return calls;
+}
+
+SIM_EXPORT const char *sim_failed(void) {
+    pthread_mutex_lock(&sim.lock);
+    const char *symbol = failed;
+    pthread_mutex_unlock(&sim.lock);
+    return symbol;
 }
 
 SIM_EXPORT uint64_t sim_calls(const char *symbol) {
