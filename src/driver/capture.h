@@ -43,15 +43,23 @@ void capture_forget(const struct context *context);
 /** In the child of a fork. */
 void capture_forked(void);
 
+#define CAPTURE_MODE_AS_IT_WAS ((CUstreamCaptureMode)-1) /* the driver has not changed it */
+
 /** Our own calls: allowed in every capture. Always in pairs. */
 static inline CUstreamCaptureMode capture_relax(void) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    return mode;
+    CUresult r = REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return r == CUDA_SUCCESS ? mode : CAPTURE_MODE_AS_IT_WAS;
 }
 
+/* Once more where that is refused: the program's thread would stay in a mode that it has not asked for. */
 static inline void capture_restore(CUstreamCaptureMode mode) {
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    for (int i = 0; i < 2 && mode != CAPTURE_MODE_AS_IT_WAS; i++) {
+        CUstreamCaptureMode before = mode;
+        if (REAL(cuThreadExchangeStreamCaptureMode)(&before) == CUDA_SUCCESS) {
+            return;
+        }
+    }
 }
 
 #endif
