@@ -170,7 +170,8 @@ void source_wait_for_return(struct pool *pool, uint64_t limit_ns) {
         waited += RETURN_POLL_NS;
         r = pool->backend->ops->returned(pool->backend);
     }
-    pool->returning = r == -EAGAIN;
+    pool->returning =
+        r != 0; /* also where the driver did not answer the question: it is asked again */
 }
 
 /* --- growing --- */
