@@ -55,7 +55,8 @@ static int check_window(const struct layouts *layouts, const struct window *wind
     for (uint32_t i = 0; i < window->slots; i++) {
         const struct slot *slot = layouts_slot(layouts, window->first + i);
         const struct frame *frame = slot->frame ? layouts_frame(layouts, slot->frame) : NULL;
-        HOLDS(slot->window == window && slot->mapped == (frame != NULL) && !slot->stale);
+        HOLDS(slot->window == window &&
+              (frame ? slot->mapped && !slot->stale : slot->mapped == slot->stale));
         HOLDS(!frame || frame->exists);
         HOLDS(i >= own || (frame && frame->in_use));
         conflicts += !frame || frame->in_use;

@@ -208,7 +208,7 @@ void layouts_put_back(struct layouts *layouts, struct window *window) {
         if (number) {
             frame_stop_using(layouts, number, 0);
         }
-        if (number && !slot->mapped) {
+        if (number && (!slot->mapped || slot->stale)) {
             frame_leave(layouts, window, i);
         }
     }

@@ -159,7 +159,8 @@ uint32_t layouts_next_lacking(const struct layouts *layouts, const struct window
  * window that had it become stale. False: there is none. */
 bool layouts_fill(struct layouts *layouts, struct window *window, uint32_t i, uint64_t finished);
 
-/** The window is free again, with those of its frames that are mapped. Nothing of it is stale. */
+/** The window is free again, with those of its frames that are mapped. Nothing else of it is, but for what the driver
+ * has kept: that stays stale, without a frame. */
 void layouts_put_back(struct layouts *layouts, struct window *window);
 
 /** A window that is free again; its frames are, too. `stamp` as in struct frame. */

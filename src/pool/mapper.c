@@ -50,21 +50,25 @@ static uint32_t run_of(struct pool *pool, const struct window *window, uint32_t 
     return count;
 }
 
-/* What was in stale slots goes. */
-static void unmap_stale(struct pool *pool, const struct window *window) {
+/* What was in stale slots goes. Where the driver keeps it they stay stale, and the window cannot be used. */
+static int unmap_stale(struct pool *pool, const struct window *window) {
+    int r = 0;
     for (uint32_t i = 0; i < window->slots; i++) {
         uint32_t count = run_of(pool, window, i, true);
-        if (count > 0) {
-            pool->backend->ops->unmap(pool->backend, slot_address(window, i), count);
-        }
+        int kept = count > 0
+                       ? pool->backend->ops->unmap(pool->backend, slot_address(window, i), count)
+                       : 0;
         for (uint32_t n = 0; n < count; n++) {
-            slot_at(pool, window, i + n)->mapped = false;
+            slot_at(pool, window, i + n)->mapped = kept != 0;
         }
+        r = kept != 0 ? kept : r;
         i += count > 0 ? count - 1 : 0;
     }
     for (uint32_t i = 0; i < window->slots; i++) {
-        slot_at(pool, window, i)->stale = false;
+        struct slot *slot = slot_at(pool, window, i);
+        slot->stale = slot->stale && slot->mapped;
     }
+    return r;
 }
 
 static int map_new(struct pool *pool, const struct window *window) {
@@ -153,37 +157,68 @@ static int fill(struct pool *pool, struct window *window, uint32_t lacking) {
 
 /* --- giving back --- */
 
-static void unmap_slots(struct pool *pool, uint32_t first) {
-    for (uint32_t number = first, next; number; number = next) {
+/* The slots that the i-th page of a batch lay in, put before those of the others, are told so. */
+static void tell_slots(struct pool *pool, uint32_t first, uint32_t others, uint32_t i) {
+    for (uint32_t number = first; number != others;) {
         struct slot *slot = layouts_slot(&pool->layouts, number);
-        next = slot->next;
-        slot->next = 0;
-        pool->backend->ops->unmap(pool->backend,
-                                  slot_address(slot->window, number - slot->window->first), 1);
-        slot->mapped = slot->stale = false;
+        slot->previous = i;
+        number = slot->next;
     }
 }
 
-/* Bytes given back; up to a batch. */
+/* A bit for each page of the batch that the driver has kept somewhere. */
+static uint64_t unmap_slots(struct pool *pool, uint32_t first) {
+    uint64_t kept = 0;
+    for (uint32_t number = first, next; number; number = next) {
+        struct slot *slot = layouts_slot(&pool->layouts, number);
+        uint64_t address = slot_address(slot->window, number - slot->window->first);
+        next = slot->next;
+        if (pool->backend->ops->unmap(pool->backend, address, 1) == 0) {
+            slot->mapped = slot->stale = false;
+        } else {
+            kept |= (uint64_t)1 << slot->previous;
+        }
+        slot->next = slot->previous = 0;
+    }
+    return kept;
+}
+
+/* What is mapped still, as after a fault, is not given back: nobody uses it again, and it stays charged. How many were. */
+static uint32_t give_unmapped(struct pool *pool, uint32_t count, uint64_t *pages, uint64_t kept) {
+    uint32_t gone = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if ((kept >> i & 1) == 0) {
+            pages[gone++] = pages[i];
+        }
+    }
+    if (gone > 0) {
+        pool->backend->ops->give_pages(pool->backend, gone, pages);
+    }
+    return gone;
+}
+
+_Static_assert(MAP_BATCH <= 64, "a batch has a bit for each page");
+
+/* Bytes that have left the pool; up to a batch. */
 static uint64_t release_some(struct pool *pool, enum release which, uint64_t bytes) {
     struct layouts *layouts = &pool->layouts;
     struct frame_walk walk = frames_walk(layouts);
     uint64_t pages[MAP_BATCH], finished = pool->epochs.finished;
-    uint32_t count = 0, slots = 0;
+    uint32_t count = 0, slots = 0, others = 0;
     while (count < MAP_BATCH && count * PAGE_BYTES < bytes &&
            (which == RELEASE_AGED
                 ? layouts_remove_aged(layouts, &walk, finished, &pages[count], &slots)
                 : layouts_remove_frame(layouts, which == RELEASE_KEPT, finished, &pages[count],
                                        &slots))) {
-        count++;
+        tell_slots(pool, slots, others, count++);
+        others = slots;
     }
     if (count > 0) {
         budget_book_reserve(pool);
         lock_release(&pool->lock);
-        unmap_slots(pool, slots);
-        pool->backend->ops->give_pages(pool->backend, count, pages);
+        uint32_t gone = give_unmapped(pool, count, pages, unmap_slots(pool, slots));
         lock_acquire(&pool->lock);
-        books_add(&pool->books.driver_frees, count);
+        books_add(&pool->books.driver_frees, gone);
     }
     return count * PAGE_BYTES;
 }
@@ -233,8 +268,8 @@ static int map_window(struct pool *pool, uint32_t slots) {
     uint64_t before = pool->layouts.reserved_bytes;
     int r = fill(pool, window, lacking);
     lock_release(&pool->lock);
-    unmap_stale(pool, window);
-    if (r == 0 && map_new(pool, window) != 0) {
+    int kept = unmap_stale(pool, window);
+    if (r == 0 && (kept != 0 || map_new(pool, window) != 0)) {
         r = -ERANGE;
     }
     lock_acquire(&pool->lock);
@@ -304,30 +339,46 @@ uint64_t mapper_decay(struct pool *pool) {
 
 /* --- the end of the context, which takes nothing of this along --- */
 
-static void unmap_window(struct pool *pool, struct window *window) {
+/* False: the driver has kept some of it. */
+static bool unmap_window(struct pool *pool, struct window *window) {
+    bool all = true;
     for (uint32_t i = 0, count; i < window->slots; i += count) {
         for (count = 0; i + count < window->slots && slot_at(pool, window, i + count)->mapped;
              count++) {
         }
-        if (count > 0) {
-            pool->backend->ops->unmap(pool->backend, slot_address(window, i), count);
+        bool kept = count > 0 &&
+                    pool->backend->ops->unmap(pool->backend, slot_address(window, i), count) != 0;
+        for (uint32_t n = 0; n < count; n++) {
+            slot_at(pool, window, i + n)->mapped = kept;
         }
+        all = all && !kept;
         count = count > 0 ? count : 1;
     }
+    return all;
+}
+
+static bool is_mapped(const struct layouts *layouts, const struct frame *frame) {
+    bool mapped = false;
+    for (uint32_t s = frame->slots; s && !mapped; s = layouts_slot(layouts, s)->next) {
+        mapped = layouts_slot(layouts, s)->mapped;
+    }
+    return mapped;
 }
 
 void mapper_forget(struct pool *pool) {
     struct layouts *layouts = &pool->layouts;
     struct backend *backend = pool->backend;
+    bool all = true;
     for (struct window *window = layouts->windows; window; window = window->next_of_all) {
-        unmap_window(pool, window);
+        all &= unmap_window(pool, window);
     }
     for (uint32_t n = 1; n <= layouts->frame_count; n++) {
-        if (layouts_frame(layouts, n)->exists) {
-            backend->ops->give_pages(backend, 1, &layouts_frame(layouts, n)->page);
+        const struct frame *frame = layouts_frame(layouts, n);
+        if (frame->exists && !is_mapped(layouts, frame)) {
+            backend->ops->give_pages(backend, 1, &frame->page);
         }
     }
-    for (const struct space *space = layouts->spaces; space; space = space->next) {
+    for (const struct space *space = all ? layouts->spaces : NULL; space; space = space->next) {
         backend->ops->give_addresses(backend, space->base, space->bytes);
     }
     layouts_forget(layouts);

@@ -386,8 +386,9 @@ static int map(struct backend *backend, uint64_t address, unsigned count, const 
 static int unmap(struct backend *backend, uint64_t address, unsigned count) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
-    fake->unmaps += count;
-    for (unsigned i = 0; i < count; i++) {
+    int r = fake->unmap_code;
+    fake->unmaps += r == 0 ? count : 0;
+    for (unsigned i = 0; i < count && r == 0; i++) {
         struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
         if (!at->page) {
             break_law(fake, "unmapped where nothing is");
@@ -398,7 +399,7 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count) {
         *at = (struct fake_mapping){0};
     }
     pthread_mutex_unlock(&fake->lock);
-    return 0;
+    return r;
 }
 
 static bool frozen(struct backend *backend) {

@@ -78,8 +78,8 @@ struct fake {
     unsigned reserves, releases, records, queries, orders, waits, synchronizes;
     struct fake_page pages[FAKE_PAGES];
     struct fake_mapping mappings[FAKE_MAPPED];
-    unsigned page_count; /* numbers given */
-    int map_code;        /* what map() returns instead of mapping */
+    unsigned page_count;      /* numbers given */
+    int map_code, unmap_code; /* what map() and unmap() return instead of doing it */
     unsigned maps, unmaps;
     unsigned idles;            /* calls of idle() */
     bool frozen;               /* what frozen() says */

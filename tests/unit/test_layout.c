@@ -364,6 +364,87 @@ static void what_cannot_be_mapped_is_the_driver_s(void **state) {
     drop(get(20 * MIB));
 }
 
+/* The end, after which nothing is looked for that the driver has kept. */
+static void end_without_what_is_kept(void) {
+    fake->unmap_code = 0;
+    assert_int_equal(pool_forget(pool), 0);
+    fake->reserved = fake->addresses = 0;
+}
+
+static void assert_apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
+    for (uint64_t i = 0; a && b && i < a_bytes; i += PAGE) {
+        for (uint64_t n = 0; n < b_bytes; n += PAGE) {
+            assert_int_not_equal(page_at(a + i), page_at(b + n));
+        }
+    }
+}
+
+/* The fake sees to what is given back while it is mapped, and to what is mapped where something is. */
+static void what_is_not_unmapped_is_in_nobody_s_way(void **state) {
+    (void)state;
+    start(256 * MIB, POOL_BARRIER, TIGHT);
+    uint64_t sizes[] = {20 * MIB, 30 * MIB, 26 * MIB, 12 * MIB, 46 * MIB}, at[3], bytes[3];
+    for (unsigned i = 0; i < 300; i++) {
+        fake->unmap_code = i % 3 ? 0 : -EBUSY;
+        for (unsigned n = 0; n < 3; n++) {
+            bytes[n] = sizes[(i * 7 + n * 3 + i / 60) % 5];
+            int r = pool_alloc(pool, bytes[n], &at[n]);
+            assert_true(r == 0 || (r == -ERANGE && fake->unmap_code != 0));
+            at[n] = r == 0 ? at[n] : 0;
+        }
+        assert_apart(at[0], bytes[0], at[1], bytes[1]);
+        assert_apart(at[0], bytes[0], at[2], bytes[2]);
+        assert_apart(at[1], bytes[1], at[2], bytes[2]);
+        for (unsigned n = 0; n < 3; n++) {
+            if (at[n]) {
+                drop_used(at[n], bytes[n]);
+            }
+        }
+        finish_all();
+        if (i % 100 == 0) {
+            pool_trim(pool, true);
+        }
+        assert_whole(pool);
+    }
+    fake->unmap_code = 0;
+    get(40 * MIB);
+    end_without_what_is_kept();
+}
+
+static void what_is_not_unmapped_is_handed_out_to_nobody(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    uint64_t address = get(40 * MIB);
+    drop(address);
+    finish_all();
+    uint64_t block = get(4 * MIB); /* over two of its pages */
+    fake->unmap_code = -EBUSY;
+    assert_int_equal(pool_alloc(pool, 40 * MIB, &address), -ERANGE);
+    fake->unmap_code = 0;
+    assert_apart(get(40 * MIB), 40 * MIB, block, 4 * MIB);
+}
+
+static void what_is_not_unmapped_stays_the_driver_s(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 0);
+    uint64_t block = get(8 * MIB);
+    drop(block);
+    finish_all();
+    fake->unmap_code = -EBUSY;
+    pool_trim(pool, true);
+    assert_int_equal(fake->reserved, 8 * MIB);
+    assert_int_equal(fake_books(pool).reserved.current, 0);
+    fake->unmap_code = 0;
+    assert_int_equal(get(8 * MIB), block); /* its place is emptied after all */
+    fake->unmap_code = -EBUSY;
+    assert_int_equal(pool_forget(pool), 0);
+    assert_int_equal(fake->reserved, 16 * MIB);
+    assert_int_not_equal(fake->addresses, 0);
+    fake->unmap_code = 0;
+    get(8 * MIB);
+    end_without_what_is_kept();
+}
+
 static void a_refusal_in_the_middle_loses_nothing(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, 0);
@@ -516,6 +597,9 @@ int main(void) {
         PAGES(frozen_while_pages_are_made),
         PAGES(frozen_for_a_while),
         PAGES(what_cannot_be_mapped_is_the_driver_s),
+        PAGES(what_is_not_unmapped_is_in_nobody_s_way),
+        PAGES(what_is_not_unmapped_is_handed_out_to_nobody),
+        PAGES(what_is_not_unmapped_stays_the_driver_s),
         PAGES(a_refusal_in_the_middle_loses_nothing),
         PAGES(what_was_had_in_vain_is_told),
         PAGES(what_lies_idle_and_what_the_driver_has_make_a_block),
