@@ -156,15 +156,21 @@ static int synchronize_by_free(struct device_backend *own) {
     if (own->backend.quiet || !device_take(own->device, PIECE)) {
         return -EBUSY;
     }
+    bool there = false; /* what the driver does not take back stays charged */
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = REAL(cuCtxPushCurrent_v2)(own->context);
     if (r == CUDA_SUCCESS) {
         r = REAL(cuMemAlloc_v2)(&unused, 1);
-        r = r == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : r;
+        if (r == CUDA_SUCCESS) {
+            r = REAL(cuMemFree_v2)(unused);
+            there = r != CUDA_SUCCESS;
+        }
         REAL(cuCtxPopCurrent_v2)(&popped);
     }
     capture_restore(mode);
-    device_refund(own->device, PIECE);
+    if (!there) {
+        device_refund(own->device, PIECE);
+    }
     return device_backend_answer(r);
 }
 

@@ -156,18 +156,18 @@ static int take_pages(struct backend *backend, unsigned count, uint64_t *handles
         device_backend_show(&pages->common, FLIGHT_LIMIT_REFUSED, 0, count * PAGE, since);
         return -EDQUOT;
     }
-    unsigned made = 0;
+    unsigned made = 0, kept = 0;
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
     while (made < count && (r = create(pages, &handles[made])) == CUDA_SUCCESS) {
         made++;
     }
     if (r != CUDA_SUCCESS) {
-        let_go(made, handles);
+        kept = made - let_go(made, handles);
     }
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
-        device_refund(pages->common.device, count * PAGE);
+        device_refund(pages->common.device, (count - kept) * PAGE);
         device_backend_show(&pages->common, FLIGHT_GROW_REFUSED, 0, count * PAGE, since);
         return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
     }
@@ -378,10 +378,10 @@ static const char *try_one(struct pages *pages, CUdeviceptr at) {
     }
     bool mapped = REAL(cuMemMap)(at, PAGE, 0, page, 0) == CUDA_SUCCESS;
     bool usable = mapped && give_access(pages, at, PAGE) == CUDA_SUCCESS;
-    if (mapped) {
-        REAL(cuMemUnmap)(at, PAGE);
+    bool kept = mapped && REAL(cuMemUnmap)(at, PAGE) != CUDA_SUCCESS;
+    if (let_go(1, &page) == 0 || kept) {
+        device_owe(pages->common.device, PAGE);
     }
-    REAL(cuMemRelease)(page);
     return usable ? NULL : "the driver refuses to map pages";
 }
 

@@ -245,6 +245,10 @@ void device_refund(struct device *where, uint64_t bytes) {
     atomic_fetch_sub(&where->charged, bytes);
 }
 
+void device_owe(struct device *where, uint64_t bytes) {
+    atomic_fetch_add(&where->charged, bytes);
+}
+
 uint64_t device_given_back(struct device *where) {
     (void)where;
     return 0;
@@ -406,6 +410,16 @@ static void what_the_driver_keeps_stays_charged(void **state) {
     backend->ops->give_pages(backend, 3, handles);
     assert_int_equal(atomic_load(&device.charged), PAGE);
     backend->ops->give_pages(backend, 1, handles + 1);
+    refuse_create = (struct refusal){3, CUDA_ERROR_OUT_OF_MEMORY};
+    refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
+    assert_int_equal(backend->ops->take_pages(backend, 3, handles), -ENOMEM);
+    assert_int_equal(atomic_load(&device.charged), PAGE);
+    backend->ops->give_pages(backend, 1, handles);
+    refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
+    assert_null(pages_lacking(&device));
+    assert_int_equal(atomic_load(&device.charged), PAGE);
+    backend->ops->give_pages(backend, 1, &last_page);
+    device_pooled(&device, 2 * PAGE); /* of those the pool has never had */
 }
 
 static void one_call_gives_access_to_all_that_is_mapped_at_once(void **state) {
