@@ -56,6 +56,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct segments *segments = of(backend);
     CUcontext popped;
     uint64_t since = device_backend_begin();
+    bool waits = false;
     if (backend->quiet) {
         return -EBUSY;
     }
@@ -67,6 +68,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
         } else if ((r = open_returns(segments)) == CUDA_SUCCESS) {
             r = REAL(cuMemFreeAsync)(address, segments->returns);
         }
+        waits = r == CUDA_ERROR_NOT_SUPPORTED;
         REAL(cuCtxPopCurrent_v2)(&popped);
     }
     capture_restore(mode);
@@ -78,6 +80,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     } else if (r == CUDA_SUCCESS) {
         atomic_fetch_add(&segments->common.returning, bytes);
     }
+    backend->release_waits |= waits; /* whatever the device says that it can */
     return device_backend_answer(r);
 }
 
