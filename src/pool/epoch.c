@@ -126,6 +126,7 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend) {
             epochs_finish(epochs, event->number);
             continue;
         }
+        epochs->unanswered += r == -EBUSY;
         if (r != -EAGAIN && r != -EBUSY) {
             epochs->broken = r;
         }

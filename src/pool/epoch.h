@@ -57,6 +57,7 @@ struct epochs {
     struct epoch_event events[BACKEND_SLOTS]; /* by slot */
     uint8_t order[BACKEND_SLOTS];             /* slots of those under way, the oldest first */
     unsigned count;                           /* so many */
+    unsigned unanswered;                      /* questions that the driver has not answered */
     bool
         foreign; /* the program itself recorded an event of the context after the newest of these */
     uint64_t closed, barriers, cpu_waits, cpu_wait_ns;

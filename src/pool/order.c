@@ -247,13 +247,21 @@ bool order_finish_stamp(struct pool *pool, uint64_t stamp) {
 
 /*
  * For other contexts' threads: by queries, because a wait would still be under way when this one ends. While a
- * call may be ending it nothing can be asked; but it may go on afterwards, with its work.
+ * call may be ending it nothing can be asked; but it may go on afterwards, with its work. A driver that does not
+ * answer otherwise is waited for all the same: it might never answer.
  */
 void order_settle(struct pool *pool) {
     struct epochs *epochs = &pool->epochs;
     uint64_t line = atomic_load(&epochs->usable), lives = pool_lives(pool);
+    unsigned before = epochs->unanswered;
     epochs_poll(epochs, pool->backend);
     while (epochs->finished < line && !epochs->broken) {
+        if (pool->backend->quiet) {
+            before = epochs->unanswered;
+        } else if (epochs->unanswered - before > UNANSWERED_MOST) {
+            wait_on_time(pool, line);
+            return;
+        }
         lock_release(&pool->lock);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         lock_acquire(&pool->lock);

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 /* ---- frees while the context ends ---- */
 
@@ -290,6 +291,19 @@ static void old_work_is_over_when_a_pool_has_settled(void **state) {
     assert_true(fake_is_past(fake, 0, 1, true));
 }
 
+/* A driver that does not say whether an event has finished may never do so. */
+static void a_pool_settles_where_events_cannot_be_asked(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, TIGHT);
+    get_behind_a_barrier(100 * MIB);
+    fake->query_code = -EBUSY;
+    alarm(60); /* it would never end */
+    pool_settle(pool);
+    alarm(0);
+    assert_true(fake_is_past(fake, 0, 1, true));
+    fake->query_code = 0;
+}
+
 /* Where nothing was handed out behind a barrier there is nothing to wait for. */
 static void a_pool_without_barriers_is_settled(void **state) {
     (void)state;
@@ -313,6 +327,7 @@ int main(void) {
         TEST(a_free_that_waits_is_made_on_an_idle_device_only),
         TEST(old_work_is_over_before_memory_is_reached_from_outside),
         TEST(old_work_is_over_when_a_pool_has_settled),
+        TEST(a_pool_settles_where_events_cannot_be_asked),
         TEST(a_pool_without_barriers_is_settled),
     };
     return cmocka_run_group_tests_name("ends of contexts, memory given back", tests, NULL, NULL);
