@@ -162,16 +162,16 @@ int source_release_idle(struct pool *pool, uint64_t bytes) {
 /* By counting, not by the clock, which may stand still. */
 void source_wait_for_return(struct pool *pool, uint64_t limit_ns) {
     uint64_t waited = 0;
+    unsigned unanswered = 0;
     int r = pool->backend->ops->returned(pool->backend);
-    while (r == -EAGAIN && waited < limit_ns) {
+    while ((r == -EAGAIN || (r == -EBUSY && unanswered++ < UNANSWERED_MOST)) && waited < limit_ns) {
         lock_release(&pool->lock);
         nanosleep(&(struct timespec){.tv_nsec = RETURN_POLL_NS}, NULL);
         lock_acquire(&pool->lock);
         waited += RETURN_POLL_NS;
         r = pool->backend->ops->returned(pool->backend);
     }
-    pool->returning =
-        r != 0; /* also where the driver did not answer the question: it is asked again */
+    pool->returning = r != 0; /* the driver has not said that it has it */
 }
 
 /* --- growing --- */
