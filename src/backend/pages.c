@@ -127,14 +127,14 @@ static void give_addresses(struct backend *backend, uint64_t address, uint64_t b
 /* --- pages --- */
 
 /* Memory for the decompression engine may be short of what it needs where other memory is not. */
-static CUresult create(struct pages *pages, uint64_t *page) {
+static CUresult create(struct pages *pages, uint64_t bytes, uint64_t *page) {
     CUmemGenericAllocationHandle handle = 0;
-    CUresult r = REAL(cuMemCreate)(&handle, PAGE, &pages->prop, 0);
+    CUresult r = REAL(cuMemCreate)(&handle, bytes, &pages->prop, 0);
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY && !fault_is_deadly(r) &&
         pages->prop.allocFlags.usage != 0) {
         pages->prop.allocFlags.usage = 0;
         pages->cannot_decompress = true;
-        r = REAL(cuMemCreate)(&handle, PAGE, &pages->prop, 0);
+        r = REAL(cuMemCreate)(&handle, bytes, &pages->prop, 0);
     }
     *page = handle;
     return r;
@@ -149,6 +149,25 @@ static unsigned let_go(unsigned count, const uint64_t *handles) {
     return gone;
 }
 
+/* Where it counts fewer as free the driver is asked for all in one piece: it may have more than it counts. */
+static int look_for_pages(struct backend *backend, unsigned count) {
+    struct pages *pages = of(backend);
+    struct device *device = pages->common.device;
+    uint64_t bytes = count * PAGE, limit = atomic_load(&device->limit), handle;
+    size_t there, total;
+    if ((limit && atomic_load(&device->charged) + bytes > limit) || device_current() != device ||
+        REAL(cuMemGetInfo_v2)(&there, &total) != CUDA_SUCCESS || there >= bytes) {
+        return 0;
+    }
+    CUstreamCaptureMode mode = capture_relax();
+    CUresult r = create(pages, bytes, &handle);
+    if (r == CUDA_SUCCESS && let_go(1, &handle) == 0) {
+        device_owe(device, bytes);
+    }
+    capture_restore(mode);
+    return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : 0;
+}
+
 static int take_pages(struct backend *backend, unsigned count, uint64_t *handles) {
     struct pages *pages = of(backend);
     uint64_t since = device_backend_begin();
@@ -159,7 +178,7 @@ static int take_pages(struct backend *backend, unsigned count, uint64_t *handles
     unsigned made = 0, kept = 0;
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
-    while (made < count && (r = create(pages, &handles[made])) == CUDA_SUCCESS) {
+    while (made < count && (r = create(pages, PAGE, &handles[made])) == CUDA_SUCCESS) {
         made++;
     }
     if (r != CUDA_SUCCESS) {
@@ -328,6 +347,7 @@ static const struct backend_ops ops = {
     .returned = returned,
     .take_addresses = take_addresses,
     .give_addresses = give_addresses,
+    .look_for_pages = look_for_pages,
     .take_pages = take_pages,
     .give_pages = give_pages,
     .map = map,
@@ -372,7 +392,7 @@ static bool has_api(void) {
 /* A device that is full is none that cannot. */
 static const char *try_one(struct pages *pages, CUdeviceptr at) {
     uint64_t page;
-    CUresult r = create(pages, &page);
+    CUresult r = create(pages, PAGE, &page);
     if (r != CUDA_SUCCESS) {
         return r == CUDA_ERROR_OUT_OF_MEMORY ? NULL : "the driver refuses to create pages";
     }

@@ -75,6 +75,10 @@ struct backend_ops {
     /** All of what one take_addresses() gave; nothing is mapped there. */
     void (*give_addresses)(struct backend *backend, uint64_t address, uint64_t bytes);
 
+    /** Whether the driver has `count` pages, before they are taken one by one: in vain that would leave others without
+     * any for a while. -ENOMEM: it has not; 0: it has, or it cannot be said. NULL: nobody else would notice. */
+    int (*look_for_pages)(struct backend *backend, unsigned count);
+
     /** Takes `count` pages from the driver, all or none. -ENOMEM, -EDQUOT: as reserve(). */
     int (*take_pages)(struct backend *backend, unsigned count, uint64_t *pages);
 

@@ -90,10 +90,21 @@ static int map_new(struct pool *pool, const struct window *window) {
     return r;
 }
 
+static int look_for_pages(struct pool *pool, uint32_t count) {
+    struct backend *backend = pool->backend;
+    int r = 0;
+    if (count > 1 && backend->ops->look_for_pages) {
+        lock_release(&pool->lock);
+        r = backend->ops->look_for_pages(backend, count);
+        lock_acquire(&pool->lock);
+    }
+    return r;
+}
+
 /* Takes so many pages from the driver, as free frames. */
 static int make_frames(struct pool *pool, uint32_t count) {
     struct backend *backend = pool->backend;
-    int r = 0;
+    int r = look_for_pages(pool, count);
     for (uint32_t batch; count > 0 && r == 0; count -= batch) {
         uint64_t pages[MAP_BATCH];
         batch = count < MAP_BATCH ? count : MAP_BATCH;

@@ -2,6 +2,7 @@
 """Threads at a limit: nothing is refused that would have fitted, whatever others are refused meanwhile."""
 import re
 import sys
+import tempfile
 
 from harness import GPU, Tally, program, run
 
@@ -54,12 +55,26 @@ def refused():
                         "limit: refused by the driver: %s: %s: status %s" % (kind, backend, ran.status), ran.out)
 
 
+def taken_in_vain():
+    """Pages that are taken one by one for what is refused then are missing in other processes meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        counts = folder + "/counts"
+        ran = run([LIMIT, "refused", "100", "200"] + ["pool"] * 3,
+                  options={**OFF, "GPUCACHE_BACKEND": "pages", "GPUCACHE_SIM_MEMORY": "256M", "GPUCACHE_LOG": "error",
+                           "GPUCACHE_SIM_COUNTS": counts})
+        with open(counts) as file:
+            made = sum(int(line.split()[1]) for line in file if line.startswith("cuMemCreate "))
+        tally.check(ran.status == 0 and made <= 101 + 2 * 120,
+                    "limit: 120 requests of 100 MiB where 56 are left: %d pages made, 101 of them for 200" % made, ran.out)
+
+
 def main():
     if GPU:  # threads lose the CPU on demand only in the simulated driver
         sys.exit(77)
     turns()
     full()
     refused()
+    taken_in_vain()
 
 
 tally.run(main)

@@ -61,7 +61,8 @@ static CUmemAllocationProp last_prop;
 static int attributes[256];
 static int version, devices, unreachable;
 static size_t granularity;
-static unsigned relaxed; /* depth: every call has to be made in relaxed capture mode */
+static size_t counts_as_free, has; /* bytes */
+static unsigned relaxed;           /* depth: every call has to be made in relaxed capture mode */
 
 /* The n-th call of a kind from now on is refused with the code; those after it are not. */
 static struct refusal {
@@ -128,11 +129,14 @@ static CUresult free_addresses(CUdeviceptr address, size_t bytes) {
 
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes,
                        const CUmemAllocationProp *prop, unsigned long long flags) {
-    assert_true(bytes == PAGE && flags == 0);
+    assert_true(bytes % PAGE == 0 && bytes > 0 && flags == 0);
     creates++;
     last_prop = *prop;
     if (refuses(&refuse_create)) {
         return refuse_create.code;
+    }
+    if (bytes > has) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *handle = ++last_page;
     pages_there++;
@@ -223,10 +227,20 @@ static CUresult create_event(CUevent *event, unsigned flags) {
     return CUDA_SUCCESS;
 }
 
+static CUresult get_info(size_t *free_bytes, size_t *total) {
+    *free_bytes = counts_as_free;
+    *total = SLOTS * PAGE;
+    return CUDA_SUCCESS;
+}
+
 /* ---- the rest of the library ---- */
 
 static struct device device;
 static uint64_t limit;
+
+struct device *device_current(void) {
+    return &device;
+}
 
 bool device_take(struct device *where, uint64_t bytes) {
     if (atomic_load(&where->charged) + bytes > limit) {
@@ -323,6 +337,8 @@ static int start(void **state) {
     devices = 4;
     unreachable = -1;
     granularity = PAGE;
+    counts_as_free = 0;
+    has = SIZE_MAX;
     limit = UINT64_MAX / 2;
     attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 1;
     real_entries = (struct real_entries){
@@ -330,6 +346,7 @@ static int start(void **state) {
         .real_cuMemAddressReserve = reserve,
         .real_cuMemAddressFree = free_addresses,
         .real_cuMemCreate = create,
+        .real_cuMemGetInfo_v2 = get_info,
         .real_cuMemRelease = release,
         .real_cuMemMap = map,
         .real_cuMemUnmap = unmap,
@@ -400,6 +417,32 @@ static void all_pages_or_none(void **state) {
     assert_int_equal(backend->ops->take_pages(backend, 5, handles), -EDQUOT);
     assert_int_equal(creates, 0);
     assert_int_equal(atomic_load(&device.charged), 0);
+}
+
+/* Pages that are taken in vain are missing elsewhere for as long. */
+static void what_is_not_there_is_not_taken_page_by_page(void **state) {
+    (void)state;
+    creates = 0;
+    counts_as_free = 8 * PAGE;
+    assert_int_equal(backend->ops->look_for_pages(backend, 8), 0);
+    assert_int_equal(creates, 0);
+    has = 8 * PAGE;
+    assert_int_equal(backend->ops->look_for_pages(backend, 9), -ENOMEM);
+    assert_int_equal(creates, 1);
+    has = 9 * PAGE; /* more than it counts */
+    assert_int_equal(backend->ops->look_for_pages(backend, 9), 0);
+    assert_int_equal(creates, 2);
+    atomic_store(&device.limit, 8 * PAGE); /* which is to be the reason then */
+    assert_int_equal(backend->ops->look_for_pages(backend, 9), 0);
+    assert_int_equal(creates, 2);
+    refuse_create = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
+    atomic_store(&device.limit, 0);
+    assert_int_equal(backend->ops->look_for_pages(backend, 9), 0);
+    refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
+    assert_int_equal(backend->ops->look_for_pages(backend, 9), 0);
+    assert_int_equal(atomic_load(&device.charged), 9 * PAGE);
+    device_refund(&device, 9 * PAGE);
+    pages_there--;
 }
 
 static void what_the_driver_keeps_stays_charged(void **state) {
@@ -642,6 +685,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_page_is_charged_and_refunded),
         TEST(all_pages_or_none),
+        TEST(what_is_not_there_is_not_taken_page_by_page),
         TEST(what_the_driver_keeps_stays_charged),
         TEST(one_call_gives_access_to_all_that_is_mapped_at_once),
         TEST(a_page_lies_at_several_addresses),
