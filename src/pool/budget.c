@@ -184,7 +184,10 @@ static void look_at_budget(struct pool *pool) {
         uint64_t more =
             pool->quotas + pool->quotas / BUDGET_QUOTA_SHARE; /* cut from pages that others share */
         uint64_t slack = goal - least_of(books_get(&pool->books.allocated.peak), goal);
-        more -= backend_maps(pool->backend) ? least_of(more, slack) : 0; /* holes there are none */
+        bool small = pool->awake_count <= 1 && slack <= BUDGET_FLOOR;
+        if (small || backend_maps(pool->backend)) { /* which has no holes */
+            more -= least_of(more, slack);
+        }
         budget = pool->awake_count > 1 ? goal + more : least_of(goal + more, little);
     }
     budget =

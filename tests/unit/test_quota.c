@@ -13,12 +13,16 @@ static uint64_t clock_of_test(struct backend *backend) {
 
 static struct backend_ops ops;
 
-static void begin(void) {
-    start(GIB, POOL_BARRIER, 0);
+static void begin_on(uint64_t memory) {
+    start(memory, POOL_BARRIER, 0);
     ops = *fake->backend.ops;
     ops.clock = clock_of_test;
     fake->backend.ops = &ops;
     now_ns = 1000000;
+}
+
+static void begin(void) {
+    begin_on(GIB);
 }
 
 /* More than a thread may rest without being an idle one. */
@@ -223,8 +227,8 @@ static void one_that_sleeps_may_be_put_to_sleep(void **state) {
 
 static void the_budget_follows_who_is_awake_and_not_who_ever_was(void **state) {
     (void)state;
-    begin();
-    get(64 * MIB); /* a small program's budget follows its peak alone */
+    begin_on(8 * GIB);
+    get(2 * GIB); /* in a small program's budget they are, while it has one thread */
     for (int i = 0; i < 30; i++) {
         let_it_end(let_another_ask(4, 4096));
     }
@@ -246,6 +250,20 @@ static void the_budget_follows_who_is_awake_and_not_who_ever_was(void **state) {
     budget_look_at_all(pool);
     lock_release(&pool->lock);
     assert_int_equal(pool->quotas, alone);
+    check();
+}
+
+static void a_small_program_of_one_thread_keeps_no_more_than_the_floor(void **state) {
+    (void)state;
+    begin_on(8 * GIB);
+    for (uint64_t bytes = 4096; bytes <= 512 * MIB; bytes *= 2) {
+        drop(get(bytes));
+        lock_acquire(&pool->lock);
+        budget_look_at_all(pool);
+        lock_release(&pool->lock);
+        uint64_t peak = books_get(&pool->books.allocated.peak);
+        assert_true(atomic_load(&pool->budget) <= peak + peak / 10 * 3 + 64 * MIB);
+    }
     check();
 }
 
@@ -416,6 +434,7 @@ int main(void) {
         TEST(an_ended_threads_cache_sleeps),
         TEST(one_that_sleeps_may_be_put_to_sleep),
         TEST(the_budget_follows_who_is_awake_and_not_who_ever_was),
+        TEST(a_small_program_of_one_thread_keeps_no_more_than_the_floor),
         TEST(it_begins_with_little_and_never_holds_more_than_it_may),
         TEST(a_thread_that_misses_what_it_had_no_room_for_gets_more),
         TEST(a_little_program_keeps_little),
