@@ -10,7 +10,7 @@
 #include "replay/rerun.h"
 
 #define COMPARISON_NAME 48
-#define COMPARISON_DELAYS 16 /* at most */
+#define COMPARISON_DELAYS 32 /* at most */
 
 /* An allocator and its setting, whatever the delay. */
 struct candidate {

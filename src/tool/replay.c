@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LIST 16 /* values of one option at most */
+#define LIST 32 /* values of one option at most */
 #define PERIODS_MOST 1000000
 #define DELAY_MOST_US 3600000000
 #define CAPACITY ((uint64_t)1 << 45)
@@ -124,7 +124,7 @@ static bool take_option(struct wanted *to, enum option_of_command option, const 
 /* What an option's value may be, for whoever wrote another one. */
 static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_backend] = "a list of segments, pages, pytorch, expandable, whole, cudamalloc",
-    [ARGUMENT_replay_delay] = "a list of milliseconds such as 0,0.5,20",
+    [ARGUMENT_replay_delay] = "a list of up to 32 milliseconds such as 0,0.5,20",
     [ARGUMENT_replay_budget] = "a list of sizes such as 8G, or auto",
     [ARGUMENT_replay_limit] = "a list of sizes such as 8G, or none",
     [ARGUMENT_replay_reuse] = "a list of barrier, wait, sync",
