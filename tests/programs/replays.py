@@ -211,6 +211,8 @@ def settings():
     again = answers("--backend=segments,pages,whole", "--budget=auto,1G", "--delay=0,0.5", "--reuse", "barrier,sync",
                     path)[0]["rows"]
     tally.check(again == rows, "replays: the same twice", again)
+    many = answers("--backend=segments", "--delay=" + ",".join(str(i) for i in range(32)), path)[0]["rows"]
+    tally.check(len(many) == 32, "replays: 32 delays", len(many))
     limited = answers("--backend=pages,pytorch", "--limit=6M,none", "--delay=0", path)[0]["rows"]
     tally.check([row["out_of_memory"] for row in limited] == [True, False, True, False], "replays: limits", limited)
     tally.check("out of memory at event 13, with 0 B requested" in
@@ -231,7 +233,7 @@ def wrong_arguments():
                          ("--delay=1,,2", "milliseconds"), ("--limit=lots", "8G"), ("--budget=0", "auto"),
                          ("--periods=x", "a number"), ("--device=64", "0 to 63"), ("--format=xml", "json"),
                          ("--memory=64T", "32T"), ("--cats", "wanted is --backend"), ("--delays=1", "wanted is --backend"),
-                         ("--delay=" + ",".join("1" * 17), "milliseconds")):
+                         ("--delay=" + ",".join("1" * 33), "up to 32 milliseconds")):
         refused(option, path, word, options=[option], status=125)
     done = replay()
     tally.check(done.returncode == 125 and b"wanted is a file" in done.stderr, "replays: no file", done.stderr)
