@@ -125,7 +125,7 @@ bool pool_exceeds(uint64_t address, uint64_t bytes) {
         return bytes > found.address + found.requested - address;
     }
     const struct pool *pool = r == -EINVAL ? page_map_owner(address) : NULL;
-    return pool && atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) == 0;
+    return pool && atomic_load(&pool->retiring) == 0 && atomic_load(&pool->retired_bytes) == 0;
 }
 
 struct range *find_range(uint64_t address, struct pool_block *block) {

@@ -369,18 +369,23 @@ bool pool_has(uint64_t address) {
  */
 int pool_retire(uint64_t address, struct pool_retired *retired) {
     struct claimed c;
-    int r = claim_any(address, &c);
-    if (r != 0) {
-        return r;
+    struct pool *pool = page_map_owner(address);
+    if (!pool) {
+        return -ENOENT;
     }
-    uint64_t stamp = atomic_load_explicit(&c.pool->epochs.usable, memory_order_acquire);
-    *retired = (struct pool_retired){.pool = c.pool, .lives = pool_lives(c.pool)};
-    retired->bytes = book_free(&c);
-    retired->block = c.block;
-    c.block->stamp = stamp;
-    atomic_fetch_add(&c.pool->retired_bytes, retired->bytes);
-    cache_leave(c.cache);
-    return 0;
+    atomic_fetch_add(&pool->retiring, 1); /* it may be used still: see pool_exceeds() */
+    int r = claim_any(address, &c);
+    if (r == 0) {
+        uint64_t stamp = atomic_load_explicit(&c.pool->epochs.usable, memory_order_acquire);
+        *retired = (struct pool_retired){.pool = c.pool, .lives = pool_lives(c.pool)};
+        retired->bytes = book_free(&c);
+        retired->block = c.block;
+        c.block->stamp = stamp;
+        atomic_fetch_add(&c.pool->retired_bytes, retired->bytes);
+        cache_leave(c.cache);
+    }
+    atomic_fetch_sub(&pool->retiring, 1);
+    return r;
 }
 
 void pool_reclaim(const struct pool_retired *retired) {

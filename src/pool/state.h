@@ -79,7 +79,8 @@ struct pool {
     uint64_t growers;     /* so many threads, */
     uint64_t grown;       /* and how many came back */
     _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
-    struct books books; /* of everything but the thread caches' own counters: what is live */
+    _Atomic unsigned retiring; /* threads whose block may be neither live nor counted there yet */
+    struct books books;        /* of everything but the thread caches' own counters: what is live */
     _Atomic(struct cache *) caches;   /* those of threads, the newest first, and the common one */
     struct cache *retired;            /* those that wait for a thread */
     struct cache *awake, *awake_last; /* those that may hold something, */

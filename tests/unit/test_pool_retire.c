@@ -181,6 +181,33 @@ static void note_freed(struct backend *backend, uint64_t address, uint64_t bytes
     told.went += told.address == address && told.bytes == bytes;
 }
 
+static unsigned refused;
+
+/* In between, when it is no live block any more. */
+static void ask_whether_refused(struct backend *backend, uint64_t address, uint64_t bytes) {
+    (void)backend;
+    refused += pool_exceeds(address, bytes);
+}
+
+/* Until a stream has got to the free the memory may be used, by other threads as well. */
+static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    struct backend_ops ops = *fake->backend.ops;
+    ops.freed = ask_whether_refused;
+    fake->backend.ops = &ops;
+    uint64_t at = get(3 * MIB);
+    refused = 0;
+    struct pool_retired retired = retire(at);
+    assert_int_equal(refused, 0);
+    assert_false(pool_exceeds(at, 3 * MIB));
+    pool_reclaim(&retired);
+    assert_true(pool_exceeds(at, 1));
+    drop(get(3 * MIB));
+    assert_int_equal(refused, 1); /* there it is free */
+    stop(NULL);
+}
+
 static bool settle_at_last(struct backend *backend, bool all) {
     static unsigned asked;
     return asked++ > 0 && all && settle_one(backend, all);
@@ -249,6 +276,7 @@ int main(void) {
         TEST(a_retired_block_is_forgotten_with_its_context),
         TEST(before_it_grows_the_pool_asks_what_has_come_free),
         TEST(before_a_request_is_refused_all_are_asked_again),
+        TEST(no_use_of_a_block_is_refused_while_it_is_retired),
         TEST(the_backend_is_told_once_of_each_large_block),
         TEST(the_books_agree_whichever_way_blocks_go),
     };
