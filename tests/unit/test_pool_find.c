@@ -122,6 +122,8 @@ static void what_lives_is_found_beside_what_comes_and_goes(void **state) {
         uint64_t inside = mine[i] + n * 8191 % bytes[i];
         wrong += pool_find(inside, &block) != 0 || block.address != mine[i] ||
                  block.requested != bytes[i];
+        uint64_t rest = mine[i] + bytes[i] - inside;
+        wrong += pool_exceeds(inside, rest) || !pool_exceeds(inside, rest + 1);
         /* of what is not mine anything may be said, but that it is a block which covers the address */
         uint64_t other = fake->base + n * 40503 % (64 * MIB);
         if (pool_find(other, &block) == 0)
