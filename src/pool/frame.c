@@ -16,8 +16,12 @@ static void unlist(struct layouts *layouts, const struct frame *frame) {
 }
 
 /* The last one whose stamp is not younger; 0: none. It is looked for from both ends: most stamps come in order, and
- * what has just been mapped is about the oldest. Where neither end is near, the younger one has to do. */
+ * what has just been mapped is about the oldest. Where neither end is near, the younger one has to do; but not for
+ * a new frame: whoever made it has to find it in front of all that work runs on, or makes more. */
 static uint32_t listed_before(const struct layouts *layouts, uint64_t stamp) {
+    if (stamp == 0) {
+        return 0;
+    }
     uint32_t old = layouts->oldest_frame, young = layouts->newest_frame;
     for (unsigned i = 0; old && i < FRAMES_PASSED; i++) {
         if (layouts_frame(layouts, young)->stamp <= stamp) {

@@ -485,6 +485,28 @@ static void what_lies_idle_and_what_the_driver_has_make_a_block(void **state) {
     drop(block);
 }
 
+/* However many are made at once, and however many lie idle behind work that runs. */
+static void no_more_pages_are_made_than_are_lacking(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, 2500 * MIB);
+    uint64_t long_one = get(1600 * MIB), others[5];
+    drop(long_one);
+    finish_all();
+    for (int i = 0; i < 5; i++) { /* three in new pages, two in some of those */
+        others[i] = get(300 * MIB);
+    }
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_int_equal(fake->reserved, 1500 * MIB);
+    for (int i = 0; i < 5; i++) {
+        drop_used(others[i], 300 * MIB);
+    }
+    fake->reserved_peak = 0;
+    assert_int_equal(get(1600 * MIB), long_one);
+    assert_int_equal(fake->waits, 0);
+    assert_int_equal(fake->orders, 1);
+    assert_int_equal(fake->reserved_peak, 2500 * MIB);
+}
+
 static void what_could_not_be_had_then_either_is_not_waited_for(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, TIGHT);
@@ -603,6 +625,7 @@ int main(void) {
         PAGES(a_refusal_in_the_middle_loses_nothing),
         PAGES(what_was_had_in_vain_is_told),
         PAGES(what_lies_idle_and_what_the_driver_has_make_a_block),
+        PAGES(no_more_pages_are_made_than_are_lacking),
         PAGES(what_could_not_be_had_then_either_is_not_waited_for),
         PAGES(addresses_are_asked_for_down_to_what_is_needed),
         PAGES(without_addresses_any_free_window_will_do),
