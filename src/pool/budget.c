@@ -98,6 +98,26 @@ struct budget_sums budget_sums(const struct pool *pool) {
     return sums;
 }
 
+/* For whoever counts what is not live: what was given back is read first, and the sum is never less than what was
+ * live in between. */
+uint64_t budget_live_at_most(const struct pool *pool) {
+    uint64_t live;
+    unsigned before, tries = 0;
+    do {
+        before = moves_done(pool);
+        live = 0;
+        for (struct cache *c = atomic_load(&pool->caches); c; c = c->next_in_pool) {
+            live -= watermark_given(&c->watermarks[WATERMARK_ALLOCATED]);
+        }
+        atomic_thread_fence(memory_order_acquire);
+        for (struct cache *c = atomic_load(&pool->caches); c; c = c->next_in_pool) {
+            live += books_get(&c->watermarks[WATERMARK_ALLOCATED].taken);
+        }
+        atomic_thread_fence(memory_order_acquire);
+    } while (before != atomic_load(&pool->moves) && ++tries < SUM_TRIES);
+    return (int64_t)live > 0 ? live : 0;
+}
+
 /*
  * What is live is booked in the caches of the threads. With one cache in use its own peak is the
  * truth. With several, no single moment is known: the peak is then the highest sum seen here, and

@@ -12,6 +12,7 @@ struct budget_sums {
     unsigned used; /* how many caches have counted anything */
 };
 struct budget_sums budget_sums(const struct pool *pool); /* of all caches */
+uint64_t budget_live_at_most(const struct pool *pool);   /* for who counts what is not live */
 void budget_look(struct pool *pool);         /* after every visit: what has changed in the books */
 void budget_sum_at_times(struct pool *pool); /* the peaks, unless that was done just before */
 void budget_look_at_all(struct pool *pool);  /* peaks, budget and pressure too */

@@ -101,7 +101,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
 }
 
 uint64_t pool_idle_bytes(struct pool *pool) {
-    uint64_t allocated = budget_sums(pool).of[WATERMARK_ALLOCATED].live;
+    uint64_t allocated = budget_live_at_most(pool);
     uint64_t reserved = books_get(&pool->books.reserved.current);
     allocated += atomic_load(&pool->retired_bytes);
     return reserved > allocated ? reserved - allocated : 0;

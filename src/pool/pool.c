@@ -204,7 +204,7 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
     budget_look(pool);
     lock_release(&pool->lock);
     /* Beside nothing but what is cached or pending nothing is stuck: all of it goes back with them. */
-    bool live = budget_sums(pool).of[WATERMARK_ALLOCATED].live > 0;
+    bool live = budget_live_at_most(pool) > 0;
     return live || atomic_load(&pool->retired_bytes) > 0 ? stuck : 0;
 }
 

@@ -163,10 +163,47 @@ static void nor_of_those_that_go_round(void **state) {
     assert_seen((struct program){2, 8, 150, 4 * MIB, 10 * MIB, false}, 0.99);
 }
 
+static _Atomic bool enough;
+
+static void *go_round(void *argument) {
+    drop(get(256 * KIB));
+    pthread_barrier_wait(&turn);
+    while (!atomic_load(&enough)) {
+        drop(get(256 * KIB));
+    }
+    return argument;
+}
+
+/* What is live in one thread is no less because another one asks and frees while both are summed. */
+static void what_is_live_does_not_lie_idle_meanwhile(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, 0);
+    pthread_t threads[3];
+    pthread_barrier_init(&turn, NULL, 4);
+    get(64 * MIB);
+    atomic_store(&enough, false);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, go_round, NULL), 0);
+    }
+    pthread_barrier_wait(&turn);
+    uint64_t most = 0;
+    for (unsigned i = 0; i < 1000000; i++) {
+        uint64_t idle = pool_idle_bytes(pool);
+        most = idle > most ? idle : most;
+    }
+    atomic_store(&enough, true);
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    pthread_barrier_destroy(&turn);
+    assert_in_range(most, 0, fake->reserved - 64 * MIB);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(of_large_blocks_hardly_any_of_the_peak_is_lost),
         TEST(nor_of_those_that_go_round),
+        TEST(what_is_live_does_not_lie_idle_meanwhile),
     };
     return cmocka_run_group_tests_name("peaks", tests, NULL, NULL);
 }
