@@ -251,9 +251,12 @@ static int grow_with_excess(struct pool *pool, struct want *want) {
     if (exceeds && spare_growing(pool, want, growth)) {
         return 0;
     }
+    if (pool->returning) { /* the driver has it as soon as it is asked; else the growth would come on top of it */
+        source_wait_for_return(pool, 0);
+    }
     int r = source_grow(pool, want);
     if (pool->returning) {
-        source_wait_for_return(pool, 0); /* the driver has it as soon as it is asked */
+        source_wait_for_return(pool, 0);
     }
     if (due) {
         pool->excess_ns += order_clock(pool) - before;
