@@ -595,6 +595,16 @@ def exporter_less(handle):
     return handle_of(words[:3] + [words[3] + 1] + words[4:])
 
 
+def patient_open(importer, n, handle):
+    """The answer, and after how many; the exporter's helper looks after its socket when it gets round to it."""
+    end, tries = time.monotonic() + LIMIT / 4, 1
+    code = importer.open(n, 5000, handle)
+    while code and time.monotonic() < end:
+        time.sleep(0.01)
+        code, tries = importer.open(n, 5000, handle), tries + 1
+    return code, tries
+
+
 def closed_by_its_program():
     """A program that closes all sockets, and has files of its own in their place."""
     if GPU:
@@ -605,7 +615,9 @@ def closed_by_its_program():
         count = exporter.do("daemon")
         tally.check(int(count) > 100, "ipc_pages: %s files" % count)
         for turn in range(3):
-            tally.check(importer.open(turn, 5000, handle) == 0, "ipc_pages: its socket was closed: turn %d" % turn)
+            code, tries = patient_open(importer, turn, handle)
+            tally.check(code == 0 and (turn == 0 or tries == 1),
+                        "ipc_pages: its socket was closed: turn %d, code %d, tries %d" % (turn, code, tries))
             importer.do("close", turn)
         tally.check(exporter.do("same") == count, "ipc_pages: its own files stay")
 
@@ -621,10 +633,7 @@ def no_number_meanwhile():
         exporter.do("crowd")
         tally.check(refused(importer.open(0, 5000, handle)), "ipc_pages: no number is left for a socket")
         exporter.do("thin")
-        end, code = time.monotonic() + LIMIT / 4, importer.open(0, 5000, handle)
-        while code and time.monotonic() < end:  # its helper looks again after a moment
-            time.sleep(0.05)
-            code = importer.open(0, 5000, handle)
+        code, _ = patient_open(importer, 0, handle)
         tally.check(code == 0, "ipc_pages: a number is left again: %d" % code)
 
 
