@@ -348,7 +348,11 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (r != 0 || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
-        return REAL(cuPointerSetAttribute)(value, attribute, dptr);
+        /* no other one can be set; of pages the driver has another word for that */
+        CUresult none = REAL(cuPointerSetAttribute)(value, attribute, dptr);
+        return none == CUDA_ERROR_NOT_SUPPORTED && r == 0 && (in_pages(&block) || block.mapped_in)
+                   ? CUDA_ERROR_INVALID_VALUE
+                   : none;
     }
     int before = sync_memops_of(dptr);
     CUresult result = set_sync_memops_of(value, dptr, &block);

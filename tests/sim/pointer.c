@@ -134,10 +134,10 @@ static CUresult get_many(unsigned count, const CUpointer_attribute *names, void 
 static CUresult set_one(const void *data, CUpointer_attribute name, CUdeviceptr address) {
     struct range *range = visible(address);
 
+    if (data && range && range->kind == RANGE_MAPPED)
+        return CUDA_ERROR_NOT_SUPPORTED; /* 580 on an H200, whatever the attribute */
     if (!data || !range || name != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         return CUDA_ERROR_INVALID_VALUE;
-    if (range->kind == RANGE_MAPPED)
-        return CUDA_ERROR_NOT_SUPPORTED; /* 580 on an H200 */
     range->sync_memops = *(const int *)data != 0;
     return CUDA_SUCCESS;
 }
