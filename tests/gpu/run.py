@@ -205,6 +205,8 @@ SIDE_BY_SIDE = (
     ("misuse", ["misuse.py"], 330),
     ("chains of preloaded libraries", ["chain.py"], 120),
     ("look-ups", ["client.py"], 60),
+    ("pages opened by other processes", ["ipc_pages.py"], 200),
+    ("traces", ["traced.py"], 200),
 )
 ALONE = (
     ("the same answers, contexts that come and go", ["diff.py", "diff_current"], 100),
@@ -484,6 +486,18 @@ def part_limit(c, out):
             trouble or "nvidia-smi saw %.0f MiB" % (run.time("seen_from_outside") or -1),
             run.said(),
         )
+
+
+def part_decay(c, out):
+    """Memory in pages goes back while a kernel runs, and another process can have it."""
+    if c.missing("decay", c.program("decay")):
+        return
+    decay = {"GPUCACHE_BACKEND": "pages", "GPUCACHE_DECAY_MS": "200"}
+    run = Run(c.program("decay"), decay, c.library, 60)
+    turns = sum(re.fullmatch(r"turn \d: other's status 0, kernel runs", line) is not None for line in run.lines)
+    good = run.ok() and run.lines.count("fits 1") == 2 and turns == 2
+    c.table.add("idle memory goes to another process beside a kernel", None, None, None, good,
+                "" if good else "; ".join(run.lines), run.said())
 
 
 def part_ending(c, out):
@@ -782,6 +796,7 @@ PARTS = {
     "resnet": (part_resnet, [], False),
     "gnn": (part_gnn, [], False),
     "limit": (part_limit, ["limit"], True),
+    "decay": (part_decay, ["decay"], True),
     "ipc": (part_ipc, ["ipc"], True),
     "ending": (part_ending, [], False),
     "sanitizer": (part_sanitizer, ["alloc_mix", "thrust_loop", "pitch_loop"], True),

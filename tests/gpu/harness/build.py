@@ -53,6 +53,7 @@ PROGRAMS = {
     "capture": ("gpu/capture.cu", "nvcc", ["-lcuda"]),
     "contexts": ("gpu/contexts.cu", "nvcc", ["-lcuda"]),
     "limit": ("gpu/limit.cu", "nvcc", ["-lcuda"]),
+    "decay": ("gpu/decay.cu", "nvcc", ["-lcuda"]),
     "ipc": ("gpu/ipc.cu", "nvcc", []),
     "peers": ("gpu/peers.cu", "nvcc", []),
     "pairs": ("bench/pairs.cu", "nvcc", ["-lcuda", "-ldl"]),
@@ -63,7 +64,7 @@ PROGRAMS = {
 
 # The programs of tests/programs, linked with the driver instead of the simulator.
 GCC_ARGS = ["-D_GNU_SOURCE", "-I" + os.path.join(ROOT, "include"), "-I" + os.path.join(ROOT, "src")]
-AREAS = "pointers mixes contexts current capture faults peers ipc outside old async"
+AREAS = "pointers mixes contexts current capture faults peers ipc outside old async bounds"
 for area in AREAS.split():
     PROGRAMS["programs/diff_" + area] = ("programs/diff_%s.c" % area, "gcc", ["-lcuda"])
 for name in ("laws", "lifecycles", "fits_refused"):
@@ -72,7 +73,7 @@ for name in ("laws", "lifecycles", "fits_refused"):
         "gcc",
         ["-I" + os.path.join(ROOT, "tests", "sim"), "-lcuda"],
     )
-LINKED = "spin orders misuse pinned pinned_at_once peers wakes reserve premises exports sharing forked stderr requests"
+LINKED = "spin orders misuse pinned pinned_at_once peers wakes reserve premises exports sharing forked stderr requests ipc_pages traced"
 for name in LINKED.split():
     PROGRAMS["programs/" + name] = (
         "programs/%s.c" % name,
