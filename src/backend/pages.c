@@ -168,17 +168,17 @@ static int look_for_pages(struct backend *backend, unsigned count) {
     return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : 0;
 }
 
-static int take_pages(struct backend *backend, unsigned count, uint64_t *handles) {
+static int take_pages(struct backend *backend, unsigned count, unsigned length, uint64_t *handles) {
     struct pages *pages = of(backend);
-    uint64_t since = device_backend_begin();
-    if (!device_charge(pages->common.device, count * PAGE)) {
-        device_backend_show(&pages->common, FLIGHT_LIMIT_REFUSED, 0, count * PAGE, since);
+    uint64_t since = device_backend_begin(), each = length * PAGE, all = count * each;
+    if (!device_charge(pages->common.device, all)) {
+        device_backend_show(&pages->common, FLIGHT_LIMIT_REFUSED, 0, all, since);
         return -EDQUOT;
     }
     unsigned made = 0, kept = 0;
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
-    while (made < count && (r = create(pages, PAGE, &handles[made])) == CUDA_SUCCESS) {
+    while (made < count && (r = create(pages, each, &handles[made])) == CUDA_SUCCESS) {
         made++;
     }
     if (r != CUDA_SUCCESS) {
@@ -186,23 +186,24 @@ static int take_pages(struct backend *backend, unsigned count, uint64_t *handles
     }
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
-        device_refund(pages->common.device, (count - kept) * PAGE);
-        device_backend_show(&pages->common, FLIGHT_GROW_REFUSED, 0, count * PAGE, since);
+        device_refund(pages->common.device, (count - kept) * each);
+        device_backend_show(&pages->common, FLIGHT_GROW_REFUSED, 0, all, since);
         return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
     }
-    device_pooled(pages->common.device, (int64_t)(count * PAGE));
-    device_backend_show(&pages->common, FLIGHT_GROW, 0, count * PAGE, since);
+    device_pooled(pages->common.device, (int64_t)all);
+    device_backend_show(&pages->common, FLIGHT_GROW, 0, all, since);
     return 0;
 }
 
 /* What the driver does not take back, as after a fault, stays charged: it is there still. */
-static void give_pages(struct backend *backend, unsigned count, const uint64_t *handles) {
-    uint64_t since = device_backend_begin();
+static void give_pages(struct backend *backend, unsigned count, unsigned length,
+                       const uint64_t *handles) {
+    uint64_t since = device_backend_begin(), each = length * PAGE;
     CUstreamCaptureMode mode = capture_relax();
     unsigned gone = let_go(count, handles);
     capture_restore(mode);
-    device_backend_show(&of(backend)->common, FLIGHT_GIVE_BACK, 0, gone * PAGE, since);
-    device_backend_book_return(&of(backend)->common, gone * PAGE);
+    device_backend_show(&of(backend)->common, FLIGHT_GIVE_BACK, 0, gone * each, since);
+    device_backend_book_return(&of(backend)->common, gone * each);
 }
 
 /* --- mappings; the backend's lock is held --- */
@@ -246,25 +247,27 @@ static void note(uint64_t address, unsigned count, bool mapped) {
     }
 }
 
-static int map(struct backend *backend, uint64_t address, unsigned count, const uint64_t *handles) {
+static int map(struct backend *backend, uint64_t address, unsigned count, unsigned length,
+               const uint64_t *handles) {
     struct pages *pages = of(backend);
+    uint64_t each = length * PAGE;
     unsigned done = 0;
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&pages->lock);
     while (done < count &&
-           (r = REAL(cuMemMap)(address + done * PAGE, PAGE, 0, handles[done], 0)) == CUDA_SUCCESS) {
+           (r = REAL(cuMemMap)(address + done * each, each, 0, handles[done], 0)) == CUDA_SUCCESS) {
         done++;
     }
-    r = r == CUDA_SUCCESS ? give_access(pages, address, count * PAGE) : r;
+    r = r == CUDA_SUCCESS ? give_access(pages, address, count * each) : r;
     if (r == CUDA_SUCCESS) {
-        note(address, count, true);
+        note(address, count * length, true);
     } else if (done > 0) {
-        REAL(cuMemUnmap)(address, done * PAGE);
+        REAL(cuMemUnmap)(address, done * each);
     }
     lock_release(&pages->lock);
     if (r == CUDA_SUCCESS && trace_on()) {
-        trace_map((unsigned)pages->common.device->ordinal, (uintptr_t)pages, address, count,
+        trace_map((unsigned)pages->common.device->ordinal, (uintptr_t)pages, address, count, length,
                   handles);
     }
     capture_restore(mode);

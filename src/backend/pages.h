@@ -2,7 +2,7 @@
  * The pages backend: memory from the virtual memory API, in pages of 2 MiB that lie where the pool maps them.
  *
  *      addresses      taken in ranges, plain reservations           cuMemAddressReserve
- *      pages          physical, a handle each; charged one by one   cuMemCreate
+ *      pages          physical, a handle each; of 2 MiB or several  cuMemCreate
  *      mappings       a page at one address or at several           cuMemMap, cuMemSetAccess
  *
  * The driver counts none of this as an allocation, and none of it ends with a context: the pool gives it back

@@ -38,7 +38,8 @@ static bool makes_sense(const struct fetch *fetch, const struct wire_answer *ans
     return answer->magic == WIRE_MAGIC && span > 0 && span <= SPAN_MOST && answer->offset < PAGE &&
            answer->bytes > 0 && answer->bytes <= span && answer->offset <= span - answer->bytes &&
            (fetch->into->span == 0 || fetch->into->span == span) && count > 0 &&
-           count <= (span - fetch->mapped) / PAGE;
+           answer->length > 0 && answer->unused == 0 &&
+           (uint64_t)count * answer->length <= (span - fetch->mapped) / PAGE;
 }
 
 static CUresult reserve(struct fetch *fetch, const struct wire_answer *answer) {
@@ -56,16 +57,16 @@ static CUresult reserve(struct fetch *fetch, const struct wire_answer *answer) {
     return r;
 }
 
-static CUresult map_one(struct fetch *fetch, int fd) {
+static CUresult map_one(struct fetch *fetch, int fd, uint64_t bytes) {
     const CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUmemGenericAllocationHandle handle;
     CUresult r = REAL(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd, type);
     if (r != CUDA_SUCCESS) {
         return r;
     }
-    r = REAL(cuMemMap)(fetch->into->base + fetch->mapped, PAGE, 0, handle, 0);
+    r = REAL(cuMemMap)(fetch->into->base + fetch->mapped, bytes, 0, handle, 0);
     REAL(cuMemRelease)(handle); /* the mapping keeps it */
-    fetch->mapped += r == CUDA_SUCCESS ? PAGE : 0;
+    fetch->mapped += r == CUDA_SUCCESS ? bytes : 0;
     return r;
 }
 
@@ -88,7 +89,7 @@ static int map_some(struct fetch *fetch) {
     }
     for (unsigned i = 0; i < count; i++) {
         if (r == 0 && driver == CUDA_SUCCESS) {
-            driver = map_one(fetch, fds[i]);
+            driver = map_one(fetch, fds[i], answer.length * PAGE);
         }
         wire_close(fds[i]);
     }

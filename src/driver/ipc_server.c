@@ -86,7 +86,8 @@ static int give_pages(int fd, const struct wire_request *request) {
     if (r == 0) {
         count = export_pages(&loan, fds);
         pool_lend_end(&loan);
-        struct wire_answer answer = {WIRE_MAGIC, loan.offset, loan.bytes, loan.pages, count};
+        struct wire_answer answer = {WIRE_MAGIC, loan.offset, loan.bytes, loan.pages,
+                                     count,      loan.length, 0};
         r = count > 0 ? wire_send(fd, &answer, sizeof answer, fds, count) : -EMFILE;
     }
     for (unsigned i = 0; i < count; i++) {

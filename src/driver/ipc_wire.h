@@ -3,7 +3,8 @@
  *
  *      importer                        exporter's helper thread (ipc_server.c)
  *      token, first page       ---->
- *                              <----   the block's offset, size and pages; descriptors of up to 16 of them
+ *                              <----   the block's offset, size and pages; descriptors of up to 16 of them, or of many
+ *                                      that are one to the driver (pool/extent.h)
  *      token, the next page    ---->
  *                              ...
  *
@@ -22,7 +23,7 @@
 #include <stdint.h>
 
 #define WIRE_PAGES 16 /* descriptors in one answer at most */
-#define WIRE_MAGIC 0x3170656863617067u
+#define WIRE_MAGIC 0x3270656863617067u
 #define WIRE_PATIENCE_MS 10000 /* either side waits so long for the other one's next word */
 
 struct wire_request {
@@ -32,7 +33,8 @@ struct wire_request {
 
 struct wire_answer {
     uint64_t magic, offset, bytes;
-    uint32_t pages, count; /* of the block; here */
+    uint32_t pages, count;   /* of the block, 2 MiB each; descriptors here */
+    uint32_t length, unused; /* of 2 MiB has each of these so many */
 };
 
 /** Listens under a name of this number: a descriptor, or a negative errno. */

@@ -68,14 +68,15 @@ int pool_mark_reached_from_outside(uint64_t address);
 struct pool_loan {
     struct pool *pool;
     uint64_t offset, bytes; /* of the block: where it begins in the first of its pages */
-    uint32_t pages, count;  /* how many it lies in, and how many are named: */
+    uint32_t pages, count;  /* how many of 2 MiB it lies in, and how many are named: */
+    uint32_t length;        /* of 2 MiB has each of those so many */
     uint64_t page[POOL_LOAN];
 };
 
 /**
  * Names the pages of a block from its `first` on, as many as fit; until pool_lend_end() the backend does not get
  * them back. The block begins at `address`, has this number and was marked as reached from outside. -ENOENT: there
- * is none; -EINVAL: it has no such page.
+ * is none; -EINVAL: it has no such page, or none that begins there.
  */
 int pool_lend(uint64_t address, uint64_t id, uint32_t first, struct pool_loan *loan);
 void pool_lend_end(const struct pool_loan *loan);

@@ -79,17 +79,20 @@ struct backend_ops {
      * any for a while. -ENOMEM: it has not; 0: it has, or it cannot be said. NULL: nobody else would notice. */
     int (*look_for_pages)(struct backend *backend, unsigned count);
 
-    /** Takes `count` pages from the driver, all or none. -ENOMEM, -EDQUOT: as reserve(). */
-    int (*take_pages)(struct backend *backend, unsigned count, uint64_t *pages);
+    /** Takes `count` pages from the driver, all or none, each as long as `length` of 2 MiB: so it is mapped and unmapped,
+     * and so it goes back. -ENOMEM, -EDQUOT: as reserve(). */
+    int (*take_pages)(struct backend *backend, unsigned count, unsigned length, uint64_t *pages);
 
     /** Gives pages back that are mapped nowhere. */
-    void (*give_pages)(struct backend *backend, unsigned count, const uint64_t *pages);
+    void (*give_pages)(struct backend *backend, unsigned count, unsigned length,
+                       const uint64_t *pages);
 
     /** Maps `count` pages at consecutive addresses, where nothing is, and makes them accessible as memory of
      * reserve() would be. All or none. A page may be mapped at several addresses. */
-    int (*map)(struct backend *backend, uint64_t address, unsigned count, const uint64_t *pages);
+    int (*map)(struct backend *backend, uint64_t address, unsigned count, unsigned length,
+               const uint64_t *pages);
 
-    /** Nothing lies at `count` consecutive addresses any more, where pages were. */
+    /** Nothing lies at `count` consecutive addresses, 2 MiB each, any more, where whole pages were. */
     int (*unmap)(struct backend *backend, uint64_t address, unsigned count);
 
     /** Whether somebody may have written down what lies where, past the backend: then pages that are mapped stay

@@ -55,6 +55,10 @@ static int check_window(const struct layouts *layouts, const struct window *wind
     for (uint32_t i = 0; i < window->slots; i++) {
         const struct slot *slot = layouts_slot(layouts, window->first + i);
         const struct frame *frame = slot->frame ? layouts_frame(layouts, slot->frame) : NULL;
+        if (i < window->extent_slots) {
+            HOLDS(slot->window == window && !frame && slot->mapped && !slot->stale);
+            continue;
+        }
         HOLDS(slot->window == window &&
               (frame ? slot->mapped && !slot->stale : slot->mapped == slot->stale));
         HOLDS(!frame || frame->exists);
@@ -62,7 +66,8 @@ static int check_window(const struct layouts *layouts, const struct window *wind
         conflicts += !frame || frame->in_use;
     }
     HOLDS(conflicts == window->conflicts);
-    *in_use += own;
+    HOLDS(window->used == 0 || window->kept > 0 || window->extent_slots <= window->used);
+    *in_use += own > window->extent_slots ? own - window->extent_slots : 0;
     return 0;
 }
 
@@ -79,8 +84,26 @@ static int check_order(const struct layouts *layouts) {
     return 0;
 }
 
+/* Those that are free stand in their list, and no others do. */
+static int check_extents(const struct layouts *layouts, uint64_t *exist, uint64_t *idle) {
+    uint64_t listed = 0;
+    const struct window *last = NULL;
+    for (const struct window *w = layouts->oldest_extent; w; last = w, w = w->newer_extent) {
+        HOLDS(w->older_extent == last && w->used == 0 && w->kept == 0 && w->extent_slots > 0);
+        listed += w->extent_slots;
+    }
+    HOLDS(layouts->newest_extent == last);
+    for (const struct window *w = layouts->windows; w; w = w->next_of_all) {
+        *exist += w->extent_slots;
+        *idle += w->used == 0 && w->kept == 0 ? w->extent_slots : 0;
+    }
+    HOLDS(listed == *idle);
+    return 0;
+}
+
 static int check_layouts(const struct layouts *layouts, uint64_t *live, uint64_t *pending) {
     uint64_t in_use = 0, used = 0, exist = 0, idle = 0, listed = 0, kept = 0;
+    uint64_t extents = 0, idle_extents = 0;
     int disorder = check_order(layouts);
     if (disorder != 0) {
         return disorder;
@@ -111,9 +134,11 @@ static int check_layouts(const struct layouts *layouts, uint64_t *live, uint64_t
         listed++;
     }
     HOLDS(used == in_use && idle == listed); /* so none is in use by two */
-    HOLDS(exist << PAGE_SHIFT == layouts->reserved_bytes);
-    HOLDS(idle << PAGE_SHIFT == layouts->free_bytes && kept << PAGE_SHIFT == layouts->kept_bytes);
-    return 0;
+    disorder = check_extents(layouts, &extents, &idle_extents);
+    HOLDS((exist + extents) << PAGE_SHIFT == layouts->reserved_bytes || disorder != 0);
+    HOLDS((idle + idle_extents) << PAGE_SHIFT == layouts->free_bytes || disorder != 0);
+    HOLDS(kept << PAGE_SHIFT == layouts->kept_bytes);
+    return disorder;
 }
 
 static bool is_head(const struct page *page, unsigned unit) {

@@ -17,6 +17,7 @@
  */
 #include "pool/internal.h"
 
+#include "pool/extent.h"
 #include "pool/frame.h"
 
 /* What was freed until `stamp`, and what idle threads have kept: the frames under it have been free for as long. */
@@ -58,6 +59,16 @@ bool pool_tick(struct pool *pool) {
     return any;
 }
 
+/* *waits: something is old enough, but its work has not finished. */
+static bool any_aged(const struct pool *pool, bool *waits) {
+    struct frame_walk walk = frames_walk(&pool->layouts);
+    uint64_t finished = pool->epochs.finished;
+    bool any = frames_pick_aged(&pool->layouts, &walk, finished) ||
+               extents_pick_aged(&pool->layouts, finished, waits);
+    *waits |= walk.waits;
+    return any;
+}
+
 /* One batch. Whoever wants to grow goes first: a lock is not handed on in order, so that it would wait until all has
  * gone, and may have use for some of it. */
 bool pool_decay(struct pool *pool) {
@@ -67,12 +78,10 @@ bool pool_decay(struct pool *pool) {
         lock_release(&pool->lock);
         return false;
     }
-    struct frame_walk walk = frames_walk(&pool->layouts);
-    uint32_t aged = frames_pick_aged(&pool->layouts, &walk, pool->epochs.finished);
-    if (!aged && walk.waits) {
+    bool waits = false, aged = any_aged(pool, &waits);
+    if (!aged && waits) {
         epochs_poll(&pool->epochs, pool->backend);
-        walk = frames_walk(&pool->layouts);
-        aged = frames_pick_aged(&pool->layouts, &walk, pool->epochs.finished);
+        aged = any_aged(pool, &waits);
     }
     if (aged && decay_is_any(pool)) {
         released = mapper_decay(pool);

@@ -1,5 +1,6 @@
 #include "pool/layout.h"
 
+#include "pool/extent.h"
 #include "pool/frame.h"
 #include "pool/tuning.h"
 #include "pool/window.h"
@@ -30,7 +31,10 @@ static uint32_t take_window(struct layouts *layouts, struct window *window, uint
         layouts->kept_bytes -= window->range.bytes;
         return 0;
     }
-    for (uint32_t i = 0; i < slots; i++) {
+    if (window->extent_slots > 0) {
+        extent_use(layouts, window);
+    }
+    for (uint32_t i = window->extent_slots; i < slots; i++) {
         struct slot *slot = window_slot(layouts, window, i);
         if (slot->frame && !layouts_frame(layouts, slot->frame)->in_use) {
             frame_use(layouts, slot->frame);
@@ -155,6 +159,7 @@ struct window *layouts_open(struct layouts *layouts, uint32_t slots) {
 
 uint32_t layouts_next_lacking(const struct layouts *layouts, const struct window *window,
                               uint32_t from) {
+    from = from > window->extent_slots ? from : window->extent_slots;
     for (uint32_t i = from; i < window->used; i++) {
         if (window_slot(layouts, window, i)->frame == 0) {
             return i;
@@ -189,7 +194,10 @@ void layouts_give(struct layouts *layouts, struct range *range, uint64_t stamp) 
         window->kept = window->kept > window->used ? window->kept : window->used;
         layouts->kept_bytes += (uint64_t)window->used << PAGE_SHIFT;
     } else {
-        for (uint32_t i = 0; i < window->used; i++) {
+        if (window->extent_slots > 0) {
+            extent_stop_using(layouts, window);
+        }
+        for (uint32_t i = window->extent_slots; i < window->used; i++) {
             frame_stop_using(layouts, window_slot(layouts, window, i)->frame, stamp);
         }
     }
@@ -202,7 +210,10 @@ void layouts_put_back(struct layouts *layouts, struct window *window) {
         layouts->kept_bytes += window->range.bytes;
         window->used = 0;
     }
-    for (uint32_t i = 0; i < window->used; i++) {
+    if (window->used > 0 && window->extent_slots > 0) {
+        extent_stop_using(layouts, window);
+    }
+    for (uint32_t i = window->extent_slots; i < window->used; i++) {
         struct slot *slot = window_slot(layouts, window, i);
         uint32_t number = slot->frame;
         if (number) {
@@ -219,7 +230,8 @@ void layouts_put_back(struct layouts *layouts, struct window *window) {
 /* A kept one goes to the driver, never to another block: who reaches it may do so for longer. */
 static uint32_t kept_frame(struct layouts *layouts, uint64_t finished) {
     struct window *window = layouts->kept_bytes > 0 ? layouts->windows : NULL;
-    while (window && (window->used > 0 || window->kept == 0 || window->segment.stamp > finished)) {
+    while (window && (window->used > 0 || window->kept <= window->extent_slots ||
+                      window->segment.stamp > finished)) {
         window = window->next_of_all;
     }
     if (!window) {

@@ -5,8 +5,8 @@
  *                                 |  |  |  |        |  |  |        |
  *      frames (memory)            f0 f1 f2 f3       f4 f1 f5       f3         a frame may lie in many slots
  *
- * A window is never cut and never merged, and keeps its mappings when its block is freed. A frame is in use
- * by one block at most, whatever slots it is mapped in. Conflicts of a free window are slots whose frame is in
+ * A window is never cut and never merged, and keeps its mappings when its block is freed. Its first slots may have an
+ * extent (extent.h) instead of frames. A frame is in use by one block at most, whatever slots it is mapped in. Conflicts of a free window are slots whose frame is in
  * use elsewhere, or that have none. A request takes
  *
  *      the window that it had the last time around (recall.h), if that has no conflicts
@@ -51,11 +51,15 @@ struct window {
     uint32_t first, slots;  /* the number of its first slot, and how many */
     uint32_t used;          /* in use by its block: the first so many */
     uint32_t kept; /* so many frames stay its own when it is free: something outside reaches them */
-    uint32_t conflicts;             /* slots without a frame, or whose frame is in use */
-    uint32_t mapped_anew;           /* slots that had a frame, since it is recalled */
-    uint64_t taken;                 /* last: its number in recall.h; 0: not there */
-    struct window *next, *previous; /* free ones of its class */
-    struct window *older, *newer;   /* of its class, free or not */
+    uint32_t conflicts;    /* slots without a frame, or whose frame is in use */
+    uint32_t mapped_anew;  /* slots that had a frame, since it is recalled */
+    uint32_t extent_slots; /* the first so many have an extent (extent.h); 0: none */
+    uint64_t extent;       /* the backend's page for it */
+    uint16_t extent_since; /* free: the tick then */
+    struct window *older_extent, *newer_extent; /* free: in their list */
+    uint64_t taken;                             /* last: its number in recall.h; 0: not there */
+    struct window *next, *previous;             /* free ones of its class */
+    struct window *older, *newer;               /* of its class, free or not */
     struct window *next_of_all;
 };
 
@@ -90,15 +94,17 @@ struct layouts {
     struct window *windows; /* all */
     struct window *newest[WINDOW_CLASSES];
     struct window *free[WINDOW_CLASSES], *last_free[WINDOW_CLASSES];
-    uint64_t classes[WINDOW_CLASSES / 64]; /* which of them have any */
-    uint32_t oldest_frame, newest_frame;   /* of the free ones, about by stamp */
-    bool frozen;                           /* somebody outside may know what lies where */
+    uint64_t classes[WINDOW_CLASSES / 64];        /* which of them have any */
+    uint32_t oldest_frame, newest_frame;          /* of the free ones, about by stamp */
+    struct window *oldest_extent, *newest_extent; /* of those that are free, in this order */
+    bool dissolved;                               /* one was, for memory elsewhere */
+    bool frozen;                                  /* somebody outside may know what lies where */
     uint16_t
         tick; /* of the clock that tells how long a frame has been free (decay.c); modulo 2^16 */
     uint32_t absent; /* numbers of frames that do not exist any more, linked by `next` */
     struct space *spaces;
     struct recall recall; /* of blocks of two slots and more: smaller ones are cached by threads */
-    uint64_t reserved_bytes, free_bytes; /* of all frames; of the free ones; */
+    uint64_t reserved_bytes, free_bytes; /* of all frames and extents; of the free ones; */
     uint64_t kept_bytes;                 /* and of those that are kept, and in no block */
 };
 

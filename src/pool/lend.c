@@ -23,8 +23,16 @@ static int collect(struct pool *pool, uint64_t address, uint32_t first, struct p
     loan->offset = address - window->segment.base;
     loan->bytes = block.requested;
     loan->pages = layouts_slots(loan->offset + loan->bytes);
-    if (first >= loan->pages) {
+    loan->pages = loan->pages > window->extent_slots ? loan->pages : window->extent_slots;
+    loan->length = 1;
+    if (first >= loan->pages || (first > 0 && first < window->extent_slots)) {
         return -EINVAL;
+    }
+    if (first < window->extent_slots) {
+        loan->length = window->extent_slots;
+        loan->page[0] = window->extent;
+        loan->count = 1;
+        return 0;
     }
     for (loan->count = 0; loan->count < POOL_LOAN && first + loan->count < loan->pages;
          loan->count++) {

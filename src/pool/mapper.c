@@ -7,6 +7,7 @@
  */
 #include "pool/internal.h"
 
+#include "pool/extent.h"
 #include "pool/frame.h"
 #include "pool/page_map.h"
 
@@ -71,8 +72,20 @@ static int unmap_stale(struct pool *pool, const struct window *window) {
     return r;
 }
 
+static int map_extent(struct pool *pool, const struct window *window) {
+    if (window->extent_slots == 0 || slot_at(pool, window, 0)->mapped) {
+        return 0;
+    }
+    int r = pool->backend->ops->map(pool->backend, window->segment.base, 1, window->extent_slots,
+                                    &window->extent);
+    for (uint32_t i = 0; i < window->extent_slots; i++) {
+        slot_at(pool, window, i)->mapped = r == 0;
+    }
+    return r;
+}
+
 static int map_new(struct pool *pool, const struct window *window) {
-    int r = 0;
+    int r = map_extent(pool, window);
     for (uint32_t i = 0; i < window->slots && r == 0; i++) {
         uint64_t pages[MAP_BATCH];
         uint32_t count = run_of(pool, window, i, false);
@@ -80,7 +93,7 @@ static int map_new(struct pool *pool, const struct window *window) {
             pages[n] = layouts_frame(&pool->layouts, slot_at(pool, window, i + n)->frame)->page;
         }
         r = count > 0
-                ? pool->backend->ops->map(pool->backend, slot_address(window, i), count, pages)
+                ? pool->backend->ops->map(pool->backend, slot_address(window, i), count, 1, pages)
                 : 0;
         for (uint32_t n = 0; n < count && r == 0; n++) {
             slot_at(pool, window, i + n)->mapped = true;
@@ -101,9 +114,21 @@ static int look_for_pages(struct pool *pool, uint32_t count) {
     return r;
 }
 
+static int take_pages(struct pool *pool, uint32_t count, uint32_t length, uint64_t *pages) {
+    uint64_t bytes = (uint64_t)count * length * PAGE_BYTES;
+    pool->growing += bytes;
+    lock_release(&pool->lock);
+    int r = pool->backend->ops->take_pages(pool->backend, count, length, pages);
+    bool frozen = is_frozen(pool); /* that may have taken long */
+    lock_acquire(&pool->lock);
+    pool->layouts.frozen |= frozen;
+    pool->growing -= bytes;
+    books_add(&pool->books.driver_allocs, r == 0 ? count : 0);
+    return r;
+}
+
 /* Takes so many pages from the driver, as free frames. */
 static int make_frames(struct pool *pool, uint32_t count) {
-    struct backend *backend = pool->backend;
     int r = look_for_pages(pool, count);
     for (uint32_t batch; count > 0 && r == 0; count -= batch) {
         uint64_t pages[MAP_BATCH];
@@ -111,19 +136,23 @@ static int make_frames(struct pool *pool, uint32_t count) {
         if (!frames_prepare(&pool->layouts, batch)) {
             return -ERANGE;
         }
-        pool->growing += batch * PAGE_BYTES;
-        lock_release(&pool->lock);
-        r = backend->ops->take_pages(backend, batch, pages);
-        bool frozen = is_frozen(pool); /* that may have taken long */
-        lock_acquire(&pool->lock);
-        pool->layouts.frozen |= frozen;
-        pool->growing -= batch * PAGE_BYTES;
+        r = take_pages(pool, batch, 1, pages);
         for (uint32_t i = 0; i < batch && r == 0; i++) {
             frames_add(&pool->layouts, pages[i]);
         }
-        books_add(&pool->books.driver_allocs, r == 0 ? batch : 0);
     }
     return r;
+}
+
+/* True: the window has all that it lacked, in one piece. Where the driver has none so large it may have pages. */
+static bool make_extent(struct pool *pool, struct window *window, uint32_t slots) {
+    uint64_t page, peak = books_get(&pool->books.reserved.peak);
+    bool made = slots == window->used && extents_wanted(&pool->layouts, slots, peak) &&
+                take_pages(pool, 1, slots, &page) == 0;
+    if (made) {
+        extent_enter(&pool->layouts, window, page, slots);
+    }
+    return made;
 }
 
 /* So many new frames may be made before idle ones are taken. */
@@ -137,6 +166,7 @@ static uint32_t frames_allowed(const struct pool *pool) {
 enum release { RELEASE_FREE, RELEASE_KEPT, RELEASE_AGED };
 
 static uint64_t release_some(struct pool *pool, enum release which, uint64_t bytes);
+static uint64_t release_extent(struct pool *pool, struct window *window);
 
 /* Frozen, what lies idle elsewhere is of use only to the driver. */
 static void make_room(struct pool *pool, uint32_t frames) {
@@ -147,16 +177,34 @@ static void make_room(struct pool *pool, uint32_t frames) {
     }
 }
 
-/* Under the budget every slot gets a new frame. Over it, or where the driver has fewer than that, one that lies
- * idle and has finished; a new one only where there is none. */
+/* What an extent has goes to the driver, for pages that take its place under the budget. -ENOENT: there is none that
+ * has been free for longer than any frame. */
+static int dissolve_older(struct pool *pool, uint32_t lacking) {
+    struct window *window = extents_pick_older(&pool->layouts, pool->epochs.finished);
+    if (!window || release_extent(pool, window) == 0) {
+        return -ENOENT;
+    }
+    pool->layouts.dissolved = true;
+    uint32_t more = frames_allowed(pool);
+    return make_frames(pool, more < lacking ? more : lacking) == -ERANGE ? -ERANGE : 0;
+}
+
+/* Under the budget every slot gets a new frame, or a window that has nothing an extent. Over it, or where the driver has
+ * fewer than that, one that lies idle and has finished; a new one only where there is none. */
 static int fill(struct pool *pool, struct window *window, uint32_t lacking) {
     struct layouts *layouts = &pool->layouts;
     uint32_t more = frames_allowed(pool);
+    if (more >= lacking && make_extent(pool, window, lacking)) {
+        return 0;
+    }
     more = more < lacking ? more : lacking;
     make_frames(pool, more);
     int r = 0;
     for (uint32_t i = 0; r == 0 && (i = layouts_next_lacking(layouts, window, i)) != UINT32_MAX;) {
-        if (layouts_fill(layouts, window, i, pool->epochs.finished)) {
+        int dissolved = dissolve_older(pool, lacking);
+        if (dissolved != -ENOENT) {
+            r = dissolved;
+        } else if (layouts_fill(layouts, window, i, pool->epochs.finished)) {
             lacking--;
         } else {
             make_room(pool, lacking);
@@ -203,14 +251,50 @@ static uint32_t give_unmapped(struct pool *pool, uint32_t count, uint64_t *pages
         }
     }
     if (gone > 0) {
-        pool->backend->ops->give_pages(pool->backend, gone, pages);
+        pool->backend->ops->give_pages(pool->backend, gone, 1, pages);
     }
     return gone;
 }
 
-_Static_assert(MAP_BATCH <= 64, "a batch has a bit for each page");
+/* Bytes that have left the pool: a free extent, or a kept one. What the driver will not unmap stays what it was. */
+static uint64_t release_extent(struct pool *pool, struct window *window) {
+    struct backend *backend = pool->backend;
+    struct layouts *layouts = &pool->layouts;
+    uint32_t slots = window->extent_slots, kept = window->kept;
+    uint64_t page = extent_remove(layouts, window);
+    budget_book_reserve(pool);
+    lock_release(&pool->lock);
+    bool refused = backend->ops->unmap(backend, window->segment.base, slots) != 0;
+    for (uint32_t i = 0; i < slots; i++) {
+        struct slot *slot = slot_at(pool, window, i);
+        slot->mapped = refused;
+        slot->stale = false;
+    }
+    if (!refused) {
+        backend->ops->give_pages(backend, 1, slots, &page);
+    }
+    lock_acquire(&pool->lock);
+    if (refused) {
+        extent_enter(layouts, window, page, slots);
+        extent_put_back(layouts, window, kept);
+        return 0;
+    }
+    books_add(&pool->books.driver_frees, 1);
+    return (uint64_t)slots << PAGE_SHIFT;
+}
 
-/* Bytes that have left the pool; up to a batch. */
+/* One of those that release_some() is about; 0: there is none, or the driver keeps it. */
+static uint64_t release_some_extent(struct pool *pool, enum release which) {
+    struct layouts *layouts = &pool->layouts;
+    uint64_t finished = pool->epochs.finished;
+    bool waits;
+    struct window *window = which == RELEASE_AGED   ? extents_pick_aged(layouts, finished, &waits)
+                            : which == RELEASE_KEPT ? extents_pick_kept(layouts, finished)
+                                                    : extents_pick(layouts, finished);
+    return window ? release_extent(pool, window) : 0;
+}
+
+/* Bytes that have left the pool; up to a batch of frames, or an extent. */
 static uint64_t release_some(struct pool *pool, enum release which, uint64_t bytes) {
     struct layouts *layouts = &pool->layouts;
     struct frame_walk walk = frames_walk(layouts);
@@ -231,7 +315,7 @@ static uint64_t release_some(struct pool *pool, enum release which, uint64_t byt
         lock_acquire(&pool->lock);
         books_add(&pool->books.driver_frees, gone);
     }
-    return count * PAGE_BYTES;
+    return count > 0 ? count * PAGE_BYTES : release_some_extent(pool, which);
 }
 
 /* --- windows --- */
@@ -270,6 +354,23 @@ static struct window *choose(struct pool *pool, uint32_t slots, uint32_t *lackin
     return window ? window : layouts_choose(layouts, slots, true, pool->epochs.finished, lacking);
 }
 
+/* The driver would not map what it had made. */
+static void drop_unmapped_extent(struct pool *pool, struct window *window) {
+    uint32_t slots = window->extent_slots;
+    if (slots == 0 || slot_at(pool, window, 0)->mapped) {
+        return;
+    }
+    uint64_t page = extent_remove(&pool->layouts, window);
+    for (uint32_t i = 0; i < slots; i++) {
+        slot_at(pool, window, i)->stale = false;
+    }
+    budget_book_reserve(pool);
+    lock_release(&pool->lock);
+    pool->backend->ops->give_pages(pool->backend, 1, slots, &page);
+    lock_acquire(&pool->lock);
+    books_add(&pool->books.driver_frees, 1);
+}
+
 static int map_window(struct pool *pool, uint32_t slots) {
     uint32_t lacking;
     struct window *window = choose(pool, slots, &lacking);
@@ -284,11 +385,19 @@ static int map_window(struct pool *pool, uint32_t slots) {
         r = -ERANGE;
     }
     lock_acquire(&pool->lock);
+    drop_unmapped_extent(pool, window);
     layouts_put_back(&pool->layouts, window); /* free, and without conflicts if it is mapped */
     while (r != 0 && pool->layouts.reserved_bytes > before &&
            release_some(pool, RELEASE_FREE, pool->layouts.reserved_bytes - before) > 0) {
     } /* what was made for it is of no use: others may have some */
     return r;
+}
+
+/* The epoch that has to finish for so many slots of what is free to have, those first that an event is about anyway. */
+static uint64_t free_stamp(const struct layouts *layouts, uint32_t slots) {
+    uint64_t frames = frames_stamp(layouts, slots), extents = extents_stamp(layouts, slots);
+    uint64_t all = (uint64_t)frames_count_finished(layouts, UINT64_MAX, slots);
+    return all < slots && extents > frames ? extents : frames;
 }
 
 /* Frames that lie idle behind a barrier are waited for rather than that the pool grows past its budget; those
@@ -301,8 +410,9 @@ static void wait_for_frames(struct pool *pool, uint32_t slots) {
         return;
     }
     epochs_poll(epochs, pool->backend);
-    uint64_t stamp = frames_stamp(layouts, slots), bytes = (uint64_t)slots << PAGE_SHIFT;
-    bool late = frames_count_finished(layouts, epochs->finished, slots) < slots;
+    uint64_t stamp = free_stamp(layouts, slots), bytes = (uint64_t)slots << PAGE_SHIFT;
+    uint32_t ready = frames_count_finished(layouts, epochs->finished, slots);
+    bool late = ready + extents_count_finished(layouts, epochs->finished) < slots;
     if (!late || stamp <= epochs->finished) {
         return;
     }
@@ -383,10 +493,15 @@ void mapper_forget(struct pool *pool) {
     for (struct window *window = layouts->windows; window; window = window->next_of_all) {
         all &= unmap_window(pool, window);
     }
+    for (const struct window *w = layouts->windows; w; w = w->next_of_all) {
+        if (w->extent_slots > 0 && !slot_at(pool, w, 0)->mapped) {
+            backend->ops->give_pages(backend, 1, w->extent_slots, &w->extent);
+        }
+    }
     for (uint32_t n = 1; n <= layouts->frame_count; n++) {
         const struct frame *frame = layouts_frame(layouts, n);
         if (frame->exists && !is_mapped(layouts, frame)) {
-            backend->ops->give_pages(backend, 1, &frame->page);
+            backend->ops->give_pages(backend, 1, 1, &frame->page);
         }
     }
     for (const struct space *space = all ? layouts->spaces : NULL; space; space = space->next) {

@@ -96,10 +96,13 @@ static unsigned next_class(const struct layouts *layouts, unsigned class) {
 uint32_t window_conflicts(const struct layouts *layouts, const struct window *window,
                           uint32_t slots, uint32_t most) {
     uint32_t count = 0;
+    if (slots < window->extent_slots) {
+        return UINT32_MAX;
+    }
     if (window->conflicts == 0) {
         return 0;
     }
-    for (uint32_t i = 0; i < slots && count < most; i++) {
+    for (uint32_t i = window->extent_slots; i < slots && count < most; i++) {
         uint32_t number = window_slot(layouts, window, i)->frame;
         bool used = number != 0 && layouts_frame(layouts, number)->in_use;
         if (used && layouts->frozen) {
@@ -118,7 +121,7 @@ static uint32_t least_conflicts(const struct window *window, uint32_t slots) {
 
 uint32_t window_empty(const struct layouts *layouts, const struct window *window, uint32_t slots) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < slots; i++) {
+    for (uint32_t i = window->extent_slots; i < slots; i++) {
         count += window_slot(layouts, window, i)->frame == 0;
     }
     return count;

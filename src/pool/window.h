@@ -18,8 +18,8 @@ unsigned window_class(uint32_t length);
 void window_insert(struct layouts *layouts, struct window *window);
 void window_remove(struct layouts *layouts, struct window *window);
 
-/** How many of the first slots are in conflict; does not count further than `most`. UINT32_MAX: frozen, one of them
- * would have to be emptied. */
+/** How many of the first slots are in conflict; does not count further than `most`. UINT32_MAX: it cannot be had for so
+ * few, since it has a longer extent; or frozen, one of them would have to be emptied. */
 uint32_t window_conflicts(const struct layouts *layouts, const struct window *window,
                           uint32_t slots, uint32_t most);
 

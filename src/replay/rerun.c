@@ -57,9 +57,9 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     return 0;
 }
 
-static int take_pages(struct backend *backend, unsigned count, uint64_t *pages) {
+static int take_pages(struct backend *backend, unsigned count, unsigned length, uint64_t *pages) {
     (void)backend;
-    int taken = take(count * METER_PAGE);
+    int taken = take(count * length * METER_PAGE);
     for (unsigned i = 0; taken == 0 && i < count; i++) {
         pages[i] = ++device.next_page;
     }
@@ -69,15 +69,17 @@ static int take_pages(struct backend *backend, unsigned count, uint64_t *pages) 
     return taken;
 }
 
-static void give_pages(struct backend *backend, unsigned count, const uint64_t *pages) {
+static void give_pages(struct backend *backend, unsigned count, unsigned length,
+                       const uint64_t *pages) {
     (void)backend, (void)pages;
-    meter_give(device.meter, count * METER_PAGE);
+    meter_give(device.meter, count * length * METER_PAGE);
     meter_call(device.meter, count, COST_RELEASE_NS);
 }
 
-static int map(struct backend *backend, uint64_t address, unsigned count, const uint64_t *pages) {
+static int map(struct backend *backend, uint64_t address, unsigned count, unsigned length,
+               const uint64_t *pages) {
     (void)backend, (void)address, (void)pages;
-    meter_map(device.meter, count);
+    meter_map(device.meter, count * length);
     meter_call(device.meter, count, COST_MAP_NS);
     return 0;
 }

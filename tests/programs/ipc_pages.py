@@ -116,7 +116,7 @@ class Process:
 # ---- what a handle says, as src/driver/ipc_handle.c has it ----
 
 U64 = (1 << 64) - 1
-MAGIC = 0x3170656863617067
+MAGIC = 0x3270656863617067
 
 
 def mix(x):
@@ -166,7 +166,7 @@ def receive(peer):
             fds.frombytes(passed)
     for fd in fds:
         os.close(fd)
-    return (struct.unpack("<3Q2I", data)[3] if len(data) == 32 else 0), len(fds)
+    return (struct.unpack("<3Q4I", data)[3] if len(data) == 40 else 0), len(fds)
 
 
 def told(handle, message, passed=()):
@@ -426,7 +426,7 @@ def reached_meanwhile():
         handle = exporter.take(0, 2 * MIB, 1).export(0)
         real = pages_of(handle)
         slow = handle_of([name_of_ours(0)] + words_of(handle)[1:])
-        answer = struct.pack("<3Q2I", MAGIC, 0, 2 * MIB, 1, 1)
+        answer = struct.pack("<3Q4I", MAGIC, 0, 2 * MIB, 1, 1, 1, 0)
         importer.do("context", 1)
         with LISTENER(slow, answer, real, delay=1):
             importer.do("later", 0, 2 * MIB, slow)
@@ -781,8 +781,8 @@ class LISTENER:
 
 def false_exporters():
     """Whatever an exporter answers, the importer has the driver's code, and no descriptor more than before."""
-    def answer(offset=0, size=5 * MIB, pages=3, count=3, magic=MAGIC):
-        return struct.pack("<3Q2I", magic, offset, size, pages, count)
+    def answer(offset=0, size=5 * MIB, pages=3, count=3, magic=MAGIC, length=1, unused=0):
+        return struct.pack("<3Q4I", magic, offset, size, pages, count, length, unused)
     with Process() as exporter, Process() as importer:
         handle = exporter.take(0, 5 * MIB, 1).export(0)
         words = words_of(handle)
@@ -795,7 +795,10 @@ def false_exporters():
                 ("pages without end", answer(pages=0xFFFFFFFF), [nothing]), ("too much", answer(), [nothing] * 16),
                 ("one page and no more", answer(size=59 * MIB, pages=30, count=1), real[:1]), ("its first page with others", answer(), real[:1] + [nothing] * 2),
                 ("a size beyond", answer(size=7 * MIB), [nothing]), ("an offset beyond", answer(offset=2 * MIB), [nothing]),
-                ("a huge size", answer(size=U64), [nothing]), ("another word", answer(magic=1), [nothing]),
+                ("a huge size", answer(size=U64), [nothing]), ("no length", answer(length=0), real),
+                ("long ones", answer(count=1, length=3), real[:1]), ("longer ones than there are", answer(length=2), real),
+                ("lengths without end", answer(length=0xFFFFFFFF), real), ("the rest", answer(unused=1), real),
+                ("another word", answer(magic=1), [nothing]),
                 ("less", answer()[:-1], [nothing]), ("more", answer() + b"x", [nothing]))):
             words[0] = name_of_ours(n)
             with LISTENER(handle_of(words), message, passed, times=1):

@@ -319,9 +319,20 @@ static void give_addresses(struct backend *backend, uint64_t address, uint64_t b
     pthread_mutex_unlock(&fake->lock);
 }
 
-static int take_pages(struct backend *backend, unsigned count, uint64_t *pages) {
+/* A long page is several in a row, known by the first. */
+static unsigned free_row(const struct fake *fake, unsigned from, unsigned length) {
+    for (unsigned n = from, free = 0; n < FAKE_PAGES; n++) {
+        free = fake->pages[n].taken ? 0 : free + 1;
+        if (free == length) {
+            return n + 1 - length;
+        }
+    }
+    abort();
+}
+
+static int take_pages(struct backend *backend, unsigned count, unsigned length, uint64_t *pages) {
     struct fake *fake = of(backend);
-    uint64_t bytes = count * 2 * MIB;
+    uint64_t bytes = count * length * 2 * MIB;
     int r = 0;
     pthread_mutex_lock(&fake->lock);
     fake->reserves++;
@@ -334,14 +345,12 @@ static int take_pages(struct backend *backend, unsigned count, uint64_t *pages) 
     } else if (bytes > fake->memory || fake->reserved > fake->memory - bytes) {
         r = -ENOMEM;
     }
-    for (unsigned i = 0, n = 1; r == 0 && i < count; i++, n++) {
-        while (n < FAKE_PAGES && fake->pages[n].taken) {
-            n++;
+    for (unsigned i = 0, n = 1; r == 0 && i < count; i++, n += length) {
+        n = free_row(fake, n, length);
+        for (unsigned k = 0; k < length; k++) {
+            fake->pages[n + k].taken = true;
+            fake->pages[n + k].length = k == 0 ? length : 0;
         }
-        if (n == FAKE_PAGES) {
-            abort();
-        }
-        fake->pages[n].taken = true;
         pages[i] = n;
     }
     fake->reserved += r == 0 ? bytes : 0;
@@ -351,13 +360,14 @@ static int take_pages(struct backend *backend, unsigned count, uint64_t *pages) 
     return r;
 }
 
-static void give_pages(struct backend *backend, unsigned count, const uint64_t *pages) {
+static void give_pages(struct backend *backend, unsigned count, unsigned length,
+                       const uint64_t *pages) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
-    for (unsigned i = 0; i < count; i++) {
-        struct fake_page *page = &fake->pages[pages[i]];
-        if (!page->taken || page->mappings > 0) {
-            break_law(fake, "a page given back that is mapped, or that nobody had");
+    for (unsigned i = 0; i < count * length; i++) {
+        struct fake_page *page = &fake->pages[pages[i / length] + i % length];
+        if (!page->taken || page->mappings > 0 || page->length != (i % length ? 0 : length)) {
+            break_law(fake, "a page given back that is mapped, in part, or that nobody had");
         }
         page->taken = false;
         fake->reserved -= 2 * MIB;
@@ -366,18 +376,21 @@ static void give_pages(struct backend *backend, unsigned count, const uint64_t *
     pthread_mutex_unlock(&fake->lock);
 }
 
-static int map(struct backend *backend, uint64_t address, unsigned count, const uint64_t *pages) {
+static int map(struct backend *backend, uint64_t address, unsigned count, unsigned length,
+               const uint64_t *pages) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     int r = fake->map_code;
-    fake->maps += r == 0 ? count : 0;
-    for (unsigned i = 0; i < count && r == 0; i++) {
+    fake->maps += r == 0 ? count * length : 0;
+    for (unsigned i = 0; i < count * length && r == 0; i++) {
         struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
-        if (at->page || !fake->pages[pages[i]].taken) {
-            break_law(fake, "a page mapped where one is, or that nobody has");
+        uint64_t page = pages[i / length] + i % length;
+        if (at->page || !fake->pages[page].taken ||
+            fake->pages[page].length != (i % length ? 0 : length)) {
+            break_law(fake, "a page mapped where one is, in part, or that nobody has");
         }
-        at->page = (uint32_t)pages[i];
-        fake->pages[pages[i]].mappings++;
+        at->page = (uint32_t)page;
+        fake->pages[page].mappings++;
     }
     pthread_mutex_unlock(&fake->lock);
     return r;
@@ -390,8 +403,11 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count) {
     fake->unmaps += r == 0 ? count : 0;
     for (unsigned i = 0; i < count && r == 0; i++) {
         struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
+        const struct fake_page *page = &fake->pages[at->page];
         if (!at->page) {
             break_law(fake, "unmapped where nothing is");
+        } else if ((i == 0 && page->length == 0) || i + page->length > count) {
+            break_law(fake, "a part of a long page unmapped");
         } else if (!is_done(fake, at->last)) {
             break_law(fake, "unmapped under work that reaches it");
         }

@@ -46,6 +46,7 @@ struct fake_segment {
 
 struct fake_page {
     bool taken;
+    unsigned length; /* of a page that begins here, in those of 2 MiB */
     unsigned mappings;
 };
 

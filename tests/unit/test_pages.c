@@ -385,7 +385,7 @@ static uint64_t take_addresses(unsigned count) {
 }
 
 static void take(unsigned count, uint64_t *handles) {
-    assert_int_equal(backend->ops->take_pages(backend, count, handles), 0);
+    assert_int_equal(backend->ops->take_pages(backend, count, 1, handles), 0);
 }
 
 static uint64_t access_at(uint64_t address) {
@@ -398,23 +398,23 @@ static void a_page_is_charged_and_refunded(void **state) {
     take(3, handles);
     assert_int_equal(atomic_load(&device.charged), 3 * PAGE);
     assert_int_equal(atomic_load(&device.pooled), 3 * PAGE);
-    backend->ops->give_pages(backend, 2, handles);
+    backend->ops->give_pages(backend, 2, 1, handles);
     assert_int_equal(atomic_load(&device.charged), PAGE);
     assert_int_equal(atomic_load(&device.pooled), PAGE);
-    backend->ops->give_pages(backend, 1, handles + 2);
+    backend->ops->give_pages(backend, 1, 1, handles + 2);
 }
 
 static void all_pages_or_none(void **state) {
     (void)state;
     uint64_t handles[5];
     refuse_create = (struct refusal){4, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_int_equal(backend->ops->take_pages(backend, 5, handles), -ENOMEM);
+    assert_int_equal(backend->ops->take_pages(backend, 5, 1, handles), -ENOMEM);
     assert_int_equal(pages_there, 0);
     refuse_create = (struct refusal){1, CUDA_ERROR_NOT_PERMITTED};
-    assert_int_equal(backend->ops->take_pages(backend, 5, handles), CUDA_ERROR_NOT_PERMITTED);
+    assert_int_equal(backend->ops->take_pages(backend, 5, 1, handles), CUDA_ERROR_NOT_PERMITTED);
     limit = 4 * PAGE;
     creates = 0;
-    assert_int_equal(backend->ops->take_pages(backend, 5, handles), -EDQUOT);
+    assert_int_equal(backend->ops->take_pages(backend, 5, 1, handles), -EDQUOT);
     assert_int_equal(creates, 0);
     assert_int_equal(atomic_load(&device.charged), 0);
 }
@@ -450,18 +450,18 @@ static void what_the_driver_keeps_stays_charged(void **state) {
     uint64_t handles[3];
     take(3, handles);
     refuse_release = (struct refusal){2, CUDA_ERROR_ILLEGAL_ADDRESS};
-    backend->ops->give_pages(backend, 3, handles);
+    backend->ops->give_pages(backend, 3, 1, handles);
     assert_int_equal(atomic_load(&device.charged), PAGE);
-    backend->ops->give_pages(backend, 1, handles + 1);
+    backend->ops->give_pages(backend, 1, 1, handles + 1);
     refuse_create = (struct refusal){3, CUDA_ERROR_OUT_OF_MEMORY};
     refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
-    assert_int_equal(backend->ops->take_pages(backend, 3, handles), -ENOMEM);
+    assert_int_equal(backend->ops->take_pages(backend, 3, 1, handles), -ENOMEM);
     assert_int_equal(atomic_load(&device.charged), PAGE);
-    backend->ops->give_pages(backend, 1, handles);
+    backend->ops->give_pages(backend, 1, 1, handles);
     refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
     assert_null(pages_lacking(&device));
     assert_int_equal(atomic_load(&device.charged), PAGE);
-    backend->ops->give_pages(backend, 1, &last_page);
+    backend->ops->give_pages(backend, 1, 1, &last_page);
     device_pooled(&device, 2 * PAGE); /* of those the pool has never had */
 }
 
@@ -469,14 +469,14 @@ static void one_call_gives_access_to_all_that_is_mapped_at_once(void **state) {
     (void)state;
     uint64_t handles[8], at = take_addresses(16);
     take(8, handles);
-    assert_int_equal(backend->ops->map(backend, at + 2 * PAGE, 8, handles), 0);
+    assert_int_equal(backend->ops->map(backend, at + 2 * PAGE, 8, 1, handles), 0);
     assert_int_equal(set_access_calls, 1);
     for (unsigned i = 0; i < 8; i++) {
         assert_int_equal(slot_of(at + (2 + i) * PAGE)->page, handles[i]);
         assert_int_equal(access_at(at + (2 + i) * PAGE), 1 << device.ordinal);
     }
     assert_int_equal(backend->ops->unmap(backend, at + 2 * PAGE, 8), 0);
-    backend->ops->give_pages(backend, 8, handles);
+    backend->ops->give_pages(backend, 8, 1, handles);
     backend->ops->give_addresses(backend, at, 16 * PAGE);
 }
 
@@ -485,11 +485,11 @@ static void a_page_lies_at_several_addresses(void **state) {
     uint64_t handle, at = take_addresses(3), handles[2];
     take(1, &handle);
     handles[0] = handles[1] = handle;
-    assert_int_equal(backend->ops->map(backend, at, 2, handles), 0);
-    assert_int_equal(backend->ops->map(backend, at + 2 * PAGE, 1, &handle), 0);
+    assert_int_equal(backend->ops->map(backend, at, 2, 1, handles), 0);
+    assert_int_equal(backend->ops->map(backend, at + 2 * PAGE, 1, 1, &handle), 0);
     assert_int_equal(mappings, 3);
     assert_int_equal(backend->ops->unmap(backend, at, 3), 0);
-    backend->ops->give_pages(backend, 1, &handle);
+    backend->ops->give_pages(backend, 1, 1, &handle);
     backend->ops->give_addresses(backend, at, 3 * PAGE);
 }
 
@@ -498,20 +498,20 @@ static void nothing_stays_mapped_when_a_mapping_fails(void **state) {
     uint64_t handles[6], at = take_addresses(6);
     take(6, handles);
     refuse_map = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_int_equal(backend->ops->map(backend, at, 6, handles), -ENOMEM);
+    assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), -ENOMEM);
     refuse_map = (struct refusal){5, CUDA_ERROR_UNKNOWN};
-    assert_int_equal(backend->ops->map(backend, at, 6, handles), -EBUSY);
+    assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), -EBUSY);
     assert_int_equal(mappings, 0);
     refuse_map = (struct refusal){3, CUDA_ERROR_ILLEGAL_ADDRESS};
-    assert_int_equal(backend->ops->map(backend, at, 6, handles), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), CUDA_ERROR_ILLEGAL_ADDRESS);
     assert_int_equal(mappings, 0);
     refuse_access = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_int_equal(backend->ops->map(backend, at, 6, handles), -ENOMEM);
+    assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), -ENOMEM);
     assert_int_equal(mappings, 0);
     assert_int_equal(pages_let_reach(&pages, 0), CUDA_SUCCESS); /* finds nothing that is mapped */
-    assert_int_equal(backend->ops->map(backend, at, 6, handles), 0);
+    assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), 0);
     assert_int_equal(backend->ops->unmap(backend, at, 6), 0);
-    backend->ops->give_pages(backend, 6, handles);
+    backend->ops->give_pages(backend, 6, 1, handles);
     backend->ops->give_addresses(backend, at, 6 * PAGE);
 }
 
@@ -522,9 +522,9 @@ static void a_late_device_gets_access_to_every_page(void **state) {
     static const unsigned mapped[] = {0, 1, 2, 5, 62, 63, 64, 65, 127, 128, 199};
     take(1, &handle);
     for (unsigned i = 0; i < 11; i++) {
-        assert_int_equal(backend->ops->map(backend, first + mapped[i] * PAGE, 1, &handle), 0);
+        assert_int_equal(backend->ops->map(backend, first + mapped[i] * PAGE, 1, 1, &handle), 0);
     }
-    assert_int_equal(backend->ops->map(backend, second + 9 * PAGE, 1, &handle), 0);
+    assert_int_equal(backend->ops->map(backend, second + 9 * PAGE, 1, 1, &handle), 0);
     assert_int_equal(backend->ops->unmap(backend, first + PAGE, 1), 0);
     set_access_calls = 0;
     assert_int_equal(pages_let_reach(&pages, 3), CUDA_SUCCESS);
@@ -536,13 +536,13 @@ static void a_late_device_gets_access_to_every_page(void **state) {
     assert_int_equal(pages_let_reach(&pages, 3), CUDA_SUCCESS); /* has it */
     assert_int_equal(pages_let_reach(&pages, device.ordinal), CUDA_SUCCESS);
     assert_int_equal(set_access_calls, 7);
-    assert_int_equal(backend->ops->map(backend, first + PAGE, 1, &handle), 0);
+    assert_int_equal(backend->ops->map(backend, first + PAGE, 1, 1, &handle), 0);
     assert_int_equal(access_at(first + PAGE), 1 << 1 | 1 << 3);
     for (unsigned i = 0; i < 11; i++) {
         assert_int_equal(backend->ops->unmap(backend, first + mapped[i] * PAGE, 1), 0);
     }
     assert_int_equal(backend->ops->unmap(backend, second + 9 * PAGE, 1), 0);
-    backend->ops->give_pages(backend, 1, &handle);
+    backend->ops->give_pages(backend, 1, 1, &handle);
     backend->ops->give_addresses(backend, second, 10 * PAGE);
     backend->ops->give_addresses(backend, first, 200 * PAGE);
 }
@@ -551,14 +551,14 @@ static void access_that_is_refused_is_not_counted_as_given(void **state) {
     (void)state;
     uint64_t handle, at = take_addresses(2);
     take(1, &handle);
-    assert_int_equal(backend->ops->map(backend, at, 1, &handle), 0);
+    assert_int_equal(backend->ops->map(backend, at, 1, 1, &handle), 0);
     refuse_access = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
     assert_int_equal(pages_let_reach(&pages, 2), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(access_at(at), 1 << 1);
     assert_int_equal(pages_let_reach(&pages, 2), CUDA_SUCCESS);
     assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
     assert_int_equal(backend->ops->unmap(backend, at, 1), 0);
-    backend->ops->give_pages(backend, 1, &handle);
+    backend->ops->give_pages(backend, 1, 1, &handle);
     backend->ops->give_addresses(backend, at, 2 * PAGE);
 }
 
@@ -569,17 +569,17 @@ static void memory_outlives_its_context_and_peers_do_not(void **state) {
     uint64_t handles[2], at = take_addresses(4);
     take(2, handles);
     assert_int_equal(pages_let_reach(&pages, 0), CUDA_SUCCESS);
-    assert_int_equal(backend->ops->map(backend, at, 2, handles), 0);
+    assert_int_equal(backend->ops->map(backend, at, 2, 1, handles), 0);
     device_backend_end(&pages.common);
     assert_int_equal(backend->ops->unmap(backend, at, 2), 0);
-    backend->ops->give_pages(backend, 1, handles);
+    backend->ops->give_pages(backend, 1, 1, handles);
     backend->ops->give_addresses(backend, at, 4 * PAGE);
     assert_int_equal(pages_start(&pages, (CUcontext)2, &device, 1 << 2), 0);
     at = take_addresses(1);
-    assert_int_equal(backend->ops->map(backend, at, 1, handles + 1), 0);
+    assert_int_equal(backend->ops->map(backend, at, 1, 1, handles + 1), 0);
     assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
     assert_int_equal(backend->ops->unmap(backend, at, 1), 0);
-    backend->ops->give_pages(backend, 1, handles + 1);
+    backend->ops->give_pages(backend, 1, 1, handles + 1);
     backend->ops->give_addresses(backend, at, PAGE);
 }
 
@@ -605,7 +605,7 @@ static void addresses_are_ours_while_we_have_them(void **state) {
 static void give_one(void) {
     uint64_t handle;
     take(1, &handle);
-    backend->ops->give_pages(backend, 1, &handle);
+    backend->ops->give_pages(backend, 1, 1, &handle);
 }
 
 static int start_anew(void) {
@@ -647,10 +647,10 @@ static void what_the_decompression_engine_is_refused_is_asked_for_once(void **st
     assert_int_equal(creates, 4);
     assert_int_equal(last_prop.allocFlags.usage, 0);
     assert_false(pages_decompress(&pages));
-    backend->ops->give_pages(backend, 3, handles);
+    backend->ops->give_pages(backend, 3, 1, handles);
     assert_int_equal(start_anew(), 0);
     refuse_create = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY}; /* says nothing of the flag */
-    assert_int_equal(backend->ops->take_pages(backend, 3, handles), -ENOMEM);
+    assert_int_equal(backend->ops->take_pages(backend, 3, 1, handles), -ENOMEM);
     assert_true(pages_decompress(&pages));
 }
 

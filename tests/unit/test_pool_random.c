@@ -141,11 +141,12 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     return fake_ops->release(backend, address, bytes);
 }
 
-static void give_pages(struct backend *backend, unsigned count, const uint64_t *pages) {
+static void give_pages(struct backend *backend, unsigned count, unsigned length,
+                       const uint64_t *pages) {
     for (unsigned i = 0; i < count; i++) {
-        expect_past(fake->base + pages[i] * 2 * MIB, 2 * MIB);
+        expect_past(fake->base + pages[i] * 2 * MIB, length * 2 * MIB);
     }
-    fake_ops->give_pages(backend, count, pages);
+    fake_ops->give_pages(backend, count, length, pages);
 }
 
 /* ---- threads ---- */
