@@ -87,7 +87,8 @@ CUresult capture_context_call(struct context *context) {
     return result;
 }
 
-CUresult capture_implicit(struct stream *stream) {
+/* A question about the legacy stream has the same answer, but ends no capture (cuda.h, cuStreamIsCapturing). */
+static CUresult implicit(struct stream *stream, bool question) {
     CUresult result = CUDA_SUCCESS;
 
     if (stream != stream->context->legacy)
@@ -96,12 +97,17 @@ CUresult capture_implicit(struct stream *stream) {
         struct capture *capture = captures[i];
         for (size_t j = 0; j < capture->stream_count; j++) {
             if (capture->context == stream->context && capture->streams[j]->blocking) {
-                invalidate(capture);
+                if (!question)
+                    invalidate(capture);
                 result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
             }
         }
     }
     return result;
+}
+
+CUresult capture_implicit(struct stream *stream) {
+    return implicit(stream, false);
 }
 
 CUresult capture_stream_call(struct stream *stream) {
@@ -392,7 +398,7 @@ static CUresult get_info(CUstream handle, bool per_thread, struct info out) {
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
     if (result == CUDA_SUCCESS)
-        result = capture_implicit(stream);
+        result = implicit(stream, true);
     if (result != CUDA_SUCCESS)
         return result;
     if (!out.status)

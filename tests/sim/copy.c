@@ -59,6 +59,20 @@ static bool within(const struct side *side, const struct copy *copy) {
            bytes <= range->base + range->size - side->address;
 }
 
+/*
+ * A synchronous copy stands behind the null stream of each context that memory of cuMemAlloc belongs to, whichever is
+ * current. Mapped memory belongs to none. (What is unmeasured waits for nothing: per-thread streams, peer copies.)
+ */
+static bool wait_for_owner(const struct side *side, const struct context *current) {
+    const struct range *range = side->checked ? range_find(side->address) : NULL;
+    bool others = range && range->kind == RANGE_DEVICE && range->context &&
+                  range->context != current->behind && range->context != current;
+
+    if (others)
+        queue_wait(&(struct waiting){.stream = range->context->legacy, .up_to = queue_sequence()});
+    return others;
+}
+
 static CUresult run(struct copy copy, CUstream handle, bool per_thread, enum wait wait) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
@@ -72,6 +86,13 @@ static CUresult run(struct copy copy, CUstream handle, bool per_thread, enum wai
     if (!copy.peer && (out_of_reach(&copy.to, &copy, stream->context) ||
                        out_of_reach(&copy.from, &copy, stream->context)))
         return CUDA_ERROR_INVALID_VALUE;
+    if (wait == SYNC && !per_thread && !copy.peer &&
+        wait_for_owner(&copy.to, stream->context) + wait_for_owner(&copy.from, stream->context)) {
+        result =
+            stream_resolve(handle, per_thread, &stream); /* others may have ended it meanwhile */
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
     bool between_devices = on_device(&copy.to) && on_device(&copy.from);
     if (wait == SYNC && !between_devices)
         return submit_and_wait(stream, (struct work){.kind = WORK_COPY, .copy = copy});

@@ -81,11 +81,15 @@ static void test_other_threads_are_bound_by_global_captures_only(void **state) {
 
 static void test_legacy_stream_beside_a_blocking_capture(void **state) {
     CUstream blocking;
+    CUstreamCaptureStatus status;
     CUgraph graph;
 
     (void)state;
     OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
     OK(cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    FAILS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
+    OK(cuStreamIsCapturing(blocking, &status));
+    assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
     FAILS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemsetD8_v2(flag, 0, 1));
     FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
 }

@@ -200,6 +200,51 @@ static void test_late_records_hang_and_others_do_not(void **state) {
     assert_int_equal(run_scene("free in another thread"), SIM_HANG_STATUS);
 }
 
+/* That of cuMemAlloc; mapped memory is nobody's. */
+static void test_synchronous_copies_stand_behind_the_owners_null_stream(void **state) {
+    CUmemGenericAllocationHandle page;
+    CUdeviceptr p, mapped;
+    CUcontext second;
+    uint32_t value = 0;
+
+    (void)state;
+    OK(cuMemAlloc_v2(&p, 4096));
+    OK(cuMemCreate(&page, GRANULE, &page_prop, 0));
+    OK(cuMemAddressReserve(&mapped, GRANULE, 0, 0, 0));
+    OK(cuMemMap(mapped, GRANULE, 0, page, 0));
+    OK(cuMemSetAccess(mapped, GRANULE, &page_access, 1));
+    OK(cuMemsetD32_v2(p, 0, 1));
+    OK(cuMemsetD32_v2(mapped, 0, 1));
+    OK(cuCtxSynchronize());
+    OK(cuCtxCreate_v2(&second, 0, 0));
+    for (uint32_t turn = 1; turn <= 20; turn++) {
+        OK(cuCtxSetCurrent(context));
+        launch_spin(NULL, flag, turn);
+        OK(cuMemsetD32_v2(p, turn, 1));
+        OK(cuMemsetD32_v2(mapped, turn, 1));
+        OK(cuCtxSetCurrent(second));
+        OK(cuMemcpyDtoHAsync_v2(&value, p, 4, NULL));
+        assert_int_equal(value, turn == 1 ? 0 : 1000);
+        OK(cuMemcpyDtoH_v2(&value, mapped, 4));
+        assert_int_equal(value, turn - 1);
+        launch_set(b, flag, turn);
+        OK(cuMemcpyDtoH_v2(&value, p, 4));
+        assert_int_equal(value, turn);
+        OK(cuMemcpyDtoH_v2(&value, mapped, 4));
+        assert_int_equal(value, turn);
+        OK(cuCtxSetCurrent(context));
+        launch_spin(NULL, flag, 100 + turn);
+        OK(cuMemsetD32_v2(p, turn, 1));
+        launch_set(b, flag, 100 + turn);
+        OK(cuCtxSetCurrent(second));
+        value = 1000;
+        OK(cuMemcpyHtoD_v2(p, &value, 4));
+        OK(cuCtxSetCurrent(context));
+        OK(cuCtxSynchronize());
+        assert_int_equal(read_u32(p), 1000);
+    }
+}
+
 int test_contexts(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_primary_context_comes_and_goes),
@@ -211,6 +256,7 @@ int test_contexts(void) {
         TEST(test_wait_orders_all_future_work),
         TEST(test_wait_accepts_another_contexts_event_and_record_does_not),
         TEST(test_late_records_hang_and_others_do_not),
+        TEST(test_synchronous_copies_stand_behind_the_owners_null_stream),
     };
 
     return cmocka_run_group_tests_name("contexts", tests, NULL, NULL);
