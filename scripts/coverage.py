@@ -128,7 +128,7 @@ def tests(names):
 
 
 def common(macro):
-    """Effect and test of a NOTICED, BOUNDED or RETRIED row, as the table's own macro says."""
+    """Effect and test of a NOTICED, BOUNDED, ORDERED or RETRIED row, as the table's own macro says."""
     found = re.search(r"#define %s\(.*?ENTRY\(symbol, since, parameters, arguments, (\".*?\"), (\".*?\")\)"
                       % macro, read(ENTRIES), re.S)
     return [plain(found.group(1)), plain(found.group(2))]
@@ -138,8 +138,8 @@ def coverage():
     lines = [COVERAGE_HEAD, "## Replaced", "", "| entry | since | what the library does | tests |",
              "| --- | --- | --- | --- |"]
     replaced, called = 0, []
-    for macro, row in rows(ENTRIES, ["ENTRY", "FAST", "NOTICED", "BOUNDED", "RETRIED", "CALLED"]):
-        if macro in ("NOTICED", "BOUNDED", "RETRIED"):
+    for macro, row in rows(ENTRIES, ["ENTRY", "FAST", "NOTICED", "BOUNDED", "ORDERED", "RETRIED", "CALLED"]):
+        if macro in ("NOTICED", "BOUNDED", "ORDERED", "RETRIED"):
             row = row[:4] + common(macro)
         if macro == "CALLED":
             called.append("| `%s` | %s |" % (row[0], version(row[1])))

@@ -5,7 +5,7 @@
  * memory.
  */
 static bool exceeds(CUdeviceptr at, size_t width, size_t height, size_t pitch, size_t depth,
-                    size_t slice) {
+                    size_t slice, struct pool **pool) {
     size_t rows, slices, bytes;
     if (width == 0 || height == 0 || depth == 0 || (height > 1 && pitch < width) ||
         __builtin_mul_overflow(height - 1, pitch, &rows) ||
@@ -14,20 +14,22 @@ static bool exceeds(CUdeviceptr at, size_t width, size_t height, size_t pitch, s
         __builtin_add_overflow(bytes, width, &bytes)) {
         return false;
     }
-    return bounds_exceeded(at, bytes);
+    return bounds_exceeded(at, bytes, pool);
 }
 
 bool bounds_fill(CUdeviceptr to, size_t *count, size_t size) {
     size_t bytes;
-    bool beyond = !__builtin_mul_overflow(*count, size, &bytes) && bounds_one(to, &bytes);
+    struct pool *pool;
+    bool beyond = !__builtin_mul_overflow(*count, size, &bytes) && bounds_one(to, &bytes, &pool);
     *count = beyond ? 0 : *count;
     return beyond;
 }
 
 bool bounds_fill_rows(CUdeviceptr to, size_t pitch, size_t *width, size_t size, size_t height) {
     size_t bytes;
-    bool beyond =
-        !__builtin_mul_overflow(*width, size, &bytes) && exceeds(to, bytes, height, pitch, 1, 0);
+    struct pool *pool;
+    bool beyond = !__builtin_mul_overflow(*width, size, &bytes) &&
+                  exceeds(to, bytes, height, pitch, 1, 0, &pool);
     *width = beyond ? 0 : *width;
     return beyond;
 }
@@ -36,21 +38,21 @@ static bool on_device(CUmemorytype type) {
     return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
 }
 
-bool bounds_rows(const CUDA_MEMCPY2D **copy) {
+bool bounds_rows(const CUDA_MEMCPY2D **copy, struct pool *pools[2]) {
     static const CUDA_MEMCPY2D nothing = {.srcMemoryType = CU_MEMORYTYPE_HOST,
                                           .dstMemoryType = CU_MEMORYTYPE_HOST};
     const CUDA_MEMCPY2D *c = *copy;
     bool beyond = c && ((on_device(c->srcMemoryType) &&
                          exceeds(c->srcDevice + c->srcY * c->srcPitch + c->srcXInBytes,
-                                 c->WidthInBytes, c->Height, c->srcPitch, 1, 0)) ||
+                                 c->WidthInBytes, c->Height, c->srcPitch, 1, 0, &pools[1])) ||
                         (on_device(c->dstMemoryType) &&
                          exceeds(c->dstDevice + c->dstY * c->dstPitch + c->dstXInBytes,
-                                 c->WidthInBytes, c->Height, c->dstPitch, 1, 0)));
+                                 c->WidthInBytes, c->Height, c->dstPitch, 1, 0, &pools[0])));
     *copy = beyond ? &nothing : c;
     return beyond;
 }
 
-bool bounds_slices(const CUDA_MEMCPY3D **copy) {
+bool bounds_slices(const CUDA_MEMCPY3D **copy, struct pool *pools[2]) {
     static const CUDA_MEMCPY3D nothing = {.srcMemoryType = CU_MEMORYTYPE_HOST,
                                           .dstMemoryType = CU_MEMORYTYPE_HOST};
     const CUDA_MEMCPY3D *c = *copy;
@@ -58,10 +60,10 @@ bool bounds_slices(const CUDA_MEMCPY3D **copy) {
     bool beyond =
         c && ((on_device(c->srcMemoryType) &&
                exceeds(c->srcDevice + c->srcZ * from + c->srcY * c->srcPitch + c->srcXInBytes,
-                       c->WidthInBytes, c->Height, c->srcPitch, c->Depth, from)) ||
+                       c->WidthInBytes, c->Height, c->srcPitch, c->Depth, from, &pools[1])) ||
               (on_device(c->dstMemoryType) &&
                exceeds(c->dstDevice + c->dstZ * to + c->dstY * c->dstPitch + c->dstXInBytes,
-                       c->WidthInBytes, c->Height, c->dstPitch, c->Depth, to)));
+                       c->WidthInBytes, c->Height, c->dstPitch, c->Depth, to, &pools[0])));
     *copy = beyond ? &nothing : c;
     return beyond;
 }

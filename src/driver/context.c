@@ -15,11 +15,11 @@
 static struct context contexts[CONTEXTS_MAX];
 static struct lock registry = LOCK_INITIALIZER(REGISTRY);
 static uint64_t lives;         /* contexts there ever were; under the registry's lock */
-static _Atomic unsigned alive; /* contexts, without green ones */
-static _Atomic unsigned views; /* green ones */
+static _Atomic unsigned views; /* green contexts */
 
 _Thread_local struct context_last context_last __attribute__((tls_model("initial-exec")));
 _Atomic uint64_t context_generation = 1;
+_Atomic unsigned context_alive;
 
 void context_doubt(void) {
     atomic_fetch_add(&context_generation, 1);
@@ -45,7 +45,7 @@ static void forget(struct context *context) {
                 forget(&contexts[i]);
             }
         }
-        atomic_fetch_sub(&alive, 1);
+        atomic_fetch_sub(&context_alive, 1);
     }
     for (unsigned i = 0; i < context_listener_count; i++) {
         const struct context_listener *listener = &context_listeners[i];
@@ -77,7 +77,7 @@ static struct context *enter(struct context fresh) {
     if (context) {
         *context = fresh;
         context->life = ++lives;
-        atomic_fetch_add(fresh.green ? &views : &alive, 1);
+        atomic_fetch_add(fresh.green ? &views : &context_alive, 1);
         if (!fresh.green) {
             awake_enter(fresh.handle); /* who sees that sees the count as well (context_settle) */
         }
@@ -140,7 +140,7 @@ static struct pool *pool_behind(CUcontext handle, bool *is_new) {
  */
 void context_settle(void) {
     uint64_t woken = awake_woken();
-    for (int i = 0; atomic_load(&alive) > 1 && i < STATS_MAX_DEVICES; i++) {
+    for (int i = 0; atomic_load(&context_alive) > 1 && i < STATS_MAX_DEVICES; i++) {
         struct device *device = device_used(i);
         if (device) {
             device_pool_settle(device);
@@ -345,7 +345,8 @@ void context_address_given(CUdeviceptr address, uint64_t bytes) {
 /* Whether a thread may go by what it knows: it could switch to no other context unseen, and the
  * driver, whose end nobody announces, is not about to end. */
 static bool only_one(void) {
-    return atomic_load(&alive) == 1 && atomic_load(&views) == 0 && !atomic_load(&shutdown_begun);
+    return atomic_load(&context_alive) == 1 && atomic_load(&views) == 0 &&
+           !atomic_load(&shutdown_begun);
 }
 
 /* The driver has just said that `handle` is current. `generation` was read before only_one() is
@@ -387,11 +388,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
 }
 
 struct pool *context_whole_pool(void) {
-    return atomic_load(&alive) == 1 && atomic_load(&views) == 0 ? context_pool() : NULL;
-}
-
-unsigned context_count(void) {
-    return atomic_load(&alive);
+    return atomic_load(&context_alive) == 1 && atomic_load(&views) == 0 ? context_pool() : NULL;
 }
 
 void context_forked(void) {

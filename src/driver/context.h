@@ -97,8 +97,12 @@ void context_settle(void);
 /** In the child of a fork: no pool is found any more. */
 void context_forked(void);
 
+extern _Atomic unsigned context_alive __attribute__((visibility("hidden")));
+
 /** How many contexts of this process are alive, green ones not counted. */
-unsigned context_count(void);
+static inline unsigned context_count(void) {
+    return atomic_load(&context_alive);
+}
 
 /** The calling thread asks the driver what is current before its next allocation. */
 static inline void context_unsure(void) {

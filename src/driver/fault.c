@@ -1,5 +1,6 @@
 #include "driver/fault.h"
 
+#include "driver/across.h"
 #include "driver/attend.h"
 #include "driver/bounds.h"
 #include "driver/context.h"
@@ -51,17 +52,25 @@ static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
         }                                                                                          \
         return fault_notice(r);                                                                    \
     }
-#define BOUNDED(symbol, since, parameters, arguments, beyond)                                      \
+#define LOOKED_AT(symbol, parameters, arguments, beyond, before)                                   \
     CUresult hook_##symbol parameters {                                                            \
+        struct pool *pools[2] = {NULL, NULL};                                                      \
+        (void)pools; /* of a fill */                                                               \
         attend_question();                                                                         \
         bool refused = beyond; /* which makes it a call for nothing */                             \
-        CUresult r = REAL(symbol) arguments;                                                       \
         if (__builtin_expect(refused, 0)) {                                                        \
-            return r == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : fault_notice(r);                 \
+            CUresult nothing = REAL(symbol) arguments;                                             \
+            return nothing == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : fault_notice(nothing);     \
         }                                                                                          \
+        before;                                                                                    \
+        CUresult r = REAL(symbol) arguments;                                                       \
         if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && may_be_out_of_reach()) {         \
             r = REAL(symbol) arguments;                                                            \
         }                                                                                          \
         return fault_notice(r);                                                                    \
     }
+#define BOUNDED(symbol, since, parameters, arguments, beyond)                                      \
+    LOOKED_AT(symbol, parameters, arguments, beyond, (void)0)
+#define ORDERED(symbol, since, parameters, arguments, beyond)                                      \
+    LOOKED_AT(symbol, parameters, arguments, beyond, across_look(pools))
 #include "driver/entry_points.def"

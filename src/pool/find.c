@@ -115,8 +115,9 @@ int pool_find(uint64_t address, struct pool_block *out) {
     return r;
 }
 
-bool pool_exceeds(uint64_t address, uint64_t bytes) {
-    if (!page_map_owner(address)) {
+bool pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool) {
+    *pool = page_map_owner(address);
+    if (!*pool) {
         return false;
     }
     struct found found;
@@ -124,8 +125,8 @@ bool pool_exceeds(uint64_t address, uint64_t bytes) {
     if (r == 0) {
         return bytes > found.address + found.requested - address;
     }
-    const struct pool *pool = r == -EINVAL ? page_map_owner(address) : NULL;
-    return pool && atomic_load(&pool->retiring) == 0 && atomic_load(&pool->retired_bytes) == 0;
+    const struct pool *now = r == -EINVAL ? page_map_owner(address) : NULL;
+    return now && atomic_load(&now->retiring) == 0 && atomic_load(&now->retired_bytes) == 0;
 }
 
 struct range *find_range(uint64_t address, struct pool_block *block) {

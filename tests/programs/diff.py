@@ -19,11 +19,12 @@ FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)] + \
     [["diff_faults", str(i)] for i in range(13)]
 CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + FAULTS + \
     [["diff_current"], ["diff_current", "0"], ["diff_current", "1"], ["diff_current", "2"], ["diff_bounds"]] + \
-    [["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"], ["diff_async"]]
+    [["diff_across"], ["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"], ["diff_async"]]
 LEAST = 150
 # Many contexts, many native frees: they take a GPU minutes.
 TOO_LONG = {"diff_mixes": ["series %d" % i for i in range(4, 20)], "diff_contexts": ["lives", "attach"],
             "diff_current": ["create", "primary"],  # these two hang natively, for 45 s each
+            "diff_across": ["captures and faults", "a view"],  # not known of a GPU
             # these crash natively, and all before them ran once more for each
             "diff_async": ["capture of mode %d, in a stream that ended" % i for i in range(3)]}
 WHOLE_DEVICE = ("diff_outside", "diff_async")  # they take all there is

@@ -7,6 +7,7 @@
  * change. "count" prints how often 100 pairs of calls have asked (simulator only).
  */
 #include "diff.h"
+#include "green.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -246,38 +247,6 @@ static void primary(void) {
 
 /* --- green contexts; entries that a driver may lack --- */
 
-struct green {
-    CUgreenCtx green;
-    CUcontext view;
-};
-
-static bool green_begin(struct green *g) {
-    typedef CUresult CUDAAPI get(CUdevice, CUdevResource *, CUdevResourceType);
-    typedef CUresult CUDAAPI describe(CUdevResourceDesc *, CUdevResource *, unsigned);
-    typedef CUresult CUDAAPI make(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned);
-    get *resource = (get *)dlsym(RTLD_DEFAULT, "cuDeviceGetDevResource");
-    describe *desc_of = (describe *)dlsym(RTLD_DEFAULT, "cuDevResourceGenerateDesc");
-    make *create_green = (make *)dlsym(RTLD_DEFAULT, "cuGreenCtxCreate");
-    CUdevResource all;
-    CUdevResourceDesc desc;
-    return resource && desc_of && create_green &&
-           resource(devices[0], &all, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS &&
-           desc_of(&desc, &all, 1) == CUDA_SUCCESS &&
-           create_green(&g->green, desc, devices[0], CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_SUCCESS;
-}
-
-static CUresult green_view(struct green *g) {
-    typedef CUresult CUDAAPI from(CUcontext *, CUgreenCtx);
-    from *view = (from *)dlsym(RTLD_DEFAULT, "cuCtxFromGreenCtx");
-    return view ? view(&g->view, g->green) : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-static CUresult green_end(struct green *g) {
-    typedef CUresult CUDAAPI end(CUgreenCtx);
-    end *destroy_green = (end *)dlsym(RTLD_DEFAULT, "cuGreenCtxDestroy");
-    return destroy_green ? destroy_green(g->green) : CUDA_ERROR_NOT_SUPPORTED;
-}
-
 static void green(void) {
     struct green g;
     CUcontext popped;
@@ -285,7 +254,7 @@ static void green(void) {
     CHECK(cuDevicePrimaryCtxRetain(&first, devices[0]));
     CHECK(cuCtxSetCurrent(first));
     now("the primary context");
-    if (green_begin(&g)) {
+    if (green_begin(&g, devices[0])) {
         now("a green one made");
         line("current: its view: %d", green_view(&g));
         now("a view of it");
@@ -312,7 +281,7 @@ static void unheard(unsigned how) {
     of_context *change = (of_context *)find(0, how < 2 ? &push_entries[how] : &set_entry);
     CHECK(cuCtxCreate_v2(&first, 0, devices[0]));
     now("one context");
-    if (!change || !stream_of || !green_begin(&g) ||
+    if (!change || !stream_of || !green_begin(&g, devices[0]) ||
         stream_of(&stream, g.green, CU_STREAM_NON_BLOCKING, 0) != CUDA_SUCCESS) {
         line("current: unheard of: absent");
         return;
@@ -490,7 +459,7 @@ static void counted(void) {
     asks("two devices");
     CHECK(cuDevicePrimaryCtxRelease(devices[1]));
     asks("one device");
-    if (green_begin(&seen_there)) {
+    if (green_begin(&seen_there, devices[0])) {
         asks("green");
         there(view_there);
         asks("view");

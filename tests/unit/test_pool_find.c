@@ -123,7 +123,10 @@ static void what_lives_is_found_beside_what_comes_and_goes(void **state) {
         wrong += pool_find(inside, &block) != 0 || block.address != mine[i] ||
                  block.requested != bytes[i];
         uint64_t rest = mine[i] + bytes[i] - inside;
-        wrong += pool_exceeds(inside, rest) || !pool_exceeds(inside, rest + 1);
+        struct pool *owner[2] = {NULL, NULL};
+        wrong +=
+            pool_exceeds(inside, rest, &owner[0]) || !pool_exceeds(inside, rest + 1, &owner[1]);
+        wrong += owner[0] != block.pool || owner[1] != block.pool;
         /* of what is not mine anything may be said, but that it is a block which covers the address */
         uint64_t other = fake->base + n * 40503 % (64 * MIB);
         if (pool_find(other, &block) == 0)

@@ -186,7 +186,8 @@ static unsigned refused;
 /* In between, when it is no live block any more. */
 static void ask_whether_refused(struct backend *backend, uint64_t address, uint64_t bytes) {
     (void)backend;
-    refused += pool_exceeds(address, bytes);
+    struct pool *owner;
+    refused += pool_exceeds(address, bytes, &owner);
 }
 
 /* Until a stream has got to the free the memory may be used, by other threads as well. */
@@ -200,9 +201,11 @@ static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
     refused = 0;
     struct pool_retired retired = retire(at);
     assert_int_equal(refused, 0);
-    assert_false(pool_exceeds(at, 3 * MIB));
+    struct pool *owner = NULL;
+    assert_false(pool_exceeds(at, 3 * MIB, &owner));
+    assert_ptr_equal(owner, pool);
     pool_reclaim(&retired);
-    assert_true(pool_exceeds(at, 1));
+    assert_true(pool_exceeds(at, 1, &owner));
     drop(get(3 * MIB));
     assert_int_equal(refused, 1); /* there it is free */
     stop(NULL);

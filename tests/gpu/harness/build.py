@@ -64,7 +64,7 @@ PROGRAMS = {
 
 # The programs of tests/programs, linked with the driver instead of the simulator.
 GCC_ARGS = ["-D_GNU_SOURCE", "-I" + os.path.join(ROOT, "include"), "-I" + os.path.join(ROOT, "src")]
-AREAS = "pointers mixes contexts current capture faults peers ipc outside old async bounds"
+AREAS = "pointers mixes contexts current capture faults peers ipc outside old async bounds across"
 for area in AREAS.split():
     PROGRAMS["programs/diff_" + area] = ("programs/diff_%s.c" % area, "gcc", ["-lcuda"])
 for name in ("laws", "lifecycles", "fits_refused"):
