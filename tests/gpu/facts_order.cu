@@ -826,12 +826,144 @@ static void section_late() {
     }
 }
 
+extern "C" CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes);
+extern "C" CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes);
+extern "C" CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+
+static CUdeviceptr mapped(size_t bytes) {
+    CUmemAllocationProp prop = {};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle page;
+    CUdeviceptr p;
+    CHECK(cuMemCreate(&page, bytes, &prop, 0));
+    CHECK(cuMemAddressReserve(&p, bytes, 0, 0, 0));
+    CHECK(cuMemMap(p, bytes, 0, page, 0));
+    CHECK(cuMemSetAccess(p, bytes, &access, 1));
+    return p;
+}
+
+/* Memory p is b's, mine the current context's, which is a; `word` is 9 before. */
+struct across {
+    CUcontext a, b;
+    CUdeviceptr p, mine;
+    cudaStream_t stream; /* of a */
+    uint32_t word;
+};
+
+static const struct {
+    const char *name;
+    int (*call)(across &x);
+} across_calls[] = {
+    {"DtoH", [](across &x) { return (int)cuMemcpyDtoH(&x.word, x.p, 4); }},
+    {"DtoH_ptds", [](across &x) { return (int)cuMemcpyDtoH_v2_ptds(&x.word, x.p, 4); }},
+    {"DtoHAsync", [](across &x) { return (int)cuMemcpyDtoHAsync(&x.word, x.p, 4, x.stream); }},
+    {"HtoD", [](across &x) { return (int)cuMemcpyHtoD(x.p, &x.word, 4); }},
+    {"HtoD_ptds", [](across &x) { return (int)cuMemcpyHtoD_v2_ptds(x.p, &x.word, 4); }},
+    {"DtoD to a's", [](across &x) { return (int)cuMemcpyDtoD(x.mine, x.p, 4); }},
+    {"DtoD to b's", [](across &x) { return (int)cuMemcpyDtoD(x.p, x.mine, 4); }},
+    {"DtoD in b's", [](across &x) { return (int)cuMemcpyDtoD(x.p + 4, x.p, 4); }},
+    {"DtoD_ptds to a's", [](across &x) { return (int)cuMemcpyDtoD_v2_ptds(x.mine, x.p, 4); }},
+    {"Peer to a's", [](across &x) { return (int)cuMemcpyPeer(x.mine, x.a, x.p, x.b, 4); }},
+    {"Peer to b's", [](across &x) { return (int)cuMemcpyPeer(x.p, x.b, x.mine, x.a, 4); }},
+    {"fill", [](across &x) { return (int)cuMemsetD32(x.p, 9, 1); }},
+};
+
+/* One of them while b, or a itself, works for 100 ms in `stream`; b fills p with 7 then. */
+static void across_call(across &x, size_t which, bool own, CUstream stream) {
+    CHECK(cuCtxSetCurrent(x.a));
+    CHECK(cuMemsetD32(x.mine, 9, 1));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuCtxSetCurrent(x.b));
+    CHECK(cuMemsetD32(x.p, 1, 2));
+    CHECK(cuCtxSynchronize());
+    if (own)
+        CHECK(cuCtxSetCurrent(x.a));
+    spin_ms(stream, 100);
+    CHECK(cuMemsetD32Async(x.p, 7, 1, stream));
+    CHECK(cuCtxSetCurrent(x.a));
+    x.word = 9;
+    int code;
+    uint32_t there[2], mine;
+    double call = took_ms([&] { code = across_calls[which].call(x); });
+    double rest = took_ms([&] { CHECK(cuCtxSynchronize()); });
+    CHECK(cuMemcpyDtoH(&mine, x.mine, 4));
+    CHECK(cuCtxSetCurrent(x.b));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemcpyDtoH(there, x.p, 8));
+    printf("    %-17s %d  call %6.1f ms, a's rest %6.1f ms  host %u, a's %u, b's %u %u\n",
+           across_calls[which].name, code, call, rest, x.word, mine, there[0], there[1]);
+}
+
+/* Beside a capture of a stream of b's: what a question about b's null stream, and a copy by a, do to it. */
+static void across_capture(across &x, unsigned flags) {
+    CUstream s;
+    CUgraph graph;
+    CUstreamCaptureStatus status;
+    CHECK(cuCtxSetCurrent(x.b));
+    CHECK(cuStreamCreate(&s, flags));
+    for (int copy = 0; copy < 2; copy++) {
+        CHECK(cuCtxSetCurrent(x.b));
+        CHECK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+        if (copy)
+            CHECK(cuCtxSetCurrent(x.a));
+        int code = copy ? (int)cuMemcpyDtoH(&x.word, x.p, 4)
+                        : (int)cuStreamIsCapturing(CU_STREAM_LEGACY, &status);
+        CHECK(cuCtxSetCurrent(x.b));
+        int then = (int)cuMemsetD32Async(x.p, 7, 1, s);
+        printf("    b captures a %s stream: %s %d, captured then %d, end %d\n",
+               flags ? "non-blocking" : "blocking", copy ? "a's DtoH" : "is b's null stream", code,
+               then, (int)cuStreamEndCapture(s, &graph));
+    }
+    CHECK(cuStreamDestroy(s));
+}
+
+/*
+ * Two contexts of one device. On an H200 (driver 580) DtoH, HtoD and DtoD by a stood behind b's null stream where p was
+ * of cuMemAlloc, copies in a stream and fills did not; where it was mapped, nothing did, and DtoH read the old value.
+ */
+static void section_across() {
+    across x = {};
+    CUdevice device;
+    CHECK(cuInit(0));
+    CHECK(cuDeviceGet(&device, 0));
+    CHECK(cuCtxCreate_v2(&x.a, 0, device));
+    warm();
+    CHECK(cuMemAlloc(&x.mine, 4096));
+    x.stream = new_stream();
+    CHECK(cuCtxCreate_v2(&x.b, 0, device));
+    warm();
+    cudaStream_t stream = new_stream();
+    CUdeviceptr kinds[2] = {0, mapped(2 << 20)};
+    CHECK(cuMemAlloc(&kinds[0], 4096));
+    const struct {
+        const char *name;
+        bool own;
+        CUstream stream;
+    } places[] = {{"b works in its null stream", false, CU_STREAM_LEGACY},
+                  {"b works in its per-thread stream", false, CU_STREAM_PER_THREAD},
+                  {"b works in a non-blocking stream", false, stream},
+                  {"a works in its null stream", true, CU_STREAM_LEGACY}};
+    for (int kind = 0; kind < 2; kind++) {
+        x.p = kinds[kind];
+        for (auto &place : places) {
+            printf("  %s, %s:\n", kind ? "mapped" : "cuMemAlloc", place.name);
+            for (size_t i = 0; i < sizeof across_calls / sizeof *across_calls; i++)
+                across_call(x, i, place.own, place.stream);
+        }
+        for (unsigned flags : {CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING})
+            across_capture(x, flags);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)();
     } sections[] = {{"record", section_record},   {"capture", section_capture},
                     {"green", section_green},     {"sticky", section_sticky},
-                    {"barrier", section_barrier}, {"late", section_late}};
+                    {"barrier", section_barrier}, {"late", section_late},
+                    {"across", section_across}};
     return run_cases(argc, argv, sections);
 }
