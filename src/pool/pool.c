@@ -197,6 +197,7 @@ int pool_trim(struct pool *pool, bool wait) {
 }
 
 uint64_t pool_stuck_bytes(struct pool *pool) {
+    settle(pool, true);
     lock_acquire(&pool->lock);
     epochs_poll(&pool->epochs, pool->backend);
     pending_take_usable(pool);

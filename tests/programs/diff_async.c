@@ -133,6 +133,22 @@ static void busy(void) {
     CHECK(cuStreamDestroy(stream));
 }
 
+/* What a stream has got to is free, also for a program that only asks. */
+static void counted(void) {
+    static const size_t sizes[] = {5000, 3 * MIB, 100 * MIB};
+    CUstream stream = new_stream();
+    for (unsigned i = 0; i < 3; i++) {
+        size_t before = 0, after = 0, total;
+        CHECK(cuMemGetInfo(&before, &total));
+        CHECK(cuMemFreeAsync(take(sizes[i]), stream));
+        CHECK(cuStreamSynchronize(stream));
+        CHECK(cuMemGetInfo(&after, &total));
+        line("async: %zu bytes, freed in a stream: %s", sizes[i],
+             after >= before ? "all is free again" : "less is free");
+    }
+    CHECK(cuStreamDestroy(stream));
+}
+
 /* Another stream has the handle of one whose frees nobody has looked at yet. */
 static void handles(void) {
     CUdeviceptr p[7], q = take(MIB);
@@ -523,6 +539,8 @@ int main(int argc, char **argv) {
         lines();
     if (section("busy"))
         busy();
+    if (section("counted"))
+        counted();
     if (section("handles"))
         handles();
     if (section("early"))
