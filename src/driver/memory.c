@@ -244,7 +244,12 @@ static __attribute__((noinline)) CUresult free_after(int r, CUdeviceptr dptr) {
         outside_leave_end(giving, native == CUDA_SUCCESS);
         return native;
     }
-    return r == -EINVAL ? refused_free(dptr) : (CUresult)r;
+    if (r != -EINVAL) {
+        return (CUresult)r;
+    }
+    /* The current context may have ended, in another thread: the driver says so first. */
+    CUresult refused = refused_free(dptr), native = REAL(cuMemFree_v2)(UNKNOWN_ADDRESS);
+    return native == CUDA_ERROR_INVALID_VALUE ? refused : native;
 }
 
 static inline CUresult answer_free(int r, CUdeviceptr dptr) {
@@ -283,8 +288,6 @@ struct stream_entries {
     bool per_thread;
 };
 
-#define NOBODYS ((CUdeviceptr)0x1000) /* no allocation is ever there */
-
 /*
  * What the driver says of a free made now, whatever is freed: of the stream, the context, and of captures,
  * which it then ends. Asked with an address it does not know; if that is all it has to say, the free
@@ -293,7 +296,7 @@ struct stream_entries {
 static __attribute__((noinline, cold)) CUresult ask_about(CUstream stream,
                                                           const struct stream_entries *driver) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult r = driver->free(NOBODYS, stream);
+    CUresult r = driver->free(UNKNOWN_ADDRESS, stream);
     if (r != CUDA_ERROR_INVALID_VALUE) {
         return r;
     }

@@ -128,8 +128,10 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
     }
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
-    if (!block.pool || !current) { /* without a context it depends */
-        CUresult result = REAL(cuMemGetAddressRange_v2)(base, bytes, known_without(&block, dptr));
+    if (!block.pool || !current || device_pool_context(block.pool) != current) {
+        /* without a context it depends; and another one may have ended, or died of a fault */
+        CUdeviceptr asked = current ? dptr : known_without(&block, dptr);
+        CUresult result = REAL(cuMemGetAddressRange_v2)(base, bytes, asked);
         if (result != CUDA_SUCCESS) {
             return result;
         }

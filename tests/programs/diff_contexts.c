@@ -46,6 +46,37 @@ static void two(void) {
     CHECK(cuCtxSetCurrent(NULL));
 }
 
+static void *destroy(void *context) {
+    CHECK(cuCtxDestroy(context));
+    return NULL;
+}
+
+/* What is current has ended, by another thread's call; the memory is of a context that lives. */
+static void ended(void) {
+    CUcontext a, b, popped;
+    CUdeviceptr base = 7;
+    size_t bytes = 7;
+    pthread_t thread;
+    CHECK(cuCtxCreate_v2(&a, 0, devices[0]));
+    CUdeviceptr p = take(4096), large = take(3 * MIB), freed = take(4096);
+    CHECK(cuMemFree(freed));
+    CHECK(cuCtxCreate_v2(&b, 0, devices[0]));
+    pthread_create(&thread, NULL, destroy, b);
+    pthread_join(thread, NULL);
+    CODES("contexts: ended: range, inside, of freed memory", cuMemGetAddressRange(&base, &bytes, p),
+          cuMemGetAddressRange(&base, &bytes, large + 5),
+          cuMemGetAddressRange(&base, &bytes, freed));
+    line("contexts: ended: untouched %d", base == 7 && bytes == 7);
+    CODES("contexts: ended: free inside, of freed memory", cuMemFree(p + 4),
+          cuMemFree(large + 4096), cuMemFree(freed), cuMemFreeAsync(p + 4, NULL));
+    cuCtxPopCurrent(&popped);
+    CHECK(cuCtxSetCurrent(a));
+    CODES("contexts: ended: with the other one again",
+          cuMemGetAddressRange(&base, &bytes, large + 5), cuMemFree(p + 4), cuMemFree(p),
+          cuMemFree(large));
+    CHECK(cuCtxDestroy(a));
+}
+
 /* Many short lives: everything of a context goes with it, and the next one begins afresh. */
 static void lives(void) {
     int good = 0, stale = 0;
@@ -332,7 +363,8 @@ int main(int argc, char **argv) {
                  {"two devices", two_devices},
                  {"attach", attach},
                  {"attach a primary one", attach_primary},
-                 {"detach a dead one", detach_dead}};
+                 {"detach a dead one", detach_dead},
+                 {"ended", ended}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (!section(parts[i].name))
             continue;
