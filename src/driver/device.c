@@ -259,23 +259,26 @@ uint64_t device_idle_bytes(const struct device *device, const struct device_back
     return bytes;
 }
 
-/* What the driver's own pools keep is there for others of its calls too. */
-uint64_t device_room(struct device *device) {
+static uint64_t free_now(struct device *device) {
     size_t total, there = device->total;
     uint64_t limit = atomic_load(&device->limit), charged = atomic_load(&device->charged);
     if (device_current() == device) {
         REAL(cuMemGetInfo_v2)(&there, &total);
     }
     uint64_t room = there, allowed = limit > charged ? limit - charged : 0;
-    room = limit && allowed < room ? allowed : room;
-    return room + mempool_kept(device);
+    return limit && allowed < room ? allowed : room;
+}
+
+/* What the driver's own pools keep is there for others of its calls too, but for what lies beside live blocks. */
+uint64_t device_room(struct device *device) {
+    return free_now(device) + mempool_kept(device);
 }
 
 bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
                    bool wait) {
     bool any = false;
     struct device_pool *p = atomic_load(&device->pools);
-    for (; p && device_room(device) < bytes; p = p->next) {
+    for (; p && free_now(device) < bytes; p = p->next) {
         any |= p->backend != but && !p->idle && pool_give_back(p->pool, bytes, wait) == 0;
     }
     return any;

@@ -128,7 +128,8 @@ void device_count_oom(struct device *device, bool at_limit);
 /** Idle bytes in all pools of the device, or in all but one, and those on their way back to the driver. */
 uint64_t device_idle_bytes(const struct device *device, const struct device_backend *but);
 
-/** What the driver has and the limit allows, as far as that can be asked; what is idle not counted. With no lock held. */
+/** What the driver has and the limit allows at most, as far as that can be asked; what is idle not counted. With no lock
+ * held. */
 uint64_t device_room(struct device *device);
 
 /** Has all pools but one give back what is idle, until the driver has `bytes`; with `wait`, after waiting for

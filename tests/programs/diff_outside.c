@@ -179,6 +179,33 @@ static void all_freed(void) {
     }
 }
 
+/* The last of the device, where another context has freed some of it, and a pool of the driver's keeps more than is
+ * live there. */
+static void kept_elsewhere(void) {
+    CUcontext first, second;
+    CUdeviceptr theirs, p, rest, last = 0;
+    size_t left = 0, total = 0;
+    int version = 0;
+    CHECK(cuDriverGetVersion(&version));
+    if (version < 12050) /* what another context's work is done with is not known there */
+        return;
+    CHECK(cuCtxGetCurrent(&first));
+    theirs = take(16 * MIB);
+    CHECK(cuCtxCreate_v2(&second, 0, device));
+    CHECK(cuMemAllocAsync(&p, 1000, NULL));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemGetInfo(&left, &total));
+    rest = take((left / (2 * MIB) - 4) * (2 * MIB));
+    CHECK(cuCtxPushCurrent(first));
+    CHECK(cuMemFree(theirs));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuCtxPopCurrent(&first));
+    CODES("outside: kept elsewhere: the last of the device", cuMemAlloc(&last, 20 * MIB),
+          cuMemFree(last));
+    CODES("outside: kept elsewhere: frees", cuMemFree(rest), cuMemFree(p), cuCtxDestroy(second));
+    CHECK(cuCtxSetCurrent(first));
+}
+
 static void half_an_answer(void) {
     size_t before = 0, total = 0, again = 0;
     CHECK(cuMemGetInfo(&before, &total));
@@ -206,7 +233,8 @@ int main(void) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"all freed", all_freed},
+    } parts[] = {{"kept elsewhere", kept_elsewhere},
+                 {"all freed", all_freed},
                  {"info", info},
                  {"arrays", arrays},
                  {"managed and host", managed_and_host},
