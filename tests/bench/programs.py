@@ -2,7 +2,8 @@
 """programs.py NAME [--periods=N] [--seed=N] [--strict]: the allocations of a program, as tests/data/traces has them.
 
 Not recorded: written from the structure of such programs (layers, shapes, what is kept for the backward pass, what is
-temporary), each tensor an allocation of its own, as PyTorch without its cache makes them.
+temporary), each tensor an allocation of its own, as PyTorch without its cache makes them. workloads.py runs real ones
+of the same names and sizes on a GPU.
 
     inference   a language model of 1 billion parameters decodes batches of requests; each token makes every layer's
                 keys and values longer, by a copy

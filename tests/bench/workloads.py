@@ -1,13 +1,19 @@
-"""workloads.py gpt|resnet|gnn [periods]: the training programs behind the recorded traces.
+"""workloads.py NAME [periods] [--nvml] [--tiny]: real programs. gpt, resnet and gnn are behind the recorded traces;
+inference, moe, diffusion, adapters and amr are those whose allocations programs.py writes.
 
 Prints ms per step, peak memory and losses. Memory is cached by PyTorch unless
-PYTORCH_NO_CUDA_MEMORY_CACHING=1. Inputs change their shape from step to step and every shape comes
-back after a period: what an allocator is asked for varies, and repeats. The model and input sizes
-were read off the traces.
+PYTORCH_NO_CUDA_MEMORY_CACHING=1. Inputs change their shape from step to step. Every shape of gpt, resnet, gnn,
+diffusion and adapters comes back after a period: what an allocator is asked for varies, and repeats. In the others
+only the work of a period is about the same. The model and input sizes of the first three were read off the traces.
+
+--nvml   the device's memory as NVML sees it, at its peak: looked at every 20 ms by a thread, and at the end, less
+         what was used at the start. No other process may use the GPU
+--tiny   small sizes, on a CPU too: whether one of the five runs
 """
 
 import os
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "gpu"))
@@ -15,7 +21,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import language_models
+from amr import amr
+from diffusion import diffusion
 from pytime import argument, print_time
+from torch_figures import nvml_used
 
 device = torch.device("cuda")
 random = torch.Generator().manual_seed(7)
@@ -126,23 +136,77 @@ def gnn():
     return step, 24
 
 
+# name: (function, periods that are measured, sizes with --tiny)
+PROGRAMS = {
+    "gpt": (gpt, 8, None),
+    "resnet": (resnet, 8, None),
+    "gnn": (gnn, 3, None),
+    "inference": (
+        language_models.inference,
+        5,
+        dict(vocabulary=211, width=64, keys=32, head=16, inner=96, layers=2, unit=1),
+    ),
+    "moe": (
+        language_models.moe,
+        6,
+        dict(vocabulary=211, width=64, keys=32, head=16, inner=48, layers=2, experts=4, length=32),
+    ),
+    "diffusion": (diffusion, 4, dict(channels=(32, 64, 64, 64), seen=24, finest=32, shrunk=4)),
+    "adapters": (
+        language_models.adapters,
+        8,
+        dict(vocabulary=211, width=64, keys=32, head=16, inner=96, layers=2, shrunk=16),
+    ),
+    "amr": (amr, 5, dict(unit=1)),
+}
+
+
+class Used:
+    """The most that NVML saw, with what it saw when this was made as 0."""
+
+    def __init__(self):
+        self.before, self.most, self.over = nvml_used(), 0, threading.Event()
+        self.thread = threading.Thread(target=self.look, daemon=True)
+        self.thread.start()
+
+    def look(self):
+        while not self.over.wait(0.02):
+            self.most = max(self.most, nvml_used() - self.before)
+
+    def at_most(self):
+        self.over.set()
+        self.thread.join()
+        return max(self.most, nvml_used() - self.before)
+
+
 def main():
-    torch.manual_seed(0)
+    flags = {a for a in sys.argv if a.startswith("--")}
+    sys.argv = [a for a in sys.argv if a not in flags]
+    if len(sys.argv) < 2 or sys.argv[1] not in PROGRAMS or flags - {"--nvml", "--tiny"}:
+        sys.exit(__doc__)
+    used = Used() if "--nvml" in flags else None
     name = sys.argv[1]
-    step, period = {"gpt": gpt, "resnet": resnet, "gnn": gnn}[name]()
-    periods = argument(2, 3 if name == "gnn" else 8)
-    warmup = 1 if name == "gnn" else 2
+    function, periods, tiny = PROGRAMS[name]
+    if "--tiny" not in flags or tiny is None:
+        tiny = {}
+        torch.cuda.init()  # says why where there is none
+    torch.manual_seed(0)
+    step, period = function(**tiny)
+    periods = argument(2, periods)
     losses, times = [], []
-    for round in range(warmup + periods):
+    for round in range(2 + periods):
         start = time.perf_counter()
         for i in range(period):
             losses.append(step(i).detach())
-        torch.cuda.synchronize()
-        if round >= warmup:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        if round >= 2:
             times.append((time.perf_counter() - start) * 1e3 / period)
     print_time("per_step", sorted(times)[len(times) // 2], "ms")
     print_time("per_step_least", min(times), "ms")
-    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") != "1":
+    if used:
+        print_time("peak_nvml", used.at_most() / 2**20, "MiB")
+    if torch.cuda.is_available() and os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") != "1":
         live = torch.cuda.memory_stats()["requested_bytes.all.peak"]
         print_time("peak_live", live / 2**20, "MiB")
         print_time("peak_reserved_over_live", torch.cuda.max_memory_reserved() / live, "ratio")

@@ -1,7 +1,7 @@
-"""torch_figures.py BUILD [gpt|resnet|gnn]...: our figures beside PyTorch's own and NVML's.
+"""torch_figures.py BUILD [NAME]...: our figures beside PyTorch's own and NVML's.
 
-Each program of tests/bench/workloads.py runs with PyTorch's own cache and, uncached, on segments and on pages, all under
-BUILD/libgpucache.so. To be true within 1 %:
+Each program of tests/bench/workloads.py that is named (gpt, resnet and gnn if none is) runs with PyTorch's own cache and,
+uncached, on segments and on pages, all under BUILD/libgpucache.so. To be true within 1 %:
 
     cached     what is requested of us = PyTorch's reserved_bytes, at the peak and now
     uncached   what is requested of us at the peak = PyTorch's allocated_bytes at the peak of the cached run
@@ -65,7 +65,7 @@ def child(name):
     import workloads
 
     torch.manual_seed(0)
-    step, period = {"gpt": workloads.gpt, "resnet": workloads.resnet, "gnn": workloads.gnn, "context": lambda: (small, 1)}[name]()
+    step, period = (small, 1) if name == "context" else workloads.PROGRAMS[name][0]()
     moments = []
     for round in range(3):
         for i in range(period):

@@ -1,6 +1,6 @@
-"""torch_snapshot.py GPUCACHE [gpt|resnet|gnn]: `gpucache replay` of a real memory snapshot says what PyTorch said.
+"""torch_snapshot.py GPUCACHE [NAME]: `gpucache replay` of a real memory snapshot says what PyTorch said.
 
-Runs a program of tests/bench/workloads.py with PyTorch's own cache and its history recorded, dumps the snapshot, and compares:
+Runs a program of tests/bench/workloads.py (gpt) with PyTorch's own cache and its history recorded, dumps the snapshot, and compares:
 the peaks that PyTorch counted with those that the replay reads, and PyTorch's reserve with that of the model of its policy.
 Run by hand on a machine with a GPU:
 
@@ -25,7 +25,7 @@ def main():
     command, name = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "gpt"
     torch.cuda.memory._record_memory_history(max_entries=10_000_000, stacks="python")
     torch.manual_seed(0)
-    step, period = {"gpt": workloads.gpt, "resnet": workloads.resnet, "gnn": workloads.gnn}[name]()
+    step, period = workloads.PROGRAMS[name][0]()
     for i in range(STEPS):
         step(i)
     torch.cuda.synchronize()
