@@ -10,6 +10,7 @@ DIR/failures.txt.
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import re
@@ -20,8 +21,8 @@ import time
 import traceback
 
 from harness.build import ANSWERS, BENCH, BUILD, CUDA, ROOT, build, rmm_version
-from harness import endings
-from harness.checks import Checks, Table
+from harness import endings, memory
+from harness.checks import Checks, Table, close
 from harness.process import SCRATCH, Run, Settings, books, memory_note
 
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -678,21 +679,6 @@ def part_bench(c, out):
         )
 
 
-def close(left, right):
-    """Lines of words and numbers, numbers equal to 1 %."""
-    a, b = " ".join(left).split(), " ".join(right).split()
-    if len(a) != len(b):
-        return False
-    for x, y in zip(a, b):
-        try:
-            if abs(float(x) - float(y)) > 0.01 * abs(float(y)):
-                return False
-        except ValueError:
-            if x != y:
-                return False
-    return True
-
-
 def part_workloads(c, out, names=("gpt", "resnet", "gnn")):
     script = os.path.join(BENCH, "workloads.py")
     for name in names:
@@ -759,6 +745,12 @@ def part_gnn(c, out):
     part_workloads(c, out, ("gnn",))
 
 
+def part_memory(c, out, names=memory.PROGRAMS):
+    """All of them take longer than the usual --limit; memory_gpt and so on are of one each."""
+    for name in names:
+        memory.check(c, name)
+
+
 # name: (function, programs it needs, whether it runs when no part is named)
 PARTS = {
     "facts": (part_facts, ["facts_order", "facts_memory", "facts_pools", "facts_arrays", "facts_release"], False),
@@ -795,6 +787,11 @@ PARTS = {
     "gpt": (part_gpt, [], False),
     "resnet": (part_resnet, [], False),
     "gnn": (part_gnn, [], False),
+    "memory": (part_memory, [], False),
+    **{
+        "memory_" + name: (functools.partial(part_memory, names=(name,)), [], False)
+        for name in memory.PROGRAMS
+    },
     "limit": (part_limit, ["limit"], True),
     "decay": (part_decay, ["decay"], True),
     "ipc": (part_ipc, ["ipc"], True),

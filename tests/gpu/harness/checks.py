@@ -234,6 +234,21 @@ class Checks:
         self.table.rows[first:] = sorted(self.table.rows[first:], key=place)
 
 
+def close(left, right):
+    """Lines of words and numbers, numbers equal to 1 %."""
+    a, b = " ".join(left).split(), " ".join(right).split()
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b):
+        try:
+            if abs(float(x) - float(y)) > 0.01 * abs(float(y)):
+                return False
+        except ValueError:
+            if x != y:
+                return False
+    return True
+
+
 def difference(native, library):
     return (
         "\n".join(
