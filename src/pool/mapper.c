@@ -189,12 +189,19 @@ static int dissolve_older(struct pool *pool, uint32_t lacking) {
     return make_frames(pool, more < lacking ? more : lacking) == -ERANGE ? -ERANGE : 0;
 }
 
+/* Whether hardly anything of what a block lacks could come from what lies idle. */
+static bool is_growth(struct pool *pool, uint32_t lacking, uint32_t allowed) {
+    uint32_t idle = frames_count_finished(&pool->layouts, pool->epochs.finished, lacking);
+    idle += extents_count_finished(&pool->layouts, pool->epochs.finished);
+    return allowed >= lacking || idle <= (lacking - allowed) / EXTENT_IDLE_SHARE;
+}
+
 /* Under the budget every slot gets a new frame, or a window that has nothing an extent. Over it, or where the driver has
  * fewer than that, one that lies idle and has finished; a new one only where there is none. */
 static int fill(struct pool *pool, struct window *window, uint32_t lacking) {
     struct layouts *layouts = &pool->layouts;
     uint32_t more = frames_allowed(pool);
-    if (more >= lacking && make_extent(pool, window, lacking)) {
+    if (is_growth(pool, lacking, more) && make_extent(pool, window, lacking)) {
         return 0;
     }
     more = more < lacking ? more : lacking;

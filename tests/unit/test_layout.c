@@ -11,8 +11,10 @@ static int with_pages(void **state) {
     return 0;
 }
 
-/* As a program has it that does not simply repeat itself, below its peak: only pages come from the driver. */
-static void without_extents(void) {
+/* As a program has it that does not simply repeat itself, below its peak: only pages come from the driver (test_extent.c has
+ * the others). */
+static void start_in_pages(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
+    start(memory, reuse, budget);
     pool->layouts.dissolved = true;
     books_set(&pool->books.reserved.peak, UINT64_MAX);
 }
@@ -35,7 +37,7 @@ static void drop_used(uint64_t address, uint64_t bytes) {
 
 static void a_block_is_made_of_whole_pages(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 0);
+    start_in_pages(GIB, POOL_BARRIER, 0);
     uint64_t block = get(5 * MIB);
     assert_int_equal(block % PAGE, 0);
     assert_int_equal(fake->reserved, 3 * PAGE);
@@ -49,7 +51,7 @@ static void a_block_is_made_of_whole_pages(void **state) {
 
 static void what_is_freed_keeps_its_mappings(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start_in_pages(GIB, POOL_BARRIER, TIGHT);
     uint64_t block = get(40 * MIB);
     drop(block);
     unsigned maps = fake->maps;
@@ -61,7 +63,7 @@ static void what_is_freed_keeps_its_mappings(void **state) {
 /* Blocks of different sizes in turn take each other's pages at first. */
 static void a_program_that_repeats_itself_maps_nothing_any_more(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 76 * MIB);
+    start_in_pages(GIB, POOL_BARRIER, 76 * MIB);
     unsigned maps = 0, before = 0;
     for (int period = 0; period < 10; period++) {
         before = maps;
@@ -81,7 +83,7 @@ static void a_program_that_repeats_itself_maps_nothing_any_more(void **state) {
 /* Also where another one is free that was made before it. */
 static void a_request_gets_the_window_it_had_the_last_time(void **state) {
     (void)state;
-    start(16 * GIB, POOL_BARRIER, RELAXED);
+    start_in_pages(16 * GIB, POOL_BARRIER, RELAXED);
     uint64_t other = get(100 * MIB), had[2];
     for (int period = 0; period < 2; period++) {
         for (uint64_t size = 2; size < 30;
@@ -102,7 +104,7 @@ static void a_request_gets_the_window_it_had_the_last_time(void **state) {
 
 static void pages_come_from_anywhere(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, 0);
+    start_in_pages(64 * MIB, POOL_BARRIER, 0);
     uint64_t blocks[32];
     for (int i = 0; i < 32; i++) {
         blocks[i] = get(2 * MIB);
@@ -119,7 +121,7 @@ static void pages_come_from_anywhere(void **state) {
 
 static void small_blocks_get_the_pages_of_large_ones(void **state) {
     (void)state;
-    start(16 * MIB, POOL_BARRIER, 0);
+    start_in_pages(16 * MIB, POOL_BARRIER, 0);
     drop(get(16 * MIB));
     finish_all();
     for (int i = 0; i < 16; i++) {
@@ -133,7 +135,7 @@ static uint64_t time_of(bool from_the_last) {
     enum { COUNT = 4000 };
     static uint64_t blocks[COUNT];
     struct timespec from, to;
-    start(16 * GIB, POOL_BARRIER, RELAXED);
+    start_in_pages(16 * GIB, POOL_BARRIER, RELAXED);
     for (unsigned i = 0; i < COUNT; i++) {
         blocks[i] = get(2 * MIB);
     }
@@ -165,7 +167,7 @@ static void thousands_are_freed_as_fast_in_any_order(void **state) {
 
 static void a_page_is_mapped_elsewhere_when_its_work_has_finished(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start_in_pages(GIB, POOL_BARRIER, TIGHT);
     fake->wait_code = -EBUSY; /* barriers only */
     uint64_t block = get(8 * MIB);
     drop_used(block, 8 * MIB);
@@ -183,7 +185,7 @@ static void a_page_is_mapped_elsewhere_when_its_work_has_finished(void **state) 
 
 static void a_slot_is_mapped_anew_when_its_work_has_finished(void **state) {
     (void)state;
-    start(256 * MIB, POOL_BARRIER, TIGHT);
+    start_in_pages(256 * MIB, POOL_BARRIER, TIGHT);
     uint64_t sizes[] = {20 * MIB, 30 * MIB, 26 * MIB, 12 * MIB, 46 * MIB};
     for (unsigned i = 0; i < 500; i++) {
         fake->wait_code = i % 4 ? -EBUSY : 0;
@@ -202,7 +204,7 @@ static void a_slot_is_mapped_anew_when_its_work_has_finished(void **state) {
 
 static void exported_pages_go_to_no_other_block(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, 0);
+    start_in_pages(64 * MIB, POOL_BARRIER, 0);
     uint64_t block = get(8 * MIB), page = page_at(block);
     assert_int_equal(pool_mark_reached_from_outside(block), 0);
     drop(block);
@@ -224,7 +226,7 @@ static void exported_pages_go_to_no_other_block(void **state) {
 
 static void of_exported_pages_a_shorter_block_leaves_the_rest_alone(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, 0);
+    start_in_pages(64 * MIB, POOL_BARRIER, 0);
     uint64_t block = get(8 * MIB), page = page_at(block + 6 * MIB);
     pool_mark_reached_from_outside(block);
     drop(block);
@@ -250,7 +252,7 @@ static void free_it(void) {
 /* Freed by another thread while the mapper looks for a window, and then the only one that fits. */
 static void what_was_exported_stays_so_whoever_finds_it(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start_in_pages(GIB, POOL_BARRIER, TIGHT);
     fake->next = fake->base + ((uint64_t)64 << 30) - 12 * MIB;
     outside = get(10 * MIB);
     uint64_t page = page_at(outside + 8 * MIB);
@@ -266,7 +268,7 @@ static void what_was_exported_stays_so_whoever_finds_it(void **state) {
 
 static void frozen_no_mapped_page_is_moved(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start_in_pages(GIB, POOL_BARRIER, TIGHT);
     uint64_t a = get(40 * MIB), b = get(24 * MIB);
     drop(a);
     drop(b);
@@ -297,7 +299,7 @@ static void frozen_no_mapped_page_is_moved(void **state) {
 /* A window that shares a frame with a block elsewhere would have to be mapped anew. */
 static void frozen_a_window_is_used_whole_or_not_at_all(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, TIGHT);
+    start_in_pages(64 * MIB, POOL_BARRIER, TIGHT);
     uint64_t a = get(40 * MIB);
     drop(a);
     finish_all();
@@ -321,7 +323,7 @@ static void frozen_a_window_is_used_whole_or_not_at_all(void **state) {
 /* The device is opened while new pages are made for a window that idle ones were to lie in as well. */
 static void frozen_while_pages_are_made(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 46 * MIB);
+    start_in_pages(GIB, POOL_BARRIER, 46 * MIB);
     drop(get(40 * MIB));
     finish_all();
     fake->freezes = true;
@@ -334,7 +336,7 @@ static void frozen_while_pages_are_made(void **state) {
 
 static void frozen_for_a_while(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start_in_pages(GIB, POOL_BARRIER, TIGHT);
     uint64_t a = get(40 * MIB);
     fake->frozen = true;
     drop(get(4 * MIB));
@@ -355,7 +357,7 @@ static void frozen_for_a_while(void **state) {
 
 static void what_cannot_be_mapped_is_the_driver_s(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, 0);
+    start_in_pages(64 * MIB, POOL_BARRIER, 0);
     uint64_t address;
     fake->map_code = -EBUSY;
     assert_int_equal(pool_alloc(pool, 8 * MIB, &address), -ERANGE);
@@ -388,7 +390,7 @@ static void assert_apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_by
 /* The fake sees to what is given back while it is mapped, and to what is mapped where something is. */
 static void what_is_not_unmapped_is_in_nobody_s_way(void **state) {
     (void)state;
-    start(256 * MIB, POOL_BARRIER, TIGHT);
+    start_in_pages(256 * MIB, POOL_BARRIER, TIGHT);
     uint64_t sizes[] = {20 * MIB, 30 * MIB, 26 * MIB, 12 * MIB, 46 * MIB}, at[3], bytes[3];
     for (unsigned i = 0; i < 300; i++) {
         fake->unmap_code = i % 3 ? 0 : -EBUSY;
@@ -419,7 +421,7 @@ static void what_is_not_unmapped_is_in_nobody_s_way(void **state) {
 
 static void what_is_not_unmapped_is_handed_out_to_nobody(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start_in_pages(GIB, POOL_BARRIER, TIGHT);
     uint64_t address = get(40 * MIB);
     drop(address);
     finish_all();
@@ -432,8 +434,7 @@ static void what_is_not_unmapped_is_handed_out_to_nobody(void **state) {
 
 static void what_is_not_unmapped_stays_the_driver_s(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 0);
-    without_extents();
+    start_in_pages(GIB, POOL_BARRIER, 0);
     uint64_t block = get(8 * MIB);
     drop(block);
     finish_all();
@@ -454,7 +455,7 @@ static void what_is_not_unmapped_stays_the_driver_s(void **state) {
 
 static void a_refusal_in_the_middle_loses_nothing(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 0);
+    start_in_pages(GIB, POOL_BARRIER, 0);
     uint64_t address;
     fake->limit = 400 * MIB;
     drop(get(100 * MIB));
@@ -469,7 +470,7 @@ static void a_refusal_in_the_middle_loses_nothing(void **state) {
 /* Others may be refused meanwhile what this one then gives back. */
 static void what_was_had_in_vain_is_told(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 0);
+    start_in_pages(GIB, POOL_BARRIER, 0);
     uint64_t address;
     fake->limit = 400 * MIB;
     get(300 * MIB);
@@ -482,7 +483,7 @@ static void what_was_had_in_vain_is_told(void **state) {
 /* Asked for all that a block lacks, the driver refuses; of what is idle and what it has there is enough. */
 static void what_lies_idle_and_what_the_driver_has_make_a_block(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start_in_pages(GIB, POOL_BARRIER, RELAXED);
     fake->limit = 400 * MIB;
     uint64_t block = get(2 * MIB);
     drop(get(300 * MIB));
@@ -495,8 +496,7 @@ static void what_lies_idle_and_what_the_driver_has_make_a_block(void **state) {
 /* However many are made at once, and however many lie idle behind work that runs. */
 static void no_more_pages_are_made_than_are_lacking(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, 2500 * MIB);
-    without_extents();
+    start_in_pages(4 * GIB, POOL_BARRIER, 2500 * MIB);
     uint64_t long_one = get(1600 * MIB), others[5];
     drop(long_one);
     finish_all();
@@ -517,7 +517,7 @@ static void no_more_pages_are_made_than_are_lacking(void **state) {
 
 static void what_could_not_be_had_then_either_is_not_waited_for(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, TIGHT);
+    start_in_pages(64 * MIB, POOL_BARRIER, TIGHT);
     uint64_t live = get(40 * MIB), block = get(20 * MIB), address;
     drop_used(block, 20 * MIB);
     assert_int_equal(get(20 * MIB), block); /* behind a barrier */
@@ -532,7 +532,7 @@ static void what_could_not_be_had_then_either_is_not_waited_for(void **state) {
 
 static void addresses_are_asked_for_down_to_what_is_needed(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 0);
+    start_in_pages(GIB, POOL_BARRIER, 0);
     fake->next = fake->base + ((uint64_t)64 << 30) - 10 * MIB; /* no more than that is left */
     assert_int_not_equal(get(10 * MIB), 0);
     assert_int_equal(fake->addresses, 10 * MIB);
@@ -541,7 +541,7 @@ static void addresses_are_asked_for_down_to_what_is_needed(void **state) {
 /* Its pages are another's by now, and it would be left alone while there are addresses for a new one. */
 static void without_addresses_any_free_window_will_do(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 30 * MIB);
+    start_in_pages(GIB, POOL_BARRIER, 30 * MIB);
     fake->next =
         fake->base + ((uint64_t)64 << 30) - 62 * MIB; /* 32 for the first, 30 for the second */
     uint64_t block = get(10 * MIB), other;
@@ -564,7 +564,7 @@ static void without_addresses_any_free_window_will_do(void **state) {
 
 static void idle_pages_go_back(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start_in_pages(GIB, POOL_BARRIER, TIGHT);
     for (uint64_t size = 3; size < 100; size += 7) {
         drop(get(size * MIB));
         finish_all();
@@ -579,7 +579,7 @@ static void idle_pages_go_back(void **state) {
 
 static void what_still_runs_does_not_go_back(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start_in_pages(GIB, POOL_BARRIER, TIGHT);
     uint64_t block = get(8 * MIB);
     drop_used(block, 8 * MIB);
     fake->record_code = -EBUSY;
@@ -590,7 +590,7 @@ static void what_still_runs_does_not_go_back(void **state) {
 
 static void a_context_s_end_gives_everything_back(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 0);
+    start_in_pages(GIB, POOL_BARRIER, 0);
     for (int life = 0; life < 3; life++) {
         get(40 * MIB);
         get(64 * KIB);
