@@ -11,6 +11,7 @@ of the same names and sizes on a GPU.
     diffusion   a diffusion model trains on pictures of eight formats, and now and then makes some
     adapters    a frozen language model of 3 billion parameters is tuned by adapters; eight lengths of text
     amr         a blast wave in a grid that is refined where it runs: patches come, grow and go
+    random      RMM's random_allocations benchmark, as in pairs.h, with other sizes in each round
 
 A line `# period N` stands where a period begins: one of the program's own, all formats or lengths of text, a batch of
 requests, a wave. --strict makes each period draw the same random numbers, so that all are equal.
@@ -473,12 +474,37 @@ def amr(p, periods, strict):
                     advance(p, levels[level])
 
 
+# --- a benchmark ---
+
+
+def random_allocations(p, periods, strict):
+    """1000 allocations of up to 64 MiB in each round, at most 16 000 MiB live."""
+    for period in range(periods):
+        p.period(period, strict)
+        blocks, live, count = [], 0, 0
+        for _ in range(2000):
+            size = p.between(1, 64 * MI)
+            if not blocks or (p.random() < 0.73 and count < 1000 and live + size < 16000 * MI):
+                blocks.append((p.new(size), size))
+                live += size
+                count += 1
+            else:
+                at = p.between(0, len(blocks) - 1)
+                block, size = blocks[at]
+                blocks[at] = blocks[-1]
+                blocks.pop()
+                p.drop(block)
+                live -= size
+        p.drop(*(block for block, _ in blocks))
+
+
 PROGRAMS = {  # and how many periods each has
     "inference": (inference, 24),
     "moe": (moe, 12),
     "diffusion": (diffusion, 14),
     "adapters": (adapters, 14),
     "amr": (amr, 16),
+    "random": (random_allocations, 160),
 }
 
 
