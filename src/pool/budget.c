@@ -174,19 +174,22 @@ uint64_t budget_little(const struct pool *pool) {
     return peak <= BUDGET_LITTLE_PEAK ? BUDGET_LITTLE : peak * BUDGET_TIMES;
 }
 
+static uint64_t least_of(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
 /* What the pool may hold besides what caches may. */
 static uint64_t goal_of(const struct pool *pool) {
     if (pool->config.budget > 0) {
         return pool->config.budget;
     }
     uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
-    uint64_t slack = peak / (backend_maps(pool->backend) ? PAGES_SLACK : BUDGET_SLACK);
+    uint64_t slack =
+        backend_maps(pool->backend)
+            ? least_of(peak / PAGES_SLACK << pool->slack_doubled, peak / PAGES_SLACK_MOST)
+            : peak / BUDGET_SLACK;
     uint64_t goal = peak + (slack < BUDGET_FLOOR ? BUDGET_FLOOR : slack);
     return goal < floor ? floor : goal;
-}
-
-static uint64_t least_of(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
 }
 
 /* Every thread has the line. */
@@ -283,7 +286,33 @@ void budget_book_reserve(struct pool *pool) {
                                        (pool->layouts.free_bytes >> PAGE_SHIFT) + pool->runs.count);
 }
 
+/* Programs map much at first; those that repeat themselves then stop. To the others more memory is worth it. That is
+ * counted in pages asked for, not by a clock: so it follows from the requests alone, and a replay has it too. */
+static void look_at_mapping(struct pool *pool) {
+    struct layouts *layouts = &pool->layouts;
+    uint64_t peak = books_get(&pool->books.allocated.peak);
+    bool most = peak / PAGES_SLACK << pool->slack_doubled >= peak / PAGES_SLACK_MOST;
+    bool dear = layouts->mapped_anew > layouts->asked / MAPPED_SHARE;
+    if (peak > pool->settling_peak + pool->settling_peak / MAPPED_PEAK_SHARE) {
+        pool->settling_peak = peak;
+        pool->settling = MAPPED_SETTLES;
+        pool->slack_doubled = 0;
+    } else if (pool->settling > 0) {
+        pool->settling--;
+    } else if (dear && !most) {
+        pool->slack_doubled++;
+        pool->settling = 1; /* what is new has to be mapped first */
+    } else if (layouts->mapped_anew == 0 && pool->slack_doubled > 0) {
+        pool->slack_doubled--;
+    }
+    layouts->asked = layouts->mapped_anew = 0;
+    pool->budget_follows = true;
+}
+
 void budget_look(struct pool *pool) {
+    if (pool->layouts.asked > (pool->layouts.reserved_bytes >> PAGE_SHIFT) * MAPPED_LOOK) {
+        look_at_mapping(pool);
+    }
     struct books *books = &pool->books;
     bool changed = budget_used(pool) != books_get(&books->reserved.current) ||
                    pool->backend->refused != pool->refused_seen;

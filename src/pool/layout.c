@@ -71,6 +71,7 @@ struct range *layouts_take(struct layouts *layouts, uint32_t slots) {
     if (slots >= RECALL_SLOTS) {
         window->taken = recall_note(&layouts->recall, window, slots);
     }
+    layouts->asked += slots;
     take_window(layouts, window, slots);
     return hand_over(window);
 }

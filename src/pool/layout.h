@@ -106,6 +106,8 @@ struct layouts {
     struct recall recall; /* of blocks of two slots and more: smaller ones are cached by threads */
     uint64_t reserved_bytes, free_bytes; /* of all frames and extents; of the free ones; */
     uint64_t kept_bytes;                 /* and of those that are kept, and in no block */
+    uint64_t asked;                      /* slots handed out since the budget has looked at this; */
+    uint64_t mapped_anew;                /* and how many have got a frame that was there before */
 };
 
 void layouts_start(struct layouts *layouts, struct pool *pool);

@@ -213,6 +213,8 @@ static int fill(struct pool *pool, struct window *window, uint32_t lacking) {
             r = dissolved;
         } else if (layouts_fill(layouts, window, i, pool->epochs.finished)) {
             lacking--;
+            layouts->mapped_anew += more == 0;
+            more -= more > 0;
         } else {
             make_room(pool, lacking);
             r = make_frames(pool, lacking);

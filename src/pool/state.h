@@ -65,6 +65,9 @@ struct pool {
     uint64_t looks, summed_at; /* visits; and as many when the peaks were last looked at */
     uint64_t taken_unseen;     /* bytes of large blocks that the pool has handed out since then */
     uint64_t goal;             /* the budget without what caches may hold */
+    unsigned slack_doubled;    /* how many times, for what is mapped anew; */
+    unsigned settling;         /* looks at that are left until it counts; */
+    uint64_t settling_peak;    /* the peak when they began */
     bool budget_is_fresh;      /* has been looked at in this visit */
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
                               its answer */

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """replay.py BUILD [--all] [LAG_US...]: what programs allocated through the pool, by `gpucache replay`, as a table.
 
-The recorded traces of tests/data/traces and the five programs of programs.py, with each backend and each time that the
+The recorded traces of tests/data/traces and the six programs of programs.py, with each backend and each time that the
 device is behind (0, 500, 2000 and 20 000 us if none is named): what was reserved at its peak over what was requested at
 its peak, and the pages that a period of the last quarter mapped, in per cent of those that are live. A period of a
 recorded trace is a step. Fails where a ratio exceeds its bound.
@@ -27,9 +27,10 @@ EQUAL = 16
 LAGS = (0, 500, 2000, 20000)
 BOUNDS = {  # a single figure of segments is much chance
     "segments": {"gpt": 1.40, "resnet": 1.15, "gnn": 1.30},
-    # 1.05 is the aim of all; weights of 5.5 MiB, and patches of some 10, do not fill their pages
-    "pages": {"gpt": 1.05, "resnet": 1.05, "gnn": 1.05, "inference": 1.05, "adapters": 1.05}
-    | {"moe": 1.13, "diffusion": 1.09, "amr": 1.18},
+    # 1.05 is the aim of all, but for what goes on mapping; weights of 5.5 MiB, and patches of some 10, do not fill
+    # their pages
+    "pages": {"gpt": 1.05, "resnet": 1.05, "gnn": 1.05, "inference": 1.08, "adapters": 1.08}
+    | {"moe": 1.18, "diffusion": 1.11, "amr": 1.18, "random": 1.12},
 }
 PAGE = 2 << 20
 

@@ -606,6 +606,45 @@ static void a_context_s_end_gives_everything_back(void **state) {
     }
 }
 
+/* So many blocks of 2 to 64 MiB live; each is freed for another one, of a size that no other has had. What was mapped
+ * meanwhile. */
+static unsigned replace_at_random(uint64_t *blocks, unsigned count, unsigned times,
+                                  unsigned *random) {
+    unsigned before = fake->maps;
+    for (unsigned i = 0; i < times; i++) {
+        *random = *random * 1664525 + 1013904223;
+        unsigned at = (*random >> 8) % count;
+        if (blocks[at]) {
+            drop(blocks[at]);
+        }
+        *random = *random * 1664525 + 1013904223;
+        blocks[at] = get(2 * MIB + (*random >> 4) % (62 * MIB));
+    }
+    return fake->maps - before;
+}
+
+/* With addresses without end for them they would map ever more: the pages would lie in ever more windows. */
+static void sizes_that_never_repeat_get_more_slack(void **state) {
+    (void)state;
+    start(8 * GIB, POOL_BARRIER, 0);
+    uint64_t blocks[128] = {0};
+    unsigned random = 1;
+    replace_at_random(blocks, 128, 2000, &random);
+    unsigned first = replace_at_random(blocks, 128, 2000, &random);
+    assert_int_equal(pool->slack_doubled, 0); /* others have settled by then, but not before */
+    replace_at_random(blocks, 128, 20000, &random);
+    unsigned late = replace_at_random(blocks, 128, 2000, &random);
+    uint64_t peak = books_get(&pool->books.allocated.peak);
+    assert_true(late < first / 4 * 3);
+    assert_true(pool->layouts.slot_count < 5 * pool->layouts.frame_count);
+    assert_true(fake->reserved > peak + peak / PAGES_SLACK + 2 * PAGE);
+    assert_true(fake->reserved <= peak + peak / PAGES_SLACK_MOST);
+    for (unsigned i = 0; i < 20000; i++) {
+        drop(get(8 * MIB));
+    }
+    assert_int_equal(pool->slack_doubled, 0); /* it is not needed any more */
+}
+
 #define PAGES(name) cmocka_unit_test_setup_teardown(name, with_pages, stop)
 
 int main(void) {
@@ -637,6 +676,7 @@ int main(void) {
         PAGES(what_could_not_be_had_then_either_is_not_waited_for),
         PAGES(addresses_are_asked_for_down_to_what_is_needed),
         PAGES(without_addresses_any_free_window_will_do),
+        PAGES(sizes_that_never_repeat_get_more_slack),
         PAGES(idle_pages_go_back),
         PAGES(what_still_runs_does_not_go_back),
         PAGES(a_context_s_end_gives_everything_back),
