@@ -286,13 +286,15 @@ void budget_book_reserve(struct pool *pool) {
                                        (pool->layouts.free_bytes >> PAGE_SHIFT) + pool->runs.count);
 }
 
-/* Programs map much at first; those that repeat themselves then stop. To the others more memory is worth it. That is
- * counted in pages asked for, not by a clock: so it follows from the requests alone, and a replay has it too. */
+/* Programs map much at first; those that repeat themselves then stop. To the others more memory is worth it, if that is what
+ * they spend their time with. */
 static void look_at_mapping(struct pool *pool) {
     struct layouts *layouts = &pool->layouts;
     uint64_t peak = books_get(&pool->books.allocated.peak);
     bool most = peak / PAGES_SLACK << pool->slack_doubled >= peak / PAGES_SLACK_MOST;
-    bool dear = layouts->mapped_anew > layouts->asked / MAPPED_SHARE;
+    uint64_t now = order_clock(pool), took = now - pool->mapped_since_ns;
+    uint64_t mapping = layouts->mapped_anew * MAPPED_NS >> 4 * pool->slack_doubled;
+    bool dear = mapping > took / MAPPED_SHARE;
     if (peak > pool->settling_peak + pool->settling_peak / MAPPED_PEAK_SHARE) {
         pool->settling_peak = peak;
         pool->settling = MAPPED_SETTLES;
@@ -305,6 +307,7 @@ static void look_at_mapping(struct pool *pool) {
     } else if (layouts->mapped_anew == 0 && pool->slack_doubled > 0) {
         pool->slack_doubled--;
     }
+    pool->mapped_since_ns = now;
     layouts->asked = layouts->mapped_anew = 0;
     pool->budget_follows = true;
 }

@@ -68,6 +68,7 @@ struct pool {
     unsigned slack_doubled;    /* how many times, for what is mapped anew; */
     unsigned settling;         /* looks at that are left until it counts; */
     uint64_t settling_peak;    /* the peak when they began */
+    uint64_t mapped_since_ns;  /* the last of them */
     bool budget_is_fresh;      /* has been looked at in this visit */
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
                               its answer */
