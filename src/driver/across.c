@@ -19,21 +19,39 @@ static CUcontext owner_of(struct pool *pool, CUcontext here) {
     return owner != here && context_pool_of(here) != pool ? owner : NULL;
 }
 
-/*
- * Natively the copy would stand in that stream, so this waits for nothing that it would not. What the context has to say of a
- * fault of its own is not this call's answer: it says so again. Beside a capture of a blocking stream there a wait for the null
- * stream would end the capture; the question would not (cuda.h).
- */
-static void wait_for(CUcontext owner) {
+/* An event in the owner's null stream, which stands behind its blocking streams too; NULL: there can be none. Beside a capture
+ * of a blocking stream there it would end the capture; the question does not (facts_order.cu, `across`). */
+static CUevent event_in_null_stream_of(CUcontext owner) {
     CUcontext popped;
     CUstreamCaptureStatus status;
+    CUevent event = NULL;
+    if (REAL(cuCtxPushCurrent_v2)(owner) != CUDA_SUCCESS) {
+        return NULL;
+    }
+    bool may = atomic_load(&capture_active) == 0 ||
+               REAL(cuStreamIsCapturing)(CU_STREAM_LEGACY, &status) == CUDA_SUCCESS;
+    if (may && REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
+        REAL(cuEventRecord)(event, CU_STREAM_LEGACY) != CUDA_SUCCESS) {
+        REAL(cuEventDestroy_v2)(event);
+        event = NULL;
+    }
+    REAL(cuCtxPopCurrent_v2)(&popped);
+    return event;
+}
+
+/*
+ * Natively the copy would stand in that stream, so this waits for nothing that it would not: the calling thread for what a copy
+ * from or to the host waits for, and the device for what a copy between blocks does. What the context has to say of a fault of
+ * its own is not this call's answer: it says so again.
+ */
+static void wait_for(CUcontext owner, bool on_device) {
     CUstreamCaptureMode mode = capture_relax();
-    if (REAL(cuCtxPushCurrent_v2)(owner) == CUDA_SUCCESS) {
-        if (atomic_load(&capture_active) == 0 ||
-            REAL(cuStreamIsCapturing)(CU_STREAM_LEGACY, &status) == CUDA_SUCCESS) {
-            REAL(cuStreamSynchronize)(CU_STREAM_LEGACY);
+    CUevent event = event_in_null_stream_of(owner);
+    if (event) {
+        if (!on_device || REAL(cuStreamWaitEvent)(CU_STREAM_LEGACY, event, 0) != CUDA_SUCCESS) {
+            REAL(cuEventSynchronize)(event);
         }
-        REAL(cuCtxPopCurrent_v2)(&popped);
+        REAL(cuEventDestroy_v2)(event);
     }
     capture_restore(mode);
 }
@@ -50,10 +68,11 @@ __attribute__((noinline)) void across_wait(struct pool *const pools[2]) {
     if ((!to && !from) || REAL(cuCtxGetStreamPriorityRange)(&least, &greatest) != CUDA_SUCCESS) {
         return;
     }
+    bool on_device = pools[0] && pools[1];
     if (to) {
-        wait_for(to);
+        wait_for(to, on_device);
     }
     if (from && from != to) {
-        wait_for(from);
+        wait_for(from, on_device);
     }
 }

@@ -3,7 +3,8 @@
  *
  * Memory of cuMemAlloc belongs to a context, and the driver carries a synchronous copy of it out behind the null stream of
  * that context, whichever one is current. Pages belong to nobody: there it goes by the current one alone
- * (tests/gpu/facts_order.cu, section `across`). So what is in the owner's null stream is waited for before the driver is asked.
+ * (tests/gpu/facts_order.cu, section `across`). So what is in the owner's null stream comes first: the calling thread waits for it,
+ * or the device, where both sides are blocks and the call does not wait natively.
  * Copies in a stream, fills, and copies of the per-thread streams go by that stream, whosever memory it is.
  */
 #ifndef GPUCACHE_DRIVER_ACROSS_H
