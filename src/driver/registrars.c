@@ -4,10 +4,11 @@
  */
 #include "driver/registrars.h"
 
+#include "process/libraries.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <link.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,18 +18,18 @@
 #include <unistd.h>
 
 struct registrar {
-    const char *prefix, *loaded;
-    const char *device; /* NULL, or without which it registers nothing */
+    const char *prefix;
+    const char *
+        loaded; /* what is said of a process that is likely to register memory; NULL: it tells nothing */
 };
-
-#define REGISTRAR(name, suffix, device)                                                            \
-    { name suffix, name " is loaded", device }
 
 /* PyTorch is linked with libcufile and libnvshmem whether it uses them or not. */
 static const struct registrar known[] = {
-    REGISTRAR("libibverbs", ".so", NULL), REGISTRAR("libcufile", ".so", "/dev/nvidia-fs0"),
-    REGISTRAR("libgdrapi", ".so", NULL),  REGISTRAR("libnvshmem", "", "/dev/infiniband"),
-    REGISTRAR("libfabric", ".so", NULL),
+    {"libibverbs.so", "libibverbs is loaded"},
+    {"libgdrapi.so", "libgdrapi is loaded"},
+    {"libfabric.so", "libfabric is loaded"},
+    {"libcufile.so", NULL},
+    {"libnvshmem", NULL},
 };
 
 /* Through which they all register memory: a process that has none of these open cannot. */
@@ -49,8 +50,7 @@ static const struct registrar *registrar_of(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const struct registrar *one = &known[i];
-        if (strncmp(name, one->prefix, strlen(one->prefix)) == 0 &&
-            (!one->device || faccessat(AT_FDCWD, one->device, F_OK, 0) == 0)) {
+        if (strncmp(name, one->prefix, strlen(one->prefix)) == 0) {
             return one;
         }
     }
@@ -66,7 +66,8 @@ static int look_at(struct dl_phdr_info *info, size_t bytes, void *with) {
         return 1;
     }
     const struct registrar *registrar = registrar_of(info->dlpi_name);
-    if (registrar) {
+    const struct registrar *before = atomic_load(&found);
+    if (registrar && (!before || !before->loaded)) {
         atomic_store(&found, registrar);
     }
     return 0;
@@ -75,10 +76,8 @@ static int look_at(struct dl_phdr_info *info, size_t bytes, void *with) {
 static const struct registrar *find(void) {
     uint64_t loads = 0;
     if (!atomic_load(&found)) {
-        int saved = errno;
-        dl_iterate_phdr(look_at, &loads);
+        libraries_visit(look_at, &loads);
         atomic_store(&looked_at, loads);
-        errno = saved;
     }
     return atomic_load(&found);
 }

@@ -5,7 +5,7 @@
  * when it no longer is. Memory in pages is refused there, or registered page by page as it lies. So where one of them is
  * loaded memory comes in segments, unless pages are asked for; and once one is loaded and this process has opened the
  * device through which such memory is registered, no page that is mapped is moved. What is linked into the program itself
- * is not found. Two that are loaded without being used count only where the machine has what they work with.
+ * is not found. Two with which PyTorch is linked, whether it uses them or not, are no reason for segments.
  */
 #ifndef GPUCACHE_DRIVER_REGISTRARS_H
 #define GPUCACHE_DRIVER_REGISTRARS_H

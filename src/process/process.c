@@ -2,6 +2,7 @@
 
 #include "process/ending.h"
 #include "process/interval.h"
+#include "process/libraries.h"
 #include "process/log.h"
 #include "process/options.h"
 #include "process/signals.h"
@@ -19,6 +20,7 @@ static _Thread_local bool starting __attribute__((tls_model("initial-exec")));
  * held here for ever, so whatever the program may still call must take none.
  */
 static void in_child(void) {
+    libraries_forked();
     if (atomic_load(&process_state) == PROCESS_IDLE) {
         return;
     }
@@ -33,7 +35,7 @@ static void in_child(void) {
 
 static void start(void) {
     int saved = errno;
-    pthread_atfork(NULL, NULL, in_child);
+    pthread_atfork(libraries_before_fork, libraries_after_fork, in_child);
     atomic_store(&process_state, PROCESS_STARTING);
     options_load();
     log_info("version " GPUCACHE_VERSION);

@@ -1,10 +1,10 @@
 #include "stacks/module.h"
 
+#include "process/libraries.h"
 #include "stacks/text.h"
 
 #include <dlfcn.h>
 #include <elf.h>
-#include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -83,7 +83,7 @@ bool module_place_of(uint64_t address, struct module_place *place) {
         }
         *place = (struct module_place){(uintptr_t)found.start, (uintptr_t)found.end,
                                        found.map->l_addr, found.map->l_name, false};
-    } else if (dl_iterate_phdr(look, &search) == 0) {
+    } else if (libraries_visit(look, &search) == 0) {
         return false;
     }
     place->is_program = !place->path || !*place->path;
@@ -211,7 +211,7 @@ static int read_closings(struct dl_phdr_info *info, size_t size, void *closings)
 
 uint64_t module_closings(void) {
     uint64_t closings = 0;
-    dl_iterate_phdr(read_closings, &closings);
+    libraries_visit(read_closings, &closings);
     return closings;
 }
 
@@ -243,7 +243,7 @@ static int see_open(struct dl_phdr_info *info, size_t size, void *with) {
 void module_find_open(struct module_open *open) {
     *open =
         (struct module_open){.count = atomic_load_explicit(&watched_count, memory_order_acquire)};
-    dl_iterate_phdr(see_open, open);
+    libraries_visit(see_open, open);
 }
 
 static void close_at(uint64_t start) {

@@ -5,6 +5,7 @@
  *   answers     one child for each entry; prints what it answers
  *   busy N      threads of the parent never stop; N children call all entries and all functions of gpucache.h
  *   functions   what those functions answer in a child (only under the library)
+ *   load LIBRARY N   N children load a library while a thread of the parent's maps pages
  *   thread      the child's only thread ends while another one of the parent's holds locks
  */
 #include "program.h"
@@ -249,6 +250,43 @@ static int functions(void) {
     return 0;
 }
 
+/* In pages every size comes with a look at the libraries that are loaded, under the loader's lock. */
+static void *remap(void *unused) {
+    CUdeviceptr p[4];
+    unsigned seed = 1;
+    cuCtxSetCurrent(context);
+    while (!stop) {
+        for (unsigned i = 0; i < 4; i++)
+            if (cuMemAlloc(&p[i], (2 + (size_t)rand_r(&seed) % 30) * MIB) != CUDA_SUCCESS)
+                p[i] = 0;
+        for (unsigned i = 0; i < 4; i++)
+            cuMemFree(p[i]);
+    }
+    return unused;
+}
+
+static int load(const char *library, int forks) {
+    pthread_t mapper;
+    if (pthread_create(&mapper, NULL, remap, NULL) != 0)
+        return 2;
+    for (int i = 0; i < forks; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(PATIENCE);
+            _exit(dlopen(library, RTLD_NOW) == NULL);
+        }
+        int end = end_of(child);
+        if (end != 0) {
+            printf("a child ends with %d\n", end);
+            break;
+        }
+    }
+    stop = 1;
+    pthread_join(mapper, NULL);
+    printf("the parent goes on\n");
+    return 0;
+}
+
 /* The thread that forks has a cache, and other threads hold its pool's lock as often as they can. */
 static void *fork_and_end(void *unused) {
     CUdeviceptr p;
@@ -292,5 +330,7 @@ int main(int argc, char **argv) {
         return busy(atoi(argv[2]));
     if (strcmp(mode, "functions") == 0)
         return functions();
+    if (strcmp(mode, "load") == 0)
+        return load(argv[2], atoi(argv[3]));
     return strcmp(mode, "thread") == 0 ? thread() : 2;
 }

@@ -26,6 +26,8 @@ def main():
     same("what every entry answers", ["answers"])
     same("while others hold locks", ["busy", "50" if GPU else "300"])
     same("the end of its thread", ["thread"])
+    same("a library is loaded", ["load", program("libplugin_deep.so"), "100" if GPU else "1000"],
+         {"GPUCACHE_BACKEND": "pages", "GPUCACHE_BUDGET": "0"})
     ran = run([FORKED, "functions"], options=OFF)
     none = -errno.ENODEV
     wanted = "%d 0 0 %d %d %d 0 all 0 0 0\n0\n" % (none, none, none, none)

@@ -46,7 +46,7 @@ def chosen(what, options, backend, reason, arguments=(), **more):
 
 def choices():
     chosen("asked for", PAGES, "pages", "GPUCACHE_BACKEND=pages")
-    chosen("auto", {}, "segments", "pages only on request")
+    chosen("auto", {"GPUCACHE_BACKEND": "auto"}, "segments", "pages only on request")
     chosen("segments", {"GPUCACHE_BACKEND": "segments"}, "segments", "GPUCACHE_BACKEND=segments")
     chosen("disabled", {**PAGES, "GPUCACHE_DISABLE": "1"}, "none", "GPUCACHE_DISABLE")
     registrar = program("libibverbs.so.1")
@@ -62,19 +62,17 @@ def choices():
             chosen("no descriptor for a while", short, "pages",
                    "pages stayed where they were: open files could not be looked at", [registrar, "/dev/null"])
             chosen("a card is opened after that", short, "pages", stay, [registrar, card.name])
-    chosen("auto beside libibverbs", {}, "segments", "libibverbs is loaded", **beside)
+    chosen("auto beside libibverbs", {"GPUCACHE_BACKEND": "auto"}, "segments", "libibverbs is loaded", **beside)
     chosen("asked for beside libibverbs", PAGES, "pages", "GPUCACHE_BACKEND=pages", **beside)
     chosen("segments beside libibverbs", {"GPUCACHE_BACKEND": "segments"}, "segments", "GPUCACHE_BACKEND=segments",
            **beside)
     chosen("libibverbs comes later", {**PAGES, "GPUCACHE_BUDGET": "0"}, "pages", "GPUCACHE_BACKEND=pages", [registrar])
     chosen("another library comes later", {**PAGES, "GPUCACHE_BUDGET": "0"}, "pages", "GPUCACHE_BACKEND=pages",
            [program("libplugin_deep.so")])
-    if os.path.exists("/dev/nvidia-fs0"):
-        tally.note("paged: libcufile without its device: skipped, there is one")
-    else:
-        without = {"preload": [LIBRARY, program("libcufile.so.0")]}
-        chosen("auto beside libcufile", {}, "segments", "pages only on request", **without)
-        chosen("asked for beside libcufile", PAGES, "pages", "GPUCACHE_BACKEND=pages", **without)
+    linked = {"preload": [LIBRARY, program("libcufile.so.0")]}
+    chosen("auto beside libcufile", {"GPUCACHE_BACKEND": "auto"}, "segments", "pages only on request", **linked)
+    both = {"preload": [LIBRARY, program("libcufile.so.0"), registrar]}
+    chosen("auto beside both", {"GPUCACHE_BACKEND": "auto"}, "segments", "libibverbs is loaded", **both)
     if GPU:
         return
     chosen("CUDA 12.4", PAGES, "pages", "GPUCACHE_BACKEND=pages", old=True)

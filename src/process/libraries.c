@@ -1,0 +1,49 @@
+#include "process/libraries.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#define TRIES 10000 /* of 0.1 ms each: who forks inside a visit must not wait for itself */
+
+static _Atomic int visitors, forks; /* each counts itself before it looks for the others */
+
+static void wait_a_little(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
+static void begin(void) {
+    atomic_fetch_add(&visitors, 1);
+    for (int i = 0; atomic_load(&forks) > 0 && i < TRIES; i++) {
+        atomic_fetch_sub(&visitors, 1);
+        wait_a_little();
+        atomic_fetch_add(&visitors, 1);
+    }
+}
+
+int libraries_visit(int (*visit)(struct dl_phdr_info *info, size_t bytes, void *with), void *with) {
+    int saved = errno;
+    begin();
+    int r = dl_iterate_phdr(visit, with);
+    atomic_fetch_sub(&visitors, 1);
+    errno = saved;
+    return r;
+}
+
+void libraries_before_fork(void) {
+    int saved = errno;
+    atomic_fetch_add(&forks, 1);
+    for (int i = 0; atomic_load(&visitors) > 0 && i < TRIES; i++) {
+        wait_a_little();
+    }
+    errno = saved;
+}
+
+void libraries_after_fork(void) {
+    atomic_fetch_sub(&forks, 1);
+}
+
+void libraries_forked(void) {
+    atomic_store(&forks, 0);
+    atomic_store(&visitors, 0);
+}

@@ -1,0 +1,81 @@
+/* A fork waits until nobody looks through the libraries, and nobody begins to before it is over. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "process/libraries.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+static atomic_int inside, looked;
+
+static int look(struct dl_phdr_info *info, size_t bytes, void *with) {
+    (void)info, (void)bytes;
+    atomic_store(&inside, 1);
+    usleep(*(unsigned *)with);
+    atomic_store(&inside, 0);
+    atomic_fetch_add(&looked, 1);
+    return 1;
+}
+
+static void *visit(void *with) {
+    libraries_visit(look, with);
+    return NULL;
+}
+
+static void a_fork_waits_for_who_looks(void **state) {
+    (void)state;
+    pthread_t thread;
+    unsigned us = 300000;
+    assert_int_equal(pthread_create(&thread, NULL, visit, &us), 0);
+    while (!atomic_load(&inside)) {
+        usleep(100);
+    }
+    errno = 77;
+    libraries_before_fork();
+    assert_int_equal(errno, 77);
+    assert_int_equal(atomic_load(&inside), 0);
+    assert_int_equal(atomic_load(&looked), 1);
+    libraries_after_fork();
+    pthread_join(thread, NULL);
+}
+
+static void who_wants_to_look_waits_for_a_fork(void **state) {
+    (void)state;
+    pthread_t thread;
+    unsigned us = 0;
+    atomic_store(&looked, 0);
+    libraries_before_fork();
+    assert_int_equal(pthread_create(&thread, NULL, visit, &us), 0);
+    usleep(50000);
+    assert_int_equal(atomic_load(&looked), 0);
+    libraries_after_fork();
+    pthread_join(thread, NULL);
+    assert_int_equal(atomic_load(&looked), 1);
+}
+
+static void a_child_looks_at_once(void **state) {
+    (void)state;
+    unsigned us = 0;
+    libraries_before_fork();
+    libraries_forked();
+    errno = 77;
+    assert_int_equal(libraries_visit(look, &us), 1);
+    assert_int_equal(errno, 77);
+    libraries_before_fork();
+    libraries_after_fork();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_fork_waits_for_who_looks),
+        cmocka_unit_test(who_wants_to_look_waits_for_a_fork),
+        cmocka_unit_test(a_child_looks_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
