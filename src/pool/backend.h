@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 #define BACKEND_SLOTS 32
 #define BACKEND_REFUSALS 16 /* records refused on end: then there will be none */
@@ -169,6 +170,16 @@ struct backend {
     atomic_bool quiet; /* the context ends, or has ended: nothing is to be asked of it. Under the
                           pool's lock */
 };
+
+/** Its clock: ns. */
+static inline uint64_t backend_clock(struct backend *backend) {
+    struct timespec t;
+    if (backend->ops->clock) {
+        return backend->ops->clock(backend);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 /** Whether memory comes in pages. */
 static inline bool backend_maps(const struct backend *backend) {

@@ -292,7 +292,7 @@ static void look_at_mapping(struct pool *pool) {
     struct layouts *layouts = &pool->layouts;
     uint64_t peak = books_get(&pool->books.allocated.peak);
     bool most = peak / PAGES_SLACK << pool->slack_doubled >= peak / PAGES_SLACK_MOST;
-    uint64_t now = order_clock(pool), took = now - pool->mapped_since_ns;
+    uint64_t now = backend_clock(pool->backend), took = now - pool->mapped_since_ns;
     uint64_t mapping = layouts->mapped_anew * MAPPED_NS >> 4 * pool->slack_doubled;
     bool dear = mapping > took / MAPPED_SHARE;
     if (peak > pool->settling_peak + pool->settling_peak / MAPPED_PEAK_SHARE) {

@@ -16,18 +16,9 @@
 #include <errno.h>
 #include <time.h>
 
-uint64_t order_clock(const struct pool *pool) {
-    struct timespec t;
-    if (pool->backend->ops->clock) {
-        return pool->backend->ops->clock(pool->backend);
-    }
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void book_wait(struct pool *pool, uint64_t since) {
     pool->epochs.cpu_waits++;
-    pool->epochs.cpu_wait_ns += order_clock(pool) - since;
+    pool->epochs.cpu_wait_ns += backend_clock(pool->backend) - since;
 }
 
 /* Waits on the CPU for the earliest on-time event that makes `stamp` usable, without the lock. */
@@ -38,7 +29,7 @@ static int wait_on_time(struct pool *pool, uint64_t stamp) {
     if (r != 0) {
         return r;
     }
-    uint64_t since = order_clock(pool);
+    uint64_t since = backend_clock(pool->backend);
     pool->waiting++;
     lock_release(&pool->lock);
     r = pool->backend->ops->wait(pool->backend, slot);
@@ -53,7 +44,7 @@ static int wait_on_time(struct pool *pool, uint64_t stamp) {
  * free. */
 static int synchronize_in_free(struct pool *pool) {
     uint64_t number = atomic_fetch_add(&pool->epochs.open, 1);
-    uint64_t since = order_clock(pool);
+    uint64_t since = backend_clock(pool->backend);
     pool->waiting++;
     lock_release(&pool->lock);
     int r = pool->backend->ops->synchronize(pool->backend);
@@ -202,7 +193,7 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
         pool->waited_ns = 0;
     }
     limit_ns = limit_ns > pool->waited_ns ? limit_ns - pool->waited_ns : 0;
-    uint64_t since = order_clock(pool), number = 0, slept = 0, passed = 0;
+    uint64_t since = backend_clock(pool->backend), number = 0, slept = 0, passed = 0;
     for (;;) {
         if (number == 0) {
             uint64_t stamp = epochs_stamp(epochs);
@@ -213,7 +204,7 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
             }
         }
         epochs_poll(epochs, pool->backend);
-        passed = order_clock(pool) - since;
+        passed = backend_clock(pool->backend) - since;
         passed = passed > slept ? passed : slept; /* a clock may stand still */
         if ((number > 0 && epochs->finished >= number) || epochs->broken || passed >= limit_ns) {
             break;

@@ -17,8 +17,7 @@ static inline uint64_t order_event_bytes(uint64_t budget) {
 }
 
 /* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */
-uint64_t order_clock(const struct pool *pool); /* ns */
-int order_close_on_time(struct pool *pool);    /* epochs_close(), in a free */
+int order_close_on_time(struct pool *pool); /* epochs_close(), in a free */
 /* What a free prepares or waits for, by reuse mode; `due` counts as pressure. */
 void order_in_free(struct pool *pool, bool due);
 bool order_is_due(struct pool *pool, uint64_t freed); /* for large blocks, without pressure too */

@@ -22,7 +22,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     lock_start(&pool->mapper, LOCK_MAPPER);
     pool->backend = backend;
     pool->config = *config;
-    pool->started_ns = order_clock(pool);
+    pool->started_ns = backend_clock(pool->backend);
     epochs_start(&pool->epochs);
     arena_start(&pool->large, pool);
     arena_start(&pool->small, pool);

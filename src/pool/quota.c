@@ -170,7 +170,7 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
         return false;
     }
     struct cache *idle = NULL, *before, *newest = pool->awake;
-    uint64_t now = order_clock(pool);
+    uint64_t now = backend_clock(pool->backend);
     if (now < pool->look_at_ns) {
         return false;
     }

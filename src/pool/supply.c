@@ -237,7 +237,7 @@ static int grow_with_excess(struct pool *pool, struct want *want) {
         return source_grow(pool, want);
     }
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
-    uint64_t most = most_reserved(pool, growth), before = order_clock(pool);
+    uint64_t most = most_reserved(pool, growth), before = backend_clock(pool->backend);
     uint64_t share = (before - pool->started_ns) / EXCESS_SHARE;
     if (share > pool->excess_ns + EXCESS_MOST_NS) {
         pool->excess_ns = share - EXCESS_MOST_NS;
@@ -259,7 +259,7 @@ static int grow_with_excess(struct pool *pool, struct want *want) {
         source_wait_for_return(pool, 0);
     }
     if (due) {
-        pool->excess_ns += order_clock(pool) - before;
+        pool->excess_ns += backend_clock(pool->backend) - before;
     }
     return r;
 }
