@@ -20,8 +20,15 @@ PREFIX_LIBDIR, BINDIR_TO_LIBDIR = sys.argv[1:3]
 OWN_FAILURE, CANNOT_EXECUTE, NOT_FOUND = 125, 126, 127
 
 
+def surroundings(options=None):
+    """Without a backend: what the command hands on is compared."""
+    env = environment(False, options)
+    del env["GPUCACHE_BACKEND"]
+    return env
+
+
 def gpucache(*arguments, command=COMMAND, options=None, **more):
-    return subprocess.run([command, *arguments], env=environment(False, options), capture_output=True,
+    return subprocess.run([command, *arguments], env=surroundings(options), capture_output=True,
                           text=True, timeout=60, stdin=subprocess.DEVNULL, **more)
 
 
@@ -40,7 +47,7 @@ def run():
         done = gpucache("run", *shell("kill -%d $$" % number))
         same("dies by %s" % number.name, done.returncode, -number)
     child = subprocess.Popen([COMMAND, "run", *shell("trap 'exit 5' USR1; echo up; while :; do sleep 0.01; done")],
-                             env=environment(False), stdout=subprocess.PIPE)
+                             env=surroundings(), stdout=subprocess.PIPE)
     child.stdout.readline()
     child.send_signal(signal.SIGUSR1)
     same("a signal reaches the program", child.wait(timeout=60), 5)

@@ -31,6 +31,7 @@ static struct {
 } * told;
 
 static int error, times; /* times 0: nothing fails */
+static bool several;     /* more than one call in a row does */
 static struct kernels kernels[2];
 static unsigned here; /* which context is current */
 static CUstream streams[2];
@@ -308,7 +309,11 @@ static void to_the_brim(void) {
             look_for_overlap(block);
             write_marks(block, streams[count++ % 2]);
         }
-        SEEN("%u of %zu\n", count, sizes[turn]);
+        /* what the driver will not unmap several times in a row is not there for other blocks meanwhile */
+        if (!several)
+            SEEN("%u of %zu\n", count, sizes[turn]);
+        else if (count < 8)
+            WRONG("%u of %zu\n", count, sizes[turn]);
         for (unsigned i = 0; i < count; i += 3)
             block_free(i, true);
         check_all();
@@ -442,6 +447,7 @@ int main(int argc, char **argv) {
         return 2;
     told = mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     error = atoi(argv[6]);
+    several = atoi(argv[7]) > 1;
     long first = atol(argv[2]), last = atol(argv[3]), step = atol(argv[4]);
     int status = child(argv[1], -1, argv[5], 0);
     memcpy(as_it_was, told->text, sizeof as_it_was);

@@ -2,8 +2,8 @@
 
 meson says where everything is: GPUCACHE_TEST_PROGRAMS (the built programs), GPUCACHE_TEST_LIBRARY
 (libgpucache.so), GPUCACHE_TEST_SIM and GPUCACHE_TEST_SIM_OLD (the folders of the two simulated
-drivers). By hand: `meson devenv`, or the same four variables. GPUCACHE_TEST_BACKEND=pages runs a script
-on that backend, wherever it does not name one. `--gpu` takes the machine's driver;
+drivers). By hand: `meson devenv`, or the same four variables. Scripts run on segments wherever they
+name no backend, and with GPUCACHE_TEST_BACKEND=pages on pages. `--gpu` takes the machine's driver;
 `scripts/gpu-check.sh answers alone` runs all of them so. GPUCACHE_TEST_END is when to stop, as
 time.monotonic() counts: a script that gets there says so and ends.
 """
@@ -79,8 +79,7 @@ def environment(under, options=None, old=False, preload=None):
     libraries = preload if preload is not None else [LIBRARY] if under else []
     if libraries:
         env["LD_PRELOAD"] = ":".join(libraries)
-    if BACKEND:
-        env["GPUCACHE_BACKEND"] = BACKEND
+    env["GPUCACHE_BACKEND"] = BACKEND or "segments"
     env.update(options or {})
     return env
 

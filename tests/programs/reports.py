@@ -9,7 +9,7 @@ import tempfile
 from harness import BACKEND, GPU, LIBRARY, Tally, check_books, program, run, run_with_report
 
 REPORTS = program("reports")
-SERVED_BECAUSE = "GPUCACHE_BACKEND=" + BACKEND if BACKEND else "pages only on request"
+SERVED_BECAUSE = "GPUCACHE_BACKEND=" + (BACKEND or "segments")
 FULL = ("full", "large_pieces", "small_pieces", "odd_sizes", "beside_an_array")
 LIMITS = ({"GPUCACHE_MEMORY_LIMIT": "1G"}, {"GPUCACHE_MEMORY_FRACTION": "0.0625"})
 tally = Tally()
