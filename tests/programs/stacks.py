@@ -42,8 +42,9 @@ def named(report):
     return json.loads(tool_of([report], "--format=json").stdout)
 
 
-def add_up(report, what):
-    """The sums over all stacks are those of the device."""
+def add_up(report, what, apart=0):
+    """The sums over all stacks are those of the device. Two books of blocks that several threads allocate at a time may
+    have their peaks at different moments, so many bytes apart."""
     if not report:
         return
     for device in report["devices"]:
@@ -59,7 +60,7 @@ def add_up(report, what):
             tally.check(named == live, "%s: the list has %d of %d" % (what, named, live))
         if device["peaks_exact"]:
             peak = device["requested_bytes"]["peak"]
-            tally.check(held["peak_bytes"] == peak, "%s: peak %d, not %d" % (what, held["peak_bytes"], peak))
+            tally.check(abs(held["peak_bytes"] - peak) <= apart, "%s: peak %d, not %d" % (what, held["peak_bytes"], peak))
         total = sum(h["total_bytes"] for h in holders)
         tally.check(total == device["requested_bytes"]["total"], what + ": total", total)
     frames = [frame for device in report["devices"] for holder in device["holders"] for frame in holder["stack"]]
@@ -233,7 +234,7 @@ def the_rest():
         for options in (ON, {**ON, "GPUCACHE_BACKEND": "pages"}, {**ON, "GPUCACHE_DISABLE": "1"}):
             arguments = [PLUGIN] if name == "plugin" else []
             report, ran = part(name, *arguments, options=options, what="stacks: %s, %s" % (name, options))
-            add_up(report, "stacks: %s, %s" % (name, options))
+            add_up(report, "stacks: %s, %s" % (name, options), apart=8 * 5000 if name == "threads" else 0)
             if not NAMES:
                 continue
             names = named(report)
