@@ -184,6 +184,31 @@ bool order_now(struct pool *pool, uint64_t stamp, bool at_any_price) {
     return r == 0 && epochs_usable(&pool->epochs, stamp);
 }
 
+/* A clock may stand still: what was slept has passed in any case. */
+static uint64_t passed(const struct pool *pool, uint64_t since, uint64_t slept) {
+    uint64_t ns = backend_clock(pool->backend) - since;
+    return ns > slept ? ns : slept;
+}
+
+static void sleep_unlocked(struct pool *pool, uint64_t ns) {
+    lock_release(&pool->lock);
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+    lock_acquire(&pool->lock);
+}
+
+bool order_wait_for_answers(struct pool *pool, uint64_t limit_ns) {
+    if (!pool->backend->quiet) {
+        return false;
+    }
+    uint64_t since = backend_clock(pool->backend), slept = 0, lives = pool_lives(pool);
+    while (pool->backend->quiet && lives == pool_lives(pool) &&
+           passed(pool, since, slept) < limit_ns) {
+        sleep_unlocked(pool, FINISH_POLL_NS);
+        slept += FINISH_POLL_NS;
+    }
+    return !pool->backend->quiet;
+}
+
 bool order_finish(struct pool *pool, uint64_t limit_ns) {
     struct epochs *epochs = &pool->epochs;
     if (!pool->backend->has_events) {
@@ -193,7 +218,7 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
         pool->waited_ns = 0;
     }
     limit_ns = limit_ns > pool->waited_ns ? limit_ns - pool->waited_ns : 0;
-    uint64_t since = backend_clock(pool->backend), number = 0, slept = 0, passed = 0;
+    uint64_t since = backend_clock(pool->backend), number = 0, slept = 0, waited = 0;
     for (;;) {
         if (number == 0) {
             uint64_t stamp = epochs_stamp(epochs);
@@ -204,14 +229,11 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
             }
         }
         epochs_poll(epochs, pool->backend);
-        passed = backend_clock(pool->backend) - since;
-        passed = passed > slept ? passed : slept; /* a clock may stand still */
-        if ((number > 0 && epochs->finished >= number) || epochs->broken || passed >= limit_ns) {
+        waited = passed(pool, since, slept);
+        if ((number > 0 && epochs->finished >= number) || epochs->broken || waited >= limit_ns) {
             break;
         }
-        lock_release(&pool->lock);
-        nanosleep(&(struct timespec){.tv_nsec = FINISH_POLL_NS}, NULL);
-        lock_acquire(&pool->lock);
+        sleep_unlocked(pool, FINISH_POLL_NS);
         slept += FINISH_POLL_NS;
     }
     if (slept > 0) {
@@ -220,7 +242,7 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
     bool finished = number > 0 && epochs->finished >= number;
     if (!finished && slept > 0) {
         pool->waited_for = epochs_stamp(epochs) - 1;
-        pool->waited_ns += passed;
+        pool->waited_ns += waited;
     }
     return finished;
 }
@@ -253,9 +275,7 @@ void order_settle(struct pool *pool) {
             wait_on_time(pool, line);
             return;
         }
-        lock_release(&pool->lock);
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-        lock_acquire(&pool->lock);
+        sleep_unlocked(pool, FINISH_POLL_NS);
         if (lives != pool_lives(pool)) {
             return;
         }

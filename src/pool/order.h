@@ -32,6 +32,9 @@ bool order_finish(
     struct pool *pool,
     uint64_t limit_ns); /* what was submitted before has finished; waits that were in vain
                                           count, until what they were for has */
+bool order_wait_for_answers(
+    struct pool *pool,
+    uint64_t limit_ns); /* a call that might have ended the context was under way, and is over */
 bool order_is_idle(struct pool *pool);        /* nothing is under way, as the lock is held */
 void order_finish_ordered(struct pool *pool); /* what was usable behind a barrier has finished */
 void order_settle(struct pool *pool);         /* the same, asked by another context's thread */

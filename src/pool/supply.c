@@ -101,6 +101,10 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     if (!may_be_had(pool, want, &none)) {
         return refusal;
     }
+    if (order_wait_for_answers(pool, LATE_WAIT_NS) &&
+        (supply_cheap(pool, want) || supply_ordered(pool, want))) {
+        return 0;
+    }
     int r = grow_after(pool, want, &refusal); /* what was lent to others may be there again */
     if (r != -EAGAIN || none) {
         return r == -EAGAIN ? refusal : r;
@@ -274,7 +278,19 @@ static void order_expected(struct pool *pool, const struct want *want) {
     }
 }
 
+/*
+ * While another thread's call may be ending the context, nothing can be asked of it, and what is freed stays
+ * pending: whoever goes on would take all there is in the time that the other one has lost its processor.
+ * Not for long: it may be waiting for what this thread does next.
+ */
+static void let_the_context_end(struct pool *pool, const struct want *want) {
+    if (pool->backend->quiet && budget_is_short(pool, source_growth(want))) {
+        order_wait_for_answers(pool, QUIET_WAIT_NS);
+    }
+}
+
 int supply(struct pool *pool, struct want *want) {
+    let_the_context_end(pool, want);
     order_expected(pool, want);
     if (supply_cheap(pool, want)) {
         return 0;

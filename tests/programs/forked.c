@@ -94,8 +94,7 @@ static void *allocate(void *unused) {
     cuCtxSetCurrent(context);
     while (!stop) {
         for (unsigned i = 0; i < 6; i++)
-            if (cuMemAlloc(&p[i], i % 2 ? 3000 * i : (2 + i) * MIB) != CUDA_SUCCESS)
-                p[i] = 0; /* captures without end hold what was freed */
+            CHECK(cuMemAlloc(&p[i], i % 2 ? 3000 * i : (2 + i) * MIB));
         cuMemGetInfo(&bytes, &total);
         cuMemGetAddressRange(NULL, &bytes, p[1] + 1);
         for (unsigned i = 0; i < 6; i++)

@@ -7,6 +7,7 @@
 #include "pool_bench.h"
 
 static unsigned sleeps;
+static unsigned calm_at; /* a call that may end the context is over then; 0: never */
 static uint64_t now_ns, ns_per_sleep;
 
 int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
@@ -15,6 +16,9 @@ int __wrap_nanosleep(const struct timespec *time, struct timespec *left) {
     (void)left;
     sleeps++;
     now_ns += ns_per_sleep;
+    if (calm_at > 0 && sleeps >= calm_at) {
+        fake->backend.quiet = false;
+    }
     return 0;
 }
 
@@ -187,7 +191,7 @@ static void start_with_clock(uint64_t memory, uint64_t per_sleep) {
     ops.clock = slow_clock;
     fake->backend.ops = &ops;
     ns_per_sleep = per_sleep;
-    sleeps = 0;
+    sleeps = calm_at = 0;
 }
 
 /* As during a capture: where memory is short the free would leave an event on time, which is waited for. */
@@ -290,6 +294,59 @@ static void what_was_lent_to_others_is_asked_for_again(void **state) {
     drop(at);
 }
 
+/* ---- beside a call that may end the context ---- */
+
+#define QUIET_WAIT_SLEEPS 40 /* the longest wait before the pool grows past its budget */
+
+/* Freed while nothing can be asked of the context; all work has finished. */
+static void use_and_drop_quietly(uint64_t address, unsigned calm) {
+    calm_at = calm;
+    fake->backend.quiet = true;
+    use_and_drop(address);
+    fake_finish_all(fake);
+    sleeps = 0;
+}
+
+static void such_a_call_is_waited_for_before_out_of_memory(void **state) {
+    (void)state;
+    for (unsigned calm = 1; calm < 100000; calm *= 10) {
+        start_with_clock(64 * MIB, 50000);
+        uint64_t at = get(40 * MIB);
+        use_and_drop_quietly(at, calm);
+        assert_int_equal(get(40 * MIB), at);
+        assert_int_equal(sleeps, calm);
+        assert_int_equal(stop(NULL), 0);
+    }
+    start_with_clock(64 * MIB, 50000);
+    use_and_drop_quietly(get(40 * MIB), 0);
+    unsigned count = sleeps_until_refused(40 * MIB);
+    assert_in_range(count, LATE_WAIT_S * 20000, LATE_WAIT_S * 20000 + QUIET_WAIT_SLEEPS);
+    assert_int_equal(stop(NULL), 0);
+    start_with_clock(64 * MIB, 50000);
+    get(40 * MIB);
+    fake->backend.quiet = true; /* with all that is pending there is no room */
+    assert_in_range(sleeps_until_refused(30 * MIB), 0, QUIET_WAIT_SLEEPS);
+}
+
+static void such_a_call_is_waited_for_a_little_before_the_pool_grows(void **state) {
+    (void)state;
+    for (unsigned calm = 0; calm < 2 * QUIET_WAIT_SLEEPS; calm += 10) {
+        start_with_clock(GIB, 50000);
+        pool->config.budget = TIGHT;
+        uint64_t at = get(40 * MIB);
+        use_and_drop_quietly(at, calm);
+        bool in_time = calm > 0 && calm <= QUIET_WAIT_SLEEPS;
+        assert_int_equal(get(40 * MIB) == at, in_time);
+        assert_int_equal(sleeps, in_time ? calm : QUIET_WAIT_SLEEPS);
+        fake->backend.quiet = false;
+        assert_int_equal(stop(NULL), 0);
+    }
+    start_with_clock(GIB, 50000);
+    use_and_drop_quietly(get(40 * MIB), 0);
+    get(40 * MIB);
+    assert_int_equal(sleeps, 0); /* within its budget it goes on */
+}
+
 /* ---- others at the limit ---- */
 
 /* Not when nothing has come back between two looks. */
@@ -323,6 +380,8 @@ int main(void) {
         TEST(work_that_does_not_end_is_waited_for_once),
         TEST(a_short_wait_in_vain_leaves_the_rest_of_a_long_one),
         TEST(with_nothing_to_give_back_nothing_is_waited_for),
+        TEST(such_a_call_is_waited_for_before_out_of_memory),
+        TEST(such_a_call_is_waited_for_a_little_before_the_pool_grows),
         TEST(what_others_give_back_is_asked_for_again),
     };
     return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
