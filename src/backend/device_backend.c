@@ -146,31 +146,44 @@ bool device_backend_captured(struct backend *backend) {
     return atomic_load(&capture_active) > 0;
 }
 
+/* The driver's code for out of memory at the limit, too. */
+static CUresult take_and_free_a_byte(struct device_backend *own) {
+    CUdeviceptr unused;
+    if (!device_take(own->device, PIECE)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult taken = REAL(cuMemAlloc_v2)(&unused, 1);
+    CUresult r = taken == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : taken;
+    if (r == CUDA_SUCCESS || taken != CUDA_SUCCESS) { /* else it has it still */
+        device_refund(own->device, PIECE);
+    }
+    return r;
+}
+
+static CUresult take_and_free_a_host_byte(void) {
+    void *unused;
+    CUresult r = REAL(cuMemAllocHost_v2)(&unused, 1);
+    return r == CUDA_SUCCESS ? REAL(cuMemFreeHost)(unused) : r;
+}
+
 /*
  * While a stream is being captured nobody may wait for a context. But a free waits as ever for all work of
- * the device, and where the program's own was allowed so is this one: of memory that nobody uses.
+ * the device, and where the program's own was allowed so is this one: of memory that nobody uses; where the
+ * device has none left, of pinned memory (tests/sim/probe-h200.txt).
  */
 static int synchronize_by_free(struct device_backend *own) {
-    CUdeviceptr unused;
     CUcontext popped;
-    if (own->backend.quiet || !device_take(own->device, PIECE)) {
+    if (own->backend.quiet) {
         return -EBUSY;
     }
-    bool there = false; /* what the driver does not take back stays charged */
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = REAL(cuCtxPushCurrent_v2)(own->context);
     if (r == CUDA_SUCCESS) {
-        r = REAL(cuMemAlloc_v2)(&unused, 1);
-        if (r == CUDA_SUCCESS) {
-            r = REAL(cuMemFree_v2)(unused);
-            there = r != CUDA_SUCCESS;
-        }
+        r = take_and_free_a_byte(own);
+        r = r == CUDA_ERROR_OUT_OF_MEMORY ? take_and_free_a_host_byte() : r;
         REAL(cuCtxPopCurrent_v2)(&popped);
     }
     capture_restore(mode);
-    if (!there) {
-        device_refund(own->device, PIECE);
-    }
     return device_backend_answer(r);
 }
 

@@ -253,6 +253,37 @@ static void capture(char **arguments) {
     printf("pairs=%ld large=%d\n", pairs, large);
 }
 
+/* capture_full: the device is full to the last MiB. While another thread captures, each block makes place for
+ * two others, and for itself again. */
+static void capture_full(char **arguments) {
+    pthread_t thread;
+    CUdeviceptr p;
+    long served = 0;
+    (void)arguments;
+    main_context = begin();
+    kernels_load(&kernels);
+    size_t part = total_bytes() / 16 / MIB * MIB;
+    long before = count_of(part, many, 16);
+    while (cuMemAlloc(&p, 2 * MIB) == CUDA_SUCCESS)
+        ;
+    CHECK(pthread_create(&thread, NULL, keep_capturing, NULL) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
+    atomic_store(&stage, 1);
+    wait_for_stage(2);
+    for (long i = 0; i < before; i++) {
+        CUdeviceptr half = 0, third = 0;
+        CHECK(launch_fill(&kernels, 0, many[i], 1, 16));
+        put(many[i]);
+        served += cuMemAlloc(&half, part / 2) == CUDA_SUCCESS;
+        served += cuMemAlloc(&third, part / 3) == CUDA_SUCCESS;
+        cuMemFree(half);
+        cuMemFree(third);
+        served += cuMemAlloc(&many[i], part) == CUDA_SUCCESS;
+    }
+    atomic_store(&stage, 3);
+    pthread_join(thread, NULL);
+    printf("blocks=%ld served=%ld\n", before, served);
+}
+
 /* --- requests that nothing could serve --- */
 
 /*
@@ -346,6 +377,7 @@ static const struct row rows[] = {{"to_the_brim", to_the_brim},
                                   {"contexts", contexts},
                                   {"busy", busy},
                                   {"capture", capture},
+                                  {"capture_full", capture_full},
                                   {"impossible", impossible},
                                   {"near_the_brim", near_the_brim},
                                   {"small", small},
