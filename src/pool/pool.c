@@ -86,7 +86,7 @@ uint64_t pool_forget(struct pool *pool) {
         pool->pending[reach] = (struct pending){0};
     }
     pool->pending_bytes = 0;
-    pool->returning = false;
+    pool->returning = 0;
     atomic_store(&pool->retired_bytes, 0);
     epochs_forget(&pool->epochs);
     budget_look_at_all(pool);
@@ -171,7 +171,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait) {
     }
     pending_take_usable(pool);
     int r = source_release_idle(pool, bytes);
-    if (pool->returning) {
+    if (pool->returning > 0) {
         source_wait_for_return(pool, TRIM_WAIT_NS);
     }
     return r;

@@ -136,7 +136,7 @@ static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t byt
         }
         return 0;
     }
-    pool->returning = true;
+    pool->returning += size;
     books_add(&pool->books.driver_frees, 1);
     budget_book_reserve(pool); /* a growth in the same visit would hide it */
     return size;
@@ -171,7 +171,9 @@ void source_wait_for_return(struct pool *pool, uint64_t limit_ns) {
         waited += RETURN_POLL_NS;
         r = pool->backend->ops->returned(pool->backend);
     }
-    pool->returning = r != 0; /* the driver has not said that it has it */
+    if (r == 0) {
+        pool->returning = 0; /* the driver has said that it has it */
+    }
 }
 
 /* --- growing --- */
@@ -256,7 +258,7 @@ int source_grow(struct pool *pool, const struct want *want) {
     struct arena *arena = want->large ? &pool->large : &pool->small;
     uint64_t good = good_growth(pool, want), least = source_growth(want);
     int r = grow_by(pool, arena, good);
-    if (source_refused(r) && pool->returning) {
+    if (source_refused(r) && pool->returning > 0) {
         source_wait_for_return(pool, RETURN_WAIT_NS);
         r = grow_by(pool, arena, good);
     }

@@ -77,7 +77,7 @@ struct pool {
     unsigned
         waiting; /* threads inside a call of the backend that names what the context has made */
     uint64_t freed_large; /* large blocks the pool got back since the last event on time */
-    bool returning;       /* something was released, and the driver may not have it yet */
+    uint64_t returning;   /* bytes that were released, and that the driver may not have yet */
     bool unmanageable;    /* the driver's addresses are not what the pool's map can hold */
     uint64_t growing;     /* bytes that threads inside backend->reserve ask for, */
     uint64_t growers;     /* so many threads, */

@@ -216,9 +216,6 @@ static bool spare_growing(struct pool *pool, struct want *want, uint64_t growth)
         }
         release_down_to(pool, growth, most);
     }
-    if (pool->returning) { /* what grows meanwhile would come on top of it */
-        source_wait_for_return(pool, RETURN_SOON_NS);
-    }
     if (!would_exceed(pool, growth, most)) {
         return false;
     }
@@ -226,6 +223,22 @@ static bool spare_growing(struct pool *pool, struct want *want, uint64_t growth)
     bool served = source_take(pool, want);
     want->care = ARENA_SPARING;
     return served;
+}
+
+/*
+ * What was released is the driver's only when the stream that frees it has got there, and a barrier holds that stream up
+ * like any other of the context. What grows meanwhile comes on top.
+ */
+static int grow_after_returns(struct pool *pool, struct want *want, uint64_t growth) {
+    uint64_t most = most_reserved(pool, growth);
+    if (pool->returning > 0) {
+        source_wait_for_return(pool, 0);
+    }
+    if (pool->returning > 0 && would_exceed(pool, growth + pool->returning, most)) {
+        order_finish_ordered(pool);
+        source_wait_for_return(pool, RETURN_SOON_NS);
+    }
+    return source_grow(pool, want);
 }
 
 /*
@@ -238,7 +251,7 @@ static int grow_with_excess(struct pool *pool, struct want *want) {
     uint64_t growth = source_growth(want);
     if (pool->backend->release_waits || backend_maps(pool->backend) ||
         !budget_is_short(pool, growth)) {
-        return source_grow(pool, want);
+        return grow_after_returns(pool, want, growth);
     }
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
     uint64_t most = most_reserved(pool, growth), before = backend_clock(pool->backend);
@@ -255,11 +268,8 @@ static int grow_with_excess(struct pool *pool, struct want *want) {
     if (exceeds && spare_growing(pool, want, growth)) {
         return 0;
     }
-    if (pool->returning) { /* the driver has it as soon as it is asked; else the growth would come on top of it */
-        source_wait_for_return(pool, 0);
-    }
-    int r = source_grow(pool, want);
-    if (pool->returning) {
+    int r = grow_after_returns(pool, want, growth);
+    if (pool->returning > 0) {
         source_wait_for_return(pool, 0);
     }
     if (due) {

@@ -89,6 +89,15 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     return r;
 }
 
+/* Barriers hold up the stream that memory is freed in. False: there is some on its way. */
+static bool come_back(struct fake *fake) {
+    if (is_done(fake, fake->returns_behind)) {
+        fake->reserved -= fake->on_its_way;
+        fake->on_its_way = 0;
+    }
+    return fake->on_its_way == 0;
+}
+
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
@@ -103,13 +112,15 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
         if (segment->taken && segment->address + fake->misalign == address &&
             segment->bytes == bytes) {
             segment->taken = false;
-            fake->reserved -= bytes;
+            fake->on_its_way += bytes;
             found = true;
         }
     }
     if (!found) {
         break_law(fake, "a release of what was never reserved");
     }
+    memcpy(fake->returns_behind, fake->ordered, sizeof fake->ordered);
+    come_back(fake);
     pthread_mutex_unlock(&fake->lock);
     return 0;
 }
@@ -119,7 +130,11 @@ static bool is_deadly(int code) {
 }
 
 static int returned(struct backend *backend) {
-    return of(backend)->return_code;
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    bool all = come_back(fake);
+    pthread_mutex_unlock(&fake->lock);
+    return fake->return_code ? fake->return_code : all ? 0 : -EAGAIN;
 }
 
 /* The context took it along. */

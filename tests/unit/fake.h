@@ -66,10 +66,12 @@ struct fake {
     uint64_t base, next;    /* addresses are never reused unless size and alignment are the same */
     uint64_t memory, limit; /* what the driver has; what the limit allows */
     uint64_t reserved, reserved_peak;
+    uint64_t on_its_way; /* part of it: released, in a stream that stands behind `returns_behind` */
+    uint64_t returns_behind[FAKE_STREAMS];
     int refusal; /* what the next `refusals` calls of reserve() return */
     unsigned refusals;
     int record_code, order_code, wait_code, query_code; /* returned instead of doing anything */
-    int return_code;          /* what returned() says of released memory, which is there at once */
+    int return_code;                                    /* what returned() says, if not 0 */
     unsigned record_refusals; /* so many records return their code, then none; 0: all do */
     uint64_t misalign;        /* added to the addresses that reserve() gives */
     bool busy_for_ever;       /* a wait or a synchronise for unfinished work is a hang: counted */
