@@ -153,10 +153,14 @@ static unsigned let_go(unsigned count, const uint64_t *handles) {
 static int look_for_pages(struct backend *backend, unsigned count) {
     struct pages *pages = of(backend);
     struct device *device = pages->common.device;
-    uint64_t bytes = count * PAGE, limit = atomic_load(&device->limit), handle;
+    uint64_t since = device_backend_begin(), bytes = count * PAGE, handle;
     size_t there, total;
-    if ((limit && atomic_load(&device->charged) + bytes > limit) || device_current() != device ||
-        REAL(cuMemGetInfo_v2)(&there, &total) != CUDA_SUCCESS || there >= bytes) {
+    if (!device_allows(device, bytes)) {
+        device_backend_show(&pages->common, FLIGHT_LIMIT_REFUSED, 0, bytes, since);
+        return -EDQUOT;
+    }
+    if (device_current() != device || REAL(cuMemGetInfo_v2)(&there, &total) != CUDA_SUCCESS ||
+        there >= bytes) {
         return 0;
     }
     CUstreamCaptureMode mode = capture_relax();

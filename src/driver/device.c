@@ -160,11 +160,15 @@ struct device *device_current(void) {
     return REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS ? device_get(ordinal) : NULL;
 }
 
+static bool is_within_limit(const struct device *device, uint64_t charged, uint64_t bytes) {
+    uint64_t limit = atomic_load(&device->limit);
+    return limit == 0 || (bytes <= limit && charged <= limit - bytes);
+}
+
 bool device_take(struct device *device, uint64_t bytes) {
     uint64_t charged = atomic_load(&device->charged);
     do {
-        uint64_t limit = atomic_load(&device->limit);
-        if (limit && (bytes > limit || charged > limit - bytes)) {
+        if (!is_within_limit(device, charged, bytes)) {
             return false;
         }
     } while (!atomic_compare_exchange_weak(&device->charged, &charged, charged + bytes));
@@ -174,6 +178,12 @@ bool device_take(struct device *device, uint64_t bytes) {
 bool device_charge(struct device *device, uint64_t bytes) {
     return device_take(device, bytes) ||
            (mempool_make_room(device, bytes) && device_take(device, bytes));
+}
+
+bool device_allows(struct device *device, uint64_t bytes) {
+    return is_within_limit(device, atomic_load(&device->charged), bytes) ||
+           (mempool_make_room(device, bytes) &&
+            is_within_limit(device, atomic_load(&device->charged), bytes));
 }
 
 void device_owe(struct device *device, uint64_t bytes) {

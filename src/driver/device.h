@@ -76,6 +76,9 @@ bool device_charge(struct device *device, uint64_t bytes);
 /** The same, but nothing is given back. */
 bool device_take(struct device *device, uint64_t bytes);
 
+/** Whether device_charge() would take them; nothing is taken. For who is about to take them piece by piece. */
+bool device_allows(struct device *device, uint64_t bytes);
+
 /** The driver has taken `bytes` more already, whatever the limit. */
 void device_owe(struct device *device, uint64_t bytes);
 void device_refund(struct device *device, uint64_t bytes);

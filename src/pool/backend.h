@@ -76,8 +76,9 @@ struct backend_ops {
     /** All of what one take_addresses() gave; nothing is mapped there. */
     void (*give_addresses)(struct backend *backend, uint64_t address, uint64_t bytes);
 
-    /** Whether the driver has `count` pages, before they are taken one by one: in vain that would leave others without
-     * any for a while. -ENOMEM: it has not; 0: it has, or it cannot be said. NULL: nobody else would notice. */
+    /** Whether `count` pages can be had, before they are taken one by one: in vain that would leave others without
+     * any for a while. -ENOMEM, -EDQUOT: they cannot; 0: they can, or it cannot be said. NULL: nobody else would
+     * notice. */
     int (*look_for_pages)(struct backend *backend, unsigned count);
 
     /** Takes `count` pages from the driver, all or none, each as long as `length` of 2 MiB: so it is mapped and unmapped,

@@ -254,6 +254,10 @@ bool device_charge(struct device *where, uint64_t bytes) {
     return device_take(where, bytes);
 }
 
+bool device_allows(struct device *where, uint64_t bytes) {
+    return atomic_load(&where->charged) + bytes <= limit;
+}
+
 void device_refund(struct device *where, uint64_t bytes) {
     assert_true(atomic_load(&where->charged) >= bytes);
     atomic_fetch_sub(&where->charged, bytes);
@@ -430,11 +434,14 @@ static void what_is_not_there_is_not_taken_page_by_page(void **state) {
     has = 9 * PAGE; /* more than it counts */
     assert_int_equal(backend->ops->look_for_pages(backend, 9), 0);
     assert_int_equal(creates, 2);
-    atomic_store(&device.limit, 8 * PAGE); /* which is to be the reason then */
-    assert_int_equal(backend->ops->look_for_pages(backend, 9), 0);
+    uint64_t before = limit;
+    limit = 8 * PAGE; /* which is the reason then, whatever the driver has */
+    assert_int_equal(backend->ops->look_for_pages(backend, 9), -EDQUOT);
     assert_int_equal(creates, 2);
+    assert_int_equal(backend->ops->look_for_pages(backend, 8), 0);
+    assert_int_equal(atomic_load(&device.charged), 0);
+    limit = before;
     refuse_create = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
-    atomic_store(&device.limit, 0);
     assert_int_equal(backend->ops->look_for_pages(backend, 9), 0);
     refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
     assert_int_equal(backend->ops->look_for_pages(backend, 9), 0);
