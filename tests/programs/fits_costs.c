@@ -77,7 +77,8 @@ static int slow(struct sim_launch *launch, void **params) {
     return launch->progress++ < 20 ? SIM_MORE : SIM_DONE;
 }
 
-/* second_device PAIRS: blocks of 4 MiB go round eight streams, beside a device that was touched once. */
+/* second_device PAIRS MIB: blocks of MIB MiB, which threads cache, go round eight streams, beside a device that was
+ * touched once. */
 static void second_device(char **arguments) {
     static const size_t sizes[] = {8};
     CUdeviceptr kept[8] = {0};
@@ -86,6 +87,7 @@ static void second_device(char **arguments) {
     struct kernels k;
     CUfunction function;
     long pairs = atol(arguments[0]);
+    size_t bytes = (size_t)atol(arguments[1]) * MIB;
     CHECK(cuDevicePrimaryCtxRetain(&other, 1));
     CHECK(cuCtxSetCurrent(other));
     put(get(4096));
@@ -97,7 +99,7 @@ static void second_device(char **arguments) {
         CHECK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
     uint64_t waits = sim_calls("cuEventSynchronize"), barriers = sim_calls("cuCtxWaitEvent");
     for (long i = 0; i < pairs; i++) {
-        CUdeviceptr p = get(4 * MIB), last = kept[i % 8];
+        CUdeviceptr p = get(bytes), last = kept[i % 8];
         void *params[] = {&p};
         CHECK(launch(function, streams[i % 8], 1, params));
         kept[i % 8] = p;

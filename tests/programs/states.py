@@ -8,20 +8,33 @@ After the phases that states.c draws, or a loop of thrust's, at most one epoch i
 import re
 import sys
 
-from harness import Tally, program, run
+from harness import BACKEND, Tally, program, run
 
 SEEDS = range(50)
 BOUNDS = {"to_64k": 100 / 32, "to_256k": 100 / 16, "to_1m": 100 / 8}
 
-# Rows that exceed a bound so far, and by how much: they are run and reported, and do not fail.
+# Rows that exceed a bound so far, and by how much: they are run and reported, and do not fail. All are programs of one
+# thread that may keep 8 MiB, four pages: one block cached in the middle of a page, and no more fit beside it. Which rows
+# meet that depends on where blocks begin in a page. Of 401 seeds 46 exceed a bound on segments and 38 on pages (1 MiB).
 EXCEED = {
-    "8G drawn 10 1": "1 MiB 25",
-    "8G drawn 21 1": "1 MiB 20",
-    "8G drawn 24 1": "1 MiB 14",
-    "8G drawn 45 1": "1 MiB 14",
-    "140G drawn 21 1": "1 MiB 25",
-    "140G drawn 24 1": "1 MiB 14",
-}
+    "segments": {
+        "8G drawn 10 1": "1 MiB 25",
+        "8G drawn 21 1": "1 MiB 20",
+        "8G drawn 24 1": "1 MiB 14",
+        "8G drawn 45 1": "1 MiB 14",
+        "140G drawn 21 1": "1 MiB 25",
+        "140G drawn 24 1": "1 MiB 14",
+    },
+    "pages": {
+        "8G drawn 11 1": "1 MiB 14, 256 KiB 6.7",
+        "8G drawn 21 1": "1 MiB 14",
+        "8G drawn 45 1": "1 MiB 14",
+        "140G drawn 11 1": "1 MiB 14, 256 KiB 6.7",
+        "140G drawn 21 1": "1 MiB 14",
+        "140G drawn 24 1": "1 MiB 14",
+        "140G drawn 45 1": "1 MiB 14",
+    },
+}[BACKEND or "segments"]
 
 tally = Tally()
 
