@@ -27,15 +27,15 @@ static void join_threads(unsigned count) {
 
 /* --- threads that have each done a little --- */
 
-static atomic_bool may_end;
+static pthread_mutex_t staying = PTHREAD_MUTEX_INITIALIZER; /* held until they may end */
 static atomic_uint up;
 
 static void *pair_and_stay(void *unused) {
     CHECK(cuCtxSetCurrent(context));
     put(get(4096));
     up++;
-    while (!may_end)
-        usleep(1000);
+    pthread_mutex_lock(&staying);
+    pthread_mutex_unlock(&staying);
     return unused;
 }
 
@@ -57,13 +57,15 @@ static void behind(char **arguments) {
     kernels_load(&kernels);
     sim_register_kernel("slow", slow, 1, sizes);
     CHECK(cuModuleGetFunction(&function, kernels.module, "slow"));
+    pthread_mutex_lock(&staying);
     for (unsigned i = 0; i < count; i++)
         start_thread(i, pair_and_stay, 0);
     while (up < count)
         usleep(1000);
-    may_end = ended;
-    if (ended)
+    if (ended) {
+        pthread_mutex_unlock(&staying);
         join_threads(count);
+    }
     CHECK(cuCtxSynchronize());
     for (int i = 0; i < 600; i++) {
         CUdeviceptr p = get(bytes);
@@ -73,9 +75,10 @@ static void behind(char **arguments) {
         most = most_held(most);
     }
     CHECK(cuCtxSynchronize());
-    may_end = true;
-    if (!ended)
+    if (!ended) {
+        pthread_mutex_unlock(&staying);
         join_threads(count);
+    }
     printf("held_mib=%.0f\n", most);
 }
 
