@@ -2,7 +2,6 @@
 
 #include "pool/frame.h"
 #include "pool/tuning.h"
-#include "pool/window.h"
 
 #include <stddef.h>
 
@@ -66,9 +65,6 @@ uint64_t extent_remove(struct layouts *layouts, struct window *window) {
         window->segment.reached_from_outside = false;
     } else if (window->used == 0) {
         extent_use(layouts, window);
-    }
-    for (uint32_t i = 0; i < window->extent_slots; i++) {
-        window_slot(layouts, window, i)->stale = true;
     }
     window->conflicts += window->extent_slots;
     layouts->reserved_bytes -= bytes_of(window);

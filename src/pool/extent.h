@@ -25,7 +25,7 @@ void extent_enter(struct layouts *layouts, struct window *window, uint64_t page,
 void extent_use(struct layouts *layouts, struct window *window);
 void extent_stop_using(struct layouts *layouts, struct window *window);
 
-/** Out of the books, be it in use, free or all that is kept of its window: the page; its slots are stale. */
+/** Out of the books, be it in use, free or all that is kept of its window: the page. */
 uint64_t extent_remove(struct layouts *layouts, struct window *window);
 
 /** Entered again, it is free as it was before; or kept, as all of `kept` slots. */

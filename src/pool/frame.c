@@ -2,6 +2,8 @@
 
 #include "pool/tuning.h"
 
+#include <stddef.h>
+
 static void unlist(struct layouts *layouts, const struct frame *frame) {
     if (frame->previous) {
         layouts_frame(layouts, frame->previous)->next = frame->next;
@@ -160,6 +162,49 @@ uint32_t frames_pick_aged(const struct layouts *layouts, struct frame_walk *walk
         }
     }
     return 0;
+}
+
+/* A kept one goes to the driver, never to another block: who reaches it may do so for longer. */
+static uint32_t kept_frame(struct layouts *layouts, uint64_t finished) {
+    struct window *window = layouts->kept_bytes > 0 ? layouts->windows : NULL;
+    while (window && (window->used > 0 || window->kept <= window->extent_slots ||
+                      window->segment.stamp > finished)) {
+        window = window->next_of_all;
+    }
+    if (!window) {
+        return 0;
+    }
+    window->kept--;
+    window->segment.reached_from_outside = window->kept > 0;
+    layouts->kept_bytes -= PAGE_BYTES;
+    return layouts_slot(layouts, window->first + window->kept)->frame;
+}
+
+bool frames_remove(struct layouts *layouts, enum idle which, struct frame_walk *walk,
+                   uint64_t finished, struct removed_frame *removed) {
+    uint32_t number = which == IDLE_KEPT   ? kept_frame(layouts, finished)
+                      : which == IDLE_AGED ? frames_pick_aged(layouts, walk, finished)
+                                           : frames_pick(layouts, false, finished);
+    if (number == 0) {
+        return false;
+    }
+    if (which != IDLE_KEPT) { /* those stand in no list */
+        frame_use(layouts, number);
+    }
+    struct frame *frame = layouts_frame(layouts, number);
+    *removed = (struct removed_frame){.page = frame->page};
+    while (frame->slots) {
+        uint32_t s = frame->slots;
+        struct slot *slot = layouts_slot(layouts, s);
+        frame_leave(layouts, slot->window, s - slot->window->first);
+        slot->stale = true;
+        slot->next = removed->slots;
+        removed->slots = s;
+    }
+    *frame = (struct frame){.next = layouts->absent};
+    layouts->absent = number;
+    layouts->reserved_bytes -= PAGE_BYTES;
+    return true;
 }
 
 uint32_t frames_count_finished(const struct layouts *layouts, uint64_t finished, uint32_t most) {

@@ -40,6 +40,17 @@ struct frame_walk frames_walk(const struct layouts *layouts);
 uint32_t frames_pick_aged(const struct layouts *layouts, struct frame_walk *walk,
                           uint64_t finished);
 
+/* Out of all slots, which are stale and linked by `next` from the first on. */
+struct removed_frame {
+    uint64_t page;
+    uint32_t slots;
+};
+
+/** Takes an idle frame whose work has finished out of its slots, and out of the books. Of those that have aged the next
+ * one of the walk. False: there is none. */
+bool frames_remove(struct layouts *layouts, enum idle which, struct frame_walk *walk,
+                   uint64_t finished, struct removed_frame *removed);
+
 /** A free frame is in use from now on; or free, where `stamp` is of its last work. */
 void frame_use(struct layouts *layouts, uint32_t number);
 void frame_stop_using(struct layouts *layouts, uint32_t number, uint64_t stamp);

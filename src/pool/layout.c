@@ -228,65 +228,6 @@ void layouts_put_back(struct layouts *layouts, struct window *window) {
     window_insert(layouts, window);
 }
 
-/* A kept one goes to the driver, never to another block: who reaches it may do so for longer. */
-static uint32_t kept_frame(struct layouts *layouts, uint64_t finished) {
-    struct window *window = layouts->kept_bytes > 0 ? layouts->windows : NULL;
-    while (window && (window->used > 0 || window->kept <= window->extent_slots ||
-                      window->segment.stamp > finished)) {
-        window = window->next_of_all;
-    }
-    if (!window) {
-        return 0;
-    }
-    window->kept--;
-    window->segment.reached_from_outside = window->kept > 0;
-    layouts->kept_bytes -= PAGE_BYTES;
-    return window_slot(layouts, window, window->kept)->frame;
-}
-
-/* Nobody has it, and it stands in no list. */
-static void remove_frame(struct layouts *layouts, uint32_t number, uint64_t *page,
-                         uint32_t *slots) {
-    struct frame *frame = layouts_frame(layouts, number);
-    while (frame->slots) {
-        uint32_t s = frame->slots;
-        struct slot *slot = layouts_slot(layouts, s);
-        frame_leave(layouts, slot->window, s - slot->window->first);
-        slot->stale = true;
-        slot->next = *slots;
-        *slots = s;
-    }
-    *page = frame->page;
-    *frame = (struct frame){.next = layouts->absent};
-    layouts->absent = number;
-    layouts->reserved_bytes -= PAGE_BYTES;
-}
-
-static bool remove_free(struct layouts *layouts, uint32_t number, uint64_t *page, uint32_t *slots) {
-    if (number > 0) {
-        frame_use(layouts, number);
-        remove_frame(layouts, number, page, slots);
-    }
-    return number > 0;
-}
-
-bool layouts_remove_frame(struct layouts *layouts, bool kept, uint64_t finished, uint64_t *page,
-                          uint32_t *slots) {
-    if (!kept) {
-        return remove_free(layouts, frames_pick(layouts, false, finished), page, slots);
-    }
-    uint32_t number = kept_frame(layouts, finished);
-    if (number > 0) {
-        remove_frame(layouts, number, page, slots);
-    }
-    return number > 0;
-}
-
-bool layouts_remove_aged(struct layouts *layouts, struct frame_walk *walk, uint64_t finished,
-                         uint64_t *page, uint32_t *slots) {
-    return remove_free(layouts, frames_pick_aged(layouts, walk, finished), page, slots);
-}
-
 /* --- the end --- */
 
 void layouts_leave_map(struct layouts *layouts) {

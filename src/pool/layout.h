@@ -6,8 +6,8 @@
  *      frames (memory)            f0 f1 f2 f3       f4 f1 f5       f3         a frame may lie in many slots
  *
  * A window is never cut and never merged, and keeps its mappings when its block is freed. Its first slots may have an
- * extent (extent.h) instead of frames. A frame is in use by one block at most, whatever slots it is mapped in. Conflicts of a free window are slots whose frame is in
- * use elsewhere, or that have none. A request takes
+ * extent (extent.h) instead of frames. A frame is in use by one block at most, whatever slots it is mapped in. Conflicts of
+ * a free window are slots whose frame is in use elsewhere, or that have none. A request takes
  *
  *      the window that it had the last time around (recall.h), if that has no conflicts
  *      else the first one that has none; both are served at once
@@ -29,8 +29,8 @@
  * Frozen, no frame that is mapped gets another slot, and no slot another frame: requests get windows that are whole,
  * or new ones, over frames that lie nowhere.
  *
- * This file keeps the books; mapper.c makes the calls. Under the pool's lock; what is mapped where changes
- * only by the one thread that holds the mapper's lock as well.
+ * This file keeps the books; mapper.c, mapping.c and release.c make the calls. Under the pool's lock; what is mapped where
+ * changes only by the one thread that holds the mapper's lock as well.
  */
 #ifndef GPUCACHE_POOL_LAYOUT_H
 #define GPUCACHE_POOL_LAYOUT_H
@@ -79,6 +79,9 @@ struct frame {
     uint16_t since;          /* free: the tick then */
     bool in_use, exists;
 };
+
+/* What is in no block: free, free for all of the decay time, or kept, because something outside the pool reaches it. */
+enum idle { IDLE_FREE, IDLE_AGED, IDLE_KEPT };
 
 /* Addresses from the driver, given to windows from the lowest on. */
 struct space {
@@ -176,16 +179,6 @@ void layouts_give(struct layouts *layouts, struct range *range, uint64_t stamp);
 
 /** How many frames layouts_choose() would find lacking. */
 uint32_t layouts_lacking(const struct layouts *layouts, uint32_t slots, uint64_t finished);
-
-/** Takes a free frame, or one that is `kept`, whose work has finished out of all slots, which become stale, linked
- * by `next` from *slots on, and out of the books. False: there is none; else its page is in *page. */
-bool layouts_remove_frame(struct layouts *layouts, bool kept, uint64_t finished, uint64_t *page,
-                          uint32_t *slots);
-
-/** The same with those of free frames that have been so for so many ticks; `walk` goes from one to the next. */
-struct frame_walk;
-bool layouts_remove_aged(struct layouts *layouts, struct frame_walk *walk, uint64_t finished,
-                         uint64_t *page, uint32_t *slots);
 
 /** The context is gone: nobody finds any of it from now on. */
 void layouts_leave_map(struct layouts *layouts);

@@ -9,7 +9,9 @@
 
 #include "pool/extent.h"
 #include "pool/frame.h"
-#include "pool/page_map.h"
+#include "pool/mapping.h"
+#include "pool/release.h"
+#include "pool/window.h"
 
 #include <errno.h>
 
@@ -33,75 +35,7 @@ static void leave(struct pool *pool) {
     lock_release(&pool->mapper);
 }
 
-/* --- mapping, without the pool's lock --- */
-
-static struct slot *slot_at(struct pool *pool, const struct window *window, uint32_t i) {
-    return layouts_slot(&pool->layouts, window->first + i);
-}
-
-/* How many slots from `i` on, up to a batch, are stale; or have a frame and are not mapped. */
-static uint32_t run_of(struct pool *pool, const struct window *window, uint32_t i, bool stale) {
-    uint32_t count = 0;
-    for (; i + count < window->slots && count < MAP_BATCH; count++) {
-        const struct slot *slot = slot_at(pool, window, i + count);
-        if (stale ? !slot->stale || !slot->mapped : slot->mapped || slot->frame == 0) {
-            break;
-        }
-    }
-    return count;
-}
-
-/* What was in stale slots goes. Where the driver keeps it they stay stale, and the window cannot be used. */
-static int unmap_stale(struct pool *pool, const struct window *window) {
-    int r = 0;
-    for (uint32_t i = 0; i < window->slots; i++) {
-        uint32_t count = run_of(pool, window, i, true);
-        int kept = count > 0
-                       ? pool->backend->ops->unmap(pool->backend, slot_address(window, i), count)
-                       : 0;
-        for (uint32_t n = 0; n < count; n++) {
-            slot_at(pool, window, i + n)->mapped = kept != 0;
-        }
-        r = kept != 0 ? kept : r;
-        i += count > 0 ? count - 1 : 0;
-    }
-    for (uint32_t i = 0; i < window->slots; i++) {
-        struct slot *slot = slot_at(pool, window, i);
-        slot->stale = slot->stale && slot->mapped;
-    }
-    return r;
-}
-
-static int map_extent(struct pool *pool, const struct window *window) {
-    if (window->extent_slots == 0 || slot_at(pool, window, 0)->mapped) {
-        return 0;
-    }
-    int r = pool->backend->ops->map(pool->backend, window->segment.base, 1, window->extent_slots,
-                                    &window->extent);
-    for (uint32_t i = 0; i < window->extent_slots; i++) {
-        slot_at(pool, window, i)->mapped = r == 0;
-    }
-    return r;
-}
-
-static int map_new(struct pool *pool, const struct window *window) {
-    int r = map_extent(pool, window);
-    for (uint32_t i = 0; i < window->slots && r == 0; i++) {
-        uint64_t pages[MAP_BATCH];
-        uint32_t count = run_of(pool, window, i, false);
-        for (uint32_t n = 0; n < count; n++) {
-            pages[n] = layouts_frame(&pool->layouts, slot_at(pool, window, i + n)->frame)->page;
-        }
-        r = count > 0
-                ? pool->backend->ops->map(pool->backend, slot_address(window, i), count, 1, pages)
-                : 0;
-        for (uint32_t n = 0; n < count && r == 0; n++) {
-            slot_at(pool, window, i + n)->mapped = true;
-        }
-        i += count > 0 ? count - 1 : 0;
-    }
-    return r;
-}
+/* --- new pages --- */
 
 static int look_for_pages(struct pool *pool, uint32_t count) {
     struct backend *backend = pool->backend;
@@ -162,17 +96,11 @@ static uint32_t frames_allowed(const struct pool *pool) {
     return budget > expected ? (uint32_t)((budget - expected) >> PAGE_SHIFT) : 0;
 }
 
-/* Which frames go back: free ones, those that are kept, or free ones that have been so for the decay time. */
-enum release { RELEASE_FREE, RELEASE_KEPT, RELEASE_AGED };
-
-static uint64_t release_some(struct pool *pool, enum release which, uint64_t bytes);
-static uint64_t release_extent(struct pool *pool, struct window *window);
-
 /* Frozen, what lies idle elsewhere is of use only to the driver. */
 static void make_room(struct pool *pool, uint32_t frames) {
     uint64_t bytes = (uint64_t)frames << PAGE_SHIFT, some = bytes;
     while (pool->layouts.frozen && bytes > 0 && some > 0) {
-        some = release_some(pool, RELEASE_FREE, bytes);
+        some = release_some(pool, IDLE_FREE, bytes);
         bytes -= some < bytes ? some : bytes;
     }
 }
@@ -223,110 +151,6 @@ static int fill(struct pool *pool, struct window *window, uint32_t lacking) {
     return r;
 }
 
-/* --- giving back --- */
-
-/* The slots that the i-th page of a batch lay in, put before those of the others, are told so. */
-static void tell_slots(struct pool *pool, uint32_t first, uint32_t others, uint32_t i) {
-    for (uint32_t number = first; number != others;) {
-        struct slot *slot = layouts_slot(&pool->layouts, number);
-        slot->previous = i;
-        number = slot->next;
-    }
-}
-
-/* A bit for each page of the batch that the driver has kept somewhere. */
-static uint64_t unmap_slots(struct pool *pool, uint32_t first) {
-    uint64_t kept = 0;
-    for (uint32_t number = first, next; number; number = next) {
-        struct slot *slot = layouts_slot(&pool->layouts, number);
-        uint64_t address = slot_address(slot->window, number - slot->window->first);
-        next = slot->next;
-        if (pool->backend->ops->unmap(pool->backend, address, 1) == 0) {
-            slot->mapped = slot->stale = false;
-        } else {
-            kept |= (uint64_t)1 << slot->previous;
-        }
-        slot->next = slot->previous = 0;
-    }
-    return kept;
-}
-
-/* What is mapped still, as after a fault, is not given back: nobody uses it again, and it stays charged. How many were. */
-static uint32_t give_unmapped(struct pool *pool, uint32_t count, uint64_t *pages, uint64_t kept) {
-    uint32_t gone = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if ((kept >> i & 1) == 0) {
-            pages[gone++] = pages[i];
-        }
-    }
-    if (gone > 0) {
-        pool->backend->ops->give_pages(pool->backend, gone, 1, pages);
-    }
-    return gone;
-}
-
-/* Bytes that have left the pool: a free extent, or a kept one. What the driver will not unmap stays what it was. */
-static uint64_t release_extent(struct pool *pool, struct window *window) {
-    struct backend *backend = pool->backend;
-    struct layouts *layouts = &pool->layouts;
-    uint32_t slots = window->extent_slots, kept = window->kept;
-    uint64_t page = extent_remove(layouts, window);
-    budget_book_reserve(pool);
-    lock_release(&pool->lock);
-    bool refused = backend->ops->unmap(backend, window->segment.base, slots) != 0;
-    for (uint32_t i = 0; i < slots; i++) {
-        struct slot *slot = slot_at(pool, window, i);
-        slot->mapped = refused;
-        slot->stale = false;
-    }
-    if (!refused) {
-        backend->ops->give_pages(backend, 1, slots, &page);
-    }
-    lock_acquire(&pool->lock);
-    if (refused) {
-        extent_enter(layouts, window, page, slots);
-        extent_put_back(layouts, window, kept);
-        return 0;
-    }
-    books_add(&pool->books.driver_frees, 1);
-    return (uint64_t)slots << PAGE_SHIFT;
-}
-
-/* One of those that release_some() is about; 0: there is none, or the driver keeps it. */
-static uint64_t release_some_extent(struct pool *pool, enum release which) {
-    struct layouts *layouts = &pool->layouts;
-    uint64_t finished = pool->epochs.finished;
-    bool waits;
-    struct window *window = which == RELEASE_AGED   ? extents_pick_aged(layouts, finished, &waits)
-                            : which == RELEASE_KEPT ? extents_pick_kept(layouts, finished)
-                                                    : extents_pick(layouts, finished);
-    return window ? release_extent(pool, window) : 0;
-}
-
-/* Bytes that have left the pool; up to a batch of frames, or an extent. */
-static uint64_t release_some(struct pool *pool, enum release which, uint64_t bytes) {
-    struct layouts *layouts = &pool->layouts;
-    struct frame_walk walk = frames_walk(layouts);
-    uint64_t pages[MAP_BATCH], finished = pool->epochs.finished;
-    uint32_t count = 0, slots = 0, others = 0;
-    while (count < MAP_BATCH && count * PAGE_BYTES < bytes &&
-           (which == RELEASE_AGED
-                ? layouts_remove_aged(layouts, &walk, finished, &pages[count], &slots)
-                : layouts_remove_frame(layouts, which == RELEASE_KEPT, finished, &pages[count],
-                                       &slots))) {
-        tell_slots(pool, slots, others, count++);
-        others = slots;
-    }
-    if (count > 0) {
-        budget_book_reserve(pool);
-        lock_release(&pool->lock);
-        uint32_t gone = give_unmapped(pool, count, pages, unmap_slots(pool, slots));
-        lock_acquire(&pool->lock);
-        books_add(&pool->books.driver_frees, gone);
-    }
-    return count > 0 ? count * PAGE_BYTES : release_some_extent(pool, which);
-}
-
 /* --- windows --- */
 
 /* Addresses for windows: several times what the device has, if there are as many. */
@@ -363,23 +187,6 @@ static struct window *choose(struct pool *pool, uint32_t slots, uint32_t *lackin
     return window ? window : layouts_choose(layouts, slots, true, pool->epochs.finished, lacking);
 }
 
-/* The driver would not map what it had made. */
-static void drop_unmapped_extent(struct pool *pool, struct window *window) {
-    uint32_t slots = window->extent_slots;
-    if (slots == 0 || slot_at(pool, window, 0)->mapped) {
-        return;
-    }
-    uint64_t page = extent_remove(&pool->layouts, window);
-    for (uint32_t i = 0; i < slots; i++) {
-        slot_at(pool, window, i)->stale = false;
-    }
-    budget_book_reserve(pool);
-    lock_release(&pool->lock);
-    pool->backend->ops->give_pages(pool->backend, 1, slots, &page);
-    lock_acquire(&pool->lock);
-    books_add(&pool->books.driver_frees, 1);
-}
-
 static int map_window(struct pool *pool, uint32_t slots) {
     uint32_t lacking;
     struct window *window = choose(pool, slots, &lacking);
@@ -389,15 +196,17 @@ static int map_window(struct pool *pool, uint32_t slots) {
     uint64_t before = pool->layouts.reserved_bytes;
     int r = fill(pool, window, lacking);
     lock_release(&pool->lock);
-    int kept = unmap_stale(pool, window);
-    if (r == 0 && (kept != 0 || map_new(pool, window) != 0)) {
+    int kept = mappings_drop_stale(pool, window);
+    if (r == 0 && (kept != 0 || mappings_make(pool, window) != 0)) {
         r = -ERANGE;
     }
     lock_acquire(&pool->lock);
-    drop_unmapped_extent(pool, window);
+    if (window->extent_slots > 0 && !window_slot(&pool->layouts, window, 0)->mapped) {
+        release_extent(pool, window);
+    }
     layouts_put_back(&pool->layouts, window); /* free, and without conflicts if it is mapped */
     while (r != 0 && pool->layouts.reserved_bytes > before &&
-           release_some(pool, RELEASE_FREE, pool->layouts.reserved_bytes - before) > 0) {
+           release_some(pool, IDLE_FREE, pool->layouts.reserved_bytes - before) > 0) {
     } /* what was made for it is of no use: others may have some */
     return r;
 }
@@ -449,11 +258,11 @@ int mapper_grow(struct pool *pool, uint32_t slots) {
 
 /* --- for the others --- */
 
-uint64_t mapper_release(struct pool *pool, bool kept, uint64_t bytes) {
+uint64_t mapper_release(struct pool *pool, enum idle which, uint64_t bytes) {
     uint64_t released = 0, some = 1;
     enter(pool);
     while (released < bytes && some > 0) {
-        some = release_some(pool, kept ? RELEASE_KEPT : RELEASE_FREE, bytes - released);
+        some = release_some(pool, which, bytes - released);
         released += some;
     }
     leave(pool);
@@ -462,59 +271,7 @@ uint64_t mapper_release(struct pool *pool, bool kept, uint64_t bytes) {
 
 uint64_t mapper_decay(struct pool *pool) {
     enter(pool);
-    uint64_t released = pool->layouts.frozen ? 0 : release_some(pool, RELEASE_AGED, UINT64_MAX);
+    uint64_t released = pool->layouts.frozen ? 0 : release_some(pool, IDLE_AGED, UINT64_MAX);
     leave(pool);
     return released;
-}
-
-/* --- the end of the context, which takes nothing of this along --- */
-
-/* False: the driver has kept some of it. */
-static bool unmap_window(struct pool *pool, struct window *window) {
-    bool all = true;
-    for (uint32_t i = 0, count; i < window->slots; i += count) {
-        for (count = 0; i + count < window->slots && slot_at(pool, window, i + count)->mapped;
-             count++) {
-        }
-        bool kept = count > 0 &&
-                    pool->backend->ops->unmap(pool->backend, slot_address(window, i), count) != 0;
-        for (uint32_t n = 0; n < count; n++) {
-            slot_at(pool, window, i + n)->mapped = kept;
-        }
-        all = all && !kept;
-        count = count > 0 ? count : 1;
-    }
-    return all;
-}
-
-static bool is_mapped(const struct layouts *layouts, const struct frame *frame) {
-    bool mapped = false;
-    for (uint32_t s = frame->slots; s && !mapped; s = layouts_slot(layouts, s)->next) {
-        mapped = layouts_slot(layouts, s)->mapped;
-    }
-    return mapped;
-}
-
-void mapper_forget(struct pool *pool) {
-    struct layouts *layouts = &pool->layouts;
-    struct backend *backend = pool->backend;
-    bool all = true;
-    for (struct window *window = layouts->windows; window; window = window->next_of_all) {
-        all &= unmap_window(pool, window);
-    }
-    for (const struct window *w = layouts->windows; w; w = w->next_of_all) {
-        if (w->extent_slots > 0 && !slot_at(pool, w, 0)->mapped) {
-            backend->ops->give_pages(backend, 1, w->extent_slots, &w->extent);
-        }
-    }
-    for (uint32_t n = 1; n <= layouts->frame_count; n++) {
-        const struct frame *frame = layouts_frame(layouts, n);
-        if (frame->exists && !is_mapped(layouts, frame)) {
-            backend->ops->give_pages(backend, 1, 1, &frame->page);
-        }
-    }
-    for (const struct space *space = all ? layouts->spaces : NULL; space; space = space->next) {
-        backend->ops->give_addresses(backend, space->base, space->bytes);
-    }
-    layouts_forget(layouts);
 }

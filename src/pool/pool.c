@@ -2,6 +2,7 @@
 
 #include "pool/host.h"
 #include "pool/page_map.h"
+#include "pool/release.h"
 
 #include <errno.h>
 #include <time.h>
@@ -81,7 +82,7 @@ uint64_t pool_forget(struct pool *pool) {
     forget_pages(pool);
     arena_forget(&pool->small);
     arena_forget(&pool->large);
-    mapper_forget(pool);
+    release_all(pool);
     for (enum reach reach = 0; reach < REACHES; reach++) {
         pool->pending[reach] = (struct pending){0};
     }

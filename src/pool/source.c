@@ -145,8 +145,8 @@ static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t byt
 int source_release_idle(struct pool *pool, uint64_t bytes) {
     uint64_t released = 0;
     if (backend_maps(pool->backend)) {
-        released = mapper_release(pool, false, bytes);
-        released += mapper_release(pool, true, bytes - (released < bytes ? released : bytes));
+        released = mapper_release(pool, IDLE_FREE, bytes);
+        released += mapper_release(pool, IDLE_KEPT, bytes - (released < bytes ? released : bytes));
     }
     while (released < bytes) {
         uint64_t one = release_one(pool, &pool->large, bytes - released);

@@ -38,12 +38,11 @@ int source_release_idle(struct pool *pool,
                         uint64_t bytes); /* what no work touches; 0: something is on its way back */
 void source_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */
 
-/* mapper.c: the driver's side of layouts. Lets go of the lock in between, but for the last. */
+/* mapper.c: the driver's side of layouts. Lets go of the lock in between. */
 int mapper_grow(struct pool *pool, uint32_t slots); /* a window for it, from frames new or idle */
-uint64_t mapper_release(struct pool *pool, bool kept,
-                        uint64_t bytes);  /* so much of what is free, or kept, and has finished */
+uint64_t mapper_release(struct pool *pool, enum idle which,
+                        uint64_t bytes);  /* so much of that, if it has finished */
 uint64_t mapper_decay(struct pool *pool); /* some of what has been free for the decay time */
-void mapper_forget(struct pool *pool);    /* its lock is held */
 
 /* supply.c: where memory for a request comes from. Takes and returns with the lock held; lets go of it
  * in between. */

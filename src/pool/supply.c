@@ -119,7 +119,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
         if (r == -EAGAIN && maps) {
             r = grow_after(pool, want, &refusal);
         }
-        while (r == -EAGAIN && (maps ? mapper_release(pool, true, need) > 0
+        while (r == -EAGAIN && (maps ? mapper_release(pool, IDLE_KEPT, need) > 0
                                      : source_release_idle(pool, need) == 0)) {
             r = grow_after(pool, want, &refusal);
         }
