@@ -105,9 +105,6 @@ void cache_return_all(struct pool *pool);
  * meanwhile, or to a transfer cache. */
 void cache_seize_list(struct pool *pool, struct biased *first);
 
-/** Makes a zeroed cache one that any thread may use. */
-void cache_start_common(struct cache *cache, struct pool *pool);
-
 static inline uint64_t cache_room(const struct cache *cache) {
     return atomic_load_explicit(&cache->room, memory_order_relaxed);
 }
@@ -191,21 +188,5 @@ void cache_empty(struct cache *cache, unsigned first);
 
 /** Seized: the context is gone, and the memory with it. */
 void cache_forget(struct cache *cache);
-
-/** The calling thread's cache for a pool, made if need be; the pool's common one for a thread that
- * cannot have its own. */
-struct cache *cache_of_thread(struct pool *pool);
-
-/** The cache this thread used last, or one of no pool that cannot be entered; checked by the caller
- * against the pool it wants. */
-extern _Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec")));
-
-/** None. */
-void cache_forget_last(void);
-
-static inline struct cache *cache_mine(struct pool *pool) {
-    struct cache *cache = cache_last;
-    return __builtin_expect(cache->pool == pool, 1) ? cache : cache_of_thread(pool);
-}
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "pool/budget.h"
 #include "pool/order.h"
+#include "pool/owner.h"
 #include "pool/quota.h"
 #include "pool/source.h"
 #include "pool/state.h"
