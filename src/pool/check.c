@@ -145,8 +145,12 @@ static bool is_head(const struct page *page, unsigned unit) {
     return page_heads(page)[unit >> 6] >> (unit & 63) & 1;
 }
 
-static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint64_t *free_units,
-                      uint64_t *free_runs) {
+/* What pages of small blocks have. */
+struct in_pages {
+    uint64_t live, cached, free_units, free_runs;
+};
+
+static int check_page(struct page *page, struct in_pages *all) {
     unsigned used = 0;
     bool after_free = false;
     for (unsigned i = 0; i < PAGE_UNITS;) {
@@ -165,10 +169,10 @@ static int check_page(struct page *page, uint64_t *live, uint64_t *cached, uint6
         HOLDS(!is_free || units == 1 ||
               (block_state(tail) == BLOCK_TAIL && block_units(tail) == units));
         HOLDS(state == BLOCK_LIVE || block_header(block) >> HEADER_OWNER_SHIFT == 0);
-        *live += state == BLOCK_LIVE ? block_bytes(block) : 0;
-        *cached += state == BLOCK_CACHED ? block_bytes(block) : 0;
-        *free_units += is_free ? units : 0;
-        *free_runs += is_free;
+        all->live += state == BLOCK_LIVE ? block_bytes(block) : 0;
+        all->cached += state == BLOCK_CACHED ? block_bytes(block) : 0;
+        all->free_units += is_free ? units : 0;
+        all->free_runs += is_free;
         used += is_free ? 0 : units;
         after_free = is_free;
         i += units;
@@ -229,34 +233,26 @@ static int check_cache(struct cache *cache) {
     return 0;
 }
 
-static int check_locked(struct pool *pool) {
-    uint64_t live = 0, pending = 0, cached = 0, free_units = 0, free_runs = 0, queued = 0;
-    int line = check_arena(&pool->large, &live, &pending);
-    if (line == 0) {
-        line = check_arena(&pool->small, &live, &pending);
-    }
-    if (line == 0) {
-        line = check_layouts(&pool->layouts, &live, &pending);
-    }
-    if (line != 0) {
-        return line;
-    }
-    for (const struct window *w = pool->layouts.windows; w; w = w->next_of_all) {
-        struct page *page = page_map_page(page_map_get(w->segment.base));
-        if (page && (line = check_page(page, &live, &cached, &free_units, &free_runs)) != 0) {
-            return line;
-        }
+static int check_page_at(uint64_t address, struct in_pages *all) {
+    struct page *page = page_map_page(page_map_get(address));
+    return page ? check_page(page, all) : 0;
+}
+
+static int check_pages(const struct pool *pool, struct in_pages *all) {
+    int line = 0;
+    for (const struct window *w = pool->layouts.windows; w && line == 0; w = w->next_of_all) {
+        line = check_page_at(w->segment.base, all);
     }
     for (const struct segment *s = pool->small.segments; s; s = s->next) {
-        for (uint64_t a = s->base; a < s->base + s->bytes; a += PAGE_BYTES) {
-            struct page *page = page_map_page(page_map_get(a));
-            if (page && (line = check_page(page, &live, &cached, &free_units, &free_runs)) != 0) {
-                return line;
-            }
+        for (uint64_t a = s->base; a < s->base + s->bytes && line == 0; a += PAGE_BYTES) {
+            line = check_page_at(a, all);
         }
     }
-    HOLDS(free_units == pool->runs.free_units);
-    HOLDS(free_runs == pool->runs.count);
+    return line;
+}
+
+static int check_pending(const struct pool *pool) {
+    uint64_t queued = 0;
     for (enum reach reach = 0; reach < REACHES; reach++) {
         for (struct block *b = pool->pending[reach].head; b; b = b->next) {
             HOLDS(block_state(b) == BLOCK_CACHED);
@@ -265,33 +261,49 @@ static int check_locked(struct pool *pool) {
         }
     }
     HOLDS(queued == pool->pending_bytes);
-    uint64_t in_cache = 0, waiting = 0, allocated = 0, quotas = 0;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        cache_seize(cache);
-        line = check_cache(cache);
-        in_cache += cache->bytes;
-        quotas += cache_room(cache) + cache->transfer.room;
-        allocated += watermark_live(&cache->watermarks[WATERMARK_ALLOCATED]);
-        cache_return(cache);
-        if (line != 0) {
-            return line;
-        }
+    return 0;
+}
+
+/* What lies in caches, and what is live as they count. */
+static int check_caches(struct pool *pool, uint64_t *held, uint64_t *live) {
+    uint64_t quotas = 0;
+    int line = 0;
+    for (struct cache *c = atomic_load(&pool->caches); c && line == 0; c = c->next_in_pool) {
+        cache_seize(c);
+        line = check_cache(c);
+        *held += c->bytes;
+        quotas += cache_room(c) + c->transfer.room;
+        *live += watermark_live(&c->watermarks[WATERMARK_ALLOCATED]);
+        cache_return(c);
     }
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        lock_acquire(&cache->transfer.lock);
-        line = check_transfer(&cache->transfer);
-        waiting += books_get(&cache->transfer.bytes);
-        if (line == 0 && quota_sleeps(cache) && quota_cached(cache) > 0) {
+    for (struct cache *c = atomic_load(&pool->caches); c && line == 0; c = c->next_in_pool) {
+        lock_acquire(&c->transfer.lock);
+        line = check_transfer(&c->transfer);
+        *held += books_get(&c->transfer.bytes);
+        if (line == 0 && quota_sleeps(c) && quota_cached(c) > 0) {
             line = __LINE__;
         }
-        lock_release(&cache->transfer.lock);
-        if (line != 0) {
-            return line;
-        }
+        lock_release(&c->transfer.lock);
     }
-    HOLDS(quotas == pool->quotas);
-    HOLDS(allocated == live);
-    HOLDS(cached + pending == in_cache + queued + waiting + atomic_load(&pool->retired_bytes));
+    HOLDS(line != 0 || quotas == pool->quotas);
+    return line;
+}
+
+static int check_locked(struct pool *pool) {
+    struct in_pages small = {0};
+    uint64_t live = 0, pending = 0, held = 0, counted = 0;
+    int line = check_arena(&pool->large, &live, &pending);
+    line = line ? line : check_arena(&pool->small, &live, &pending);
+    line = line ? line : check_layouts(&pool->layouts, &live, &pending);
+    line = line ? line : check_pages(pool, &small);
+    line = line ? line : check_pending(pool);
+    line = line ? line : check_caches(pool, &held, &counted);
+    if (line != 0) {
+        return line;
+    }
+    HOLDS(small.free_units == pool->runs.free_units && small.free_runs == pool->runs.count);
+    HOLDS(counted == live + small.live);
+    HOLDS(small.cached + pending == held + pool->pending_bytes + atomic_load(&pool->retired_bytes));
     return 0;
 }
 
