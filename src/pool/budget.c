@@ -77,11 +77,10 @@ static struct budget_sums sum_up(const struct pool *pool) {
 }
 
 /* Whoever moves one may have lost its processor; or be the thread that a signal has interrupted. */
-static unsigned moves_done(const struct pool *pool) {
-    unsigned moves = atomic_load(&pool->moves);
-    for (unsigned turns = 0; moves % 2 > 0 && turns < MOVE_TURNS; turns++) {
+static unsigned moves_done(const struct pool *pool, unsigned *turns) {
+    unsigned moves;
+    while ((moves = atomic_load(&pool->moves)) % 2 > 0 && ++*turns < MOVE_TURNS) {
         sched_yield();
-        moves = atomic_load(&pool->moves);
     }
     return moves;
 }
@@ -89,12 +88,12 @@ static unsigned moves_done(const struct pool *pool) {
 /* Without the lock a cache may come or go meanwhile: then once more. */
 struct budget_sums budget_sums(const struct pool *pool) {
     struct budget_sums sums;
-    unsigned before, tries = 0;
+    unsigned before, turns = 0;
     do {
-        before = moves_done(pool);
+        before = moves_done(pool, &turns);
         sums = sum_up(pool);
         atomic_thread_fence(memory_order_acquire);
-    } while (before != atomic_load(&pool->moves) && ++tries < SUM_TRIES);
+    } while (before != atomic_load(&pool->moves) && ++turns < MOVE_TURNS);
     return sums;
 }
 
@@ -102,9 +101,9 @@ struct budget_sums budget_sums(const struct pool *pool) {
  * live in between. */
 uint64_t budget_live_at_most(const struct pool *pool) {
     uint64_t live;
-    unsigned before, tries = 0;
+    unsigned before, turns = 0;
     do {
-        before = moves_done(pool);
+        before = moves_done(pool, &turns);
         live = 0;
         for (struct cache *c = atomic_load(&pool->caches); c; c = c->next_in_pool) {
             live -= watermark_given(&c->watermarks[WATERMARK_ALLOCATED]);
@@ -114,7 +113,7 @@ uint64_t budget_live_at_most(const struct pool *pool) {
             live += books_get(&c->watermarks[WATERMARK_ALLOCATED].taken);
         }
         atomic_thread_fence(memory_order_acquire);
-    } while (before != atomic_load(&pool->moves) && ++tries < SUM_TRIES);
+    } while (before != atomic_load(&pool->moves) && ++turns < MOVE_TURNS);
     return (int64_t)live > 0 ? live : 0;
 }
 
