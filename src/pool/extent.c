@@ -75,12 +75,7 @@ uint64_t extent_remove(struct layouts *layouts, struct window *window) {
 
 struct window *extents_pick(const struct layouts *layouts, uint64_t finished) {
     struct window *window = layouts->oldest_extent;
-    for (unsigned i = 0; window && i < EXTENTS_TRIED; i++, window = window->newer_extent) {
-        if (window->segment.stamp <= finished) {
-            return window;
-        }
-    }
-    return NULL;
+    return window && window->segment.stamp <= finished ? window : NULL;
 }
 
 struct window *extents_pick_older(const struct layouts *layouts, uint64_t finished) {
@@ -90,8 +85,7 @@ struct window *extents_pick_older(const struct layouts *layouts, uint64_t finish
 }
 
 struct window *extents_pick_aged(const struct layouts *layouts, uint64_t finished, bool *waits) {
-    struct window *window = layouts->oldest_extent;
-    for (unsigned i = 0; window && i < DECAY_FRAMES; i++, window = window->newer_extent) {
+    for (struct window *window = layouts->oldest_extent; window; window = window->newer_extent) {
         if ((uint16_t)(layouts->tick - window->extent_since) > DECAY_TICKS) {
             if (window->segment.stamp <= finished) {
                 return window;

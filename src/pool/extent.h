@@ -31,7 +31,8 @@ uint64_t extent_remove(struct layouts *layouts, struct window *window);
 /** Entered again, it is free as it was before; or kept, as all of `kept` slots. */
 void extent_put_back(struct layouts *layouts, struct window *window, uint32_t kept);
 
-/** The window of the free one that has been so for the longest of those whose work has finished; NULL: none was found. */
+/** The window of the free one that has been so for the longest; NULL: there is none, or its work has not finished. Then
+ * hardly any other's has. */
 struct window *extents_pick(const struct layouts *layouts, uint64_t finished);
 
 /** The same, if it has been free for longer than any free frame whose work has finished. */
