@@ -466,25 +466,27 @@ CUresult hook_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
 
 /* --- graphs --- */
 
-static void allocates(CUresult r, const CUDA_MEM_ALLOC_NODE_PARAMS *params) {
-    if (r == CUDA_SUCCESS && params->poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-        process_ready()) {
-        mempool_graphs(device_get(params->poolProps.location.id));
+/* It has been given its address. */
+static void node_made(const CUmemLocation *where, CUdeviceptr address, size_t bytes) {
+    if (where->type == CU_MEM_LOCATION_TYPE_DEVICE && process_ready()) {
+        mempool_graphs(device_get(where->id));
     }
+    context_address_given(address, bytes);
 }
 
 CUresult hook_cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph,
                                      const CUgraphNode *dependencies, size_t count,
                                      CUDA_MEM_ALLOC_NODE_PARAMS *params) {
     CUresult r = RETRY(REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params));
-    allocates(r, params);
+    if (r == CUDA_SUCCESS) {
+        node_made(&params->poolProps.location, params->dptr, params->bytesize);
+    }
     return r;
 }
 
 static CUresult added(CUresult r, const CUgraphNodeParams *params) {
-    if (r == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
-        params->alloc.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE && process_ready()) {
-        mempool_graphs(device_get(params->alloc.poolProps.location.id));
+    if (r == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+        node_made(&params->alloc.poolProps.location, params->alloc.dptr, params->alloc.bytesize);
     }
     return r;
 }

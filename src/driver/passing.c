@@ -28,6 +28,14 @@ static bool becomes_node(CUstream stream,
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+static CUresult node_made(CUresult answer, const CUdeviceptr *dptr, size_t bytes) {
+    mempool_graphs(process_ready() ? device_current() : NULL);
+    if (answer == CUDA_SUCCESS && bytes > 0) {
+        context_address_given(*dptr, bytes);
+    }
+    return answer;
+}
+
 static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
                         CUresult (*free_async)(CUdeviceptr, CUstream)) {
     struct ledger_row *giving = outside_leave_begin(OUTSIDE_POINTER, *dptr, 0);
@@ -41,8 +49,7 @@ static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
     do {                                                                                           \
         struct mempool_claim claim;                                                                \
         if (becomes_node(stream, REAL(cuStreamIsCapturing##suffix))) {                             \
-            mempool_graphs(process_ready() ? device_current() : NULL);                             \
-            return (call);                                                                         \
+            return node_made((call), dptr, bytes);                                                 \
         }                                                                                          \
         struct mempool *source = (from);                                                           \
         if (!source || !dptr || bytes == 0) {                                                      \
@@ -86,6 +93,7 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
     size_t bytes = 0;
     CUresult r = RETRY(REAL(cuMemPoolImportPointer)(dptr, pool, data));
     if (r == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
+        context_address_given(*dptr, bytes);
         outside_enter(OUTSIDE_POOL_IMPORTED, here(), bytes, *dptr, 0);
     }
     return r;

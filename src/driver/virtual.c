@@ -68,6 +68,9 @@ CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
     struct ledger_row *memory = outside_hold(handle);
     dptr = not_ours(dptr, bytes);
     CUresult r = RETRY(REAL(cuMemMap)(dptr, bytes, offset, handle, flags));
+    if (r == CUDA_SUCCESS) {
+        context_address_given(dptr, bytes);
+    }
     outside_mapped(r, memory, offset, dptr, bytes);
     return r;
 }

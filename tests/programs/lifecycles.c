@@ -3,7 +3,7 @@
  *
  * In each round one of the threads begins and ends something: a context of its own, the primary
  * context of a device (a retain and a release, now and then a reset), a green context; or it visits
- * another thread's context, or works in one that stays. Blocks are filled and checked in streams and
+ * another thread's context, or works in one that stays, or uses memory of a graph there. Blocks are filled and checked in streams and
  * by the CPU, handed to other threads and freed there, with another context current; some are left
  * to die with their context, and so is work that is still queued.
  *
@@ -19,7 +19,7 @@
  *   lifecycles ROUNDS [SEEDS [FIRST [THREADS [KINDS]]]]     so many rounds for each of so many seeds
  *
  * KINDS, to find out which of them it takes: o own contexts, v visits, p primary contexts, r resets,
- * g green contexts, s contexts that stay; all by default.
+ * g green contexts, s contexts that stay, n nodes of graphs; all by default.
  *
  * On the simulator GPUCACHE_SIM_SWITCH makes threads meet in the middle of such calls.
  */
@@ -413,6 +413,37 @@ static void stay(struct worker *me) {
     TRY(cuCtxSetCurrent(NULL));
 }
 
+/* The driver gives out its address, which may have been a context's that has just ended, before it takes any memory. */
+static void memory_of_a_graph(struct worker *me) {
+    unsigned at = pick(&me->random, STAYING);
+    CUdevice device = devices[at % (unsigned)device_count];
+    CUDA_MEM_ALLOC_NODE_PARAMS memory = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}},
+        .bytesize = draw_size(me)};
+    struct block b = {.bytes = memory.bytesize};
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec exec;
+    struct place place;
+    TRY(cuCtxSetCurrent(staying[at]));
+    arrive(me, &place, false);
+    TRY(cuGraphCreate(&graph, 0));
+    TRY(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &memory));
+    TRY(cuGraphInstantiate(&exec, graph, 0));
+    TRY(cuGraphLaunch(exec, place.stream));
+    b.address = memory.dptr;
+    fill(&place, &b);
+    settle(&place);
+    check_now(&b);
+    TRY_OF(cuMemFreeAsync(b.address, place.stream), &b);
+    depart(me, &place, false);
+    TRY(cuGraphExecDestroy(exec));
+    TRY(cuGraphDestroy(graph));
+    TRY(cuDeviceGraphMemTrim(device));
+    TRY(cuCtxSetCurrent(NULL));
+}
+
 /* ---- rounds ------------------------------------------------------------------------------------ */
 
 static const struct kind {
@@ -420,10 +451,11 @@ static const struct kind {
     unsigned weight;
     void (*round)(struct worker *);
 } kinds[] = {
-    {'o', 30, own_context},   {'v', 15, visit}, {'p', 30, primary_context},
-    {'g', 10, green_context}, {'r', 5, reset},  {'s', 10, stay},
+    {'o', 30, own_context},       {'v', 15, visit}, {'p', 30, primary_context},
+    {'g', 10, green_context},     {'r', 5, reset},  {'s', 10, stay},
+    {'n', 10, memory_of_a_graph},
 };
-static const char *kinds_wanted = "ovpgrs";
+static const char *kinds_wanted = "ovpgrsn";
 
 static unsigned weight(size_t i) {
     return strchr(kinds_wanted, kinds[i].letter) ? kinds[i].weight : 0;
