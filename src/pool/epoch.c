@@ -171,6 +171,11 @@ bool epochs_recorded(const struct epochs *epochs, uint64_t stamp) {
     return event && event->number >= stamp;
 }
 
+uint64_t epochs_latest(const struct epochs *epochs) {
+    const struct epoch_event *event = newest(epochs);
+    return event ? event->number : 0;
+}
+
 bool epochs_can_order(const struct epochs *epochs) {
     const struct epoch_event *event = newest(epochs);
     return event && event->on_time && !epochs->foreign;

@@ -96,6 +96,9 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend);
 /** True if some event under way covers `stamp`: there is nothing to record for it. */
 bool epochs_recorded(const struct epochs *epochs, uint64_t stamp);
 
+/** The number of the latest event under way; 0: there is none. */
+uint64_t epochs_latest(const struct epochs *epochs);
+
 /** The highest number that waiting can make usable: that of the latest on-time event; 0: none. */
 uint64_t epochs_orderable(const struct epochs *epochs);
 

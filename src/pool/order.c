@@ -209,6 +209,16 @@ bool order_wait_for_answers(struct pool *pool, uint64_t limit_ns) {
     return !pool->backend->quiet;
 }
 
+/* A late record; while a stream is being captured, when there can be none, the last one that was made before. 0: there is
+ * nothing to wait for; *again: there may be. */
+static uint64_t close_late(struct pool *pool, bool *again) {
+    uint64_t stamp = epochs_stamp(&pool->epochs);
+    int r = epochs_close(&pool->epochs, pool->backend, false);
+    *again = r == -EAGAIN || r == -EIO;
+    bool captured = r == -EBUSY && !pool->backend->quiet && order_is_captured(pool);
+    return r == 0 ? stamp : captured ? epochs_latest(&pool->epochs) : 0;
+}
+
 bool order_finish(struct pool *pool, uint64_t limit_ns) {
     struct epochs *epochs = &pool->epochs;
     if (!pool->backend->has_events) {
@@ -220,13 +230,9 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
     limit_ns = limit_ns > pool->waited_ns ? limit_ns - pool->waited_ns : 0;
     uint64_t since = backend_clock(pool->backend), number = 0, slept = 0, waited = 0;
     for (;;) {
-        if (number == 0) {
-            uint64_t stamp = epochs_stamp(epochs);
-            int r = epochs_close(epochs, pool->backend, false);
-            number = r == 0 ? stamp : 0;
-            if (r != 0 && r != -EAGAIN && r != -EIO) {
-                break;
-            }
+        bool again = false;
+        if (number == 0 && (number = close_late(pool, &again)) == 0 && !again) {
+            break;
         }
         epochs_poll(epochs, pool->backend);
         waited = passed(pool, since, slept);

@@ -284,6 +284,51 @@ static void capture_full(char **arguments) {
     printf("blocks=%ld served=%ld\n", before, served);
 }
 
+/* Takes a part of the device past cuMemAlloc, and gives it back. */
+static bool take_otherwise(unsigned way, size_t bytes) {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUDA_ARRAY_DESCRIPTOR flat = {.Width = 4096,
+                                  .Height = bytes / 4096 / 4,
+                                  .Format = CU_AD_FORMAT_UNSIGNED_INT32,
+                                  .NumChannels = 1};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr p;
+    CUarray array;
+    switch (way) {
+    case 0:
+        return cuMemAllocAsync(&p, bytes, 0) == CUDA_SUCCESS && cuMemFree(p) == CUDA_SUCCESS;
+    case 1:
+        return cuMemCreate(&handle, bytes, &prop, 0) == CUDA_SUCCESS &&
+               cuMemRelease(handle) == CUDA_SUCCESS;
+    default:
+        return cuArrayCreate(&array, &flat) == CUDA_SUCCESS &&
+               cuArrayDestroy(array) == CUDA_SUCCESS;
+    }
+}
+
+/* capture_otherwise WAY: three quarters of the device are freed, with work under way, just before another thread
+ * begins to capture. Then half of it is taken past cuMemAlloc. */
+static void capture_otherwise(char **arguments) {
+    pthread_t thread;
+    main_context = begin();
+    kernels_load(&kernels);
+    size_t part = total_bytes() / 16 / MIB * MIB;
+    CHECK(pthread_create(&thread, NULL, keep_capturing, NULL) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
+    long before = count_of(part, many, 12);
+    for (long i = 0; i < before; i++)
+        CHECK(launch_fill(&kernels, 0, many[i], 1, 16));
+    CHECK(launch_sleep(&kernels, 0, 20000));
+    for (long i = 0; i < before; i++)
+        put(many[i]);
+    atomic_store(&stage, 1);
+    wait_for_stage(2);
+    bool served = take_otherwise((unsigned)atoi(arguments[0]), 8 * part);
+    atomic_store(&stage, 3);
+    pthread_join(thread, NULL);
+    printf("served=%d\n", served);
+}
+
 /* --- requests that nothing could serve --- */
 
 /*
@@ -378,6 +423,7 @@ static const struct row rows[] = {{"to_the_brim", to_the_brim},
                                   {"busy", busy},
                                   {"capture", capture},
                                   {"capture_full", capture_full},
+                                  {"capture_otherwise", capture_otherwise},
                                   {"impossible", impossible},
                                   {"near_the_brim", near_the_brim},
                                   {"small", small},
