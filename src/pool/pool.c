@@ -161,8 +161,18 @@ void pool_settle(struct pool *pool) {
     lock_release(&pool->lock);
 }
 
+/* Another thread's call that may end the context is waited for: what is kept can go back then, or has gone with it. */
+static bool ended_meanwhile(struct pool *pool, uint64_t limit_ns) {
+    uint64_t lives = pool_lives(pool);
+    order_wait_for_answers(pool, limit_ns);
+    return lives != pool_lives(pool);
+}
+
 /* Lock held. */
-static int give_back(struct pool *pool, uint64_t bytes, bool wait) {
+static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t ending_ns) {
+    if (wait && ended_meanwhile(pool, ending_ns)) {
+        return 0;
+    }
     pending_take_usable(pool);
     if (source_idle(pool) < bytes) {
         quota_take_all_back(pool);
@@ -181,7 +191,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait) {
 int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
     settle(pool, true);
     lock_acquire(&pool->lock);
-    int r = give_back(pool, bytes, wait);
+    int r = give_back(pool, bytes, wait, LATE_WAIT_NS);
     budget_look(pool);
     lock_release(&pool->lock);
     return r;
@@ -190,7 +200,7 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
 int pool_trim(struct pool *pool, bool wait) {
     settle(pool, true);
     lock_acquire(&pool->lock);
-    int r = give_back(pool, UINT64_MAX, wait);
+    int r = give_back(pool, UINT64_MAX, wait, TRIM_WAIT_NS);
     runs_trim(&pool->runs);
     budget_look_at_all(pool);
     lock_release(&pool->lock);

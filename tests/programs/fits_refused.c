@@ -329,6 +329,43 @@ static void capture_otherwise(char **arguments) {
     printf("served=%d\n", served);
 }
 
+/* --- contexts that end --- */
+
+static CUcontext ending;
+
+static void *destroy(void *unused) {
+    atomic_store(&stage, 1);
+    CHECK(cuCtxDestroy(ending));
+    return unused;
+}
+
+/* context_ends WAY: three quarters of the device are freed in a context that another thread then destroys, which takes as long
+ * as its kernel. Meanwhile half of the device is taken in the other one, past cuMemAlloc or, WAY 3, by it. */
+static void context_ends(char **arguments) {
+    pthread_t thread;
+    CUstream stream;
+    CUdeviceptr p;
+    int way = atoi(arguments[0]);
+    main_context = begin();
+    size_t part = total_bytes() / 16 / MIB * MIB;
+    get(MIB);
+    CHECK(cuCtxCreate_v4(&ending, NULL, 0, 0));
+    kernels_load(&kernels);
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    long before = count_of(part, many, 12);
+    for (long i = 0; i < before; i++)
+        put(many[i]);
+    CHECK(launch_sleep(&kernels, stream, 300000));
+    CHECK(cuCtxSetCurrent(main_context));
+    CHECK(pthread_create(&thread, NULL, destroy, NULL) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
+    wait_for_stage(1);
+    usleep(50000); /* until it is inside the call; whenever that is, the request is served */
+    bool served = way < 3 ? take_otherwise((unsigned)way, 8 * part)
+                          : cuMemAlloc(&p, 8 * part) == CUDA_SUCCESS;
+    pthread_join(thread, NULL);
+    printf("served=%d\n", served);
+}
+
 /* --- requests that nothing could serve --- */
 
 /*
@@ -424,6 +461,7 @@ static const struct row rows[] = {{"to_the_brim", to_the_brim},
                                   {"capture", capture},
                                   {"capture_full", capture_full},
                                   {"capture_otherwise", capture_otherwise},
+                                  {"context_ends", context_ends},
                                   {"impossible", impossible},
                                   {"near_the_brim", near_the_brim},
                                   {"small", small},
