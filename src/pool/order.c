@@ -214,7 +214,7 @@ bool order_wait_for_answers(struct pool *pool, uint64_t limit_ns) {
 static uint64_t close_late(struct pool *pool, bool *again) {
     uint64_t stamp = epochs_stamp(&pool->epochs);
     int r = epochs_close(&pool->epochs, pool->backend, false);
-    *again = r == -EAGAIN || r == -EIO;
+    *again = r == -EAGAIN || r == -EIO || pool->backend->quiet;
     bool captured = r == -EBUSY && !pool->backend->quiet && order_is_captured(pool);
     return r == 0 ? stamp : captured ? epochs_latest(&pool->epochs) : 0;
 }
@@ -229,7 +229,8 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
     }
     limit_ns = limit_ns > pool->waited_ns ? limit_ns - pool->waited_ns : 0;
     uint64_t since = backend_clock(pool->backend), number = 0, slept = 0, waited = 0;
-    for (;;) {
+    uint64_t lives = pool_lives(pool);
+    while (lives == pool_lives(pool)) {
         bool again = false;
         if (number == 0 && (number = close_late(pool, &again)) == 0 && !again) {
             break;

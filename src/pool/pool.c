@@ -178,7 +178,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
         quota_take_all_back(pool);
     }
     if (pool->pending_bytes + source_idle(pool) > 0) {
-        order_finish(pool, wait ? TRIM_WAIT_NS : 0);
+        order_finish(pool, wait && !pool->backend->quiet ? TRIM_WAIT_NS : 0);
     }
     pending_take_usable(pool);
     int r = source_release_idle(pool, bytes);

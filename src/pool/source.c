@@ -164,7 +164,9 @@ void source_wait_for_return(struct pool *pool, uint64_t limit_ns) {
     uint64_t waited = 0;
     unsigned unanswered = 0;
     int r = pool->backend->ops->returned(pool->backend);
-    while ((r == -EAGAIN || (r == -EBUSY && unanswered++ < UNANSWERED_MOST)) && waited < limit_ns) {
+    while ((r == -EAGAIN ||
+            (r == -EBUSY && (pool->backend->quiet || unanswered++ < UNANSWERED_MOST))) &&
+           waited < limit_ns) {
         lock_release(&pool->lock);
         nanosleep(&(struct timespec){.tv_nsec = RETURN_POLL_NS}, NULL);
         lock_acquire(&pool->lock);

@@ -101,8 +101,9 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     if (!may_be_had(pool, want, &none)) {
         return refusal;
     }
-    if (order_wait_for_answers(pool, LATE_WAIT_NS) &&
-        (supply_cheap(pool, want) || supply_ordered(pool, want))) {
+    bool answers = order_wait_for_answers(pool, LATE_WAIT_NS);
+    uint64_t patience = pool->backend->quiet ? 0 : LATE_WAIT_NS; /* all of it is spent */
+    if (answers && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
         return 0;
     }
     int r = grow_after(pool, want, &refusal); /* what was lent to others may be there again */
@@ -111,7 +112,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     }
     order_finish_ordered(pool); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
-        if (last && order_finish(pool, LATE_WAIT_NS) && source_take(pool, want)) {
+        if (last && order_finish(pool, patience) && source_take(pool, want)) {
             return 0;
         }
         uint64_t need = source_growth(want);

@@ -366,6 +366,45 @@ static void context_ends(char **arguments) {
     printf("served=%d\n", served);
 }
 
+static atomic_bool enough;
+
+static void *retain_and_release(void *unused) {
+    CUcontext context;
+    while (!atomic_load(&enough)) {
+        CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+        CHECK(cuDevicePrimaryCtxRelease(0));
+    }
+    return unused;
+}
+
+/* release ROUNDS: three quarters of the device are used and freed, then five eighths of it are one block. All the time
+ * another thread releases a reference of the context that is not the last one. */
+static void release(char **arguments) {
+    pthread_t thread;
+    CUdeviceptr p;
+    long served = 0, rounds = atol(arguments[0]);
+    begin();
+    kernels_load(&kernels);
+    size_t part = total_bytes() / 16 / MIB * MIB;
+    CHECK(pthread_create(&thread, NULL, retain_and_release, NULL) ? CUDA_ERROR_UNKNOWN
+                                                                  : CUDA_SUCCESS);
+    for (long round = 0; round < rounds; round++) {
+        for (long i = 0; i < 12; i++)
+            many[i] = get(part);
+        for (long i = 0; i < 12; i++)
+            CHECK(launch_fill(&kernels, 0, many[i], 1, 16));
+        for (long i = 0; i < 12; i++)
+            put(many[i]);
+        if (cuMemAlloc(&p, 10 * part) == CUDA_SUCCESS) {
+            put(p);
+            served++;
+        }
+    }
+    atomic_store(&enough, true);
+    pthread_join(thread, NULL);
+    printf("refused=%ld\n", rounds - served);
+}
+
 /* --- requests that nothing could serve --- */
 
 /*
@@ -462,6 +501,7 @@ static const struct row rows[] = {{"to_the_brim", to_the_brim},
                                   {"capture_full", capture_full},
                                   {"capture_otherwise", capture_otherwise},
                                   {"context_ends", context_ends},
+                                  {"release", release},
                                   {"impossible", impossible},
                                   {"near_the_brim", near_the_brim},
                                   {"small", small},
