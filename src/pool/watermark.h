@@ -22,10 +22,16 @@ struct watermark {
     books_counter taken, crest, peak;
 };
 
-/** Given back in all. For others than the owner: not less than that, at the time of the call. */
+/** Given back in all. For others than the owner: not less than that, at the time of the call; nor more, as long as the
+ * peak that is taken off is that of the same moment. */
 static inline uint64_t watermark_given(const struct watermark *mark) {
-    uint64_t peak = atomic_load_explicit(&mark->peak, memory_order_acquire);
-    return books_get(&mark->crest) - peak;
+    uint64_t crest, before, peak = atomic_load_explicit(&mark->peak, memory_order_acquire);
+    do {
+        before = peak;
+        crest = atomic_load_explicit(&mark->crest, memory_order_acquire);
+        peak = atomic_load_explicit(&mark->peak, memory_order_acquire);
+    } while (peak != before);
+    return crest - peak;
 }
 
 static inline uint64_t watermark_live(const struct watermark *mark) {
