@@ -10,7 +10,10 @@ static struct device {
     struct meter *meter;
     uint64_t now_us, delay_us, limit;
     uint64_t next_address, next_page, recorded_at[BACKEND_SLOTS];
-    unsigned asked; /* in vain, since the last event of the history */
+    uint64_t barrier_us,
+        waited_us; /* until when a barrier holds up all streams; what was waited for */
+    uint64_t on_its_way, returns_at_us; /* released, but not the device's yet */
+    unsigned asked;                     /* in vain, since the last event of the history */
 } device;
 
 /* Whoever asks so often at one moment waits by asking: then time goes on. */
@@ -50,10 +53,22 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     return take_addresses(backend, bytes, address);
 }
 
+static int returned(struct backend *backend) {
+    (void)backend;
+    if (device.now_us < device.returns_at_us && device.waited_us < device.returns_at_us) {
+        return -EAGAIN;
+    }
+    meter_give(device.meter, device.on_its_way);
+    device.on_its_way = 0;
+    return 0;
+}
+
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
-    (void)backend, (void)address;
-    meter_give(device.meter, bytes);
+    (void)address;
+    device.on_its_way += bytes;
+    device.returns_at_us = device.barrier_us;
     meter_call_for(device.meter, bytes);
+    returned(backend);
     return 0;
 }
 
@@ -110,7 +125,8 @@ static int query(struct backend *backend, unsigned slot) {
 }
 
 static int order(struct backend *backend, unsigned slot) {
-    (void)backend, (void)slot;
+    (void)backend;
+    device.barrier_us = finished_at(slot);
     return 0;
 }
 
@@ -119,6 +135,7 @@ static int wait(struct backend *backend, unsigned slot) {
     (void)backend;
     uint64_t end = finished_at(slot);
     device.meter->waited_us += end > device.now_us ? end - device.now_us : 0;
+    device.waited_us = end > device.waited_us ? end : device.waited_us;
     return 0;
 }
 
@@ -136,7 +153,7 @@ static const struct backend_ops segments = {
     .name = "segments",
     .reserve = reserve,
     .release = release,
-    .returned = done,
+    .returned = returned,
     .record = record,
     .query = query,
     .order = order,
@@ -150,7 +167,7 @@ static const struct backend_ops pages = {
     .name = "pages",
     .reserve = reserve,
     .release = release,
-    .returned = done,
+    .returned = returned,
     .take_addresses = take_addresses,
     .give_addresses = give_addresses,
     .take_pages = take_pages,

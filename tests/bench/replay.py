@@ -25,8 +25,9 @@ STEPS = 24  # of each recorded one
 FEW = 6  # periods of a program, but for --all
 EQUAL = 16
 LAGS = (0, 500, 2000, 20000)
-BOUNDS = {  # a single figure of segments is much chance
-    "segments": {"gpt": 1.40, "resnet": 1.15, "gnn": 1.30},
+BOUNDS = {
+    # a single figure is much chance; the pool's own bound is 1.3 and 64 MiB (docs/policy.md)
+    "segments": {"gpt": 1.32, "resnet": 1.32, "gnn": 1.32},
     # 1.05 is the aim of all, but for what goes on mapping; weights of 5.5 MiB, and patches of some 10, do not fill
     # their pages
     "pages": {"gpt": 1.05, "resnet": 1.05, "gnn": 1.05, "inference": 1.08, "adapters": 1.08}
