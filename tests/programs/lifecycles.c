@@ -430,7 +430,7 @@ static void memory_of_a_graph(struct worker *me) {
     arrive(me, &place, false);
     TRY(cuGraphCreate(&graph, 0));
     TRY(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &memory));
-    TRY(cuGraphInstantiate(&exec, graph, 0));
+    TRY(cuGraphInstantiateWithFlags(&exec, graph, 0));
     TRY(cuGraphLaunch(exec, place.stream));
     b.address = memory.dptr;
     fill(&place, &b);
