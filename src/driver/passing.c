@@ -7,6 +7,7 @@
 #include "driver/device.h"
 #include "driver/device_pool.h"
 #include "driver/entries.h"
+#include "driver/graph_memory.h"
 #include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
@@ -28,10 +29,9 @@ static bool becomes_node(CUstream stream,
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-static CUresult node_made(CUresult answer, const CUdeviceptr *dptr, size_t bytes) {
-    mempool_graphs(process_ready() ? device_current() : NULL);
+static CUresult became_node(CUresult answer, const CUdeviceptr *dptr, size_t bytes) {
     if (answer == CUDA_SUCCESS && bytes > 0) {
-        context_address_given(*dptr, bytes);
+        graph_memory_given(process_ready() ? device_current() : NULL, *dptr, bytes);
     }
     return answer;
 }
@@ -49,7 +49,7 @@ static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
     do {                                                                                           \
         struct mempool_claim claim;                                                                \
         if (becomes_node(stream, REAL(cuStreamIsCapturing##suffix))) {                             \
-            return node_made((call), dptr, bytes);                                                 \
+            return became_node((call), dptr, bytes);                                               \
         }                                                                                          \
         struct mempool *source = (from);                                                           \
         if (!source || !dptr || bytes == 0) {                                                      \
