@@ -10,15 +10,15 @@ static struct device {
     struct meter *meter;
     uint64_t now_us, delay_us, limit;
     uint64_t next_address, next_page, recorded_at[BACKEND_SLOTS];
-    uint64_t barrier_us,
-        waited_us; /* until when a barrier holds up all streams; what was waited for */
-    uint64_t on_its_way, returns_at_us; /* released, but not the device's yet */
-    unsigned asked;                     /* in vain, since the last event of the history */
+    uint64_t barrier_until_us, waited_until_us; /* the newest one holds up all streams */
+    uint64_t on_its_way, returns_at_us;         /* released, but not the device's yet */
+    unsigned asked, asked_back;                 /* in vain, since the last event of the history */
 } device;
 
 /* Whoever asks so often at one moment waits by asking: then time goes on. */
 #define ASKED_MOST 256
 #define ASKED_US 50
+#define ASKED_BACK 16 /* or for what was released: then that is waited for */
 
 static int take(uint64_t bytes) {
     uint64_t held = device.meter->reserved;
@@ -53,22 +53,38 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     return take_addresses(backend, bytes, address);
 }
 
+static bool is_reached(uint64_t us) {
+    return device.now_us >= us || device.waited_until_us >= us;
+}
+
+/* The history goes on at its own time: what else it would have waited for later is waited for all the same. */
+static void wait_until(uint64_t us) {
+    device.meter->waited_us += us > device.now_us ? us - device.now_us : 0;
+    device.waited_until_us = us > device.waited_until_us ? us : device.waited_until_us;
+}
+
+static void come_back(void) {
+    if (is_reached(device.returns_at_us)) {
+        meter_give(device.meter, device.on_its_way);
+        device.on_its_way = 0;
+    }
+}
+
 static int returned(struct backend *backend) {
     (void)backend;
-    if (device.now_us < device.returns_at_us && device.waited_us < device.returns_at_us) {
-        return -EAGAIN;
+    if (!is_reached(device.returns_at_us) && ++device.asked_back > ASKED_BACK) {
+        wait_until(device.returns_at_us);
     }
-    meter_give(device.meter, device.on_its_way);
-    device.on_its_way = 0;
-    return 0;
+    come_back();
+    return device.on_its_way > 0 ? -EAGAIN : 0;
 }
 
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
-    (void)address;
+    (void)backend, (void)address;
     device.on_its_way += bytes;
-    device.returns_at_us = device.barrier_us;
+    device.returns_at_us = device.barrier_until_us;
     meter_call_for(device.meter, bytes);
-    returned(backend);
+    come_back();
     return 0;
 }
 
@@ -126,16 +142,13 @@ static int query(struct backend *backend, unsigned slot) {
 
 static int order(struct backend *backend, unsigned slot) {
     (void)backend;
-    device.barrier_us = finished_at(slot);
+    device.barrier_until_us = finished_at(slot);
     return 0;
 }
 
-/* The history goes on at its own time: what else it would have waited for later is waited for all the same. */
 static int wait(struct backend *backend, unsigned slot) {
     (void)backend;
-    uint64_t end = finished_at(slot);
-    device.meter->waited_us += end > device.now_us ? end - device.now_us : 0;
-    device.waited_us = end > device.waited_us ? end : device.waited_us;
+    wait_until(finished_at(slot));
     return 0;
 }
 
@@ -228,7 +241,7 @@ void rerun(const struct rerun_setting *setting, struct meter *meter) {
         meter_begin_event(meter, i);
         uint64_t time_us = history->events[i].time_us;
         device.now_us = time_us > device.now_us ? time_us : device.now_us;
-        device.asked = 0;
+        device.asked = device.asked_back = 0;
         meter->error = run_event(pool, &history->events[i], addresses, sizes);
         meter->out_of_memory = meter->error == -ENOMEM || meter->error == -EDQUOT;
         meter->error = meter->out_of_memory ? 0 : meter->error;
