@@ -17,10 +17,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* `loaded` is what is said of a process that is likely to register memory; NULL: that one tells nothing. */
 struct registrar {
-    const char *prefix;
-    const char *
-        loaded; /* what is said of a process that is likely to register memory; NULL: it tells nothing */
+    const char *prefix, *loaded;
 };
 
 /* PyTorch is linked with libcufile and libnvshmem whether it uses them or not. */
