@@ -37,7 +37,8 @@ static uint64_t there, fresh, wanted, most;
 static uint64_t staying; /* taken for good */
 static uint64_t hand, look;
 static _Atomic uint64_t looked;        /* how many have been looked after so far */
-static uint64_t taken;                 /* how many chunks threads have got so far */
+static _Atomic uint64_t taken;         /* how many chunks threads have got so far */
+static _Atomic uint64_t held;          /* that some thread fills */
 static uint64_t passed, passed_before; /* by the hand, in this round and the one before */
 static uint64_t carried; /* slots that what is carried takes up, which events cannot have */
 static uint64_t credit;  /* looks that are due, times the chunks of a round */
@@ -269,19 +270,22 @@ static bool is_taken(const struct trace_record *chunk) {
 }
 
 /*
- * The head of a chunk: who is filling it; bytes: slots that are taken up by what is carried; value: what `looked` was when it was left; detail: what `taken` was
- * when it was given out.
+ * The head of a chunk: who is filling it; bytes: slots that are taken up by what is carried; value, detail: what `looked` and `taken`
+ * were when it was left.
  */
 
-/** Whether all have been looked after since the last record in it was written. What was added lately comes to the hand
- * before its turn; for others that is seen to. */
-static bool is_its_turn(const struct trace_record *chunk) {
-    uint64_t left = atomic_load(&chunk->value), number = atomic_load(&chunk->detail);
-    if (atomic_load(&looked) - left < fresh && taken - number < of_a_round() / 2)
-        return false;
+/** Whether it was left so lately that what is in it belongs to the events that are kept: it was added, or a slow thread had it for
+ * longer than the hand takes for a round. */
+static bool is_recent(const struct trace_record *chunk) {
+    uint64_t kept = wanted - SPARE_CHUNKS / 2 + carried / TRACE_CHUNK_RECORDS;
+    return atomic_load(&taken) - atomic_load(&chunk->detail) < kept;
+}
+
+/** Sees to it that all have been looked after since the last record in it was written. */
+static void look_since(const struct trace_record *chunk) {
+    uint64_t left = atomic_load(&chunk->value);
     while (atomic_load(&looked) - left < fresh)
         look_further();
-    return true;
 }
 
 static struct trace_record *take_fresh(uint64_t limit) {
@@ -295,21 +299,24 @@ static void charge(struct trace_record *chunk, uint64_t slots_taken) {
     atomic_store(&chunk->bytes, slots_taken);
 }
 
-/** As many chunks as hold the wanted events beside all that is carried. */
+/** As many chunks as hold the wanted events beside all that is carried. Those that threads fill count twice: they are passed by, and
+ * what is in them when they are left is newer than what they were taken after. */
 static uint64_t enough(void) {
-    uint64_t chunks = wanted + carried / TRACE_CHUNK_RECORDS;
+    uint64_t chunks = wanted + 2 * atomic_load(&held) + carried / TRACE_CHUNK_RECORDS;
     return staying + (chunks < most ? chunks : most);
 }
 
-static struct trace_record *next_in_turn(void) {
+static struct trace_record *next_in_turn(bool recent_too) {
     struct trace_record *chunk = chunk_at(hand);
     hand = hand + 1 < fresh ? hand + 1 : 0;
     if (hand == 0) {
         passed_before = passed;
         passed = 0;
     }
-    if (!is_taken(chunk) && is_its_turn(chunk))
+    if (!is_taken(chunk) && (recent_too || !is_recent(chunk))) {
+        look_since(chunk);
         return chunk;
+    }
     passed++;
     return NULL;
 }
@@ -319,7 +326,7 @@ static struct trace_record *take_again(unsigned *used) {
     unsigned crowded = 0;
     look_at_times();
     for (uint64_t tries = 0; tries < 2 * fresh; tries++) {
-        struct trace_record *chunk = next_in_turn(), *more;
+        struct trace_record *chunk = next_in_turn(tries >= fresh), *more;
         if (!chunk)
             continue;
         *used = clean(chunk, crowded >= PASSED_BY);
@@ -338,7 +345,8 @@ static struct trace_record *take_again(unsigned *used) {
 
 static void give_out(struct trace_record *chunk, unsigned used, uint32_t thread,
                      struct ring_place *place) {
-    const uint64_t words[7] = {[2] = used, [4] = ++taken, [6] = (uint64_t)thread << 32 | 1};
+    const uint64_t words[7] = {[2] = used, [6] = (uint64_t)thread << 32 | 1};
+    atomic_fetch_add(&taken, 1);
     trace_put(chunk, words, TRACE_NO_DEVICE, 0, TRACE_CHUNK);
     *place = (struct ring_place){chunk + 1 + used, TRACE_CHUNK_RECORDS - used, chunk};
 }
@@ -366,6 +374,7 @@ bool ring_take(struct ring_place *place, uint32_t thread) {
         atomic_fetch_add(&header->missed, 1);
     if (chunk) {
         give_out(chunk, used, thread, place);
+        atomic_fetch_add(&held, 1);
         fetch(chunk_at(hand));
         fetch(chunk_at(look));
     }
@@ -376,7 +385,9 @@ bool ring_take(struct ring_place *place, uint32_t thread) {
 void ring_leave(struct ring_place *place) {
     if (place->chunk) {
         atomic_store(&place->chunk->value, atomic_load(&looked));
+        atomic_store(&place->chunk->detail, atomic_load(&taken));
         atomic_store_explicit(&place->chunk->who, 0, memory_order_release);
+        atomic_fetch_sub(&held, 1);
     }
     *place = (struct ring_place){0};
 }

@@ -11,8 +11,8 @@
  * carried: moved to the chunk's front, and a thread gets what is behind it. A chunk that has too little
  * left is passed by, for which there is one more.
  *
- * A chunk that some thread fills is passed by; so is for good one that holds what has to stay (callers.h). There are as many more of
- * the others.
+ * A chunk that some thread fills is passed by, and after that once more if the thread was slow and has filled it with what is too
+ * new to go; so is for good one that holds what has to stay (callers.h). There are as many more of the others.
  *
  * Before a chunk is used again, all others have been looked after since its last record was written. So whenever the
  * end of something is forgotten, its begin is known to be dead: no reader takes what is gone for alive.

@@ -255,9 +255,7 @@ def ring(folder):
             check_figures(what, one.timeline(), one.report, peaks=False)
             check_snapshot(what, one.snapshot(), one.report)
             said = re.search(r"the last (\d+) events", one.said)
-            # of several threads, one that wakes up late may fill a chunk that goes next: then fewer are left
-            least = kept if "mix=30000,300,3,3" not in arguments else 1
-            tally.check(said and least <= int(said.group(1)) <= kept and "all that lived then" in one.said,
+            tally.check(said and int(said.group(1)) == kept and "all that lived then" in one.said,
                         what + ": said", one.said)
             at_end = dropped_of(one.ran.err)
             tally.check(at_end > 0 and dropped_of(one.said) >= at_end, what + ": what was dropped is said",

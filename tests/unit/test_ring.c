@@ -1,0 +1,152 @@
+/*
+ * The ring of a trace: the last events are there, whatever the threads' paces are, and what still lives of older ones.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "child.h"
+#include "trace/ring.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define MOST_THREADS 40
+#define MOST_EVENTS 4100000
+#define EVENTS 5000 /* that are kept */
+#define LIVE 300    /* blocks at most that live at a time */
+
+static struct trace_header *header;
+static struct ring_place places[MOST_THREADS];
+static bool lives[MOST_EVENTS];
+static uint64_t live[LIVE]; /* of those that live; 0: none */
+static uint64_t now;        /* events so far, and the time of the last */
+
+static bool is_alive(const struct trace_record *record, unsigned kind) {
+    (void)kind;
+    return lives[atomic_load(&record->address)];
+}
+
+/** An allocation that dies at once, or when another one comes into its place. */
+static void write_event(unsigned thread, unsigned slot) {
+    struct ring_place *place = &places[thread];
+    if (place->left == 0 && !ring_take(place, thread + 1))
+        abort();
+    now++;
+    if (slot < LIVE) {
+        lives[live[slot]] = false;
+        live[slot] = now;
+        lives[now] = true;
+    }
+    const uint64_t words[7] = {[0] = now, [1] = now};
+    trace_put(place->next++, words, 0, 0, TRACE_ALLOCATE);
+    place->left--;
+}
+
+/** In a child: the ring is opened once in a process. */
+static void in_a_child(void (*run)(void)) {
+    char path[] = "/tmp/ring-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    pid_t child = fork();
+    if (child == 0) {
+        header = ring_open(path, EVENTS, is_alive);
+        if (header)
+            run();
+        _exit(header ? 0 : 2);
+    }
+    assert_int_equal(child_status(child), 0);
+    close(fd);
+    unlink(path);
+}
+
+static uint64_t kept(void) {
+    return now - atomic_load(&header->dropped_until);
+}
+
+static void check_kept(const char *what) {
+    if (now >= EVENTS && kept() < EVENTS) {
+        fprintf(stderr, "%s: of %llu events the last %llu\n", what, (unsigned long long)now,
+                (unsigned long long)kept());
+        _exit(1);
+    }
+}
+
+/** A thread that fills its chunk when the hand is about to come to it. */
+static void one_slow_thread(void) {
+    for (unsigned turn = 0; turn < 30; turn++) {
+        write_event(1, LIVE);
+        for (unsigned i = 0; i < 9000 + 100 * turn; i++) {
+            write_event(0, LIVE);
+            check_kept("a slow thread");
+        }
+        while (places[1].left > 0)
+            write_event(1, LIVE);
+        ring_leave(&places[1]);
+    }
+}
+
+static void paces(unsigned seed, unsigned threads, unsigned alive) {
+    unsigned pace[MOST_THREADS], sum = 0;
+    srandom(seed);
+    for (unsigned i = 0; i < threads; i++)
+        sum += pace[i] = 1U << random() % 10;
+    for (unsigned i = 0; i < 40000; i++) {
+        unsigned thread = 0, at = (unsigned)random() % sum;
+        for (; at >= pace[thread]; thread++)
+            at -= pace[thread];
+        write_event(thread, random() % 10 == 0 ? (unsigned)random() % alive : LIVE);
+        if (random() % 3000 == 0)
+            ring_leave(&places[random() % threads]);
+        check_kept("paces");
+    }
+}
+
+static void paces_at_random(void) {
+    for (unsigned seed = 1; seed <= 100; seed++)
+        paces(seed, 1 + seed * seed % MOST_THREADS, 1 + (seed * 7) % LIVE);
+}
+
+/** Every block that lives has its record, which is not marked as dead. */
+static void what_lives(void) {
+    static bool found[MOST_EVENTS];
+    paces(7, 20, LIVE);
+    const struct trace_record *slots =
+        (const struct trace_record *)((char *)header + TRACE_HEADER_BYTES);
+    for (uint64_t i = 0; i < atomic_load(&header->slots); i++) {
+        uint64_t head = atomic_load(&slots[i].head);
+        if ((uint8_t)head == TRACE_ALLOCATE && !(head >> 8 & TRACE_DEAD))
+            found[atomic_load(&slots[i].address)] = true;
+    }
+    for (unsigned i = 0; i < LIVE; i++)
+        if (live[i] != 0 && !found[live[i]])
+            _exit(3);
+}
+
+static void a_slow_thread_costs_no_events(void **state) {
+    (void)state;
+    in_a_child(one_slow_thread);
+}
+
+static void the_last_events_are_there(void **state) {
+    (void)state;
+    in_a_child(paces_at_random);
+}
+
+static void what_lives_is_there(void **state) {
+    (void)state;
+    in_a_child(what_lives);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_slow_thread_costs_no_events),
+        cmocka_unit_test(the_last_events_are_there),
+        cmocka_unit_test(what_lives_is_there),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
