@@ -91,12 +91,31 @@ static bool is_option(const struct option *option, const char *text, const char 
     return end == '\0' || (end == '=' && option->value);
 }
 
+/** How many operands stand in front of the next option or `--`; of run's, which are another program's, none is passed by. */
+static size_t operands_before(const struct arguments *arguments) {
+    char *const *at = arguments->at;
+    size_t count = 0;
+    while (at[count] && strncmp(at[count], "--", 2) != 0)
+        count++;
+    return strcmp(arguments->command, "run") != 0 && at[count] ? count : 0;
+}
+
+/** Brings words from behind operands to the front, and passes them by. */
+static void pass(struct arguments *arguments, size_t operands, size_t words) {
+    for (; words > 0; words--) {
+        char *word = arguments->at[operands];
+        memmove(arguments->at + 1, arguments->at, operands * sizeof word);
+        *arguments->at++ = word;
+    }
+}
+
 enum option_of_command arguments_next(struct arguments *arguments) {
-    const char *text = arguments->option = *arguments->at;
+    size_t operands = operands_before(arguments);
+    const char *text = arguments->option = arguments->at[operands];
     arguments->value = NULL;
     if (!text || strncmp(text, "--", 2) != 0)
         return ARGUMENTS_END;
-    arguments->at++;
+    pass(arguments, operands, 1);
     if (text[2] == '\0')
         return ARGUMENTS_END;
     if (strcmp(text, "--help") == 0) {
@@ -107,8 +126,10 @@ enum option_of_command arguments_next(struct arguments *arguments) {
         if (strcmp(options[i].command, arguments->command) != 0 ||
             !is_option(&options[i], text, &arguments->value))
             continue;
-        if (options[i].value && !arguments->value && *arguments->at)
-            arguments->value = *arguments->at++;
+        if (options[i].value && !arguments->value && arguments->at[operands]) {
+            arguments->value = arguments->at[operands];
+            pass(arguments, operands, 1);
+        }
         if (options[i].value && !arguments->value)
             arguments_refuse(arguments);
         return (enum option_of_command)i;

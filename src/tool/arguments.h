@@ -1,6 +1,6 @@
 /*
- * The options in front of a command's operands, as commands.def lists them: `--option`, `--option=value` or
- * `--option value`. What is not listed is refused, with what would be accepted.
+ * The options of a command, as commands.def lists them: `--option`, `--option=value` or `--option value`. They stand in front of
+ * its operands, behind them or in between, up to `--`; those of run in front. What is not listed is refused, with what would be accepted.
  */
 #ifndef GPUCACHE_TOOL_ARGUMENTS_H
 #define GPUCACHE_TOOL_ARGUMENTS_H
@@ -14,12 +14,12 @@ enum option_of_command {
 #include "tool/commands.def"
     ARGUMENTS,
     ARGUMENT_VARIABLE, /* an option of the library's, of commands that take those */
-    ARGUMENTS_END,     /* operands begin */
+    ARGUMENTS_END,     /* only operands are left */
 };
 
 struct arguments {
     const char *command;
-    char **at;          /* the rest; at the end, the operands */
+    char **at;          /* the rest, put in order as options are taken; at the end, the operands */
     const char *option; /* as it was written */
     const char *value;  /* of it, or NULL */
     bool variables;     /* the library's options are taken too */

@@ -203,23 +203,18 @@ int tool_top(char **arguments) {
     struct top top = {.column = TOP_LIVE, .interval_ms = INTERVAL_MS};
     bool once = !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO) || !screen_can();
     struct arguments left = {.command = "top", .at = arguments};
-    for (;;) {
-        enum option_of_command option = arguments_next(&left);
-        if (option == ARGUMENT_top_once) {
+    for (enum option_of_command option; (option = arguments_next(&left)) != ARGUMENTS_END;) {
+        if (option == ARGUMENT_top_once)
             once = true;
-        } else if (option == ARGUMENT_top_interval) {
-            if (!value_milliseconds(left.value, &top.interval_ms))
-                arguments_refuse(&left);
-        } else if (*left.at) {
-            int pid = tool_pid(*left.at);
-            if (pid == 0)
-                fail(STATUS_OWN_FAILURE, *left.at, "is no process number");
-            left.at++;
-            top.pids = grown(top.pids, top.pid_count + 1, sizeof *top.pids);
-            top.pids[top.pid_count++] = pid;
-        } else {
-            break;
-        }
+        else if (!value_milliseconds(left.value, &top.interval_ms))
+            arguments_refuse(&left);
+    }
+    for (char **at = left.at; *at; at++) {
+        int pid = tool_pid(*at);
+        if (pid == 0)
+            fail(STATUS_OWN_FAILURE, *at, "is no process number");
+        top.pids = grown(top.pids, top.pid_count + 1, sizeof *top.pids);
+        top.pids[top.pid_count++] = pid;
     }
     top.dead = top.pid_count > 0;
     int status = once ? print_once(&top) : screen_run(&top);

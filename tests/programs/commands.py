@@ -45,6 +45,21 @@ def help_and_parser():
                         "commands: %s --%s with the wrong value" % (command.name, option.name), refused.stderr)
 
 
+def order():
+    """Options stand before or behind what they are for, as with most commands; a program's own are its own."""
+    for words in (["/no/such", "--format", "json"], ["--format=json", "/no/such"], ["/no/such", "--each", "/no/one", "--format", "json"]):
+        said = gpucache("report", *words)
+        tally.check(said.returncode != 0 and "/no/such" in said.stderr and "format" not in said.stderr and "json" not in said.stderr,
+                    "commands: report %s" % words, said.stderr)
+    said = gpucache("replay", "/no/such", "--backend=segments", "--delay", "1,x").stderr
+    tally.check("--delay" in said and "/no/such" not in said, "commands: a wrong value behind a file", said)
+    said = gpucache("report", "/no/such", "--", "--each").stderr
+    tally.check("/no/such" in said and "--each: No such file" in said, "commands: behind -- all are files", said)
+    for words in (["/bin/echo", "--one-pool", "--", "x"], ["--", "/bin/echo", "--one-pool", "--", "x"]):
+        said = gpucache("run", *words)
+        tally.check(said.stdout == "--one-pool -- x\n", "commands: run %s" % words, said.stdout + said.stderr)
+
+
 def manual():
     shown = open(os.path.join(ROOT, "docs", "gpucache.1"), encoding="utf-8").read()
     plain = re.sub(r"\\f.", "", shown).replace("\\-", "-")
@@ -129,6 +144,7 @@ def completion():
 
 def main():
     help_and_parser()
+    order()
     manual()
     completion()
 
