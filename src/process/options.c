@@ -185,6 +185,11 @@ static bool (*const parsers[OPTION_COUNT])(const char *text, struct options *to)
 
 /* ---- the environment ---- */
 
+bool options_accept(enum option_id id, const char *value) {
+    candidate = in_force;
+    return *value == '\0' || (strlen(value) < VALUE_MAX && parsers[id](value, &candidate));
+}
+
 /** False if the value makes no sense; the default is in force then. An empty one is as unset. */
 static bool load_option(enum option_id id) {
     const struct option_info *option = &option_table[id];
@@ -192,8 +197,7 @@ static bool load_option(enum option_id id) {
     const char *value = secure_getenv(option->name);
     if (!value || *value == '\0')
         return true;
-    candidate = in_force;
-    if (strlen(value) >= VALUE_MAX || !parsers[id](value, &candidate))
+    if (!options_accept(id, value))
         return false;
     in_force = candidate;
     strcpy(texts[id], value);

@@ -76,6 +76,9 @@ extern const struct option_info option_table[OPTION_COUNT];
  */
 void options_load(void);
 
+/** Whether a value makes sense for an option; changes nothing. */
+bool options_accept(enum option_id id, const char *value);
+
 /** Warns of limits for devices that do not exist, once it is known how many there are. */
 void options_check_devices(int count);
 

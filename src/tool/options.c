@@ -12,31 +12,36 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The variable that --name stands for, or NULL. */
-static const char *variable_of(const char *name, size_t length) {
+/* The option that --name stands for, or OPTION_COUNT. */
+static enum option_id option_of(const char *name, size_t length) {
     char variable[64] = "GPUCACHE_";
     size_t used = strlen(variable);
 
     if (used + length >= sizeof variable)
-        return NULL;
+        return OPTION_COUNT;
     for (size_t i = 0; i < length; i++)
         variable[used++] = name[i] == '-' ? '_' : (char)toupper((unsigned char)name[i]);
     variable[used] = '\0';
     for (int id = 0; id < OPTION_COUNT; id++)
         if (strcmp(option_table[id].name, variable) == 0)
-            return option_table[id].name;
-    return NULL;
+            return (enum option_id)id;
+    return OPTION_COUNT;
 }
 
-void tool_take_option(const char *argument) {
+void tool_take_option(const char *argument, bool strictly) {
     const char *name = argument + 2, *value = strchr(name, '=');
-    const char *variable = variable_of(name, value ? (size_t)(value - name) : strlen(name));
-    if (!variable)
+    enum option_id id = option_of(name, value ? (size_t)(value - name) : strlen(name));
+    if (id == OPTION_COUNT)
         fail(STATUS_OWN_FAILURE, argument, "no such option; `gpucache options` lists them");
     if (!value)
         fail(STATUS_OWN_FAILURE, argument, "needs a value, as --name=value");
-    if (setenv(variable, value + 1, 1) != 0)
-        fail(STATUS_OWN_FAILURE, variable, strerror(errno));
+    if (strictly && !options_accept(id, value + 1)) {
+        char why[512];
+        snprintf(why, sizeof why, "makes no sense: accepted are %s", option_table[id].values);
+        fail(STATUS_OWN_FAILURE, argument, why);
+    }
+    if (setenv(option_table[id].name, value + 1, 1) != 0)
+        fail(STATUS_OWN_FAILURE, option_table[id].name, strerror(errno));
 }
 
 int tool_options(char **arguments) {
@@ -45,7 +50,7 @@ int tool_options(char **arguments) {
 
     struct arguments left = {.command = "options", .at = arguments, .variables = true};
     while (arguments_next(&left) == ARGUMENT_VARIABLE)
-        tool_take_option(left.option);
+        tool_take_option(left.option, false); /* what it comes to is shown */
     if (*left.at)
         fail(STATUS_OWN_FAILURE, "options", "takes nothing but --name=value");
     options_load();

@@ -150,7 +150,7 @@ int tool_run(char **arguments) {
         else if (option == ARGUMENT_run_max_peak)
             take_size(left.value, &most);
         else
-            tool_take_option(left.option);
+            tool_take_option(left.option, true);
     }
     arguments = left.at;
     if (!*arguments)

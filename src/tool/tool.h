@@ -30,8 +30,8 @@ int tool_snapshot(char **arguments);
 /** Says `gpucache: what: why` on stderr and ends. */
 _Noreturn void fail(int status, const char *what, const char *why);
 
-/** Puts an option into the environment. */
-void tool_take_option(const char *argument);
+/** Puts an option into the environment; ends the process if there is no such one, or, strictly, if its value makes no sense. */
+void tool_take_option(const char *argument, bool strictly);
 
 /** Becomes a program, or ends. */
 _Noreturn void tool_become(char **program);

@@ -76,6 +76,8 @@ def what_is_missing():
         (["run"], OWN_FAILURE, "no program is named"),
         (["run", "--"], OWN_FAILURE, "no program is named"),
         (["run", "--no-such-thing=1", "true"], OWN_FAILURE, "--no-such-thing=1: no such option"),
+        (["run", "--memory-limit=abc", "true"], OWN_FAILURE, "--memory-limit=abc: makes no sense: accepted are a size"),
+        (["run", "--backend=pages", "--stacks=-3", "true"], OWN_FAILURE, "--stacks=-3: makes no sense"),
         (["run", "--memory-limit", "true"], OWN_FAILURE, "--memory-limit: needs a value"),
         (["run", "/no/such/program"], NOT_FOUND, "/no/such/program: No such file"),
         (["run", "/"], CANNOT_EXECUTE, "/: Permission denied"),
