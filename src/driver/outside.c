@@ -15,96 +15,6 @@ static struct outside_call *calls; /* under way: nothing entered yet */
 static struct host_slab slab = {.object_bytes = sizeof(struct ledger_row)};
 static struct lock lock = LOCK_INITIALIZER(OUTSIDE);
 
-/* --- kinds: where each is booked, and whether it is the device's memory --- */
-
-static enum outside_space space_of(enum outside_kind kind) {
-    switch (kind) {
-    case OUTSIDE_ARRAY:
-        return OUTSIDE_ARRAYS;
-    case OUTSIDE_VIRTUAL:
-    case OUTSIDE_HANDLE_IMPORTED:
-        return OUTSIDE_HANDLES;
-    case OUTSIDE_PINNED_HOST:
-        return OUTSIDE_HOST;
-    case OUTSIDE_MAPPING:
-        return OUTSIDE_RANGES;
-    case OUTSIDE_IPC_IMPORTED:
-        return OUTSIDE_IMPORTS;
-    case OUTSIDE_NATIVE:
-    case OUTSIDE_STREAM_ORDERED:
-    case OUTSIDE_MANAGED:
-    case OUTSIDE_POOL_IMPORTED:
-        break;
-    }
-    return OUTSIDE_POINTER;
-}
-
-static bool is_charged(enum outside_kind kind) {
-    switch (kind) {
-    case OUTSIDE_NATIVE:
-    case OUTSIDE_MANAGED:
-    case OUTSIDE_VIRTUAL:
-    case OUTSIDE_ARRAY:
-        return true;
-    case OUTSIDE_STREAM_ORDERED: /* by its pool, see mempool.h */
-    case OUTSIDE_PINNED_HOST:
-    case OUTSIDE_IPC_IMPORTED:
-    case OUTSIDE_POOL_IMPORTED:
-    case OUTSIDE_HANDLE_IMPORTED:
-    case OUTSIDE_MAPPING:
-        break;
-    }
-    return false;
-}
-
-/* A cuMemAlloc of the driver's own is booked like a block of the pool, all of it at once. */
-static void book_native(struct device *device, int64_t change) {
-    struct books *books = &device->outside;
-    lock_acquire(&device->lock);
-    books_change(&books->requested, change);
-    books_change(&books->allocated, change);
-    books_change(&books->active, change);
-    books_change(&books->reserved, change);
-    books_change(&books->segments, change > 0 ? 1 : -1);
-    books_change(&books->allocations, change > 0 ? 1 : -1);
-    books_add(change > 0 ? &books->driver_allocs : &books->driver_frees, 1);
-    books_add(&books->cache_misses, change > 0);
-    lock_release(&device->lock);
-}
-
-/* Where memory of a kind is counted on its own; NULL: nowhere. */
-static struct books_metric *metric_of(struct books *books, enum outside_kind kind) {
-    switch (kind) {
-    case OUTSIDE_MANAGED:
-        return &books->managed;
-    case OUTSIDE_VIRTUAL:
-        return &books->virtual_memory;
-    case OUTSIDE_ARRAY:
-        return &books->array;
-    case OUTSIDE_PINNED_HOST:
-        return &books->pinned_host;
-    case OUTSIDE_IPC_IMPORTED:
-    case OUTSIDE_POOL_IMPORTED:
-    case OUTSIDE_HANDLE_IMPORTED:
-        return &books->ipc_imported;
-    case OUTSIDE_STREAM_ORDERED:
-        return &books->stream_ordered;
-    case OUTSIDE_NATIVE:
-    case OUTSIDE_MAPPING:
-        break;
-    }
-    return NULL;
-}
-
-static void book(struct device *device, enum outside_kind kind, int64_t change) {
-    struct books_metric *metric = metric_of(&device->outside, kind);
-    if (kind == OUTSIDE_NATIVE) {
-        book_native(device, change);
-    } else if (metric && kind != OUTSIDE_STREAM_ORDERED) { /* whose pool counts it */
-        device_book(device, metric, change);
-    }
-}
-
 /* The flight recorder has the large blocks that the pool did not serve as well, and a trace all that
  * passes by. */
 static void show(enum flight_kind moment, const struct ledger_row *row) {
@@ -112,9 +22,8 @@ static void show(enum flight_kind moment, const struct ledger_row *row) {
         flight_block(moment, (unsigned)row->device->ordinal, row->key, row->bytes);
     }
     if (trace_on()) {
-        const struct books_metric *metric =
-            metric_of(&row->device->outside, (enum outside_kind)row->kind);
-        tracing_outside(moment == FLIGHT_ALLOCATE, row, metric ? books_get(&metric->current) : 0);
+        tracing_outside(moment == FLIGHT_ALLOCATE, row,
+                        outside_kind_bytes((enum outside_kind)row->kind, row->device));
     }
 }
 
@@ -185,9 +94,9 @@ static void settle(struct ledger_row *dead) {
             show(FLIGHT_FREE, left);
             continue;
         }
-        book(left->device, kind, -(int64_t)left->bytes);
+        outside_kind_book(kind, left->device, -(int64_t)left->bytes);
         show(FLIGHT_FREE, left);
-        if (is_charged(kind)) {
+        if (outside_kind_is_charged(kind)) {
             device_refund(left->device, left->bytes);
         }
     }
@@ -207,7 +116,7 @@ static void settle(struct ledger_row *dead) {
 
 static CUcontext context_of(enum outside_kind kind) {
     CUcontext context = NULL;
-    if (space_of(kind) != OUTSIDE_HANDLES && kind != OUTSIDE_MAPPING) {
+    if (outside_kind_space(kind) != OUTSIDE_HANDLES && kind != OUTSIDE_MAPPING) {
         REAL(cuCtxGetCurrent)(&context);
     }
     return context;
@@ -226,7 +135,7 @@ static bool enter(const struct ledger_row *as, struct ledger_row **dead) {
         host_slab_put(&slab, row);
         return false;
     }
-    book(row->device, (enum outside_kind)row->kind, (int64_t)row->bytes);
+    outside_kind_book((enum outside_kind)row->kind, row->device, (int64_t)row->bytes);
     show(FLIGHT_ALLOCATE, row);
     return true;
 }
@@ -243,7 +152,7 @@ bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes
                              .device = device,
                              .context = context_of(kind),
                              .kind = (uint8_t)kind,
-                             .space = (uint8_t)space_of(kind)};
+                             .space = (uint8_t)outside_kind_space(kind)};
     lock_acquire(&lock);
     bool entered = enter(&row, &dead);
     lock_release(&lock);
@@ -262,7 +171,7 @@ static bool charge(struct device *device, uint64_t bytes) {
 }
 
 static bool allowed(enum outside_kind kind, struct device *device, uint64_t bytes) {
-    if (!is_charged(kind) || charge(device, bytes)) {
+    if (!outside_kind_is_charged(kind) || charge(device, bytes)) {
         return true;
     }
     struct device_tries tries = {0};
@@ -311,7 +220,7 @@ CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, u
                              .context = call->context,
                              .stack = call->stack,
                              .kind = (uint8_t)call->kind,
-                             .space = (uint8_t)space_of(call->kind)};
+                             .space = (uint8_t)outside_kind_space(call->kind)};
     if (answer == CUDA_SUCCESS && row.space == OUTSIDE_POINTER) {
         context_address_given(key, call->bytes);
     }
@@ -324,10 +233,10 @@ CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, u
     bool entered = answer == CUDA_SUCCESS && !call->over && enter(&row, &dead);
     lock_release(&lock);
     settle(dead);
-    if (!entered && is_charged(call->kind)) {
+    if (!entered && outside_kind_is_charged(call->kind)) {
         device_refund(call->device, call->bytes);
     }
-    if (is_charged(call->kind)) {
+    if (outside_kind_is_charged(call->kind)) {
         askers_leave(&call->device->askers);
     }
     return answer;
@@ -481,7 +390,8 @@ void outside_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset,
     lock_acquire(&lock);
     if (answer == CUDA_SUCCESS && memory->kind == OUTSIDE_HANDLE_IMPORTED &&
         memory->bytes < offset + bytes) {
-        book(memory->device, OUTSIDE_HANDLE_IMPORTED, (int64_t)(offset + bytes - memory->bytes));
+        outside_kind_book(OUTSIDE_HANDLE_IMPORTED, memory->device,
+                          (int64_t)(offset + bytes - memory->bytes));
         memory->bytes = offset + bytes;
     }
     if (answer != CUDA_SUCCESS || !enter(&row, &dead)) {

@@ -17,6 +17,7 @@
 #define GPUCACHE_DRIVER_OUTSIDE_H
 
 #include "driver/device.h"
+#include "driver/outside_kind.h"
 
 #include <cuda.h>
 
@@ -25,28 +26,6 @@
 
 struct context;
 struct ledger_row;
-
-enum outside_kind {
-    OUTSIDE_NATIVE, /* cuMemAlloc that the pool did not serve; booked like a block of the pool */
-    OUTSIDE_STREAM_ORDERED,
-    OUTSIDE_MANAGED,
-    OUTSIDE_VIRTUAL,
-    OUTSIDE_ARRAY,
-    OUTSIDE_PINNED_HOST,
-    OUTSIDE_IPC_IMPORTED,
-    OUTSIDE_POOL_IMPORTED, /* blocks of another process's stream-ordered pool; booked with the former */
-    OUTSIDE_HANDLE_IMPORTED, /* virtual memory of another process; booked with the former */
-    OUTSIDE_MAPPING,         /* a mapped range, which keeps its memory alive; no bytes of its own */
-};
-
-enum outside_space {
-    OUTSIDE_POINTER,
-    OUTSIDE_ARRAYS,
-    OUTSIDE_HANDLES,
-    OUTSIDE_HOST,
-    OUTSIDE_IMPORTS, /* by IPC */
-    OUTSIDE_RANGES
-};
 
 /** A call that takes memory, while it is under way. */
 struct outside_call {
