@@ -135,14 +135,10 @@ void frames_add(struct layouts *layouts, uint64_t page) {
 
 uint32_t frames_pick(const struct layouts *layouts, bool in_no_slot, uint64_t finished) {
     uint32_t number = layouts->oldest_frame;
-    for (unsigned i = 0; number && (in_no_slot || i < FRAMES_TRIED); i++) {
-        const struct frame *frame = layouts_frame(layouts, number);
-        if (frame->stamp <= finished && !(in_no_slot && frame->slots)) {
-            return number;
-        }
-        number = frame->next;
+    while (number && in_no_slot && layouts_frame(layouts, number)->slots) {
+        number = layouts_frame(layouts, number)->next;
     }
-    return 0;
+    return number && layouts_frame(layouts, number)->stamp <= finished ? number : 0;
 }
 
 struct frame_walk frames_walk(const struct layouts *layouts) {

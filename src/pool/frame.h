@@ -21,8 +21,8 @@ uint32_t frames_count_finished(const struct layouts *layouts, uint64_t finished,
 /** The epoch that has to finish for so many free frames to have, or for all if there are fewer. */
 uint64_t frames_stamp(const struct layouts *layouts, uint32_t count);
 
-/** A free frame whose work has finished, about the one that is free for the longest; or the first that lies in no
- * slot, however far it has to be looked for. 0: none was found. */
+/** The free frame that has been so for the longest, or that of those that lie in no slot. 0: its work has not finished, as then hardly
+ * any other's has; or there is none. */
 uint32_t frames_pick(const struct layouts *layouts, bool in_no_slot, uint64_t finished);
 
 /* On the way through the free frames: the next one, how many more are looked at, and whether one was met that was

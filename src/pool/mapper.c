@@ -158,7 +158,6 @@ static bool take_space(struct pool *pool, uint32_t slots) {
     struct backend *backend = pool->backend;
     uint64_t least = (uint64_t)layouts_window_slots(slots) << PAGE_SHIFT, base;
     uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * SPACE_TIMES;
-    bytes = bytes > SPACE_MOST ? SPACE_MOST : bytes;
     int r;
     lock_release(&pool->lock);
     bytes = bytes > least ? bytes : least;
