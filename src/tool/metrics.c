@@ -73,6 +73,8 @@ static void labels(struct print *out, const struct sample *sample, const char *k
     print_init(&plain, -1, name, sizeof name);
     print_plain(&plain, program->name, sizeof program->name);
     print_format(out, "{pid=\"%d\",", sample->page->pid);
+    if (sample->page->namespace) /* in every container somebody has number 1 */
+        print_format(out, "namespace=\"%llu\",", (unsigned long long)sample->page->namespace);
     if (program->rank >= 0)
         print_format(out, "rank=\"%lld\",", (long long)program->rank);
     label(out, "program", print_end(&plain));

@@ -102,6 +102,8 @@ static struct page *open_page(int folder, const char *name, bool *other_version)
     page->bytes = bytes;
     page->fd = fd;
     page->pid = page->live->who.pid;
+    page->namespace =
+        page->live->who.pid_namespace == own_namespace ? 0 : page->live->who.pid_namespace;
     page->started_ns = page->live->started_ns;
     memcpy(page->version, page->live->version, sizeof page->live->version);
     copy_program(page);

@@ -31,6 +31,7 @@ struct page {
     int fd;
     enum page_state state;
     int pid, signal;
+    uint64_t namespace; /* in which pid means something; 0: in this process's */
     uint64_t started_ns, asked;
     bool fresh; /* the last question was answered */
     char command[LIVE_COMMAND + 1];

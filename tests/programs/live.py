@@ -436,6 +436,8 @@ def in_other_places():
     twin, _ = first_of_a_namespace(place, "sync")
     done = place.tool("ctl", "1", "limit", "1G")
     tally.check(done.returncode == 1 and "several containers" in done.stderr, "live: two number ones", done.stderr)
+    rows = [line for line in place.tool("metrics").stdout.splitlines() if line.startswith('gpucache_requested_bytes{pid="1",')]
+    tally.check(len(rows) >= 2 and len(set(row.split("} ")[0] for row in rows)) == len(rows), "live: metrics tell them apart", rows)
     twin.communicate("exit\n")
     child.communicate("exit\n")
     # a child that has the number of its parent
