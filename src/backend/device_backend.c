@@ -4,6 +4,7 @@
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
+#include "driver/decay.h"
 #include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/entries.h"
@@ -204,6 +205,11 @@ int device_backend_synchronize(struct backend *backend) {
     capture_let_go();
     show_wait(own, since);
     return device_backend_answer(r);
+}
+
+void device_backend_idle(struct backend *backend) {
+    (void)backend;
+    decay_wake();
 }
 
 bool device_backend_settle(struct backend *backend, bool all) {

@@ -66,6 +66,7 @@ int device_backend_health(struct backend *backend);
 bool device_backend_is_deadly(int code);
 bool device_backend_captured(struct backend *backend);
 int device_backend_synchronize(struct backend *backend);
+void device_backend_idle(struct backend *backend);
 bool device_backend_settle(struct backend *backend, bool all);
 void device_backend_allocated(struct backend *backend, uint64_t address, uint64_t bytes);
 void device_backend_freed(struct backend *backend, uint64_t address, uint64_t bytes);
@@ -78,7 +79,7 @@ void device_backend_freed(struct backend *backend, uint64_t address, uint64_t by
     .query = device_backend_query, .order = device_backend_order, .wait = device_backend_wait,     \
     .health = device_backend_health, .is_deadly = device_backend_is_deadly,                        \
     .captured = device_backend_captured, .synchronize = device_backend_synchronize,                \
-    .settle = device_backend_settle, .allocated = device_backend_allocated,                        \
-    .freed = device_backend_freed
+    .idle = device_backend_idle, .settle = device_backend_settle,                                  \
+    .allocated = device_backend_allocated, .freed = device_backend_freed
 
 #endif

@@ -1,7 +1,6 @@
 #include "backend/pages.h"
 
 #include "driver/capture.h"
-#include "driver/decay.h"
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
@@ -344,11 +343,6 @@ static int returned(struct backend *backend) {
     return 0;
 }
 
-static void idle(struct backend *backend) {
-    (void)backend;
-    decay_wake();
-}
-
 static const struct backend_ops ops = {
     .name = "pages",
     .returned = returned,
@@ -360,7 +354,6 @@ static const struct backend_ops ops = {
     .map = map,
     .unmap = unmap,
     .frozen = frozen,
-    .idle = idle,
     DEVICE_BACKEND_OPS,
 };
 

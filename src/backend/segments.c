@@ -92,11 +92,16 @@ static int returned(struct backend *backend) {
     if (backend->quiet) {
         return -EBUSY;
     }
+    CUcontext popped;
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = REAL(cuStreamQuery)(segments->returns);
+    CUresult r = REAL(cuCtxPushCurrent_v2)(segments->common.context);
     if (r == CUDA_SUCCESS) {
-        r = REAL(cuStreamSynchronize)(segments->returns); /* nothing is left to wait for; but only
-                                                             this makes the driver take it back */
+        r = REAL(cuStreamQuery)(segments->returns);
+        if (r == CUDA_SUCCESS) {
+            /* nothing is left to wait for; but only this makes the driver take it back */
+            r = REAL(cuStreamSynchronize)(segments->returns);
+        }
+        REAL(cuCtxPopCurrent_v2)(&popped);
     }
     capture_restore(mode);
     if (r == CUDA_SUCCESS) {

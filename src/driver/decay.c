@@ -17,12 +17,12 @@
 #include <unistd.h>
 
 #define LEAST_TICK_NS 1000000
-#define PATIENCE_MS 1000 /* for one batch of pages */
+#define PATIENCE_MS 1000 /* for one batch of pages, or one segment */
 
 atomic_bool decay_wanted;
 
 static _Atomic uint32_t asked; /* a pool has something idle; what the thread sleeps on */
-static _Atomic int turn;       /* one look at a pool, or one batch of its pages */
+static _Atomic int turn;       /* one look at a pool, one batch of its pages, or a segment */
 static atomic_bool started;
 
 static uint64_t tick_ns(void) {
@@ -55,8 +55,7 @@ static bool tick_all(void) {
     bool later = false, gone = false, left_out = false;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
         const struct device *device = device_used(i);
-        struct device_pool *p =
-            device && atomic_load(&device->in_pages) ? atomic_load(&device->pools) : NULL;
+        struct device_pool *p = device ? atomic_load(&device->pools) : NULL;
         for (; p; p = p->next) {
             later |= take_turn(pool_tick, p->pool, &left_out);
             while (take_turn(pool_decay, p->pool, &left_out)) {

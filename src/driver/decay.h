@@ -2,8 +2,7 @@
  * The helper thread that makes the clock of pools tick (pool/decay.c), and gives back what has been idle for
  * GPUCACHE_DECAY_MS, whatever the program's own threads do.
  *
- * It is made with the first pool on pages, and sleeps without an end while no pool has anything idle. Segments do
- * not decay.
+ * It is made with the first pool that decays, and sleeps without an end while no pool has anything idle.
  */
 #ifndef GPUCACHE_DRIVER_DECAY_H
 #define GPUCACHE_DRIVER_DECAY_H

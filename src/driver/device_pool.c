@@ -58,14 +58,18 @@ union any_backend {
     struct pages pages;
 };
 
-/* Of segments only those could go that are wholly free, and which these are changes with every request. */
-static void say_what_stays(const struct device *device) {
-    if (!atomic_load(&device->in_pages) && options()->decay_ms != OPTIONS_NEVER) {
+/* Whether idle memory goes back by itself. Said for a device's first pool. */
+static bool decays(const struct device *device, const struct backend *backend) {
+    if (options()->decay_ms == OPTIONS_NEVER) {
+        return false;
+    }
+    if (backend->release_waits && !atomic_load(&device->pools)) {
         log_line(options_from_environment(OPTION_DECAY_MS) ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
-                 "device %d: memory in segments (%s) does not go back by itself after "
-                 "GPUCACHE_DECAY_MS: only pages do",
+                 "device %d: idle memory in segments (%s) does not go back by itself after "
+                 "GPUCACHE_DECAY_MS: without stream-ordered memory a free waits for the device",
                  device->ordinal, atomic_load(&device->backend_reason));
     }
+    return !backend->release_waits;
 }
 
 /* Which it is does not change from a device's first pool on. */
@@ -89,7 +93,6 @@ static void choose_backend(struct device *device) {
         break;
     }
     atomic_store(&device->backend_reason, reason);
-    say_what_stays(device);
 }
 
 static int start(struct device_pool *entry, CUcontext context, struct device *device,
@@ -124,7 +127,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
     }
     struct pool_config config = {
         .reuse = reuse_of_options(),
-        .decays = atomic_load(&device->in_pages) && options()->decay_ms != OPTIONS_NEVER,
+        .decays = decays(device, &entry->backend->backend),
     };
     if (options()->budget_bytes != OPTIONS_AUTOMATIC) {
         config.budget = options()->budget_bytes + 1; /* 0 means automatic to the pool */

@@ -250,6 +250,21 @@ struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t
     return NULL;
 }
 
+/* The largest first, which leave the array from its end. */
+struct segment *arena_aged_segment(const struct arena *arena, uint64_t tick, uint64_t finished,
+                                   bool *waits) {
+    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
+        struct segment *segment = arena->free[i].range->segment;
+        if (is_idle(arena->free[i].range) && tick - segment->since > DECAY_TICKS) {
+            if (segment->stamp <= finished) {
+                return segment;
+            }
+            *waits = true;
+        }
+    }
+    return NULL;
+}
+
 uint64_t arena_idle_stamp(const struct arena *arena, uint64_t finished) {
     uint64_t earliest = UINT64_MAX;
     for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {

@@ -41,6 +41,7 @@ struct segment {
     uint64_t
         stamp; /* when the epoch of this number has finished, so has all work that touched what is
                        free here */
+    uint64_t since;                   /* the tick when something of it was last freed (decay.c) */
     bool is_window;                   /* of a layout (layout.h), which no arena knows */
     atomic_bool reached_from_outside; /* exported or mapped elsewhere: contents change hands only
                                          when old work has finished */
@@ -131,6 +132,11 @@ void arena_give(struct arena *arena, struct range *range);
 /** A segment that is wholly free and whose stamp is at most `finished`, the smallest one of at least
  * `bytes`, else the largest; NULL if there is none. */
 struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished);
+
+/** One that has been wholly free for all of the decay time at this tick, and whose stamp is at most `finished`; NULL:
+ * there is none. *waits: there is, but for its stamp. */
+struct segment *arena_aged_segment(const struct arena *arena, uint64_t tick, uint64_t finished,
+                                   bool *waits);
 
 /** The earliest stamp later than `finished` of a segment that is wholly free; UINT64_MAX: none has one. */
 uint64_t arena_idle_stamp(const struct arena *arena, uint64_t finished);

@@ -37,7 +37,7 @@ void extent_use(struct layouts *layouts, struct window *window) {
 }
 
 void extent_stop_using(struct layouts *layouts, struct window *window) {
-    window->extent_since = layouts->tick;
+    window->extent_since = (uint16_t)layouts->tick;
     window->older_extent = layouts->newest_extent;
     if (window->older_extent) {
         window->older_extent->newer_extent = window;

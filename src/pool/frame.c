@@ -40,7 +40,7 @@ static uint32_t listed_before(const struct layouts *layouts, uint64_t stamp) {
 
 static void list(struct layouts *layouts, uint32_t number) {
     struct frame *frame = layouts_frame(layouts, number);
-    frame->since = layouts->tick;
+    frame->since = (uint16_t)layouts->tick;
     frame->previous = listed_before(layouts, frame->stamp);
     frame->next =
         frame->previous ? layouts_frame(layouts, frame->previous)->next : layouts->oldest_frame;

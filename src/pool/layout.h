@@ -55,7 +55,7 @@ struct window {
     uint32_t mapped_anew;  /* slots that had a frame, since it is recalled */
     uint32_t extent_slots; /* the first so many have an extent (extent.h); 0: none */
     uint64_t extent;       /* the backend's page for it */
-    uint16_t extent_since; /* free: the tick then */
+    uint16_t extent_since; /* free: the tick then, modulo 2^16 */
     struct window *older_extent, *newer_extent; /* free: in their list */
     uint64_t taken;                             /* last: its number in recall.h; 0: not there */
     struct window *next, *previous;             /* free ones of its class */
@@ -76,7 +76,7 @@ struct frame {
     uint64_t stamp; /* free: when this epoch has finished, so has all work that touched it */
     uint32_t slots; /* the first that it lies in; 0: none */
     uint32_t next, previous; /* free: in their list */
-    uint16_t since;          /* free: the tick then */
+    uint16_t since;          /* free: the tick then, modulo 2^16 */
     bool in_use, exists;
 };
 
@@ -102,8 +102,7 @@ struct layouts {
     struct window *oldest_extent, *newest_extent; /* of those that are free, in this order */
     bool dissolved;                               /* one was, for memory elsewhere */
     bool frozen;                                  /* somebody outside may know what lies where */
-    uint16_t
-        tick; /* of the clock that tells how long a frame has been free (decay.c); modulo 2^16 */
+    uint64_t tick;   /* of the clock that tells how long something has been free (decay.c) */
     uint32_t absent; /* numbers of frames that do not exist any more, linked by `next` */
     struct space *spaces;
     struct recall recall; /* of blocks of two slots and more: smaller ones are cached by threads */

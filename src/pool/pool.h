@@ -106,8 +106,8 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait);
 int pool_trim(struct pool *pool, bool wait);
 
 /**
- * What has been idle for all of the decay time goes back by itself, where the backend maps pages. pool_tick() is called
- * every so often, DECAY_TICKS times in that time; false: nothing is idle, and the backend will be told when
+ * What has been idle for all of the decay time goes back by itself, where giving it back waits for nothing. pool_tick()
+ * is called every so often, DECAY_TICKS times in that time; false: nothing is idle, and the backend will be told when
  * something is. pool_decay() gives some of it back; true: some, and there may be more. Neither waits for the device.
  * With no lock held, by one thread for all pools.
  */

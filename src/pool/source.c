@@ -87,6 +87,9 @@ static void give_range(struct pool *pool, struct arena *arena, struct range *ran
         return;
     }
     segment->stamp = stamp > segment->stamp ? stamp : segment->stamp;
+    if ((int64_t)(pool->layouts.tick - segment->since) > 0) { /* what was pending may be older */
+        segment->since = pool->layouts.tick;
+    }
     arena_give(arena, range);
 }
 
@@ -116,23 +119,16 @@ static int give_back(struct pool *pool, uint64_t base, uint64_t bytes) {
     return r;
 }
 
-/* Bytes given back: one segment, or 0. Where that waits for the device, only if it is idle: nothing but
- * what another thread submits at that very moment is then waited for (Known gaps in docs/design.md). */
-static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t bytes) {
-    if (arena->idle_bytes == 0 || (pool->backend->release_waits && !order_is_idle(pool))) {
-        return 0;
-    }
-    struct segment *segment = arena_idle_segment(arena, bytes, pool->epochs.finished);
-    if (!segment) {
-        return 0;
-    }
-    uint64_t base = segment->base, size = segment->bytes;
+/* Its bytes, or 0: the driver has not taken it. */
+static uint64_t release_segment(struct pool *pool, struct arena *arena, struct segment *segment) {
+    uint64_t base = segment->base, size = segment->bytes, since = segment->since;
     bool reached = segment->reached_from_outside;
     arena_remove(arena, segment);
     if (give_back(pool, base, size) != 0) {
         struct segment *kept = arena_add(arena, base, size) == 0 ? arena->segments : NULL;
         if (kept) {
             kept->reached_from_outside = reached;
+            kept->since = since;
         }
         return 0;
     }
@@ -140,6 +136,33 @@ static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t byt
     books_add(&pool->books.driver_frees, 1);
     budget_book_reserve(pool); /* a growth in the same visit would hide it */
     return size;
+}
+
+/* Bytes given back: one segment, or 0. Where that waits for the device, only if it is idle: nothing but
+ * what another thread submits at that very moment is then waited for (Known gaps in docs/design.md). */
+static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t bytes) {
+    if (arena->idle_bytes == 0 || (pool->backend->release_waits && !order_is_idle(pool))) {
+        return 0;
+    }
+    struct segment *segment = arena_idle_segment(arena, bytes, pool->epochs.finished);
+    return segment ? release_segment(pool, arena, segment) : 0;
+}
+
+struct segment *source_aged(struct pool *pool, struct arena **arena, bool *waits) {
+    struct arena *const arenas[] = {&pool->large, &pool->small};
+    struct segment *aged = NULL;
+    for (unsigned i = 0; i < 2 && !aged; i++) {
+        *arena = arenas[i];
+        aged = arena_aged_segment(*arena, pool->layouts.tick, pool->epochs.finished, waits);
+    }
+    return aged;
+}
+
+uint64_t source_decay(struct pool *pool) {
+    struct arena *arena;
+    bool waits;
+    struct segment *aged = pool->backend->quiet ? NULL : source_aged(pool, &arena, &waits);
+    return aged ? release_segment(pool, arena, aged) : 0;
 }
 
 int source_release_idle(struct pool *pool, uint64_t bytes) {

@@ -36,6 +36,10 @@ int source_grow(struct pool *pool, const struct want *want); /* a segment from t
 bool source_refused(int r); /* neither the driver nor the limit has more */
 int source_release_idle(struct pool *pool,
                         uint64_t bytes); /* what no work touches; 0: something is on its way back */
+struct segment *source_aged(struct pool *pool, struct arena **arena,
+                            bool *waits); /* one that has been idle for the decay time, if it has
+                                             finished; *waits: it has not */
+uint64_t source_decay(struct pool *pool); /* such a one goes back */
 void source_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */
 
 /* mapper.c: the driver's side of layouts. Lets go of the lock in between. */

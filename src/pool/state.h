@@ -30,8 +30,7 @@ struct live_sizes {
 
 /* What has been idle for the decay time: decay.c. Under the pool's lock, but for what only the ticking thread has. */
 struct decay {
-    bool watched;   /* somebody ticks, or has been told to */
-    uint64_t ticks; /* so many, from 1 on */
+    bool watched; /* somebody ticks, or has been told to */
     uint64_t before
         [DECAY_TICKS]; /* what was freed before one of the last ticks has that stamp at most */
     uint64_t looks;    /* visits when it ticked last, */

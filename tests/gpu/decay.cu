@@ -1,7 +1,7 @@
 /*
  * decay [fits MIB]: lets go of memory, then has a kernel run for seconds; another process without the library, which is this
- * program with `fits`, takes what went back, while the kernel runs. Meant for the library with pages and a short
- * GPUCACHE_DECAY_MS; the child sees the device natively.
+ * program with `fits`, takes what went back, while the kernel runs. Meant for the library with a short GPUCACHE_DECAY_MS;
+ * the child sees the device natively.
  */
 #include "facts.cuh"
 

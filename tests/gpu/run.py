@@ -490,15 +490,15 @@ def part_limit(c, out):
 
 
 def part_decay(c, out):
-    """Memory in pages goes back while a kernel runs, and another process can have it."""
+    """Idle memory goes back while a kernel runs, and another process can have it."""
     if c.missing("decay", c.program("decay")):
         return
-    decay = {"GPUCACHE_BACKEND": "pages", "GPUCACHE_DECAY_MS": "200"}
-    run = Run(c.program("decay"), decay, c.library, 60)
-    turns = sum(re.fullmatch(r"turn \d: other's status 0, kernel runs", line) is not None for line in run.lines)
-    good = run.ok() and run.lines.count("fits 1") == 2 and turns == 2
-    c.table.add("idle memory goes to another process beside a kernel", None, None, None, good,
-                "" if good else "; ".join(run.lines), run.said())
+    for backend in ("pages", "segments"):
+        run = Run(c.program("decay"), {"GPUCACHE_BACKEND": backend, "GPUCACHE_DECAY_MS": "200"}, c.library, 60)
+        turns = sum(re.fullmatch(r"turn \d: other's status 0, kernel runs", line) is not None for line in run.lines)
+        good = run.ok() and run.lines.count("fits 1") == 2 and turns == 2
+        c.table.add("idle memory goes to another process beside a kernel: " + backend, None, None, None, good,
+                    "" if good else "; ".join(run.lines), run.said())
 
 
 def part_ending(c, out):

@@ -118,8 +118,9 @@ static void beside(void) {
     say("after", device_mib());
 }
 
-static const char *const counted[] = {"cuMemMap", "cuMemUnmap", "cuMemCreate", "cuMemRelease",
-                                      "cuMemSetAccess"};
+static const char *const counted[] = {"cuMemMap",      "cuMemUnmap",     "cuMemCreate",
+                                      "cuMemRelease",  "cuMemSetAccess", "cuMemAlloc_v2",
+                                      "cuMemFreeAsync"};
 
 static uint64_t calls(void) {
     uint64_t sum = 0;

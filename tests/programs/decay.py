@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Memory in pages that has been idle for GPUCACHE_DECAY_MS goes back by itself, beside work that runs, whatever the
-program does meanwhile; and where nothing decays there is no thread."""
+"""Memory that has been idle for GPUCACHE_DECAY_MS goes back by itself, in pages or in segments, beside work that runs,
+whatever the program does meanwhile; and where nothing decays there is no thread."""
 import json
 import os
 import subprocess
@@ -15,9 +15,8 @@ if GPU:
     sys.exit(77)  # it asks the simulator what the driver has handed out
 
 DECAY = program("decay")
-PAGES = {"GPUCACHE_BACKEND": "pages"}
-SOON = {**PAGES, "GPUCACHE_DECAY_MS": "50"}
-NEVER = {**PAGES, "GPUCACHE_DECAY_MS": "never"}
+BACKENDS = {name: {"GPUCACHE_BACKEND": name} for name in ("pages", "segments")}
+SOON, NEVER = {"GPUCACHE_DECAY_MS": "50"}, {"GPUCACHE_DECAY_MS": "never"}
 OFF = {"GPUCACHE_REPORT": "off"}
 WAYS = {"as it comes": {}, "tight": {"GPUCACHE_BUDGET": "0"}, "wait": {"GPUCACHE_REUSE": "wait"},
         "sync": {"GPUCACHE_REUSE": "sync"}}
@@ -34,24 +33,23 @@ def scene(arguments, options, **more):
     return {what: int(figure) for what, figure in said.items()}
 
 
-def sleeps():
+def sleeps(name, backend):
+    soon, never = {**backend, **SOON}, {**backend, **NEVER}
     for way, options in WAYS.items():
-        said = scene(["sleeps"], {**SOON, **options})
+        said = scene(["sleeps"], {**soon, **options})
         tally.check(said.get("left", 99) <= 2 and said.get("reserved", 99) <= 2 and said.get("again", 0) >= 1000,
-                    "decay: idle memory goes back: %s" % way, said)
-    said = scene(["sleeps", "300"], NEVER)
-    tally.check(said.get("left", 0) == said.get("held") != None, "decay: never: it stays", said)
-    said = scene(["sleeps", "300"], {"GPUCACHE_BACKEND": "segments"})
-    tally.check(said.get("left", 0) == said.get("held") != None, "decay: segments stay", said)
-    said = scene(["sleeps"], SOON, old=True)
-    tally.check(said.get("left", 99) <= 2, "decay: a driver without context events", said)
+                    "decay: %s: idle memory goes back: %s" % (name, way), said)
+    said = scene(["sleeps", "300"], never)
+    tally.check(said.get("left", 0) == said.get("held") != None, "decay: %s: never: it stays" % name, said)
+    said = scene(["sleeps"], soon, old=True)
+    tally.check(said.get("left", 99) <= 2, "decay: %s: a driver without context events" % name, said)
 
 
-def shown():
+def shown(name, backend):
     """The live page of a program that sleeps."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o700)
-        env = {**environment(True, {**OFF, **SOON}), "XDG_RUNTIME_DIR": folder}
+        env = {**environment(True, {**OFF, **backend, **SOON}), "XDG_RUNTIME_DIR": folder}
         child = subprocess.Popen([DECAY, "is_looked_at"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  text=True)
         while not child.stdout.readline().startswith("left"):
@@ -64,94 +62,105 @@ def shown():
             for device in json.loads(done.stdout)["devices"] if done.returncode == 0 else []:
                 held = device["reserved_bytes"]["current"] >> 20
         child.communicate()
-        tally.check(held is not None and held <= 2, "decay: the live page of a program that sleeps: %s" % held,
+        tally.check(held is not None and held <= 2, "decay: %s: the live page of a program that sleeps: %s" % (name, held),
                     done.stderr)
 
 
-def beside():
+def beside(name, backend):
     for way, options in WAYS.items():
-        said = scene(["beside"], {**SOON, **options})
+        said = scene(["beside"], {**backend, **SOON, **options})
         tally.check(said.get("left", 9999) <= 150 and said.get("runs") == 1 and said.get("after", 99) <= 2,
-                    "decay: beside a kernel that runs: %s" % way, said)
+                    "decay: %s: beside a kernel that runs: %s" % (name, way), said)
 
 
 def in_time(decay_ms, options):
     """What it said when it came back to all of its memory within the decay time; on a busy machine it may not at once."""
     for _ in range(20):
-        said = scene(["steady"], {**PAGES, "GPUCACHE_DECAY_MS": decay_ms, **options})
+        said = scene(["steady"], {**options, "GPUCACHE_DECAY_MS": decay_ms})
         if said.pop("slowest", 0) < int(decay_ms if decay_ms != "never" else 10**9):
             return said
     tally.note("decay: this machine is never back within %s ms: not compared" % decay_ms)
     return None
 
 
-def steady():
-    said = in_time("500", {"GPUCACHE_BUDGET": "8G"})
-    tally.check(said is None or said.get("mapped") == 0, "decay: what comes back in time keeps its mappings", said)
-    tight = {"GPUCACHE_BUDGET": "0"}
+def steady(name, backend):
+    said = in_time("500", {**backend, "GPUCACHE_BUDGET": "8G"})
+    tally.check(said is None or said.get("mapped") == 0, "decay: %s: what comes back in time loses nothing" % name, said)
+    tight = {**backend, "GPUCACHE_BUDGET": "0"}
     said, never = in_time("3000", tight), in_time("never", tight)
-    tally.check(said is None or never is None or (said and said == never), "decay: a program at work makes no call more", (said, never))
+    tally.check(said is None or never is None or (said and said == never),
+                "decay: %s: a program at work makes no call more" % name, (said, never))
 
 
-def in_a_stream():
-    said = scene(["in_a_stream"], SOON)
-    tally.check(said.get("left", 99) <= 2, "decay: what was freed in the order of a stream", said)
+def in_a_stream(name, backend):
+    said = scene(["in_a_stream"], {**backend, **SOON})
+    tally.check(said.get("left", 99) <= 2, "decay: %s: what was freed in the order of a stream" % name, said)
 
 
-def captures():
-    said = scene(["captures"], SOON)
-    tally.check(said.get("graph") == 0, "decay: beside a capture", said)
+def captures(name, backend):
+    said = scene(["captures"], {**backend, **SOON})
+    tally.check(said.get("graph") == 0, "decay: %s: beside a capture" % name, said)
 
 
-def forks():
-    said = scene(["forks"], {**SOON, "GPUCACHE_DECAY_MS": "4"})
-    tally.check(said.get("children") == 30 and said.get("left", 99) <= 2, "decay: forks", said)
+def forks(name, backend):
+    said = scene(["forks"], {**backend, "GPUCACHE_DECAY_MS": "4"})
+    tally.check(said.get("children") == 30 and said.get("left", 99) <= 2, "decay: %s: forks" % name, said)
 
 
-def ends():
+def ends(name, backend):
+    soon = {**backend, **SOON}
     for how in ("exit", "_exit", "exec", "reset"):
         for ms in range(0, 40, 10):
-            said = scene(["ends", how, str(ms)], {**PAGES, "GPUCACHE_DECAY_MS": "16",
+            said = scene(["ends", how, str(ms)], {**backend, "GPUCACHE_DECAY_MS": "16",
                                                   "GPUCACHE_SIM_SWITCH": "10", "GPUCACHE_SIM_EVENTS_GO": "1"})
-            tally.check(said.get("left", 0) == 0, "decay: %s after %d ms" % (how, ms), said)
+            tally.check(said.get("left", 0) == 0, "decay: %s: %s after %d ms" % (name, how, ms), said)
     with tempfile.TemporaryDirectory() as folder:  # for what cannot be executed
-        said = scene(["goes_on"], SOON, cwd=folder)
-        tally.check(said.get("left", 99) <= 2, "decay: after an exec that failed", said)
-        said = scene(["goes_on_often"], {**SOON, "GPUCACHE_DECAY_MS": "4"}, cwd=folder)
-        tally.check(said.get("left", 99) <= 2, "decay: after many of them", said)
-    ran, report = run_with_report([DECAY, "ends", "exit", "gone"], options=SOON)
+        said = scene(["goes_on"], soon, cwd=folder)
+        tally.check(said.get("left", 99) <= 2, "decay: %s: after an exec that failed" % name, said)
+        said = scene(["goes_on_often"], {**soon, "GPUCACHE_DECAY_MS": "4"}, cwd=folder)
+        tally.check(said.get("left", 99) <= 2, "decay: %s: after many of them" % name, said)
+    ran, report = run_with_report([DECAY, "ends", "exit", "gone"], options=soon)
     device = report["devices"][0] if report else {"reserved_bytes": {}}
     tally.check(device["reserved_bytes"].get("current") == 2 << 20 and device["driver_frees"] >= 4,
-                "decay: the report of it", ran.err)
+                "decay: %s: the report of it" % name, ran.err)
 
 
-def threads():
+def threads(name, backend):
     own = scene(["threads"], {"GPUCACHE_DISABLE": "1"}).get("threads", 0)  # and the simulator's
-    for label, options, wanted in (("pages", PAGES, 1), ("pages, never", NEVER, 0),
-                                   ("segments", {"GPUCACHE_BACKEND": "segments"}, 0)):
-        said = scene(["threads"], options)
-        tally.check(said.get("threads") == own + wanted, "decay: threads: %s" % label, (own, said))
+    for label, options, wanted in (("the default", {}, 1), ("never", NEVER, 0)):
+        said = scene(["threads"], {**backend, **options})
+        tally.check(said.get("threads") == own + wanted, "decay: %s: threads: %s" % (name, label), (own, said))
 
 
-def said_of_segments():
-    words = ("gpucache: device 0: memory in segments (GPUCACHE_BACKEND=segments) does not go back by itself after "
-             "GPUCACHE_DECAY_MS: only pages do\n")
-    segments = {**OFF, "GPUCACHE_BACKEND": "segments"}
+def free_that_waits():
+    """A driver that knows no other."""
+    words = ("gpucache: device 0: idle memory in segments (GPUCACHE_BACKEND=segments) does not go back by itself after "
+             "GPUCACHE_DECAY_MS: without stream-ordered memory a free waits for the device\n")
+    own = scene(["threads"], {"GPUCACHE_DISABLE": "1"}).get("threads", 0)
+    waits = {**OFF, **BACKENDS["segments"], "GPUCACHE_SIM_POOLS": "0"}
     for label, options, wanted in (("the default", {}, ""), ("asked for", {"GPUCACHE_DECAY_MS": "5000"}, words),
-                                   ("never", {"GPUCACHE_DECAY_MS": "never"}, "")):
-        ran = run([DECAY, "threads"], options={**segments, **options})
-        tally.check(ran.err == wanted, "decay: segments: %s: what it says" % label, ran.err)
-    ran = run([DECAY, "threads"], options={**segments, "GPUCACHE_LOG": "info"})
-    tally.check(words in ran.err, "decay: segments: at info", ran.err)
+                                   ("never", NEVER, "")):
+        ran = run([DECAY, "threads"], options={**waits, **options})
+        tally.check(ran.err == wanted and ran.out == "threads %d\n" % own,
+                    "decay: a free that waits: %s: what it says" % label, ran.out + ran.err)
+    ran = run([DECAY, "threads"], options={**waits, "GPUCACHE_LOG": "info"})
+    tally.check(words in ran.err, "decay: a free that waits: at info", ran.err)
+    for backend in BACKENDS.values():
+        ran = run([DECAY, "threads"], options={**OFF, **backend, "GPUCACHE_LOG": "info"})
+        tally.check("by itself" not in ran.err, "decay: no word of it elsewhere", ran.err)
+    refuses = {**BACKENDS["segments"], **SOON, "GPUCACHE_SIM_FAIL": "cuMemFreeAsync:0:801:1000000"}
+    said = scene(["sleeps", "500"], refuses)  # whatever the device says that it can
+    tally.check(said.get("left", 0) == said.get("held") != None, "decay: a free that is refused", said)
 
 
-PARTS = (sleeps, shown, beside, steady, in_a_stream, captures, forks, ends, threads, said_of_segments)
+PARTS = (sleeps, shown, beside, steady, in_a_stream, captures, forks, ends, threads)
 
 
 def main():
     wanted = [a for a in sys.argv[1:] if not a.startswith("--")]
+    parts = [(part, (name, backend)) for name, backend in BACKENDS.items() for part in PARTS] + [(free_that_waits, ())]
     with ThreadPoolExecutor(4) as pool:  # they sleep, most of the time
-        list(pool.map(lambda part: part(), [part for part in PARTS if not wanted or part.__name__ in wanted]))
+        list(pool.map(lambda one: one[0](*one[1]), [one for one in parts if not wanted or one[0].__name__ in wanted]))
 
 
 tally.run(main)

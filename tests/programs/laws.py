@@ -13,6 +13,7 @@ TIGHT = {"GPUCACHE_BUDGET": "0"}
 WAIT = {"GPUCACHE_REUSE": "wait"}
 SYNC = {"GPUCACHE_REUSE": "sync"}
 DECAY = {"GPUCACHE_BACKEND": "pages", "GPUCACHE_DECAY_MS": "0"}  # after five milliseconds
+SEGMENTS = {**DECAY, "GPUCACHE_BACKEND": "segments"}
 
 # name: options, old driver, least eagerness, counters that must have moved, counters that must not
 CONFIGURATIONS = {
@@ -29,6 +30,8 @@ CONFIGURATIONS = {
     "small device": ({"GPUCACHE_SIM_MEMORY": "16M"}, False, 40, ["oom_retries"], []),
     "decay": (DECAY, False, 3, ["driver_frees"], []),
     "decay, tight": ({**DECAY, **TIGHT}, False, 3, ["barriers", "driver_frees"], []),
+    "decay of segments": (SEGMENTS, False, 3, ["driver_frees"], []),
+    "the same, tight": ({**SEGMENTS, **TIGHT}, False, 3, ["barriers", "driver_frees"], []),
     "old driver": ({}, True, 3, ["cpu_waits"], ["barriers"]),
     "old driver, tight": (TIGHT, True, 3, ["cpu_waits"], ["barriers"]),
     "old driver, sync": (SYNC, True, 3, ["cpu_waits"], ["barriers"]),

@@ -18,6 +18,7 @@ GO = {"GPUCACHE_SIM_EVENTS_GO": "1"}  # a driver that crashes when an event of a
 TWO = {"GPUCACHE_SIM_DEVICES": "2"}
 TIGHT = MODES["barrier, tight"]
 DECAY = {"GPUCACHE_BACKEND": "pages", "GPUCACHE_DECAY_MS": "0"}  # a tick every millisecond
+SEGMENTS = {**DECAY, "GPUCACHE_BACKEND": "segments"}
 
 # name: options, old driver, threads
 CONFIGURATIONS = {
@@ -32,6 +33,8 @@ CONFIGURATIONS = {
     "sync": ({**MODES["sync"], **SWITCH}, False, 6),
     "decay": ({**DECAY, **SWITCH, **GO}, False, 6),
     "decay, two devices": ({**DECAY, **OFTEN, **TWO}, False, 6),
+    "decay of segments": ({**SEGMENTS, **SWITCH, **GO}, False, 6),
+    "the same, two devices": ({**SEGMENTS, **OFTEN, **TWO}, False, 6),
     "limit": ({"GPUCACHE_MEMORY_LIMIT": "4G", **SWITCH, **TWO}, False, 6),
     "old driver": ({**SWITCH, **TWO}, True, 6),
 }

@@ -120,7 +120,6 @@ static const struct {
     {A(GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED), 1},
     {A(GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS), 1},
     {A(GPU_DIRECT_RDMA_WRITES_ORDERING), 100},
-    {A(MEMORY_POOLS_SUPPORTED), 1},
     {A(MEMPOOL_SUPPORTED_HANDLE_TYPES), 1},
     {A(CAN_USE_STREAM_MEM_OPS_V1), 1},
     {A(CAN_USE_64_BIT_STREAM_MEM_OPS), 1},
@@ -138,6 +137,8 @@ static CUresult attribute(int *value, CUdevice_attribute name, CUdevice ordinal)
     *value = 0;
     if (name == A(VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
         *value = sim.options.vmm;
+    else if (name == A(MEMORY_POOLS_SUPPORTED))
+        *value = sim.options.pools;
     else if (name == A(PCI_BUS_ID))
         *value = ordinal + 1;
     for (size_t i = 0; i < sizeof(attributes) / sizeof(*attributes); i++)

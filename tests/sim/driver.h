@@ -599,7 +599,7 @@ struct options {
     size_t memory;
     uint64_t seed;
     unsigned eager;
-    bool peer, vmm;
+    bool peer, vmm, pools;
     unsigned idle_ms, hang_ms;
     unsigned switching, switch_us;                   /* percent of the calls, and for how long */
     size_t context_bytes, module_bytes, local_bytes; /* what the driver takes for itself */

@@ -54,6 +54,7 @@ void options_read(struct options *options) {
     options->eager = (unsigned)number("GPUCACHE_SIM_EAGER", 50);
     options->peer = number("GPUCACHE_SIM_PEER", 1) != 0;
     options->vmm = number("GPUCACHE_SIM_VMM", 1) != 0;
+    options->pools = number("GPUCACHE_SIM_POOLS", 1) != 0;
     options->idle_ms = (unsigned)number("GPUCACHE_SIM_IDLE_MS", 100);
     options->hang_ms = (unsigned)number("GPUCACHE_SIM_HANG_MS", 20000);
     options->switching = (unsigned)number("GPUCACHE_SIM_SWITCH", 0);

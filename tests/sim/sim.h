@@ -15,6 +15,7 @@
  *   GPUCACHE_SIM_EAGER           percent of the calls that run some queued work         50
  *   GPUCACHE_SIM_PEER            0: devices cannot access each other                    1
  *   GPUCACHE_SIM_VMM             0: devices have no virtual memory management           1
+ *   GPUCACHE_SIM_POOLS           0: devices say that they have no stream-ordered memory 1
  *   GPUCACHE_SIM_IDLE_MS         run queued work when no call came for so long; 0 never 100
  *   GPUCACHE_SIM_HANG_MS         a call that waits so long without progress is a hang   20000
  *   GPUCACHE_SIM_SWITCH          percent of the ways into and out of a call on which the

@@ -98,6 +98,20 @@ static bool come_back(struct fake *fake) {
     return fake->on_its_way == 0;
 }
 
+static struct fake_mapping *mapping_at(struct fake *fake, uint64_t address);
+
+/* Where the tests said that work reaches it; of so much. */
+static void look_at_last_work(struct fake *fake, uint64_t address, uint64_t bytes) {
+    uint64_t end = fake->base + FAKE_MAPPED * 2 * MIB;
+    for (uint64_t a = address & ~(2 * MIB - 1); a < address + bytes && a < end; a += 2 * MIB) {
+        struct fake_mapping *at = mapping_at(fake, a);
+        if (!is_done(fake, at->last)) {
+            break_law(fake, "released under work that reaches it");
+        }
+        *at = (struct fake_mapping){0};
+    }
+}
+
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
@@ -119,6 +133,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     if (!found) {
         break_law(fake, "a release of what was never reserved");
     }
+    look_at_last_work(fake, address, bytes);
     memcpy(fake->returns_behind, fake->ordered, sizeof fake->ordered);
     come_back(fake);
     pthread_mutex_unlock(&fake->lock);
@@ -253,6 +268,10 @@ static int synchronize(struct backend *backend) {
     return r;
 }
 
+static void idle(struct backend *backend) {
+    of(backend)->idles++;
+}
+
 static void begin_growth(struct backend *backend) {
     of(backend)->growing++;
 }
@@ -291,6 +310,7 @@ static const struct backend_ops ops = {
     .order = order,
     .wait = wait,
     .synchronize = synchronize,
+    .idle = idle,
 };
 
 /* --- pages --- */
@@ -435,10 +455,6 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count) {
 
 static bool frozen(struct backend *backend) {
     return ((struct fake *)backend)->frozen;
-}
-
-static void idle(struct backend *backend) {
-    of(backend)->idles++;
 }
 
 void fake_map_pages(struct fake *fake) {

@@ -111,7 +111,8 @@ void fake_map_pages(struct fake *fake);
 /** Where the memory at `address` really lies: the same for all addresses that a page is mapped at. */
 uint64_t fake_physical(struct fake *fake, uint64_t address);
 
-/** Work `number` of a stream reaches memory by these addresses: they may not be unmapped before it has finished. */
+/** Work `number` of a stream reaches memory by these addresses: they may not be unmapped, or released, before it has
+ * finished. */
 void fake_reach(struct fake *fake, uint64_t address, uint64_t bytes, unsigned stream,
                 uint64_t number);
 

@@ -1,6 +1,8 @@
 /* Decay: what goes back by itself, after how many ticks, and what stays. A tick is one part of the decay time. */
 #include "pool_bench.h"
 
+#include <sched.h>
+
 #define PAGE (2 * MIB)
 #define WHOLE                                                                                      \
     (DECAY_TICKS + 1) /* what was freed between two ticks is as old as the decay time then */
@@ -8,6 +10,12 @@
 static int with_pages(void **state) {
     (void)state;
     maps_pages = true;
+    return 0;
+}
+
+static int with_segments(void **state) {
+    (void)state;
+    maps_pages = false;
     return 0;
 }
 
@@ -138,10 +146,11 @@ static void what_a_working_thread_has_cached_stays(void **state) {
 static void a_program_that_comes_back_in_time_loses_nothing(void **state) {
     (void)state;
     begin(GIB, RELAXED);
-    unsigned maps = 0, unmaps = 0;
+    unsigned maps = 0, unmaps = 0, reserves = 0, releases = 0;
     for (int period = 0; period < 20; period++) {
         uint64_t size = period % 2 ? 100 * MIB : 60 * MIB, live = get(size), small = get(64 * KIB);
         maps = period < 2 ? fake->maps : maps;
+        reserves = period < 2 ? fake->reserves : reserves;
         ticks(DECAY_TICKS / 2);
         drop_used(live, size);
         drop(small);
@@ -149,6 +158,8 @@ static void a_program_that_comes_back_in_time_loses_nothing(void **state) {
     }
     assert_int_equal(fake->maps, maps);
     assert_int_equal(fake->unmaps, unmaps);
+    assert_int_equal(fake->reserves, reserves);
+    assert_int_equal(fake->releases, releases);
 }
 
 /* A tick of a program at work costs it no call of the driver. */
@@ -165,7 +176,7 @@ static void a_program_at_work_is_not_asked_about(void **state) {
         assert_int_equal(fake->queries, queries);
         assert_int_equal(fake->records, records);
     }
-    assert_int_equal(fake->unmaps, 0);
+    assert_int_equal(fake->unmaps + fake->releases, 0);
 }
 
 static void what_still_runs_stays(void **state) {
@@ -174,7 +185,7 @@ static void what_still_runs_stays(void **state) {
     for (int i = 0; i < 3; i++) { /* with an event on time, a late one, behind a barrier */
         uint64_t block = get((uint64_t)(10 + i) * MIB);
         drop_used(block, (uint64_t)(10 + i) * MIB);
-        ticks(3 * WHOLE); /* fake_reach() sees to what is unmapped */
+        ticks(3 * WHOLE); /* fake_reach() sees to what goes */
         assert_int_not_equal(fake->reserved, 0);
     }
     assert_int_equal(fake->releases, 0);
@@ -193,8 +204,8 @@ static void what_is_usable_behind_a_barrier_waits_for_its_work(void **state) {
     drop_used(a, 8 * MIB);
     a = get(8 * MIB);
     assert_int_equal(fake->orders, 1);
-    assert_int_equal(pool->layouts.free_bytes, 8 * MIB);
-    ticks(3 * WHOLE); /* fake_reach() sees to what is unmapped */
+    assert_int_equal(pool->layouts.free_bytes + pool->large.idle_bytes, 8 * MIB);
+    ticks(3 * WHOLE); /* fake_reach() sees to what goes */
     assert_int_equal(fake->reserved, 16 * MIB);
     fake_finish_all(fake);
     ticks(1);
@@ -345,28 +356,220 @@ static void a_new_context_is_watched_anew(void **state) {
     assert_int_equal(fake->reserved, 0);
 }
 
+/* ---- segments ---- */
+
+/* Whether all of it lies in one that the pool has. */
+static bool is_had(uint64_t address, uint64_t bytes) {
+    bool had = false;
+    pthread_mutex_lock(&fake->lock);
+    for (unsigned i = 0; i < fake->segment_count && !had; i++) {
+        const struct fake_segment *s = &fake->segments[i];
+        had = s->taken && address >= s->address && address + bytes <= s->address + s->bytes;
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return had;
+}
+
+/* And is idle from its last block on, however long the others have been free. */
+static void a_segment_goes_whole(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    drop(get(100 * MIB));
+    finish_all();
+    uint64_t block = get(25 * MIB); /* cut from what is free */
+    ticks(3 * WHOLE);
+    assert_int_equal(fake->reserved, 100 * MIB);
+    drop(block);
+    finish_all();
+    ticks(WHOLE - 1);
+    assert_int_equal(fake->reserved, 100 * MIB);
+    ticks(1);
+    assert_int_equal(fake->reserved, 0);
+    check();
+    assert_int_equal(fake_books(pool).reserved.current, 0);
+    assert_int_equal(fake_books(pool).driver_frees, 1);
+}
+
+/* One of two blocks has been cached for long by a thread that rests, the other one comes back just before. */
+static void a_segment_is_as_young_as_its_youngest_block(void **state) {
+    (void)state;
+    begin(64 * GIB, RELAXED);
+    struct pool_retired retired;
+    keep_large_blocks();
+    drop(get(200 * MIB));
+    let_hold(64 * MIB);
+    uint64_t young = get(3 * MIB), old = get(3 * MIB);
+    assert_true(is_had(young < old ? young : old, 6 * MIB));
+    finish_all();
+    assert_int_equal(pool_retire(young, &retired), 0);
+    drop(old);
+    finish_all();
+    ticks(DECAY_TICKS);
+    assert_int_equal(cache_mine(pool)->bytes, 3 * MIB);
+    pool_reclaim(&retired);
+    ticks(1);
+    assert_int_equal(cache_mine(pool)->bytes, 0);
+    ticks(DECAY_TICKS - 1);
+    assert_true(is_had(young, 3 * MIB));
+    ticks(1);
+    assert_false(is_had(young, 3 * MIB));
+}
+
+/* A barrier holds up the stream that segments are freed in, too. Nobody waits for it, but somebody has to ask. */
+static void what_is_on_its_way_is_asked_after(void **state) {
+    (void)state;
+    begin(GIB, TIGHT);
+    uint64_t idle = get(4 * MIB), a = get(8 * MIB);
+    drop(idle);
+    finish_all();
+    drop_used(a, 8 * MIB);
+    a = get(8 * MIB);
+    assert_int_equal(fake->orders, 1);
+    ticks(WHOLE + 1);
+    assert_int_equal(fake->releases, 1);
+    assert_int_equal(fake->reserved, 12 * MIB);
+    assert_int_equal(fake_books(pool).reserved.current, 8 * MIB);
+    assert_true(tick());
+    fake_finish_all(fake);
+    ticks(1);
+    assert_int_equal(fake->reserved, 8 * MIB);
+    assert_int_equal(pool->returning, 0);
+    assert_int_equal(fake->waits + fake->synchronizes, 0);
+}
+
+static void while_a_context_may_be_ending_nothing_goes(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    drop(get(8 * MIB));
+    finish_all();
+    get(20 * MIB);
+    fake->backend.quiet = true;
+    const struct segment *idle = pool->large.segments->next;
+    assert_int_equal(idle->bytes, 8 * MIB);
+    ticks(3 * WHOLE);
+    assert_ptr_equal(pool->large.segments->next, idle); /* it was not even tried */
+    assert_int_equal(fake->reserved, 28 * MIB);
+    fake->backend.quiet = false;
+    ticks(1);
+    assert_int_equal(fake->reserved, 20 * MIB);
+}
+
+static void where_a_free_waits_nothing_goes(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    fake->backend.release_waits = true;
+    drop(get(8 * MIB));
+    finish_all();
+    assert_int_equal(fake->idles, 0);
+    assert_false(tick());
+    ticks(3 * WHOLE);
+    assert_int_equal(fake->reserved, 8 * MIB);
+}
+
+/* As natively, where it goes at the free. */
+static void an_exported_segment_goes(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    uint64_t exported = get(8 * MIB);
+    assert_int_equal(pool_mark_reached_from_outside(exported), 0);
+    drop_used(exported, 8 * MIB);
+    ticks(3 * WHOLE);
+    assert_int_equal(fake->reserved, 8 * MIB);
+    fake_finish_all(fake);
+    ticks(WHOLE + 1);
+    assert_int_equal(fake->reserved, 0);
+}
+
+/* ---- beside threads that allocate ---- */
+
+#define ROUNDS 4000
+
+static atomic_bool over;
+
+static void *allocates(void *of) {
+    unsigned stream = *(const unsigned *)of;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        uint64_t bytes = (1 + (i * 7 + stream) % 12) * MIB / 2, address = 0;
+        assert_int_equal(pool_alloc(pool, bytes, &address), 0);
+        assert_true(is_had(address, bytes));
+        fake_reach(fake, address, bytes, stream, fake_submit(fake, stream));
+        if (i % 3 == 0) {
+            sched_yield();
+        }
+        assert_true(is_had(address, bytes));
+        assert_int_equal(fake_pool_free(address), 0);
+        if (i % 5 == 0) {
+            fake_finish_one(fake, stream);
+        }
+        if (i % 64 == 0) {
+            fake_finish_all(fake);
+        }
+    }
+    return NULL;
+}
+
+static void *keeps_ticking(void *unused) {
+    while (!atomic_load(&over)) {
+        ticks(1);
+    }
+    return unused;
+}
+
+/* Segments go and come all the time; none goes that somebody has, or whose work runs (fake_reach() sees to that). */
+static void beside_threads_that_allocate(void **state) {
+    (void)state;
+    const unsigned streams[] = {1, 2};
+    pthread_t helper, threads[2];
+    begin(GIB, 0);
+    atomic_store(&over, false);
+    pthread_create(&helper, NULL, keeps_ticking, NULL);
+    for (int i = 0; i < 2; i++) {
+        pthread_create(&threads[i], NULL, allocates, (void *)&streams[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    atomic_store(&over, true);
+    pthread_join(helper, NULL);
+    fake_finish_all(fake);
+    ticks(3 * WHOLE);
+    check();
+    assert_int_equal(fake->reserved, 0);
+    assert_true(fake->releases > 0);
+}
+
 #define PAGES(name) cmocka_unit_test_setup_teardown(name, with_pages, stop)
+#define SEGMENTS(name)                                                                             \
+    { #name ", segments", name, with_segments, stop, NULL }
+#define BOTH(name) PAGES(name), SEGMENTS(name)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        PAGES(what_is_freed_goes_back_after_the_whole_time),
-        PAGES(whoever_grows_goes_first),
-        PAGES(what_nobody_asked_about_goes_back_too),
-        PAGES(what_a_resting_thread_has_cached_goes_back),
+        BOTH(what_is_freed_goes_back_after_the_whole_time),
+        BOTH(whoever_grows_goes_first),
+        BOTH(what_nobody_asked_about_goes_back_too),
+        BOTH(what_a_resting_thread_has_cached_goes_back),
         PAGES(what_a_working_thread_has_cached_stays),
-        PAGES(a_program_that_comes_back_in_time_loses_nothing),
-        PAGES(a_program_at_work_is_not_asked_about),
-        PAGES(what_still_runs_stays),
-        PAGES(what_is_usable_behind_a_barrier_waits_for_its_work),
-        PAGES(much_memory_goes_back_beside_work_that_came_later),
-        PAGES(where_an_event_is_a_wait_no_free_leaves_one_more),
+        BOTH(a_program_that_comes_back_in_time_loses_nothing),
+        BOTH(a_program_at_work_is_not_asked_about),
+        BOTH(what_still_runs_stays),
+        BOTH(what_is_usable_behind_a_barrier_waits_for_its_work),
+        BOTH(much_memory_goes_back_beside_work_that_came_later),
+        BOTH(where_an_event_is_a_wait_no_free_leaves_one_more),
         PAGES(what_something_outside_reaches_stays),
         PAGES(what_may_not_move_stays),
-        PAGES(after_a_fault_nothing_is_touched),
-        PAGES(who_ticks_is_told_once_and_only_when_there_is_something),
-        PAGES(what_comes_back_unasked_is_young),
+        BOTH(after_a_fault_nothing_is_touched),
+        BOTH(who_ticks_is_told_once_and_only_when_there_is_something),
+        BOTH(what_comes_back_unasked_is_young),
         PAGES(what_went_back_comes_back_where_it_was),
-        PAGES(a_new_context_is_watched_anew),
+        BOTH(a_new_context_is_watched_anew),
+        SEGMENTS(a_segment_goes_whole),
+        SEGMENTS(a_segment_is_as_young_as_its_youngest_block),
+        SEGMENTS(what_is_on_its_way_is_asked_after),
+        SEGMENTS(while_a_context_may_be_ending_nothing_goes),
+        SEGMENTS(where_a_free_waits_nothing_goes),
+        SEGMENTS(an_exported_segment_goes),
+        SEGMENTS(beside_threads_that_allocate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
