@@ -1,5 +1,6 @@
 #include "replay/rerun.h"
 
+#include "pool/tuning.h"
 #include "stats/stats.h"
 
 #include <errno.h>
@@ -13,12 +14,15 @@ static struct device {
     uint64_t barrier_until_us, waited_until_us; /* the newest one holds up all streams */
     uint64_t on_its_way, returns_at_us;         /* released, but not the device's yet */
     unsigned asked, asked_back;                 /* in vain, since the last event of the history */
+    uint64_t ticked_us;                         /* the last time */
+    bool ticking;                               /* something is idle */
 } device;
 
 /* Whoever asks so often at one moment waits by asking: then time goes on. */
 #define ASKED_MOST 256
 #define ASKED_US 50
 #define ASKED_BACK 16 /* or for what was released: then that is waited for */
+#define TICK_US 1000  /* between two ticks, at least */
 
 static int take(uint64_t bytes) {
     uint64_t held = device.meter->reserved;
@@ -157,6 +161,11 @@ static int done(struct backend *backend) {
     return 0;
 }
 
+static void idle(struct backend *backend) {
+    (void)backend;
+    device.ticking = true;
+}
+
 static uint64_t clock_of_history(struct backend *backend) {
     (void)backend;
     return device.now_us * 1000;
@@ -173,6 +182,7 @@ static const struct backend_ops segments = {
     .wait = wait,
     .health = done,
     .synchronize = done,
+    .idle = idle,
     .clock = clock_of_history,
 };
 
@@ -193,8 +203,25 @@ static const struct backend_ops pages = {
     .wait = wait,
     .health = done,
     .synchronize = done,
+    .idle = idle,
     .clock = clock_of_history,
 };
+
+/* What the library's helper thread does meanwhile, at its times. The program does not wait for that. */
+static void decay_until(struct pool *pool, uint64_t us, uint64_t decay_us) {
+    uint64_t tick_us = decay_us / DECAY_TICKS > TICK_US ? decay_us / DECAY_TICKS : TICK_US;
+    uint64_t waited_us = device.meter->waited_us;
+    while (device.ticking && device.ticked_us + tick_us <= us) {
+        device.ticked_us += tick_us;
+        device.asked = device.asked_back = 0;
+        device.now_us = device.ticked_us > device.now_us ? device.ticked_us : device.now_us;
+        device.ticking = pool_tick(pool);
+        while (pool_decay(pool)) {
+        }
+    }
+    device.ticked_us = device.ticking ? device.ticked_us : us;
+    device.meter->waited_us = waited_us;
+}
 
 static int run_event(struct pool *pool, const struct history_event *event, uint64_t *addresses,
                      uint64_t *sizes) {
@@ -223,7 +250,8 @@ static void finish(struct pool *pool, struct meter *meter) {
 
 void rerun(const struct rerun_setting *setting, struct meter *meter) {
     const struct history *history = meter->history;
-    const struct pool_config config = {.reuse = setting->reuse, .budget = setting->budget};
+    const struct pool_config config = {
+        .reuse = setting->reuse, .budget = setting->budget, .decays = setting->decay_us > 0};
     device = (struct device){
         .meter = meter,
         .delay_us = setting->delay_us,
@@ -240,6 +268,9 @@ void rerun(const struct rerun_setting *setting, struct meter *meter) {
     for (size_t i = 0; i < history->count && meter->error == 0; i++) {
         meter_begin_event(meter, i);
         uint64_t time_us = history->events[i].time_us;
+        if (config.decays) {
+            decay_until(pool, time_us, setting->decay_us);
+        }
         device.now_us = time_us > device.now_us ? time_us : device.now_us;
         device.asked = device.asked_back = 0;
         meter->error = run_event(pool, &history->events[i], addresses, sizes);

@@ -16,6 +16,7 @@ struct rerun_setting {
     uint64_t budget;   /* 0: auto */
     uint64_t limit;    /* of what is reserved; 0: none */
     uint64_t capacity; /* of the device */
+    uint64_t decay_us; /* 0: never */
     enum pool_reuse reuse;
 };
 

@@ -19,6 +19,7 @@
 #define LIST 32 /* values of one option at most */
 #define PERIODS_MOST 1000000
 #define DELAY_MOST_US 3600000000
+#define DECAY_US 10000000 /* as the library's own default is */
 #define CAPACITY ((uint64_t)1 << 45)
 
 static const char *const backend_words[] = {"segments", "pages",      "pytorch", "expandable",
@@ -28,7 +29,7 @@ static const char *const format_words[] = {"text", "json", NULL};
 
 struct wanted {
     int backends[LIST], reuses[LIST];
-    uint64_t budgets[LIST], limits[LIST], delays_us[LIST], capacity, periods, device;
+    uint64_t budgets[LIST], limits[LIST], delays_us[LIST], decay_us, capacity, periods, device;
     size_t backend_count, reuse_count, budget_count, limit_count, delay_count;
     bool json, each;
     struct candidate candidates[LIST * LIST];
@@ -85,6 +86,13 @@ static bool take_delay(struct wanted *wanted, const char *text, size_t i) {
                                       wanted->delays_us[i] <= DELAY_MOST_US);
 }
 
+/* The least is what the library makes of 0. */
+static bool take_decay(struct wanted *wanted, const char *value) {
+    bool zero = strcmp(value, "0") == 0, never = value_equal(value, "never");
+    wanted->decay_us = zero;
+    return zero || never || value_milliseconds(value, &wanted->decay_us);
+}
+
 static bool take_capacity(struct wanted *wanted, const char *value) {
     return value_take_size(&value, &wanted->capacity) && *value == '\0' &&
            wanted->capacity <= CAPACITY;
@@ -108,6 +116,8 @@ static bool take_option(struct wanted *to, enum option_of_command option, const 
         return take_list(to, value, take_limit, &to->limit_count);
     case ARGUMENT_replay_delay:
         return take_list(to, value, take_delay, &to->delay_count);
+    case ARGUMENT_replay_decay:
+        return take_decay(to, value);
     case ARGUMENT_replay_memory:
         return take_capacity(to, value);
     case ARGUMENT_replay_format:
@@ -128,6 +138,7 @@ static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_budget] = "a list of sizes such as 8G, or auto",
     [ARGUMENT_replay_limit] = "a list of sizes such as 8G, or none",
     [ARGUMENT_replay_reuse] = "a list of barrier, wait, sync",
+    [ARGUMENT_replay_decay] = "milliseconds such as 500, or never",
     [ARGUMENT_replay_memory] = "a size such as 80G, up to 32T",
     [ARGUMENT_replay_periods] = "a number",
     [ARGUMENT_replay_device] = "a number from 0 to 63",
@@ -158,6 +169,7 @@ static void set_defaults(struct wanted *wanted) {
         .budget_count = 1,
         .limit_count = 1,
         .delay_count = sizeof delays_us / sizeof *delays_us,
+        .decay_us = DECAY_US,
         .capacity = CAPACITY,
         .device = UINT64_MAX,
     };
@@ -198,7 +210,8 @@ static void add_candidate(const struct wanted *wanted, struct replay_request *re
 
 static void add_backend(const struct wanted *wanted, struct replay_request *request, int backend,
                         uint64_t limit) {
-    struct candidate candidate = {.setting = {.limit = limit, .capacity = wanted->capacity}};
+    struct candidate candidate = {
+        .setting = {.limit = limit, .capacity = wanted->capacity, .decay_us = wanted->decay_us}};
     if (backend >= 2) {
         candidate.is_model = true;
         candidate.model = (enum model)(backend - 2);

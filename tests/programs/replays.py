@@ -227,12 +227,22 @@ def settings():
     tally.check(each.count("400 events") == 2, "replays: several files, one by one", each)
 
 
+def decays():
+    path = file_of("pause", "0,0,a,1,67108864\n1000,0,f,1\n20000000,0,a,2,20971520\n20000001,0,a,3,16777216\n")
+    for options, least in (([], False), (["--decay=never"], True), (["--decay=30000"], True), (["--decay=0"], False)):
+        for row in answers("--backend=segments,pages", "--delay=0", *options, path)[0]["rows"]:
+            calls = row["driver_calls"]
+            never = answers("--backend=" + row["backend"], "--delay=0", "--decay=never", path)[0]["rows"][0]["driver_calls"]
+            tally.check((calls == never) == least, "replays: idle memory of %s: %s" % (row["backend"], options), (calls, never))
+
+
 def wrong_arguments():
     path = file_of("plain", ROWS)
     for option, word in (("--backend=pages,cats", "cudamalloc"), ("--backend=", "segments"), ("--delay=-1", "milliseconds"),
                          ("--delay=1,,2", "milliseconds"), ("--limit=lots", "8G"), ("--budget=0", "auto"),
                          ("--periods=x", "a number"), ("--device=64", "0 to 63"), ("--format=xml", "json"),
-                         ("--memory=64T", "32T"), ("--cats", "wanted is --backend"), ("--delays=1", "wanted is --backend"),
+                         ("--memory=64T", "32T"), ("--decay=soon", "or never"), ("--decay=-1", "or never"),
+                         ("--cats", "wanted is --backend"), ("--delays=1", "wanted is --backend"),
                          ("--delay=" + ",".join("1" * 33), "up to 32 milliseconds")):
         refused(option, path, word, options=[option], status=125)
     done = replay()
@@ -270,6 +280,7 @@ def main():
         the_same_in_every_format()
         bad_snapshots()
         settings()
+        decays()
         wrong_arguments()
 
 

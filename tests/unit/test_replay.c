@@ -302,6 +302,22 @@ static void pages_are_counted(void **state) {
     assert_true(meter.requested_sum[3] < 1); /* between the two nothing was requested */
 }
 
+/* At the times of the history: after the whole decay time, and no sooner. */
+static void what_is_idle_decays(void **state) {
+    (void)state;
+    static const char late[] = "0,0,a,1,67108864\n1000,0,f,1\n7000000,0,a,2,20971520\n";
+    static const char soon[] = "0,0,a,1,67108864\n1000,0,f,1\n3000000,0,a,2,20971520\n";
+    for (int pages = 0; pages < 2; pages++) {
+        struct rerun_setting setting = {.capacity = UINT64_C(1) << 40, .pages = pages};
+        assert_true(run_pool(&setting, late).reserved >= 64 * MIB);
+        setting.decay_us = 4000000;
+        assert_int_equal(run_pool(&setting, late).reserved, 20 * MIB);
+        assert_true(run_pool(&setting, soon).reserved >= 64 * MIB);
+        setting.decay_us = 1; /* a tick is a thousandth of a second at least */
+        assert_int_equal(run_pool(&setting, soon).reserved, 20 * MIB);
+    }
+}
+
 /* ---- the meter ---- */
 
 static void periods_of_the_last_quarter(void **state) {
@@ -332,12 +348,19 @@ static void periods_of_the_last_quarter(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_of_traces),           cmocka_unit_test(rows_of_rmm),
-        cmocka_unit_test(rows_that_are_none),       cmocka_unit_test(pytorch_sizes),
-        cmocka_unit_test(streams_are_apart),        cmocka_unit_test(expandable_ranges_grow),
-        cmocka_unit_test(whole_blocks_are_not_cut), cmocka_unit_test(cudamalloc_gives_back),
-        cmocka_unit_test(models_at_a_limit),        cmocka_unit_test(the_device_lags_behind),
-        cmocka_unit_test(pages_are_counted),        cmocka_unit_test(periods_of_the_last_quarter),
+        cmocka_unit_test(rows_of_traces),
+        cmocka_unit_test(rows_of_rmm),
+        cmocka_unit_test(rows_that_are_none),
+        cmocka_unit_test(pytorch_sizes),
+        cmocka_unit_test(streams_are_apart),
+        cmocka_unit_test(expandable_ranges_grow),
+        cmocka_unit_test(whole_blocks_are_not_cut),
+        cmocka_unit_test(cudamalloc_gives_back),
+        cmocka_unit_test(models_at_a_limit),
+        cmocka_unit_test(the_device_lags_behind),
+        cmocka_unit_test(what_is_idle_decays),
+        cmocka_unit_test(pages_are_counted),
+        cmocka_unit_test(periods_of_the_last_quarter),
     };
     return cmocka_run_group_tests_name("replay", tests, NULL, NULL);
 }

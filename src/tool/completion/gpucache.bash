@@ -53,7 +53,7 @@ _gpucache() {
         report:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" && compopt -o default ;;
         replay:--format=*) words='text json' word=${word#*=} ;;
         replay:--*=*) compopt -o default; return ;;
-        replay:-*) words='--backend= --delay= --budget= --limit= --reuse= --memory= --periods= --device= --format= --each --help' ;;
+        replay:-*) words='--backend= --delay= --budget= --limit= --reuse= --decay= --memory= --periods= --device= --format= --each --help' ;;
         ctl:--*=*) compopt -o default; return ;;
         ctl:-*) words='--device= --timeout= --help' ;;
         ctl:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }') report empty-cache reset-peak limit" ;;

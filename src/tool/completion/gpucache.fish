@@ -61,6 +61,7 @@ complete -c gpucache -n '__fish_seen_subcommand_from replay' -l delay -r -d 'how
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l budget -r -d 'as GPUCACHE_BUDGET'
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l limit -r -d 'what the process may take'
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l reuse -r -d 'of barrier, wait, sync: as GPUCACHE_REUSE'
+complete -c gpucache -n '__fish_seen_subcommand_from replay' -l decay -r -d 'how long memory may lie idle, or never: as GPUCACHE_DECAY_MS'
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l memory -r -d 'what the device has'
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l periods -r -d 'how many of them the file has, where it does not say'
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l device -r -d 'of that device only'
