@@ -11,6 +11,7 @@
 #include "driver/fault.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 
 #define LONG_WAIT_NS 50000        /* a wait worth recording */
@@ -121,11 +122,23 @@ static void show_wait(const struct device_backend *own, uint64_t since) {
     }
 }
 
+/*
+ * What the driver waits with may be a cancellation point (nap.h): a thread that ended there would be waited for, for
+ * good, when the context ends. Natively an allocation does not wait.
+ */
+static CUresult wait_to_the_end(CUresult (*wait)(CUevent), CUevent event) {
+    int before, unused;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    CUresult r = wait(event);
+    pthread_setcancelstate(before, &unused);
+    return r;
+}
+
 int device_backend_wait(struct backend *backend, unsigned slot) {
     struct device_backend *own = of(backend);
     uint64_t since = device_backend_begin();
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = REAL(cuEventSynchronize)(own->events[slot]);
+    CUresult r = wait_to_the_end(REAL(cuEventSynchronize), own->events[slot]);
     capture_restore(mode);
     show_wait(own, since);
     return device_backend_answer(r);

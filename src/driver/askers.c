@@ -1,9 +1,10 @@
 #include "driver/askers.h"
 
+#include "process/nap.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
-#include <time.h>
 
 #define TURNS 100 /* before it sleeps */
 #define POLL_NS 50000
@@ -83,7 +84,7 @@ bool askers_wait(struct askers *askers) {
         } else if (turns++ < TURNS) {
             sched_yield();
         } else {
-            nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+            nap(POLL_NS);
             waited += POLL_NS;
         }
     }

@@ -113,7 +113,8 @@ struct entry {
 static const char *open_device(bool *can_look) {
     _Alignas(struct entry) char buffer[4096];
     const struct device_file *device = NULL;
-    int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int folder =
+        (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     long bytes;
     *can_look = folder >= 0;
     if (folder < 0) {
@@ -126,7 +127,7 @@ static const char *open_device(bool *can_look) {
             at += entry->bytes;
         }
     }
-    close(folder);
+    syscall(SYS_close, folder);
     return device ? device->freeze : NULL;
 }
 

@@ -204,8 +204,8 @@ static bool is_silent(const struct sweep *sweep, const char *name) {
     long fd = syscall(SYS_openat, sweep->folder, name, flags);
     if (fd < 0)
         return false;
-    bool read = pread((int)fd, &refreshed, sizeof refreshed,
-                      offsetof(struct live_page, refreshed_ns)) == (ssize_t)sizeof refreshed;
+    bool read = syscall(SYS_pread64, fd, &refreshed, sizeof refreshed,
+                        offsetof(struct live_page, refreshed_ns)) == (long)sizeof refreshed;
     syscall(SYS_close, fd);
     clock_gettime(CLOCK_MONOTONIC, &now);
     return read && refreshed / 1000000000 + sweep->silent_s < (uint64_t)now.tv_sec;

@@ -3,10 +3,11 @@
  */
 #include "pool/biased.h"
 
+#include "process/nap.h"
+
 #include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define STORES_ARRIVE_NS 10000000
@@ -75,7 +76,7 @@ static void wait_for_owner(struct biased *lock) {
  * sleep.
  */
 void biased_wait_for_stores(void) {
-    nanosleep(&(struct timespec){.tv_nsec = STORES_ARRIVE_NS}, NULL);
+    nap(STORES_ARRIVE_NS);
     for (unsigned turns = 0; turns < STORES_ARRIVE_TURNS; turns++) {
         cpu_relax();
     }

@@ -13,8 +13,9 @@
  */
 #include "pool/internal.h"
 
+#include "process/nap.h"
+
 #include <errno.h>
-#include <time.h>
 
 static void book_wait(struct pool *pool, uint64_t since) {
     pool->epochs.cpu_waits++;
@@ -192,7 +193,7 @@ static uint64_t passed(const struct pool *pool, uint64_t since, uint64_t slept) 
 
 static void sleep_unlocked(struct pool *pool, uint64_t ns) {
     lock_release(&pool->lock);
-    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+    nap(ns);
     lock_acquire(&pool->lock);
 }
 

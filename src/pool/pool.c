@@ -3,9 +3,9 @@
 #include "pool/host.h"
 #include "pool/page_map.h"
 #include "pool/release.h"
+#include "process/nap.h"
 
 #include <errno.h>
-#include <time.h>
 
 /* --- life --- */
 
@@ -100,7 +100,7 @@ void pool_drain(struct pool *pool) {
     lock_acquire(&pool->lock);
     while (pool->waiting > 0) {
         lock_release(&pool->lock);
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        nap(50000);
         lock_acquire(&pool->lock);
     }
     lock_release(&pool->lock);

@@ -8,9 +8,9 @@
 #include "pool/internal.h"
 
 #include "pool/page_map.h"
+#include "process/nap.h"
 
 #include <errno.h>
-#include <time.h>
 
 /* --- blocks --- */
 
@@ -191,7 +191,7 @@ void source_wait_for_return(struct pool *pool, uint64_t limit_ns) {
             (r == -EBUSY && (pool->backend->quiet || unanswered++ < UNANSWERED_MOST))) &&
            waited < limit_ns) {
         lock_release(&pool->lock);
-        nanosleep(&(struct timespec){.tv_nsec = RETURN_POLL_NS}, NULL);
+        nap(RETURN_POLL_NS);
         lock_acquire(&pool->lock);
         waited += RETURN_POLL_NS;
         r = pool->backend->ops->returned(pool->backend);

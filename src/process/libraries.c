@@ -1,22 +1,20 @@
 #include "process/libraries.h"
 
+#include "process/nap.h"
+
 #include <errno.h>
 #include <stdatomic.h>
-#include <time.h>
 
-#define TRIES 10000 /* of 0.1 ms each: who forks inside a visit must not wait for itself */
+#define TRIES 10000 /* of so much each: who forks inside a visit must not wait for itself */
+#define TURN_NS 100000
 
 static _Atomic int visitors, forks; /* each counts itself before it looks for the others */
-
-static void wait_a_little(void) {
-    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-}
 
 static void begin(void) {
     atomic_fetch_add(&visitors, 1);
     for (int i = 0; atomic_load(&forks) > 0 && i < TRIES; i++) {
         atomic_fetch_sub(&visitors, 1);
-        wait_a_little();
+        nap(TURN_NS);
         atomic_fetch_add(&visitors, 1);
     }
 }
@@ -34,7 +32,7 @@ void libraries_before_fork(void) {
     int saved = errno;
     atomic_fetch_add(&forks, 1);
     for (int i = 0; atomic_load(&visitors) > 0 && i < TRIES; i++) {
-        wait_a_little();
+        nap(TURN_NS);
     }
     errno = saved;
 }

@@ -2,7 +2,7 @@
  * The pool where the driver or the system does not play along: what it asks for is refused now and then,
  * or for good.
  *
- * Linked with --wrap=nanosleep: sleeps are counted, and take no time but that of the clock below.
+ * Linked with --wrap=nap: sleeps are counted, and take no time but that of the clock below.
  */
 #include "pool_bench.h"
 
@@ -10,16 +10,14 @@ static unsigned sleeps;
 static unsigned calm_at; /* a call that may end the context is over then; 0: never */
 static uint64_t now_ns, ns_per_sleep;
 
-int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
-int __wrap_nanosleep(const struct timespec *time, struct timespec *left) {
-    (void)time;
-    (void)left;
+void __wrap_nap(uint64_t ns);
+void __wrap_nap(uint64_t ns) {
+    (void)ns;
     sleeps++;
     now_ns += ns_per_sleep;
     if (calm_at > 0 && sleeps >= calm_at) {
         fake->backend.quiet = false;
     }
-    return 0;
 }
 
 /* ---- records ---- */
