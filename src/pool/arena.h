@@ -30,6 +30,9 @@
 #include <stdint.h>
 
 #define ARENA_UNIT ((uint64_t)512)
+/* A page of the host: what is handed to a device as a DMA-BUF has to begin with one. Sizes of large blocks, whose
+ * segments begin with one, too. */
+#define LARGE_UNIT ((uint64_t)4096)
 
 struct pool;
 struct page;

@@ -227,7 +227,7 @@ static uint64_t good_growth(const struct pool *pool, const struct want *want) {
     uint64_t step = pool->large.reserved_bytes / SEGMENT_STEP_PART;
     step = step > most ? most : step;
     uint64_t blocks = step > want->bytes ? (step + want->bytes - 1) / want->bytes : 1;
-    return round_up(blocks * want->bytes + ARENA_UNIT, PAGE_BYTES);
+    return round_up(blocks * want->bytes + LARGE_UNIT, PAGE_BYTES);
 }
 
 /* One reserve() of the backend, without the lock. */

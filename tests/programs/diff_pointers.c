@@ -220,6 +220,25 @@ static void without_a_context(void) {
     CHECK(cuCtxSetCurrent(context));
 }
 
+/* What a DMA-BUF is wanted of has to begin with a page of the host (cuda.h). Large blocks of the driver's do. */
+static void host_pages(void) {
+    enum { HELD = 24, TURNS = 400 };
+    CUdeviceptr held[HELD] = {0};
+    unsigned beside = 0;
+    uint64_t state = 1;
+    for (unsigned i = 0; i < TURNS; i++) {
+        CUdeviceptr *p = &held[pick(&state, HELD)];
+        if (*p)
+            CHECK(cuMemFree(*p));
+        *p = take(3 * MIB + pick(&state, 5 * MIB));
+        beside += *p % (4 * KIB) != 0;
+    }
+    for (unsigned i = 0; i < HELD; i++)
+        if (held[i])
+            CHECK(cuMemFree(held[i]));
+    line("pointers: %u of %d large blocks begin within a page of the host", beside, TURNS);
+}
+
 static void set_nothing(void) {
     line("pointers: sync memops: no value %d",
          cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, take(4096)));
@@ -236,6 +255,7 @@ int main(void) {
                  {"ids", ids},
                  {"arguments", arguments},
                  {"without a context", without_a_context},
+                 {"host pages", host_pages},
                  {"set nothing", set_nothing}};
     context = begin();
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)

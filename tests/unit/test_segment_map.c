@@ -60,7 +60,7 @@ static void large_blocks_and_the_holes_between_them_are_exact(void **state) {
     assert_int_equal(pool_trim(pool, false), 0);
     assert_int_equal(surveyed().bytes, 0);
     for (unsigned i = 0; i < 8; i++)
-        at[i] = get((3 + i) * MIB + 512 * i);
+        at[i] = get((3 + i) * MIB + 4 * KIB * i);
     struct sums sums = surveyed();
     assert_int_equal(map.grain, 0);
     assert_int_equal(sums.cached, 0);
@@ -69,7 +69,7 @@ static void large_blocks_and_the_holes_between_them_are_exact(void **state) {
         const struct segment_piece *piece = piece_at(at[i]);
         assert_non_null(piece);
         assert_int_equal(piece->live, piece->units);
-        assert_int_equal(segment_map_bytes(piece->units), (3 + i) * MIB + 512 * i);
+        assert_int_equal(segment_map_bytes(piece->units), (3 + i) * MIB + 4 * KIB * i);
     }
     /* what was freed waits in a cache or is a hole */
     drop(at[2]);
