@@ -173,6 +173,27 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment
     return NULL;
 }
 
+static bool has_live(const struct segment *segment) {
+    bool live = false;
+    for (const struct range *range = segment->first; range && !live; range = range->next) {
+        live = range_state(range) == BLOCK_LIVE || range_state(range) == BLOCK_PAGE;
+    }
+    return live;
+}
+
+uint64_t arena_loose_bytes(const struct arena *arena) {
+    uint64_t bytes = 0;
+    for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
+        if (!segment->first->next || has_live(segment)) {
+            continue;
+        }
+        for (const struct range *range = segment->first; range; range = range->next) {
+            bytes += range_state(range) == BLOCK_FREE ? range->bytes : 0;
+        }
+    }
+    return bytes;
+}
+
 void arena_give(struct arena *arena, struct range *range) {
     struct range *next = range->next;
     if (next && range_state(next) == BLOCK_FREE) {

@@ -132,6 +132,9 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment
 /** Makes a range free and merges it with free neighbours. */
 void arena_give(struct arena *arena, struct range *range);
 
+/** What is free beside nothing but blocks that are cached or pending: it goes back with them. */
+uint64_t arena_loose_bytes(const struct arena *arena);
+
 /** A segment that is wholly free and whose stamp is at most `finished`, the smallest one of at least
  * `bytes`, else the largest; NULL if there is none. */
 struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished);

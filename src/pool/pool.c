@@ -213,11 +213,13 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
     epochs_poll(&pool->epochs, pool->backend);
     pending_take_usable(pool);
     uint64_t stuck = budget_ready(pool) - source_idle(pool);
+    /* Beside nothing but what is cached or pending nothing is stuck: all of it goes back with them. */
+    bool retired = atomic_load(&pool->retired_bytes) > 0;
+    stuck -= retired ? 0 : arena_loose_bytes(&pool->large);
     budget_look(pool);
     lock_release(&pool->lock);
-    /* Beside nothing but what is cached or pending nothing is stuck: all of it goes back with them. */
     bool live = budget_live_at_most(pool) > 0;
-    return live || atomic_load(&pool->retired_bytes) > 0 ? stuck : 0;
+    return live || retired ? stuck : 0;
 }
 
 uint64_t pool_stamp_in_free(struct pool *pool) {

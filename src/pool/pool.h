@@ -164,8 +164,8 @@ void pool_read(struct pool *pool, struct stats_device *stats);
 void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map);
 uint64_t pool_idle_bytes(struct pool *pool); /* all that is not live */
 
-/** Of that, what is ready and cannot go back to the driver, because something beside it is live or pending; nothing where
- * nothing is live. What has finished by now is looked for first. */
+/** Of that, what is ready and cannot go back to the driver, because something beside it is live, or in a page of small
+ * blocks freed but not usable yet; nothing where nothing is live. What has finished by now is looked for first. */
 uint64_t pool_stuck_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);
 

@@ -206,6 +206,32 @@ static void kept_elsewhere(void) {
     CHECK(cuCtxSetCurrent(first));
 }
 
+/* The same of large blocks, and with one small block that lives on. */
+static void freed_beside_others(void) {
+    static const struct {
+        size_t first, then[3];
+    } sizes[] = {{64 * MIB, {20 * MIB + 5, 10 * MIB + 5, 3 * MIB}},
+                 {700 * MIB, {300 * MIB, 150 * MIB, 40 * MIB}},
+                 {31 * MIB, {8 * MIB, 8 * MIB, 8 * MIB}}};
+    size_t before = 0, after = 0, total = 0;
+    CUdeviceptr keep = take(1000), p[3];
+    CHECK(cuMemFree(take(1000)));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemGetInfo(&before, &total));
+    for (unsigned i = 0; i < 3; i++) {
+        CHECK(cuMemFree(take(sizes[i].first)));
+        CHECK(cuCtxSynchronize());
+        for (unsigned j = 0; j < 3; j++)
+            p[j] = take(sizes[i].then[j]);
+        for (unsigned j = 0; j < 3; j++)
+            CHECK(cuMemFree(p[j]));
+        CHECK(cuMemGetInfo(&after, &total));
+        line("outside: info: large blocks freed, a small one kept: as much is free as before %d",
+             after + 2 * MIB > before);
+    }
+    CHECK(cuMemFree(keep));
+}
+
 static void half_an_answer(void) {
     size_t before = 0, total = 0, again = 0;
     CHECK(cuMemGetInfo(&before, &total));
@@ -244,7 +270,8 @@ int main(void) {
                  {"granules", granules},
                  {"info again", info},
                  {"half an answer", half_an_answer},
-                 {"no pool", no_pool}};
+                 {"no pool", no_pool},
+                 {"freed beside others", freed_beside_others}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (section(parts[i].name))
             parts[i].run();
