@@ -169,7 +169,7 @@ static CUresult take_and_free_a_byte(struct device_backend *own) {
     CUresult taken = REAL(cuMemAlloc_v2)(&unused, 1);
     CUresult r = taken == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : taken;
     if (r == CUDA_SUCCESS || taken != CUDA_SUCCESS) { /* else it has it still */
-        device_refund(own->device, PIECE);
+        device_uncharge(own->device, PIECE);
     }
     return r;
 }

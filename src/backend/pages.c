@@ -189,7 +189,7 @@ static int take_pages(struct backend *backend, unsigned count, unsigned length, 
     }
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
-        device_refund(pages->common.device, (count - kept) * each);
+        (made > 0 ? device_refund : device_uncharge)(pages->common.device, (count - kept) * each);
         device_backend_show(&pages->common, FLIGHT_GROW_REFUSED, 0, all, since);
         return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
     }

@@ -24,7 +24,7 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     CUresult r = REAL(cuMemAlloc_v2)(&dptr, bytes);
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
-        device_refund(segments->common.device, bytes);
+        device_uncharge(segments->common.device, bytes);
         device_backend_show(&segments->common, FLIGHT_GROW_REFUSED, 0, bytes, since);
         return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
     }

@@ -44,6 +44,8 @@ void askers_leave(struct askers *askers) {
     }
 }
 
+_Atomic uint64_t askers_returns;
+
 /* Of all devices: who gives something back on another one meanwhile asks once more than it need. */
 static _Thread_local uint64_t own_returns __attribute__((tls_model("initial-exec")));
 

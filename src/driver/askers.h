@@ -31,6 +31,9 @@ void askers_leave(struct askers *askers);
 /** Something has come back. Before the asker leaves. */
 void askers_give_back(struct askers *askers);
 
+/** The driver has something back, of any device: raised after that. Charges that come back without are not counted. */
+extern _Atomic uint64_t askers_returns;
+
 /** Moves when another thread has given something back; what the calling one has is no reason to ask again. */
 uint64_t askers_given_back(const struct askers *askers);
 

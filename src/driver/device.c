@@ -190,9 +190,14 @@ void device_owe(struct device *device, uint64_t bytes) {
     atomic_fetch_add(&device->charged, bytes);
 }
 
-void device_refund(struct device *device, uint64_t bytes) {
+void device_uncharge(struct device *device, uint64_t bytes) {
     atomic_fetch_sub(&device->charged, bytes);
     askers_give_back(&device->askers);
+}
+
+void device_refund(struct device *device, uint64_t bytes) {
+    device_uncharge(device, bytes);
+    atomic_fetch_add(&askers_returns, 1);
 }
 
 uint64_t device_given_back(struct device *device) {

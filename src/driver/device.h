@@ -10,7 +10,6 @@
 #define GPUCACHE_DRIVER_DEVICE_H
 
 #include "driver/askers.h"
-#include "pool/tuning.h"
 #include "process/lock.h"
 #include "stats/books.h"
 
@@ -81,31 +80,16 @@ bool device_allows(struct device *device, uint64_t bytes);
 
 /** The driver has taken `bytes` more already, whatever the limit. */
 void device_owe(struct device *device, uint64_t bytes);
+
+/** The driver has taken `bytes` back. */
 void device_refund(struct device *device, uint64_t bytes);
+
+/** What was charged has not been taken. */
+void device_uncharge(struct device *device, uint64_t bytes);
 
 /** How often memory has come back so far: refunds, and growths in vain. Waits before, within limits, until other threads that
  * are asking have their answers. With no lock held. */
 uint64_t device_given_back(struct device *device);
-
-/* A refused request that is tried again; zeroed before the first time. */
-struct device_tries {
-    uint64_t came_back;
-    unsigned count;
-};
-
-/** Whether to try once more: once in any case, after other threads have their answers; and then as long as something
- * has come back meanwhile. What is more than the limit is not waited for. With no lock held. */
-static inline bool device_try_again(struct device *device, uint64_t bytes,
-                                    struct device_tries *tries) {
-    uint64_t limit = atomic_load(&device->limit);
-    bool hopeless = limit && bytes > limit;
-    if (tries->count == OTHERS_TRIES) {
-        return false;
-    }
-    uint64_t before = tries->came_back;
-    tries->came_back = hopeless ? 0 : device_given_back(device);
-    return tries->count++ == 0 || tries->came_back != before;
-}
 
 /** The pools' reserve on the device grew or shrank by `change` bytes. */
 void device_pooled(struct device *device, int64_t change);

@@ -206,6 +206,14 @@ int device_pool_release_idle(struct device *device) {
     return result;
 }
 
+uint64_t device_pool_left(struct device *device) {
+    uint64_t bytes = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        bytes += p->idle ? 0 : pool_left_bytes(p->pool) + atomic_load(&p->backend->returning);
+    }
+    return bytes;
+}
+
 struct device *device_pool_owner(struct pool *pool) {
     return ((struct device_backend *)pool_backend(pool))->device;
 }

@@ -49,6 +49,9 @@ void device_pool_settle(struct device *device);
  * lock held. */
 int device_pool_release_idle(struct device *device);
 
+/** What that left, and what is on its way back. */
+uint64_t device_pool_left(struct device *device);
+
 /** The device of a pool whose context lives, and the context. */
 struct device *device_pool_owner(struct pool *pool);
 CUcontext device_pool_context(struct pool *pool);

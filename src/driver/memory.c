@@ -15,6 +15,7 @@
 #include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/remember.h"
+#include "driver/retry.h"
 #include "driver/shutdown.h"
 #include "driver/tracing.h"
 #include "pool/pool.h"
@@ -144,10 +145,7 @@ static CUresult native_alloc(CUdeviceptr *dptr, size_t bytes) {
     if (!native_begin(&taking, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult r = REAL(cuMemAlloc_v2)(dptr, bytes);
-    if (outside_make_room(r, taking.device, bytes)) {
-        r = REAL(cuMemAlloc_v2)(dptr, bytes);
-    }
+    CUresult r = RETRY_FOR(bytes, taking.device, REAL(cuMemAlloc_v2)(dptr, bytes));
     return native_end(&taking, r, dptr);
 }
 
@@ -199,10 +197,8 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
     if (!native_begin(&taking, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
-    if (outside_make_room(r, taking.device, bytes)) {
-        r = REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
-    }
+    CUresult r = RETRY_FOR(bytes, taking.device,
+                           REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element));
     return native_end(&taking, r, dptr);
 }
 

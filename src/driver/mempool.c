@@ -6,6 +6,7 @@
 #include "driver/entries.h"
 #include "driver/outside.h"
 #include "driver/retry.h"
+#include "driver/tries.h"
 #include "pool/host.h"
 #include "process/lock.h"
 #include "process/process.h"
@@ -238,11 +239,8 @@ bool mempool_begin(struct mempool *pool, uint64_t bytes, struct mempool_claim *c
     if (claim_with_room(pool, most, claim)) {
         return true;
     }
-    struct device_tries tries = {0};
-    while (device_try_again(device, bytes, &tries)) {
-        if (device_could_have(device, bytes)) {
-            device_pool_release_idle(device);
-        }
+    struct tries tries = {0};
+    while (tries_at_limit(device, bytes, &tries)) {
         if (claim_with_room(pool, most, claim)) {
             device_count(device, &device->outside.oom_retries);
             return true;
@@ -272,7 +270,7 @@ bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr
         }
     }
     pool->asked -= claim->limited ? claim->bytes : 0;
-    device_refund(device, claim->charged);
+    device_uncharge(device, claim->charged);
     device->claimed -= claim->charged;
     bool beyond = answer == CUDA_SUCCESS && over(device);
     lock_release(&lock);

@@ -1,11 +1,11 @@
 #include "driver/outside.h"
 
 #include "driver/context.h"
-#include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/ledger.h"
 #include "driver/mempool.h"
 #include "driver/tracing.h"
+#include "driver/tries.h"
 #include "live/flight.h"
 #include "pool/host.h"
 #include "process/process.h"
@@ -174,12 +174,8 @@ static bool allowed(enum outside_kind kind, struct device *device, uint64_t byte
     if (!outside_kind_is_charged(kind) || charge(device, bytes)) {
         return true;
     }
-    struct device_tries tries = {0};
-    while (device_try_again(device, bytes, &tries)) {
-        /* What lies idle in the pools makes room first. */
-        if (device_could_have(device, bytes)) {
-            device_pool_release_idle(device);
-        }
+    struct tries tries = {0};
+    while (tries_at_limit(device, bytes, &tries)) {
         if (charge(device, bytes)) {
             device_count(device, &device->outside.oom_retries);
             return true;
@@ -234,25 +230,12 @@ CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, u
     lock_release(&lock);
     settle(dead);
     if (!entered && outside_kind_is_charged(call->kind)) {
-        device_refund(call->device, call->bytes);
+        device_uncharge(call->device, call->bytes);
     }
     if (outside_kind_is_charged(call->kind)) {
         askers_leave(&call->device->askers);
     }
     return answer;
-}
-
-bool outside_make_room(CUresult answer, struct device *device, uint64_t bytes) {
-    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !device || bytes > device->total) {
-        return false;
-    }
-    bool others = askers_wait(&device->askers);
-    if (device_idle_bytes(device, NULL) == 0 || !device_could_have(device, bytes)) {
-        return others;
-    }
-    device_pool_release_idle(device);
-    device_count(device, &device->outside.oom_retries);
-    return true;
 }
 
 /* --- leaving --- */

@@ -43,9 +43,6 @@ struct outside_call {
 bool outside_begin(struct outside_call *call, enum outside_kind kind, struct device *device,
                    uint64_t bytes);
 
-/** True if the driver had no memory for the call, and others may have given some back for another try. `bytes`: what it takes at least. */
-bool outside_make_room(CUresult answer, struct device *device, uint64_t bytes);
-
 /** After the driver's answer: enters what it gave, or takes the charge back. Returns the answer. */
 CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, uint64_t value);
 

@@ -59,10 +59,7 @@ static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
             CUstreamCaptureStatus status;                                                          \
             return refused(REAL(cuStreamIsCapturing##suffix)(stream, &status));                    \
         }                                                                                          \
-        CUresult answer = (call);                                                                  \
-        if (outside_make_room(answer, mempool_device(source), bytes)) {                            \
-            answer = (call);                                                                       \
-        }                                                                                          \
+        CUresult answer = RETRY_FOR(bytes, mempool_device(source), call);                          \
         return mempool_end(answer, &claim, *dptr)                                                  \
                    ? answer                                                                        \
                    : give_up(dptr, stream, REAL(cuMemFreeAsync##suffix));                          \
@@ -114,9 +111,10 @@ static CUresult verdict(void) {
 }
 
 /* Mapping host memory takes memory of the device, and kept blocks are locked memory of the host. */
-static bool host_made_room(CUresult answer, struct device *device) {
-    bool any = outside_make_room(answer, device, 0), more = false;
-    if (answer == CUDA_ERROR_OUT_OF_MEMORY && device && pinned_release(&more) != 0) {
+static bool host_made_room(CUresult answer, struct device *device, struct tries *tries) {
+    bool first = tries->count == 0, any = retry_after(answer, device, 0, tries), more = false;
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && device && (first || any) &&
+        pinned_release(&more) != 0) {
         device_pool_release_idle(device); /* waits a little for what is under way */
         pinned_release(&more);
     }
@@ -143,10 +141,10 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
     if (kept) {
         *host = kept;
     } else {
-        r = native(host, bytes, flags);
-        if (host_made_room(r, device)) {
+        struct tries tries = {.returns = tries_returns()};
+        do {
             r = native(host, bytes, flags);
-        }
+        } while (host_made_room(r, device, &tries));
     }
     if (r == CUDA_SUCCESS) {
         device_count(device, kept ? &device->outside.pinned_hits : &device->outside.pinned_misses);
@@ -188,10 +186,11 @@ CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags)
     struct device *device = here();
     struct outside_call taking;
     outside_begin(&taking, OUTSIDE_PINNED_HOST, device, bytes);
-    CUresult r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
-    if (host_made_room(r, device)) {
+    struct tries tries = {.returns = tries_returns()};
+    CUresult r;
+    do {
         r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
-    }
+    } while (host_made_room(r, device, &tries));
     return outside_end(&taking, r, (uint64_t)host, REGISTERED);
 }
 

@@ -71,10 +71,14 @@ CUresult hook_cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *no
 struct jit_values {
     void **at, *before[JIT_OPTIONS];
     unsigned count;
+    bool whole;
+    struct tries tries;
 };
 
 static struct jit_values keep(void **values, unsigned count) {
     struct jit_values kept = {.at = values, .count = values && count <= JIT_OPTIONS ? count : 0};
+    kept.whole = kept.count == count;
+    kept.tries.returns = tries_returns();
     if (kept.count > 0) {
         memcpy(kept.before, values, kept.count * sizeof *values);
     }
@@ -82,14 +86,13 @@ static struct jit_values keep(void **values, unsigned count) {
 }
 
 /* True if the call may be made again, as it was made first. */
-static bool as_before(CUresult answer, const struct jit_values *kept, unsigned count) {
-    bool whole = kept->count == count;
-    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !whole || !process_ready() ||
-        !outside_make_room(answer, device_current(), 0)) {
+static bool as_before(CUresult answer, struct jit_values *kept) {
+    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !kept->whole || !process_ready() ||
+        !retry_after(answer, device_current(), 0, &kept->tries)) {
         return false;
     }
-    if (count > 0) {
-        memcpy(kept->at, kept->before, count * sizeof *kept->at);
+    if (kept->count > 0) {
+        memcpy(kept->at, kept->before, kept->count * sizeof *kept->at);
     }
     return true;
 }
@@ -97,32 +100,33 @@ static bool as_before(CUresult answer, const struct jit_values *kept, unsigned c
 CUresult hook_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,
                                  CUjit_option *options, void **values) {
     struct jit_values kept = keep(values, count);
-    CUresult r = REAL(cuModuleLoadDataEx)(module, image, count, options, values);
-    return fault_notice(as_before(r, &kept, count)
-                            ? REAL(cuModuleLoadDataEx)(module, image, count, options, values)
-                            : r);
+    CUresult r;
+    do {
+        r = REAL(cuModuleLoadDataEx)(module, image, count, options, values);
+    } while (as_before(r, &kept));
+    return fault_notice(r);
 }
 
 CUresult hook_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit,
                                 void **jit_values, unsigned int jit_count, CUlibraryOption *options,
                                 void **values, unsigned int count) {
     struct jit_values kept = keep(jit_values, jit_count);
-    CUresult r =
-        REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count);
-    return as_before(r, &kept, jit_count)
-               ? REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values,
-                                         count)
-               : r;
+    CUresult r;
+    do {
+        r = REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values,
+                                    count);
+    } while (as_before(r, &kept));
+    return r;
 }
 
 CUresult hook_cuLibraryLoadFromFile(CUlibrary *library, const char *file, CUjit_option *jit,
                                     void **jit_values, unsigned int jit_count,
                                     CUlibraryOption *options, void **values, unsigned int count) {
     struct jit_values kept = keep(jit_values, jit_count);
-    CUresult r = REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options,
-                                             values, count);
-    return as_before(r, &kept, jit_count)
-               ? REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options,
-                                             values, count)
-               : r;
+    CUresult r;
+    do {
+        r = REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options, values,
+                                        count);
+    } while (as_before(r, &kept));
+    return r;
 }

@@ -7,6 +7,7 @@
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/outside.h"
+#include "driver/retry.h"
 #include "process/process.h"
 
 /* The current context's device, if the books of this process can be kept. */
@@ -32,19 +33,16 @@ static inline CUresult refused(CUresult judged) {
     return judged == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : judged;
 }
 
-/* Runs `call` if the limit allows `bytes` more, and enters what it gave under `key`. Else `judge` says
+/* Runs `call` if the limit allows `size` more, and enters what it gave under `key`. Else `judge` says
  * what the driver thinks of its arguments. */
-#define TAKE(kind, place, bytes, judge, call, key)                                                 \
+#define TAKE(kind, place, size, judge, call, key)                                                  \
     do {                                                                                           \
         struct device *where = (place);                                                            \
         struct outside_call taking;                                                                \
-        if (!outside_begin(&taking, kind, where, bytes)) {                                         \
+        if (!outside_begin(&taking, kind, where, size)) {                                          \
             return refused(judge);                                                                 \
         }                                                                                          \
-        CUresult answer = (call);                                                                  \
-        if (outside_make_room(answer, where, bytes)) {                                             \
-            answer = (call);                                                                       \
-        }                                                                                          \
+        CUresult answer = RETRY_FOR(taking.bytes, where, call);                                    \
         return outside_end(&taking, answer, answer == CUDA_SUCCESS ? (uint64_t)(key) : 0, 0);      \
     } while (0)
 

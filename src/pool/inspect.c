@@ -104,7 +104,8 @@ uint64_t pool_idle_bytes(struct pool *pool) {
     uint64_t allocated = budget_live_at_most(pool);
     uint64_t reserved = books_get(&pool->books.reserved.current);
     allocated += atomic_load(&pool->retired_bytes);
-    return reserved > allocated ? reserved - allocated : 0;
+    uint64_t idle = reserved > allocated ? reserved - allocated : 0;
+    return idle + atomic_load(&pool->leaving_bytes);
 }
 
 void pool_reset_peaks(struct pool *pool) {

@@ -177,13 +177,19 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     if (source_idle(pool) < bytes) {
         quota_take_all_back(pool);
     }
+    bool finished = true;
     if (pool->pending_bytes + source_idle(pool) > 0) {
-        order_finish(pool, wait && !pool->backend->quiet ? TRIM_WAIT_NS : 0);
+        finished = order_finish(pool, wait && !pool->backend->quiet ? TRIM_WAIT_NS : 0);
     }
     pending_take_usable(pool);
     int r = source_release_idle(pool, bytes);
     if (pool->returning > 0) {
         source_wait_for_return(pool, TRIM_WAIT_NS);
+    }
+    if (bytes == UINT64_MAX) { /* what has not finished was freed since, if work was waited for */
+        uint64_t ready = budget_ready(pool);
+        uint64_t left = finished ? ready - source_idle(pool) : ready + pool->pending_bytes;
+        atomic_store(&pool->left_bytes, left);
     }
     return r;
 }
@@ -205,6 +211,10 @@ int pool_trim(struct pool *pool, bool wait) {
     budget_look_at_all(pool);
     lock_release(&pool->lock);
     return r == -ENOENT ? 0 : r;
+}
+
+uint64_t pool_left_bytes(struct pool *pool) {
+    return atomic_load(&pool->left_bytes);
 }
 
 uint64_t pool_stuck_bytes(struct pool *pool) {

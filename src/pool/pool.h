@@ -105,6 +105,9 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait);
  * counts as 0. */
 int pool_trim(struct pool *pool, bool wait);
 
+/** What was idle and did not go when all was last asked for. What is idle beyond that has been freed since. */
+uint64_t pool_left_bytes(struct pool *pool);
+
 /**
  * What has been idle for all of the decay time goes back by itself, where giving it back waits for nothing. pool_tick()
  * is called every so often, DECAY_TICKS times in that time; false: nothing is idle, and the backend will be told when

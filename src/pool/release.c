@@ -11,7 +11,8 @@ uint64_t release_extent(struct pool *pool, struct window *window) {
     struct layouts *layouts = &pool->layouts;
     uint32_t slots = window->extent_slots, kept = window->kept;
     bool mapped = window_slot(layouts, window, 0)->mapped;
-    uint64_t page = extent_remove(layouts, window);
+    uint64_t page = extent_remove(layouts, window), bytes = (uint64_t)slots << PAGE_SHIFT;
+    atomic_fetch_add(&pool->leaving_bytes, bytes);
     budget_book_reserve(pool);
     lock_release(&pool->lock);
     bool refused = mapped && backend->ops->unmap(backend, window->segment.base, slots) != 0;
@@ -21,6 +22,7 @@ uint64_t release_extent(struct pool *pool, struct window *window) {
     if (!refused) {
         backend->ops->give_pages(backend, 1, slots, &page);
     }
+    atomic_fetch_sub(&pool->leaving_bytes, bytes);
     lock_acquire(&pool->lock);
     if (refused) {
         extent_enter(layouts, window, page, slots);
@@ -28,7 +30,7 @@ uint64_t release_extent(struct pool *pool, struct window *window) {
         return 0;
     }
     books_add(&pool->books.driver_frees, 1);
-    return (uint64_t)slots << PAGE_SHIFT;
+    return bytes;
 }
 
 static uint64_t release_some_extent(struct pool *pool, enum idle which) {
@@ -82,9 +84,11 @@ uint64_t release_some(struct pool *pool, enum idle which, uint64_t bytes) {
     if (count == 0) {
         return release_some_extent(pool, which);
     }
+    atomic_fetch_add(&pool->leaving_bytes, count * PAGE_BYTES);
     budget_book_reserve(pool);
     lock_release(&pool->lock);
     uint32_t gone = give_frames(pool, frames, count);
+    atomic_fetch_sub(&pool->leaving_bytes, count * PAGE_BYTES);
     lock_acquire(&pool->lock);
     books_add(&pool->books.driver_frees, gone);
     return count * PAGE_BYTES;

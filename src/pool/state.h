@@ -82,6 +82,8 @@ struct pool {
     uint64_t growers;     /* so many threads, */
     uint64_t grown;       /* and how many came back */
     _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
+    _Atomic uint64_t left_bytes;    /* see pool_left_bytes() */
+    _Atomic uint64_t leaving_bytes; /* no longer in the reserve, and not yet the driver's */
     _Atomic unsigned retiring; /* threads whose block may be neither live nor counted there yet */
     struct books books;        /* of everything but the thread caches' own counters: what is live */
     _Atomic(struct cache *) caches;   /* those of threads, the newest first, and the common one */

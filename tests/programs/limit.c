@@ -10,11 +10,15 @@
  *      limit refused MIB HELD KIND...  of what HELD leaves each thread asks for more than there is, again and again: does
  *                                  any of them wait for another one that is refused as well?
  *
- *      kinds: pool, async, create, array, managed; held: once, before the others begin
+ *      limit mixed SEED COUNT MOST MIB KIND...  each thread takes blocks of MIB and frees them, COUNT times, in any order. All
+ *                                  together never ask for more than MOST at once.
+ *
+ *      kinds: pool, async, create, array, managed; held: once, before the others begin; module: of GPUCACHE_SIM_MODULE_BYTES
  */
 #include "program.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <time.h>
 
 #define MIB ((size_t)1 << 20)
@@ -52,6 +56,8 @@ static CUresult take(const char *kind, size_t bytes, CUstream stream, struct blo
         CUDA_ARRAY_DESCRIPTOR like = {4096, bytes / 16384, CU_AD_FORMAT_FLOAT, 1};
         return cuArrayCreate(&to->array, &like);
     }
+    if (strcmp(kind, "module") == 0)
+        return cuModuleLoadData((CUmodule *)&to->address, kernels_ptx);
     return strcmp(kind, "managed") == 0
                ? cuMemAllocManaged(&to->address, bytes, CU_MEM_ATTACH_GLOBAL)
                : cuMemAlloc(&to->address, bytes);
@@ -65,6 +71,8 @@ static void give(const char *kind, CUstream stream, const struct block *block) {
         CHECK(cuMemRelease(block->address));
     } else if (strcmp(kind, "array") == 0) {
         CHECK(cuArrayDestroy(block->array));
+    } else if (strcmp(kind, "module") == 0) {
+        CHECK(cuModuleUnload((CUmodule)block->address));
     } else {
         CHECK(cuMemFree(block->address));
     }
@@ -153,6 +161,65 @@ static void turns(int count, char **who) {
     printf("refused %u\n", refused);
 }
 
+/* What all threads have or ask for; a block is booked before it is asked for, until it has been freed. */
+static size_t most;
+static _Atomic size_t booked;
+
+static bool may_have(size_t bytes) {
+    bool may = atomic_fetch_add(&booked, bytes) + bytes <= most;
+    if (!may)
+        atomic_fetch_sub(&booked, bytes);
+    return may;
+}
+
+static void *mix(void *argument) {
+    struct one *one = argument;
+    struct block blocks[BLOCKS];
+    size_t sizes[BLOCKS];
+    unsigned had = 0;
+    uint64_t seed = one->count;
+    CUstream stream;
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    pthread_barrier_wait(&start);
+    for (unsigned i = 0; i < rounds; i++) {
+        size_t bytes = one->bytes;
+        unsigned which = had > 0 ? pick(&seed, had) : 0;
+        if (had < BLOCKS && pick(&seed, 2) && may_have(bytes)) {
+            if (is_refused(one, take(one->kind, bytes, stream, &blocks[had])))
+                atomic_fetch_sub(&booked, bytes);
+            else
+                sizes[had++] = bytes;
+        } else if (had > 0) {
+            give(one->kind, stream, &blocks[which]);
+            atomic_fetch_sub(&booked, sizes[which]);
+            blocks[which] = blocks[--had];
+            sizes[which] = sizes[had];
+        }
+    }
+    while (had > 0) {
+        give(one->kind, stream, &blocks[--had]);
+        atomic_fetch_sub(&booked, sizes[had]);
+    }
+    return NULL;
+}
+
+static void mixed(unsigned seed, size_t bytes, int count, char **kinds) {
+    unsigned refused = 0;
+    for (int i = 0; i < count; i++) {
+        all[i].count = seed * THREADS + (unsigned)i + 1;
+        all[i].bytes = bytes;
+        snprintf(all[i].kind, sizeof all[i].kind, "%s", kinds[i]);
+    }
+    run(count, mix);
+    for (int i = 0; i < count; i++)
+        if (all[i].refused > 0)
+            printf("%s %u, ", all[i].kind, all[i].refused);
+    for (int i = 0; i < count; i++)
+        refused += all[i].refused;
+    printf("refused %u\n", refused);
+}
+
 static double seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -198,6 +265,10 @@ int main(int argc, char **argv) {
         turns(argc - 3, argv + 3);
     } else if (argc > 4 && strcmp(argv[1], "refused") == 0 && argc - 4 <= THREADS) {
         refused((size_t)atoi(argv[2]) * MIB, (size_t)atoi(argv[3]) * MIB, argc - 4, argv + 4);
+    } else if (argc > 6 && strcmp(argv[1], "mixed") == 0 && argc - 6 <= THREADS) {
+        rounds = (unsigned)atoi(argv[3]);
+        most = (size_t)atoi(argv[4]) * MIB;
+        mixed((unsigned)atoi(argv[2]), (size_t)atoi(argv[5]) * MIB, argc - 6, argv + 6);
     } else {
         return 2;
     }

@@ -35,6 +35,30 @@ def turns():
                             "limit: %s: %s, seed %d: status %s" % (who, backend, seed, ran.status), ran.out + ran.err)
 
 
+# 15 of 16 blocks of 16 MiB are booked at most. What one thread frees into the pool, and another one makes the pool give back, a third one
+# may take before the second does, and free it there again.
+MIXED = ["pool pool pool array array", "pool pool create array create"]
+MODULES = ["pool pool pool array module", "pool pool create module module"]
+
+
+def mixed():
+    for who in MIXED + MODULES:
+        for seed in SEEDS:
+            command = [LIMIT, "mixed", str(seed), "3000", "240", "16"] + who.split()
+            sim = {**SWITCH, "GPUCACHE_SIM_SEED": str(seed), "GPUCACHE_SIM_MODULE_BYTES": "16M"}
+            full = {"GPUCACHE_SIM_MEMORY": "256M"}
+            if seed == SEEDS[0]:
+                ran = run(command, under=False, options={**sim, **full})
+                tally.check(ran.out == "refused 0\n", "limit: mixed %s: natively" % who, ran.out + ran.err)
+            places = {"the driver": full, "a limit": {"GPUCACHE_MEMORY_LIMIT": "256M"}}
+            for place in list(places)[:1 if who in MODULES or seed % 2 else 2]: # code is not charged
+                for backend in BACKENDS:
+                    ran = run(command, options={**OFF, **sim, **places[place], "GPUCACHE_BACKEND": backend})
+                    tally.check((ran.status, ran.out) == (0, "refused 0\n"),
+                                "limit: mixed %s: by %s: %s, seed %d: status %s" % (who, place, backend, seed, ran.status),
+                                ran.out + ran.err)
+
+
 def full():
     for sizes in ("1 2 3 4", "2 6 10"):
         for backend in BACKENDS:
@@ -72,6 +96,7 @@ def main():
     if GPU:  # threads lose the CPU on demand only in the simulated driver
         sys.exit(77)
     turns()
+    mixed()
     full()
     refused()
     taken_in_vain()

@@ -263,6 +263,11 @@ void device_refund(struct device *where, uint64_t bytes) {
     atomic_fetch_sub(&where->charged, bytes);
 }
 
+void device_uncharge(struct device *where, uint64_t bytes) {
+    assert_true(atomic_load(&where->charged) >= bytes);
+    atomic_fetch_sub(&where->charged, bytes);
+}
+
 void device_owe(struct device *where, uint64_t bytes) {
     atomic_fetch_add(&where->charged, bytes);
 }

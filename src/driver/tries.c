@@ -1,0 +1,58 @@
+#include "driver/tries.h"
+
+#include "driver/device.h"
+#include "driver/device_pool.h"
+#include "pool/tuning.h"
+
+/*
+ * What is idle makes room, if there may be enough of it. Not once more what has not come back the last time: only if something has
+ * `moved` since then. True if that was tried; what has come of it stands in *tries.
+ */
+static bool make_room(struct device *device, uint64_t bytes, struct tries *tries, bool moved) {
+    uint64_t idle = device_idle_bytes(device, NULL), returns = tries_returns();
+    bool may = (moved || tries->gave || idle > tries->idle) && idle > 0 &&
+               device_could_have(device, bytes);
+    if (may) {
+        device_pool_release_idle(device);
+        idle = device_pool_left(device); /* and not what others have freed since */
+    }
+    tries->idle = idle;
+    tries->gave = may && tries_returns() != returns;
+    return may;
+}
+
+bool tries_at_limit(struct device *device, uint64_t bytes, struct tries *tries) {
+    uint64_t limit = atomic_load(&device->limit), given_back = tries->given_back;
+    bool first = tries->count == 0;
+    if (tries->count == OTHERS_TRIES) {
+        return false;
+    }
+    tries->count++;
+    if (limit && bytes > limit) {
+        return first;
+    }
+    tries->given_back = device_given_back(device);
+    bool moved = first || tries->given_back != given_back;
+    make_room(device, bytes, tries, moved);
+    return moved || tries->gave;
+}
+
+bool tries_at_driver(struct device *device, uint64_t bytes, struct tries *tries) {
+    bool first = tries->count == 0;
+    if (tries->count == OTHERS_TRIES || bytes > device->total) {
+        return false;
+    }
+    tries->count++;
+    bool others = askers_wait(&device->askers);
+    bool moved = first || tries_returns() != tries->returns;
+    bool made_room = make_room(device, bytes, tries, moved);
+    uint64_t returns = tries_returns();
+    bool again = returns != tries->returns || (first && (others || made_room)) ||
+                 (made_room && bytes > 0 && bytes <= device_room(device));
+    tries->returns = returns;
+    if (again && made_room && !tries->counted) {
+        tries->counted = true;
+        device_count(device, &device->outside.oom_retries);
+    }
+    return again;
+}

@@ -1,0 +1,226 @@
+/*
+ * Refused requests that are tried again, over pools of one number: what other threads do between two tries is done here when the library
+ * gives idle memory back.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "driver/device.h"
+#include "driver/device_pool.h"
+#include "driver/tries.h"
+#include "pool/tuning.h"
+
+#include <string.h>
+
+static struct device device;
+static uint64_t idle, stuck, room, waits, limit_returns;
+static unsigned releases; /* how often idle memory was asked for */
+static unsigned taken,
+    returns; /* so often others take what came back and leave it idle; and give something back themselves */
+
+uint64_t device_idle_bytes(const struct device *where, const struct device_backend *but) {
+    (void)where, (void)but;
+    return idle;
+}
+
+uint64_t device_pool_left(struct device *where) {
+    (void)where;
+    return stuck;
+}
+
+bool device_could_have(struct device *where, uint64_t bytes) {
+    (void)where;
+    return bytes <= room + idle;
+}
+
+uint64_t device_room(struct device *where) {
+    (void)where;
+    return room;
+}
+
+int device_pool_release_idle(struct device *where) {
+    (void)where;
+    uint64_t gone = idle - stuck;
+    releases++;
+    idle -= gone;
+    room += gone;
+    atomic_fetch_add(&askers_returns, gone > 0);
+    if (taken > 0) {
+        taken--;
+        room -= gone;
+        idle += gone;
+    }
+    return 0;
+}
+
+uint64_t device_given_back(struct device *where) {
+    (void)where;
+    waits++;
+    return limit_returns;
+}
+
+void device_count(struct device *where, books_counter *counter) {
+    (void)where;
+    books_add(counter, 1);
+}
+
+static int start(void **state) {
+    (void)state;
+    memset(&device, 0, sizeof device);
+    device.total = 100;
+    idle = stuck = room = waits = limit_returns = 0;
+    releases = taken = returns = 0;
+    return 0;
+}
+
+/* How often the driver is asked for `bytes`, served at last or not. */
+static unsigned ask(uint64_t bytes, bool *served) {
+    struct tries tries = {.returns = tries_returns()};
+    unsigned calls = 0;
+    do {
+        calls++;
+        *served = bytes <= room;
+        if (returns > 0) {
+            returns--;
+            atomic_fetch_add(&askers_returns, 1);
+        }
+    } while (!*served && tries_at_driver(&device, bytes, &tries));
+    return calls;
+}
+
+static unsigned ask_the_limit(uint64_t bytes, bool *served) {
+    struct tries tries = {0};
+    unsigned charges = 1;
+    *served = bytes <= room;
+    while (!*served && tries_at_limit(&device, bytes, &tries)) {
+        charges++;
+        *served = bytes <= room;
+    }
+    return charges;
+}
+
+static void what_others_took_and_freed_comes_back_again(void **state) {
+    (void)state;
+    bool served;
+    idle = 50;
+    taken = 3;
+    assert_int_equal(ask(40, &served), 5);
+    assert_true(served);
+    assert_int_equal(releases, 4);
+}
+
+static void so_it_does_at_the_limit(void **state) {
+    (void)state;
+    bool served;
+    idle = 50;
+    taken = 3;
+    assert_int_equal(ask_the_limit(40, &served), 5);
+    assert_true(served);
+}
+
+static void what_came_back_before_it_was_looked_for_is_asked_for(void **state) {
+    (void)state;
+    bool served;
+    returns = 2; /* by others: nothing is left that could be given back */
+    assert_int_equal(ask(40, &served), 3);
+    assert_false(served);
+    assert_int_equal(releases, 0);
+}
+
+static void not_for_ever(void **state) {
+    (void)state;
+    bool served;
+    idle = 50;
+    taken = 1000;
+    assert_int_equal(ask(40, &served), 1 + OTHERS_TRIES);
+    assert_false(served);
+    assert_int_equal(ask_the_limit(40, &served), 1 + OTHERS_TRIES);
+    assert_false(served);
+}
+
+/* What was freed while the rest was asked for is not stuck. */
+static void what_was_freed_since_is_asked_for(void **state) {
+    (void)state;
+    struct tries tries = {.returns = tries_returns()};
+    idle = stuck = 20;
+    assert_true(tries_at_driver(&device, 20, &tries));
+    idle = 30;
+    assert_true(tries_at_driver(&device, 20, &tries));
+    assert_int_equal(releases, 2);
+    assert_int_equal(room, 10);
+}
+
+/* Code that was unloaded, or another process's memory: nobody counts that. */
+static void what_the_driver_has_by_then_is_asked_for(void **state) {
+    (void)state;
+    struct tries tries = {.returns = tries_returns()};
+    idle = stuck = 20;
+    assert_true(tries_at_driver(&device, 20, &tries));
+    idle = stuck = 30;
+    room = 19;
+    assert_false(tries_at_driver(&device, 20, &tries));
+    idle = stuck = 40;
+    room = 20;
+    assert_true(tries_at_driver(&device, 20, &tries));
+}
+
+/* ---- where nothing moves ---- */
+
+static void nothing_idle_is_one_call(void **state) {
+    (void)state;
+    bool served;
+    assert_int_equal(ask(40, &served), 1);
+    assert_int_equal(ask(0x10000, &served), 1);
+    idle = 30; /* too little */
+    assert_int_equal(ask(40, &served), 1);
+    assert_int_equal(releases, 0);
+}
+
+static void what_cannot_go_is_asked_for_once(void **state) {
+    (void)state;
+    bool served;
+    idle = stuck = 50;
+    assert_int_equal(ask(40, &served), 2);
+    assert_int_equal(releases, 1);
+    assert_int_equal(ask_the_limit(40, &served), 2);
+    assert_int_equal(releases, 2);
+}
+
+static void what_came_back_in_vain_is_asked_for_once(void **state) {
+    (void)state;
+    bool served;
+    idle = 50;
+    stuck = 20;
+    assert_int_equal(ask(40, &served), 2); /* the rest of the sum lies in pieces */
+    assert_int_equal(releases, 2);
+}
+
+static void more_than_the_limit_is_not_waited_for(void **state) {
+    (void)state;
+    bool served;
+    atomic_store(&device.limit, 10);
+    idle = 50;
+    assert_int_equal(ask_the_limit(40, &served), 2);
+    assert_int_equal(waits + releases, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, start)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(what_others_took_and_freed_comes_back_again),
+        TEST(so_it_does_at_the_limit),
+        TEST(what_came_back_before_it_was_looked_for_is_asked_for),
+        TEST(not_for_ever),
+        TEST(what_was_freed_since_is_asked_for),
+        TEST(what_the_driver_has_by_then_is_asked_for),
+        TEST(nothing_idle_is_one_call),
+        TEST(what_cannot_go_is_asked_for_once),
+        TEST(what_came_back_in_vain_is_asked_for_once),
+        TEST(more_than_the_limit_is_not_waited_for),
+    };
+    return cmocka_run_group_tests_name("tries", tests, NULL, NULL);
+}
