@@ -31,12 +31,19 @@ static int ask(const struct fetch *fetch) {
     return r != 0 ? r : wire_wait(fetch->fd, wire_clock_ms() + WIRE_PATIENCE_MS) ? 0 : -ETIMEDOUT;
 }
 
+/* The block begins in the first of them, and no later answer says otherwise. */
+static bool begins_there(const struct fetch *fetch, const struct wire_answer *answer) {
+    return fetch->into->span == 0 ? answer->offset < answer->length * PAGE
+                                  : answer->offset == fetch->into->offset;
+}
+
 /* Where descriptors were short here, fewer came than were sent. */
 static bool makes_sense(const struct fetch *fetch, const struct wire_answer *answer,
                         unsigned count) {
     uint64_t span = answer->pages * PAGE;
-    return answer->magic == WIRE_MAGIC && span > 0 && span <= SPAN_MOST && answer->offset < PAGE &&
-           answer->bytes > 0 && answer->bytes <= span && answer->offset <= span - answer->bytes &&
+    return answer->magic == WIRE_MAGIC && span > 0 && span <= SPAN_MOST &&
+           begins_there(fetch, answer) && answer->bytes > 0 && answer->bytes <= span &&
+           answer->offset <= span - answer->bytes &&
            (fetch->into->span == 0 || fetch->into->span == span) && count > 0 &&
            answer->length > 0 && answer->unused == 0 &&
            (uint64_t)count * answer->length <= (span - fetch->mapped) / PAGE;

@@ -3,8 +3,8 @@
  *
  *      importer                        exporter's helper thread (ipc_server.c)
  *      token, first page       ---->
- *                              <----   the block's offset, size and pages; descriptors of up to 16 of them, or of many
- *                                      that are one to the driver (pool/extent.h)
+ *                              <----   the block's offset, size and pages; descriptors of up to 16 segments that they
+ *                                      are in, equally long ones
  *      token, the next page    ---->
  *                              ...
  *
