@@ -17,7 +17,7 @@
 #define SEGMENT_MAP_UNIT 512 /* bytes; all of a piece are multiples of it */
 
 struct segment_piece {
-    uint64_t address;             /* 0: of idle pages, which lie anywhere */
+    uint64_t address;             /* 0: of what is in no block, wherever it lies */
     uint32_t units, live, cached; /* of SEGMENT_MAP_UNIT */
     uint32_t segments;            /* that begin in it */
 };

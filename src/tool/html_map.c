@@ -50,7 +50,7 @@ static void describe(FILE *out, const struct segment_piece *piece) {
     uint64_t cached = segment_map_bytes(piece->cached), free_bytes = bytes - live - cached;
     fputs("<title>", out);
     if (piece->address == 0)
-        fprintf(out, "idle pages, which serve any request: %s", SIZE(bytes));
+        fprintf(out, "in no block, wherever it lies: %s", SIZE(bytes));
     else if (live == bytes)
         fprintf(out, "live: %s", SIZE(bytes));
     else if (cached == bytes)
@@ -116,7 +116,7 @@ static void sum_up(FILE *out, const struct stats_device *device, const struct se
         largest = hole && bytes > largest ? bytes : largest;
     }
     if (map->pieces[map->count - 1].address == 0 || strcmp(device->backend, "pages") == 0)
-        fputs("<p class=\"hint\">Idle pages serve any request, wherever they lie. ", out);
+        fputs("<p class=\"hint\">What is in no block stands at the end. ", out);
     else
         fprintf(out, "<p class=\"hint\">%s segment%s. ", COUNT(segments), segments == 1 ? "" : "s");
     if (free_bytes == 0)

@@ -46,7 +46,7 @@ static size_t join_pages(struct segment *list, size_t count) {
 static struct segment *list_segments(const struct picture *of, size_t *count) {
     size_t whole, pages;
     struct trace_event *segments = trace_world_list(&of->shown, TRACE_SEGMENTS, &whole);
-    struct trace_event *places = trace_world_list(&of->mapped, TRACE_SEGMENTS, &pages);
+    struct trace_event *mapped = trace_world_list(&of->mapped, TRACE_PAGES, &pages);
     struct segment *list = calloc(whole + pages + 1, sizeof *list);
     if (!list)
         fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
@@ -54,9 +54,9 @@ static struct segment *list_segments(const struct picture *of, size_t *count) {
         list[i] =
             (struct segment){segments[i].address, segments[i].bytes, segments[i].stack, false};
     for (size_t i = 0; i < pages; i++)
-        list[whole + i] = (struct segment){places[i].value, TRACE_PAGE_BYTES, 0, true};
+        list[whole + i] = (struct segment){mapped[i].address, TRACE_PAGE_BYTES, 0, true};
     free(segments);
-    free(places);
+    free(mapped);
     qsort(list, whole + pages, sizeof *list, by_address);
     *count = join_pages(list, whole + pages);
     return list;

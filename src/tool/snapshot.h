@@ -3,9 +3,6 @@
  *
  * The viewer replays the trace backwards, from what there is in the end. So what is shown has to agree: every block
  * lies, at every moment, in a segment that is there. A block that lies in none that the trace knows is left out.
- *
- * Where memory comes in pages, one may be mapped at several addresses, and counts once: it is shown where the block
- * that uses it is, and moves when a block elsewhere gets it.
  */
 #ifndef GPUCACHE_TOOL_SNAPSHOT_H
 #define GPUCACHE_TOOL_SNAPSHOT_H
@@ -17,8 +14,7 @@
 struct picture {
     struct trace_world
         shown; /* blocks, segments, and pages that are covered by segments or shown themselves */
-    struct trace_world
-        mapped; /* TRACE_PAGES: mapped, value the page; TRACE_SEGMENTS: by page, where it is shown */
+    struct trace_world mapped; /* pages that are shown themselves */
     unsigned device;
     size_t left_out; /* blocks */
     bool silent;     /* before the front: nothing is written */

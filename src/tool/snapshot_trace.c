@@ -45,49 +45,18 @@ static void cover(struct picture *of, uint64_t address, uint64_t bytes, bool cov
     }
 }
 
-static void show_page(struct snapshot *to, struct picture *of, const struct trace_event *mapped,
-                      uint64_t time_ns) {
-    struct trace_event place = {
-        .kind = TRACE_MOMENT_GROW, .address = mapped->value, .value = mapped->address};
-    trace_world_apply(&of->mapped, &place);
-    cover(of, mapped->address, TRACE_PAGE_BYTES, true);
-    say(to, of, "segment_map", mapped->address, TRACE_PAGE_BYTES, time_ns, mapped->stack);
-}
-
-static void hide_page(struct snapshot *to, struct picture *of, uint64_t page, uint64_t address,
-                      uint64_t time_ns) {
-    struct trace_event place = {.kind = TRACE_MOMENT_GIVE_BACK, .address = page};
-    trace_world_apply(&of->mapped, &place);
-    cover(of, address, TRACE_PAGE_BYTES, false);
-    say(to, of, "segment_unmap", address, TRACE_PAGE_BYTES, time_ns, 0);
-}
-
-/** Where the page is shown; 0: nowhere. */
-static uint64_t place_of(const struct picture *of, uint64_t page) {
-    const struct trace_event *place = trace_world_at(&of->mapped, TRACE_SEGMENTS, page);
-    return place ? place->value : 0;
-}
-
-/** A block uses the page that is mapped there. */
-static void use_page(struct snapshot *to, struct picture *of, uint64_t address, uint64_t time_ns) {
-    const struct trace_event *mapped = trace_world_at(&of->mapped, TRACE_PAGES, address);
-    if (!mapped)
-        return;
-    struct trace_event at = *mapped;
-    uint64_t place = place_of(of, at.value);
-    if (place == address)
-        return;
-    if (place != 0)
-        hide_page(to, of, at.value, place, time_ns);
-    show_page(to, of, &at, time_ns);
+static void map_page(struct snapshot *to, struct picture *of, const struct trace_event *event) {
+    trace_world_apply(&of->mapped, event);
+    cover(of, event->address, TRACE_PAGE_BYTES, true);
+    say(to, of, "segment_map", event->address, TRACE_PAGE_BYTES, event->time_ns, event->stack);
 }
 
 static void unmap_page(struct snapshot *to, struct picture *of, const struct trace_event *event) {
-    const struct trace_event *mapped = trace_world_at(&of->mapped, TRACE_PAGES, event->address);
-    uint64_t page = mapped ? mapped->value : 0;
-    if (page != 0 && place_of(of, page) == event->address)
-        hide_page(to, of, page, event->address, event->time_ns);
+    if (!trace_world_at(&of->mapped, TRACE_PAGES, event->address))
+        return;
     trace_world_apply(&of->mapped, event);
+    cover(of, event->address, TRACE_PAGE_BYTES, false);
+    say(to, of, "segment_unmap", event->address, TRACE_PAGE_BYTES, event->time_ns, 0);
 }
 
 /* ---- blocks and segments ---- */
@@ -104,9 +73,6 @@ static bool is_covered(const struct picture *of, const struct trace_event *block
 }
 
 static void allocate(struct snapshot *to, struct picture *of, const struct trace_event *event) {
-    for (uint64_t at = event->address & ~(TRACE_PAGE_BYTES - 1);
-         event->space != 0 && at < event->address + event->value; at += TRACE_PAGE_BYTES)
-        use_page(to, of, at, event->time_ns);
     if (!is_covered(of, event)) {
         of->left_out++;
         return;
@@ -145,9 +111,7 @@ static void show(struct snapshot *to, struct picture *of, const struct trace_eve
         free_block(to, of, event);
         break;
     case TRACE_MAP:
-        trace_world_apply(&of->mapped, event);
-        if (place_of(of, event->value) == 0)
-            show_page(to, of, event, event->time_ns);
+        map_page(to, of, event);
         break;
     case TRACE_UNMAP:
         unmap_page(to, of, event);

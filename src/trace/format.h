@@ -61,7 +61,7 @@ enum trace_flags {
  *      ALLOCATE       address; bytes asked for; value: bytes of its block; space
  *      FREE           the same; detail: the stream, if TRACE_ORDERED. The time is that before the block can be had again. Instead of
  *                     a stack's number the low 32 bits of the ticks of its ALLOCATE; 0: not known
- *      MAP            address; bytes, of one page; value: the page's handle; space
+ *      MAP            address; bytes, of one page; space
  *      UNMAP          address; bytes, of one or more pages; space
  *      CONTEXT_END    space: all its blocks, segments and pages are gone; bytes: that it had from the driver
  *      OUTSIDE_TAKE, OUTSIDE_LEAVE      address, or handle; bytes; value: which kind (enum outside_kind); detail: bytes of that kind

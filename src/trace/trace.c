@@ -200,18 +200,14 @@ void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t fr
     trace_write(comes ? &block : &segment);
 }
 
-void trace_map(unsigned device, uint64_t space, uint64_t address, unsigned count, unsigned length,
-               const uint64_t *pages) {
-    for (unsigned i = 0; i < count * length && trace_on(); i++) {
-        uint64_t at = address + i * TRACE_PAGE;
-        struct trace_entry entry = {
-            .ticks = trace_clock(),
-            .address = at,
-            .bytes = TRACE_PAGE,
-            .value = length > 1 ? at : pages[i], /* a long one lies nowhere else */
-            .space = space,
-            .kind = TRACE_MAP,
-            .device = device};
+void trace_map(unsigned device, uint64_t space, uint64_t address, unsigned count) {
+    for (unsigned i = 0; i < count && trace_on(); i++) {
+        struct trace_entry entry = {.ticks = trace_clock(),
+                                    .address = address + i * TRACE_PAGE,
+                                    .bytes = TRACE_PAGE,
+                                    .space = space,
+                                    .kind = TRACE_MAP,
+                                    .device = device};
         note_thing(true, THINGS_PAGE, entry.address, space, entry.ticks);
         trace_write(&entry);
     }

@@ -72,11 +72,9 @@ void trace_oom(unsigned device, uint64_t bytes, uint64_t free_bytes, uint32_t st
 void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t freed,
                   uint32_t stack);
 
-/** Pages, each as long as `length` of 2 MiB, were mapped side by side; or are no longer, since a time before that was asked
- * for. */
+/** Pages of 2 MiB were mapped side by side; or are no longer, since a time before that was asked for. */
 #define TRACE_PAGE ((uint64_t)2 << 20)
-void trace_map(unsigned device, uint64_t space, uint64_t address, unsigned count, unsigned length,
-               const uint64_t *pages);
+void trace_map(unsigned device, uint64_t space, uint64_t address, unsigned count);
 void trace_unmap(unsigned device, uint64_t space, uint64_t address, unsigned count, uint64_t since);
 
 /** What a context's pool had from the driver has gone with it, since a time before anybody could have got it. */
