@@ -4,7 +4,6 @@
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
-#include "driver/registrars.h"
 #include "driver/spans.h"
 #include "pool/host.h"
 #include "pool/pool.h"
@@ -270,8 +269,8 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
     }
     lock_release(&pages->lock);
     if (r == CUDA_SUCCESS && trace_on()) {
-        trace_map((unsigned)pages->common.device->ordinal, (uintptr_t)pages, address, count, length,
-                  handles);
+        trace_map((unsigned)pages->common.device->ordinal, (uintptr_t)pages, address,
+                  count * length);
     }
     capture_restore(mode);
     return refusal(r);
@@ -330,14 +329,6 @@ CUresult pages_let_reach(struct pages *pages, CUdevice device) {
     return r;
 }
 
-static bool frozen(struct backend *backend) {
-    const char *reason = registrars_freeze();
-    if (reason) {
-        atomic_store(&of(backend)->common.device->backend_reason, reason);
-    }
-    return reason != NULL;
-}
-
 static int returned(struct backend *backend) {
     (void)backend;
     return 0;
@@ -353,7 +344,6 @@ static const struct backend_ops ops = {
     .give_pages = give_pages,
     .map = map,
     .unmap = unmap,
-    .frozen = frozen,
     DEVICE_BACKEND_OPS,
 };
 

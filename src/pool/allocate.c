@@ -302,8 +302,7 @@ static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t
     }
     struct want want = {.large = bytes > SMALL_MAX_BYTES};
     if (want.large) {
-        uint64_t unit = backend_maps(pool->backend) ? PAGE_BYTES : LARGE_UNIT;
-        want.bytes = (bytes + unit - 1) & ~(unit - 1);
+        want.bytes = (bytes + LARGE_UNIT - 1) & ~(LARGE_UNIT - 1);
         want.bin =
             want.bytes <= quota_largest_block(pool) ? bin_of_large(want.bytes) : (unsigned)BIN_NONE;
     } else {

@@ -1,17 +1,19 @@
 #include "pool/arena.h"
 
+#include "pool/line.h"
 #include "pool/page_map.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#define RANGES_PER_GROWTH 3 /* the segment's one, and it is cut at most twice */
+#define RANGES_PER_CUT 2 /* what a request has cut off on both sides */
 
-void arena_start(struct arena *arena, struct pool *pool) {
-    *arena = (struct arena){.pool = pool};
+void arena_start(struct arena *arena, struct pool *pool, bool in_line) {
+    *arena = (struct arena){.pool = pool, .in_line = in_line};
     arena->range_slab.object_bytes = sizeof(struct range);
     arena->segment_slab.object_bytes = sizeof(struct segment);
+    arena->line_slab.object_bytes = sizeof(struct line);
 }
 
 /* --- the sorted array of free ranges --- */
@@ -35,8 +37,9 @@ static size_t position(const struct arena *arena, uint64_t bytes, uint64_t addre
  * Room for every range there can be after one more request, asked for before anything is changed:
  * giving memory back then never needs any.
  */
-static int make_room(struct arena *arena) {
-    if (arena->range_count + RANGES_PER_GROWTH <= arena->free_room) {
+static int make_room(struct arena *arena, unsigned segments) {
+    size_t least = arena->range_count + segments + RANGES_PER_CUT;
+    if (least <= arena->free_room) {
         return 0;
     }
     size_t room = arena->free_room ? arena->free_room * 2 : 512;
@@ -53,22 +56,16 @@ static int make_room(struct arena *arena) {
     return 0;
 }
 
-static bool is_idle(const struct range *range) {
-    return range->bytes == range->segment->bytes;
-}
-
 static void insert_free(struct arena *arena, struct range *range) {
     size_t i = position(arena, range->bytes, range->block.address);
     memmove(&arena->free[i + 1], &arena->free[i], (arena->free_count - i) * sizeof *arena->free);
     arena->free[i] = (struct free_range){.bytes = range->bytes, .range = range};
     arena->free_count++;
     arena->free_bytes += range->bytes;
-    arena->idle_bytes += is_idle(range) ? range->bytes : 0;
     block_become(&range->block, BLOCK_FREE);
 }
 
 static void remove_free_at(struct arena *arena, size_t i) {
-    arena->idle_bytes -= is_idle(arena->free[i].range) ? arena->free[i].bytes : 0;
     arena->free_bytes -= arena->free[i].bytes;
     arena->free_count--;
     memmove(&arena->free[i], &arena->free[i + 1], (arena->free_count - i) * sizeof *arena->free);
@@ -80,51 +77,141 @@ static void remove_free(struct arena *arena, struct range *range) {
 
 /* --- cutting and merging --- */
 
-static void enter(struct range *range) {
-    page_map_set(range->block.address, range->bytes, page_map_of_range(range));
+/* How much of the range lies in it. */
+static uint64_t overlap(const struct range *range, const struct segment *segment) {
+    uint64_t begin = range->block.address, end = begin + range->bytes;
+    uint64_t until = segment->base + segment->bytes;
+    return (end < until ? end : until) - (begin > segment->base ? begin : segment->base);
 }
 
-/* Cuts `range` at `bytes`; the second part is returned, linked but in no list. NULL: no host
- * memory. */
-static struct range *cut(struct arena *arena, struct range *range, uint64_t bytes) {
-    struct range *rest = host_slab_get(&arena->range_slab);
-    if (!rest) {
-        return NULL;
+/* Of a range that was free, or will be: what its segments know of it. */
+static void count_used(struct arena *arena, const struct range *range) {
+    for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        arena->idle_bytes -= s->used == 0 ? s->bytes : 0;
+        s->used += overlap(range, s);
     }
-    rest->block.address = range->block.address + bytes;
-    rest->bytes = range->bytes - bytes;
-    rest->segment = range->segment;
-    rest->previous = range;
-    rest->next = range->next;
-    if (rest->next) {
-        rest->next->previous = rest;
-    }
-    range->next = rest;
-    range->bytes = bytes;
-    arena->range_count++;
-    enter(rest);
-    return rest;
 }
 
-/* Who sees anything of the descriptor's next life sees the count as well. Until then no block starts there. */
-static void recycle(struct arena *arena, struct range *range) {
-    block_become(&range->block, BLOCK_INSIDE);
+static void count_free(struct arena *arena, const struct range *range) {
+    for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        s->used -= overlap(range, s);
+        arena->idle_bytes += s->used == 0 ? s->bytes : 0;
+    }
+}
+
+/* What `part` covers, or covered, is `range`'s. */
+static void enter(const struct range *part, struct range *range) {
+    page_map_set(part->block.address, part->bytes, page_map_of_range(range));
+    for (struct segment *s = part->segment; s; s = range_next_segment(part, s)) {
+        s->first = s->base >= part->block.address ? range : s->first;
+    }
+}
+
+static struct segment *segment_around(struct segment *from, uint64_t address) {
+    while (from->base + from->bytes <= address) {
+        from = from->next;
+    }
+    return from;
+}
+
+/* Before a descriptor says something else: who sees that sees the count as well. */
+static void disturb(struct arena *arena) {
     atomic_fetch_add(&arena->recycled, 1);
     atomic_thread_fence(memory_order_release);
+}
+
+/* Cuts a range that is in no list in two, linked; the shorter one has the new descriptor, so that cutting a little from much
+ * changes little. False: no host memory. */
+static bool cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
+                struct range **right) {
+    struct range *other = host_slab_get(&arena->range_slab);
+    if (!other) {
+        return false;
+    }
+    uint64_t rest = range->bytes - bytes;
+    bool flip = bytes < rest;
+    *left = flip ? other : range;
+    *right = flip ? range : other;
+    struct range *previous = range->previous, *next = range->next;
+    uint64_t address = range->block.address;
+    struct segment *segment = range->segment;
+    disturb(arena);
+    (*left)->block.address = address;
+    (*left)->bytes = bytes;
+    (*left)->segment = segment;
+    (*left)->previous = previous;
+    (*left)->next = *right;
+    (*right)->block.address = address + bytes;
+    (*right)->bytes = rest;
+    (*right)->segment = segment_around(segment, address + bytes);
+    (*right)->previous = *left;
+    (*right)->next = next;
+    if (previous) {
+        previous->next = *left;
+    }
+    if (next) {
+        next->previous = *right;
+    }
+    arena->range_count++;
+    enter(other, other);
+    return true;
+}
+
+/* Until its next life no block starts there. */
+static void recycle(struct arena *arena, struct range *range) {
+    block_become(&range->block, BLOCK_INSIDE);
+    disturb(arena);
     host_slab_put(&arena->range_slab, range);
 }
 
-/* Joins `next` to `range`, its left neighbour. */
-static void join(struct arena *arena, struct range *range, struct range *next) {
-    range->bytes += next->bytes;
-    range->next = next->next;
-    if (range->next) {
-        range->next->previous = range;
+/* Two neighbours, in no list, become one, with the descriptor of the longer one. */
+static struct range *join(struct arena *arena, struct range *left, struct range *right) {
+    bool flip = right->bytes > left->bytes;
+    struct range *one = flip ? right : left, *other = flip ? left : right;
+    disturb(arena);
+    enter(other, one);
+    one->bytes += other->bytes;
+    one->previous = left->previous;
+    one->next = right->next;
+    one->segment = left->segment;
+    one->block.address = left->block.address;
+    if (one->previous) {
+        one->previous->next = one;
     }
-    page_map_set(next->block.address, next->bytes, page_map_of_range(range));
+    if (one->next) {
+        one->next->previous = one;
+    }
     arena->range_count--;
-    recycle(arena, next);
+    recycle(arena, other);
+    return one;
 }
+
+/* Into the list, with free neighbours. */
+static void merge(struct arena *arena, struct range *range) {
+    struct range *next = range->next, *previous = range->previous;
+    if (next && range_state(next) == BLOCK_FREE) {
+        remove_free(arena, next);
+        range = join(arena, range, next);
+    }
+    if (previous && range_state(previous) == BLOCK_FREE) {
+        remove_free(arena, previous);
+        range = join(arena, previous, range);
+    }
+    insert_free(arena, range);
+}
+
+void arena_give(struct arena *arena, struct range *range) {
+    count_free(arena, range);
+    merge(arena, range);
+}
+
+void arena_hold(struct arena *arena, struct range *range) {
+    remove_free(arena, range);
+    count_used(arena, range);
+    block_become(&range->block, BLOCK_CACHED | (uint64_t)BIN_NONE << HEADER_BIN_SHIFT);
+}
+
+/* --- taking --- */
 
 static bool better_kept_whole(const struct range *range, uint64_t bytes) {
     return range->bytes >= ARENA_SPARED_BYTES && range->bytes / ARENA_SPARED_FACTOR > bytes;
@@ -136,47 +223,88 @@ static bool is_rest(const struct range *range) {
            range->bytes <= range->next->bytes / ARENA_REST_SHARE;
 }
 
-struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment,
-                         enum arena_care care) {
+/* Where the line grows. */
+static bool is_end(const struct arena *arena, const struct range *range) {
+    const struct segment *last = arena->last;
+    return arena->in_line && range->block.address + range->bytes == last->base + last->bytes;
+}
+
+/* How much of it is left in front of the block; UINT64_MAX: it will not do. */
+static uint64_t skipped(const struct range *range, uint64_t bytes, uint64_t alignment,
+                        enum arena_care care) {
+    bool apart = !range->segment->in_line;
+    bool from_end =
+        apart && care != ARENA_ALL && range_is_first(range) && bytes < range->segment->bytes;
+    uint64_t skip = from_end ? range->bytes - bytes : -range->block.address & (alignment - 1);
+    bool fits = range->bytes >= bytes + skip && !(from_end && skip == 0);
+    return fits && !(apart && is_rest(range)) ? skip : UINT64_MAX;
+}
+
+/* The index of the best free range; free_count: none. */
+static size_t best_fit(const struct arena *arena, uint64_t bytes, uint64_t alignment,
+                       enum arena_care care) {
+    size_t end = arena->free_count;
     for (size_t i = position(arena, bytes, 0); i < arena->free_count; i++) {
-        struct range *range = arena->free[i].range;
-        bool from_end = care != ARENA_ALL && range_is_first(range) && bytes < range->segment->bytes;
-        uint64_t skip = from_end ? range->bytes - bytes : -range->block.address & (alignment - 1);
-        if (range->bytes < bytes + skip || (from_end && skip == 0) || is_rest(range)) {
+        const struct range *range = arena->free[i].range;
+        if (skipped(range, bytes, alignment, care) == UINT64_MAX) {
             continue;
         }
-        if ((care == ARENA_SPARING && better_kept_whole(range, bytes)) || make_room(arena) != 0) {
+        if (!is_end(arena, range)) {
+            return i;
+        }
+        end = i;
+    }
+    return end;
+}
+
+/* The part of a range, in no list, from `skip` on; the others stay free. NULL: no host memory, and all of it is free. */
+static struct range *cut_out(struct arena *arena, struct range *range, uint64_t skip,
+                             uint64_t bytes) {
+    struct range *before, *rest;
+    if (skip > 0) {
+        if (!cut(arena, range, skip, &before, &range)) {
+            insert_free(arena, range);
             return NULL;
         }
-        remove_free_at(arena, i);
-        if (skip > 0) {
-            struct range *aligned = cut(arena, range, skip);
-            insert_free(arena, range);
-            if (!aligned) {
-                return NULL;
-            }
-            range = aligned;
+        insert_free(arena, before);
+    }
+    if (range->bytes > bytes) {
+        if (!cut(arena, range, bytes, &range, &rest)) {
+            merge(arena, range);
+            return NULL;
         }
-        if (range->bytes > bytes) {
-            struct range *rest = cut(arena, range, bytes);
-            if (!rest) {
-                arena_give(arena, range);
-                return NULL;
-            }
-            insert_free(arena, rest);
-        }
+        insert_free(arena, rest);
+    }
+    return range;
+}
+
+struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment,
+                         enum arena_care care) {
+    size_t i = best_fit(arena, bytes, alignment, care);
+    if (i == arena->free_count) {
+        return NULL;
+    }
+    struct range *range = arena->free[i].range;
+    uint64_t skip = skipped(range, bytes, alignment, care);
+    bool spared = care == ARENA_SPARING && !arena->in_line && better_kept_whole(range, bytes);
+    if (spared || make_room(arena, 1) != 0) {
+        return NULL;
+    }
+    remove_free_at(arena, i);
+    range = cut_out(arena, range, skip, bytes);
+    if (range) {
+        count_used(arena, range);
         range->block.stamp = 0;
         block_become(&range->block, BLOCK_CACHED | (uint64_t)bin_of_large(range->bytes)
                                                        << HEADER_BIN_SHIFT);
-        return range;
     }
-    return NULL;
+    return range;
 }
 
 static bool has_live(const struct segment *segment) {
     bool live = false;
-    for (const struct range *range = segment->first; range && !live; range = range->next) {
-        live = range_state(range) == BLOCK_LIVE || range_state(range) == BLOCK_PAGE;
+    for (const struct range *r = segment->first; segment_has(segment, r) && !live; r = r->next) {
+        live = range_state(r) == BLOCK_LIVE || range_state(r) == BLOCK_PAGE;
     }
     return live;
 }
@@ -184,40 +312,63 @@ static bool has_live(const struct segment *segment) {
 uint64_t arena_loose_bytes(const struct arena *arena) {
     uint64_t bytes = 0;
     for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
-        if (!segment->first->next || has_live(segment)) {
-            continue;
-        }
-        for (const struct range *range = segment->first; range; range = range->next) {
-            bytes += range_state(range) == BLOCK_FREE ? range->bytes : 0;
-        }
+        bytes += segment->used > 0 && !has_live(segment) ? segment->bytes - segment->used : 0;
     }
     return bytes;
 }
 
-void arena_give(struct arena *arena, struct range *range) {
-    struct range *next = range->next;
-    if (next && range_state(next) == BLOCK_FREE) {
-        remove_free(arena, next);
-        join(arena, range, next);
-    }
-    struct range *previous = range->previous;
-    if (previous && range_state(previous) == BLOCK_FREE) {
-        remove_free(arena, previous);
-        join(arena, previous, range);
-        range = previous;
-    }
-    insert_free(arena, range);
-}
-
 /* --- segments --- */
 
-bool arena_prepare(struct arena *arena) {
-    return make_room(arena) == 0 && host_slab_prepare(&arena->segment_slab, 1) &&
-           host_slab_prepare(&arena->range_slab, RANGES_PER_GROWTH);
+bool arena_prepare(struct arena *arena, unsigned count) {
+    return make_room(arena, count) == 0 && host_slab_prepare(&arena->segment_slab, count) &&
+           host_slab_prepare(&arena->range_slab, count + RANGES_PER_CUT);
 }
 
-int arena_add(struct arena *arena, uint64_t base, uint64_t bytes) {
-    int r = make_room(arena);
+/* Into the list: in front of all, or behind `after`. */
+static void link(struct arena *arena, struct segment *segment, struct segment *after) {
+    segment->previous = after;
+    segment->next = after ? after->next : arena->segments;
+    *(after ? &after->next : &arena->segments) = segment;
+    *(segment->next ? &segment->next->previous : &arena->last) = segment;
+}
+
+static void unlink(struct arena *arena, struct segment *segment) {
+    struct segment *previous = segment->previous, *next = segment->next;
+    *(previous ? &previous->next : &arena->segments) = next;
+    *(next ? &next->previous : &arena->last) = previous;
+}
+
+static struct range *last_in(const struct segment *segment) {
+    struct range *range = segment->first;
+    while (range->block.address + range->bytes < segment->base + segment->bytes) {
+        range = range->next;
+    }
+    return range;
+}
+
+static bool touches(const struct segment *left, const struct segment *right) {
+    return left && right && left->base + left->bytes == right->base;
+}
+
+struct range *arena_free_end(const struct segment *segment) {
+    struct range *range = last_in(segment);
+    return range_state(range) == BLOCK_FREE ? range : NULL;
+}
+
+struct range *arena_free_start(const struct segment *segment) {
+    return range_state(segment->first) == BLOCK_FREE ? segment->first : NULL;
+}
+
+struct segment *arena_before(const struct arena *arena, uint64_t address) {
+    struct segment *segment = arena->last;
+    while (segment && segment->base > address) {
+        segment = segment->previous;
+    }
+    return segment;
+}
+
+int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment *after) {
+    int r = make_room(arena, 1);
     if (r == 0) {
         r = page_map_prepare(base, bytes);
     }
@@ -234,87 +385,129 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes) {
     }
     segment->base = base;
     segment->bytes = bytes;
-    segment->first = range;
-    segment->next = arena->segments;
-    if (segment->next) {
-        segment->next->previous = segment;
-    }
-    arena->segments = segment;
+    segment->in_line = arena->in_line;
+    link(arena, segment, after);
     range->block.address = base;
     range->bytes = bytes;
     range->segment = segment;
+    if (arena->in_line && touches(after, segment)) {
+        range->previous = last_in(after);
+        range->previous->next = range;
+    }
+    if (arena->in_line && touches(segment, segment->next)) {
+        range->next = segment->next->first;
+        range->next->previous = range;
+    }
     arena->range_count++;
     page_map_set_owner(base, bytes, arena->pool);
-    enter(range);
-    insert_free(arena, range);
+    enter(range, range);
+    merge(arena, range);
     arena->reserved_bytes += bytes;
+    arena->idle_bytes += bytes;
     arena->segment_count++;
     return 0;
 }
 
-static bool may_leave(const struct range *range, uint64_t finished) {
-    return is_idle(range) && range->segment->stamp <= finished;
+static bool may_leave(const struct segment *segment, uint64_t finished) {
+    return segment->used == 0 && segment->stamp <= finished && !segment->refused;
+}
+
+/* The last one that lies in a free range and may leave. */
+static struct segment *last_leaving(const struct range *range, uint64_t finished) {
+    struct segment *found = NULL;
+    for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        found = may_leave(s, finished) ? s : found;
+    }
+    return found;
 }
 
 struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
-    size_t enough = position(arena, bytes, 0);
-    for (size_t i = enough; i < arena->free_count; i++) {
-        if (may_leave(arena->free[i].range, finished)) {
-            return arena->free[i].range->segment;
-        }
+    size_t enough = arena->in_line ? 0 : position(arena, bytes, 0);
+    struct segment *found = NULL;
+    for (size_t i = enough; i < arena->free_count && !found && arena->idle_bytes > 0; i++) {
+        found = last_leaving(arena->free[i].range, finished);
     }
-    for (size_t i = enough; i-- > 0;) {
-        if (may_leave(arena->free[i].range, finished)) {
-            return arena->free[i].range->segment;
+    for (size_t i = enough; i-- > 0 && !found && arena->idle_bytes > 0;) {
+        found = last_leaving(arena->free[i].range, finished);
+    }
+    return found;
+}
+
+/* The largest range's first, which leaves the array from its end. */
+struct segment *arena_aged_segment(const struct arena *arena, uint64_t tick, uint64_t finished,
+                                   bool *waits) {
+    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
+        const struct range *range = arena->free[i].range;
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+            bool aged = s->used == 0 && tick - s->since > DECAY_TICKS;
+            if (aged && s->stamp <= finished) {
+                return s;
+            }
+            *waits |= aged;
         }
     }
     return NULL;
 }
 
-/* The largest first, which leave the array from its end. */
-struct segment *arena_aged_segment(const struct arena *arena, uint64_t tick, uint64_t finished,
-                                   bool *waits) {
-    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
-        struct segment *segment = arena->free[i].range->segment;
-        if (is_idle(arena->free[i].range) && tick - segment->since > DECAY_TICKS) {
-            if (segment->stamp <= finished) {
-                return segment;
-            }
-            *waits = true;
-        }
+uint64_t range_idle_bytes(const struct range *range, uint64_t finished) {
+    uint64_t bytes = 0;
+    for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        bytes += may_leave(s, finished) ? s->bytes : 0;
     }
-    return NULL;
+    return bytes;
+}
+
+uint64_t arena_finished_bytes(const struct arena *arena, uint64_t finished) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
+        bytes += range_idle_bytes(arena->free[i].range, finished);
+    }
+    return bytes;
 }
 
 uint64_t arena_idle_stamp(const struct arena *arena, uint64_t finished) {
     uint64_t earliest = UINT64_MAX;
     for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
         const struct range *range = arena->free[i].range;
-        uint64_t stamp = range->segment->stamp;
-        if (is_idle(range) && stamp > finished && stamp < earliest) {
-            earliest = stamp;
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+            bool later = s->used == 0 && s->stamp > finished;
+            earliest = later && s->stamp < earliest ? s->stamp : earliest;
         }
     }
     return earliest;
 }
 
-void arena_remove(struct arena *arena, struct segment *segment) {
-    struct range *range = segment->first;
+bool arena_remove(struct arena *arena, struct segment *segment) {
+    struct range *range = segment->first, *rest;
+    uint64_t before = segment->base - range->block.address;
+    if (range->bytes > segment->bytes &&
+        (make_room(arena, 1) != 0 || !host_slab_prepare(&arena->range_slab, RANGES_PER_CUT))) {
+        return false;
+    }
     remove_free(arena, range);
+    if (before > 0) {
+        cut(arena, range, before, &rest, &range);
+        insert_free(arena, rest);
+    }
+    if (range->bytes > segment->bytes) {
+        cut(arena, range, segment->bytes, &range, &rest);
+        insert_free(arena, rest);
+    }
+    if (range->previous) {
+        range->previous->next = NULL;
+    }
+    if (range->next) {
+        range->next->previous = NULL;
+    }
     page_map_leave(segment->base, segment->bytes, arena->pool);
-    if (segment->previous) {
-        segment->previous->next = segment->next;
-    } else {
-        arena->segments = segment->next;
-    }
-    if (segment->next) {
-        segment->next->previous = segment->previous;
-    }
+    unlink(arena, segment);
     arena->reserved_bytes -= segment->bytes;
+    arena->idle_bytes -= segment->bytes;
     arena->segment_count--;
     arena->range_count--;
     recycle(arena, range);
     host_slab_put(&arena->segment_slab, segment);
+    return true;
 }
 
 struct range *arena_find(uint64_t address) {
@@ -336,15 +529,17 @@ void arena_leave_map(struct arena *arena) {
 }
 
 void arena_forget(struct arena *arena) {
+    for (struct segment *segment = arena->segments; segment; segment = segment->next) {
+        for (struct range *r = segment_first(segment), *next; segment_has(segment, r); r = next) {
+            next = r->next;
+            recycle(arena, r);
+        }
+    }
     for (struct segment *segment = arena->segments, *next; segment; segment = next) {
         next = segment->next;
-        for (struct range *range = segment->first, *right; range; range = right) {
-            right = range->next;
-            recycle(arena, range);
-        }
         host_slab_put(&arena->segment_slab, segment);
     }
-    arena->segments = NULL;
+    arena->segments = arena->last = NULL;
     arena->free_count = arena->range_count = 0;
     arena->free_bytes = arena->idle_bytes = arena->reserved_bytes = arena->segment_count = 0;
 }

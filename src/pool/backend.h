@@ -90,16 +90,12 @@ struct backend_ops {
                        const uint64_t *pages);
 
     /** Maps `count` pages at consecutive addresses, where nothing is, and makes them accessible as memory of
-     * reserve() would be. All or none. A page may be mapped at several addresses. */
+     * reserve() would be. All or none. A page is mapped once. */
     int (*map)(struct backend *backend, uint64_t address, unsigned count, unsigned length,
                const uint64_t *pages);
 
     /** Nothing lies at `count` consecutive addresses, 2 MiB each, any more, where whole pages were. */
     int (*unmap)(struct backend *backend, uint64_t address, unsigned count);
-
-    /** Whether somebody may have written down what lies where, past the backend: then pages that are mapped stay
-     * where they are, or are given back, until it says otherwise. Blocks. NULL: never. */
-    bool (*frozen)(struct backend *backend);
 
     /** Something is idle from now on: pool_tick() is to be called until it says otherwise. Under the pool's lock; does
      * not block. NULL where no pool decays. */

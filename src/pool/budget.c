@@ -10,12 +10,12 @@
 #include <sched.h>
 
 uint64_t budget_used(const struct pool *pool) {
-    return pool->large.reserved_bytes + pool->small.reserved_bytes + pool->layouts.reserved_bytes;
+    return pool->large.reserved_bytes + pool->small.reserved_bytes;
 }
 
 uint64_t budget_ready(const struct pool *pool) {
-    return pool->large.free_bytes + pool->small.free_bytes + pool->layouts.free_bytes +
-           pool->layouts.kept_bytes + (pool->runs.free_units << UNIT_SHIFT);
+    return pool->large.free_bytes + pool->small.free_bytes + pool->held_bytes +
+           (pool->runs.free_units << UNIT_SHIFT);
 }
 
 uint64_t budget_room(struct pool *pool, uint64_t *others) {
@@ -183,12 +183,17 @@ static uint64_t goal_of(const struct pool *pool) {
         return pool->config.budget;
     }
     uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
-    uint64_t slack =
-        backend_maps(pool->backend)
-            ? least_of(peak / PAGES_SLACK << pool->slack_doubled, peak / PAGES_SLACK_MOST)
-            : peak / BUDGET_SLACK;
+    uint64_t slack = peak / (backend_maps(pool->backend) ? LINE_SLACK : BUDGET_SLACK);
     uint64_t goal = peak + (slack < BUDGET_FLOOR ? BUDGET_FLOOR : slack);
     return goal < floor ? floor : goal;
+}
+
+uint64_t budget_with(const struct pool *pool, uint64_t bytes) {
+    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    uint64_t peak = books_get(&pool->books.allocated.peak);
+    uint64_t then = budget_used(pool) - budget_ready(pool) - pool->pending_bytes + bytes;
+    uint64_t more = then > peak && pool->config.budget == 0 ? then - peak : 0;
+    return pool->refused_at > 0 ? budget : budget + more + more / LINE_SLACK;
 }
 
 /* Every thread has the line. */
@@ -271,50 +276,18 @@ void budget_book_reserve(struct pool *pool) {
     uint64_t reserved = budget_used(pool), ready = budget_ready(pool);
     books_become(&books->reserved, reserved);
     books_become(&books->active, reserved - ready);
-    books_become(&books->segments, pool->large.segment_count + pool->small.segment_count +
-                                       (pool->layouts.reserved_bytes >> PAGE_SHIFT));
+    books_become(&books->segments, pool->large.segment_count + pool->small.segment_count);
     uint64_t largest = arena_largest_free(&pool->large), other = arena_largest_free(&pool->small);
-    largest = other > largest ? other : largest;
-    other = pool->layouts.free_bytes; /* a block may have frames from anywhere */
     largest = other > largest ? other : largest;
     other = runs_largest(&pool->runs);
     books_set(&books->largest_free_bytes, other > largest ? other : largest);
     books_set(&books->ready_bytes, ready);
     books_set(&books->releasable_bytes, source_idle(pool));
-    books_set(&books->free_blocks, pool->large.free_count + pool->small.free_count +
-                                       (pool->layouts.free_bytes >> PAGE_SHIFT) + pool->runs.count);
-}
-
-/* Programs map much at first; those that repeat themselves then stop. To the others more memory is worth it, if that is what
- * they spend their time with. */
-static void look_at_mapping(struct pool *pool) {
-    struct layouts *layouts = &pool->layouts;
-    uint64_t peak = books_get(&pool->books.allocated.peak);
-    bool most = peak / PAGES_SLACK << pool->slack_doubled >= peak / PAGES_SLACK_MOST;
-    uint64_t now = backend_clock(pool->backend), took = now - pool->mapped_since_ns;
-    uint64_t mapping = layouts->mapped_anew * MAPPED_NS >> 4 * pool->slack_doubled;
-    bool dear = mapping > took / MAPPED_SHARE;
-    if (peak > pool->settling_peak + pool->settling_peak / MAPPED_PEAK_SHARE) {
-        pool->settling_peak = peak;
-        pool->settling = MAPPED_SETTLES;
-        pool->slack_doubled = 0;
-    } else if (pool->settling > 0) {
-        pool->settling--;
-    } else if (dear && !most) {
-        pool->slack_doubled++;
-        pool->settling = 1; /* what is new has to be mapped first */
-    } else if (layouts->mapped_anew == 0 && pool->slack_doubled > 0) {
-        pool->slack_doubled--;
-    }
-    pool->mapped_since_ns = now;
-    layouts->asked = layouts->mapped_anew = 0;
-    pool->budget_follows = true;
+    books_set(&books->free_blocks,
+              pool->large.free_count + pool->small.free_count + pool->runs.count);
 }
 
 void budget_look(struct pool *pool) {
-    if (pool->layouts.asked > (pool->layouts.reserved_bytes >> PAGE_SHIFT) * MAPPED_LOOK) {
-        look_at_mapping(pool);
-    }
     struct books *books = &pool->books;
     bool changed = budget_used(pool) != books_get(&books->reserved.current) ||
                    pool->backend->refused != pool->refused_seen;

@@ -23,7 +23,9 @@ unsigned budget_streams(void);               /* of the program, besides the defa
 uint64_t budget_used(const struct pool *pool); /* the reserve */
 /* What the driver has left; *others: what other pools have idle. Lets go of the lock. */
 uint64_t budget_room(struct pool *pool, uint64_t *others);
-uint64_t budget_ready(const struct pool *pool);          /* what of it may be handed out */
+uint64_t budget_ready(const struct pool *pool); /* what of it may be handed out */
+uint64_t budget_with(const struct pool *pool,
+                     uint64_t bytes); /* in a line: what it will be with so much more in use */
 bool budget_is_short(struct pool *pool, uint64_t bytes); /* growing by so much would exceed it */
 
 void budget_begin_growth(struct pool *pool); /* others may wait for it to end */
@@ -36,8 +38,7 @@ static inline uint64_t budget_unseen(const struct pool *pool) {
 
 /* The reserve, with what threads are asking the driver for. */
 static inline uint64_t budget_expected(const struct pool *pool) {
-    return pool->large.reserved_bytes + pool->small.reserved_bytes + pool->layouts.reserved_bytes +
-           pool->growing;
+    return pool->large.reserved_bytes + pool->small.reserved_bytes + pool->growing;
 }
 
 /* As far as is known: the peak may have risen since the last look. */

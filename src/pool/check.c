@@ -10,135 +10,78 @@
             return __LINE__;                                                                       \
     } while (0)
 
-static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending) {
-    uint64_t free_bytes = 0, reserved = 0;
-    size_t free_count = 0, ranges = 0;
-    for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
-        uint64_t at = segment->base;
-        const struct range *previous = NULL;
-        for (const struct range *range = segment->first; range; range = range->next) {
-            HOLDS(range->block.address == at && range->bytes > 0 && range->bytes % ARENA_UNIT == 0);
-            HOLDS(range->segment == segment && range->previous == previous);
-            HOLDS(!(previous && range_state(previous) == BLOCK_FREE &&
-                    range_state(range) == BLOCK_FREE));
-            HOLDS(range_state(range) == BLOCK_PAGE || arena_find(range->block.address) == range);
-            HOLDS(page_map_owner(range->block.address) == arena->pool);
-            free_bytes += range_state(range) == BLOCK_FREE ? range->bytes : 0;
-            free_count += range_state(range) == BLOCK_FREE;
-            *live += range_state(range) == BLOCK_LIVE ? range->bytes : 0;
-            *pending += range_state(range) == BLOCK_CACHED ? range->bytes : 0;
-            at += range->bytes;
-            ranges++;
-            previous = range;
+/* A segment, all of what lies in it: ranges end to end, each counted where it begins. */
+struct ranges {
+    uint64_t free_bytes, live, pending;
+    size_t free, count;
+};
+
+static int check_range(const struct arena *arena, const struct range *range, struct ranges *all) {
+    const struct range *next = range->next;
+    enum block_state state = range_state(range);
+    uint64_t end = range->block.address + range->bytes;
+    HOLDS(range->bytes > 0 && range->bytes % ARENA_UNIT == 0);
+    HOLDS(!next || (next->previous == range && next->block.address == end));
+    HOLDS(!next || state != BLOCK_FREE || range_state(next) != BLOCK_FREE);
+    HOLDS(state == BLOCK_PAGE || arena_find(range->block.address) == range);
+    HOLDS(page_map_owner(range->block.address) == arena->pool);
+    all->free_bytes += state == BLOCK_FREE ? range->bytes : 0;
+    all->free += state == BLOCK_FREE;
+    all->live += state == BLOCK_LIVE ? range->bytes : 0;
+    all->pending += state == BLOCK_CACHED ? range->bytes : 0;
+    all->count++;
+    return 0;
+}
+
+static int check_segment(const struct arena *arena, const struct segment *segment,
+                         struct ranges *all) {
+    uint64_t at = segment->base, end = at + segment->bytes, used = 0;
+    const struct segment *previous = segment->previous;
+    bool joined = segment->in_line && previous && previous->base + previous->bytes == at;
+    HOLDS(!segment->in_line || !previous || previous->base + previous->bytes <= at);
+    HOLDS(segment->first->block.address == at || joined);
+    HOLDS((segment->first->previous != NULL) == joined || segment->first->block.address < at);
+    for (const struct range *r = segment->first; at < end; r = r->next) {
+        HOLDS(r && r->block.address <= at && r->block.address + r->bytes > at);
+        int line = r->block.address < segment->base ? 0 : check_range(arena, r, all);
+        HOLDS(r->block.address < segment->base || r->segment == segment);
+        uint64_t until = r->block.address + r->bytes < end ? r->block.address + r->bytes : end;
+        used += range_state(r) == BLOCK_FREE ? 0 : until - at;
+        at = until;
+        if (line != 0) {
+            return line;
         }
-        HOLDS(at == segment->base + segment->bytes);
-        reserved += segment->bytes;
     }
-    HOLDS(free_bytes == arena->free_bytes && reserved == arena->reserved_bytes);
-    HOLDS(free_count == arena->free_count && ranges == arena->range_count);
+    HOLDS(used == segment->used);
+    return 0;
+}
+
+static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending) {
+    struct ranges all = {0};
+    uint64_t reserved = 0, idle = 0;
+    const struct segment *last = NULL;
+    for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
+        HOLDS(segment->previous == last);
+        int line = check_segment(arena, segment, &all);
+        if (line != 0) {
+            return line;
+        }
+        reserved += segment->bytes;
+        idle += segment->used == 0 ? segment->bytes : 0;
+        last = segment;
+    }
+    HOLDS(arena->last == last);
+    HOLDS(all.free_bytes == arena->free_bytes && reserved == arena->reserved_bytes);
+    HOLDS(all.free == arena->free_count && all.count == arena->range_count);
+    HOLDS(idle == arena->idle_bytes);
     for (size_t i = 1; i < arena->free_count; i++) {
         const struct free_range *a = &arena->free[i - 1], *b = &arena->free[i];
         HOLDS(a->bytes < b->bytes ||
               (a->bytes == b->bytes && a->range->block.address < b->range->block.address));
     }
+    *live += all.live;
+    *pending += all.pending;
     return 0;
-}
-
-/* What the first slots of a window should hold: frames in use, that its block has or that are its own. */
-static int check_window(const struct layouts *layouts, const struct window *window,
-                        uint64_t *in_use) {
-    uint32_t conflicts = 0, own = window->used > window->kept ? window->used : window->kept;
-    HOLDS(window->slots == layouts_window_slots(window->slots) && own <= window->slots);
-    HOLDS(page_map_owner(window->segment.base) == layouts->pool);
-    HOLDS(range_state(&window->range) == BLOCK_PAGE ||
-          arena_find(window->segment.base) == &window->range);
-    for (uint32_t i = 0; i < window->slots; i++) {
-        const struct slot *slot = layouts_slot(layouts, window->first + i);
-        const struct frame *frame = slot->frame ? layouts_frame(layouts, slot->frame) : NULL;
-        if (i < window->extent_slots) {
-            HOLDS(slot->window == window && !frame && slot->mapped && !slot->stale);
-            continue;
-        }
-        HOLDS(slot->window == window &&
-              (frame ? slot->mapped && !slot->stale : slot->mapped == slot->stale));
-        HOLDS(!frame || frame->exists);
-        HOLDS(i >= own || (frame && frame->in_use));
-        conflicts += !frame || frame->in_use;
-    }
-    HOLDS(conflicts == window->conflicts);
-    HOLDS(window->used == 0 || window->kept > 0 || window->extent_slots <= window->used);
-    *in_use += own > window->extent_slots ? own - window->extent_slots : 0;
-    return 0;
-}
-
-static int check_order(const struct layouts *layouts) {
-    for (unsigned class = 0; class < WINDOW_CLASSES; class ++) {
-        const struct window *last = NULL;
-        for (const struct window *w = layouts->free[class]; w; w = w->next) {
-            HOLDS(w->previous == last && (!last || last->first < w->first));
-            HOLDS(range_state(&w->range) == BLOCK_FREE);
-            last = w;
-        }
-        HOLDS(layouts->last_free[class] == last);
-    }
-    return 0;
-}
-
-/* Those that are free stand in their list, and no others do. */
-static int check_extents(const struct layouts *layouts, uint64_t *exist, uint64_t *idle) {
-    uint64_t listed = 0;
-    const struct window *last = NULL;
-    for (const struct window *w = layouts->oldest_extent; w; last = w, w = w->newer_extent) {
-        HOLDS(w->older_extent == last && w->used == 0 && w->kept == 0 && w->extent_slots > 0);
-        listed += w->extent_slots;
-    }
-    HOLDS(layouts->newest_extent == last);
-    for (const struct window *w = layouts->windows; w; w = w->next_of_all) {
-        *exist += w->extent_slots;
-        *idle += w->used == 0 && w->kept == 0 ? w->extent_slots : 0;
-    }
-    HOLDS(listed == *idle);
-    return 0;
-}
-
-static int check_layouts(const struct layouts *layouts, uint64_t *live, uint64_t *pending) {
-    uint64_t in_use = 0, used = 0, exist = 0, idle = 0, listed = 0, kept = 0;
-    uint64_t extents = 0, idle_extents = 0;
-    int disorder = check_order(layouts);
-    if (disorder != 0) {
-        return disorder;
-    }
-    for (const struct window *w = layouts->windows; w; w = w->next_of_all) {
-        int line = check_window(layouts, w, &in_use);
-        enum block_state state = range_state(&w->range);
-        if (line != 0) {
-            return line;
-        }
-        HOLDS((state == BLOCK_FREE) == (w->used == 0));
-        HOLDS(w->used == 0 || w->range.bytes == (uint64_t)w->used << PAGE_SHIFT);
-        *live += state == BLOCK_LIVE ? w->range.bytes : 0;
-        *pending += state == BLOCK_CACHED ? w->range.bytes : 0;
-        kept += w->kept > w->used ? w->kept - w->used : 0;
-    }
-    for (uint32_t n = 1; n <= layouts->frame_count; n++) {
-        const struct frame *frame = layouts_frame(layouts, n);
-        for (uint32_t s = frame->exists ? frame->slots : 0; s; s = layouts_slot(layouts, s)->next) {
-            HOLDS(layouts_slot(layouts, s)->frame == n);
-        }
-        exist += frame->exists;
-        used += frame->exists && frame->in_use;
-        idle += frame->exists && !frame->in_use;
-    }
-    for (uint32_t n = layouts->oldest_frame; n; n = layouts_frame(layouts, n)->next) {
-        HOLDS(!layouts_frame(layouts, n)->in_use);
-        listed++;
-    }
-    HOLDS(used == in_use && idle == listed); /* so none is in use by two */
-    disorder = check_extents(layouts, &extents, &idle_extents);
-    HOLDS((exist + extents) << PAGE_SHIFT == layouts->reserved_bytes || disorder != 0);
-    HOLDS((idle + idle_extents) << PAGE_SHIFT == layouts->free_bytes || disorder != 0);
-    HOLDS(kept << PAGE_SHIFT == layouts->kept_bytes);
-    return disorder;
 }
 
 static bool is_head(const struct page *page, unsigned unit) {
@@ -240,9 +183,6 @@ static int check_page_at(uint64_t address, struct in_pages *all) {
 
 static int check_pages(const struct pool *pool, struct in_pages *all) {
     int line = 0;
-    for (const struct window *w = pool->layouts.windows; w && line == 0; w = w->next_of_all) {
-        line = check_page_at(w->segment.base, all);
-    }
     for (const struct segment *s = pool->small.segments; s; s = s->next) {
         for (uint64_t a = s->base; a < s->base + s->bytes && line == 0; a += PAGE_BYTES) {
             line = check_page_at(a, all);
@@ -294,7 +234,6 @@ static int check_locked(struct pool *pool) {
     uint64_t live = 0, pending = 0, held = 0, counted = 0;
     int line = check_arena(&pool->large, &live, &pending);
     line = line ? line : check_arena(&pool->small, &live, &pending);
-    line = line ? line : check_layouts(&pool->layouts, &live, &pending);
     line = line ? line : check_pages(pool, &small);
     line = line ? line : check_pending(pool);
     line = line ? line : check_caches(pool, &held, &counted);
@@ -302,7 +241,7 @@ static int check_locked(struct pool *pool) {
         return line;
     }
     HOLDS(small.free_units == pool->runs.free_units && small.free_runs == pool->runs.count);
-    HOLDS(counted == live + small.live);
+    HOLDS(counted == live + small.live && pool->held_bytes == 0);
     HOLDS(small.cached + pending == held + pool->pending_bytes + atomic_load(&pool->retired_bytes));
     return 0;
 }

@@ -1,17 +1,16 @@
 /*
  * Decay: what has been idle for as long as the program may leave it goes back to the driver by itself.
  *
- *      freed                    pending, cached       free frames, segments        the driver
+ *      freed                    pending, cached       free segments                the driver
  *        |--- tick --- tick --- tick --- tick --- tick ---|
  *             not in a live block for DECAY_TICKS whole parts of the decay time
  *
- * The clock counts ticks, which somebody makes while there is anything idle at all. A frame knows the tick at which it
- * became free, a segment the one at which its last block did. They go when that is long enough ago and their work has
- * finished, a segment only whole. So a program that comes back to its memory within the decay time never loses any: each
- * is a low-water mark of its own, where the least number of free frames alone would take those of one phase for
- * superfluous in the next. What is pending for as long is asked about once more, with a late event where there is none,
+ * The clock counts ticks, which somebody makes while there is anything idle at all. A segment knows the tick at which its last
+ * block became free. It goes, whole, when that is long enough ago and its work has finished. So a program that comes back to
+ * its memory within the decay time never loses any: each is a low-water mark of its own, where the least that was free in an
+ * interval would take what one phase uses for superfluous in the next. What is pending for as long is asked about once more, with a late event where there is none,
  * and what the caches of idle threads hold goes to the pool; both are as old as they are known to be, not as young as the
- * frames and segments that they leave.
+ * segments that they leave.
  *
  * Unmapping waits for nothing, nor does a free in a stream of our own, so all of it can happen beside work that runs.
  * Where the driver knows only frees that wait, nothing decays. What was freed just before a long kernel has an event of
@@ -19,24 +18,21 @@
  */
 #include "pool/internal.h"
 
-#include "pool/extent.h"
-#include "pool/frame.h"
-
 static bool is_pending(const struct pool *pool, enum reach reach, uint64_t stamp) {
     const struct block *oldest = pool->pending[reach].head;
     return oldest && oldest->stamp <= stamp;
 }
 
-/* What was freed until `stamp`, and what idle threads have kept: the frames under it have been free for as long. */
+/* What was freed until `stamp`, and what idle threads have kept: the segments under it have been free for as long. */
 static void take_old(struct pool *pool, uint64_t stamp) {
     struct cache *idle = quota_find_idle(pool);
-    pool->layouts.tick -= DECAY_TICKS + 1;
+    pool->decay.tick -= DECAY_TICKS + 1;
     quota_put_to_sleep(pool, idle);
     if (is_pending(pool, REACH_CONTEXT, stamp) || is_pending(pool, REACH_OUTSIDE, stamp)) {
         order_cheaply(pool, stamp);
     }
     pending_take_old(pool, stamp);
-    pool->layouts.tick += DECAY_TICKS + 1;
+    pool->decay.tick += DECAY_TICKS + 1;
 }
 
 /* No epoch tells when blocks that wait for streams may be had: whoever visits the pool asks. */
@@ -52,7 +48,7 @@ bool pool_tick(struct pool *pool) {
     lock_acquire(&pool->lock);
     bool any = decay_is_any(pool);
     if (any) {
-        uint64_t *before = &decay->before[++pool->layouts.tick % DECAY_TICKS], old = *before;
+        uint64_t *before = &decay->before[++pool->decay.tick % DECAY_TICKS], old = *before;
         decay->quiet = pool->looks == decay->looks ? decay->quiet + 1 : 0;
         *before = atomic_fetch_add(&pool->epochs.open, 1); /* what comes later is told apart */
         take_old(pool, old);
@@ -67,16 +63,10 @@ bool pool_tick(struct pool *pool) {
 /* *waits: something is old enough, but its work has not finished. */
 static bool any_aged(struct pool *pool, bool *waits) {
     struct arena *arena;
-    struct frame_walk walk = frames_walk(&pool->layouts);
-    uint64_t finished = pool->epochs.finished;
-    bool any = frames_pick_aged(&pool->layouts, &walk, finished) ||
-               extents_pick_aged(&pool->layouts, finished, waits) ||
-               source_aged(pool, &arena, waits);
-    *waits |= walk.waits;
-    return any;
+    return source_aged(pool, &arena, waits) != NULL;
 }
 
-/* One batch of frames, or one segment. Whoever wants to grow goes first: a lock is not handed on in order, so that it
+/* One segment. Whoever wants to grow goes first: a lock is not handed on in order, so that it
  * would wait until all has gone, and may have use for some of it. */
 bool pool_decay(struct pool *pool) {
     uint64_t released = 0;

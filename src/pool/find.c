@@ -147,8 +147,10 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
     const struct range *range = find_range(address, block);
     if (range) {
         r = 0;
-        uint64_t bytes = range_is_window(range) ? range->bytes : range->segment->bytes;
-        *segment = (struct pool_segment){range->segment->base, bytes};
+        const struct segment *around =
+            range->segment; /* of a line the driver knows no allocation */
+        *segment = around->in_line ? (struct pool_segment){block->address, range->bytes}
+                                   : (struct pool_segment){around->base, around->bytes};
     }
     lock_release(&pool->lock);
     return r;
@@ -218,8 +220,11 @@ int pool_mark_reached_from_outside(uint64_t address) {
             atomic_store(&page->reached_from_outside, true);
             page->range->segment->reached_from_outside = true;
             page_map_set(page->address, PAGE_BYTES, page_map_of_page(page, true));
-        } else {
-            found.range->segment->reached_from_outside = true;
+        }
+        struct range *range = found.block ? NULL : found.range;
+        for (struct segment *s = range ? range->segment : NULL; s;
+             s = range_next_segment(range, s)) {
+            s->reached_from_outside = true;
         }
         order_settle(pool);
     }

@@ -263,9 +263,8 @@ static uint64_t book_free(const struct claimed *c) {
 }
 
 static bool is_reached_from_outside(const struct claimed *c) {
-    return atomic_load_explicit(c->page ? &c->page->reached_from_outside
-                                        : &range_of(c->block)->segment->reached_from_outside,
-                                memory_order_relaxed);
+    return c->page ? atomic_load_explicit(&c->page->reached_from_outside, memory_order_relaxed)
+                   : range_is_reached(range_of(c->block));
 }
 
 /* A claimed block goes into the calling thread's cache, which is left. */

@@ -92,17 +92,3 @@ void host_slab_put(struct host_slab *slab, void *object) {
     memcpy(object, &slab->recycled, sizeof(void *));
     slab->recycled = object;
 }
-
-bool host_table_reach(struct host_table *table, uint32_t number) {
-    uint32_t chunk = number / HOST_TABLE_CHUNK;
-    if (!table->chunks) {
-        table->chunks = host_map(HOST_TABLE_CHUNKS * sizeof *table->chunks, 4096);
-    }
-    if (!table->chunks || chunk >= HOST_TABLE_CHUNKS) {
-        return false;
-    }
-    if (!table->chunks[chunk]) {
-        table->chunks[chunk] = host_map(HOST_TABLE_CHUNK * table->object_bytes, 4096);
-    }
-    return table->chunks[chunk] != NULL;
-}

@@ -38,22 +38,4 @@ bool host_slab_prepare(struct host_slab *slab, unsigned count);
 void *host_slab_get(struct host_slab *slab);
 void host_slab_put(struct host_slab *slab, void *object);
 
-/** Objects of one size by number, which stay where they are. The caller's lock protects it. */
-#define HOST_TABLE_CHUNKS 4096
-#define HOST_TABLE_CHUNK ((uint32_t)1 << 14) /* objects in each */
-
-struct host_table {
-    size_t object_bytes;
-    char **chunks;
-};
-
-/** Makes sure that the object of that number is there; new ones are zeroed. False without host memory, or
- * beyond the table's end. */
-bool host_table_reach(struct host_table *table, uint32_t number);
-
-static inline void *host_table_at(const struct host_table *table, uint32_t number) {
-    return table->chunks[number / HOST_TABLE_CHUNK] +
-           (size_t)(number % HOST_TABLE_CHUNK) * table->object_bytes;
-}
-
 #endif

@@ -1,9 +1,8 @@
 /*
  * The backend's pages under a live block, named to somebody outside the pool.
  *
- * A block that something outside reaches keeps its frames in its window, also when it is freed meanwhile. What may
- * still happen to them is that they go back to the backend. That is up to the mapper, whose lock is held as long as
- * somebody names them.
+ * If the block is freed meanwhile, they may go back to the backend. That is up to the mapper, whose lock is held as long
+ * as somebody names them.
  */
 #include "pool/internal.h"
 
@@ -11,33 +10,31 @@
 
 #include <errno.h>
 
-/* The pool's lock is held. */
+/* The segment that begins `first` pages behind the block's first one, and those behind it that are as long. */
 static int collect(struct pool *pool, uint64_t address, uint32_t first, struct pool_loan *loan) {
     struct pool_block block;
     struct range *range = find_range(address, &block);
-    if (!range || block.pool != pool || block.address != address || !range_is_window(range) ||
-        !range->segment->reached_from_outside) {
+    if (!range || block.pool != pool || block.address != address || !range_is_reached(range)) {
         return -ENOENT;
     }
-    const struct window *window = window_of(range);
-    loan->offset = address - window->segment.base;
-    loan->bytes = block.requested;
-    loan->pages = layouts_slots(loan->offset + loan->bytes);
-    loan->pages = loan->pages > window->extent_slots ? loan->pages : window->extent_slots;
-    loan->length = 1;
-    if (first >= loan->pages || (first > 0 && first < window->extent_slots)) {
+    const struct segment *segment = range->segment, *last = segment;
+    uint64_t base = segment->base, from = base + first * PAGE_BYTES;
+    while (last->base + last->bytes < address + block.requested) {
+        last = last->next;
+    }
+    *loan = (struct pool_loan){.offset = address - base, .bytes = block.requested};
+    loan->pages = (uint32_t)((last->base + last->bytes - base) >> PAGE_SHIFT);
+    while (segment && segment->base != from) {
+        segment = segment != last ? segment->next : NULL;
+    }
+    if (!segment) {
         return -EINVAL;
     }
-    if (first < window->extent_slots) {
-        loan->length = window->extent_slots;
-        loan->page[0] = window->extent;
-        loan->count = 1;
-        return 0;
-    }
-    for (loan->count = 0; loan->count < POOL_LOAN && first + loan->count < loan->pages;
-         loan->count++) {
-        const struct slot *slot = layouts_slot(&pool->layouts, window->first + first + loan->count);
-        loan->page[loan->count] = layouts_frame(&pool->layouts, slot->frame)->page;
+    loan->length = (uint32_t)(segment->bytes >> PAGE_SHIFT);
+    for (uint64_t each = segment->bytes;
+         segment && segment->bytes == each && loan->count < POOL_LOAN;
+         segment = segment != last ? segment->next : NULL) {
+        loan->page[loan->count++] = segment->page;
     }
     return 0;
 }

@@ -1,267 +1,110 @@
 /*
- * The mapper: whoever asks the driver to map, unmap, make or take back pages, one thread at a time.
+ * The mapper: whoever has the driver map or unmap the segments of a line, one thread at a time.
  *
  * Its lock is taken before the pool's, and that is dropped around every call of the driver. What the calls are
- * about has been booked before: nobody else takes a window that is being mapped, or a frame that is to lie in it,
- * and slots that are being emptied have no frame, so that whoever wants one there has to be the mapper first.
+ * about is nobody else's meanwhile: addresses where nothing is yet, or nothing any more, and the free ranges beside
+ * them, which are held.
  */
 #include "pool/internal.h"
 
-#include "pool/extent.h"
-#include "pool/frame.h"
-#include "pool/mapping.h"
-#include "pool/release.h"
-#include "pool/window.h"
+#include "pool/line.h"
+#include "pool/page_map.h"
 
 #include <errno.h>
-
-/* Without the pool's lock, which a look at the open files is too long for. So between this answer and the first page
- * that is picked another thread could open a device, register a block through it, and free that: but the former takes
- * the other one milliseconds, and this one at most the wait for the lock. */
-static bool is_frozen(struct pool *pool) {
-    const struct backend_ops *ops = pool->backend->ops;
-    return ops->frozen && ops->frozen(pool->backend);
-}
 
 static void enter(struct pool *pool) {
     lock_release(&pool->lock);
     lock_acquire(&pool->mapper);
-    bool frozen = is_frozen(pool); /* as it is now, not before a wait for the lock */
     lock_acquire(&pool->lock);
-    pool->layouts.frozen = frozen;
+}
+
+/* What the driver has not taken may go the next time. */
+static void forgive(struct arena *arena) {
+    for (struct segment *s = arena->segments; s; s = s->next) {
+        s->refused = false;
+    }
 }
 
 static void leave(struct pool *pool) {
+    if (pool->any_refused) {
+        forgive(&pool->large);
+        forgive(&pool->small);
+        pool->any_refused = false;
+    }
     lock_release(&pool->mapper);
 }
 
-/* --- new pages --- */
+static uint32_t pages_of(uint64_t bytes) {
+    return (uint32_t)(bytes >> PAGE_SHIFT);
+}
 
-static int look_for_pages(struct pool *pool, uint32_t count) {
+/* --- giving back --- */
+
+static void refuse(struct pool *pool, struct segment *segment) {
+    segment->refused = true;
+    pool->any_refused = true;
+}
+
+/* Where it was, as it was. */
+static void put_back(struct pool *pool, struct arena *arena, const struct segment *was,
+                     struct segment *after) {
+    if (arena_add(arena, was->base, was->bytes, after) == 0) {
+        struct segment *kept = after ? after->next : arena->segments;
+        kept->page = was->page;
+        kept->stamp = was->stamp;
+        kept->since = was->since;
+        kept->reached_from_outside = was->reached_from_outside;
+        refuse(pool, kept);
+    }
+}
+
+/* -EBUSY: the driver has not taken it, or the driver's code. Without the pool's lock in between. */
+static int release_segment(struct pool *pool, struct arena *arena, struct segment *segment,
+                           uint64_t *released) {
     struct backend *backend = pool->backend;
-    int r = 0;
-    if (count > 1 && backend->ops->look_for_pages) {
-        lock_release(&pool->lock);
-        r = backend->ops->look_for_pages(backend, count);
-        lock_acquire(&pool->lock);
+    struct segment was = *segment, *after = segment->previous;
+    if (!arena_remove(arena, segment)) {
+        refuse(pool, segment);
+        return -EBUSY;
     }
-    return r;
-}
-
-static int take_pages(struct pool *pool, uint32_t count, uint32_t length, uint64_t *pages) {
-    uint64_t bytes = (uint64_t)count * length * PAGE_BYTES;
-    pool->growing += bytes;
+    atomic_fetch_add(&pool->leaving_bytes, was.bytes);
+    budget_book_reserve(pool);
     lock_release(&pool->lock);
-    int r = pool->backend->ops->take_pages(pool->backend, count, length, pages);
-    bool frozen = is_frozen(pool); /* that may have taken long */
+    int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes));
+    if (r == 0) {
+        backend->ops->give_pages(backend, 1, pages_of(was.bytes), &was.page);
+    }
+    atomic_fetch_sub(&pool->leaving_bytes, was.bytes);
     lock_acquire(&pool->lock);
-    pool->layouts.frozen |= frozen;
-    pool->growing -= bytes;
-    books_add(&pool->books.driver_allocs, r == 0 ? count : 0);
-    return r;
-}
-
-/* Takes so many pages from the driver, as free frames. */
-static int make_frames(struct pool *pool, uint32_t count) {
-    int r = look_for_pages(pool, count);
-    for (uint32_t batch; count > 0 && r == 0; count -= batch) {
-        uint64_t pages[MAP_BATCH];
-        batch = count < MAP_BATCH ? count : MAP_BATCH;
-        if (!frames_prepare(&pool->layouts, batch)) {
-            return -ERANGE;
-        }
-        r = take_pages(pool, batch, 1, pages);
-        for (uint32_t i = 0; i < batch && r == 0; i++) {
-            frames_add(&pool->layouts, pages[i]);
-        }
+    if (r == 0) {
+        books_add(&pool->books.driver_frees, 1);
+        *released = was.bytes;
+    } else {
+        put_back(pool, arena, &was, after);
     }
     return r;
 }
 
-/* True: the window has all that it lacked, in one piece. Where the driver has none so large it may have pages. */
-static bool make_extent(struct pool *pool, struct window *window, uint32_t slots) {
-    uint64_t page, peak = books_get(&pool->books.reserved.peak);
-    bool made = slots == window->used && extents_wanted(&pool->layouts, slots, peak) &&
-                take_pages(pool, 1, slots, &page) == 0;
-    if (made) {
-        extent_enter(&pool->layouts, window, page, slots);
-    }
-    return made;
-}
-
-/* So many new frames may be made before idle ones are taken. */
-static uint32_t frames_allowed(const struct pool *pool) {
-    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
-    uint64_t expected = budget_expected(pool);
-    return budget > expected ? (uint32_t)((budget - expected) >> PAGE_SHIFT) : 0;
-}
-
-/* Frozen, what lies idle elsewhere is of use only to the driver. */
-static void make_room(struct pool *pool, uint32_t frames) {
-    uint64_t bytes = (uint64_t)frames << PAGE_SHIFT, some = bytes;
-    while (pool->layouts.frozen && bytes > 0 && some > 0) {
-        some = release_some(pool, IDLE_FREE, bytes);
-        bytes -= some < bytes ? some : bytes;
-    }
-}
-
-/* What an extent has goes to the driver, for pages that take its place under the budget. -ENOENT: there is none that
- * has been free for longer than any frame. */
-static int dissolve_older(struct pool *pool, uint32_t lacking) {
-    struct window *window = extents_pick_older(&pool->layouts, pool->epochs.finished);
-    if (!window || release_extent(pool, window) == 0) {
-        return -ENOENT;
-    }
-    pool->layouts.dissolved = true;
-    uint32_t more = frames_allowed(pool);
-    return make_frames(pool, more < lacking ? more : lacking) == -ERANGE ? -ERANGE : 0;
-}
-
-/* Whether hardly anything of what a block lacks could come from what lies idle. */
-static bool is_growth(struct pool *pool, uint32_t lacking, uint32_t allowed) {
-    uint32_t idle = frames_count_finished(&pool->layouts, pool->epochs.finished, lacking);
-    idle += extents_count_finished(&pool->layouts, pool->epochs.finished);
-    return allowed >= lacking || idle <= (lacking - allowed) / EXTENT_IDLE_SHARE;
-}
-
-/* Under the budget every slot gets a new frame, or a window that has nothing an extent. Over it, or where the driver has
- * fewer than that, one that lies idle and has finished; a new one only where there is none. */
-static int fill(struct pool *pool, struct window *window, uint32_t lacking) {
-    struct layouts *layouts = &pool->layouts;
-    uint32_t more = frames_allowed(pool);
-    if (is_growth(pool, lacking, more) && make_extent(pool, window, lacking)) {
-        return 0;
-    }
-    more = more < lacking ? more : lacking;
-    make_frames(pool, more);
-    int r = 0;
-    for (uint32_t i = 0; r == 0 && (i = layouts_next_lacking(layouts, window, i)) != UINT32_MAX;) {
-        int dissolved = dissolve_older(pool, lacking);
-        if (dissolved != -ENOENT) {
-            r = dissolved;
-        } else if (layouts_fill(layouts, window, i, pool->epochs.finished)) {
-            lacking--;
-            layouts->mapped_anew += more == 0;
-            more -= more > 0;
-        } else {
-            make_room(pool, lacking);
-            r = make_frames(pool, lacking);
+/* Of one that the driver does not take another one takes the place. */
+static uint64_t release_one(struct pool *pool, uint64_t bytes) {
+    struct arena *const arenas[] = {&pool->large, &pool->small};
+    uint64_t released = 0;
+    for (unsigned i = 0; i < 2 && released == 0; i++) {
+        struct segment *segment;
+        int r = -EBUSY;
+        while (r == -EBUSY && arenas[i]->idle_bytes > 0 &&
+               (segment = arena_idle_segment(arenas[i], bytes, pool->epochs.finished)) != NULL) {
+            r = release_segment(pool, arenas[i], segment, &released);
         }
     }
-    return r;
+    return released;
 }
 
-/* --- windows --- */
-
-/* Addresses for windows: several times what the device has, if there are as many. */
-static bool take_space(struct pool *pool, uint32_t slots) {
-    struct backend *backend = pool->backend;
-    uint64_t least = (uint64_t)layouts_window_slots(slots) << PAGE_SHIFT, base;
-    uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * SPACE_TIMES;
-    int r;
-    lock_release(&pool->lock);
-    bytes = bytes > least ? bytes : least;
-    while ((r = backend->ops->take_addresses(backend, bytes, &base)) != 0 && bytes > least) {
-        bytes = bytes / 2 & ~(PAGE_BYTES - 1);
-        bytes = bytes > least ? bytes : least;
-    }
-    lock_acquire(&pool->lock);
-    if (r == 0 && !layouts_add_space(&pool->layouts, base, bytes)) {
-        backend->ops->give_addresses(backend, base, bytes);
-        r = -ENOMEM;
-    }
-    return r == 0;
-}
-
-static struct window *choose(struct pool *pool, uint32_t slots, uint32_t *lacking) {
-    struct layouts *layouts = &pool->layouts;
-    struct window *window = layouts_choose(layouts, slots, false, pool->epochs.finished, lacking);
-    if (!window) {
-        *lacking = slots;
-        window = layouts_open(layouts, slots);
-    }
-    if (!window && take_space(pool, slots)) {
-        window = layouts_open(layouts, slots);
-    }
-    return window ? window : layouts_choose(layouts, slots, true, pool->epochs.finished, lacking);
-}
-
-static int map_window(struct pool *pool, uint32_t slots) {
-    uint32_t lacking;
-    struct window *window = choose(pool, slots, &lacking);
-    if (!window) {
-        return -ERANGE;
-    }
-    uint64_t before = pool->layouts.reserved_bytes;
-    int r = fill(pool, window, lacking);
-    lock_release(&pool->lock);
-    int kept = mappings_drop_stale(pool, window);
-    if (r == 0 && (kept != 0 || mappings_make(pool, window) != 0)) {
-        r = -ERANGE;
-    }
-    lock_acquire(&pool->lock);
-    if (window->extent_slots > 0 && !window_slot(&pool->layouts, window, 0)->mapped) {
-        release_extent(pool, window);
-    }
-    layouts_put_back(&pool->layouts, window); /* free, and without conflicts if it is mapped */
-    while (r != 0 && pool->layouts.reserved_bytes > before &&
-           release_some(pool, IDLE_FREE, pool->layouts.reserved_bytes - before) > 0) {
-    } /* what was made for it is of no use: others may have some */
-    return r;
-}
-
-/* The epoch that has to finish for so many slots of what is free to have, those first that an event is about anyway. */
-static uint64_t free_stamp(const struct layouts *layouts, uint32_t slots) {
-    uint64_t frames = frames_stamp(layouts, slots), extents = extents_stamp(layouts, slots);
-    uint64_t all = (uint64_t)frames_count_finished(layouts, UINT64_MAX, slots);
-    return all < slots && extents > frames ? extents : frames;
-}
-
-/* Frames that lie idle behind a barrier are waited for rather than that the pool grows past its budget; those
- * that the window has already are among them. Not for what could not be had then either. */
-static void wait_for_frames(struct pool *pool, uint32_t slots) {
-    struct epochs *epochs = &pool->epochs;
-    struct layouts *layouts = &pool->layouts;
-    if (layouts->frozen ||
-        layouts_lacking(layouts, slots, epochs->finished) <= frames_allowed(pool)) {
-        return;
-    }
-    epochs_poll(epochs, pool->backend);
-    uint64_t stamp = free_stamp(layouts, slots), bytes = (uint64_t)slots << PAGE_SHIFT;
-    uint32_t ready = frames_count_finished(layouts, epochs->finished, slots);
-    bool late = ready + extents_count_finished(layouts, epochs->finished) < slots;
-    if (!late || stamp <= epochs->finished) {
-        return;
-    }
-    uint64_t others = 0, room = bytes > layouts->free_bytes ? budget_room(pool, &others) : 0;
-    if (bytes <= layouts->free_bytes + room + others) {
-        order_finish_stamp(pool, stamp);
-    }
-}
-
-int mapper_grow(struct pool *pool, uint32_t slots) {
-    uint64_t lives = pool_lives(pool);
-    int r = 0;
-    wait_for_frames(pool, slots);
-    budget_begin_growth(pool);
-    enter(pool);
-    if (lives != pool_lives(pool)) {
-        r = -ENOMEM;
-    } else if (layouts_lacking(&pool->layouts, slots, 0) > 0) { /* nobody else has brought one */
-        r = map_window(pool, slots);
-    }
-    leave(pool);
-    budget_end_growth(pool, r != 0 && slots > 1); /* it may have had some of them */
-    return r;
-}
-
-/* --- for the others --- */
-
-uint64_t mapper_release(struct pool *pool, enum idle which, uint64_t bytes) {
+uint64_t mapper_release(struct pool *pool, uint64_t bytes) {
     uint64_t released = 0, some = 1;
     enter(pool);
     while (released < bytes && some > 0) {
-        some = release_some(pool, which, bytes - released);
+        some = release_one(pool, bytes - released);
         released += some;
     }
     leave(pool);
@@ -269,8 +112,224 @@ uint64_t mapper_release(struct pool *pool, enum idle which, uint64_t bytes) {
 }
 
 uint64_t mapper_decay(struct pool *pool) {
+    struct arena *arena;
+    uint64_t released = 0;
+    bool waits;
     enter(pool);
-    uint64_t released = pool->layouts.frozen ? 0 : release_some(pool, IDLE_AGED, UINT64_MAX);
+    struct segment *aged = source_aged(pool, &arena, &waits);
+    if (aged) {
+        release_segment(pool, arena, aged, &released);
+    }
     leave(pool);
     return released;
+}
+
+/* --- growing --- */
+
+/* Addresses for an arena: several times what the device has, if there are as many. */
+static bool take_addresses(struct pool *pool, struct arena *arena, uint64_t least) {
+    struct backend *backend = pool->backend;
+    uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * LINE_TIMES, base;
+    int r;
+    if (!line_prepare(arena)) {
+        return false;
+    }
+    lock_release(&pool->lock);
+    least = (least + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+    bytes = bytes > least ? bytes : least;
+    while ((r = backend->ops->take_addresses(backend, bytes, &base)) != 0 && bytes > least) {
+        bytes = bytes / 2 & ~(PAGE_BYTES - 1);
+        bytes = bytes > least ? bytes : least;
+    }
+    lock_acquire(&pool->lock);
+    if (r == 0) {
+        line_add(arena, base, bytes);
+    }
+    return r == 0;
+}
+
+/* What the driver made and mapped, and there is no descriptor for. */
+static void unmake(struct pool *pool, uint64_t base, unsigned count, uint64_t each,
+                   const uint64_t *pages) {
+    struct backend *backend = pool->backend;
+    lock_release(&pool->lock);
+    if (backend->ops->unmap(backend, base, count * pages_of(each)) == 0) {
+        backend->ops->give_pages(backend, count, pages_of(each), pages);
+    }
+    lock_acquire(&pool->lock);
+}
+
+/* The driver's part of make_some(), without the pool's lock. */
+static int map_some(struct backend *backend, uint64_t base, unsigned count, uint64_t each,
+                    uint64_t *pages) {
+    int r = backend->ops->take_pages(backend, count, pages_of(each), pages);
+    int mapped = r == 0 ? backend->ops->map(backend, base, count, pages_of(each), pages) : 0;
+    if (mapped != 0) {
+        backend->ops->give_pages(backend, count, pages_of(each), pages);
+        r = mapped == -ENOMEM ? -ENOMEM : -ERANGE;
+    }
+    return r;
+}
+
+/* It is ready, but for nobody else. */
+static void hold(struct pool *pool, struct arena *arena, struct range *range) {
+    arena_hold(arena, range);
+    pool->held_bytes += range->bytes;
+}
+
+static void let_go(struct pool *pool, struct arena *arena, struct range *range) {
+    pool->held_bytes -= range->bytes;
+    arena_give(arena, range);
+}
+
+/* So many segments of a size, behind *last, which is then the last of them. They are held. */
+static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsigned count,
+                     uint64_t each, struct segment **last) {
+    uint64_t pages[MAP_BATCH], bytes = count * each;
+    pool->growing += bytes;
+    lock_release(&pool->lock);
+    int r = map_some(pool->backend, base, count, each, pages);
+    lock_acquire(&pool->lock);
+    pool->growing -= bytes;
+    for (unsigned i = 0; i < count && r == 0; i++) {
+        r = arena_add(arena, base + i * each, each, *last);
+        if (r != 0) {
+            unmake(pool, base + i * each, count - i, each, pages + i);
+            return -ERANGE;
+        }
+        *last = *last ? (*last)->next : arena->segments;
+        (*last)->page = pages[i];
+        hold(pool, arena, (*last)->first);
+        books_add(&pool->books.driver_allocs, 1);
+    }
+    return r;
+}
+
+static int look_for_pages(struct pool *pool, uint64_t bytes) {
+    struct backend *backend = pool->backend;
+    int r = 0;
+    if (bytes > PAGE_BYTES && backend->ops->look_for_pages) {
+        lock_release(&pool->lock);
+        r = backend->ops->look_for_pages(backend, pages_of(bytes));
+        lock_acquire(&pool->lock);
+    }
+    return r;
+}
+
+/* Behind *last, which is then the last of them. Descriptors for all of them first: nothing is made to go back for want of
+ * host memory. */
+static int make_segments(struct pool *pool, struct arena *arena, const struct line_place *place,
+                         struct segment **last) {
+    uint64_t each = place->bytes < LINE_SEGMENT ? place->bytes : LINE_SEGMENT, base = place->base;
+    unsigned all = (unsigned)((place->bytes + each - 1) / each);
+    if (!arena_prepare(arena, all) || page_map_prepare(base, place->bytes) != 0) {
+        return -ERANGE;
+    }
+    int r = place->bytes > each ? look_for_pages(pool, place->bytes) : 0;
+    for (uint64_t rest = place->bytes, some; rest > 0 && r == 0; rest -= some, base += some) {
+        each = each < rest ? each : rest;
+        uint64_t count = rest / each < MAP_BATCH ? rest / each : MAP_BATCH;
+        some = count * each;
+        r = make_some(pool, arena, base, (unsigned)count, each, last);
+    }
+    return r;
+}
+
+/* Where there is no room under the budget, what lies idle goes back for it. */
+static void make_room(struct pool *pool, uint64_t bytes, uint64_t budget) {
+    uint64_t some = 1;
+    while (some > 0 && budget_expected(pool) + bytes > budget) {
+        some = release_one(pool, bytes);
+    }
+}
+
+/* What is new is held like what it is added to, so that who asked for it gets it, and not whoever finds a part first. */
+static int grow_at(struct pool *pool, struct arena *arena, const struct line_place *place,
+                   uint64_t bytes) {
+    uint64_t before = budget_used(pool), budget = budget_with(pool, bytes), some = 1;
+    struct range *const beside[] = {place->left, place->right};
+    for (unsigned i = 0; i < 2; i++) {
+        if (beside[i]) {
+            hold(pool, arena, beside[i]);
+        }
+    }
+    make_room(pool, place->bytes, budget);
+    struct segment *in_front = arena_before(arena, place->base), *last = in_front;
+    int r = make_segments(pool, arena, place, &last);
+    for (; last != in_front; last = last->previous) {
+        let_go(pool, arena, last->first);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        if (beside[i]) {
+            let_go(pool, arena, beside[i]);
+        }
+    }
+    while (r != 0 && budget_used(pool) > before && some > 0) { /* others may have use for that */
+        some = release_one(pool, budget_used(pool) - before);
+    }
+    return r;
+}
+
+struct growth mapper_growth(const struct pool *pool, const struct arena *arena, uint64_t bytes) {
+    struct line_place place;
+    if (!line_find(arena, bytes, &place)) {
+        place = (struct line_place){.bytes = bytes};
+    }
+    uint64_t finished = pool->epochs.finished;
+    struct growth growth = {place.bytes, source_idle(pool), source_finished(pool)};
+    const struct range *const beside[] = {place.left, place.right};
+    for (unsigned i = 0; i < 2; i++) {
+        growth.idle -= beside[i] ? range_idle_bytes(beside[i], UINT64_MAX) : 0;
+        growth.finished -= beside[i] ? range_idle_bytes(beside[i], finished) : 0;
+    }
+    return growth;
+}
+
+int mapper_grow(struct pool *pool, struct arena *arena, uint64_t bytes) {
+    uint64_t lives = pool_lives(pool);
+    struct line_place place;
+    int r = -ERANGE;
+    budget_begin_growth(pool);
+    enter(pool);
+    if (lives != pool_lives(pool)) {
+        r = -ENOMEM;
+    } else if (arena_largest_free(arena) >= bytes) { /* another thread has brought it */
+        r = 0;
+    } else if (line_find(arena, bytes, &place)) {
+        r = grow_at(pool, arena, &place, bytes);
+    } else if (take_addresses(pool, arena, bytes)) {
+        bool freed = arena_largest_free(arena) >= bytes; /* meanwhile */
+        r = freed                             ? 0
+            : line_find(arena, bytes, &place) ? grow_at(pool, arena, &place, bytes)
+                                              : -ERANGE;
+    }
+    leave(pool);
+    budget_end_growth(pool, r != 0 && bytes > PAGE_BYTES); /* it may have had some of them */
+    return r;
+}
+
+/* --- the end --- */
+
+static bool unmap_all(struct pool *pool, const struct arena *arena) {
+    struct backend *backend = pool->backend;
+    bool all = true;
+    for (const struct segment *s = arena->segments; s; s = s->next) {
+        bool refused = backend->ops->unmap(backend, s->base, pages_of(s->bytes)) != 0;
+        if (!refused) {
+            backend->ops->give_pages(backend, 1, pages_of(s->bytes), &s->page);
+        }
+        all &= !refused;
+    }
+    return all;
+}
+
+/* Addresses where the driver has kept something are kept as well. */
+void mapper_end(struct pool *pool, struct arena *arena) {
+    uint64_t base, bytes;
+    bool all = unmap_all(pool, arena);
+    while (line_remove(arena, &base, &bytes)) {
+        if (all) {
+            pool->backend->ops->give_addresses(pool->backend, base, bytes);
+        }
+    }
 }

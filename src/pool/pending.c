@@ -19,8 +19,7 @@ static uint64_t line_for(const struct pool *pool, enum reach reach) {
 static enum reach reach_of(struct block *block) {
     bool outside =
         block_is_large(block)
-            ? atomic_load_explicit(&range_of(block)->segment->reached_from_outside,
-                                   memory_order_relaxed)
+            ? range_is_reached(range_of(block))
             : atomic_load_explicit(&page_of(block)->reached_from_outside, memory_order_relaxed);
     return outside ? REACH_OUTSIDE : REACH_CONTEXT;
 }

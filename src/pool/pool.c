@@ -2,7 +2,6 @@
 
 #include "pool/host.h"
 #include "pool/page_map.h"
-#include "pool/release.h"
 #include "process/nap.h"
 
 #include <errno.h>
@@ -25,9 +24,8 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     pool->config = *config;
     pool->started_ns = backend_clock(pool->backend);
     epochs_start(&pool->epochs);
-    arena_start(&pool->large, pool);
-    arena_start(&pool->small, pool);
-    layouts_start(&pool->layouts, pool);
+    arena_start(&pool->large, pool, backend_maps(backend));
+    arena_start(&pool->small, pool, backend_maps(backend));
     runs_start(&pool->runs, pool);
     pool->quota_most = quota_of_capacity(backend->capacity);
     cache_start_common(common, pool);
@@ -40,13 +38,9 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
 }
 
 static void forget_pages(struct pool *pool) {
-    for (struct window *window = pool->layouts.windows; window; window = window->next_of_all) {
-        if (range_state(&window->range) == BLOCK_PAGE) {
-            runs_forget_page(&pool->runs, window->range.page);
-        }
-    }
     for (struct segment *segment = pool->small.segments; segment; segment = segment->next) {
-        for (struct range *range = segment->first; range; range = range->next) {
+        for (struct range *range = segment_first(segment); segment_has(segment, range);
+             range = range->next) {
             if (range_state(range) == BLOCK_PAGE) {
                 runs_forget_page(&pool->runs, range->page);
             }
@@ -73,16 +67,19 @@ static void forget_caches(struct pool *pool) {
 uint64_t pool_forget(struct pool *pool) {
     lock_acquire(&pool->mapper);
     lock_acquire(&pool->lock);
-    uint64_t bytes = pool->large.reserved_bytes + pool->small.reserved_bytes;
-    layouts_leave_map(&pool->layouts);
+    bool maps = backend_maps(pool->backend);
+    uint64_t bytes = maps ? 0 : pool->large.reserved_bytes + pool->small.reserved_bytes;
     arena_leave_map(&pool->small);
     arena_leave_map(&pool->large);
     forget_caches(pool);
     atomic_fetch_add(&pool->lives, 1);
     forget_pages(pool);
+    if (maps) {
+        mapper_end(pool, &pool->small);
+        mapper_end(pool, &pool->large);
+    }
     arena_forget(&pool->small);
     arena_forget(&pool->large);
-    release_all(pool);
     for (enum reach reach = 0; reach < REACHES; reach++) {
         pool->pending[reach] = (struct pending){0};
     }

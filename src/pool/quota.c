@@ -195,7 +195,7 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
 struct cache *quota_find_idle(struct pool *pool) {
     struct cache *idle = NULL;
     for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
-        bool still = is_still(&cache->seen.ticked, worked(cache), pool->layouts.tick, DECAY_TICKS);
+        bool still = is_still(&cache->seen.ticked, worked(cache), pool->decay.tick, DECAY_TICKS);
         if (still && !cache->visiting && !transfer_empty(&cache->transfer)) {
             cache->next_idle = idle;
             idle = cache;

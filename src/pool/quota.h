@@ -45,11 +45,9 @@ static inline uint64_t quota_cached(const struct cache *cache) {
 /* Whether anything may go back later. Also where all is live, as long as threads may free it into their caches: no
  * visit tells of that. */
 static inline bool decay_is_any(const struct pool *pool) {
-    return !pool->layouts.frozen && !pool->backend->release_waits &&
-           epochs_broken(&pool->epochs) == 0 &&
-           pool->layouts.free_bytes + pool->large.idle_bytes + pool->small.idle_bytes +
-                   pool->returning + pool->pending_bytes + pool->quotas +
-                   atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) >
+    return !pool->backend->release_waits && epochs_broken(&pool->epochs) == 0 &&
+           pool->large.idle_bytes + pool->small.idle_bytes + pool->returning + pool->pending_bytes +
+                   pool->quotas + atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) >
                0;
 }
 

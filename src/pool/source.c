@@ -28,11 +28,6 @@ static bool take_small(struct pool *pool, struct want *want) {
 }
 
 static bool take_large(struct pool *pool, struct want *want) {
-    if (backend_maps(pool->backend)) {
-        struct range *mapped = layouts_take(&pool->layouts, layouts_slots(want->bytes));
-        want->block = mapped ? &mapped->block : NULL;
-        return mapped != NULL;
-    }
     struct range *range = arena_take(&pool->large, want->bytes, ARENA_UNIT, want->care);
     if (range) {
         page_map_set_start(range->block.address, range);
@@ -43,17 +38,7 @@ static bool take_large(struct pool *pool, struct want *want) {
 
 /* 2 MiB for small blocks. */
 static struct range *take_page(struct pool *pool) {
-    return backend_maps(pool->backend)
-               ? layouts_take(&pool->layouts, 1)
-               : arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
-}
-
-static void give_page(struct pool *pool, struct range *range) {
-    if (range_is_window(range)) {
-        layouts_give(&pool->layouts, range, 0);
-    } else {
-        arena_give(&pool->small, range);
-    }
+    return arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
 }
 
 bool source_take(struct pool *pool, struct want *want) {
@@ -70,7 +55,7 @@ bool source_take(struct pool *pool, struct want *want) {
     }
     block_become(&range->block, BLOCK_PAGE);
     if (runs_add_page(&pool->runs, range, range->block.address) != 0) {
-        give_page(pool, range);
+        arena_give(&pool->small, range);
         return false;
     }
     return take_small(pool, want);
@@ -80,15 +65,12 @@ bool source_take(struct pool *pool, struct want *want) {
  * nobody knows is at the latest that of what has just become usable. */
 static void give_range(struct pool *pool, struct arena *arena, struct range *range,
                        uint64_t stamp) {
-    struct segment *segment = range->segment;
+    uint64_t tick = pool->decay.tick;
     stamp = stamp > 0 ? stamp : atomic_load_explicit(&pool->epochs.usable, memory_order_relaxed);
-    if (segment->is_window) {
-        layouts_give(&pool->layouts, range, stamp);
-        return;
-    }
-    segment->stamp = stamp > segment->stamp ? stamp : segment->stamp;
-    if ((int64_t)(pool->layouts.tick - segment->since) > 0) { /* what was pending may be older */
-        segment->since = pool->layouts.tick;
+    for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        s->stamp = stamp > s->stamp ? stamp : s->stamp;
+        s->since =
+            (int64_t)(tick - s->since) > 0 ? tick : s->since; /* what was pending may be older */
     }
     arena_give(arena, range);
 }
@@ -123,9 +105,9 @@ static int give_back(struct pool *pool, uint64_t base, uint64_t bytes) {
 static uint64_t release_segment(struct pool *pool, struct arena *arena, struct segment *segment) {
     uint64_t base = segment->base, size = segment->bytes, since = segment->since;
     bool reached = segment->reached_from_outside;
-    arena_remove(arena, segment);
+    arena_remove(arena, segment); /* all of a range */
     if (give_back(pool, base, size) != 0) {
-        struct segment *kept = arena_add(arena, base, size) == 0 ? arena->segments : NULL;
+        struct segment *kept = arena_add(arena, base, size, NULL) == 0 ? arena->segments : NULL;
         if (kept) {
             kept->reached_from_outside = reached;
             kept->since = since;
@@ -148,16 +130,6 @@ static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t byt
     return segment ? release_segment(pool, arena, segment) : 0;
 }
 
-struct segment *source_aged(struct pool *pool, struct arena **arena, bool *waits) {
-    struct arena *const arenas[] = {&pool->large, &pool->small};
-    struct segment *aged = NULL;
-    for (unsigned i = 0; i < 2 && !aged; i++) {
-        *arena = arenas[i];
-        aged = arena_aged_segment(*arena, pool->layouts.tick, pool->epochs.finished, waits);
-    }
-    return aged;
-}
-
 uint64_t source_decay(struct pool *pool) {
     struct arena *arena;
     bool waits;
@@ -168,10 +140,9 @@ uint64_t source_decay(struct pool *pool) {
 int source_release_idle(struct pool *pool, uint64_t bytes) {
     uint64_t released = 0;
     if (backend_maps(pool->backend)) {
-        released = mapper_release(pool, IDLE_FREE, bytes);
-        released += mapper_release(pool, IDLE_KEPT, bytes - (released < bytes ? released : bytes));
+        released = mapper_release(pool, bytes);
     }
-    while (released < bytes) {
+    while (released < bytes && !backend_maps(pool->backend)) {
         uint64_t one = release_one(pool, &pool->large, bytes - released);
         one = one > 0 ? one : release_one(pool, &pool->small, bytes - released);
         if (one == 0) {
@@ -243,7 +214,7 @@ static int grow_by(struct pool *pool, struct arena *arena, uint64_t bytes) {
         backend->ops->lose(backend, bytes); /* the context ended meanwhile */
         r = -ENOMEM;
     } else if (r == 0) {
-        r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes);
+        r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes, NULL);
         pool->unmanageable |= r == -ERANGE;
         if (r != 0) {
             give_back(pool, base, bytes);
@@ -268,19 +239,18 @@ bool source_refused(int r) {
  */
 static bool has_descriptors(struct pool *pool, const struct want *want) {
     struct arena *arena = want->large ? &pool->large : &pool->small;
-    return arena_prepare(arena) && page_map_spare() && (want->large || runs_prepare(&pool->runs));
+    return arena_prepare(arena, 1) && page_map_spare() &&
+           (want->large || runs_prepare(&pool->runs));
 }
 
 int source_grow(struct pool *pool, const struct want *want) {
-    if (backend_maps(pool->backend)) {
-        return want->large                 ? mapper_grow(pool, layouts_slots(want->bytes))
-               : runs_prepare(&pool->runs) ? mapper_grow(pool, 1)
-                                           : -ERANGE;
-    }
     if (pool->unmanageable || !has_descriptors(pool, want)) {
         return -ERANGE;
     }
     struct arena *arena = want->large ? &pool->large : &pool->small;
+    if (backend_maps(pool->backend)) {
+        return mapper_grow(pool, arena, want->large ? want->bytes : PAGE_BYTES);
+    }
     uint64_t good = good_growth(pool, want), least = source_growth(want);
     int r = grow_by(pool, arena, good);
     if (source_refused(r) && pool->returning > 0) {

@@ -1,13 +1,30 @@
-/* Where memory for a request comes from: pages, arena, segments, windows. Under the lock. */
+/* Where memory for a request comes from: pages, arena, segments. Under the lock. */
 #ifndef GPUCACHE_POOL_SOURCE_H
 #define GPUCACHE_POOL_SOURCE_H
 
 #include "pool/state.h"
 
-/* In segments that are wholly free, or in frames. */
+/* In segments that are wholly free. */
 static inline uint64_t source_idle(const struct pool *pool) {
-    return pool->large.idle_bytes + pool->small.idle_bytes + pool->layouts.free_bytes +
-           pool->layouts.kept_bytes;
+    return pool->large.idle_bytes + pool->small.idle_bytes;
+}
+
+/* Of that what has finished. */
+static inline uint64_t source_finished(const struct pool *pool) {
+    return arena_finished_bytes(&pool->large, pool->epochs.finished) +
+           arena_finished_bytes(&pool->small, pool->epochs.finished);
+}
+
+/* One that has been idle for the decay time, if it has finished, or NULL; *waits: it has not. */
+static inline struct segment *source_aged(struct pool *pool, struct arena **arena, bool *waits) {
+    struct arena *const arenas[] = {&pool->large, &pool->small};
+    struct segment *aged = NULL;
+    *waits = false;
+    for (unsigned i = 0; i < 2 && !aged; i++) {
+        *arena = arenas[i];
+        aged = arena_aged_segment(*arena, pool->decay.tick, pool->epochs.finished, waits);
+    }
+    return aged;
 }
 
 /* find.c: the range around a live block, or NULL. Under the lock. */
@@ -36,17 +53,22 @@ int source_grow(struct pool *pool, const struct want *want); /* a segment from t
 bool source_refused(int r); /* neither the driver nor the limit has more */
 int source_release_idle(struct pool *pool,
                         uint64_t bytes); /* what no work touches; 0: something is on its way back */
-struct segment *source_aged(struct pool *pool, struct arena **arena,
-                            bool *waits); /* one that has been idle for the decay time, if it has
-                                             finished; *waits: it has not */
-uint64_t source_decay(struct pool *pool); /* such a one goes back */
+uint64_t source_decay(struct pool *pool);                          /* such a one goes back */
 void source_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the driver has it */
 
-/* mapper.c: the driver's side of layouts. Lets go of the lock in between. */
-int mapper_grow(struct pool *pool, uint32_t slots); /* a window for it, from frames new or idle */
-uint64_t mapper_release(struct pool *pool, enum idle which,
-                        uint64_t bytes);  /* so much of that, if it has finished */
-uint64_t mapper_decay(struct pool *pool); /* some of what has been free for the decay time */
+/* mapper.c: segments in lines. Lets go of the lock in between. */
+int mapper_grow(struct pool *pool, struct arena *arena,
+                uint64_t bytes); /* what a range of so many lacks */
+/* How much that is, and what could make room for it: idle segments elsewhere, and those of them that have finished. */
+struct growth {
+    uint64_t bytes, idle, finished;
+};
+struct growth mapper_growth(const struct pool *pool, const struct arena *arena, uint64_t bytes);
+uint64_t mapper_release(struct pool *pool,
+                        uint64_t bytes);  /* so much of what lies idle, if it has finished */
+uint64_t mapper_decay(struct pool *pool); /* a segment that has been idle for the decay time */
+void mapper_end(struct pool *pool,
+                struct arena *arena); /* the context has gone: all of it. Both locks are held */
 
 /* supply.c: where memory for a request comes from. Takes and returns with the lock held; lets go of it
  * in between. */

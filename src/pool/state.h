@@ -5,7 +5,6 @@
 #include "pool/arena.h"
 #include "pool/cache.h"
 #include "pool/epoch.h"
-#include "pool/layout.h"
 #include "pool/page.h"
 #include "pool/pool.h"
 #include "pool/tuning.h"
@@ -30,6 +29,7 @@ struct live_sizes {
 
 /* What has been idle for the decay time: decay.c. Under the pool's lock, but for what only the ticking thread has. */
 struct decay {
+    uint64_t tick;
     bool watched; /* somebody ticks, or has been told to */
     uint64_t before
         [DECAY_TICKS]; /* what was freed before one of the last ticks has that stamp at most */
@@ -49,10 +49,9 @@ struct pool {
 
     _Alignas(64) struct lock lock;
     struct epochs epochs;
-    struct arena large;     /* ranges for blocks above 1 MiB */
-    struct arena small;     /* ranges of 2 MiB for pages */
-    struct layouts layouts; /* both, where the backend maps pages */
-    struct lock mapper; /* taken before `lock`, by whoever has the driver map pages (mapper.c) */
+    struct arena large; /* ranges for blocks above 1 MiB */
+    struct arena small; /* ranges of 2 MiB for pages */
+    struct lock mapper; /* taken before `lock`, by whoever has the driver map memory (mapper.c) */
     struct decay decay;
     struct runs runs;
     struct pending pending[REACHES];
@@ -64,10 +63,6 @@ struct pool {
     uint64_t looks, summed_at; /* visits; and as many when the peaks were last looked at */
     uint64_t taken_unseen;     /* bytes of large blocks that the pool has handed out since then */
     uint64_t goal;             /* the budget without what caches may hold */
-    unsigned slack_doubled;    /* how many times, for what is mapped anew; */
-    unsigned settling;         /* looks at that are left until it counts; */
-    uint64_t settling_peak;    /* the peak when they began */
-    uint64_t mapped_since_ns;  /* the last of them */
     bool budget_is_fresh;      /* has been looked at in this visit */
     atomic_bool advancing; /* a thread is asking the driver what has finished; others may wait for
                               its answer */
@@ -79,10 +74,13 @@ struct pool {
     uint64_t returning;   /* bytes that were released, and that the driver may not have yet */
     bool unmanageable;    /* the driver's addresses are not what the pool's map can hold */
     uint64_t growing;     /* bytes that threads inside backend->reserve ask for, */
-    uint64_t growers;     /* so many threads, */
-    uint64_t grown;       /* and how many came back */
+    uint64_t
+        held_bytes; /* free memory that one of them keeps: what it grows beside, and what has come; */
+    uint64_t growers;               /* so many threads, */
+    uint64_t grown;                 /* and how many came back */
     _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
     _Atomic uint64_t left_bytes;    /* see pool_left_bytes() */
+    bool any_refused;               /* segments are marked as refused; under the mapper's lock */
     _Atomic uint64_t leaving_bytes; /* no longer in the reserve, and not yet the driver's */
     _Atomic unsigned retiring; /* threads whose block may be neither live nor counted there yet */
     struct books books;        /* of everything but the thread caches' own counters: what is live */

@@ -116,12 +116,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
             return 0;
         }
         uint64_t need = source_growth(want);
-        bool maps = backend_maps(pool->backend); /* what is free is what it would grow by */
-        if (r == -EAGAIN && maps) {
-            r = grow_after(pool, want, &refusal);
-        }
-        while (r == -EAGAIN && (maps ? mapper_release(pool, IDLE_KEPT, need) > 0
-                                     : source_release_idle(pool, need) == 0)) {
+        while (r == -EAGAIN && source_release_idle(pool, need) == 0) {
             r = grow_after(pool, want, &refusal);
         }
         if (r == -EAGAIN && gather(pool, want, last)) {
@@ -243,6 +238,29 @@ static int grow_after_returns(struct pool *pool, struct want *want, uint64_t gro
 }
 
 /*
+ * In a line what lies idle makes room for the growth (mapper.c), if it has finished; where it has not, that is waited for rather
+ * than that the pool grows past its budget. Not for what would not be enough.
+ */
+static int grow_line(struct pool *pool, struct want *want) {
+    const struct arena *arena = want->large ? &pool->large : &pool->small;
+    uint64_t bytes = want->large ? want->bytes : PAGE_BYTES, last = epochs_stamp(&pool->epochs);
+    uint64_t budget = budget_with(pool, bytes);
+    struct growth growth = mapper_growth(pool, arena, bytes);
+    if (would_exceed(pool, growth.bytes, budget)) {
+        epochs_poll(&pool->epochs, pool->backend);
+        growth = mapper_growth(pool, arena, bytes);
+    }
+    while (would_exceed(pool, growth.bytes, budget + growth.finished) &&
+           !would_exceed(pool, growth.bytes, budget + growth.idle) && wait_for_idle(pool, last)) {
+        if (source_take(pool, want)) {
+            return 0;
+        }
+        growth = mapper_growth(pool, arena, bytes);
+    }
+    return source_grow(pool, want);
+}
+
+/*
  * Growing past the budget while segments lie idle: they go back first, as long as that and the growth
  * do not take more than a share of the time. What they did not take of that is forgotten but for a
  * little: after a rest every growth would else cost twice as much for long. Past what the peak allows
@@ -250,8 +268,10 @@ static int grow_after_returns(struct pool *pool, struct want *want, uint64_t gro
  */
 static int grow_with_excess(struct pool *pool, struct want *want) {
     uint64_t growth = source_growth(want);
-    if (pool->backend->release_waits || backend_maps(pool->backend) ||
-        !budget_is_short(pool, growth)) {
+    if (backend_maps(pool->backend)) {
+        return grow_line(pool, want);
+    }
+    if (pool->backend->release_waits || !budget_is_short(pool, growth)) {
         return grow_after_returns(pool, want, growth);
     }
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
@@ -279,16 +299,6 @@ static int grow_with_excess(struct pool *pool, struct want *want) {
     return r;
 }
 
-/* The window that the request had the last time around waits for its epoch: near the budget it is put in order.
- * Another one would be somebody else's, who would have to take a third. */
-static void order_expected(struct pool *pool, const struct want *want) {
-    bool may = want->large && backend_maps(pool->backend) && budget_is_short(pool, want->bytes);
-    uint64_t stamp = may ? layouts_expected_stamp(&pool->layouts, layouts_slots(want->bytes)) : 0;
-    if (stamp > 0) {
-        order_soon(pool, stamp);
-    }
-}
-
 /*
  * While another thread's call may be ending the context, nothing can be asked of it, and what is freed stays
  * pending: whoever goes on would take all there is in the time that the other one has lost its processor.
@@ -300,9 +310,22 @@ static void let_the_context_end(struct pool *pool, const struct want *want) {
     }
 }
 
+/*
+ * In a line, near the budget: what is pending goes behind a barrier before a large request looks for its place, not only when there
+ * is none. So it gets the best of all that is free, and what is free stays in few pieces.
+ */
+static void order_ahead(struct pool *pool, const struct want *want) {
+    uint64_t all = epochs_orderable(&pool->epochs);
+    if (backend_maps(pool->backend) && want->large && all > 0 &&
+        pool->pending_bytes > pool->goal / ORDER_AHEAD_SHARE &&
+        !epochs_usable(&pool->epochs, all) && budget_is_short(pool, source_growth(want))) {
+        order_soon(pool, all);
+    }
+}
+
 int supply(struct pool *pool, struct want *want) {
     let_the_context_end(pool, want);
-    order_expected(pool, want);
+    order_ahead(pool, want);
     if (supply_cheap(pool, want)) {
         return 0;
     }

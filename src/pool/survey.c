@@ -98,7 +98,7 @@ static void enter_block(struct survey *survey, uint64_t address, uint64_t bytes,
     }
 }
 
-/* Of a segment that an arena has. Of a window only what its block has: the rest of it may have nothing. */
+/* In a line each block counts as one. */
 static void begin_segment(struct survey *survey, uint64_t base, uint64_t bytes) {
     if (base != survey->base || survey->end == 0) {
         enter_free(survey, survey->end);
@@ -113,7 +113,7 @@ struct peeked {
     enum block_state state;
     uint64_t address, bytes, requested;
     uint64_t base, segment_bytes;
-    bool window;
+    bool in_line;
 };
 
 __attribute__((no_sanitize("thread"))) static bool look(const struct range *range,
@@ -129,7 +129,7 @@ __attribute__((no_sanitize("thread"))) static bool look(const struct range *rang
     seen->requested = *(const volatile uint64_t *)&range->requested;
     seen->base = *(const volatile uint64_t *)&segment->base;
     seen->segment_bytes = *(const volatile uint64_t *)&segment->bytes;
-    seen->window = *(const volatile bool *)&segment->is_window;
+    seen->in_line = *(const volatile bool *)&segment->in_line;
     return true;
 }
 
@@ -156,7 +156,8 @@ static void look_at_page(struct survey *survey, uint64_t address, struct page *p
         }
     }
     if (look(range_of_page(page), &seen)) {
-        begin_segment(survey, seen.base, seen.window ? PAGE_BYTES : seen.segment_bytes);
+        begin_segment(survey, seen.in_line ? address : seen.base,
+                      seen.in_line ? PAGE_BYTES : seen.segment_bytes);
         enter_block(survey, address, PAGE_BYTES, live, cached);
     }
 }
@@ -172,7 +173,8 @@ static void look_at_start(struct survey *survey, uint64_t start) {
         count_live(survey->sizes, seen.requested);
     }
     if (live || seen.state == BLOCK_CACHED) {
-        begin_segment(survey, seen.base, seen.window ? seen.bytes : seen.segment_bytes);
+        begin_segment(survey, seen.in_line ? seen.address : seen.base,
+                      seen.in_line ? seen.bytes : seen.segment_bytes);
         enter_block(survey, seen.address, seen.bytes, live ? seen.bytes : 0, live ? 0 : seen.bytes);
     }
 }
@@ -184,15 +186,15 @@ static void look_at(uint64_t address, page_map_entry entry, void *with) {
         look_at_page(survey, address, page_map_page(entry));
         return;
     }
-    if (look((const struct range *)entry, &seen) && !seen.window) {
+    if (look((const struct range *)entry, &seen) && !seen.in_line) {
         begin_segment(survey, seen.base, seen.segment_bytes);
     }
     look_at_start(survey, address);
     look_at_start(survey, address + PAGE_BYTES / 2);
 }
 
-/* Frames that are in no block: they lie anywhere, and serve any. */
-static void enter_idle_frames(struct survey *survey, const struct pool *pool) {
+/* What is in no block of a line. */
+static void enter_rest_of_lines(struct survey *survey, const struct pool *pool) {
     uint64_t units = books_get(&pool->books.reserved.current) >> UNIT_SHIFT;
     struct segment_piece piece = {
         .units = (uint32_t)(units > survey->entered ? units - survey->entered : 0)};
@@ -231,7 +233,7 @@ void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_m
         sizes->used = 0;
         page_map_each(pool, look_at, &survey);
         enter_free(&survey, survey.end);
-        enter_idle_frames(&survey, pool);
+        enter_rest_of_lines(&survey, pool);
         name_largest(stats, sizes);
         atomic_store(&sizes->busy, false);
     }

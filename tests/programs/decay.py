@@ -85,7 +85,7 @@ def in_time(decay_ms, options):
 
 def steady(name, backend):
     said = in_time("500", {**backend, "GPUCACHE_BUDGET": "8G"})
-    tally.check(said is None or said.get("mapped") == 0, "decay: %s: what comes back in time loses nothing" % name, said)
+    tally.check(said is None or said.get("given_back") == 0, "decay: %s: what comes back in time loses nothing" % name, said)
     tight = {**backend, "GPUCACHE_BUDGET": "0"}
     said, never = in_time("3000", tight), in_time("never", tight)
     tally.check(said is None or never is None or (said and said == never),

@@ -9,7 +9,7 @@ import re
 import sys
 import types
 
-from harness import HERE, Tally, program, run
+from harness import BACKEND, HERE, Tally, program, run
 
 tally = Tally()
 
@@ -48,6 +48,7 @@ def check(name, command, options, bounds, before):
     if native and not tally.check(native.status == 0, name + ": natively: status %s" % native.status, native.out + native.err):
         return
     known = figures(ran.out)
+    known["pages"] = BACKEND == "pages"
     known["native"] = types.SimpleNamespace(**figures(native.out)) if native else None
     for bound in bounds:
         tally.check(eval(bound, {"__builtins__": {}}, known), "%s: not %s" % (name, bound), known)

@@ -115,11 +115,14 @@ static double largest_mib(void) {
     return (double)low / MIB;
 }
 
-/* pinned MIB GIB K: blocks of MIB MiB, GIB GiB in all; every K-th stays. Then the largest block. */
+/* pinned MIB GIB K [1]: blocks of MIB MiB, GIB GiB in all; every K-th stays. Then the largest block. With a 1 there was
+ * one block of as much before. */
 static void pinned(char **arguments) {
     size_t bytes = bytes_of(arguments[0]);
     long count = (long)(atof(arguments[1]) * (double)GIB / (double)bytes), k = atol(arguments[2]);
     begin();
+    if (arguments[3])
+        put(get((size_t)count * bytes));
     for (long i = 0; i < count; i++)
         many[i] = get(bytes);
     for (long i = 0; i < count; i++)

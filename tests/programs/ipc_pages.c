@@ -294,7 +294,8 @@ static void ask(unsigned n) {
     printf(" %d %llu;", r, types);
     printf(" %d %d %d %d;", cuMemRetainAllocationHandle(&handle, (void *)p),
            cuMemUnmap(p / PAGE * PAGE, PAGE), cuMemFree(p), cuIpcCloseMemHandle(p + 4));
-    printf(" %d", cuMemGetAddressRange(&base, &bytes, p + blocks[n].bytes + PAGE));
+    r = cuMemGetAddressRange(&base, &bytes, p + blocks[n].bytes + PAGE); /* another one's perhaps */
+    printf(" %d", r == CUDA_SUCCESS && base == p);
 }
 
 /* A bare call: for ThreadSanitizer, looking at a descriptor that another thread closes is a race. */

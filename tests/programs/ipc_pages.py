@@ -169,6 +169,21 @@ def receive(peer):
     return (struct.unpack("<3Q4I", data)[3] if len(data) == 40 else 0), len(fds)
 
 
+def answers_of(handle):
+    """Of each answer for one block: its first page, the block's pages, descriptors, and the pages of each."""
+    answers, first, pages = [], 0, 1
+    with connect(handle) as peer:
+        while first < pages:
+            peer.send(request(handle, first=first))
+            data, fds, _, _ = socket.recv_fds(peer, 100, 16)
+            for fd in fds:
+                os.close(fd)
+            pages, count, length = struct.unpack("<3Q4I", data)[3:6]
+            answers.append((first, pages, count, length))
+            first += count * length
+    return answers
+
+
 def told(handle, message, passed=()):
     with connect(handle) as peer:
         try:
@@ -312,20 +327,41 @@ def each_other():
                 one.do("free", 0)
 
 
-def not_taken():
-    """What was exported is in no other block afterwards, whoever still looks at it."""
+def freed_while_open():
+    """What an importer has open stays mapped for it, whatever becomes of the block."""
     with Process(TIGHT, GPUCACHE_SIM_MEMORY="256M") as exporter, Process() as importer:
-        exporter.take(0, 40 * MIB, 11)
-        exporter.take(1, 4096, 11)
-        for n in range(2):
-            importer.open(n, (40 * MIB, 4096)[n], exporter.export(n))
+        for n, size in enumerate((40 * MIB, 4096)):
+            handle = exporter.take(n, size, 11).export(n)
+            tally.check(importer.open(n, size, handle) == 0 and importer.wrong(n, 11) == 0, "ipc_pages: open")
             exporter.do("free", n)
-        for n, size in enumerate((100 * MIB, 90 * MIB, 3 * MIB + 4), 2):  # none fits where the first one was
+        for n, size in enumerate((200 * MIB, 3 * MIB + 4, 90 * MIB), 2):  # and so others lie there, or nothing
             exporter.take(n, size, 12)
-        for n in range(300):
-            exporter.take(5 + n, 20000, 12)
-        tally.check(importer.wrong(0, 11) == 0, "ipc_pages: a page of an exported block was taken")
-        tally.check(importer.wrong(1, 11) in (0, 2), "ipc_pages: a page of a small one")
+            tally.check(exporter.wrong(n, 12) == 0, "ipc_pages: what is taken afterwards")
+            exporter.do("free", n)
+        for n, size in enumerate((40 * MIB, 4096)):
+            importer.do("fill", n, 13)
+            tally.check(importer.wrong(n, 13) == 0 and importer.do("close", n) == "0", "ipc_pages: freed while it is open")
+
+
+def anywhere():
+    """Blocks that begin far inside a segment, and lie in segments of several lengths."""
+    with Process() as exporter, Process() as importer:
+        sizes = (6, 700, 9, 300, 5, 1200, 40)
+        for n, size in enumerate(sizes):
+            exporter.take(n, size * MIB, n)
+        for n in range(1, len(sizes) - 1):
+            exporter.do("free", n)
+        exporter.do("free", len(sizes) - 1)
+        for n, size in enumerate((61 * MIB + 4, 3 * MIB, 1100 * MIB, 4, 33 * MIB, 850 * MIB + 8), 10):
+            exporter.take(n, size, n)
+            code = importer.open(n, size, exporter.export(n))
+            tally.check(code == 0 and importer.wrong(n, n) == 0, "ipc_pages: anywhere: %d bytes: %d" % (size, code))
+            importer.do("fill", n, n + 100)
+            tally.check(exporter.wrong(n, n + 100) == 0, "ipc_pages: anywhere: what was written there")
+        lengths = {length for n in range(10, 16) for _, _, _, length in answers_of(exporter.export(n))}
+        tally.check(len(lengths) > 2, "ipc_pages: anywhere: segments of lengths %s" % lengths)
+        for n in range(10, 16):
+            tally.check(importer.do("close", n) == "0", "ipc_pages: anywhere: close")
 
 
 def natively(what, act, **more):
@@ -658,28 +694,31 @@ def no_socket():
 def strangers():
     """Whoever asks for what was not exported, or as nobody asks, gets nothing; and others are served all the same."""
     with Process() as exporter, Process() as importer:
-        handle = exporter.take(0, 5 * MIB, 1).export(0)
-        exporter.take(1, 5 * MIB, 2)
-        exporter.take(2, 5 * MIB, 2).export(2)
+        handle = exporter.take(0, 100 * MIB, 1).export(0)
+        others = [int(exporter.take(n, 5 * MIB, 2).address, 16) for n in (1, 2)]
+        exporter.export(2)
         plain = exporter.do("files")
-        tally.check(told(handle, request(handle)) == (3, 3), "ipc_pages: the right request")
-        tally.check(told(handle, request(handle, first=2)) == (3, 1), "ipc_pages: its last page")
-        tally.check(told(handle, request(handle), passed=[0, 1, 2]) == (3, 3), "ipc_pages: with descriptors")
+        (_, pages, count, length), last = answers_of(handle)[0], answers_of(handle)[-1][3]
+        right = request(handle)
+        tally.check(count > 1 and length > 1 and told(handle, right) == (pages, count), "ipc_pages: the right request")
+        tally.check(told(handle, request(handle, first=pages - last)) == (pages, 1), "ipc_pages: its last segment")
+        tally.check(told(handle, right, passed=[0, 1, 2]) == (pages, count), "ipc_pages: with descriptors")
         for what, message in (("a token", request(handle, token=(1, 0))), ("the other half", request(handle, token=(0, 1 << 63))),
-                              ("its end", request(handle, first=3)), ("far beyond", request(handle, first=U64 >> 32)),
+                              ("its end", request(handle, first=pages)), ("not where a segment begins", request(handle, first=1)), ("far beyond", request(handle, first=U64 >> 32)),
                               ("another word", request(handle, magic=MAGIC + 1)), ("the rest", request(handle, unused=1)),
                               ("less", request(handle)[:-1]), ("more", request(handle) + b"x"), ("one byte", b"x"),
                               ("much", b"x" * 60000)):
             tally.check(told(handle, message) == (0, 0), "ipc_pages: a request with another %s" % what)
-        for n, words in ((1, words_of(handle)), (2, words_of(handle))):
-            words[3] += n * 2 * MIB  # another block's address with this one's token
+        for address in others:  # with this one's token
+            words = words_of(handle)
+            words[3] = address
             tally.check(told(handle, request(handle_of(words))) == (0, 0), "ipc_pages: another block")
         for bit in range(0, 512, 7):
             data = bytearray.fromhex(handle)
             data[bit // 8] ^= 1 << bit % 8
             tally.check(refused(importer.open(1, 5 * MIB, data.hex())), "ipc_pages: bit %d changed" % bit)
         idle = [connect(handle) for _ in range(40)]
-        tally.check(importer.open(0, 5 * MIB, handle) == 0, "ipc_pages: beside silent ones")
+        tally.check(importer.open(0, 100 * MIB, handle) == 0, "ipc_pages: beside silent ones")
         for peer in idle:
             peer.close()
         tally.check(exporter.files(plain) == plain, "ipc_pages: descriptors after all that")
@@ -788,7 +827,10 @@ def false_exporters():
         words = words_of(handle)
         before = importer.take(1, 5 * MIB, 1).do("files")
         nothing = os.open("/dev/null", os.O_RDWR)
-        real = pages_of(handle)
+        small = [exporter.take(n, MIB, n).export(n) for n in range(10, 16)]
+        pages = {words_of(one)[3] // (2 * MIB): one for one in small}  # each is a segment
+        real = [fd for one in list(pages.values())[:3] for fd in pages_of(one)]
+        tally.check(len(real) == 3, "ipc_pages: segments of one page each", real)
         for n, (what, message, passed) in enumerate((
                 ("hangs up", None, ()), ("nothing", answer(), ()), ("no memory", answer(), [nothing] * 3),
                 ("much that is none", answer(), [nothing] * 250), ("no pages", answer(pages=0), [nothing]),
@@ -829,7 +871,7 @@ def times():
                     label, size // MIB, code, (middle - start) * 1e3, (time.monotonic() - middle) * 1e3))
 
 
-ALL = [large, short_of_descriptors, short_for_a_moment, again_and_again, handles, mixed, together, each_other, not_taken, questions,
+ALL = [large, short_of_descriptors, short_for_a_moment, again_and_again, handles, mixed, together, each_other, freed_while_open, anywhere, questions,
        closed_while_in_use, closed_twice_while_in_use, asked_while_closed, contexts, devices, reached_meanwhile, lambda: ended("killed"), lambda: ended("ended"), ended_meanwhile, freed, stopped,
        helper, end_of_the_driver, forked, forks, guarded_forks, closed_by_its_program, no_number_meanwhile, no_socket, strangers, other_users, false_exporters]
 

@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Memory in pages: asked about, it is that of cuMemAlloc; and where there can be none there are segments."""
-import os
 import re
-import tempfile
 
 from harness import GPU, LIBRARY, Tally, program, run, run_with_report
 
@@ -51,17 +49,6 @@ def choices():
     chosen("disabled", {**PAGES, "GPUCACHE_DISABLE": "1"}, "none", "GPUCACHE_DISABLE")
     registrar = program("libibverbs.so.1")
     beside = {"preload": [LIBRARY, registrar]}
-    stay = "pages stay where they are: a network card is open"
-    with tempfile.NamedTemporaryFile(prefix="uverbs") as card:
-        os.environ["REGISTRAR_OPENS"] = card.name
-        chosen("a card is open", PAGES, "pages", stay, **beside)
-        chosen("a card is opened later", {**PAGES, "GPUCACHE_BUDGET": "0"}, "pages", stay, [registrar])
-        del os.environ["REGISTRAR_OPENS"]
-        if not GPU:  # whose driver needs descriptors of its own
-            short = {**PAGES, "GPUCACHE_BUDGET": "0"}
-            chosen("no descriptor for a while", short, "pages",
-                   "pages stayed where they were: open files could not be looked at", [registrar, "/dev/null"])
-            chosen("a card is opened after that", short, "pages", stay, [registrar, card.name])
     chosen("auto beside libibverbs", {"GPUCACHE_BACKEND": "auto"}, "segments", "libibverbs is loaded", **beside)
     chosen("asked for beside libibverbs", PAGES, "pages", "GPUCACHE_BACKEND=pages", **beside)
     chosen("segments beside libibverbs", {"GPUCACHE_BACKEND": "segments"}, "segments", "GPUCACHE_BACKEND=segments",

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define REGION_BYTES ((uint64_t)64 << 30)
+#define ADDRESSES_MOST ((uint64_t)16 << 30) /* at a time, so that there are some for other arenas */
 
 static _Thread_local bool inside_free;
 
@@ -331,7 +332,10 @@ static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *add
         meanwhile();
     }
     pthread_mutex_lock(&fake->lock);
-    bool fits = fake->next + bytes <= fake->base + REGION_BYTES;
+    if (bytes == 0 || bytes % (2 * MIB) != 0) {
+        break_law(fake, "addresses for no multiple of 2 MiB");
+    }
+    bool fits = bytes <= ADDRESSES_MOST && fake->next + bytes <= fake->base + REGION_BYTES;
     if (fits) {
         *address = fake->next;
         fake->next += bytes;
@@ -371,7 +375,6 @@ static int take_pages(struct backend *backend, unsigned count, unsigned length, 
     int r = 0;
     pthread_mutex_lock(&fake->lock);
     fake->reserves++;
-    fake->frozen |= fake->freezes;
     if (fake->refusals > 0) {
         fake->refusals--;
         r = fake->refusal;
@@ -453,10 +456,6 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count) {
     return r;
 }
 
-static bool frozen(struct backend *backend) {
-    return ((struct fake *)backend)->frozen;
-}
-
 void fake_map_pages(struct fake *fake) {
     static const struct backend_ops paging = {
         .name = "fake pages",
@@ -466,7 +465,6 @@ void fake_map_pages(struct fake *fake) {
         .give_pages = give_pages,
         .map = map,
         .unmap = unmap,
-        .frozen = frozen,
         .begin_growth = begin_growth,
         .end_growth = end_growth,
         .given_back = given_back,

@@ -85,8 +85,6 @@ struct fake {
     int map_code, unmap_code; /* what map() and unmap() return instead of doing it */
     unsigned maps, unmaps;
     unsigned idles;            /* calls of idle() */
-    bool frozen;               /* what frozen() says */
-    bool freezes;              /* that becomes true while pages are taken */
     unsigned growing, in_vain; /* growths under way; those that gave something back */
     unsigned answers;          /* given_back() is asked so often until others give back */
     uint64_t others;           /* what they have charged */

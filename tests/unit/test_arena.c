@@ -1,6 +1,6 @@
 /*
- * The arena: best fit, cutting and merging of ranges, whole segments in and out; and a random run
- * against a map of every unit.
+ * The arena: best fit, cutting and merging of ranges, whole segments in and out; and random runs, in
+ * segments apart and in a line, against a map of every unit.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -76,8 +76,8 @@ static void check(const struct arena *arena) {
 
 static uint64_t start_with(struct arena *arena, uint64_t bytes) {
     uint64_t base = new_base();
-    arena_start(arena, owner);
-    assert_int_equal(arena_add(arena, base, bytes), 0);
+    arena_start(arena, owner, false);
+    assert_int_equal(arena_add(arena, base, bytes, NULL), 0);
     check(arena);
     return base;
 }
@@ -148,7 +148,7 @@ static void segments_side_by_side_are_never_merged(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 8 * MIB);
-    assert_int_equal(arena_add(&arena, base + 8 * MIB, 8 * MIB), 0);
+    assert_int_equal(arena_add(&arena, base + 8 * MIB, 8 * MIB, NULL), 0);
     check(&arena);
     assert_null(arena_take(&arena, 9 * MIB, ARENA_UNIT, ARENA_ALL));
     struct range *a = take(&arena, 8 * MIB), *b = take(&arena, 8 * MIB);
@@ -213,7 +213,7 @@ static void a_large_range_is_spared_for_large_requests(void **state) {
     assert_non_null(whole);
     give(&arena, whole);
     assert_int_equal(take(&arena, 512)->block.address, base);
-    assert_int_equal(arena_add(&arena, base + GIB, 4 * MIB), 0);
+    assert_int_equal(arena_add(&arena, base + GIB, 4 * MIB, NULL), 0);
     struct range *small =
         arena_take(&arena, 512, ARENA_UNIT, ARENA_SPARING); /* a small one is not spared */
     assert_non_null(small);
@@ -310,8 +310,8 @@ static void only_whole_segments_are_idle(void **state) {
     struct arena arena;
     uint64_t base = start_with(&arena, 8 * MIB);
     uint64_t large = base + GIB, middle = base + 2 * GIB;
-    assert_int_equal(arena_add(&arena, large, 32 * MIB), 0);
-    assert_int_equal(arena_add(&arena, middle, 16 * MIB), 0);
+    assert_int_equal(arena_add(&arena, large, 32 * MIB, NULL), 0);
+    assert_int_equal(arena_add(&arena, middle, 16 * MIB, NULL), 0);
     assert_int_equal(arena_idle_segment(&arena, 512, 0)->base, base);
     assert_int_equal(arena_idle_segment(&arena, 9 * MIB, 0)->base, middle);
     assert_int_equal(arena_idle_segment(&arena, 17 * MIB, 0)->base, large);
@@ -329,8 +329,8 @@ static void a_removed_segment_is_unknown(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 8 * MIB);
-    assert_int_equal(arena_add(&arena, base + GIB, 8 * MIB), 0);
-    assert_int_equal(arena_add(&arena, base + 2 * GIB, 8 * MIB), 0);
+    assert_int_equal(arena_add(&arena, base + GIB, 8 * MIB, NULL), 0);
+    assert_int_equal(arena_add(&arena, base + 2 * GIB, 8 * MIB, NULL), 0);
     const uint64_t order[] = {base + GIB, base + 2 * GIB, base};
     for (int i = 0; i < 3; i++) {
         arena_remove(&arena, arena_find(order[i])->segment);
@@ -340,16 +340,16 @@ static void a_removed_segment_is_unknown(void **state) {
         assert_null(arena_find(order[i]));
     }
     assert_null(arena_take(&arena, 512, ARENA_UNIT, ARENA_ALL));
-    assert_int_equal(arena_add(&arena, base, 8 * MIB), 0); /* and may come again */
+    assert_int_equal(arena_add(&arena, base, 8 * MIB, NULL), 0); /* and may come again */
     check(&arena);
 }
 
 static void memory_beyond_the_map_is_refused_whole(void **state) {
     (void)state;
     struct arena arena;
-    arena_start(&arena, owner);
+    arena_start(&arena, owner, false);
     uint64_t top = (uint64_t)1 << PAGE_MAP_ADDRESS_BITS;
-    assert_int_equal(arena_add(&arena, top - 2 * MIB, 4 * MIB), -ERANGE);
+    assert_int_equal(arena_add(&arena, top - 2 * MIB, 4 * MIB, NULL), -ERANGE);
     check(&arena);
     assert_int_equal(arena.segment_count, 0);
     assert_null(page_map_owner(top - 2 * MIB));
@@ -359,7 +359,7 @@ static void a_forgotten_arena_knows_nothing_and_goes_on(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 8 * MIB);
-    assert_int_equal(arena_add(&arena, base + GIB, 8 * MIB), 0);
+    assert_int_equal(arena_add(&arena, base + GIB, 8 * MIB, NULL), 0);
     take(&arena, 3 * MIB);
     take(&arena, 8 * MIB);
     page_map_set_owner(base + GIB, 2 * MIB,
@@ -375,7 +375,7 @@ static void a_forgotten_arena_knows_nothing_and_goes_on(void **state) {
     assert_null(arena_find(base));
     assert_null(page_map_owner(base + GIB));
     assert_null(arena_take(&arena, 512, ARENA_UNIT, ARENA_ALL));
-    assert_int_equal(arena_add(&arena, base, 8 * MIB), 0);
+    assert_int_equal(arena_add(&arena, base, 8 * MIB, NULL), 0);
     take(&arena, 512);
 }
 
@@ -391,7 +391,7 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
     memset(live, 0, sizeof live);
     struct arena arena;
     uint64_t base = start_with(&arena, 64 * MIB);
-    assert_int_equal(arena_add(&arena, base + 64 * MIB, 128 * MIB), 0);
+    assert_int_equal(arena_add(&arena, base + 64 * MIB, 128 * MIB, NULL), 0);
     srand(1);
     for (int step = 0; step < 20000; step++) {
         struct range **slot = &live[rand() % 512];
@@ -421,6 +421,260 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
     check(&arena);
 }
 
+/* ---- in a line, at random ---- */
+
+#define LINE_PAGES 64
+#define LINE_UNITS (LINE_PAGES * PAGE_BYTES / ARENA_UNIT)
+#define PAGE_OF_UNITS (PAGE_BYTES / ARENA_UNIT)
+
+enum { NOTHING, UNUSED, USED };
+
+static struct line_model {
+    uint64_t base;
+    uint8_t units[LINE_UNITS];
+    uint8_t begins[LINE_PAGES + 1]; /* how many pages a segment has that begins here */
+    uint64_t stamps[LINE_PAGES];
+    struct range *taken[64];
+    unsigned between, spanning; /* segments removed between free ranges; blocks over several */
+} line;
+
+static uint64_t count_units(uint64_t from, uint64_t to, uint8_t what) {
+    uint64_t count = 0;
+    for (uint64_t i = from; i < to; i++) {
+        count += line.units[i] == what;
+    }
+    return count * ARENA_UNIT;
+}
+
+/* All free ranges are runs of unused units, as long as they go, and all such runs are free ranges. */
+static void check_runs(const struct arena *arena) {
+    size_t runs = 0;
+    uint64_t bytes = 0;
+    for (uint64_t i = 0, end; i < LINE_UNITS; i = end) {
+        for (end = i + 1; end < LINE_UNITS && line.units[end] == line.units[i]; end++) {
+        }
+        if (line.units[i] == UNUSED) {
+            const struct range *range = arena_find(line.base + i * ARENA_UNIT);
+            assert_int_equal(range_state(range), BLOCK_FREE);
+            assert_int_equal(range->block.address, line.base + i * ARENA_UNIT);
+            assert_int_equal(range->bytes, (end - i) * ARENA_UNIT);
+            assert_ptr_equal(arena_find(line.base + end * ARENA_UNIT - 1), range);
+            runs++;
+            bytes += range->bytes;
+        } else if (line.units[i] == NOTHING) {
+            assert_null(arena_find(line.base + i * ARENA_UNIT));
+            assert_null(arena_find(line.base + end * ARENA_UNIT - 1));
+            assert_null(page_map_owner(line.base + i * ARENA_UNIT));
+        }
+    }
+    assert_int_equal(arena->free_count, runs);
+    assert_int_equal(arena->free_bytes, bytes);
+}
+
+static void check_line(const struct arena *arena) {
+    const struct segment *s = arena->segments, *last = NULL;
+    uint64_t reserved = 0, idle = 0;
+    size_t count = 0;
+    for (unsigned page = 0; page < LINE_PAGES; page++) {
+        if (line.begins[page] == 0) {
+            continue;
+        }
+        uint64_t from = page * PAGE_OF_UNITS, to = from + line.begins[page] * PAGE_OF_UNITS;
+        assert_non_null(s);
+        assert_ptr_equal(s->previous, last);
+        assert_int_equal(s->base, line.base + page * PAGE_BYTES);
+        assert_int_equal(s->bytes, line.begins[page] * PAGE_BYTES);
+        assert_int_equal(s->used, count_units(from, to, USED));
+        assert_int_equal(s->used + count_units(from, to, UNUSED), s->bytes);
+        assert_int_equal(s->stamp, line.stamps[page]);
+        assert_true(s->first->block.address <= s->base &&
+                    s->first->block.address + s->first->bytes > s->base);
+        assert_ptr_equal(page_map_owner(s->base + s->bytes - 1), owner);
+        const struct range *first = segment_first(s);
+        assert_true(!first || !segment_has(s, first) || first->segment == s);
+        reserved += s->bytes;
+        idle += s->used == 0 ? s->bytes : 0;
+        count++;
+        last = s;
+        s = s->next;
+    }
+    assert_null(s);
+    assert_ptr_equal(arena->last, last);
+    assert_int_equal(arena->reserved_bytes, reserved);
+    assert_int_equal(arena->idle_bytes, idle);
+    assert_int_equal(arena->segment_count, count);
+    check_runs(arena);
+}
+
+static void set_units(const struct range *range, uint8_t what) {
+    uint64_t from = (range->block.address - line.base) / ARENA_UNIT;
+    uint64_t count = range->bytes / ARENA_UNIT;
+    assert_null(memchr(line.units + from, what, count));
+    assert_null(memchr(line.units + from, NOTHING, count));
+    memset(line.units + from, what, count);
+}
+
+static void add_at_random(struct arena *arena) {
+    unsigned page = (unsigned)rand() % LINE_PAGES, pages = 1 + (unsigned)rand() % 4;
+    uint64_t from = page * PAGE_OF_UNITS, bytes = pages * PAGE_BYTES;
+    if (page + pages > LINE_PAGES ||
+        count_units(from, from + pages * PAGE_OF_UNITS, NOTHING) != bytes) {
+        return;
+    }
+    uint64_t base = line.base + page * PAGE_BYTES;
+    struct segment *after = arena_before(arena, base);
+    assert_int_equal(arena_add(arena, base, bytes, after), 0);
+    struct segment *segment = after ? after->next : arena->segments;
+    line.begins[page] = (uint8_t)pages;
+    segment->stamp = line.stamps[page] = (uint64_t)rand() % 8;
+    segment->since = (uint64_t)rand() % 11;
+    memset(line.units + from, UNUSED, pages * PAGE_OF_UNITS);
+}
+
+/* What of all that is idle has finished, and when the next of it will have. */
+static void check_idle(const struct arena *arena, uint64_t finished) {
+    uint64_t bytes = 0, stamp = UINT64_MAX;
+    bool aged = false, waits = false, waited = false;
+    for (const struct segment *s = arena->segments; s; s = s->next) {
+        bool idle = s->used == 0, old = idle && 10 - s->since > DECAY_TICKS;
+        bytes += idle && s->stamp <= finished ? s->bytes : 0;
+        stamp = idle && s->stamp > finished && s->stamp < stamp ? s->stamp : stamp;
+        aged |= old && s->stamp <= finished;
+        waits |= old && s->stamp > finished;
+    }
+    assert_int_equal(arena_finished_bytes(arena, finished), bytes);
+    assert_int_equal(arena_idle_stamp(arena, finished), stamp);
+    const struct segment *found = arena_aged_segment(arena, 10, finished, &waited);
+    assert_int_equal(found != NULL, aged);
+    assert_true(!found || (found->used == 0 && found->since < 10 - DECAY_TICKS));
+    assert_true(!found || found->stamp <= finished);
+    assert_true(found || waited == waits);
+}
+
+/* One that is idle and whose stamp is not late, if there is one: in the smallest free range that has any. */
+static void remove_at_random(struct arena *arena) {
+    uint64_t finished = (uint64_t)rand() % 8, least = UINT64_MAX;
+    for (struct segment *s = arena->segments; s; s = s->next) {
+        if (s->used == 0 && s->stamp <= finished) {
+            const struct range *range = arena_find(s->base);
+            least = range->bytes < least ? range->bytes : least;
+        }
+    }
+    check_idle(arena, finished);
+    struct segment *idle = arena_idle_segment(arena, ARENA_UNIT, finished);
+    assert_int_equal(idle != NULL, least < UINT64_MAX);
+    if (idle) {
+        assert_int_equal(arena_find(idle->base)->bytes, least);
+        assert_true(idle->stamp <= finished && idle->used == 0);
+        unsigned page = (unsigned)((idle->base - line.base) / PAGE_BYTES);
+        memset(line.units + page * PAGE_OF_UNITS, NOTHING, line.begins[page] * PAGE_OF_UNITS);
+        line.begins[page] = 0;
+        uint64_t end = idle->base + idle->bytes, before = arena->free_count;
+        assert_true(arena_remove(arena, idle));
+        assert_null(arena_find(end - 1));
+        line.between += arena->free_count > before;
+    }
+}
+
+/* Whatever is free beside some segment is held, as while the line grows; or some of what is free is taken. */
+static struct range *hold_or_take(struct arena *arena) {
+    struct range *range = NULL;
+    if (rand() % 8 == 0 && arena->last) {
+        range = rand() % 2 ? arena_free_end(arena->last) : arena_free_start(arena->segments);
+        if (range) {
+            arena_hold(arena, range);
+        }
+    } else {
+        uint64_t alignment = rand() % 4 ? ARENA_UNIT : PAGE_BYTES;
+        uint64_t bytes = (1 + (uint64_t)rand() % (rand() % 4 ? 4096 : 32768)) * ARENA_UNIT;
+        range = arena_take(arena, bytes, alignment, ARENA_SPARING);
+        if (!range) {
+            assert_true(alignment != ARENA_UNIT || arena_largest_free(arena) < bytes);
+        } else {
+            assert_int_equal(range->bytes, bytes);
+            assert_int_equal(range->block.address % alignment, 0);
+        }
+    }
+    return range;
+}
+
+static void a_line_agrees_with_a_map_of_every_unit(void **state) {
+    (void)state;
+    struct arena arena;
+    arena_start(&arena, owner, true);
+    memset(&line, 0, sizeof line);
+    line.base = new_base();
+    srand(2);
+    for (int step = 0; step < 30000; step++) {
+        struct range **slot = &line.taken[rand() % 64];
+        if (rand() % 8 == 0) {
+            add_at_random(&arena);
+        } else if (rand() % 16 == 0) {
+            remove_at_random(&arena);
+        } else if (*slot) {
+            set_units(*slot, UNUSED);
+            arena_give(&arena, *slot);
+            *slot = NULL;
+        } else {
+            *slot = hold_or_take(&arena);
+            if (*slot) {
+                set_units(*slot, USED);
+                line.spanning += range_next_segment(*slot, (*slot)->segment) != NULL;
+            }
+        }
+        if (step % 64 == 0) {
+            check_line(&arena);
+        }
+    }
+    assert_true(line.between > 30 && line.spanning > 300);
+    arena_leave_map(&arena);
+    arena_forget(&arena);
+    memset(line.units, NOTHING, sizeof line.units);
+    memset(line.begins, 0, sizeof line.begins);
+    check_line(&arena);
+}
+
+/* Of one free range there may be hundreds. */
+static void every_other_segment_of_a_long_free_range_goes(void **state) {
+    (void)state;
+    struct arena arena;
+    arena_start(&arena, owner, true);
+    uint64_t base = new_base();
+    for (unsigned i = 0; i < 1300; i++) {
+        assert_int_equal(arena_add(&arena, base + i * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
+    }
+    assert_int_equal(arena.free_count, 1);
+    for (struct segment *s = arena.segments->next, *next; s; s = next) {
+        next = s->next ? s->next->next : NULL;
+        assert_true(arena_remove(&arena, s));
+        assert_true(arena.free_count <= arena.free_room);
+    }
+    assert_int_equal(arena.free_count, 650);
+    assert_int_equal(arena.idle_bytes, 650 * PAGE_BYTES);
+    for (size_t i = 0; i < 650; i++) {
+        assert_int_equal(arena.free[i].range->block.address, base + 2 * i * PAGE_BYTES);
+        assert_int_equal(arena.free[i].bytes, PAGE_BYTES);
+    }
+}
+
+/* Whoever reads one without the lock has to see that it says something else; before it does, and when it is used again. */
+static void each_change_of_a_descriptor_is_counted(void **state) {
+    (void)state;
+    struct arena arena;
+    arena_start(&arena, owner, true);
+    uint64_t base = new_base(), before = atomic_load(&arena.recycled);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(arena_add(&arena, base + i * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
+    }
+    assert_int_equal(atomic_load(&arena.recycled), before + 4); /* joined twice */
+    struct range *range = arena_take(&arena, MIB, ARENA_UNIT, ARENA_ALL);
+    assert_int_equal(atomic_load(&arena.recycled), before + 5); /* cut */
+    arena_give(&arena, range);
+    assert_int_equal(atomic_load(&arena.recycled), before + 7);
+    assert_true(arena_remove(&arena, arena.segments->next));
+    assert_int_equal(atomic_load(&arena.recycled), before + 10); /* cut twice */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_not_taken_stays_free),
@@ -439,6 +693,9 @@ int main(void) {
         cmocka_unit_test(memory_beyond_the_map_is_refused_whole),
         cmocka_unit_test(a_forgotten_arena_knows_nothing_and_goes_on),
         cmocka_unit_test(random_steps_agree_with_a_map_of_every_unit),
+        cmocka_unit_test(a_line_agrees_with_a_map_of_every_unit),
+        cmocka_unit_test(every_other_segment_of_a_long_free_range_goes),
+        cmocka_unit_test(each_change_of_a_descriptor_is_counted),
     };
     return cmocka_run_group_tests_name("arena", tests, NULL, NULL);
 }

@@ -39,8 +39,8 @@ static void start_at_segment(struct bench *bench, unsigned pages) {
     static uint64_t next = (uint64_t)64 << 30;
     bench->base = next += (uint64_t)64 << 30;
     struct pool *owner = (struct pool *)0x1000;
-    arena_start(&bench->arena, owner);
-    assert_int_equal(arena_add(&bench->arena, bench->base, pages * PAGE_BYTES), 0);
+    arena_start(&bench->arena, owner, false);
+    assert_int_equal(arena_add(&bench->arena, bench->base, pages * PAGE_BYTES, NULL), 0);
     runs_start(&bench->runs, owner);
 }
 
@@ -287,7 +287,7 @@ static void a_forgotten_page_is_as_if_never_used(void **state) {
     for (unsigned i = 0; i < PAGE_UNITS; i++) {
         assert_int_equal(block_state(&page->blocks[i]), BLOCK_INSIDE);
     }
-    assert_int_equal(arena_add(&bench.arena, bench.base, PAGES * PAGE_BYTES), 0);
+    assert_int_equal(arena_add(&bench.arena, bench.base, PAGES * PAGE_BYTES, NULL), 0);
     assert_ptr_equal(open_page(&bench), page);
     assert_false(page->reached_from_outside);
     check(&bench);
@@ -350,7 +350,7 @@ static void every_descriptor_finds_its_page(void **state) {
     struct bench bench;
     static struct page *pages[MANY];
     start(&bench);
-    assert_int_equal(arena_add(&bench.arena, bench.base + GIB, MANY * PAGE_BYTES), 0);
+    assert_int_equal(arena_add(&bench.arena, bench.base + GIB, MANY * PAGE_BYTES, NULL), 0);
     for (unsigned i = 0; i < MANY; i++) {
         pages[i] = open_page(&bench);
         for (unsigned unit = 0; unit < PAGE_UNITS; unit++) {

@@ -4,8 +4,8 @@
  *
  * Threads pass their blocks on to each other, so that any of them frees what another one asked for; or
  * half of them only ask and half of them only free, and what they hand over goes back by the shelves.
- * The fake device finishes work when it likes, refuses records at times as during a capture, and
- * counts every breach of law 3. POOL_TEST_OPS and POOL_TEST_SEED change how much and what is tried.
+ * The fake device finishes work when it likes, refuses records at times as during a capture, keeps what is to be
+ * unmapped at others, and counts every breach of law 3. POOL_TEST_OPS and POOL_TEST_SEED change how much and what is tried.
  */
 #include "pool_bench.h"
 
@@ -186,6 +186,7 @@ static void disturb(unsigned *seed) {
     unsigned what = (unsigned)rand_r(seed) % 8;
     fake->record_code = what == 0 ? -EBUSY : 0;
     fake->order_code = what < 2 ? -EBUSY : 0;
+    fake->unmap_code = what == 2 ? -EBUSY : 0;
     fake->done_every = lasts * (20 + (unsigned)rand_r(seed) % 200);
     pthread_mutex_unlock(&fake->lock);
 }
@@ -315,7 +316,7 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
     }
     pthread_barrier_destroy(&together);
     check();
-    fake->record_code = fake->order_code = 0;
+    fake->record_code = fake->order_code = fake->unmap_code = 0;
     for (int i = 0; i < SLOTS; i++) {
         if (slots[i].address) {
             leave(&slots[i]);

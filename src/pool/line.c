@@ -1,0 +1,114 @@
+#include "pool/line.h"
+
+#include "pool/page_map.h"
+
+#include <stddef.h>
+
+static uint64_t whole_pages(uint64_t bytes) {
+    return (bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+}
+
+static uint64_t end_of(const struct segment *segment) {
+    return segment->base + segment->bytes;
+}
+
+/* What is free on both sides of [base, end), behind `after`. */
+static void look_around(const struct arena *arena, uint64_t base, uint64_t end,
+                        struct segment *after, struct line_place *place) {
+    const struct segment *before = after ? after->next : arena->segments;
+    place->left = after && end_of(after) == base ? arena_free_end(after) : NULL;
+    place->right = before && before->base == end ? arena_free_start(before) : NULL;
+}
+
+/* What of a hole is needed, with the free ranges beside it; false: it is too short. */
+static bool fits(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                 struct segment *after, struct line_place *place) {
+    *place = (struct line_place){.base = base};
+    look_around(arena, base, end, after, place);
+    uint64_t left = place->left ? place->left->bytes : 0, hole = end - base;
+    uint64_t right = place->right ? place->right->bytes : 0;
+    uint64_t behind = whole_pages(bytes - (left < bytes ? left : bytes));
+    uint64_t before = whole_pages(bytes - (right < bytes ? right : bytes));
+    if (behind <= hole && (behind <= before || before > hole)) {
+        place->bytes = behind;
+        place->right = NULL;
+    } else if (before <= hole) {
+        place->bytes = before;
+        place->base = end - before;
+        place->left = NULL;
+    } else {
+        place->bytes = hole;
+    }
+    return left + hole + right >= bytes;
+}
+
+static void keep_better(const struct line_place *place, struct line_place *best) {
+    if (best->bytes == 0 || place->bytes < best->bytes) {
+        *best = *place;
+    }
+}
+
+/* All holes of one line, which begin behind `after`. Returns the last segment in it, or `after`. */
+static struct segment *look_through(const struct arena *arena, const struct line *line,
+                                    struct segment *after, uint64_t bytes,
+                                    struct line_place *best) {
+    uint64_t at = line->base, end = line->base + line->bytes;
+    struct line_place place;
+    struct segment *next = after ? after->next : arena->segments;
+    for (; next && next->base < end; next = next->next) {
+        if (next->base > at && fits(arena, bytes, at, next->base, after, &place)) {
+            keep_better(&place, best);
+        }
+        after = next;
+        at = end_of(next);
+    }
+    if (end > at && fits(arena, bytes, at, end, after, &place)) {
+        keep_better(&place, best);
+    }
+    return after;
+}
+
+/* One line without any holes but the last is what there nearly always is, with thousands of segments. */
+static struct segment *skip_whole(const struct arena *arena) {
+    const struct line *line = arena->lines;
+    bool whole = line && !line->next && arena->last &&
+                 end_of(arena->last) - line->base == arena->reserved_bytes;
+    return whole ? arena->last : NULL;
+}
+
+bool line_find(const struct arena *arena, uint64_t bytes, struct line_place *place) {
+    struct segment *after = skip_whole(arena);
+    *place = (struct line_place){0};
+    if (after) {
+        const struct line *line = arena->lines;
+        return fits(arena, bytes, end_of(after), line->base + line->bytes, after, place);
+    }
+    for (const struct line *line = arena->lines; line; line = line->next) {
+        after = look_through(arena, line, after, bytes, place);
+    }
+    return place->bytes > 0;
+}
+
+bool line_prepare(struct arena *arena) {
+    return host_slab_prepare(&arena->line_slab, 1);
+}
+
+void line_add(struct arena *arena, uint64_t base, uint64_t bytes) {
+    struct line *line = host_slab_get(&arena->line_slab), **at = &arena->lines;
+    while (*at && (*at)->base < base) {
+        at = &(*at)->next;
+    }
+    *line = (struct line){.base = base, .bytes = bytes, .next = *at};
+    *at = line;
+}
+
+bool line_remove(struct arena *arena, uint64_t *base, uint64_t *bytes) {
+    struct line *line = arena->lines;
+    if (line) {
+        *base = line->base;
+        *bytes = line->bytes;
+        arena->lines = line->next;
+        host_slab_put(&arena->line_slab, line);
+    }
+    return line != NULL;
+}

@@ -1,0 +1,970 @@
+/* Lines: what a request makes the pool grow by and where, what goes back for it, and whom a block over several segments names. */
+#include "pool_bench.h"
+
+#include "pool/line.h"
+#include "pool/page_map.h"
+
+#include <sched.h>
+
+#define PAGE (2 * MIB)
+
+static int with_pages(void **state) {
+    (void)state;
+    maps_pages = true;
+    return 0;
+}
+
+static void finish_all(void) {
+    uint64_t ticket = pool_sync_begin(pool);
+    fake_finish_all(fake);
+    pool_sync_end(pool, ticket);
+    pool_stuck_bytes(pool); /* which looks at what is usable */
+}
+
+/* Used by work that is still running when it is freed: else the fake would not mind what is unmapped. */
+static void drop_used(uint64_t address, uint64_t bytes) {
+    fake_reach(fake, address, bytes, 0, fake_submit(fake, 0));
+    drop(address);
+}
+
+/* All of it is mapped. */
+static uint64_t get_mapped(uint64_t bytes) {
+    uint64_t address = get(bytes);
+    fake_reach(fake, address, bytes, 0, fake_submit(fake, 0));
+    for (uint64_t at = address & ~(PAGE - 1); at < address + bytes; at += PAGE) {
+        fake_physical(fake, at);
+    }
+    assert_int_equal(fake->broken_laws, 0);
+    check();
+    return address;
+}
+
+static struct segment *segment_at(uint64_t address) {
+    struct segment *segment = pool->large.segments;
+    while (segment && segment->base + segment->bytes <= address) {
+        segment = segment->next;
+    }
+    return segment && segment->base <= address ? segment : NULL;
+}
+
+/* Free memory in segments of these lengths, side by side. */
+static uint64_t free_in_parts(const uint64_t *parts, unsigned count) {
+    uint64_t at[16], all = 0;
+    for (unsigned i = 0; i < count; i++) {
+        at[i] = get_mapped(parts[i]);
+        assert_int_equal(at[i], at[0] + all);
+        assert_int_equal(segment_at(at[i])->bytes, parts[i]);
+        all += parts[i];
+    }
+    finish_all();
+    for (unsigned i = 0; i < count; i++) {
+        drop(at[i]);
+    }
+    finish_all();
+    return at[0];
+}
+
+/* A block in so many of 4 MiB. */
+#define PART (4 * MIB)
+#define PARTS(count) free_in_parts((const uint64_t[]){PART, PART, PART, PART, PART}, count)
+
+static uint64_t get_in_parts(unsigned count) {
+    uint64_t at = PARTS(count);
+    assert_int_equal(get_mapped(count * PART), at);
+    finish_all();
+    return at;
+}
+
+/* Blocks side by side, each in a segment of its own. */
+enum { A, B, C, D, E, BLOCKS };
+#define EACH (8 * MIB)
+
+static uint64_t blocks[BLOCKS];
+
+static void start_side_by_side(void) {
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        blocks[i] = get_mapped(EACH);
+        assert_int_equal(blocks[i], blocks[0] + i * EACH);
+    }
+    finish_all();
+    assert_int_equal(pool->large.segment_count, BLOCKS);
+}
+
+static void make_hole(unsigned which) {
+    drop(blocks[which]);
+    finish_all();
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_null(segment_at(blocks[which]));
+    assert_null(segment_at(blocks[which] + EACH - 1));
+    check();
+}
+
+static void make_free(unsigned which) {
+    drop(blocks[which]);
+    finish_all();
+}
+
+/* ---- where ---- */
+
+static void a_request_grows_by_what_it_lacks_at_the_end(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    get_mapped(10 * MIB);
+    uint64_t end = get_mapped(20 * MIB);
+    drop(end);
+    finish_all();
+    assert_int_equal(get_mapped(26 * MIB), end);
+    assert_int_equal(fake->reserved, 36 * MIB);
+    uint64_t last = get_mapped(3 * MIB), half = last + 3 * MIB; /* of a page is left */
+    assert_int_equal(fake->reserved, 40 * MIB);
+    assert_int_equal(get_mapped(5 * MIB), half);
+    assert_int_equal(fake->reserved, 44 * MIB);
+    assert_int_equal(pool->large.free_count, 0);
+    assert_int_equal(fake->releases, 0);
+}
+
+static void what_fits_elsewhere_leaves_the_end_alone(void **state) {
+    (void)state;
+    start_side_by_side();
+    make_free(E);
+    make_free(B);
+    assert_int_equal(get_mapped(6 * MIB), blocks[B]);
+    assert_int_equal(get_mapped(7 * MIB), blocks[E]);
+    assert_int_equal(fake->reserved, BLOCKS * EACH);
+}
+
+/* Although the end is as good, and no smaller. */
+static void a_longer_range_is_taken_before_the_end(void **state) {
+    (void)state;
+    start_side_by_side();
+    make_free(B), make_free(C); /* 16 MiB */
+    make_free(E);
+    assert_int_equal(get_mapped(6 * MIB), blocks[B]);
+    assert_int_equal(fake->reserved, BLOCKS * EACH);
+}
+
+static void a_hole_is_filled_from_its_left(void **state) {
+    (void)state;
+    start_side_by_side();
+    make_hole(C);
+    make_free(B);
+    assert_int_equal(get_mapped(EACH + 3 * MIB), blocks[B]);
+    assert_int_equal(fake->reserved, (BLOCKS - 1) * EACH + 4 * MIB);
+    assert_non_null(segment_at(blocks[C] + 4 * MIB - 1));
+    assert_null(segment_at(blocks[C] + 4 * MIB));
+}
+
+static void a_hole_is_filled_from_its_right(void **state) {
+    (void)state;
+    start_side_by_side();
+    make_hole(C);
+    make_free(D);
+    assert_int_equal(get_mapped(EACH + 4 * MIB), blocks[D] - 4 * MIB);
+    assert_int_equal(fake->reserved, (BLOCKS - 1) * EACH + 4 * MIB);
+    assert_null(segment_at(blocks[C] + 4 * MIB - 1));
+}
+
+static void from_the_side_that_lacks_less(void **state) {
+    (void)state;
+    for (unsigned left = 0; left < 2; left++) {
+        start_side_by_side();
+        make_hole(C);
+        make_free(left ? D : B);
+        get_mapped(left ? 2 * MIB : 4 * MIB); /* less is free there than on the other side */
+        make_free(left ? B : D);
+        uint64_t reserved = fake->reserved;
+        assert_int_equal(get_mapped(10 * MIB), left ? blocks[B] : blocks[D] - 2 * MIB);
+        assert_int_equal(fake->reserved, reserved + 2 * MIB);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+static void a_hole_is_filled_wholly_with_what_is_free_on_both_sides(void **state) {
+    (void)state;
+    start_side_by_side();
+    make_hole(C);
+    make_free(B), make_free(D);
+    assert_int_equal(get_mapped(3 * EACH), blocks[B]);
+    assert_int_equal(fake->reserved, BLOCKS * EACH);
+    assert_int_equal(pool->large.free_count, 0);
+}
+
+static void what_is_longer_than_that_goes_to_the_end(void **state) {
+    (void)state;
+    start_side_by_side();
+    make_hole(C);
+    make_free(B), make_free(D);
+    assert_int_equal(get_mapped(3 * EACH + 1), blocks[E] + EACH);
+    assert_int_equal(fake->reserved, (BLOCKS - 1) * EACH + 3 * EACH + PAGE);
+}
+
+static void the_lowest_place_among_equals(void **state) {
+    (void)state;
+    start_side_by_side();
+    make_hole(D);
+    make_hole(B);
+    assert_int_equal(get_mapped(EACH), blocks[B]);
+    assert_int_equal(get_mapped(EACH), blocks[D]);
+    assert_int_equal(get_mapped(EACH), blocks[E] + EACH);
+}
+
+static void where_the_least_is_lacking(void **state) {
+    (void)state;
+    start_side_by_side();
+    make_hole(B);
+    make_hole(D);
+    make_free(E);
+    assert_int_equal(get_mapped(EACH + 2 * MIB), blocks[E] - 2 * MIB); /* lower than the end */
+    assert_int_equal(fake->reserved, 3 * EACH + 2 * MIB);
+    drop(blocks[C]);
+    finish_all();
+    assert_int_equal(get_mapped(EACH + 2 * MIB), blocks[C] - 2 * MIB);
+    assert_int_equal(fake->reserved, 3 * EACH + 4 * MIB);
+}
+
+static void in_front_of_all(void **state) {
+    (void)state;
+    start_side_by_side();
+    make_hole(A);
+    assert_int_equal(get_mapped(5 * MIB), blocks[A]);
+    assert_ptr_equal(pool->large.segments, segment_at(blocks[A]));
+    assert_int_equal(pool->large.segments->previous != NULL, false);
+}
+
+/* ---- segments of a block ---- */
+
+static void a_block_over_several_segments_and_its_free(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    PARTS(5);
+    uint64_t block = get_mapped(4 * PART + 512 * KIB), other = get_mapped(MIB + 256 * KIB);
+    const struct segment *s[5];
+    assert_int_equal(other, block + 4 * PART + 512 * KIB);
+    assert_int_equal(pool->large.segment_count, 5);
+    for (unsigned i = 0; i < 5; i++) {
+        s[i] = segment_at(block + i * PART);
+        assert_int_equal(s[i]->used, i < 4 ? PART : MIB + 768 * KIB);
+    }
+    pool->decay.tick = 7;
+    finish_all();
+    drop_used(block, 4 * PART + 512 * KIB);
+    assert_int_equal(s[1]->used, PART); /* still pending */
+    assert_int_equal(pool->large.idle_bytes, 0);
+    finish_all();
+    for (unsigned i = 0; i < 5; i++) {
+        assert_int_equal(s[i]->used, i < 4 ? 0 : MIB + 256 * KIB);
+        assert_true(s[i]->stamp > 0 && s[i]->stamp == s[0]->stamp);
+        assert_int_equal(s[i]->since, 7);
+    }
+    assert_int_equal(pool->large.idle_bytes, 4 * PART);
+    check();
+    pool->decay.tick = 9;
+    uint64_t stamp = s[0]->stamp, middle = get_mapped(2 * PART + MIB); /* in the first three */
+    assert_int_equal(middle, block);
+    assert_int_equal(pool->large.idle_bytes, PART);
+    finish_all();
+    drop_used(middle, 2 * PART + MIB);
+    finish_all();
+    for (unsigned i = 0; i < 5; i++) {
+        assert_int_equal(s[i]->stamp > stamp, i < 3);
+        assert_int_equal(s[i]->since, i < 3 ? 9 : 7);
+    }
+    assert_int_equal(pool->large.idle_bytes, 4 * PART);
+    assert_int_equal(pool->large.free_count, 2);
+}
+
+/* What is free in front of it and behind it stays, and is one again with what comes there. One in use stays however old. */
+static void a_segment_inside_what_is_free_goes_back(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    pool->config.decays = true;
+    pool->decay.tick = 100;
+    uint64_t base = PARTS(5), live = get_mapped(MIB + 4 * KIB);
+    assert_int_equal(live, base);
+    for (unsigned i = 0; i < 5; i++) {
+        segment_at(base + i * PART)->since = i % 2 ? 100 : 50;
+    }
+    segment_at(base + 4 * PART)->since = 100;
+    while (pool_decay(pool)) {
+    }
+    assert_int_equal(fake->reserved, 4 * PART);
+    assert_null(segment_at(base + 2 * PART));
+    assert_int_equal(pool->large.free_count, 2);
+    assert_int_equal(arena_largest_free(&pool->large), 2 * PART);
+    struct pool_block found;
+    assert_int_equal(pool_find(base + 2 * PART, &found), -ENOENT);
+    assert_int_equal(pool_find(base + PART, &found), -EINVAL);
+    check();
+    assert_int_equal(get_mapped(4 * PART), base + MIB + 4 * KIB);
+    assert_int_equal(fake->reserved, 5 * PART);
+}
+
+/* ---- what goes back ---- */
+
+static void over_the_budget_what_is_idle_goes_back_first(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, 40 * MIB);
+    uint64_t idle = get_in_parts(5), live = get_mapped(2 * MIB);
+    finish_all();
+    drop(idle);
+    finish_all();
+    fake->reserved_peak = 0;
+    assert_int_equal(get_mapped(30 * MIB), live + 2 * MIB);
+    assert_int_equal(fake->reserved, 40 * MIB); /* no more than is needed, in segments of 4 MiB, */
+    assert_int_equal(fake->reserved_peak, 40 * MIB); /* and before it grows */
+    assert_non_null(segment_at(idle));               /* those at its end */
+    assert_null(segment_at(idle + 8 * MIB));
+    assert_int_equal(fake->waits, 0);
+}
+
+/* Of several segments, while others have not. */
+static void what_has_finished_is_not_waited_for(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, 60 * MIB);
+    uint64_t idle = get_in_parts(5);
+    get_mapped(2 * MIB);
+    uint64_t later = get_mapped(20 * MIB);
+    get_mapped(2 * MIB);
+    finish_all();
+    drop(idle);
+    finish_all();
+    drop_used(later, 20 * MIB);
+    get_mapped(34 * MIB);
+    assert_int_equal(fake->reserved, 58 * MIB);
+    assert_int_equal(fake->waits, 0);
+    finish_all();
+}
+
+static void below_it_nothing_does(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, 60 * MIB);
+    uint64_t idle = get_mapped(20 * MIB);
+    get_mapped(2 * MIB);
+    finish_all();
+    drop(idle);
+    finish_all();
+    get_mapped(38 * MIB);
+    assert_int_equal(fake->reserved, 60 * MIB);
+    assert_int_equal(fake->unmaps, 0);
+}
+
+/* The fake sees to it that nothing is unmapped under work. */
+static void what_has_not_finished_is_waited_for_if_it_suffices(void **state) {
+    (void)state;
+    for (unsigned suffices = 0; suffices < 2; suffices++) {
+        start(4 * GIB, POOL_BARRIER, 40 * MIB);
+        uint64_t idle = get_in_parts(5);
+        get_mapped(2 * MIB);
+        finish_all();
+        drop_used(idle, 20 * MIB);
+        get_mapped(suffices ? 30 * MIB : 60 * MIB);
+        assert_int_equal(fake->waits > 0, suffices);
+        assert_int_equal(fake->reserved, suffices ? 40 * MIB : 82 * MIB);
+        assert_int_equal(fake->unmaps > 0, suffices);
+        finish_all();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* It cannot go, so that it is no reason to wait, nor one not to wait for what can. */
+static void what_lies_beside_the_place_does_not_count(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, 24 * MIB);
+    get_mapped(2 * MIB);
+    uint64_t near = get_mapped(20 * MIB);
+    finish_all();
+    drop_used(near, 20 * MIB);
+    assert_int_equal(get_mapped(30 * MIB), near);
+    assert_int_equal(fake->reserved, 32 * MIB);
+    assert_int_equal(fake->waits, 0);
+    finish_all();
+    assert_int_equal(stop(NULL), 0);
+    start(4 * GIB, POOL_BARRIER, 36 * MIB);
+    uint64_t far = get_mapped(10 * MIB);
+    get_mapped(2 * MIB);
+    near = get_mapped(20 * MIB);
+    finish_all();
+    drop(near);
+    finish_all();
+    drop_used(far, 10 * MIB);
+    assert_int_equal(get_mapped(30 * MIB), near);
+    assert_int_equal(fake->reserved, 32 * MIB);
+    assert_true(fake->waits > 0);
+}
+
+static void what_cannot_be_waited_for_does_not_go(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, 40 * MIB);
+    uint64_t idle = get_mapped(20 * MIB);
+    get_mapped(2 * MIB);
+    finish_all();
+    fake->wait_code = -EBUSY;
+    drop_used(idle, 20 * MIB);
+    get_mapped(30 * MIB);
+    assert_int_equal(fake->reserved, 52 * MIB);
+    assert_int_equal(fake->unmaps, 0);
+    fake->wait_code = 0;
+}
+
+static void what_is_free_beside_the_place_stays(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, 30 * MIB);
+    uint64_t far = get_mapped(4 * MIB);
+    get_mapped(2 * MIB);
+    uint64_t near = get_mapped(20 * MIB);
+    finish_all();
+    drop(far), drop(near);
+    finish_all();
+    assert_int_equal(get_mapped(30 * MIB), near);
+    assert_null(segment_at(far));
+    assert_int_equal(fake->reserved, 32 * MIB);
+    assert_int_equal(fake->unmaps, 2);
+}
+
+static void on_both_sides_of_it(void **state) {
+    (void)state;
+    start_side_by_side();
+    pool->config.budget = 1;
+    make_hole(C);
+    make_free(B), make_free(D);
+    unsigned unmaps = fake->unmaps;
+    assert_int_equal(get_mapped(3 * EACH), blocks[B]);
+    assert_int_equal(fake->unmaps, unmaps);
+    make_free(A); /* which is nobody's neighbour */
+    assert_int_equal(get_mapped(EACH + MIB), blocks[E] + EACH);
+    assert_int_equal(fake->unmaps, unmaps + 4);
+}
+
+/* One on the other side that is not needed goes: as much is free there, or less. */
+static void but_not_on_a_side_that_is_not_needed(void **state) {
+    (void)state;
+    for (unsigned left = 0; left < 2; left++) {
+        static const uint64_t lengths[2][3] = {{4 * MIB, 8 * MIB, 6 * MIB},
+                                               {8 * MIB, 8 * MIB, 4 * MIB}};
+        start(4 * GIB, POOL_BARRIER, 40 * MIB);
+        uint64_t at[3];
+        for (unsigned i = 0; i < 3; i++) {
+            at[i] = get_mapped(lengths[left][i]);
+        }
+        get_mapped(2 * MIB);
+        finish_all();
+        drop(at[1]);
+        finish_all();
+        pool->config.budget = 1;
+        pool_trim(pool, true);
+        drop(at[0]), drop(at[2]);
+        finish_all();
+        uint64_t needed = left ? 0 : 2;
+        get_mapped(lengths[left][needed] + 2 * MIB);
+        assert_non_null(segment_at(at[needed]));
+        assert_null(segment_at(at[2 - needed]));
+        assert_int_equal(fake->reserved, lengths[left][needed] + 4 * MIB);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* Both kinds. */
+static void pages_of_small_blocks_go_back_for_large_ones(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, 20 * MIB);
+    uint64_t small[16];
+    for (unsigned i = 0; i < 16; i++) {
+        small[i] = get(MIB);
+    }
+    for (unsigned i = 0; i < 16; i++) {
+        drop(small[i]);
+    }
+    finish_all();
+    assert_int_equal(pool_check(pool), 0);
+    get_mapped(18 * MIB);
+    assert_int_equal(fake->reserved, 20 * MIB);
+}
+
+/* ---- refusals ---- */
+
+static struct backend_ops hooked;
+static const struct backend_ops *fake_ops;
+static void (*in_take)(void); /* called once, when pages are taken for the second time */
+static unsigned takes;
+
+static int take_pages(struct backend *backend, unsigned count, unsigned length, uint64_t *pages) {
+    void (*call)(void) = ++takes == 2 ? in_take : NULL;
+    if (call) {
+        in_take = NULL;
+        call();
+    }
+    return fake_ops->take_pages(backend, count, length, pages);
+}
+
+static void hook(void (*call)(void)) {
+    fake_ops = fake->backend.ops;
+    hooked = *fake_ops;
+    hooked.take_pages = take_pages;
+    fake->backend.ops = &hooked;
+    in_take = call;
+    takes = 0;
+}
+
+static void what_the_driver_has_not_is_refused(void **state) {
+    (void)state;
+    uint64_t address;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    get_mapped(40 * MIB);
+    assert_int_equal(pool_alloc(pool, 25 * MIB, &address), -ENOMEM);
+    assert_int_equal(fake->reserved, 40 * MIB);
+    check();
+    get_mapped(24 * MIB);
+    assert_int_equal(stop(NULL), 0);
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    fake->limit = 50 * MIB;
+    get_mapped(40 * MIB);
+    assert_int_equal(pool_alloc(pool, 12 * MIB, &address), -EDQUOT);
+    check();
+    get_mapped(10 * MIB);
+    assert_int_equal(fake->growing, 0);
+}
+
+/* What was made of 100 MiB, in segments of 16, goes back: others may have use for it. */
+static void what_was_had_in_vain_goes_back(void **state) {
+    (void)state;
+    uint64_t address;
+    start(GIB, POOL_BARRIER, RELAXED);
+    uint64_t live = get_mapped(10 * MIB);
+    fake->memory = (10 + 98) * MIB;
+    assert_int_equal(pool_alloc(pool, 100 * MIB, &address), -ENOMEM);
+    assert_in_range(fake->reserved, 10 * MIB, 10 * MIB);
+    assert_int_equal(pool->large.reserved_bytes, 10 * MIB);
+    assert_int_equal(pool->growing, 0);
+    assert_true(fake->in_vain > 0);
+    check();
+    assert_int_equal(get_mapped(98 * MIB), live + 10 * MIB);
+}
+
+/* But not what was there before, which is as good. */
+static void and_no_more_than_that(void **state) {
+    (void)state;
+    uint64_t address;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    get_mapped(2 * MIB);
+    uint64_t end = get_mapped(20 * MIB);
+    drop(end);
+    finish_all();
+    fake->map_code = -EIO;
+    assert_int_equal(pool_alloc(pool, 100 * MIB, &address), -ERANGE);
+    assert_int_equal(fake->reserved, 22 * MIB);
+    assert_int_equal(pool->large.free_count, 1); /* no longer held */
+    fake->map_code = 0;
+    assert_int_equal(get_mapped(20 * MIB), end);
+    assert_int_equal(fake->reserved, 22 * MIB);
+}
+
+static void what_cannot_be_mapped_is_the_driver_s(void **state) {
+    (void)state;
+    uint64_t address;
+    start(GIB, POOL_BARRIER, RELAXED);
+    fake->map_code = -EBUSY;
+    assert_int_equal(pool_alloc(pool, 8 * MIB, &address), -ERANGE);
+    assert_int_equal(fake->reserved, 0);
+    check();
+    fake->map_code = 0;
+    uint64_t block = get_mapped(8 * MIB);
+    fake->map_code = -EBUSY;
+    assert_int_equal(pool_alloc(pool, 40 * MIB, &address), -ERANGE);
+    assert_int_equal(fake->reserved, 8 * MIB);
+    fake->map_code = 0;
+    assert_int_equal(get_mapped(40 * MIB), block + 8 * MIB);
+}
+
+static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    pool->decay.tick = 5;
+    uint64_t block = get_in_parts(4);
+    assert_int_equal(pool_mark_reached_from_outside(block), 0);
+    finish_all();
+    drop_used(block, 4 * PART);
+    finish_all();
+    uint64_t stamp = segment_at(block)->stamp, pages[4];
+    for (unsigned i = 0; i < 4; i++) {
+        pages[i] = segment_at(block + i * PART)->page;
+    }
+    fake->unmap_code = -EIO;
+    pool->decay.tick = 6;
+    for (unsigned round = 0; round < 3; round++) {
+        pool_trim(pool, true);
+        assert_int_equal(fake->reserved, 4 * PART);
+        assert_int_equal(fake_books(pool).reserved.current, 4 * PART);
+        assert_int_equal(pool->large.idle_bytes, 4 * PART);
+        assert_int_equal(pool->large.free_count, 1);
+        assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
+        for (unsigned i = 0; i < 4; i++) {
+            const struct segment *s = segment_at(block + i * PART);
+            assert_int_equal(s->page, pages[i]);
+            assert_int_equal(s->stamp, stamp);
+            assert_int_equal(s->since, 5);
+            assert_true(s->reached_from_outside);
+        }
+        check();
+    }
+    fake->unmap_code = 0;
+    assert_int_equal(get_mapped(4 * PART), block);
+    finish_all();
+    drop(block);
+    finish_all();
+    fake->unmap_code = -EIO; /* all but the first */
+    for (unsigned left = 4; left > 0; left--) {
+        pool_trim(pool, true);
+        assert_int_equal(fake->reserved, left * PART);
+        fake->unmap_code = 0;
+        assert_int_equal(source_idle(pool), left * PART);
+        lock_acquire(&pool->lock);
+        assert_int_equal(source_release_idle(pool, 1), 0);
+        lock_release(&pool->lock);
+        fake->unmap_code = -EIO;
+        check();
+    }
+    fake->unmap_code = 0;
+    assert_int_equal(fake->reserved, 0);
+}
+
+/* Its addresses stay the context's. */
+static void what_is_not_unmapped_at_the_end_keeps_its_addresses(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    get_mapped(8 * MIB);
+    fake_finish_all(fake);
+    fake->unmap_code = -EIO;
+    pool_forget(pool); /* the fake would find something mapped there */
+    assert_int_equal(fake->reserved, 8 * MIB);
+    assert_true(fake->addresses > 0);
+    fake->unmap_code = 0;
+    fake->reserved = fake->addresses = 0;
+    get_mapped(8 * MIB); /* elsewhere */
+}
+
+/* ---- meanwhile ---- */
+
+static uint64_t stolen;
+
+static void take_what_is_there(void) {
+    assert_int_equal(pool_alloc(pool, 90 * MIB, &stolen), 0);
+}
+
+static void free_it(void) {
+    drop(stolen);
+    finish_all();
+}
+
+static void *take_in_a_thread(void *unused) {
+    take_what_is_there();
+    return unused;
+}
+
+static pthread_t other_thread;
+
+static void let_another_one_ask(void) {
+    lock_acquire(&pool->lock);
+    uint64_t largest = arena_largest_free(&pool->large), idle = pool->large.idle_bytes;
+    lock_release(&pool->lock);
+    assert_int_equal(largest, 0); /* 96 MiB are there */
+    assert_int_equal(idle, 0);
+    assert_int_equal(pthread_create(&other_thread, NULL, take_in_a_thread, NULL), 0);
+}
+
+/* In two calls: what the first one brought is not there for others. */
+static void who_grows_gets_what_it_has_brought(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    hook(let_another_one_ask);
+    uint64_t block = get_mapped(100 * MIB);
+    pthread_join(other_thread, NULL);
+    assert_int_equal(fake->reserved, 190 * MIB);
+    assert_int_equal(stolen, block + 100 * MIB);
+    check();
+}
+
+/* Whoever waits for the mapper meanwhile finds what another one has brought, or freed. */
+static void what_others_have_brought_will_do(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    uint64_t block = get_mapped(90 * MIB);
+    finish_all();
+    lock_acquire(&pool->mapper);
+    assert_int_equal(pthread_create(&other_thread, NULL, take_in_a_thread, NULL), 0);
+    for (bool waits = false; !waits; sched_yield()) {
+        lock_acquire(&pool->lock);
+        waits = pool->growers > 0;
+        lock_release(&pool->lock);
+    }
+    drop(block);
+    finish_all();
+    lock_release(&pool->mapper);
+    pthread_join(other_thread, NULL);
+    assert_int_equal(stolen, block);
+    assert_int_equal(fake->reserved, 90 * MIB);
+}
+
+/* While addresses are asked for, and then nothing is lacking. */
+static void what_is_freed_meanwhile_will_do(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    fake->next = fake->base + ((uint64_t)64 << 30) - 64 * MIB;
+    stolen = get_mapped(64 * MIB);
+    finish_all();
+    fake->next = fake->base;
+    fake->meanwhile = free_it;
+    assert_int_equal(get_mapped(60 * MIB), stolen);
+    assert_int_equal(fake->reserved, 64 * MIB);
+}
+
+static void *end_the_context(void *unused) {
+    pool_forget(pool);
+    return unused;
+}
+
+static void let_the_context_end(void) {
+    assert_int_equal(pthread_create(&other_thread, NULL, end_the_context, NULL), 0);
+}
+
+/* Under way, it is waited for; and nothing is left behind. */
+static void the_context_ends_while_the_pool_grows(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    uint64_t end = get_mapped(20 * MIB), address;
+    fake_finish_all(fake);
+    drop(end);
+    fake_finish_all(fake);
+    hook(let_the_context_end);
+    assert_int_equal(pool_alloc(pool, 120 * MIB, &address), 0);
+    pthread_join(other_thread, NULL);
+    check();
+    fake->backend.ops = fake_ops;
+    fake_new_context(fake);
+    assert_int_equal(fake->reserved, 0);
+    assert_int_equal(fake->addresses, 0);
+    get_mapped(30 * MIB);
+}
+
+/* ---- addresses ---- */
+
+static void fewer_addresses_are_asked_for_where_they_are_refused(void **state) {
+    (void)state;
+    uint64_t address;
+    start(GIB, POOL_BARRIER, RELAXED);
+    fake->next = fake->base + ((uint64_t)64 << 30) - 38 * MIB;
+    uint64_t first = get_mapped(20 * MIB);
+    assert_int_equal(fake->addresses, 32 * MIB);
+    assert_int_equal(pool_alloc(pool, 20 * MIB, &address), -ERANGE);
+    assert_int_equal(fake->addresses, 32 * MIB);
+    assert_int_equal(get_mapped(12 * MIB), first + 20 * MIB);
+    check();
+    assert_int_equal(get_mapped(5 * MIB), first + 32 * MIB); /* whole pages of what is needed */
+    assert_int_equal(fake->addresses, 38 * MIB);
+}
+
+/* By address, whichever came first; and where one begins at the other's end memory goes on. */
+static void lines_side_by_side_are_one(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    fake->next = fake->base + ((uint64_t)64 << 30) - 120 * MIB;
+    uint64_t one = get_mapped(20 * MIB), other = get_mapped(50 * MIB);
+    assert_int_equal(other, one + 64 * MIB);
+    assert_int_equal(pool->large.lines->base, one);
+    assert_int_equal(pool->large.lines->next->base, other);
+    assert_int_equal(get_mapped(44 * MIB), one + 20 * MIB);
+    finish_all();
+    drop(other), drop(one), drop(one + 20 * MIB);
+    finish_all();
+    assert_int_equal(pool->large.free_count, 1);
+    assert_int_equal(get_mapped(114 * MIB), one);
+    assert_int_equal(fake->reserved, 114 * MIB);
+}
+
+static void another_line_is_begun_where_one_is_full(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    fake->next = fake->base + ((uint64_t)64 << 30) - 40 * MIB;
+    uint64_t high = get_mapped(20 * MIB);
+    fake->next = fake->base;
+    uint64_t low = get_mapped(100 * MIB);
+    assert_int_equal(low, fake->base);
+    assert_int_equal(pool->large.lines->base, fake->base);
+    assert_int_equal(pool->large.lines->next->base, high);
+    assert_int_equal(pool->large.segments->base, low);
+    assert_int_equal(fake->addresses, 4 * GIB + 32 * MIB);
+    finish_all();
+    drop(high);
+    finish_all();
+    assert_int_equal(get_mapped(24 * MIB), high);           /* the least new memory */
+    assert_int_equal(get_mapped(8 * MIB), low + 100 * MIB); /* the lowest place */
+    assert_int_equal(get_mapped(9 * MIB), low + 108 * MIB);
+    assert_int_equal(fake->reserved, (24 + 100 + 8 + 10) * MIB);
+    fake->next = fake->base + 8 * GIB; /* so that all are given back in order */
+}
+
+/* ---- reached from outside ---- */
+
+static bool is_reached(uint64_t address) {
+    return segment_at(address)->reached_from_outside;
+}
+
+static void all_segments_of_a_block_are_reached(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    uint64_t base = PARTS(5);
+    get_mapped(5 * MIB);
+    uint64_t block = get_mapped(8 * MIB);
+    assert_int_equal(block, base + 5 * MIB);
+    assert_int_equal(pool_mark_reached_from_outside(block + 2 * MIB), 0);
+    for (unsigned i = 0; i < 5; i++) {
+        assert_int_equal(is_reached(base + i * PART), i > 0 && i < 4);
+    }
+}
+
+/* Cut from what was exported, with all of it, its beginning or its end. */
+static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
+    (void)state;
+    enum { ALL, BEGINNING, END, PLACES };
+    for (unsigned place = 0; place < PLACES; place++) {
+        start(64 * GIB, POOL_BARRIER, RELAXED);
+        drop(get_mapped(200 * MIB));
+        finish_all();
+        let_hold(64 * MIB);
+        struct segment *s = pool->large.segments, *marked = place == END ? s->next : s;
+        uint64_t all = place == ALL ? s->bytes - 2 * MIB : s->bytes - 512 * KIB;
+        get_mapped(all);
+        marked->reached_from_outside = true;
+        uint64_t block = get_mapped(MIB + 512 * KIB);
+        finish_all();
+        assert_int_equal(block, s->base + all);
+        assert_int_equal(block + MIB + 512 * KIB > s->next->base, place != ALL);
+        uint64_t held = cache_mine(pool)->bytes;
+        drop_used(block, MIB + 512 * KIB);
+        assert_int_equal(cache_mine(pool)->bytes, held);
+        fake_inside_free(true);
+        pool_stamp_in_free(pool);
+        fake_inside_free(false);
+        lock_acquire(&pool->lock);
+        order_now(pool, epochs_orderable(&pool->epochs), false); /* a barrier is not enough */
+        pending_take_usable(pool);
+        lock_release(&pool->lock);
+        assert_ptr_equal(pool->pending[REACH_OUTSIDE].head, page_map_start(block));
+        finish_all();
+        assert_null(pool->pending[REACH_OUTSIDE].head);
+        assert_int_equal(get_mapped(MIB + 512 * KIB), block);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* ---- loans ---- */
+
+static void named(const struct pool_loan *loan, uint64_t address) {
+    for (unsigned i = 0; i < loan->count; i++) {
+        assert_int_equal(fake_physical(fake, address + i * loan->length * PAGE),
+                         fake->base + loan->page[i] * PAGE);
+    }
+}
+
+static void a_block_names_all_segments_it_lies_in(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    struct pool_loan loan;
+    static const uint64_t parts[] = {PART, PART, PART, PART, PART,    6 * MIB,
+                                     PART, PART, PART, PART, 6 * MIB, PART};
+    uint64_t base = free_in_parts(parts, 12);
+    uint64_t in_front = get_mapped(3 * MIB), block = get_mapped(44 * MIB); /* not in the last */
+    assert_int_equal(in_front, base);
+    assert_int_equal(block, base + 3 * MIB);
+    uint64_t id = pool_block_id(block);
+    assert_int_equal(pool_lend(block, id, 0, &loan), -ENOENT); /* not reached */
+    assert_int_equal(pool_mark_reached_from_outside(block), 0);
+    assert_int_equal(pool_lend(block, id + 1, 0, &loan), -ENOENT);
+    assert_int_equal(pool_lend(block + 4096, id, 0, &loan), -ENOENT);
+    /* where it begins, how many follow, how long each is, in pages */
+    static const uint32_t rows[][3] = {{0, 5, 2},  {2, 4, 2},  {8, 1, 2}, {10, 1, 3},
+                                       {13, 4, 2}, {19, 1, 2}, {21, 1, 3}};
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(pool_lend(block, id, rows[i][0], &loan), 0);
+        assert_int_equal(loan.count, rows[i][1]);
+        assert_int_equal(loan.length, rows[i][2]);
+        assert_int_equal(loan.offset, 3 * MIB);
+        assert_int_equal(loan.bytes, 44 * MIB);
+        assert_int_equal(loan.pages, 24);
+        assert_false(lock_try(&pool->mapper)); /* so nothing goes back */
+        named(&loan, base + rows[i][0] * PAGE);
+        pool_lend_end(&loan);
+    }
+    static const uint32_t none[] = {1, 3, 9, 11, 12, 14, 22, 23, 24, 26, UINT32_MAX};
+    for (unsigned i = 0; i < sizeof none / sizeof *none; i++) {
+        assert_int_equal(pool_lend(block, id, none[i], &loan), -EINVAL);
+    }
+    assert_true(lock_try(&pool->mapper));
+    lock_release(&pool->mapper);
+}
+
+/* Not those behind it, though they are as long. */
+static void and_only_those(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    struct pool_loan loan;
+    PARTS(4);
+    uint64_t block = get_mapped(2 * PART), other = get_mapped(2 * PART);
+    for (uint64_t at = block; at <= other; at += other - block) {
+        assert_int_equal(pool_mark_reached_from_outside(at), 0);
+        assert_int_equal(pool_lend(at, pool_block_id(at), 0, &loan), 0);
+        assert_int_equal(loan.count, 2);
+        assert_int_equal(loan.pages, 4);
+        named(&loan, at);
+        pool_lend_end(&loan);
+        assert_int_equal(pool_lend(at, pool_block_id(at), 4, &loan), -EINVAL);
+    }
+}
+
+#define LINE(name) cmocka_unit_test_setup_teardown(name, with_pages, stop)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        LINE(a_request_grows_by_what_it_lacks_at_the_end),
+        LINE(what_fits_elsewhere_leaves_the_end_alone),
+        LINE(a_longer_range_is_taken_before_the_end),
+        LINE(a_hole_is_filled_from_its_left),
+        LINE(a_hole_is_filled_from_its_right),
+        LINE(from_the_side_that_lacks_less),
+        LINE(a_hole_is_filled_wholly_with_what_is_free_on_both_sides),
+        LINE(what_is_longer_than_that_goes_to_the_end),
+        LINE(the_lowest_place_among_equals),
+        LINE(where_the_least_is_lacking),
+        LINE(in_front_of_all),
+        LINE(a_block_over_several_segments_and_its_free),
+        LINE(a_segment_inside_what_is_free_goes_back),
+        LINE(over_the_budget_what_is_idle_goes_back_first),
+        LINE(what_has_finished_is_not_waited_for),
+        LINE(below_it_nothing_does),
+        LINE(what_has_not_finished_is_waited_for_if_it_suffices),
+        LINE(what_lies_beside_the_place_does_not_count),
+        LINE(what_cannot_be_waited_for_does_not_go),
+        LINE(what_is_free_beside_the_place_stays),
+        LINE(on_both_sides_of_it),
+        LINE(but_not_on_a_side_that_is_not_needed),
+        LINE(pages_of_small_blocks_go_back_for_large_ones),
+        LINE(what_the_driver_has_not_is_refused),
+        LINE(what_was_had_in_vain_goes_back),
+        LINE(and_no_more_than_that),
+        LINE(what_cannot_be_mapped_is_the_driver_s),
+        LINE(what_the_driver_will_not_unmap_stays_as_it_was),
+        LINE(what_is_not_unmapped_at_the_end_keeps_its_addresses),
+        LINE(who_grows_gets_what_it_has_brought),
+        LINE(what_others_have_brought_will_do),
+        LINE(what_is_freed_meanwhile_will_do),
+        LINE(the_context_ends_while_the_pool_grows),
+        LINE(fewer_addresses_are_asked_for_where_they_are_refused),
+        LINE(lines_side_by_side_are_one),
+        LINE(another_line_is_begun_where_one_is_full),
+        LINE(all_segments_of_a_block_are_reached),
+        LINE(nor_is_a_later_block_there_cached_or_handed_on_early),
+        LINE(a_block_names_all_segments_it_lies_in),
+        LINE(and_only_those),
+    };
+    return cmocka_run_group_tests_name("line", tests, NULL, NULL);
+}
