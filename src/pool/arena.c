@@ -484,13 +484,11 @@ bool arena_remove(struct arena *arena, struct segment *segment) {
         (make_room(arena, 1) != 0 || !host_slab_prepare(&arena->range_slab, RANGES_PER_CUT))) {
         return false;
     }
-    remove_free(arena, range);
-    if (before > 0) {
-        cut(arena, range, before, &rest, &range);
+    remove_free(arena, range); /* descriptors are there: no cut fails */
+    if (before > 0 && cut(arena, range, before, &rest, &range)) {
         insert_free(arena, rest);
     }
-    if (range->bytes > segment->bytes) {
-        cut(arena, range, segment->bytes, &range, &rest);
+    if (range->bytes > segment->bytes && cut(arena, range, segment->bytes, &range, &rest)) {
         insert_free(arena, rest);
     }
     if (range->previous) {
