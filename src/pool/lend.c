@@ -34,7 +34,7 @@ static int collect(struct pool *pool, uint64_t address, uint32_t first, struct p
     for (uint64_t each = segment->bytes;
          segment && segment->bytes == each && loan->count < POOL_LOAN;
          segment = segment != last ? segment->next : NULL) {
-        loan->page[loan->count++] = segment->page;
+        loan->page[loan->count++] = segment->handle;
     }
     return 0;
 }

@@ -50,7 +50,7 @@ static void put_back(struct pool *pool, struct arena *arena, const struct segmen
                      struct segment *after) {
     if (arena_add(arena, was->base, was->bytes, after) == 0) {
         struct segment *kept = after ? after->next : arena->segments;
-        kept->page = was->page;
+        kept->handle = was->handle;
         kept->stamp = was->stamp;
         kept->since = was->since;
         kept->reached_from_outside = was->reached_from_outside;
@@ -72,7 +72,7 @@ static int release_segment(struct pool *pool, struct arena *arena, struct segmen
     lock_release(&pool->lock);
     int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes));
     if (r == 0) {
-        backend->ops->give_pages(backend, 1, pages_of(was.bytes), &was.page);
+        backend->ops->give_pages(backend, 1, pages_of(was.bytes), &was.handle);
     }
     atomic_fetch_sub(&pool->leaving_bytes, was.bytes);
     lock_acquire(&pool->lock);
@@ -198,7 +198,7 @@ static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsi
             return -ERANGE;
         }
         *last = *last ? (*last)->next : arena->segments;
-        (*last)->page = pages[i];
+        (*last)->handle = pages[i];
         hold(pool, arena, (*last)->first);
         books_add(&pool->books.driver_allocs, 1);
     }
@@ -316,7 +316,7 @@ static bool unmap_all(struct pool *pool, const struct arena *arena) {
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool refused = backend->ops->unmap(backend, s->base, pages_of(s->bytes)) != 0;
         if (!refused) {
-            backend->ops->give_pages(backend, 1, pages_of(s->bytes), &s->page);
+            backend->ops->give_pages(backend, 1, pages_of(s->bytes), &s->handle);
         }
         all &= !refused;
     }

@@ -31,9 +31,8 @@ struct segment {
                        free here */
     uint64_t since; /* the tick when something of it was last freed (decay.c) */
     bool in_line;
-    bool
-        refused; /* the driver has not taken it back: not asked again in the same visit (mapper.c) */
-    uint64_t page;                    /* in a line: what the backend calls it */
+    bool refused;    /* by the driver to be taken back: not tried again in this visit (mapper.c) */
+    uint64_t handle; /* in a line: the backend's page or pages */
     atomic_bool reached_from_outside; /* exported or mapped elsewhere: contents change hands only
                                          when old work has finished */
 };

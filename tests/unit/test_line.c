@@ -587,7 +587,7 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
     finish_all();
     uint64_t stamp = segment_at(block)->stamp, pages[4];
     for (unsigned i = 0; i < 4; i++) {
-        pages[i] = segment_at(block + i * PART)->page;
+        pages[i] = segment_at(block + i * PART)->handle;
     }
     fake->unmap_code = -EIO;
     pool->decay.tick = 6;
@@ -600,7 +600,7 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
         assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
         for (unsigned i = 0; i < 4; i++) {
             const struct segment *s = segment_at(block + i * PART);
-            assert_int_equal(s->page, pages[i]);
+            assert_int_equal(s->handle, pages[i]);
             assert_int_equal(s->stamp, stamp);
             assert_int_equal(s->since, 5);
             assert_true(s->reached_from_outside);
