@@ -183,7 +183,8 @@ static uint64_t goal_of(const struct pool *pool) {
         return pool->config.budget;
     }
     uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
-    uint64_t slack = peak / (backend_maps(pool->backend) ? LINE_SLACK : BUDGET_SLACK);
+    uint64_t slack =
+        backend_maps(pool->backend) ? peak / LINE_SLACK + pool->mapping_slack : peak / BUDGET_SLACK;
     uint64_t goal = peak + (slack < BUDGET_FLOOR ? BUDGET_FLOOR : slack);
     return goal < floor ? floor : goal;
 }
@@ -217,8 +218,9 @@ static void look_at_budget(struct pool *pool) {
         }
         budget = pool->awake_count > 1 ? goal + more : least_of(goal + more, little);
     }
-    budget =
-        least_of(budget, pool->backend->capacity - pool->backend->capacity / BUDGET_DEVICE_SHARE);
+    uint64_t capacity = pool->backend->capacity; /* what lies idle in a line can go at any time */
+    uint64_t left = backend_maps(pool->backend) ? 0 : capacity / BUDGET_DEVICE_SHARE;
+    budget = least_of(budget, capacity - left);
     if (pool->refused_at > 0 && budget > pool->refused_at) {
         budget = pool->refused_at;
     }

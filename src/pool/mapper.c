@@ -38,6 +38,32 @@ static uint32_t pages_of(uint64_t bytes) {
     return (uint32_t)(bytes >> PAGE_SHIFT);
 }
 
+/* --- what goes from one place to another --- */
+
+/* Memory that is mapped nowhere, and is the driver's if it is not mapped again at once: to give it back and to take as much
+ * would be a third of what mapping takes. */
+struct moving {
+    uint64_t each;
+    unsigned count;
+    uint64_t handles[MAP_BATCH];
+};
+
+/* What others can reach is theirs as well until they let go of it. */
+static bool move(struct moving *moving, const struct segment *was) {
+    bool moves = moving && was->bytes == moving->each && moving->count < MAP_BATCH &&
+                 !was->reached_from_outside;
+    if (moves) {
+        moving->handles[moving->count++] = was->handle;
+    }
+    return moves;
+}
+
+/* Without the pool's lock. */
+static void give(struct pool *pool, uint64_t each, unsigned count, const uint64_t *handles) {
+    pool->backend->ops->give_pages(pool->backend, count, pages_of(each), handles);
+    atomic_fetch_sub(&pool->leaving_bytes, count * each);
+}
+
 /* --- giving back --- */
 
 static void refuse(struct pool *pool, struct segment *segment) {
@@ -60,7 +86,7 @@ static void put_back(struct pool *pool, struct arena *arena, const struct segmen
 
 /* -EBUSY: the driver has not taken it, or the driver's code. Without the pool's lock in between. */
 static int release_segment(struct pool *pool, struct arena *arena, struct segment *segment,
-                           uint64_t *released) {
+                           struct moving *moving, uint64_t *released) {
     struct backend *backend = pool->backend;
     struct segment was = *segment, *after = segment->previous;
     if (!arena_remove(arena, segment)) {
@@ -71,22 +97,23 @@ static int release_segment(struct pool *pool, struct arena *arena, struct segmen
     budget_book_reserve(pool);
     lock_release(&pool->lock);
     int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes));
-    if (r == 0) {
-        backend->ops->give_pages(backend, 1, pages_of(was.bytes), &was.handle);
+    bool moves = r == 0 && move(moving, &was);
+    if (r == 0 && !moves) {
+        give(pool, was.bytes, 1, &was.handle);
     }
-    atomic_fetch_sub(&pool->leaving_bytes, was.bytes);
     lock_acquire(&pool->lock);
     if (r == 0) {
-        books_add(&pool->books.driver_frees, 1);
+        books_add(&pool->books.driver_frees, !moves);
         *released = was.bytes;
     } else {
+        atomic_fetch_sub(&pool->leaving_bytes, was.bytes);
         put_back(pool, arena, &was, after);
     }
     return r;
 }
 
 /* Of one that the driver does not take another one takes the place. */
-static uint64_t release_one(struct pool *pool, uint64_t bytes) {
+static uint64_t release_one(struct pool *pool, uint64_t bytes, struct moving *moving) {
     struct arena *const arenas[] = {&pool->large, &pool->small};
     uint64_t released = 0;
     for (unsigned i = 0; i < 2 && released == 0; i++) {
@@ -94,7 +121,7 @@ static uint64_t release_one(struct pool *pool, uint64_t bytes) {
         int r = -EBUSY;
         while (r == -EBUSY && arenas[i]->idle_bytes > 0 &&
                (segment = arena_idle_segment(arenas[i], bytes, pool->epochs.finished)) != NULL) {
-            r = release_segment(pool, arenas[i], segment, &released);
+            r = release_segment(pool, arenas[i], segment, moving, &released);
         }
     }
     return released;
@@ -104,7 +131,7 @@ uint64_t mapper_release(struct pool *pool, uint64_t bytes) {
     uint64_t released = 0, some = 1;
     enter(pool);
     while (released < bytes && some > 0) {
-        some = release_one(pool, bytes - released);
+        some = release_one(pool, bytes - released, NULL);
         released += some;
     }
     leave(pool);
@@ -118,7 +145,7 @@ uint64_t mapper_decay(struct pool *pool) {
     enter(pool);
     struct segment *aged = source_aged(pool, &arena, &waits);
     if (aged) {
-        release_segment(pool, arena, aged, &released);
+        release_segment(pool, arena, aged, NULL, &released);
     }
     leave(pool);
     return released;
@@ -159,16 +186,24 @@ static void unmake(struct pool *pool, uint64_t base, unsigned count, uint64_t ea
     lock_acquire(&pool->lock);
 }
 
-/* The driver's part of make_some(), without the pool's lock. */
-static int map_some(struct backend *backend, uint64_t base, unsigned count, uint64_t each,
-                    uint64_t *pages) {
-    int r = backend->ops->take_pages(backend, count, pages_of(each), pages);
-    int mapped = r == 0 ? backend->ops->map(backend, base, count, pages_of(each), pages) : 0;
-    if (mapped != 0) {
-        backend->ops->give_pages(backend, count, pages_of(each), pages);
-        r = mapped == -ENOMEM ? -ENOMEM : -ERANGE;
+/* The driver's part of make_some(), without the pool's lock. *taken: so many were not ours before. */
+static int map_some(struct pool *pool, uint64_t base, unsigned count, uint64_t each,
+                    struct moving *moving, uint64_t *pages, unsigned *taken) {
+    struct backend *backend = pool->backend;
+    unsigned moved = 0;
+    while (each == moving->each && moved < count && moving->count > 0) {
+        pages[moved++] = moving->handles[--moving->count];
     }
-    return r;
+    atomic_fetch_sub(&pool->leaving_bytes, moved * each);
+    *taken = count - moved;
+    int r =
+        *taken > 0 ? backend->ops->take_pages(backend, *taken, pages_of(each), pages + moved) : 0;
+    unsigned had = r == 0 ? count : moved;
+    int mapped = r == 0 ? backend->ops->map(backend, base, count, pages_of(each), pages) : 0;
+    if ((r != 0 || mapped != 0) && had > 0) {
+        backend->ops->give_pages(backend, had, pages_of(each), pages);
+    }
+    return mapped == 0 ? r : mapped == -ENOMEM ? -ENOMEM : -ERANGE;
 }
 
 /* It is ready, but for nobody else. */
@@ -184,13 +219,15 @@ static void let_go(struct pool *pool, struct arena *arena, struct range *range) 
 
 /* So many segments of a size, behind *last, which is then the last of them. They are held. */
 static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsigned count,
-                     uint64_t each, struct segment **last) {
+                     uint64_t each, struct moving *moving, struct segment **last) {
     uint64_t pages[MAP_BATCH], bytes = count * each;
+    unsigned taken;
     pool->growing += bytes;
     lock_release(&pool->lock);
-    int r = map_some(pool->backend, base, count, each, pages);
+    int r = map_some(pool, base, count, each, moving, pages, &taken);
     lock_acquire(&pool->lock);
     pool->growing -= bytes;
+    books_add(&pool->books.driver_allocs, r == 0 ? taken : 0);
     for (unsigned i = 0; i < count && r == 0; i++) {
         r = arena_add(arena, base + i * each, each, *last);
         if (r != 0) {
@@ -200,7 +237,6 @@ static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsi
         *last = *last ? (*last)->next : arena->segments;
         (*last)->handle = pages[i];
         hold(pool, arena, (*last)->first);
-        books_add(&pool->books.driver_allocs, 1);
     }
     return r;
 }
@@ -219,28 +255,71 @@ static int look_for_pages(struct pool *pool, uint64_t bytes) {
 /* Behind *last, which is then the last of them. Descriptors for all of them first: nothing is made to go back for want of
  * host memory. */
 static int make_segments(struct pool *pool, struct arena *arena, const struct line_place *place,
-                         struct segment **last) {
-    uint64_t each = place->bytes < LINE_SEGMENT ? place->bytes : LINE_SEGMENT, base = place->base;
+                         struct moving *moving, struct segment **last) {
+    uint64_t each = moving->each, base = place->base, there = moving->count * each;
     unsigned all = (unsigned)((place->bytes + each - 1) / each);
     if (!arena_prepare(arena, all) || page_map_prepare(base, place->bytes) != 0) {
         return -ERANGE;
     }
-    int r = place->bytes > each ? look_for_pages(pool, place->bytes) : 0;
+    int r = place->bytes > each + there ? look_for_pages(pool, place->bytes - there) : 0;
     for (uint64_t rest = place->bytes, some; rest > 0 && r == 0; rest -= some, base += some) {
         each = each < rest ? each : rest;
         uint64_t count = rest / each < MAP_BATCH ? rest / each : MAP_BATCH;
         some = count * each;
-        r = make_some(pool, arena, base, (unsigned)count, each, last);
+        r = make_some(pool, arena, base, (unsigned)count, each, moving, last);
     }
     return r;
 }
 
+static bool would_exceed(const struct pool *pool, uint64_t bytes, uint64_t budget) {
+    return budget_expected(pool) + bytes > budget;
+}
+
 /* Where there is no room under the budget, what lies idle goes back for it. */
-static void make_room(struct pool *pool, uint64_t bytes, uint64_t budget) {
+static void make_room(struct pool *pool, uint64_t bytes, uint64_t budget, struct moving *moving) {
     uint64_t some = 1;
-    while (some > 0 && budget_expected(pool) + bytes > budget) {
-        some = release_one(pool, bytes);
+    while (some > 0 && would_exceed(pool, bytes, budget)) {
+        some = release_one(pool, bytes, moving);
     }
+}
+
+/* What finds no place is the driver's. */
+static void give_all_but(struct pool *pool, struct moving *moving, uint64_t most) {
+    if (moving->count > most) {
+        unsigned surplus = moving->count - (unsigned)most;
+        moving->count = (unsigned)most;
+        lock_release(&pool->lock);
+        give(pool, moving->each, surplus, moving->handles + most);
+        lock_acquire(&pool->lock);
+        books_add(&pool->books.driver_frees, surplus);
+    }
+}
+
+/* Of what is free too much is beside what lives in the same segments: from now on they are shorter. */
+static void look_at_pins(struct pool *pool, uint64_t bytes, uint64_t budget) {
+    pool->pinned |= would_exceed(pool, bytes, budget) &&
+                    budget_expected(pool) + bytes - budget <= budget_ready(pool);
+}
+
+/*
+ * A program that asks for the same again and again may find another place for it each time. What it takes to map memory
+ * there may be a share of the program's time; where it takes more, the pool grows for it instead, up to a part of the peak.
+ */
+static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
+    uint64_t share = (backend_clock(pool->backend) - pool->started_ns) / LINE_TIME_SHARE;
+    uint64_t most = books_get(&pool->books.allocated.peak) / LINE_SLACK_MORE;
+    if (share > pool->mapping_ns + LINE_TIME_MOST_NS) {
+        pool->mapping_ns = share - LINE_TIME_MOST_NS;
+    }
+    bool may_be_raised = pool->refused_at == 0 && pool->config.budget == 0;
+    if (share >= pool->mapping_ns || pool->mapping_slack >= most || !may_be_raised) {
+        return 0;
+    }
+    uint64_t lacking = budget_expected(pool) + bytes - budget, left = most - pool->mapping_slack;
+    uint64_t more = lacking < left ? lacking : left;
+    pool->mapping_slack += more;
+    pool->budget_follows = true;
+    return more;
 }
 
 /* What is new is held like what it is added to, so that who asked for it gets it, and not whoever finds a part first. */
@@ -253,9 +332,18 @@ static int grow_at(struct pool *pool, struct arena *arena, const struct line_pla
             hold(pool, arena, beside[i]);
         }
     }
-    make_room(pool, place->bytes, budget);
+    bool anew = would_exceed(pool, place->bytes, budget);
+    uint64_t since = anew ? backend_clock(pool->backend) : 0;
+    budget += anew ? more_slack(pool, place->bytes, budget) : 0;
+    uint64_t most = pool->pinned ? LINE_SEGMENT_PINNED : LINE_SEGMENT;
+    struct moving moving = {.each = place->bytes < most ? place->bytes : most};
+    make_room(pool, place->bytes, budget, &moving);
+    look_at_pins(pool, place->bytes, budget);
+    give_all_but(pool, &moving, place->bytes / moving.each);
     struct segment *in_front = arena_before(arena, place->base), *last = in_front;
-    int r = make_segments(pool, arena, place, &last);
+    int r = make_segments(pool, arena, place, &moving, &last);
+    give_all_but(pool, &moving, 0);
+    pool->mapping_ns += anew ? backend_clock(pool->backend) - since : 0;
     for (; last != in_front; last = last->previous) {
         let_go(pool, arena, last->first);
     }
@@ -265,7 +353,7 @@ static int grow_at(struct pool *pool, struct arena *arena, const struct line_pla
         }
     }
     while (r != 0 && budget_used(pool) > before && some > 0) { /* others may have use for that */
-        some = release_one(pool, budget_used(pool) - before);
+        some = release_one(pool, budget_used(pool) - before, NULL);
     }
     return r;
 }

@@ -481,6 +481,185 @@ static void pages_of_small_blocks_go_back_for_large_ones(void **state) {
     assert_int_equal(fake->reserved, 20 * MIB);
 }
 
+/* ---- for the sake of time ---- */
+
+/* Ahead of a request, though there is a free range for it; but not where streams run side by side. */
+static void what_is_pending_is_put_in_order_ahead(void **state) {
+    (void)state;
+    for (unsigned streams = 0; streams <= 4; streams += 4) {
+        start(4 * GIB, POOL_BARRIER, 40 * MIB);
+        pool_expect_streams(streams);
+        uint64_t idle = get_mapped(20 * MIB), used = get_mapped(18 * MIB);
+        finish_all();
+        drop(idle);
+        finish_all();
+        drop_used(used, 18 * MIB);
+        assert_int_equal(fake->orders, 0);
+        assert_int_equal(get(10 * MIB), idle);
+        assert_int_equal(fake->orders, streams == 0);
+        pool_expect_streams(0);
+        finish_all();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+#define WHOLE (16 * MIB) /* LINE_SEGMENT */
+
+static bool is_one_of(const uint64_t *pages, unsigned count, uint64_t page) {
+    unsigned i = 0;
+    while (i < count && pages[i] != page) {
+        i++;
+    }
+    return i < count;
+}
+
+/* Blocks with a segment each; some of them are free. */
+static void get_whole(uint64_t *at, uint64_t *pages, unsigned count, unsigned drops) {
+    for (unsigned i = 0; i < count; i++) {
+        at[i] = get_mapped(WHOLE);
+        assert_int_equal(segment_at(at[i])->bytes, WHOLE);
+        pages[i] = segment_at(at[i])->handle;
+    }
+    finish_all();
+    for (unsigned i = 0; i < count; i++) {
+        if (drops >> i & 1) {
+            drop(at[i]);
+        }
+    }
+    finish_all();
+}
+
+/* But what others can reach is theirs as well. */
+static void what_goes_back_is_mapped_where_it_is_needed(void **state) {
+    (void)state;
+    for (unsigned reached = 0; reached < 2; reached++) {
+        start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
+        uint64_t at[6], pages[6];
+        get_whole(at, pages, 6, 0);
+        for (unsigned i = 0; i < 5; i += 2) {
+            assert_int_equal(reached ? pool_mark_reached_from_outside(at[i]) : 0, 0);
+            drop(at[i]);
+        }
+        finish_all();
+        fake->reserved_peak = 0;
+        uint64_t block = get_mapped(3 * WHOLE);
+        for (unsigned i = 0; i < 3; i++) {
+            uint64_t page = segment_at(block + i * WHOLE)->handle;
+            assert_true(reached || is_one_of(pages, 6, page));
+        }
+        assert_int_equal(pool->books.driver_allocs, 6 + (reached ? 3 : 0));
+        assert_int_equal(pool->books.driver_frees, reached ? 3 : 0);
+        assert_int_equal(fake->reserved, 6 * WHOLE);
+        assert_int_equal(fake_books(pool).reserved.current, 6 * WHOLE);
+        assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* What is more than that, or as long as nothing that is needed, is the driver's before it is asked for the rest; and all of it is where
+ * the driver does not map it. */
+static void and_what_is_not_is_the_driver_s(void **state) {
+    (void)state;
+    for (int code = 0; code >= -EIO; code -= EIO) {
+        uint64_t at[5], pages[5], block;
+        start(5 * WHOLE, POOL_BARRIER, 82 * MIB);
+        get_whole(at, pages, 5, 5);
+        fake->map_code = code;
+        int r = pool_alloc(pool, 24 * MIB, &block); /* 16 and 8; 22 have to go, which are 32 */
+        fake->map_code = 0;
+        assert_int_equal(r, code ? -ERANGE : 0);
+        assert_int_equal(fake->reserved, 3 * WHOLE + (code ? 0 : 24 * MIB));
+        assert_int_equal(pool->large.reserved_bytes, fake->reserved);
+        assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
+        assert_int_equal(fake->in_vain, code ? 1 : 0);
+        if (code == 0) {
+            assert_true(is_one_of(pages, 5, segment_at(block)->handle));
+            assert_int_equal(pool->books.driver_allocs, 6);
+            assert_int_equal(pool->books.driver_frees, 1);
+        }
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* Half as long: so more of what is free can go. */
+static void segments_are_shorter_once_they_have_been_pinned(void **state) {
+    (void)state;
+    for (unsigned pinned = 0; pinned < 2; pinned++) {
+        start(4 * GIB, POOL_BARRIER, 64 * MIB);
+        drop(get_mapped(4 * WHOLE));
+        finish_all();
+        uint64_t at[8];
+        for (unsigned i = 0; i < 8; i++) {
+            at[i] = get_mapped(8 * MIB);
+        }
+        finish_all();
+        for (unsigned i = 0; i < 8;
+             i += pinned ? 2 : 4) { /* 32 MiB that nothing can be made of, or 16 */
+            drop(at[i]);
+        }
+        finish_all();
+        uint64_t first = get_mapped(24 * MIB);
+        assert_int_equal(segment_at(first)->bytes, WHOLE);
+        assert_int_equal(segment_at(get_mapped(20 * MIB))->bytes, pinned ? WHOLE / 2 : WHOLE);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* 2 GiB that can go, and a request for three quarters of them that fits nowhere; 4 GiB were live at most. */
+static uint64_t ask_for_another_place(void) {
+    uint64_t at[4];
+    for (unsigned i = 0; i < 4; i++) {
+        at[i] = get_mapped(GIB);
+    }
+    finish_all();
+    drop(at[0]), drop(at[2]);
+    finish_all();
+    lock_acquire(&pool->lock);
+    budget_look_at_all(pool);
+    lock_release(&pool->lock);
+    return at[3];
+}
+
+#define PEAK (4 * GIB)
+
+static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
+    (void)state;
+    for (unsigned what = 0; what < 3; what++) {
+        bool raised = what == 1;
+        start(64 * GIB, POOL_BARRIER, what == 2 ? PEAK + PEAK / 25 : 0);
+        ask_for_another_place();
+        uint64_t goal = pool->goal;
+        assert_in_range(goal, PEAK + PEAK / 25 - MIB, PEAK + PEAK / 25 + MIB);
+        pool->mapping_ns = what > 0 ? UINT64_MAX / 2 : 0;
+        pool->started_ns -= what > 0 ? 0 : 3600 * (uint64_t)1000000000;
+        uint64_t block = get_mapped(3 * GIB / 2), more = raised ? PEAK / 16 : 0;
+        assert_in_range(fake->reserved, goal + more - WHOLE, goal + more + MIB);
+        assert_int_equal(pool->mapping_slack, more);
+        assert_in_range(pool->goal, goal + more - MIB, goal + more + MIB);
+        for (unsigned round = 0; round < 3; round++) { /* but no more than once */
+            finish_all();
+            drop(block);
+            finish_all();
+            block = get_mapped((3 + round % 2) * GIB / 2);
+        }
+        assert_int_equal(pool->mapping_slack, more);
+        assert_true(fake->reserved <= goal + more + MIB);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* An hour without it counts as little. */
+static void what_mapping_took_is_counted(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, 0);
+    ask_for_another_place();
+    pool->started_ns -= 3600 * (uint64_t)1000000000;
+    get_mapped(3 * GIB / 2);
+    uint64_t share = 3600 * (uint64_t)1000000000 / LINE_TIME_SHARE;
+    assert_in_range(pool->mapping_ns, share - LINE_TIME_MOST_NS + 1,
+                    share + 10 * LINE_TIME_MOST_NS);
+}
+
 /* ---- refusals ---- */
 
 static struct backend_ops hooked;
@@ -948,6 +1127,12 @@ int main(void) {
         LINE(on_both_sides_of_it),
         LINE(but_not_on_a_side_that_is_not_needed),
         LINE(pages_of_small_blocks_go_back_for_large_ones),
+        LINE(what_is_pending_is_put_in_order_ahead),
+        LINE(what_goes_back_is_mapped_where_it_is_needed),
+        LINE(and_what_is_not_is_the_driver_s),
+        LINE(segments_are_shorter_once_they_have_been_pinned),
+        LINE(the_goal_is_raised_where_mapping_takes_too_long),
+        LINE(what_mapping_took_is_counted),
         LINE(what_the_driver_has_not_is_refused),
         LINE(what_was_had_in_vain_goes_back),
         LINE(and_no_more_than_that),
