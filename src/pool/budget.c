@@ -167,6 +167,10 @@ static uint64_t budget_floor(const struct pool *pool) {
     return floor > most ? most : floor;
 }
 
+bool budget_is_beyond_floor(const struct pool *pool) {
+    return budget_streams() <= 1 || books_get(&pool->books.allocated.peak) > budget_floor(pool);
+}
+
 /* What a program that uses little may keep, whatever the floor and the caches. */
 uint64_t budget_little(const struct pool *pool) {
     uint64_t peak = books_get(&pool->books.allocated.peak);

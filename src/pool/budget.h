@@ -20,6 +20,8 @@ uint64_t
 budget_little(const struct pool *pool);      /* most for a program of one thread that uses little */
 void budget_book_reserve(struct pool *pool); /* the books of what is reserved and free */
 unsigned budget_streams(void);               /* of the program, besides the default one */
+/* Whether more was live than what several streams may keep to stay side by side; always where there are not several. */
+bool budget_is_beyond_floor(const struct pool *pool);
 uint64_t budget_used(const struct pool *pool); /* the reserve */
 /* What the driver has left; *others: what other pools have idle. Lets go of the lock. */
 uint64_t budget_room(struct pool *pool, uint64_t *others);

@@ -297,22 +297,28 @@ static void give_all_but(struct pool *pool, struct moving *moving, uint64_t most
 
 /* Of what is free too much is beside what lives in the same segments: from now on they are shorter. */
 static void look_at_pins(struct pool *pool, uint64_t bytes, uint64_t budget) {
-    pool->pinned |= would_exceed(pool, bytes, budget) &&
-                    budget_expected(pool) + bytes - budget <= budget_ready(pool);
+    uint64_t by = would_exceed(pool, bytes, budget) ? budget_expected(pool) + bytes - budget : 0;
+    pool->pinned |= by > budget / LINE_PINNED_SHARE && by <= budget_ready(pool);
 }
 
 /*
  * A program that asks for the same again and again may find another place for it each time. What it takes to map memory
- * there may be a share of the program's time; where it takes more, the pool grows for it instead, up to a part of the peak.
+ * there may be a share of the program's time, and something more, anew whenever the peak has risen. Where it takes longer,
+ * the pool grows for it instead, up to a part of the peak.
  */
 static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
     uint64_t share = (backend_clock(pool->backend) - pool->started_ns) / LINE_TIME_SHARE;
-    uint64_t most = books_get(&pool->books.allocated.peak) / LINE_SLACK_MORE;
-    if (share > pool->mapping_ns + LINE_TIME_MOST_NS) {
-        pool->mapping_ns = share - LINE_TIME_MOST_NS;
+    uint64_t peak = books_get(&pool->books.allocated.peak), most = peak / LINE_SLACK_MORE;
+    bool risen = peak > pool->mapping_peak + pool->mapping_peak / LINE_PEAK_SHARE;
+    if (risen) {
+        pool->mapping_peak = peak;
+    }
+    if (risen || share > pool->mapping_ns) {
+        pool->mapping_ns = share;
     }
     bool may_be_raised = pool->refused_at == 0 && pool->config.budget == 0;
-    if (share >= pool->mapping_ns || pool->mapping_slack >= most || !may_be_raised) {
+    if (pool->mapping_ns <= share + LINE_TIME_MOST_NS || pool->mapping_slack >= most ||
+        !may_be_raised) {
         return 0;
     }
     uint64_t lacking = budget_expected(pool) + bytes - budget, left = most - pool->mapping_slack;

@@ -82,9 +82,9 @@ struct pool {
     _Atomic uint64_t left_bytes;    /* see pool_left_bytes() */
     bool any_refused;               /* segments are marked as refused; under the mapper's lock */
     bool pinned; /* what was free has not been enough, since it could not go back; likewise */
-    uint64_t
-        mapping_ns,    /* what mapping memory anew for itself has taken, or has forgone; likewise */
-        mapping_slack; /* and what the goal has been raised by for it */
+    uint64_t mapping_ns;            /* what mapping memory anew has taken, or has forgone, */
+    uint64_t mapping_peak;          /* since the peak was this; */
+    uint64_t mapping_slack;         /* and what the goal has been raised by for it; likewise */
     _Atomic uint64_t leaving_bytes; /* no longer in the reserve, and not yet the driver's */
     _Atomic unsigned retiring; /* threads whose block may be neither live nor counted there yet */
     struct books books;        /* of everything but the thread caches' own counters: what is live */

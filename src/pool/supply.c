@@ -312,12 +312,12 @@ static void let_the_context_end(struct pool *pool, const struct want *want) {
 
 /*
  * In a line, near the budget: what is pending goes behind a barrier before a large request looks for its place, not only when there
- * is none. So it gets the best of all that is free, and what is free stays in few pieces. Streams that run side by side would lose
- * more by it.
+ * is none. So it gets the best of all that is free, and what is free stays in few pieces. But streams that run side by side would
+ * lose more by it where little is at stake.
  */
 static void order_ahead(struct pool *pool, const struct want *want) {
     uint64_t all = epochs_orderable(&pool->epochs);
-    if (backend_maps(pool->backend) && want->large && all > 0 && budget_streams() <= 1 &&
+    if (backend_maps(pool->backend) && want->large && all > 0 && budget_is_beyond_floor(pool) &&
         pool->pending_bytes > pool->goal / ORDER_AHEAD_SHARE &&
         !epochs_usable(&pool->epochs, all) && budget_is_short(pool, source_growth(want))) {
         order_soon(pool, all);
