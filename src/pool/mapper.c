@@ -228,6 +228,7 @@ static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsi
     lock_acquire(&pool->lock);
     pool->growing -= bytes;
     books_add(&pool->books.driver_allocs, r == 0 ? taken : 0);
+    pool->made_bytes += r == 0 ? bytes : 0;
     for (unsigned i = 0; i < count && r == 0; i++) {
         r = arena_add(arena, base + i * each, each, *last);
         if (r != 0) {
@@ -295,10 +296,16 @@ static void give_all_but(struct pool *pool, struct moving *moving, uint64_t most
     }
 }
 
-/* Of what is free too much is beside what lives in the same segments: from now on they are shorter. */
+/* Of what is free too much is beside what lives in the same segments: from now on they are half as long. Not once more before as
+ * much has been made of those as there is. */
 static void look_at_pins(struct pool *pool, uint64_t bytes, uint64_t budget) {
     uint64_t by = would_exceed(pool, bytes, budget) ? budget_expected(pool) + bytes - budget : 0;
-    pool->pinned |= by > budget / LINE_PINNED_SHARE && by <= budget_ready(pool);
+    bool pinned = by > budget / LINE_PINNED_SHARE && by <= budget_ready(pool);
+    if (pinned && pool->made_bytes >= budget_used(pool) &&
+        LINE_SEGMENT >> pool->halvings > LINE_SEGMENT_LEAST) {
+        pool->halvings++;
+        pool->made_bytes = 0;
+    }
 }
 
 /*
@@ -341,7 +348,7 @@ static int grow_at(struct pool *pool, struct arena *arena, const struct line_pla
     bool anew = would_exceed(pool, place->bytes, budget);
     uint64_t since = anew ? backend_clock(pool->backend) : 0;
     budget += anew ? more_slack(pool, place->bytes, budget) : 0;
-    uint64_t most = pool->pinned ? LINE_SEGMENT_PINNED : LINE_SEGMENT;
+    uint64_t most = LINE_SEGMENT >> pool->halvings;
     struct moving moving = {.each = place->bytes < most ? place->bytes : most};
     make_room(pool, place->bytes, budget, &moving);
     look_at_pins(pool, place->bytes, budget);

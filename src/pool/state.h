@@ -81,7 +81,8 @@ struct pool {
     _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
     _Atomic uint64_t left_bytes;    /* see pool_left_bytes() */
     bool any_refused;               /* segments are marked as refused; under the mapper's lock */
-    bool pinned; /* what was free has not been enough, since it could not go back; likewise */
+    unsigned halvings;              /* of the length of new segments (look_at_pins()), likewise; */
+    uint64_t made_bytes;            /* so much has been made since the last one */
     uint64_t mapping_ns;            /* what mapping memory anew has taken, or has forgone, */
     uint64_t mapping_peak;          /* since the peak was this; */
     uint64_t mapping_slack;         /* and what the goal has been raised by for it; likewise */
