@@ -335,6 +335,14 @@ static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
     return more;
 }
 
+/* Whatever the growth it takes no more calls than for so many. */
+static uint64_t length_of_segments(const struct pool *pool, uint64_t bytes) {
+    uint64_t each = LINE_SEGMENT >> pool->halvings, least = bytes / LINE_SEGMENTS_MOST;
+    least = (least + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+    each = each > least ? each : least;
+    return each < bytes ? each : bytes;
+}
+
 /* What is new is held like what it is added to, so that who asked for it gets it, and not whoever finds a part first. */
 static int grow_at(struct pool *pool, struct arena *arena, const struct line_place *place,
                    uint64_t bytes) {
@@ -348,8 +356,7 @@ static int grow_at(struct pool *pool, struct arena *arena, const struct line_pla
     bool anew = would_exceed(pool, place->bytes, budget);
     uint64_t since = anew ? backend_clock(pool->backend) : 0;
     budget += anew ? more_slack(pool, place->bytes, budget) : 0;
-    uint64_t most = LINE_SEGMENT >> pool->halvings;
-    struct moving moving = {.each = place->bytes < most ? place->bytes : most};
+    struct moving moving = {.each = length_of_segments(pool, place->bytes)};
     make_room(pool, place->bytes, budget, &moving);
     look_at_pins(pool, place->bytes, budget);
     give_all_but(pool, &moving, place->bytes / moving.each);

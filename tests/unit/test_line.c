@@ -612,6 +612,17 @@ static void segments_are_shorter_once_they_have_been_pinned(void **state) {
     }
 }
 
+/* Of 1024, whatever the growth. */
+static void a_large_growth_comes_in_longer_segments(void **state) {
+    (void)state;
+    for (unsigned more = 0; more < 2; more++) {
+        start(64 * GIB, POOL_BARRIER, RELAXED);
+        pool->halvings = 2;
+        assert_int_equal(segment_at(get(4 * GIB + more))->bytes, 4 * MIB + more * 2 * MIB);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
 /* 2 GiB that can go, and a request for three quarters of them that fits nowhere; 4 GiB were live at most. */
 static uint64_t ask_for_another_place(void) {
     uint64_t at[4];
@@ -1143,6 +1154,7 @@ int main(void) {
         LINE(what_goes_back_is_mapped_where_it_is_needed),
         LINE(and_what_is_not_is_the_driver_s),
         LINE(segments_are_shorter_once_they_have_been_pinned),
+        LINE(a_large_growth_comes_in_longer_segments),
         LINE(the_goal_is_raised_where_mapping_takes_too_long),
         LINE(what_mapping_took_is_counted),
         LINE(what_the_driver_has_not_is_refused),
