@@ -89,6 +89,7 @@ stage_gcc() {
 # What programs hold, in which order they take locks, what the command prints, and who waits for
 # whom, is no matter of the compiler.
 stage_clang() {
+    export POOL_TEST_OPS=120000
     CC=clang build "$build_root/clang" --buildtype=release --werror &&
         run_tests "$build_root/clang" all --no-suite counts --no-suite tool --no-suite waits
 }
