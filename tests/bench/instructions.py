@@ -73,6 +73,7 @@ def count(build, pattern, pairs):
             LD_PRELOAD=os.path.join(build, "libgpucache.so"),
             LD_LIBRARY_PATH=os.path.join(build, "tests", "sim"),
             GPUCACHE_REPORT="off",
+            GPUCACHE_BACKEND="segments",
             GPUCACHE_SIM_MEMORY="1G",  # valgrind has no room for the addresses of more
             GPUCACHE_SIM_EAGER="100",
             GPUCACHE_SIM_IDLE_MS="0",  # no work at times of its own

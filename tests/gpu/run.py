@@ -825,7 +825,7 @@ def main():
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="environment of every run under the library, as GPUCACHE_BACKEND=pages",
+        help="environment of every run under the library, as GPUCACHE_BACKEND=pages; segments if nothing is said",
     )
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
     options = parser.parse_args()

@@ -80,7 +80,8 @@ def child(name):
 
 def run(build, name, **options):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE_")}
-    environment.update(options, LD_PRELOAD=os.path.join(build, "libgpucache.so"), GPUCACHE_REPORT="off")
+    environment.update(LD_PRELOAD=os.path.join(build, "libgpucache.so"), GPUCACHE_REPORT="off", GPUCACHE_BACKEND="segments")
+    environment.update(options)
     done = subprocess.run([sys.executable, __file__, "--child", name], env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit("%s %s: %s" % (name, options, done.stderr[-2000:]))

@@ -51,7 +51,7 @@ def train(steps):
 def run(build, options, steps, **more):
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE_")}
     env.update({"LD_PRELOAD": os.path.join(build, "libgpucache.so"), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
-                "TOKENIZERS_PARALLELISM": "false", **options})
+                "GPUCACHE_BACKEND": "segments", "TOKENIZERS_PARALLELISM": "false", **options})
     return subprocess.run([sys.executable, __file__, str(steps)], env=env, capture_output=True, text=True, **more)
 
 
