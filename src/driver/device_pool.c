@@ -74,25 +74,26 @@ static bool decays(const struct device *device, const struct backend *backend) {
 
 /* Which it is does not change from a device's first pool on. */
 static void choose_backend(struct device *device) {
-    const char *reason = NULL;
+    const char *against = NULL, *in_favour = NULL;
     if (atomic_load(&device->backend_reason)) {
         return;
     }
     switch (options()->backend) {
     case BACKEND_PAGES:
-        reason = pages_lacking(device);
-        atomic_store(&device->in_pages, reason == NULL);
-        reason = reason ? reason : "GPUCACHE_BACKEND=pages";
+        against = pages_lacking(device);
+        in_favour = "GPUCACHE_BACKEND=pages";
         break;
     case BACKEND_SEGMENTS:
-        reason = "GPUCACHE_BACKEND=segments";
+        against = "GPUCACHE_BACKEND=segments";
         break;
     case BACKEND_AUTO:
-        reason = registrars_loaded();
-        reason = reason ? reason : "pages only on request";
+        against = registrars_loaded();
+        against = against ? against : pages_lacking(device);
+        in_favour = "driver and device support them";
         break;
     }
-    atomic_store(&device->backend_reason, reason);
+    atomic_store(&device->in_pages, against == NULL);
+    atomic_store(&device->backend_reason, against ? against : in_favour);
 }
 
 static int start(struct device_pool *entry, CUcontext context, struct device *device,

@@ -5,6 +5,8 @@ import re
 from harness import GPU, LIBRARY, Tally, program, run, run_with_report
 
 PAGES = {"GPUCACHE_BACKEND": "pages"}
+AUTO = {"GPUCACHE_BACKEND": "auto"}
+SUPPORTED = "driver and device support them"
 WARNING = ("gpucache: the driver makes no IPC handles of memory in pages; GPUCACHE_BACKEND=segments makes them "
            "possible\n")
 
@@ -44,38 +46,44 @@ def chosen(what, options, backend, reason, arguments=(), **more):
 
 def choices():
     chosen("asked for", PAGES, "pages", "GPUCACHE_BACKEND=pages")
-    chosen("auto", {"GPUCACHE_BACKEND": "auto"}, "segments", "pages only on request")
+    chosen("auto", AUTO, "pages", SUPPORTED)
+    chosen("nothing said", {"GPUCACHE_BACKEND": ""}, "pages", SUPPORTED)
     chosen("segments", {"GPUCACHE_BACKEND": "segments"}, "segments", "GPUCACHE_BACKEND=segments")
-    chosen("disabled", {**PAGES, "GPUCACHE_DISABLE": "1"}, "none", "GPUCACHE_DISABLE")
+    for options in (PAGES, AUTO):
+        chosen("disabled", {**options, "GPUCACHE_DISABLE": "1"}, "none", "GPUCACHE_DISABLE")
     registrar = program("libibverbs.so.1")
     beside = {"preload": [LIBRARY, registrar]}
-    chosen("auto beside libibverbs", {"GPUCACHE_BACKEND": "auto"}, "segments", "libibverbs is loaded", **beside)
+    chosen("auto beside libibverbs", AUTO, "segments", "libibverbs is loaded", **beside)
     chosen("asked for beside libibverbs", PAGES, "pages", "GPUCACHE_BACKEND=pages", **beside)
     chosen("segments beside libibverbs", {"GPUCACHE_BACKEND": "segments"}, "segments", "GPUCACHE_BACKEND=segments",
            **beside)
     chosen("libibverbs comes later", {**PAGES, "GPUCACHE_BUDGET": "0"}, "pages", "GPUCACHE_BACKEND=pages", [registrar])
+    chosen("auto, libibverbs comes later", {**AUTO, "GPUCACHE_BUDGET": "0"}, "pages", SUPPORTED, [registrar])
     chosen("another library comes later", {**PAGES, "GPUCACHE_BUDGET": "0"}, "pages", "GPUCACHE_BACKEND=pages",
            [program("libplugin_deep.so")])
     linked = {"preload": [LIBRARY, program("libcufile.so.0")]}
-    chosen("auto beside libcufile", {"GPUCACHE_BACKEND": "auto"}, "segments", "pages only on request", **linked)
+    chosen("auto beside libcufile", AUTO, "pages", SUPPORTED, **linked)
     both = {"preload": [LIBRARY, program("libcufile.so.0"), registrar]}
-    chosen("auto beside both", {"GPUCACHE_BACKEND": "auto"}, "segments", "libibverbs is loaded", **both)
+    chosen("auto beside both", AUTO, "segments", "libibverbs is loaded", **both)
     if GPU:
         return
-    chosen("CUDA 12.4", PAGES, "pages", "GPUCACHE_BACKEND=pages", old=True)
-    chosen("a device without", {**PAGES, "GPUCACHE_SIM_VMM": "0"}, "segments",
-           "the device has no virtual memory management")
-    chosen("no peer access", {**PAGES, "GPUCACHE_SIM_DEVICES": "2", "GPUCACHE_SIM_PEER": "0"}, "segments",
-           "another device could not reach its pages")
-    for call, reason in (("cuMemAddressReserve", "the driver refuses to reserve addresses"),
-                         ("cuMemCreate", "the driver refuses to create pages"),
-                         ("cuMemMap", "the driver refuses to map pages"),
-                         ("cuMemSetAccess", "the driver refuses to map pages")):
-        chosen(call, {**PAGES, "GPUCACHE_SIM_FAIL": call + ":0:801:1"}, "segments", reason)
-    ran = run([program("paged")], options={**PAGES, "GPUCACHE_SIM_VMM": "0", "GPUCACHE_REPORT": "off",
-                                           "GPUCACHE_LOG": "info"})
-    tally.check("backend segments (the device has no virtual memory management)" in ran.err,
-                "paged: a device without: said at info", ran.err)
+    for options, reason in ((PAGES, "GPUCACHE_BACKEND=pages"), (AUTO, SUPPORTED)):
+        name = options["GPUCACHE_BACKEND"] + ": "
+        chosen(name + "CUDA 12.4", options, "pages", reason, old=True)
+        chosen(name + "a device without", {**options, "GPUCACHE_SIM_VMM": "0"}, "segments",
+               "the device has no virtual memory management")
+        chosen(name + "two devices", {**options, "GPUCACHE_SIM_DEVICES": "2"}, "pages", reason)
+        chosen(name + "no peer access", {**options, "GPUCACHE_SIM_DEVICES": "2", "GPUCACHE_SIM_PEER": "0"}, "segments",
+               "another device could not reach its pages")
+        for call, refusal in (("cuMemAddressReserve", "the driver refuses to reserve addresses"),
+                              ("cuMemCreate", "the driver refuses to create pages"),
+                              ("cuMemMap", "the driver refuses to map pages"),
+                              ("cuMemSetAccess", "the driver refuses to map pages")):
+            chosen(name + call, {**options, "GPUCACHE_SIM_FAIL": call + ":0:801:1"}, "segments", refusal)
+        ran = run([program("paged")], options={**options, "GPUCACHE_SIM_VMM": "0", "GPUCACHE_REPORT": "off",
+                                               "GPUCACHE_LOG": "info"})
+        tally.check("backend segments (the device has no virtual memory management)" in ran.err,
+                    "paged: %sa device without: said at info" % name, ran.err)
 
 
 def main():
