@@ -439,6 +439,10 @@ const char *pages_lacking(struct device *device) {
     return reason;
 }
 
+const char *pages_unshared(const struct device *device) {
+    return prop_of(device).requestedHandleTypes ? NULL : "the driver makes no IPC handles of pages";
+}
+
 int pages_start(struct pages *pages, CUcontext context, struct device *device,
                 uint64_t reached_by) {
     if (!pages->begun) {

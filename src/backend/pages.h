@@ -35,6 +35,9 @@ struct pages {
 /** Why a device can have none: in words, for reports; NULL: it can. Tries it out, the first time. */
 const char *pages_lacking(struct device *device);
 
+/** Why IPC handles of a device's pages would be refused, in words; NULL: they are not. */
+const char *pages_unshared(const struct device *device);
+
 /** As device_backend_start(); `reached_by`: the devices that have access from the start. */
 int pages_start(struct pages *pages, CUcontext context, struct device *device, uint64_t reached_by);
 

@@ -89,6 +89,7 @@ static void choose_backend(struct device *device) {
     case BACKEND_AUTO:
         against = registrars_loaded();
         against = against ? against : pages_lacking(device);
+        against = against ? against : pages_unshared(device);
         in_favour = "driver and device support them";
         break;
     }

@@ -72,6 +72,9 @@ def choices():
         chosen(name + "CUDA 12.4", options, "pages", reason, old=True)
         chosen(name + "a device without", {**options, "GPUCACHE_SIM_VMM": "0"}, "segments",
                "the device has no virtual memory management")
+        chosen(name + "no descriptors", {**options, "GPUCACHE_SIM_DRIVER_VERSION": "12010"},
+               "pages" if options is PAGES else "segments",
+               reason if options is PAGES else "the driver makes no IPC handles of pages")
         chosen(name + "two devices", {**options, "GPUCACHE_SIM_DEVICES": "2"}, "pages", reason)
         chosen(name + "no peer access", {**options, "GPUCACHE_SIM_DEVICES": "2", "GPUCACHE_SIM_PEER": "0"}, "segments",
                "another device could not reach its pages")
