@@ -228,11 +228,13 @@ static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsi
     lock_acquire(&pool->lock);
     pool->growing -= bytes;
     books_add(&pool->books.driver_allocs, r == 0 ? taken : 0);
+    books_add(&pool->books.driver_frees, r == 0 ? 0 : count - taken);
     pool->made_bytes += r == 0 ? bytes : 0;
     for (unsigned i = 0; i < count && r == 0; i++) {
         r = arena_add(arena, base + i * each, each, *last);
         if (r != 0) {
             unmake(pool, base + i * each, count - i, each, pages + i);
+            books_add(&pool->books.driver_frees, count - i);
             return -ERANGE;
         }
         *last = *last ? (*last)->next : arena->segments;

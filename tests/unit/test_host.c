@@ -97,6 +97,9 @@ static void whatever_mapping_fails_the_request_passes_through(void **state) {
             assert_true(passed < ROUNDS || fake->reserves == 0);
             assert_true(fake->releases == 0 || (maps_pages && from % 2)); /* or for the budget */
             assert_int_equal(fake->reserved, fake_books(pool).reserved.current);
+            assert_int_equal(books_get(&pool->books.driver_allocs) -
+                                 books_get(&pool->books.driver_frees),
+                             pool->large.segment_count + pool->small.segment_count);
             needed = maps > needed ? maps : needed;
             drop_all(at, ROUNDS);
             fail_mappings(FOR_EVER, 0);
@@ -145,6 +148,53 @@ static void no_pages_are_made_in_vain(void **state) {
         get(18 * MIB);
         assert_int_equal(stop(NULL), 0);
     }
+}
+
+static const struct backend_ops *fake_ops;
+
+/* Other threads have taken the descriptors that were prepared, but for one segment's, when the driver has mapped its pages. */
+static int map_and_take_descriptors(struct backend *backend, uint64_t address, unsigned count,
+                                    unsigned length, const uint64_t *pages) {
+    int r = fake_ops->map(backend, address, count, length, pages);
+    lock_acquire(&pool->lock);
+    struct host_slab *slab = &pool->large.segment_slab;
+    fail_mappings(0, FOR_EVER);
+    void *last = NULL;
+    for (void *object; (object = host_slab_get(slab)) != NULL; last = object) {
+    }
+    host_slab_put(slab, last);
+    lock_release(&pool->lock);
+    return r;
+}
+
+/* Three segments are needed; two of their pages were mapped elsewhere before, and there is a descriptor for one. */
+static void pages_that_cannot_be_described_are_the_driver_s(void **state) {
+    (void)state;
+    maps_pages = true;
+    start(4 * GIB, POOL_BARRIER, 96 * MIB);
+    uint64_t at[5], more;
+    for (unsigned i = 0; i < 5; i++) {
+        at[i] = get(16 * MIB);
+    }
+    drop(at[0]), drop(at[2]);
+    pool_sync_end(pool, pool_sync_begin(pool));
+    pool_stuck_bytes(pool);
+    fake_ops = fake->backend.ops;
+    struct backend_ops taking = *fake_ops;
+    taking.map = map_and_take_descriptors;
+    fake->backend.ops = &taking;
+    assert_int_equal(pool_alloc(pool, 48 * MIB, &more), -ERANGE);
+    fail_mappings(FOR_EVER, 0);
+    fake->backend.ops = fake_ops;
+    const struct books *books = &pool->books;
+    assert_int_equal(fake->reserved, 4 * 16 * MIB); /* one that was moved */
+    assert_int_equal(pool->large.segment_count, 4);
+    assert_int_equal(books_get(&books->driver_allocs), 6);
+    assert_int_equal(books_get(&books->driver_frees), 2);
+    assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
+    assert_int_equal(pool->held_bytes + pool->growing, 0);
+    check();
+    get(48 * MIB);
 }
 
 /* What is free on both sides of it would need a descriptor more. */
@@ -311,6 +361,7 @@ int main(void) {
         cmocka_unit_test_teardown(whatever_mapping_fails_a_request_for_pages_does_too,
                                   without_pages),
         cmocka_unit_test_teardown(no_pages_are_made_in_vain, without_pages),
+        cmocka_unit_test_teardown(pages_that_cannot_be_described_are_the_driver_s, without_pages),
         TEST(without_host_memory_a_segment_between_free_ones_stays),
         TEST(out_of_both_memories_passes_through),
         TEST(a_pool_that_cannot_be_made_leaves_nothing),

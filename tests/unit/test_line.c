@@ -588,6 +588,38 @@ static void and_what_is_not_is_the_driver_s(void **state) {
     }
 }
 
+/* The driver's calls, as the books have them: what was moved and then found no place went to the driver as well. */
+static void expect_as_many_calls_as_segments(void) {
+    const struct books *books = &pool->books;
+    assert_int_equal(books_get(&books->driver_allocs) - books_get(&books->driver_frees),
+                     pool->large.segment_count + pool->small.segment_count);
+    assert_int_equal(fake->reserved, pool->large.reserved_bytes + pool->small.reserved_bytes);
+    assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
+    assert_int_equal(pool->growing, 0);
+    assert_int_equal(pool->held_bytes, 0);
+    check();
+}
+
+/* Two segments can go, and three are needed. */
+static void what_was_moved_in_vain_is_counted(void **state) {
+    (void)state;
+    enum { DOES, MAPS_NOT, HAS_NO_PLACE, UNMAPS_NOT, MEMORY, LIMIT, CASES };
+    static const int answers[] = {0, -ERANGE, -ENOMEM, 0, -ENOMEM, -EDQUOT};
+    for (unsigned what = DOES; what < CASES; what++) {
+        uint64_t at[5], pages[5], block;
+        start(64 * WHOLE, POOL_BARRIER, 6 * WHOLE);
+        get_whole(at, pages, 5, 5);
+        fake->map_code = what == MAPS_NOT ? -EIO : what == HAS_NO_PLACE ? -ENOMEM : 0;
+        fake->unmap_code = what == UNMAPS_NOT ? -EIO : 0;
+        fake->memory = what == MEMORY ? 5 * WHOLE : fake->memory;
+        fake->limit = what == LIMIT ? 5 * WHOLE : 0;
+        assert_int_equal(pool_alloc(pool, 3 * WHOLE, &block), answers[what]);
+        fake->map_code = fake->unmap_code = 0;
+        expect_as_many_calls_as_segments();
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
 /* Half as long: so more of what is free can go. */
 static void segments_are_shorter_once_they_have_been_pinned(void **state) {
     (void)state;
@@ -1153,6 +1185,7 @@ int main(void) {
         LINE(what_is_pending_is_put_in_order_ahead),
         LINE(what_goes_back_is_mapped_where_it_is_needed),
         LINE(and_what_is_not_is_the_driver_s),
+        LINE(what_was_moved_in_vain_is_counted),
         LINE(segments_are_shorter_once_they_have_been_pinned),
         LINE(a_large_growth_comes_in_longer_segments),
         LINE(the_goal_is_raised_where_mapping_takes_too_long),
