@@ -427,6 +427,9 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
             fake->pages[page].length != (i % length ? 0 : length)) {
             break_law(fake, "a page mapped where one is, in part, or that nobody has");
         }
+        if (fake->pages[page].mappings > 0) {
+            break_law(fake, "a page mapped at two addresses");
+        }
         at->page = (uint32_t)page;
         fake->pages[page].mappings++;
     }

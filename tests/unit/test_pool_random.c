@@ -1,6 +1,7 @@
 /*
  * The pool under random threads, against a map of every 512 bytes of the device: no two live blocks
- * overlap, and no block is handed out while earlier work can still touch it (law 2).
+ * overlap, no block is handed out while earlier work can still touch it (law 2), and no memory that something outside has
+ * reached is mapped in another place.
  *
  * Threads pass their blocks on to each other, so that any of them frees what another one asked for; or
  * half of them only ask and half of them only free, and what they hand over goes back by the shelves.
@@ -141,12 +142,35 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     return fake_ops->release(backend, address, bytes);
 }
 
+/* The driver has it: whoever else may reach it, it is nothing of the pool's. */
+static void let_go_of(uint64_t address, uint64_t bytes) {
+    pthread_mutex_lock(&map_lock);
+    for (uint64_t a = address; a < address + bytes; a += 512) {
+        unit_of(a)->outside = 0;
+    }
+    pthread_mutex_unlock(&map_lock);
+}
+
 static void give_pages(struct backend *backend, unsigned count, unsigned length,
                        const uint64_t *pages) {
     for (unsigned i = 0; i < count; i++) {
         expect_past(fake->base + pages[i] * 2 * MIB, length * 2 * MIB);
+        let_go_of(fake->base + pages[i] * 2 * MIB, length * 2 * MIB);
     }
     fake_ops->give_pages(backend, count, length, pages);
+}
+
+static int map_pages(struct backend *backend, uint64_t address, unsigned count, unsigned length,
+                     const uint64_t *pages) {
+    pthread_mutex_lock(&map_lock);
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t first = fake->base + pages[i] * 2 * MIB;
+        for (uint64_t a = first; a < first + length * 2 * MIB; a += 512) {
+            EXPECT(!unit_of(a)->outside && !unit_of(a)->live);
+        }
+    }
+    pthread_mutex_unlock(&map_lock);
+    return fake_ops->map(backend, address, count, length, pages);
 }
 
 /* ---- threads ---- */
@@ -299,6 +323,7 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
     ops = *fake_ops;
     ops.release = release;
     ops.give_pages = give_pages;
+    ops.map = maps_pages ? map_pages : NULL;
     fake->backend.ops = &ops;
     fake->backend.has_events = has_events;
     lasts = roles ? 16 : 1;
