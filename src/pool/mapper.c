@@ -325,13 +325,15 @@ static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
     if (risen || share > pool->mapping_ns) {
         pool->mapping_ns = share;
     }
-    bool may_be_raised = pool->refused_at == 0 && pool->config.budget == 0;
+    uint64_t capacity = pool->backend->capacity; /* nor above what the device has */
+    bool may_be_raised = pool->refused_at == 0 && pool->config.budget == 0 && budget < capacity;
     if (pool->mapping_ns <= share + LINE_TIME_MOST_NS || pool->mapping_slack >= most ||
         !may_be_raised) {
         return 0;
     }
     uint64_t lacking = budget_expected(pool) + bytes - budget, left = most - pool->mapping_slack;
     uint64_t more = lacking < left ? lacking : left;
+    more = more < capacity - budget ? more : capacity - budget;
     pool->mapping_slack += more;
     pool->budget_follows = true;
     return more;

@@ -600,6 +600,80 @@ static void expect_as_many_calls_as_segments(void) {
     check();
 }
 
+static struct backend_ops watched;
+static const struct backend_ops *unwatched;
+static unsigned looked_for;
+static int look_code;
+
+static int look_for_pages(struct backend *backend, unsigned count) {
+    (void)backend;
+    looked_for = looked_for ? looked_for : count;
+    return look_code;
+}
+
+static uint64_t now_ns, map_takes_ns;
+
+static uint64_t clock_of_ours(struct backend *backend) {
+    (void)backend;
+    return now_ns;
+}
+
+static int map_for_a_while(struct backend *backend, uint64_t address, unsigned count,
+                           unsigned length, const uint64_t *pages) {
+    now_ns += map_takes_ns;
+    return unwatched->map(backend, address, count, length, pages);
+}
+
+static void watch(void) {
+    unwatched = fake->backend.ops;
+    watched = *unwatched;
+    watched.look_for_pages = look_for_pages;
+    watched.clock = clock_of_ours;
+    watched.map = map_for_a_while;
+    fake->backend.ops = &watched;
+    looked_for = 0;
+    look_code = 0;
+    now_ns = pool->started_ns;
+    map_takes_ns = 0;
+}
+
+/* The rest is mapped from elsewhere; where the driver has not as much, that is the driver's. One segment it may refuse as it likes. */
+static void no_more_is_looked_for_than_is_lacking(void **state) {
+    (void)state;
+    for (unsigned lacking = 1; lacking <= 2; lacking++) {
+        for (int code = 0; code >= -ENOMEM; code -= ENOMEM) {
+            uint64_t at[7], pages[7], block;
+            start(64 * WHOLE, POOL_BARRIER, (7 + lacking) * WHOLE);
+            get_whole(at, pages, 7, 5);
+            watch();
+            look_code = code;
+            int r = pool_alloc(pool, (2 + lacking) * WHOLE, &block);
+            bool refused = code && lacking > 1;
+            assert_int_equal(r, refused ? code : 0);
+            assert_int_equal(looked_for, lacking > 1 ? lacking * WHOLE / PAGE : 0);
+            assert_int_equal(fake->reserved, (refused ? 5 : 7 + lacking) * WHOLE);
+            expect_as_many_calls_as_segments();
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+/* Beside what is free at the end half of one is lacking, and one of that length can go. */
+static void short_segments_are_mapped_where_they_are_needed(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, BLOCKS * EACH);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        blocks[i] = get_mapped(EACH);
+    }
+    uint64_t page = segment_at(blocks[A])->handle;
+    finish_all();
+    make_free(A), make_free(E);
+    assert_int_equal(get_mapped(2 * EACH), blocks[E]);
+    assert_int_equal(segment_at(blocks[E] + EACH)->handle, page);
+    assert_int_equal(pool->books.driver_frees, 0);
+    assert_int_equal(fake->reserves, BLOCKS);
+}
+
 /* Two segments can go, and three are needed. */
 static void what_was_moved_in_vain_is_counted(void **state) {
     (void)state;
@@ -699,6 +773,108 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         }
         assert_int_equal(pool->mapping_slack, more);
         assert_true(fake->reserved <= goal + more + MIB);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* Though the peak has not risen for long. */
+static void take_too_long(void) {
+    pool->mapping_ns = pool->mapping_peak = UINT64_MAX / 2;
+}
+
+/* Not by a part of what was live before that was reset. */
+static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, 0);
+    uint64_t live = ask_for_another_place();
+    take_too_long();
+    get_mapped(3 * GIB / 2);
+    assert_int_equal(pool->mapping_slack, PEAK / 16);
+    finish_all();
+    pool_reset_peaks(pool);
+    uint64_t peak = books_get(&pool->books.allocated.peak);
+    assert_int_equal(peak, 7 * GIB / 2);
+    assert_int_equal(pool->goal, peak + peak / 25 + peak / 16);
+    drop(live);
+    finish_all();
+    pool_reset_peaks(pool);
+    peak = books_get(&pool->books.allocated.peak);
+    assert_int_equal(peak, 5 * GIB / 2);
+    assert_int_equal(pool->goal, peak + peak / 25 + peak / 16);
+    get_mapped(3 * GIB);
+    assert_int_equal(pool->mapping_slack, PEAK / 16);
+}
+
+/* As much is live as was at most. */
+static void get_sixteen(uint64_t *at, uint64_t memory) {
+    start(memory, POOL_BARRIER, 0);
+    for (unsigned i = 0; i < 16; i++) {
+        at[i] = get_mapped(PEAK / 16);
+    }
+    finish_all();
+    lock_acquire(&pool->lock);
+    budget_look_at_all(pool);
+    lock_release(&pool->lock);
+}
+
+/* What two of them had, and are no neighbours. */
+static void get_for_two(const uint64_t *at, uint64_t bytes) {
+    drop(at[0]), drop(at[2]);
+    finish_all();
+    get_mapped(bytes);
+    finish_all();
+}
+
+/* And by no more than is lacking; but not above what the driver has refused. */
+static void the_goal_is_raised_by_what_is_lacking(void **state) {
+    (void)state;
+    for (unsigned refused = 0; refused < 2; refused++) {
+        uint64_t at[16];
+        get_sixteen(at, 64 * GIB);
+        uint64_t lacking = PEAK + 320 * MIB - pool->budget;
+        take_too_long();
+        pool->refused_at = refused ? 32 * GIB : 0;
+        get_for_two(at, 320 * MIB);
+        assert_int_equal(pool->mapping_slack, refused ? 0 : lacking);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* Nor above what the device has, of which none is asked for in vain. */
+static void the_goal_is_not_raised_above_the_device(void **state) {
+    (void)state;
+    for (uint64_t more = 100 * MIB; more <= 200 * MIB; more += 100 * MIB) {
+        uint64_t at[16];
+        get_sixteen(at, PEAK + more);
+        uint64_t left = PEAK + more - pool->budget;
+        assert_int_equal(left > 0, more > PEAK / 25);
+        take_too_long();
+        get_for_two(at, 500 * MIB);
+        assert_int_equal(pool->mapping_slack, left);
+        assert_int_equal(pool->refused_at, 0);
+        assert_int_equal(fake->in_vain, 0);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* One part in LINE_TIME_SHARE, and 80 ms; or nothing. */
+static void what_mapping_takes_adds_up(void **state) {
+    (void)state;
+    const uint64_t share = SECOND, each = 30 * SECOND / 1000;
+    for (unsigned stands = 0; stands < 2; stands++) {
+        uint64_t at[16];
+        get_sixteen(at, 64 * GIB);
+        watch();
+        pool->mapping_peak = PEAK;
+        now_ns += stands ? 0 : share * LINE_TIME_SHARE;
+        map_takes_ns = stands ? 0 : each / 2; /* in two calls */
+        for (unsigned i = 0; i < 4; i++) {
+            assert_int_equal(pool->mapping_slack, 0);
+            get_for_two(at + 4 * i, 500 * MIB);
+            assert_int_equal(pool->mapping_ns, stands ? 0 : share + (i + 1) * each);
+        }
+        assert_int_equal(pool->mapping_slack > 0, !stands);
+        fake->backend.ops = unwatched;
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -1186,10 +1362,16 @@ int main(void) {
         LINE(what_goes_back_is_mapped_where_it_is_needed),
         LINE(and_what_is_not_is_the_driver_s),
         LINE(what_was_moved_in_vain_is_counted),
+        LINE(short_segments_are_mapped_where_they_are_needed),
+        LINE(no_more_is_looked_for_than_is_lacking),
         LINE(segments_are_shorter_once_they_have_been_pinned),
         LINE(a_large_growth_comes_in_longer_segments),
         LINE(the_goal_is_raised_where_mapping_takes_too_long),
+        LINE(the_goal_is_not_raised_above_the_device),
+        LINE(the_goal_is_raised_by_what_is_lacking),
+        LINE(the_goal_is_raised_by_a_part_of_the_peak_that_counts),
         LINE(what_mapping_took_is_counted),
+        LINE(what_mapping_takes_adds_up),
         LINE(what_the_driver_has_not_is_refused),
         LINE(what_was_had_in_vain_goes_back),
         LINE(and_no_more_than_that),
