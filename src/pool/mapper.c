@@ -299,10 +299,12 @@ static void give_all_but(struct pool *pool, struct moving *moving, uint64_t most
 }
 
 /* Of what is free too much is beside what lives in the same segments: from now on they are half as long. Not once more before as
- * much has been made of those as there is. */
+ * much has been made of those as there is; nor where what is lacking has not finished, will not be unmapped, or is what the
+ * growth adds to. */
 static void look_at_pins(struct pool *pool, uint64_t bytes, uint64_t budget) {
     uint64_t by = would_exceed(pool, bytes, budget) ? budget_expected(pool) + bytes - budget : 0;
-    bool pinned = by > budget / LINE_PINNED_SHARE && by <= budget_ready(pool);
+    bool pinned = by > budget / LINE_PINNED_SHARE && by > source_idle(pool) &&
+                  by <= budget_ready(pool) - pool->held_bytes;
     if (pinned && pool->made_bytes >= budget_used(pool) &&
         LINE_SEGMENT >> pool->halvings > LINE_SEGMENT_LEAST) {
         pool->halvings++;

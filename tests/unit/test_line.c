@@ -805,6 +805,30 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     assert_int_equal(pool->mapping_slack, PEAK / 16);
 }
 
+/* What the growth adds to is needed itself, and what is not unmapped would not be if it were shorter. */
+static void not_for_what_is_free_and_not_pinned(void **state) {
+    (void)state;
+    for (unsigned refused = 0; refused < 2; refused++) {
+        start(4 * GIB, POOL_BARRIER, 64 * MIB);
+        uint64_t first = get_mapped(24 * MIB);
+        get_mapped(16 * MIB);
+        uint64_t last = get_mapped(24 * MIB);
+        finish_all();
+        drop(last);
+        finish_all();
+        if (refused) {
+            drop(first);
+            finish_all();
+            fake->unmap_code = -EIO;
+        }
+        uint64_t block = get_mapped(40 * MIB);
+        fake->unmap_code = 0;
+        assert_int_equal(segment_at(block)->bytes, WHOLE);
+        assert_int_equal(segment_at(get_mapped(3 * WHOLE))->bytes, WHOLE);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
 /* As much is live as was at most. */
 static void get_sixteen(uint64_t *at, uint64_t memory) {
     start(memory, POOL_BARRIER, 0);
@@ -1366,6 +1390,7 @@ int main(void) {
         LINE(no_more_is_looked_for_than_is_lacking),
         LINE(segments_are_shorter_once_they_have_been_pinned),
         LINE(a_large_growth_comes_in_longer_segments),
+        LINE(not_for_what_is_free_and_not_pinned),
         LINE(the_goal_is_raised_where_mapping_takes_too_long),
         LINE(the_goal_is_not_raised_above_the_device),
         LINE(the_goal_is_raised_by_what_is_lacking),
