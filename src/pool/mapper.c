@@ -321,7 +321,7 @@ static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
     uint64_t share = (backend_clock(pool->backend) - pool->started_ns) / LINE_TIME_SHARE;
     uint64_t peak = books_get(&pool->books.allocated.peak), most = peak / LINE_SLACK_MORE;
     bool risen = peak > pool->mapping_peak + pool->mapping_peak / LINE_PEAK_SHARE;
-    if (risen) {
+    if (risen || peak < pool->mapping_peak) { /* which a program can reset */
         pool->mapping_peak = peak;
     }
     if (risen || share > pool->mapping_ns) {

@@ -801,8 +801,10 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     peak = books_get(&pool->books.allocated.peak);
     assert_int_equal(peak, 5 * GIB / 2);
     assert_int_equal(pool->goal, peak + peak / 25 + peak / 16);
+    assert_true(pool->mapping_peak >= PEAK);
     get_mapped(3 * GIB);
     assert_int_equal(pool->mapping_slack, PEAK / 16);
+    assert_in_range(pool->mapping_peak, 5 * GIB / 2, PEAK - 1);
 }
 
 /* What the growth adds to is needed itself, and what is not unmapped would not be if it were shorter. */
