@@ -87,7 +87,7 @@ static void choose_backend(struct device *device) {
         against = "GPUCACHE_BACKEND=segments";
         break;
     case BACKEND_AUTO:
-        against = registrars_loaded();
+        against = registrars_loaded(REGISTRARS_CARDS);
         against = against ? against : pages_lacking(device);
         against = against ? against : pages_unshared(device);
         in_favour = "driver and device support them";

@@ -9,7 +9,10 @@
 #ifndef GPUCACHE_DRIVER_REGISTRARS_H
 #define GPUCACHE_DRIVER_REGISTRARS_H
 
-/** Which one is loaded, as a reason for segments; or NULL. */
-const char *registrars_loaded(void);
+#define REGISTRARS_CARDS "/sys/class/infiniband"
+
+/** Which one is loaded, or will be since there is something in the folder of the network cards, as a reason for segments; or
+ * NULL. Keeps errno. */
+const char *registrars_loaded(const char *cards);
 
 #endif

@@ -8,25 +8,57 @@
 #include "driver/registrars.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char *library;
 
 static void nothing_is_loaded(void **state) {
     (void)state;
-    assert_null(registrars_loaded());
+    errno = 7;
+    assert_null(registrars_loaded("/nonexistent"));
+    assert_null(registrars_loaded("/proc/self/fd")); /* with cards, but nobody who uses them */
+    assert_int_equal(errno, 7);
+}
+
+/* NCCL loads what it needs later, if there are cards. */
+static void nccl_is_and_there_are_cards(void **state) {
+    (void)state;
+    char folder[] = "/tmp/registrars.XXXXXX", cards[64], name[64], card[80];
+    assert_non_null(mkdtemp(folder));
+    snprintf(cards, sizeof cards, "%s/cards", folder);
+    snprintf(name, sizeof name, "%s/libnccl.so.2", folder);
+    snprintf(card, sizeof card, "%s/mlx5_0", cards);
+    assert_int_equal(mkdir(cards, 0700), 0);
+    char *target = realpath(library, NULL);
+    assert_int_equal(symlink(target, name), 0);
+    free(target);
+    void *handle = dlopen(name, RTLD_NOW);
+    assert_non_null(handle);
+    assert_null(registrars_loaded(cards));
+    assert_null(registrars_loaded("/nonexistent"));
+    assert_int_equal(symlink("nowhere", card), 0);
+    assert_string_equal(registrars_loaded(cards),
+                        "NCCL is loaded, and there are InfiniBand devices");
+    dlclose(handle);
+    unlink(card), rmdir(cards), unlink(name), rmdir(folder);
 }
 
 static void a_library_is(void **state) {
     (void)state;
     void *handle = dlopen(library, RTLD_NOW);
     assert_non_null(handle);
-    assert_string_equal(registrars_loaded(), "libfabric is loaded");
+    assert_string_equal(registrars_loaded("/nonexistent"), "libfabric is loaded");
     dlclose(handle);
 }
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_loaded),
+        cmocka_unit_test(nccl_is_and_there_are_cards),
         cmocka_unit_test(a_library_is),
     };
     library = argc > 1 ? argv[1] : "";
