@@ -177,12 +177,13 @@ void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUd
     if (view) {
         forget(view);
     }
-    enter((struct context){.handle = handle, .green = green, .behind = behind});
-    bool due = awake_all();
-    struct context *primary = meet(behind, &is_new);
+    struct context *primary =
+        meet(behind, &is_new); /* first: one that ended takes its views along */
     if (primary) {
         primary->ordinal = device;
     }
+    enter((struct context){.handle = handle, .green = green, .behind = behind});
+    bool due = awake_all();
     lock_release(&registry);
     if (is_new || due) {
         context_settle();
@@ -232,7 +233,7 @@ static void count_ending(struct context *context, int change) {
 void context_end_begin(struct context_ending *ending) {
     lock_acquire(&registry);
     struct context *view = view_for(ending->green);
-    struct context *own = ending->green    ? (view ? find(view->behind) : NULL)
+    struct context *own = view             ? find(view->behind)
                           : ending->handle ? find(ending->handle)
                                            : primary_of(ending->primary_of);
     if (view) {

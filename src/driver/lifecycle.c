@@ -170,28 +170,40 @@ CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
     return let_go(REAL(cuDevicePrimaryCtxReset_v2), device, true);
 }
 
+/* Of a green context by its view; -1: there is none. */
+static CUdevice device_of(CUcontext view) {
+    CUdevice device = -1;
+    CUcontext popped;
+    if (REAL(cuCtxPushCurrent_v2)(view) == CUDA_SUCCESS) {
+        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
+            device = -1;
+        }
+        REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+    return device;
+}
+
 CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
     CUresult r = REAL(cuCtxFromGreenCtx)(ctx, green);
-    CUdevice device;
-    CUcontext primary, popped;
-    if (r != CUDA_SUCCESS || !process_ready() || REAL(cuCtxPushCurrent_v2)(*ctx) != CUDA_SUCCESS) {
-        return r;
-    }
-    bool known = REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS;
-    REAL(cuCtxPopCurrent_v2)(&popped);
+    CUdevice device = r == CUDA_SUCCESS && process_ready() ? device_of(*ctx) : -1;
+    CUcontext primary;
     /* A green context keeps the primary one alive, so the retain below is given back at once. */
-    if (known && REAL(cuDevicePrimaryCtxRetain)(&primary, device) == CUDA_SUCCESS) {
+    if (device >= 0 && REAL(cuDevicePrimaryCtxRetain)(&primary, device) == CUDA_SUCCESS) {
         REAL(cuDevicePrimaryCtxRelease_v2)(device);
         context_meet_view(*ctx, green, primary, device);
     }
     return r;
 }
 
-/* A green context may be the last that holds the primary one. */
+/* A green context may be the last that holds the primary one, also if the program never made a view of it. */
 CUresult hook_cuGreenCtxDestroy(CUgreenCtx green) {
     struct context_ending ending = {.primary_of = -1, .green = green};
+    CUcontext view;
     if (!green || !is_watched()) {
         return REAL(cuGreenCtxDestroy)(green);
+    }
+    if (REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS) {
+        ending.primary_of = device_of(view);
     }
     context_end_begin(&ending);
     CUresult r = REAL(cuGreenCtxDestroy)(green);

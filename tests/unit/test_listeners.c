@@ -219,6 +219,31 @@ static void one_that_ended_unseen_is_told_of_when_its_handle_comes_back(void **s
     assert_int_equal(context_count(), 2);
 }
 
+/* The driver gives its handle to the next one at once, before whoever ended it has told of that. */
+static void a_view_of_the_next_life_is_not_taken_for_one_of_the_last(void **state) {
+    (void)state;
+    struct context_ending ending = {.primary_of = -1, .green = GREEN};
+    lives[(uintptr_t)CONTEXT]++;
+    context_meet_view(VIEW, GREEN, CONTEXT, 0);
+    told[0] = 0;
+    context_end_begin(&ending);
+    assert_string_equal(told, "deferred_quiet:on(context) device_pool_quiet:on(context) "
+                              "deferred_quiet:on(view) ");
+    context_end_done(&ending, true);
+}
+
+static void one_without_a_view_may_end_the_primary_one(void **state) {
+    (void)state;
+    struct context_ending ending = {.primary_of = 0, .green = (CUgreenCtx)5};
+    context_end_begin(&ending);
+    assert_string_equal(told, "deferred_quiet:on(context) device_pool_quiet:on(context) "
+                              "deferred_quiet:on(view) ");
+    told[0] = 0;
+    context_end_done(&ending, true);
+    assert_string_equal(told, "deferred_quiet:off(context) device_pool_quiet:off(context) "
+                              "deferred_quiet:off(view) ");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_context_that_ends_takes_its_views_along, start, stop),
@@ -226,6 +251,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_view_ends_alone, start, stop),
         cmocka_unit_test_setup_teardown(one_that_ended_unseen_is_told_of_when_its_handle_comes_back,
                                         start, stop),
+        cmocka_unit_test_setup_teardown(a_view_of_the_next_life_is_not_taken_for_one_of_the_last,
+                                        start, stop),
+        cmocka_unit_test_setup_teardown(one_without_a_view_may_end_the_primary_one, start, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
