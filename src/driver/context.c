@@ -330,11 +330,10 @@ void context_address_given(CUdeviceptr address, uint64_t bytes) {
         return;
     }
     lock_acquire(&registry); /* which is held by whoever is forgetting it */
-    /* Whoever it was may have been forgotten by now, and the pool be another context's. */
-    struct pool *pool = pool_covering(address, bytes);
-    for (unsigned i = 0; pool && i < CONTEXTS_MAX; i++) {
+    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
         struct context *context = &contexts[i];
-        if (context->pool == pool && (context->ending > 0 || has_ended(context))) {
+        if (context->pool && pool_covers(context->pool, address, bytes) &&
+            (context->ending > 0 || has_ended(context))) {
             forget(context);
         }
     }

@@ -13,8 +13,8 @@ struct pool;
 /** Whether `address` lies in the memory of some pool. */
 bool pool_has(uint64_t address);
 
-/** A pool that counts a part of [address, address + bytes) as its own, or NULL. */
-struct pool *pool_covering(uint64_t address, uint64_t bytes);
+/** Whether this pool counts a part of [address, address + bytes) as its own. */
+bool pool_covers(const struct pool *pool, uint64_t address, uint64_t bytes);
 
 /** Whether some pool has any of the range, or is about to have forgotten it. */
 bool pool_touches(uint64_t address, uint64_t bytes);

@@ -90,12 +90,12 @@ static struct pool *lock_owner(uint64_t address) {
     return pool;
 }
 
-struct pool *pool_covering(uint64_t address, uint64_t bytes) {
-    struct pool *pool = NULL;
-    for (uint64_t a = address & ~(PAGE_BYTES - 1); a < address + bytes && !pool; a += PAGE_BYTES) {
-        pool = page_map_owner(a);
+bool pool_covers(const struct pool *pool, uint64_t address, uint64_t bytes) {
+    bool any = false;
+    for (uint64_t a = address & ~(PAGE_BYTES - 1); a < address + bytes && !any; a += PAGE_BYTES) {
+        any = page_map_owner(a) == pool;
     }
-    return pool;
+    return any;
 }
 
 bool pool_touches(uint64_t address, uint64_t bytes) {

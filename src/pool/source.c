@@ -101,12 +101,20 @@ static int give_back(struct pool *pool, uint64_t base, uint64_t bytes) {
     return r;
 }
 
-/* Its bytes, or 0: the driver has not taken it. */
+/* Its bytes, or 0: the driver has not taken it, or the context has ended meanwhile. */
 static uint64_t release_segment(struct pool *pool, struct arena *arena, struct segment *segment) {
     uint64_t base = segment->base, size = segment->bytes, since = segment->since;
+    uint64_t lives = pool_lives(pool);
     bool reached = segment->reached_from_outside;
     arena_remove(arena, segment); /* all of a range */
-    if (give_back(pool, base, size) != 0) {
+    int r = give_back(pool, base, size);
+    if (lives != pool_lives(pool)) {
+        if (r != 0) {
+            pool->backend->ops->lose(pool->backend, size);
+        }
+        return 0;
+    }
+    if (r != 0) {
         struct segment *kept = arena_add(arena, base, size, NULL) == 0 ? arena->segments : NULL;
         if (kept) {
             kept->reached_from_outside = reached;
@@ -121,9 +129,11 @@ static uint64_t release_segment(struct pool *pool, struct arena *arena, struct s
 }
 
 /* Bytes given back: one segment, or 0. Where that waits for the device, only if it is idle: nothing but
- * what another thread submits at that very moment is then waited for (Known gaps in docs/design.md). */
+ * what another thread submits at that very moment is then waited for (Known gaps in docs/design.md). While the
+ * context may be ending none: nothing would be taken, and its addresses may be another one's by then. */
 static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t bytes) {
-    if (arena->idle_bytes == 0 || (pool->backend->release_waits && !order_is_idle(pool))) {
+    if (arena->idle_bytes == 0 || pool->backend->quiet ||
+        (pool->backend->release_waits && !order_is_idle(pool))) {
         return 0;
     }
     struct segment *segment = arena_idle_segment(arena, bytes, pool->epochs.finished);

@@ -20,6 +20,7 @@
 #include "driver/pinned.h"
 #include "driver/remember.h"
 #include "driver/shutdown.h"
+#include "pool/page_map.h"
 
 #include <string.h>
 
@@ -113,8 +114,10 @@ void awake_settled(uint64_t until) {
     (void)until;
 }
 
+static struct device here, *device_now;
+
 struct device *device_current(void) {
-    return NULL;
+    return device_now;
 }
 
 struct device *device_used(int ordinal) {
@@ -122,11 +125,14 @@ struct device *device_used(int ordinal) {
     return NULL;
 }
 
+static struct device_pool pools[5]; /* by the number of their context */
+
 struct device_pool *device_pool_start(CUcontext context, struct device *device,
                                       uint64_t reached_by) {
-    (void)reached_by;
-    (void)context, (void)device;
-    return NULL;
+    (void)device, (void)reached_by;
+    struct device_pool *entry = &pools[(uintptr_t)context];
+    entry->pool = (struct pool *)entry; /* nobody looks into it */
+    return entry;
 }
 
 CUresult device_pool_let_reach(struct device_pool *pool, CUdevice by) {
@@ -219,6 +225,41 @@ static void one_that_ended_unseen_is_told_of_when_its_handle_comes_back(void **s
     assert_int_equal(context_count(), 2);
 }
 
+static CUcontext current;
+
+static CUresult CUDAAPI current_is(CUcontext *context) {
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+/* Its pool, which owns so much from an address on. */
+static struct pool *with_memory(CUcontext context, uint64_t address, uint64_t bytes) {
+    real_entries.real_cuCtxGetCurrent = current_is;
+    device_now = &here;
+    current = context;
+    struct pool *pool = context_find_pool();
+    device_now = NULL;
+    assert_non_null(pool);
+    assert_int_equal(page_map_prepare(address, bytes), 0);
+    page_map_set_owner(address, bytes, pool);
+    return pool;
+}
+
+/* One page of an address that the driver gives out may have been one context's, the next another's. */
+static void all_that_had_an_address_before_are_forgotten(void **state) {
+    (void)state;
+    const uint64_t at = (uint64_t)1 << 40;
+    struct pool *own = with_memory(CONTEXT, at, PAGE_BYTES);
+    struct pool *other = with_memory(OTHER, at + PAGE_BYTES, PAGE_BYTES);
+    context_address_given(at, 2 * PAGE_BYTES); /* they live: it is a mistake of the driver */
+    assert_int_equal(context_count(), 2);
+    gone[(uintptr_t)CONTEXT] = gone[(uintptr_t)OTHER] = true;
+    context_address_given(at, 2 * PAGE_BYTES);
+    assert_int_equal(context_count(), 0);
+    page_map_leave(at, PAGE_BYTES, own);
+    page_map_leave(at + PAGE_BYTES, PAGE_BYTES, other);
+}
+
 /* The driver gives its handle to the next one at once, before whoever ended it has told of that. */
 static void a_view_of_the_next_life_is_not_taken_for_one_of_the_last(void **state) {
     (void)state;
@@ -253,6 +294,7 @@ int main(void) {
                                         start, stop),
         cmocka_unit_test_setup_teardown(a_view_of_the_next_life_is_not_taken_for_one_of_the_last,
                                         start, stop),
+        cmocka_unit_test_setup_teardown(all_that_had_an_address_before_are_forgotten, start, stop),
         cmocka_unit_test_setup_teardown(one_without_a_view_may_end_the_primary_one, start, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

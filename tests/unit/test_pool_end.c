@@ -255,6 +255,46 @@ static void a_free_that_waits_is_made_on_an_idle_device_only(void **state) {
     assert_int_equal(fake->releases, 1);
 }
 
+/* Its addresses may belong to another context by then: they leave the books for good, or not at all. */
+static void while_a_context_may_be_ending_nothing_is_released(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    drop(get(600 * MIB));
+    pool_sync_end(pool, pool_sync_begin(pool));
+    get(8 * MIB);
+    fake->backend.quiet = true;
+    const struct segment *idle =
+        pool->large.segments->next ? pool->large.segments->next : pool->large.segments;
+    uint64_t recycled = pool->large.recycled;
+    pool_trim(pool, false);
+    assert_int_equal(pool->large.recycled, recycled);
+    assert_int_equal(idle->bytes, 600 * MIB);
+    fake->backend.quiet = false;
+}
+
+static int ends_with_the_context(struct backend *backend, uint64_t address, uint64_t bytes) {
+    (void)backend, (void)address, (void)bytes;
+    fake->reserved -= pool_forget(pool);
+    return -EBUSY;
+}
+
+/* A free that waits lets the lock go: what has gone with the context is not put back. */
+static void what_a_context_took_along_during_its_release_has_gone(void **state) {
+    (void)state;
+    start(GIB, POOL_BARRIER, RELAXED);
+    fake->backend.release_waits = true;
+    drop(get(600 * MIB));
+    fake_finish_all(fake);
+    const struct backend_ops *before = fake->backend.ops;
+    struct backend_ops ops = *before;
+    ops.release = ends_with_the_context;
+    fake->backend.ops = &ops;
+    pool_trim(pool, false);
+    fake->backend.ops = before;
+    assert_int_equal(pool->large.segment_count, 0);
+    assert_int_equal(fake->reserved, 0);
+}
+
 /* ---- a barrier's premise ---- */
 
 /* Behind a barrier, and the device gets through with its work after some more questions. */
@@ -325,6 +365,8 @@ int main(void) {
         TEST(idle_memory_goes_back_beside_work_that_does_not_end),
         TEST(a_growth_waits_for_what_is_on_its_way_back),
         TEST(a_free_that_waits_is_made_on_an_idle_device_only),
+        TEST(while_a_context_may_be_ending_nothing_is_released),
+        TEST(what_a_context_took_along_during_its_release_has_gone),
         TEST(old_work_is_over_before_memory_is_reached_from_outside),
         TEST(old_work_is_over_when_a_pool_has_settled),
         TEST(a_pool_settles_where_events_cannot_be_asked),
