@@ -421,6 +421,19 @@ static struct segment *last_leaving(const struct range *range, uint64_t finished
     return found;
 }
 
+struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished) {
+    size_t i = best_fit(arena, bytes, ARENA_UNIT, ARENA_SPARING);
+    const struct range *range = i < arena->free_count ? arena->free[i].range : NULL;
+    uint64_t end = range ? range->block.address + bytes : 0;
+    for (struct segment *s = range ? range->segment : NULL; s && s->base < end;
+         s = range_next_segment(range, s)) {
+        if (s->bytes > LINE_SEGMENT && s->bytes / 2 > bytes && may_leave(s, finished)) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
 struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
     size_t enough = arena->in_line ? 0 : position(arena, bytes, 0);
     struct segment *found = NULL;

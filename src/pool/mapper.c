@@ -34,6 +34,10 @@ static void leave(struct pool *pool) {
     lock_release(&pool->mapper);
 }
 
+static uint64_t round_up(uint64_t bytes, uint64_t unit) {
+    return (bytes + unit - 1) & ~(unit - 1);
+}
+
 static uint32_t pages_of(uint64_t bytes) {
     return (uint32_t)(bytes >> PAGE_SHIFT);
 }
@@ -112,15 +116,22 @@ static int release_segment(struct pool *pool, struct arena *arena, struct segmen
     return r;
 }
 
+/* Where something was. */
+struct left {
+    struct arena *arena;
+    uint64_t base;
+};
+
 /* Of one that the driver does not take another one takes the place. */
-static uint64_t release_one(struct pool *pool, uint64_t bytes, struct moving *moving) {
+static uint64_t release_one(struct pool *pool, struct moving *moving, struct left *left) {
     struct arena *const arenas[] = {&pool->large, &pool->small};
     uint64_t released = 0;
     for (unsigned i = 0; i < 2 && released == 0; i++) {
         struct segment *segment;
         int r = -EBUSY;
         while (r == -EBUSY && arenas[i]->idle_bytes > 0 &&
-               (segment = arena_idle_segment(arenas[i], bytes, pool->epochs.finished)) != NULL) {
+               (segment = arena_idle_segment(arenas[i], 0, pool->epochs.finished)) != NULL) {
+            *left = (struct left){arenas[i], segment->base};
             r = release_segment(pool, arenas[i], segment, moving, &released);
         }
     }
@@ -129,9 +140,10 @@ static uint64_t release_one(struct pool *pool, uint64_t bytes, struct moving *mo
 
 uint64_t mapper_release(struct pool *pool, uint64_t bytes) {
     uint64_t released = 0, some = 1;
+    struct left left = {0};
     enter(pool);
     while (released < bytes && some > 0) {
-        some = release_one(pool, bytes - released, NULL);
+        some = release_one(pool, NULL, &left);
         released += some;
     }
     leave(pool);
@@ -162,7 +174,7 @@ static bool take_addresses(struct pool *pool, struct arena *arena, uint64_t leas
         return false;
     }
     lock_release(&pool->lock);
-    least = (least + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+    least = round_up(least, PAGE_BYTES);
     bytes = bytes > least ? bytes : least;
     while ((r = backend->ops->take_addresses(backend, bytes, &base)) != 0 && bytes > least) {
         bytes = bytes / 2 & ~(PAGE_BYTES - 1);
@@ -215,6 +227,14 @@ static void hold(struct pool *pool, struct arena *arena, struct range *range) {
 static void let_go(struct pool *pool, struct arena *arena, struct range *range) {
     pool->held_bytes -= range->bytes;
     arena_give(arena, range);
+}
+
+/* Of all segments behind one, up to another. */
+static void let_go_of_all(struct pool *pool, struct arena *arena, const struct segment *in_front,
+                          const struct segment *last) {
+    for (; last != in_front; last = last->previous) {
+        let_go(pool, arena, last->first);
+    }
 }
 
 /* So many segments of a size, behind *last, which is then the last of them. They are held. */
@@ -278,11 +298,44 @@ static bool would_exceed(const struct pool *pool, uint64_t bytes, uint64_t budge
     return budget_expected(pool) + bytes > budget;
 }
 
+/* --- splitting --- */
+
+/*
+ * A handle costs about the same to make and to map whatever its length, so what the pool grows by below its budget comes in few.
+ * But they go back whole or not at all. So a long one that is idle gives way to short ones at the same place, once, as soon as a
+ * much shorter block would begin in it, or a part of it has to go.
+ */
+static void make_short_ones(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes) {
+    uint64_t each = LINE_SEGMENT >> pool->halvings;
+    struct moving none = {.each = each < bytes ? each : bytes};
+    const struct line_place place = {.base = base, .bytes = bytes};
+    struct segment *in_front = arena_before(arena, base), *last = in_front;
+    make_segments(pool, arena, &place, &none, &last);
+    let_go_of_all(pool, arena, in_front, last);
+}
+
+void mapper_split(struct pool *pool, struct arena *arena, uint64_t bytes) {
+    uint64_t released = 0;
+    enter(pool);
+    struct segment *idle = arena_pinned_by(arena, bytes, pool->epochs.finished);
+    uint64_t base = idle ? idle->base : 0;
+    if (idle && release_segment(pool, arena, idle, NULL, &released) == 0) {
+        make_short_ones(pool, arena, base, released);
+    }
+    leave(pool);
+}
+
 /* Where there is no room under the budget, what lies idle goes back for it. */
 static void make_room(struct pool *pool, uint64_t bytes, uint64_t budget, struct moving *moving) {
     uint64_t some = 1;
     while (some > 0 && would_exceed(pool, bytes, budget)) {
-        some = release_one(pool, bytes, moving);
+        uint64_t over = budget_expected(pool) + bytes - budget;
+        struct left left = {0};
+        over = round_up(over, LINE_SEGMENT);
+        some = release_one(pool, moving, &left);
+        if (some > over) {
+            make_short_ones(pool, left.arena, left.base, some - over);
+        }
     }
 }
 
@@ -341,10 +394,13 @@ static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
     return more;
 }
 
-/* Whatever the growth it takes no more calls than for so many. */
-static uint64_t length_of_segments(const struct pool *pool, uint64_t bytes) {
-    uint64_t each = LINE_SEGMENT >> pool->halvings, least = bytes / LINE_SEGMENTS_MOST;
-    least = (least + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+/* Below the budget few, however long they are; beyond it short ones, but whatever the growth no more than so many. */
+static uint64_t length_of_segments(const struct pool *pool, uint64_t bytes, bool anew) {
+    uint64_t each = LINE_SEGMENT >> pool->halvings;
+    uint64_t least = round_up(bytes / LINE_SEGMENTS_MOST, PAGE_BYTES);
+    if (!anew && pool->halvings == 0) {
+        least = round_up(bytes / LINE_SEGMENTS_FEW, LINE_SEGMENT);
+    }
     each = each > least ? each : least;
     return each < bytes ? each : bytes;
 }
@@ -353,6 +409,7 @@ static uint64_t length_of_segments(const struct pool *pool, uint64_t bytes) {
 static int grow_at(struct pool *pool, struct arena *arena, const struct line_place *place,
                    uint64_t bytes) {
     uint64_t before = budget_used(pool), budget = budget_with(pool, bytes), some = 1;
+    struct left left = {0};
     struct range *const beside[] = {place->left, place->right};
     for (unsigned i = 0; i < 2; i++) {
         if (beside[i]) {
@@ -362,7 +419,7 @@ static int grow_at(struct pool *pool, struct arena *arena, const struct line_pla
     bool anew = would_exceed(pool, place->bytes, budget);
     uint64_t since = anew ? backend_clock(pool->backend) : 0;
     budget += anew ? more_slack(pool, place->bytes, budget) : 0;
-    struct moving moving = {.each = length_of_segments(pool, place->bytes)};
+    struct moving moving = {.each = length_of_segments(pool, place->bytes, anew)};
     make_room(pool, place->bytes, budget, &moving);
     look_at_pins(pool, place->bytes, budget);
     give_all_but(pool, &moving, place->bytes / moving.each);
@@ -370,16 +427,14 @@ static int grow_at(struct pool *pool, struct arena *arena, const struct line_pla
     int r = make_segments(pool, arena, place, &moving, &last);
     give_all_but(pool, &moving, 0);
     pool->mapping_ns += anew ? backend_clock(pool->backend) - since : 0;
-    for (; last != in_front; last = last->previous) {
-        let_go(pool, arena, last->first);
-    }
+    let_go_of_all(pool, arena, in_front, last);
     for (unsigned i = 0; i < 2; i++) {
         if (beside[i]) {
             let_go(pool, arena, beside[i]);
         }
     }
     while (r != 0 && budget_used(pool) > before && some > 0) { /* others may have use for that */
-        some = release_one(pool, budget_used(pool) - before, NULL);
+        some = release_one(pool, NULL, &left);
     }
     return r;
 }

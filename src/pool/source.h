@@ -64,6 +64,8 @@ struct growth {
     uint64_t bytes, idle, finished;
 };
 struct growth mapper_growth(const struct pool *pool, const struct arena *arena, uint64_t bytes);
+void mapper_split(struct pool *pool, struct arena *arena,
+                  uint64_t bytes); /* an idle segment that is far too long for a request */
 uint64_t mapper_release(struct pool *pool,
                         uint64_t bytes);  /* so much of what lies idle, if it has finished */
 uint64_t mapper_decay(struct pool *pool); /* a segment that has been idle for the decay time */

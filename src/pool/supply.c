@@ -324,9 +324,20 @@ static void order_ahead(struct pool *pool, const struct want *want) {
     }
 }
 
+/* What goes back whole or not at all would stay for a small part of it. */
+static void split_ahead(struct pool *pool, const struct want *want) {
+    if (backend_maps(pool->backend) && want->large) {
+        pending_take_usable(pool);
+        if (arena_pinned_by(&pool->large, want->bytes, pool->epochs.finished)) {
+            mapper_split(pool, &pool->large, want->bytes);
+        }
+    }
+}
+
 int supply(struct pool *pool, struct want *want) {
     let_the_context_end(pool, want);
     order_ahead(pool, want);
+    split_ahead(pool, want);
     if (supply_cheap(pool, want)) {
         return 0;
     }

@@ -621,6 +621,7 @@ static uint64_t clock_of_ours(struct backend *backend) {
 static int map_for_a_while(struct backend *backend, uint64_t address, unsigned count,
                            unsigned length, const uint64_t *pages) {
     now_ns += map_takes_ns;
+    map_takes_ns = 0; /* the next ones nothing */
     return unwatched->map(backend, address, count, length, pages);
 }
 
@@ -893,9 +894,9 @@ static void what_mapping_takes_adds_up(void **state) {
         watch();
         pool->mapping_peak = PEAK;
         now_ns += stands ? 0 : share * LINE_TIME_SHARE;
-        map_takes_ns = stands ? 0 : each / 2; /* in two calls */
         for (unsigned i = 0; i < 4; i++) {
             assert_int_equal(pool->mapping_slack, 0);
+            map_takes_ns = stands ? 0 : each;
             get_for_two(at + 4 * i, 500 * MIB);
             assert_int_equal(pool->mapping_ns, stands ? 0 : share + (i + 1) * each);
         }
@@ -1239,6 +1240,116 @@ static void another_line_is_begun_where_one_is_full(void **state) {
     fake->next = fake->base + 8 * GIB; /* so that all are given back in order */
 }
 
+/* ---- long segments ---- */
+
+/* In eight pieces, or in whole ones of 16 MiB. */
+static void a_large_growth_below_the_budget_takes_few_segments(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, RELAXED);
+    get_mapped(GIB);
+    assert_int_equal(pool->large.segment_count, LINE_SEGMENTS_FEW);
+    get_mapped(128 * MIB + PAGE);
+    assert_int_equal(pool->large.last->bytes, 2 * MIB);
+    assert_int_equal(pool->large.last->previous->bytes, 32 * MIB);
+    get_mapped(128 * MIB);
+    assert_int_equal(pool->large.last->bytes, 16 * MIB);
+    assert_int_equal(fake->reserved, GIB + 256 * MIB + PAGE);
+}
+
+static void beyond_the_budget_segments_are_short(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, PAGE);
+    get_mapped(GIB);
+    assert_int_equal(pool->large.segment_count, GIB / LINE_SEGMENT);
+}
+
+static uint64_t free_gib(void) {
+    start(64 * GIB, POOL_BARRIER, RELAXED);
+    uint64_t at = get_mapped(GIB);
+    drop_used(at, GIB);
+    return at;
+}
+
+/* All of it stays: what else it will be cut for is not known. */
+static void a_long_segment_is_split_for_a_much_shorter_block(void **state) {
+    (void)state;
+    uint64_t at = free_gib();
+    finish_all();
+    assert_int_equal(get_mapped(64 * MIB), at);
+    assert_int_equal(pool->large.segment_count, LINE_SEGMENTS_FEW);
+    assert_int_equal(get_mapped(63 * MIB),
+                     at + 64 * MIB); /* does not begin in an idle one; but goes on into one */
+    assert_int_equal(pool->large.segments->bytes, 128 * MIB);
+    uint64_t block = get_mapped(20 * MIB);
+    assert_int_equal(block, at + 127 * MIB);
+    assert_int_equal(segment_at(block + 20 * MIB)->bytes, LINE_SEGMENT);
+    assert_int_equal(pool->large.segment_count, LINE_SEGMENTS_FEW - 1 + 128 / 16);
+    assert_int_equal(fake->reserved, GIB);
+    assert_int_equal(pool->held_bytes, 0);
+    finish_all();
+    pool_trim(pool, true);
+    assert_int_equal(fake->reserved, 128 * MIB + 2 * LINE_SEGMENT);
+}
+
+/* Also one that nobody has taken out of what is pending yet. */
+static void what_has_become_usable_is_split_as_well(void **state) {
+    (void)state;
+    uint64_t at = free_gib(), ticket = pool_sync_begin(pool);
+    fake_finish_all(fake);
+    pool_sync_end(pool, ticket);
+    assert_int_equal(get_mapped(20 * MIB), at);
+    assert_int_equal(segment_at(at)->bytes, LINE_SEGMENT);
+}
+
+/* It may not be unmapped under work that reaches it. */
+static void it_is_not_split_before_its_work_has_finished(void **state) {
+    (void)state;
+    uint64_t at = free_gib();
+    fake_inside_free(true);
+    pool_stamp_in_free(pool);
+    fake_inside_free(false);
+    lock_acquire(&pool->lock);
+    order_now(pool, epochs_orderable(&pool->epochs), false);
+    lock_release(&pool->lock);
+    unsigned unmaps = fake->unmaps;
+    assert_int_equal(get(20 * MIB), at);
+    assert_int_equal(fake->unmaps, unmaps);
+    assert_int_equal(pool->large.segment_count, LINE_SEGMENTS_FEW);
+}
+
+/* Of the one of which a part has to go the rest stays. */
+static void a_long_segment_goes_in_parts(void **state) {
+    (void)state;
+    uint64_t at[4], more = GIB + 100 * MIB;
+    start(64 * GIB, POOL_BARRIER, 0);
+    for (unsigned i = 0; i < 4; i++) {
+        at[i] = get_mapped(GIB);
+    }
+    drop(at[1]);
+    finish_all();
+    uint64_t budget = budget_with(pool, more);
+    assert_in_range(fake->reserved + more - budget, 6 * 128 * MIB + 1, 7 * 128 * MIB - 17 * MIB);
+    get_mapped(more);
+    assert_in_range(fake->reserved, budget - LINE_SEGMENT + 1, budget);
+    assert_int_equal(segment_at(at[1] + 128 * MIB)->bytes, LINE_SEGMENT);
+    assert_int_equal(books_get(&pool->books.driver_frees), 7);
+    assert_int_equal(pool->held_bytes, 0);
+}
+
+static void where_the_driver_has_no_more_what_was_split_is_gone(void **state) {
+    (void)state;
+    uint64_t at = free_gib();
+    finish_all();
+    watch();
+    fake->map_code = -ENOMEM;
+    uint64_t block = get(20 * MIB);
+    fake->map_code = 0;
+    assert_true(block >= at);
+    assert_int_equal(fake->reserved, GIB - 128 * MIB);
+    fake->backend.ops = unwatched;
+    check();
+}
+
 /* ---- reached from outside ---- */
 
 static bool is_reached(uint64_t address) {
@@ -1264,7 +1375,7 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
     enum { ALL, BEGINNING, END, PLACES };
     for (unsigned place = 0; place < PLACES; place++) {
         start(64 * GIB, POOL_BARRIER, RELAXED);
-        drop(get_mapped(200 * MIB));
+        drop(get_mapped(100 * MIB));
         finish_all();
         let_hold(64 * MIB);
         struct segment *s = pool->large.segments, *marked = place == END ? s->next : s;
@@ -1412,6 +1523,13 @@ int main(void) {
         LINE(fewer_addresses_are_asked_for_where_they_are_refused),
         LINE(lines_side_by_side_are_one),
         LINE(another_line_is_begun_where_one_is_full),
+        LINE(a_large_growth_below_the_budget_takes_few_segments),
+        LINE(beyond_the_budget_segments_are_short),
+        LINE(a_long_segment_is_split_for_a_much_shorter_block),
+        LINE(what_has_become_usable_is_split_as_well),
+        LINE(it_is_not_split_before_its_work_has_finished),
+        LINE(a_long_segment_goes_in_parts),
+        LINE(where_the_driver_has_no_more_what_was_split_is_gone),
         LINE(all_segments_of_a_block_are_reached),
         LINE(nor_is_a_later_block_there_cached_or_handed_on_early),
         LINE(a_block_names_all_segments_it_lies_in),
