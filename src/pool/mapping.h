@@ -1,0 +1,48 @@
+/*
+ * Segments of a line, made, moved and given back: each a driver's call or several, and the books beside it.
+ *
+ * With the mapper's lock and the pool's, which all but the last lets go of around the calls (mapper.c).
+ */
+#ifndef GPUCACHE_POOL_MAPPING_H
+#define GPUCACHE_POOL_MAPPING_H
+
+#include "pool/state.h"
+
+struct line_place;
+
+/* Memory that is mapped nowhere, and is the driver's if it is not mapped again at once: to give it back and to take as much
+ * would be a third of what mapping takes. */
+struct moving {
+    uint64_t each;
+    unsigned count;
+    uint64_t handles[MAP_BATCH];
+};
+
+/** Unmaps a wholly free segment. What it was goes with what is moving, if that is of its length, else to the driver. 0, with
+ * its bytes in *released; -EBUSY: the driver has not taken it, or the driver's code. */
+int mapping_release(struct pool *pool, struct arena *arena, struct segment *segment,
+                    struct moving *moving, uint64_t *released);
+
+/** What finds no place is the driver's. */
+void mapping_give_all_but(struct pool *pool, struct moving *moving, uint64_t most);
+
+/** Makes segments as long as those that are moving, at first of these, behind *last, which is then the last of them. All are held. 0, or
+ * why not all were made: -ENOMEM, -EDQUOT, -ERANGE without host memory, or the driver's code. */
+int mapping_make(struct pool *pool, struct arena *arena, const struct line_place *place,
+                 struct moving *moving, struct segment **last);
+
+/** Short ones where a long one was, as many as can be had. They are not held. */
+void mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes);
+
+/** A free range is ready, but for nobody else. */
+void mapping_hold(struct pool *pool, struct arena *arena, struct range *range);
+void mapping_let_go(struct pool *pool, struct arena *arena, struct range *range);
+
+/** The same of all segments behind one, up to another. */
+void mapping_let_go_of_all(struct pool *pool, struct arena *arena, const struct segment *in_front,
+                           const struct segment *last);
+
+/** The context has gone: all of them go. False: the driver has kept some. */
+bool mapping_end(struct pool *pool, const struct arena *arena);
+
+#endif
