@@ -422,7 +422,8 @@ static struct segment *last_leaving(const struct range *range, uint64_t finished
 }
 
 struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished) {
-    size_t i = best_fit(arena, bytes, ARENA_UNIT, ARENA_SPARING);
+    bool any = arena->idle_bytes > LINE_SEGMENT;
+    size_t i = any ? best_fit(arena, bytes, ARENA_UNIT, ARENA_SPARING) : arena->free_count;
     const struct range *range = i < arena->free_count ? arena->free[i].range : NULL;
     uint64_t end = range ? range->block.address + bytes : 0;
     for (struct segment *s = range ? range->segment : NULL; s && s->base < end;

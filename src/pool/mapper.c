@@ -118,15 +118,17 @@ static bool would_exceed(const struct pool *pool, uint64_t bytes, uint64_t budge
 
 /* --- splitting --- */
 
-void mapper_split(struct pool *pool, struct arena *arena, uint64_t bytes) {
+bool mapper_split(struct pool *pool, struct arena *arena, uint64_t bytes) {
     uint64_t released = 0;
     enter(pool);
     struct segment *idle = arena_pinned_by(arena, bytes, pool->epochs.finished);
     uint64_t base = idle ? idle->base : 0;
-    if (idle && mapping_release(pool, arena, idle, NULL, &released) == 0) {
-        mapping_make_short(pool, arena, base, released);
+    int r = idle ? mapping_release(pool, arena, idle, NULL, &released) : 0;
+    if (released > 0) {
+        r = mapping_make_short(pool, arena, base, released);
     }
     leave(pool);
+    return r == 0;
 }
 
 /* Where there is no room under the budget, what lies idle goes back for it. */

@@ -199,13 +199,14 @@ int mapping_make(struct pool *pool, struct arena *arena, const struct line_place
  * But they go back whole or not at all. So a long one that is idle gives way to short ones at the same place, once, as soon as a
  * much shorter block would begin in it, or a part of it has to go.
  */
-void mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes) {
+int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes) {
     uint64_t each = LINE_SEGMENT >> pool->halvings;
     struct moving none = {.each = each < bytes ? each : bytes};
     const struct line_place place = {.base = base, .bytes = bytes};
     struct segment *in_front = arena_before(arena, base), *last = in_front;
-    mapping_make(pool, arena, &place, &none, &last);
+    int r = mapping_make(pool, arena, &place, &none, &last);
     mapping_let_go_of_all(pool, arena, in_front, last);
+    return r;
 }
 
 /* --- the end --- */

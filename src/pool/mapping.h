@@ -31,8 +31,8 @@ void mapping_give_all_but(struct pool *pool, struct moving *moving, uint64_t mos
 int mapping_make(struct pool *pool, struct arena *arena, const struct line_place *place,
                  struct moving *moving, struct segment **last);
 
-/** Short ones where a long one was, as many as can be had. They are not held. */
-void mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes);
+/** Short ones where a long one was, as many as can be had; the same answers. They are not held. */
+int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes);
 
 /** A free range is ready, but for nobody else. */
 void mapping_hold(struct pool *pool, struct arena *arena, struct range *range);

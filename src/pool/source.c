@@ -28,6 +28,11 @@ static bool take_small(struct pool *pool, struct want *want) {
 }
 
 static bool take_large(struct pool *pool, struct want *want) {
+    want->splits = pool->large.in_line && want->care != ARENA_ALL &&
+                   arena_pinned_by(&pool->large, want->bytes, pool->epochs.finished);
+    if (want->splits) {
+        return false;
+    }
     struct range *range = arena_take(&pool->large, want->bytes, ARENA_UNIT, want->care);
     if (range) {
         page_map_set_start(range->block.address, range);

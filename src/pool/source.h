@@ -37,6 +37,7 @@ struct want {
     bool large;
     bool is_short;        /* growing would exceed the budget: larger blocks will do */
     bool any;             /* growing was refused: cut whatever fits */
+    bool splits;          /* why nothing was taken: a long segment is to be split for it */
     enum arena_care care; /* which large ranges are not cut for it */
     struct cache *cache;  /* of the asking thread: emptied before the pool grows past its budget */
     struct block *block;  /* the answer: BLOCK_CACHED */
@@ -64,8 +65,8 @@ struct growth {
     uint64_t bytes, idle, finished;
 };
 struct growth mapper_growth(const struct pool *pool, const struct arena *arena, uint64_t bytes);
-void mapper_split(struct pool *pool, struct arena *arena,
-                  uint64_t bytes); /* an idle segment that is far too long for a request */
+bool mapper_split(struct pool *pool, struct arena *arena,
+                  uint64_t bytes); /* a long one that is idle, for a much shorter request */
 uint64_t mapper_release(struct pool *pool,
                         uint64_t bytes);  /* so much of what lies idle, if it has finished */
 uint64_t mapper_decay(struct pool *pool); /* a segment that has been idle for the decay time */

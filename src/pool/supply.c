@@ -27,24 +27,32 @@ static void let_others_grow(struct pool *pool) {
     }
 }
 
+/* What is ready. A segment that would stay for a small part of it is split before, if the driver plays along. */
+static bool take(struct pool *pool, struct want *want) {
+    bool served;
+    while (!(served = source_take(pool, want)) && want->splits) {
+        want->care = mapper_split(pool, &pool->large, want->bytes) ? want->care : ARENA_ALL;
+    }
+    return served;
+}
+
 /* --- the ladder --- */
 
 /* Orders just enough pending memory for the request, then all that can be by then: a wait for the former
  * may have gone to another thread, which has freed something since. */
 static bool supply_ordered(struct pool *pool, struct want *want) {
     uint64_t enough = pending_stamp(pool, want->bytes), all = epochs_orderable(&pool->epochs);
-    if (enough > 0 && enough < all && order_now(pool, enough, want->any) &&
-        source_take(pool, want)) {
+    if (enough > 0 && enough < all && order_now(pool, enough, want->any) && take(pool, want)) {
         return true;
     }
     all = epochs_orderable(&pool->epochs);
     return all > 0 && !epochs_usable(&pool->epochs, all) && order_now(pool, all, want->any) &&
-           source_take(pool, want);
+           take(pool, want);
 }
 
 /* Asks for what has finished: enough for the request, then everything. */
 static bool supply_cheap(struct pool *pool, struct want *want) {
-    if (source_take(pool, want)) {
+    if (take(pool, want)) {
         return true;
     }
     uint64_t enough = pending_stamp(pool, want->bytes), all = pending_stamp(pool, UINT64_MAX);
@@ -52,10 +60,10 @@ static bool supply_cheap(struct pool *pool, struct want *want) {
         return false;
     }
     order_cheaply(pool, enough);
-    if (source_take(pool, want)) {
+    if (take(pool, want)) {
         return true;
     }
-    return all > enough && order_cheaply(pool, all) && source_take(pool, want);
+    return all > enough && order_cheaply(pool, all) && take(pool, want);
 }
 
 /*
@@ -84,7 +92,7 @@ static bool gather(struct pool *pool, const struct want *want, bool wait) {
 /* 0: served. Else why growing was refused, or -EAGAIN while more could be given back for it. */
 static int grow_after(struct pool *pool, struct want *want, int *refusal) {
     *refusal = source_grow(pool, want);
-    return source_take(pool, want) ? 0 : source_refused(*refusal) ? -EAGAIN : *refusal;
+    return take(pool, want) ? 0 : source_refused(*refusal) ? -EAGAIN : *refusal;
 }
 
 static int supply_hard(struct pool *pool, struct want *want, int refusal) {
@@ -112,7 +120,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     }
     order_finish_ordered(pool); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
-        if (last && order_finish(pool, patience) && source_take(pool, want)) {
+        if (last && order_finish(pool, patience) && take(pool, want)) {
             return 0;
         }
         uint64_t need = source_growth(want);
@@ -126,7 +134,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
             return r;
         }
     }
-    return source_take(pool, want) ? 0 : refusal;
+    return take(pool, want) ? 0 : refusal;
 }
 
 /*
@@ -207,7 +215,7 @@ static bool wait_for_idle(struct pool *pool, uint64_t last) {
 static bool spare_growing(struct pool *pool, struct want *want, uint64_t growth) {
     uint64_t most = most_reserved(pool, growth), last = epochs_stamp(&pool->epochs);
     while (would_exceed(pool, growth, most) && wait_for_idle(pool, last)) {
-        if (source_take(pool, want)) {
+        if (take(pool, want)) {
             return true;
         }
         release_down_to(pool, growth, most);
@@ -216,7 +224,7 @@ static bool spare_growing(struct pool *pool, struct want *want, uint64_t growth)
         return false;
     }
     want->care = ARENA_CUTTING;
-    bool served = source_take(pool, want);
+    bool served = take(pool, want);
     want->care = ARENA_SPARING;
     return served;
 }
@@ -252,7 +260,7 @@ static int grow_line(struct pool *pool, struct want *want) {
     }
     while (would_exceed(pool, growth.bytes, budget + growth.finished) &&
            !would_exceed(pool, growth.bytes, budget + growth.idle) && wait_for_idle(pool, last)) {
-        if (source_take(pool, want)) {
+        if (take(pool, want)) {
             return 0;
         }
         growth = mapper_growth(pool, arena, bytes);
@@ -324,20 +332,9 @@ static void order_ahead(struct pool *pool, const struct want *want) {
     }
 }
 
-/* What goes back whole or not at all would stay for a small part of it. */
-static void split_ahead(struct pool *pool, const struct want *want) {
-    if (backend_maps(pool->backend) && want->large) {
-        pending_take_usable(pool);
-        if (arena_pinned_by(&pool->large, want->bytes, pool->epochs.finished)) {
-            mapper_split(pool, &pool->large, want->bytes);
-        }
-    }
-}
-
 int supply(struct pool *pool, struct want *want) {
     let_the_context_end(pool, want);
     order_ahead(pool, want);
-    split_ahead(pool, want);
     if (supply_cheap(pool, want)) {
         return 0;
     }
@@ -356,9 +353,9 @@ int supply(struct pool *pool, struct want *want) {
         pool->refused_at = 0; /* there is more now than there was then */
         pool->budget_follows = true;
     }
-    if (r == 0 && !want->block && !source_take(pool, want)) {
+    if (r == 0 && !want->block && !take(pool, want)) {
         r = source_grow(pool, want); /* another thread took what we brought */
-        r = source_take(pool, want) ? 0 : r;
+        r = take(pool, want) ? 0 : r;
     }
     if (source_refused(r)) {
         pool->refused_at = budget_used(pool) > 0 ? budget_used(pool) : 1;

@@ -1350,6 +1350,16 @@ static void where_the_driver_has_no_more_what_was_split_is_gone(void **state) {
     check();
 }
 
+static void one_that_the_driver_keeps_is_used_as_it_is(void **state) {
+    (void)state;
+    uint64_t at = free_gib();
+    finish_all();
+    fake->unmap_code = -EBUSY;
+    assert_int_equal(get_mapped(20 * MIB), at);
+    fake->unmap_code = 0;
+    assert_int_equal(pool->large.segment_count, LINE_SEGMENTS_FEW);
+}
+
 /* ---- reached from outside ---- */
 
 static bool is_reached(uint64_t address) {
@@ -1529,6 +1539,7 @@ int main(void) {
         LINE(what_has_become_usable_is_split_as_well),
         LINE(it_is_not_split_before_its_work_has_finished),
         LINE(a_long_segment_goes_in_parts),
+        LINE(one_that_the_driver_keeps_is_used_as_it_is),
         LINE(where_the_driver_has_no_more_what_was_split_is_gone),
         LINE(all_segments_of_a_block_are_reached),
         LINE(nor_is_a_later_block_there_cached_or_handed_on_early),
