@@ -2,12 +2,9 @@
 
 #include "pool/line.h"
 #include "pool/page_map.h"
+#include "pool/ranges.h"
 
 #include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
-
-#define RANGES_PER_CUT 2 /* what a request has cut off on both sides */
 
 void arena_start(struct arena *arena, struct pool *pool, bool in_line) {
     *arena = (struct arena){.pool = pool, .in_line = in_line};
@@ -16,66 +13,7 @@ void arena_start(struct arena *arena, struct pool *pool, bool in_line) {
     arena->line_slab.object_bytes = sizeof(struct line);
 }
 
-/* --- the sorted array of free ranges --- */
-
-/* Index of the first free range that is not smaller than (bytes, address). */
-static size_t position(const struct arena *arena, uint64_t bytes, uint64_t address) {
-    size_t low = 0, high = arena->free_count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        const struct free_range *f = &arena->free[middle];
-        if (f->bytes < bytes || (f->bytes == bytes && f->range->block.address < address)) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
-/*
- * Room for every range there can be after one more request, asked for before anything is changed:
- * giving memory back then never needs any.
- */
-static int make_room(struct arena *arena, unsigned segments) {
-    size_t least = arena->range_count + segments + RANGES_PER_CUT;
-    if (least <= arena->free_room) {
-        return 0;
-    }
-    size_t room = arena->free_room ? arena->free_room * 2 : 512;
-    struct free_range *wider = host_map(room * sizeof *wider, 4096);
-    if (!wider) {
-        return -ENOMEM;
-    }
-    if (arena->free) {
-        memcpy(wider, arena->free, arena->free_count * sizeof *wider);
-        munmap(arena->free, arena->free_room * sizeof *wider);
-    }
-    arena->free = wider;
-    arena->free_room = room;
-    return 0;
-}
-
-static void insert_free(struct arena *arena, struct range *range) {
-    size_t i = position(arena, range->bytes, range->block.address);
-    memmove(&arena->free[i + 1], &arena->free[i], (arena->free_count - i) * sizeof *arena->free);
-    arena->free[i] = (struct free_range){.bytes = range->bytes, .range = range};
-    arena->free_count++;
-    arena->free_bytes += range->bytes;
-    block_become(&range->block, BLOCK_FREE);
-}
-
-static void remove_free_at(struct arena *arena, size_t i) {
-    arena->free_bytes -= arena->free[i].bytes;
-    arena->free_count--;
-    memmove(&arena->free[i], &arena->free[i + 1], (arena->free_count - i) * sizeof *arena->free);
-}
-
-static void remove_free(struct arena *arena, struct range *range) {
-    remove_free_at(arena, position(arena, range->bytes, range->block.address));
-}
-
-/* --- cutting and merging --- */
+/* --- giving and holding --- */
 
 /* How much of the range lies in it. */
 static uint64_t overlap(const struct range *range, const struct segment *segment) {
@@ -99,114 +37,13 @@ static void count_free(struct arena *arena, const struct range *range) {
     }
 }
 
-/* What `part` covers, or covered, is `range`'s. */
-static void enter(const struct range *part, struct range *range) {
-    page_map_set(part->block.address, part->bytes, page_map_of_range(range));
-    for (struct segment *s = part->segment; s; s = range_next_segment(part, s)) {
-        s->first = s->base >= part->block.address ? range : s->first;
-    }
-}
-
-static struct segment *segment_around(struct segment *from, uint64_t address) {
-    while (from->base + from->bytes <= address) {
-        from = from->next;
-    }
-    return from;
-}
-
-/* Before a descriptor says something else: who sees that sees the count as well. */
-static void disturb(struct arena *arena) {
-    atomic_fetch_add(&arena->recycled, 1);
-    atomic_thread_fence(memory_order_release);
-}
-
-/* Cuts a range that is in no list in two, linked; the shorter one has the new descriptor, so that cutting a little from much
- * changes little. False: no host memory. */
-static bool cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
-                struct range **right) {
-    struct range *other = host_slab_get(&arena->range_slab);
-    if (!other) {
-        return false;
-    }
-    uint64_t rest = range->bytes - bytes;
-    bool flip = bytes < rest;
-    *left = flip ? other : range;
-    *right = flip ? range : other;
-    struct range *previous = range->previous, *next = range->next;
-    uint64_t address = range->block.address;
-    struct segment *segment = range->segment;
-    disturb(arena);
-    (*left)->block.address = address;
-    (*left)->bytes = bytes;
-    (*left)->segment = segment;
-    (*left)->previous = previous;
-    (*left)->next = *right;
-    (*right)->block.address = address + bytes;
-    (*right)->bytes = rest;
-    (*right)->segment = segment_around(segment, address + bytes);
-    (*right)->previous = *left;
-    (*right)->next = next;
-    if (previous) {
-        previous->next = *left;
-    }
-    if (next) {
-        next->previous = *right;
-    }
-    arena->range_count++;
-    enter(other, other);
-    return true;
-}
-
-/* Until its next life no block starts there. */
-static void recycle(struct arena *arena, struct range *range) {
-    block_become(&range->block, BLOCK_INSIDE);
-    disturb(arena);
-    host_slab_put(&arena->range_slab, range);
-}
-
-/* Two neighbours, in no list, become one, with the descriptor of the longer one. */
-static struct range *join(struct arena *arena, struct range *left, struct range *right) {
-    bool flip = right->bytes > left->bytes;
-    struct range *one = flip ? right : left, *other = flip ? left : right;
-    disturb(arena);
-    enter(other, one);
-    one->bytes += other->bytes;
-    one->previous = left->previous;
-    one->next = right->next;
-    one->segment = left->segment;
-    one->block.address = left->block.address;
-    if (one->previous) {
-        one->previous->next = one;
-    }
-    if (one->next) {
-        one->next->previous = one;
-    }
-    arena->range_count--;
-    recycle(arena, other);
-    return one;
-}
-
-/* Into the list, with free neighbours. */
-static void merge(struct arena *arena, struct range *range) {
-    struct range *next = range->next, *previous = range->previous;
-    if (next && range_state(next) == BLOCK_FREE) {
-        remove_free(arena, next);
-        range = join(arena, range, next);
-    }
-    if (previous && range_state(previous) == BLOCK_FREE) {
-        remove_free(arena, previous);
-        range = join(arena, previous, range);
-    }
-    insert_free(arena, range);
-}
-
 void arena_give(struct arena *arena, struct range *range) {
     count_free(arena, range);
-    merge(arena, range);
+    ranges_merge(arena, range);
 }
 
 void arena_hold(struct arena *arena, struct range *range) {
-    remove_free(arena, range);
+    ranges_remove(arena, range);
     count_used(arena, range);
     block_become(&range->block, BLOCK_CACHED | (uint64_t)BIN_NONE << HEADER_BIN_SHIFT);
 }
@@ -244,7 +81,7 @@ static uint64_t skipped(const struct range *range, uint64_t bytes, uint64_t alig
 static size_t best_fit(const struct arena *arena, uint64_t bytes, uint64_t alignment,
                        enum arena_care care) {
     size_t end = arena->free_count;
-    for (size_t i = position(arena, bytes, 0); i < arena->free_count; i++) {
+    for (size_t i = ranges_position(arena, bytes, 0); i < arena->free_count; i++) {
         const struct range *range = arena->free[i].range;
         if (skipped(range, bytes, alignment, care) == UINT64_MAX) {
             continue;
@@ -262,18 +99,18 @@ static struct range *cut_out(struct arena *arena, struct range *range, uint64_t 
                              uint64_t bytes) {
     struct range *before, *rest;
     if (skip > 0) {
-        if (!cut(arena, range, skip, &before, &range)) {
-            insert_free(arena, range);
+        if (!ranges_cut(arena, range, skip, &before, &range)) {
+            ranges_insert(arena, range);
             return NULL;
         }
-        insert_free(arena, before);
+        ranges_insert(arena, before);
     }
     if (range->bytes > bytes) {
-        if (!cut(arena, range, bytes, &range, &rest)) {
-            merge(arena, range);
+        if (!ranges_cut(arena, range, bytes, &range, &rest)) {
+            ranges_merge(arena, range);
             return NULL;
         }
-        insert_free(arena, rest);
+        ranges_insert(arena, rest);
     }
     return range;
 }
@@ -287,10 +124,10 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment
     struct range *range = arena->free[i].range;
     uint64_t skip = skipped(range, bytes, alignment, care);
     bool spared = care == ARENA_SPARING && !arena->in_line && better_kept_whole(range, bytes);
-    if (spared || make_room(arena, 1) != 0) {
+    if (spared || ranges_make_room(arena, 1) != 0) {
         return NULL;
     }
-    remove_free_at(arena, i);
+    ranges_remove_at(arena, i);
     range = cut_out(arena, range, skip, bytes);
     if (range) {
         count_used(arena, range);
@@ -320,7 +157,7 @@ uint64_t arena_loose_bytes(const struct arena *arena) {
 /* --- segments --- */
 
 bool arena_prepare(struct arena *arena, unsigned count) {
-    return make_room(arena, count) == 0 && host_slab_prepare(&arena->segment_slab, count) &&
+    return ranges_make_room(arena, count) == 0 && host_slab_prepare(&arena->segment_slab, count) &&
            host_slab_prepare(&arena->range_slab, count + RANGES_PER_CUT);
 }
 
@@ -368,7 +205,7 @@ struct segment *arena_before(const struct arena *arena, uint64_t address) {
 }
 
 int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment *after) {
-    int r = make_room(arena, 1);
+    int r = ranges_make_room(arena, 1);
     if (r == 0) {
         r = page_map_prepare(base, bytes);
     }
@@ -400,8 +237,8 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
     }
     arena->range_count++;
     page_map_set_owner(base, bytes, arena->pool);
-    enter(range, range);
-    merge(arena, range);
+    ranges_enter(range, range);
+    ranges_merge(arena, range);
     arena->reserved_bytes += bytes;
     arena->idle_bytes += bytes;
     arena->segment_count++;
@@ -436,7 +273,7 @@ struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint6
 }
 
 struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
-    size_t enough = arena->in_line ? 0 : position(arena, bytes, 0);
+    size_t enough = arena->in_line ? 0 : ranges_position(arena, bytes, 0);
     struct segment *found = NULL;
     for (size_t i = enough; i < arena->free_count && !found && arena->idle_bytes > 0; i++) {
         found = last_leaving(arena->free[i].range, finished);
@@ -494,16 +331,16 @@ uint64_t arena_idle_stamp(const struct arena *arena, uint64_t finished) {
 bool arena_remove(struct arena *arena, struct segment *segment) {
     struct range *range = segment->first, *rest;
     uint64_t before = segment->base - range->block.address;
-    if (range->bytes > segment->bytes &&
-        (make_room(arena, 1) != 0 || !host_slab_prepare(&arena->range_slab, RANGES_PER_CUT))) {
+    if (range->bytes > segment->bytes && (ranges_make_room(arena, 1) != 0 ||
+                                          !host_slab_prepare(&arena->range_slab, RANGES_PER_CUT))) {
         return false;
     }
-    remove_free(arena, range); /* descriptors are there: no cut fails */
-    if (before > 0 && cut(arena, range, before, &rest, &range)) {
-        insert_free(arena, rest);
+    ranges_remove(arena, range); /* descriptors are there: no cut fails */
+    if (before > 0 && ranges_cut(arena, range, before, &rest, &range)) {
+        ranges_insert(arena, rest);
     }
-    if (range->bytes > segment->bytes && cut(arena, range, segment->bytes, &range, &rest)) {
-        insert_free(arena, rest);
+    if (range->bytes > segment->bytes && ranges_cut(arena, range, segment->bytes, &range, &rest)) {
+        ranges_insert(arena, rest);
     }
     if (range->previous) {
         range->previous->next = NULL;
@@ -517,7 +354,7 @@ bool arena_remove(struct arena *arena, struct segment *segment) {
     arena->idle_bytes -= segment->bytes;
     arena->segment_count--;
     arena->range_count--;
-    recycle(arena, range);
+    ranges_recycle(arena, range);
     host_slab_put(&arena->segment_slab, segment);
     return true;
 }
@@ -544,7 +381,7 @@ void arena_forget(struct arena *arena) {
     for (struct segment *segment = arena->segments; segment; segment = segment->next) {
         for (struct range *r = segment_first(segment), *next; segment_has(segment, r); r = next) {
             next = r->next;
-            recycle(arena, r);
+            ranges_recycle(arena, r);
         }
     }
     for (struct segment *segment = arena->segments, *next; segment; segment = next) {
