@@ -245,19 +245,6 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
     return 0;
 }
 
-static bool may_leave(const struct segment *segment, uint64_t finished) {
-    return segment->used == 0 && segment->stamp <= finished && !segment->refused;
-}
-
-/* The last one that lies in a free range and may leave. */
-static struct segment *last_leaving(const struct range *range, uint64_t finished) {
-    struct segment *found = NULL;
-    for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-        found = may_leave(s, finished) ? s : found;
-    }
-    return found;
-}
-
 struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished) {
     bool any = arena->idle_bytes > LINE_SEGMENT;
     size_t i = any ? best_fit(arena, bytes, ARENA_UNIT, ARENA_SPARING) : arena->free_count;
@@ -265,23 +252,40 @@ struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint6
     uint64_t end = range ? range->block.address + bytes : 0;
     for (struct segment *s = range ? range->segment : NULL; s && s->base < end;
          s = range_next_segment(range, s)) {
-        if (s->bytes > LINE_SEGMENT && s->bytes / 2 > bytes && may_leave(s, finished)) {
+        if (s->bytes > LINE_SEGMENT && s->bytes / 2 > bytes && segment_may_leave(s, finished)) {
             return s;
         }
     }
     return NULL;
 }
 
+/* What was used last is used again last where a program goes round. */
+static struct segment *newest_leaving(const struct arena *arena, uint64_t finished) {
+    struct segment *newest = NULL;
+    for (size_t i = 0; i < arena->free_count; i++) {
+        const struct range *range = arena->free[i].range;
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+            bool newer = !newest || s->stamp > newest->stamp ||
+                         (s->stamp == newest->stamp && s->base < newest->base);
+            newest = segment_may_leave(s, finished) && newer ? s : newest;
+        }
+    }
+    return newest;
+}
+
 struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
-    size_t enough = arena->in_line ? 0 : ranges_position(arena, bytes, 0);
-    struct segment *found = NULL;
-    for (size_t i = enough; i < arena->free_count && !found && arena->idle_bytes > 0; i++) {
-        found = last_leaving(arena->free[i].range, finished);
+    if (arena->in_line || arena->idle_bytes == 0) {
+        return arena->idle_bytes > 0 ? newest_leaving(arena, finished) : NULL;
     }
-    for (size_t i = enough; i-- > 0 && !found && arena->idle_bytes > 0;) {
-        found = last_leaving(arena->free[i].range, finished);
+    size_t enough = ranges_position(arena, bytes, 0), count = arena->free_count;
+    for (size_t k = 0; k < count; k++) { /* upwards, then the others downwards */
+        size_t i = enough + k < count ? enough + k : count - 1 - k;
+        struct segment *whole = arena->free[i].range->segment;
+        if (segment_may_leave(whole, finished)) {
+            return whole;
+        }
     }
-    return found;
+    return NULL;
 }
 
 /* The largest range's first, which leaves the array from its end. */
@@ -303,7 +307,7 @@ struct segment *arena_aged_segment(const struct arena *arena, uint64_t tick, uin
 uint64_t range_idle_bytes(const struct range *range, uint64_t finished) {
     uint64_t bytes = 0;
     for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-        bytes += may_leave(s, finished) ? s->bytes : 0;
+        bytes += segment_may_leave(s, finished) ? s->bytes : 0;
     }
     return bytes;
 }

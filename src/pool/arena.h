@@ -111,7 +111,7 @@ void arena_give(struct arena *arena, struct range *range);
 uint64_t arena_loose_bytes(const struct arena *arena);
 
 /** A segment that is wholly free and whose stamp is at most `finished`; NULL if there is none. The smallest one of at least
- * `bytes`, else the largest; in a line one of those in the smallest free range, which is the least loss. */
+ * `bytes`, else the largest; in a line the one with the latest stamp, the lowest among equals. */
 struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished);
 
 /** One that has been wholly free for all of the decay time at this tick, and whose stamp is at most `finished`; NULL:

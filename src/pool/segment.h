@@ -89,6 +89,11 @@ static inline bool segment_has(const struct segment *segment, const struct range
     return range && range->block.address < segment->base + segment->bytes;
 }
 
+/** Whether it is wholly free, and all work that touched it had finished by then. */
+static inline bool segment_may_leave(const struct segment *segment, uint64_t finished) {
+    return segment->used == 0 && segment->stamp <= finished && !segment->refused;
+}
+
 /** Whether it begins where its segment does. */
 static inline bool range_is_first(const struct range *range) {
     return range->block.address == range->segment->base;
