@@ -2,6 +2,7 @@
 
 #include "driver/capture.h"
 #include "driver/context.h"
+#include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/spans.h"
 #include "pool/host.h"
@@ -227,19 +228,41 @@ bool pinned_has(const void *host) {
 
 /* --- giving back --- */
 
+/* Lock held. Of the oldest; NULL: nothing is kept. */
+static CUcontext its_context(void) {
+    return oldest ? device_pool_context(oldest->pool) : NULL;
+}
+
 /* The oldest, if it has finished and its context has nothing under way; then so have all others. */
-static void *take_idle(void) {
+static void *take_idle(CUcontext context) {
     lock_acquire(&lock);
-    bool idle =
-        oldest && pool_has_finished(oldest->pool, oldest->stamp) && pool_is_idle(oldest->pool);
+    bool idle = context && its_context() == context &&
+                pool_has_finished(oldest->pool, oldest->stamp) && pool_is_idle(oldest->pool);
     void *host = idle ? take_out(oldest) : NULL;
     lock_release(&lock);
     return host;
 }
 
-int pinned_release(bool *any) {
-    for (void *host; (host = take_idle()) != NULL; *any = true) {
+/* In its own context, for the thread may have none, or another. If that has ended meanwhile the driver refuses the free: the
+ * address may be another thread's by then. */
+static bool release_one(void) {
+    lock_acquire(&lock);
+    CUcontext context = its_context(), popped;
+    lock_release(&lock);
+    if (!context || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) {
+        return false;
+    }
+    void *host = take_idle(context);
+    if (host) {
         driver_free(host);
+    }
+    REAL(cuCtxPopCurrent_v2)(&popped);
+    return host != NULL;
+}
+
+int pinned_release(bool *any) {
+    while (release_one()) {
+        *any = true;
     }
     return atomic_load(&kept_blocks) > 0 ? -EBUSY : 0;
 }

@@ -158,10 +158,13 @@ void pool_settle(struct pool *pool) {
     lock_release(&pool->lock);
 }
 
-/* Another thread's call that may end the context is waited for: what is kept can go back then, or has gone with it. */
+/* Another thread's call that may end the context is waited for: what is kept can go back then, or has gone with it. Nothing
+ * is kept of one that has ended, and it stays quiet until the pool is used again. */
 static bool ended_meanwhile(struct pool *pool, uint64_t limit_ns) {
     uint64_t lives = pool_lives(pool);
-    order_wait_for_answers(pool, limit_ns);
+    if (budget_used(pool) + pool->returning > 0) {
+        order_wait_for_answers(pool, limit_ns);
+    }
     return lives != pool_lives(pool);
 }
 

@@ -207,6 +207,33 @@ static void raised(void) {
 
 /* ---- giving back beside a kernel that waits for the program ---- */
 
+/* How many of them the driver still has. */
+static unsigned still_there(void *const *host, unsigned count) {
+    unsigned there = 0, flags;
+    for (unsigned i = 0; i < count; i++)
+        there += cuMemHostGetFlags(&flags, host[i]) == CUDA_SUCCESS;
+    return there;
+}
+
+static void *empty(void *unused) {
+    printf("without a context: %d\n", gpucache_empty_cache(-1));
+    return unused;
+}
+
+/* In a thread that has none. */
+static void in_no_context(void) {
+    void *host[8];
+    pthread_t thread;
+    for (unsigned i = 0; i < 8; i++)
+        CHECK(cuMemAllocHost(&host[i], 4096));
+    for (unsigned i = 0; i < 8; i++)
+        CHECK(cuMemFreeHost(host[i]));
+    CHECK(cuCtxSynchronize());
+    pthread_create(&thread, NULL, empty, NULL);
+    pthread_join(thread, NULL);
+    printf("still there: %u\n", still_there(host, 8));
+}
+
 static void pinned(void) {
     struct kernels k;
     struct timespec before, after;
@@ -230,6 +257,7 @@ static void pinned(void) {
     *(volatile uint32_t *)flag = 1;
     CHECK(cuCtxSynchronize());
     printf("afterwards: %d\n", gpucache_empty_cache(-1));
+    in_no_context();
 }
 
 int main(int argc, char **argv) {

@@ -345,6 +345,17 @@ static void such_a_call_is_waited_for_a_little_before_the_pool_grows(void **stat
     assert_int_equal(sleeps, 0); /* within its budget it goes on */
 }
 
+/* Its pool stays quiet until it is used again: a thread that asks it for room may have come too late. */
+static void an_end_that_is_over_is_not_waited_for(void **state) {
+    (void)state;
+    start_with_clock(GIB, 50000);
+    use_and_drop_quietly(get(40 * MIB), 0);
+    pool_forget(pool);
+    assert_int_equal(pool_give_back(pool, MIB, true), -ENOENT);
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_int_equal(sleeps, 0);
+}
+
 /* ---- others at the limit ---- */
 
 /* Not when nothing has come back between two looks. */
@@ -380,6 +391,7 @@ int main(void) {
         TEST(with_nothing_to_give_back_nothing_is_waited_for),
         TEST(such_a_call_is_waited_for_before_out_of_memory),
         TEST(such_a_call_is_waited_for_a_little_before_the_pool_grows),
+        TEST(an_end_that_is_over_is_not_waited_for),
         TEST(what_others_give_back_is_asked_for_again),
     };
     return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
