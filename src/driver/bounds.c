@@ -1,5 +1,16 @@
 #include "driver/bounds.h"
 
+#include "driver/deferred.h"
+#include "driver/entries.h"
+
+bool bounds_freed(CUdeviceptr at, size_t bytes, struct pool **pool) {
+    CUcontext current = NULL;
+    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current) {
+        deferred_settle(current, true);
+    }
+    return pool_exceeds(at, bytes, pool) > 0;
+}
+
 /*
  * What has no extent, or one that contradicts itself, is the driver's to judge; so is what overflows: it is larger than all
  * memory.

@@ -20,11 +20,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/** Of memory that no block covers, and some stream may have yet to free: they are asked whether they have. */
+bool bounds_freed(CUdeviceptr at, size_t bytes, struct pool **pool);
+
 /** Of the pools here, or opened by an IPC handle: there the next block is another process's. */
 static inline bool bounds_exceeded(CUdeviceptr at, size_t bytes, struct pool **pool) {
     struct ipc_block block;
-    return pool_exceeds(at, bytes, pool) ||
-           (ipc_find(at, &block) == 0 && bytes > block.address + block.bytes - at);
+    int r = pool_exceeds(at, bytes, pool);
+    return r != 0 ? r > 0 || bounds_freed(at, bytes, pool)
+                  : ipc_find(at, &block) == 0 && bytes > block.address + block.bytes - at;
 }
 
 static inline bool bounds_one(CUdeviceptr at, size_t *bytes, struct pool **pool) {

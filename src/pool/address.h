@@ -29,9 +29,9 @@ struct pool_block {
  * pool but not in a live block. In a few steps and without a lock. */
 int pool_find(uint64_t address, struct pool_block *block);
 
-/** Whether these bytes begin in a pool and are not all in one live block. Not known, and false, of what no block covers while
- * streams have yet to free some: until then those may be used. `pool`: that which they begin in, or NULL. */
-bool pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool);
+/** 1 if these bytes begin in a pool and are not all in one live block, else 0. Not known, -EAGAIN, of what no block covers
+ * while streams have yet to free some: until then those may be used. `pool`: that which they begin in, or NULL. */
+int pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool);
 
 /**
  * The live block that starts at `address`, with the bytes of all of it and what was noted for this life of it last (0 or an

@@ -115,10 +115,10 @@ int pool_find(uint64_t address, struct pool_block *out) {
     return r;
 }
 
-bool pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool) {
+int pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool) {
     *pool = page_map_owner(address);
     if (!*pool) {
-        return false;
+        return 0;
     }
     struct found found;
     int r = find_live(address, &found);
@@ -126,7 +126,8 @@ bool pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool) {
         return bytes > found.address + found.requested - address;
     }
     const struct pool *now = r == -EINVAL ? page_map_owner(address) : NULL;
-    return now && atomic_load(&now->retiring) == 0 && atomic_load(&now->retired_bytes) == 0;
+    bool held = now && (atomic_load(&now->retiring) > 0 || atomic_load(&now->retired_bytes) > 0);
+    return held ? -EAGAIN : now != NULL;
 }
 
 struct range *find_range(uint64_t address, struct pool_block *block) {

@@ -120,7 +120,7 @@ static void freed(void) {
     CODES("bounds: and taken again", cuMemcpyHtoD(block, host, size), cuMemsetD8(block, 2, size));
 }
 
-/* A free in a stream that has not got there: until then the memory may be used. */
+/* A free in a stream that has not got there: until then the memory may be used, and no longer. */
 static void freed_later(void) {
     struct kernels k;
     CUstream stream;
@@ -133,7 +133,9 @@ static void freed_later(void) {
     CHECK(cuMemFreeAsync(p, stream));
     CODES("bounds: before its stream gets to the free", cuMemsetD8(p, 1, 4096));
     CHECK(cuMemsetD32(flag, 1, 1));
-    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuCtxSynchronize());
+    CODES("bounds: after it has", cuMemsetD8(p, 1, 4096), cuMemcpyHtoD(p, host, 1),
+          cuMemcpyDtoD(guard, p, 1));
 }
 
 /* The driver's own answer comes first. */

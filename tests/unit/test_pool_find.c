@@ -124,8 +124,8 @@ static void what_lives_is_found_beside_what_comes_and_goes(void **state) {
                  block.requested != bytes[i];
         uint64_t rest = mine[i] + bytes[i] - inside;
         struct pool *owner[2] = {NULL, NULL};
-        wrong +=
-            pool_exceeds(inside, rest, &owner[0]) || !pool_exceeds(inside, rest + 1, &owner[1]);
+        wrong += pool_exceeds(inside, rest, &owner[0]) != 0 ||
+                 pool_exceeds(inside, rest + 1, &owner[1]) != 1;
         wrong += owner[0] != block.pool || owner[1] != block.pool;
         /* of what is not mine anything may be said, but that it is a block which covers the address */
         uint64_t other = fake->base + n * 40503 % (64 * MIB);
