@@ -55,22 +55,24 @@ static unsigned long long ask(const char *what, CUdeviceptr p) {
 
 static void several(const char *what, CUdeviceptr p) {
     CUpointer_attribute names[] = {
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE,       CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_BUFFER_ID,
-        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS};
+        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,      CU_POINTER_ATTRIBUTE_HOST_POINTER};
     size_t size = 1;
     unsigned type = 1;
     CUdeviceptr start = p;
     unsigned long long id = 0, one = 0;
     int sync = 5;
-    void *data[] = {&size, &type, &start, &id, &sync};
-    CUresult r = cuPointerGetAttributes(5, names, data, p);
+    void *host = names;
+    void *data[] = {&size, &type, &start, &id, &sync, &host};
+    CUresult r = cuPointerGetAttributes(6, names, data, p);
     CUresult r1 = cuPointerGetAttribute(&one, CU_POINTER_ATTRIBUTE_BUFFER_ID, p);
-    line("pointers: %s: several %d size %zu type %u +%lld sync %d same id %d %d", what, r, size,
-         type, start ? (long long)(p - start) : -1, sync, r1, r1 == CUDA_SUCCESS && id == one);
+    line("pointers: %s: several %d size %zu type %u +%lld sync %d same id %d %d host %d", what, r,
+         size, type, start ? (long long)(p - start) : -1, sync, r1, r1 == CUDA_SUCCESS && id == one,
+         (CUdeviceptr)host == p);
     line("pointers: %s: none of several %d", what, cuPointerGetAttributes(0, names, data, p));
     names[1] = (CUpointer_attribute)12345;
-    line("pointers: %s: several, one unknown %d", what, cuPointerGetAttributes(5, names, data, p));
+    line("pointers: %s: several, one unknown %d", what, cuPointerGetAttributes(6, names, data, p));
 }
 
 static void sync_memops(void) {

@@ -115,7 +115,7 @@ static CUresult get_one(void *data, CUpointer_attribute name, CUdeviceptr addres
     return data && range ? answer(data, name, range, address) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* An unknown address is no error here: it has memory type 0, and all else is left as it was. */
+/* An unknown address is no error here: it has memory type 0, is the host's, and all else is left as it was. */
 static CUresult get_many(unsigned count, const CUpointer_attribute *names, void **data,
                          CUdeviceptr address) {
     const struct range *range = visible(address);
@@ -127,6 +127,8 @@ static CUresult get_many(unsigned count, const CUpointer_attribute *names, void 
             answer(data[i], names[i], range, address);
         else if (names[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
             put_int(data[i], 0);
+        else if (names[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER)
+            put_long(data[i], address);
     }
     return CUDA_SUCCESS;
 }
