@@ -1,13 +1,9 @@
 #include "driver/bounds.h"
 
 #include "driver/deferred.h"
-#include "driver/entries.h"
 
 bool bounds_freed(CUdeviceptr at, size_t bytes, struct pool **pool) {
-    CUcontext current = NULL;
-    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current) {
-        deferred_settle(current, true);
-    }
+    deferred_settle_now();
     return pool_exceeds(at, bytes, pool) > 0;
 }
 

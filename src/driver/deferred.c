@@ -325,6 +325,13 @@ bool deferred_settle(CUcontext context, bool all) {
     return any;
 }
 
+void deferred_settle_now(void) {
+    CUcontext current = NULL;
+    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS) {
+        deferred_settle(current, true);
+    }
+}
+
 void deferred_quiet(const struct context *context, bool quiet) {
     struct lines *lines = find_lines(context->handle);
     if (lines) {

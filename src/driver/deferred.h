@@ -39,6 +39,9 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
  * if there was anything. */
 bool deferred_settle(CUcontext context, bool all);
 
+/** All that streams have got to, from a thread that may have any context current. With no lock held. */
+void deferred_settle_now(void);
+
 /** The context may be ending: nothing is asked of what belongs to it. Or it lives on. */
 void deferred_quiet(const struct context *context, bool quiet);
 

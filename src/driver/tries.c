@@ -1,5 +1,6 @@
 #include "driver/tries.h"
 
+#include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/device_pool.h"
 #include "pool/tuning.h"
@@ -9,6 +10,7 @@
  * `moved` since then. True if that was tried; what has come of it stands in *tries.
  */
 static bool make_room(struct device *device, uint64_t bytes, struct tries *tries, bool moved) {
+    deferred_settle_now(); /* what streams have freed by now is idle, too */
     uint64_t idle = device_idle_bytes(device, NULL), returns = tries_returns();
     bool may = (moved || tries->gave || idle > tries->idle) && idle > 0 &&
                device_could_have(device, bytes);

@@ -259,7 +259,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     cache->visiting = false;
     budget_look(pool);
     lock_release(&pool->lock);
-    return source_refused(r) && settle(pool, true) ? pool_alloc(pool, requested, address) : r;
+    return source_refused(r) && settle_all(pool) ? pool_alloc(pool, requested, address) : r;
 }
 
 /*

@@ -149,7 +149,7 @@ struct backend_ops {
     int (*synchronize)(struct backend *backend);
 
     /**
-     * Calls pool_reclaim() for retired blocks that nothing holds back any more: for all of them, or for
+     * Calls pool_reclaim() for retired blocks, of any pool, that nothing holds back any more: for all of them, or for
      * a few, at the price of a few queries. True if there was one. Waits for nothing; called with no
      * lock held. NULL: nobody retires anything.
      */

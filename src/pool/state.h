@@ -131,4 +131,10 @@ static inline bool settle(struct pool *pool, bool all) {
            ops->settle(pool->backend, all);
 }
 
+/* The same of all pools: what another one has got back makes room for this one. */
+static inline bool settle_all(struct pool *pool) {
+    const struct backend_ops *ops = pool->backend->ops;
+    return ops->settle && ops->settle(pool->backend, true);
+}
+
 #endif

@@ -232,6 +232,34 @@ static void contexts(void) {
     CHECK(cuStreamDestroy(mine));
 }
 
+/* What a stream has freed is there for another context, and for memory of other kinds, as soon as it has got there. */
+static void elsewhere(void) {
+    CUcontext other;
+    CUdeviceptr p, q, r;
+    CUmemGenericAllocationHandle pages = 0;
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    size_t most = part_of_device(4) * 3, half = most / 3 * 2 / (2 * MIB) * (2 * MIB);
+    CHECK(cuCtxCreate_v2(&other, 0, 0));
+    for (unsigned i = 0; i < 3; i++) {
+        CHECK(cuCtxSetCurrent(context));
+        p = take(most);
+        CHECK(cuMemFreeAsync(p, CU_STREAM_LEGACY));
+        CHECK(cuCtxSynchronize());
+        CHECK(cuCtxSetCurrent(other));
+        CUresult code = i == 0   ? cuMemAlloc(&q, half)
+                        : i == 1 ? cuMemAllocAsync(&r, half, CU_STREAM_LEGACY)
+                                 : cuMemCreate(&pages, half, &prop, 0);
+        CODES("async: freed in a stream, and had elsewhere", code,
+              i == 0   ? cuMemFree(q)
+              : i == 1 ? cuMemFree(r)
+                       : cuMemRelease(pages),
+              cuCtxSynchronize());
+    }
+    CHECK(cuCtxDestroy(other));
+    CHECK(cuCtxSetCurrent(context));
+}
+
 /* A context ends with frees under way, and the next one frees in its default stream at once. */
 static void lives(void) {
     uint32_t wrong = 0;
@@ -547,6 +575,8 @@ int main(int argc, char **argv) {
         early();
     if (section("contexts"))
         contexts();
+    if (section("elsewhere"))
+        elsewhere();
     if (section("lives"))
         lives();
     if (section("threads"))

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "driver/context.h"
+#include "driver/deferred.h"
 #include "driver/device_pool.h"
 #include "driver/mempool.h"
 #include "driver/outside.h"
@@ -78,6 +79,8 @@ void device_count(struct device *where, books_counter *counter) {
     (void)where;
     books_add(counter, 1);
 }
+
+void deferred_settle_now(void) {}
 
 uint64_t device_idle_bytes(const struct device *where, const struct device_backend *but) {
     (void)where, (void)but;
