@@ -4,6 +4,7 @@
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
+#include "driver/mempool.h"
 #include "driver/spans.h"
 #include "pool/host.h"
 #include "pool/pool.h"
@@ -132,6 +133,9 @@ static CUresult create(struct pages *pages, uint64_t bytes, uint64_t *page) {
         pages->prop.allocFlags.usage != 0) {
         pages->prop.allocFlags.usage = 0;
         pages->cannot_decompress = true;
+        r = REAL(cuMemCreate)(&handle, bytes, &pages->prop, 0);
+    }
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && mempool_trim(pages->common.device)) {
         r = REAL(cuMemCreate)(&handle, bytes, &pages->prop, 0);
     }
     *page = handle;

@@ -368,6 +368,29 @@ bool mempool_make_room(struct device *device, uint64_t bytes) {
     return any;
 }
 
+static uint64_t threshold(const struct mempool *pool) {
+    cuuint64_t keep = UINT64_MAX;
+    REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
+    return keep;
+}
+
+bool mempool_trim(const struct device *device) {
+    bool any = false;
+    lock_acquire(&lock);
+    for (struct mempool *pool = pools; pool; pool = pool->next) {
+        if (pool->device == device && pool->there && !pool->graphs) {
+            look(pool);
+            uint64_t before = pool->reserve;
+            if (before > pool->live) {
+                trim(pool, threshold(pool));
+            }
+            any |= pool->reserve < before;
+        }
+    }
+    lock_release(&lock);
+    return any;
+}
+
 void mempool_doubt(const struct context *context) {
     const struct device *device = context->primary ? device_used(context->ordinal) : NULL;
     if (!device && (context->primary || context_count() > 0)) {

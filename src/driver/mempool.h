@@ -82,6 +82,10 @@ static inline CUresult mempool_waited(CUresult r) {
  * if they did. */
 bool mempool_make_room(struct device *device, uint64_t bytes);
 
+/** The driver has refused memory that is not its own pools': what these keep beyond their thresholds goes back to the device, as
+ * where cuMemAlloc finds none. Not during a capture. True if there was any. */
+bool mempool_trim(const struct device *device);
+
 /** What the driver's pools of a device keep and nobody has live. */
 uint64_t mempool_kept(struct device *device);
 

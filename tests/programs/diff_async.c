@@ -258,6 +258,13 @@ static void elsewhere(void) {
     }
     CHECK(cuCtxDestroy(other));
     CHECK(cuCtxSetCurrent(context));
+    /* what the driver's pool keeps until somebody waits */
+    CHECK(cuMemAllocAsync(&p, most, CU_STREAM_LEGACY));
+    CHECK(cuMemFreeAsync(p, CU_STREAM_LEGACY));
+    while (cuStreamQuery(CU_STREAM_LEGACY) == CUDA_ERROR_NOT_READY)
+        ;
+    CUresult code = cuMemAlloc(&q, half);
+    CODES("async: kept by the driver's pool", code, cuMemFree(q), cuCtxSynchronize());
 }
 
 /* A context ends with frees under way, and the next one frees in its default stream at once. */
