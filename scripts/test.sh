@@ -86,7 +86,7 @@ stage_gcc() {
         run_tests "$build_root/gcc" all --no-suite cost
 }
 
-# What programs hold, in which order they take locks, what the command prints, and who waits for
+# What programs hold and are answered, in which order they take locks, what the command prints, and who waits for
 # whom, is no matter of the compiler.
 stage_clang() {
     export POOL_TEST_OPS=120000
