@@ -252,7 +252,8 @@ struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint6
     uint64_t end = range ? range->block.address + bytes : 0;
     for (struct segment *s = range ? range->segment : NULL; s && s->base < end;
          s = range_next_segment(range, s)) {
-        if (s->bytes > LINE_SEGMENT && s->bytes / 2 > bytes && segment_may_leave(s, finished)) {
+        bool in_part = s->base + s->bytes > end;
+        if (s->bytes > LINE_SEGMENT && in_part && segment_may_leave(s, finished)) {
             return s;
         }
     }

@@ -100,8 +100,8 @@ enum arena_care {
 struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment,
                          enum arena_care care);
 
-/** In a line: a wholly free segment longer than LINE_SEGMENT, in which a request of less than half as much would be put. Its stamp
- * is at most `finished`. NULL: there is none. */
+/** In a line: a wholly free segment longer than LINE_SEGMENT, of which a request would be put into a part. Its stamp is at most
+ * `finished`. NULL: there is none. */
 struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished);
 
 /** Makes a range free and merges it with free neighbours. */

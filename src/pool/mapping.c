@@ -174,18 +174,25 @@ static int look_for_pages(struct pool *pool, uint64_t bytes) {
     return r;
 }
 
+/* The end of what comes in long ones is short: the block need not fill it, and others may begin there. */
+static uint64_t short_of_end(uint64_t each, uint64_t rest) {
+    uint64_t part = (rest - 1) / LINE_SEGMENT * LINE_SEGMENT;
+    return each > LINE_SEGMENT && part > 0 ? part : rest;
+}
+
 /* Descriptors for all of them first: nothing is made to go back for want of host memory. */
 int mapping_make(struct pool *pool, struct arena *arena, const struct line_place *place,
                  struct moving *moving, struct segment **last) {
     uint64_t each = moving->each, base = place->base, there = moving->count * each;
     unsigned all = (unsigned)((place->bytes + each - 1) / each);
-    if (!arena_prepare(arena, all) || page_map_prepare(base, place->bytes) != 0) {
+    if (!arena_prepare(arena, all + 1) || page_map_prepare(base, place->bytes) != 0) {
         return -ERANGE;
     }
     int r = place->bytes > each + there ? look_for_pages(pool, place->bytes - there) : 0;
     for (uint64_t rest = place->bytes, some; rest > 0 && r == 0; rest -= some, base += some) {
-        each = each < rest ? each : rest;
-        uint64_t count = rest / each < MAP_BATCH ? rest / each : MAP_BATCH;
+        uint64_t part = short_of_end(each, rest);
+        each = each < part ? each : part;
+        uint64_t count = part / each < MAP_BATCH ? part / each : MAP_BATCH;
         some = count * each;
         r = make_some(pool, arena, base, (unsigned)count, each, moving, last);
     }
@@ -197,7 +204,7 @@ int mapping_make(struct pool *pool, struct arena *arena, const struct line_place
 /*
  * A handle costs about the same to make and to map whatever its length, so what the pool grows by below its budget comes in few.
  * But they go back whole or not at all. So a long one that is idle gives way to short ones at the same place, once, as soon as a
- * much shorter block would begin in it, or a part of it has to go.
+ * block would be put into a part of it, or a part of it has to go.
  */
 int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes) {
     uint64_t each = LINE_SEGMENT >> pool->halvings;

@@ -65,8 +65,9 @@ struct growth {
     uint64_t bytes, idle, finished;
 };
 struct growth mapper_growth(const struct pool *pool, const struct arena *arena, uint64_t bytes);
-bool mapper_split(struct pool *pool, struct arena *arena,
-                  uint64_t bytes); /* a long one that is idle, for a much shorter request */
+bool mapper_split(
+    struct pool *pool, struct arena *arena,
+    uint64_t bytes); /* a long one that is idle, for a request that would take a part of it */
 uint64_t mapper_release(struct pool *pool,
                         uint64_t bytes);  /* so much of what lies idle, if it has finished */
 uint64_t mapper_decay(struct pool *pool); /* a segment that has been idle for the decay time */

@@ -1242,18 +1242,37 @@ static void another_line_is_begun_where_one_is_full(void **state) {
 
 /* ---- long segments ---- */
 
-/* In eight pieces, or in whole ones of 16 MiB. */
+/* What a GiB comes in: pieces of an eighth, and a short one at its end. */
+#define LONG (128 * MIB)
+#define SEGMENTS (LINE_SEGMENTS_FEW + 1)
+
 static void a_large_growth_below_the_budget_takes_few_segments(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, RELAXED);
     get_mapped(GIB);
-    assert_int_equal(pool->large.segment_count, LINE_SEGMENTS_FEW);
-    get_mapped(128 * MIB + PAGE);
-    assert_int_equal(pool->large.last->bytes, 2 * MIB);
+    assert_int_equal(pool->large.segment_count, SEGMENTS);
+    assert_int_equal(pool->large.segments->bytes, LONG);
+    assert_int_equal(pool->large.last->bytes, LINE_SEGMENT);
+    get_mapped(LONG + PAGE);
+    assert_int_equal(pool->large.last->bytes, PAGE);
     assert_int_equal(pool->large.last->previous->bytes, 32 * MIB);
-    get_mapped(128 * MIB);
-    assert_int_equal(pool->large.last->bytes, 16 * MIB);
-    assert_int_equal(fake->reserved, GIB + 256 * MIB + PAGE);
+    get_mapped(LONG);
+    assert_int_equal(pool->large.last->bytes, LINE_SEGMENT);
+    assert_int_equal(pool->large.last->previous->bytes, LINE_SEGMENT);
+    assert_int_equal(fake->reserved, GIB + 2 * LONG + PAGE);
+}
+
+/* All blocks lie at the end of the last page of a large one that goes. */
+static void who_begins_behind_a_large_block_keeps_a_short_segment(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, RELAXED);
+    uint64_t at = get_mapped(GIB - 3 * MIB / 2), next = get_mapped(3 * MIB);
+    assert_int_equal(next, at + GIB - 3 * MIB / 2);
+    finish_all();
+    drop(at);
+    finish_all();
+    pool_trim(pool, true);
+    assert_int_equal(fake->reserved, LINE_SEGMENT + PAGE);
 }
 
 static void beyond_the_budget_segments_are_short(void **state) {
@@ -1271,24 +1290,26 @@ static uint64_t free_gib(void) {
 }
 
 /* All of it stays: what else it will be cut for is not known. */
-static void a_long_segment_is_split_for_a_much_shorter_block(void **state) {
+static void a_long_segment_is_split_for_a_block_in_a_part_of_it(void **state) {
     (void)state;
     uint64_t at = free_gib();
     finish_all();
-    assert_int_equal(get_mapped(64 * MIB), at);
-    assert_int_equal(pool->large.segment_count, LINE_SEGMENTS_FEW);
-    assert_int_equal(get_mapped(63 * MIB),
-                     at + 64 * MIB); /* does not begin in an idle one; but goes on into one */
-    assert_int_equal(pool->large.segments->bytes, 128 * MIB);
-    uint64_t block = get_mapped(20 * MIB);
-    assert_int_equal(block, at + 127 * MIB);
-    assert_int_equal(segment_at(block + 20 * MIB)->bytes, LINE_SEGMENT);
-    assert_int_equal(pool->large.segment_count, LINE_SEGMENTS_FEW - 1 + 128 / 16);
+    assert_int_equal(get_mapped(LONG), at); /* all of one */
+    assert_int_equal(pool->large.segment_count, SEGMENTS);
+    uint64_t block = get_mapped(LONG + 20 * MIB); /* all of the next, and a part of that behind */
+    assert_int_equal(block, at + LONG);
+    assert_int_equal(segment_at(block)->bytes, LONG);
+    assert_int_equal(segment_at(block + LONG)->bytes, LINE_SEGMENT);
+    assert_int_equal(pool->large.segment_count, SEGMENTS - 1 + LONG / LINE_SEGMENT);
+    assert_int_equal(get_mapped(20 * MIB), block + LONG + 20 * MIB);
+    assert_int_equal(pool->large.segment_count, SEGMENTS - 1 + LONG / LINE_SEGMENT);
     assert_int_equal(fake->reserved, GIB);
     assert_int_equal(pool->held_bytes, 0);
     finish_all();
+    drop(block);
+    finish_all();
     pool_trim(pool, true);
-    assert_int_equal(fake->reserved, 128 * MIB + 2 * LINE_SEGMENT);
+    assert_int_equal(fake->reserved, LONG + 2 * LINE_SEGMENT);
 }
 
 /* Also one that nobody has taken out of what is pending yet. */
@@ -1314,7 +1335,7 @@ static void it_is_not_split_before_its_work_has_finished(void **state) {
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get(20 * MIB), at);
     assert_int_equal(fake->unmaps, unmaps);
-    assert_int_equal(pool->large.segment_count, LINE_SEGMENTS_FEW);
+    assert_int_equal(pool->large.segment_count, SEGMENTS);
 }
 
 /* Of the one of which a part has to go the rest stays. */
@@ -1331,8 +1352,8 @@ static void a_long_segment_goes_in_parts(void **state) {
     assert_in_range(fake->reserved + more - budget, 6 * 128 * MIB + 1, 7 * 128 * MIB - 17 * MIB);
     get_mapped(more);
     assert_in_range(fake->reserved, budget - LINE_SEGMENT + 1, budget);
-    assert_int_equal(segment_at(at[1] + 6 * 128 * MIB)->bytes, LINE_SEGMENT);
-    assert_int_equal(segment_at(at[1] + 7 * 128 * MIB)->bytes, 128 * MIB);
+    assert_int_equal(segment_at(at[1] + 6 * LONG)->bytes, LINE_SEGMENT);
+    assert_int_equal(segment_at(at[1] + 7 * LONG)->bytes, LONG - LINE_SEGMENT);
     assert_int_equal(books_get(&pool->books.driver_frees), 7);
     assert_int_equal(pool->held_bytes, 0);
 }
@@ -1358,7 +1379,7 @@ static void one_that_the_driver_keeps_is_used_as_it_is(void **state) {
     fake->unmap_code = -EBUSY;
     assert_int_equal(get_mapped(20 * MIB), at);
     fake->unmap_code = 0;
-    assert_int_equal(pool->large.segment_count, LINE_SEGMENTS_FEW);
+    assert_int_equal(pool->large.segment_count, SEGMENTS);
 }
 
 /* ---- reached from outside ---- */
@@ -1535,8 +1556,9 @@ int main(void) {
         LINE(lines_side_by_side_are_one),
         LINE(another_line_is_begun_where_one_is_full),
         LINE(a_large_growth_below_the_budget_takes_few_segments),
+        LINE(who_begins_behind_a_large_block_keeps_a_short_segment),
         LINE(beyond_the_budget_segments_are_short),
-        LINE(a_long_segment_is_split_for_a_much_shorter_block),
+        LINE(a_long_segment_is_split_for_a_block_in_a_part_of_it),
         LINE(what_has_become_usable_is_split_as_well),
         LINE(it_is_not_split_before_its_work_has_finished),
         LINE(a_long_segment_goes_in_parts),
