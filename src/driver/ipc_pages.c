@@ -14,6 +14,7 @@
 #include "process/process.h"
 #include "stats/stats.h"
 
+#include <errno.h>
 #include <string.h>
 
 struct opened {
@@ -112,6 +113,9 @@ static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_
     struct opened fresh = {.context = context, .ticket = *ticket, .times = 1};
     uint64_t reached_by = context_reached_by(context);
     int r = ipc_fetch(ticket, reached_by, &fresh.fetched);
+    if (r == -ECONNREFUSED) { /* the exporter has gone, as the driver says natively */
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     if (r != 0) {
         return r == CUDA_ERROR_OUT_OF_MEMORY || fault_is_deadly((CUresult)r) ? (CUresult)r : native;
     }

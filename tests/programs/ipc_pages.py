@@ -24,6 +24,7 @@ INVALID_VALUE, INVALID_CONTEXT = 1, 201
 
 tally = Tally()
 REFUSED = INVALID_VALUE  # what the driver says of a handle that is none; main() asks
+GONE = 400  # the exporter
 
 
 class Process:
@@ -195,7 +196,7 @@ def told(handle, message, passed=()):
 
 def refused(code):
     """A GPU's driver may call what is none by several names."""
-    return code == REFUSED or (GPU and code != 0)
+    return code in (REFUSED, GONE) or (GPU and code != 0)
 
 
 # ---- between the two ----

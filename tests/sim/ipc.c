@@ -10,6 +10,7 @@
 #include "driver.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -84,8 +85,8 @@ static CUresult open_handle(CUdeviceptr *address, const void *in, unsigned flags
     struct range *range = find_open(context, &handle);
     if (!range) {
         void *memory = map_file(&handle);
-        if (!memory)
-            return CUDA_ERROR_INVALID_VALUE;
+        if (!memory) /* as measured where the exporter has gone */
+            return kill(handle.pid, 0) == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
         range =
             range_add((uintptr_t)memory, handle.size, RANGE_IPC, context, context->device->ordinal);
         range->of_pool = of_pool;
