@@ -6,14 +6,13 @@ PYTORCH_NO_CUDA_MEMORY_CACHING=1. Inputs change their shape from step to step. E
 diffusion and adapters comes back after a period: what an allocator is asked for varies, and repeats. In the others
 only the work of a period is about the same. The model and input sizes of the first three were read off the traces.
 
---nvml   the device's memory as NVML sees it, at its peak: looked at every 20 ms by a thread, and at the end, less
-         what was used at the start. No other process may use the GPU
+--nvml   the device's memory as NVML sees it, at its peak: looked at every 20 ms by another process, and at the end,
+         less what was used at the start. No other process may use the GPU
 --tiny   small sizes, on a CPU too: whether one of the five runs
 """
 
 import os
 import sys
-import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "gpu"))
@@ -22,10 +21,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import language_models
+import nvml
 from amr import amr
 from diffusion import diffusion
 from pytime import argument, print_time
-from torch_figures import nvml_used
 
 device = torch.device("cuda")
 random = torch.Generator().manual_seed(7)
@@ -161,30 +160,13 @@ PROGRAMS = {
 }
 
 
-class Used:
-    """The most that NVML saw, with what it saw when this was made as 0."""
-
-    def __init__(self):
-        self.before, self.most, self.over = nvml_used(), 0, threading.Event()
-        self.thread = threading.Thread(target=self.look, daemon=True)
-        self.thread.start()
-
-    def look(self):
-        while not self.over.wait(0.02):
-            self.most = max(self.most, nvml_used() - self.before)
-
-    def at_most(self):
-        self.over.set()
-        self.thread.join()
-        return max(self.most, nvml_used() - self.before)
-
-
 def main():
     flags = {a for a in sys.argv if a.startswith("--")}
     sys.argv = [a for a in sys.argv if a not in flags]
     if len(sys.argv) < 2 or sys.argv[1] not in PROGRAMS or flags - {"--nvml", "--tiny"}:
         sys.exit(__doc__)
-    used = Used() if "--nvml" in flags else None
+    used = nvml.Used() if "--nvml" in flags else None
+    before = used.now() if used else 0
     name = sys.argv[1]
     function, periods, tiny = PROGRAMS[name]
     if "--tiny" not in flags or tiny is None:
@@ -205,7 +187,8 @@ def main():
     print_time("per_step", sorted(times)[len(times) // 2], "ms")
     print_time("per_step_least", min(times), "ms")
     if used:
-        print_time("peak_nvml", used.at_most() / 2**20, "MiB")
+        print_time("peak_nvml", (used.most() - before) / 2**20, "MiB")
+        used.close()
     if torch.cuda.is_available() and os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") != "1":
         live = torch.cuda.memory_stats()["requested_bytes.all.peak"]
         print_time("peak_live", live / 2**20, "MiB")

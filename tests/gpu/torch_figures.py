@@ -17,7 +17,8 @@ import json
 import os
 import subprocess
 import sys
-import time
+
+import nvml
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FIGURES = ("requested requested_peak allocated allocated_peak active active_peak reserved reserved_peak outside outside_peak "
@@ -28,27 +29,6 @@ WITHIN = 0.01
 class Stats(ctypes.Structure):
     """struct gpucache_stats of gpucache.h."""
     _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in FIGURES]
-
-
-class Memory(ctypes.Structure):
-    """nvmlMemory_t."""
-    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
-
-
-def nvml_used():
-    """Bytes of the first device that are used, by whomever."""
-    nvml, handle, memory = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), Memory()
-    assert nvml.nvmlInit_v2() == 0
-    assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
-    assert nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
-    return memory.used
-
-
-def quiet(bytes):
-    """Waits until the device is as it was: what an ended process held is not all gone as soon as the process is."""
-    end = time.monotonic() + 20
-    while nvml_used() > bytes + 2**20 and time.monotonic() < end:
-        time.sleep(0.05)
 
 
 def ours():
@@ -69,7 +49,8 @@ def held(moment):
 
 
 def child(name):
-    before = nvml_used()
+    used = nvml.Used()
+    before = used.now()
     sys.path.insert(0, os.path.join(HERE, "..", "bench"))
     import torch
     import workloads
@@ -82,14 +63,14 @@ def child(name):
             step(i)
         torch.cuda.synchronize()
         figures, stats = ours(), torch.cuda.memory_stats() if torch.cuda.is_initialized() else {}
-        moments.append({"ours": figures, "nvml": nvml_used() - before,
+        moments.append({"ours": figures, "nvml": used.now() - before,
                         "torch": {key: stats.get(key + ".all.peak", 0) for key in ("reserved_bytes", "allocated_bytes", "requested_bytes")},
                         "torch_reserved": stats.get("reserved_bytes.all.current", 0)})
+    used.close()
     print(json.dumps(moments))
 
 
-def run(build, name, before, **options):
-    quiet(before)
+def run(build, name, **options):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE_")}
     environment.update(LD_PRELOAD=os.path.join(build, "libgpucache.so"), GPUCACHE_REPORT="off", GPUCACHE_BACKEND="segments")
     environment.update(options)
@@ -109,19 +90,18 @@ def main():
         wrong += far
         print("%-48s %14d %14d %.4f%s" % (what, our_figure, other, ratio, "  FAIL" if far else ""), flush=True)
 
-    before = nvml_used()
-    alone = run(build, "context", before)[-1]
+    alone = run(build, "context")[-1]
     context, others = alone["nvml"] - held(alone), alone["ours"]["requested"] - alone["torch_reserved"]
     print("the context: %.1f MiB; requested by others than PyTorch: %.1f MiB" % (context / 2**20, others / 2**20))
     for name in names:
-        cached = run(build, name, before)
+        cached = run(build, name)
         last = cached[-1]
         compare(name + ", cached: requested, reserved_bytes now", last["ours"]["requested"], last["torch_reserved"] + others)
         compare(name + ", cached: requested, reserved_bytes peak", last["ours"]["requested_peak"],
                 last["torch"]["reserved_bytes"] + others)
         runs = [(name + ", cached", cached)]
         for backend in ("segments", "pages"):
-            uncached = run(build, name, before, GPUCACHE_BACKEND=backend, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+            uncached = run(build, name, GPUCACHE_BACKEND=backend, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
             compare("%s, %s: requested peak, requested_bytes" % (name, backend), uncached[-1]["ours"]["requested_peak"],
                     last["torch"]["requested_bytes"] + others)
             compare("%s, %s: requested peak, allocated_bytes" % (name, backend), uncached[-1]["ours"]["requested_peak"],

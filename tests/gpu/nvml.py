@@ -1,0 +1,64 @@
+"""nvml.py: what NVML says is used of the first device, asked from a process of its own, without the library.
+
+Within a process that runs under the library NVML's answer is the library's: what lies idle in the pool counts as free
+there, as after a native free. So it says little of what the pool takes; other processes see all of it.
+"""
+
+import ctypes
+import os
+import select
+import subprocess
+import sys
+
+
+class Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+def watch():
+    """A line on stdin is answered with what is used now, and the most that was since the last one; looked at every 20 ms."""
+    nvml, handle, memory, most = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), Memory(), 0
+    assert nvml.nvmlInit_v2() == 0
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+    while True:
+        asked = select.select([sys.stdin], [], [], 0.02)[0]
+        assert nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+        most = max(most, memory.used)
+        if asked:
+            if not sys.stdin.readline():
+                return
+            print(memory.used, most, flush=True)
+            most = 0
+
+
+class Used:
+    """Bytes of the first device that are used, by whomever."""
+
+    def __init__(self):
+        foreign = ("LD_PRELOAD", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+        environment = {k: v for k, v in os.environ.items() if k not in foreign and not k.startswith("GPUCACHE_")}
+        self.watcher = subprocess.Popen([sys.executable, os.path.abspath(__file__)], env=environment, text=True, bufsize=1,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self):
+        """Used now, and the most that was since it was asked last."""
+        self.watcher.stdin.write("\n")
+        self.watcher.stdin.flush()
+        return [int(word) for word in self.watcher.stdout.readline().split()]
+
+    def now(self):
+        return self.ask()[0]
+
+    def most(self):
+        return self.ask()[1]
+
+    def close(self):
+        self.watcher.stdin.close()
+        self.watcher.wait()
+        self.watcher.stdout.close()
+
+
+if __name__ == "__main__":
+    watch()
