@@ -221,6 +221,9 @@ static void look_at_budget(struct pool *pool) {
         if (small || backend_maps(pool->backend)) { /* which has no holes */
             more -= least_of(more, slack);
         }
+        if (backend_maps(pool->backend)) { /* of a large program they are part of it */
+            more = least_of(more, BUDGET_CACHES_MOST - least_of(slack, BUDGET_CACHES_MOST));
+        }
         budget = pool->awake_count > 1 ? goal + more : least_of(goal + more, little);
     }
     uint64_t capacity = pool->backend->capacity; /* what lies idle in a line can go at any time */

@@ -760,7 +760,7 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         uint64_t ahead = what == NOT_LONG ? 0 : what == JUST ? 75 * SECOND / 1000 : SECOND;
         pool->mapping_ns = 3600 * SECOND / LINE_TIME_SHARE + ahead;
         pool->mapping_peak = what == RISEN ? PEAK - PEAK / 32 : PEAK;
-        uint64_t block = get_mapped(3 * GIB / 2), more = what == TOO_LONG ? PEAK / 16 : 0;
+        uint64_t block = get_mapped(3 * GIB / 2), more = what == TOO_LONG ? PEAK / LINE_SLACK_MORE : 0;
         assert_in_range(fake->reserved, goal + more - WHOLE, goal + more + MIB);
         assert_int_equal(pool->mapping_slack, more);
         assert_in_range(pool->goal, goal + more - MIB, goal + more + MIB);
@@ -790,21 +790,21 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     uint64_t live = ask_for_another_place();
     take_too_long();
     get_mapped(3 * GIB / 2);
-    assert_int_equal(pool->mapping_slack, PEAK / 16);
+    assert_int_equal(pool->mapping_slack, PEAK / LINE_SLACK_MORE);
     finish_all();
     pool_reset_peaks(pool);
     uint64_t peak = books_get(&pool->books.allocated.peak);
     assert_int_equal(peak, 7 * GIB / 2);
-    assert_int_equal(pool->goal, peak + peak / 25 + peak / 16);
+    assert_int_equal(pool->goal, peak + peak / 25 + peak / LINE_SLACK_MORE);
     drop(live);
     finish_all();
     pool_reset_peaks(pool);
     peak = books_get(&pool->books.allocated.peak);
     assert_int_equal(peak, 5 * GIB / 2);
-    assert_int_equal(pool->goal, peak + peak / 25 + peak / 16);
+    assert_int_equal(pool->goal, peak + peak / 25 + peak / LINE_SLACK_MORE);
     assert_true(pool->mapping_peak >= PEAK);
     get_mapped(3 * GIB);
-    assert_int_equal(pool->mapping_slack, PEAK / 16);
+    assert_int_equal(pool->mapping_slack, PEAK / LINE_SLACK_MORE);
     assert_in_range(pool->mapping_peak, 5 * GIB / 2, PEAK - 1);
 }
 
@@ -833,10 +833,10 @@ static void not_for_what_is_free_and_not_pinned(void **state) {
 }
 
 /* As much is live as was at most. */
-static void get_sixteen(uint64_t *at, uint64_t memory) {
+static void get_32(uint64_t *at, uint64_t memory) {
     start(memory, POOL_BARRIER, 0);
-    for (unsigned i = 0; i < 16; i++) {
-        at[i] = get_mapped(PEAK / 16);
+    for (unsigned i = 0; i < 32; i++) {
+        at[i] = get_mapped(PEAK / 32);
     }
     finish_all();
     lock_acquire(&pool->lock);
@@ -856,12 +856,12 @@ static void get_for_two(const uint64_t *at, uint64_t bytes) {
 static void the_goal_is_raised_by_what_is_lacking(void **state) {
     (void)state;
     for (unsigned refused = 0; refused < 2; refused++) {
-        uint64_t at[16];
-        get_sixteen(at, 64 * GIB);
-        uint64_t lacking = PEAK + 320 * MIB - pool->budget;
+        uint64_t at[32];
+        get_32(at, 64 * GIB);
+        uint64_t lacking = PEAK + 200 * MIB - pool->budget;
         take_too_long();
         pool->refused_at = refused ? 32 * GIB : 0;
-        get_for_two(at, 320 * MIB);
+        get_for_two(at, 200 * MIB);
         assert_int_equal(pool->mapping_slack, refused ? 0 : lacking);
         assert_int_equal(stop(NULL), 0);
     }
@@ -871,15 +871,33 @@ static void the_goal_is_raised_by_what_is_lacking(void **state) {
 static void the_goal_is_not_raised_above_the_device(void **state) {
     (void)state;
     for (uint64_t more = 100 * MIB; more <= 200 * MIB; more += 100 * MIB) {
-        uint64_t at[16];
-        get_sixteen(at, PEAK + more);
+        uint64_t at[32];
+        get_32(at, PEAK + more);
         uint64_t left = PEAK + more - pool->budget;
         assert_int_equal(left > 0, more > PEAK / 25);
         take_too_long();
-        get_for_two(at, 500 * MIB);
+        get_for_two(at, 250 * MIB);
         assert_int_equal(pool->mapping_slack, left);
         assert_int_equal(pool->refused_at, 0);
         assert_int_equal(fake->in_vain, 0);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
+/* What threads may cache is part of the slack; and what it is beyond that, of a small program alone. */
+static void caches_raise_the_budget_of_a_small_program(void **state) {
+    (void)state;
+    for (uint64_t peak = GIB; peak <= 16 * GIB; peak *= 4) {
+        uint64_t slack = peak / 25 < BUDGET_FLOOR ? BUDGET_FLOOR : peak / 25;
+        start(64 * GIB, POOL_BARRIER, 0);
+        get(peak);
+        pool->quotas += GIB;
+        pool->awake_count += 2;
+        budget_look_at_all(pool);
+        assert_int_equal(pool->goal, peak + slack);
+        assert_int_equal(pool->budget, peak + (slack < 320 * MIB ? 320 * MIB : slack));
+        pool->quotas -= GIB;
+        pool->awake_count -= 2;
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -889,15 +907,15 @@ static void what_mapping_takes_adds_up(void **state) {
     (void)state;
     const uint64_t share = SECOND, each = 30 * SECOND / 1000;
     for (unsigned stands = 0; stands < 2; stands++) {
-        uint64_t at[16];
-        get_sixteen(at, 64 * GIB);
+        uint64_t at[32];
+        get_32(at, 64 * GIB);
         watch();
         pool->mapping_peak = PEAK;
         now_ns += stands ? 0 : share * LINE_TIME_SHARE;
         for (unsigned i = 0; i < 4; i++) {
             assert_int_equal(pool->mapping_slack, 0);
             map_takes_ns = stands ? 0 : each;
-            get_for_two(at + 4 * i, 500 * MIB);
+            get_for_two(at + 4 * i, 250 * MIB);
             assert_int_equal(pool->mapping_ns, stands ? 0 : share + (i + 1) * each);
         }
         assert_int_equal(pool->mapping_slack > 0, !stands);
@@ -1541,6 +1559,7 @@ int main(void) {
         LINE(the_goal_is_raised_by_what_is_lacking),
         LINE(the_goal_is_raised_by_a_part_of_the_peak_that_counts),
         LINE(what_mapping_took_is_counted),
+        LINE(caches_raise_the_budget_of_a_small_program),
         LINE(what_mapping_takes_adds_up),
         LINE(what_the_driver_has_not_is_refused),
         LINE(what_was_had_in_vain_goes_back),
