@@ -760,7 +760,8 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         uint64_t ahead = what == NOT_LONG ? 0 : what == JUST ? 75 * SECOND / 1000 : SECOND;
         pool->mapping_ns = 3600 * SECOND / LINE_TIME_SHARE + ahead;
         pool->mapping_peak = what == RISEN ? PEAK - PEAK / 32 : PEAK;
-        uint64_t block = get_mapped(3 * GIB / 2), more = what == TOO_LONG ? PEAK / LINE_SLACK_MORE : 0;
+        uint64_t block = get_mapped(3 * GIB / 2),
+                 more = what == TOO_LONG ? PEAK / LINE_SLACK_MORE : 0;
         assert_in_range(fake->reserved, goal + more - WHOLE, goal + more + MIB);
         assert_int_equal(pool->mapping_slack, more);
         assert_in_range(pool->goal, goal + more - MIB, goal + more + MIB);
