@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define SLAB_BYTES ((size_t)64 << 10)
 
 static _Atomic uint64_t mapped;
@@ -32,10 +31,8 @@ void *host_map(size_t bytes, size_t alignment) {
     if (tail > 0) {
         munmap(aligned + bytes, tail);
     }
-    if (bytes >= HUGE_PAGE_BYTES) {
-        madvise(aligned, bytes, MADV_HUGEPAGE); /* descriptors are spread out: one entry of the TLB
-                                                   instead of hundreds */
-    }
+    madvise(aligned, bytes,
+            MADV_NOHUGEPAGE); /* of descriptors few may be used, and all would be cleared */
     return aligned;
 }
 

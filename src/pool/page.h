@@ -89,31 +89,36 @@ static inline _Atomic uint64_t *page_heads(const struct page *page) {
 }
 
 /*
- * Where in a page a descriptor lies, and which unit a descriptor is of: the same function both
- * ways. Blocks of one size lie a power of two apart; their descriptors would all fall into the same
- * few sets of the CPU's cache if they lay in the order of units.
+ * Where in a page a descriptor lies, and which unit a descriptor is of: the same function both ways, which swaps bits 1 to 5 of
+ * 12 with bits 7 to 11. `shift`: so many bits below them are as they were. The descriptors of blocks of one size lie side by side so, each in a
+ * cache line of its own, in few pages of the host and in all sets of the CPU's cache. In the order of units they would lie a power of
+ * two apart, in as many pages as there are blocks and in few sets.
  */
-static inline unsigned page_swizzle(unsigned unit) {
-    return unit ^ unit >> 7;
+static inline uint64_t page_swizzle(uint64_t unit, unsigned shift) {
+    uint64_t differ = (unit ^ unit >> 6) & (uint64_t)0x3e << shift;
+    return unit ^ differ * (1 | 1 << 6);
 }
-_Static_assert(PAGE_UNITS == 1 << 12, "the swizzle is its own inverse for up to 14 bits");
+_Static_assert(PAGE_UNITS == 1 << 12, "a unit's number has 12 bits");
 
 static inline unsigned block_unit(const struct block *block) {
-    return page_swizzle((unsigned)(block - page_of(block)->blocks));
+    return (unsigned)page_swizzle((uint64_t)(block - page_of(block)->blocks), 0);
+}
+
+/** The descriptor of the unit that `address`, which lies in `page`, belongs to. */
+static inline struct block *page_block(struct page *page, uint64_t address) {
+    uint64_t bytes =
+        page_swizzle(address, UNIT_SHIFT) / (((uint64_t)1 << UNIT_SHIFT) / sizeof(struct block));
+    return (struct block *)((char *)page->blocks +
+                            (bytes & (PAGE_UNITS - 1) * sizeof(struct block)));
 }
 
 static inline struct block *page_unit(struct page *page, unsigned unit) {
-    return &page->blocks[page_swizzle(unit)];
+    return page_block(page, (uint64_t)unit << UNIT_SHIFT);
 }
 
 /** The descriptor so many units further on in the same page. */
 static inline struct block *block_after(struct block *block, unsigned units) {
     return page_unit(page_of(block), block_unit(block) + units);
-}
-
-/** The descriptor of the unit that `address`, which lies in `page`, belongs to. */
-static inline struct block *page_block(struct page *page, uint64_t address) {
-    return page_unit(page, (unsigned)((address & (PAGE_BYTES - 1)) >> UNIT_SHIFT));
 }
 
 /** The block that covers `address`, a live or cached one, or NULL. Without the pool's lock only what is
@@ -129,6 +134,7 @@ struct runs {
     struct page *closed; /* whose descriptors are used again */
     uintptr_t fresh;     /* the next page of the last region; 0: there is none */
     unsigned fresh_count;
+    unsigned regions; /* that there are */
     uint64_t free_units;
     uint64_t count; /* of them */
     uint64_t page_count;

@@ -308,7 +308,7 @@ static void what_goes_back_to_the_driver_takes_no_host_memory(void **state) {
             at[j] = get(4096);
         }
         const struct page *page = page_map_page(page_map_get(at[500]));
-        assert_int_equal(resident(page), 32);
+        assert_in_range(resident(page), 16, 32);
         for (unsigned j = 0; j < 1024; j++) {
             use_and_drop(at[j]);
         }

@@ -891,7 +891,7 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
     for (uint64_t peak = GIB; peak <= 16 * GIB; peak *= 4) {
         uint64_t slack = peak / 25 < BUDGET_FLOOR ? BUDGET_FLOOR : peak / 25;
         start(64 * GIB, POOL_BARRIER, 0);
-        get(peak);
+        books_set(&pool->books.allocated.peak, peak);
         pool->quotas += GIB;
         pool->awake_count += 2;
         budget_look_at_all(pool);

@@ -344,6 +344,34 @@ static void closed_pages_give_their_host_memory_back(void **state) {
 }
 
 /* Over several regions of descriptors. */
+/* Of 32 pages that descriptors may take; none of it unused, whatever the system does with huge pages. */
+static void descriptors_of_one_size_lie_together(void **state) {
+    (void)state;
+    const struct { unsigned units, most; } rows[] = {{2048, 6}, {128, 4}, {32, 8}, {8, 16}};
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct bench bench;
+        uintptr_t lines[PAGE_UNITS / 8], base;
+        unsigned units = rows[i].units, in_set[64] = {0};
+        start(&bench);
+        for (unsigned j = 0; j < 3; j++) { /* the last one has neighbours */
+            struct page *page = open_page(&bench);
+            base = (uintptr_t)page->blocks;
+            for (unsigned k = 0; k < PAGE_UNITS / units; k++) {
+                lines[k] = (uintptr_t)take(&bench, units) / 64;
+                assert_ptr_equal(page_of((struct block *)(lines[k] * 64)), page);
+                for (unsigned l = 0; l < k; l++) {
+                    assert_int_not_equal(lines[l], lines[k]);
+                }
+                in_set[(lines[k] - base / 64) % 64] += j == 2;
+            }
+            assert_in_range(resident(page), 1, rows[i].most);
+        }
+        for (unsigned set = 0; set < 64; set++) {
+            assert_true(in_set[set] <= (PAGE_UNITS / units + 63) / 64);
+        }
+    }
+}
+
 static void every_descriptor_finds_its_page(void **state) {
     (void)state;
     enum { MANY = 3 * PAGE_REGION_PAGES + 1 };
@@ -476,6 +504,7 @@ int main(void) {
         cmocka_unit_test(an_empty_page_goes_back_to_the_arena),
         cmocka_unit_test(a_forgotten_page_is_as_if_never_used),
         cmocka_unit_test(closed_pages_give_their_host_memory_back),
+        cmocka_unit_test(descriptors_of_one_size_lie_together),
         cmocka_unit_test(every_descriptor_finds_its_page),
         cmocka_unit_test(a_page_opened_in_a_marked_segment_is_marked_too),
         cmocka_unit_test(the_first_unit_of_a_segment_is_handed_out_only_at_the_last),
