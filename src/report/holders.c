@@ -50,6 +50,41 @@ bool holders_frame_is_own(const struct stats_frame *frame) {
            strncmp(base(frame->file), "libcuda", strlen("libcuda")) != 0;
 }
 
+/** Of CUDA's own libraries, or of PyTorch's that calls them: whoever asks for memory does it there. */
+static bool is_entry(const struct stats_frame *frame) {
+    static const char *const entries[] = {"libcuda", "libc10_cuda"};
+    for (size_t i = 0; frame->file && i < sizeof entries / sizeof *entries; i++)
+        if (strncmp(base(frame->file), entries[i], strlen(entries[i])) == 0)
+            return true;
+    return false;
+}
+
+/** A name of C++ without what stands in angle brackets, and without the type that it returns. */
+static void shorten(const char *name, char *into, size_t room) {
+    unsigned angles = 0, rounds = 0;
+    size_t used = 0;
+    for (; *name && used + 1 < room; name++) {
+        rounds += *name == '(';
+        rounds -= *name == ')' && rounds > 0;
+        angles += *name == '<';
+        if (*name == ' ' && angles + rounds == 0)
+            used = 0;
+        else if (angles == 0)
+            into[used++] = *name;
+        angles -= *name == '>' && angles > 0;
+    }
+    into[used] = 0;
+}
+
+static void print_short(struct print *out, struct stats_frame frame) {
+    char name[256];
+    if (frame.function && !frame.python && !strstr(frame.function, "operator")) {
+        shorten(frame.function, name, sizeof name);
+        frame.function = *name ? name : frame.function;
+    }
+    holders_print_frame(out, &frame, true);
+}
+
 /* ---- a holder ---- */
 
 struct list {
@@ -82,22 +117,26 @@ static void insert(struct list *list, const struct stats_holder *row) {
     list->rows[at] = *row;
 }
 
-/** Frames that are worth a look: lines of Python where there are any, the own ones where there are any. */
+/** Frames that are worth a look: lines of Python where there are any, the own ones where there are any, or all that are not of
+ * those who ask the driver. */
 struct pick {
-    bool python, own;
+    bool python, own, beyond;
 };
 
 static bool is_picked(const struct pick *pick, const struct stats_frame *frame) {
-    return (!pick->python || frame->python) && (!pick->own || holders_frame_is_own(frame));
+    return (!pick->python || frame->python) && (!pick->own || holders_frame_is_own(frame)) &&
+           (!pick->beyond || !is_entry(frame));
 }
 
 static struct pick pick_of(const struct stats_stacks *stacks, uint32_t stack) {
-    struct pick pick = {false, false};
+    struct pick pick = {false, false, false};
     struct stats_frame frame;
     for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++)
         pick.python |= frame.python;
-    for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++)
+    for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++) {
         pick.own |= (frame.python || !pick.python) && holders_frame_is_own(&frame);
+        pick.beyond |= !is_entry(&frame);
+    }
     return pick;
 }
 
@@ -112,7 +151,7 @@ void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, stru
         struct print *out = shown == 0 ? first : second;
         size_t before = out->used;
         print_str(out, shown == 0 ? ": " : shown == 1 ? "    from " : ", ");
-        holders_print_frame(out, &frame, true);
+        print_short(out, frame);
         shown++;
         if (shown > 2 && out->used + strlen(", ...") > COLUMNS) {
             out->used = before;

@@ -3,6 +3,8 @@
  */
 #include "reports.h"
 
+#include "report/holders.h"
+
 #define LONG "a_function_with_a_name_that_is_longer_than_any_line_of_a_report_could_ever_be_or_so_"
 
 /* ---- eight stacks, made up ---- */
@@ -115,6 +117,45 @@ static void text_names_the_largest_with_their_own_lines(void **state) {
         assert_true(strcspn(line, "\n") == 75);
 }
 
+#define LIBRARIES "/v/lib/python3.11/site-packages/"
+
+/* A thread of PyTorch's own: libraries of packages alone. */
+static const struct stats_frame backward[] = {
+    {.file = LIBRARIES "nvidia/lib/libcudart.so.13", .offset = 0x1234},
+    {"c10::cuda::allocate", LIBRARIES "torch/lib/libc10_cuda.so", 0, 0, false},
+    {"void at::(anonymous namespace)::reduce<4, std::array<char*, 2ul> >::run<(at::Kind)3>",
+     LIBRARIES "torch/lib/libtorch_cuda.so", 0, 0, false},
+    {"bool at::operator<< <int>", LIBRARIES "torch/lib/libtorch_cpu.so", 0, 0, false},
+    {.file = "/usr/lib/libcuda.so.1", .offset = 0x77},
+};
+
+static bool frame_of_backward(const void *of, uint32_t stack, unsigned index,
+                              struct stats_frame *out) {
+    (void)of;
+    bool there = index < stack;
+    if (there)
+        *out = backward[index];
+    return there;
+}
+
+static void assert_stack(uint32_t stack, const char *wanted, const char *more) {
+    const struct stats_stacks of = {.frame = frame_of_backward};
+    char texts[2][512];
+    struct print first, second;
+    print_init(&first, -1, texts[0], sizeof texts[0]);
+    print_init(&second, -1, texts[1], sizeof texts[1]);
+    holders_print_stack(&of, stack, &first, &second);
+    assert_string_equal(print_end(&first), wanted);
+    assert_string_equal(print_end(&second), more);
+}
+
+static void whoever_asks_the_driver_is_nobody_s_line(void **state) {
+    (void)state;
+    assert_stack(5, ": at::(anonymous namespace)::reduce::run (libtorch_cuda.so)",
+                 "    from bool at::operator<< <int> (libtorch_cpu.so)");
+    assert_stack(2, ": libcudart.so.13+0x1234", "    from c10::cuda::allocate (libc10_cuda.so)");
+}
+
 static void what_had_no_room_is_said(void **state) {
     (void)state;
     add_holders();
@@ -180,6 +221,7 @@ static void an_oom_tells_of_now(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(text_names_the_largest_with_their_own_lines),
+        TEST(whoever_asks_the_driver_is_nobody_s_line),
         TEST(what_had_no_room_is_said),
         TEST(nothing_is_said_of_stacks_that_are_not_remembered),
         TEST(json_has_all_of_them),
