@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define NONE UINT32_MAX /* the key's block is not live */
+#define STREAM_MOST 0xffffff
 
 static size_t place_of(const struct history_map *map, uint64_t key) {
     size_t at = (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (map->room - 1);
@@ -82,7 +83,8 @@ static int add(struct history *history, uint64_t time_us, uint64_t bytes, uint32
     uint64_t before = history->count > 0 ? events[history->count - 1].time_us : 0;
     uint64_t since = time_us > history->begin_us ? time_us - history->begin_us : 0;
     events[history->count++] =
-        (struct history_event){since > before ? since : before, bytes, block, stream};
+        (struct history_event){since > before ? since : before, bytes, block, stream & STREAM_MOST,
+                               (uint8_t)history->thread};
     return 0;
 }
 
@@ -123,6 +125,16 @@ int history_allocate(struct history *history, uint64_t time_us, uint64_t key, ui
     if (history->requested > history->requested_peak) {
         history->requested_peak = history->requested;
     }
+    return 0;
+}
+
+int history_on_thread(struct history *history, uint64_t thread) {
+    uint32_t *number = value_of(&history->thread_numbers, thread, NONE);
+    if (!number) {
+        return -ENOMEM;
+    }
+    *number = *number == NONE ? history->threads++ : *number;
+    history->thread = *number % HISTORY_THREADS_MOST;
     return 0;
 }
 
@@ -175,6 +187,7 @@ void history_end(struct history *history) {
     free(history->periods);
     free(history->live.entries);
     free(history->stream_numbers.entries);
+    free(history->thread_numbers.entries);
 }
 
 void histories_free(struct histories *histories) {

@@ -14,12 +14,13 @@
 
 #define HISTORY_BYTES_MOST ((uint64_t)1 << 47) /* of one allocation; what is more is no size */
 #define HISTORY_WHY 200
+#define HISTORY_THREADS_MOST 64 /* where a program has had more, some are run as one */
 
 struct history_event {
-    uint64_t time_us; /* since the first; never less than the one before */
-    uint64_t bytes;   /* 0: a free */
-    uint32_t block;   /* a number for each life of a block, from 0 */
-    uint32_t stream;  /* from 0, in order of appearance */
+    uint64_t time_us;                 /* since the first; never less than the one before */
+    uint64_t bytes;                   /* 0: a free */
+    uint32_t block;                   /* a number for each life of a block, from 0 */
+    uint32_t stream : 24, thread : 8; /* from 0, in order of appearance */
 };
 
 /* From keys to numbers. */
@@ -38,8 +39,9 @@ struct history {
     size_t count, room;
     size_t *periods; /* the event that each begins with */
     size_t period_count, period_room;
-    uint32_t blocks, streams;
-    struct history_map live, stream_numbers;
+    uint32_t blocks, streams, threads;
+    uint32_t thread; /* of the next events */
+    struct history_map live, stream_numbers, thread_numbers;
     uint64_t begin_us, requested, requested_peak;
     bool begun;
     uint64_t unknown_frees; /* of blocks that were never allocated */
@@ -67,6 +69,9 @@ int history_allocate(struct history *history, uint64_t time_us, uint64_t key, ui
                      uint64_t stream);
 int history_free(struct history *history, uint64_t time_us, uint64_t key);
 int history_period(struct history *history);
+
+/** The events that follow are of this thread, whatever it is called; of one and the same where a file does not say. */
+int history_on_thread(struct history *history, uint64_t thread);
 
 /** So many periods of equally many events, where the file marks none. */
 int history_cut_into(struct history *history, size_t periods);

@@ -1,6 +1,7 @@
 #include "replay/rerun.h"
 
 #include "pool/tuning.h"
+#include "replay/turns.h"
 #include "stats/stats.h"
 
 #include <errno.h>
@@ -223,19 +224,51 @@ static void decay_until(struct pool *pool, uint64_t us, uint64_t decay_us) {
     device.meter->waited_us = waited_us;
 }
 
-static int run_event(struct pool *pool, const struct history_event *event, uint64_t *addresses,
-                     uint64_t *sizes) {
+struct run {
+    const struct history *history;
+    struct pool *pool;
+    uint64_t *addresses, *sizes; /* of its blocks */
+    uint64_t decay_us;
+    size_t at; /* the next event */
+};
+
+static int run_event(const struct run *run, const struct history_event *event) {
     struct meter *meter = device.meter;
     if (event->bytes == 0) {
-        meter->requested -= sizes[event->block];
-        return pool_free(addresses[event->block]);
+        meter->requested -= run->sizes[event->block];
+        return pool_free(run->addresses[event->block]);
     }
-    int allocated = pool_alloc(pool, event->bytes, &addresses[event->block]);
+    int allocated = pool_alloc(run->pool, event->bytes, &run->addresses[event->block]);
     if (allocated == 0) {
-        sizes[event->block] = event->bytes;
+        run->sizes[event->block] = event->bytes;
         meter->requested += event->bytes;
     }
     return allocated;
+}
+
+/* All of them that one thread does in a row. */
+static int run_turn(void *with) {
+    struct run *run = with;
+    const struct history *history = run->history;
+    struct meter *meter = device.meter;
+    unsigned thread = history->events[run->at].thread;
+    while (run->at < history->count && history->events[run->at].thread == thread) {
+        const struct history_event *event = &history->events[run->at];
+        meter_begin_event(meter, run->at++);
+        if (run->decay_us > 0) {
+            decay_until(run->pool, event->time_us, run->decay_us);
+        }
+        device.now_us = event->time_us > device.now_us ? event->time_us : device.now_us;
+        device.asked = device.asked_back = 0;
+        meter->error = run_event(run, event);
+        meter->out_of_memory = meter->error == -ENOMEM || meter->error == -EDQUOT;
+        meter->error = meter->out_of_memory ? 0 : meter->error;
+        if (meter->out_of_memory || meter->error != 0) {
+            return TURNS_OVER;
+        }
+        meter_end_event(meter);
+    }
+    return run->at < history->count ? (int)history->events[run->at].thread : TURNS_OVER;
 }
 
 static void finish(struct pool *pool, struct meter *meter) {
@@ -261,29 +294,24 @@ void rerun(const struct rerun_setting *setting, struct meter *meter) {
                     .capacity = setting->capacity,
                     .has_events = true},
     };
-    struct pool *pool = pool_create(&device.backend, &config);
-    uint64_t *addresses = calloc(history->blocks + 1, sizeof *addresses);
-    uint64_t *sizes = calloc(history->blocks + 1, sizeof *sizes);
-    meter->error = pool && addresses && sizes ? 0 : -ENOMEM;
-    for (size_t i = 0; i < history->count && meter->error == 0; i++) {
-        meter_begin_event(meter, i);
-        uint64_t time_us = history->events[i].time_us;
-        if (config.decays) {
-            decay_until(pool, time_us, setting->decay_us);
-        }
-        device.now_us = time_us > device.now_us ? time_us : device.now_us;
-        device.asked = device.asked_back = 0;
-        meter->error = run_event(pool, &history->events[i], addresses, sizes);
-        meter->out_of_memory = meter->error == -ENOMEM || meter->error == -EDQUOT;
-        meter->error = meter->out_of_memory ? 0 : meter->error;
-        if (meter->out_of_memory) {
-            break;
-        }
-        meter_end_event(meter);
+    struct run run = {
+        .history = history,
+        .pool = pool_create(&device.backend, &config),
+        .addresses = calloc(history->blocks + 1, sizeof *run.addresses),
+        .sizes = calloc(history->blocks + 1, sizeof *run.sizes),
+        .decay_us = setting->decay_us,
+    };
+    meter->error = run.pool && run.addresses && run.sizes ? 0 : -ENOMEM;
+    if (history->count > 0 && meter->error == 0) {
+        unsigned threads =
+            history->threads < HISTORY_THREADS_MOST ? history->threads : HISTORY_THREADS_MOST;
+        int r =
+            turns_take(threads > 1 ? threads : 1, (int)history->events[0].thread, run_turn, &run);
+        meter->error = r != 0 ? r : meter->error;
     }
-    if (pool) {
-        finish(pool, meter);
+    if (run.pool) {
+        finish(run.pool, meter);
     }
-    free(addresses);
-    free(sizes);
+    free(run.addresses);
+    free(run.sizes);
 }

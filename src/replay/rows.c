@@ -128,13 +128,14 @@ static int read_trace(struct rows *rows, const struct field *fields, size_t coun
         !number_of(fields[1], 10, &thread) || !number_of(fields[3], 10, &id)) {
         return -EINVAL;
     }
-    if (is(fields[2], "f")) {
-        return history_free(rows->history, time, id);
-    }
-    if (!is(fields[2], "a") || count != 5 || !size_of(fields[4], &bytes)) {
+    bool frees = is(fields[2], "f");
+    if (!frees && (!is(fields[2], "a") || count != 5 || !size_of(fields[4], &bytes))) {
         return -EINVAL;
     }
-    return history_allocate(rows->history, time, id, bytes, 0);
+    int r = history_on_thread(rows->history, thread);
+    return r != 0  ? r
+           : frees ? history_free(rows->history, time, id)
+                   : history_allocate(rows->history, time, id, bytes, 0);
 }
 
 /* Without times: an event a microsecond. */
@@ -153,10 +154,15 @@ static int read_plain(struct rows *rows, const struct field *fields, size_t coun
 }
 
 static int read_rmm(struct rows *rows, const struct field *fields, size_t count) {
-    uint64_t time, pointer, bytes, stream;
-    if (count != 6 || !time_of(rows, fields[1], &time) || !pointer_of(fields[3], &pointer) ||
-        !size_of(fields[4], &bytes) || !pointer_of(fields[5], &stream)) {
+    uint64_t thread, time, pointer, bytes, stream;
+    if (count != 6 || !number_of(fields[0], 10, &thread) || !time_of(rows, fields[1], &time) ||
+        !pointer_of(fields[3], &pointer) || !size_of(fields[4], &bytes) ||
+        !pointer_of(fields[5], &stream)) {
         return -EINVAL;
+    }
+    int r = history_on_thread(rows->history, thread);
+    if (r != 0) {
+        return r;
     }
     if (is(fields[2], "allocate failure")) {
         rows->history->failures++;

@@ -49,7 +49,9 @@ static int read_event(const struct trace_file *file, size_t i, struct histories 
             event->detail > history->recorded_peak ? event->detail : history->recorded_peak;
         return 0;
     }
-    return event->kind == TRACE_FREE
+    int r = history_on_thread(history, event->thread);
+    return r != 0 ? r
+           : event->kind == TRACE_FREE
                ? history_free(history, time_us(file, i), event->address)
                : history_allocate(history, time_us(file, i), event->address, event->bytes, 0);
 }

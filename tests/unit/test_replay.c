@@ -11,8 +11,10 @@
 #include "replay/input.h"
 #include "replay/models.h"
 #include "replay/rerun.h"
+#include "replay/turns.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +67,10 @@ static void rows_of_traces(void **state) {
     assert_int_equal(history->lost_frees, 1);
     assert_int_equal(history->requested_peak, MIB + 512);
     assert_int_equal(history->blocks, 4);
+    assert_int_equal(history->threads, 2); /* in order of appearance */
+    for (unsigned i = 0; i < 6; i++) {
+        assert_int_equal(history->events[i].thread, i == 1);
+    }
     assert_int_equal(history->period_count, 2);
     assert_int_equal(history->periods[1], 2);
     assert_true(history->cut);
@@ -99,6 +105,23 @@ static void rows_of_rmm(void **state) {
         assert_int_equal(history->failures, 1);
         histories_free(&histories);
     }
+}
+
+/* Those beyond the most share one with an earlier one each; the number of a stream is whole. */
+static void many_threads_and_streams(void **state) {
+    (void)state;
+    struct histories histories = {0};
+    struct history *history = histories_of(&histories, 0);
+    for (uint32_t i = 0; i < 1000; i++) {
+        assert_int_equal(history_on_thread(history, 7 * i), 0);
+        assert_int_equal(history_allocate(history, i, i, 1, 5 * i), 0);
+    }
+    for (uint32_t i = 0; i < 1000; i++) {
+        assert_int_equal(history->events[i].thread, i % HISTORY_THREADS_MOST);
+        assert_int_equal(history->events[i].stream, i);
+    }
+    assert_int_equal(history->threads, 1000);
+    histories_free(&histories);
 }
 
 /* With the number of the line, and what was wanted. */
@@ -239,6 +262,34 @@ static void models_at_a_limit(void **state) {
 
 /* ---- the pool ---- */
 
+static const int turns_wanted[] = {2, 0, 1, 1, 0, 2, 3, TURNS_OVER};
+static pthread_t actors[8];
+static unsigned acted;
+
+static int act(void *with) {
+    assert_ptr_equal(with, actors);
+    actors[acted++] = pthread_self();
+    return turns_wanted[acted];
+}
+
+static void threads_take_turns(void **state) {
+    (void)state;
+    acted = 0;
+    assert_int_equal(turns_take(4, turns_wanted[0], act, actors), 0);
+    assert_int_equal(acted, 7);
+    for (unsigned i = 0; i < acted; i++) {
+        for (unsigned j = 0; j < i; j++) {
+            assert_int_equal(pthread_equal(actors[i], actors[j]) != 0,
+                             turns_wanted[i] == turns_wanted[j]);
+        }
+        assert_false(pthread_equal(actors[i], pthread_self()));
+    }
+    acted = 6; /* a single one is the caller */
+    assert_int_equal(turns_take(1, 0, act, actors), 0);
+    assert_int_equal(acted, 7);
+    assert_true(pthread_equal(actors[6], pthread_self()));
+}
+
 /* In a process of its own: the pool has no end. */
 static struct meter run_pool(const struct rerun_setting *setting, const char *text) {
     struct meter *shared =
@@ -304,6 +355,26 @@ static void pages_are_counted(void **state) {
     assert_true(meter.requested_sum[3] < 1); /* between the two nothing was requested */
 }
 
+/* What one thread's cache has another one does not get: there are as many as the history has. */
+static void caches_of_threads_are_apart(void **state) {
+    (void)state;
+    const struct rerun_setting setting = {.capacity = UINT64_C(1) << 40, .pages = true};
+    uint64_t reserved[2];
+    for (int other = 0; other < 2; other++) {
+        char text[16384];
+        size_t used = 0;
+        for (int i = 0; i < 240;
+             i++) { /* four in and four out, then forty of another or of the same */
+            bool in = i >= 200 || i % 8 < 4;
+            used += (size_t)snprintf(text + used, sizeof text - used, "%d,%d,%c,%d,%s\n", i * 1000,
+                                     i >= 200 && other, in ? 'a' : 'f', i < 200 ? i % 4 : i,
+                                     in ? "409600" : "");
+        }
+        reserved[other] = run_pool(&setting, text).reserved_peak;
+    }
+    assert_true(reserved[1] > reserved[0]);
+}
+
 /* At the times of the history: after the whole decay time, and no sooner. */
 static void what_is_idle_decays(void **state) {
     (void)state;
@@ -352,6 +423,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_of_traces),
         cmocka_unit_test(rows_of_rmm),
+        cmocka_unit_test(many_threads_and_streams),
         cmocka_unit_test(rows_that_are_none),
         cmocka_unit_test(pytorch_sizes),
         cmocka_unit_test(streams_are_apart),
@@ -362,6 +434,8 @@ int main(void) {
         cmocka_unit_test(the_device_lags_behind),
         cmocka_unit_test(what_is_idle_decays),
         cmocka_unit_test(pages_are_counted),
+        cmocka_unit_test(threads_take_turns),
+        cmocka_unit_test(caches_of_threads_are_apart),
         cmocka_unit_test(periods_of_the_last_quarter),
     };
     return cmocka_run_group_tests_name("replay", tests, NULL, NULL);
