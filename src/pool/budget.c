@@ -188,7 +188,8 @@ static uint64_t goal_of(const struct pool *pool) {
     }
     uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
     uint64_t more =
-        least_of(pool->mapping_slack, peak / LINE_SLACK_MORE); /* the peak may have been reset */
+        least_of(pool->mapping_slack,
+                 peak / LINE_SLACK_MORE * LINE_SLACK_TIMES); /* the peak may have been reset */
     uint64_t slack = backend_maps(pool->backend) ? peak / LINE_SLACK + more : peak / BUDGET_SLACK;
     uint64_t goal = peak + (slack < BUDGET_FLOOR ? BUDGET_FLOOR : slack);
     return goal < floor ? floor : goal;

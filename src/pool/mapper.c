@@ -162,11 +162,12 @@ static void look_at_pins(struct pool *pool, uint64_t bytes, uint64_t budget) {
 /*
  * A program that asks for the same again and again may find another place for it each time. What it takes to map memory
  * there may be a share of the program's time, and something more, anew whenever the peak has risen. Where it takes longer,
- * the pool grows for it instead, up to a part of the peak.
+ * the pool grows for it instead, up to a part of the peak; up to more where it takes many times longer, as beside others who use
+ * the driver.
  */
 static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
     uint64_t share = (backend_clock(pool->backend) - pool->started_ns) / LINE_TIME_SHARE;
-    uint64_t peak = books_get(&pool->books.allocated.peak), most = peak / LINE_SLACK_MORE;
+    uint64_t peak = books_get(&pool->books.allocated.peak);
     bool risen = peak > pool->mapping_peak + pool->mapping_peak / LINE_PEAK_SHARE;
     if (risen || peak < pool->mapping_peak) { /* which a program can reset */
         pool->mapping_peak = peak;
@@ -176,8 +177,10 @@ static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
     }
     uint64_t capacity = pool->backend->capacity; /* nor above what the device has */
     bool may_be_raised = pool->refused_at == 0 && pool->config.budget == 0 && budget < capacity;
-    if (pool->mapping_ns <= share + LINE_TIME_MOST_NS || pool->mapping_slack >= most ||
-        !may_be_raised) {
+    uint64_t times = pool->mapping_ns / (share + LINE_TIME_MOST_NS);
+    times = times < LINE_SLACK_TIMES ? times : LINE_SLACK_TIMES;
+    uint64_t most = peak / LINE_SLACK_MORE * times;
+    if (pool->mapping_slack >= most || !may_be_raised) {
         return 0;
     }
     uint64_t lacking = budget_expected(pool) + bytes - budget, left = most - pool->mapping_slack;

@@ -750,18 +750,21 @@ static uint64_t ask_for_another_place(void) {
 
 static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
     (void)state;
-    enum { NOT_LONG, JUST, TOO_LONG, RISEN, SET, CASES };
+    enum { NOT_LONG, JUST, TOO_LONG, MUCH_TOO_LONG, RISEN, SET, CASES };
     for (unsigned what = 0; what < CASES; what++) {
         start(64 * GIB, POOL_BARRIER, what == SET ? PEAK + PEAK / 25 : 0);
         ask_for_another_place();
         uint64_t goal = pool->goal;
         assert_in_range(goal, PEAK + PEAK / 25 - MIB, PEAK + PEAK / 25 + MIB);
         pool->started_ns -= 3600 * SECOND;
+        uint64_t share = 3600 * SECOND / LINE_TIME_SHARE;
         uint64_t ahead = what == NOT_LONG ? 0 : what == JUST ? 75 * SECOND / 1000 : SECOND;
-        pool->mapping_ns = 3600 * SECOND / LINE_TIME_SHARE + ahead;
+        pool->mapping_ns = what == MUCH_TOO_LONG ? 7 * share / 2 : share + ahead;
         pool->mapping_peak = what == RISEN ? PEAK - PEAK / 32 : PEAK;
-        uint64_t block = get_mapped(3 * GIB / 2),
-                 more = what == TOO_LONG ? PEAK / LINE_SLACK_MORE : 0;
+        uint64_t block = get_mapped(3 * GIB / 2), more = PEAK / 64 *
+                                                         (what == TOO_LONG        ? 1
+                                                          : what == MUCH_TOO_LONG ? 3
+                                                                                  : 0);
         assert_in_range(fake->reserved, goal + more - WHOLE, goal + more + MIB);
         assert_int_equal(pool->mapping_slack, more);
         assert_in_range(pool->goal, goal + more - MIB, goal + more + MIB);
@@ -791,21 +794,21 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     uint64_t live = ask_for_another_place();
     take_too_long();
     get_mapped(3 * GIB / 2);
-    assert_int_equal(pool->mapping_slack, PEAK / LINE_SLACK_MORE);
+    assert_int_equal(pool->mapping_slack, PEAK / 16);
     finish_all();
     pool_reset_peaks(pool);
     uint64_t peak = books_get(&pool->books.allocated.peak);
     assert_int_equal(peak, 7 * GIB / 2);
-    assert_int_equal(pool->goal, peak + peak / 25 + peak / LINE_SLACK_MORE);
+    assert_int_equal(pool->goal, peak + peak / 25 + peak / 16);
     drop(live);
     finish_all();
     pool_reset_peaks(pool);
     peak = books_get(&pool->books.allocated.peak);
     assert_int_equal(peak, 5 * GIB / 2);
-    assert_int_equal(pool->goal, peak + peak / 25 + peak / LINE_SLACK_MORE);
+    assert_int_equal(pool->goal, peak + peak / 25 + peak / 16);
     assert_true(pool->mapping_peak >= PEAK);
     get_mapped(3 * GIB);
-    assert_int_equal(pool->mapping_slack, PEAK / LINE_SLACK_MORE);
+    assert_int_equal(pool->mapping_slack, PEAK / 16);
     assert_in_range(pool->mapping_peak, 5 * GIB / 2, PEAK - 1);
 }
 
