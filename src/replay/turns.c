@@ -32,17 +32,22 @@ int turns_take(unsigned threads, int first, turns_act *act, void *with) {
     pthread_t thread[HISTORY_THREADS_MOST];
     int number[HISTORY_THREADS_MOST], r = 0;
     unsigned started = 0;
+    turns.turn = first;
     turns.act = act;
     turns.with = with;
-    for (turns.turn = first; threads == 1 && turns.turn != TURNS_OVER;) {
-        turns.turn = act(with);
+    if (threads == 1) {
+        while (turns.turn != TURNS_OVER) {
+            turns.turn = act(with);
+        }
+        return 0;
     }
-    pthread_mutex_lock(&turns.lock); /* none has begun before all are there */
-    for (; threads > 1 && started < threads && r == 0; started += r == 0) {
+    pthread_mutex_lock(&turns.lock); /* none begins before all are there */
+    while (started < threads && r == 0) {
         number[started] = (int)started;
         r = pthread_create(&thread[started], NULL, take_turns, &number[started]) ? -EAGAIN : 0;
+        started += r == 0;
     }
-    turns.turn = r == 0 ? turns.turn : TURNS_OVER;
+    turns.turn = r == 0 ? first : TURNS_OVER;
     pthread_mutex_unlock(&turns.lock);
     while (started > 0) {
         pthread_join(thread[--started], NULL);
