@@ -211,7 +211,7 @@ SIDE_BY_SIDE = (
 )
 ALONE = (
     ("the same answers, contexts that come and go", ["diff.py", "diff_current"], 100),
-    ("the same answers, frees in streams", ["diff.py", "diff_async"], 200),
+    ("the same answers, frees in streams", ["diff.py", "diff_async"], 330),
     ("the same answers, whole device", ["diff.py", "diff_outside"], 90),
     ("law 3", ["spin.py", "100"], 100),
     ("law 2", ["laws.py", "60"], 90),
