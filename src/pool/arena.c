@@ -161,18 +161,46 @@ bool arena_prepare(struct arena *arena, unsigned count) {
            host_slab_prepare(&arena->range_slab, count + RANGES_PER_CUT);
 }
 
+/* In a line: whether there is a hole behind a segment, now that its neighbours are others. */
+static void look_behind(struct arena *arena, struct segment *segment) {
+    if (!segment || !arena->in_line) {
+        return;
+    }
+    bool hole = segment->next && segment->base + segment->bytes != segment->next->base;
+    if (hole && !segment->hole) {
+        segment->previous_hole = NULL;
+        segment->next_hole = arena->holes;
+        arena->holes = segment;
+        if (segment->next_hole) {
+            segment->next_hole->previous_hole = segment;
+        }
+    } else if (!hole && segment->hole) {
+        struct segment *previous = segment->previous_hole, *next = segment->next_hole;
+        *(previous ? &previous->next_hole : &arena->holes) = next;
+        if (next) {
+            next->previous_hole = previous;
+        }
+    }
+    segment->hole = hole;
+}
+
 /* Into the list: in front of all, or behind `after`. */
 static void link(struct arena *arena, struct segment *segment, struct segment *after) {
     segment->previous = after;
     segment->next = after ? after->next : arena->segments;
     *(after ? &after->next : &arena->segments) = segment;
     *(segment->next ? &segment->next->previous : &arena->last) = segment;
+    look_behind(arena, after);
+    look_behind(arena, segment);
 }
 
 static void unlink(struct arena *arena, struct segment *segment) {
     struct segment *previous = segment->previous, *next = segment->next;
     *(previous ? &previous->next : &arena->segments) = next;
     *(next ? &next->previous : &arena->last) = previous;
+    segment->next = NULL;
+    look_behind(arena, previous);
+    look_behind(arena, segment);
 }
 
 static struct range *last_in(const struct segment *segment) {
@@ -260,79 +288,6 @@ struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint6
     return NULL;
 }
 
-/* What was used last is used again last where a program goes round. */
-static struct segment *newest_leaving(const struct arena *arena, uint64_t finished) {
-    struct segment *newest = NULL;
-    for (size_t i = 0; i < arena->free_count; i++) {
-        const struct range *range = arena->free[i].range;
-        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-            bool newer = !newest || s->stamp > newest->stamp ||
-                         (s->stamp == newest->stamp && s->base < newest->base);
-            newest = segment_may_leave(s, finished) && newer ? s : newest;
-        }
-    }
-    return newest;
-}
-
-struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
-    if (arena->in_line || arena->idle_bytes == 0) {
-        return arena->idle_bytes > 0 ? newest_leaving(arena, finished) : NULL;
-    }
-    size_t enough = ranges_position(arena, bytes, 0), count = arena->free_count;
-    for (size_t k = 0; k < count; k++) { /* upwards, then the others downwards */
-        size_t i = enough + k < count ? enough + k : count - 1 - k;
-        struct segment *whole = arena->free[i].range->segment;
-        if (segment_may_leave(whole, finished)) {
-            return whole;
-        }
-    }
-    return NULL;
-}
-
-/* The largest range's first, which leaves the array from its end. */
-struct segment *arena_aged_segment(const struct arena *arena, uint64_t tick, uint64_t finished,
-                                   bool *waits) {
-    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
-        const struct range *range = arena->free[i].range;
-        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-            bool aged = s->used == 0 && tick - s->since > DECAY_TICKS;
-            if (aged && s->stamp <= finished) {
-                return s;
-            }
-            *waits |= aged;
-        }
-    }
-    return NULL;
-}
-
-uint64_t range_idle_bytes(const struct range *range, uint64_t finished) {
-    uint64_t bytes = 0;
-    for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-        bytes += segment_may_leave(s, finished) ? s->bytes : 0;
-    }
-    return bytes;
-}
-
-uint64_t arena_finished_bytes(const struct arena *arena, uint64_t finished) {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
-        bytes += range_idle_bytes(arena->free[i].range, finished);
-    }
-    return bytes;
-}
-
-uint64_t arena_idle_stamp(const struct arena *arena, uint64_t finished) {
-    uint64_t earliest = UINT64_MAX;
-    for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
-        const struct range *range = arena->free[i].range;
-        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-            bool later = s->used == 0 && s->stamp > finished;
-            earliest = later && s->stamp < earliest ? s->stamp : earliest;
-        }
-    }
-    return earliest;
-}
-
 bool arena_remove(struct arena *arena, struct segment *segment) {
     struct range *range = segment->first, *rest;
     uint64_t before = segment->base - range->block.address;
@@ -393,7 +348,7 @@ void arena_forget(struct arena *arena) {
         next = segment->next;
         host_slab_put(&arena->segment_slab, segment);
     }
-    arena->segments = arena->last = NULL;
+    arena->segments = arena->last = arena->holes = NULL;
     arena->free_count = arena->range_count = 0;
     arena->free_bytes = arena->idle_bytes = arena->reserved_bytes = arena->segment_count = 0;
 }

@@ -49,6 +49,7 @@ struct arena {
     bool in_line;
     struct line *lines;              /* the addresses (line.h) */
     struct segment *segments, *last; /* in a line by address */
+    struct segment *holes;           /* those with a hole behind them, in no order */
     struct host_slab range_slab, segment_slab, line_slab;
     struct free_range *free;
     size_t free_count, free_room, range_count;
@@ -109,24 +110,6 @@ void arena_give(struct arena *arena, struct range *range);
 
 /** What is free beside nothing but blocks that are cached or pending: it goes back with them. */
 uint64_t arena_loose_bytes(const struct arena *arena);
-
-/** A segment that is wholly free and whose stamp is at most `finished`; NULL if there is none. The smallest one of at least
- * `bytes`, else the largest; in a line the one with the latest stamp, the lowest among equals. */
-struct segment *arena_idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished);
-
-/** One that has been wholly free for all of the decay time at this tick, and whose stamp is at most `finished`; NULL:
- * there is none. *waits: there is, but for its stamp. */
-struct segment *arena_aged_segment(const struct arena *arena, uint64_t tick, uint64_t finished,
-                                   bool *waits);
-
-/** What of a free range is whole segments whose stamp is at most `finished`. */
-uint64_t range_idle_bytes(const struct range *range, uint64_t finished);
-
-/** The same of all of them. */
-uint64_t arena_finished_bytes(const struct arena *arena, uint64_t finished);
-
-/** The earliest stamp later than `finished` of a segment that is wholly free; UINT64_MAX: none has one. */
-uint64_t arena_idle_stamp(const struct arena *arena, uint64_t finished);
 
 /** Takes a wholly free segment out of the arena; what it covered is then unknown. False without host memory, for
  * what is free on both sides of it. */

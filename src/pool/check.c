@@ -58,7 +58,7 @@ static int check_segment(const struct arena *arena, const struct segment *segmen
 
 static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending) {
     struct ranges all = {0};
-    uint64_t reserved = 0, idle = 0;
+    uint64_t reserved = 0, idle = 0, holes = 0;
     const struct segment *last = NULL;
     for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
         HOLDS(segment->previous == last);
@@ -66,11 +66,18 @@ static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pend
         if (line != 0) {
             return line;
         }
+        bool hole = arena->in_line && segment->next &&
+                    segment->base + segment->bytes != segment->next->base;
+        HOLDS(segment->hole == hole);
+        holes += hole;
         reserved += segment->bytes;
         idle += segment->used == 0 ? segment->bytes : 0;
         last = segment;
     }
-    HOLDS(arena->last == last);
+    for (const struct segment *s = arena->holes; s; s = s->next_hole, holes--) {
+        HOLDS(s->hole && holes > 0 && (!s->next_hole || s->next_hole->previous_hole == s));
+    }
+    HOLDS(arena->last == last && holes == 0);
     HOLDS(all.free_bytes == arena->free_bytes && reserved == arena->reserved_bytes);
     HOLDS(all.free == arena->free_count && all.count == arena->range_count);
     HOLDS(idle == arena->idle_bytes);

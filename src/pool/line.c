@@ -43,7 +43,8 @@ static bool fits(const struct arena *arena, uint64_t bytes, uint64_t base, uint6
 }
 
 static void keep_better(const struct line_place *place, struct line_place *best) {
-    if (best->bytes == 0 || place->bytes < best->bytes) {
+    bool lower = place->bytes == best->bytes && place->base < best->base;
+    if (best->bytes == 0 || place->bytes < best->bytes || lower) {
         *best = *place;
     }
 }
@@ -68,20 +69,31 @@ static struct segment *look_through(const struct arena *arena, const struct line
     return after;
 }
 
-/* One line without any holes but the last is what there nearly always is, with thousands of segments. */
-static struct segment *skip_whole(const struct arena *arena) {
+/* With one line alone, as there nearly always is: only its holes are looked at, not thousands of segments. */
+static void look_at_holes(const struct arena *arena, uint64_t bytes, struct line_place *best) {
     const struct line *line = arena->lines;
-    bool whole = line && !line->next && arena->last &&
-                 end_of(arena->last) - line->base == arena->reserved_bytes;
-    return whole ? arena->last : NULL;
+    struct segment *last = arena->last;
+    struct line_place place;
+    uint64_t begin = last ? arena->segments->base : line->base, end = last ? end_of(last) : begin;
+    if (begin > line->base && fits(arena, bytes, line->base, begin, NULL, &place)) {
+        keep_better(&place, best);
+    }
+    for (struct segment *s = arena->holes; s; s = s->next_hole) {
+        if (fits(arena, bytes, end_of(s), s->next->base, s, &place)) {
+            keep_better(&place, best);
+        }
+    }
+    if (fits(arena, bytes, end, line->base + line->bytes, last, &place)) {
+        keep_better(&place, best);
+    }
 }
 
 bool line_find(const struct arena *arena, uint64_t bytes, struct line_place *place) {
-    struct segment *after = skip_whole(arena);
+    struct segment *after = NULL;
     *place = (struct line_place){0};
-    if (after) {
-        const struct line *line = arena->lines;
-        return fits(arena, bytes, end_of(after), line->base + line->bytes, after, place);
+    if (arena->lines && !arena->lines->next) {
+        look_at_holes(arena, bytes, place);
+        return place->bytes > 0;
     }
     for (const struct line *line = arena->lines; line; line = line->next) {
         after = look_through(arena, line, after, bytes, place);

@@ -55,7 +55,7 @@ static uint64_t release_one(struct pool *pool, struct moving *moving, struct lef
         struct segment *segment;
         int r = -EBUSY;
         while (r == -EBUSY && arenas[i]->idle_bytes > 0 &&
-               (segment = arena_idle_segment(arenas[i], 0, pool->epochs.finished)) != NULL) {
+               (segment = idle_segment(arenas[i], 0, pool->epochs.finished)) != NULL) {
             *left = (struct left){arenas[i], segment->base};
             r = mapping_release(pool, arenas[i], segment, moving, &released);
         }
@@ -236,19 +236,22 @@ static int grow_at(struct pool *pool, struct arena *arena, const struct line_pla
     return r;
 }
 
-struct growth mapper_growth(const struct pool *pool, const struct arena *arena, uint64_t bytes) {
+struct growth mapper_growth(const struct pool *pool, const struct arena *arena, uint64_t bytes,
+                            uint64_t budget) {
     struct line_place place;
     if (!line_find(arena, bytes, &place)) {
         place = (struct line_place){.bytes = bytes};
     }
-    uint64_t finished = pool->epochs.finished;
-    struct growth growth = {place.bytes, source_idle(pool), source_finished(pool)};
+    uint64_t finished = pool->epochs.finished, then = budget_expected(pool) + place.bytes;
+    uint64_t over = then > budget ? then - budget : 0, idle_beside = 0, finished_beside = 0;
     const struct range *const beside[] = {place.left, place.right};
-    for (unsigned i = 0; i < 2; i++) {
-        growth.idle -= beside[i] ? range_idle_bytes(beside[i], UINT64_MAX) : 0;
-        growth.finished -= beside[i] ? range_idle_bytes(beside[i], finished) : 0;
+    for (unsigned i = 0; i < 2 && over > 0; i++) {
+        idle_beside += beside[i] ? range_idle_bytes(beside[i], UINT64_MAX) : 0;
+        finished_beside += beside[i] ? range_idle_bytes(beside[i], finished) : 0;
     }
-    return growth;
+    uint64_t enough = over > 0 ? over + finished_beside : 0;
+    return (struct growth){place.bytes, source_idle(pool) - idle_beside,
+                           source_finished(pool, enough) - finished_beside};
 }
 
 int mapper_grow(struct pool *pool, struct arena *arena, uint64_t bytes) {

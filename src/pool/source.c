@@ -141,7 +141,7 @@ static uint64_t release_one(struct pool *pool, struct arena *arena, uint64_t byt
         (pool->backend->release_waits && !order_is_idle(pool))) {
         return 0;
     }
-    struct segment *segment = arena_idle_segment(arena, bytes, pool->epochs.finished);
+    struct segment *segment = idle_segment(arena, bytes, pool->epochs.finished);
     return segment ? release_segment(pool, arena, segment) : 0;
 }
 

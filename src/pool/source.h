@@ -2,6 +2,7 @@
 #ifndef GPUCACHE_POOL_SOURCE_H
 #define GPUCACHE_POOL_SOURCE_H
 
+#include "pool/idle.h"
 #include "pool/state.h"
 
 /* In segments that are wholly free. */
@@ -9,10 +10,11 @@ static inline uint64_t source_idle(const struct pool *pool) {
     return pool->large.idle_bytes + pool->small.idle_bytes;
 }
 
-/* Of that what has finished. */
-static inline uint64_t source_finished(const struct pool *pool) {
-    return arena_finished_bytes(&pool->large, pool->epochs.finished) +
-           arena_finished_bytes(&pool->small, pool->epochs.finished);
+/* Of that what has finished, as far as that takes to find so many bytes. */
+static inline uint64_t source_finished(const struct pool *pool, uint64_t enough) {
+    uint64_t finished = pool->epochs.finished;
+    uint64_t large = idle_finished_bytes(&pool->large, finished, enough);
+    return large < enough ? large + idle_finished_bytes(&pool->small, finished, enough) : large;
 }
 
 /* One that has been idle for the decay time, if it has finished, or NULL; *waits: it has not. */
@@ -22,7 +24,7 @@ static inline struct segment *source_aged(struct pool *pool, struct arena **aren
     *waits = false;
     for (unsigned i = 0; i < 2 && !aged; i++) {
         *arena = arenas[i];
-        aged = arena_aged_segment(*arena, pool->decay.tick, pool->epochs.finished, waits);
+        aged = idle_aged(*arena, pool->decay.tick, pool->epochs.finished, waits);
     }
     return aged;
 }
@@ -60,11 +62,13 @@ void source_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the 
 /* mapper.c: segments in lines. Lets go of the lock in between. */
 int mapper_grow(struct pool *pool, struct arena *arena,
                 uint64_t bytes); /* what a range of so many lacks */
-/* How much that is, and what could make room for it: idle segments elsewhere, and those of them that have finished. */
+/* How much that is, and what could make room for it: idle segments elsewhere, and those of them that have finished, as far as it
+ * takes to stay within `budget`. */
 struct growth {
     uint64_t bytes, idle, finished;
 };
-struct growth mapper_growth(const struct pool *pool, const struct arena *arena, uint64_t bytes);
+struct growth mapper_growth(const struct pool *pool, const struct arena *arena, uint64_t bytes,
+                            uint64_t budget);
 bool mapper_split(
     struct pool *pool, struct arena *arena,
     uint64_t bytes); /* a long one that is idle, for a request that would take a part of it */

@@ -201,8 +201,8 @@ static void release_down_to(struct pool *pool, uint64_t growth, uint64_t most) {
  * latest. False: none can be waited for. */
 static bool wait_for_idle(struct pool *pool, uint64_t last) {
     uint64_t finished = pool->epochs.finished;
-    uint64_t large = arena_idle_stamp(&pool->large, finished);
-    uint64_t small = arena_idle_stamp(&pool->small, finished);
+    uint64_t large = idle_stamp(&pool->large, finished);
+    uint64_t small = idle_stamp(&pool->small, finished);
     uint64_t stamp = large < small ? large : small;
     return stamp <= last && order_finish_stamp(pool, stamp);
 }
@@ -253,17 +253,17 @@ static int grow_line(struct pool *pool, struct want *want) {
     const struct arena *arena = want->large ? &pool->large : &pool->small;
     uint64_t bytes = want->large ? want->bytes : PAGE_BYTES, last = epochs_stamp(&pool->epochs);
     uint64_t budget = budget_with(pool, bytes);
-    struct growth growth = mapper_growth(pool, arena, bytes);
+    struct growth growth = mapper_growth(pool, arena, bytes, budget);
     if (would_exceed(pool, growth.bytes, budget)) {
         epochs_poll(&pool->epochs, pool->backend);
-        growth = mapper_growth(pool, arena, bytes);
+        growth = mapper_growth(pool, arena, bytes, budget);
     }
     while (would_exceed(pool, growth.bytes, budget + growth.finished) &&
            !would_exceed(pool, growth.bytes, budget + growth.idle) && wait_for_idle(pool, last)) {
         if (take(pool, want)) {
             return 0;
         }
-        growth = mapper_growth(pool, arena, bytes);
+        growth = mapper_growth(pool, arena, bytes, budget);
     }
     return source_grow(pool, want);
 }

@@ -8,7 +8,8 @@
 
 #include <cmocka.h>
 
-#include "pool/arena.h"
+#include "pool/idle.h"
+#include "pool/line.h"
 #include "pool/page_map.h"
 
 #include <errno.h>
@@ -312,17 +313,17 @@ static void only_whole_segments_are_idle(void **state) {
     uint64_t large = base + GIB, middle = base + 2 * GIB;
     assert_int_equal(arena_add(&arena, large, 32 * MIB, NULL), 0);
     assert_int_equal(arena_add(&arena, middle, 16 * MIB, NULL), 0);
-    assert_int_equal(arena_idle_segment(&arena, 512, 0)->base, base);
-    assert_int_equal(arena_idle_segment(&arena, 9 * MIB, 0)->base, middle);
-    assert_int_equal(arena_idle_segment(&arena, 17 * MIB, 0)->base, large);
-    assert_int_equal(arena_idle_segment(&arena, GIB, 0)->base, large); /* the best there is */
+    assert_int_equal(idle_segment(&arena, 512, 0)->base, base);
+    assert_int_equal(idle_segment(&arena, 9 * MIB, 0)->base, middle);
+    assert_int_equal(idle_segment(&arena, 17 * MIB, 0)->base, large);
+    assert_int_equal(idle_segment(&arena, GIB, 0)->base, large); /* the best there is */
     struct range *live = take(&arena, 30 * MIB);
-    assert_int_equal(arena_idle_segment(&arena, GIB, 0)->base, middle);
+    assert_int_equal(idle_segment(&arena, GIB, 0)->base, middle);
     take(&arena, 15 * MIB);
     take(&arena, 7 * MIB);
-    assert_null(arena_idle_segment(&arena, 512, 0));
+    assert_null(idle_segment(&arena, 512, 0));
     give(&arena, live);
-    assert_int_equal(arena_idle_segment(&arena, 512, 0)->base, large);
+    assert_int_equal(idle_segment(&arena, 512, 0)->base, large);
 }
 
 static void a_removed_segment_is_unknown(void **state) {
@@ -542,9 +543,9 @@ static void check_idle(const struct arena *arena, uint64_t finished) {
         aged |= old && s->stamp <= finished;
         waits |= old && s->stamp > finished;
     }
-    assert_int_equal(arena_finished_bytes(arena, finished), bytes);
-    assert_int_equal(arena_idle_stamp(arena, finished), stamp);
-    const struct segment *found = arena_aged_segment(arena, 10, finished, &waited);
+    assert_int_equal(idle_finished_bytes(arena, finished, UINT64_MAX), bytes);
+    assert_int_equal(idle_stamp(arena, finished), stamp);
+    const struct segment *found = idle_aged(arena, 10, finished, &waited);
     assert_int_equal(found != NULL, aged);
     assert_true(!found || (found->used == 0 && found->since < 10 - DECAY_TICKS));
     assert_true(!found || found->stamp <= finished);
@@ -561,7 +562,7 @@ static void remove_at_random(struct arena *arena) {
         }
     }
     check_idle(arena, finished);
-    struct segment *idle = arena_idle_segment(arena, ARENA_UNIT, finished);
+    struct segment *idle = idle_segment(arena, ARENA_UNIT, finished);
     assert_ptr_equal(idle, latest);
     if (idle) {
         unsigned page = (unsigned)((idle->base - line.base) / PAGE_BYTES);
@@ -572,6 +573,28 @@ static void remove_at_random(struct arena *arena) {
         assert_null(arena_find(end - 1));
         line.between += arena->free_count > before;
     }
+}
+
+/* By its holes alone the same place is found as by all segments; where there is a second line, which has no addresses here. */
+static void check_places(struct arena *arena) {
+    struct line first = {.base = line.base, .bytes = (LINE_PAGES + 8) * PAGE_BYTES};
+    struct line second = {.base = line.base + 2 * first.bytes};
+    arena->lines = &first;
+    for (uint64_t bytes = ARENA_UNIT; bytes < 64 * PAGE_BYTES; bytes *= 3) {
+        struct line_place by_holes, by_all;
+        if (arena_largest_free(arena) >= bytes) { /* then nobody asks */
+            continue;
+        }
+        first.next = NULL;
+        bool found = line_find(arena, bytes, &by_holes);
+        first.next = &second;
+        assert_true(line_find(arena, bytes, &by_all) == found);
+        assert_int_equal(by_holes.base, by_all.base);
+        assert_int_equal(by_holes.bytes, by_all.bytes);
+        assert_ptr_equal(by_holes.left, by_all.left);
+        assert_ptr_equal(by_holes.right, by_all.right);
+    }
+    arena->lines = NULL;
 }
 
 /* Whatever is free beside some segment is held, as while the line grows; or some of what is free is taken. */
@@ -622,6 +645,9 @@ static void a_line_agrees_with_a_map_of_every_unit(void **state) {
         }
         if (step % 64 == 0) {
             check_line(&arena);
+        }
+        if (step % 8 == 0) {
+            check_places(&arena);
         }
     }
     assert_true(line.between > 30 && line.spanning > 300);

@@ -336,6 +336,25 @@ static void what_has_finished_is_not_waited_for(void **state) {
     finish_all();
 }
 
+/* Though more than is lacking has finished beside the place, which is needed itself. */
+static void nor_is_what_lies_beside_the_place_taken_for_it(void **state) {
+    (void)state;
+    start(4 * GIB, POOL_BARRIER, 60 * MIB);
+    uint64_t idle = get_in_parts(2);
+    get_mapped(2 * MIB);
+    uint64_t later = get_mapped(20 * MIB);
+    get_mapped(2 * MIB);
+    uint64_t beside = get_mapped(20 * MIB);
+    finish_all();
+    drop(idle), drop(beside);
+    finish_all();
+    drop_used(later, 20 * MIB);
+    assert_int_equal(get_mapped(34 * MIB), beside);
+    assert_in_range(fake->reserved, 52 * MIB, 60 * MIB);
+    assert_int_equal(fake->waits, 0);
+    finish_all();
+}
+
 static void below_it_nothing_does(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, 60 * MIB);
@@ -1541,6 +1560,7 @@ int main(void) {
         LINE(a_segment_inside_what_is_free_goes_back),
         LINE(over_the_budget_what_is_idle_goes_back_first),
         LINE(what_has_finished_is_not_waited_for),
+        LINE(nor_is_what_lies_beside_the_place_taken_for_it),
         LINE(below_it_nothing_does),
         LINE(what_has_not_finished_is_waited_for_if_it_suffices),
         LINE(what_lies_beside_the_place_does_not_count),

@@ -251,7 +251,7 @@ static int use_others_meanwhile(struct backend *backend, unsigned slot) {
         drop(in_use);
         in_use = next;
         fresh = pool->large.idle_bytes > 0 &&
-                !arena_idle_segment(&pool->large, 0, pool->epochs.finished);
+                !idle_segment(&pool->large, 0, pool->epochs.finished);
     }
     return r;
 }

@@ -1,0 +1,76 @@
+#include "pool/idle.h"
+
+#include "pool/ranges.h"
+
+/* What was used last is used again last where a program goes round. */
+static struct segment *newest_leaving(const struct arena *arena, uint64_t finished) {
+    struct segment *newest = NULL;
+    for (size_t i = 0; i < arena->free_count; i++) {
+        const struct range *range = arena->free[i].range;
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+            bool newer = !newest || s->stamp > newest->stamp ||
+                         (s->stamp == newest->stamp && s->base < newest->base);
+            newest = segment_may_leave(s, finished) && newer ? s : newest;
+        }
+    }
+    return newest;
+}
+
+struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
+    if (arena->in_line || arena->idle_bytes == 0) {
+        return arena->idle_bytes > 0 ? newest_leaving(arena, finished) : NULL;
+    }
+    size_t enough = ranges_position(arena, bytes, 0), count = arena->free_count;
+    for (size_t k = 0; k < count; k++) { /* upwards, then the others downwards */
+        size_t i = enough + k < count ? enough + k : count - 1 - k;
+        struct segment *whole = arena->free[i].range->segment;
+        if (segment_may_leave(whole, finished)) {
+            return whole;
+        }
+    }
+    return NULL;
+}
+
+/* The largest range's first, which leaves the array from its end. */
+struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t finished,
+                          bool *waits) {
+    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
+        const struct range *range = arena->free[i].range;
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+            bool aged = s->used == 0 && tick - s->since > DECAY_TICKS;
+            if (aged && s->stamp <= finished) {
+                return s;
+            }
+            *waits |= aged;
+        }
+    }
+    return NULL;
+}
+
+uint64_t range_idle_bytes(const struct range *range, uint64_t finished) {
+    uint64_t bytes = 0;
+    for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        bytes += segment_may_leave(s, finished) ? s->bytes : 0;
+    }
+    return bytes;
+}
+
+uint64_t idle_finished_bytes(const struct arena *arena, uint64_t finished, uint64_t enough) {
+    uint64_t bytes = 0;
+    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0 && bytes < enough;) {
+        bytes += range_idle_bytes(arena->free[i].range, finished);
+    }
+    return bytes;
+}
+
+uint64_t idle_stamp(const struct arena *arena, uint64_t finished) {
+    uint64_t earliest = UINT64_MAX;
+    for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
+        const struct range *range = arena->free[i].range;
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+            bool later = s->used == 0 && s->stamp > finished;
+            earliest = later && s->stamp < earliest ? s->stamp : earliest;
+        }
+    }
+    return earliest;
+}
