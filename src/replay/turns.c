@@ -4,53 +4,64 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <stdbool.h>
 
-static struct {
-    pthread_mutex_t lock; /* of whoever acts */
-    pthread_cond_t changed;
-    int turn;
+static struct turns {
     turns_act *act;
     void *with;
-} turns = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    unsigned threads;
+    bool over;
+    struct turn {
+        pthread_t thread;
+        sem_t comes;
+    } of[HISTORY_THREADS_MOST];
+} turns;
 
-static void *take_turns(void *number) {
-    int own = *(const int *)number;
-    pthread_mutex_lock(&turns.lock);
-    while (turns.turn != TURNS_OVER) {
-        if (turns.turn == own) {
-            turns.turn = turns.act(turns.with);
-            pthread_cond_broadcast(&turns.changed);
+/* Whoever has the turn is the only one who runs. */
+static void end(void) {
+    turns.over = true;
+    for (unsigned i = 0; i < turns.threads; i++) {
+        sem_post(&turns.of[i].comes);
+    }
+}
+
+static void wait_for(struct turn *own) {
+    while (sem_wait(&own->comes) != 0) { /* a signal's handler has run */
+    }
+}
+
+static void *take_turns(void *own) {
+    for (wait_for(own); !turns.over; wait_for(own)) {
+        int next = turns.act(turns.with);
+        if (next == TURNS_OVER) {
+            end();
         } else {
-            pthread_cond_wait(&turns.changed, &turns.lock);
+            sem_post(&turns.of[next].comes);
         }
     }
-    pthread_mutex_unlock(&turns.lock);
     return NULL;
 }
 
 int turns_take(unsigned threads, int first, turns_act *act, void *with) {
-    pthread_t thread[HISTORY_THREADS_MOST];
-    int number[HISTORY_THREADS_MOST], r = 0;
-    unsigned started = 0;
-    turns.turn = first;
-    turns.act = act;
-    turns.with = with;
-    if (threads == 1) {
-        while (turns.turn != TURNS_OVER) {
-            turns.turn = act(with);
-        }
-        return 0;
+    int next = first, r = 0;
+    turns = (struct turns){.act = act, .with = with};
+    while (threads == 1 && next != TURNS_OVER) {
+        next = act(with);
     }
-    pthread_mutex_lock(&turns.lock); /* none begins before all are there */
-    while (started < threads && r == 0) {
-        number[started] = (int)started;
-        r = pthread_create(&thread[started], NULL, take_turns, &number[started]) ? -EAGAIN : 0;
-        started += r == 0;
+    while (threads > 1 && turns.threads < threads && r == 0) {
+        struct turn *turn = &turns.of[turns.threads];
+        sem_init(&turn->comes, 0, 0);
+        r = pthread_create(&turn->thread, NULL, take_turns, turn) ? -EAGAIN : 0;
+        turns.threads += r == 0;
     }
-    turns.turn = r == 0 ? first : TURNS_OVER;
-    pthread_mutex_unlock(&turns.lock);
-    while (started > 0) {
-        pthread_join(thread[--started], NULL);
+    if (turns.threads > 0 && r == 0) {
+        sem_post(&turns.of[first].comes);
+    } else {
+        end();
+    }
+    for (unsigned i = 0; i < turns.threads; i++) {
+        pthread_join(turns.of[i].thread, NULL);
     }
     return r;
 }
