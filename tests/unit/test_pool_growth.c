@@ -250,8 +250,7 @@ static int use_others_meanwhile(struct backend *backend, unsigned slot) {
         fake_submit(fake, 1);
         drop(in_use);
         in_use = next;
-        fresh = pool->large.idle_bytes > 0 &&
-                !idle_segment(&pool->large, 0, pool->epochs.finished);
+        fresh = pool->large.idle_bytes > 0 && !idle_segment(&pool->large, 0, pool->epochs.finished);
     }
     return r;
 }
