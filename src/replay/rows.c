@@ -155,12 +155,12 @@ static int read_plain(struct rows *rows, const struct field *fields, size_t coun
 
 static int read_rmm(struct rows *rows, const struct field *fields, size_t count) {
     uint64_t thread, time, pointer, bytes, stream;
-    if (count != 6 || !number_of(fields[0], 10, &thread) || !time_of(rows, fields[1], &time) ||
-        !pointer_of(fields[3], &pointer) || !size_of(fields[4], &bytes) ||
-        !pointer_of(fields[5], &stream)) {
+    if (count != 6 || !time_of(rows, fields[1], &time) || !pointer_of(fields[3], &pointer) ||
+        !size_of(fields[4], &bytes) || !pointer_of(fields[5], &stream)) {
         return -EINVAL;
     }
-    int r = history_on_thread(rows->history, thread);
+    bool said = number_of(fields[0], 10, &thread);
+    int r = history_on_thread(rows->history, said ? thread : 0);
     if (r != 0) {
         return r;
     }

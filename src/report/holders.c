@@ -37,6 +37,15 @@ void holders_print_frame(struct print *out, const struct stats_frame *frame, boo
         print_format(out, " (%s)", file);
 }
 
+/** Of CUDA's own libraries, or of PyTorch's that calls them: whoever asks for memory does it there. */
+static bool is_entry(const struct stats_frame *frame) {
+    static const char *const entries[] = {"libcuda", "libc10_cuda"};
+    for (size_t i = 0; frame->file && i < sizeof entries / sizeof *entries; i++)
+        if (strncmp(base(frame->file), entries[i], strlen(entries[i])) == 0)
+            return true;
+    return false;
+}
+
 bool holders_frame_is_own(const struct stats_frame *frame) {
     static const char *const others[] = {"/site-packages/", "/dist-packages/", "/lib/python3"};
     const char *function = frame->function ? frame->function : "";
@@ -46,17 +55,7 @@ bool holders_frame_is_own(const struct stats_frame *frame) {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strstr(frame->file, others[i]))
             return false;
-    return strncmp(frame->file, "<frozen", strlen("<frozen")) != 0 &&
-           strncmp(base(frame->file), "libcuda", strlen("libcuda")) != 0;
-}
-
-/** Of CUDA's own libraries, or of PyTorch's that calls them: whoever asks for memory does it there. */
-static bool is_entry(const struct stats_frame *frame) {
-    static const char *const entries[] = {"libcuda", "libc10_cuda"};
-    for (size_t i = 0; frame->file && i < sizeof entries / sizeof *entries; i++)
-        if (strncmp(base(frame->file), entries[i], strlen(entries[i])) == 0)
-            return true;
-    return false;
+    return strncmp(frame->file, "<frozen", strlen("<frozen")) != 0 && !is_entry(frame);
 }
 
 /** A name of C++ without what stands in angle brackets, and without the type that it returns. */

@@ -318,14 +318,20 @@ static void over_the_budget_what_is_idle_goes_back_first(void **state) {
     assert_int_equal(fake->waits, 0);
 }
 
+/* A block in so many parts, and one of 20 MiB, which is returned; both stay apart from all else. */
+static uint64_t get_two(unsigned parts, uint64_t *first) {
+    start(4 * GIB, POOL_BARRIER, 60 * MIB);
+    *first = get_in_parts(parts);
+    get_mapped(2 * MIB);
+    uint64_t second = get_mapped(20 * MIB);
+    get_mapped(2 * MIB);
+    return second;
+}
+
 /* Of several segments, while others have not. */
 static void what_has_finished_is_not_waited_for(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, 60 * MIB);
-    uint64_t idle = get_in_parts(5);
-    get_mapped(2 * MIB);
-    uint64_t later = get_mapped(20 * MIB);
-    get_mapped(2 * MIB);
+    uint64_t idle, later = get_two(5, &idle);
     finish_all();
     drop(idle);
     finish_all();
@@ -339,11 +345,7 @@ static void what_has_finished_is_not_waited_for(void **state) {
 /* Though more than is lacking has finished beside the place, which is needed itself. */
 static void nor_is_what_lies_beside_the_place_taken_for_it(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, 60 * MIB);
-    uint64_t idle = get_in_parts(2);
-    get_mapped(2 * MIB);
-    uint64_t later = get_mapped(20 * MIB);
-    get_mapped(2 * MIB);
+    uint64_t idle, later = get_two(2, &idle);
     uint64_t beside = get_mapped(20 * MIB);
     finish_all();
     drop(idle), drop(beside);

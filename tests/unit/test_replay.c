@@ -85,7 +85,7 @@ static void rows_of_rmm(void **state) {
     (void)state;
     static const char *const logs[] = {
         "Thread,Time,Action,Pointer,Size,Stream\n"
-        "1,23:59:59.000000,allocate,0x7f00,1000,0x2\n"
+        "main,23:59:59.000000,allocate,0x7f00,1000,0x2\n"
         "1,23:59:59.5,allocate failure,(nil),99999999999,0x2\n"
         "1,00:00:01.250000,free,0x7f00,1000,0x2\n",
         "Thread,Time,Action,Pointer,Size,Stream\n"
