@@ -280,9 +280,18 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
     return refusal(r);
 }
 
-static int unmap(struct backend *backend, uint64_t address, unsigned count) {
+/* To a trace memory lies at one address: what is mapped at two for a while has left the first. */
+static void leave(struct backend *backend, uint64_t address, unsigned count) {
     struct pages *pages = of(backend);
-    uint64_t begun = trace_on() ? trace_clock() : 0;
+    if (trace_on()) {
+        trace_unmap((unsigned)pages->common.device->ordinal, (uintptr_t)pages, address, count,
+                    trace_clock());
+    }
+}
+
+static int unmap(struct backend *backend, uint64_t address, unsigned count, bool left) {
+    struct pages *pages = of(backend);
+    uint64_t begun = trace_on() && !left ? trace_clock() : 0;
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&pages->lock);
     CUresult r = REAL(cuMemUnmap)(address, count * PAGE);
@@ -347,6 +356,7 @@ static const struct backend_ops ops = {
     .take_pages = take_pages,
     .give_pages = give_pages,
     .map = map,
+    .leave = leave,
     .unmap = unmap,
     DEVICE_BACKEND_OPS,
 };

@@ -349,6 +349,7 @@ void arena_forget(struct arena *arena) {
         host_slab_put(&arena->segment_slab, segment);
     }
     arena->segments = arena->last = arena->holes = NULL;
+    arena->aliases.count = 0;
     arena->free_count = arena->range_count = 0;
     arena->free_bytes = arena->idle_bytes = arena->reserved_bytes = arena->segment_count = 0;
 }

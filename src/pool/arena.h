@@ -27,6 +27,7 @@
 #ifndef GPUCACHE_POOL_ARENA_H
 #define GPUCACHE_POOL_ARENA_H
 
+#include "pool/alias.h"
 #include "pool/host.h"
 #include "pool/segment.h"
 #include "pool/tuning.h"
@@ -50,6 +51,7 @@ struct arena {
     struct line *lines;              /* the addresses (line.h) */
     struct segment *segments, *last; /* in a line by address */
     struct segment *holes;           /* those with a hole behind them, in no order */
+    struct aliases aliases;          /* where others were; nothing else lies there */
     struct host_slab range_slab, segment_slab, line_slab;
     struct free_range *free;
     size_t free_count, free_room, range_count;

@@ -90,12 +90,16 @@ struct backend_ops {
                        const uint64_t *pages);
 
     /** Maps `count` pages at consecutive addresses, where nothing is, and makes them accessible as memory of
-     * reserve() would be. All or none. A page is mapped once. */
+     * reserve() would be. All or none. A page is mapped at one address besides those that were left. */
     int (*map)(struct backend *backend, uint64_t address, unsigned count, unsigned length,
                const uint64_t *pages);
 
-    /** Nothing lies at `count` consecutive addresses, 2 MiB each, any more, where whole pages were. */
-    int (*unmap)(struct backend *backend, uint64_t address, unsigned count);
+    /** What lies at `count` consecutive addresses, 2 MiB each, will be mapped elsewhere, and unmapped there later: they are left.
+     * Only for the record; does not block. NULL: nobody wants to know. */
+    void (*leave)(struct backend *backend, uint64_t address, unsigned count);
+
+    /** Nothing lies at `count` consecutive addresses any more, where whole pages were. `left`: they were left before. */
+    int (*unmap)(struct backend *backend, uint64_t address, unsigned count, bool left);
 
     /** Something is idle from now on: pool_tick() is to be called until it says otherwise. Under the pool's lock; does
      * not block. NULL where no pool decays. */

@@ -10,6 +10,22 @@
             return __LINE__;                                                                       \
     } while (0)
 
+/* In order, and where nothing else is. */
+static bool aliases_lie_apart(const struct arena *arena) {
+    bool apart = arena->in_line || arena->aliases.count == 0;
+    uint64_t end = 0;
+    for (unsigned i = 0; i < arena->aliases.count && apart; i++) {
+        const struct alias *alias = &arena->aliases.at[i];
+        apart = alias->base >= end && alias->bytes > 0;
+        end = alias->base + alias->bytes;
+    }
+    for (const struct segment *s = arena->segments; s && apart; s = s->next) {
+        const struct alias *alias = aliases_behind(&arena->aliases, s->base);
+        apart = !alias || alias->base >= s->base + s->bytes;
+    }
+    return apart;
+}
+
 /* A segment, all of what lies in it: ranges end to end, each counted where it begins. */
 struct ranges {
     uint64_t free_bytes, live, pending;
@@ -78,6 +94,7 @@ static int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pend
         HOLDS(s->hole && holes > 0 && (!s->next_hole || s->next_hole->previous_hole == s));
     }
     HOLDS(arena->last == last && holes == 0);
+    HOLDS(aliases_lie_apart(arena));
     HOLDS(all.free_bytes == arena->free_bytes && reserved == arena->reserved_bytes);
     HOLDS(all.free == arena->free_count && all.count == arena->range_count);
     HOLDS(idle == arena->idle_bytes);

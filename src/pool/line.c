@@ -23,7 +23,7 @@ static void look_around(const struct arena *arena, uint64_t base, uint64_t end,
 /* What of a hole is needed, with the free ranges beside it; false: it is too short. */
 static bool fits(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
                  struct segment *after, struct line_place *place) {
-    *place = (struct line_place){.base = base};
+    *place = (struct line_place){.base = base, .room = end - base};
     look_around(arena, base, end, after, place);
     uint64_t left = place->left ? place->left->bytes : 0, hole = end - base;
     uint64_t right = place->right ? place->right->bytes : 0;
@@ -49,23 +49,32 @@ static void keep_better(const struct line_place *place, struct line_place *best)
     }
 }
 
+/* A hole, in the parts that aliases leave of it. */
+static void look_between(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                         struct segment *after, struct line_place *best) {
+    struct line_place place;
+    while (base < end) {
+        const struct alias *alias = aliases_behind(&arena->aliases, base);
+        uint64_t until = alias && alias->base < end ? alias->base : end;
+        if (until > base && fits(arena, bytes, base, until, after, &place)) {
+            keep_better(&place, best);
+        }
+        base = alias && alias->base < end ? alias->base + alias->bytes : end;
+    }
+}
+
 /* All holes of one line, which begin behind `after`. Returns the last segment in it, or `after`. */
 static struct segment *look_through(const struct arena *arena, const struct line *line,
                                     struct segment *after, uint64_t bytes,
                                     struct line_place *best) {
     uint64_t at = line->base, end = line->base + line->bytes;
-    struct line_place place;
     struct segment *next = after ? after->next : arena->segments;
     for (; next && next->base < end; next = next->next) {
-        if (next->base > at && fits(arena, bytes, at, next->base, after, &place)) {
-            keep_better(&place, best);
-        }
+        look_between(arena, bytes, at, next->base, after, best);
         after = next;
         at = end_of(next);
     }
-    if (end > at && fits(arena, bytes, at, end, after, &place)) {
-        keep_better(&place, best);
-    }
+    look_between(arena, bytes, at, end, after, best);
     return after;
 }
 
@@ -73,19 +82,12 @@ static struct segment *look_through(const struct arena *arena, const struct line
 static void look_at_holes(const struct arena *arena, uint64_t bytes, struct line_place *best) {
     const struct line *line = arena->lines;
     struct segment *last = arena->last;
-    struct line_place place;
     uint64_t begin = last ? arena->segments->base : line->base, end = last ? end_of(last) : begin;
-    if (begin > line->base && fits(arena, bytes, line->base, begin, NULL, &place)) {
-        keep_better(&place, best);
-    }
+    look_between(arena, bytes, line->base, begin, NULL, best);
     for (struct segment *s = arena->holes; s; s = s->next_hole) {
-        if (fits(arena, bytes, end_of(s), s->next->base, s, &place)) {
-            keep_better(&place, best);
-        }
+        look_between(arena, bytes, end_of(s), s->next->base, s, best);
     }
-    if (fits(arena, bytes, end, line->base + line->bytes, last, &place)) {
-        keep_better(&place, best);
-    }
+    look_between(arena, bytes, end, line->base + line->bytes, last, best);
 }
 
 bool line_find(const struct arena *arena, uint64_t bytes, struct line_place *place) {
@@ -99,6 +101,14 @@ bool line_find(const struct arena *arena, uint64_t bytes, struct line_place *pla
         after = look_through(arena, line, after, bytes, place);
     }
     return place->bytes > 0;
+}
+
+void line_place_become(struct line_place *place, uint64_t bytes) {
+    bytes = bytes < place->room ? bytes : place->room;
+    if (place->right && !place->left) { /* it grows to the left */
+        place->base = place->base + place->bytes - bytes;
+    }
+    place->bytes = bytes;
 }
 
 bool line_prepare(struct arena *arena) {

@@ -13,10 +13,18 @@
 
 #include <errno.h>
 
+/* What has moved away, and is free of work by now, is unmapped where it was: before anything is made of those addresses, and before
+ * any of it is given back. */
+static void drop_aliases(struct pool *pool) {
+    mapping_drop_aliases(pool, &pool->large);
+    mapping_drop_aliases(pool, &pool->small);
+}
+
 static void enter(struct pool *pool) {
     lock_release(&pool->lock);
     lock_acquire(&pool->mapper);
     lock_acquire(&pool->lock);
+    drop_aliases(pool);
 }
 
 /* What the driver has not taken may go the next time. */
@@ -48,7 +56,7 @@ struct left {
 };
 
 /* Of one that the driver does not take another one takes the place. */
-static uint64_t release_one(struct pool *pool, struct moving *moving, struct left *left) {
+static uint64_t release_one(struct pool *pool, struct left *left) {
     struct arena *const arenas[] = {&pool->large, &pool->small};
     uint64_t released = 0;
     for (unsigned i = 0; i < 2 && released == 0; i++) {
@@ -57,7 +65,7 @@ static uint64_t release_one(struct pool *pool, struct moving *moving, struct lef
         while (r == -EBUSY && arenas[i]->idle_bytes > 0 &&
                (segment = idle_segment(arenas[i], 0, pool->epochs.finished)) != NULL) {
             *left = (struct left){arenas[i], segment->base};
-            r = mapping_release(pool, arenas[i], segment, moving, &released);
+            r = mapping_release(pool, arenas[i], segment, &released);
         }
     }
     return released;
@@ -68,9 +76,10 @@ uint64_t mapper_release(struct pool *pool, uint64_t bytes) {
     struct left left = {0};
     enter(pool);
     while (released < bytes && some > 0) {
-        some = release_one(pool, NULL, &left);
+        some = release_one(pool, &left);
         released += some;
     }
+    drop_aliases(pool); /* of what has finished meanwhile, and is the driver's only then */
     leave(pool);
     return released;
 }
@@ -82,7 +91,7 @@ uint64_t mapper_decay(struct pool *pool) {
     enter(pool);
     struct segment *aged = source_aged(pool, &arena, &waits);
     if (aged) {
-        mapping_release(pool, arena, aged, NULL, &released);
+        mapping_release(pool, arena, aged, &released);
     }
     leave(pool);
     return released;
@@ -123,7 +132,7 @@ bool mapper_split(struct pool *pool, struct arena *arena, uint64_t bytes) {
     enter(pool);
     struct segment *idle = arena_pinned_by(arena, bytes, pool->epochs.finished);
     uint64_t base = idle ? idle->base : 0;
-    int r = idle ? mapping_release(pool, arena, idle, NULL, &released) : 0;
+    int r = idle ? mapping_release(pool, arena, idle, &released) : 0;
     if (released > 0) {
         r = mapping_make_short(pool, arena, base, released);
     }
@@ -131,14 +140,50 @@ bool mapper_split(struct pool *pool, struct arena *arena, uint64_t bytes) {
     return r == 0;
 }
 
-/* Where there is no room under the budget, what lies idle goes back for it. */
-static void make_room(struct pool *pool, uint64_t bytes, uint64_t budget, struct moving *moving) {
+static bool move_one(struct pool *pool, uint64_t least, uint64_t most, struct moving *moving) {
+    struct arena *const arenas[] = {&pool->large, &pool->small};
+    for (unsigned i = 0; i < 2 && moving->count < MOVING_MOST; i++) {
+        struct segment *segment = idle_movable(arenas[i], least, most);
+        if (segment && mapping_move(pool, arenas[i], segment, moving)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* As long as the pool makes them now. */
+static uint64_t unit_of(const struct pool *pool) {
+    return LINE_SEGMENT >> pool->halvings;
+}
+
+/*
+ * Where there is no room under the budget, what lies idle moves there: whole units, in a place that is made as long if there is room, since what
+ * is as long as others are can move on. Of what is shorter only what is lacking to the last byte.
+ */
+static void move_there(struct pool *pool, uint64_t budget, struct line_place *place,
+                       struct moving *moving) {
+    uint64_t least = place->bytes;
+    line_place_become(place, round_up(least, unit_of(pool)));
+    while (would_exceed(pool, place->bytes, budget) &&
+           move_one(pool, unit_of(pool), place->bytes - moving->bytes, moving)) {
+    }
+    if (would_exceed(pool, place->bytes, budget)) {
+        line_place_become(place, moving->bytes > least ? moving->bytes : least);
+        uint64_t rest = place->bytes - moving->bytes;
+        if (rest > 0 && would_exceed(pool, place->bytes, budget)) {
+            move_one(pool, rest, rest, moving);
+        }
+    }
+}
+
+/* If that is not enough, more goes back. */
+static void make_room(struct pool *pool, uint64_t bytes, uint64_t budget) {
     uint64_t some = 1;
     while (some > 0 && would_exceed(pool, bytes, budget)) {
         uint64_t over = budget_expected(pool) + bytes - budget;
         struct left left = {0};
         over = round_up(over, LINE_SEGMENT);
-        some = release_one(pool, moving, &left);
+        some = release_one(pool, &left);
         if (some > over) {
             mapping_make_short(pool, left.arena, left.base, some - over);
         }
@@ -199,15 +244,18 @@ static uint64_t length_of_segments(const struct pool *pool, uint64_t bytes, bool
         least = round_up(bytes / LINE_SEGMENTS_FEW, LINE_SEGMENT);
     }
     each = each > least ? each : least;
-    return each < bytes ? each : bytes;
+    return each < bytes || bytes == 0 ? each : bytes;
 }
 
 /* What is new is held like what it is added to, so that who asked for it gets it, and not whoever finds a part first. */
-static int grow_at(struct pool *pool, struct arena *arena, const struct line_place *place,
+static int grow_at(struct pool *pool, struct arena *arena, struct line_place *place,
                    uint64_t bytes) {
     uint64_t before = budget_used(pool), budget = budget_with(pool, bytes), some = 1;
     struct left left = {0};
+    struct moving moving;
     struct range *const beside[] = {place->left, place->right};
+    moving.count = 0;
+    moving.bytes = 0;
     for (unsigned i = 0; i < 2; i++) {
         if (beside[i]) {
             mapping_hold(pool, arena, beside[i]);
@@ -215,14 +263,16 @@ static int grow_at(struct pool *pool, struct arena *arena, const struct line_pla
     }
     bool anew = would_exceed(pool, place->bytes, budget);
     uint64_t since = anew ? backend_clock(pool->backend) : 0;
-    budget += anew ? more_slack(pool, place->bytes, budget) : 0;
-    struct moving moving = {.each = length_of_segments(pool, place->bytes, anew)};
-    make_room(pool, place->bytes, budget, &moving);
-    look_at_pins(pool, place->bytes, budget);
-    mapping_give_all_but(pool, &moving, place->bytes / moving.each);
+    if (anew) {
+        budget += more_slack(pool, place->bytes, budget);
+        move_there(pool, budget, place, &moving);
+        make_room(pool, place->bytes, budget);
+        look_at_pins(pool, place->bytes, budget);
+    }
     struct segment *in_front = arena_before(arena, place->base), *last = in_front;
-    int r = mapping_make(pool, arena, place, &moving, &last);
-    mapping_give_all_but(pool, &moving, 0);
+    uint64_t each = length_of_segments(pool, place->bytes - moving.bytes, anew);
+    int r = mapping_make(pool, arena, place, each, &moving, &last);
+    mapping_give(pool, &moving);
     pool->mapping_ns += anew ? backend_clock(pool->backend) - since : 0;
     mapping_let_go_of_all(pool, arena, in_front, last);
     for (unsigned i = 0; i < 2; i++) {
@@ -231,7 +281,7 @@ static int grow_at(struct pool *pool, struct arena *arena, const struct line_pla
         }
     }
     while (r != 0 && budget_used(pool) > before && some > 0) { /* others may have use for that */
-        some = release_one(pool, NULL, &left);
+        some = release_one(pool, &left);
     }
     return r;
 }
@@ -239,19 +289,22 @@ static int grow_at(struct pool *pool, struct arena *arena, const struct line_pla
 struct growth mapper_growth(const struct pool *pool, const struct arena *arena, uint64_t bytes,
                             uint64_t budget) {
     struct line_place place;
+    const struct arena *const arenas[] = {&pool->large, &pool->small};
     if (!line_find(arena, bytes, &place)) {
         place = (struct line_place){.bytes = bytes};
     }
-    uint64_t finished = pool->epochs.finished, then = budget_expected(pool) + place.bytes;
-    uint64_t over = then > budget ? then - budget : 0, idle_beside = 0, finished_beside = 0;
+    struct growth growth = {place.bytes, source_idle(pool), 0};
+    uint64_t then = budget_expected(pool) + place.bytes, over = then > budget ? then - budget : 0;
+    line_place_become(&place, round_up(place.bytes, unit_of(pool)));
+    for (unsigned i = 0; i < 2 && growth.ready < over; i++) {
+        growth.ready += idle_ready_bytes(arenas[i], pool->epochs.finished, unit_of(pool), &place,
+                                         over - growth.ready, &place.bytes);
+    }
     const struct range *const beside[] = {place.left, place.right};
     for (unsigned i = 0; i < 2 && over > 0; i++) {
-        idle_beside += beside[i] ? range_idle_bytes(beside[i], UINT64_MAX) : 0;
-        finished_beside += beside[i] ? range_idle_bytes(beside[i], finished) : 0;
+        growth.idle -= beside[i] ? range_idle_bytes(beside[i]) : 0;
     }
-    uint64_t enough = over > 0 ? over + finished_beside : 0;
-    return (struct growth){place.bytes, source_idle(pool) - idle_beside,
-                           source_finished(pool, enough) - finished_beside};
+    return growth;
 }
 
 int mapper_grow(struct pool *pool, struct arena *arena, uint64_t bytes) {

@@ -10,30 +10,73 @@ static uint32_t pages_of(uint64_t bytes) {
     return (uint32_t)(bytes >> PAGE_SHIFT);
 }
 
-/* --- what goes from one place to another --- */
-
-/* What others can reach is theirs as well until they let go of it. */
-static bool move(struct moving *moving, const struct segment *was) {
-    bool moves = moving && was->bytes == moving->each && moving->count < MAP_BATCH &&
-                 !was->reached_from_outside;
-    if (moves) {
-        moving->handles[moving->count++] = was->handle;
-    }
-    return moves;
-}
-
-/* Without the pool's lock. */
-static void give(struct pool *pool, uint64_t each, unsigned count, const uint64_t *handles) {
-    pool->backend->ops->give_pages(pool->backend, count, pages_of(each), handles);
-    atomic_fetch_sub(&pool->leaving_bytes, count * each);
-}
-
-/* --- giving back --- */
-
 static void refuse(struct pool *pool, struct segment *segment) {
     segment->refused = true;
     pool->any_refused = true;
 }
+
+/* --- moving --- */
+
+/* What others can reach is theirs as well until they let go of it. */
+bool mapping_move(struct pool *pool, struct arena *arena, struct segment *segment,
+                  struct moving *moving) {
+    struct backend *backend = pool->backend;
+    const struct alias alias = {segment->base, segment->bytes, segment->stamp};
+    const struct moved moved = {segment->handle, segment->bytes, segment->stamp};
+    if (!arena_remove(arena, segment)) {
+        refuse(pool, segment);
+        return false;
+    }
+    aliases_add(&arena->aliases, &alias);
+    unsigned i = moving->count++;
+    for (; i > 0 && moving->of[i - 1].bytes < moved.bytes; i--) {
+        moving->of[i] = moving->of[i - 1];
+    }
+    moving->of[i] = moved;
+    moving->bytes += moved.bytes;
+    atomic_fetch_add(&pool->leaving_bytes, moved.bytes);
+    if (backend->ops->leave) {
+        backend->ops->leave(backend, alias.base, pages_of(alias.bytes));
+    }
+    return true;
+}
+
+/* Of one that the driver does not take nothing is changed. */
+void mapping_drop_aliases(struct pool *pool, struct arena *arena) {
+    struct backend *backend = pool->backend;
+    struct alias alias = {0};
+    while (aliases_finished(&arena->aliases, alias.base + alias.bytes, pool->epochs.finished,
+                            &alias)) {
+        lock_release(&pool->lock);
+        int r = backend->ops->unmap(backend, alias.base, pages_of(alias.bytes), true);
+        lock_acquire(&pool->lock);
+        if (r == 0) {
+            aliases_remove(&arena->aliases, alias.base);
+        }
+    }
+}
+
+/* Without the pool's lock. */
+static void give(struct pool *pool, const struct moved *moved, unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        pool->backend->ops->give_pages(pool->backend, 1, pages_of(moved[i].bytes),
+                                       &moved[i].handle);
+        atomic_fetch_sub(&pool->leaving_bytes, moved[i].bytes);
+    }
+}
+
+void mapping_give(struct pool *pool, struct moving *moving) {
+    if (moving->count > 0) {
+        lock_release(&pool->lock);
+        give(pool, moving->of, moving->count);
+        lock_acquire(&pool->lock);
+        books_add(&pool->books.driver_frees, moving->count);
+        moving->count = 0;
+        moving->bytes = 0;
+    }
+}
+
+/* --- giving back --- */
 
 /* Where it was, as it was. */
 static void put_back(struct pool *pool, struct arena *arena, const struct segment *was,
@@ -49,9 +92,10 @@ static void put_back(struct pool *pool, struct arena *arena, const struct segmen
 }
 
 int mapping_release(struct pool *pool, struct arena *arena, struct segment *segment,
-                    struct moving *moving, uint64_t *released) {
+                    uint64_t *released) {
     struct backend *backend = pool->backend;
     struct segment was = *segment, *after = segment->previous;
+    const struct moved moved = {.handle = was.handle, .bytes = was.bytes};
     if (!arena_remove(arena, segment)) {
         refuse(pool, segment);
         return -EBUSY;
@@ -59,14 +103,13 @@ int mapping_release(struct pool *pool, struct arena *arena, struct segment *segm
     atomic_fetch_add(&pool->leaving_bytes, was.bytes);
     budget_book_reserve(pool);
     lock_release(&pool->lock);
-    int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes));
-    bool moves = r == 0 && move(moving, &was);
-    if (r == 0 && !moves) {
-        give(pool, was.bytes, 1, &was.handle);
+    int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes), false);
+    if (r == 0) {
+        give(pool, &moved, 1);
     }
     lock_acquire(&pool->lock);
     if (r == 0) {
-        books_add(&pool->books.driver_frees, !moves);
+        books_add(&pool->books.driver_frees, 1);
         *released = was.bytes;
     } else {
         atomic_fetch_sub(&pool->leaving_bytes, was.bytes);
@@ -75,49 +118,7 @@ int mapping_release(struct pool *pool, struct arena *arena, struct segment *segm
     return r;
 }
 
-void mapping_give_all_but(struct pool *pool, struct moving *moving, uint64_t most) {
-    if (moving->count > most) {
-        unsigned surplus = moving->count - (unsigned)most;
-        moving->count = (unsigned)most;
-        lock_release(&pool->lock);
-        give(pool, moving->each, surplus, moving->handles + most);
-        lock_acquire(&pool->lock);
-        books_add(&pool->books.driver_frees, surplus);
-    }
-}
-
 /* --- making --- */
-
-/* What the driver made and mapped, and there is no descriptor for. */
-static void unmake(struct pool *pool, uint64_t base, unsigned count, uint64_t each,
-                   const uint64_t *pages) {
-    struct backend *backend = pool->backend;
-    lock_release(&pool->lock);
-    if (backend->ops->unmap(backend, base, count * pages_of(each)) == 0) {
-        backend->ops->give_pages(backend, count, pages_of(each), pages);
-    }
-    lock_acquire(&pool->lock);
-}
-
-/* The driver's part of make_some(), without the pool's lock. *taken: so many were not ours before. */
-static int map_some(struct pool *pool, uint64_t base, unsigned count, uint64_t each,
-                    struct moving *moving, uint64_t *pages, unsigned *taken) {
-    struct backend *backend = pool->backend;
-    unsigned moved = 0;
-    while (each == moving->each && moved < count && moving->count > 0) {
-        pages[moved++] = moving->handles[--moving->count];
-    }
-    atomic_fetch_sub(&pool->leaving_bytes, moved * each);
-    *taken = count - moved;
-    int r =
-        *taken > 0 ? backend->ops->take_pages(backend, *taken, pages_of(each), pages + moved) : 0;
-    unsigned had = r == 0 ? count : moved;
-    int mapped = r == 0 ? backend->ops->map(backend, base, count, pages_of(each), pages) : 0;
-    if ((r != 0 || mapped != 0) && had > 0) {
-        backend->ops->give_pages(backend, had, pages_of(each), pages);
-    }
-    return mapped == 0 ? r : mapped == -ENOMEM ? -ENOMEM : -ERANGE;
-}
 
 void mapping_hold(struct pool *pool, struct arena *arena, struct range *range) {
     arena_hold(arena, range);
@@ -136,30 +137,98 @@ void mapping_let_go_of_all(struct pool *pool, struct arena *arena, const struct 
     }
 }
 
-/* So many segments of a size, behind *last, which is then the last of them. They are held. */
-static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsigned count,
-                     uint64_t each, struct moving *moving, struct segment **last) {
-    uint64_t pages[MAP_BATCH], bytes = count * each;
-    unsigned taken;
-    pool->growing += bytes;
+/* What the driver mapped, and there is no descriptor for. */
+static void unmake(struct pool *pool, uint64_t base, uint64_t each, const struct moved *moved,
+                   unsigned count) {
+    struct backend *backend = pool->backend;
     lock_release(&pool->lock);
-    int r = map_some(pool, base, count, each, moving, pages, &taken);
+    if (backend->ops->unmap(backend, base, count * pages_of(each), false) == 0) {
+        for (unsigned i = 0; i < count; i++) {
+            backend->ops->give_pages(backend, 1, pages_of(each), &moved[i].handle);
+        }
+    }
     lock_acquire(&pool->lock);
-    pool->growing -= bytes;
-    books_add(&pool->books.driver_allocs, r == 0 ? taken : 0);
-    books_add(&pool->books.driver_frees, r == 0 ? 0 : count - taken);
-    pool->made_bytes += r == 0 ? bytes : 0;
-    for (unsigned i = 0; i < count && r == 0; i++) {
-        r = arena_add(arena, base + i * each, each, *last);
-        if (r != 0) {
-            unmake(pool, base + i * each, count - i, each, pages + i);
-            books_add(&pool->books.driver_frees, count - i);
+    books_add(&pool->books.driver_frees, count);
+}
+
+/* Maps so many of a length, MAP_BATCH at most, side by side. What is not mapped is the driver's. */
+static int map_some(struct pool *pool, struct arena *arena, uint64_t base, uint64_t each,
+                    const struct moved *moved, unsigned count, struct segment **last) {
+    struct backend *backend = pool->backend;
+    uint64_t handles[MAP_BATCH];
+    for (unsigned i = 0; i < count; i++) {
+        handles[i] = moved[i].handle;
+    }
+    lock_release(&pool->lock);
+    int r = backend->ops->map(backend, base, count, pages_of(each), handles);
+    if (r != 0) {
+        backend->ops->give_pages(backend, count, pages_of(each), handles);
+    }
+    lock_acquire(&pool->lock);
+    if (r != 0) {
+        books_add(&pool->books.driver_frees, count);
+        return r == -ENOMEM ? -ENOMEM : -ERANGE;
+    }
+    pool->made_bytes += count * each;
+    for (unsigned i = 0; i < count; i++) {
+        if (arena_add(arena, base + i * each, each, *last) != 0) {
+            unmake(pool, base + i * each, each, moved + i, count - i);
             return -ERANGE;
         }
         *last = *last ? (*last)->next : arena->segments;
-        (*last)->handle = pages[i];
+        (*last)->handle = moved[i].handle;
+        (*last)->stamp = moved[i].stamp;
         mapping_hold(pool, arena, (*last)->first);
     }
+    return 0;
+}
+
+/* All that is moving. */
+static int make_of_moving(struct pool *pool, struct arena *arena, uint64_t base,
+                          struct moving *moving, struct segment **last) {
+    int r = 0;
+    unsigned done = 0;
+    while (r == 0 && done < moving->count) {
+        const struct moved *some = moving->of + done;
+        unsigned count = 1;
+        while (count < MAP_BATCH && done + count < moving->count &&
+               some[count].bytes == some->bytes) {
+            count++;
+        }
+        uint64_t bytes = count * some->bytes;
+        atomic_fetch_sub(&pool->leaving_bytes, bytes);
+        pool->growing += bytes;
+        r = map_some(pool, arena, base, some->bytes, some, count, last);
+        pool->growing -= bytes;
+        base += bytes;
+        moving->bytes -= bytes;
+        done += count;
+    }
+    moving->count -= done;
+    for (unsigned i = 0; i < moving->count; i++) {
+        moving->of[i] = moving->of[done + i];
+    }
+    return r;
+}
+
+/* So many new ones of a size. */
+static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsigned count,
+                     uint64_t each, struct segment **last) {
+    struct backend *backend = pool->backend;
+    struct moved taken[MAP_BATCH];
+    uint64_t handles[MAP_BATCH], bytes = count * each;
+    pool->growing += bytes;
+    lock_release(&pool->lock);
+    int r = backend->ops->take_pages(backend, count, pages_of(each), handles);
+    lock_acquire(&pool->lock);
+    if (r == 0) {
+        books_add(&pool->books.driver_allocs, count);
+        for (unsigned i = 0; i < count; i++) {
+            taken[i] = (struct moved){.handle = handles[i]};
+        }
+        r = map_some(pool, arena, base, each, taken, count, last);
+    }
+    pool->growing -= bytes;
     return r;
 }
 
@@ -182,19 +251,20 @@ static uint64_t short_of_end(uint64_t each, uint64_t rest) {
 
 /* Descriptors for all of them first: nothing is made to go back for want of host memory. */
 int mapping_make(struct pool *pool, struct arena *arena, const struct line_place *place,
-                 struct moving *moving, struct segment **last) {
-    uint64_t each = moving->each, base = place->base, there = moving->count * each;
-    unsigned all = (unsigned)((place->bytes + each - 1) / each);
-    if (!arena_prepare(arena, all + 1) || page_map_prepare(base, place->bytes) != 0) {
+                 uint64_t each, struct moving *moving, struct segment **last) {
+    uint64_t there = moving->bytes, base = place->base + there, rest = place->bytes - there;
+    unsigned all = moving->count + (unsigned)((rest + each - 1) / each);
+    if (!arena_prepare(arena, all + 1) || page_map_prepare(place->base, place->bytes) != 0) {
         return -ERANGE;
     }
-    int r = place->bytes > each + there ? look_for_pages(pool, place->bytes - there) : 0;
-    for (uint64_t rest = place->bytes, some; rest > 0 && r == 0; rest -= some, base += some) {
+    int r = rest > each ? look_for_pages(pool, rest) : 0;
+    r = r == 0 ? make_of_moving(pool, arena, place->base, moving, last) : r;
+    for (uint64_t some; rest > 0 && r == 0; rest -= some, base += some) {
         uint64_t part = short_of_end(each, rest);
         each = each < part ? each : part;
         uint64_t count = part / each < MAP_BATCH ? part / each : MAP_BATCH;
         some = count * each;
-        r = make_some(pool, arena, base, (unsigned)count, each, moving, last);
+        r = make_some(pool, arena, base, (unsigned)count, each, last);
     }
     return r;
 }
@@ -208,21 +278,28 @@ int mapping_make(struct pool *pool, struct arena *arena, const struct line_place
  */
 int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes) {
     uint64_t each = LINE_SEGMENT >> pool->halvings;
-    struct moving none = {.each = each < bytes ? each : bytes};
+    struct moving none;
+    none.count = 0;
+    none.bytes = 0;
     const struct line_place place = {.base = base, .bytes = bytes};
     struct segment *in_front = arena_before(arena, base), *last = in_front;
-    int r = mapping_make(pool, arena, &place, &none, &last);
+    int r = mapping_make(pool, arena, &place, each < bytes ? each : bytes, &none, &last);
     mapping_let_go_of_all(pool, arena, in_front, last);
     return r;
 }
 
 /* --- the end --- */
 
-bool mapping_end(struct pool *pool, const struct arena *arena) {
+bool mapping_end(struct pool *pool, struct arena *arena) {
     struct backend *backend = pool->backend;
     bool all = true;
+    for (unsigned i = 0; i < arena->aliases.count; i++) {
+        const struct alias *alias = &arena->aliases.at[i];
+        all &= backend->ops->unmap(backend, alias->base, pages_of(alias->bytes), true) == 0;
+    }
+    arena->aliases.count = 0;
     for (const struct segment *s = arena->segments; s; s = s->next) {
-        bool refused = backend->ops->unmap(backend, s->base, pages_of(s->bytes)) != 0;
+        bool refused = backend->ops->unmap(backend, s->base, pages_of(s->bytes), false) != 0;
         if (!refused) {
             backend->ops->give_pages(backend, 1, pages_of(s->bytes), &s->handle);
         }

@@ -10,26 +10,35 @@
 
 struct line_place;
 
-/* Memory that is mapped nowhere, and is the driver's if it is not mapped again at once: to give it back and to take as much
- * would be a third of what mapping takes. */
+/* What segments were made of that are no longer where they were, the longest first, until it is mapped again at once: to give it back
+ * and to take as much would be a third of what mapping takes. */
 struct moving {
-    uint64_t each;
+    uint64_t bytes;
     unsigned count;
-    uint64_t handles[MAP_BATCH];
+    struct moved {
+        uint64_t handle, bytes, stamp;
+    } of[MOVING_MOST];
 };
 
-/** Unmaps a wholly free segment. What it was goes with what is moving, if that is of its length, else to the driver. 0, with
- * its bytes in *released; -EBUSY: the driver has not taken it, or the driver's code. */
+/** Takes a wholly free segment away, whose addresses are an alias from then on. False: it stays, for this visit. */
+bool mapping_move(struct pool *pool, struct arena *arena, struct segment *segment,
+                  struct moving *moving);
+
+/** Unmaps a wholly free segment that has finished, and gives it back. 0, with its bytes in *released; -EBUSY: the driver has not
+ * taken it, or the driver's code. */
 int mapping_release(struct pool *pool, struct arena *arena, struct segment *segment,
-                    struct moving *moving, uint64_t *released);
+                    uint64_t *released);
 
-/** What finds no place is the driver's. */
-void mapping_give_all_but(struct pool *pool, struct moving *moving, uint64_t most);
+/** Unmaps the aliases that have finished. */
+void mapping_drop_aliases(struct pool *pool, struct arena *arena);
 
-/** Makes segments as long as those that are moving, at first of these, behind *last, which is then the last of them. All are held. 0, or
- * why not all were made: -ENOMEM, -EDQUOT, -ERANGE without host memory, or the driver's code. */
+/** What has found no place is the driver's. */
+void mapping_give(struct pool *pool, struct moving *moving);
+
+/** Makes segments at a place, at first of what is moving, then new ones of `each`, behind *last, which is then the last of them.
+ * All are held. 0, or why not all were made: -ENOMEM, -EDQUOT, -ERANGE without host memory, or the driver's code. */
 int mapping_make(struct pool *pool, struct arena *arena, const struct line_place *place,
-                 struct moving *moving, struct segment **last);
+                 uint64_t each, struct moving *moving, struct segment **last);
 
 /** Short ones where a long one was, as many as can be had; the same answers. They are not held. */
 int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes);
@@ -42,7 +51,7 @@ void mapping_let_go(struct pool *pool, struct arena *arena, struct range *range)
 void mapping_let_go_of_all(struct pool *pool, struct arena *arena, const struct segment *in_front,
                            const struct segment *last);
 
-/** The context has gone: all of them go. False: the driver has kept some. */
-bool mapping_end(struct pool *pool, const struct arena *arena);
+/** The context has gone: all of them go, and all aliases. False: the driver has kept some. */
+bool mapping_end(struct pool *pool, struct arena *arena);
 
 #endif

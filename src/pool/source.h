@@ -10,13 +10,6 @@ static inline uint64_t source_idle(const struct pool *pool) {
     return pool->large.idle_bytes + pool->small.idle_bytes;
 }
 
-/* Of that what has finished, as far as that takes to find so many bytes. */
-static inline uint64_t source_finished(const struct pool *pool, uint64_t enough) {
-    uint64_t finished = pool->epochs.finished;
-    uint64_t large = idle_finished_bytes(&pool->large, finished, enough);
-    return large < enough ? large + idle_finished_bytes(&pool->small, finished, enough) : large;
-}
-
 /* One that has been idle for the decay time, if it has finished, or NULL; *waits: it has not. */
 static inline struct segment *source_aged(struct pool *pool, struct arena **arena, bool *waits) {
     struct arena *const arenas[] = {&pool->large, &pool->small};
@@ -62,10 +55,10 @@ void source_wait_for_return(struct pool *pool, uint64_t limit_ns); /* until the 
 /* mapper.c: segments in lines. Lets go of the lock in between. */
 int mapper_grow(struct pool *pool, struct arena *arena,
                 uint64_t bytes); /* what a range of so many lacks */
-/* How much that is, and what could make room for it: idle segments elsewhere, and those of them that have finished, as far as it
+/* How much that is, and what could make room for it: idle segments elsewhere, and those of them that can at once, as far as it
  * takes to stay within `budget`. */
 struct growth {
-    uint64_t bytes, idle, finished;
+    uint64_t bytes, idle, ready;
 };
 struct growth mapper_growth(const struct pool *pool, const struct arena *arena, uint64_t bytes,
                             uint64_t budget);

@@ -120,8 +120,8 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
     return 0;
 }
 
-static int unmap(struct backend *backend, uint64_t address, unsigned count) {
-    (void)backend, (void)address, (void)count;
+static int unmap(struct backend *backend, uint64_t address, unsigned count, bool left) {
+    (void)backend, (void)address, (void)count, (void)left;
     meter_call(device.meter, 1, COST_UNMAP_NS);
     return 0;
 }

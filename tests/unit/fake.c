@@ -437,7 +437,21 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
     return r;
 }
 
-static int unmap(struct backend *backend, uint64_t address, unsigned count) {
+static void leave(struct backend *backend, uint64_t address, unsigned count) {
+    struct fake *fake = of(backend);
+    pthread_mutex_lock(&fake->lock);
+    for (unsigned i = 0; i < count; i++) {
+        struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
+        if (!at->page || at->left) {
+            break_law(fake, "left where nothing is, or twice");
+        }
+        at->left = true;
+        fake->pages[at->page].mappings--;
+    }
+    pthread_mutex_unlock(&fake->lock);
+}
+
+static int unmap(struct backend *backend, uint64_t address, unsigned count, bool left) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     int r = fake->unmap_code;
@@ -451,8 +465,10 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count) {
             break_law(fake, "a part of a long page unmapped");
         } else if (!is_done(fake, at->last)) {
             break_law(fake, "unmapped under work that reaches it");
+        } else if (at->left != left) {
+            break_law(fake, "unmapped as what it is not");
         }
-        fake->pages[at->page].mappings -= at->page > 0;
+        fake->pages[at->page].mappings -= at->page > 0 && !at->left;
         *at = (struct fake_mapping){0};
     }
     pthread_mutex_unlock(&fake->lock);
@@ -467,6 +483,7 @@ void fake_map_pages(struct fake *fake) {
         .take_pages = take_pages,
         .give_pages = give_pages,
         .map = map,
+        .leave = leave,
         .unmap = unmap,
         .begin_growth = begin_growth,
         .end_growth = end_growth,

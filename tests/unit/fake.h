@@ -46,12 +46,13 @@ struct fake_segment {
 
 struct fake_page {
     bool taken;
-    unsigned length; /* of a page that begins here, in those of 2 MiB */
-    unsigned mappings;
+    unsigned length;   /* of a page that begins here, in those of 2 MiB */
+    unsigned mappings; /* besides those that were left */
 };
 
 struct fake_mapping {
     uint32_t page; /* its number, from 1 on; 0: nothing is mapped there */
+    bool left;     /* it will be mapped elsewhere, and unmapped here later */
     uint64_t last[FAKE_STREAMS];
 };
 

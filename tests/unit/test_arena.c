@@ -437,6 +437,7 @@ static struct line_model {
     uint64_t stamps[LINE_PAGES];
     struct range *taken[64];
     unsigned between, spanning; /* segments removed between free ranges; blocks over several */
+    unsigned aliases;
 } line;
 
 static uint64_t count_units(uint64_t from, uint64_t to, uint8_t what) {
@@ -523,6 +524,10 @@ static void add_at_random(struct arena *arena) {
         return;
     }
     uint64_t base = line.base + page * PAGE_BYTES;
+    for (const struct alias *alias;
+         (alias = aliases_behind(&arena->aliases, base)) != NULL && alias->base < base + bytes;) {
+        aliases_remove(&arena->aliases, alias->base);
+    }
     struct segment *after = arena_before(arena, base);
     assert_int_equal(arena_add(arena, base, bytes, after), 0);
     struct segment *segment = after ? after->next : arena->segments;
@@ -532,18 +537,25 @@ static void add_at_random(struct arena *arena) {
     memset(line.units + from, UNUSED, pages * PAGE_OF_UNITS);
 }
 
-/* What of all that is idle has finished, and when the next of it will have. */
+/* What of all that is idle has finished or may move, and when the next of it will have finished. */
 static void check_idle(const struct arena *arena, uint64_t finished) {
-    uint64_t bytes = 0, stamp = UINT64_MAX;
+    const struct line_place nowhere = {0};
+    const uint64_t least = 2 * PAGE_BYTES;
+    uint64_t bytes = 0, moving = 0, stamp = UINT64_MAX, no_room = 0, room = UINT64_MAX;
     bool aged = false, waits = false, waited = false;
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool idle = s->used == 0, old = idle && 10 - s->since > DECAY_TICKS;
         bytes += idle && s->stamp <= finished ? s->bytes : 0;
+        moving += idle && s->stamp > finished && s->bytes >= least ? s->bytes : 0;
         stamp = idle && s->stamp > finished && s->stamp < stamp ? s->stamp : stamp;
         aged |= old && s->stamp <= finished;
         waits |= old && s->stamp > finished;
     }
-    assert_int_equal(idle_finished_bytes(arena, finished, UINT64_MAX), bytes);
+    assert_int_equal(idle_ready_bytes(arena, finished, least, &nowhere, UINT64_MAX, &no_room),
+                     bytes);
+    assert_int_equal(idle_ready_bytes(arena, finished, least, &nowhere, UINT64_MAX, &room),
+                     bytes + moving);
+    assert_int_equal(UINT64_MAX - room, moving);
     assert_int_equal(idle_stamp(arena, finished), stamp);
     const struct segment *found = idle_aged(arena, 10, finished, &waited);
     assert_int_equal(found != NULL, aged);
@@ -569,10 +581,32 @@ static void remove_at_random(struct arena *arena) {
         memset(line.units + page * PAGE_OF_UNITS, NOTHING, line.begins[page] * PAGE_OF_UNITS);
         line.begins[page] = 0;
         uint64_t end = idle->base + idle->bytes, before = arena->free_count;
+        const struct alias alias = {idle->base, idle->bytes, idle->stamp};
+        if (rand() % 2) {
+            aliases_add(&arena->aliases, &alias);
+            line.aliases++;
+        }
         assert_true(arena_remove(arena, idle));
         assert_null(arena_find(end - 1));
         line.between += arena->free_count > before;
     }
+}
+
+/* Nothing is put where something is mapped still. */
+static void check_place(const struct arena *arena, const struct line_place *place) {
+    const struct alias *alias = aliases_behind(&arena->aliases, place->base);
+    uint64_t end = place->base + place->bytes, room;
+    assert_true(!alias || alias->base >= end);
+    const struct segment *before = arena_before(arena, place->base);
+    assert_true(!before || before->base + before->bytes <= place->base);
+    assert_true(!before || !before->next || before->next->base >= end);
+    struct line_place whole = *place;
+    line_place_become(&whole, UINT64_MAX);
+    room = whole.base + whole.bytes;
+    assert_int_equal(whole.bytes, place->room);
+    assert_true(whole.base <= place->base && room >= end && (!alias || alias->base >= room));
+    line_place_become(&whole, place->bytes);
+    assert_int_equal(whole.base, place->base);
 }
 
 /* By its holes alone the same place is found as by all segments; where there is a second line, which has no addresses here. */
@@ -587,6 +621,9 @@ static void check_places(struct arena *arena) {
         }
         first.next = NULL;
         bool found = line_find(arena, bytes, &by_holes);
+        if (found) {
+            check_place(arena, &by_holes);
+        }
         first.next = &second;
         assert_true(line_find(arena, bytes, &by_all) == found);
         assert_int_equal(by_holes.base, by_all.base);
@@ -650,12 +687,36 @@ static void a_line_agrees_with_a_map_of_every_unit(void **state) {
             check_places(&arena);
         }
     }
-    assert_true(line.between > 30 && line.spanning > 300);
+    assert_true(line.between > 30 && line.spanning > 300 && line.aliases > 30);
     arena_leave_map(&arena);
     arena_forget(&arena);
     memset(line.units, NOTHING, sizeof line.units);
     memset(line.begins, 0, sizeof line.begins);
     check_line(&arena);
+}
+
+/* Of a hole what lies behind an alias is as good as what lies in front of it. */
+static void a_place_behind_an_alias(void **state) {
+    (void)state;
+    struct arena arena;
+    arena_start(&arena, owner, true);
+    uint64_t base = new_base();
+    struct line all = {.base = base, .bytes = 100 * PAGE_BYTES};
+    struct line_place place;
+    arena.lines = &all;
+    assert_int_equal(arena_add(&arena, base, PAGE_BYTES, NULL), 0);
+    assert_int_equal(arena_add(&arena, base + 6 * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
+    arena_hold(&arena, arena.segments->first);
+    arena_hold(&arena, arena.last->first);
+    aliases_add(&arena.aliases, &(struct alias){base + 2 * PAGE_BYTES, PAGE_BYTES, 1});
+    assert_true(line_find(&arena, 3 * PAGE_BYTES, &place));
+    assert_int_equal(place.base, base + 3 * PAGE_BYTES);
+    assert_int_equal(place.room, 3 * PAGE_BYTES);
+    assert_true(line_find(&arena, PAGE_BYTES, &place));
+    assert_int_equal(place.base, base + PAGE_BYTES);
+    arena.lines = NULL;
+    arena_leave_map(&arena);
+    arena_forget(&arena);
 }
 
 /* Of one free range there may be hundreds. */
@@ -718,6 +779,7 @@ int main(void) {
         cmocka_unit_test(a_forgotten_arena_knows_nothing_and_goes_on),
         cmocka_unit_test(random_steps_agree_with_a_map_of_every_unit),
         cmocka_unit_test(a_line_agrees_with_a_map_of_every_unit),
+        cmocka_unit_test(a_place_behind_an_alias),
         cmocka_unit_test(every_other_segment_of_a_long_free_range_goes),
         cmocka_unit_test(each_change_of_a_descriptor_is_counted),
     };

@@ -167,7 +167,7 @@ static int map_and_take_descriptors(struct backend *backend, uint64_t address, u
     return r;
 }
 
-/* Three segments are needed; two of their pages were mapped elsewhere before, and there is a descriptor for one. */
+/* Three segments are needed; two of them move there, and there is a descriptor for one. */
 static void pages_that_cannot_be_described_are_the_driver_s(void **state) {
     (void)state;
     maps_pages = true;
@@ -189,8 +189,8 @@ static void pages_that_cannot_be_described_are_the_driver_s(void **state) {
     const struct books *books = &pool->books;
     assert_int_equal(fake->reserved, 4 * 16 * MIB); /* one that was moved */
     assert_int_equal(pool->large.segment_count, 4);
-    assert_int_equal(books_get(&books->driver_allocs), 6);
-    assert_int_equal(books_get(&books->driver_frees), 2);
+    assert_int_equal(books_get(&books->driver_allocs), 5); /* none for the rest */
+    assert_int_equal(books_get(&books->driver_frees), 1);
     assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
     assert_int_equal(pool->held_bytes + pool->growing, 0);
     check();

@@ -498,7 +498,7 @@ static void one_call_gives_access_to_all_that_is_mapped_at_once(void **state) {
         assert_int_equal(slot_of(at + (2 + i) * PAGE)->page, handles[i]);
         assert_int_equal(access_at(at + (2 + i) * PAGE), 1 << device.ordinal);
     }
-    assert_int_equal(backend->ops->unmap(backend, at + 2 * PAGE, 8), 0);
+    assert_int_equal(backend->ops->unmap(backend, at + 2 * PAGE, 8, false), 0);
     backend->ops->give_pages(backend, 8, 1, handles);
     backend->ops->give_addresses(backend, at, 16 * PAGE);
 }
@@ -511,7 +511,7 @@ static void a_page_lies_at_several_addresses(void **state) {
     assert_int_equal(backend->ops->map(backend, at, 2, 1, handles), 0);
     assert_int_equal(backend->ops->map(backend, at + 2 * PAGE, 1, 1, &handle), 0);
     assert_int_equal(mappings, 3);
-    assert_int_equal(backend->ops->unmap(backend, at, 3), 0);
+    assert_int_equal(backend->ops->unmap(backend, at, 3, false), 0);
     backend->ops->give_pages(backend, 1, 1, &handle);
     backend->ops->give_addresses(backend, at, 3 * PAGE);
 }
@@ -533,7 +533,7 @@ static void nothing_stays_mapped_when_a_mapping_fails(void **state) {
     assert_int_equal(mappings, 0);
     assert_int_equal(pages_let_reach(&pages, 0), CUDA_SUCCESS); /* finds nothing that is mapped */
     assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), 0);
-    assert_int_equal(backend->ops->unmap(backend, at, 6), 0);
+    assert_int_equal(backend->ops->unmap(backend, at, 6, false), 0);
     backend->ops->give_pages(backend, 6, 1, handles);
     backend->ops->give_addresses(backend, at, 6 * PAGE);
 }
@@ -548,7 +548,7 @@ static void a_late_device_gets_access_to_every_page(void **state) {
         assert_int_equal(backend->ops->map(backend, first + mapped[i] * PAGE, 1, 1, &handle), 0);
     }
     assert_int_equal(backend->ops->map(backend, second + 9 * PAGE, 1, 1, &handle), 0);
-    assert_int_equal(backend->ops->unmap(backend, first + PAGE, 1), 0);
+    assert_int_equal(backend->ops->unmap(backend, first + PAGE, 1, false), 0);
     set_access_calls = 0;
     assert_int_equal(pages_let_reach(&pages, 3), CUDA_SUCCESS);
     assert_int_equal(set_access_calls, 7);
@@ -562,9 +562,9 @@ static void a_late_device_gets_access_to_every_page(void **state) {
     assert_int_equal(backend->ops->map(backend, first + PAGE, 1, 1, &handle), 0);
     assert_int_equal(access_at(first + PAGE), 1 << 1 | 1 << 3);
     for (unsigned i = 0; i < 11; i++) {
-        assert_int_equal(backend->ops->unmap(backend, first + mapped[i] * PAGE, 1), 0);
+        assert_int_equal(backend->ops->unmap(backend, first + mapped[i] * PAGE, 1, false), 0);
     }
-    assert_int_equal(backend->ops->unmap(backend, second + 9 * PAGE, 1), 0);
+    assert_int_equal(backend->ops->unmap(backend, second + 9 * PAGE, 1, false), 0);
     backend->ops->give_pages(backend, 1, 1, &handle);
     backend->ops->give_addresses(backend, second, 10 * PAGE);
     backend->ops->give_addresses(backend, first, 200 * PAGE);
@@ -580,7 +580,7 @@ static void access_that_is_refused_is_not_counted_as_given(void **state) {
     assert_int_equal(access_at(at), 1 << 1);
     assert_int_equal(pages_let_reach(&pages, 2), CUDA_SUCCESS);
     assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
-    assert_int_equal(backend->ops->unmap(backend, at, 1), 0);
+    assert_int_equal(backend->ops->unmap(backend, at, 1, false), 0);
     backend->ops->give_pages(backend, 1, 1, &handle);
     backend->ops->give_addresses(backend, at, 2 * PAGE);
 }
@@ -594,14 +594,14 @@ static void memory_outlives_its_context_and_peers_do_not(void **state) {
     assert_int_equal(pages_let_reach(&pages, 0), CUDA_SUCCESS);
     assert_int_equal(backend->ops->map(backend, at, 2, 1, handles), 0);
     device_backend_end(&pages.common);
-    assert_int_equal(backend->ops->unmap(backend, at, 2), 0);
+    assert_int_equal(backend->ops->unmap(backend, at, 2, false), 0);
     backend->ops->give_pages(backend, 1, 1, handles);
     backend->ops->give_addresses(backend, at, 4 * PAGE);
     assert_int_equal(pages_start(&pages, (CUcontext)2, &device, 1 << 2), 0);
     at = take_addresses(1);
     assert_int_equal(backend->ops->map(backend, at, 1, 1, handles + 1), 0);
     assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
-    assert_int_equal(backend->ops->unmap(backend, at, 1), 0);
+    assert_int_equal(backend->ops->unmap(backend, at, 1, false), 0);
     backend->ops->give_pages(backend, 1, 1, handles + 1);
     backend->ops->give_addresses(backend, at, PAGE);
 }
