@@ -223,7 +223,8 @@ static void look_at_budget(struct pool *pool) {
             more -= least_of(more, slack);
         }
         if (backend_maps(pool->backend)) { /* of a large program they are part of it */
-            more = least_of(more, BUDGET_CACHES_MOST - least_of(slack, BUDGET_CACHES_MOST));
+            uint64_t most = least_of(pool->awake_count, BUDGET_CACHES) * BUDGET_CACHES_EACH;
+            more = least_of(more, most - least_of(slack, most));
         }
         budget = pool->awake_count > 1 ? goal + more : least_of(goal + more, little);
     }

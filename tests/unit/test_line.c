@@ -922,10 +922,10 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
     (void)state;
     enum { NOT_LONG, JUST, TOO_LONG, MUCH_TOO_LONG, RISEN, SET, CASES };
     for (unsigned what = 0; what < CASES; what++) {
-        start(64 * GIB, POOL_BARRIER, what == SET ? PEAK + PEAK / 25 : 0);
+        start(64 * GIB, POOL_BARRIER, what == SET ? PEAK + PEAK / LINE_SLACK : 0);
         ask_for_another_place();
         uint64_t goal = pool->goal;
-        assert_in_range(goal, PEAK + PEAK / 25 - MIB, PEAK + PEAK / 25 + MIB);
+        assert_in_range(goal, PEAK + PEAK / LINE_SLACK - MIB, PEAK + PEAK / LINE_SLACK + MIB);
         pool->started_ns -= 3600 * SECOND;
         uint64_t share = 3600 * SECOND / LINE_TIME_SHARE;
         uint64_t ahead = what == NOT_LONG ? 0 : what == JUST ? 75 * SECOND / 1000 : SECOND;
@@ -969,13 +969,13 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     pool_reset_peaks(pool);
     uint64_t peak = books_get(&pool->books.allocated.peak);
     assert_int_equal(peak, 7 * GIB / 2);
-    assert_int_equal(pool->goal, peak + peak / 25 + peak / 16);
+    assert_int_equal(pool->goal, peak + peak / LINE_SLACK + peak / 16);
     drop(live);
     finish_all();
     pool_reset_peaks(pool);
     peak = books_get(&pool->books.allocated.peak);
     assert_int_equal(peak, 5 * GIB / 2);
-    assert_int_equal(pool->goal, peak + peak / 25 + peak / 16);
+    assert_int_equal(pool->goal, peak + peak / LINE_SLACK + peak / 16);
     assert_true(pool->mapping_peak >= PEAK);
     get_mapped(3 * GIB);
     assert_int_equal(pool->mapping_slack, PEAK / 16);
@@ -1048,7 +1048,7 @@ static void the_goal_is_not_raised_above_the_device(void **state) {
         uint64_t at[32];
         get_32(at, PEAK + more);
         uint64_t left = PEAK + more - pool->budget;
-        assert_int_equal(left > 0, more > PEAK / 25);
+        assert_int_equal(left > 0, more > PEAK / LINE_SLACK);
         take_too_long();
         get_for_two(at, 250 * MIB);
         assert_int_equal(pool->mapping_slack, left);
@@ -1062,16 +1062,20 @@ static void the_goal_is_not_raised_above_the_device(void **state) {
 static void caches_raise_the_budget_of_a_small_program(void **state) {
     (void)state;
     for (uint64_t peak = GIB; peak <= 16 * GIB; peak *= 4) {
-        uint64_t slack = peak / 25 < BUDGET_FLOOR ? BUDGET_FLOOR : peak / 25;
+        uint64_t slack = peak / LINE_SLACK < BUDGET_FLOOR ? BUDGET_FLOOR : peak / LINE_SLACK;
         start(64 * GIB, POOL_BARRIER, 0);
         books_set(&pool->books.allocated.peak, peak);
         pool->quotas += GIB;
-        pool->awake_count += 2;
-        budget_look_at_all(pool);
-        assert_int_equal(pool->goal, peak + slack);
-        assert_int_equal(pool->budget, peak + (slack < 320 * MIB ? 320 * MIB : slack));
+        unsigned awake = pool->awake_count;
+        for (unsigned caches = 2; caches <= 8; caches++) {
+            uint64_t most = (caches < 4 ? caches : 4) * 80 * MIB;
+            pool->awake_count = caches;
+            budget_look_at_all(pool);
+            assert_int_equal(pool->goal, peak + slack);
+            assert_int_equal(pool->budget, peak + (slack < most ? most : slack));
+        }
         pool->quotas -= GIB;
-        pool->awake_count -= 2;
+        pool->awake_count = awake;
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -1540,6 +1544,10 @@ static void a_long_segment_goes_in_parts(void **state) {
     }
     drop(at[1]);
     finish_all();
+    lock_acquire(&pool->lock);
+    pool->mapping_slack = 64 * MIB;
+    budget_look_at_all(pool);
+    lock_release(&pool->lock);
     uint64_t budget = budget_with(pool, more);
     assert_in_range(fake->reserved + more - budget, 6 * 128 * MIB + 1, 7 * 128 * MIB - 17 * MIB);
     get_mapped(more);
