@@ -2,32 +2,35 @@
 
 #include "pool/ranges.h"
 
-/* What was used last is used again last where a program goes round: of those that have finished, or that may move and have
- * `least` to `most` bytes. */
-static struct segment *newest(const struct arena *arena, uint64_t finished, uint64_t least,
-                              uint64_t most) {
+/* What was used last is used again last where a program goes round: of those that have finished or, if that is not 0, that may move
+ * and have at most so many bytes. */
+static struct segment *newest(const struct arena *arena, uint64_t finished, uint64_t most) {
     struct segment *newest = NULL;
     for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
         const struct range *range = arena->free[i].range;
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
             bool newer = !newest || s->stamp > newest->stamp ||
                          (s->stamp == newest->stamp && s->base < newest->base);
-            bool may = most > 0 ? segment_may_move(s, least, most) : segment_may_leave(s, finished);
+            bool may = most > 0 ? segment_may_move(s, most) : segment_may_leave(s, finished);
             newest = may && newer ? s : newest;
         }
     }
     return newest;
 }
 
-struct segment *idle_movable(const struct arena *arena, uint64_t least, uint64_t most) {
-    most = most < LINE_SEGMENT ? most : LINE_SEGMENT; /* a long one would pin as much there */
-    return most >= least && !aliases_are_full(&arena->aliases) ? newest(arena, 0, least, most)
-                                                               : NULL;
+/* A long one would pin as much where it comes to. */
+static uint64_t short_ones(uint64_t most) {
+    return most < LINE_SEGMENT ? most : LINE_SEGMENT;
+}
+
+struct segment *idle_movable(const struct arena *arena, uint64_t most) {
+    bool may = most > 0 && !aliases_are_full(&arena->aliases);
+    return may ? newest(arena, 0, short_ones(most)) : NULL;
 }
 
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
     if (arena->in_line || arena->idle_bytes == 0) {
-        return arena->in_line ? newest(arena, finished, 0, 0) : NULL;
+        return arena->in_line ? newest(arena, finished, 0) : NULL;
     }
     size_t enough = ranges_position(arena, bytes, 0), count = arena->free_count;
     for (size_t k = 0; k < count; k++) { /* upwards, then the others downwards */
@@ -64,27 +67,25 @@ uint64_t range_idle_bytes(const struct range *range) {
     return bytes;
 }
 
-static uint64_t ready_bytes(const struct range *range, uint64_t finished, uint64_t least,
-                            uint64_t *room) {
+static uint64_t ready_bytes(const struct range *range, uint64_t finished, uint64_t *room) {
     uint64_t bytes = 0;
     for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         bool leaves = segment_may_leave(s, finished);
-        bool moves =
-            !leaves && segment_may_move(s, least, *room < LINE_SEGMENT ? *room : LINE_SEGMENT);
+        bool moves = !leaves && segment_may_move(s, short_ones(*room));
         *room -= moves ? s->bytes : 0;
         bytes += leaves || moves ? s->bytes : 0;
     }
     return bytes;
 }
 
-uint64_t idle_ready_bytes(const struct arena *arena, uint64_t finished, uint64_t least,
+uint64_t idle_ready_bytes(const struct arena *arena, uint64_t finished,
                           const struct line_place *place, uint64_t enough, uint64_t *room) {
     uint64_t bytes = 0, none = 0;
     room = aliases_are_full(&arena->aliases) ? &none : room;
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0 && bytes < enough;) {
         const struct range *range = arena->free[i].range;
         bool beside = range == place->left || range == place->right;
-        bytes += beside ? 0 : ready_bytes(range, finished, least, room);
+        bytes += beside ? 0 : ready_bytes(range, finished, room);
     }
     return bytes;
 }

@@ -10,9 +10,9 @@
  * line the one with the latest stamp, the lowest among equals. */
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished);
 
-/** In a line: one of `least` to `most` bytes that may move, the one with the latest stamp, the lowest among equals; NULL if there is none,
- * or no room for its alias. */
-struct segment *idle_movable(const struct arena *arena, uint64_t least, uint64_t most);
+/** In a line: one of at most `most` bytes, and no long one, that may move; the one with the latest stamp, the lowest among equals. NULL
+ * if there is none, or no room for its alias. */
+struct segment *idle_movable(const struct arena *arena, uint64_t most);
 
 /** One that has been wholly free for all of the decay time at this tick, and whose stamp is at most `finished`; NULL:
  * there is none. *waits: there is, but for its stamp. */
@@ -21,9 +21,9 @@ struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t fin
 /** What of a free range is whole segments. */
 uint64_t range_idle_bytes(const struct range *range);
 
-/** What of an arena could make room at a place at once: segments whose stamp is at most `finished`, and others of at least `least` bytes
- * that may move and fit into what is left of it, *room. Not beside the place; and no more than it takes to find so many bytes. */
-uint64_t idle_ready_bytes(const struct arena *arena, uint64_t finished, uint64_t least,
+/** What of an arena could make room at a place at once: segments whose stamp is at most `finished`, and others that may move and
+ * fit into what is left of it, *room. Not beside the place; and no more than it takes to find so many bytes. */
+uint64_t idle_ready_bytes(const struct arena *arena, uint64_t finished,
                           const struct line_place *place, uint64_t enough, uint64_t *room);
 
 /** The earliest stamp later than `finished` of one; UINT64_MAX: none has one. */

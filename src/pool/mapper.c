@@ -140,10 +140,10 @@ bool mapper_split(struct pool *pool, struct arena *arena, uint64_t bytes) {
     return r == 0;
 }
 
-static bool move_one(struct pool *pool, uint64_t least, uint64_t most, struct moving *moving) {
+static bool move_one(struct pool *pool, uint64_t most, struct moving *moving) {
     struct arena *const arenas[] = {&pool->large, &pool->small};
     for (unsigned i = 0; i < 2 && moving->count < MOVING_MOST; i++) {
-        struct segment *segment = idle_movable(arenas[i], least, most);
+        struct segment *segment = idle_movable(arenas[i], most);
         if (segment && mapping_move(pool, arenas[i], segment, moving)) {
             return true;
         }
@@ -156,23 +156,17 @@ static uint64_t unit_of(const struct pool *pool) {
     return LINE_SEGMENT >> pool->halvings;
 }
 
-/*
- * Where there is no room under the budget, what lies idle moves there: whole units, in a place that is made as long if there is room, since what
- * is as long as others are can move on. Of what is shorter only what is lacking to the last byte.
- */
+/* Where there is no room under the budget, what lies idle moves there, to a place that is longer than it need be if there is room: so
+ * whole units can move, and move on. */
 static void move_there(struct pool *pool, uint64_t budget, struct line_place *place,
                        struct moving *moving) {
     uint64_t least = place->bytes;
     line_place_become(place, round_up(least, unit_of(pool)));
     while (would_exceed(pool, place->bytes, budget) &&
-           move_one(pool, unit_of(pool), place->bytes - moving->bytes, moving)) {
+           move_one(pool, place->bytes - moving->bytes, moving)) {
     }
     if (would_exceed(pool, place->bytes, budget)) {
         line_place_become(place, moving->bytes > least ? moving->bytes : least);
-        uint64_t rest = place->bytes - moving->bytes;
-        if (rest > 0 && would_exceed(pool, place->bytes, budget)) {
-            move_one(pool, rest, rest, moving);
-        }
     }
 }
 
@@ -291,13 +285,14 @@ struct growth mapper_growth(const struct pool *pool, const struct arena *arena, 
     struct line_place place;
     const struct arena *const arenas[] = {&pool->large, &pool->small};
     if (!line_find(arena, bytes, &place)) {
-        place = (struct line_place){.bytes = bytes};
+        place =
+            (struct line_place){.bytes = bytes, .room = UINT64_MAX}; /* in addresses to be taken */
     }
     struct growth growth = {place.bytes, source_idle(pool), 0};
     uint64_t then = budget_expected(pool) + place.bytes, over = then > budget ? then - budget : 0;
     line_place_become(&place, round_up(place.bytes, unit_of(pool)));
     for (unsigned i = 0; i < 2 && growth.ready < over; i++) {
-        growth.ready += idle_ready_bytes(arenas[i], pool->epochs.finished, unit_of(pool), &place,
+        growth.ready += idle_ready_bytes(arenas[i], pool->epochs.finished, &place,
                                          over - growth.ready, &place.bytes);
     }
     const struct range *const beside[] = {place.left, place.right};

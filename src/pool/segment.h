@@ -95,11 +95,10 @@ static inline bool segment_may_leave(const struct segment *segment, uint64_t fin
     return segment->used == 0 && segment->stamp <= finished && !segment->refused;
 }
 
-/** Whether it is wholly free, of a length in these bounds, and nobody knows where its memory is: so that may be elsewhere, behind
- * what it stands behind here. */
-static inline bool segment_may_move(const struct segment *segment, uint64_t least, uint64_t most) {
-    return segment->used == 0 && segment->bytes >= least && segment->bytes <= most &&
-           !segment->refused &&
+/** Whether it is wholly free, no longer than that, and nobody knows where its memory is: so that may be elsewhere, behind what it
+ * stands behind here. */
+static inline bool segment_may_move(const struct segment *segment, uint64_t most) {
+    return segment->used == 0 && segment->bytes <= most && !segment->refused &&
            !atomic_load_explicit(&segment->reached_from_outside, memory_order_relaxed);
 }
 

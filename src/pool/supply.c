@@ -247,7 +247,7 @@ static int grow_after_returns(struct pool *pool, struct want *want, uint64_t gro
 
 /*
  * In a line what lies idle makes room for the growth (mapper.c), if it may move or has finished; where that is not enough, work is waited
- * for rather than that the pool grows past its budget. Not where that would not be enough either.
+ * for rather than that the pool grows past its budget, and past what it has already. Not where that would not be enough either.
  */
 static int grow_line(struct pool *pool, struct want *want) {
     const struct arena *arena = want->large ? &pool->large : &pool->small;
@@ -258,8 +258,9 @@ static int grow_line(struct pool *pool, struct want *want) {
         epochs_poll(&pool->epochs, pool->backend);
         growth = mapper_growth(pool, arena, bytes, budget);
     }
-    while (would_exceed(pool, growth.bytes, budget + growth.ready) &&
-           !would_exceed(pool, growth.bytes, budget + growth.idle) && wait_for_idle(pool, last)) {
+    uint64_t held = budget_expected(pool), most = budget > held ? budget : held;
+    while (would_exceed(pool, growth.bytes, most + growth.ready) &&
+           !would_exceed(pool, growth.bytes, most + growth.idle) && wait_for_idle(pool, last)) {
         if (take(pool, want)) {
             return 0;
         }

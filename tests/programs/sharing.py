@@ -2,9 +2,15 @@
 """Handles of another process's memory, misused: the driver's own codes, and never another block's memory."""
 import re
 
-from harness import FEW, GPU, Tally, program, run
+from harness import FEW, GPU, Tally, in_pages, program, run
 
 tally = Tally()
+
+
+def compared(out, options):
+    """A GPU's driver opens some handles that were changed, and counts that; one of pages is refused whatever was changed."""
+    loose = GPU and in_pages(options)
+    return [line for line in out.splitlines() if not (loose and line.startswith("sharing: changed: closed"))]
 
 
 def same():
@@ -14,9 +20,9 @@ def same():
         tally.check(native.status == 0, "sharing: natively: status %s" % native.status, native.err)
         for name, options in FEW.items():
             ran = run(command, options=dict(options, GPUCACHE_REPORT="off"), old=old)
-            differ = [pair for pair in zip(native.out.splitlines(), ran.out.splitlines())
-                      if pair[0] != pair[1]]
-            tally.check((ran.status, ran.out, ran.err) == (0, native.out, ""),
+            expected, said = compared(native.out, options), compared(ran.out, options)
+            differ = [pair for pair in zip(expected, said) if pair[0] != pair[1]]
+            tally.check((ran.status, said, ran.err) == (0, expected, ""),
                         "sharing: %s: status %s" % (name, ran.status),
                         "\n".join("natively: %s\nhere:     %s" % d for d in differ) + ran.err)
 

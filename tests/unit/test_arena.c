@@ -540,20 +540,18 @@ static void add_at_random(struct arena *arena) {
 /* What of all that is idle has finished or may move, and when the next of it will have finished. */
 static void check_idle(const struct arena *arena, uint64_t finished) {
     const struct line_place nowhere = {0};
-    const uint64_t least = 2 * PAGE_BYTES;
     uint64_t bytes = 0, moving = 0, stamp = UINT64_MAX, no_room = 0, room = UINT64_MAX;
     bool aged = false, waits = false, waited = false;
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool idle = s->used == 0, old = idle && 10 - s->since > DECAY_TICKS;
         bytes += idle && s->stamp <= finished ? s->bytes : 0;
-        moving += idle && s->stamp > finished && s->bytes >= least ? s->bytes : 0;
+        moving += idle && s->stamp > finished ? s->bytes : 0;
         stamp = idle && s->stamp > finished && s->stamp < stamp ? s->stamp : stamp;
         aged |= old && s->stamp <= finished;
         waits |= old && s->stamp > finished;
     }
-    assert_int_equal(idle_ready_bytes(arena, finished, least, &nowhere, UINT64_MAX, &no_room),
-                     bytes);
-    assert_int_equal(idle_ready_bytes(arena, finished, least, &nowhere, UINT64_MAX, &room),
+    assert_int_equal(idle_ready_bytes(arena, finished, &nowhere, UINT64_MAX, &no_room), bytes);
+    assert_int_equal(idle_ready_bytes(arena, finished, &nowhere, UINT64_MAX, &room),
                      bytes + moving);
     assert_int_equal(UINT64_MAX - room, moving);
     assert_int_equal(idle_stamp(arena, finished), stamp);
