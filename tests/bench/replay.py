@@ -28,7 +28,7 @@ LAGS = (0, 500, 2000, 20000)
 BOUNDS = {
     # a single figure is much chance; the pool's own bound is 1.3 and 64 MiB (docs/policy.md)
     "segments": {"gpt": 1.32, "resnet": 1.32, "gnn": 1.32},
-    # the budget is 1.04 times the peak (LINE_SLACK); sizes that never come again leave holes that no other one fills
+    # the budget is 1.025 times the peak (LINE_SLACK), or 80 MiB for each thread above it; sizes that never come again leave holes that no other one fills
     "pages": dict.fromkeys(RECORDED + tuple(programs.PROGRAMS), 1.06) | {"amr": 1.07, "random": 1.11},
 }
 PAGE = 2 << 20
