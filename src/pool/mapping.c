@@ -178,6 +178,7 @@ static int map_some(struct pool *pool, struct arena *arena, uint64_t base, uint6
         *last = *last ? (*last)->next : arena->segments;
         (*last)->handle = moved[i].handle;
         (*last)->stamp = moved[i].stamp;
+        (*last)->since = pool->decay.tick;
         mapping_hold(pool, arena, (*last)->first);
     }
     return 0;

@@ -633,6 +633,7 @@ static uint64_t move_behind_a_barrier(uint64_t *at, uint64_t *pages) {
     start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
     get_whole(at, pages, 6, 0);
     drop_used(at[1], WHOLE), drop_used(at[3], WHOLE);
+    pool->decay.tick = 9;
     uint64_t block = get(2 * WHOLE);
     assert_int_equal(fake->orders, 1);
     assert_int_equal(fake->waits, 0);
@@ -649,6 +650,7 @@ static void what_has_not_finished_moves_at_once(void **state) {
         const struct segment *segment = segment_at(block + i * WHOLE);
         assert_true(segment->handle == pages[1] || segment->handle == pages[3]);
         assert_true(segment->stamp > pool->epochs.finished);
+        assert_int_equal(segment->since, 9);
         assert_null(segment_at(at[1 + 2 * i]));
         fake_physical(fake, at[1 + 2 * i]); /* mapped still */
     }
