@@ -30,6 +30,7 @@ CONFIGURATIONS = {
     "small device": ({"GPUCACHE_SIM_MEMORY": "16M"}, False, 40, ["oom_retries"], []),
     "decay": (DECAY, False, 3, ["driver_frees"], []),
     "decay, tight": ({**DECAY, **TIGHT}, False, 3, ["barriers", "driver_frees"], []),
+    "memory that moves": ({"GPUCACHE_BACKEND": "pages", **TIGHT}, False, 3, ["barriers"], []),
     "decay of segments": (SEGMENTS, False, 3, ["driver_frees"], []),
     "the same, tight": ({**SEGMENTS, **TIGHT}, False, 3, ["barriers", "driver_frees"], []),
     "old driver": ({}, True, 3, ["cpu_waits"], ["barriers"]),
