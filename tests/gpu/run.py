@@ -206,13 +206,13 @@ SIDE_BY_SIDE = (
     ("misuse", ["misuse.py"], 330),
     ("chains of preloaded libraries", ["chain.py"], 120),
     ("look-ups", ["client.py"], 60),
-    ("pages opened by other processes", ["ipc_pages.py"], 200),
-    ("traces", ["traced.py"], 200),
+    ("traces", ["traced.py"], 330),
 )
 ALONE = (
     ("the same answers, contexts that come and go", ["diff.py", "diff_current"], 100),
     ("the same answers, frees in streams", ["diff.py", "diff_async"], 330),
     ("the same answers, whole device", ["diff.py", "diff_outside"], 90),
+    ("pages opened by other processes", ["ipc_pages.py"], 200),
     ("law 3", ["spin.py", "100"], 100),
     ("law 2", ["laws.py", "60"], 90),
     ("contexts that come and go", ["lifecycles.py"], 120),
