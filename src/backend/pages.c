@@ -281,11 +281,13 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
 }
 
 /* To a trace memory lies at one address: what is mapped at two for a while has left the first. */
-static void leave(struct backend *backend, uint64_t address, unsigned count) {
+static void leave(struct backend *backend, uint64_t address, unsigned count, bool back) {
     struct pages *pages = of(backend);
-    if (trace_on()) {
-        trace_unmap((unsigned)pages->common.device->ordinal, (uintptr_t)pages, address, count,
-                    trace_clock());
+    unsigned device = (unsigned)pages->common.device->ordinal;
+    if (trace_on() && back) {
+        trace_map(device, (uintptr_t)pages, address, count);
+    } else if (trace_on()) {
+        trace_unmap(device, (uintptr_t)pages, address, count, trace_clock());
     }
 }
 

@@ -95,8 +95,8 @@ struct backend_ops {
                const uint64_t *pages);
 
     /** What lies at `count` consecutive addresses, 2 MiB each, will be mapped elsewhere, and unmapped there later: they are left.
-     * Only for the record; does not block. NULL: nobody wants to know. */
-    void (*leave)(struct backend *backend, uint64_t address, unsigned count);
+     * `back`: it is not, and stays. Only for the record; does not block. NULL: nobody wants to know. */
+    void (*leave)(struct backend *backend, uint64_t address, unsigned count, bool back);
 
     /** Nothing lies at `count` consecutive addresses any more, where whole pages were. `left`: they were left before. */
     int (*unmap)(struct backend *backend, uint64_t address, unsigned count, bool left);

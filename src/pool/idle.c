@@ -67,26 +67,30 @@ uint64_t range_idle_bytes(const struct range *range) {
     return bytes;
 }
 
-static uint64_t ready_bytes(const struct range *range, uint64_t finished, uint64_t *room) {
+static uint64_t ready_bytes(const struct range *range, uint64_t finished, struct idle_room *room) {
     uint64_t bytes = 0;
     for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         bool leaves = segment_may_leave(s, finished);
-        bool moves = !leaves && segment_may_move(s, short_ones(*room));
-        *room -= moves ? s->bytes : 0;
+        bool moves = !leaves && room->segments > 0 && segment_may_move(s, short_ones(room->bytes));
+        room->bytes -= moves ? s->bytes : 0;
+        room->segments -= moves;
         bytes += leaves || moves ? s->bytes : 0;
     }
     return bytes;
 }
 
 uint64_t idle_ready_bytes(const struct arena *arena, uint64_t finished,
-                          const struct line_place *place, uint64_t enough, uint64_t *room) {
-    uint64_t bytes = 0, none = 0;
-    room = aliases_are_full(&arena->aliases) ? &none : room;
+                          const struct line_place *place, uint64_t enough, struct idle_room *room) {
+    unsigned aliases = ALIASES_MOST - arena->aliases.count, all = room->segments;
+    uint64_t bytes = 0;
+    room->segments = all < aliases ? all : aliases;
+    unsigned most = room->segments;
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0 && bytes < enough;) {
         const struct range *range = arena->free[i].range;
         bool beside = range == place->left || range == place->right;
         bytes += beside ? 0 : ready_bytes(range, finished, room);
     }
+    room->segments = all - (most - room->segments);
     return bytes;
 }
 

@@ -21,10 +21,16 @@ struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t fin
 /** What of a free range is whole segments. */
 uint64_t range_idle_bytes(const struct range *range);
 
-/** What of an arena could make room at a place at once: segments whose stamp is at most `finished`, and others that may move and
- * fit into what is left of it, *room. Not beside the place; and no more than it takes to find so many bytes. */
+/* What may still move to a place: so many bytes, and segments. */
+struct idle_room {
+    uint64_t bytes;
+    unsigned segments;
+};
+
+/** What of an arena could make room at a place at once: segments whose stamp is at most `finished`, and others that may move there
+ * as well. Not beside the place; and no more than it takes to find so many bytes. */
 uint64_t idle_ready_bytes(const struct arena *arena, uint64_t finished,
-                          const struct line_place *place, uint64_t enough, uint64_t *room);
+                          const struct line_place *place, uint64_t enough, struct idle_room *room);
 
 /** The earliest stamp later than `finished` of one; UINT64_MAX: none has one. */
 uint64_t idle_stamp(const struct arena *arena, uint64_t finished);

@@ -16,8 +16,12 @@
 /* What has moved away, and is free of work by now, is unmapped where it was: before anything is made of those addresses, and before
  * any of it is given back. */
 static void drop_aliases(struct pool *pool) {
-    mapping_drop_aliases(pool, &pool->large);
-    mapping_drop_aliases(pool, &pool->small);
+    if (pool->large.aliases.count + pool->small.aliases.count > 0) {
+        uint64_t since = backend_clock(pool->backend);
+        mapping_drop_aliases(pool, &pool->large);
+        mapping_drop_aliases(pool, &pool->small);
+        pool->mapping_ns += backend_clock(pool->backend) - since;
+    }
 }
 
 static void enter(struct pool *pool) {
@@ -92,6 +96,7 @@ uint64_t mapper_decay(struct pool *pool) {
     struct segment *aged = source_aged(pool, &arena, &waits);
     if (aged) {
         mapping_release(pool, arena, aged, &released);
+        drop_aliases(pool); /* as in mapper_release() */
     }
     leave(pool);
     return released;
@@ -260,13 +265,14 @@ static int grow_at(struct pool *pool, struct arena *arena, struct line_place *pl
     if (anew) {
         budget += more_slack(pool, place->bytes, budget);
         move_there(pool, budget, place, &moving);
+        budget_book_reserve(pool);
         make_room(pool, place->bytes, budget);
         look_at_pins(pool, place->bytes, budget);
     }
     struct segment *in_front = arena_before(arena, place->base), *last = in_front;
     uint64_t each = length_of_segments(pool, place->bytes - moving.bytes, anew);
     int r = mapping_make(pool, arena, place, each, &moving, &last);
-    mapping_give(pool, &moving);
+    mapping_return(pool, &moving);
     pool->mapping_ns += anew ? backend_clock(pool->backend) - since : 0;
     mapping_let_go_of_all(pool, arena, in_front, last);
     for (unsigned i = 0; i < 2; i++) {
@@ -291,9 +297,10 @@ struct growth mapper_growth(const struct pool *pool, const struct arena *arena, 
     struct growth growth = {place.bytes, source_idle(pool), 0};
     uint64_t then = budget_expected(pool) + place.bytes, over = then > budget ? then - budget : 0;
     line_place_become(&place, round_up(place.bytes, unit_of(pool)));
+    struct idle_room room = {place.bytes, MOVING_MOST};
     for (unsigned i = 0; i < 2 && growth.ready < over; i++) {
-        growth.ready += idle_ready_bytes(arenas[i], pool->epochs.finished, &place,
-                                         over - growth.ready, &place.bytes);
+        growth.ready +=
+            idle_ready_bytes(arenas[i], pool->epochs.finished, &place, over - growth.ready, &room);
     }
     const struct range *const beside[] = {place.left, place.right};
     for (unsigned i = 0; i < 2 && over > 0; i++) {

@@ -22,7 +22,8 @@ bool mapping_move(struct pool *pool, struct arena *arena, struct segment *segmen
                   struct moving *moving) {
     struct backend *backend = pool->backend;
     const struct alias alias = {segment->base, segment->bytes, segment->stamp};
-    const struct moved moved = {segment->handle, segment->bytes, segment->stamp};
+    const struct moved moved = {segment->handle, segment->bytes, segment->stamp, arena,
+                                segment->base};
     if (!arena_remove(arena, segment)) {
         refuse(pool, segment);
         return false;
@@ -36,7 +37,7 @@ bool mapping_move(struct pool *pool, struct arena *arena, struct segment *segmen
     moving->bytes += moved.bytes;
     atomic_fetch_add(&pool->leaving_bytes, moved.bytes);
     if (backend->ops->leave) {
-        backend->ops->leave(backend, alias.base, pages_of(alias.bytes));
+        backend->ops->leave(backend, alias.base, pages_of(alias.bytes), false);
     }
     return true;
 }
@@ -57,23 +58,41 @@ void mapping_drop_aliases(struct pool *pool, struct arena *arena) {
 }
 
 /* Without the pool's lock. */
-static void give(struct pool *pool, const struct moved *moved, unsigned count) {
-    for (unsigned i = 0; i < count; i++) {
-        pool->backend->ops->give_pages(pool->backend, 1, pages_of(moved[i].bytes),
-                                       &moved[i].handle);
-        atomic_fetch_sub(&pool->leaving_bytes, moved[i].bytes);
-    }
+static void give(struct pool *pool, const struct moved *moved) {
+    pool->backend->ops->give_pages(pool->backend, 1, pages_of(moved->bytes), &moved->handle);
+    atomic_fetch_sub(&pool->leaving_bytes, moved->bytes);
 }
 
-void mapping_give(struct pool *pool, struct moving *moving) {
-    if (moving->count > 0) {
-        lock_release(&pool->lock);
-        give(pool, moving->of, moving->count);
-        lock_acquire(&pool->lock);
-        books_add(&pool->books.driver_frees, moving->count);
-        moving->count = 0;
-        moving->bytes = 0;
+/* False without host memory: then it is the driver's, when its alias has gone. */
+static bool move_back(struct pool *pool, const struct moved *moved) {
+    struct backend *backend = pool->backend;
+    struct segment *after = arena_before(moved->arena, moved->base);
+    if (arena_add(moved->arena, moved->base, moved->bytes, after) != 0) {
+        return false;
     }
+    struct segment *segment = after ? after->next : moved->arena->segments;
+    segment->handle = moved->handle;
+    segment->stamp = moved->stamp;
+    segment->since = pool->decay.tick;
+    aliases_remove(&moved->arena->aliases, moved->base);
+    atomic_fetch_sub(&pool->leaving_bytes, moved->bytes);
+    if (backend->ops->leave) {
+        backend->ops->leave(backend, moved->base, pages_of(moved->bytes), true);
+    }
+    return true;
+}
+
+void mapping_return(struct pool *pool, struct moving *moving) {
+    for (unsigned i = 0; i < moving->count; i++) {
+        if (!move_back(pool, &moving->of[i])) {
+            lock_release(&pool->lock);
+            give(pool, &moving->of[i]);
+            lock_acquire(&pool->lock);
+            books_add(&pool->books.driver_frees, 1);
+        }
+    }
+    moving->count = 0;
+    moving->bytes = 0;
 }
 
 /* --- giving back --- */
@@ -105,7 +124,7 @@ int mapping_release(struct pool *pool, struct arena *arena, struct segment *segm
     lock_release(&pool->lock);
     int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes), false);
     if (r == 0) {
-        give(pool, &moved, 1);
+        give(pool, &moved);
     }
     lock_acquire(&pool->lock);
     if (r == 0) {
@@ -151,9 +170,10 @@ static void unmake(struct pool *pool, uint64_t base, uint64_t each, const struct
     books_add(&pool->books.driver_frees, count);
 }
 
-/* Maps so many of a length, MAP_BATCH at most, side by side. What is not mapped is the driver's. */
+/* Maps so many of a length, MAP_BATCH at most, side by side. *mapped: the driver has; else they are whose they were. */
 static int map_some(struct pool *pool, struct arena *arena, uint64_t base, uint64_t each,
-                    const struct moved *moved, unsigned count, struct segment **last) {
+                    const struct moved *moved, unsigned count, struct segment **last,
+                    bool *mapped) {
     struct backend *backend = pool->backend;
     uint64_t handles[MAP_BATCH];
     for (unsigned i = 0; i < count; i++) {
@@ -161,12 +181,9 @@ static int map_some(struct pool *pool, struct arena *arena, uint64_t base, uint6
     }
     lock_release(&pool->lock);
     int r = backend->ops->map(backend, base, count, pages_of(each), handles);
-    if (r != 0) {
-        backend->ops->give_pages(backend, count, pages_of(each), handles);
-    }
     lock_acquire(&pool->lock);
+    *mapped = r == 0;
     if (r != 0) {
-        books_add(&pool->books.driver_frees, count);
         return r == -ENOMEM ? -ENOMEM : -ERANGE;
     }
     pool->made_bytes += count * each;
@@ -184,11 +201,12 @@ static int map_some(struct pool *pool, struct arena *arena, uint64_t base, uint6
     return 0;
 }
 
-/* All that is moving. */
+/* All that is moving; what the driver has not mapped is moving still. */
 static int make_of_moving(struct pool *pool, struct arena *arena, uint64_t base,
                           struct moving *moving, struct segment **last) {
     int r = 0;
     unsigned done = 0;
+    bool mapped = true;
     while (r == 0 && done < moving->count) {
         const struct moved *some = moving->of + done;
         unsigned count = 1;
@@ -197,13 +215,15 @@ static int make_of_moving(struct pool *pool, struct arena *arena, uint64_t base,
             count++;
         }
         uint64_t bytes = count * some->bytes;
-        atomic_fetch_sub(&pool->leaving_bytes, bytes);
         pool->growing += bytes;
-        r = map_some(pool, arena, base, some->bytes, some, count, last);
+        r = map_some(pool, arena, base, some->bytes, some, count, last, &mapped);
         pool->growing -= bytes;
+        if (mapped) {
+            atomic_fetch_sub(&pool->leaving_bytes, bytes);
+            moving->bytes -= bytes;
+            done += count;
+        }
         base += bytes;
-        moving->bytes -= bytes;
-        done += count;
     }
     moving->count -= done;
     for (unsigned i = 0; i < moving->count; i++) {
@@ -218,6 +238,7 @@ static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsi
     struct backend *backend = pool->backend;
     struct moved taken[MAP_BATCH];
     uint64_t handles[MAP_BATCH], bytes = count * each;
+    bool mapped;
     pool->growing += bytes;
     lock_release(&pool->lock);
     int r = backend->ops->take_pages(backend, count, pages_of(each), handles);
@@ -227,7 +248,13 @@ static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsi
         for (unsigned i = 0; i < count; i++) {
             taken[i] = (struct moved){.handle = handles[i]};
         }
-        r = map_some(pool, arena, base, each, taken, count, last);
+        r = map_some(pool, arena, base, each, taken, count, last, &mapped);
+        if (!mapped) {
+            lock_release(&pool->lock);
+            backend->ops->give_pages(backend, count, pages_of(each), handles);
+            lock_acquire(&pool->lock);
+            books_add(&pool->books.driver_frees, count);
+        }
     }
     pool->growing -= bytes;
     return r;
@@ -258,8 +285,8 @@ int mapping_make(struct pool *pool, struct arena *arena, const struct line_place
     if (!arena_prepare(arena, all + 1) || page_map_prepare(place->base, place->bytes) != 0) {
         return -ERANGE;
     }
-    int r = rest > each ? look_for_pages(pool, rest) : 0;
-    r = r == 0 ? make_of_moving(pool, arena, place->base, moving, last) : r;
+    int r = make_of_moving(pool, arena, place->base, moving, last);
+    r = r == 0 && rest > each ? look_for_pages(pool, rest) : r;
     for (uint64_t some; rest > 0 && r == 0; rest -= some, base += some) {
         uint64_t part = short_of_end(each, rest);
         each = each < part ? each : part;

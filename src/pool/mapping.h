@@ -17,6 +17,8 @@ struct moving {
     unsigned count;
     struct moved {
         uint64_t handle, bytes, stamp;
+        struct arena *arena; /* where it was, */
+        uint64_t base;
     } of[MOVING_MOST];
 };
 
@@ -32,8 +34,8 @@ int mapping_release(struct pool *pool, struct arena *arena, struct segment *segm
 /** Unmaps the aliases that have finished. */
 void mapping_drop_aliases(struct pool *pool, struct arena *arena);
 
-/** What has found no place is the driver's. */
-void mapping_give(struct pool *pool, struct moving *moving);
+/** What has found no place is where it was again: it is mapped there still. */
+void mapping_return(struct pool *pool, struct moving *moving);
 
 /** Makes segments at a place, at first of what is moving, then new ones of `each`, behind *last, which is then the last of them.
  * All are held. 0, or why not all were made: -ENOMEM, -EDQUOT, -ERANGE without host memory, or the driver's code. */

@@ -398,6 +398,14 @@ static int take_pages(struct backend *backend, unsigned count, unsigned length, 
     return r;
 }
 
+static void settle_page(struct fake *fake, struct fake_page *page) {
+    if (page->given && page->left == 0) {
+        page->taken = page->given = false;
+        fake->reserved -= 2 * MIB;
+        fake->releases++;
+    }
+}
+
 static void give_pages(struct backend *backend, unsigned count, unsigned length,
                        const uint64_t *pages) {
     struct fake *fake = of(backend);
@@ -407,9 +415,8 @@ static void give_pages(struct backend *backend, unsigned count, unsigned length,
         if (!page->taken || page->mappings > 0 || page->length != (i % length ? 0 : length)) {
             break_law(fake, "a page given back that is mapped, in part, or that nobody had");
         }
-        page->taken = false;
-        fake->reserved -= 2 * MIB;
-        fake->releases++;
+        page->given = true;
+        settle_page(fake, page);
     }
     pthread_mutex_unlock(&fake->lock);
 }
@@ -437,16 +444,18 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
     return r;
 }
 
-static void leave(struct backend *backend, uint64_t address, unsigned count) {
+static void leave(struct backend *backend, uint64_t address, unsigned count, bool back) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     for (unsigned i = 0; i < count; i++) {
         struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
-        if (!at->page || at->left) {
+        struct fake_page *page = &fake->pages[at->page];
+        if (!at->page || at->left != back) {
             break_law(fake, "left where nothing is, or twice");
         }
-        at->left = true;
-        fake->pages[at->page].mappings--;
+        at->left = !back;
+        page->mappings += back ? 1 : -1;
+        page->left += back ? -1 : 1;
     }
     pthread_mutex_unlock(&fake->lock);
 }
@@ -458,7 +467,7 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count, bool
     fake->unmaps += r == 0 ? count : 0;
     for (unsigned i = 0; i < count && r == 0; i++) {
         struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
-        const struct fake_page *page = &fake->pages[at->page];
+        struct fake_page *page = &fake->pages[at->page];
         if (!at->page) {
             break_law(fake, "unmapped where nothing is");
         } else if ((i == 0 && page->length == 0) || i + page->length > count) {
@@ -468,7 +477,9 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count, bool
         } else if (at->left != left) {
             break_law(fake, "unmapped as what it is not");
         }
-        fake->pages[at->page].mappings -= at->page > 0 && !at->left;
+        page->mappings -= at->page > 0 && !at->left;
+        page->left -= at->left;
+        settle_page(fake, page);
         *at = (struct fake_mapping){0};
     }
     pthread_mutex_unlock(&fake->lock);

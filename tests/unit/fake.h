@@ -47,7 +47,9 @@ struct fake_segment {
 struct fake_page {
     bool taken;
     unsigned length;   /* of a page that begins here, in those of 2 MiB */
-    unsigned mappings; /* besides those that were left */
+    unsigned mappings; /* besides those that were left, */
+    unsigned left;     /* and these: as long as there is one the memory is not the device's */
+    bool given;
 };
 
 struct fake_mapping {

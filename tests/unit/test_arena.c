@@ -540,7 +540,8 @@ static void add_at_random(struct arena *arena) {
 /* What of all that is idle has finished or may move, and when the next of it will have finished. */
 static void check_idle(const struct arena *arena, uint64_t finished) {
     const struct line_place nowhere = {0};
-    uint64_t bytes = 0, moving = 0, stamp = UINT64_MAX, no_room = 0, room = UINT64_MAX;
+    uint64_t bytes = 0, moving = 0, stamp = UINT64_MAX;
+    struct idle_room no_room = {0, UINT32_MAX}, room = {UINT64_MAX, UINT32_MAX};
     bool aged = false, waits = false, waited = false;
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool idle = s->used == 0, old = idle && 10 - s->since > DECAY_TICKS;
@@ -553,7 +554,7 @@ static void check_idle(const struct arena *arena, uint64_t finished) {
     assert_int_equal(idle_ready_bytes(arena, finished, &nowhere, UINT64_MAX, &no_room), bytes);
     assert_int_equal(idle_ready_bytes(arena, finished, &nowhere, UINT64_MAX, &room),
                      bytes + moving);
-    assert_int_equal(UINT64_MAX - room, moving);
+    assert_int_equal(UINT64_MAX - room.bytes, moving);
     assert_int_equal(idle_stamp(arena, finished), stamp);
     const struct segment *found = idle_aged(arena, 10, finished, &waited);
     assert_int_equal(found != NULL, aged);
