@@ -123,8 +123,10 @@ static void die(int number, siginfo_t *info, const char *name) {
         guard_report();
         ending_report(name);
         process_end(PROCESS_DIES, number);
-    } else {
+    } else { /* natively the first one was the last */
         ending_wait();
+        number = dying_of;
+        info = &dying_info;
     }
     send_again(number, info);
 }
