@@ -99,7 +99,8 @@ static bool one_more(struct pool *pool, struct want *want, bool *may_grow) {
 }
 
 /* There is no memory for what should go round. Once in a while what the thread does not ask for any more
- * goes to the pool, and idle memory of the other kind to the driver, to come back as this one. */
+ * goes to the pool, part of what another one has much more of, and idle memory of the other kind to the driver, to come back
+ * as this one. */
 static bool starves(struct pool *pool, struct cache *cache, struct want *want) {
     uint64_t growth = source_growth(want);
     if (++cache->starved < STARVED_VISITS) {
@@ -109,7 +110,7 @@ static bool starves(struct pool *pool, struct cache *cache, struct want *want) {
     cache_enter(cache);
     cache_drop_idle(cache, want->bin, 0);
     cache_leave(cache);
-    return source_take(pool, want) ||
+    return source_take(pool, want) || (quota_even_out(cache) && source_take(pool, want)) ||
            (!pool->backend->release_waits && source_release_idle(pool, growth) == 0 &&
             !budget_is_short(pool, growth) && source_grow(pool, want) == 0 &&
             source_take(pool, want));

@@ -149,14 +149,20 @@ static bool look_at(struct cache *cache, uint64_t now, bool *any) {
     return is_still(&cache->seen.worked, worked(cache), now, IDLE_NS);
 }
 
-bool quota_put_to_sleep(struct pool *pool, struct cache *first) {
+/* Those linked by `next_idle`. */
+static struct biased *seize(struct pool *pool, struct cache *first) {
     struct biased *locks = NULL;
-    bool any = false;
     for (struct cache *cache = first; cache; cache = cache->next_idle) {
         cache->lock.next_seized = locks;
         locks = &cache->lock;
     }
     cache_seize_list(pool, locks);
+    return locks;
+}
+
+bool quota_put_to_sleep(struct pool *pool, struct cache *first) {
+    struct biased *locks = seize(pool, first);
+    bool any = false;
     for (struct cache *cache = first; cache; cache = cache->next_idle) {
         any |= quota_cached(cache) > 0;
         quota_sleep(cache);
@@ -188,6 +194,40 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
         }
     }
     any |= quota_put_to_sleep(pool, idle);
+    pool->look_at_ns = any ? 0 : now + LOOK_NS;
+    return any;
+}
+
+static bool halve_largest(struct cache *cache, struct cache *others) {
+    struct cache *largest = cache;
+    for (; others; others = others->next_idle) {
+        largest = others->bytes > largest->bytes ? others : largest;
+    }
+    uint64_t most = (cache->bytes + largest->bytes) / 2;
+    if (largest->bytes / 2 <= cache->bytes) {
+        return false;
+    }
+    cache_drop_idle(largest, BINS, most);
+    cache_drop_half(largest, BINS, most);
+    return true;
+}
+
+bool quota_even_out(struct cache *cache) {
+    struct pool *pool = cache->pool;
+    struct cache *others = NULL, *other = pool->awake_last;
+    uint64_t now = backend_clock(pool->backend);
+    if (now < pool->look_at_ns) {
+        return false;
+    }
+    for (unsigned looks = 0; other && looks < IDLE_LOOKS; other = other->previous_awake, looks++) {
+        if (other != cache && !other->visiting) {
+            other->next_idle = others;
+            others = other;
+        }
+    }
+    struct biased *locks = seize(pool, others);
+    bool any = halve_largest(cache, others);
+    biased_return(locks);
     pool->look_at_ns = any ? 0 : now + LOOK_NS;
     return any;
 }

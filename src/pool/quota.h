@@ -17,6 +17,9 @@ bool quota_take_back(struct pool *pool,
                      uint64_t growth);         /* what idle threads hold, if it is due; */
 bool quota_take_all_back(struct pool *pool);   /* and the others' too; */
 bool quota_empty_transfers(struct pool *pool); /* what waits for threads. True if there was any */
+/* Its thread has no memory to go round: of what the cache holds that has most, half of the difference goes to the pool, if that is
+ * more than twice as much. True if so. */
+bool quota_even_out(struct cache *cache);
 /* Of threads that have done nothing for the decay time, linked by `next_idle`. What others have freed for them need not
  * be as old: it goes to the pool first, and they are found the next time. */
 struct cache *quota_find_idle(struct pool *pool);
