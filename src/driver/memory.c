@@ -160,11 +160,13 @@ static __attribute__((noinline)) CUresult alloc_otherwise(CUdeviceptr *dptr, siz
 static __attribute__((noinline)) CUresult alloc_after(struct pool *pool, int r, CUdeviceptr *dptr,
                                                       size_t bytes) {
     CUresult result;
-    return refused_alloc(pool, r, dptr, bytes, &result) ? result : native_alloc(dptr, bytes);
+    return bytes == 0                                     ? REAL(cuMemAlloc_v2)(dptr, 0)
+           : refused_alloc(pool, r, dptr, bytes, &result) ? result
+                                                          : native_alloc(dptr, bytes);
 }
 
 CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
-    struct pool *pool = dptr && bytes > 0 ? context_pool() : NULL;
+    struct pool *pool = dptr ? context_pool() : NULL;
     if (unlikely(!pool || capture_is_unusual())) {
         return alloc_otherwise(dptr, bytes);
     }

@@ -294,8 +294,8 @@ static __attribute__((noinline)) void tell_large(struct pool *pool, const struct
 static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t bytes,
                                                      uint64_t *address) {
     int broken = epochs_broken(&pool->epochs);
-    if (broken) {
-        return broken;
+    if (broken || bytes == 0) {
+        return broken ? broken : -EINVAL;
     }
     if (bytes > pool->backend->capacity) {
         int dead = look_at_health(pool);
@@ -325,8 +325,8 @@ static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t
 /* The short way: the calling thread has a block of the class in its cache that may be handed out. */
 int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
     struct cache *cache = cache_last;
-    if (unlikely(bytes > SMALL_MAX_BYTES || cache->pool != pool || epochs_broken(&pool->epochs) ||
-                 !biased_try_enter(&cache->lock))) {
+    if (unlikely(bytes - 1 >= SMALL_MAX_BYTES || cache->pool != pool ||
+                 epochs_broken(&pool->epochs) || !biased_try_enter(&cache->lock))) {
         return alloc_otherwise(pool, bytes, address);
     }
     uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);

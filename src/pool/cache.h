@@ -147,7 +147,11 @@ static inline struct block *cache_pop(struct cache *cache, unsigned at, uint64_t
 static inline void cache_push(struct cache *cache, struct bin *bin, struct block *block,
                               uint64_t bytes) {
     block->next = NULL;
-    *(bin->head ? &bin->tail->next : &bin->head) = block;
+    if (bin->head) {
+        bin->tail->next = block;
+    } else {
+        bin->head = block;
+    }
     bin->tail = block;
     bin->count++;
     cache->bytes += bytes;

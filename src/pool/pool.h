@@ -58,9 +58,8 @@ void pool_drain(struct pool *pool);
 void pool_set_capacity(struct pool *pool, uint64_t capacity);
 
 /**
- * Memory for `bytes` > 0. -ENOMEM: neither the pool nor the driver has it. -EDQUOT: nor does the limit allow it. -ERANGE:
- * the pool cannot manage what the driver gave; ask the driver directly. Positive: the driver's
- * error.
+ * Memory for `bytes`. -EINVAL: of 0 there is none. -ENOMEM: neither the pool nor the driver has it. -EDQUOT: nor does the
+ * limit allow it. -ERANGE: the pool cannot manage what the driver gave; ask the driver directly. Positive: the driver's error.
  */
 int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address);
 
