@@ -83,6 +83,14 @@ static int open_file(const char *path) {
     return fd >= 0 ? (int)fd : -errno;
 }
 
+/** The same. -ESPIPE: it is there, and is no file. */
+static int open_only_file(const char *path) {
+    struct stat file;
+    int error = open_file(path);
+    bool other = error == -EEXIST && stat(path, &file) == 0 && !S_ISREG(file.st_mode);
+    return !other ? error : S_ISDIR(file.st_mode) ? -EISDIR : -ESPIPE;
+}
+
 /** The same, or as what it is if it is no file. -EEXIST: it is a file that exists. */
 static int open_new(const char *path) {
     const int flags = O_WRONLY | O_CLOEXEC | O_NOCTTY;
@@ -126,7 +134,7 @@ int file_open(const char *pattern, char *path, size_t size) {
 }
 
 int file_create(const char *pattern, char *path, size_t size) {
-    int fd = open_pattern(pattern, path, size, open_file);
+    int fd = open_pattern(pattern, path, size, open_only_file);
     if (fd >= 0)
         syscall(SYS_close, fd);
     return fd < 0 ? fd : 0;
@@ -155,6 +163,8 @@ const char *file_error(int error) {
         return "not a directory";
     case EISDIR:
         return "is a directory";
+    case ESPIPE:
+        return "not a file";
     case EEXIST:
         return "too many files of that name exist";
     case ENOSPC:

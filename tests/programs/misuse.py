@@ -133,6 +133,16 @@ def unwritable_reports():
                      "gpucache: cannot write report file .*: .*; writing to stderr", "table")
 
 
+def unwritable_traces():
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkfifo(folder + "/fifo")
+        for path, why in [("/nonexistent/trace", "no such directory"), (folder, "is a directory"),
+                          ("/dev/null", "not a file"), (folder + "/fifo", "not a file")]:
+            one_line("trace to " + path[-30:], {"GPUCACHE_TRACE": path},
+                     "gpucache: GPUCACHE_TRACE=%s: %s; no trace is written" % (re.escape(path), why), "table")
+            tally.check(not os.path.exists(path + ".1"), "misuse: trace to %s: nothing beside it" % path)
+
+
 def report_files():
     with tempfile.TemporaryDirectory() as folder:
         def names(pattern, times=1, case="ok", options=None):
@@ -231,7 +241,7 @@ def text_report():
 
 def main():
     side_by_side([lambda c=c: under_equals_native(c) for c in cases()], 8)
-    side_by_side([options_without_sense, unwritable_reports, report_files, reports, text_report] +
+    side_by_side([options_without_sense, unwritable_reports, unwritable_traces, report_files, reports, text_report] +
                  ([] if GPU else [descriptors]), 4)
 
 
