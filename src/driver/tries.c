@@ -11,7 +11,7 @@
  */
 static bool make_room(struct device *device, uint64_t bytes, struct tries *tries, bool moved) {
     deferred_settle_now(); /* what streams have freed by now is idle, too */
-    uint64_t idle = device_idle_bytes(device, NULL), returns = tries_returns();
+    uint64_t idle = device_idle_bytes(device, NULL), returns = tries_returns(), before = idle;
     bool may = (moved || tries->gave || idle > tries->idle) && idle > 0 &&
                device_could_have(device, bytes);
     if (may) {
@@ -19,7 +19,7 @@ static bool make_room(struct device *device, uint64_t bytes, struct tries *tries
         idle = device_pool_left(device); /* and not what others have freed since */
     }
     tries->idle = idle;
-    tries->gave = may && tries_returns() != returns;
+    tries->gave = may && (tries_returns() != returns || idle < before);
     return may;
 }
 
@@ -50,7 +50,7 @@ bool tries_at_driver(struct device *device, uint64_t bytes, struct tries *tries)
     bool made_room = make_room(device, bytes, tries, moved);
     uint64_t returns = tries_returns();
     bool again = returns != tries->returns || (first && (others || made_room)) ||
-                 (made_room && bytes > 0 && bytes <= device_room(device));
+                 (made_room && (tries->gave || (bytes > 0 && bytes <= device_room(device))));
     tries->returns = returns;
     if (again && made_room && !tries->counted) {
         tries->counted = true;

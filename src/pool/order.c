@@ -220,8 +220,9 @@ static uint64_t close_late(struct pool *pool, bool *again) {
     return r == 0 ? stamp : captured ? epochs_latest(&pool->epochs) : 0;
 }
 
-bool order_finish(struct pool *pool, uint64_t limit_ns) {
+bool order_finish(struct pool *pool, uint64_t limit_ns, bool all) {
     struct epochs *epochs = &pool->epochs;
+    uint64_t before = epochs->finished;
     if (!pool->backend->has_events) {
         return false;
     }
@@ -238,7 +239,9 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
         }
         epochs_poll(epochs, pool->backend);
         waited = passed(pool, since, slept);
-        if ((number > 0 && epochs->finished >= number) || epochs->broken || waited >= limit_ns) {
+        bool some = !all && epochs->finished > before;
+        if (some || (number > 0 && epochs->finished >= number) || epochs->broken ||
+            waited >= limit_ns) {
             break;
         }
         sleep_unlocked(pool, FINISH_POLL_NS);
@@ -247,7 +250,8 @@ bool order_finish(struct pool *pool, uint64_t limit_ns) {
     if (slept > 0) {
         book_wait(pool, since);
     }
-    bool finished = number > 0 && epochs->finished >= number;
+    bool some = !all && epochs->finished > before;
+    bool finished = some || (number > 0 && epochs->finished >= number);
     if (!finished && slept > 0) {
         pool->waited_for = epochs_stamp(epochs) - 1;
         pool->waited_ns += waited;

@@ -29,9 +29,9 @@ bool order_now(
     struct pool *pool, uint64_t stamp,
     bool at_any_price); /* a barrier; or a wait, where that is the way or nothing else is */
 bool order_finish(
-    struct pool *pool,
-    uint64_t limit_ns); /* what was submitted before has finished; waits that were in vain
-                                          count, until what they were for has */
+    struct pool *pool, uint64_t limit_ns,
+    bool
+        all); /* what was submitted before has finished, or some of it; waits that were in vain count, until what they were for has */
 bool order_wait_for_answers(
     struct pool *pool,
     uint64_t limit_ns); /* a call that might have ended the context was under way, and is over */

@@ -179,7 +179,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     }
     bool finished = true;
     if (pool->pending_bytes + source_idle(pool) > 0) {
-        finished = order_finish(pool, wait && !pool->backend->quiet ? TRIM_WAIT_NS : 0);
+        finished = order_finish(pool, wait && !pool->backend->quiet ? TRIM_WAIT_NS : 0, true);
     }
     pending_take_usable(pool);
     int r = source_release_idle(pool, bytes);

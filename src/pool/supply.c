@@ -95,6 +95,18 @@ static int grow_after(struct pool *pool, struct want *want, int *refusal) {
     return take(pool, want) ? 0 : source_refused(*refusal) ? -EAGAIN : *refusal;
 }
 
+/* All that was freed by now is waited for. What comes of it on the way is taken, before others come who have not waited. */
+static bool supply_finished(struct pool *pool, struct want *want, uint64_t patience) {
+    uint64_t last = epochs_stamp(&pool->epochs), before;
+    bool served, more;
+    do {
+        before = pool->epochs.finished;
+        more = order_finish(pool, patience, false);
+        served = take(pool, want);
+    } while (!served && more && pool->epochs.finished > before && pool->epochs.finished < last);
+    return served;
+}
+
 static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     want->any = true;
     want->care = ARENA_ALL;
@@ -120,7 +132,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     }
     order_finish_ordered(pool); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
-        if (last && order_finish(pool, patience) && take(pool, want)) {
+        if (last && supply_finished(pool, want, patience)) {
             return 0;
         }
         uint64_t need = source_growth(want);
@@ -164,15 +176,27 @@ static uint64_t given_back(struct pool *pool) {
     return count;
 }
 
+/* What was waited for may have gone to another thread, which has freed enough since. */
+static bool others_freed(struct pool *pool, const struct want *want, uint64_t since) {
+    bool none, freed = false;
+    for (enum reach reach = 0; reach < REACHES; reach++) {
+        const struct pending *queue = &pool->pending[reach];
+        freed |= queue->head && queue->tail->stamp >= since;
+    }
+    return freed && may_be_had(pool, want, &none);
+}
+
 /* What others had taken when we were refused may have been too little for them, and have come back. */
 static int supply_as_natively(struct pool *pool, struct want *want, int refusal) {
-    uint64_t before, now = given_back(pool);
+    uint64_t before, now = given_back(pool), since;
     unsigned tries = 0;
     do {
         before = now;
+        since = epochs_stamp(&pool->epochs);
         refusal = supply_hard(pool, want, refusal);
         now = source_refused(refusal) ? given_back(pool) : before;
-    } while (now != before && ++tries < OTHERS_TRIES);
+    } while ((now != before || (source_refused(refusal) && others_freed(pool, want, since))) &&
+             ++tries < OTHERS_TRIES);
     return refusal;
 }
 

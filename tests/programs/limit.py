@@ -63,6 +63,23 @@ def mixed():
     tally.check(len(refusals) < 2, "limit: mixed: refused where natively nothing is", "".join(refusals))
 
 
+def slow():
+    """On a device that is far behind, what finishes while one thread waits for it goes to others, who free as much again. Without more
+    than one wait some run in three is refused something."""
+    refusals = []
+    for who in ["pool pool", "pool pool pool pool", MIXED[0]]:
+        for mib in ("16", "4"):
+            for seed in SEEDS:
+                for backend in BACKENDS:
+                    ran = run([LIMIT, "mixed", str(seed), "3000", "240", mib] + who.split(),
+                              options={**OFF, "GPUCACHE_BACKEND": backend, "GPUCACHE_SIM_MEMORY": "256M",
+                                       "GPUCACHE_SIM_EAGER": "5", "GPUCACHE_SIM_SEED": str(seed)})
+                    what = "limit: slow %s, %s MiB: %s, seed %d: status %s" % (who, mib, backend, seed, ran.status)
+                    tally.check(ran.status == 0 and "refused" in ran.out, what, ran.out + ran.err)
+                    refusals += [what + ": " + ran.out] if ran.out != "refused 0\n" else []
+    tally.check(len(refusals) < 2, "limit: slow: refused where natively nothing is", "".join(refusals))
+
+
 def full():
     for sizes in ("1 2 3 4", "2 6 10"):
         for backend in BACKENDS:
@@ -101,6 +118,7 @@ def main():
         sys.exit(77)
     turns()
     mixed()
+    slow()
     full()
     refused()
     taken_in_vain()
