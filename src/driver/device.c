@@ -291,12 +291,12 @@ uint64_t device_room(struct device *device) {
 
 bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
                    bool wait) {
-    bool any = false;
+    bool any = false, there = free_now(device) >= bytes;
     struct device_pool *p = atomic_load(&device->pools);
     for (; p && free_now(device) < bytes; p = p->next) {
         any |= p->backend != but && !p->idle && pool_give_back(p->pool, bytes, wait) == 0;
     }
-    return any;
+    return any || there;
 }
 
 bool device_could_have(struct device *device, uint64_t bytes) {

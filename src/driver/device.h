@@ -120,7 +120,7 @@ uint64_t device_idle_bytes(const struct device *device, const struct device_back
 uint64_t device_room(struct device *device);
 
 /** Has all pools but one give back what is idle, until the driver has `bytes`; with `wait`, after waiting for
- * their work, within limits. True if there was any. With no lock held. */
+ * their work, within limits. True if there was any, or enough already. With no lock held. */
 bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
                    bool wait);
 

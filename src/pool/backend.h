@@ -50,7 +50,7 @@ struct backend_ops {
 
     /**
      * Has those give back what is idle, `bytes` of it, and returns when the driver has it; with `wait`, waits
-     * for their work as well, within limits. True if there was any. Blocks. NULL where room() is.
+     * for their work as well, within limits. True if there was any, or the driver had enough already. Blocks. NULL where room() is.
      */
     bool (*gather)(struct backend *backend, uint64_t bytes, bool wait);
 

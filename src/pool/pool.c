@@ -177,16 +177,22 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     if (source_idle(pool) < bytes) {
         quota_take_all_back(pool);
     }
-    bool finished = true;
-    if (pool->pending_bytes + source_idle(pool) > 0) {
-        finished = order_finish(pool, wait && !pool->backend->quiet ? TRIM_WAIT_NS : 0, true);
-    }
-    pending_take_usable(pool);
-    int r = source_release_idle(pool, bytes);
+    bool finished = true, all = bytes == UINT64_MAX;
+    uint64_t limit_ns = wait && !pool->backend->quiet ? TRIM_WAIT_NS : 0, before;
+    uint64_t last = epochs_stamp(&pool->epochs);
+    int r;
+    do { /* of what some wait for others of the pool take nothing first */
+        before = pool->epochs.finished;
+        if (pool->pending_bytes + source_idle(pool) > 0) {
+            finished = order_finish(pool, limit_ns, all);
+        }
+        pending_take_usable(pool);
+        r = source_release_idle(pool, bytes);
+    } while (r != 0 && finished && pool->epochs.finished > before && pool->epochs.finished < last);
     if (pool->returning > 0) {
         source_wait_for_return(pool, TRIM_WAIT_NS);
     }
-    if (bytes == UINT64_MAX) { /* what has not finished was freed since, if work was waited for */
+    if (all) { /* what has not finished was freed since, if work was waited for */
         uint64_t ready = budget_ready(pool);
         uint64_t left = finished ? ready - source_idle(pool) : ready + pool->pending_bytes;
         atomic_store(&pool->left_bytes, left);

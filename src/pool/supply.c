@@ -141,6 +141,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
         }
         if (r == -EAGAIN && gather(pool, want, last)) {
             r = grow_after(pool, want, &refusal);
+            want->lost = r == -EAGAIN;
         }
         if (r != -EAGAIN) {
             return r;
@@ -176,14 +177,14 @@ static uint64_t given_back(struct pool *pool) {
     return count;
 }
 
-/* What was waited for may have gone to another thread, which has freed enough since. */
+/* What was waited for, or what other pools gave back, may have gone to another thread, which has freed enough since. */
 static bool others_freed(struct pool *pool, const struct want *want, uint64_t since) {
     bool none, freed = false;
     for (enum reach reach = 0; reach < REACHES; reach++) {
         const struct pending *queue = &pool->pending[reach];
         freed |= queue->head && queue->tail->stamp >= since;
     }
-    return freed && may_be_had(pool, want, &none);
+    return (want->lost || freed) && may_be_had(pool, want, &none);
 }
 
 /* What others had taken when we were refused may have been too little for them, and have come back. */
@@ -193,6 +194,7 @@ static int supply_as_natively(struct pool *pool, struct want *want, int refusal)
     do {
         before = now;
         since = epochs_stamp(&pool->epochs);
+        want->lost = false;
         refusal = supply_hard(pool, want, refusal);
         now = source_refused(refusal) ? given_back(pool) : before;
     } while ((now != before || (source_refused(refusal) && others_freed(pool, want, since))) &&

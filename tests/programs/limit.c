@@ -13,7 +13,7 @@
  *      limit mixed SEED COUNT MOST MIB KIND...  each thread takes blocks of MIB and frees them, COUNT times, in any order. All
  *                                  together never ask for more than MOST at once.
  *
- *      kinds: pool, async, create, array, managed; held: once, before the others begin; module: of GPUCACHE_SIM_MODULE_BYTES
+ *      kinds: pool, other (as pool, in another context of the device), async, create, array, managed; held: once, before the others begin; module: of GPUCACHE_SIM_MODULE_BYTES
  */
 #include "program.h"
 
@@ -38,7 +38,7 @@ static struct one {
     CUresult odd;
 } all[THREADS];
 
-static CUcontext context;
+static CUcontext context, other;
 static unsigned rounds;
 static pthread_barrier_t start;
 
@@ -179,7 +179,7 @@ static void *mix(void *argument) {
     unsigned had = 0;
     uint64_t seed = one->count;
     CUstream stream;
-    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuCtxSetCurrent(strcmp(one->kind, "other") == 0 ? other : context));
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     pthread_barrier_wait(&start);
     for (unsigned i = 0; i < rounds; i++) {
@@ -210,6 +210,8 @@ static void mixed(unsigned seed, size_t bytes, int count, char **kinds) {
         all[i].count = seed * THREADS + (unsigned)i + 1;
         all[i].bytes = bytes;
         snprintf(all[i].kind, sizeof all[i].kind, "%s", kinds[i]);
+        if (strcmp(kinds[i], "other") == 0 && !other)
+            CHECK(cuCtxCreate(&other, NULL, 0, 0));
     }
     run(count, mix);
     for (int i = 0; i < count; i++)

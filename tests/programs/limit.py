@@ -38,6 +38,7 @@ def turns():
 # 15 of 16 blocks of 16 MiB are booked at most. What one thread frees into the pool, and another one makes the pool give back, a third one
 # may take before the second does, and free it there again.
 MIXED = ["pool pool pool array array", "pool pool create array create"]
+CONTEXTS = ["pool pool other other"]
 MODULES = ["pool pool pool array module", "pool pool create module module"]
 
 
@@ -45,7 +46,7 @@ def mixed():
     """A request is made again a bounded number of times, and a schedule can use them up: one run in all may be refused something. Made again
     once only, one in five is."""
     refusals = []
-    for who in MIXED + MODULES:
+    for who in MIXED + CONTEXTS + MODULES:
         for seed in SEEDS[:len(SEEDS) // 3]:
             command = [LIMIT, "mixed", str(seed), "3000", "240", "16"] + who.split()
             sim = {**SWITCH, "GPUCACHE_SIM_SEED": str(seed), "GPUCACHE_SIM_MODULE_BYTES": "16M"}
