@@ -335,6 +335,10 @@ void arena_leave_map(struct arena *arena) {
     for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
         page_map_leave(segment->base, segment->bytes, arena->pool);
     }
+    for (unsigned i = 0; i < arena->aliases.count; i++) {
+        const struct alias *alias = &arena->aliases.at[i];
+        page_map_leave(alias->base, alias->bytes, arena->pool);
+    }
 }
 
 void arena_forget(struct arena *arena) {

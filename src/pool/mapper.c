@@ -272,9 +272,9 @@ static int grow_at(struct pool *pool, struct arena *arena, struct line_place *pl
     struct segment *in_front = arena_before(arena, place->base), *last = in_front;
     uint64_t each = length_of_segments(pool, place->bytes - moving.bytes, anew);
     int r = mapping_make(pool, arena, place, each, &moving, &last);
-    mapping_return(pool, &moving);
     pool->mapping_ns += anew ? backend_clock(pool->backend) - since : 0;
     mapping_let_go_of_all(pool, arena, in_front, last);
+    mapping_return(pool, &moving); /* it may have been in front of what has come */
     for (unsigned i = 0; i < 2; i++) {
         if (beside[i]) {
             mapping_let_go(pool, arena, beside[i]);

@@ -29,6 +29,7 @@ bool mapping_move(struct pool *pool, struct arena *arena, struct segment *segmen
         return false;
     }
     aliases_add(&arena->aliases, &alias);
+    page_map_set_owner(alias.base, alias.bytes, pool); /* it answers for what was freed there */
     unsigned i = moving->count++;
     for (; i > 0 && moving->of[i - 1].bytes < moved.bytes; i--) {
         moving->of[i] = moving->of[i - 1];
@@ -52,6 +53,7 @@ void mapping_drop_aliases(struct pool *pool, struct arena *arena) {
         int r = backend->ops->unmap(backend, alias.base, pages_of(alias.bytes), true);
         lock_acquire(&pool->lock);
         if (r == 0) {
+            page_map_leave(alias.base, alias.bytes, pool);
             aliases_remove(&arena->aliases, alias.base);
         }
     }
