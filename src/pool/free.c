@@ -205,6 +205,10 @@ static int claim(uint64_t address, struct claimed *c) {
     if (!c->pool) {
         return -ENOENT;
     }
+    int broken = epochs_broken(&c->pool->epochs);
+    if (broken) {
+        return broken; /* and the block stays live, as the driver's does */
+    }
     if (header_state(c->header) != BLOCK_LIVE) {
         look_up(address, &again);
         return again.pool == c->pool && header_state(again.header) != BLOCK_LIVE ? -EINVAL
@@ -334,7 +338,7 @@ int pool_free(uint64_t address) {
         return free_otherwise(address);
     }
     page_map_entry entry = page_map_get(address); /* inside: see claim() */
-    if (unlikely(!page_map_is_plain_page(entry))) {
+    if (unlikely(!page_map_is_plain_page(entry) || epochs_broken(&cache->pool->epochs))) {
         biased_leave_owned(&cache->lock);
         return free_otherwise(address);
     }
@@ -353,7 +357,7 @@ int pool_free(uint64_t address) {
         return free_rest(cache, header, early);
     }
     biased_leave_owned(&cache->lock);
-    return epochs_broken(&pool->epochs);
+    return 0;
 }
 
 /* --- freed, and held back by what no epoch knows of --- */
