@@ -146,10 +146,20 @@ static bool has_live(const struct segment *segment) {
     return live;
 }
 
+/* How much of the range lies in a segment that has nothing live, but is not wholly free. */
+static uint64_t loose_part(const struct range *range, const struct segment *segment) {
+    return segment->used > 0 && !has_live(segment) ? overlap(range, segment) : 0;
+}
+
+/* Between its ends a free range has nothing but whole segments. */
 uint64_t arena_loose_bytes(const struct arena *arena) {
     uint64_t bytes = 0;
-    for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
-        bytes += segment->used > 0 && !has_live(segment) ? segment->bytes - segment->used : 0;
+    for (size_t i = 0; i < arena->free_count; i++) {
+        const struct range *range = arena->free[i].range, *next = range->next;
+        const struct segment *last = next ? next->segment : NULL;
+        bool ends_within = last && last != range->segment && next->block.address > last->base;
+        bytes += loose_part(range, range->segment);
+        bytes += ends_within ? loose_part(range, last) : 0;
     }
     return bytes;
 }

@@ -28,9 +28,24 @@ struct segment *idle_movable(const struct arena *arena, uint64_t most) {
     return may ? newest(arena, 0, short_ones(most)) : NULL;
 }
 
+/* Where many of them go it does not matter which is first: of the largest range one, without a look at all of them. */
+static struct segment *any(const struct arena *arena, uint64_t finished) {
+    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
+        const struct range *range = arena->free[i].range;
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+            if (segment_may_leave(s, finished)) {
+                return s;
+            }
+        }
+    }
+    return NULL;
+}
+
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
     if (arena->in_line || arena->idle_bytes == 0) {
-        return arena->in_line ? newest(arena, finished, 0) : NULL;
+        return !arena->in_line                      ? NULL
+               : bytes > MOVING_MOST * LINE_SEGMENT ? any(arena, finished)
+                                                    : newest(arena, finished, 0);
     }
     size_t enough = ranges_position(arena, bytes, 0), count = arena->free_count;
     for (size_t k = 0; k < count; k++) { /* upwards, then the others downwards */

@@ -60,14 +60,14 @@ struct left {
 };
 
 /* Of one that the driver does not take another one takes the place. */
-static uint64_t release_one(struct pool *pool, struct left *left) {
+static uint64_t release_one(struct pool *pool, uint64_t bytes, struct left *left) {
     struct arena *const arenas[] = {&pool->large, &pool->small};
     uint64_t released = 0;
     for (unsigned i = 0; i < 2 && released == 0; i++) {
         struct segment *segment;
         int r = -EBUSY;
         while (r == -EBUSY && arenas[i]->idle_bytes > 0 &&
-               (segment = idle_segment(arenas[i], 0, pool->epochs.finished)) != NULL) {
+               (segment = idle_segment(arenas[i], bytes, pool->epochs.finished)) != NULL) {
             *left = (struct left){arenas[i], segment->base};
             r = mapping_release(pool, arenas[i], segment, &released);
         }
@@ -80,7 +80,7 @@ uint64_t mapper_release(struct pool *pool, uint64_t bytes) {
     struct left left = {0};
     enter(pool);
     while (released < bytes && some > 0) {
-        some = release_one(pool, &left);
+        some = release_one(pool, bytes - released, &left);
         released += some;
     }
     drop_aliases(pool); /* of what has finished meanwhile, and is the driver's only then */
@@ -182,7 +182,7 @@ static void make_room(struct pool *pool, uint64_t bytes, uint64_t budget) {
         uint64_t over = budget_expected(pool) + bytes - budget;
         struct left left = {0};
         over = round_up(over, LINE_SEGMENT);
-        some = release_one(pool, &left);
+        some = release_one(pool, over, &left);
         if (some > over) {
             mapping_make_short(pool, left.arena, left.base, some - over);
         }
@@ -281,7 +281,7 @@ static int grow_at(struct pool *pool, struct arena *arena, struct line_place *pl
         }
     }
     while (r != 0 && budget_used(pool) > before && some > 0) { /* others may have use for that */
-        some = release_one(pool, &left);
+        some = release_one(pool, 0, &left);
     }
     return r;
 }
