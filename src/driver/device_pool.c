@@ -199,6 +199,14 @@ void device_pool_settle(struct device *device) {
     }
 }
 
+void device_pool_finish(struct device *device) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        if (!p->idle) {
+            pool_finish(p->pool);
+        }
+    }
+}
+
 int device_pool_release_idle(struct device *device) {
     int result = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {

@@ -15,6 +15,7 @@ static bool make_room(struct device *device, uint64_t bytes, struct tries *tries
     bool may = (moved || tries->gave || idle > tries->idle) && idle > 0 &&
                device_could_have(device, bytes);
     if (may) {
+        device_pool_finish(device);
         device_pool_release_idle(device);
         idle = device_pool_left(device); /* and not what others have freed since */
     }

@@ -272,15 +272,15 @@ bool order_finish_stamp(struct pool *pool, uint64_t stamp) {
 
 /*
  * For other contexts' threads: by queries, because a wait would still be under way when this one ends. While a
- * call may be ending it nothing can be asked; but it may go on afterwards, with its work. A driver that does not
- * answer otherwise is waited for all the same: it might never answer.
+ * call may be ending it nothing can be asked; but it may go on afterwards, with its work: `quiet` it is waited for. A driver that
+ * does not answer otherwise is waited for all the same: it might never answer.
  */
-void order_settle(struct pool *pool) {
+static void settle_to(struct pool *pool, uint64_t line, bool quiet) {
     struct epochs *epochs = &pool->epochs;
-    uint64_t line = atomic_load(&epochs->usable), lives = pool_lives(pool);
+    uint64_t lives = pool_lives(pool);
     unsigned before = epochs->unanswered;
     epochs_poll(epochs, pool->backend);
-    while (epochs->finished < line && !epochs->broken) {
+    while (epochs->finished < line && !epochs->broken && (quiet || !pool->backend->quiet)) {
         if (pool->backend->quiet) {
             before = epochs->unanswered;
         } else if (epochs->unanswered - before > UNANSWERED_MOST) {
@@ -292,6 +292,18 @@ void order_settle(struct pool *pool) {
             return;
         }
         epochs_poll(epochs, pool->backend);
+    }
+}
+
+void order_settle(struct pool *pool) {
+    settle_to(pool, atomic_load(&pool->epochs.usable), true);
+}
+
+void order_finish_on_time(struct pool *pool) {
+    uint64_t since = backend_clock(pool->backend), line = epochs_orderable(&pool->epochs);
+    if (pool->epochs.finished < line) {
+        settle_to(pool, line, false);
+        book_wait(pool, since);
     }
 }
 

@@ -28,16 +28,17 @@ bool order_soon(struct pool *pool,
 bool order_now(
     struct pool *pool, uint64_t stamp,
     bool at_any_price); /* a barrier; or a wait, where that is the way or nothing else is */
-bool order_finish(
-    struct pool *pool, uint64_t limit_ns,
-    bool
-        all); /* what was submitted before has finished, or some of it; waits that were in vain count, until what they were for has */
+/* What was submitted before has finished, or some of it. Waits that were in vain count, until what they were for has. */
+bool order_finish(struct pool *pool, uint64_t limit_ns, bool all);
 bool order_wait_for_answers(
     struct pool *pool,
     uint64_t limit_ns); /* a call that might have ended the context was under way, and is over */
 bool order_is_idle(struct pool *pool);        /* nothing is under way, as the lock is held */
 void order_finish_ordered(struct pool *pool); /* what was usable behind a barrier has finished */
 void order_settle(struct pool *pool);         /* the same, asked by another context's thread */
+/* What the frees waited for natively that have left an event on time has finished, however long it takes. Not while the context may
+ * be ending. By any context's thread. */
+void order_finish_on_time(struct pool *pool);
 
 /* pending.c: pending memory. Under the lock. */
 void pending_add(struct pool *pool,

@@ -203,10 +203,19 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
 int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
     settle(pool, true);
     lock_acquire(&pool->lock);
+    if (wait) {
+        order_finish_on_time(pool);
+    }
     int r = give_back(pool, bytes, wait, LATE_WAIT_NS);
     budget_look(pool);
     lock_release(&pool->lock);
     return r;
+}
+
+void pool_finish(struct pool *pool) {
+    lock_acquire(&pool->lock);
+    order_finish_on_time(pool);
+    lock_release(&pool->lock);
 }
 
 int pool_trim(struct pool *pool, bool wait) {

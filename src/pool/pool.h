@@ -93,15 +93,18 @@ void pool_reclaim(const struct pool_retired *retired);
 void pool_settle(struct pool *pool);
 
 /**
- * Gives idle memory back to the driver, `bytes` of it or all there is, after waiting for work under way, for
- * a second at most, if `wait`. Returns when the driver has it. 0: something went back; -ENOENT: nothing is
+ * Gives idle memory back to the driver, `bytes` of it or all there is; if `wait`, after pool_finish(), and after waiting for other
+ * work under way, for a second at most. Returns when the driver has it. 0: something went back; -ENOENT: nothing is
  * idle; -EBUSY: it cannot go now. A call of another thread that may end the context is waited for first, for ten
  * seconds at most; if it has, all went back.
  */
 int pool_give_back(struct pool *pool, uint64_t bytes, bool wait);
 
-/** The same with everything, and with the host memory of what is not used; such a call is waited for a second at most. -ENOENT
- * counts as 0. */
+/** Waits for what native frees would have waited for, as far as events on time tell, however long it takes. */
+void pool_finish(struct pool *pool);
+
+/** The same with everything, and with the host memory of what is not used, but without pool_finish(); a call that may end the
+ * context is waited for a second at most. -ENOENT counts as 0. */
 int pool_trim(struct pool *pool, bool wait);
 
 /** What was idle and did not go when all was last asked for. What is idle beyond that has been freed since. */

@@ -13,6 +13,8 @@
  *      limit mixed SEED COUNT MOST MIB KIND...  each thread takes blocks of MIB and frees them, COUNT times, in any order. All
  *                                  together never ask for more than MOST at once.
  *
+ *      limit behind KIND MIB US    a block of MIB that work of US microseconds uses is freed: is another one of KIND served?
+ *
  *      kinds: pool, other (as pool, in another context of the device), async, create, array, managed; held: once, before the others begin; module: of GPUCACHE_SIM_MODULE_BYTES
  */
 #include "program.h"
@@ -258,6 +260,20 @@ static void refused(size_t bytes, size_t held, int count, char **kinds) {
     printf("refused %u, %s\n", sum, late < sum / 3 ? "soon" : "late");
 }
 
+static void behind(const char *kind, size_t bytes, uint64_t us) {
+    struct kernels k;
+    struct block block;
+    CUstream stream;
+    kernels_load(&k);
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(take("pool", bytes, stream, &block));
+    CHECK(launch_sleep(&k, stream, us));
+    give("pool", stream, &block);
+    if (strcmp(kind, "other") == 0)
+        CHECK(cuCtxCreate(&other, NULL, 0, 0));
+    printf("answer %d\n", (int)take(kind, bytes, stream, &block));
+}
+
 int main(int argc, char **argv) {
     context = begin();
     if (argc > 2 && strcmp(argv[1], "full") == 0) {
@@ -267,6 +283,8 @@ int main(int argc, char **argv) {
         turns(argc - 3, argv + 3);
     } else if (argc > 4 && strcmp(argv[1], "refused") == 0 && argc - 4 <= THREADS) {
         refused((size_t)atoi(argv[2]) * MIB, (size_t)atoi(argv[3]) * MIB, argc - 4, argv + 4);
+    } else if (argc > 4 && strcmp(argv[1], "behind") == 0) {
+        behind(argv[2], (size_t)atoi(argv[3]) * MIB, strtoull(argv[4], NULL, 10));
     } else if (argc > 6 && strcmp(argv[1], "mixed") == 0 && argc - 6 <= THREADS) {
         rounds = (unsigned)atoi(argv[3]);
         most = (size_t)atoi(argv[4]) * MIB;

@@ -81,6 +81,17 @@ def slow():
     tally.check(len(refusals) < 2, "limit: slow: refused where natively nothing is", "".join(refusals))
 
 
+def behind():
+    """The native free waits for its work however long it takes, and then the memory is there for any call."""
+    for kind in ("pool", "other", "create", "array", "managed"):
+        for backend in (None,) + BACKENDS:
+            options = {**OFF, "GPUCACHE_SIM_MEMORY": "256M", "GPUCACHE_SIM_HANG_MS": "20000"}
+            ran = run([LIMIT, "behind", kind, "192", "2500000"], under=backend is not None,
+                      options={**options, "GPUCACHE_BACKEND": backend} if backend else options)
+            tally.check((ran.status, ran.out) == (0, "answer 0\n"),
+                        "limit: %s behind work of 2.5 s: %s: status %s" % (kind, backend or "natively", ran.status), ran.out + ran.err)
+
+
 def full():
     for sizes in ("1 2 3 4", "2 6 10"):
         for backend in BACKENDS:
@@ -120,6 +131,7 @@ def main():
     turns()
     mixed()
     slow()
+    behind()
     full()
     refused()
     taken_in_vain()

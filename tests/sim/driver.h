@@ -621,12 +621,13 @@ struct driver {
     uint64_t random; /* state of the scheduler's generator */
     uint64_t calls;
     uint64_t call_counts[ENTRY_COUNT];
-    const char *call;  /* the symbol of the latest call of any thread */
-    uint64_t pending;  /* items in queues */
-    uint64_t progress; /* changes whenever work was submitted or went on */
-    uint64_t clock;    /* simulated microseconds */
-    unsigned waiters;  /* threads inside queue_wait or held up */
-    bool shared;       /* memory is shared with another process, which may change it */
+    const char *call;         /* the symbol of the latest call of any thread */
+    uint64_t pending;         /* items in queues */
+    uint64_t progress;        /* changes whenever work was submitted or went on */
+    uint64_t sleeps_until_us; /* a kernel does, which ends by itself */
+    uint64_t clock;           /* simulated microseconds */
+    unsigned waiters;         /* threads inside queue_wait or held up */
+    bool shared;              /* memory is shared with another process, which may change it */
 };
 
 extern struct driver sim;

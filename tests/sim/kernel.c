@@ -120,7 +120,9 @@ static int sleep_us(struct sim_launch *launch, void **params) {
     uint64_t us = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
     if (launch->progress == 0)
         launch->progress = us;
-    return us - launch->progress >= PARAM(uint64_t, 0) ? SIM_DONE : SIM_SPIN;
+    uint64_t until = launch->progress + PARAM(uint64_t, 0);
+    sim.sleeps_until_us = until > sim.sleeps_until_us ? until : sim.sleeps_until_us;
+    return us >= until ? SIM_DONE : SIM_SPIN;
 }
 
 static int fault(struct sim_launch *launch, void **params) {

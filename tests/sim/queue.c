@@ -351,9 +351,10 @@ static unsigned process_threads(void) {
     return count;
 }
 
-/* Nobody is left who could change anything: all threads wait here and no memory is shared. */
+/* Nobody is left who could change anything: all threads wait here, no memory is shared, and no kernel sleeps. */
 static bool hang_is_certain(void) {
-    return !sim.shared && process_threads() == blocked + (idle_thread ? 1 : 0);
+    return !sim.shared && now_ms() * 1000 > sim.sleeps_until_us &&
+           process_threads() == blocked + (idle_thread ? 1 : 0);
 }
 
 static void hang(const char *call) {

@@ -44,6 +44,10 @@ uint64_t device_room(struct device *where) {
     return room;
 }
 
+void device_pool_finish(struct device *where) {
+    assert_ptr_equal(where, &device);
+}
+
 int device_pool_release_idle(struct device *where) {
     (void)where;
     uint64_t gone = idle - stuck;
