@@ -396,6 +396,30 @@ static void read_backend(const struct device *device, struct stats_device *out) 
                                              : "no pool yet";
 }
 
+/* The figures of all pools of a device. Each has its peaks at a moment of its own: of what is live the highest one is known to have been
+ * there, and the sum is the most that can have been. */
+static void read_pools(struct device *device, struct stats_device *out) {
+    struct stats_metric *const live[] = {&out->requested, &out->allocated, &out->allocations};
+    uint64_t highest[3] = {0}, sums[3] = {0};
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        pool_read(p->pool, out);
+        for (unsigned i = 0; i < 3; i++) {
+            highest[i] = most(highest[i], live[i]->peak - sums[i]);
+            sums[i] = live[i]->peak;
+        }
+    }
+    out->reserved.peak = atomic_load(&device->pooled_peak);
+    out->active.peak = least(out->active.peak, out->reserved.peak);
+    for (unsigned i = 0; i < 3; i++) {
+        live[i]->peak = most(highest[i], live[i]->current);
+    }
+    uint64_t could = least(sums[0], out->reserved.peak), was = out->requested.peak;
+    if (sums[0] > was) {
+        out->peaks_exact = false;
+        out->peak_error_bytes += could > was ? could - was : 0;
+    }
+}
+
 bool stats_read_books(int ordinal, struct stats_device *out) {
     struct device *device = &devices[ordinal];
     if (!atomic_load_explicit(&device->used, memory_order_acquire)) {
@@ -410,11 +434,7 @@ bool stats_read_books(int ordinal, struct stats_device *out) {
     out->reuse = reuse_in_force(device);
     read_backend(device, out);
     out->peaks_exact = true;
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        pool_read(p->pool, out);
-    }
-    out->reserved.peak =
-        atomic_load(&device->pooled_peak); /* pools do not peak at the same moment */
+    read_pools(device, out);
     add_outside(out, &device->outside);
     derive(out);
     return true;
