@@ -17,7 +17,7 @@ extern _Atomic unsigned capture_active; /* captures under way in this process */
 
 /* Not 0 while the short way through an allocation or free will not do: a capture, exit handlers, a
  * fork; and where call stacks are remembered. */
-extern _Atomic int capture_unusual;
+extern _Atomic int capture_unusual __attribute__((visibility("hidden")));
 
 static inline bool capture_is_unusual(void) {
     return __builtin_expect(atomic_load_explicit(&capture_unusual, memory_order_relaxed) > 0, 0);

@@ -30,17 +30,6 @@ const struct alias *aliases_behind(const struct aliases *aliases, uint64_t addre
     return i < aliases->count ? &aliases->at[i] : NULL;
 }
 
-bool aliases_finished(const struct aliases *aliases, uint64_t address, uint64_t finished,
-                      struct alias *alias) {
-    for (unsigned i = first_behind(aliases, address); i < aliases->count; i++) {
-        if (aliases->at[i].stamp <= finished) {
-            *alias = aliases->at[i];
-            return true;
-        }
-    }
-    return false;
-}
-
 void aliases_remove(struct aliases *aliases, uint64_t base) {
     unsigned i = first_behind(aliases, base);
     if (i < aliases->count && aliases->at[i].base == base) {

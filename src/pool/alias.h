@@ -37,10 +37,6 @@ void aliases_add(struct aliases *aliases, const struct alias *alias);
 /** The first that ends behind `address`, or NULL. */
 const struct alias *aliases_behind(const struct aliases *aliases, uint64_t address);
 
-/** One that can be unmapped, in *alias, from `address` on. False: there is none. */
-bool aliases_finished(const struct aliases *aliases, uint64_t address, uint64_t finished,
-                      struct alias *alias);
-
 /** Forgets the one that begins there. */
 void aliases_remove(struct aliases *aliases, uint64_t base);
 

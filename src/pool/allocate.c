@@ -41,7 +41,7 @@ static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requ
     if (header_bin(header) < BINS) {
         books_add(&cache->bins[header_bin(header)].allocs, 1);
     }
-    cache_book_alloc(cache, &cache->large_allocs[large_class(requested)], requested, range->bytes);
+    cache_book_alloc(cache, &cache->large_allocs[stats_class(requested)], requested, range->bytes);
     return block->address;
 }
 
@@ -71,18 +71,16 @@ static uint32_t more_blocks(const struct pool *pool, struct cache *cache, const 
         if (!needs_rotation(cache, bin)) {
             return 0;
         }
-        target = target > ROTATION_BLOCKS ? ROTATION_BLOCKS : target;
+        target = least_of(target, ROTATION_BLOCKS);
         if (!quota_grow(cache, target * like->bytes)) {
-            uint64_t fit = cache_room(cache) / like->bytes;
-            target = target > fit ? fit : target;
+            target = least_of(target, cache_room(cache) / like->bytes);
         }
     } else {
         if (!like->large && cache->bytes <= cache_room(cache) / AHEAD_ROOM_SHARE) {
             few = books_get(&pool->books.active.current) / AHEAD_SHARE;
-            few = (few > AHEAD_BYTES ? AHEAD_BYTES : few) / like->bytes;
+            few = least_of(few, AHEAD_BYTES) / like->bytes;
         }
-        few = few > AHEAD_BLOCKS ? AHEAD_BLOCKS : few;
-        target = target > few ? few : target;
+        target = least_of(target, least_of(few, AHEAD_BLOCKS));
     }
     bin->target = (uint32_t)target;
     return target > bin->count ? (uint32_t)target - bin->count : 0;
@@ -303,7 +301,7 @@ static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t
     }
     struct want want = {.large = bytes > SMALL_MAX_BYTES};
     if (want.large) {
-        want.bytes = (bytes + LARGE_UNIT - 1) & ~(LARGE_UNIT - 1);
+        want.bytes = round_up(bytes, LARGE_UNIT);
         want.bin =
             want.bytes <= quota_largest_block(pool) ? bin_of_large(want.bytes) : (unsigned)BIN_NONE;
     } else {

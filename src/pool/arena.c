@@ -67,23 +67,20 @@ static bool is_end(const struct arena *arena, const struct range *range) {
 }
 
 /* How much of it is left in front of the block; UINT64_MAX: it will not do. */
-static uint64_t skipped(const struct range *range, uint64_t bytes, uint64_t alignment,
-                        enum arena_care care) {
+static uint64_t skipped(const struct range *range, uint64_t bytes, enum arena_care care) {
     bool apart = !range->segment->in_line;
     bool from_end =
         apart && care != ARENA_ALL && range_is_first(range) && bytes < range->segment->bytes;
-    uint64_t skip = from_end ? range->bytes - bytes : -range->block.address & (alignment - 1);
-    bool fits = range->bytes >= bytes + skip && !(from_end && skip == 0);
-    return fits && !(apart && is_rest(range)) ? skip : UINT64_MAX;
+    bool fits = from_end ? range->bytes > bytes : range->bytes >= bytes;
+    return fits && !(apart && is_rest(range)) ? (from_end ? range->bytes - bytes : 0) : UINT64_MAX;
 }
 
 /* The index of the best free range; free_count: none. */
-static size_t best_fit(const struct arena *arena, uint64_t bytes, uint64_t alignment,
-                       enum arena_care care) {
+static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_care care) {
     size_t end = arena->free_count;
     for (size_t i = ranges_position(arena, bytes, 0); i < arena->free_count; i++) {
         const struct range *range = arena->free[i].range;
-        if (skipped(range, bytes, alignment, care) == UINT64_MAX) {
+        if (skipped(range, bytes, care) == UINT64_MAX) {
             continue;
         }
         if (!is_end(arena, range)) {
@@ -94,47 +91,38 @@ static size_t best_fit(const struct arena *arena, uint64_t bytes, uint64_t align
     return end;
 }
 
-/* The part of a range, in no list, from `skip` on; the others stay free. NULL: no host memory, and all of it is free. */
+/* The part of a range, in no list, from `skip` on; the others are free. Prepared before. */
 static struct range *cut_out(struct arena *arena, struct range *range, uint64_t skip,
                              uint64_t bytes) {
-    struct range *before, *rest;
+    struct range *rest;
     if (skip > 0) {
-        if (!ranges_cut(arena, range, skip, &before, &range)) {
-            ranges_insert(arena, range);
-            return NULL;
-        }
-        ranges_insert(arena, before);
+        ranges_cut(arena, range, skip, &rest, &range);
+        ranges_insert(arena, rest);
     }
     if (range->bytes > bytes) {
-        if (!ranges_cut(arena, range, bytes, &range, &rest)) {
-            ranges_merge(arena, range);
-            return NULL;
-        }
+        ranges_cut(arena, range, bytes, &range, &rest);
         ranges_insert(arena, rest);
     }
     return range;
 }
 
-struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment,
-                         enum arena_care care) {
-    size_t i = best_fit(arena, bytes, alignment, care);
+struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_care care) {
+    size_t i = best_fit(arena, bytes, care);
     if (i == arena->free_count) {
         return NULL;
     }
     struct range *range = arena->free[i].range;
-    uint64_t skip = skipped(range, bytes, alignment, care);
+    uint64_t skip = skipped(range, bytes, care);
     bool spared = care == ARENA_SPARING && !arena->in_line && better_kept_whole(range, bytes);
-    if (spared || ranges_make_room(arena, 1) != 0) {
+    if (spared || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
         return NULL;
     }
     ranges_remove_at(arena, i);
     range = cut_out(arena, range, skip, bytes);
-    if (range) {
-        count_used(arena, range);
-        range->block.stamp = 0;
-        block_become(&range->block, BLOCK_CACHED | (uint64_t)bin_of_large(range->bytes)
-                                                       << HEADER_BIN_SHIFT);
-    }
+    count_used(arena, range);
+    range->block.stamp = 0;
+    block_become(&range->block, BLOCK_CACHED | (uint64_t)bin_of_large(range->bytes)
+                                                   << HEADER_BIN_SHIFT);
     return range;
 }
 
@@ -167,8 +155,7 @@ uint64_t arena_loose_bytes(const struct arena *arena) {
 /* --- segments --- */
 
 bool arena_prepare(struct arena *arena, unsigned count) {
-    return ranges_make_room(arena, count) == 0 && host_slab_prepare(&arena->segment_slab, count) &&
-           host_slab_prepare(&arena->range_slab, count + RANGES_PER_CUT);
+    return ranges_prepare(arena, count) && host_slab_prepare(&arena->segment_slab, count);
 }
 
 /* In a line: whether there is a hole behind a segment, now that its neighbours are others. */
@@ -243,21 +230,12 @@ struct segment *arena_before(const struct arena *arena, uint64_t address) {
 }
 
 int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment *after) {
-    int r = ranges_make_room(arena, 1);
-    if (r == 0) {
-        r = page_map_prepare(base, bytes);
-    }
+    int r = arena_prepare(arena, 1) ? page_map_prepare(base, bytes) : -ENOMEM;
     if (r != 0) {
         return r;
     }
     struct segment *segment = host_slab_get(&arena->segment_slab);
     struct range *range = host_slab_get(&arena->range_slab);
-    if (!segment || !range) {
-        if (segment) {
-            host_slab_put(&arena->segment_slab, segment);
-        }
-        return -ENOMEM;
-    }
     segment->base = base;
     segment->bytes = bytes;
     segment->in_line = arena->in_line;
@@ -285,7 +263,7 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
 
 struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished) {
     bool any = arena->idle_bytes > LINE_SEGMENT;
-    size_t i = any ? best_fit(arena, bytes, ARENA_UNIT, ARENA_SPARING) : arena->free_count;
+    size_t i = any ? best_fit(arena, bytes, ARENA_SPARING) : arena->free_count;
     const struct range *range = i < arena->free_count ? arena->free[i].range : NULL;
     uint64_t end = range ? range->block.address + bytes : 0;
     for (struct segment *s = range ? range->segment : NULL; s && s->base < end;
@@ -299,19 +277,13 @@ struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint6
 }
 
 bool arena_remove(struct arena *arena, struct segment *segment) {
-    struct range *range = segment->first, *rest;
+    struct range *range = segment->first;
     uint64_t before = segment->base - range->block.address;
-    if (range->bytes > segment->bytes && (ranges_make_room(arena, 1) != 0 ||
-                                          !host_slab_prepare(&arena->range_slab, RANGES_PER_CUT))) {
+    if (range->bytes > segment->bytes && !ranges_prepare(arena, 0)) {
         return false;
     }
-    ranges_remove(arena, range); /* descriptors are there: no cut fails */
-    if (before > 0 && ranges_cut(arena, range, before, &rest, &range)) {
-        ranges_insert(arena, rest);
-    }
-    if (range->bytes > segment->bytes && ranges_cut(arena, range, segment->bytes, &range, &rest)) {
-        ranges_insert(arena, rest);
-    }
+    ranges_remove(arena, range);
+    range = cut_out(arena, range, before, segment->bytes);
     if (range->previous) {
         range->previous->next = NULL;
     }

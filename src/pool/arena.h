@@ -11,7 +11,7 @@
  * Where the backend maps memory at addresses of ours, segments lie side by side in a line (line.h), and ranges go on from
  * one into the next. Elsewhere each has its own.
  *
- * Ranges are packed to 512 bytes. A request gets the smallest free range that holds it, the lowest
+ * Ranges are packed to 4 KiB (LARGE_UNIT). A request gets the smallest free range that holds it, the lowest
  * address among equals (best fit by address), and the rest stays free; but the end of a line, where it grows, only if
  * there is no other. Free ranges stand in one
  * array sorted by (size, address): there are tens to thousands of them, so a binary search and a
@@ -96,12 +96,10 @@ enum arena_care {
 };
 
 /**
- * The best free range for `bytes` (a multiple of 512), cut to size, at a multiple of `alignment`
- * (512 or 2 MiB; the latter for pages, which keep the first unit of a segment back themselves). Its
- * block is BLOCK_CACHED, usable already, of the bin for its size. NULL: nothing fits.
+ * The best free range for `bytes` (a multiple of 512), cut to size. Its block is BLOCK_CACHED, usable already, of the bin
+ * for its size. NULL: nothing fits. Pages need no alignment, as long as all that an arena is asked for is one.
  */
-struct range *arena_take(struct arena *arena, uint64_t bytes, uint64_t alignment,
-                         enum arena_care care);
+struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_care care);
 
 /** In a line: a wholly free segment longer than LINE_SEGMENT, of which a request would be put into a part. Its stamp is at most
  * `finished`. NULL: there is none. */

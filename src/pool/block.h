@@ -72,7 +72,8 @@ _Static_assert(SMALL_MAX_BYTES < (uint64_t)1 << (64 - HEADER_REQUESTED_SHIFT),
 static inline unsigned bin_of_large(uint64_t bytes) {
     return bytes < BIN_MAX_BYTES ? size_class_below(bytes) + 1 : BIN_NONE;
 }
-_Static_assert(SMALL_CLASSES - 1 + 1 + LARGE_BINS == BINS, "from 1 MiB to less than 16 MiB");
+_Static_assert(BIN_MAX_BYTES == SMALL_MAX_BYTES << LARGE_BINS / 16,
+               "sixteen for each doubling, from 1 MiB to less than 16 MiB");
 
 static inline enum block_state header_state(uint64_t header) {
     return (enum block_state)(header & HEADER_STATE);

@@ -45,32 +45,39 @@ void budget_end_growth(struct pool *pool, bool given_back) {
     pool->grown++;
 }
 
-/*
- * Blocks change hands while one cache is read after another: of all of them first what was taken is
- * read, then what was given back, so that the sum is never more than was live in between.
- */
-static struct budget_sums sum_up(const struct pool *pool) {
-    struct budget_sums sums = {0};
-    uint64_t given[WATERMARKS] = {0};
+static void add_taken(const struct pool *pool, struct budget_sums *sums) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         for (unsigned i = 0; i < WATERMARKS; i++) {
-            sums.of[i].taken += books_get(&cache->watermarks[i].taken);
+            sums->of[i].taken += books_get(&cache->watermarks[i].taken);
         }
     }
     atomic_thread_fence(memory_order_acquire);
+}
+
+static void add_given(const struct pool *pool, struct budget_sums *sums) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         for (unsigned i = 0; i < WATERMARKS; i++) {
-            given[i] += watermark_given(&cache->watermarks[i]);
-            sums.of[i].highest += books_get(&cache->watermarks[i].peak);
+            sums->of[i].given += watermark_given(&cache->watermarks[i]);
+            sums->of[i].highest += books_get(&cache->watermarks[i].peak);
         }
     }
-    atomic_thread_fence(memory_order_acquire); /* whoever is in the sums has to be counted */
+    atomic_thread_fence(memory_order_acquire);
+}
+
+/*
+ * Blocks change hands while one cache is read after another. So of all of them first what was taken is read, then what was
+ * given back: the sum is never more than was live in between. The other way round it is never less.
+ */
+static struct budget_sums sum_up(const struct pool *pool, bool at_most) {
+    struct budget_sums sums = {0};
+    (at_most ? add_given : add_taken)(pool, &sums);
+    (at_most ? add_taken : add_given)(pool, &sums); /* whoever is in the sums has to be counted */
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         sums.used += !watermark_is_unused(&cache->watermarks[WATERMARK_COUNT]);
     }
     for (unsigned i = 0; i < WATERMARKS; i++) {
         struct budget_sum *sum = &sums.of[i];
-        sum->live = (int64_t)(sum->taken - given[i]) > 0 ? sum->taken - given[i] : 0;
+        sum->live = (int64_t)(sum->taken - sum->given) > 0 ? sum->taken - sum->given : 0;
         sum->highest = (int64_t)(sum->highest - sum->live) > 0 ? sum->highest : sum->live;
     }
     return sums;
@@ -86,35 +93,23 @@ static unsigned moves_done(const struct pool *pool, unsigned *turns) {
 }
 
 /* Without the lock a cache may come or go meanwhile: then once more. */
-struct budget_sums budget_sums(const struct pool *pool) {
+static struct budget_sums sum_up_at_rest(const struct pool *pool, bool at_most) {
     struct budget_sums sums;
     unsigned before, turns = 0;
     do {
         before = moves_done(pool, &turns);
-        sums = sum_up(pool);
+        sums = sum_up(pool, at_most);
         atomic_thread_fence(memory_order_acquire);
     } while (before != atomic_load(&pool->moves) && ++turns < MOVE_TURNS);
     return sums;
 }
 
-/* For whoever counts what is not live: what was given back is read first, and the sum is never less than what was
- * live in between. */
+struct budget_sums budget_sums(const struct pool *pool) {
+    return sum_up_at_rest(pool, false);
+}
+
 uint64_t budget_live_at_most(const struct pool *pool) {
-    uint64_t live;
-    unsigned before, turns = 0;
-    do {
-        before = moves_done(pool, &turns);
-        live = 0;
-        for (struct cache *c = atomic_load(&pool->caches); c; c = c->next_in_pool) {
-            live -= watermark_given(&c->watermarks[WATERMARK_ALLOCATED]);
-        }
-        atomic_thread_fence(memory_order_acquire);
-        for (struct cache *c = atomic_load(&pool->caches); c; c = c->next_in_pool) {
-            live += books_get(&c->watermarks[WATERMARK_ALLOCATED].taken);
-        }
-        atomic_thread_fence(memory_order_acquire);
-    } while (before != atomic_load(&pool->moves) && ++turns < MOVE_TURNS);
-    return (int64_t)live > 0 ? live : 0;
+    return sum_up_at_rest(pool, true).of[WATERMARK_ALLOCATED].live;
 }
 
 /*
@@ -156,15 +151,10 @@ unsigned budget_streams(void) {
 
 /* What a pool may keep whatever is live: for each stream enough to stay side by side with the others. */
 static uint64_t budget_floor(const struct pool *pool) {
-    uint64_t each = pool->backend->capacity / BUDGET_FLOOR_SHARE;
-    uint64_t streams = budget_streams();
-    each = each < BUDGET_FLOOR || streams <= 1 ? BUDGET_FLOOR
-           : each > 2 * BUDGET_FLOOR           ? 2 * BUDGET_FLOOR
-                                               : each;
-    uint64_t floor = each * (streams < 1 ? 1 : streams > BUDGET_STREAMS ? BUDGET_STREAMS : streams);
-    uint64_t most = pool->backend->capacity / BUDGET_FLOOR_SHARE * BUDGET_STREAMS;
-    most = most < BUDGET_FLOOR ? BUDGET_FLOOR : most;
-    return floor > most ? most : floor;
+    uint64_t share = pool->backend->capacity / BUDGET_FLOOR_SHARE;
+    uint64_t streams = bounded(1, budget_streams(), BUDGET_STREAMS);
+    uint64_t each = streams > 1 ? bounded(BUDGET_FLOOR, share, 2 * BUDGET_FLOOR) : BUDGET_FLOOR;
+    return least_of(each * streams, most_of(share * BUDGET_STREAMS, BUDGET_FLOOR));
 }
 
 bool budget_is_beyond_floor(const struct pool *pool) {
@@ -177,10 +167,6 @@ uint64_t budget_little(const struct pool *pool) {
     return peak <= BUDGET_LITTLE_PEAK ? BUDGET_LITTLE : peak * BUDGET_TIMES;
 }
 
-static uint64_t least_of(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
 /* What the pool may hold besides what caches may. */
 static uint64_t goal_of(const struct pool *pool) {
     if (pool->config.budget > 0) {
@@ -191,8 +177,7 @@ static uint64_t goal_of(const struct pool *pool) {
         least_of(pool->mapping_slack,
                  peak / LINE_SLACK_MORE * LINE_SLACK_TIMES); /* the peak may have been reset */
     uint64_t slack = backend_maps(pool->backend) ? peak / LINE_SLACK + more : peak / BUDGET_SLACK;
-    uint64_t goal = peak + (slack < BUDGET_FLOOR ? BUDGET_FLOOR : slack);
-    return goal < floor ? floor : goal;
+    return most_of(peak + most_of(slack, BUDGET_FLOOR), floor);
 }
 
 uint64_t budget_with(const struct pool *pool, uint64_t bytes) {
@@ -204,7 +189,7 @@ uint64_t budget_with(const struct pool *pool, uint64_t bytes) {
 }
 
 /* Every thread has the line. */
-static void set_close(_Atomic uint64_t *at, uint64_t bytes) {
+static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
     if (atomic_load_explicit(at, memory_order_relaxed) != bytes) {
         atomic_store_explicit(at, bytes, memory_order_relaxed);
     }
@@ -231,27 +216,22 @@ static void look_at_budget(struct pool *pool) {
     uint64_t capacity = pool->backend->capacity; /* what lies idle in a line can go at any time */
     uint64_t left = backend_maps(pool->backend) ? 0 : capacity / BUDGET_DEVICE_SHARE;
     budget = least_of(budget, capacity - left);
-    if (pool->refused_at > 0 && budget > pool->refused_at) {
-        budget = pool->refused_at;
-    }
-    goal = goal > budget ? budget : goal;
+    budget = pool->refused_at > 0 ? least_of(budget, pool->refused_at) : budget;
+    goal = least_of(goal, budget);
     pool->goal = goal;
     unsigned refused = pool->backend->refused;
     bool doubt = refused > 0 && pool->backend->has_events; /* so frees show whether it records */
     bool tight = pool->config.reuse == POOL_SYNC || pool->program_orders || doubt ||
                  order_is_captured(pool) || budget_used(pool) > budget - goal / TIGHT_SHARE;
-    /* written only when they change: every thread has the line */
-    if (budget != atomic_load_explicit(&pool->budget, memory_order_relaxed)) {
-        atomic_store_explicit(&pool->budget, budget, memory_order_relaxed);
-    }
+    set_if_changed(&pool->budget, budget);
     if (tight != (atomic_load_explicit(&pool->tight, memory_order_relaxed) > 0)) {
         uint64_t since = tight ? tight_from(epochs_stamp(&pool->epochs), false) : 0;
         atomic_store_explicit(&pool->tight, since, memory_order_relaxed);
     }
     bool sync = pool->config.reuse == POOL_SYNC; /* in every free */
     uint64_t most = sync ? 0 : order_event_bytes(budget);
-    set_close(&pool->close_least, least_of(budget / CLOSE_LEAST_SHARE, most));
-    set_close(&pool->close_bytes, most);
+    set_if_changed(&pool->close_least, least_of(budget / CLOSE_LEAST_SHARE, most));
+    set_if_changed(&pool->close_bytes, most);
     pool->refused_seen = refused;
     pool->budget_follows = false;
 }
@@ -289,10 +269,9 @@ void budget_book_reserve(struct pool *pool) {
     books_become(&books->reserved, reserved);
     books_become(&books->active, reserved - ready);
     books_become(&books->segments, pool->large.segment_count + pool->small.segment_count);
-    uint64_t largest = arena_largest_free(&pool->large), other = arena_largest_free(&pool->small);
-    largest = other > largest ? other : largest;
-    other = runs_largest(&pool->runs);
-    books_set(&books->largest_free_bytes, other > largest ? other : largest);
+    uint64_t large = arena_largest_free(&pool->large), small = arena_largest_free(&pool->small);
+    books_set(&books->largest_free_bytes,
+              most_of(most_of(large, small), runs_largest(&pool->runs)));
     books_set(&books->ready_bytes, ready);
     books_set(&books->releasable_bytes, source_idle(pool));
     books_set(&books->free_blocks,

@@ -6,7 +6,7 @@
 
 struct budget_sums {
     struct budget_sum {
-        uint64_t taken, live;
+        uint64_t taken, given, live;
         uint64_t highest; /* no more can have been live since the last look */
     } of[WATERMARKS];
     unsigned used; /* how many caches have counted anything */
@@ -43,10 +43,15 @@ static inline uint64_t budget_expected(const struct pool *pool) {
     return pool->large.reserved_bytes + pool->small.reserved_bytes + pool->growing;
 }
 
+/* Growing by so much takes that over this. */
+static inline bool budget_would_exceed(const struct pool *pool, uint64_t growth, uint64_t most) {
+    return budget_expected(pool) + growth > most;
+}
+
 /* As far as is known: the peak may have risen since the last look. */
 static inline bool budget_has_room(const struct pool *pool, uint64_t bytes) {
-    return budget_expected(pool) + bytes <=
-           atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
+    return !budget_would_exceed(pool, bytes, budget);
 }
 
 #endif

@@ -151,20 +151,17 @@ void cache_seize_list(struct pool *pool, struct biased *first) {
 }
 
 void cache_seize(struct cache *cache) {
-    cache->lock.next_seized = NULL;
-    cache_seize_list(cache->pool, &cache->lock);
+    cache_seize_list(cache->pool, cache_listed(cache, NULL));
 }
 
 void cache_return(struct cache *cache) {
-    cache->lock.next_seized = NULL;
-    biased_return(&cache->lock);
+    biased_return(cache_listed(cache, NULL));
 }
 
 void cache_seize_all(struct pool *pool) {
     struct biased *all = NULL;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        cache->lock.next_seized = all;
-        all = &cache->lock;
+        all = cache_listed(cache, all);
     }
     cache_seize_list(pool, all);
 }

@@ -56,7 +56,7 @@ struct seen {
 };
 
 struct cache {
-    _Alignas(64) struct biased lock;
+    _Alignas(64) struct biased lock; /* the first: see cache_of() */
     struct pool *pool;     /* for ever: a cache is reused by other threads, never by other pools */
     uint64_t hands_out;    /* what changes in the header of a block that is handed out, */
     uint64_t owns;         /* and what is the same in that of a block only the owner frees */
@@ -75,7 +75,6 @@ struct cache {
     const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
     struct cache *next_in_thread;              /* the owner's */
     struct cache *next_awake, *previous_awake; /* under the pool's lock */
-    struct cache *next_idle;
     struct seen seen;
     bool visiting;    /* its thread is in the pool, and may wait there without the lock */
     uint32_t starved; /* visits in which there was no memory for what should go round */
@@ -86,6 +85,16 @@ struct cache {
     uint64_t live_at_start;   /* blocks in its books when it got its thread */
     struct transfer transfer; /* what others freed of this thread's; with a lock of its own */
 };
+
+static inline struct cache *cache_of(struct biased *lock) {
+    return (struct cache *)lock;
+}
+
+/** A list of caches: this one in front of others, NULL: of none. */
+static inline struct biased *cache_listed(struct cache *cache, struct biased *others) {
+    cache->lock.next_seized = others;
+    return &cache->lock;
+}
 
 static inline void cache_enter(struct cache *cache) {
     biased_enter(&cache->lock);
@@ -101,8 +110,7 @@ void cache_return(struct cache *cache);
 void cache_seize_all(struct pool *pool);
 void cache_return_all(struct pool *pool);
 
-/* Several of a pool at once, linked by `lock.next_seized`: nothing goes from one of them to another
- * meanwhile, or to a transfer cache. */
+/* A list of a pool's at once: nothing goes from one of them to another meanwhile, or to a transfer cache. */
 void cache_seize_list(struct pool *pool, struct biased *first);
 
 static inline uint64_t cache_room(const struct cache *cache) {

@@ -4,9 +4,9 @@
 
 #include "pool/cache.h"
 
-/** Where large requests are counted: the first of the powers of two from 512 on that holds them. */
-static inline unsigned large_class(uint64_t requested) {
-    unsigned class = 64u - (unsigned)__builtin_clzll((requested - 1) >> 9 | 1);
+/** Where requests are counted: the first of the powers of two from 512 on that holds them. */
+static inline unsigned stats_class(uint64_t requested) {
+    unsigned class = 63u - (unsigned)__builtin_clzll((requested - 1) >> 8 | 1);
     return class < STATS_SIZE_CLASSES ? class : STATS_SIZE_CLASSES - 1;
 }
 

@@ -25,7 +25,7 @@ static bool is_pending(const struct pool *pool, enum reach reach, uint64_t stamp
 
 /* What was freed until `stamp`, and what idle threads have kept: the segments under it have been free for as long. */
 static void take_old(struct pool *pool, uint64_t stamp) {
-    struct cache *idle = quota_find_idle(pool);
+    struct biased *idle = quota_find_idle(pool);
     pool->decay.tick -= DECAY_TICKS + 1;
     quota_put_to_sleep(pool, idle);
     if (is_pending(pool, REACH_CONTEXT, stamp) || is_pending(pool, REACH_OUTSIDE, stamp)) {
@@ -35,25 +35,16 @@ static void take_old(struct pool *pool, uint64_t stamp) {
     pool->decay.tick += DECAY_TICKS + 1;
 }
 
-/* No epoch tells when blocks that wait for streams may be had: whoever visits the pool asks. */
-static void settle_quietly(struct pool *pool) {
-    if (pool->decay.quiet > DECAY_TICKS) {
-        settle(pool, true);
-    }
-}
-
 bool pool_tick(struct pool *pool) {
     struct decay *decay = &pool->decay;
-    settle_quietly(pool);
+    settle(pool, true); /* no epoch tells when blocks that wait for streams may be had */
     lock_acquire(&pool->lock);
     bool any = decay_is_any(pool);
     if (any) {
         uint64_t *before = &decay->before[++pool->decay.tick % DECAY_TICKS], old = *before;
-        decay->quiet = pool->looks == decay->looks ? decay->quiet + 1 : 0;
         *before = atomic_fetch_add(&pool->epochs.open, 1); /* what comes later is told apart */
         take_old(pool, old);
         budget_look(pool);
-        decay->looks = pool->looks;
     }
     decay->watched = any;
     lock_release(&pool->lock);
@@ -83,7 +74,6 @@ bool pool_decay(struct pool *pool) {
     if (aged && decay_is_any(pool)) {
         released = backend_maps(pool->backend) ? mapper_decay(pool) : source_decay(pool);
         budget_look(pool);
-        pool->decay.looks = pool->looks;
     }
     if (released == 0 && pool->returning > 0) { /* the driver has it when somebody asks */
         source_wait_for_return(pool, RETURN_SOON_NS);

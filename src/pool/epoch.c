@@ -166,11 +166,6 @@ uint64_t epochs_orderable(const struct epochs *epochs) {
     return 0;
 }
 
-bool epochs_recorded(const struct epochs *epochs, uint64_t stamp) {
-    const struct epoch_event *event = newest(epochs);
-    return event && event->number >= stamp;
-}
-
 uint64_t epochs_latest(const struct epochs *epochs) {
     const struct epoch_event *event = newest(epochs);
     return event ? event->number : 0;

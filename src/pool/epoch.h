@@ -93,10 +93,7 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time);
 /** Asks the driver what has finished. True if `usable` moved. */
 bool epochs_poll(struct epochs *epochs, struct backend *backend);
 
-/** True if some event under way covers `stamp`: there is nothing to record for it. */
-bool epochs_recorded(const struct epochs *epochs, uint64_t stamp);
-
-/** The number of the latest event under way; 0: there is none. */
+/** The number of the latest event under way, which covers what has that stamp or a lower one; 0: there is none. */
 uint64_t epochs_latest(const struct epochs *epochs);
 
 /** The highest number that waiting can make usable: that of the latest on-time event; 0: none. */

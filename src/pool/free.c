@@ -4,8 +4,8 @@
 #include "pool/cache_books.h"
 #include "pool/internal.h"
 
+#include "pool/find.h"
 #include "pool/number.h"
-#include "pool/page_map.h"
 
 #include <errno.h>
 
@@ -163,36 +163,11 @@ static bool claim_shared(struct block *block, uint64_t *header) {
     return true;
 }
 
-/* A live block that has become the caller's, whose cache is entered. */
+/* A live block that has become the caller's, whose cache is entered; with the header that it had. */
 struct claimed {
-    struct pool *pool;
     struct cache *cache;
-    struct page *page; /* of a small block; else NULL */
-    struct block *block;
-    uint64_t header; /* which it had */
+    struct start at;
 };
-
-/*
- * What may start at an address: its pool, and the block there if it is live. No data race that matters:
- * a stale start leads to a descriptor in other use, which is not believed (claim()).
- */
-__attribute__((no_sanitize("thread"))) static uint64_t look_up(uint64_t address,
-                                                               struct claimed *c) {
-    page_map_entry entry = page_map_get(address);
-    c->page = page_map_page(entry);
-    c->pool = c->page ? c->page->pool : page_map_owner(address);
-    c->block = NULL;
-    if (c->page && address % ((uint64_t)1 << UNIT_SHIFT) == 0) {
-        c->block = page_block(c->page, address);
-    } else if (!c->page && c->pool) {
-        struct range *range = page_map_start(address);
-        const volatile uint64_t *start = range ? &range->block.address : NULL;
-        c->block = start && *start == address ? &range->block : NULL;
-    }
-    c->header = c->block ? *(const volatile uint64_t *)&c->block->header : 0;
-    atomic_thread_fence(memory_order_acquire);
-    return c->header;
-}
 
 /*
  * Between the look at the map and the last word about the block its context may end: so that look is
@@ -200,33 +175,32 @@ __attribute__((no_sanitize("thread"))) static uint64_t look_up(uint64_t address,
  * there has ended, or changed hands, while that looked.
  */
 static int claim(uint64_t address, struct claimed *c) {
-    struct claimed again;
-    look_up(address, c);
-    if (!c->pool) {
+    c->at = find_start(address);
+    if (!c->at.pool) {
         return -ENOENT;
     }
-    int broken = epochs_broken(&c->pool->epochs);
+    int broken = epochs_broken(&c->at.pool->epochs);
     if (broken) {
         return broken; /* and the block stays live, as the driver's does */
     }
-    if (header_state(c->header) != BLOCK_LIVE) {
-        look_up(address, &again);
-        return again.pool == c->pool && header_state(again.header) != BLOCK_LIVE ? -EINVAL
-                                                                                 : -EAGAIN;
+    if (header_state(c->at.header) != BLOCK_LIVE) {
+        struct start again = find_start(address);
+        return again.pool == c->at.pool && header_state(again.header) != BLOCK_LIVE ? -EINVAL
+                                                                                    : -EAGAIN;
     }
-    c->cache = cache_mine(c->pool);
-    if (header_owner(c->header) != c->cache->number) {
-        number_share_once(header_owner(c->header));
+    c->cache = cache_mine(c->at.pool);
+    if (header_owner(c->at.header) != c->cache->number) {
+        number_share_once(header_owner(c->at.header));
     }
     cache_enter(c->cache);
-    look_up(address, &again);
-    bool found = again.pool == c->pool && again.block == c->block;
-    if (found &&
-        (claim_as_owner(c->cache, c->block, &c->header) || claim_shared(c->block, &c->header))) {
+    struct start again = find_start(address);
+    bool found = again.pool == c->at.pool && again.block == c->at.block;
+    if (found && (claim_as_owner(c->cache, c->at.block, &c->at.header) ||
+                  claim_shared(c->at.block, &c->at.header))) {
         return 0;
     }
     cache_leave(c->cache);
-    return found && header_state(c->header) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
+    return found && header_state(c->at.header) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
 }
 
 static int claim_any(uint64_t address, struct claimed *c) {
@@ -240,51 +214,53 @@ static int claim_any(uint64_t address, struct claimed *c) {
 /* Returns its bytes, as the next one does. */
 static __attribute__((noinline)) uint64_t book_free_large(const struct claimed *c) {
     struct cache *cache = c->cache;
-    struct backend *backend = c->pool->backend;
-    struct range *range = range_of(c->block);
+    struct backend *backend = c->at.pool->backend;
+    struct range *range = range_of(c->at.block);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
-    unsigned at = header_bin(c->header);
+    unsigned at = header_bin(c->at.header);
     if (at < BINS) {
         books_add(&cache->bins[at].frees, 1);
     }
-    cache_book_free(cache, &cache->large_frees[large_class(requested)], requested, range->bytes);
+    cache_book_free(cache, &cache->large_frees[stats_class(requested)], requested, range->bytes);
     if (backend->ops->freed) {
-        backend->ops->freed(backend, c->block->address, requested);
+        backend->ops->freed(backend, c->at.block->address, requested);
     }
     return range->bytes;
 }
 
 static uint64_t book_free(const struct claimed *c) {
     struct cache *cache = c->cache;
-    unsigned at = header_bin(c->header);
-    cache->saw_others |= header_owner(c->header) != cache->number;
-    if (!c->page) {
+    unsigned at = header_bin(c->at.header);
+    cache->saw_others |= header_owner(c->at.header) != cache->number;
+    if (!c->at.page) {
         return book_free_large(c);
     }
-    cache_book_free(cache, &cache->bins[at].frees, header_requested(c->header),
-                    header_bytes(c->header));
-    return header_bytes(c->header);
+    cache_book_free(cache, &cache->bins[at].frees, header_requested(c->at.header),
+                    header_bytes(c->at.header));
+    return header_bytes(c->at.header);
 }
 
 static bool is_reached_from_outside(const struct claimed *c) {
-    return c->page ? atomic_load_explicit(&c->page->reached_from_outside, memory_order_relaxed)
-                   : range_is_reached(range_of(c->block));
+    return c->at.page
+               ? atomic_load_explicit(&c->at.page->reached_from_outside, memory_order_relaxed)
+               : range_is_reached(range_of(c->at.block));
 }
 
 /* A claimed block goes into the calling thread's cache, which is left. */
 static int put_in_cache(struct claimed *c) {
-    struct pool *pool = c->pool;
+    struct pool *pool = c->at.pool;
     struct cache *cache = c->cache;
-    struct rest rest = {
-        .lives = pool_lives(pool), .bin = header_bin(c->header), .owner = header_owner(c->header)};
+    struct rest rest = {.lives = pool_lives(pool),
+                        .bin = header_bin(c->at.header),
+                        .owner = header_owner(c->at.header)};
     uint64_t bytes = book_free(c);
-    c->block->stamp = epochs_stamp(&pool->epochs);
+    c->at.block->stamp = epochs_stamp(&pool->epochs);
     if (rest.bin < BINS && bytes <= quota_largest_block(pool) && !is_reached_from_outside(c)) {
         struct bin *bin = &cache->bins[rest.bin];
-        cache_push(cache, bin, c->block, bytes);
+        cache_push(cache, bin, c->at.block, bytes);
         rest.overflows = cache_overflows(cache, bin) || has_magazine(cache, rest.bin, rest.owner);
     } else {
-        rest.uncached = c->block;
+        rest.uncached = c->at.block;
     }
     bool due = !is_too_early(pool, cache, bytes) &&
                is_due(pool, cache, rest.uncached ? 0 : cache->bins[rest.bin].count, bytes);
@@ -308,7 +284,7 @@ static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct b
                                                    uint64_t address, uint64_t header) {
     struct page *page = page_of(block);
     if (page->pool == cache->pool && claim_shared(block, &header)) {
-        struct claimed c = {page->pool, cache, page, block, header};
+        struct claimed c = {cache, {page->pool, page, block, header}};
         return put_in_cache(&c);
     }
     cache_leave(cache);
@@ -337,8 +313,9 @@ int pool_free(uint64_t address) {
     if (unlikely(address % ((uint64_t)1 << UNIT_SHIFT) != 0 || !biased_try_enter(&cache->lock))) {
         return free_otherwise(address);
     }
+    struct pool *pool = cache->pool;
     page_map_entry entry = page_map_get(address); /* inside: see claim() */
-    if (unlikely(!page_map_is_plain_page(entry) || epochs_broken(&cache->pool->epochs))) {
+    if (unlikely(!page_map_is_plain_page(entry) || epochs_broken(&pool->epochs))) {
         biased_leave_owned(&cache->lock);
         return free_otherwise(address);
     }
@@ -347,7 +324,6 @@ int pool_free(uint64_t address) {
     if (unlikely(!claim_as_owner(cache, block, &header))) {
         return free_anybodys(cache, block, address, header);
     }
-    struct pool *pool = cache->pool;
     struct bin *bin = cache_bin(cache, header);
     cache_book_free(cache, &bin->frees, header_requested(header), header_bytes(header));
     block->stamp = epochs_stamp(&pool->epochs);
@@ -362,10 +338,6 @@ int pool_free(uint64_t address) {
 
 /* --- freed, and held back by what no epoch knows of --- */
 
-bool pool_has(uint64_t address) {
-    return page_map_owner(address) != NULL;
-}
-
 /*
  * Whoever has the block may have got it behind a barrier. So what comes back is as usable as anything
  * handed out by now is, and has finished no earlier.
@@ -379,12 +351,12 @@ int pool_retire(uint64_t address, struct pool_retired *retired) {
     atomic_fetch_add(&pool->retiring, 1); /* it may be used still: see pool_exceeds() */
     int r = claim_any(address, &c);
     if (r == 0) {
-        uint64_t stamp = atomic_load_explicit(&c.pool->epochs.usable, memory_order_acquire);
-        *retired = (struct pool_retired){.pool = c.pool, .lives = pool_lives(c.pool)};
+        uint64_t stamp = atomic_load_explicit(&c.at.pool->epochs.usable, memory_order_acquire);
+        *retired = (struct pool_retired){.pool = c.at.pool, .lives = pool_lives(c.at.pool)};
         retired->bytes = book_free(&c);
-        retired->block = c.block;
-        c.block->stamp = stamp;
-        atomic_fetch_add(&c.pool->retired_bytes, retired->bytes);
+        retired->block = c.at.block;
+        c.at.block->stamp = stamp;
+        atomic_fetch_add(&c.at.pool->retired_bytes, retired->bytes);
         cache_leave(c.cache);
     }
     atomic_fetch_sub(&pool->retiring, 1);

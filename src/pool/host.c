@@ -57,7 +57,9 @@ bool host_slab_prepare(struct host_slab *slab, unsigned count) {
     if (spare >= count) {
         return true;
     }
-    char *fresh = host_map(SLAB_BYTES, 4096);
+    size_t bytes = (count - spare) * slab->object_bytes;
+    bytes = bytes > SLAB_BYTES ? (bytes + 4095) & ~(size_t)4095 : SLAB_BYTES;
+    char *fresh = host_map(bytes, 4096);
     if (!fresh) {
         return false;
     }
@@ -66,7 +68,7 @@ bool host_slab_prepare(struct host_slab *slab, unsigned count) {
         host_slab_put(slab, slab->fresh);
     }
     slab->fresh = fresh;
-    slab->fresh_end = fresh + SLAB_BYTES;
+    slab->fresh_end = fresh + bytes;
     return true;
 }
 

@@ -1,5 +1,6 @@
 #include "pool/idle.h"
 
+#include "pool/arith.h"
 #include "pool/ranges.h"
 
 /* What was used last is used again last where a program goes round: of those that have finished or, if that is not 0, that may move
@@ -20,7 +21,7 @@ static struct segment *newest(const struct arena *arena, uint64_t finished, uint
 
 /* A long one would pin as much where it comes to. */
 static uint64_t short_ones(uint64_t most) {
-    return most < LINE_SEGMENT ? most : LINE_SEGMENT;
+    return least_of(most, LINE_SEGMENT);
 }
 
 struct segment *idle_movable(const struct arena *arena, uint64_t most) {

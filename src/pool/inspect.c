@@ -1,6 +1,7 @@
 /*
  * The figures of a pool: what its books say.
  */
+#include "pool/cache_books.h"
 #include "pool/internal.h"
 
 static void add_metric(struct stats_metric *to, const struct books_metric *from) {
@@ -10,23 +11,14 @@ static void add_metric(struct stats_metric *to, const struct books_metric *from)
     to->freed += books_get(&from->freed);
 }
 
-/* The class of `bytes`, which is no smaller than what was of class `from`. */
-static unsigned class_from(unsigned from, uint64_t bytes) {
-    while (from < STATS_SIZE_CLASSES - 1 && bytes > (uint64_t)512 << from) {
-        from++;
-    }
-    return from;
-}
-
 /* What thread caches counted, by the size classes of the statistics. */
 static void count_classes(const struct pool *pool, bool frees,
                           uint64_t counts[STATS_SIZE_CLASSES]) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        unsigned class = 0;
         for (unsigned i = 0; i < SMALL_CLASSES; i++) {
             const struct bin *bin = &cache->bins[i];
-            class = class_from(class, size_class_bytes(i));
-            counts[class] += books_get(frees ? &bin->frees : &bin->allocs);
+            counts[stats_class(size_class_bytes(i))] +=
+                books_get(frees ? &bin->frees : &bin->allocs);
         }
         for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
             counts[i] += books_get(frees ? &cache->large_frees[i] : &cache->large_allocs[i]);

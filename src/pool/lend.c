@@ -6,7 +6,7 @@
  */
 #include "pool/internal.h"
 
-#include "pool/page_map.h"
+#include "pool/find.h"
 
 #include <errno.h>
 

@@ -1,12 +1,9 @@
 #include "pool/line.h"
 
+#include "pool/arith.h"
 #include "pool/page_map.h"
 
 #include <stddef.h>
-
-static uint64_t whole_pages(uint64_t bytes) {
-    return (bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
-}
 
 static uint64_t end_of(const struct segment *segment) {
     return segment->base + segment->bytes;
@@ -27,8 +24,8 @@ static bool fits(const struct arena *arena, uint64_t bytes, uint64_t base, uint6
     look_around(arena, base, end, after, place);
     uint64_t left = place->left ? place->left->bytes : 0, hole = end - base;
     uint64_t right = place->right ? place->right->bytes : 0;
-    uint64_t behind = whole_pages(bytes - (left < bytes ? left : bytes));
-    uint64_t before = whole_pages(bytes - (right < bytes ? right : bytes));
+    uint64_t behind = round_up(bytes - least_of(left, bytes), PAGE_BYTES);
+    uint64_t before = round_up(bytes - least_of(right, bytes), PAGE_BYTES);
     if (behind <= hole && (behind <= before || before > hole)) {
         place->bytes = behind;
         place->right = NULL;
@@ -63,48 +60,32 @@ static void look_between(const struct arena *arena, uint64_t bytes, uint64_t bas
     }
 }
 
-/* All holes of one line, which begin behind `after`. Returns the last segment in it, or `after`. */
-static struct segment *look_through(const struct arena *arena, const struct line *line,
-                                    struct segment *after, uint64_t bytes,
-                                    struct line_place *best) {
-    uint64_t at = line->base, end = line->base + line->bytes;
-    struct segment *next = after ? after->next : arena->segments;
-    for (; next && next->base < end; next = next->next) {
-        look_between(arena, bytes, at, next->base, after, best);
-        after = next;
-        at = end_of(next);
-    }
-    look_between(arena, bytes, at, end, after, best);
-    return after;
-}
-
-/* With one line alone, as there nearly always is: only its holes are looked at, not thousands of segments. */
-static void look_at_holes(const struct arena *arena, uint64_t bytes, struct line_place *best) {
-    const struct line *line = arena->lines;
-    struct segment *last = arena->last;
-    uint64_t begin = last ? arena->segments->base : line->base, end = last ? end_of(last) : begin;
-    look_between(arena, bytes, line->base, begin, NULL, best);
-    for (struct segment *s = arena->holes; s; s = s->next_hole) {
-        look_between(arena, bytes, end_of(s), s->next->base, s, best);
-    }
-    look_between(arena, bytes, end, line->base + line->bytes, last, best);
-}
-
-bool line_find(const struct arena *arena, uint64_t bytes, struct line_place *place) {
-    struct segment *after = NULL;
-    *place = (struct line_place){0};
-    if (arena->lines && !arena->lines->next) {
-        look_at_holes(arena, bytes, place);
-        return place->bytes > 0;
-    }
+/* What lies between two segments, or beside all of them, as far as there are addresses. */
+static void look_at_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                        struct segment *after, struct line_place *best) {
     for (const struct line *line = arena->lines; line; line = line->next) {
-        after = look_through(arena, line, after, bytes, place);
+        uint64_t line_end = line->base + line->bytes;
+        look_between(arena, bytes, base > line->base ? base : line->base,
+                     end < line_end ? end : line_end, after, best);
+    }
+}
+
+/* Only holes are looked at, not thousands of segments. */
+bool line_find(const struct arena *arena, uint64_t bytes, struct line_place *place) {
+    struct segment *last = arena->last;
+    *place = (struct line_place){0};
+    look_at_gap(arena, bytes, 0, last ? arena->segments->base : UINT64_MAX, NULL, place);
+    for (struct segment *s = arena->holes; s; s = s->next_hole) {
+        look_at_gap(arena, bytes, end_of(s), s->next->base, s, place);
+    }
+    if (last) {
+        look_at_gap(arena, bytes, end_of(last), UINT64_MAX, last, place);
     }
     return place->bytes > 0;
 }
 
 void line_place_become(struct line_place *place, uint64_t bytes) {
-    bytes = bytes < place->room ? bytes : place->room;
+    bytes = least_of(bytes, place->room);
     if (place->right && !place->left) { /* it grows to the left */
         place->base = place->base + place->bytes - bytes;
     }

@@ -47,10 +47,6 @@ static void leave(struct pool *pool) {
     lock_release(&pool->mapper);
 }
 
-static uint64_t round_up(uint64_t bytes, uint64_t unit) {
-    return (bytes + unit - 1) & ~(unit - 1);
-}
-
 /* --- giving back --- */
 
 /* Where something was. */
@@ -114,20 +110,15 @@ static bool take_addresses(struct pool *pool, struct arena *arena, uint64_t leas
     }
     lock_release(&pool->lock);
     least = round_up(least, PAGE_BYTES);
-    bytes = bytes > least ? bytes : least;
+    bytes = most_of(bytes, least);
     while ((r = backend->ops->take_addresses(backend, bytes, &base)) != 0 && bytes > least) {
-        bytes = bytes / 2 & ~(PAGE_BYTES - 1);
-        bytes = bytes > least ? bytes : least;
+        bytes = most_of(bytes / 2 & ~(PAGE_BYTES - 1), least);
     }
     lock_acquire(&pool->lock);
     if (r == 0) {
         line_add(arena, base, bytes);
     }
     return r == 0;
-}
-
-static bool would_exceed(const struct pool *pool, uint64_t bytes, uint64_t budget) {
-    return budget_expected(pool) + bytes > budget;
 }
 
 /* --- splitting --- */
@@ -167,18 +158,18 @@ static void move_there(struct pool *pool, uint64_t budget, struct line_place *pl
                        struct moving *moving) {
     uint64_t least = place->bytes;
     line_place_become(place, round_up(least, unit_of(pool)));
-    while (would_exceed(pool, place->bytes, budget) &&
+    while (budget_would_exceed(pool, place->bytes, budget) &&
            move_one(pool, place->bytes - moving->bytes, moving)) {
     }
-    if (would_exceed(pool, place->bytes, budget)) {
-        line_place_become(place, moving->bytes > least ? moving->bytes : least);
+    if (budget_would_exceed(pool, place->bytes, budget)) {
+        line_place_become(place, most_of(moving->bytes, least));
     }
 }
 
 /* If that is not enough, more goes back. */
 static void make_room(struct pool *pool, uint64_t bytes, uint64_t budget) {
     uint64_t some = 1;
-    while (some > 0 && would_exceed(pool, bytes, budget)) {
+    while (some > 0 && budget_would_exceed(pool, bytes, budget)) {
         uint64_t over = budget_expected(pool) + bytes - budget;
         struct left left = {0};
         over = round_up(over, LINE_SEGMENT);
@@ -193,7 +184,8 @@ static void make_room(struct pool *pool, uint64_t bytes, uint64_t budget) {
  * much has been made of those as there is; nor where what is lacking has not finished, will not be unmapped, or is what the
  * growth adds to. */
 static void look_at_pins(struct pool *pool, uint64_t bytes, uint64_t budget) {
-    uint64_t by = would_exceed(pool, bytes, budget) ? budget_expected(pool) + bytes - budget : 0;
+    uint64_t by =
+        budget_would_exceed(pool, bytes, budget) ? budget_expected(pool) + bytes - budget : 0;
     bool pinned = by > budget / LINE_PINNED_SHARE && by > source_idle(pool) &&
                   by <= budget_ready(pool) - pool->held_bytes;
     if (pinned && pool->made_bytes >= budget_used(pool) &&
@@ -221,15 +213,13 @@ static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
     }
     uint64_t capacity = pool->backend->capacity; /* nor above what the device has */
     bool may_be_raised = pool->refused_at == 0 && pool->config.budget == 0 && budget < capacity;
-    uint64_t times = pool->mapping_ns / (share + LINE_TIME_MOST_NS);
-    times = times < LINE_SLACK_TIMES ? times : LINE_SLACK_TIMES;
+    uint64_t times = least_of(pool->mapping_ns / (share + LINE_TIME_MOST_NS), LINE_SLACK_TIMES);
     uint64_t most = peak / LINE_SLACK_MORE * times;
     if (pool->mapping_slack >= most || !may_be_raised) {
         return 0;
     }
     uint64_t lacking = budget_expected(pool) + bytes - budget, left = most - pool->mapping_slack;
-    uint64_t more = lacking < left ? lacking : left;
-    more = more < capacity - budget ? more : capacity - budget;
+    uint64_t more = least_of(least_of(lacking, left), capacity - budget);
     pool->mapping_slack += more;
     pool->budget_follows = true;
     return more;
@@ -242,8 +232,8 @@ static uint64_t length_of_segments(const struct pool *pool, uint64_t bytes, bool
     if (!anew && pool->halvings == 0) {
         least = round_up(bytes / LINE_SEGMENTS_FEW, LINE_SEGMENT);
     }
-    each = each > least ? each : least;
-    return each < bytes || bytes == 0 ? each : bytes;
+    each = most_of(each, least);
+    return bytes > 0 ? least_of(each, bytes) : each;
 }
 
 /* What is new is held like what it is added to, so that who asked for it gets it, and not whoever finds a part first. */
@@ -260,7 +250,7 @@ static int grow_at(struct pool *pool, struct arena *arena, struct line_place *pl
             mapping_hold(pool, arena, beside[i]);
         }
     }
-    bool anew = would_exceed(pool, place->bytes, budget);
+    bool anew = budget_would_exceed(pool, place->bytes, budget);
     uint64_t since = anew ? backend_clock(pool->backend) : 0;
     if (anew) {
         budget += more_slack(pool, place->bytes, budget);

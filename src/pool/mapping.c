@@ -15,6 +15,19 @@ static void refuse(struct pool *pool, struct segment *segment) {
     pool->any_refused = true;
 }
 
+/* What is mapped there becomes a segment behind `after`. NULL without host memory. */
+static struct segment *add(struct pool *pool, struct arena *arena, uint64_t base,
+                           const struct moved *what, struct segment *after) {
+    if (arena_add(arena, base, what->bytes, after) != 0) {
+        return NULL;
+    }
+    struct segment *segment = after ? after->next : arena->segments;
+    segment->handle = what->handle;
+    segment->stamp = what->stamp;
+    segment->since = pool->decay.tick;
+    return segment;
+}
+
 /* --- moving --- */
 
 /* What others can reach is theirs as well until they let go of it. */
@@ -43,18 +56,22 @@ bool mapping_move(struct pool *pool, struct arena *arena, struct segment *segmen
     return true;
 }
 
-/* Of one that the driver does not take nothing is changed. */
+/* Of one that the driver does not take nothing is changed. Nobody else adds or removes any meanwhile: that takes the mapper's lock. */
 void mapping_drop_aliases(struct pool *pool, struct arena *arena) {
     struct backend *backend = pool->backend;
-    struct alias alias = {0};
-    while (aliases_finished(&arena->aliases, alias.base + alias.bytes, pool->epochs.finished,
-                            &alias)) {
-        lock_release(&pool->lock);
-        int r = backend->ops->unmap(backend, alias.base, pages_of(alias.bytes), true);
-        lock_acquire(&pool->lock);
+    for (unsigned i = 0; i < arena->aliases.count;) {
+        const struct alias alias = arena->aliases.at[i];
+        int r = -EBUSY;
+        if (alias.stamp <= pool->epochs.finished) {
+            lock_release(&pool->lock);
+            r = backend->ops->unmap(backend, alias.base, pages_of(alias.bytes), true);
+            lock_acquire(&pool->lock);
+        }
         if (r == 0) {
             page_map_leave(alias.base, alias.bytes, pool);
             aliases_remove(&arena->aliases, alias.base);
+        } else {
+            i++;
         }
     }
 }
@@ -69,13 +86,9 @@ static void give(struct pool *pool, const struct moved *moved) {
 static bool move_back(struct pool *pool, const struct moved *moved) {
     struct backend *backend = pool->backend;
     struct segment *after = arena_before(moved->arena, moved->base);
-    if (arena_add(moved->arena, moved->base, moved->bytes, after) != 0) {
+    if (!add(pool, moved->arena, moved->base, moved, after)) {
         return false;
     }
-    struct segment *segment = after ? after->next : moved->arena->segments;
-    segment->handle = moved->handle;
-    segment->stamp = moved->stamp;
-    segment->since = pool->decay.tick;
     aliases_remove(&moved->arena->aliases, moved->base);
     atomic_fetch_sub(&pool->leaving_bytes, moved->bytes);
     if (backend->ops->leave) {
@@ -99,24 +112,11 @@ void mapping_return(struct pool *pool, struct moving *moving) {
 
 /* --- giving back --- */
 
-/* Where it was, as it was. */
-static void put_back(struct pool *pool, struct arena *arena, const struct segment *was,
-                     struct segment *after) {
-    if (arena_add(arena, was->base, was->bytes, after) == 0) {
-        struct segment *kept = after ? after->next : arena->segments;
-        kept->handle = was->handle;
-        kept->stamp = was->stamp;
-        kept->since = was->since;
-        kept->reached_from_outside = was->reached_from_outside;
-        refuse(pool, kept);
-    }
-}
-
 int mapping_release(struct pool *pool, struct arena *arena, struct segment *segment,
                     uint64_t *released) {
     struct backend *backend = pool->backend;
     struct segment was = *segment, *after = segment->previous;
-    const struct moved moved = {.handle = was.handle, .bytes = was.bytes};
+    const struct moved moved = {.handle = was.handle, .bytes = was.bytes, .stamp = was.stamp};
     if (!arena_remove(arena, segment)) {
         refuse(pool, segment);
         return -EBUSY;
@@ -134,7 +134,12 @@ int mapping_release(struct pool *pool, struct arena *arena, struct segment *segm
         *released = was.bytes;
     } else {
         atomic_fetch_sub(&pool->leaving_bytes, was.bytes);
-        put_back(pool, arena, &was, after);
+        struct segment *kept = add(pool, arena, was.base, &moved, after); /* where it was */
+        if (kept) {
+            kept->since = was.since;
+            kept->reached_from_outside = was.reached_from_outside;
+            refuse(pool, kept);
+        }
     }
     return r;
 }
@@ -190,15 +195,13 @@ static int map_some(struct pool *pool, struct arena *arena, uint64_t base, uint6
     }
     pool->made_bytes += count * each;
     for (unsigned i = 0; i < count; i++) {
-        if (arena_add(arena, base + i * each, each, *last) != 0) {
+        struct segment *added = add(pool, arena, base + i * each, &moved[i], *last);
+        if (!added) {
             unmake(pool, base + i * each, each, moved + i, count - i);
             return -ERANGE;
         }
-        *last = *last ? (*last)->next : arena->segments;
-        (*last)->handle = moved[i].handle;
-        (*last)->stamp = moved[i].stamp;
-        (*last)->since = pool->decay.tick;
-        mapping_hold(pool, arena, (*last)->first);
+        *last = added;
+        mapping_hold(pool, arena, added->first);
     }
     return 0;
 }
@@ -248,7 +251,7 @@ static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsi
     if (r == 0) {
         books_add(&pool->books.driver_allocs, count);
         for (unsigned i = 0; i < count; i++) {
-            taken[i] = (struct moved){.handle = handles[i]};
+            taken[i] = (struct moved){.handle = handles[i], .bytes = each};
         }
         r = map_some(pool, arena, base, each, taken, count, last, &mapped);
         if (!mapped) {

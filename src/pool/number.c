@@ -32,13 +32,11 @@ void number_take(struct cache *cache) {
     atomic_store(&numbered[cache->number], cache);
 }
 
-/* Only its thread has freed blocks of its number, no others, and as many as it had asked for. */
 bool number_is_its_own(const struct cache *cache) {
     return cache->number > 0 && !number_is_shared(cache->number) && !cache->saw_others &&
            watermark_live(&cache->watermarks[WATERMARK_COUNT]) == cache->live_at_start;
 }
 
-/* The owner is outside, or gone. */
 void number_stop_owning(struct cache *cache) {
     cache->owns = CACHE_OWNS_NONE;
     atomic_store(&number_shared[cache->number], true);

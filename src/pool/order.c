@@ -143,7 +143,7 @@ bool order_cheaply(struct pool *pool, uint64_t stamp) {
         return true;
     }
     epochs_poll(epochs, pool->backend);
-    if (!epochs_usable(epochs, stamp) && !epochs_recorded(epochs, stamp) &&
+    if (!epochs_usable(epochs, stamp) && epochs_latest(epochs) < stamp &&
         pool->backend->has_events && !late_records_hurt(pool) &&
         epochs_close(epochs, pool->backend, false) == 0) {
         epochs_poll(epochs, pool->backend);
@@ -187,8 +187,7 @@ bool order_now(struct pool *pool, uint64_t stamp, bool at_any_price) {
 
 /* A clock may stand still: what was slept has passed in any case. */
 static uint64_t passed(const struct pool *pool, uint64_t since, uint64_t slept) {
-    uint64_t ns = backend_clock(pool->backend) - since;
-    return ns > slept ? ns : slept;
+    return most_of(backend_clock(pool->backend) - since, slept);
 }
 
 static void sleep_unlocked(struct pool *pool, uint64_t ns) {

@@ -1,6 +1,5 @@
 /*
- * Whose caches and blocks they are: the numbers that stand in blocks, and the caches of a thread from
- * its first allocation to its end.
+ * The caches of a thread, from its first allocation to its end, and the common one of a pool.
  */
 #include "pool/internal.h"
 

@@ -161,12 +161,11 @@ struct range *runs_give(struct runs *runs, struct block *block);
 /** The longest free run, in usable bytes. */
 uint64_t runs_largest(const struct runs *runs);
 
-/** Forgets every page (the context is gone): `range` one after another, as the arena walks its own.
- */
 /** Gives the host memory of closed pages' descriptors back. They stay readable: nothing is in them. */
 void runs_trim(struct runs *runs);
 
-void runs_forget(struct runs *runs);
+/** The context is gone: each open page, then all free runs are forgotten. */
 void runs_forget_page(struct runs *runs, struct page *page);
+void runs_forget(struct runs *runs);
 
 #endif

@@ -33,9 +33,7 @@ void pending_add(struct pool *pool, struct block *block) {
     struct pending *queue = &pool->pending[reach];
     block->next = NULL;
     if (queue->head) {
-        if (block->stamp < queue->tail->stamp) {
-            block->stamp = queue->tail->stamp;
-        }
+        block->stamp = most_of(block->stamp, queue->tail->stamp);
         queue->tail->next = block;
     } else {
         queue->head = block;
@@ -58,8 +56,7 @@ void pending_take_usable(struct pool *pool) {
 
 void pending_take_old(struct pool *pool, uint64_t stamp) {
     for (enum reach reach = 0; reach < REACHES; reach++) {
-        uint64_t line = line_for(pool, reach);
-        line = line < stamp ? line : stamp;
+        uint64_t line = least_of(line_for(pool, reach), stamp);
         struct pending *queue = &pool->pending[reach];
         while (queue->head && queue->head->stamp <= line) {
             struct block *block = queue->head;

@@ -8,7 +8,6 @@
 
 /* --- life --- */
 
-/* A turn or two of waiting beats a visit to the kernel. */
 struct pool *pool_create(struct backend *backend, const struct pool_config *config) {
     struct pool *pool = host_map(sizeof *pool, 4096);
     struct cache *common = host_map(sizeof *common, 4096);

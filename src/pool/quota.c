@@ -15,8 +15,7 @@
 #include "pool/internal.h"
 
 uint64_t quota_of_capacity(uint64_t capacity) {
-    uint64_t share = capacity / QUOTA_SHARE;
-    return share < QUOTA_LEAST ? QUOTA_LEAST : share > QUOTA_MOST ? QUOTA_MOST : share;
+    return bounded(QUOTA_LEAST, capacity / QUOTA_SHARE, QUOTA_MOST);
 }
 
 /* What one of many may have if all of them, with their transfer caches, are to hold no more than a part of
@@ -24,8 +23,7 @@ uint64_t quota_of_capacity(uint64_t capacity) {
 static uint64_t part_of_peak(const struct pool *pool) {
     uint64_t peak = books_get(&pool->books.allocated.peak);
     uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / pool->awake_count;
-    each -= each / 3; /* for the transfer cache */
-    return each < QUOTA_FIRST ? QUOTA_FIRST : each;
+    return most_of(each - each / 3, QUOTA_FIRST); /* that is for the transfer cache */
 }
 
 /* What one may have. With more awake than QUOTA_CACHES they hold less together, too: twice as many, half
@@ -34,12 +32,10 @@ static uint64_t quota_limit(const struct pool *pool) {
     uint64_t most = pool->quota_most, least = most / QUOTA_PARTS, little = budget_little(pool);
     uint64_t awake = pool->awake_count;
     if (awake > QUOTA_CACHES) {
-        uint64_t share = most * QUOTA_CACHES / awake * QUOTA_CACHES / awake;
-        share = share < least ? least : share;
-        uint64_t part = awake > QUOTA_MANY ? part_of_peak(pool) : share;
-        return share < part ? share : part;
+        uint64_t share = most_of(most * QUOTA_CACHES / awake * QUOTA_CACHES / awake, least);
+        return awake > QUOTA_MANY ? least_of(share, part_of_peak(pool)) : share;
     }
-    return awake <= 1 && most > little ? little : most;
+    return awake <= 1 ? least_of(most, little) : most;
 }
 
 static uint64_t transfer_limit(const struct pool *pool) {
@@ -75,11 +71,11 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
         link_awake(pool, cache);
         transfer_set_number(&cache->transfer, cache->number);
     }
-    uint64_t most = quota_limit(pool), quota = before > QUOTA_FIRST ? before : QUOTA_FIRST;
+    uint64_t most = quota_limit(pool), quota = most_of(before, QUOTA_FIRST);
     while (quota < bytes && quota < most) {
         quota *= 2;
     }
-    quota = quota > most ? most : quota;
+    quota = least_of(quota, most);
     if (quota != before) {
         set_quota(pool, &cache->room, quota);
     }
@@ -92,7 +88,7 @@ void quota_grow_transfer(struct cache *cache) {
     uint64_t before = atomic_load_explicit(room, memory_order_relaxed), most = transfer_limit(pool);
     uint64_t quota = before > 0 ? 2 * before : QUOTA_TRANSFER_FIRST;
     quota_grow(cache, 0);
-    set_quota(pool, room, quota > most ? most : quota);
+    set_quota(pool, room, least_of(quota, most));
 }
 
 void quota_make_room(struct cache *cache, unsigned keep, uint64_t bytes) {
@@ -149,25 +145,14 @@ static bool look_at(struct cache *cache, uint64_t now, bool *any) {
     return is_still(&cache->seen.worked, worked(cache), now, IDLE_NS);
 }
 
-/* Those linked by `next_idle`. */
-static struct biased *seize(struct pool *pool, struct cache *first) {
-    struct biased *locks = NULL;
-    for (struct cache *cache = first; cache; cache = cache->next_idle) {
-        cache->lock.next_seized = locks;
-        locks = &cache->lock;
-    }
-    cache_seize_list(pool, locks);
-    return locks;
-}
-
-bool quota_put_to_sleep(struct pool *pool, struct cache *first) {
-    struct biased *locks = seize(pool, first);
+bool quota_put_to_sleep(struct pool *pool, struct biased *first) {
     bool any = false;
-    for (struct cache *cache = first; cache; cache = cache->next_idle) {
-        any |= quota_cached(cache) > 0;
-        quota_sleep(cache);
+    cache_seize_list(pool, first);
+    for (struct biased *lock = first; lock; lock = lock->next_seized) {
+        any |= quota_cached(cache_of(lock)) > 0;
+        quota_sleep(cache_of(lock));
     }
-    biased_return(locks);
+    biased_return(first);
     return any;
 }
 
@@ -175,7 +160,8 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
     if (budget_used(pool) + growth <= pool->goal) {
         return false;
     }
-    struct cache *idle = NULL, *before, *newest = pool->awake;
+    struct cache *before, *newest = pool->awake;
+    struct biased *idle = NULL;
     uint64_t now = backend_clock(pool->backend);
     if (now < pool->look_at_ns) {
         return false;
@@ -186,8 +172,7 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
         before = cache == newest ? NULL : cache->previous_awake;
         looks++;
         if (!cache->visiting && look_at(cache, now, &any)) {
-            cache->next_idle = idle;
-            idle = cache;
+            idle = cache_listed(cache, idle);
         } else {
             unlink_awake(pool, cache);
             link_awake(pool, cache);
@@ -198,10 +183,10 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
     return any;
 }
 
-static bool halve_largest(struct cache *cache, struct cache *others) {
+static bool halve_largest(struct cache *cache, struct biased *others) {
     struct cache *largest = cache;
-    for (; others; others = others->next_idle) {
-        largest = others->bytes > largest->bytes ? others : largest;
+    for (; others; others = others->next_seized) {
+        largest = cache_of(others)->bytes > largest->bytes ? cache_of(others) : largest;
     }
     uint64_t most = (cache->bytes + largest->bytes) / 2;
     if (largest->bytes / 2 <= cache->bytes) {
@@ -214,41 +199,39 @@ static bool halve_largest(struct cache *cache, struct cache *others) {
 
 bool quota_even_out(struct cache *cache) {
     struct pool *pool = cache->pool;
-    struct cache *others = NULL, *other = pool->awake_last;
+    struct cache *other = pool->awake_last;
+    struct biased *others = NULL;
     uint64_t now = backend_clock(pool->backend);
     if (now < pool->look_at_ns) {
         return false;
     }
     for (unsigned looks = 0; other && looks < IDLE_LOOKS; other = other->previous_awake, looks++) {
         if (other != cache && !other->visiting) {
-            other->next_idle = others;
-            others = other;
+            others = cache_listed(other, others);
         }
     }
-    struct biased *locks = seize(pool, others);
+    cache_seize_list(pool, others);
     bool any = halve_largest(cache, others);
-    biased_return(locks);
+    biased_return(others);
     pool->look_at_ns = any ? 0 : now + LOOK_NS;
     return any;
 }
 
-struct cache *quota_find_idle(struct pool *pool) {
-    struct cache *idle = NULL;
+struct biased *quota_find_idle(struct pool *pool) {
+    struct biased *idle = NULL;
     for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
         bool still = is_still(&cache->seen.ticked, worked(cache), pool->decay.tick, DECAY_TICKS);
         if (still && !cache->visiting && !transfer_empty(&cache->transfer)) {
-            cache->next_idle = idle;
-            idle = cache;
+            idle = cache_listed(cache, idle);
         }
     }
     return idle;
 }
 
 bool quota_take_all_back(struct pool *pool) {
-    struct cache *all = NULL;
+    struct biased *all = NULL;
     for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
-        cache->next_idle = all;
-        all = cache;
+        all = cache_listed(cache, all);
     }
     return quota_put_to_sleep(pool, all);
 }

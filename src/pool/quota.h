@@ -20,16 +20,16 @@ bool quota_empty_transfers(struct pool *pool); /* what waits for threads. True i
 /* Its thread has no memory to go round: of what the cache holds that has most, half of the difference goes to the pool, if that is
  * more than twice as much. True if so. */
 bool quota_even_out(struct cache *cache);
-/* Of threads that have done nothing for the decay time, linked by `next_idle`. What others have freed for them need not
- * be as old: it goes to the pool first, and they are found the next time. */
-struct cache *quota_find_idle(struct pool *pool);
+/* A list of threads' that have done nothing for the decay time. What others have freed for them need not be as old: it goes
+ * to the pool first, and they are found the next time. */
+struct biased *quota_find_idle(struct pool *pool);
 /* Such give up everything, and their quotas. True if there was anything. */
-bool quota_put_to_sleep(struct pool *pool, struct cache *first);
+bool quota_put_to_sleep(struct pool *pool, struct biased *first);
 
 /* No block is cached that is larger than one part in this of what a cache may hold. */
 static inline uint64_t quota_largest_block(const struct pool *pool) {
     uint64_t most = pool->quota_most / CACHE_BLOCK_SHARE;
-    return backend_maps(pool->backend) && most > PAGES_CACHED ? PAGES_CACHED : most;
+    return backend_maps(pool->backend) ? least_of(most, PAGES_CACHED) : most;
 }
 
 static inline bool quota_sleeps(const struct cache *cache) {

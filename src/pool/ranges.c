@@ -2,7 +2,6 @@
 
 #include "pool/page_map.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -26,15 +25,18 @@ size_t ranges_position(const struct arena *arena, uint64_t bytes, uint64_t addre
  * Room for every range there can be after one more request, asked for before anything is changed:
  * giving memory back then never needs any.
  */
-int ranges_make_room(struct arena *arena, unsigned segments) {
-    size_t least = arena->range_count + segments + RANGES_PER_CUT;
+static bool make_room(struct arena *arena, unsigned more) {
+    size_t least = arena->range_count + more;
     if (least <= arena->free_room) {
-        return 0;
+        return true;
     }
-    size_t room = arena->free_room ? arena->free_room * 2 : 512;
+    size_t room = arena->free_room ? arena->free_room : 512;
+    while (room < least) {
+        room *= 2;
+    }
     struct free_range *wider = host_map(room * sizeof *wider, 4096);
     if (!wider) {
-        return -ENOMEM;
+        return false;
     }
     if (arena->free) {
         memcpy(wider, arena->free, arena->free_count * sizeof *wider);
@@ -42,7 +44,12 @@ int ranges_make_room(struct arena *arena, unsigned segments) {
     }
     arena->free = wider;
     arena->free_room = room;
-    return 0;
+    return true;
+}
+
+bool ranges_prepare(struct arena *arena, unsigned segments) {
+    unsigned more = segments + 2;
+    return make_room(arena, more) && host_slab_prepare(&arena->range_slab, more);
 }
 
 void ranges_insert(struct arena *arena, struct range *range) {
@@ -86,12 +93,9 @@ static void disturb(struct arena *arena) {
     atomic_thread_fence(memory_order_release);
 }
 
-bool ranges_cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
+void ranges_cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
                 struct range **right) {
     struct range *other = host_slab_get(&arena->range_slab);
-    if (!other) {
-        return false;
-    }
     uint64_t rest = range->bytes - bytes;
     bool flip = bytes < rest;
     *left = flip ? other : range;
@@ -118,7 +122,6 @@ bool ranges_cut(struct arena *arena, struct range *range, uint64_t bytes, struct
     }
     arena->range_count++;
     ranges_enter(other, other);
-    return true;
 }
 
 void ranges_recycle(struct arena *arena, struct range *range) {

@@ -8,13 +8,12 @@
 
 #include "pool/arena.h"
 
-#define RANGES_PER_CUT 2 /* what a request has cut off on both sides */
-
 /** The index of the first free range that is not smaller than (bytes, address). */
 size_t ranges_position(const struct arena *arena, uint64_t bytes, uint64_t address);
 
-/** Makes room for so many more segments and one more request. 0 or -ENOMEM. */
-int ranges_make_room(struct arena *arena, unsigned segments);
+/** Makes sure of descriptors, and of a place when they are free, for so many more segments and for what one request has cut off on
+ * both sides. False without host memory. */
+bool ranges_prepare(struct arena *arena, unsigned segments);
 
 /** Into the array and out of it. There is room. */
 void ranges_insert(struct arena *arena, struct range *range);
@@ -25,8 +24,8 @@ void ranges_remove(struct arena *arena, struct range *range);
 void ranges_enter(const struct range *part, struct range *range);
 
 /** Cuts a range that is in no list in two, linked; the shorter one has the new descriptor, so that cutting a little from much
- * changes little. False: no host memory. */
-bool ranges_cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
+ * changes little. Prepared before. */
+void ranges_cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
                 struct range **right);
 
 /** Its descriptor can be used again. Until then no block starts there. */

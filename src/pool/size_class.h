@@ -11,9 +11,8 @@
 #include <stdint.h>
 
 #define SMALL_CLASSES 128 /* up to 1 MiB: small blocks */
-#define SIZE_CLASSES 432  /* up to 512 GiB; the last is also that of anything larger */
 
-/** The smallest class that holds `bytes` > 0, without the upper bound. */
+/** The smallest class that holds `bytes` > 0. */
 static inline unsigned size_class_of(uint64_t bytes) {
     uint64_t above = (bytes - 1) >> 9;                            /* units, less one */
     unsigned shift = 59u - (unsigned)__builtin_clzll(above | 16); /* log2 - 4, at least 0 */

@@ -33,7 +33,7 @@ static bool take_large(struct pool *pool, struct want *want) {
     if (want->splits) {
         return false;
     }
-    struct range *range = arena_take(&pool->large, want->bytes, ARENA_UNIT, want->care);
+    struct range *range = arena_take(&pool->large, want->bytes, want->care);
     if (range) {
         page_map_set_start(range->block.address, range);
         want->block = &range->block;
@@ -43,7 +43,7 @@ static bool take_large(struct pool *pool, struct want *want) {
 
 /* 2 MiB for small blocks. */
 static struct range *take_page(struct pool *pool) {
-    return arena_take(&pool->small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
+    return arena_take(&pool->small, PAGE_BYTES, ARENA_ALL);
 }
 
 bool source_take(struct pool *pool, struct want *want) {
@@ -73,7 +73,7 @@ static void give_range(struct pool *pool, struct arena *arena, struct range *ran
     uint64_t tick = pool->decay.tick;
     stamp = stamp > 0 ? stamp : atomic_load_explicit(&pool->epochs.usable, memory_order_relaxed);
     for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-        s->stamp = stamp > s->stamp ? stamp : s->stamp;
+        s->stamp = most_of(stamp, s->stamp);
         s->since =
             (int64_t)(tick - s->since) > 0 ? tick : s->since; /* what was pending may be older */
     }
@@ -189,10 +189,6 @@ void source_wait_for_return(struct pool *pool, uint64_t limit_ns) {
 
 /* --- growing --- */
 
-static uint64_t round_up(uint64_t bytes, uint64_t unit) {
-    return (bytes + unit - 1) & ~(unit - 1);
-}
-
 uint64_t source_growth(const struct want *want) {
     return want->large ? round_up(want->bytes, PAGE_BYTES) : PAGE_BYTES;
 }
@@ -208,10 +204,8 @@ static uint64_t good_growth(const struct pool *pool, const struct want *want) {
     if (!want->large || want->bytes == least) {
         return least;
     }
-    uint64_t most = pool->backend->capacity / SEGMENT_STEP_SHARE;
-    most = most > SEGMENT_STEP_MAX ? SEGMENT_STEP_MAX : most;
-    uint64_t step = pool->large.reserved_bytes / SEGMENT_STEP_PART;
-    step = step > most ? most : step;
+    uint64_t most = least_of(pool->backend->capacity / SEGMENT_STEP_SHARE, SEGMENT_STEP_MAX);
+    uint64_t step = least_of(pool->large.reserved_bytes / SEGMENT_STEP_PART, most);
     uint64_t blocks = step > want->bytes ? (step + want->bytes - 1) / want->bytes : 1;
     return round_up(blocks * want->bytes + LARGE_UNIT, PAGE_BYTES);
 }

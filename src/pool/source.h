@@ -22,9 +22,6 @@ static inline struct segment *source_aged(struct pool *pool, struct arena **aren
     return aged;
 }
 
-/* find.c: the range around a live block, or NULL. Under the lock. */
-struct range *find_range(uint64_t address, struct pool_block *block);
-
 /* What is asked for, and the answer. */
 struct want {
     unsigned bin;   /* where caches would keep it, */

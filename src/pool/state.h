@@ -3,6 +3,7 @@
 #define GPUCACHE_POOL_STATE_H
 
 #include "pool/arena.h"
+#include "pool/arith.h"
 #include "pool/cache.h"
 #include "pool/epoch.h"
 #include "pool/page.h"
@@ -30,11 +31,9 @@ struct live_sizes {
 /* What has been idle for the decay time: decay.c. Under the pool's lock, but for what only the ticking thread has. */
 struct decay {
     uint64_t tick;
-    bool watched; /* somebody ticks, or has been told to */
-    uint64_t before
-        [DECAY_TICKS]; /* what was freed before one of the last ticks has that stamp at most */
-    uint64_t looks;    /* visits when it ticked last, */
-    unsigned quiet;    /* and how many ticks there was none */
+    bool watched;                 /* somebody ticks, or has been told to */
+    uint64_t before[DECAY_TICKS]; /* what was freed before one of the last ticks has that stamp at
+                                     most */
 };
 
 struct pool {

@@ -206,19 +206,13 @@ static int supply_as_natively(struct pool *pool, struct want *want, int refusal)
  * of what is in use: neither ready nor pending. */
 static uint64_t most_reserved(const struct pool *pool, uint64_t growth) {
     uint64_t in_use = budget_expected(pool) - budget_ready(pool) - pool->pending_bytes;
-    uint64_t peak = books_get(&pool->books.allocated.peak), then = in_use + growth;
+    uint64_t peak = most_of(books_get(&pool->books.allocated.peak), in_use + growth);
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
-    peak = peak > then ? peak : then;
-    uint64_t most = peak + peak / 10 * (RESERVE_TENTHS - 10) + RESERVE_BYTES;
-    return most > budget ? most : budget;
-}
-
-static bool would_exceed(const struct pool *pool, uint64_t growth, uint64_t most) {
-    return budget_expected(pool) + growth > most;
+    return most_of(peak + peak / 10 * (RESERVE_TENTHS - 10) + RESERVE_BYTES, budget);
 }
 
 static void release_down_to(struct pool *pool, uint64_t growth, uint64_t most) {
-    if (would_exceed(pool, growth, most)) {
+    if (budget_would_exceed(pool, growth, most)) {
         source_release_idle(pool, budget_expected(pool) + growth - most);
     }
 }
@@ -227,9 +221,8 @@ static void release_down_to(struct pool *pool, uint64_t growth, uint64_t most) {
  * latest. False: none can be waited for. */
 static bool wait_for_idle(struct pool *pool, uint64_t last) {
     uint64_t finished = pool->epochs.finished;
-    uint64_t large = idle_stamp(&pool->large, finished);
-    uint64_t small = idle_stamp(&pool->small, finished);
-    uint64_t stamp = large < small ? large : small;
+    uint64_t stamp =
+        least_of(idle_stamp(&pool->large, finished), idle_stamp(&pool->small, finished));
     return stamp <= last && order_finish_stamp(pool, stamp);
 }
 
@@ -240,13 +233,13 @@ static bool wait_for_idle(struct pool *pool, uint64_t last) {
  */
 static bool spare_growing(struct pool *pool, struct want *want, uint64_t growth) {
     uint64_t most = most_reserved(pool, growth), last = epochs_stamp(&pool->epochs);
-    while (would_exceed(pool, growth, most) && wait_for_idle(pool, last)) {
+    while (budget_would_exceed(pool, growth, most) && wait_for_idle(pool, last)) {
         if (take(pool, want)) {
             return true;
         }
         release_down_to(pool, growth, most);
     }
-    if (!would_exceed(pool, growth, most)) {
+    if (!budget_would_exceed(pool, growth, most)) {
         return false;
     }
     want->care = ARENA_CUTTING;
@@ -264,7 +257,7 @@ static int grow_after_returns(struct pool *pool, struct want *want, uint64_t gro
     if (pool->returning > 0) {
         source_wait_for_return(pool, 0);
     }
-    if (pool->returning > 0 && would_exceed(pool, growth + pool->returning, most)) {
+    if (pool->returning > 0 && budget_would_exceed(pool, growth + pool->returning, most)) {
         order_finish_ordered(pool);
         source_wait_for_return(pool, RETURN_SOON_NS);
     }
@@ -280,13 +273,14 @@ static int grow_line(struct pool *pool, struct want *want) {
     uint64_t bytes = want->large ? want->bytes : PAGE_BYTES, last = epochs_stamp(&pool->epochs);
     uint64_t budget = budget_with(pool, bytes);
     struct growth growth = mapper_growth(pool, arena, bytes, budget);
-    if (would_exceed(pool, growth.bytes, budget)) {
+    if (budget_would_exceed(pool, growth.bytes, budget)) {
         epochs_poll(&pool->epochs, pool->backend);
         growth = mapper_growth(pool, arena, bytes, budget);
     }
-    uint64_t held = budget_expected(pool), most = budget > held ? budget : held;
-    while (would_exceed(pool, growth.bytes, most + growth.ready) &&
-           !would_exceed(pool, growth.bytes, most + growth.idle) && wait_for_idle(pool, last)) {
+    uint64_t most = most_of(budget, budget_expected(pool));
+    while (budget_would_exceed(pool, growth.bytes, most + growth.ready) &&
+           !budget_would_exceed(pool, growth.bytes, most + growth.idle) &&
+           wait_for_idle(pool, last)) {
         if (take(pool, want)) {
             return 0;
         }
@@ -316,7 +310,7 @@ static int grow_with_excess(struct pool *pool, struct want *want) {
         pool->excess_ns = share - EXCESS_MOST_NS;
     }
     bool idle = pool->large.idle_bytes + pool->small.idle_bytes > 0;
-    bool due = idle && pool->excess_ns <= share, exceeds = would_exceed(pool, growth, most);
+    bool due = idle && pool->excess_ns <= share, exceeds = budget_would_exceed(pool, growth, most);
     if (idle) { /* what is usable behind a barrier may have finished */
         epochs_poll(&pool->epochs, pool->backend);
     }

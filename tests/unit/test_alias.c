@@ -29,19 +29,12 @@ static void the_first_behind_an_address(void **state) {
     assert_null(aliases_behind(&aliases, 48 * PAGE));
 }
 
-static void those_that_have_finished_one_after_another(void **state) {
+static void the_one_that_begins_there_goes(void **state) {
     (void)state;
-    struct alias alias;
     aliases.count = 0;
     add(10, 1, 7);
     add(20, 1, 9);
     add(30, 1, 8);
-    assert_false(aliases_finished(&aliases, 0, 6, &alias));
-    assert_true(aliases_finished(&aliases, 0, 8, &alias));
-    assert_int_equal(alias.base, 10 * PAGE);
-    assert_true(aliases_finished(&aliases, alias.base + alias.bytes, 8, &alias));
-    assert_int_equal(alias.base, 30 * PAGE);
-    assert_false(aliases_finished(&aliases, alias.base + alias.bytes, 8, &alias));
     aliases_remove(&aliases, 20 * PAGE);
     aliases_remove(&aliases, 25 * PAGE); /* none begins there */
     assert_int_equal(aliases.count, 2);
@@ -59,22 +52,12 @@ static void as_many_as_there_is_room_for(void **state) {
     for (uint64_t i = 0; i < ALIASES_MOST; i++) {
         assert_int_equal(aliases.at[i].base, 2 * i * PAGE);
     }
-    struct alias alias = {0};
-    unsigned removed = 0;
-    while (aliases_finished(&aliases, alias.base + alias.bytes, 1, &alias)) {
-        aliases_remove(&aliases, alias.base);
-        removed++;
-    }
-    assert_int_equal(removed, ALIASES_MOST - aliases.count);
-    for (unsigned i = 0; i < aliases.count; i++) {
-        assert_int_equal(aliases.at[i].stamp, 2);
-    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_behind_an_address),
-        cmocka_unit_test(those_that_have_finished_one_after_another),
+        cmocka_unit_test(the_one_that_begins_there_goes),
         cmocka_unit_test(as_many_as_there_is_room_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -84,7 +84,7 @@ static uint64_t start_with(struct arena *arena, uint64_t bytes) {
 }
 
 static struct range *take(struct arena *arena, uint64_t bytes) {
-    struct range *range = arena_take(arena, bytes, ARENA_UNIT, ARENA_ALL);
+    struct range *range = arena_take(arena, bytes, ARENA_ALL);
     assert_non_null(range);
     assert_int_equal(range_state(range), BLOCK_CACHED);
     assert_int_equal(range->bytes, bytes);
@@ -117,7 +117,7 @@ static void an_exact_fit_leaves_nothing_behind(void **state) {
     take(&arena, 64 * MIB);
     assert_int_equal(arena.free_count, 0);
     assert_int_equal(arena_largest_free(&arena), 0);
-    assert_null(arena_take(&arena, 512, ARENA_UNIT, ARENA_ALL));
+    assert_null(arena_take(&arena, 512, ARENA_ALL));
 }
 
 static void free_neighbours_are_merged_from_every_side(void **state) {
@@ -151,7 +151,7 @@ static void segments_side_by_side_are_never_merged(void **state) {
     uint64_t base = start_with(&arena, 8 * MIB);
     assert_int_equal(arena_add(&arena, base + 8 * MIB, 8 * MIB, NULL), 0);
     check(&arena);
-    assert_null(arena_take(&arena, 9 * MIB, ARENA_UNIT, ARENA_ALL));
+    assert_null(arena_take(&arena, 9 * MIB, ARENA_ALL));
     struct range *a = take(&arena, 8 * MIB), *b = take(&arena, 8 * MIB);
     give(&arena, a);
     give(&arena, b);
@@ -204,19 +204,16 @@ static void a_large_range_is_spared_for_large_requests(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 640 * MIB);
-    assert_null(
-        arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR - 512, ARENA_UNIT, ARENA_SPARING));
-    assert_null(arena_take(&arena, 512, ARENA_UNIT, ARENA_SPARING));
+    assert_null(arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR - 512, ARENA_SPARING));
+    assert_null(arena_take(&arena, 512, ARENA_SPARING));
     check(&arena);
     assert_int_equal(arena.free_bytes, 640 * MIB);
-    struct range *whole =
-        arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR, ARENA_UNIT, ARENA_SPARING);
+    struct range *whole = arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR, ARENA_SPARING);
     assert_non_null(whole);
     give(&arena, whole);
     assert_int_equal(take(&arena, 512)->block.address, base);
     assert_int_equal(arena_add(&arena, base + GIB, 4 * MIB, NULL), 0);
-    struct range *small =
-        arena_take(&arena, 512, ARENA_UNIT, ARENA_SPARING); /* a small one is not spared */
+    struct range *small = arena_take(&arena, 512, ARENA_SPARING); /* a small one is not spared */
     assert_non_null(small);
     assert_int_equal(small->block.address, base + GIB + 4 * MIB - 512);
     check(&arena);
@@ -227,52 +224,27 @@ static void nothing_but_a_whole_segment_begins_where_one_does(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 8 * MIB);
-    struct range *a = arena_take(&arena, 3 * MIB, ARENA_UNIT, ARENA_SPARING);
-    struct range *b = arena_take(&arena, 2 * MIB, ARENA_UNIT, ARENA_SPARING);
+    struct range *a = arena_take(&arena, 3 * MIB, ARENA_SPARING);
+    struct range *b = arena_take(&arena, 2 * MIB, ARENA_SPARING);
     assert_int_equal(a->block.address, base + 5 * MIB);
     assert_int_equal(b->block.address, base + 3 * MIB);
-    assert_null(arena_take(&arena, 3 * MIB, ARENA_UNIT, ARENA_SPARING));
+    assert_null(arena_take(&arena, 3 * MIB, ARENA_SPARING));
     check(&arena);
-    struct range *c = arena_take(&arena, 3 * MIB - 512, ARENA_UNIT, ARENA_SPARING);
+    struct range *c = arena_take(&arena, 3 * MIB - 512, ARENA_SPARING);
     assert_int_equal(c->block.address, base + 512);
     check(&arena);
     give(&arena, c);
     c = take(&arena, 3 * MIB); /* at the last, it does */
     assert_int_equal(c->block.address, base);
     give(&arena, b);
-    b = arena_take(&arena, 512, ARENA_UNIT, ARENA_SPARING); /* no other range is cut from its end */
+    b = arena_take(&arena, 512, ARENA_SPARING); /* no other range is cut from its end */
     assert_int_equal(b->block.address, base + 3 * MIB);
     give(&arena, a);
     give(&arena, b);
     give(&arena, c);
-    a = arena_take(&arena, 8 * MIB, ARENA_UNIT, ARENA_SPARING);
+    a = arena_take(&arena, 8 * MIB, ARENA_SPARING);
     assert_int_equal(a->block.address, base);
     check(&arena);
-}
-
-static void alignment_skips_what_does_not_hold_it(void **state) {
-    (void)state;
-    struct arena arena;
-    uint64_t base = start_with(&arena, 64 * MIB);
-    take(&arena, 512);
-    struct range *page = arena_take(&arena, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
-    assert_non_null(page);
-    check(&arena);
-    assert_int_equal(page->block.address, base + PAGE_BYTES);
-    assert_int_equal(take(&arena, PAGE_BYTES - 512)->block.address,
-                     base + 512); /* what was skipped */
-
-    struct arena small;
-    base = start_with(&small, 6 * MIB);
-    take(&small, 512);
-    struct range *hole = take(&small, PAGE_BYTES); /* as large as a page, and not aligned */
-    take(&small, 512);
-    give(&small, hole);
-    page = arena_take(&small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
-    assert_non_null(page);
-    check(&small);
-    assert_int_equal(page->block.address, base + 2 * PAGE_BYTES);
-    assert_null(arena_take(&small, PAGE_BYTES, PAGE_BYTES, ARENA_ALL));
 }
 
 /* ---- segments ---- */
@@ -297,10 +269,10 @@ static void what_a_large_block_leaves_of_its_segment_is_not_used(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 34 * MIB);
-    struct range *range = arena_take(&arena, 32 * MIB + 512, ARENA_UNIT, true);
+    struct range *range = arena_take(&arena, 32 * MIB + 512, true);
     assert_int_equal(range->block.address, base + 2 * MIB - 512);
-    assert_null(arena_take(&arena, MIB, ARENA_UNIT, true));
-    assert_null(arena_take(&arena, MIB, ARENA_UNIT, false));
+    assert_null(arena_take(&arena, MIB, true));
+    assert_null(arena_take(&arena, MIB, false));
     give(&arena, range);
     take(&arena, 17 * MIB);
     take(&arena, 17 * MIB);
@@ -340,7 +312,7 @@ static void a_removed_segment_is_unknown(void **state) {
         assert_null(page_map_owner(order[i]));
         assert_null(arena_find(order[i]));
     }
-    assert_null(arena_take(&arena, 512, ARENA_UNIT, ARENA_ALL));
+    assert_null(arena_take(&arena, 512, ARENA_ALL));
     assert_int_equal(arena_add(&arena, base, 8 * MIB, NULL), 0); /* and may come again */
     check(&arena);
 }
@@ -375,7 +347,7 @@ static void a_forgotten_arena_knows_nothing_and_goes_on(void **state) {
     assert_int_equal(arena.segment_count, 0);
     assert_null(arena_find(base));
     assert_null(page_map_owner(base + GIB));
-    assert_null(arena_take(&arena, 512, ARENA_UNIT, ARENA_ALL));
+    assert_null(arena_take(&arena, 512, ARENA_ALL));
     assert_int_equal(arena_add(&arena, base, 8 * MIB, NULL), 0);
     take(&arena, 512);
 }
@@ -402,16 +374,14 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
             arena_give(&arena, *slot);
             *slot = NULL;
         } else {
-            uint64_t alignment = rand() % 4 ? ARENA_UNIT : PAGE_BYTES;
             uint64_t bytes = (1 + (uint64_t)rand() % (rand() % 8 ? 512 : 16384)) * 512;
-            struct range *range = arena_take(&arena, bytes, alignment, ARENA_ALL);
+            struct range *range = arena_take(&arena, bytes, ARENA_ALL);
             if (range) {
                 uint64_t at = (range->block.address - base) / 512;
-                assert_int_equal(range->block.address % alignment, 0);
                 assert_null(memchr(used + at, 1, bytes / 512));
                 memset(used + at, 1, bytes / 512);
                 *slot = range;
-            } else if (alignment == ARENA_UNIT) {
+            } else {
                 assert_true(arena_largest_free(&arena) < bytes);
             }
         }
@@ -642,14 +612,12 @@ static struct range *hold_or_take(struct arena *arena) {
             arena_hold(arena, range);
         }
     } else {
-        uint64_t alignment = rand() % 4 ? ARENA_UNIT : PAGE_BYTES;
         uint64_t bytes = (1 + (uint64_t)rand() % (rand() % 4 ? 4096 : 32768)) * ARENA_UNIT;
-        range = arena_take(arena, bytes, alignment, ARENA_SPARING);
+        range = arena_take(arena, bytes, ARENA_SPARING);
         if (!range) {
-            assert_true(alignment != ARENA_UNIT || arena_largest_free(arena) < bytes);
+            assert_true(arena_largest_free(arena) < bytes);
         } else {
             assert_int_equal(range->bytes, bytes);
-            assert_int_equal(range->block.address % alignment, 0);
         }
     }
     return range;
@@ -751,7 +719,7 @@ static void each_change_of_a_descriptor_is_counted(void **state) {
         assert_int_equal(arena_add(&arena, base + i * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
     }
     assert_int_equal(atomic_load(&arena.recycled), before + 4); /* joined twice */
-    struct range *range = arena_take(&arena, MIB, ARENA_UNIT, ARENA_ALL);
+    struct range *range = arena_take(&arena, MIB, ARENA_ALL);
     assert_int_equal(atomic_load(&arena.recycled), before + 5); /* cut */
     arena_give(&arena, range);
     assert_int_equal(atomic_load(&arena.recycled), before + 7);
@@ -769,7 +737,6 @@ int main(void) {
         cmocka_unit_test(the_lowest_address_among_equals_is_taken),
         cmocka_unit_test(a_large_range_is_spared_for_large_requests),
         cmocka_unit_test(nothing_but_a_whole_segment_begins_where_one_does),
-        cmocka_unit_test(alignment_skips_what_does_not_hold_it),
         cmocka_unit_test(an_address_is_found_in_its_range_only),
         cmocka_unit_test(what_a_large_block_leaves_of_its_segment_is_not_used),
         cmocka_unit_test(only_whole_segments_are_idle),

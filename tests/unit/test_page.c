@@ -25,7 +25,7 @@ struct bench {
 };
 
 static struct page *open_page(struct bench *bench) {
-    struct range *range = arena_take(&bench->arena, PAGE_BYTES, PAGE_BYTES, ARENA_ALL);
+    struct range *range = arena_take(&bench->arena, PAGE_BYTES, ARENA_ALL);
     assert_non_null(range);
     block_become(&range->block, BLOCK_PAGE);
     assert_int_equal(runs_add_page(&bench->runs, range, range->block.address), 0);
@@ -46,7 +46,7 @@ static void start_at_segment(struct bench *bench, unsigned pages) {
 
 static void start(struct bench *bench) {
     start_at_segment(bench, PAGES + 1);
-    assert_non_null(arena_take(&bench->arena, PAGE_BYTES, PAGE_BYTES, ARENA_ALL));
+    assert_non_null(arena_take(&bench->arena, PAGE_BYTES, ARENA_ALL));
     bench->base += PAGE_BYTES;
 }
 

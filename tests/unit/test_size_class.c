@@ -11,6 +11,8 @@
 #include "pool/page.h"
 #include "pool/size_class.h"
 
+#define SIZE_CLASSES 432 /* up to 512 GiB */
+
 static uint64_t class_bytes(unsigned class) {
     return (uint64_t)size_class_units(class) << UNIT_SHIFT;
 }
