@@ -213,7 +213,7 @@ static void mixed(unsigned seed, size_t bytes, int count, char **kinds) {
         all[i].bytes = bytes;
         snprintf(all[i].kind, sizeof all[i].kind, "%s", kinds[i]);
         if (strcmp(kinds[i], "other") == 0 && !other)
-            CHECK(cuCtxCreate(&other, NULL, 0, 0));
+            CHECK(cuCtxCreate_v2(&other, 0, 0));
     }
     run(count, mix);
     for (int i = 0; i < count; i++)
@@ -270,7 +270,7 @@ static void behind(const char *kind, size_t bytes, uint64_t us) {
     CHECK(launch_sleep(&k, stream, us));
     give("pool", stream, &block);
     if (strcmp(kind, "other") == 0)
-        CHECK(cuCtxCreate(&other, NULL, 0, 0));
+        CHECK(cuCtxCreate_v2(&other, 0, 0));
     printf("answer %d\n", (int)take(kind, bytes, stream, &block));
 }
 
