@@ -30,7 +30,7 @@ struct segment *idle_movable(const struct arena *arena, uint64_t most) {
 }
 
 /* Where many of them go it does not matter which is first: of the largest range one, without a look at all of them. */
-static struct segment *any(const struct arena *arena, uint64_t finished) {
+static struct segment *first_found(const struct arena *arena, uint64_t finished) {
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
         const struct range *range = arena->free[i].range;
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
@@ -45,7 +45,7 @@ static struct segment *any(const struct arena *arena, uint64_t finished) {
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
     if (arena->in_line || arena->idle_bytes == 0) {
         return !arena->in_line                      ? NULL
-               : bytes > MOVING_MOST * LINE_SEGMENT ? any(arena, finished)
+               : bytes > MOVING_MOST * LINE_SEGMENT ? first_found(arena, finished)
                                                     : newest(arena, finished, 0);
     }
     size_t enough = ranges_position(arena, bytes, 0), count = arena->free_count;

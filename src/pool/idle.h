@@ -7,7 +7,7 @@
 #include "pool/line.h"
 
 /** One whose stamp is at most `finished`; NULL if there is none. The smallest one of at least `bytes`, else the largest; in a
- * line the one with the latest stamp, the lowest among equals. */
+ * line the one with the latest stamp, the lowest among equals, or any where `bytes` is more than a growth can move. */
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished);
 
 /** In a line: one of at most `most` bytes, and no long one, that may move; the one with the latest stamp, the lowest among equals. NULL
