@@ -39,7 +39,7 @@ bool value_switch(const char *text, bool *on) {
 
 bool value_is_off(const char *text) {
     bool on;
-    return value_switch(text, &on) && !on;
+    return value_equal(text, "none") || (value_switch(text, &on) && !on);
 }
 
 /* ---- numbers ---- */

@@ -27,7 +27,7 @@ int value_word(const char *text, const char *const *words);
 /** on, true, yes, 1; off, false, no, 0; in any case. */
 bool value_switch(const char *text, bool *on);
 
-/** Whether a text is a switch's way to say off. */
+/** Whether a text is a switch's way to say off, or `none`. */
 bool value_is_off(const char *text);
 
 /** A number up to max. */

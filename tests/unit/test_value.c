@@ -129,6 +129,7 @@ static void a_switch_takes_every_word_in_any_case(void **state) {
         assert_true(value_switch(offs[i], &on) && !on);
         assert_true(value_is_off(offs[i]));
     }
+    assert_true(value_is_off("None"));
     for (size_t i = 0; i < COUNT(none); i++)
         assert_false(value_switch(none[i], &on));
 }
