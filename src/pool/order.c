@@ -99,7 +99,7 @@ void order_in_free(struct pool *pool, bool due) {
     bool sync = pool->config.reuse == POOL_SYNC;
     bool tight = due || atomic_load_explicit(&pool->tight, memory_order_relaxed);
     if (!pool->backend->has_events) {
-        if (sync || tight || pool->pending_bytes > CLOSE_BYTES) {
+        if (sync || tight || pool->pending_bytes > SYNCHRONIZE_BYTES) {
             synchronize_in_free(pool);
         }
         return;

@@ -26,10 +26,10 @@ FEW = 6  # periods of a program, but for --all
 EQUAL = 16
 LAGS = (0, 500, 2000, 20000)
 BOUNDS = {
-    # a single figure is much chance; the pool's own bound is 1.3 and 64 MiB (docs/policy.md)
+    # a single figure is much chance; the pool's own bound is 1.3 and 32 MiB (docs/policy.md)
     "segments": {"gpt": 1.32, "resnet": 1.32, "gnn": 1.32},
     # the budget is 1.025 times the peak (LINE_SLACK), or 80 MiB for each thread above it; sizes that never come again leave holes that no other one fills
-    "pages": dict.fromkeys(RECORDED + tuple(programs.PROGRAMS), 1.06) | {"amr": 1.07, "random": 1.11},
+    "pages": dict.fromkeys(RECORDED + tuple(programs.PROGRAMS), 1.06) | {"random": 1.07},
 }
 PAGE = 2 << 20
 
