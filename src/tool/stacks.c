@@ -138,7 +138,7 @@ static struct stats_held read_held(const struct json *from) {
 
 static void read_holder(struct sheet_stacks *stacks, int device, const struct json *from) {
     const struct json *byte_seconds = json_get(from, "byte_seconds");
-    uint64_t whole = strtoull(byte_seconds ? byte_seconds->text : "0", NULL, 10);
+    uint64_t whole = json_u64(byte_seconds);
     uint64_t rest = json_seconds(byte_seconds) - whole * 1000000000; /* both modulo 2^64 */
     struct stats_holder holder = {.stack = sheet_stacks_add(stacks, json_get(from, "stack")),
                                   .held = read_held(from),

@@ -96,6 +96,12 @@ def broken_files():
                    '"command":[1,{}],"oom":{"verdict":[[]]},"pid":"x","reason":null}\n')
         file.flush()
         tally.check(place.tool("report", file.name).returncode == 0, "tool: a report of another shape")
+    for seconds in ("null", "true", "[1]", "{}", '"x"'):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write('{"schema":"gpucache-report/1","stacks":{},"devices":[{"holders":[{"byte_seconds":%s}]}]}\n' % seconds)
+            file.flush()
+            done = place.tool("report", file.name)
+            tally.check(done.returncode == 0, "tool: a holder's byte_seconds is %s" % seconds, "%s %s" % (done.returncode, done.stderr))
     tally.check("No such file" in place.tool("report", "/no/such/file").stderr, "tool: no such file")
     tally.check("no process of yours" in place.tool("report", str(os.getpid())).stderr,
                 "tool: no such process")
