@@ -15,6 +15,7 @@
 #define POINTS 800 /* that a chart draws; of more the extremes are kept */
 #define WIDTH 1000.0
 #define HEIGHT 230.0
+#define MOST ((uint64_t)1 << 63) /* of an axis, which has steps beyond that */
 
 enum figure { RESERVED, LIVE, OUTSIDE, FIGURES };
 
@@ -190,6 +191,7 @@ static struct frame frame_of(FILE *out, const struct series *series) {
     /* a limit that is far away would press everything to the ground */
     if (series->limit > most && series->limit / 5 < most / 4)
         most = series->limit;
+    most = most < MOST ? most : MOST;
     uint64_t step = html_step(most);
     return (struct frame){out, series->points[0].seconds, series->points[series->count - 1].seconds,
                           (most + step - 1) / step * step};

@@ -6,6 +6,7 @@ import html.parser
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -167,6 +168,14 @@ def hostile(place, folder, reports):
         out.write('{"schema":"gpucache-report/1","devices":[{"device":"x","live":3,"segment_map":{"pieces":[3,[],[1,2,3,4,5],'
                   '[-1,-1,-1,-1,-1],["a"],[0,512,99999999999999999999,7,1]]}},7,{"device":-1}],"command":[1,{}],"uptime_seconds":-4}\n')
     page_of(place, folder, file)
+    for most in (15 << 60, (1 << 64) - 1):  # an axis that ends where numbers do
+        with open(file, "w") as out:
+            for moment in (1, 2):
+                out.write('{"schema":"gpucache-report/1","time_unix":%d,"uptime_seconds":%d,"devices":[{"reserved_bytes":'
+                          '{"current":%d}}]}\n' % (100 + moment, moment, most))
+        done = place.tool("report", "--html", os.path.join(folder, "axis.html"), file,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16 * MIB, 16 * MIB)))
+        tally.check(done.returncode == 0, "html: an axis up to %d" % most, "%s %s" % (done.returncode, done.stderr))
 
 
 def with_stacks(place, folder, reports):
