@@ -10,7 +10,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define OLD_NS 1000000000 /* figures that are older are said to be */
+#define LINE_MOST ((size_t)256 << 20) /* bytes: what is no report may go on for ever */
+#define OLD_NS 1000000000             /* figures that are older are said to be */
 
 static void *allocate(size_t bytes) {
     void *memory = calloc(1, bytes);
@@ -256,12 +257,32 @@ static void read_report(struct sheets *sheets, const char *source, const struct 
         read_device(sheet, device);
 }
 
+/** The next line, without its end. False: there is none, or it is longer than any report, which *error says. */
+static bool read_line(FILE *file, char **line, size_t *room, int *error) {
+    size_t count = 0;
+    int byte = getc_unlocked(file);
+    if (byte == EOF)
+        return false;
+    for (;; byte = getc_unlocked(file)) {
+        bool ends = byte == EOF || byte == '\n';
+        if (count == LINE_MOST)
+            return *error = EFBIG, false;
+        if (count == *room) {
+            *room = 2 * count + 4096;
+            *line = grown(*line, *room - 1, 1);
+        }
+        (*line)[count++] = ends ? '\0' : (char)byte;
+        if (ends)
+            return true;
+    }
+}
+
 bool sheets_read_file(struct sheets *sheets, const char *path, const char **why) {
     char *line = NULL;
     size_t room = 0, before = sheets->count;
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     int error = file ? 0 : errno;
-    while (file && getline(&line, &room, file) > 0) {
+    while (file && read_line(file, &line, &room, &error)) {
         const char *at = line;
         struct json *value = *line == '{' ? json_read(&at) : NULL;
         if (strcmp(json_text(json_get(value, "schema")), "gpucache-report/1") == 0)

@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -102,6 +103,9 @@ def broken_files():
             file.flush()
             done = place.tool("report", file.name)
             tally.check(done.returncode == 0, "tool: a holder's byte_seconds is %s" % seconds, "%s %s" % (done.returncode, done.stderr))
+    cap = lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+    done = place.tool("report", "/dev/zero", preexec_fn=cap)
+    tally.check(done.returncode == 1 and "/dev/zero: File too large" in done.stderr, "tool: a file without an end", done.stderr)
     tally.check("No such file" in place.tool("report", "/no/such/file").stderr, "tool: no such file")
     tally.check("no process of yours" in place.tool("report", str(os.getpid())).stderr,
                 "tool: no such process")
