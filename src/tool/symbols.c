@@ -28,6 +28,7 @@ bool symbols_find(struct symbols *symbols, const char *path, const char *build_i
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /** A file that was opened, or could not be. */
 struct opened {
@@ -109,13 +110,14 @@ static struct opened *open_file(struct symbols *symbols, const char *path, const
     for (struct opened *file = symbols->files; file; file = file->next)
         if (strcmp(file->path, path) == 0)
             return file;
+    struct stat found;
     struct opened *file = allocate(sizeof *file);
     file->path = strdup(path);
     file->next = symbols->files;
     symbols->files = file;
     file->session = dwfl_begin(&callbacks);
     dwfl_report_begin(file->session);
-    if (*path == '/')
+    if (*path == '/' && stat(path, &found) == 0 && S_ISREG(found.st_mode)) /* a pipe has no end */
         file->module = dwfl_report_elf(file->session, path, path, -1, 0, true);
     dwfl_report_end(file->session, NULL, NULL);
     if (file->module && !has_build_id(file->module, build_id)) {

@@ -103,6 +103,14 @@ def broken_files():
             file.flush()
             done = place.tool("report", file.name)
             tally.check(done.returncode == 0, "tool: a holder's byte_seconds is %s" % seconds, "%s %s" % (done.returncode, done.stderr))
+    with tempfile.TemporaryDirectory() as folder:  # which only waits for somebody who writes
+        os.mkfifo(folder + "/pipe")
+        with open(folder + "/report", "w") as file:
+            file.write('{"schema":"gpucache-report/1","stacks":{},"devices":[{"holders":[{"stack":["%s/pipe+0x10"]}]}]}\n' % folder)
+        try:
+            tally.check(place.tool("report", file.name).returncode == 0, "tool: a stack in a pipe")
+        except subprocess.TimeoutExpired:
+            tally.check(False, "tool: a stack in a pipe: hangs")
     cap = lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     done = place.tool("report", "/dev/zero", preexec_fn=cap)
     tally.check(done.returncode == 1 and "/dev/zero: File too large" in done.stderr, "tool: a file without an end", done.stderr)
