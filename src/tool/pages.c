@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -78,6 +79,40 @@ static bool is_whole(const struct live_page *live, size_t bytes) {
            sizeof *live + live->slots * sizeof(struct live_slot) <= bytes;
 }
 
+/* ---- a file that becomes shorter ---- */
+
+static struct page *opened;
+
+/** What is not there any more reads as zeros, which say that nothing is known. */
+static void fill_hole(int number, siginfo_t *info, void *context) {
+    uintptr_t bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t at = (uintptr_t)info->si_addr & ~(bytes - 1);
+    (void)context;
+    for (const struct page *page = opened; page; page = page->next)
+        if (at - (uintptr_t)page->live < page->bytes &&
+            mmap((void *)at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                 -1, 0) != MAP_FAILED)
+            return;
+    signal(number, SIG_DFL);
+}
+
+static void link_page(struct page *page) {
+    const struct sigaction action = {.sa_sigaction = fill_hole, .sa_flags = SA_SIGINFO};
+    sigaction(SIGBUS, &action, NULL);
+    page->next = opened;
+    opened = page;
+}
+
+static void close_page(struct page *page) {
+    struct page **at = &opened;
+    while (*at != page)
+        at = &(*at)->next;
+    *at = page->next;
+    munmap(page->live, page->bytes);
+    close(page->fd);
+    free(page);
+}
+
 static struct page *open_page(int folder, const char *name, bool *other_version) {
     struct stat file;
     int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -92,15 +127,15 @@ static struct page *open_page(int folder, const char *name, bool *other_version)
         close(fd);
         return NULL;
     }
-    if (!is_whole(memory, bytes)) {
-        munmap(memory, bytes);
-        close(fd);
-        return NULL;
-    }
     struct page *page = allocate(sizeof *page);
     page->live = memory;
     page->bytes = bytes;
     page->fd = fd;
+    link_page(page);
+    if (!is_whole(memory, bytes)) {
+        close_page(page);
+        return NULL;
+    }
     page->pid = page->live->who.pid;
     page->namespace =
         page->live->who.pid_namespace == own_namespace ? 0 : page->live->who.pid_namespace;
@@ -109,12 +144,6 @@ static struct page *open_page(int folder, const char *name, bool *other_version)
     copy_program(page);
     page_look(page);
     return page;
-}
-
-static void close_page(struct page *page) {
-    munmap(page->live, page->bytes);
-    close(page->fd);
-    free(page);
 }
 
 /* ---- all of them ---- */

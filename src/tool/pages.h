@@ -37,6 +37,7 @@ struct page {
     char command[LIVE_COMMAND + 1];
     struct program program; /* points into command */
     char version[17];
+    struct page *next; /* of all that are open */
 };
 
 struct pages {

@@ -13,7 +13,7 @@ import tempfile
 import time
 
 from harness import LIBRARY, Tally, environment
-from live import LIVE, MIB, OFF, COMMAND, Place, Program, fed
+from live import LIVE, MIB, OFF, COMMAND, Place, Program, eventually, fed
 
 tally = Tally()
 
@@ -117,6 +117,25 @@ def broken_files():
     tally.check("No such file" in place.tool("report", "/no/such/file").stderr, "tool: no such file")
     tally.check("no process of yours" in place.tool("report", str(os.getpid())).stderr,
                 "tool: no such process")
+
+
+def cut_short():
+    """A page whose file becomes shorter while a tool has it open."""
+    place, other = Place(), Place()
+    one = Program(place)
+    name = place.pages()[0]
+    os.mkdir(os.path.dirname(other.path(name)), 0o700)
+    read = lambda path: open(path, "rb").read()
+    for arguments in (("report", str(one.pid)), ("top", "--once"), ("metrics",)):
+        shutil.copy(place.path(name), other.path(name))  # the program would not survive it
+        before = read(other.path(name))
+        child = subprocess.Popen([COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                 env={**environment(False), **other.options})
+        eventually(lambda: read(other.path(name)) != before or child.poll() is not None)  # it has asked, and waits
+        os.truncate(other.path(name), 0)
+        said = child.communicate(timeout=60)[1]
+        tally.check(child.returncode >= 0, "tool: a page is cut short beside %s" % arguments[0], "%s %s" % (child.returncode, said))
+    one.end()
 
 
 # ---- ctl ----
@@ -472,6 +491,7 @@ def on_a_screen(place, many):
 def main():
     reports_again()
     broken_files()
+    cut_short()
     orders()
     peaks()
     one_pool()
