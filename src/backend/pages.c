@@ -72,6 +72,25 @@ static int refusal(CUresult r) {
     return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : device_backend_answer(r);
 }
 
+/* What is mapped without being of any use, since the driver would not unmap it, is in the way of what is to lie there. */
+static void keep_stuck(struct pages *pages, uint64_t address, uint64_t bytes) {
+    if (pages->stuck_count < PAGES_STUCK_MOST) {
+        pages->stuck[pages->stuck_count++] = (struct pages_stuck){address, bytes};
+        device_owe(pages->common.device, bytes);
+    }
+}
+
+/* Asks the driver for it once more. */
+static void free_stuck(struct pages *pages) {
+    for (unsigned i = pages->stuck_count; i-- > 0;) {
+        const struct pages_stuck stuck = pages->stuck[i];
+        if (REAL(cuMemUnmap)(stuck.address, stuck.bytes) == CUDA_SUCCESS) {
+            pages->stuck[i] = pages->stuck[--pages->stuck_count];
+            device_refund(pages->common.device, stuck.bytes);
+        }
+    }
+}
+
 static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
     struct pages *pages = of(backend);
     CUdeviceptr at = 0;
@@ -119,6 +138,9 @@ static void give_addresses(struct backend *backend, uint64_t address, uint64_t b
     strike(range);
     host_unmap(range, size_of_range(bytes));
     CUstreamCaptureMode mode = capture_relax();
+    lock_acquire(&pages->lock);
+    free_stuck(pages);
+    lock_release(&pages->lock);
     REAL(cuMemAddressFree)(address, bytes);
     capture_restore(mode);
 }
@@ -261,6 +283,7 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&pages->lock);
+    free_stuck(pages);
     while (done < count &&
            (r = REAL(cuMemMap)(address + done * each, each, 0, handles[done], 0)) == CUDA_SUCCESS) {
         done++;
@@ -268,8 +291,8 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
     r = r == CUDA_SUCCESS ? give_access(pages, address, count * each) : r;
     if (r == CUDA_SUCCESS) {
         note(address, count * length, true);
-    } else if (done > 0) {
-        REAL(cuMemUnmap)(address, done * each);
+    } else if (done > 0 && REAL(cuMemUnmap)(address, done * each) != CUDA_SUCCESS) {
+        keep_stuck(pages, address, done * each);
     }
     lock_release(&pages->lock);
     if (r == CUDA_SUCCESS && trace_on()) {
@@ -296,6 +319,7 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count, bool
     uint64_t begun = trace_on() && !left ? trace_clock() : 0;
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&pages->lock);
+    free_stuck(pages);
     CUresult r = REAL(cuMemUnmap)(address, count * PAGE);
     if (r == CUDA_SUCCESS) {
         note(address, count, false);

@@ -22,6 +22,8 @@
 
 struct pages_range;
 
+#define PAGES_STUCK_MOST 16
+
 struct pages {
     struct device_backend common; /* first */
     bool begun;                   /* what is below outlives a context */
@@ -29,6 +31,10 @@ struct pages {
     struct pages_range *ranges;
     uint64_t reached_by; /* the devices that have access besides its own, a bit for each */
     CUmemAllocationProp prop;
+    struct pages_stuck {
+        uint64_t address, bytes;
+    } stuck[PAGES_STUCK_MOST]; /* mapped in vain, and not unmapped; charged until it is */
+    unsigned stuck_count;
     atomic_bool cannot_decompress; /* the device has an engine that these pages are not for */
 };
 

@@ -69,7 +69,7 @@ static unsigned relaxed;           /* depth: every call has to be made in relaxe
 static struct refusal {
     unsigned left;
     CUresult code;
-} refuse_create, refuse_map, refuse_access, refuse_reserve, refuse_release;
+} refuse_create, refuse_map, refuse_access, refuse_reserve, refuse_release, refuse_unmap;
 
 static bool refuses(struct refusal *refusal) {
     assert_true(relaxed > 0);
@@ -166,7 +166,9 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
 }
 
 static CUresult unmap(CUdeviceptr address, size_t bytes) {
-    assert_true(relaxed > 0);
+    if (refuses(&refuse_unmap)) {
+        return refuse_unmap.code;
+    }
     for (size_t at = 0; at < bytes; at += PAGE) {
         assert_int_not_equal(slot_of(address + at)->page, 0);
         *slot_of(address + at) = (struct slot){0};
@@ -343,7 +345,7 @@ static int start(void **state) {
     memset(slots, 0, sizeof slots);
     memset(reservations, 0, sizeof reservations);
     memset(attributes, 0, sizeof attributes);
-    refuse_create = refuse_map = refuse_access = refuse_reserve = refuse_release =
+    refuse_create = refuse_map = refuse_access = refuse_reserve = refuse_release = refuse_unmap =
         (struct refusal){0};
     next_address = BASE;
     last_page = 0;
@@ -538,6 +540,31 @@ static void nothing_stays_mapped_when_a_mapping_fails(void **state) {
     backend->ops->give_addresses(backend, at, 6 * PAGE);
 }
 
+/* It is in the way of what is to lie there next, and is the driver's before. */
+static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
+    (void)state;
+    uint64_t handles[6], at = take_addresses(6);
+    take(6, handles);
+    refuse_access = refuse_unmap = (struct refusal){1, CUDA_ERROR_UNKNOWN};
+    assert_int_equal(backend->ops->map(backend, at, 4, 1, handles), -EBUSY);
+    assert_int_equal(mappings, 4);
+    assert_int_equal(atomic_load(&device.charged), 10 * PAGE);
+    refuse_unmap = (struct refusal){1, CUDA_ERROR_UNKNOWN}; /* still */
+    assert_int_equal(backend->ops->map(backend, at + 4 * PAGE, 2, 1, handles + 4), 0);
+    assert_int_equal(mappings, 6);
+    assert_int_equal(backend->ops->map(backend, at, 4, 1, handles), 0);
+    assert_int_equal(atomic_load(&device.charged), 6 * PAGE);
+    assert_int_equal(backend->ops->unmap(backend, at + 4 * PAGE, 2, false), 0);
+    refuse_map = (struct refusal){2, CUDA_ERROR_UNKNOWN};
+    refuse_unmap = (struct refusal){1, CUDA_ERROR_UNKNOWN};
+    assert_int_equal(backend->ops->map(backend, at + 4 * PAGE, 2, 1, handles + 4), -EBUSY);
+    assert_int_equal(mappings, 5);
+    assert_int_equal(backend->ops->unmap(backend, at, 4, false), 0); /* gives it back as well */
+    assert_int_equal(mappings, 0);
+    backend->ops->give_pages(backend, 6, 1, handles);
+    backend->ops->give_addresses(backend, at, 6 * PAGE);
+}
+
 /* Of 200 pages, which take more than one word of bits, in two ranges: runs of several lengths. */
 static void a_late_device_gets_access_to_every_page(void **state) {
     (void)state;
@@ -713,6 +740,7 @@ int main(void) {
         TEST(one_call_gives_access_to_all_that_is_mapped_at_once),
         TEST(a_page_lies_at_several_addresses),
         TEST(nothing_stays_mapped_when_a_mapping_fails),
+        TEST(what_was_mapped_in_vain_is_unmapped_later),
         TEST(a_late_device_gets_access_to_every_page),
         TEST(access_that_is_refused_is_not_counted_as_given),
         TEST(memory_outlives_its_context_and_peers_do_not),
