@@ -18,7 +18,11 @@ struct pass {
     struct trace_event *out, *before; /* the list, and what it has to begin with besides */
     size_t count, capacity, before_count, before_capacity;
     uint64_t front_ns;
+    uint64_t in_vain; /* looks at what was not there */
 };
+
+/* A broken file may say of every record that it ends all there could be. */
+#define IN_VAIN_MOST ((uint64_t)1 << 26)
 
 static _Noreturn void no_memory(void) {
     fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
@@ -94,22 +98,28 @@ static void end(struct pass *pass, enum trace_sort sort, const struct trace_even
 }
 
 static void unmap(struct pass *pass, const struct trace_event *event) {
-    for (uint64_t at = 0; at < event->bytes; at += TRACE_PAGE_BYTES) {
+    for (uint64_t at = 0; at < event->bytes && pass->in_vain < IN_VAIN_MOST;
+         at += TRACE_PAGE_BYTES) {
         struct trace_event page = *event;
         page.address += at;
         page.bytes = TRACE_PAGE_BYTES;
         if (trace_world_at(&pass->world, TRACE_PAGES, page.address))
             happen(pass, &page);
+        else
+            pass->in_vain++;
     }
 }
 
 static void end_context(struct pass *pass, const struct trace_event *event) {
-    for (enum trace_sort sort = 0; sort < TRACE_SORTS; sort++) {
+    for (enum trace_sort sort = 0; sort < TRACE_SORTS && pass->in_vain < IN_VAIN_MOST; sort++) {
         size_t count;
         struct trace_event *list = trace_world_list(&pass->world, sort, &count);
-        for (size_t i = 0; i < count; i++)
+        for (size_t i = 0; i < count; i++) {
             if (list[i].space == event->space)
                 end_thing(pass, &list[i], sorts[sort].ends, event);
+            else
+                pass->in_vain++;
+        }
         free(list);
     }
     happen(pass, event);

@@ -388,6 +388,15 @@ def sealed(words):
     return (total & (1 << 64) - 1) * 0x9e3779b97f4a7c15 % (1 << 64) >> 32
 
 
+def made(good, records):
+    """A trace of these records alone."""
+    header = bytearray(good[:HEADER])
+    struct.pack_into("<Q", header, 768, len(records))
+    struct.pack_into("<Q", header, 784, 0)  # nothing was dropped
+    struct.pack_into("<Q", header, 4912 + 112, 0)  # nor is it known what the device has
+    return bytes(header) + b"".join(records)
+
+
 def refused(folder):
     def fails(what, *arguments):
         done = tool(*arguments)
@@ -440,6 +449,19 @@ def refused(folder):
             tally.check(done.returncode == 0, "traced: sizes that no device has: %s" % command, done.stderr.decode())
         except subprocess.TimeoutExpired:
             tally.check(False, "traced: sizes that no device has: %s does not end" % command)
+    # a page, and then ends of all that there could be; blocks, and then ends of contexts that have none
+    record = lambda kind, *words: struct.pack("<8Q", *words, sealed([*words, kind]) << 32 | kind)
+    ends = [record(5, 2 + i, 2 << 20, (4 << 40) - (2 << 20), 0, 0, 1, 0) for i in range(16384)]
+    gone = [record(6, 40000 + i, 0, 0, 0, 0, 77, 0) for i in range(32768)]
+    blocks = [record(2, 2 + i, 4096 + 512 * i, 1, 512, 0, 1, 0) for i in range(32768)]
+    for what, records in (("unmapped", [record(4, 1, 1 << 46, 2 << 20, 0, 0, 1, 0)] + ends), ("contexts", blocks + gone)):
+        with open(path, "wb") as file:
+            file.write(made(good, records))
+        try:
+            done = tool("timeline", path, timeout=20)
+            tally.check(done.returncode == 0, "traced: %s in vain" % what, done.stderr.decode())
+        except subprocess.TimeoutExpired:
+            tally.check(False, "traced: %s in vain: does not end" % what)
     for value, said in (("0", "accepted are"), ("many", "accepted are")):
         ran = run([TRACED], options={"GPUCACHE_TRACE_EVENTS": value, "GPUCACHE_REPORT": "off"})
         tally.check(said in ran.err, "traced: GPUCACHE_TRACE_EVENTS=%s" % value, ran.err)
