@@ -26,6 +26,7 @@ struct snapshot {
     struct picture pictures[STATS_MAX_DEVICES];
     struct snapshot_frames *frames;
     unsigned devices;
+    uint64_t covered; /* bytes of segments of which a reader knows each page */
 };
 
 /** Writes the entries of a device, and leaves its picture as it is in the end. */

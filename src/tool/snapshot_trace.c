@@ -3,6 +3,9 @@
  */
 #include "tool/snapshot.h"
 
+/* Bytes of segments at one moment: a broken file may say that a device has them again and again. */
+#define COVERED_MOST ((uint64_t)8 << 40)
+
 /* ---- entries of the trace ---- */
 
 int64_t snapshot_time_us(const struct snapshot *of, uint64_t ns) {
@@ -93,11 +96,16 @@ static void free_block(struct snapshot *to, struct picture *of, const struct tra
 
 static void change_segment(struct snapshot *to, struct picture *of, const struct trace_event *event,
                            bool comes) {
-    if (event->address == 0)
+    const struct trace_event *there = trace_world_at(&of->shown, TRACE_SEGMENTS, event->address);
+    const struct trace_event *meant = comes ? event : there;
+    if (event->address == 0 || !meant)
         return;
+    uint64_t covers = meant->space != 0 ? meant->bytes : 0;
+    if (comes && covers > COVERED_MOST - to->covered)
+        return;
+    to->covered += comes ? covers : -covers;
     trace_world_apply(&of->shown, event);
-    if (event->space != 0)
-        cover(of, event->address, event->bytes, comes);
+    cover(of, event->address, covers, comes);
     say(to, of, comes ? "segment_alloc" : "segment_free", event->address, event->bytes,
         event->time_ns, event->stack);
 }

@@ -7,6 +7,7 @@ import os
 import pickle
 import pickletools
 import re
+import resource
 import struct
 import subprocess
 import sys
@@ -462,6 +463,10 @@ def refused(folder):
             tally.check(done.returncode == 0, "traced: %s in vain" % what, done.stderr.decode())
         except subprocess.TimeoutExpired:
             tally.check(False, "traced: %s in vain: does not end" % what)
+    with open(path, "wb") as file:  # segments, more than all devices have
+        file.write(made(good, [record(66, 1 + i, (1 + i) << 42, 4 << 40, 0, 0, 1, 0) for i in range(24)]))
+    done = tool("snapshot", path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)))
+    tally.check(done.returncode == 0, "traced: more segments than there can be", done.stderr.decode())
     for value, said in (("0", "accepted are"), ("many", "accepted are")):
         ran = run([TRACED], options={"GPUCACHE_TRACE_EVENTS": value, "GPUCACHE_REPORT": "off"})
         tally.check(said in ran.err, "traced: GPUCACHE_TRACE_EVENTS=%s" % value, ran.err)
