@@ -74,10 +74,17 @@ static __attribute__((noinline, cold)) CUresult unusual_call(struct pool *pool) 
     return atomic_load(&capture_active) > 0 ? capture_verdict(pool) : CUDA_SUCCESS;
 }
 
+/* The driver may have no more pages, or no room to map them, and memory all the same. */
+static bool has_no_pages(struct pool *pool, size_t bytes) {
+    size_t free_bytes = 0, total_bytes = 0;
+    return atomic_load(&device_pool_owner(pool)->in_pages) &&
+           REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes) == CUDA_SUCCESS && bytes <= free_bytes;
+}
+
 /* The pool has not served a request. True if that is the answer; else the driver is to be asked. */
 static bool refused_alloc(struct pool *pool, int r, CUdeviceptr *dptr, size_t bytes,
                           CUresult *result) {
-    if (r != -ENOMEM && r != -EDQUOT) {
+    if ((r != -ENOMEM && r != -EDQUOT) || (r == -ENOMEM && has_no_pages(pool, bytes))) {
         return false;
     }
     *dptr = 0; /* as the driver does */

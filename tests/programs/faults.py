@@ -79,6 +79,8 @@ def main():
         if backend == "segments":  # what goes back in no stream's order goes back all the same
             sweep("cuStreamCreateWithPriority", NOT_SUPPORTED, "1000000", 0, 0, 1, BACKEND=backend)
         else:
+            for symbol in ("cuMemCreate", "cuMemMap", "cuMemSetAccess"):  # which is not all the memory that there is
+                sweep(symbol, NO_MEMORY, "1000000", 3, 33, 15, BACKEND=backend)
             sweep("cuMemUnmap", UNKNOWN, "4", 0, -1, 1 if ALL else some // 2, BACKEND=backend, BUDGET="0")
 
 
