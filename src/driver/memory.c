@@ -93,8 +93,7 @@ static bool refused_alloc(struct pool *pool, int r, CUdeviceptr *dptr, size_t by
 }
 
 /* True if the pool has answered; else the driver is to be asked. */
-static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
-    struct pool *pool = context_pool();
+static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUresult *result) {
     if (unlikely(!pool)) {
         return false;
     }
@@ -120,9 +119,11 @@ static bool pooled_alloc(CUdeviceptr *dptr, size_t bytes, CUresult *result) {
     return true;
 }
 
-/* An allocation that the pool does not serve. `taking` is to be ended with its answer. */
-static bool native_begin(struct outside_call *taking, size_t bytes) {
-    struct device *device = process_ready() ? device_current() : NULL;
+/* An allocation that the pool, if there is one, does not serve. `taking` is to be ended with its answer. */
+static bool native_begin(struct pool *pool, struct outside_call *taking, size_t bytes) {
+    struct device *device = pool              ? device_pool_owner(pool)
+                            : process_ready() ? device_current()
+                                              : NULL;
     bool allowed = outside_begin(taking, OUTSIDE_NATIVE, device, bytes);
     if (!allowed && device) {
         out_of_memory(device, bytes, true);
@@ -147,9 +148,9 @@ static CUresult native_end(struct outside_call *taking, CUresult answer, const C
 }
 
 /* Straight from the driver, counted where the books of this process can be kept. */
-static CUresult native_alloc(CUdeviceptr *dptr, size_t bytes) {
+static CUresult native_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes) {
     struct outside_call taking;
-    if (!native_begin(&taking, bytes)) {
+    if (!native_begin(pool, &taking, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult r = RETRY_FOR(bytes, taking.device, REAL(cuMemAlloc_v2)(dptr, bytes));
@@ -161,7 +162,8 @@ static __attribute__((noinline)) CUresult alloc_otherwise(CUdeviceptr *dptr, siz
         return REAL(cuMemAlloc_v2)(dptr, bytes);
     }
     CUresult result;
-    return pooled_alloc(dptr, bytes, &result) ? result : native_alloc(dptr, bytes);
+    struct pool *pool = context_pool();
+    return pooled_alloc(pool, dptr, bytes, &result) ? result : native_alloc(pool, dptr, bytes);
 }
 
 static __attribute__((noinline)) CUresult alloc_after(struct pool *pool, int r, CUdeviceptr *dptr,
@@ -169,7 +171,7 @@ static __attribute__((noinline)) CUresult alloc_after(struct pool *pool, int r, 
     CUresult result;
     return bytes == 0                                     ? REAL(cuMemAlloc_v2)(dptr, 0)
            : refused_alloc(pool, r, dptr, bytes, &result) ? result
-                                                          : native_alloc(dptr, bytes);
+                                                          : native_alloc(pool, dptr, bytes);
 }
 
 CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
@@ -193,7 +195,8 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
                    (element == 4 || element == 8 || element == 16) &&
                    !__builtin_mul_overflow(row, height, &bytes);
     CUresult result;
-    if (regular && pooled_alloc(dptr, bytes, &result)) {
+    struct pool *pool = regular ? context_pool() : NULL;
+    if (regular && pooled_alloc(pool, dptr, bytes, &result)) {
         if (result == CUDA_SUCCESS) {
             *pitch = row;
         }
@@ -203,7 +206,7 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
         return REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
     }
     struct outside_call taking;
-    if (!native_begin(&taking, bytes)) {
+    if (!native_begin(pool, &taking, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult r = RETRY_FOR(bytes, taking.device,

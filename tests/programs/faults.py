@@ -81,6 +81,8 @@ def main():
         else:
             for symbol in ("cuMemCreate", "cuMemMap", "cuMemSetAccess"):  # which is not all the memory that there is
                 sweep(symbol, NO_MEMORY, "1000000", 3, 33, 15, BACKEND=backend)
+            # what the driver serves instead is held to the limit, also where it does not say which device that is
+            sweep("cuCtxGetDevice", UNKNOWN, "1", 0, -1, 1 if ALL else some // 8, BACKEND=backend, SIM_FAIL="cuMemCreate:3:999:-1")
             sweep("cuMemUnmap", UNKNOWN, "4", 0, -1, 1 if ALL else some // 2, BACKEND=backend, BUDGET="0")
 
 
