@@ -305,6 +305,9 @@ bool page_device(const struct page *page, unsigned ordinal, struct stats_device 
     memcpy(texts[ordinal][1], copy->reuse, sizeof copy->reuse - 1);
     memcpy(texts[ordinal][2], copy->reason, sizeof copy->reason - 1);
     *stats = copy->stats;
+    unsigned char exact; /* of a damaged page it may be neither */
+    memcpy(&exact, &copy->stats.peaks_exact, sizeof exact);
+    stats->peaks_exact = exact != 0;
     stats->backend = texts[ordinal][0];
     stats->reuse = texts[ordinal][1];
     stats->backend_reason = texts[ordinal][2];

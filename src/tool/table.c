@@ -101,7 +101,8 @@ static int by_rank(const void *a, const void *b) {
     int64_t x = first->sheet->process.program->rank, y = second->sheet->process.program->rank;
     if (x != y)
         return (x > y) - (x < y);
-    return first->device->ordinal - second->device->ordinal;
+    int a_device = first->device->ordinal, b_device = second->device->ordinal;
+    return (a_device > b_device) - (a_device < b_device);
 }
 
 static struct table_row row_of(const struct sheet *sheet, const struct stats_device *device) {

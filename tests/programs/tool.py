@@ -97,6 +97,12 @@ def broken_files():
                    '"command":[1,{}],"oom":{"verdict":[[]]},"pid":"x","reason":null}\n')
         file.flush()
         tally.check(place.tool("report", file.name).returncode == 0, "tool: a report of another shape")
+    with tempfile.NamedTemporaryFile("w") as file:  # the order of devices that no machine has
+        for pid, device in ((1, 2147483647), (2, -2147483648)):
+            file.write('{"schema":"gpucache-report/1","pid":%d,"devices":[{"device":%d}]}\n' % (pid, device))
+        file.flush()
+        rows = [row.split()[1] for row in place.tool("report", file.name).stdout.splitlines()[1:3]]
+        tally.check(rows == ["2", "1"], "tool: the order of devices", rows)
     for seconds in ("null", "true", "[1]", "{}", '"x"'):
         with tempfile.NamedTemporaryFile("w") as file:
             file.write('{"schema":"gpucache-report/1","stacks":{},"devices":[{"holders":[{"byte_seconds":%s}]}]}\n' % seconds)
