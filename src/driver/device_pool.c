@@ -199,12 +199,12 @@ void device_pool_settle(struct device *device) {
     }
 }
 
-void device_pool_finish(struct device *device) {
+bool device_pool_finish(struct device *device) {
+    bool any = false;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        if (!p->idle) {
-            pool_finish(p->pool);
-        }
+        any |= !p->idle && pool_finish(p->pool);
     }
+    return any;
 }
 
 int device_pool_release_idle(struct device *device) {

@@ -45,8 +45,8 @@ void device_pool_forget(const struct context *context);
 /** Returns when the work has finished behind which memory of the device was handed out. With no lock held. */
 void device_pool_settle(struct device *device);
 
-/** Returns when the work has finished that native frees would have waited for, as far as events on time tell. With no lock held. */
-void device_pool_finish(struct device *device);
+/** pool_finish() of each pool of a device. With no lock held. */
+bool device_pool_finish(struct device *device);
 
 /** Gives the idle memory of all pools of a device back to the driver. 0, or why some could not be. With no
  * lock held. */

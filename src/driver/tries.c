@@ -6,6 +6,19 @@
 #include "pool/tuning.h"
 
 /*
+ * What may go at once goes first: the work behind the rest may be waiting for what this thread does next, and none of it may be needed. How
+ * much is enough is not known for all calls.
+ */
+static void give_back(struct device *device, uint64_t bytes) {
+    uint64_t returns = tries_returns();
+    device_pool_release_idle(device);
+    bool enough = bytes > 0 ? bytes <= device_room(device) : tries_returns() != returns;
+    if (!enough && device_pool_finish(device)) {
+        device_pool_release_idle(device);
+    }
+}
+
+/*
  * What is idle makes room, if there may be enough of it. Not once more what has not come back the last time: only if something has
  * `moved` since then. True if that was tried; what has come of it stands in *tries.
  */
@@ -15,8 +28,7 @@ static bool make_room(struct device *device, uint64_t bytes, struct tries *tries
     bool may = (moved || tries->gave || idle > tries->idle) && idle > 0 &&
                device_could_have(device, bytes);
     if (may) {
-        device_pool_finish(device);
-        device_pool_release_idle(device);
+        give_back(device, bytes);
         idle = device_pool_left(device); /* and not what others have freed since */
     }
     tries->idle = idle;

@@ -3,6 +3,9 @@
 #include <errno.h>
 #include <stddef.h>
 
+/* Its address is the thread's. */
+static _Thread_local char this_thread __attribute__((tls_model("initial-exec")));
+
 /* The events under way, the oldest first. */
 static const struct epoch_event *event_at(const struct epochs *epochs, unsigned i) {
     return &epochs->events[epochs->order[i]];
@@ -81,8 +84,8 @@ static void enter(struct epochs *epochs, unsigned slot, uint64_t number, bool on
             take_out(epochs, i);
         }
     }
-    epochs->events[slot] =
-        (struct epoch_event){.number = number, .on_time = on_time, .pending = true};
+    epochs->events[slot] = (struct epoch_event){
+        .number = number, .by = on_time ? &this_thread : NULL, .on_time = on_time, .pending = true};
     epochs->order[epochs->count++] = (uint8_t)slot;
 }
 
@@ -160,6 +163,16 @@ uint64_t epochs_orderable(const struct epochs *epochs) {
     for (unsigned i = epochs->count; i-- > 0;) {
         const struct epoch_event *event = event_at(epochs, i);
         if (event->on_time) {
+            return event->number;
+        }
+    }
+    return 0;
+}
+
+uint64_t epochs_left(const struct epochs *epochs) {
+    for (unsigned i = epochs->count; i-- > 0;) {
+        const struct epoch_event *event = event_at(epochs, i);
+        if (event->by == &this_thread) {
             return event->number;
         }
     }

@@ -41,6 +41,7 @@
 
 struct epoch_event {
     uint64_t number;
+    const void *by;   /* the thread that has left it, in a free of its own; of one on time */
     unsigned waiters; /* threads inside ops->wait on it: it may not be recorded again */
     bool on_time;
     bool pending; /* under way: not yet seen to have finished, or somebody waits */
@@ -98,6 +99,9 @@ uint64_t epochs_latest(const struct epochs *epochs);
 
 /** The highest number that waiting can make usable: that of the latest on-time event; 0: none. */
 uint64_t epochs_orderable(const struct epochs *epochs);
+
+/** That of the latest one that the calling thread has left: its free has returned, so natively what is waited for there is over. 0: none. */
+uint64_t epochs_left(const struct epochs *epochs);
 
 /** How many on-time events are under way behind the one that makes `stamp` usable. */
 unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp);

@@ -219,16 +219,26 @@ static uint64_t close_late(struct pool *pool, bool *again) {
     return r == 0 ? stamp : captured ? epochs_latest(&pool->epochs) : 0;
 }
 
+/* What is left of a limit: waits in vain count until what they were for has finished. */
+static uint64_t patience(struct pool *pool, uint64_t limit_ns) {
+    if (pool->epochs.finished >= pool->waited_for) {
+        pool->waited_ns = 0;
+    }
+    return limit_ns > pool->waited_ns ? limit_ns - pool->waited_ns : 0;
+}
+
+static void waited_in_vain(struct pool *pool, uint64_t line, uint64_t ns) {
+    pool->waited_for = most_of(pool->waited_for, line);
+    pool->waited_ns += ns;
+}
+
 bool order_finish(struct pool *pool, uint64_t limit_ns, bool all) {
     struct epochs *epochs = &pool->epochs;
     uint64_t before = epochs->finished;
     if (!pool->backend->has_events) {
         return false;
     }
-    if (epochs->finished >= pool->waited_for) {
-        pool->waited_ns = 0;
-    }
-    limit_ns = limit_ns > pool->waited_ns ? limit_ns - pool->waited_ns : 0;
+    limit_ns = patience(pool, limit_ns);
     uint64_t since = backend_clock(pool->backend), number = 0, slept = 0, waited = 0;
     uint64_t lives = pool_lives(pool);
     while (lives == pool_lives(pool)) {
@@ -252,8 +262,7 @@ bool order_finish(struct pool *pool, uint64_t limit_ns, bool all) {
     bool some = !all && epochs->finished > before;
     bool finished = some || (number > 0 && epochs->finished >= number);
     if (!finished && slept > 0) {
-        pool->waited_for = epochs_stamp(epochs) - 1;
-        pool->waited_ns += waited;
+        waited_in_vain(pool, epochs_stamp(epochs) - 1, waited);
     }
     return finished;
 }
@@ -274,12 +283,12 @@ bool order_finish_stamp(struct pool *pool, uint64_t stamp) {
  * call may be ending it nothing can be asked; but it may go on afterwards, with its work: `quiet` it is waited for. A driver that
  * does not answer otherwise is waited for all the same: it might never answer.
  */
-static void settle_to(struct pool *pool, uint64_t line, bool quiet) {
+static void settle_unpinned(struct pool *pool, uint64_t line, bool quiet, uint64_t limit_ns) {
     struct epochs *epochs = &pool->epochs;
-    uint64_t lives = pool_lives(pool);
+    uint64_t lives = pool_lives(pool), since = backend_clock(pool->backend), slept = 0;
     unsigned before = epochs->unanswered;
-    epochs_poll(epochs, pool->backend);
-    while (epochs->finished < line && !epochs->broken && (quiet || !pool->backend->quiet)) {
+    while (epochs->finished < line && !epochs->broken && (quiet || !pool->backend->quiet) &&
+           passed(pool, since, slept) < limit_ns) {
         if (pool->backend->quiet) {
             before = epochs->unanswered;
         } else if (epochs->unanswered - before > UNANSWERED_MOST) {
@@ -287,6 +296,7 @@ static void settle_to(struct pool *pool, uint64_t line, bool quiet) {
             return;
         }
         sleep_unlocked(pool, FINISH_POLL_NS);
+        slept += FINISH_POLL_NS;
         if (lives != pool_lives(pool)) {
             return;
         }
@@ -294,16 +304,39 @@ static void settle_to(struct pool *pool, uint64_t line, bool quiet) {
     }
 }
 
-void order_settle(struct pool *pool) {
-    settle_to(pool, atomic_load(&pool->epochs.usable), true);
+/* Its event is kept meanwhile: another one in its place would stand for work that was submitted since. */
+static void settle_to(struct pool *pool, uint64_t line, bool quiet, uint64_t limit_ns) {
+    unsigned slot;
+    uint64_t number;
+    epochs_poll(&pool->epochs, pool->backend);
+    if (pool->epochs.finished < line) {
+        bool pinned = epochs_pin(&pool->epochs, line, &slot, &number) == 0;
+        settle_unpinned(pool, line, quiet, limit_ns);
+        if (pinned) {
+            epochs_unpin(&pool->epochs, slot, number, -EAGAIN);
+        }
+    }
 }
 
-void order_finish_on_time(struct pool *pool) {
-    uint64_t since = backend_clock(pool->backend), line = epochs_orderable(&pool->epochs);
-    if (pool->epochs.finished < line) {
-        settle_to(pool, line, false);
+void order_settle(struct pool *pool) {
+    settle_to(pool, atomic_load(&pool->epochs.usable), true, UINT64_MAX);
+}
+
+bool order_finish_on_time(struct pool *pool) {
+    struct epochs *epochs = &pool->epochs;
+    uint64_t since = backend_clock(pool->backend), line = epochs_orderable(epochs);
+    epochs_poll(epochs, pool->backend);
+    bool any = epochs->finished < line;
+    if (any) {
+        settle_to(pool, epochs_left(epochs), false, UINT64_MAX);
+        uint64_t others = backend_clock(pool->backend), limit_ns = patience(pool, LATE_WAIT_NS);
+        settle_to(pool, line, false, limit_ns);
+        if (epochs->finished < line) {
+            waited_in_vain(pool, line, limit_ns > 0 ? passed(pool, others, 0) : 0);
+        }
         book_wait(pool, since);
     }
+    return any;
 }
 
 bool order_is_idle(struct pool *pool) {

@@ -35,9 +35,10 @@ bool order_wait_for_answers(
 bool order_is_idle(struct pool *pool);        /* nothing is under way, as the lock is held */
 void order_finish_ordered(struct pool *pool); /* what was usable behind a barrier has finished */
 void order_settle(struct pool *pool);         /* the same, asked by another context's thread */
-/* What the frees waited for natively that have left an event on time has finished, however long it takes. Not while the context may
- * be ending. By any context's thread. */
-void order_finish_on_time(struct pool *pool);
+/* What the frees waited for natively that have left an event on time has finished: this thread's however long it takes; others', which
+ * natively might not have returned yet, LATE_WAIT_NS at most. Not while the context may be ending. By any context's thread. True if there
+ * was any. */
+bool order_finish_on_time(struct pool *pool);
 
 /* pending.c: pending memory. Under the lock. */
 void pending_add(struct pool *pool,

@@ -211,10 +211,11 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
     return r;
 }
 
-void pool_finish(struct pool *pool) {
+bool pool_finish(struct pool *pool) {
     lock_acquire(&pool->lock);
-    order_finish_on_time(pool);
+    bool any = order_finish_on_time(pool);
     lock_release(&pool->lock);
+    return any;
 }
 
 int pool_trim(struct pool *pool, bool wait) {

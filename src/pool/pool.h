@@ -100,8 +100,9 @@ void pool_settle(struct pool *pool);
  */
 int pool_give_back(struct pool *pool, uint64_t bytes, bool wait);
 
-/** Waits for what native frees would have waited for, as far as events on time tell, however long it takes. */
-void pool_finish(struct pool *pool);
+/** Waits for what native frees would have waited for, as far as events on time tell: those of this thread however long it takes, others
+ * for ten seconds at most. True if there was any. */
+bool pool_finish(struct pool *pool);
 
 /** The same with everything, and with the host memory of what is not used, but without pool_finish(); a call that may end the
  * context is waited for a second at most. -ENOENT counts as 0. */

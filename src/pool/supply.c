@@ -107,7 +107,8 @@ static bool supply_finished(struct pool *pool, struct want *want, uint64_t patie
     return served;
 }
 
-static int supply_hard(struct pool *pool, struct want *want, int refusal) {
+/* *patience: of one wait yet; nothing is left of it once a call that may end the context has taken all of it. */
+static int supply_hard(struct pool *pool, struct want *want, uint64_t *patience, int refusal) {
     want->any = true;
     want->care = ARENA_ALL;
     let_others_grow(pool);
@@ -121,8 +122,8 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     if (!may_be_had(pool, want, &none)) {
         return refusal;
     }
-    bool answers = order_wait_for_answers(pool, LATE_WAIT_NS);
-    uint64_t patience = pool->backend->quiet ? 0 : LATE_WAIT_NS; /* all of it is spent */
+    bool answers = order_wait_for_answers(pool, *patience);
+    *patience = pool->backend->quiet ? 0 : *patience; /* all of it is spent */
     if (answers && (supply_cheap(pool, want) || supply_ordered(pool, want))) {
         return 0;
     }
@@ -132,7 +133,7 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
     }
     order_finish_ordered(pool); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
-        if (last && supply_finished(pool, want, patience)) {
+        if (last && supply_finished(pool, want, *patience)) {
             return 0;
         }
         uint64_t need = source_growth(want);
@@ -140,8 +141,10 @@ static int supply_hard(struct pool *pool, struct want *want, int refusal) {
             r = grow_after(pool, want, &refusal);
         }
         if (r == -EAGAIN && gather(pool, want, last)) {
+            uint64_t others = 0;
             r = grow_after(pool, want, &refusal);
-            want->lost = r == -EAGAIN;
+            /* if not, it is there, and the driver refuses all the same */
+            want->lost = r == -EAGAIN && budget_room(pool, &others) < need;
         }
         if (r != -EAGAIN) {
             return r;
@@ -189,13 +192,13 @@ static bool others_freed(struct pool *pool, const struct want *want, uint64_t si
 
 /* What others had taken when we were refused may have been too little for them, and have come back. */
 static int supply_as_natively(struct pool *pool, struct want *want, int refusal) {
-    uint64_t before, now = given_back(pool), since;
+    uint64_t before, now = given_back(pool), since, patience = LATE_WAIT_NS;
     unsigned tries = 0;
     do {
         before = now;
         since = epochs_stamp(&pool->epochs);
         want->lost = false;
-        refusal = supply_hard(pool, want, refusal);
+        refusal = supply_hard(pool, want, &patience, refusal);
         now = source_refused(refusal) ? given_back(pool) : before;
     } while ((now != before || (source_refused(refusal) && others_freed(pool, want, since))) &&
              ++tries < OTHERS_TRIES);

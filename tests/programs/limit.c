@@ -14,6 +14,8 @@
  *                                  together never ask for more than MOST at once.
  *
  *      limit behind KIND MIB US    a block of MIB that work of US microseconds uses is freed: is another one of KIND served?
+ *      limit beside KIND MIB IDLE USED  IDLE MiB are freed, and in another context USED, which work uses that ends when this thread has
+ *                                  gone on: is one of MIB served?
  *
  *      kinds: pool, other (as pool, in another context of the device), async, create, array, managed; held: once, before the others begin; module: of GPUCACHE_SIM_MODULE_BYTES
  */
@@ -274,6 +276,43 @@ static void behind(const char *kind, size_t bytes, uint64_t us) {
     printf("answer %d\n", (int)take(kind, bytes, stream, &block));
 }
 
+static volatile uint32_t *flag;
+
+static void *free_in_the_other(void *bytes) {
+    struct kernels k;
+    struct block block;
+    CUstream stream;
+    CHECK(cuCtxSetCurrent(other));
+    kernels_load(&k);
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(take("pool", *(size_t *)bytes, stream, &block));
+    CHECK(launch_spin(&k, stream, (CUdeviceptr)flag, 1));
+    pthread_barrier_wait(&start);
+    give("pool", stream, &block); /* natively that waits, and nobody else */
+    return NULL;
+}
+
+static void beside(const char *kind, size_t bytes, size_t idle, size_t used) {
+    struct block block;
+    CUstream stream;
+    pthread_t thread;
+    CHECK(cuMemHostAlloc((void **)&flag, 4096, CU_MEMHOSTALLOC_PORTABLE));
+    CHECK(cuCtxCreate_v2(&other, 0, 0));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(take("pool", idle, stream, &block));
+    pthread_barrier_init(&start, NULL, 2);
+    if (pthread_create(&thread, NULL, free_in_the_other, &used) != 0)
+        exit(1);
+    pthread_barrier_wait(&start);
+    give("pool", stream, &block);
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+    printf("answer %d\n", (int)take(kind, bytes, stream, &block));
+    fflush(stdout);
+    *flag = 1;
+    pthread_join(thread, NULL);
+}
+
 int main(int argc, char **argv) {
     context = begin();
     if (argc > 2 && strcmp(argv[1], "full") == 0) {
@@ -285,6 +324,9 @@ int main(int argc, char **argv) {
         refused((size_t)atoi(argv[2]) * MIB, (size_t)atoi(argv[3]) * MIB, argc - 4, argv + 4);
     } else if (argc > 4 && strcmp(argv[1], "behind") == 0) {
         behind(argv[2], (size_t)atoi(argv[3]) * MIB, strtoull(argv[4], NULL, 10));
+    } else if (argc > 5 && strcmp(argv[1], "beside") == 0) {
+        beside(argv[2], (size_t)atoi(argv[3]) * MIB, (size_t)atoi(argv[4]) * MIB,
+               (size_t)atoi(argv[5]) * MIB);
     } else if (argc > 6 && strcmp(argv[1], "mixed") == 0 && argc - 6 <= THREADS) {
         rounds = (unsigned)atoi(argv[3]);
         most = (size_t)atoi(argv[4]) * MIB;

@@ -92,6 +92,17 @@ def behind():
                         "limit: %s behind work of 2.5 s: %s: status %s" % (kind, backend or "natively", ran.status), ran.out + ran.err)
 
 
+def beside():
+    """What is free goes before anybody waits for work that was only freed behind: that may end when the request has been answered."""
+    for kind in ("pool", "create", "array", "managed"):
+        for backend in (None,) + BACKENDS:
+            options = {**OFF, "GPUCACHE_SIM_MEMORY": "256M"}
+            ran = run([LIMIT, "beside", kind, "150", "100", "40"], under=backend is not None, timeout=20,
+                      options={**options, "GPUCACHE_BACKEND": backend} if backend else options)
+            tally.check((ran.status, ran.out) == (0, "answer 0\n"),
+                        "limit: %s beside a free that waits: %s: status %s" % (kind, backend or "natively", ran.status), ran.out + ran.err)
+
+
 def full():
     for sizes in ("1 2 3 4", "2 6 10"):
         for backend in BACKENDS:
@@ -132,6 +143,7 @@ def main():
     mixed()
     slow()
     behind()
+    beside()
     full()
     refused()
     taken_in_vain()

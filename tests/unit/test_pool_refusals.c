@@ -6,9 +6,13 @@
  */
 #include "pool_bench.h"
 
+#include <limits.h>
+#include <pthread.h>
+
 static unsigned sleeps;
 static unsigned calm_at; /* a call that may end the context is over then; 0: never */
 static uint64_t now_ns, ns_per_sleep;
+static void (*meanwhile)(void); /* what other threads and the device do in a sleep */
 
 void __wrap_nap(uint64_t ns);
 void __wrap_nap(uint64_t ns) {
@@ -17,6 +21,9 @@ void __wrap_nap(uint64_t ns) {
     now_ns += ns_per_sleep;
     if (calm_at > 0 && sleeps >= calm_at) {
         fake->backend.quiet = false;
+    }
+    if (meanwhile) {
+        meanwhile();
     }
 }
 
@@ -182,14 +189,19 @@ static uint64_t slow_clock(struct backend *backend) {
 }
 
 /* Its clock goes forward by so much for each of the pool's sleeps. */
-static void start_with_clock(uint64_t memory, uint64_t per_sleep) {
+static void set_clock(uint64_t per_sleep) {
     static struct backend_ops ops;
-    start(memory, POOL_BARRIER, RELAXED);
     ops = *fake->backend.ops;
     ops.clock = slow_clock;
     fake->backend.ops = &ops;
     ns_per_sleep = per_sleep;
     sleeps = calm_at = 0;
+    meanwhile = NULL;
+}
+
+static void start_with_clock(uint64_t memory, uint64_t per_sleep) {
+    start(memory, POOL_BARRIER, RELAXED);
+    set_clock(per_sleep);
 }
 
 /* As during a capture: where memory is short the free would leave an event on time, which is waited for. */
@@ -292,6 +304,122 @@ static void what_was_lent_to_others_is_asked_for_again(void **state) {
     drop(at);
 }
 
+static uint64_t much_room(struct backend *backend, uint64_t *others) {
+    (void)backend;
+    *others = 10 * MIB;
+    return GIB;
+}
+
+static bool there_is_enough(struct backend *backend, uint64_t bytes, bool wait) {
+    (void)backend, (void)bytes, (void)wait;
+    return true;
+}
+
+/* A stream that is never idle: what is under way ends after nine seconds. */
+static void work_on(void) {
+    if (sleeps % 9 == 0) {
+        fake_finish_all(fake);
+    }
+    fake_submit(fake, 1);
+}
+
+/* A driver may have less than it counts: nobody has taken anything then. */
+static void what_is_there_and_refused_was_not_lost_to_others(void **state) {
+    (void)state;
+    static struct backend_ops ops;
+    start_with_clock(64 * MIB, 1000000000);
+    ops = *fake->backend.ops;
+    ops.room = much_room;
+    ops.gather = there_is_enough;
+    fake->backend.ops = &ops;
+    get(10 * MIB);
+    fake->refusal = -ENOMEM;
+    fake->refusals = UINT_MAX;
+    fake_submit(fake, 1);
+    meanwhile = work_on;
+    assert_in_range(sleeps_until_refused(20 * MIB), 0, LATE_WAIT_S + 1);
+    meanwhile = NULL;
+}
+
+/* ---- behind frees that have returned, where natively they would have waited ---- */
+
+static void start_behind(uint64_t per_sleep) {
+    start(GIB, POOL_BARRIER, TIGHT);
+    set_clock(per_sleep);
+}
+
+static void end_at_last(void) {
+    if (sleeps == 10 * LATE_WAIT_S) {
+        fake_finish_all(fake);
+    }
+}
+
+static void what_the_thread_itself_freed_is_waited_for_however_long(void **state) {
+    (void)state;
+    start_behind(1000000000);
+    use_and_drop(get(3 * MIB));
+    meanwhile = end_at_last;
+    assert_true(pool_finish(pool));
+    assert_int_equal(sleeps, 10 * LATE_WAIT_S);
+    assert_false(pool_finish(pool));
+}
+
+static void *free_it(void *address) {
+    use_and_drop(*(uint64_t *)address);
+    return NULL;
+}
+
+/* It may end when this thread has gone on: its free might not have returned. */
+static void what_another_thread_freed_is_waited_for_so_long_and_once(void **state) {
+    (void)state;
+    pthread_t thread;
+    start_behind(1000000000);
+    uint64_t at = get(3 * MIB);
+    assert_int_equal(pthread_create(&thread, NULL, free_it, &at), 0);
+    pthread_join(thread, NULL);
+    assert_true(pool_finish(pool));
+    assert_int_equal(sleeps, LATE_WAIT_S);
+    assert_true(pool_finish(pool));
+    assert_int_equal(sleeps, LATE_WAIT_S);
+    fake_finish_all(fake);
+    assert_false(pool_finish(pool));
+}
+
+static uint64_t freed_since;
+
+/* Submits what ends when the first thread has gone on, and frees what that uses; then all that was submitted before ends. */
+static void go_on(void) {
+    if (sleeps == 1) {
+        fake_submit(fake, 1);
+        drop(freed_since);
+    } else if (sleeps == 2) {
+        fake_finish_one(fake, 0);
+    } else if (sleeps == 100) {
+        fake_finish_all(fake);
+    }
+}
+
+/* With as many events under way as there can be. */
+static void what_was_submitted_after_a_free_is_not_waited_for(void **state) {
+    (void)state;
+    uint64_t at[BACKEND_SLOTS];
+    start_behind(0);
+    for (unsigned i = 0; i < BACKEND_SLOTS; i++) {
+        at[i] = get(3 * MIB);
+    }
+    freed_since = get(3 * MIB);
+    fake_submit(fake, 0);
+    for (unsigned i = 0; i < BACKEND_SLOTS; i++) {
+        drop(at[i]);
+    }
+    assert_int_equal(fake->records, BACKEND_SLOTS);
+    meanwhile = go_on;
+    assert_true(pool_finish(pool));
+    meanwhile = NULL;
+    assert_int_equal(fake->records, BACKEND_SLOTS + 1);
+    assert_in_range(sleeps, 2, 10);
+}
+
 /* ---- beside a call that may end the context ---- */
 
 #define QUIET_WAIT_SLEEPS 40 /* the longest wait before the pool grows past its budget */
@@ -373,6 +501,29 @@ static void what_others_give_back_is_asked_for_again(void **state) {
     }
 }
 
+static uint64_t theirs[4 * LATE_WAIT_S];
+
+static void free_one(void) {
+    if (sleeps % 5 == 0 && sleeps / 5 < sizeof theirs / sizeof *theirs) {
+        drop(theirs[sleeps / 5]);
+    }
+}
+
+/* However much other threads free meanwhile. */
+static void such_a_call_is_waited_for_once(void **state) {
+    (void)state;
+    start_with_clock(160 * MIB, 1000000000);
+    uint64_t at = get(60 * MIB);
+    for (unsigned i = 0; i < sizeof theirs / sizeof *theirs; i++) {
+        theirs[i] = get(2 * MIB);
+    }
+    use_and_drop_quietly(at, 0);
+    meanwhile = free_one;
+    assert_in_range(sleeps_until_refused(64 * MIB), LATE_WAIT_S, LATE_WAIT_S + 2);
+    meanwhile = NULL;
+    fake->backend.quiet = false;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_driver_that_never_records_is_synchronised_inside_frees),
@@ -389,6 +540,11 @@ int main(void) {
         TEST(work_that_does_not_end_is_waited_for_once),
         TEST(a_short_wait_in_vain_leaves_the_rest_of_a_long_one),
         TEST(with_nothing_to_give_back_nothing_is_waited_for),
+        TEST(what_is_there_and_refused_was_not_lost_to_others),
+        TEST(what_the_thread_itself_freed_is_waited_for_however_long),
+        TEST(what_another_thread_freed_is_waited_for_so_long_and_once),
+        TEST(what_was_submitted_after_a_free_is_not_waited_for),
+        TEST(such_a_call_is_waited_for_once),
         TEST(such_a_call_is_waited_for_before_out_of_memory),
         TEST(such_a_call_is_waited_for_a_little_before_the_pool_grows),
         TEST(an_end_that_is_over_is_not_waited_for),

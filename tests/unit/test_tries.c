@@ -18,7 +18,9 @@
 
 static struct device device;
 static uint64_t idle, stuck, room, waits, limit_returns;
-static unsigned releases; /* how often idle memory was asked for */
+static unsigned releases;  /* how often idle memory was asked for */
+static unsigned finishes;  /* and work waited for */
+static uint64_t under_way; /* so much is idle then */
 static unsigned taken,
     returns; /* so often others take what came back and leave it idle; and give something back themselves */
 
@@ -44,8 +46,13 @@ uint64_t device_room(struct device *where) {
     return room;
 }
 
-void device_pool_finish(struct device *where) {
+bool device_pool_finish(struct device *where) {
     assert_ptr_equal(where, &device);
+    bool any = under_way > 0;
+    finishes++;
+    idle += under_way;
+    under_way = 0;
+    return any;
 }
 
 int device_pool_release_idle(struct device *where) {
@@ -79,7 +86,8 @@ static int start(void **state) {
     memset(&device, 0, sizeof device);
     device.total = 100;
     idle = stuck = room = waits = limit_returns = 0;
-    releases = taken = returns = 0;
+    releases = finishes = taken = returns = 0;
+    under_way = 0;
     return 0;
 }
 
@@ -160,6 +168,26 @@ static void what_was_freed_since_is_asked_for(void **state) {
     assert_int_equal(room, 10);
 }
 
+/* What it is behind may be waiting for what is done next. */
+static void work_is_waited_for_if_the_rest_is_not_enough(void **state) {
+    (void)state;
+    bool served;
+    idle = 50;
+    under_way = 20;
+    assert_int_equal(ask(40, &served), 2);
+    assert_true(served);
+    assert_int_equal(finishes, 0);
+    idle = 1;
+    room = 0;
+    assert_int_equal(ask(0x15, &served), 1); /* there may not be as much */
+    assert_int_equal(finishes, 0);
+    idle = 21;
+    stuck = 20;
+    assert_int_equal(ask(0x15, &served), 2);
+    assert_true(served);
+    assert_int_equal(finishes, 1);
+}
+
 /* Code that was unloaded, or another process's memory: nobody counts that. */
 static void what_the_driver_has_by_then_is_asked_for(void **state) {
     (void)state;
@@ -223,6 +251,7 @@ int main(void) {
         TEST(what_came_back_before_it_was_looked_for_is_asked_for),
         TEST(not_for_ever),
         TEST(what_was_freed_since_is_asked_for),
+        TEST(work_is_waited_for_if_the_rest_is_not_enough),
         TEST(what_the_driver_has_by_then_is_asked_for),
         TEST(nothing_idle_is_one_call),
         TEST(what_cannot_go_is_asked_for_once),
