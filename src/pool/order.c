@@ -329,10 +329,10 @@ bool order_finish_on_time(struct pool *pool) {
     bool any = epochs->finished < line;
     if (any) {
         settle_to(pool, epochs_left(epochs), false, UINT64_MAX);
-        uint64_t others = backend_clock(pool->backend), limit_ns = patience(pool, LATE_WAIT_NS);
+        uint64_t limit_ns = patience(pool, LATE_WAIT_NS);
         settle_to(pool, line, false, limit_ns);
-        if (epochs->finished < line) {
-            waited_in_vain(pool, line, limit_ns > 0 ? passed(pool, others, 0) : 0);
+        if (epochs->finished < line && !pool->backend->quiet) {
+            waited_in_vain(pool, line, limit_ns);
         }
         book_wait(pool, since);
     }
