@@ -34,6 +34,8 @@ struct trace_file {
     uint64_t before[STATS_MAX_DEVICES][TRACE_FIGURES]; /* figures at the front (trace_figure()) */
     uint64_t dropped;                                  /* events older than the trace, or cut off */
     bool running;
+    bool
+        incredible; /* it ends more that was not there than any process can: some ends are left out */
     char *texts;
     struct trace_callers *callers; /* the stacks that events name */
 };

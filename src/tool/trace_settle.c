@@ -226,6 +226,7 @@ static void take_over(struct trace_file *file, struct pass *pass) {
     file->count = count;
     file->carried = pass->before_count;
     file->front_ns = pass->front_ns;
+    file->incredible |= pass->in_vain >= IN_VAIN_MOST;
 }
 
 static uint64_t front_of(const struct trace_header *header) {

@@ -54,6 +54,11 @@ static void say_what_lacks(const char *source, const struct trace_file *file) {
     if (lost)
         fprintf(stderr, "gpucache: %s: %llu blocks that lived then are missing as well\n", source,
                 (unsigned long long)lost);
+    if (file->incredible)
+        fprintf(stderr,
+                "gpucache: %s: says too often that what was not there ended; the last ends are "
+                "left out\n",
+                source);
     if (refused)
         fprintf(stderr, "gpucache: %s: the file could not grow: %s\n", source, strerror(refused));
 }
