@@ -3,20 +3,33 @@
 #include "pool/arith.h"
 #include "pool/ranges.h"
 
-/* What was used last is used again last where a program goes round: of those that have finished or, if that is not 0, that may move
- * and have at most so many bytes. */
-static struct segment *newest(const struct arena *arena, uint64_t finished, uint64_t most) {
-    struct segment *newest = NULL;
+/* Nothing is mapped on one side of it: where it goes no other hole is left. */
+static bool is_beside_hole(const struct segment *s) {
+    return !s->previous || s->previous->hole || s->hole || !s->next;
+}
+
+/* Among equals what has not been used for the longest. */
+static bool goes_before(const struct segment *s, const struct segment *other) {
+    bool beside = is_beside_hole(s);
+    if (!other || beside != is_beside_hole(other)) {
+        return !other || beside;
+    }
+    return s->stamp < other->stamp || (s->stamp == other->stamp && s->base < other->base);
+}
+
+/* Of those that have finished or, if `most` is not 0, that may move, have so many bytes at most and a stamp of `from` at least. */
+static struct segment *first_to_go(const struct arena *arena, uint64_t finished, uint64_t most,
+                                   uint64_t from) {
+    struct segment *first = NULL;
     for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
         const struct range *range = arena->free[i].range;
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-            bool newer = !newest || s->stamp > newest->stamp ||
-                         (s->stamp == newest->stamp && s->base < newest->base);
-            bool may = most > 0 ? segment_may_move(s, most) : segment_may_leave(s, finished);
-            newest = may && newer ? s : newest;
+            bool may = most > 0 ? segment_may_move(s, most) && s->stamp >= from
+                                : segment_may_leave(s, finished);
+            first = may && goes_before(s, first) ? s : first;
         }
     }
-    return newest;
+    return first;
 }
 
 /* A long one would pin as much where it comes to. */
@@ -24,9 +37,9 @@ static uint64_t short_ones(uint64_t most) {
     return least_of(most, LINE_SEGMENT);
 }
 
-struct segment *idle_movable(const struct arena *arena, uint64_t most) {
+struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t from) {
     bool may = most > 0 && !aliases_are_full(&arena->aliases);
-    return may ? newest(arena, 0, short_ones(most)) : NULL;
+    return may ? first_to_go(arena, 0, short_ones(most), from) : NULL;
 }
 
 /* Where many of them go it does not matter which is first: of the largest range one, without a look at all of them. */
@@ -46,7 +59,7 @@ struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finis
     if (arena->in_line || arena->idle_bytes == 0) {
         return !arena->in_line                      ? NULL
                : bytes > MOVING_MOST * LINE_SEGMENT ? first_found(arena, finished)
-                                                    : newest(arena, finished, 0);
+                                                    : first_to_go(arena, finished, 0, 0);
     }
     size_t enough = ranges_position(arena, bytes, 0), count = arena->free_count;
     for (size_t k = 0; k < count; k++) { /* upwards, then the others downwards */

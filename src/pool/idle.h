@@ -6,13 +6,14 @@
 
 #include "pool/line.h"
 
-/** One whose stamp is at most `finished`; NULL if there is none. The smallest one of at least `bytes`, else the largest; in a
- * line the one with the latest stamp, the lowest among equals, or any where `bytes` is more than a growth can move. */
+/** One whose stamp is at most `finished`; NULL if there is none. The smallest one of at least `bytes`, else the largest. In a
+ * line one beside a hole, if there is any, of those the one with the earliest stamp, the lowest among equals; or any where
+ * `bytes` is more than a growth can move. */
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished);
 
-/** In a line: one of at most `most` bytes, and no long one, that may move; the one with the latest stamp, the lowest among equals. NULL
- * if there is none, or no room for its alias. */
-struct segment *idle_movable(const struct arena *arena, uint64_t most);
+/** In a line: one of at most `most` bytes, and no long one, that may move and whose stamp is at least `from`, chosen likewise. NULL if there is none, or no room for
+ * its alias. */
+struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t from);
 
 /** One that has been wholly free for all of the decay time at this tick, and whose stamp is at most `finished`; NULL:
  * there is none. *waits: there is, but for its stamp. */

@@ -136,10 +136,11 @@ bool mapper_split(struct pool *pool, struct arena *arena, uint64_t bytes) {
     return r == 0;
 }
 
-static bool move_one(struct pool *pool, uint64_t most, struct moving *moving) {
+/* One whose stamp is at least `from`. */
+static bool move_one(struct pool *pool, uint64_t most, uint64_t from, struct moving *moving) {
     struct arena *const arenas[] = {&pool->large, &pool->small};
     for (unsigned i = 0; i < 2 && moving->count < MOVING_MOST; i++) {
-        struct segment *segment = idle_movable(arenas[i], most);
+        struct segment *segment = idle_movable(arenas[i], most, from);
         if (segment && mapping_move(pool, arenas[i], segment, moving)) {
             return true;
         }
@@ -152,14 +153,30 @@ static uint64_t unit_of(const struct pool *pool) {
     return LINE_SEGMENT >> pool->halvings;
 }
 
+/* What lies idle and can go back, not beside the place. */
+static uint64_t finished_bytes(const struct pool *pool, const struct line_place *place) {
+    struct idle_room none = {0};
+    uint64_t finished = pool->epochs.finished;
+    return idle_ready_bytes(&pool->large, finished, place, UINT64_MAX, &none) +
+           idle_ready_bytes(&pool->small, finished, place, UINT64_MAX, &none);
+}
+
 /* Where there is no room under the budget, what lies idle moves there, to a place that is longer than it need be if there is room: so
- * whole units can move, and move on. */
+ * whole units can move, and move on. What has finished could also go back, and not as much can move as may: so the others are
+ * first where both are needed. */
 static void move_there(struct pool *pool, uint64_t budget, struct line_place *place,
                        struct moving *moving) {
-    uint64_t least = place->bytes;
+    uint64_t least = place->bytes, from = pool->epochs.finished + 1;
+    uint64_t ready = finished_bytes(pool, place);
     line_place_become(place, round_up(least, unit_of(pool)));
-    while (budget_would_exceed(pool, place->bytes, budget) &&
-           move_one(pool, place->bytes - moving->bytes, moving)) {
+    while (budget_would_exceed(pool, place->bytes, budget)) {
+        from = budget_would_exceed(pool, place->bytes, budget + ready) ? from : 0;
+        if (!move_one(pool, place->bytes - moving->bytes, from, moving)) {
+            if (from == 0) {
+                break;
+            }
+            from = ready = 0; /* there are no others */
+        }
     }
     if (budget_would_exceed(pool, place->bytes, budget)) {
         line_place_become(place, most_of(moving->bytes, least));

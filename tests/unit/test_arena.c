@@ -533,18 +533,26 @@ static void check_idle(const struct arena *arena, uint64_t finished) {
     assert_true(found || waited == waits);
 }
 
-/* The one that is idle and whose stamp is the latest that is not too late, if there is one; the lowest of several. */
+static bool is_beside_hole(const struct segment *s) {
+    return !s->previous || s->previous->base + s->previous->bytes != s->base || !s->next ||
+           s->next->base != s->base + s->bytes;
+}
+
+/* Of those that are idle and whose stamp is not too late one beside a hole, if there is any; the earliest stamp of them; the lowest of
+ * several. */
 static void remove_at_random(struct arena *arena) {
     uint64_t finished = (uint64_t)rand() % 8;
-    const struct segment *latest = NULL;
+    const struct segment *first = NULL;
     for (const struct segment *s = arena->segments; s; s = s->next) {
-        if (s->used == 0 && s->stamp <= finished && (!latest || s->stamp > latest->stamp)) {
-            latest = s;
+        bool may = s->used == 0 && s->stamp <= finished;
+        bool beside = is_beside_hole(s), was = first && is_beside_hole(first);
+        if (may && (!first || beside > was || (beside == was && s->stamp < first->stamp))) {
+            first = s;
         }
     }
     check_idle(arena, finished);
     struct segment *idle = idle_segment(arena, ARENA_UNIT, finished);
-    assert_ptr_equal(idle, latest);
+    assert_ptr_equal(idle, first);
     if (idle) {
         unsigned page = (unsigned)((idle->base - line.base) / PAGE_BYTES);
         memset(line.units + page * PAGE_OF_UNITS, NOTHING, line.begins[page] * PAGE_OF_UNITS);

