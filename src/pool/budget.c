@@ -167,15 +167,18 @@ uint64_t budget_little(const struct pool *pool) {
     return peak <= BUDGET_LITTLE_PEAK ? BUDGET_LITTLE : peak * BUDGET_TIMES;
 }
 
+uint64_t budget_mapping_slack_most(const struct pool *pool) {
+    return books_get(&pool->books.allocated.peak) / LINE_SLACK_MORE * pool->mapping_parts;
+}
+
 /* What the pool may hold besides what caches may. */
 static uint64_t goal_of(const struct pool *pool) {
     if (pool->config.budget > 0) {
         return pool->config.budget;
     }
     uint64_t peak = books_get(&pool->books.allocated.peak), floor = budget_floor(pool);
-    uint64_t more =
-        least_of(pool->mapping_slack,
-                 peak / LINE_SLACK_MORE * LINE_SLACK_TIMES); /* the peak may have been reset */
+    uint64_t more = least_of(pool->mapping_slack,
+                             budget_mapping_slack_most(pool)); /* the peak may have been reset */
     uint64_t slack = backend_maps(pool->backend) ? peak / LINE_SLACK + more : peak / BUDGET_SLACK;
     return most_of(peak + most_of(slack, BUDGET_FLOOR), floor);
 }

@@ -28,6 +28,7 @@ uint64_t budget_room(struct pool *pool, uint64_t *others);
 uint64_t budget_ready(const struct pool *pool); /* what of it may be handed out */
 uint64_t budget_with(const struct pool *pool,
                      uint64_t bytes); /* in a line: what it will be with so much more in use */
+uint64_t budget_mapping_slack_most(const struct pool *pool); /* by what mapping has taken so far */
 bool budget_is_short(struct pool *pool, uint64_t bytes); /* growing by so much would exceed it */
 
 void budget_begin_growth(struct pool *pool); /* others may wait for it to end */

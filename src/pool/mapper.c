@@ -214,24 +214,36 @@ static void look_at_pins(struct pool *pool, uint64_t bytes, uint64_t budget) {
 
 /*
  * A program that asks for the same again and again may find another place for it each time. What it takes to map memory
- * there may be a share of the program's time, and something more, anew whenever the peak has risen. Where it takes longer,
- * the pool grows for it instead, up to a part of the peak; up to more where it takes many times longer, as beside others who use
- * the driver.
+ * there may be a share of the time, and something more. Where it takes longer the goal is raised by a part of the peak;
+ * by another one where it then goes on to take much of the time, and so on.
  */
-static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
-    uint64_t share = (backend_clock(pool->backend) - pool->started_ns) / LINE_TIME_SHARE;
-    uint64_t peak = books_get(&pool->books.allocated.peak);
+static bool mapping_takes_too_long(struct pool *pool, uint64_t peak) {
+    uint64_t now = backend_clock(pool->backend), since = now - pool->mapping_since_ns;
+    uint64_t share = since / LINE_TIME_SHARE, most = share + LINE_TIME_MOST_NS;
+    if (pool->mapping_parts > 0) {
+        share = since / LINE_TIME_MUCH_SHARE;
+        most = share + LINE_TIME_AGAIN_NS;
+    }
     bool risen = peak > pool->mapping_peak + pool->mapping_peak / LINE_PEAK_SHARE;
+    bool too_long = pool->mapping_ns > most && !risen;
     if (risen || peak < pool->mapping_peak) { /* which a program can reset */
         pool->mapping_peak = peak;
     }
-    if (risen || share > pool->mapping_ns) {
-        pool->mapping_ns = share;
+    if (risen || too_long || pool->mapping_ns < share) {
+        pool->mapping_since_ns = now;
+        pool->mapping_ns = 0;
     }
+    return too_long;
+}
+
+/* So much more of the budget is used than there was, of what the growth would else have to make room. */
+static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
     uint64_t capacity = pool->backend->capacity; /* nor above what the device has */
     bool may_be_raised = pool->refused_at == 0 && pool->config.budget == 0 && budget < capacity;
-    uint64_t times = least_of(pool->mapping_ns / (share + LINE_TIME_MOST_NS), LINE_SLACK_TIMES);
-    uint64_t most = peak / LINE_SLACK_MORE * times;
+    if (mapping_takes_too_long(pool, books_get(&pool->books.allocated.peak)) && may_be_raised) {
+        pool->mapping_parts += pool->mapping_parts < LINE_SLACK_PARTS;
+    }
+    uint64_t most = budget_mapping_slack_most(pool);
     if (pool->mapping_slack >= most || !may_be_raised) {
         return 0;
     }

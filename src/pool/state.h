@@ -82,9 +82,11 @@ struct pool {
     bool any_refused;               /* segments are marked as refused; under the mapper's lock */
     unsigned halvings;              /* of the length of new segments (look_at_pins()), likewise; */
     uint64_t made_bytes;            /* so much has been made since the last one */
-    uint64_t mapping_ns;            /* what mapping memory anew has taken, or has forgone, */
-    uint64_t mapping_peak;          /* since the peak was this; */
-    uint64_t mapping_slack;         /* and what the goal has been raised by for it; likewise */
+    uint64_t mapping_ns;            /* what mapping memory anew has taken */
+    uint64_t mapping_since_ns;      /* since then, */
+    uint64_t mapping_peak;          /* when the peak was this; */
+    uint64_t mapping_slack;         /* and what the goal has been raised by for it, */
+    unsigned mapping_parts;         /* of so many parts of the peak; likewise */
     _Atomic uint64_t leaving_bytes; /* no longer in the reserve, and not yet the driver's */
     _Atomic unsigned retiring; /* threads whose block may be neither live nor counted there yet */
     struct books books;        /* of everything but the thread caches' own counters: what is live */

@@ -1061,33 +1061,52 @@ static uint64_t ask_for_another_place(void) {
 
 static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
     (void)state;
-    enum { NOT_LONG, JUST, TOO_LONG, MUCH_TOO_LONG, RISEN, SET, CASES };
-    for (unsigned what = 0; what < CASES; what++) {
-        start(64 * GIB, POOL_BARRIER, what == SET ? PEAK + PEAK / LINE_SLACK : 0);
+    const uint64_t share = 3600 * SECOND / LINE_TIME_SHARE;
+    const uint64_t much = 3600 * SECOND / LINE_TIME_MUCH_SHARE;
+    static const struct {
+        unsigned parts, then;
+        bool is_much;
+        uint64_t ahead;
+        bool risen, set;
+    } cases[] = {
+        {0, 0, false, 0, false, false},
+        {0, 0, false, 1, false, false},
+        {0, 1, false, 2, false, false},
+        {0, 0, false, 2, true, false}, /* the peak has risen since */
+        {0, 0, false, 2, false, true}, /* the program has said how much it may be */
+        {1, 1, false, 2, false, false},
+        {1, 1, true, 1, false, false},
+        {1, 2, true, 2, false, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        start(64 * GIB, POOL_BARRIER, cases[i].set ? PEAK + PEAK / LINE_SLACK : 0);
         ask_for_another_place();
-        uint64_t goal = pool->goal;
-        assert_in_range(goal, PEAK + PEAK / LINE_SLACK - MIB, PEAK + PEAK / LINE_SLACK + MIB);
-        pool->started_ns -= 3600 * SECOND;
-        uint64_t share = 3600 * SECOND / LINE_TIME_SHARE;
-        uint64_t ahead = what == NOT_LONG ? 0 : what == JUST ? 75 * SECOND / 1000 : SECOND;
-        pool->mapping_ns = what == MUCH_TOO_LONG ? 7 * share / 2 : share + ahead;
-        pool->mapping_peak = what == RISEN ? PEAK - PEAK / 32 : PEAK;
-        uint64_t block = get_mapped(3 * GIB / 2), more = PEAK / 64 *
-                                                         (what == TOO_LONG        ? 1
-                                                          : what == MUCH_TOO_LONG ? 3
-                                                                                  : 0);
+        pool->mapping_slack = PEAK / LINE_SLACK_MORE * cases[i].parts;
+        pool->mapping_parts = cases[i].parts;
+        lock_acquire(&pool->lock);
+        budget_look_at_all(pool);
+        lock_release(&pool->lock);
+        uint64_t goal = pool->goal, then = PEAK / LINE_SLACK_MORE * cases[i].then;
+        uint64_t more = then - pool->mapping_slack;
+        assert_in_range(goal, PEAK + PEAK / LINE_SLACK + then - more - MIB,
+                        PEAK + PEAK / LINE_SLACK + then - more + MIB);
+        pool->mapping_since_ns = backend_clock(pool->backend) - 3600 * SECOND;
+        uint64_t most = cases[i].parts == 0 ? LINE_TIME_MOST_NS : LINE_TIME_AGAIN_NS;
+        pool->mapping_ns = (cases[i].is_much ? much : share) + cases[i].ahead * most * 3 / 4;
+        pool->mapping_peak = cases[i].risen ? PEAK - PEAK / 32 : PEAK;
+        uint64_t block = get_mapped(3 * GIB / 2);
         assert_in_range(fake->reserved, goal + more - WHOLE, goal + more + MIB);
-        assert_int_equal(pool->mapping_slack, more);
+        assert_int_equal(pool->mapping_slack, then);
+        assert_int_equal(pool->mapping_parts, cases[i].then);
         assert_in_range(pool->goal, goal + more - MIB, goal + more + MIB);
         assert_in_range(pool->mapping_peak, PEAK, PEAK + MIB);
-        pool->mapping_ns += what == TOO_LONG ? SECOND : 0;
         for (unsigned round = 0; round < 3; round++) { /* but by no more than that */
             finish_all();
             drop(block);
             finish_all();
             block = get_mapped((3 + round % 2) * GIB / 2);
         }
-        assert_int_equal(pool->mapping_slack, more);
+        assert_int_equal(pool->mapping_slack, then);
         assert_true(fake->reserved <= goal + more + MIB);
         assert_int_equal(stop(NULL), 0);
     }
@@ -1096,6 +1115,7 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
 /* Though the peak has not risen for long. */
 static void take_too_long(void) {
     pool->mapping_ns = pool->mapping_peak = UINT64_MAX / 2;
+    pool->mapping_parts = 3; /* one comes on top */
 }
 
 /* Not by a part of what was live before that was reset. */
@@ -1183,6 +1203,17 @@ static void the_goal_is_raised_by_what_is_lacking(void **state) {
     }
 }
 
+static void there_are_no_more_parts_than_that(void **state) {
+    (void)state;
+    uint64_t at[32];
+    get_32(at, 64 * GIB);
+    take_too_long();
+    pool->mapping_parts = LINE_SLACK_PARTS;
+    get_for_two(at, 200 * MIB);
+    assert_int_equal(pool->mapping_parts, LINE_SLACK_PARTS);
+    assert_int_equal(pool->mapping_slack, PEAK + 200 * MIB - (PEAK + PEAK / LINE_SLACK));
+}
+
 /* Nor above what the device has, of which none is asked for in vain. */
 static void the_goal_is_not_raised_above_the_device(void **state) {
     (void)state;
@@ -1222,10 +1253,10 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
     }
 }
 
-/* One part in LINE_TIME_SHARE, and 80 ms; or nothing. */
+/* One part in LINE_TIME_SHARE, and LINE_TIME_MOST_NS; or nothing. */
 static void what_mapping_takes_adds_up(void **state) {
     (void)state;
-    const uint64_t share = SECOND, each = 30 * SECOND / 1000;
+    const uint64_t share = SECOND, each = LINE_TIME_MOST_NS / 8 * 3;
     for (unsigned stands = 0; stands < 2; stands++) {
         uint64_t at[32];
         get_32(at, 64 * GIB);
@@ -1236,7 +1267,7 @@ static void what_mapping_takes_adds_up(void **state) {
             assert_int_equal(pool->mapping_slack, 0);
             map_takes_ns = stands ? 0 : each;
             get_for_two(at + 4 * i, 250 * MIB);
-            assert_int_equal(pool->mapping_ns, stands ? 0 : share + (i + 1) * each);
+            assert_int_equal(pool->mapping_ns, stands ? 0 : (i < 3 ? i + 1 : 1) * each);
         }
         assert_int_equal(pool->mapping_slack > 0, !stands);
         fake->backend.ops = unwatched;
@@ -1249,11 +1280,26 @@ static void what_mapping_took_is_counted(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, 0);
     ask_for_another_place();
-    pool->started_ns -= 3600 * SECOND;
+    pool->mapping_since_ns -= 3600 * SECOND;
     pool->mapping_peak = PEAK;
     get_mapped(3 * GIB / 2);
-    uint64_t share = 3600 * SECOND / LINE_TIME_SHARE;
-    assert_in_range(pool->mapping_ns, share + 1, share + 60 * SECOND);
+    assert_in_range(pool->mapping_ns, 1, 60 * SECOND);
+}
+
+/* Nor does it make up for what comes after it. */
+static void what_mapping_takes_now_is_not_measured_by_the_time_before(void **state) {
+    (void)state;
+    uint64_t at[32];
+    get_32(at, 64 * GIB);
+    watch();
+    pool->mapping_peak = PEAK;
+    now_ns += 3600 * SECOND;
+    for (unsigned i = 0; i < 4; i++) {
+        map_takes_ns = 2 * LINE_TIME_MOST_NS;
+        get_for_two(at + 4 * i, 250 * MIB);
+        assert_int_equal(pool->mapping_parts, i);
+    }
+    fake->backend.ops = unwatched;
 }
 
 /* ---- refusals ---- */
@@ -1688,6 +1734,7 @@ static void a_long_segment_goes_in_parts(void **state) {
     finish_all();
     lock_acquire(&pool->lock);
     pool->mapping_slack = 64 * MIB;
+    pool->mapping_parts = 1;
     budget_look_at_all(pool);
     lock_release(&pool->lock);
     uint64_t budget = budget_with(pool, more);
@@ -1883,6 +1930,7 @@ int main(void) {
         LINE(what_others_reach_moves_nowhere),
         LINE(as_far_as_aliases_can_be_kept),
         LINE(no_more_is_ready_than_can_move_at_once),
+        LINE(what_lies_beside_a_hole_moves_first),
         LINE(what_moved_for_a_growth_that_is_refused_is_not_lost),
         LINE(what_was_moved_in_vain_is_counted),
         LINE(what_goes_back_in_front_of_what_has_come),
@@ -1894,8 +1942,10 @@ int main(void) {
         LINE(the_goal_is_raised_where_mapping_takes_too_long),
         LINE(the_goal_is_not_raised_above_the_device),
         LINE(the_goal_is_raised_by_what_is_lacking),
+        LINE(there_are_no_more_parts_than_that),
         LINE(the_goal_is_raised_by_a_part_of_the_peak_that_counts),
         LINE(what_mapping_took_is_counted),
+        LINE(what_mapping_takes_now_is_not_measured_by_the_time_before),
         LINE(caches_raise_the_budget_of_a_small_program),
         LINE(what_mapping_takes_adds_up),
         LINE(what_the_driver_has_not_is_refused),
@@ -1927,4 +1977,3 @@ int main(void) {
     };
     return cmocka_run_group_tests_name("line", tests, NULL, NULL);
 }
-        LINE(what_lies_beside_a_hole_moves_first),
