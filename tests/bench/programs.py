@@ -12,6 +12,8 @@ of the same names and sizes on a GPU.
     adapters    a frozen language model of 3 billion parameters is tuned by adapters; eight lengths of text
     amr         a blast wave in a grid that is refined where it runs: patches come, grow and go
     random      RMM's random_allocations benchmark, as in pairs.h, with other sizes in each round
+    queue       blocks of up to 200 MiB, which go in the order in which they came
+    serving     a cache of what it was asked for, of 20 GiB: from 10 KiB to 2 GiB each, any of which may go
 
 A line `# period N` stands where a period begins: one of the program's own, all formats or lengths of text, a batch of
 requests, a wave. --strict makes each period draw the same random numbers, so that all are equal.
@@ -474,7 +476,7 @@ def amr(p, periods, strict):
                     advance(p, levels[level])
 
 
-# --- a benchmark ---
+# --- a benchmark, and two programs that do nothing else ---
 
 
 def random_allocations(p, periods, strict):
@@ -498,6 +500,45 @@ def random_allocations(p, periods, strict):
         p.drop(*(block for block, _ in blocks))
 
 
+def queue(p, periods, strict):
+    blocks, live = [], 0
+    for period in range(periods):
+        p.period(period, strict)
+        for _ in range(1000):
+            size = p.between(1, 200 * MI)
+            blocks.append((p.new(size), size))
+            live += size
+            p.us += 30
+            while live > 12 * 1024 * MI:
+                block, size = blocks.pop(0)
+                p.drop(block)
+                live -= size
+
+
+def serving(p, periods, strict):
+    blocks, live, most = [], 0, 20 * 1024 * MI
+
+    def drop_any():
+        at = p.between(0, len(blocks) - 1)
+        block, size = blocks[at]
+        blocks[at] = blocks[-1]
+        blocks.pop()
+        p.drop(block)
+        return size
+
+    for period in range(periods):
+        p.period(period, strict)
+        for _ in range(1500):
+            size = min(int(10 * KI * 2 ** (18 * (p.random() + p.random() + p.random()) / 3 + 1.5)), 2 * 1024 * MI)
+            while live + size > most:
+                live -= drop_any()
+            blocks.append((p.new(size), size))
+            live += size
+            p.us += 20
+            if p.random() < 0.5:
+                live -= drop_any()
+
+
 PROGRAMS = {  # and how many periods each has
     "inference": (inference, 24),
     "moe": (moe, 12),
@@ -505,6 +546,8 @@ PROGRAMS = {  # and how many periods each has
     "adapters": (adapters, 14),
     "amr": (amr, 16),
     "random": (random_allocations, 160),
+    "queue": (queue, 40),
+    "serving": (serving, 40),
 }
 
 

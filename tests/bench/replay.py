@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """replay.py BUILD [--all] [LAG_US...]: what programs allocated through the pool, by `gpucache replay`, as a table.
 
-The recorded traces of tests/data/traces and the six programs of programs.py, with each backend and each time that the
+The recorded traces of tests/data/traces and the programs of programs.py, with each backend and each time that the
 device is behind (0, 500, 2000 and 20 000 us if none is named): what was reserved at its peak over what was requested at
 its peak, and the pages in segments that a period of the last quarter made, in per cent of those that are live. A period
-of a recorded trace is a step. Fails where a ratio exceeds its bound.
+of a recorded trace is a step. Fails where a ratio exceeds its bound, or calls of the driver take longer than cudaMalloc and
+cudaFree would.
 
 --all has models of other allocators beside them, all periods of the programs, and these once more with equal periods:
 the last period in which a segment was made.
@@ -26,10 +27,11 @@ FEW = 6  # periods of a program, but for --all
 EQUAL = 16
 LAGS = (0, 500, 2000, 20000)
 BOUNDS = {
-    # a single figure is much chance; the pool's own bound is 1.3 and 32 MiB (docs/policy.md)
-    "segments": {"gpt": 1.32, "resnet": 1.32, "gnn": 1.32},
-    # the budget is 1.025 times the peak (LINE_SLACK), or 80 MiB for each thread above it; sizes that never come again leave holes that no other one fills
-    "pages": dict.fromkeys(RECORDED + tuple(programs.PROGRAMS), 1.06) | {"random": 1.07},
+    # a single figure is much chance; the pool's own bound is 1.3 and 32 MiB, but for its last step (docs/policy.md)
+    "segments": {"gpt": 1.37, "resnet": 1.37, "gnn": 1.37},
+    # the budget is 1.025 times the peak (LINE_SLACK), or 80 MiB for each thread above it; more where sizes that never come again are
+    # nearly all that there is to do (LINE_TIME_MUCH_SHARE)
+    "pages": dict.fromkeys(RECORDED + tuple(programs.PROGRAMS), 1.05) | {"random": 1.095, "queue": 1.2, "serving": 1.65},
 }
 PAGE = 2 << 20
 
@@ -89,6 +91,15 @@ def beyond_bounds(name, answer):
     return failed
 
 
+def too_slow(name, answer):
+    native = lines(answer)["cudaMalloc"][0]["driver_estimated_ms"]
+    slow = [row for row in answer["rows"] if row.get("backend") and row["driver_estimated_ms"] > native]
+    for row in slow:
+        print("FAIL %s, %s, %d us: %.0f ms in the driver, cudaMalloc %.0f"
+              % (name, row["name"], row["delay_us"], row["driver_estimated_ms"], native))
+    return len(slow)
+
+
 def print_head(lags):
     columns = ["trace", "backend", *("%d us" % lag for lag in lags), *("mapped, %d us" % lag for lag in lags)]
     print("| " + " | ".join(columns) + " |")
@@ -111,7 +122,7 @@ def main():
         sys.exit(__doc__)
     build, everything = arguments[0], "--all" in sys.argv
     lags = [int(lag) for lag in arguments[1:]] or LAGS
-    backends = ["segments", "pages"] + (["pytorch", "expandable", "whole", "cudamalloc"] if everything else [])
+    backends = ["segments", "pages"] + (["pytorch", "expandable", "whole"] if everything else []) + ["cudamalloc"]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         print_head(lags)
@@ -119,7 +130,7 @@ def main():
             path = unpacked(name, folder, periods=None if everything else FEW)
             answer = replayed(build, path, lags, backends, STEPS if name in RECORDED else None)
             print_lines(name, answer, lags)
-            failed += beyond_bounds(name, answer)
+            failed += beyond_bounds(name, answer) + too_slow(name, answer)
         if everything:
             print_equal(build, folder, lags)
     return failed > 0
