@@ -18,11 +18,13 @@ struct pass {
     struct trace_event *out, *before; /* the list, and what it has to begin with besides */
     size_t count, capacity, before_count, before_capacity;
     uint64_t front_ns;
-    uint64_t in_vain; /* looks at what was not there */
+    uint64_t in_vain;   /* looks at what was not there */
+    uint64_t forgotten; /* pages of which only the end is known */
 };
 
 /* A broken file may say of every record that it ends all there could be. */
 #define IN_VAIN_MOST ((uint64_t)1 << 26)
+#define FORGOTTEN_MOST ((uint64_t)1 << 20) /* the pages of 2 TiB, which are all there at one time */
 
 static _Noreturn void no_memory(void) {
     fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
@@ -103,10 +105,13 @@ static void unmap(struct pass *pass, const struct trace_event *event) {
         struct trace_event page = *event;
         page.address += at;
         page.bytes = TRACE_PAGE_BYTES;
-        if (trace_world_at(&pass->world, TRACE_PAGES, page.address))
-            happen(pass, &page);
-        else
-            pass->in_vain++;
+        bool there = trace_world_at(&pass->world, TRACE_PAGES, page.address) != NULL;
+        pass->in_vain += !there;
+        if (there || pass->forgotten < FORGOTTEN_MOST) {
+            size_t before = pass->before_count;
+            end(pass, TRACE_PAGES, &page);
+            pass->forgotten += pass->before_count - before;
+        }
     }
 }
 

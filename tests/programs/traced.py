@@ -249,6 +249,7 @@ def ring(folder):
         for kept, arguments in ((1000, ["hold=700,3000", "mix=40000,100,1,1"]),
                                 (1000, ["mix=20000,50,4,2", "empty", "mark=late"]),
                                 (5000, ["hold=20,9000000", "mix=30000,300,3,3", "drop", "hold=7,100"]),
+                                (1000, ["mix=9000,200,1,1", "drop", "sync", "empty", "mix=700,10,1,1"]),
                                 (1000, ["context", "mix=20000,400,1,4", "context", "outside", "mix=9000,20,1,5"])):
             what = "traced, ring of %d, %s, %s" % (kept, backend, arguments)
             one = Recorded(folder, arguments, {"GPUCACHE_TRACE_EVENTS": str(kept), "GPUCACHE_BACKEND": backend})
@@ -257,6 +258,7 @@ def ring(folder):
             said = re.search(r"the last (\d+) events", one.said)
             tally.check(said and int(said.group(1)) == kept and "all that lived then" in one.said,
                         what + ": said", one.said)
+            tally.check("in no segment" not in one.said, what + ": every block lies in a segment", one.said)
             at_end = dropped_of(one.ran.err)
             tally.check(at_end > 0 and dropped_of(one.said) >= at_end, what + ": what was dropped is said",
                         one.ran.err + one.said)
@@ -389,11 +391,11 @@ def sealed(words):
     return (total & (1 << 64) - 1) * 0x9e3779b97f4a7c15 % (1 << 64) >> 32
 
 
-def made(good, records):
-    """A trace of these records alone."""
+def made(good, records, front=0):
+    """A trace of these records alone; up to `front` others were dropped."""
     header = bytearray(good[:HEADER])
     struct.pack_into("<Q", header, 768, len(records))
-    struct.pack_into("<Q", header, 784, 0)  # nothing was dropped
+    struct.pack_into("<Q", header, 784, front)
     struct.pack_into("<Q", header, 4912 + 112, 0)  # nor is it known what the device has
     return bytes(header) + b"".join(records)
 
@@ -455,9 +457,10 @@ def refused(folder):
     ends = [record(5, 2 + i, 2 << 20, (4 << 40) - (2 << 20), 0, 0, 1, 0) for i in range(16384)]
     gone = [record(6, 40000 + i, 0, 0, 0, 0, 77, 0) for i in range(32768)]
     blocks = [record(2, 2 + i, 4096 + 512 * i, 1, 512, 0, 1, 0) for i in range(32768)]
-    for what, records in (("unmapped", [record(4, 1, 1 << 46, 2 << 20, 0, 0, 1, 0)] + ends), ("contexts", blocks + gone)):
+    pages = [record(4, 1, 1 << 46, 2 << 20, 0, 0, 1, 0)] + ends
+    for what, records, front in (("unmapped", pages, 0), ("unmapped, of a ring", pages, 1), ("contexts", blocks + gone, 0)):
         with open(path, "wb") as file:
-            file.write(made(good, records))
+            file.write(made(good, records, front))
         try:
             done = tool("timeline", path, timeout=20)
             tally.check(done.returncode == 0 and b"too often" in done.stderr, "traced: %s in vain" % what, done.stderr.decode())
