@@ -147,6 +147,19 @@ static void write_segments(struct snapshot *to, unsigned device) {
 
 /* ---- the whole ---- */
 
+/** One text for each: the viewer shows every text of a list on a line of its own. */
+static void write_options(struct pickle *to, const char *lines) {
+    char line[sizeof((struct trace_header *)NULL)->options];
+    pickle_list(to);
+    for (size_t length; *lines; lines += length + (lines[length] != '\0')) {
+        length = strcspn(lines, "\n");
+        memcpy(line, lines, length);
+        line[length] = '\0';
+        pickle_text(to, line);
+    }
+    pickle_close(to);
+}
+
 static void write_settings(struct snapshot *to) {
     const struct trace_header *header = to->file->header;
     struct pickle *pickle = &to->pickle;
@@ -162,7 +175,7 @@ static void write_settings(struct snapshot *to) {
         pickle_text(pickle, header->devices[i].backend);
     }
     pickle_key(pickle, "options");
-    pickle_text(pickle, header->options);
+    write_options(pickle, header->options);
     pickle_close(pickle);
 }
 

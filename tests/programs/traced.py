@@ -165,6 +165,9 @@ def check_snapshot(what, data, report=None, whole=False):
     tally.check(opcodes <= OPCODES, "%s: opcodes of the pickle" % what, opcodes - OPCODES)
     snapshot = pickle.loads(data)
     traces = snapshot["device_traces"]
+    options = snapshot["allocator_settings"]["options"]
+    tally.check("GPUCACHE_REUSE=barrier" in options and not any("\n" in option for option in options),
+                "%s: options one by one" % what, options)
     batches = sum(op.name == "APPENDS" for op, _, _ in pickletools.genops(data))
     tally.check(batches >= sum((len(entries) + 999) // 1000 for entries in traces), "%s: short batches" % what, batches)
     for device, entries in enumerate(traces):
