@@ -109,7 +109,8 @@ static void sum_up(FILE *out, const struct stats_device *device, const struct se
     for (uint32_t i = 0; i < map->count; i++) {
         const struct segment_piece *piece = &map->pieces[i];
         uint64_t bytes = segment_map_bytes(piece->units - piece->live - piece->cached);
-        bool hole = piece->live + piece->cached == 0;
+        /* what has no address may lie in many places */
+        bool hole = piece->live + piece->cached == 0 && piece->address != 0;
         free_bytes += bytes;
         holes += hole;
         segments += piece->segments;
@@ -124,8 +125,8 @@ static void sum_up(FILE *out, const struct stats_device *device, const struct se
     else if (device->largest_free_bytes >= free_bytes)
         fprintf(out, "%s free, all of it in one block.", SIZE(free_bytes));
     else if (map->grain == 0 && holes > 0)
-        fprintf(out, "%s free; %s holes, and the largest free block is %s.", SIZE(free_bytes),
-                COUNT(holes),
+        fprintf(out, "%s free; %s hole%s, and the largest free block is %s.", SIZE(free_bytes),
+                COUNT(holes), holes == 1 ? "" : "s",
                 SIZE(device->largest_free_bytes > largest ? device->largest_free_bytes : largest));
     else
         fprintf(out, "%s free; the largest free block is %s.", SIZE(free_bytes),

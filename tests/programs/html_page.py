@@ -145,6 +145,22 @@ def of_files(place, folder):
     return reports
 
 
+def map_in_words(place, folder, reports):
+    """What is free in one piece of the map, and what stands at its end as a sum."""
+    report = json.loads(json.dumps(reports[-1]))
+    device = report["devices"][0]
+    device["fragmentation"]["largest_free_bytes"] = 3 * MIB
+    start = 1 << 40
+    for address, words in ((start + 4 * MIB, "9.00 MiB free; 1 hole, and the largest free block is 9.00 MiB."),
+                           (0, "9.00 MiB free; the largest free block is 3.00 MiB.")):
+        device["segment_map"]["pieces"] = [[start, 4 * MIB, 4 * MIB, 0, 1], [address, 9 * MIB, 0, 0, 0]]
+        file = os.path.join(folder, "map.json")
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(json.dumps(report) + "\n")
+        said = " ".join(page_of(place, folder, file)[2].texts)
+        tally.check(words in said, "html: says " + words, re.findall(r"[^.]*largest free block[^.]*\.\d+ [^.]*\.", said))
+
+
 def hostile(place, folder, reports):
     """Whatever stands in a report stays a text."""
     report = json.loads(json.dumps(reports[-1]))
@@ -251,6 +267,7 @@ def main():
         print("SKIPPED: what a browser makes of the page: there is no chromium here")
     with tempfile.TemporaryDirectory() as folder:
         reports = of_files(place, folder)
+        map_in_words(place, folder, reports)
         hostile(place, folder, reports)
         with_stacks(place, folder, reports)
         of_ranks(place, folder, reports)
