@@ -98,30 +98,35 @@ static void add_clause(struct print *text, const char *name, const char *value) 
         print_format(text, "%s%s", name, value);
 }
 
-static size_t count_processes(const struct top *top) {
+/** Those that run, or those that do not. */
+static size_t count_processes(const struct top *top, bool running) {
     size_t count = 0;
     for (size_t i = 0; i < top->row_count; i++) {
         size_t k = 0;
         while (k < i && top->rows[k].page != top->rows[i].page)
             k++;
-        count += k == i;
+        count += k == i && page_is_running(top->rows[i].page) == running;
     }
     return count;
 }
 
+/** The dead hold nothing. */
 static void draw_sums(const struct top *top) {
     char line[LINE];
     struct print text;
     uint64_t live = 0, reserved = 0;
     for (size_t i = 0; i < top->row_count; i++) {
-        live += top->rows[i].device.requested.current;
-        reserved += top->rows[i].device.reserved.current;
+        bool running = page_is_running(top->rows[i].page);
+        live += running ? top->rows[i].device.requested.current : 0;
+        reserved += running ? top->rows[i].device.reserved.current : 0;
     }
-    size_t processes = count_processes(top);
+    size_t processes = count_processes(top, true), dead = count_processes(top, false);
     print_init(&text, -1, line, sizeof line);
     print_format(&text, "gpucache top: %s process%s", COUNT(processes), processes == 1 ? "" : "es");
     add_clause(&text, ", live ", SIZE(live));
     add_clause(&text, ", reserved ", SIZE(reserved));
+    if (dead)
+        add_clause(&text, ", killed ", COUNT(dead));
     if (top->pages.other_versions)
         add_clause(&text, ", of other versions ", COUNT(top->pages.other_versions));
     put(0, &text, A_BOLD);

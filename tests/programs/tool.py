@@ -484,8 +484,9 @@ def on_a_screen(place, many):
     shown(r"\(killed\)")
     tmux("resize-window", "-x", "75", "-y", "16")
     shown(r"(?m)^ +%s .*\(killed\)$" % pids[-1])
+    shown(r"gpucache top: 6 processes, live [^,]*, reserved [^,]*, killed 1\n")
     tmux("send-keys", "d")
-    shown(r"gpucache top: 6 processes, live ")
+    shown(r"gpucache top: 6 processes, live [^,]*, reserved [^,]*\n")
     tmux("send-keys", "q")
     end = time.monotonic() + 60
     while tmux("has-session").returncode == 0 and time.monotonic() < end:
