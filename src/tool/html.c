@@ -89,15 +89,10 @@ static void free_parts(struct page_parts *parts) {
 
 /* ---- the head ---- */
 
-/** What the program is called: of an interpreter also the script. */
 static void write_name(FILE *out, const struct program *program) {
-    const char *script = program->argument_count > 1 ? program->arguments[1] : "-";
-    html_text(out, program->name);
-    if (strncmp(program->name, "python", 6) == 0 && *script != '-') {
-        const char *slash = strrchr(script, '/');
-        fputs(" ", out);
-        html_text(out, slash ? slash + 1 : script);
-    }
+    char name[TOOL_PROGRAM_NAME];
+    tool_program_name(program, name);
+    html_text(out, name);
 }
 
 static void write_time(FILE *out, uint64_t ns) {

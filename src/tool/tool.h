@@ -7,6 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define TOOL_PROGRAM_NAME 512 /* bytes */
+
+struct program;
+
 /* As env(1) and timeout(1) have them. */
 enum {
     STATUS_ABOVE_PEAK = 123, /* which nobody else has */
@@ -41,5 +45,8 @@ int tool_judge_peak(uint64_t most, char **program);
 
 /** A process number, or 0: it is none. */
 int tool_pid(const char *argument);
+
+/** What a program is called: of an interpreter also the script. */
+void tool_program_name(const struct program *program, char name[TOOL_PROGRAM_NAME]);
 
 #endif

@@ -3,13 +3,13 @@
  * that tell least first; never the one that rows are sorted by.
  */
 #include "tool/screen.h"
+#include "tool/tool.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#define PROGRAM 24      /* of its name, at most */
+#define PROGRAM 28      /* of its name and rank, at most */
 #define MOST_WORTH 11   /* of a column; such are always there */
-#define PROGRAM_LEAST 2 /* of its name, where it has ended and there is little room */
+#define PROGRAM_LEAST 1 /* of its name, where there is little room */
 #define PROGRAM_SEEN 12 /* that columns leave to it at least */
 
 enum cell {
@@ -131,34 +131,35 @@ static const char *words_of(char text[LINES_VALUE], const struct top_row *row, e
     return "";
 }
 
-/** The program, its rank, and whether that is as it is now. Where there is no room the name of
- * one that has ended is cut, if that helps; half a note would be none. */
+/** The program, its rank, and whether that is as it is now. Where there is no room for all of it, first how old it is goes, then
+ * the name is cut, and then the rank goes: half a rank would be another one, and half a note none. */
 static void print_program(struct print *out, const struct top *top, const struct page *page) {
-    char rank[32], note[64];
+    char whole[TOOL_PROGRAM_NAME], name[PROGRAM + 1], rank[32], note[64];
     struct print words;
+    bool ended = page->state != PAGE_RUNNING;
     print_init(&words, -1, rank, sizeof rank);
     if (page->program.rank >= 0)
         print_format(&words, " rank %lld", (long long)page->program.rank);
-    size_t tail = strlen(print_end(&words));
+    size_t for_rank = strlen(print_end(&words));
     print_init(&words, -1, note, sizeof note);
-    bool ended = page->state != PAGE_RUNNING;
     if (ended)
         print_format(&words, " (%s)", page_state_words(page));
     else if (!page->fresh && page_age_ns(page) > 2000000000)
         print_format(&words, " (%s s old)", COUNT(page_age_ns(page) / 1000000000));
-    size_t length = strlen(print_end(&words)), name = strlen(page->program.name);
+    size_t for_note = strlen(print_end(&words));
+    tool_program_name(&page->program, whole);
+    print_init(&words, -1, name, sizeof name);
+    print_plain(&words, whole, PROGRAM - (for_rank < PROGRAM ? for_rank : PROGRAM));
+    size_t all = strlen(print_end(&words)), least = all < PROGRAM_LEAST ? all : PROGRAM_LEAST;
     size_t room = top->width == 0 ? SIZE_MAX : top->width > out->used ? top->width - out->used : 0;
-    name = name < PROGRAM ? name : PROGRAM;
-    bool fits = name + tail + length <= room;
-    size_t least = name < PROGRAM_LEAST ? name : PROGRAM_LEAST;
-    bool cuts = !fits && ended && room >= tail + length + least;
-    if (cuts)
-        name = room - tail - length;
-    char cut[PROGRAM_LEAST + PROGRAM];
-    snprintf(cut, sizeof cut, "%.*s", (int)name, page->program.name);
-    print_plain(out, cuts ? cut : page->program.name, PROGRAM);
-    print_str(out, rank);
-    print_str(out, fits || cuts ? note : "");
+    for_note = ended || all + for_rank + for_note <= room ? for_note : 0;
+    for_rank = least + for_rank + for_note <= room ? for_rank : 0;
+    for_note = least + for_note <= room ? for_note : 0;
+    room -= room < for_rank + for_note ? room : for_rank + for_note;
+    name[room < all ? room : all] = '\0';
+    print_str(out, name);
+    print_str(out, for_rank ? rank : "");
+    print_str(out, for_note ? note : "");
 }
 
 void top_print_row(struct print *out, const struct top *top, const struct top_row *row) {

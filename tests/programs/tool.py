@@ -373,7 +373,7 @@ def lines_of(text):
 
 def top():
     place = Place()
-    many = [Program(place) for _ in range(8)]
+    many = [Program(place, {"RANK": str(i + 10), "WORLD_SIZE": "18"}) for i in range(8)]
     for i, one in enumerate(many):
         one.do("allocate %d" % ((i + 1) * 1000000))
     done = told(place, "top", "--once", *[one.pid for one in many], feed=many)
@@ -395,6 +395,17 @@ def top():
     dead = place.tool("top", "--once", str(killed.pid)).stdout
     tally.check("(killed)" in dead, "tool: but not if they are asked for", dead)
     tally.check("--once" in place.tool("top", "--twice").stderr, "tool: top --twice")
+    script = os.path.join(place.folder.name, "train.py")
+    with open(script, "w") as file:
+        file.write("import ctypes, sys\ncuda, context = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p()\n"
+                   "cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)\n"
+                   "cuda.cuMemAlloc_v2(ctypes.byref(context), ctypes.c_size_t(9))\nprint(flush=True), sys.stdin.read()\n")
+    child = subprocess.Popen([sys.executable, script], env={**environment(True), **place.options, "GPUCACHE_REPORT": "off"},
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    named = place.tool("top", "--once", str(child.pid)).stdout
+    tally.check(re.search(r" python[\w.]* train\.py\n", named), "tool: top names the script of an interpreter", named)
+    child.communicate()
     if shutil.which("tmux"):
         on_a_screen(place, many)
     for one in many:
@@ -463,6 +474,7 @@ def on_a_screen(place, many):
     tmux("send-keys", "Enter", ">")
     shown(">CACHED")
     for size, head in (("40", r"PID +LIVE +>CACHED +PROGRAM"), ("20", ""),
+                       ("80", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +HIT +PROGRAM"),
                        ("75", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +PROGRAM"),
                        ("200", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +LIMIT +FRAG +HIT +PROGRAM +LIVE OVER TIME")):
         tmux("resize-window", "-x", size, "-y", "3" if size == "20" else "16")
@@ -471,6 +483,8 @@ def on_a_screen(place, many):
             print(screen)
         if size != "20":
             tally.check(re.search(r"q ends *\n*$", screen), "tool: top of %s columns: how to end it" % size, screen)
+        if size == "80":
+            tally.check(re.search(r"(?m)^ +%s .*%%  li rank 15$" % pids[4], screen), "tool: a name gives way to a rank", screen)
         if size == "40":  # whole columns and whole figures
             tally.check(re.match(r"gpucache top: 7 processes\n", screen), "tool: top of 40 columns: no half figure", screen)
             tally.check(re.search(r"\n +%s +[\d.]+ MiB +[\d.]+ [KM]?i?B  live" % pids[1], screen), "tool: top of 40 columns", screen)
