@@ -63,7 +63,8 @@ def man_synopsis(found):
         if command.takes_variables:
             parts.append("[\\fB\\-\\-\\fINAME\\fB=\\fIVALUE\\fR...]")
         operands = bold_words(command.operands.replace("[--]", "[\0]")).replace("\0", "\\fB\\-\\-\\fR")
-        lines.append(".B gpucache %s\\fR %s" % (command.name, " ".join(parts + [operands])))
+        # each begins a line of its own and goes on below its options, however narrow the terminal is
+        lines += ['.SY "gpucache %s"' % command.name, " ".join(parts + [operands]), ".YS"]
     return "\n".join(line.rstrip() for line in lines)
 
 

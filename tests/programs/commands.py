@@ -67,7 +67,7 @@ def manual():
         tally.check(".B gpucache %s" % command.name in plain, "commands: the manual has " + command.name)
         for option in command.options:
             tally.check(re.search(r"^\.BI? --%s\b" % option.name, plain, re.M) and
-                        re.search(r"^\.B gpucache %s .*\[--%s\b" % (command.name, option.name), plain, re.M),
+                        re.search(r"^\.SY \"gpucache %s\"\n.*\[--%s\b" % (command.name, option.name), plain, re.M),
                         "commands: the manual has %s --%s" % (command.name, option.name))
     header = open(os.path.join(ROOT, "include", "gpucache.h"), encoding="utf-8").read()
     page = open(os.path.join(ROOT, "docs", "gpucache.h.3"), encoding="utf-8").read()
@@ -88,6 +88,11 @@ def manual():
                                   capture_output=True, text=True)
             wrong = [line for line in done.stdout.splitlines() if "missing date" not in line]
             tally.check(not wrong, "commands: mandoc on " + name, "\n".join(wrong))
+        text = subprocess.run(["mandoc", "-T", "ascii", "-O", "width=80", os.path.join(ROOT, "docs", "gpucache.1")],
+                              capture_output=True, text=True).stdout
+        synopsis = re.sub(".\b", "", text).split("SYNOPSIS")[1].split("DESCRIPTION")[0]
+        wide = [line for line in synopsis.splitlines() if len(line) > 80]
+        tally.check(not wide, "commands: the synopsis fits on a screen", "\n".join(wide))
     else:
         print("SKIPPED: the form of manual pages: there is no mandoc here")
 
