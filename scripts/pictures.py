@@ -20,6 +20,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -70,7 +71,7 @@ def start(wanted, env, rank, folder):
     more = {"GPUCACHE_REPORT": "%s/rank%d.%%n" % (folder, rank), "RANK": str(rank), "WORLD_SIZE": str(wanted.ranks),
             "GPUCACHE_REPORT_INTERVAL": "%g" % max(0.25, wanted.seconds / 60)}
     command = shlex.split(wanted.program) if wanted.program else [
-        "python3", "train.py", str(wanted.seconds + 4)]
+        "python3", "training.py", str(wanted.seconds + 4)]
     return subprocess.Popen([os.path.join(wanted.build, "gpucache"), "run", "--", *command], env={**env, **more},
                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
                             cwd=None if wanted.program else os.path.join(ROOT, "tests", "demo"))
@@ -86,7 +87,7 @@ def top(wanted, env):
     time.sleep(wanted.seconds * 0.6)
     screen = tmux("capture-pane", "-p").stdout.rstrip("\n").split("\n")
     tmux("kill-server")
-    screen = [re.sub(r", \d+ of other versions", "", line) for line in screen]
+    screen = [re.sub(r", of other versions \d+", "", line) for line in screen]
     terminal("top.svg", screen, "gpucache top" + wanted.note, reverse=(1, 2))
 
 
@@ -121,6 +122,8 @@ def main():
         running = [start(wanted, env, rank, folder) for rank in range(wanted.ranks)]
         if shutil.which("tmux"):
             top(wanted, env)
+            if any(one.poll() is not None for one in running):
+                sys.exit("a program had ended before there was a picture of it")
         else:
             print("SKIPPED: top.svg: there is no tmux here")
         for one in running:
