@@ -99,6 +99,15 @@ static bool say_larger_limit(struct lines *lines, const struct situation *now) {
     }
 }
 
+/** Pages are mapped side by side wherever the free ones lie. Whether the device has them is not known where segments were asked for. */
+static bool say_pages(struct lines *lines, const struct situation *now, enum cause cause) {
+    const char *reason = now->device->backend_reason;
+    if (cause != FRAGMENTED || !reason || strcmp(reason, "GPUCACHE_BACKEND=segments") != 0)
+        return false;
+    lines_start(lines, "Most likely to help: GPUCACHE_BACKEND=auto, which takes pages if it can");
+    return true;
+}
+
 static void say_help(struct lines *lines, const struct situation *now, enum cause cause) {
     static const char *const why[] = {
         [TOO_LARGE] = "the device is smaller than the request",
@@ -110,7 +119,8 @@ static void say_help(struct lines *lines, const struct situation *now, enum caus
         [OTHERS] = "nvidia-smi names the other processes",
         [LIVE] = "the program's live memory fills the device",
     };
-    if (cause == TOO_LARGE || cause == REFUSED || !say_larger_limit(lines, now))
+    bool none = cause == TOO_LARGE || cause == REFUSED;
+    if (none || (!say_larger_limit(lines, now) && !say_pages(lines, now, cause)))
         lines_start(lines, "No setting is known to help: %s", why[cause]);
 }
 

@@ -64,12 +64,18 @@ static void what_would_name_the_holders_is_said_unless_it_is_on(void **state) {
 
 static void fragmentation_is_blamed_when_enough_lies_idle(void **state) {
     (void)state;
-    add_typical(0);
+    struct stats_device *device = add_typical(0);
     oom = (struct report_oom){0, 200 * MIB, 0, 10 * MIB, 150117580800};
     const char *text = oom_text("A=1");
     assert_says(text, "Cause is fragmentation: largest free block 156.00 MiB of 624.00 MiB idle\n");
     assert_says(text, "No setting is known to help: free memory lies between live blocks\n");
     assert_silent_on(text, "GPUCACHE_");
+    device->backend_reason = "GPUCACHE_BACKEND=segments";
+    assert_says(oom_text("A=1"),
+                "Most likely to help: GPUCACHE_BACKEND=auto, which takes pages if it can\n");
+    oom.device_free = 0; /* nor does that help where it is not fragmentation */
+    oom.requested = 700 * MIB;
+    assert_silent_on(oom_text("A=1"), "GPUCACHE_BACKEND");
 }
 
 /* The device has what the limit withholds: then that helps, whatever state the pool is in. */
