@@ -18,6 +18,7 @@
 #define GRAPH_LINES 8
 #define LIVE_LINES 5
 #define LEAST_COLUMNS 24 /* that sentences are parted at */
+#define SHOWN_NS 1000000 /* what is not 0 does not read so */
 #define LEAST_HISTORY 16 /* columns; with less there is none */
 #define HEIGHTS 9        /* a cell can be full to so many heights, none and all of it among them */
 
@@ -267,7 +268,8 @@ static int draw_live(int y, const struct top_row *row) {
     for (size_t i = 0; i < device->live_groups && i < LIVE_LINES; i++)
         lines_clause(&words, "%s x %s", COUNT(device->live[i].count), SIZE(device->live[i].bytes));
     if (row->sizes_age > 0)
-        lines_clause(&words, "(%s s older)", SECONDS(row->sizes_age));
+        lines_clause(&words, "(%s s older)",
+                     SECONDS(row->sizes_age < SHOWN_NS ? SHOWN_NS : row->sizes_age));
     return put_lines(y, &words);
 }
 

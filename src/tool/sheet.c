@@ -12,6 +12,7 @@
 
 #define LINE_MOST ((size_t)256 << 20) /* bytes: what is no report may go on for ever */
 #define OLD_NS 1000000000             /* figures that are older are said to be */
+#define SHOWN_NS 1000000              /* what is not 0 does not read so */
 
 static void *allocate(size_t bytes) {
     void *memory = calloc(1, bytes);
@@ -305,7 +306,8 @@ bool sheets_read_file(struct sheets *sheets, const char *path, const char **why)
 static void note_sizes(struct sheet *sheet, uint64_t age) {
     if (age > 0)
         snprintf(sheet->sizes_note, sizeof sheet->sizes_note,
-                 "the sizes of what is live are %s s older than the other figures", SECONDS(age));
+                 "the sizes of what is live are %s s older than the other figures",
+                 SECONDS(age < SHOWN_NS ? SHOWN_NS : age));
 }
 
 static void note_age(struct sheet *sheet) {

@@ -202,6 +202,8 @@ def books_balance_while_they_change():
         tally.check(not broken, "live: books while they change", "\n".join(broken))
         seen.add(report["devices"][0]["requested_bytes"]["total"])
     tally.check(len(seen) > looks // 4, "live: figures move on", "%d of %d" % (len(seen), looks))
+    said = "".join(place.tool("report", "--format=json", str(one.pid)).stderr for _ in range(looks))
+    tally.check("0.000 s" not in said, "live: what is older is not 0 s older", said)
     one.do("enough")
     one.end()
 
