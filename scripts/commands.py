@@ -12,6 +12,14 @@ class Command:
     def takes_variables(self):
         return self.name in ("run", "options")
 
+    @property
+    def takes_files(self):
+        return "FILE" in self.operands or "TRACE" in self.operands
+
+    @property
+    def takes_processes(self):
+        return "PID" in self.operands
+
 
 class Option:
     def __init__(self, name, value, meaning):
@@ -108,10 +116,12 @@ def bash(found, variables):
             lines.append("        %s:--%s=*) words='%s' word=${word#*=} ;;" % (command.name, name, " ".join(values)))
         lines.append("        %s:--*=*) compopt -o default; return ;;" % command.name)
         lines.append("        %s:-*) words='%s' ;;" % (command.name, " ".join(option_words(command, variables))))
-        if "PID" in command.operands:
+        if command.takes_processes:
             processes = "$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')"
             lines.append("        %s:*) words=\"%s\"%s ;;" % (
-                command.name, " ".join([processes] + orders(command)), " && compopt -o default" if "FILE" in command.operands else ""))
+                command.name, " ".join([processes] + orders(command)), " && compopt -o default" if command.takes_files else ""))
+        elif command.takes_files:
+            lines.append("        %s:*) compopt -o default; return ;;" % command.name)
     lines += ["        esac", "    fi", "    while read -r i; do",
               "        [[ -n $i ]] && COMPREPLY+=(\"$i\")",
               "        [[ $i == *= ]] && compopt -o nospace 2>/dev/null",
@@ -164,11 +174,11 @@ def zsh(found, variables):
                 lines.append("        '--%s=[%s]:%s:%s' \\" % (name, what, value.lower().split("|")[0] if words else value.lower(), kind))
         if command.name == "run":
             lines.append("        '(-)*:: :_normal'")
-        elif "FILE" in command.operands:
-            lines.append("        '*:report:{_files; compadd -a processes}'")
+        elif command.takes_files:
+            lines.append("        '*:file:%s'" % ("{_files; compadd -a processes}" if command.takes_processes else "_files"))
         elif orders(command):
             lines.append("        '1:process:compadd -a processes' '2:order:(%s)' '3:size:'" % " ".join(orders(command)))
-        elif "PID" in command.operands:
+        elif command.takes_processes:
             lines.append("        '*:process:compadd -a processes'")
         else:
             lines.append("        && return")
@@ -191,7 +201,7 @@ def fish(found, variables):
             takes = " -x -a '%s'" % " ".join(words) if words else " -r" if value else ""
             lines.append("complete -c gpucache -n '%s%s' -l %s%s -d '%s'" % (
                 at, command.name, name, takes, meaning.replace("'", "\\'")))
-        if "PID" in command.operands:
+        if command.takes_processes:
             lines.append("complete -c gpucache -n '%s%s' -a '(gpucache top --once 2>/dev/null | awk \"NR > 1 && \\\\$2 + 0 == \\\\$2 { print \\\\$1 }\")'"
                          % (at, command.name))
         for word in orders(command):

@@ -122,6 +122,13 @@ def completion():
             if option.words:
                 offered = in_bash("gpucache %s --%s=" % (command.name, option.name))
                 tally.check(offered == option.words, "commands: bash: values of --" + option.name, offered)
+        if re.search("FILE|TRACE", command.operands):
+            text = open(os.path.join(COMPLETION, "gpucache.bash"), encoding="utf-8").read()
+            words = re.findall(r"(?m)^ +%s:\*\).*" % command.name, text)
+            tally.check(len(words) == 1 and "compopt -o default" in words[0], "commands: bash: files of " + command.name, words)
+            text = open(os.path.join(COMPLETION, "_gpucache"), encoding="utf-8").read()
+            words = re.search(r"(?s)\n%s\)\n(.*?)\n +;;" % command.name, text)
+            tally.check(words and "_files" in words[1].splitlines()[-1], "commands: zsh: files of " + command.name, words)
     for line, expected in (("gpucache to", ["top"]), ("gpucache run --backend=p", ["pages"]), ("gpucache report --ht", ["--html="]),
                            ("gpucache ctl 1 em", ["empty-cache"]), ("gpucache options --reuse=w", ["wait"])):
         tally.check(in_bash(line) == expected, "commands: bash: " + line, in_bash(line))

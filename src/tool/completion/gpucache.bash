@@ -54,6 +54,7 @@ _gpucache() {
         replay:--format=*) words='text json' word=${word#*=} ;;
         replay:--*=*) compopt -o default; return ;;
         replay:-*) words='--backend= --delay= --budget= --limit= --reuse= --decay= --memory= --periods= --device= --format= --each --help' ;;
+        replay:*) compopt -o default; return ;;
         ctl:--*=*) compopt -o default; return ;;
         ctl:-*) words='--device= --timeout= --help' ;;
         ctl:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }') report empty-cache reset-peak limit" ;;
@@ -62,10 +63,10 @@ _gpucache() {
         metrics:-*) words='--format= --help' ;;
         timeline:--*=*) compopt -o default; return ;;
         timeline:-*) words='--last= --help' ;;
-        timeline:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" ;;
+        timeline:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" && compopt -o default ;;
         snapshot:--*=*) compopt -o default; return ;;
         snapshot:-*) words='--json --last= --help' ;;
-        snapshot:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" ;;
+        snapshot:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" && compopt -o default ;;
         esac
     fi
     while read -r i; do
