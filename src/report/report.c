@@ -148,7 +148,7 @@ void report_write(const char *reason) {
 }
 
 /** What there is room for of the verdict in a message, for who gets no report on stderr. */
-static void say_oom(const struct report_oom *oom) {
+static void say_oom(const struct report_oom *oom, enum log_level level) {
     static const char prefix[] = "gpucache: "; /* the message has its own */
     char words[LOG_LINE - sizeof prefix] = "";
     size_t used = 0;
@@ -167,21 +167,24 @@ static void say_oom(const struct report_oom *oom) {
         used = (size_t)(stpcpy(stpcpy(words + used, between), line) - words);
     }
     release_slot(slot);
-    log_error("%s", words);
+    log_line(level, "%s", words);
     errno = saved_errno;
 }
 
+/** Whoever wants no reports is not told on stderr what the program has been told already. */
 void report_oom(const struct report_oom *oom) {
+    bool unwanted = options()->report == REPORT_TO_NOWHERE;
     unsigned before = atomic_load(&oom_reports);
     do {
         if (before > OOM_REPORTS)
             return;
     } while (!atomic_compare_exchange_weak(&oom_reports, &before, before + 1));
     if (before == OOM_REPORTS)
-        log_warn("further OOMs are counted, but not reported one by one");
+        log_line(unwanted ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
+                 "further OOMs are counted, but not reported one by one");
     if (before < OOM_REPORTS && options()->report != REPORT_TO_STDERR)
-        say_oom(oom);
-    if (before < OOM_REPORTS && options()->report != REPORT_TO_NOWHERE)
+        say_oom(oom, unwanted ? LOG_LEVEL_INFO : LOG_LEVEL_ERROR);
+    if (before < OOM_REPORTS && !unwanted)
         deliver("oom", oom);
 }
 

@@ -54,10 +54,6 @@ def in_pages(options):
 
 
 
-# What stderr says of memory that ran out, which many programs here see to; without reports nothing else
-# is said of it.
-TOLD = re.compile(r"^gpucache: (out of memory: device|further OOMs are) .*\n", re.M)
-
 # Where the time on a GPU is scarce: each way once, with pressure or without.
 FEW = {name: MODES[name] for name in (("barrier", "wait, tight", "sync", "pages") if GPU else MODES)
        if name in MODES}
@@ -118,8 +114,6 @@ def run(command, under=True, options=None, old=False, timeout=TIMEOUT, preload=N
         status = "timeout"
     decode = lambda text: text.decode("utf-8", "replace")
     err = decode(err)
-    if (options or {}).get("GPUCACHE_REPORT") == "off":
-        err = TOLD.sub("", err)
     return Ran(status, decode(out), err, time.monotonic() - start)
 
 

@@ -200,7 +200,7 @@ static void a_program_that_probes_by_failing_gets_three_reports(void **state) {
     assert_string_equal(strchr(last, '\n'), "\n");
 }
 
-/* Whoever gets no report on stderr is told there that memory ran out, and why. */
+/* Whose reports go elsewhere is told there that memory ran out, and why. */
 static void an_oom_without_a_report_on_stderr_is_one_line_there(void **state) {
     (void)state;
     static const char line[] =
@@ -209,24 +209,32 @@ static void an_oom_without_a_report_on_stderr_is_one_line_there(void **state) {
         "2.00 MiB, ";
     add_typical(0)->limit_bytes = GIB;
     oom = (struct report_oom){0, 2 * GIB, GIB, 100 * GIB, 150117580800};
-    static const char *const variables[] = {"GPUCACHE_REPORT=off", "GPUCACHE_REPORT=/dev/null"};
-    for (size_t i = 0; i < 2; i++) {
-        const char *text = STDERR_OF(write_oom, variables[i], "GPUCACHE_LOG=error");
-        assert_memory_equal(text, line, strlen(line));
-        assert_says(text, "Most likely to help");
-        assert_silent_on(text, "Largest live");
-        assert_string_equal(strchr(text, '\n'), "\n");
-        text = STDERR_OF(write_five_ooms, variables[i]);
-        size_t lines = 0;
-        for (const char *at = text; (at = strchr(at, '\n')); at++)
-            lines++;
-        assert_int_equal(lines, 4);
-    }
+    const char *text = STDERR_OF(write_oom, "GPUCACHE_REPORT=/dev/null", "GPUCACHE_LOG=error");
+    assert_memory_equal(text, line, strlen(line));
+    assert_says(text, "Most likely to help");
+    assert_silent_on(text, "Largest live");
+    assert_string_equal(strchr(text, '\n'), "\n");
+    text = STDERR_OF(write_five_ooms, "GPUCACHE_REPORT=/dev/null");
+    size_t lines = 0;
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        lines++;
+    assert_int_equal(lines, 4);
     add_extreme(0);
     oom = (struct report_oom){0, 1047 * GIB, 1048575 * GIB, 1048575 * GIB, 1048575 * GIB};
-    const char *text = STDERR_OF(write_oom, "GPUCACHE_REPORT=off");
+    text = STDERR_OF(write_oom, "GPUCACHE_REPORT=/dev/null");
     assert_silent_on(text, "...\n");
     assert_string_equal(strchr(text, '\n'), "\n");
+}
+
+/* The program has its code, as natively. */
+static void who_wants_no_reports_is_not_told_of_an_oom(void **state) {
+    (void)state;
+    add_typical(0)->limit_bytes = GIB;
+    oom = (struct report_oom){0, 2 * GIB, GIB, 100 * GIB, 150117580800};
+    assert_string_equal(STDERR_OF(write_five_ooms, "GPUCACHE_REPORT=off"), "");
+    const char *text = STDERR_OF(write_five_ooms, "GPUCACHE_REPORT=off", "GPUCACHE_LOG=info");
+    assert_says(text, "gpucache: out of memory: device 0 has no room for 2.00 GiB; ");
+    assert_says(text, "gpucache: further OOMs are counted");
 }
 
 int main(void) {
@@ -244,6 +252,7 @@ int main(void) {
         TEST(an_oom_in_json_carries_the_verdict),
         TEST(a_program_that_probes_by_failing_gets_three_reports),
         TEST(an_oom_without_a_report_on_stderr_is_one_line_there),
+        TEST(who_wants_no_reports_is_not_told_of_an_oom),
     };
     return cmocka_run_group_tests_name("report oom", tests, NULL, NULL);
 }
