@@ -215,23 +215,30 @@ static void look_at_pins(struct pool *pool, uint64_t bytes, uint64_t budget) {
 /*
  * A program that asks for the same again and again may find another place for it each time. What it takes to map memory
  * there may be a share of the time, and something more. Where it takes longer the goal is raised by a part of the peak;
- * by another one where it then goes on to take much of the time, and so on.
+ * by another one where it then goes on to take much of the time, and so on: but what it has not taken of that is kept for
+ * a while, or a burst now and then would raise it for ever.
  */
 static bool mapping_takes_too_long(struct pool *pool, uint64_t peak) {
-    uint64_t now = backend_clock(pool->backend), since = now - pool->mapping_since_ns;
-    uint64_t share = since / LINE_TIME_SHARE, most = share + LINE_TIME_MOST_NS;
-    if (pool->mapping_parts > 0) {
-        share = since / LINE_TIME_MUCH_SHARE;
-        most = share + LINE_TIME_AGAIN_NS;
-    }
+    static const struct {
+        uint64_t share, more, kept;
+    } rules[] = {{LINE_TIME_SHARE, LINE_TIME_MOST_NS, 0},
+                 {LINE_TIME_MUCH_SHARE, LINE_TIME_AGAIN_NS, LINE_TIME_KEPT_NS}};
+    uint64_t share = rules[pool->mapping_parts > 0].share,
+             kept = rules[pool->mapping_parts > 0].kept;
+    uint64_t now = backend_clock(pool->backend), allowed = (now - pool->mapping_since_ns) / share;
     bool risen = peak > pool->mapping_peak + pool->mapping_peak / LINE_PEAK_SHARE;
-    bool too_long = pool->mapping_ns > most && !risen;
+    bool too_long = pool->mapping_ns > allowed + rules[pool->mapping_parts > 0].more && !risen;
+    if (risen) { /* what was needed beside less is not needed so many times over */
+        pool->mapping_parts = (unsigned)(pool->mapping_parts * pool->mapping_peak / peak);
+    }
     if (risen || peak < pool->mapping_peak) { /* which a program can reset */
         pool->mapping_peak = peak;
     }
-    if (risen || too_long || pool->mapping_ns < share) {
+    if (risen || too_long) {
         pool->mapping_since_ns = now;
         pool->mapping_ns = 0;
+    } else if (allowed > pool->mapping_ns + kept) {
+        pool->mapping_since_ns = now - (pool->mapping_ns + kept) * share;
     }
     return too_long;
 }
@@ -353,9 +360,11 @@ int mapper_grow(struct pool *pool, struct arena *arena, uint64_t bytes) {
 
 /* --- the end --- */
 
-/* Addresses where the driver has kept something are kept as well. */
+/* Addresses where the driver has kept something are kept as well. What the next context's memory takes is not known. */
 void mapper_end(struct pool *pool, struct arena *arena) {
     uint64_t base, bytes;
+    pool->halvings = pool->mapping_parts = 0;
+    pool->made_bytes = pool->mapping_slack = 0;
     bool all = mapping_end(pool, arena);
     while (line_remove(arena, &base, &bytes)) {
         if (all) {

@@ -14,6 +14,7 @@ of the same names and sizes on a GPU.
     random      RMM's random_allocations benchmark, as in pairs.h, with other sizes in each round
     queue       blocks of up to 200 MiB, which go in the order in which they came
     serving     a cache of what it was asked for, of 20 GiB: from 10 KiB to 2 GiB each, any of which may go
+    bursts      a second of rest, then 20 blocks of up to 1 GiB, for which any others go
 
 A line `# period N` stands where a period begins: one of the program's own, all formats or lengths of text, a batch of
 requests, a wave. --strict makes each period draw the same random numbers, so that all are equal.
@@ -476,7 +477,7 @@ def amr(p, periods, strict):
                     advance(p, levels[level])
 
 
-# --- a benchmark, and two programs that do nothing else ---
+# --- a benchmark, and programs that do nothing else ---
 
 
 def random_allocations(p, periods, strict):
@@ -539,6 +540,22 @@ def serving(p, periods, strict):
                 live -= drop_any()
 
 
+def bursts(p, periods, strict):
+    blocks, live, most = [], 0, 16 * 1024 * MI
+    for period in range(periods):
+        p.period(period, strict)
+        for _ in range(20):
+            size = p.between(8 * MI, 1024 * MI)
+            while live + size > most:
+                block, gone = blocks.pop(p.between(0, len(blocks) - 1))
+                p.drop(block)
+                live -= gone
+            blocks.append((p.new(size), size))
+            live += size
+            p.us += 100
+        p.us += 1e6
+
+
 PROGRAMS = {  # and how many periods each has
     "inference": (inference, 24),
     "moe": (moe, 12),
@@ -548,6 +565,7 @@ PROGRAMS = {  # and how many periods each has
     "random": (random_allocations, 160),
     "queue": (queue, 40),
     "serving": (serving, 40),
+    "bursts": (bursts, 150),
 }
 
 

@@ -5,7 +5,7 @@ The recorded traces of tests/data/traces and the programs of programs.py, with e
 device is behind (0, 500, 2000 and 20 000 us if none is named): what was reserved at its peak over what was requested at
 its peak, and the pages in segments that a period of the last quarter made, in per cent of those that are live. A period
 of a recorded trace is a step. Fails where a ratio exceeds its bound, or calls of the driver take longer than cudaMalloc and
-cudaFree would.
+cudaFree would and an eighth of the time.
 
 --all has models of other allocators beside them, all periods of the programs, and these once more with equal periods:
 the last period in which a segment was made.
@@ -31,7 +31,7 @@ BOUNDS = {
     "segments": {"gpt": 1.37, "resnet": 1.37, "gnn": 1.37},
     # the budget is 1.025 times the peak (LINE_SLACK), or 80 MiB for each thread above it; more where sizes that never come again are
     # nearly all that there is to do (LINE_TIME_MUCH_SHARE)
-    "pages": dict.fromkeys(RECORDED + tuple(programs.PROGRAMS), 1.05) | {"random": 1.095, "queue": 1.25, "serving": 1.7},
+    "pages": dict.fromkeys(RECORDED + tuple(programs.PROGRAMS), 1.05) | {"random": 1.095, "queue": 1.25, "serving": 1.7, "bursts": 1.1},
 }
 PAGE = 2 << 20
 
@@ -93,7 +93,8 @@ def beyond_bounds(name, answer):
 
 def too_slow(name, answer):
     native = lines(answer)["cudaMalloc"][0]["driver_estimated_ms"]
-    slow = [row for row in answer["rows"] if row.get("backend") and row["driver_estimated_ms"] > native]
+    most = max(native, answer["time_us"] / 1000 / 8)
+    slow = [row for row in answer["rows"] if row.get("backend") and row["driver_estimated_ms"] > most]
     for row in slow:
         print("FAIL %s, %s, %d us: %.0f ms in the driver, cudaMalloc %.0f"
               % (name, row["name"], row["delay_us"], row["driver_estimated_ms"], native))

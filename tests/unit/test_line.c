@@ -1302,6 +1302,49 @@ static void what_mapping_takes_now_is_not_measured_by_the_time_before(void **sta
     fake->backend.ops = unwatched;
 }
 
+/* What it has not taken lately may come in a burst. */
+static void what_mapping_has_not_taken_is_kept_for_a_while(void **state) {
+    (void)state;
+    uint64_t at[32];
+    get_32(at, 64 * GIB);
+    watch();
+    pool->mapping_peak = PEAK;
+    pool->mapping_parts = 1;
+    now_ns += 3600 * SECOND;
+    for (unsigned i = 0; i < 5; i++) {
+        map_takes_ns = LINE_TIME_KEPT_NS / 10 * 4;
+        get_for_two(at + 4 * i, 250 * MIB);
+        assert_int_equal(pool->mapping_parts, i < 3 ? 1 : i - 1);
+    }
+    fake->backend.ops = unwatched;
+}
+
+static void what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, 0);
+    ask_for_another_place();
+    pool->mapping_parts = 10;
+    pool->mapping_peak = PEAK / 2;
+    get_mapped(3 * GIB / 2);
+    assert_int_equal(pool->mapping_parts, 5);
+    assert_int_equal(pool->mapping_peak, PEAK);
+}
+
+static void the_next_context_begins_anew(void **state) {
+    (void)state;
+    start(64 * GIB, POOL_BARRIER, 0);
+    ask_for_another_place();
+    pool->mapping_parts = 10;
+    pool->mapping_slack = PEAK / 8;
+    pool->halvings = 2;
+    pool->made_bytes = GIB;
+    pool_forget(pool);
+    assert_int_equal(pool->mapping_parts, 0);
+    assert_int_equal(pool->mapping_slack, 0);
+    assert_int_equal(pool->halvings, 0);
+    assert_int_equal(pool->made_bytes, 0);
+}
+
 /* ---- refusals ---- */
 
 static struct backend_ops hooked;
@@ -1946,6 +1989,9 @@ int main(void) {
         LINE(the_goal_is_raised_by_a_part_of_the_peak_that_counts),
         LINE(what_mapping_took_is_counted),
         LINE(what_mapping_takes_now_is_not_measured_by_the_time_before),
+        LINE(what_mapping_has_not_taken_is_kept_for_a_while),
+        LINE(what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one),
+        LINE(the_next_context_begins_anew),
         LINE(caches_raise_the_budget_of_a_small_program),
         LINE(what_mapping_takes_adds_up),
         LINE(what_the_driver_has_not_is_refused),
