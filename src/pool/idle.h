@@ -11,8 +11,8 @@
  * `bytes` is more than a growth can move. */
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished);
 
-/** In a line: one of at most `most` bytes, and no long one, that may move and whose stamp is at least `from`, chosen likewise. NULL if there is none, or no room for
- * its alias. */
+/** In a line: one of at most `most` bytes, and no long one, that may move and whose stamp is at least `from`, chosen
+ * likewise. NULL if there is none, or no room for its alias. */
 struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t from);
 
 /** One that has been wholly free for all of the decay time at this tick, and whose stamp is at most `finished`; NULL:
