@@ -218,16 +218,20 @@ static void look_at_pins(struct pool *pool, uint64_t bytes, uint64_t budget) {
  * by another one where it then goes on to take much of the time, and so on: but what it has not taken of that is kept for
  * a while, or a burst now and then would raise it for ever.
  */
+struct rule {
+    uint64_t share, more, kept;
+};
+
+static const struct rule first_part = {LINE_TIME_SHARE, LINE_TIME_MOST_NS, 0};
+static const struct rule further_parts = {LINE_TIME_MUCH_SHARE, LINE_TIME_AGAIN_NS,
+                                          LINE_TIME_KEPT_NS};
+
 static bool mapping_takes_too_long(struct pool *pool, uint64_t peak) {
-    static const struct {
-        uint64_t share, more, kept;
-    } rules[] = {{LINE_TIME_SHARE, LINE_TIME_MOST_NS, 0},
-                 {LINE_TIME_MUCH_SHARE, LINE_TIME_AGAIN_NS, LINE_TIME_KEPT_NS}};
-    uint64_t share = rules[pool->mapping_parts > 0].share,
-             kept = rules[pool->mapping_parts > 0].kept;
-    uint64_t now = backend_clock(pool->backend), allowed = (now - pool->mapping_since_ns) / share;
+    const struct rule *rule = pool->mapping_parts == 0 ? &first_part : &further_parts;
+    uint64_t now = backend_clock(pool->backend);
+    uint64_t allowed = (now - pool->mapping_since_ns) / rule->share;
     bool risen = peak > pool->mapping_peak + pool->mapping_peak / LINE_PEAK_SHARE;
-    bool too_long = pool->mapping_ns > allowed + rules[pool->mapping_parts > 0].more && !risen;
+    bool too_long = pool->mapping_ns > allowed + rule->more && !risen;
     if (risen) { /* what was needed beside less is not needed so many times over */
         pool->mapping_parts = (unsigned)(pool->mapping_parts * pool->mapping_peak / peak);
     }
@@ -237,8 +241,8 @@ static bool mapping_takes_too_long(struct pool *pool, uint64_t peak) {
     if (risen || too_long) {
         pool->mapping_since_ns = now;
         pool->mapping_ns = 0;
-    } else if (allowed > pool->mapping_ns + kept) {
-        pool->mapping_since_ns = now - (pool->mapping_ns + kept) * share;
+    } else if (allowed > pool->mapping_ns + rule->kept) {
+        pool->mapping_since_ns = now - (pool->mapping_ns + rule->kept) * rule->share;
     }
     return too_long;
 }
