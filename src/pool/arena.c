@@ -43,7 +43,7 @@ void arena_give(struct arena *arena, struct range *range) {
 }
 
 void arena_hold(struct arena *arena, struct range *range) {
-    ranges_remove(arena, range);
+    ranges_cut_out(arena, ranges_index(arena, range), 0, range->bytes);
     count_used(arena, range);
     block_become(&range->block, BLOCK_CACHED | (uint64_t)BIN_NONE << HEADER_BIN_SHIFT);
 }
@@ -78,7 +78,7 @@ static uint64_t skipped(const struct range *range, uint64_t bytes, enum arena_ca
 /* The index of the best free range; free_count: none. */
 static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_care care) {
     size_t end = arena->free_count;
-    for (size_t i = ranges_position(arena, bytes, 0); i < arena->free_count; i++) {
+    for (size_t i = ranges_of_size(arena, bytes); i < arena->free_count; i++) {
         const struct range *range = arena->free[i].range;
         if (skipped(range, bytes, care) == UINT64_MAX) {
             continue;
@@ -89,21 +89,6 @@ static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_car
         end = i;
     }
     return end;
-}
-
-/* The part of a range, in no list, from `skip` on; the others are free. Prepared before. */
-static struct range *cut_out(struct arena *arena, struct range *range, uint64_t skip,
-                             uint64_t bytes) {
-    struct range *rest;
-    if (skip > 0) {
-        ranges_cut(arena, range, skip, &rest, &range);
-        ranges_insert(arena, rest);
-    }
-    if (range->bytes > bytes) {
-        ranges_cut(arena, range, bytes, &range, &rest);
-        ranges_insert(arena, rest);
-    }
-    return range;
 }
 
 struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_care care) {
@@ -117,8 +102,7 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_care ca
     if (spared || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
         return NULL;
     }
-    ranges_remove_at(arena, i);
-    range = cut_out(arena, range, skip, bytes);
+    range = ranges_cut_out(arena, i, skip, bytes);
     count_used(arena, range);
     range->block.stamp = 0;
     block_become(&range->block, BLOCK_CACHED | (uint64_t)bin_of_large(range->bytes)
@@ -282,8 +266,7 @@ bool arena_remove(struct arena *arena, struct segment *segment) {
     if (range->bytes > segment->bytes && !ranges_prepare(arena, 0)) {
         return false;
     }
-    ranges_remove(arena, range);
-    range = cut_out(arena, range, before, segment->bytes);
+    range = ranges_cut_out(arena, ranges_index(arena, range), before, segment->bytes);
     if (range->previous) {
         range->previous->next = NULL;
     }

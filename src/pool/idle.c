@@ -61,7 +61,7 @@ struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finis
                : bytes > MOVING_MOST * LINE_SEGMENT ? first_found(arena, finished)
                                                     : first_to_go(arena, finished, 0, 0);
     }
-    size_t enough = ranges_position(arena, bytes, 0), count = arena->free_count;
+    size_t enough = ranges_of_size(arena, bytes), count = arena->free_count;
     for (size_t k = 0; k < count; k++) { /* upwards, then the others downwards */
         size_t i = enough + k < count ? enough + k : count - 1 - k;
         struct segment *whole = arena->free[i].range->segment;

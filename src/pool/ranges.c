@@ -7,16 +7,31 @@
 
 /* --- the sorted array of free ranges --- */
 
-size_t ranges_position(const struct arena *arena, uint64_t bytes, uint64_t address) {
-    size_t low = 0, high = arena->free_count;
+/* Where it looks next depends on what it finds, but not which instructions it executes: branches would be guessed wrong half the
+ * time. */
+size_t ranges_of_size(const struct arena *arena, uint64_t bytes) {
+    const struct free_range *at = arena->free;
+    size_t count = arena->free_count;
+    for (size_t half; count > 1; count -= half) {
+        half = count / 2;
+        at += half & -(size_t)(at[half - 1].bytes < bytes);
+    }
+    return (size_t)(at - arena->free) + (count == 1 && at->bytes < bytes);
+}
+
+/* The index of the first that is not smaller than (bytes, address). Mostly it is the only one of its size. */
+static size_t position(const struct arena *arena, uint64_t bytes, uint64_t address) {
+    const struct free_range *free = arena->free;
+    size_t low = ranges_of_size(arena, bytes), high = low;
+    if (low < arena->free_count && free[low].bytes == bytes &&
+        free[low].range->block.address < address) {
+        high = ranges_of_size(arena, bytes + 1);
+    }
     while (low < high) {
         size_t middle = (low + high) / 2;
-        const struct free_range *f = &arena->free[middle];
-        if (f->bytes < bytes || (f->bytes == bytes && f->range->block.address < address)) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+        bool lower = free[middle].range->block.address < address;
+        low = lower ? middle + 1 : low;
+        high = lower ? high : middle;
     }
     return low;
 }
@@ -52,23 +67,42 @@ bool ranges_prepare(struct arena *arena, unsigned segments) {
     return make_room(arena, more) && host_slab_prepare(&arena->range_slab, more);
 }
 
-void ranges_insert(struct arena *arena, struct range *range) {
-    size_t i = ranges_position(arena, range->bytes, range->block.address);
-    memmove(&arena->free[i + 1], &arena->free[i], (arena->free_count - i) * sizeof *arena->free);
+/* The array has a gap, or what is not needed any more, at i. */
+static void put(struct arena *arena, size_t i, struct range *range) {
     arena->free[i] = (struct free_range){.bytes = range->bytes, .range = range};
-    arena->free_count++;
     arena->free_bytes += range->bytes;
     block_become(&range->block, BLOCK_FREE);
 }
 
-void ranges_remove_at(struct arena *arena, size_t i) {
+static void insert(struct arena *arena, struct range *range) {
+    size_t i = position(arena, range->bytes, range->block.address);
+    memmove(&arena->free[i + 1], &arena->free[i], (arena->free_count - i) * sizeof *arena->free);
+    arena->free_count++;
+    put(arena, i, range);
+}
+
+static void remove_at(struct arena *arena, size_t i) {
     arena->free_bytes -= arena->free[i].bytes;
     arena->free_count--;
     memmove(&arena->free[i], &arena->free[i + 1], (arena->free_count - i) * sizeof *arena->free);
 }
 
-void ranges_remove(struct arena *arena, struct range *range) {
-    ranges_remove_at(arena, ranges_position(arena, range->bytes, range->block.address));
+/* One of another size for the one at i: only what lies between the two moves. */
+static void replace(struct arena *arena, size_t i, struct range *range) {
+    struct free_range *free = arena->free;
+    size_t at = position(arena, range->bytes, range->block.address);
+    arena->free_bytes -= free[i].bytes;
+    if (at > i) {
+        at--;
+        memmove(&free[i], &free[i + 1], (at - i) * sizeof *free);
+    } else {
+        memmove(&free[at + 1], &free[at], (i - at) * sizeof *free);
+    }
+    put(arena, at, range);
+}
+
+size_t ranges_index(const struct arena *arena, const struct range *range) {
+    return position(arena, range->bytes, range->block.address);
 }
 
 /* --- cutting and merging --- */
@@ -93,7 +127,8 @@ static void disturb(struct arena *arena) {
     atomic_thread_fence(memory_order_release);
 }
 
-void ranges_cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
+/* Cuts a range in two, linked; the shorter one has the new descriptor, so that cutting a little from much changes little. */
+static void cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
                 struct range **right) {
     struct range *other = host_slab_get(&arena->range_slab);
     uint64_t rest = range->bytes - bytes;
@@ -122,6 +157,22 @@ void ranges_cut(struct arena *arena, struct range *range, uint64_t bytes, struct
     }
     arena->range_count++;
     ranges_enter(other, other);
+}
+
+struct range *ranges_cut_out(struct arena *arena, size_t i, uint64_t skip, uint64_t bytes) {
+    struct range *range = arena->free[i].range, *front = NULL, *rest = NULL;
+    if (skip > 0) {
+        cut(arena, range, skip, &front, &range);
+        replace(arena, i, front);
+    }
+    if (range->bytes > bytes) {
+        cut(arena, range, bytes, &range, &rest);
+        front ? insert(arena, rest) : replace(arena, i, rest);
+    }
+    if (!front && !rest) {
+        remove_at(arena, i);
+    }
+    return range;
 }
 
 void ranges_recycle(struct arena *arena, struct range *range) {
@@ -154,13 +205,17 @@ static struct range *join(struct arena *arena, struct range *left, struct range 
 
 void ranges_merge(struct arena *arena, struct range *range) {
     struct range *next = range->next, *previous = range->previous;
-    if (next && range_state(next) == BLOCK_FREE) {
-        ranges_remove(arena, next);
-        range = join(arena, range, next);
+    bool after = next && range_state(next) == BLOCK_FREE;
+    bool before = previous && range_state(previous) == BLOCK_FREE;
+    if (!after && !before) {
+        insert(arena, range);
+        return;
     }
-    if (previous && range_state(previous) == BLOCK_FREE) {
-        ranges_remove(arena, previous);
-        range = join(arena, previous, range);
+    if (after && before) {
+        remove_at(arena, ranges_index(arena, previous));
     }
-    ranges_insert(arena, range);
+    size_t i = ranges_index(arena, after ? next : previous);
+    range = after ? join(arena, range, next) : range;
+    range = before ? join(arena, previous, range) : range;
+    replace(arena, i, range);
 }
