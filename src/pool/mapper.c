@@ -130,7 +130,7 @@ bool mapper_split(struct pool *pool, struct arena *arena, uint64_t bytes) {
     uint64_t base = idle ? idle->base : 0;
     int r = idle ? mapping_release(pool, arena, idle, &released) : 0;
     if (released > 0) {
-        r = mapping_make_short(pool, arena, base, released);
+        r = mapping_make_short(pool, arena, base, released, bytes);
     }
     leave(pool);
     return r == 0;
@@ -148,7 +148,7 @@ static bool move_one(struct pool *pool, uint64_t most, uint64_t from, struct mov
     return false;
 }
 
-/* As long as the pool makes them now. */
+/* As long as the pool makes the longest of them now. */
 static uint64_t unit_of(const struct pool *pool) {
     return LINE_SEGMENT >> pool->halvings;
 }
@@ -192,7 +192,7 @@ static void make_room(struct pool *pool, uint64_t bytes, uint64_t budget) {
         over = round_up(over, LINE_SEGMENT);
         some = release_one(pool, over, &left);
         if (some > over) {
-            mapping_make_short(pool, left.arena, left.base, some - over);
+            mapping_make_short(pool, left.arena, left.base, some - over, bytes);
         }
     }
 }
@@ -266,8 +266,9 @@ static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
 }
 
 /* Below the budget few, however long they are; beyond it short ones, but whatever the growth no more than so many. */
-static uint64_t length_of_segments(const struct pool *pool, uint64_t bytes, bool anew) {
-    uint64_t each = LINE_SEGMENT >> pool->halvings;
+static uint64_t length_of_segments(const struct pool *pool, uint64_t bytes, uint64_t like,
+                                   bool anew) {
+    uint64_t each = mapping_length(pool, like);
     uint64_t least = round_up(bytes / LINE_SEGMENTS_MOST, PAGE_BYTES);
     if (!anew && pool->halvings == 0) {
         least = round_up(bytes / LINE_SEGMENTS_FEW, LINE_SEGMENT);
@@ -300,7 +301,7 @@ static int grow_at(struct pool *pool, struct arena *arena, struct line_place *pl
         look_at_pins(pool, place->bytes, budget);
     }
     struct segment *in_front = arena_before(arena, place->base), *last = in_front;
-    uint64_t each = length_of_segments(pool, place->bytes - moving.bytes, anew);
+    uint64_t each = length_of_segments(pool, place->bytes - moving.bytes, bytes, anew);
     int r = mapping_make(pool, arena, place, each, &moving, &last);
     pool->mapping_ns += anew ? backend_clock(pool->backend) - since : 0;
     mapping_let_go_of_all(pool, arena, in_front, last);

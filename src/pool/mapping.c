@@ -282,6 +282,16 @@ static uint64_t short_of_end(uint64_t each, uint64_t rest) {
     return each > LINE_SEGMENT && part > 0 ? part : rest;
 }
 
+/* What lives on in a segment keeps all of it. So one that is made for little is short, since others like that will have most of
+ * it; but a call of the driver takes as long for a short one as for a long one, so one that is made for much is long. */
+uint64_t mapping_length(const struct pool *pool, uint64_t like) {
+    uint64_t each = LINE_SEGMENT;
+    while (each / 2 >= like && each > LINE_SEGMENT_LEAST) {
+        each /= 2;
+    }
+    return most_of(each >> pool->halvings, LINE_SEGMENT_LEAST);
+}
+
 /* Descriptors for all of them first: nothing is made to go back for want of host memory. */
 int mapping_make(struct pool *pool, struct arena *arena, const struct line_place *place,
                  uint64_t each, struct moving *moving, struct segment **last) {
@@ -309,8 +319,9 @@ int mapping_make(struct pool *pool, struct arena *arena, const struct line_place
  * But they go back whole or not at all. So a long one that is idle gives way to short ones at the same place, once, as soon as a
  * block would be put into a part of it, or a part of it has to go.
  */
-int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes) {
-    uint64_t each = LINE_SEGMENT >> pool->halvings;
+int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes,
+                       uint64_t like) {
+    uint64_t each = mapping_length(pool, like);
     struct moving none;
     none.count = 0;
     none.bytes = 0;

@@ -42,8 +42,12 @@ void mapping_return(struct pool *pool, struct moving *moving);
 int mapping_make(struct pool *pool, struct arena *arena, const struct line_place *place,
                  uint64_t each, struct moving *moving, struct segment **last);
 
-/** Short ones where a long one was, as many as can be had; the same answers. They are not held. */
-int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes);
+/** How long segments are now that a request of `like` bytes needs. */
+uint64_t mapping_length(const struct pool *pool, uint64_t like);
+
+/** Short ones where a long one was, for a request of `like` bytes, as many as can be had; the same answers. They are not held. */
+int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes,
+                       uint64_t like);
 
 /** A free range is ready, but for nobody else. */
 void mapping_hold(struct pool *pool, struct arena *arena, struct range *range);

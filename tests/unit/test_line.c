@@ -1147,19 +1147,20 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
 static void not_for_what_is_free_and_not_pinned(void **state) {
     (void)state;
     for (unsigned refused = 0; refused < 2; refused++) {
-        start(4 * GIB, POOL_BARRIER, 64 * MIB);
-        uint64_t first = get_mapped(24 * MIB);
-        get_mapped(16 * MIB);
-        uint64_t last = get_mapped(24 * MIB);
+        start(4 * GIB, POOL_BARRIER, 4 * WHOLE);
+        uint64_t first = get_mapped(3 * WHOLE / 2);
+        get_mapped(WHOLE);
+        uint64_t last = get_mapped(3 * WHOLE / 2);
         finish_all();
         drop(last);
         finish_all();
-        if (refused) {
+        if (refused) { /* what others reach cannot move instead */
+            assert_int_equal(pool_mark_reached_from_outside(first), 0);
             drop(first);
             finish_all();
             fake->unmap_code = -EIO;
         }
-        uint64_t block = get_mapped(40 * MIB);
+        uint64_t block = get_mapped(5 * WHOLE / 2);
         fake->unmap_code = 0;
         assert_int_equal(segment_at(block)->bytes, WHOLE);
         get_mapped(3 * WHOLE);
@@ -1749,6 +1750,46 @@ static void what_has_become_usable_is_split_as_well(void **state) {
     assert_int_equal(segment_at(at)->bytes, LINE_SEGMENT);
 }
 
+/* What is new beyond the budget, and what a long one is split into; half as long once they have been pinned, and so on. */
+static void segments_are_as_long_as_what_they_are_made_for_wants(void **state) {
+    (void)state;
+    static const uint64_t rows[][4] = {
+        {4, 4, 4, 4}, {5, 8, 4, 4}, {8, 8, 4, 4}, {9, 16, 8, 4}, {40, 16, 8, 4}};
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (unsigned halvings = 0; halvings < 3; halvings++) {
+            uint64_t wanted = rows[i][1 + halvings] * MIB, bytes = rows[i][0] * MIB;
+            start(64 * GIB, POOL_BARRIER, PAGE);
+            pool->halvings = halvings;
+            uint64_t at = get_mapped(bytes);
+            assert_int_equal(segment_at(at)->bytes, least_of(wanted, round_up(bytes, PAGE)));
+            assert_int_equal(stop(NULL), 0);
+            at = free_gib();
+            finish_all();
+            pool->halvings = halvings;
+            assert_int_equal(get_mapped(bytes), at);
+            assert_int_equal(segment_at(at)->bytes, wanted);
+            assert_int_equal(segment_at(at + LONG - 1)->bytes, wanted);
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
+/* For a page of small blocks, which cannot be in it. */
+static void so_is_what_is_left_of_a_long_one(void **state) {
+    (void)state;
+    const uint64_t bytes = 18 * LINE_SEGMENT; /* six long ones */
+    start(64 * GIB, POOL_BARRIER, bytes + PAGE);
+    uint64_t at = get_mapped(bytes + 512 * KIB);
+    get_mapped(MIB + 512 * KIB); /* so that what is short stays */
+    finish_all();
+    drop(at);
+    finish_all();
+    assert_int_equal(segment_at(at)->bytes, 3 * LINE_SEGMENT);
+    get(MIB);
+    assert_int_equal(fake->reserved, bytes + 2 * PAGE - LINE_SEGMENT);
+    assert_int_equal(segment_at(at)->bytes, LINE_SEGMENT_LEAST);
+}
+
 /* It may not be unmapped under work that reaches it. */
 static void it_is_not_split_before_its_work_has_finished(void **state) {
     (void)state;
@@ -2012,6 +2053,8 @@ int main(void) {
         LINE(beyond_the_budget_segments_are_short),
         LINE(a_long_segment_is_split_for_a_block_in_a_part_of_it),
         LINE(what_has_become_usable_is_split_as_well),
+        LINE(segments_are_as_long_as_what_they_are_made_for_wants),
+        LINE(so_is_what_is_left_of_a_long_one),
         LINE(it_is_not_split_before_its_work_has_finished),
         LINE(a_long_segment_goes_in_parts),
         LINE(one_that_the_driver_keeps_is_used_as_it_is),
