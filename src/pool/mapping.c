@@ -317,17 +317,24 @@ int mapping_make(struct pool *pool, struct arena *arena, const struct line_place
 /*
  * A handle costs about the same to make and to map whatever its length, so what the pool grows by below its budget comes in few.
  * But they go back whole or not at all. So a long one that is idle gives way to short ones at the same place, once, as soon as a
- * block would be put into a part of it, or a part of it has to go.
+ * block would be put into a part of it, or a part of it has to go. Of a very long one the rest is long once more, or whoever
+ * needs a little of it would have to wait for all of them.
  */
 int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like) {
     uint64_t each = mapping_length(pool, like);
+    uint64_t some = most_of(round_up(like, each), MAP_BATCH * each);
+    some = bytes > some + LINE_SEGMENT ? some : bytes;
+    const struct line_place front = {.base = base, .bytes = some};
+    const struct line_place rest = {.base = base + some, .bytes = bytes - some};
+    struct segment *in_front = arena_before(arena, base), *last = in_front;
     struct moving none;
     none.count = 0;
     none.bytes = 0;
-    const struct line_place place = {.base = base, .bytes = bytes};
-    struct segment *in_front = arena_before(arena, base), *last = in_front;
-    int r = mapping_make(pool, arena, &place, each < bytes ? each : bytes, &none, &last);
+    int r = mapping_make(pool, arena, &front, least_of(each, some), &none, &last);
+    if (r == 0 && rest.bytes > 0) {
+        r = mapping_make(pool, arena, &rest, rest.bytes, &none, &last);
+    }
     mapping_let_go_of_all(pool, arena, in_front, last);
     return r;
 }

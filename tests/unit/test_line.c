@@ -1774,6 +1774,24 @@ static void segments_are_as_long_as_what_they_are_made_for_wants(void **state) {
     }
 }
 
+/* Of a long one of 512 MiB what such calls make at a time: nobody waits for more of them. */
+static void no_more_is_split_at_a_time(void **state) {
+    (void)state;
+    const uint64_t some = MAP_BATCH * 4 * MIB;
+    start(64 * GIB, POOL_BARRIER, RELAXED);
+    uint64_t at = get_mapped(4 * GIB);
+    assert_int_equal(segment_at(at)->bytes, 512 * MIB);
+    drop_used(at, 4 * GIB);
+    finish_all();
+    assert_int_equal(get_mapped(4 * MIB), at);
+    assert_int_equal(segment_at(at + some - MIB)->bytes, 4 * MIB);
+    assert_int_equal(segment_at(at + some)->bytes, 512 * MIB - some - LINE_SEGMENT);
+    assert_int_equal(get_mapped(some - 4 * MIB), at + 4 * MIB);
+    assert_int_equal(get_mapped(4 * MIB), at + some); /* which is split then */
+    assert_int_equal(segment_at(at + some)->bytes, 4 * MIB);
+    assert_int_equal(fake->reserved, 4 * GIB);
+}
+
 /* For a page of small blocks, which cannot be in it. */
 static void so_is_what_is_left_of_a_long_one(void **state) {
     (void)state;
@@ -2054,6 +2072,7 @@ int main(void) {
         LINE(a_long_segment_is_split_for_a_block_in_a_part_of_it),
         LINE(what_has_become_usable_is_split_as_well),
         LINE(segments_are_as_long_as_what_they_are_made_for_wants),
+        LINE(no_more_is_split_at_a_time),
         LINE(so_is_what_is_left_of_a_long_one),
         LINE(it_is_not_split_before_its_work_has_finished),
         LINE(a_long_segment_goes_in_parts),
