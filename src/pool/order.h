@@ -12,8 +12,7 @@ static inline bool order_is_captured(const struct pool *pool) {
 
 /* Tight, a thread that has freed more than this since anybody's last event on time leaves one. */
 static inline uint64_t order_event_bytes(uint64_t budget) {
-    return least_of(budget / CLOSE_SHARE + SMALL_MAX_BYTES,
-                    most_of(CLOSE_BYTES, budget / CLOSE_PART));
+    return least_of(budget / CLOSE_SHARE + SMALL_MAX_BYTES, CLOSE_BYTES);
 }
 
 /* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */
