@@ -265,14 +265,6 @@ static uint64_t more_slack(struct pool *pool, uint64_t bytes, uint64_t budget) {
     return more;
 }
 
-/* Where hardly anything is left of what had pinned some, they are as long as at first. */
-static void forget_pins(struct pool *pool) {
-    if (budget_used(pool) < books_get(&pool->books.allocated.peak) / LINE_LEFT_SHARE) {
-        pool->halvings = 0;
-        pool->made_bytes = 0;
-    }
-}
-
 /* Below the budget few, however long they are; beyond it short ones, but whatever the growth no more than so many. */
 static uint64_t length_of_segments(const struct pool *pool, uint64_t bytes, uint64_t like,
                                    bool anew) {
@@ -299,7 +291,6 @@ static int grow_at(struct pool *pool, struct arena *arena, struct line_place *pl
             mapping_hold(pool, arena, beside[i]);
         }
     }
-    forget_pins(pool);
     bool anew = budget_would_exceed(pool, place->bytes, budget);
     uint64_t since = anew ? backend_clock(pool->backend) : 0;
     if (anew) {

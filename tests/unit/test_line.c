@@ -1030,27 +1030,6 @@ static void segments_are_shorter_once_they_have_been_pinned(void **state) {
     }
 }
 
-/* Of the peak of 128 MiB. */
-static void where_hardly_anything_is_left_they_are_as_long_as_at_first(void **state) {
-    (void)state;
-    for (uint64_t left = 30 * MIB; left <= 32 * MIB; left += 2 * MIB) {
-        start(64 * GIB, POOL_BARRIER, RELAXED);
-        uint64_t most = get_mapped(128 * MIB - left);
-        get_mapped(left);
-        finish_all();
-        drop(most);
-        finish_all();
-        assert_int_equal(pool_trim(pool, true), 0);
-        assert_int_equal(fake->reserved, left);
-        pool->halvings = 2;
-        pool->made_bytes = GIB;
-        uint64_t at = get_mapped(40 * MIB);
-        assert_int_equal(segment_at(at)->bytes, left < 32 * MIB ? LINE_SEGMENT : 4 * MIB);
-        assert_int_equal(pool->made_bytes, left < 32 * MIB ? 40 * MIB : GIB + 40 * MIB);
-        assert_int_equal(stop(NULL), 0);
-    }
-}
-
 /* Of 1024, whatever the growth. */
 static void a_large_growth_comes_in_longer_segments(void **state) {
     (void)state;
@@ -2060,7 +2039,6 @@ int main(void) {
         LINE(short_segments_are_mapped_where_they_are_needed),
         LINE(no_more_is_looked_for_than_is_lacking),
         LINE(segments_are_shorter_once_they_have_been_pinned),
-        LINE(where_hardly_anything_is_left_they_are_as_long_as_at_first),
         LINE(a_large_growth_comes_in_longer_segments),
         LINE(not_for_what_is_free_and_not_pinned),
         LINE(the_goal_is_raised_where_mapping_takes_too_long),
