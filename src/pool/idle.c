@@ -57,9 +57,9 @@ static struct segment *first_found(const struct arena *arena, uint64_t finished)
 
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
     if (arena->in_line || arena->idle_bytes == 0) {
-        return !arena->in_line                      ? NULL
-               : bytes > MOVING_MOST * LINE_SEGMENT ? first_found(arena, finished)
-                                                    : first_to_go(arena, finished, 0, 0);
+        return !arena->in_line                            ? NULL
+               : bytes > MOVING_MOST * LINE_SEGMENT_SHORT ? first_found(arena, finished)
+                                                          : first_to_go(arena, finished, 0, 0);
     }
     size_t enough = ranges_of_size(arena, bytes), count = arena->free_count;
     for (size_t k = 0; k < count; k++) { /* upwards, then the others downwards */

@@ -286,7 +286,7 @@ static uint64_t short_of_end(uint64_t each, uint64_t rest) {
  * it; but a call of the driver takes as long for a short one as for a long one, so one that is made for much is long. */
 uint64_t mapping_length(const struct pool *pool, uint64_t like) {
     uint64_t each = LINE_SEGMENT;
-    while (each / 2 >= like && each > LINE_SEGMENT_LEAST) {
+    while (each / 2 >= like && each > LINE_SEGMENT_SHORT) {
         each /= 2;
     }
     return most_of(each >> pool->halvings, LINE_SEGMENT_LEAST);
