@@ -232,7 +232,7 @@ static void look_at_budget(struct pool *pool) {
         atomic_store_explicit(&pool->tight, since, memory_order_relaxed);
     }
     bool sync = pool->config.reuse == POOL_SYNC; /* in every free */
-    uint64_t most = sync ? 0 : order_event_bytes(budget);
+    uint64_t most = sync ? 0 : order_event_bytes(pool, budget);
     set_if_changed(&pool->close_least, least_of(budget / CLOSE_LEAST_SHARE, most));
     set_if_changed(&pool->close_bytes, most);
     pool->refused_seen = refused;

@@ -91,7 +91,7 @@ bool order_is_due(struct pool *pool, uint64_t freed) {
     }
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
     pool->freed_large += freed;
-    uint64_t most = order_event_bytes(budget), part = budget_used(pool) / DECAY_EVENT_SHARE;
+    uint64_t most = order_event_bytes(pool, budget), part = budget_used(pool) / DECAY_EVENT_SHARE;
     return pool->freed_large > (has_room && part > most ? part : most);
 }
 
@@ -163,7 +163,8 @@ static bool barrier_hurts(const struct pool *pool, uint64_t stamp) {
     }
     uint64_t budget = atomic_load_explicit(&pool->budget, memory_order_relaxed);
     uint64_t behind = epochs_behind(&pool->epochs, stamp);
-    return behind >= EVENTS_BEHIND && behind * order_event_bytes(budget) >= budget / BEHIND_SHARE;
+    return behind >= EVENTS_BEHIND &&
+           behind * order_event_bytes(pool, budget) >= budget / BEHIND_SHARE;
 }
 
 static int order_by_barrier(struct pool *pool, uint64_t stamp) {

@@ -2,6 +2,7 @@
 #ifndef GPUCACHE_POOL_ORDER_H
 #define GPUCACHE_POOL_ORDER_H
 
+#include "pool/budget.h"
 #include "pool/state.h"
 
 /* Nothing can be recorded until a capture ends. */
@@ -10,9 +11,13 @@ static inline bool order_is_captured(const struct pool *pool) {
     return ops->captured && ops->captured(pool->backend);
 }
 
-/* Tight, a thread that has freed more than this since anybody's last event on time leaves one. */
-static inline uint64_t order_event_bytes(uint64_t budget) {
-    return least_of(budget / CLOSE_SHARE + SMALL_MAX_BYTES, CLOSE_BYTES);
+/* Tight, a thread that has freed more than this since anybody's last event on time leaves one. What has none can only be waited for
+ * together with all that was submitted since: hardly anything is left so where the pool cannot grow instead. */
+static inline uint64_t order_event_bytes(const struct pool *pool, uint64_t budget) {
+    uint64_t most = most_of(budget, budget_used(pool)) + CLOSE_BYTES;
+    bool may_grow = pool->refused_at == 0 && most <= pool->backend->capacity;
+    return least_of(budget / CLOSE_SHARE + SMALL_MAX_BYTES,
+                    may_grow ? CLOSE_BYTES : CLOSE_BYTES_LAST);
 }
 
 /* order.c: time, and making it usable. Under the lock, which is let go of around a wait. */

@@ -17,6 +17,30 @@ static bool is_out_of_memory(int r) {
     return r == -ENOMEM || r == -EDQUOT;
 }
 
+/* ---- what was freed last ---- */
+
+/* Work that was submitted since is not waited for, whatever was freed, when there is nothing else. */
+static void at_the_brim_hardly_anything_is_without_an_event(void **state) {
+    (void)state;
+    maps_pages = true;
+    start(GIB, POOL_BARRIER, 0);
+    maps_pages = false;
+    uint64_t at[64], more;
+    for (unsigned i = 0; i < 64; i++) {
+        at[i] = get(16 * MIB);
+    }
+    fake_finish_all(fake);
+    for (unsigned i = 0; i < 6; i++) {
+        use_and_drop(at[i]);
+    }
+    fake_submit(fake, 0);
+    assert_int_equal(try(96 * MIB, &more), 0);
+    assert_int_equal(more, at[0]);
+    assert_int_equal(pool->epochs.cpu_waits, 0);
+    assert_int_equal(fake->reserved, GIB);
+    fake_finish_all(fake);
+}
+
 /* ---- what the driver says ---- */
 
 static void what_exceeds_the_device_is_refused_without_asking(void **state) {
@@ -576,6 +600,7 @@ static void the_limit_holds_and_nothing_is_lost_with_many_threads(void **state) 
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(at_the_brim_hardly_anything_is_without_an_event),
         TEST(what_exceeds_the_device_is_refused_without_asking),
         TEST(an_error_of_the_drivers_is_handed_on_at_once),
         TEST(a_grow_that_is_too_generous_is_tried_again_smaller),
