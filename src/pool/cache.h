@@ -4,13 +4,12 @@
  *      bin of 64 KiB   head -> stamp 7, stamp 7, stamp 9, stamp 12 <- tail
  *                      ^ handed out first, once epoch 7 is usable       ^ freed last
  *
- * Stamps only grow along a list, so one comparison with `usable` tells whether the head may go out,
- * and if it may not, nothing behind it may either: pending and ready memory need no two lists, and
- * nothing has to be moved when an epoch ends. A block freed by another thread than the one that
- * asked for it goes into the freeing thread's cache; nobody else's line is touched.
+ * Stamps only grow along a list, so one comparison with `usable` tells whether the head may go out, and
+ * if it may not, nothing behind it may either: pending and ready memory need no two lists, and nothing
+ * has to be moved when an epoch ends. A block freed by another thread than the one that asked for it goes
+ * into the freeing thread's cache; nobody else's line is touched.
  *
- * A bin of large blocks holds sizes within a sixteenth of a doubling: the first few are looked at for
- * one that fits.
+ * A bin of large blocks holds sizes within a sixteenth of a doubling: the first few are looked at.
  *
  * Its owner enters a cache with plain stores (biased.h). The counters have one writer, who is inside.
  */
@@ -38,9 +37,8 @@ struct bin {
     uint32_t target; /* how many blocks should go round: grows with every visit to the pool */
     books_counter allocs, frees; /* of blocks that are kept here */
     uint64_t allocs_seen;        /* when cache_drop_idle() last came by */
-    uint32_t own_at_miss,
-        all_at_miss; /* what its thread had asked for of this bin, and in all, when the
-                                          head was last found to be pending */
+    uint32_t own_at_miss;        /* what its thread had asked for of this bin, */
+    uint32_t all_at_miss;        /* and in all, when the head was last found to be pending */
 };
 
 enum watermark_of { WATERMARK_REQUESTED, WATERMARK_ALLOCATED, WATERMARK_COUNT, WATERMARKS };
@@ -78,9 +76,8 @@ struct cache {
     struct seen seen;
     bool visiting;    /* its thread is in the pool, and may wait there without the lock */
     uint32_t starved; /* visits in which there was no memory for what should go round */
-    bool
-        overflowed; /* what it had no room for was more than nobody asks for, since its last miss */
-    bool saw_others;          /* it has freed blocks of other numbers than its own */
+    bool overflowed;  /* since its last miss it had no room for more than what nobody asks for */
+    bool saw_others;  /* it has freed blocks of other numbers than its own */
     books_counter peak_seen;  /* its own, when the pool was last told of it */
     uint64_t live_at_start;   /* blocks in its books when it got its thread */
     struct transfer transfer; /* what others freed of this thread's; with a lock of its own */
@@ -130,8 +127,7 @@ static inline struct bin *cache_bin(struct cache *cache, uint64_t header) {
     return (struct bin *)((char *)cache->bins + (header & HEADER_BIN));
 }
 
-/** The head of a bin of small blocks, if memory stamped up to `usable` may be handed out and it is;
- * else NULL. */
+/** The head of a bin of small blocks, if memory with its stamp may be handed out; else NULL. */
 static inline struct block *cache_pop_from(struct cache *cache, struct bin *bin, uint64_t usable,
                                            uint64_t *header) {
     struct block *block = bin->head;
