@@ -4,6 +4,7 @@
  */
 #include "pool_bench.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -19,26 +20,36 @@ static bool is_out_of_memory(int r) {
 
 /* ---- what was freed last ---- */
 
-/* Work that was submitted since is not waited for, whatever was freed, when there is nothing else. */
+/* Work that was submitted since is not waited for, whatever was freed, when there is nothing else: at the end of the device, or where
+ * others have the rest of it. */
 static void at_the_brim_hardly_anything_is_without_an_event(void **state) {
     (void)state;
-    maps_pages = true;
-    start(GIB, POOL_BARRIER, 0);
-    maps_pages = false;
-    uint64_t at[64], more;
-    for (unsigned i = 0; i < 64; i++) {
-        at[i] = get(16 * MIB);
+    for (unsigned others = 0; others < 2; others++) {
+        maps_pages = true;
+        start(others ? 4 * GIB : GIB, POOL_BARRIER, 0);
+        maps_pages = false;
+        uint64_t at[64], more;
+        for (unsigned i = 0; i < 64; i++) {
+            at[i] = get(16 * MIB);
+        }
+        fake_finish_all(fake);
+        if (others) {
+            fake->refusal = -ENOMEM;
+            fake->refusals = UINT_MAX;
+            assert_true(is_out_of_memory(try(16 * MIB, &more)));
+        }
+        uint64_t waits = pool->epochs.cpu_waits;
+        for (unsigned i = 0; i < 6; i++) {
+            use_and_drop(at[i]);
+        }
+        fake_submit(fake, 0);
+        assert_int_equal(try(96 * MIB, &more), 0);
+        assert_int_equal(more, at[0]);
+        assert_int_equal(pool->epochs.cpu_waits, waits);
+        assert_int_equal(fake->reserved, GIB);
+        fake_finish_all(fake);
+        assert_int_equal(stop(NULL), 0);
     }
-    fake_finish_all(fake);
-    for (unsigned i = 0; i < 6; i++) {
-        use_and_drop(at[i]);
-    }
-    fake_submit(fake, 0);
-    assert_int_equal(try(96 * MIB, &more), 0);
-    assert_int_equal(more, at[0]);
-    assert_int_equal(pool->epochs.cpu_waits, 0);
-    assert_int_equal(fake->reserved, GIB);
-    fake_finish_all(fake);
 }
 
 /* ---- what the driver says ---- */
