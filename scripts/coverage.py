@@ -4,7 +4,7 @@
     docs/coverage.md            from src/driver/entry_points.def
     docs/gpucache.7, options    from src/process/options.def
     README.md, options          from src/process/options.def
-    docs/policy.md, constants   from src/pool/tuning.def
+    docs/policy.md, constants   from src/memory/tuning.def
     docs/gpucache.1, commands   from src/tool/commands.def
     src/tool/completion/        from src/tool/commands.def and src/process/options.def
 
@@ -22,7 +22,7 @@ import commands as tool
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ENTRIES = "src/driver/entry_points.def"
 OPTIONS = "src/process/options.def"
-TUNING = "src/pool/tuning.def"
+TUNING = "src/memory/tuning.def"
 COMMANDS = "src/tool/commands.def"
 
 
@@ -255,7 +255,7 @@ def main():
             "<!-- begin: made by scripts/coverage.py from src/process/options.def -->",
             "<!-- end: made by scripts/coverage.py -->", readme_options()),
         "docs/policy.md": between(
-            "docs/policy.md", "<!-- begin: made by scripts/coverage.py from src/pool/tuning.def -->",
+            "docs/policy.md", "<!-- begin: made by scripts/coverage.py from src/memory/tuning.def -->",
             "<!-- end: made by scripts/coverage.py -->", constants()),
     }
     stale = 0

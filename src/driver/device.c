@@ -7,7 +7,7 @@
 #include "driver/remember.h"
 #include "live/live.h"
 #include "live/peaks.h"
-#include "pool/host.h"
+#include "memory/host.h"
 #include "pool/pool.h"
 #include "process/options.h"
 #include "process/print.h"

@@ -22,7 +22,7 @@
 #include "driver/outside.h"
 #include "driver/retry.h"
 #include "driver/spans.h"
-#include "pool/host.h"
+#include "memory/host.h"
 #include "pool/pool.h"
 #include "process/lock.h"
 #include "process/log.h"

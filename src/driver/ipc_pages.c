@@ -9,7 +9,7 @@
 #include "driver/ipc_server.h"
 #include "driver/outside.h"
 #include "driver/spans.h"
-#include "pool/host.h"
+#include "memory/host.h"
 #include "process/lock.h"
 #include "process/process.h"
 #include "stats/stats.h"

@@ -1,6 +1,6 @@
 #include "driver/ledger.h"
 
-#include "pool/host.h"
+#include "memory/host.h"
 
 #include <sys/mman.h>
 

@@ -7,7 +7,7 @@
 #include "driver/tracing.h"
 #include "driver/tries.h"
 #include "live/flight.h"
-#include "pool/host.h"
+#include "memory/host.h"
 #include "process/process.h"
 
 static struct ledger_row *away;    /* neither listed nor settled: the driver is being asked */

@@ -1,6 +1,6 @@
 #include "driver/spans.h"
 
-#include "pool/host.h"
+#include "memory/host.h"
 
 #include <string.h>
 #include <sys/mman.h>

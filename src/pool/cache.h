@@ -16,11 +16,11 @@
 #ifndef GPUCACHE_POOL_CACHE_H
 #define GPUCACHE_POOL_CACHE_H
 
-#include "pool/biased.h"
-#include "pool/block.h"
+#include "memory/block.h"
+#include "memory/tuning.h"
 #include "pool/transfer.h"
-#include "pool/tuning.h"
-#include "pool/watermark.h"
+#include "process/biased.h"
+#include "stats/watermark.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -3,8 +3,8 @@
  */
 #include "pool/internal.h"
 
+#include "memory/host.h"
 #include "pool/find.h"
-#include "pool/host.h"
 
 #include <errno.h>
 

@@ -2,9 +2,9 @@
 #ifndef GPUCACHE_POOL_FIND_H
 #define GPUCACHE_POOL_FIND_H
 
-#include "pool/page.h"
-#include "pool/page_map.h"
-#include "pool/segment.h"
+#include "memory/page.h"
+#include "memory/page_map.h"
+#include "memory/segment.h"
 
 struct pool_block;
 

@@ -117,3 +117,8 @@ void pool_reset_peaks(struct pool *pool) {
     budget_look_at_all(pool);
     lock_release(&pool->lock);
 }
+
+void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map) {
+    uint64_t reserved = books_get(&pool->books.reserved.current);
+    survey_take(pool, &pool->live_sizes, backend_maps(pool->backend) ? reserved : 0, stats, map);
+}

@@ -7,9 +7,9 @@
  */
 #include "pool/internal.h"
 
-#include "pool/line.h"
+#include "memory/line.h"
+#include "memory/page_map.h"
 #include "pool/mapping.h"
-#include "pool/page_map.h"
 
 #include <errno.h>
 

@@ -1,8 +1,8 @@
 #include "pool/mapping.h"
 
+#include "memory/line.h"
+#include "memory/page_map.h"
 #include "pool/internal.h"
-#include "pool/line.h"
-#include "pool/page_map.h"
 
 #include <errno.h>
 

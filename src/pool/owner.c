@@ -3,7 +3,7 @@
  */
 #include "pool/internal.h"
 
-#include "pool/host.h"
+#include "memory/host.h"
 #include "pool/number.h"
 
 /* This thread's caches, one per pool it has used; CACHES_GONE once the thread is ending. */

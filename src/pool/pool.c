@@ -1,7 +1,7 @@
 #include "pool/internal.h"
 
-#include "pool/host.h"
-#include "pool/page_map.h"
+#include "memory/host.h"
+#include "memory/page_map.h"
 #include "process/nap.h"
 
 #include <errno.h>

@@ -7,7 +7,7 @@
  */
 #include "pool/internal.h"
 
-#include "pool/page_map.h"
+#include "memory/page_map.h"
 #include "process/nap.h"
 
 #include <errno.h>

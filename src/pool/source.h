@@ -2,7 +2,7 @@
 #ifndef GPUCACHE_POOL_SOURCE_H
 #define GPUCACHE_POOL_SOURCE_H
 
-#include "pool/idle.h"
+#include "memory/idle.h"
 #include "pool/state.h"
 
 /* In segments that are wholly free. */

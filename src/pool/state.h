@@ -2,13 +2,14 @@
 #ifndef GPUCACHE_POOL_STATE_H
 #define GPUCACHE_POOL_STATE_H
 
-#include "pool/arena.h"
-#include "pool/arith.h"
+#include "memory/arena.h"
+#include "memory/arith.h"
+#include "memory/page.h"
+#include "memory/survey.h"
+#include "memory/tuning.h"
 #include "pool/cache.h"
 #include "pool/epoch.h"
-#include "pool/page.h"
 #include "pool/pool.h"
-#include "pool/tuning.h"
 #include "process/lock.h"
 #include "stats/books.h"
 
@@ -19,14 +20,6 @@ struct pending {
 
 /* Memory that only the context's own work reaches, and memory that something else reaches too. */
 enum reach { REACH_CONTEXT, REACH_OUTSIDE, REACHES };
-
-/* Live blocks by requested size, while a report is written. */
-#define LIVE_SIZES 256
-struct live_sizes {
-    struct stats_live rows[LIVE_SIZES], spare[LIVE_SIZES];
-    unsigned used;
-    atomic_bool busy;
-};
 
 /* What has been idle for the decay time: decay.c. Under the pool's lock, but for what only the ticking thread has. */
 struct decay {

@@ -17,8 +17,8 @@
 #ifndef GPUCACHE_POOL_TRANSFER_H
 #define GPUCACHE_POOL_TRANSFER_H
 
-#include "pool/block.h"
-#include "pool/tuning.h"
+#include "memory/block.h"
+#include "memory/tuning.h"
 #include "process/lock.h"
 #include "stats/books.h"
 

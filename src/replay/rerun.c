@@ -1,6 +1,6 @@
 #include "replay/rerun.h"
 
-#include "pool/tuning.h"
+#include "memory/tuning.h"
 #include "replay/turns.h"
 #include "stats/stats.h"
 

@@ -1,6 +1,6 @@
 #include "stacks/text.h"
 
-#include "pool/host.h"
+#include "memory/host.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "trace/callers.h"
 
-#include "pool/host.h"
+#include "memory/host.h"
 #include "report/holders.h"
 #include "trace/ring.h"
 

@@ -1,6 +1,6 @@
 #include "trace/things.h"
 
-#include "pool/host.h"
+#include "memory/host.h"
 
 #include <stddef.h>
 

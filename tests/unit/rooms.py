@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""rooms.py SOURCE LIBRARY: no circles between rooms, nor between the files of src/pool; and no lock
+"""rooms.py SOURCE LIBRARY: no circles between rooms, nor between the files of the allocator's; and no lock
 without a rank.
 
-A room is a folder of src; its arrows are its #include lines. A file of the pool points to the files
+A room is a folder of src; its arrows are its #include lines. A file of the allocator points to the files
 whose functions and variables it names: that stands in the objects of LIBRARY, a static one, because a
 header that all share would hide it.
 """
@@ -11,9 +11,11 @@ import re
 import subprocess
 import sys
 
+ALLOCATOR = ("memory", "source", "pool")
+
 # Arrows of circles that are still there. One that is in none any more fails too.
 KNOWN_ROOMS = {("driver", "backend")}
-KNOWN_FILES = {("source", "pending")}
+KNOWN_FILES = {("pool/source", "pool/pending")}
 
 
 def rooms_of(source):
@@ -29,21 +31,20 @@ def rooms_of(source):
 
 def files_of(source, library):
     """Only names of more than one object: static ones are nobody else's."""
-    of_pool = {file.stem for file in (source / "pool").glob("*.c")}
     defined, used, member = {}, {}, None
     out = subprocess.run(["nm", "-A", library], check=True, capture_output=True, text=True).stdout
     for line in out.splitlines():
         where, *_, kind, symbol = line.rsplit(None, 3) if " U " in line else line.split()
-        match = re.search(r"src_pool_(\w+)\.c\.o", where)
-        member = match and match[1]
-        if member not in of_pool:
+        match = re.search(r"src_(%s)_(\w+)\.c\.o" % "|".join(ALLOCATOR), where)
+        if not match:
             continue
+        member = f"{match[1]}/{match[2]}"
         if kind == "U":
             used.setdefault(member, set()).add(symbol)
         elif kind in "BCDRTVW":
             defined[symbol] = member
     if not used:
-        sys.exit(f"nothing of src/pool is in {library}")
+        sys.exit(f"nothing of the allocator is in {library}")
     return {(file, defined[symbol]): f"{file}.c uses {symbol} of {defined[symbol]}.c"
             for file, symbols in used.items() for symbol in sorted(symbols)
             if defined.get(symbol, file) != file}

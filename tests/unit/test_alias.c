@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "pool/alias.h"
+#include "memory/alias.h"
 
 #define PAGE ((uint64_t)2 << 20)
 

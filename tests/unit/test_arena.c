@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "pool/idle.h"
-#include "pool/line.h"
-#include "pool/page_map.h"
+#include "memory/idle.h"
+#include "memory/line.h"
+#include "memory/page_map.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "pool/biased.h"
+#include "process/biased.h"
 #include "sandboxed.h"
 
 #include <pthread.h>

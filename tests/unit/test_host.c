@@ -6,7 +6,7 @@
  */
 #include "pool_bench.h"
 
-#include "pool/page_map.h"
+#include "memory/page_map.h"
 
 #include <sys/mman.h>
 

@@ -1,9 +1,9 @@
 /* Lines: what a request makes the pool grow by and where, what goes back for it, and whom a block over several segments names. */
 #include "pool_bench.h"
 
-#include "pool/idle.h"
-#include "pool/line.h"
-#include "pool/page_map.h"
+#include "memory/idle.h"
+#include "memory/line.h"
+#include "memory/page_map.h"
 
 #include <sched.h>
 

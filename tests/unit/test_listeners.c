@@ -20,7 +20,7 @@
 #include "driver/pinned.h"
 #include "driver/remember.h"
 #include "driver/shutdown.h"
-#include "pool/page_map.h"
+#include "memory/page_map.h"
 
 #include <string.h>
 

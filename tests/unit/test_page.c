@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "pool/arena.h"
-#include "pool/page.h"
+#include "memory/arena.h"
+#include "memory/page.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "pool/page_map.h"
+#include "memory/page_map.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "pool/page.h"
-#include "pool/size_class.h"
+#include "memory/page.h"
+#include "memory/size_class.h"
 
 #define SIZE_CLASSES 432 /* up to 512 GiB */
 

@@ -1,6 +1,6 @@
 /* The constants of tuning.def. */
-#ifndef GPUCACHE_POOL_TUNING_H
-#define GPUCACHE_POOL_TUNING_H
+#ifndef GPUCACHE_MEMORY_TUNING_H
+#define GPUCACHE_MEMORY_TUNING_H
 
 #include <stdint.h>
 
@@ -8,7 +8,7 @@
 #define COUNT(name, value, meaning, program) enum { name = (value) };
 #define BYTES(name, bytes, meaning, program) static const uint64_t name = (bytes);
 #define TIME(name, us, meaning, program) static const uint64_t name = (uint64_t)(us)*1000;
-#include "pool/tuning.def"
+#include "memory/tuning.def"
 #undef COUNT
 #undef BYTES
 #undef TIME

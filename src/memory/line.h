@@ -11,10 +11,10 @@
  *
  * Under the pool's lock.
  */
-#ifndef GPUCACHE_POOL_LINE_H
-#define GPUCACHE_POOL_LINE_H
+#ifndef GPUCACHE_MEMORY_LINE_H
+#define GPUCACHE_MEMORY_LINE_H
 
-#include "pool/arena.h"
+#include "memory/arena.h"
 
 struct line {
     uint64_t base, bytes;

@@ -1,6 +1,6 @@
-#include "pool/ranges.h"
+#include "memory/ranges.h"
 
-#include "pool/page_map.h"
+#include "memory/page_map.h"
 
 #include <string.h>
 #include <sys/mman.h>

@@ -15,8 +15,8 @@
  * asks for the owner, takes its lock and looks again. Small pages never change while something in
  * them is live and may be used as found.
  */
-#ifndef GPUCACHE_POOL_PAGE_MAP_H
-#define GPUCACHE_POOL_PAGE_MAP_H
+#ifndef GPUCACHE_MEMORY_PAGE_MAP_H
+#define GPUCACHE_MEMORY_PAGE_MAP_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "pool/alias.h"
+#include "memory/alias.h"
 
 #include <stddef.h>
 #include <string.h>

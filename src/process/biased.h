@@ -5,8 +5,8 @@
  * kernel does not do that, or no longer, and where there is no one owner, an ordinary spin lock takes
  * its place.
  */
-#ifndef GPUCACHE_POOL_BIASED_H
-#define GPUCACHE_POOL_BIASED_H
+#ifndef GPUCACHE_PROCESS_BIASED_H
+#define GPUCACHE_PROCESS_BIASED_H
 
 #include "process/lock.h"
 

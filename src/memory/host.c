@@ -1,4 +1,4 @@
-#include "pool/host.h"
+#include "memory/host.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -7,9 +7,11 @@
  * other use is at worst wrong, never a fault, and what it says has to fit what lies around it. Every
  * page is looked at once.
  */
-#include "pool/internal.h"
+#include "memory/survey.h"
 
-#include "pool/page_map.h"
+#include "memory/page.h"
+#include "memory/page_map.h"
+#include "memory/segment.h"
 
 #include <string.h>
 
@@ -194,11 +196,11 @@ static void look_at(uint64_t address, page_map_entry entry, void *with) {
 }
 
 /* What is in no block of a line. */
-static void enter_rest_of_lines(struct survey *survey, const struct pool *pool) {
-    uint64_t units = books_get(&pool->books.reserved.current) >> UNIT_SHIFT;
+static void enter_rest_of_lines(struct survey *survey, uint64_t in_lines) {
+    uint64_t units = in_lines >> UNIT_SHIFT;
     struct segment_piece piece = {
         .units = (uint32_t)(units > survey->entered ? units - survey->entered : 0)};
-    if (survey->map && backend_maps(pool->backend)) {
+    if (survey->map && in_lines > 0) {
         segment_map_add(survey->map, &piece);
     }
 }
@@ -223,17 +225,17 @@ static void name_largest(struct stats_device *stats, const struct live_sizes *si
     }
 }
 
-/* The table is the pool's, because a report may run on a signal stack of a few kilobytes; where another
+/* The table is the caller's, because a report may run on a signal stack of a few kilobytes; where another
  * reader is at it, all of it is left out. */
-void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map) {
-    struct live_sizes *sizes = &pool->live_sizes;
+void survey_take(const struct pool *pool, struct live_sizes *sizes, uint64_t in_lines,
+                 struct stats_device *stats, struct segment_map *map) {
     struct survey survey = {.sizes = sizes, .map = map};
     if (!atomic_exchange(&sizes->busy, true)) {
         memset(sizes->rows, 0, sizeof sizes->rows);
         sizes->used = 0;
         page_map_each(pool, look_at, &survey);
         enter_free(&survey, survey.end);
-        enter_rest_of_lines(&survey, pool);
+        enter_rest_of_lines(&survey, in_lines);
         name_largest(stats, sizes);
         atomic_store(&sizes->busy, false);
     }

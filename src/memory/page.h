@@ -16,12 +16,12 @@
  * each page has one bit per unit, set where a block starts: so an address inside a block finds it in a
  * few steps.
  */
-#ifndef GPUCACHE_POOL_PAGE_H
-#define GPUCACHE_POOL_PAGE_H
+#ifndef GPUCACHE_MEMORY_PAGE_H
+#define GPUCACHE_MEMORY_PAGE_H
 
-#include "pool/block.h"
-#include "pool/host.h"
-#include "pool/page_map.h"
+#include "memory/block.h"
+#include "memory/host.h"
+#include "memory/page_map.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

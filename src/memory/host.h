@@ -6,8 +6,8 @@
  * for ever is what allows readers (reports, look-ups of a pointer nobody has) to go through them
  * without a lock.
  */
-#ifndef GPUCACHE_POOL_HOST_H
-#define GPUCACHE_POOL_HOST_H
+#ifndef GPUCACHE_MEMORY_HOST_H
+#define GPUCACHE_MEMORY_HOST_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,8 +5,8 @@
  * Small blocks are as large as their class. Large ones are not rounded to it; for them it only
  * says which bin of a cache they lie in.
  */
-#ifndef GPUCACHE_POOL_SIZE_CLASS_H
-#define GPUCACHE_POOL_SIZE_CLASS_H
+#ifndef GPUCACHE_MEMORY_SIZE_CLASS_H
+#define GPUCACHE_MEMORY_SIZE_CLASS_H
 
 #include <stdint.h>
 

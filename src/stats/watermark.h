@@ -1,5 +1,5 @@
-#ifndef GPUCACHE_POOL_WATERMARK_H
-#define GPUCACHE_POOL_WATERMARK_H
+#ifndef GPUCACHE_STATS_WATERMARK_H
+#define GPUCACHE_STATS_WATERMARK_H
 
 #include "stats/books.h"
 

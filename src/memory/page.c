@@ -1,6 +1,6 @@
-#include "pool/page.h"
+#include "memory/page.h"
 
-#include "pool/arena.h"
+#include "memory/arena.h"
 
 #include <errno.h>
 #include <string.h>

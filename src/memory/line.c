@@ -1,7 +1,7 @@
-#include "pool/line.h"
+#include "memory/line.h"
 
-#include "pool/arith.h"
-#include "pool/page_map.h"
+#include "memory/arith.h"
+#include "memory/page_map.h"
 
 #include <stddef.h>
 

@@ -3,10 +3,10 @@
  *
  * Under the pool's lock. For arena.c, which knows what the ranges are for.
  */
-#ifndef GPUCACHE_POOL_RANGES_H
-#define GPUCACHE_POOL_RANGES_H
+#ifndef GPUCACHE_MEMORY_RANGES_H
+#define GPUCACHE_MEMORY_RANGES_H
 
-#include "pool/arena.h"
+#include "memory/arena.h"
 
 /** The index of the first free range, the lowest address first among equals, of at least so many bytes; free_count: there is none. */
 size_t ranges_of_size(const struct arena *arena, uint64_t bytes);

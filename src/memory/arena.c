@@ -1,8 +1,8 @@
-#include "pool/arena.h"
+#include "memory/arena.h"
 
-#include "pool/line.h"
-#include "pool/page_map.h"
-#include "pool/ranges.h"
+#include "memory/line.h"
+#include "memory/page_map.h"
+#include "memory/ranges.h"
 
 #include <errno.h>
 

@@ -24,13 +24,13 @@
  *
  * Everything here runs under the pool's lock.
  */
-#ifndef GPUCACHE_POOL_ARENA_H
-#define GPUCACHE_POOL_ARENA_H
+#ifndef GPUCACHE_MEMORY_ARENA_H
+#define GPUCACHE_MEMORY_ARENA_H
 
-#include "pool/alias.h"
-#include "pool/host.h"
-#include "pool/segment.h"
-#include "pool/tuning.h"
+#include "memory/alias.h"
+#include "memory/host.h"
+#include "memory/segment.h"
+#include "memory/tuning.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,7 +1,7 @@
-#include "pool/idle.h"
+#include "memory/idle.h"
 
-#include "pool/arith.h"
-#include "pool/ranges.h"
+#include "memory/arith.h"
+#include "memory/ranges.h"
 
 /* Nothing is mapped on one side of it: where it goes no other hole is left. */
 static bool is_beside_hole(const struct segment *s) {

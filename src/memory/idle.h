@@ -1,10 +1,10 @@
 /*
  * The idle segments of an arena: those that are wholly free, and can go back. Under the pool's lock.
  */
-#ifndef GPUCACHE_POOL_IDLE_H
-#define GPUCACHE_POOL_IDLE_H
+#ifndef GPUCACHE_MEMORY_IDLE_H
+#define GPUCACHE_MEMORY_IDLE_H
 
-#include "pool/line.h"
+#include "memory/line.h"
 
 /** One whose stamp is at most `finished`; NULL if there is none. The smallest one of at least `bytes`, else the largest. In a
  * line one beside a hole, if there is any, of those the one with the earliest stamp, the lowest among equals; or any where

@@ -9,10 +9,10 @@
  *
  * Under the pool's lock.
  */
-#ifndef GPUCACHE_POOL_ALIAS_H
-#define GPUCACHE_POOL_ALIAS_H
+#ifndef GPUCACHE_MEMORY_ALIAS_H
+#define GPUCACHE_MEMORY_ALIAS_H
 
-#include "pool/tuning.h"
+#include "memory/tuning.h"
 
 #include <stdbool.h>
 #include <stdint.h>

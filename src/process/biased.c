@@ -1,7 +1,7 @@
 /*
  * What the owner of a biased lock pays nothing for is paid here.
  */
-#include "pool/biased.h"
+#include "process/biased.h"
 
 #include "process/nap.h"
 

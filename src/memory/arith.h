@@ -1,6 +1,6 @@
 /* Numbers of bytes: the lesser and the greater of two, and whole units. */
-#ifndef GPUCACHE_POOL_ARITH_H
-#define GPUCACHE_POOL_ARITH_H
+#ifndef GPUCACHE_MEMORY_ARITH_H
+#define GPUCACHE_MEMORY_ARITH_H
 
 #include <stdint.h>
 

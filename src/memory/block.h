@@ -13,10 +13,10 @@
  *   owner      live: the number of the cache that handed it out (cache.h); else 0
  *   requested  live, small: what the program asked for, in bytes; else 0
  */
-#ifndef GPUCACHE_POOL_BLOCK_H
-#define GPUCACHE_POOL_BLOCK_H
+#ifndef GPUCACHE_MEMORY_BLOCK_H
+#define GPUCACHE_MEMORY_BLOCK_H
 
-#include "pool/size_class.h"
+#include "memory/size_class.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -4,10 +4,10 @@
  * Changed under the pool's lock. Descriptors are used again and never unmapped (host.h), so whoever looks at one without
  * the lock at worst reads of something else, and has to notice.
  */
-#ifndef GPUCACHE_POOL_SEGMENT_H
-#define GPUCACHE_POOL_SEGMENT_H
+#ifndef GPUCACHE_MEMORY_SEGMENT_H
+#define GPUCACHE_MEMORY_SEGMENT_H
 
-#include "pool/block.h"
+#include "memory/block.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

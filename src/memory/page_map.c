@@ -1,6 +1,6 @@
-#include "pool/page_map.h"
+#include "memory/page_map.h"
 
-#include "pool/host.h"
+#include "memory/host.h"
 
 #include <errno.h>
 #include <sys/mman.h>

@@ -1,0 +1,156 @@
+#include "memory/check.h"
+
+#include "memory/arena.h"
+#include "memory/page.h"
+#include "memory/page_map.h"
+
+/* In order, and where nothing else is. */
+static bool aliases_lie_apart(const struct arena *arena) {
+    bool apart = arena->in_line || arena->aliases.count == 0;
+    uint64_t end = 0;
+    for (unsigned i = 0; i < arena->aliases.count && apart; i++) {
+        const struct alias *alias = &arena->aliases.at[i];
+        apart = alias->base >= end && alias->bytes > 0;
+        end = alias->base + alias->bytes;
+    }
+    for (const struct segment *s = arena->segments; s && apart; s = s->next) {
+        const struct alias *alias = aliases_behind(&arena->aliases, s->base);
+        apart = !alias || alias->base >= s->base + s->bytes;
+    }
+    return apart;
+}
+
+/* A segment, all of what lies in it: ranges end to end, each counted where it begins. */
+struct sums {
+    uint64_t free_bytes, live, pending;
+    size_t free, count;
+};
+
+static int check_range(const struct arena *arena, const struct range *range, struct sums *all) {
+    const struct range *next = range->next;
+    enum block_state state = range_state(range);
+    uint64_t end = range->block.address + range->bytes;
+    HOLDS(range->bytes > 0 && range->bytes % ARENA_UNIT == 0);
+    HOLDS(!next || (next->previous == range && next->block.address == end));
+    HOLDS(!next || state != BLOCK_FREE || range_state(next) != BLOCK_FREE);
+    HOLDS(state == BLOCK_PAGE || arena_find(range->block.address) == range);
+    HOLDS(page_map_owner(range->block.address) == arena->pool);
+    all->free_bytes += state == BLOCK_FREE ? range->bytes : 0;
+    all->free += state == BLOCK_FREE;
+    all->live += state == BLOCK_LIVE ? range->bytes : 0;
+    all->pending += state == BLOCK_CACHED ? range->bytes : 0;
+    all->count++;
+    return 0;
+}
+
+static int check_segment(const struct arena *arena, const struct segment *segment,
+                         struct sums *all) {
+    uint64_t at = segment->base, end = at + segment->bytes, used = 0;
+    const struct segment *previous = segment->previous;
+    bool joined = segment->in_line && previous && previous->base + previous->bytes == at;
+    HOLDS(!segment->in_line || !previous || previous->base + previous->bytes <= at);
+    HOLDS(segment->first->block.address == at || joined);
+    HOLDS((segment->first->previous != NULL) == joined || segment->first->block.address < at);
+    for (const struct range *r = segment->first; at < end; r = r->next) {
+        HOLDS(r && r->block.address <= at && r->block.address + r->bytes > at);
+        int line = r->block.address < segment->base ? 0 : check_range(arena, r, all);
+        HOLDS(r->block.address < segment->base || r->segment == segment);
+        uint64_t until = r->block.address + r->bytes < end ? r->block.address + r->bytes : end;
+        used += range_state(r) == BLOCK_FREE ? 0 : until - at;
+        at = until;
+        if (line != 0) {
+            return line;
+        }
+    }
+    HOLDS(used == segment->used);
+    return 0;
+}
+
+int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending) {
+    struct sums all = {0};
+    uint64_t reserved = 0, idle = 0, holes = 0;
+    const struct segment *last = NULL;
+    for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
+        HOLDS(segment->previous == last);
+        int line = check_segment(arena, segment, &all);
+        if (line != 0) {
+            return line;
+        }
+        bool hole = arena->in_line && segment->next &&
+                    segment->base + segment->bytes != segment->next->base;
+        HOLDS(segment->hole == hole);
+        holes += hole;
+        reserved += segment->bytes;
+        idle += segment->used == 0 ? segment->bytes : 0;
+        last = segment;
+    }
+    for (const struct segment *s = arena->holes; s; s = s->next_hole, holes--) {
+        HOLDS(s->hole && holes > 0 && (!s->next_hole || s->next_hole->previous_hole == s));
+    }
+    HOLDS(arena->last == last && holes == 0);
+    HOLDS(aliases_lie_apart(arena));
+    HOLDS(all.free_bytes == arena->free_bytes && reserved == arena->reserved_bytes);
+    HOLDS(all.free == arena->free_count && all.count == arena->range_count);
+    HOLDS(idle == arena->idle_bytes);
+    for (size_t i = 1; i < arena->free_count; i++) {
+        const struct free_range *a = &arena->free[i - 1], *b = &arena->free[i];
+        HOLDS(a->bytes < b->bytes ||
+              (a->bytes == b->bytes && a->range->block.address < b->range->block.address));
+    }
+    *live += all.live;
+    *pending += all.pending;
+    return 0;
+}
+
+static bool is_head(const struct page *page, unsigned unit) {
+    return page_heads(page)[unit >> 6] >> (unit & 63) & 1;
+}
+
+static int check_page(struct page *page, struct in_pages *all) {
+    unsigned used = 0;
+    bool after_free = false;
+    for (unsigned i = 0; i < PAGE_UNITS;) {
+        struct block *block = page_unit(page, i);
+        unsigned units = block_units(block);
+        enum block_state state = block_state(block);
+        HOLDS(units > 0 && i + units <= PAGE_UNITS);
+        bool is_free = state == BLOCK_FREE;
+        HOLDS(is_free || state == BLOCK_LIVE || state == BLOCK_CACHED);
+        HOLDS(!(is_free && after_free));
+        HOLDS(is_head(page, i) == !is_free);
+        for (unsigned u = i + 1; u < i + units; u++) {
+            HOLDS(!is_head(page, u));
+        }
+        const struct block *tail = page_unit(page, i + units - 1);
+        HOLDS(!is_free || units == 1 ||
+              (block_state(tail) == BLOCK_TAIL && block_units(tail) == units));
+        HOLDS(state == BLOCK_LIVE || block_header(block) >> HEADER_OWNER_SHIFT == 0);
+        all->live += state == BLOCK_LIVE ? block_bytes(block) : 0;
+        all->cached += state == BLOCK_CACHED ? block_bytes(block) : 0;
+        all->free_units += is_free ? units : 0;
+        all->free_runs += is_free;
+        used += is_free ? 0 : units;
+        after_free = is_free;
+        i += units;
+    }
+    HOLDS(used == page->used_units && used > 0);
+    for (unsigned word = 0; word < PAGE_HEAD_WORDS; word++) {
+        HOLDS((page->head_words >> word & 1) == (page_heads(page)[word] != 0));
+    }
+    return 0;
+}
+
+static int check_page_at(uint64_t address, struct in_pages *all) {
+    struct page *page = page_map_page(page_map_get(address));
+    return page ? check_page(page, all) : 0;
+}
+
+int check_pages(const struct arena *arena, struct in_pages *all) {
+    int line = 0;
+    for (const struct segment *s = arena->segments; s; s = s->next) {
+        for (uint64_t a = s->base; a < s->base + s->bytes && line == 0; a += PAGE_BYTES) {
+            line = check_page_at(a, all);
+        }
+    }
+    return line;
+}
