@@ -207,7 +207,8 @@ def quantity(kind, value):
 
 
 def constants():
-    used = "".join(read(path) for path in glob.glob(os.path.join(ROOT, "src", "pool", "*.[ch]")))
+    used = "".join(read(path) for room in ("memory", "source", "pool")
+                   for path in glob.glob(os.path.join(ROOT, "src", room, "*.[ch]")))
     lines = ["| constant | value | meaning | to measure again |", "| --- | --- | --- | --- |"]
     values = {}
     for kind, (name, value, meaning, evidence) in rows(TUNING, ["COUNT", "BYTES", "TIME"]):

@@ -8,7 +8,7 @@
 #define GPUCACHE_BACKEND_DEVICE_BACKEND_H
 
 #include "live/flight.h"
-#include "pool/backend.h"
+#include "source/backend.h"
 #include "trace/trace.h"
 
 #include <cuda.h>

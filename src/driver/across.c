@@ -3,8 +3,8 @@
 #include "driver/capture.h"
 #include "driver/device_pool.h"
 #include "driver/entries.h"
-#include "pool/backend.h"
 #include "pool/pool.h"
+#include "source/backend.h"
 
 static bool in_pages(struct pool *pool) {
     return pool && backend_maps(pool_backend(pool));

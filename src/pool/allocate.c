@@ -13,9 +13,10 @@
  * this call's alone: that of a host function, or of a thread whose context has gone.
  */
 static int look_at_health(struct pool *pool) {
-    int (*health)(struct backend *) = pool->backend->ops->health;
-    int code = health ? health(pool->backend) : 0;
-    if (code > 0 && pool->backend->ops->is_deadly(code)) {
+    struct source *source = &pool->source;
+    int (*health)(struct backend *) = source->backend->ops->health;
+    int code = health ? health(source->backend) : 0;
+    if (code > 0 && source->backend->ops->is_deadly(code)) {
         pool_break(pool, code);
     }
     return code;
@@ -77,7 +78,7 @@ static uint32_t more_blocks(const struct pool *pool, struct cache *cache, const 
         }
     } else {
         if (!like->large && cache->bytes <= cache_room(cache) / AHEAD_ROOM_SHARE) {
-            few = books_get(&pool->books.active.current) / AHEAD_SHARE;
+            few = books_get(&pool->source.books.active.current) / AHEAD_SHARE;
             few = least_of(few, AHEAD_BYTES) / like->bytes;
         }
         target = least_of(target, least_of(few, AHEAD_BLOCKS));
@@ -87,19 +88,21 @@ static uint32_t more_blocks(const struct pool *pool, struct cache *cache, const 
 }
 
 static bool one_more(struct pool *pool, struct want *want, bool *may_grow) {
-    if (source_take(pool, want)) {
+    struct source *source = &pool->source;
+    if (source_take(source, want)) {
         return true;
     }
     bool grows =
-        *may_grow && !budget_is_short(pool, source_growth(want)) && source_grow(pool, want) == 0;
+        *may_grow && !peaks_is_short(pool, source_growth(want)) && source_grow(source, want) == 0;
     *may_grow = false;
-    return grows && source_take(pool, want);
+    return grows && source_take(source, want);
 }
 
 /* There is no memory for what should go round. Once in a while what the thread does not ask for any more
  * goes to the pool, part of what another one has much more of, and idle memory of the other kind to the driver, to come back
  * as this one. */
 static bool starves(struct pool *pool, struct cache *cache, struct want *want) {
+    struct source *source = &pool->source;
     uint64_t growth = source_growth(want);
     if (++cache->starved < STARVED_VISITS) {
         return false;
@@ -108,10 +111,10 @@ static bool starves(struct pool *pool, struct cache *cache, struct want *want) {
     cache_enter(cache);
     cache_drop_idle(cache, want->bin, 0);
     cache_leave(cache);
-    return source_take(pool, want) || (quota_even_out(cache) && source_take(pool, want)) ||
-           (!pool->backend->release_waits && source_release_idle(pool, growth) == 0 &&
-            !budget_is_short(pool, growth) && source_grow(pool, want) == 0 &&
-            source_take(pool, want));
+    return source_take(source, want) || (quota_even_out(cache) && source_take(source, want)) ||
+           (!source->backend->release_waits && source_release_idle(source, growth) == 0 &&
+            !peaks_is_short(pool, growth) && source_grow(source, want) == 0 &&
+            source_take(source, want));
 }
 
 static void top_up(struct pool *pool, struct cache *cache, const struct want *like, bool rotating) {
@@ -124,7 +127,7 @@ static void top_up(struct pool *pool, struct cache *cache, const struct want *li
         quota_make_room(cache, like->bin, more * like->bytes);
         cache_leave(cache);
     }
-    bool may_grow = rotating && !atomic_load_explicit(&pool->tight, memory_order_relaxed);
+    bool may_grow = rotating && !atomic_load_explicit(&pool->source.tight, memory_order_relaxed);
     while (more-- > 0 && cache->bytes + like->bytes <= cache_room(cache)) {
         struct want want = {.bin = like->bin, .bytes = like->bytes, .large = like->large};
         if (!one_more(pool, &want, &may_grow) && !(rotating && starves(pool, cache, &want))) {
@@ -146,15 +149,16 @@ static void top_up(struct pool *pool, struct cache *cache, const struct want *li
  * waited for instead: then there is nothing to take the lock for, and false is returned.
  */
 static bool lock_or_ready(struct pool *pool, uint64_t stamp, bool *advancing) {
+    struct source *source = &pool->source;
     *advancing = stamp > 0 && !atomic_load_explicit(&pool->advancing, memory_order_relaxed) &&
                  !atomic_exchange(&pool->advancing, true);
     for (unsigned i = 0; stamp > 0 && !*advancing && i < SPINS_BEFORE_LOCK; i++) {
-        if (epochs_usable(&pool->epochs, stamp)) {
+        if (epochs_usable(&source->epochs, stamp)) {
             return false;
         }
         cpu_relax();
     }
-    lock_acquire(&pool->lock);
+    lock_acquire(&source->lock);
     return true;
 }
 
@@ -166,7 +170,8 @@ static void stop_advancing(struct pool *pool, bool advancing) {
 
 /* What is cached, here or for this thread elsewhere, and may be handed out. Inside the cache. */
 static bool find_cached(struct cache *cache, struct want *want) {
-    uint64_t usable = atomic_load_explicit(&cache->pool->epochs.usable, memory_order_acquire);
+    uint64_t usable =
+        atomic_load_explicit(&cache->pool->source.epochs.usable, memory_order_acquire);
     want->block = NULL;
     if (want->bin < BINS) {
         want->block = cache_find(cache, want, usable);
@@ -197,26 +202,28 @@ static uint64_t cached_stamp(struct cache *cache, const struct want *want) {
 
 /* Small blocks that were retired are asked about when nothing is ready: then many have come free at once. */
 static bool ready_or_settled(struct pool *pool, struct want *want) {
+    struct source *source = &pool->source;
     if (atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) == 0 ||
-        source_take(pool, want)) {
+        source_take(source, want)) {
         return want->block != NULL;
     }
-    lock_release(&pool->lock);
+    lock_release(&source->lock);
     settle(pool, false);
-    lock_acquire(&pool->lock);
+    lock_acquire(&source->lock);
     return false;
 }
 
 /* With the pool's lock. Blocks of this thread's were found that are usable with `stamp`; 0: none. */
 static int alloc_locked(struct pool *pool, struct cache *cache, struct want *want, uint64_t stamp,
                         bool at_once, bool advancing) {
+    struct source *source = &pool->source;
     quota_follow_miss(cache);
     cache->visiting = true;
     uint64_t growth = source_growth(want);
-    bool usable = stamp > 0 && (order_cheaply(pool, stamp) ||
-                                (budget_is_short(pool, growth) && order_now(pool, stamp, false)));
+    bool usable = stamp > 0 && (order_cheaply(source, stamp) ||
+                                (peaks_is_short(pool, growth) && order_now(source, stamp, false)));
     stop_advancing(pool, advancing);
-    want->is_short = budget_is_short(pool, growth);
+    want->is_short = peaks_is_short(pool, growth);
     bool found = false;
     if (usable || want->is_short) {
         cache_enter(cache);
@@ -229,7 +236,8 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct want *wan
 
 static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want, uint64_t requested,
                       uint64_t *address) {
-    bool at_once = want->large || atomic_load_explicit(&pool->tight, memory_order_relaxed) > 0;
+    struct source *source = &pool->source;
+    bool at_once = want->large || atomic_load_explicit(&source->tight, memory_order_relaxed) > 0;
     int dead = look_at_health(pool);
     if (dead) {
         return dead;
@@ -245,19 +253,19 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
         if (alloc_cached(cache, want, requested, address)) {
             return 0;
         }
-        lock_acquire(&pool->lock); /* memory was short: another thread has taken it back */
+        lock_acquire(&source->lock); /* memory was short: another thread has taken it back */
     }
     int r = alloc_locked(pool, cache, want, stamp, at_once, advancing);
     if (r == 0) {
         cache_enter(cache);
         *address = hand_out(cache, want->block, requested);
         cache_leave(cache);
-        pool->taken_unseen += want->large ? want->bytes : 0;
+        pool->peaks.taken_unseen += want->large ? want->bytes : 0;
         top_up(pool, cache, want, stamp > 0); /* lets go of the lock: the context may end */
     }
     cache->visiting = false;
-    budget_look(pool);
-    lock_release(&pool->lock);
+    peaks_look(pool);
+    lock_release(&source->lock);
     return source_refused(r) && settle_all(pool) ? pool_alloc(pool, requested, address) : r;
 }
 
@@ -266,36 +274,39 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
  * by so much, all are summed. Pairs raise no peak.
  */
 static __attribute__((noinline)) void show_peak(struct pool *pool, struct cache *cache) {
+    struct source *source = &pool->source;
     uint64_t peak = books_get(&cache->watermarks[WATERMARK_ALLOCATED].peak);
     uint64_t seen = books_get(&cache->peak_seen), rise = peak > seen ? peak - seen : 0;
-    if (rise > 0 && rise <= budget_unseen(pool)) {
+    if (rise > 0 && rise <= budget_unseen(source)) {
         return;
     }
     books_set(&cache->peak_seen, peak);
     if (rise > 0 && atomic_load_explicit(&pool->caches_owned, memory_order_relaxed) > 1) {
-        lock_acquire(&pool->lock);
-        pool->taken_unseen += rise;
-        budget_look(pool);
-        lock_release(&pool->lock);
+        lock_acquire(&source->lock);
+        pool->peaks.taken_unseen += rise;
+        peaks_look(pool);
+        lock_release(&source->lock);
     }
 }
 
 /* Not what a second try has served (alloc_slow): it has told of that. */
 static __attribute__((noinline)) void tell_large(struct pool *pool, const struct want *want,
                                                  const uint64_t *address, uint64_t requested) {
-    if (want->block && pool->backend->ops->allocated) {
-        pool->backend->ops->allocated(pool->backend, *address, requested);
+    struct source *source = &pool->source;
+    if (want->block && source->backend->ops->allocated) {
+        source->backend->ops->allocated(source->backend, *address, requested);
     }
 }
 
 /* Whatever the short way below did not serve. */
 static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t bytes,
                                                      uint64_t *address) {
-    int broken = epochs_broken(&pool->epochs);
+    struct source *source = &pool->source;
+    int broken = epochs_broken(&source->epochs);
     if (broken || bytes == 0) {
         return broken ? broken : -EINVAL;
     }
-    if (bytes > pool->backend->capacity) {
+    if (bytes > source->backend->capacity) {
         int dead = look_at_health(pool);
         return dead ? dead : -ENOMEM;
     }
@@ -322,12 +333,13 @@ static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t
 
 /* The short way: the calling thread has a block of the class in its cache that may be handed out. */
 int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
+    struct source *source = &pool->source;
     struct cache *cache = cache_last;
     if (unlikely(bytes - 1 >= SMALL_MAX_BYTES || cache->pool != pool ||
-                 epochs_broken(&pool->epochs) || !biased_try_enter(&cache->lock))) {
+                 epochs_broken(&source->epochs) || !biased_try_enter(&cache->lock))) {
         return alloc_otherwise(pool, bytes, address);
     }
-    uint64_t usable = atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
+    uint64_t usable = atomic_load_explicit(&source->epochs.usable, memory_order_acquire);
     struct bin *bin = &cache->bins[size_class_of(bytes)];
     uint64_t header;
     struct block *block = cache_pop_from(cache, bin, usable, &header);

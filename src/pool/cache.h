@@ -161,8 +161,9 @@ static inline void cache_push(struct cache *cache, struct bin *bin, struct block
     cache->bytes += bytes;
 }
 
-/** What is here for a request, that or a block somewhat larger, and may be handed out; else NULL. */
+/** The largest bin that will do for a request; what is here for it, and may be handed out, or NULL. */
 struct want;
+unsigned want_last_bin(const struct want *want, bool much);
 struct block *cache_find(struct cache *cache, const struct want *want, uint64_t usable);
 
 /** The least `usable` with which that finds one, of the bin itself if it is small; 0: none to find. */
@@ -184,9 +185,7 @@ static inline bool cache_bin_is_idle(struct bin *bin) {
     return idle;
 }
 
-/* Under the pool's lock; spill.c: */
-
-/** Until no more than `most` bytes are here: bins that nothing has been asked of since this last came
+/** spill.c, under the pool's lock: until no more than `most` bytes are here: bins that nothing has been asked of since this last came
  * by go to the pool, but `keep`; half of each bin does, of `keep` last. */
 void cache_drop_idle(struct cache *cache, unsigned keep, uint64_t most);
 void cache_drop_half(struct cache *cache, unsigned keep, uint64_t most);

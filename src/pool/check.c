@@ -55,16 +55,16 @@ static int check_cache(struct cache *cache) {
     return 0;
 }
 
-static int check_pending(const struct pool *pool) {
+static int check_pending(const struct source *source) {
     uint64_t queued = 0;
     for (enum reach reach = 0; reach < REACHES; reach++) {
-        for (struct block *b = pool->pending[reach].head; b; b = b->next) {
+        for (struct block *b = source->pending[reach].head; b; b = b->next) {
             HOLDS(block_state(b) == BLOCK_CACHED);
             HOLDS(!b->next || b->stamp <= b->next->stamp);
             queued += block_bytes(b);
         }
     }
-    HOLDS(queued == pool->pending_bytes);
+    HOLDS(queued == source->pending_bytes);
     return 0;
 }
 
@@ -89,32 +89,35 @@ static int check_caches(struct pool *pool, uint64_t *held, uint64_t *live) {
         }
         lock_release(&c->transfer.lock);
     }
-    HOLDS(line != 0 || quotas == pool->quotas);
+    HOLDS(line != 0 || quotas == pool->source.quotas);
     return line;
 }
 
 static int check_locked(struct pool *pool) {
+    struct source *source = &pool->source;
     struct in_pages small = {0};
     uint64_t live = 0, pending = 0, held = 0, counted = 0;
-    int line = check_arena(&pool->large, &live, &pending);
-    line = line ? line : check_arena(&pool->small, &live, &pending);
-    line = line ? line : check_pages(&pool->small, &small);
-    line = line ? line : check_pending(pool);
+    int line = check_arena(&source->large, &live, &pending);
+    line = line ? line : check_arena(&source->small, &live, &pending);
+    line = line ? line : check_pages(&source->small, &small);
+    line = line ? line : check_pending(source);
     line = line ? line : check_caches(pool, &held, &counted);
     if (line != 0) {
         return line;
     }
-    HOLDS(small.free_units == pool->runs.free_units && small.free_runs == pool->runs.count);
-    HOLDS(counted == live + small.live && pool->held_bytes == 0);
-    HOLDS(small.cached + pending == held + pool->pending_bytes + atomic_load(&pool->retired_bytes));
+    HOLDS(small.free_units == source->runs.free_units && small.free_runs == source->runs.count);
+    HOLDS(counted == live + small.live && source->mapper.held_bytes == 0);
+    HOLDS(small.cached + pending ==
+          held + source->pending_bytes + atomic_load(&pool->retired_bytes));
     return 0;
 }
 
 int pool_check(struct pool *pool) {
-    lock_acquire(&pool->mapper); /* nothing is half mapped */
-    lock_acquire(&pool->lock);
+    struct source *source = &pool->source;
+    lock_acquire(&source->mapper.lock); /* nothing is half mapped */
+    lock_acquire(&source->lock);
     int line = check_locked(pool);
-    lock_release(&pool->lock);
-    lock_release(&pool->mapper);
+    lock_release(&source->lock);
+    lock_release(&source->mapper.lock);
     return line;
 }

@@ -18,66 +18,69 @@
  */
 #include "pool/internal.h"
 
-static bool is_pending(const struct pool *pool, enum reach reach, uint64_t stamp) {
-    const struct block *oldest = pool->pending[reach].head;
+static bool is_pending(const struct source *source, enum reach reach, uint64_t stamp) {
+    const struct block *oldest = source->pending[reach].head;
     return oldest && oldest->stamp <= stamp;
 }
 
 /* What was freed until `stamp`, and what idle threads have kept: the segments under it have been free for as long. */
 static void take_old(struct pool *pool, uint64_t stamp) {
+    struct source *source = &pool->source;
     struct biased *idle = quota_find_idle(pool);
-    pool->decay.tick -= DECAY_TICKS + 1;
+    source->decay.tick -= DECAY_TICKS + 1;
     quota_put_to_sleep(pool, idle);
-    if (is_pending(pool, REACH_CONTEXT, stamp) || is_pending(pool, REACH_OUTSIDE, stamp)) {
-        order_cheaply(pool, stamp);
+    if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_OUTSIDE, stamp)) {
+        order_cheaply(source, stamp);
     }
-    pending_take_old(pool, stamp);
-    pool->decay.tick += DECAY_TICKS + 1;
+    pending_take_old(source, stamp);
+    source->decay.tick += DECAY_TICKS + 1;
 }
 
 bool pool_tick(struct pool *pool) {
-    struct decay *decay = &pool->decay;
+    struct source *source = &pool->source;
+    struct decay *decay = &source->decay;
     settle(pool, true); /* no epoch tells when blocks that wait for streams may be had */
-    lock_acquire(&pool->lock);
+    lock_acquire(&source->lock);
     bool any = decay_is_any(pool);
     if (any) {
-        uint64_t *before = &decay->before[++pool->decay.tick % DECAY_TICKS], old = *before;
-        *before = atomic_fetch_add(&pool->epochs.open, 1); /* what comes later is told apart */
+        uint64_t *before = &decay->before[++source->decay.tick % DECAY_TICKS], old = *before;
+        *before = atomic_fetch_add(&source->epochs.open, 1); /* what comes later is told apart */
         take_old(pool, old);
-        budget_look(pool);
+        peaks_look(pool);
     }
     decay->watched = any;
-    lock_release(&pool->lock);
+    lock_release(&source->lock);
     return any;
 }
 
 /* *waits: something is old enough, but its work has not finished. */
-static bool any_aged(struct pool *pool, bool *waits) {
+static bool any_aged(struct source *source, bool *waits) {
     struct arena *arena;
-    return source_aged(pool, &arena, waits) != NULL;
+    return source_aged(source, &arena, waits) != NULL;
 }
 
 /* One segment. Whoever wants to grow goes first: a lock is not handed on in order, so that it
  * would wait until all has gone, and may have use for some of it. */
 bool pool_decay(struct pool *pool) {
+    struct source *source = &pool->source;
     uint64_t released = 0;
-    lock_acquire(&pool->lock);
-    if (pool->growers > 0) {
-        lock_release(&pool->lock);
+    lock_acquire(&source->lock);
+    if (source->growing.threads > 0) {
+        lock_release(&source->lock);
         return false;
     }
-    bool waits = false, aged = any_aged(pool, &waits);
+    bool waits = false, aged = any_aged(source, &waits);
     if (!aged && waits) {
-        epochs_poll(&pool->epochs, pool->backend);
-        aged = any_aged(pool, &waits);
+        epochs_poll(&source->epochs, source->backend);
+        aged = any_aged(source, &waits);
     }
     if (aged && decay_is_any(pool)) {
-        released = backend_maps(pool->backend) ? mapper_decay(pool) : source_decay(pool);
-        budget_look(pool);
+        released = backend_maps(source->backend) ? mapper_decay(source) : source_decay(source);
+        peaks_look(pool);
     }
-    if (released == 0 && pool->returning > 0) { /* the driver has it when somebody asks */
-        source_wait_for_return(pool, RETURN_SOON_NS);
+    if (released == 0 && source->returning > 0) { /* the driver has it when somebody asks */
+        source_wait_for_return(source, RETURN_SOON_NS);
     }
-    lock_release(&pool->lock);
+    lock_release(&source->lock);
     return released > 0;
 }

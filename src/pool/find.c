@@ -53,7 +53,8 @@ static bool find_large(page_map_entry entry, uint64_t address, struct found *fou
     if (!pool) {
         return page_map_get(address) == entry;
     }
-    uint64_t recycled = atomic_load(&pool->large.recycled);
+    struct source *source = &pool->source;
+    uint64_t recycled = atomic_load(&source->large.recycled);
     struct found any = {.pool = pool};
     if (covers(page_map_start(address), address, &any) ||
         (address & half && covers(page_map_start(address - half), address, &any)) ||
@@ -62,7 +63,7 @@ static bool find_large(page_map_entry entry, uint64_t address, struct found *fou
     }
     atomic_thread_fence(memory_order_acquire);
     return page_map_get(address) == entry && page_map_owner(address) == pool &&
-           atomic_load(&pool->large.recycled) == recycled;
+           atomic_load(&source->large.recycled) == recycled;
 }
 
 static int find_live(uint64_t address, struct found *found) {
@@ -82,9 +83,10 @@ static struct pool *lock_owner(uint64_t address) {
     if (!pool) {
         return NULL;
     }
-    lock_acquire(&pool->lock);
+    struct source *source = &pool->source;
+    lock_acquire(&source->lock);
     if (page_map_owner(address) != pool) {
-        lock_release(&pool->lock);
+        lock_release(&source->lock);
         return NULL;
     }
     return pool;
@@ -157,7 +159,7 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
         *segment = around->in_line ? (struct pool_segment){block->address, range->bytes}
                                    : (struct pool_segment){around->base, around->bytes};
     }
-    lock_release(&pool->lock);
+    lock_release(&pool->source.lock);
     return r;
 }
 
@@ -208,7 +210,7 @@ uint64_t pool_block_id(uint64_t address) {
             id = found.range->id;
         }
     }
-    lock_release(&pool->lock);
+    lock_release(&pool->source.lock);
     return id;
 }
 
@@ -217,6 +219,7 @@ int pool_mark_reached_from_outside(uint64_t address) {
     if (!pool) {
         return -ENOENT;
     }
+    struct source *source = &pool->source;
     struct found found;
     int r = find_live(address, &found);
     if (r == 0) {
@@ -229,9 +232,9 @@ int pool_mark_reached_from_outside(uint64_t address) {
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
             s->reached_from_outside = true;
         }
-        order_settle(pool);
+        order_settle(source);
     }
-    lock_release(&pool->lock);
+    lock_release(&source->lock);
     return r;
 }
 

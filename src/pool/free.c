@@ -13,8 +13,8 @@
  * Whether a free under pressure need not look at all whether an event on time is due: too little was freed by this
  * thread since somebody last recorded one. Inside the cache, as what follows.
  */
-static inline bool is_too_early(const struct pool *pool, struct cache *cache, uint64_t freed) {
-    uint64_t tight = atomic_load_explicit(&pool->tight, memory_order_relaxed);
+static inline bool is_too_early(const struct source *source, struct cache *cache, uint64_t freed) {
+    uint64_t tight = atomic_load_explicit(&source->tight, memory_order_relaxed);
     if (likely(tight == 0)) {
         return true;
     }
@@ -26,14 +26,14 @@ static inline bool is_too_early(const struct pool *pool, struct cache *cache, ui
     }
     uint64_t bytes = cache->bytes_since_close += freed;
     uint32_t frees = ++cache->frees_since_close;
-    return bytes < pool->close_least || (frees < FREES_PER_CLOSE && bytes <= pool->close_bytes);
+    return bytes < source->close_least || (frees < FREES_PER_CLOSE && bytes <= source->close_bytes);
 }
 
 /* If it is not: whether one is due. */
-static bool is_due(const struct pool *pool, struct cache *cache, uint32_t in_cache,
+static bool is_due(const struct source *source, struct cache *cache, uint32_t in_cache,
                    uint64_t freed) {
     uint32_t frees = cache->frees_since_close;
-    bool due = pool->close_bytes == 0 || /* in every free */
+    bool due = source->close_bytes == 0 || /* in every free */
                freed > SMALL_MAX_BYTES || frees >= CLOSE_FREES || frees >= in_cache;
     if (due) { /* whether or not it can be recorded now */
         cache->frees_since_close = 0;
@@ -43,20 +43,20 @@ static bool is_due(const struct pool *pool, struct cache *cache, uint32_t in_cac
 }
 
 /* Without context events a free looks for itself whether it has to wait. */
-static bool may_order(const struct pool *pool, bool due) {
-    return due || !pool->backend->has_events;
+static bool may_order(const struct source *source, bool due) {
+    return due || !source->backend->has_events;
 }
 
 /*
  * Takes the pool's lock if there is anything to do under it. If that is only an event, and somebody
  * holds it, a later free will do.
  */
-static bool lock_for(struct pool *pool, bool must, bool orders) {
-    if (must || pool->config.reuse == POOL_SYNC) {
-        lock_acquire(&pool->lock);
+static bool lock_for(struct source *source, bool must, bool orders) {
+    if (must || source->config.reuse == POOL_SYNC) {
+        lock_acquire(&source->lock);
         return true;
     }
-    return orders && lock_try(&pool->lock);
+    return orders && lock_try(&source->lock);
 }
 
 /* What a free has left to do: the block is not cached, too much is, or an event is due. */
@@ -82,6 +82,7 @@ static void grow_receiver(struct pool *pool, unsigned owner) {
 
 static void make_room(struct pool *pool, struct cache *cache, const struct rest *rest,
                       bool refused) {
+    struct source *source = &pool->source;
     cache_enter(cache);
     struct bin *bin = &cache->bins[rest->bin];
     quota_grow(cache, 0);
@@ -92,10 +93,10 @@ static void make_room(struct pool *pool, struct cache *cache, const struct rest 
         quota_grow(cache, 2 * cache_room(cache));
     }
     if (has_magazine(cache, rest->bin, rest->owner)) {
-        pending_add_list(pool, cache_take(cache, rest->bin, bin->count - bin->target).first);
+        pending_add_list(source, cache_take(cache, rest->bin, bin->count - bin->target).first);
     }
     if (bin->count > CACHE_BIN_BLOCKS) {
-        pending_add_list(pool, cache_take(cache, rest->bin, bin->count / 2 + 1).first);
+        pending_add_list(source, cache_take(cache, rest->bin, bin->count / 2 + 1).first);
     }
     if (cache->bytes > cache_room(cache)) {
         quota_make_room(cache, rest->bin, 0);
@@ -105,6 +106,7 @@ static void make_room(struct pool *pool, struct cache *cache, const struct rest 
 
 static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache *cache,
                                                 const struct rest *rest) {
+    struct source *source = &pool->source;
     bool overflows = rest->overflows, refused = false;
     if (overflows) {
         cache_enter(cache);
@@ -117,25 +119,25 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
                     has_magazine(cache, rest->bin, rest->owner);
         cache_leave(cache);
     }
-    if (!lock_for(pool, rest->uncached || overflows, rest->orders)) {
+    if (!lock_for(source, rest->uncached || overflows, rest->orders)) {
         return;
     }
     if (overflows) {
         make_room(pool, cache, rest, refused);
     }
     bool due = false;
-    if (rest->uncached && rest->lives == pool_lives(pool)) {
-        due = block_is_large(rest->uncached) && order_is_due(pool, block_bytes(rest->uncached));
-        pending_add(pool, rest->uncached);
+    if (rest->uncached && rest->lives == source_lives(source)) {
+        due = block_is_large(rest->uncached) && order_is_due(source, block_bytes(rest->uncached));
+        pending_add(source, rest->uncached);
     }
     if (rest->orders || due) {
-        order_in_free(pool, due);
+        order_in_free(source, due);
     }
     if (!rest->uncached) {
-        pending_take_usable(pool);
+        pending_take_usable(source);
     }
-    budget_look(pool);
-    lock_release(&pool->lock);
+    peaks_look(pool);
+    lock_release(&source->lock);
 }
 
 /*
@@ -179,7 +181,7 @@ static int claim(uint64_t address, struct claimed *c) {
     if (!c->at.pool) {
         return -ENOENT;
     }
-    int broken = epochs_broken(&c->at.pool->epochs);
+    int broken = epochs_broken(&c->at.pool->source.epochs);
     if (broken) {
         return broken; /* and the block stays live, as the driver's does */
     }
@@ -214,7 +216,7 @@ static int claim_any(uint64_t address, struct claimed *c) {
 /* Returns its bytes, as the next one does. */
 static __attribute__((noinline)) uint64_t book_free_large(const struct claimed *c) {
     struct cache *cache = c->cache;
-    struct backend *backend = c->at.pool->backend;
+    struct backend *backend = c->at.pool->source.backend;
     struct range *range = range_of(c->at.block);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
     unsigned at = header_bin(c->at.header);
@@ -249,12 +251,13 @@ static bool is_reached_from_outside(const struct claimed *c) {
 /* A claimed block goes into the calling thread's cache, which is left. */
 static int put_in_cache(struct claimed *c) {
     struct pool *pool = c->at.pool;
+    struct source *source = &pool->source;
     struct cache *cache = c->cache;
-    struct rest rest = {.lives = pool_lives(pool),
+    struct rest rest = {.lives = source_lives(source),
                         .bin = header_bin(c->at.header),
                         .owner = header_owner(c->at.header)};
     uint64_t bytes = book_free(c);
-    c->at.block->stamp = epochs_stamp(&pool->epochs);
+    c->at.block->stamp = epochs_stamp(&source->epochs);
     if (rest.bin < BINS && bytes <= quota_largest_block(pool) && !is_reached_from_outside(c)) {
         struct bin *bin = &cache->bins[rest.bin];
         cache_push(cache, bin, c->at.block, bytes);
@@ -262,14 +265,14 @@ static int put_in_cache(struct claimed *c) {
     } else {
         rest.uncached = c->at.block;
     }
-    bool due = !is_too_early(pool, cache, bytes) &&
-               is_due(pool, cache, rest.uncached ? 0 : cache->bins[rest.bin].count, bytes);
-    rest.orders = may_order(pool, due);
+    bool due = !is_too_early(source, cache, bytes) &&
+               is_due(source, cache, rest.uncached ? 0 : cache->bins[rest.bin].count, bytes);
+    rest.orders = may_order(source, due);
     cache_leave(cache);
     if (rest.uncached || rest.overflows || due) {
         free_slow(pool, cache, &rest);
     }
-    return epochs_broken(&pool->epochs);
+    return epochs_broken(&source->epochs);
 }
 
 /* Any block that the short way below did not serve. */
@@ -295,16 +298,16 @@ static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct b
 static __attribute__((noinline)) int free_rest(struct cache *cache, uint64_t header, bool early) {
     struct pool *pool = cache->pool;
     const struct bin *bin = cache_bin(cache, header);
-    bool due = !early && is_due(pool, cache, bin->count, header_bytes(header));
+    bool due = !early && is_due(&pool->source, cache, bin->count, header_bytes(header));
     struct rest rest = {.bin = header_bin(header),
                         .owner = cache->number,
                         .overflows = cache_overflows(cache, bin),
-                        .orders = may_order(pool, due)};
+                        .orders = may_order(&pool->source, due)};
     biased_leave_owned(&cache->lock);
     if (rest.overflows || due) {
         free_slow(pool, cache, &rest);
     }
-    return epochs_broken(&pool->epochs);
+    return epochs_broken(&pool->source.epochs);
 }
 
 /* The short way: the calling thread asked for the small block itself. */
@@ -314,8 +317,9 @@ int pool_free(uint64_t address) {
         return free_otherwise(address);
     }
     struct pool *pool = cache->pool;
+    struct source *source = &pool->source;
     page_map_entry entry = page_map_get(address); /* inside: see claim() */
-    if (unlikely(!page_map_is_plain_page(entry) || epochs_broken(&pool->epochs))) {
+    if (unlikely(!page_map_is_plain_page(entry) || epochs_broken(&source->epochs))) {
         biased_leave_owned(&cache->lock);
         return free_otherwise(address);
     }
@@ -326,9 +330,9 @@ int pool_free(uint64_t address) {
     }
     struct bin *bin = cache_bin(cache, header);
     cache_book_free(cache, &bin->frees, header_requested(header), header_bytes(header));
-    block->stamp = epochs_stamp(&pool->epochs);
+    block->stamp = epochs_stamp(&source->epochs);
     cache_push(cache, bin, block, header_bytes(header));
-    bool early = is_too_early(pool, cache, header_bytes(header));
+    bool early = is_too_early(source, cache, header_bytes(header));
     if (unlikely(!early || cache_overflows(cache, bin))) {
         return free_rest(cache, header, early);
     }
@@ -351,8 +355,10 @@ int pool_retire(uint64_t address, struct pool_retired *retired) {
     atomic_fetch_add(&pool->retiring, 1); /* it may be used still: see pool_exceeds() */
     int r = claim_any(address, &c);
     if (r == 0) {
-        uint64_t stamp = atomic_load_explicit(&c.at.pool->epochs.usable, memory_order_acquire);
-        *retired = (struct pool_retired){.pool = c.at.pool, .lives = pool_lives(c.at.pool)};
+        uint64_t stamp =
+            atomic_load_explicit(&c.at.pool->source.epochs.usable, memory_order_acquire);
+        *retired =
+            (struct pool_retired){.pool = c.at.pool, .lives = source_lives(&c.at.pool->source)};
         retired->bytes = book_free(&c);
         retired->block = c.at.block;
         c.at.block->stamp = stamp;
@@ -365,11 +371,12 @@ int pool_retire(uint64_t address, struct pool_retired *retired) {
 
 void pool_reclaim(const struct pool_retired *retired) {
     struct pool *pool = retired->pool;
-    lock_acquire(&pool->lock);
-    if (retired->lives == pool_lives(pool)) {
-        pending_add(pool, retired->block);
+    struct source *source = &pool->source;
+    lock_acquire(&source->lock);
+    if (retired->lives == source_lives(source)) {
+        pending_add(source, retired->block);
         atomic_fetch_sub(&pool->retired_bytes, retired->bytes);
-        budget_look(pool);
+        peaks_look(pool);
     }
-    lock_release(&pool->lock);
+    lock_release(&source->lock);
 }

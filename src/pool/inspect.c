@@ -26,7 +26,7 @@ static void count_classes(const struct pool *pool, bool frees,
     }
 }
 
-/* In the order of budget_sums(), and for its reason. */
+/* In the order of peaks_sums(), and for its reason. */
 static void add_classes(const struct pool *pool, struct stats_device *stats) {
     uint64_t allocs[STATS_SIZE_CLASSES] = {0}, frees[STATS_SIZE_CLASSES] = {0};
     count_classes(pool, false, allocs);
@@ -43,7 +43,7 @@ static void add_classes(const struct pool *pool, struct stats_device *stats) {
  * peak.
  */
 static uint64_t add_sum(struct stats_metric *to, const struct books_metric *from,
-                        struct budget_sum sum, bool shared) {
+                        struct peaks_sum sum, bool shared) {
     uint64_t last = books_get(&from->peak), now = shared ? sum.live : sum.highest;
     to->current += sum.live;
     to->total += sum.taken;
@@ -53,13 +53,14 @@ static uint64_t add_sum(struct stats_metric *to, const struct books_metric *from
 }
 
 void pool_read(struct pool *pool, struct stats_device *stats) {
-    const struct books *books = &pool->books;
+    struct source *source = &pool->source;
+    const struct books *books = &source->books;
     /* A report from a signal handler may have interrupted whoever holds the lock. Without it the largest
      * free block is that of the last look, and what an ending thread leaves to the next may be seen
      * twice or not at all. */
-    bool locked = lock_try(&pool->lock);
+    bool locked = lock_try(&source->lock);
     if (locked) {
-        budget_book_reserve(pool);
+        budget_book_reserve(source);
     }
 #define METRIC(field, json, label) add_metric(&stats->field, &books->field);
 #define OUTSIDE(field, json) add_metric(&stats->field, &books->field);
@@ -73,9 +74,9 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     }
     stats->releasable_bytes += books_get(&books->releasable_bytes);
     add_classes(pool, stats);
-    struct budget_sums sums = budget_sums(pool);
+    struct peaks_sums sums = peaks_sums(pool);
     if (locked) {
-        lock_release(&pool->lock);
+        lock_release(&source->lock);
     }
     bool shared = books_get(&books->peaks_shared) || sums.used > 1;
     add_sum(&stats->allocations, &books->allocations, sums.of[WATERMARK_COUNT], shared);
@@ -93,19 +94,21 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
 }
 
 uint64_t pool_idle_bytes(struct pool *pool) {
-    uint64_t allocated = budget_live_at_most(pool);
-    uint64_t reserved = books_get(&pool->books.reserved.current);
+    struct source *source = &pool->source;
+    uint64_t allocated = peaks_live_at_most(pool);
+    uint64_t reserved = books_get(&source->books.reserved.current);
     allocated += atomic_load(&pool->retired_bytes);
     uint64_t idle = reserved > allocated ? reserved - allocated : 0;
-    return idle + atomic_load(&pool->leaving_bytes);
+    return idle + atomic_load(&source->mapper.leaving_bytes);
 }
 
 void pool_reset_peaks(struct pool *pool) {
-    lock_acquire(&pool->lock);
-    books_reset_peaks(&pool->books);
-    books_set(&pool->books.requested.peak, 0); /* the caches' share is added by the look */
-    books_set(&pool->books.allocated.peak, 0);
-    books_set(&pool->books.allocations.peak, 0);
+    struct source *source = &pool->source;
+    lock_acquire(&source->lock);
+    books_reset_peaks(&source->books);
+    books_set(&source->books.requested.peak, 0); /* the caches' share is added by the look */
+    books_set(&source->books.allocated.peak, 0);
+    books_set(&source->books.allocations.peak, 0);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         cache_seize(cache);
         for (unsigned i = 0; i < WATERMARKS; i++) {
@@ -113,12 +116,13 @@ void pool_reset_peaks(struct pool *pool) {
         }
         cache_return(cache);
     }
-    pool->looks = 0;
-    budget_look_at_all(pool);
-    lock_release(&pool->lock);
+    pool->peaks.looks = 0;
+    peaks_look_at_all(pool);
+    lock_release(&source->lock);
 }
 
 void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map) {
-    uint64_t reserved = books_get(&pool->books.reserved.current);
-    survey_take(pool, &pool->live_sizes, backend_maps(pool->backend) ? reserved : 0, stats, map);
+    struct source *source = &pool->source;
+    uint64_t reserved = books_get(&source->books.reserved.current);
+    survey_take(pool, &pool->live_sizes, backend_maps(source->backend) ? reserved : 0, stats, map);
 }

@@ -2,12 +2,16 @@
 #ifndef GPUCACHE_POOL_INTERNAL_H
 #define GPUCACHE_POOL_INTERNAL_H
 
-#include "pool/budget.h"
-#include "pool/order.h"
 #include "pool/owner.h"
+#include "pool/peaks.h"
 #include "pool/quota.h"
-#include "pool/source.h"
 #include "pool/state.h"
+#include "pool/supply.h"
+#include "source/budget.h"
+#include "source/mapper.h"
+#include "source/order.h"
+#include "source/pending.h"
+#include "source/source.h"
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)

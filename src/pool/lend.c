@@ -41,23 +41,24 @@ static int collect(struct pool *pool, uint64_t address, uint32_t first, struct p
 
 int pool_lend(uint64_t address, uint64_t id, uint32_t first, struct pool_loan *loan) {
     struct pool *pool = page_map_owner(address);
-    if (!pool || !backend_maps(pool->backend)) {
+    if (!pool || !backend_maps(pool->source.backend)) {
         return -ENOENT;
     }
+    struct source *source = &pool->source;
     int r = -ENOENT;
-    lock_acquire(&pool->mapper);
+    lock_acquire(&source->mapper.lock);
     if (pool_block_id(address) == id) {
-        lock_acquire(&pool->lock);
+        lock_acquire(&source->lock);
         r = page_map_owner(address) == pool ? collect(pool, address, first, loan) : -ENOENT;
-        lock_release(&pool->lock);
+        lock_release(&source->lock);
     }
     loan->pool = pool;
     if (r != 0) {
-        lock_release(&pool->mapper);
+        lock_release(&source->mapper.lock);
     }
     return r;
 }
 
 void pool_lend_end(const struct pool_loan *loan) {
-    lock_release(&loan->pool->mapper);
+    lock_release(&loan->pool->source.mapper.lock);
 }

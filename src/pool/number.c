@@ -52,11 +52,11 @@ struct cache *number_cache(unsigned number) {
 
 void number_share(unsigned number) {
     struct cache *cache = number_cache(number);
-    lock_acquire(&cache->pool->lock);
+    lock_acquire(&cache->pool->source.lock);
     if (cache->number == number) {
         cache_seize(cache);
         number_stop_owning(cache);
         cache_return(cache);
     }
-    lock_release(&cache->pool->lock);
+    lock_release(&cache->pool->source.lock);
 }

@@ -54,7 +54,7 @@ static void move_counts(struct cache *to, struct cache *from) {
 }
 
 /* A reader without the lock who comes from a cache that is being moved goes on in the list of the
- * others, and looks again (budget_sums()). */
+ * others, and looks again (peaks_sums()). */
 static void begin_move(struct pool *pool) {
     atomic_fetch_add(&pool->moves, 1);
     cache_enter(pool->common);
@@ -85,11 +85,12 @@ static void unlink_in_pool(struct pool *pool, struct cache *cache) {
 /* Everything cached goes to the pool, and the cache waits there for its next thread. */
 static void retire(struct cache *cache) {
     struct pool *pool = cache->pool;
-    lock_acquire(&pool->lock);
+    struct source *source = &pool->source;
+    lock_acquire(&source->lock);
     cache_enter(cache);
     quota_sleep(cache);
     cache_leave(cache);
-    budget_sum_at_times(pool);
+    peaks_sum_at_times(pool);
     if (!number_is_its_own(cache)) {
         number_stop_owning(cache);
     }
@@ -100,8 +101,8 @@ static void retire(struct cache *cache) {
     end_move(pool);
     cache->owner = NULL;
     pool->caches_owned--;
-    budget_look(pool);
-    lock_release(&pool->lock);
+    peaks_look(pool);
+    lock_release(&source->lock);
 }
 
 static void thread_end(void *unused) {
@@ -128,7 +129,8 @@ static void make_key(void) {
 }
 
 static struct cache *adopt(struct pool *pool) {
-    lock_acquire(&pool->lock);
+    struct source *source = &pool->source;
+    lock_acquire(&source->lock);
     struct cache *cache = pool->retired;
     if (cache) {
         pool->retired = atomic_load(&cache->next_in_pool);
@@ -149,9 +151,9 @@ static struct cache *adopt(struct pool *pool) {
         cache->saw_others = false;
         cache->owner = &cache_last;
         pool->caches_owned++;
-        budget_sum_at_times(pool);
+        peaks_sum_at_times(pool);
     }
-    lock_release(&pool->lock);
+    lock_release(&source->lock);
     return cache;
 }
 

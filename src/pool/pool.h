@@ -21,21 +21,12 @@
 #define GPUCACHE_POOL_POOL_H
 
 #include "pool/address.h"
-#include "pool/backend.h"
+#include "source/backend.h"
+#include "source/config.h"
 #include "stats/stats.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-/** How freed memory becomes usable again; see GPUCACHE_REUSE. */
-enum pool_reuse { POOL_BARRIER, POOL_WAIT, POOL_SYNC };
-
-struct pool_config {
-    enum pool_reuse reuse;
-    uint64_t budget; /* bytes of reserve up to which the pool grows rather than orders; 0: follows
-                        the live memory */
-    bool decays;     /* somebody calls pool_tick() and pool_decay() when the backend has said to */
-};
 
 struct pool;
 

@@ -21,16 +21,18 @@ uint64_t quota_of_capacity(uint64_t capacity) {
 /* What one of many may have if all of them, with their transfer caches, are to hold no more than a part of
  * what the program has, and a little. */
 static uint64_t part_of_peak(const struct pool *pool) {
-    uint64_t peak = books_get(&pool->books.allocated.peak);
-    uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / pool->awake_count;
+    const struct source *source = &pool->source;
+    uint64_t peak = books_get(&source->books.allocated.peak);
+    uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / source->awake_count;
     return most_of(each - each / 3, QUOTA_FIRST); /* that is for the transfer cache */
 }
 
 /* What one may have. With more awake than QUOTA_CACHES they hold less together, too: twice as many, half
  * of it. And no more than suits the program. */
 static uint64_t quota_limit(const struct pool *pool) {
-    uint64_t most = pool->quota_most, least = most / QUOTA_PARTS, little = budget_little(pool);
-    uint64_t awake = pool->awake_count;
+    const struct source *source = &pool->source;
+    uint64_t most = pool->quota_most, least = most / QUOTA_PARTS, little = budget_little(source);
+    uint64_t awake = source->awake_count;
     if (awake > QUOTA_CACHES) {
         uint64_t share = most_of(most * QUOTA_CACHES / awake * QUOTA_CACHES / awake, least);
         return awake > QUOTA_MANY ? least_of(share, part_of_peak(pool)) : share;
@@ -40,13 +42,13 @@ static uint64_t quota_limit(const struct pool *pool) {
 
 static uint64_t transfer_limit(const struct pool *pool) {
     uint64_t most = quota_limit(pool);
-    return pool->awake_count > QUOTA_MANY ? most / 2 : most;
+    return pool->source.awake_count > QUOTA_MANY ? most / 2 : most;
 }
 
-static void set_quota(struct pool *pool, _Atomic uint64_t *room, uint64_t quota) {
-    pool->quotas += quota - atomic_load_explicit(room, memory_order_relaxed);
+static void set_quota(struct source *source, _Atomic uint64_t *room, uint64_t quota) {
+    source->quotas += quota - atomic_load_explicit(room, memory_order_relaxed);
     atomic_store_explicit(room, quota, memory_order_relaxed);
-    pool->budget_follows = true;
+    source->budget_follows = true;
 }
 
 static void link_awake(struct pool *pool, struct cache *cache) {
@@ -66,7 +68,7 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
     struct pool *pool = cache->pool;
     uint64_t before = cache_room(cache);
     if (before == 0) {
-        pool->awake_count++;
+        pool->source.awake_count++;
         cache->seen = (struct seen){0};
         link_awake(pool, cache);
         transfer_set_number(&cache->transfer, cache->number);
@@ -77,7 +79,7 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
     }
     quota = least_of(quota, most);
     if (quota != before) {
-        set_quota(pool, &cache->room, quota);
+        set_quota(&pool->source, &cache->room, quota);
     }
     return cache_room(cache) >= bytes;
 }
@@ -88,7 +90,7 @@ void quota_grow_transfer(struct cache *cache) {
     uint64_t before = atomic_load_explicit(room, memory_order_relaxed), most = transfer_limit(pool);
     uint64_t quota = before > 0 ? 2 * before : QUOTA_TRANSFER_FIRST;
     quota_grow(cache, 0);
-    set_quota(pool, room, least_of(quota, most));
+    set_quota(&pool->source, room, least_of(quota, most));
 }
 
 void quota_make_room(struct cache *cache, unsigned keep, uint64_t bytes) {
@@ -112,12 +114,13 @@ void quota_sleep(struct cache *cache) {
     struct pool *pool = cache->pool;
     if (!quota_sleeps(cache)) {
         cache_empty(cache, 0);
-        set_quota(pool, &cache->transfer.room, 0); /* first: the common one's keeps its number */
+        /* First: the common one's keeps its number. */
+        set_quota(&pool->source, &cache->transfer.room, 0);
         transfer_set_number(&cache->transfer, 0);
         transfer_empty(&cache->transfer);
         unlink_awake(pool, cache);
-        pool->awake_count--;
-        set_quota(pool, &cache->room, 0);
+        pool->source.awake_count--;
+        set_quota(&pool->source, &cache->room, 0);
     }
 }
 
@@ -157,12 +160,13 @@ bool quota_put_to_sleep(struct pool *pool, struct biased *first) {
 }
 
 bool quota_take_back(struct pool *pool, uint64_t growth) {
-    if (budget_used(pool) + growth <= pool->goal) {
+    struct source *source = &pool->source;
+    if (budget_used(source) + growth <= source->goal) {
         return false;
     }
     struct cache *before, *newest = pool->awake;
     struct biased *idle = NULL;
-    uint64_t now = backend_clock(pool->backend);
+    uint64_t now = backend_clock(source->backend);
     if (now < pool->look_at_ns) {
         return false;
     }
@@ -201,7 +205,7 @@ bool quota_even_out(struct cache *cache) {
     struct pool *pool = cache->pool;
     struct cache *other = pool->awake_last;
     struct biased *others = NULL;
-    uint64_t now = backend_clock(pool->backend);
+    uint64_t now = backend_clock(pool->source.backend);
     if (now < pool->look_at_ns) {
         return false;
     }
@@ -220,7 +224,8 @@ bool quota_even_out(struct cache *cache) {
 struct biased *quota_find_idle(struct pool *pool) {
     struct biased *idle = NULL;
     for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
-        bool still = is_still(&cache->seen.ticked, worked(cache), pool->decay.tick, DECAY_TICKS);
+        bool still =
+            is_still(&cache->seen.ticked, worked(cache), pool->source.decay.tick, DECAY_TICKS);
         if (still && !cache->visiting && !transfer_empty(&cache->transfer)) {
             idle = cache_listed(cache, idle);
         }

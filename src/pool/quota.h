@@ -29,7 +29,7 @@ bool quota_put_to_sleep(struct pool *pool, struct biased *first);
 /* No block is cached that is larger than one part in this of what a cache may hold. */
 static inline uint64_t quota_largest_block(const struct pool *pool) {
     uint64_t most = pool->quota_most / CACHE_BLOCK_SHARE;
-    return backend_maps(pool->backend) ? least_of(most, PAGES_CACHED) : most;
+    return backend_maps(pool->source.backend) ? least_of(most, PAGES_CACHED) : most;
 }
 
 static inline bool quota_sleeps(const struct cache *cache) {
@@ -48,17 +48,18 @@ static inline uint64_t quota_cached(const struct cache *cache) {
 /* Whether anything may go back later. Also where all is live, as long as threads may free it into their caches: no
  * visit tells of that. */
 static inline bool decay_is_any(const struct pool *pool) {
-    return !pool->backend->release_waits && epochs_broken(&pool->epochs) == 0 &&
-           pool->large.idle_bytes + pool->small.idle_bytes + pool->returning + pool->pending_bytes +
-                   pool->quotas + atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) >
+    return !pool->source.backend->release_waits && epochs_broken(&pool->source.epochs) == 0 &&
+           pool->source.large.idle_bytes + pool->source.small.idle_bytes + pool->source.returning +
+                   pool->source.pending_bytes + pool->source.quotas +
+                   atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) >
                0;
 }
 
 /* After every visit: whoever ticks is told if something is idle that nobody watches. */
 static inline void decay_watch(struct pool *pool) {
-    if (pool->config.decays && !pool->decay.watched && decay_is_any(pool)) {
-        pool->decay.watched = true;
-        pool->backend->ops->idle(pool->backend);
+    if (pool->source.config.decays && !pool->source.decay.watched && decay_is_any(pool)) {
+        pool->source.decay.watched = true;
+        pool->source.backend->ops->idle(pool->source.backend);
     }
 }
 

@@ -5,7 +5,7 @@
 #include "pool/internal.h"
 
 static void spill(struct cache *cache, unsigned at, uint32_t count) {
-    pending_add_list(cache->pool, cache_take(cache, at, count).first);
+    pending_add_list(&cache->pool->source, cache_take(cache, at, count).first);
 }
 
 void cache_drop_idle(struct cache *cache, unsigned keep, uint64_t most) {

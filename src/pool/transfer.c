@@ -187,7 +187,7 @@ bool transfer_empty(struct transfer *transfer) {
     lock_acquire(&transfer->lock);
     bool any = transfer->count > 0;
     while (transfer->count > 0) {
-        pending_add_list(transfer->cache->pool, take_out(transfer, 0).first);
+        pending_add_list(&transfer->cache->pool->source, take_out(transfer, 0).first);
     }
     lock_release(&transfer->lock);
     return any;

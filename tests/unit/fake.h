@@ -18,8 +18,8 @@
 #ifndef GPUCACHE_TESTS_FAKE_H
 #define GPUCACHE_TESTS_FAKE_H
 
-#include "pool/backend.h"
 #include "pool/pool.h"
+#include "source/backend.h"
 
 #include <pthread.h>
 #include <stdbool.h>

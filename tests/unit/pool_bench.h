@@ -48,10 +48,10 @@ static inline void keep_large_blocks(void) {
 /* As a thread that has been at work for a while: it may hold so much without another visit. */
 static inline void let_hold(uint64_t bytes) {
     struct cache *mine = cache_mine(pool);
-    lock_acquire(&pool->lock);
-    budget_look_at_all(pool); /* a program that uses little may not */
+    lock_acquire(&pool->source.lock);
+    peaks_look_at_all(pool); /* a program that uses little may not */
     assert_true(quota_grow(mine, bytes));
-    lock_release(&pool->lock);
+    lock_release(&pool->source.lock);
 }
 
 /* Tests may leave blocks live. */

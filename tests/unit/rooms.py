@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""rooms.py SOURCE LIBRARY: no circles between rooms, nor between the files of the allocator's; and no lock
-without a rank.
+"""rooms.py SOURCE LIBRARY: no circles between rooms, nor between the files of the allocator's, none of which
+is too long to be held in the head; and no lock without a rank.
 
 A room is a folder of src; its arrows are its #include lines. A file of the allocator points to the files
 whose functions and variables it names: that stands in the objects of LIBRARY, a static one, because a
@@ -13,9 +13,11 @@ import sys
 
 ALLOCATOR = ("memory", "source", "pool")
 
+MOST_LINES = {"room": 4000, ".c": 400, ".h": 200}
+
 # Arrows of circles that are still there. One that is in none any more fails too.
 KNOWN_ROOMS = {("driver", "backend")}
-KNOWN_FILES = {("pool/source", "pool/pending")}
+KNOWN_FILES = set()
 
 
 def rooms_of(source):
@@ -50,6 +52,14 @@ def files_of(source, library):
             if defined.get(symbol, file) != file}
 
 
+def too_long(source):
+    for room in ALLOCATOR:
+        lines = {file: file.read_text().count("\n") for file in (source / room).iterdir()}
+        yield from (f"{file} has {n} lines" for file, n in lines.items() if n > MOST_LINES.get(file.suffix, n))
+        if sum(lines.values()) > MOST_LINES["room"]:
+            yield f"src/{room} has {sum(lines.values())} lines"
+
+
 def reachable(arrows, start):
     found, todo = set(), [start]
     while todo:
@@ -75,6 +85,7 @@ def look(what, arrows, known):
 source, library = pathlib.Path(sys.argv[1]), sys.argv[2]
 bad = look("rooms", rooms_of(source), KNOWN_ROOMS)
 bad += look("files", files_of(source, library), KNOWN_FILES)
+bad += too_long(source)
 bad += [f"{file} has a lock without a rank (process/lock.h)" for file in sorted(source.rglob("*.[ch]"))
         if "pthread_mutex" in file.read_text() and file.stem != "lock"]
 print("\n".join(bad) if bad else "no circles")

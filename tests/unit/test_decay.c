@@ -21,7 +21,7 @@ static int with_segments(void **state) {
 
 static void begin(uint64_t memory, uint64_t budget) {
     start(memory, POOL_BARRIER, budget);
-    pool->config.decays = true;
+    pool->source.config.decays = true;
 }
 
 /* As the helper thread does. False: it may sleep. */
@@ -76,10 +76,10 @@ static void whoever_grows_goes_first(void **state) {
     begin(GIB, RELAXED);
     drop(get(100 * MIB));
     finish_all();
-    pool->growers = 1;
+    pool->source.growing.threads = 1;
     ticks(WHOLE + 1);
     assert_int_equal(fake->reserved, 100 * MIB);
-    pool->growers = 0;
+    pool->source.growing.threads = 0;
     ticks(1);
     assert_int_equal(fake->reserved, 0);
 }
@@ -204,7 +204,7 @@ static void what_is_usable_behind_a_barrier_waits_for_its_work(void **state) {
     drop_used(a, 8 * MIB);
     a = get(8 * MIB);
     assert_int_equal(fake->orders, 1);
-    assert_int_equal(pool->large.idle_bytes, 8 * MIB);
+    assert_int_equal(pool->source.large.idle_bytes, 8 * MIB);
     ticks(3 * WHOLE); /* fake_reach() sees to what goes */
     assert_int_equal(fake->reserved, 16 * MIB);
     fake_finish_all(fake);
@@ -424,7 +424,7 @@ static void what_is_on_its_way_is_asked_after(void **state) {
     fake_finish_all(fake);
     ticks(1);
     assert_int_equal(fake->reserved, 8 * MIB);
-    assert_int_equal(pool->returning, 0);
+    assert_int_equal(pool->source.returning, 0);
     assert_int_equal(fake->waits + fake->synchronizes, 0);
 }
 
@@ -435,10 +435,10 @@ static void while_a_context_may_be_ending_nothing_goes(void **state) {
     finish_all();
     get(20 * MIB);
     fake->backend.quiet = true;
-    const struct segment *idle = pool->large.segments->next;
+    const struct segment *idle = pool->source.large.segments->next;
     assert_int_equal(idle->bytes, 8 * MIB);
     ticks(3 * WHOLE);
-    assert_ptr_equal(pool->large.segments->next, idle); /* it was not even tried */
+    assert_ptr_equal(pool->source.large.segments->next, idle); /* it was not even tried */
     assert_int_equal(fake->reserved, 28 * MIB);
     fake->backend.quiet = false;
     ticks(1);

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "fake.h"
-#include "pool/epoch.h"
+#include "source/epoch.h"
 
 #include <errno.h>
 

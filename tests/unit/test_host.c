@@ -97,9 +97,9 @@ static void whatever_mapping_fails_the_request_passes_through(void **state) {
             assert_true(passed < ROUNDS || fake->reserves == 0);
             assert_true(fake->releases == 0 || (maps_pages && from % 2)); /* or for the budget */
             assert_int_equal(fake->reserved, fake_books(pool).reserved.current);
-            assert_int_equal(books_get(&pool->books.driver_allocs) -
-                                 books_get(&pool->books.driver_frees),
-                             pool->large.segment_count + pool->small.segment_count);
+            assert_int_equal(books_get(&pool->source.books.driver_allocs) -
+                                 books_get(&pool->source.books.driver_frees),
+                             pool->source.large.segment_count + pool->source.small.segment_count);
             needed = maps > needed ? maps : needed;
             drop_all(at, ROUNDS);
             fail_mappings(FOR_EVER, 0);
@@ -156,14 +156,14 @@ static const struct backend_ops *fake_ops;
 static int map_and_take_descriptors(struct backend *backend, uint64_t address, unsigned count,
                                     unsigned length, const uint64_t *pages) {
     int r = fake_ops->map(backend, address, count, length, pages);
-    lock_acquire(&pool->lock);
-    struct host_slab *slab = &pool->large.segment_slab;
+    lock_acquire(&pool->source.lock);
+    struct host_slab *slab = &pool->source.large.segment_slab;
     fail_mappings(0, FOR_EVER);
     void *last = NULL;
     for (void *object; (object = host_slab_get(slab)) != NULL; last = object) {
     }
     host_slab_put(slab, last);
-    lock_release(&pool->lock);
+    lock_release(&pool->source.lock);
     return r;
 }
 
@@ -186,13 +186,13 @@ static void pages_that_cannot_be_described_are_the_driver_s(void **state) {
     assert_int_equal(pool_alloc(pool, 48 * MIB, &more), -ERANGE);
     fail_mappings(FOR_EVER, 0);
     fake->backend.ops = fake_ops;
-    const struct books *books = &pool->books;
+    const struct books *books = &pool->source.books;
     assert_int_equal(fake->reserved, 5 * 16 * MIB); /* one of them until its alias goes */
-    assert_int_equal(pool->large.segment_count, 4);
+    assert_int_equal(pool->source.large.segment_count, 4);
     assert_int_equal(books_get(&books->driver_allocs), 5); /* none for the rest */
     assert_int_equal(books_get(&books->driver_frees), 1);
-    assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
-    assert_int_equal(pool->held_bytes + pool->growing, 0);
+    assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
+    assert_int_equal(pool->source.mapper.held_bytes + pool->source.growing.bytes, 0);
     check();
     get(48 * MIB);
 }

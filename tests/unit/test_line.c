@@ -41,7 +41,7 @@ static uint64_t get_mapped(uint64_t bytes) {
 }
 
 static struct segment *segment_at(uint64_t address) {
-    struct segment *segment = pool->large.segments;
+    struct segment *segment = pool->source.large.segments;
     while (segment && segment->base + segment->bytes <= address) {
         segment = segment->next;
     }
@@ -89,7 +89,7 @@ static void start_side_by_side(void) {
         assert_int_equal(blocks[i], blocks[0] + i * EACH);
     }
     finish_all();
-    assert_int_equal(pool->large.segment_count, BLOCKS);
+    assert_int_equal(pool->source.large.segment_count, BLOCKS);
 }
 
 static void make_hole(unsigned which) {
@@ -121,7 +121,7 @@ static void a_request_grows_by_what_it_lacks_at_the_end(void **state) {
     assert_int_equal(fake->reserved, 40 * MIB);
     assert_int_equal(get_mapped(5 * MIB), half);
     assert_int_equal(fake->reserved, 44 * MIB);
-    assert_int_equal(pool->large.free_count, 0);
+    assert_int_equal(pool->source.large.free_count, 0);
     assert_int_equal(fake->releases, 0);
 }
 
@@ -188,7 +188,7 @@ static void a_hole_is_filled_wholly_with_what_is_free_on_both_sides(void **state
     make_free(B), make_free(D);
     assert_int_equal(get_mapped(3 * EACH), blocks[B]);
     assert_int_equal(fake->reserved, BLOCKS * EACH);
-    assert_int_equal(pool->large.free_count, 0);
+    assert_int_equal(pool->source.large.free_count, 0);
 }
 
 static void what_is_longer_than_that_goes_to_the_end(void **state) {
@@ -229,8 +229,8 @@ static void in_front_of_all(void **state) {
     start_side_by_side();
     make_hole(A);
     assert_int_equal(get_mapped(5 * MIB), blocks[A]);
-    assert_ptr_equal(pool->large.segments, segment_at(blocks[A]));
-    assert_int_equal(pool->large.segments->previous != NULL, false);
+    assert_ptr_equal(pool->source.large.segments, segment_at(blocks[A]));
+    assert_int_equal(pool->source.large.segments->previous != NULL, false);
 }
 
 /* ---- segments of a block ---- */
@@ -242,28 +242,28 @@ static void a_block_over_several_segments_and_its_free(void **state) {
     uint64_t block = get_mapped(4 * PART + 512 * KIB), other = get_mapped(MIB + 256 * KIB);
     const struct segment *s[5];
     assert_int_equal(other, block + 4 * PART + 512 * KIB);
-    assert_int_equal(pool->large.segment_count, 5);
+    assert_int_equal(pool->source.large.segment_count, 5);
     for (unsigned i = 0; i < 5; i++) {
         s[i] = segment_at(block + i * PART);
         assert_int_equal(s[i]->used, i < 4 ? PART : MIB + 768 * KIB);
     }
-    pool->decay.tick = 7;
+    pool->source.decay.tick = 7;
     finish_all();
     drop_used(block, 4 * PART + 512 * KIB);
     assert_int_equal(s[1]->used, PART); /* still pending */
-    assert_int_equal(pool->large.idle_bytes, 0);
+    assert_int_equal(pool->source.large.idle_bytes, 0);
     finish_all();
     for (unsigned i = 0; i < 5; i++) {
         assert_int_equal(s[i]->used, i < 4 ? 0 : MIB + 256 * KIB);
         assert_true(s[i]->stamp > 0 && s[i]->stamp == s[0]->stamp);
         assert_int_equal(s[i]->since, 7);
     }
-    assert_int_equal(pool->large.idle_bytes, 4 * PART);
+    assert_int_equal(pool->source.large.idle_bytes, 4 * PART);
     check();
-    pool->decay.tick = 9;
+    pool->source.decay.tick = 9;
     uint64_t stamp = s[0]->stamp, middle = get_mapped(2 * PART + MIB); /* in the first three */
     assert_int_equal(middle, block);
-    assert_int_equal(pool->large.idle_bytes, PART);
+    assert_int_equal(pool->source.large.idle_bytes, PART);
     finish_all();
     drop_used(middle, 2 * PART + MIB);
     finish_all();
@@ -271,16 +271,16 @@ static void a_block_over_several_segments_and_its_free(void **state) {
         assert_int_equal(s[i]->stamp > stamp, i < 3);
         assert_int_equal(s[i]->since, i < 3 ? 9 : 7);
     }
-    assert_int_equal(pool->large.idle_bytes, 4 * PART);
-    assert_int_equal(pool->large.free_count, 2);
+    assert_int_equal(pool->source.large.idle_bytes, 4 * PART);
+    assert_int_equal(pool->source.large.free_count, 2);
 }
 
 /* What is free in front of it and behind it stays, and is one again with what comes there. One in use stays however old. */
 static void a_segment_inside_what_is_free_goes_back(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
-    pool->config.decays = true;
-    pool->decay.tick = 100;
+    pool->source.config.decays = true;
+    pool->source.decay.tick = 100;
     uint64_t base = PARTS(5), live = get_mapped(MIB + 4 * KIB);
     assert_int_equal(live, base);
     for (unsigned i = 0; i < 5; i++) {
@@ -291,8 +291,8 @@ static void a_segment_inside_what_is_free_goes_back(void **state) {
     }
     assert_int_equal(fake->reserved, 4 * PART);
     assert_null(segment_at(base + 2 * PART));
-    assert_int_equal(pool->large.free_count, 2);
-    assert_int_equal(arena_largest_free(&pool->large), 2 * PART);
+    assert_int_equal(pool->source.large.free_count, 2);
+    assert_int_equal(arena_largest_free(&pool->source.large), 2 * PART);
     struct pool_block found;
     assert_int_equal(pool_find(base + 2 * PART, &found), -ENOENT);
     assert_int_equal(pool_find(base + PART, &found), -EINVAL);
@@ -405,7 +405,7 @@ static void no_more_is_waited_for_than_a_growth_adds(void **state) {
     get(MIB);
     assert_int_equal(fake->waits, 0);
     assert_int_equal(fake->reserved, 402 * MIB);
-    assert_int_equal(pool->small.reserved_bytes, LINE_SEGMENT);
+    assert_int_equal(pool->source.small.reserved_bytes, LINE_SEGMENT);
     finish_all();
 }
 
@@ -456,13 +456,13 @@ static void what_is_free_beside_the_place_stays(void **state) {
     assert_int_equal(get_mapped(30 * MIB), near);
     assert_null(segment_at(far));
     assert_int_equal(fake->reserved, 32 * MIB);
-    assert_int_equal(pool->large.aliases.count, 1);
+    assert_int_equal(pool->source.large.aliases.count, 1);
 }
 
 static void on_both_sides_of_it(void **state) {
     (void)state;
     start_side_by_side();
-    pool->config.budget = 1;
+    pool->source.config.budget = 1;
     make_hole(C);
     make_free(B), make_free(D);
     unsigned unmaps = fake->unmaps;
@@ -488,7 +488,7 @@ static void but_not_on_a_side_that_is_not_needed(void **state) {
         finish_all();
         drop(at[1]);
         finish_all();
-        pool->config.budget = 1;
+        pool->source.config.budget = 1;
         pool_trim(pool, true);
         drop(at[0]), drop(at[2]);
         finish_all();
@@ -592,11 +592,11 @@ static void what_goes_back_is_mapped_where_it_is_needed(void **state) {
             uint64_t page = segment_at(block + i * WHOLE)->handle;
             assert_true(reached || is_one_of(pages, 6, page));
         }
-        assert_int_equal(pool->books.driver_allocs, 6 + (reached ? 3 : 0));
-        assert_int_equal(pool->books.driver_frees, reached ? 3 : 0);
+        assert_int_equal(pool->source.books.driver_allocs, 6 + (reached ? 3 : 0));
+        assert_int_equal(pool->source.books.driver_frees, reached ? 3 : 0);
         assert_int_equal(fake->reserved, 6 * WHOLE);
         assert_int_equal(fake_books(pool).reserved.current, 6 * WHOLE);
-        assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
+        assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -616,14 +616,14 @@ static void whole_though_not_all_of_it_is_needed(void **state) {
         for (unsigned i = 0; i < 5 && code; i++) {
             assert_int_equal(segment_at(at[i])->handle, pages[i]);
         }
-        assert_int_equal(pool->large.reserved_bytes, fake->reserved);
-        assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
+        assert_int_equal(pool->source.large.reserved_bytes, fake->reserved);
+        assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
         assert_int_equal(fake->in_vain, code ? 1 : 0);
         if (code == 0) {
             assert_true(is_one_of(pages, 5, segment_at(block)->handle));
             assert_true(is_one_of(pages, 5, segment_at(block + WHOLE)->handle));
-            assert_int_equal(pool->books.driver_allocs, 5);
-            assert_int_equal(pool->books.driver_frees, 0);
+            assert_int_equal(pool->source.books.driver_allocs, 5);
+            assert_int_equal(pool->source.books.driver_frees, 0);
             assert_int_equal(get_mapped(8 * MIB), block + 24 * MIB);
         }
         assert_int_equal(stop(NULL), 0);
@@ -637,7 +637,7 @@ static uint64_t move_behind_a_barrier(uint64_t *at, uint64_t *pages) {
     start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
     get_whole(at, pages, 6, 0);
     drop_used(at[1], WHOLE), drop_used(at[3], WHOLE);
-    pool->decay.tick = 9;
+    pool->source.decay.tick = 9;
     uint64_t block = get(2 * WHOLE);
     assert_int_equal(fake->orders, 1);
     assert_int_equal(fake->waits, 0);
@@ -653,16 +653,16 @@ static void what_has_not_finished_moves_at_once(void **state) {
     for (unsigned i = 0; i < 2; i++) {
         const struct segment *segment = segment_at(block + i * WHOLE);
         assert_true(segment->handle == pages[1] || segment->handle == pages[3]);
-        assert_true(segment->stamp > pool->epochs.finished);
+        assert_true(segment->stamp > pool->source.epochs.finished);
         assert_int_equal(segment->since, 9);
         assert_null(segment_at(at[1 + 2 * i]));
         fake_physical(fake, at[1 + 2 * i]); /* mapped still */
     }
-    assert_int_equal(pool->large.aliases.count, 2);
+    assert_int_equal(pool->source.large.aliases.count, 2);
     struct pool_block found;
     assert_int_equal(pool_find(at[1], &found), -EINVAL); /* what the program has freed */
     check();
-    assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
+    assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
 }
 
 /* Nothing is mapped there before. */
@@ -675,7 +675,7 @@ static void and_is_unmapped_when_it_has(void **state) {
     finish_all();
     assert_int_equal(get_mapped(WHOLE), at[1]);
     assert_int_equal(fake->unmaps, 2 * WHOLE / PAGE);
-    assert_int_equal(pool->large.aliases.count, 0);
+    assert_int_equal(pool->source.large.aliases.count, 0);
 }
 
 /* It is the driver's only when nothing is mapped there any more. */
@@ -689,7 +689,7 @@ static void what_moved_goes_back_whole(void **state) {
     finish_all();
     assert_int_equal(pool_trim(pool, true), 0);
     assert_int_equal(fake->reserved, 4 * WHOLE);
-    assert_int_equal(pool->large.aliases.count, 0);
+    assert_int_equal(pool->source.large.aliases.count, 0);
     assert_int_equal(fake->unmaps, 4 * WHOLE / PAGE);
 }
 
@@ -710,7 +710,7 @@ static void what_moved_goes_back_whole_in_one_go(void **state) {
     get_whole(at, pages, 6, 1);
     drop_used(at[2], WHOLE), drop_used(at[4], WHOLE);
     uint64_t block = get(2 * WHOLE);
-    assert_int_equal(pool->large.aliases.count, 2);
+    assert_int_equal(pool->source.large.aliases.count, 2);
     fake_reach(fake, block, 2 * WHOLE, 0, fake_submit(fake, 0));
     drop(block);
     before = fake->backend.ops;
@@ -720,7 +720,7 @@ static void what_moved_goes_back_whole_in_one_go(void **state) {
     assert_int_equal(pool_trim(pool, false), 0);
     fake->backend.ops = before;
     assert_int_equal(fake->reserved, 3 * WHOLE);
-    assert_int_equal(pool->large.aliases.count, 0);
+    assert_int_equal(pool->source.large.aliases.count, 0);
 }
 
 /* Refused once, it is asked for the next time; with the context it goes. */
@@ -732,16 +732,16 @@ static void what_cannot_be_unmapped_stays_an_alias(void **state) {
     fake->unmap_code = -EIO;
     pool_trim(pool, true);
     fake->unmap_code = 0;
-    assert_int_equal(pool->large.aliases.count, 2);
+    assert_int_equal(pool->source.large.aliases.count, 2);
     check();
     pool_trim(pool, true);
-    assert_int_equal(pool->large.aliases.count, 0);
+    assert_int_equal(pool->source.large.aliases.count, 0);
     assert_int_equal(stop(NULL), 0);
     move_behind_a_barrier(at, pages);
     fake_finish_all(fake);
     pool_forget(pool);
     assert_int_equal(fake->reserved, 0);
-    assert_int_equal(pool->large.aliases.count, 0);
+    assert_int_equal(pool->source.large.aliases.count, 0);
 }
 
 /* Nor what others reach, whose work no barrier holds back. */
@@ -755,7 +755,7 @@ static void what_others_reach_moves_nowhere(void **state) {
         drop_used(at[i], WHOLE);
     }
     get(2 * WHOLE);
-    assert_int_equal(pool->large.aliases.count, 0);
+    assert_int_equal(pool->source.large.aliases.count, 0);
 }
 
 /* Where there is no room for what would be left nothing moves. */
@@ -764,7 +764,7 @@ static void as_far_as_aliases_can_be_kept(void **state) {
     uint64_t at[6], pages[6];
     start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
     get_whole(at, pages, 6, 0);
-    struct aliases *aliases = &pool->large.aliases;
+    struct aliases *aliases = &pool->source.large.aliases;
     for (unsigned i = 0; i < ALIASES_MOST; i++) { /* far away */
         aliases_add(aliases, &(struct alias){UINT64_MAX / 2 + 1 + i * PAGE, PAGE, UINT64_MAX});
     }
@@ -781,7 +781,7 @@ static void as_far_as_aliases_can_be_kept(void **state) {
 }
 
 static uint64_t first_to_move(uint64_t from) {
-    const struct segment *segment = idle_movable(&pool->large, LINE_SEGMENT, from);
+    const struct segment *segment = idle_movable(&pool->source.large, LINE_SEGMENT, from);
     return segment ? segment->base : 0;
 }
 
@@ -837,13 +837,14 @@ static void no_more_is_ready_than_can_move_at_once(void **state) {
 
 /* The driver's calls, as the books have them: what was moved and then found no place went to the driver as well. */
 static void expect_as_many_calls_as_segments(void) {
-    const struct books *books = &pool->books;
+    const struct books *books = &pool->source.books;
     assert_int_equal(books_get(&books->driver_allocs) - books_get(&books->driver_frees),
-                     pool->large.segment_count + pool->small.segment_count);
-    assert_int_equal(fake->reserved, pool->large.reserved_bytes + pool->small.reserved_bytes);
-    assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
-    assert_int_equal(pool->growing, 0);
-    assert_int_equal(pool->held_bytes, 0);
+                     pool->source.large.segment_count + pool->source.small.segment_count);
+    assert_int_equal(fake->reserved,
+                     pool->source.large.reserved_bytes + pool->source.small.reserved_bytes);
+    assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
+    assert_int_equal(pool->source.growing.bytes, 0);
+    assert_int_equal(pool->source.mapper.held_bytes, 0);
     check();
 }
 
@@ -881,7 +882,7 @@ static void watch(void) {
     fake->backend.ops = &watched;
     looked_for = 0;
     look_code = 0;
-    now_ns = pool->started_ns;
+    now_ns = pool->source.started_ns;
     map_takes_ns = look_takes_ns = 0;
 }
 
@@ -918,7 +919,7 @@ static void short_segments_are_mapped_where_they_are_needed(void **state) {
     make_free(A), make_free(E);
     assert_int_equal(get_mapped(2 * EACH), blocks[E]);
     assert_int_equal(segment_at(blocks[E] + EACH)->handle, page);
-    assert_int_equal(pool->books.driver_frees, 0);
+    assert_int_equal(pool->source.books.driver_frees, 0);
     assert_int_equal(fake->reserves, BLOCKS);
 }
 
@@ -960,7 +961,7 @@ static void what_moved_for_a_growth_that_is_refused_is_not_lost(void **state) {
         assert_int_equal(pool_alloc(pool, 5 * WHOLE, &block), what == MAPS_NOT ? -ERANGE : -ENOMEM);
         fake->map_code = fake->wait_code = look_code = 0;
         assert_int_equal(fake->reserved, 6 * WHOLE);
-        assert_int_equal(pool->large.idle_bytes, 2 * WHOLE);
+        assert_int_equal(pool->source.large.idle_bytes, 2 * WHOLE);
         expect_as_many_calls_as_segments();
         finish_all();
         get_mapped(2 * WHOLE);
@@ -1035,7 +1036,7 @@ static void a_large_growth_comes_in_longer_segments(void **state) {
     (void)state;
     for (unsigned more = 0; more < 2; more++) {
         start(64 * GIB, POOL_BARRIER, RELAXED);
-        pool->halvings = 2;
+        pool->source.mapper.halvings = 2;
         assert_int_equal(segment_at(get(4 * GIB + more))->bytes, 4 * MIB + more * 2 * MIB);
         assert_int_equal(stop(NULL), 0);
     }
@@ -1050,9 +1051,9 @@ static uint64_t ask_for_another_place(void) {
     finish_all();
     drop(at[0]), drop(at[2]);
     finish_all();
-    lock_acquire(&pool->lock);
-    budget_look_at_all(pool);
-    lock_release(&pool->lock);
+    lock_acquire(&pool->source.lock);
+    peaks_look_at_all(pool);
+    lock_release(&pool->source.lock);
     return at[3];
 }
 
@@ -1081,32 +1082,32 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         start(64 * GIB, POOL_BARRIER, cases[i].set ? PEAK + PEAK / LINE_SLACK : 0);
         ask_for_another_place();
-        pool->mapping_slack = PEAK / LINE_SLACK_MORE * cases[i].parts;
-        pool->mapping_parts = cases[i].parts;
-        lock_acquire(&pool->lock);
-        budget_look_at_all(pool);
-        lock_release(&pool->lock);
-        uint64_t goal = pool->goal, then = PEAK / LINE_SLACK_MORE * cases[i].then;
-        uint64_t more = then - pool->mapping_slack;
+        pool->source.mapper.slack = PEAK / LINE_SLACK_MORE * cases[i].parts;
+        pool->source.mapper.parts = cases[i].parts;
+        lock_acquire(&pool->source.lock);
+        peaks_look_at_all(pool);
+        lock_release(&pool->source.lock);
+        uint64_t goal = pool->source.goal, then = PEAK / LINE_SLACK_MORE * cases[i].then;
+        uint64_t more = then - pool->source.mapper.slack;
         assert_in_range(goal, PEAK + PEAK / LINE_SLACK + then - more - MIB,
                         PEAK + PEAK / LINE_SLACK + then - more + MIB);
-        pool->mapping_since_ns = backend_clock(pool->backend) - 3600 * SECOND;
+        pool->source.mapper.since_ns = backend_clock(pool->source.backend) - 3600 * SECOND;
         uint64_t most = cases[i].parts == 0 ? LINE_TIME_MOST_NS : LINE_TIME_AGAIN_NS;
-        pool->mapping_ns = (cases[i].is_much ? much : share) + cases[i].ahead * most * 3 / 4;
-        pool->mapping_peak = cases[i].risen ? PEAK - PEAK / 32 : PEAK;
+        pool->source.mapper.ns = (cases[i].is_much ? much : share) + cases[i].ahead * most * 3 / 4;
+        pool->source.mapper.peak = cases[i].risen ? PEAK - PEAK / 32 : PEAK;
         uint64_t block = get_mapped(3 * GIB / 2);
         assert_in_range(fake->reserved, goal + more - WHOLE, goal + more + MIB);
-        assert_int_equal(pool->mapping_slack, then);
-        assert_int_equal(pool->mapping_parts, cases[i].then);
-        assert_in_range(pool->goal, goal + more - MIB, goal + more + MIB);
-        assert_in_range(pool->mapping_peak, PEAK, PEAK + MIB);
+        assert_int_equal(pool->source.mapper.slack, then);
+        assert_int_equal(pool->source.mapper.parts, cases[i].then);
+        assert_in_range(pool->source.goal, goal + more - MIB, goal + more + MIB);
+        assert_in_range(pool->source.mapper.peak, PEAK, PEAK + MIB);
         for (unsigned round = 0; round < 3; round++) { /* but by no more than that */
             finish_all();
             drop(block);
             finish_all();
             block = get_mapped((3 + round % 2) * GIB / 2);
         }
-        assert_int_equal(pool->mapping_slack, then);
+        assert_int_equal(pool->source.mapper.slack, then);
         assert_true(fake->reserved <= goal + more + MIB);
         assert_int_equal(stop(NULL), 0);
     }
@@ -1114,8 +1115,8 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
 
 /* Though the peak has not risen for long. */
 static void take_too_long(void) {
-    pool->mapping_ns = pool->mapping_peak = UINT64_MAX / 2;
-    pool->mapping_parts = 3; /* one comes on top */
+    pool->source.mapper.ns = pool->source.mapper.peak = UINT64_MAX / 2;
+    pool->source.mapper.parts = 3; /* one comes on top */
 }
 
 /* Not by a part of what was live before that was reset. */
@@ -1125,22 +1126,22 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     uint64_t live = ask_for_another_place();
     take_too_long();
     get_mapped(3 * GIB / 2);
-    assert_int_equal(pool->mapping_slack, PEAK / 16);
+    assert_int_equal(pool->source.mapper.slack, PEAK / 16);
     finish_all();
     pool_reset_peaks(pool);
-    uint64_t peak = books_get(&pool->books.allocated.peak);
+    uint64_t peak = books_get(&pool->source.books.allocated.peak);
     assert_int_equal(peak, 7 * GIB / 2);
-    assert_int_equal(pool->goal, peak + peak / LINE_SLACK + peak / 16);
+    assert_int_equal(pool->source.goal, peak + peak / LINE_SLACK + peak / 16);
     drop(live);
     finish_all();
     pool_reset_peaks(pool);
-    peak = books_get(&pool->books.allocated.peak);
+    peak = books_get(&pool->source.books.allocated.peak);
     assert_int_equal(peak, 5 * GIB / 2);
-    assert_int_equal(pool->goal, peak + peak / LINE_SLACK + peak / 16);
-    assert_true(pool->mapping_peak >= PEAK);
+    assert_int_equal(pool->source.goal, peak + peak / LINE_SLACK + peak / 16);
+    assert_true(pool->source.mapper.peak >= PEAK);
     get_mapped(3 * GIB);
-    assert_int_equal(pool->mapping_slack, PEAK / 16);
-    assert_in_range(pool->mapping_peak, 5 * GIB / 2, PEAK - 1);
+    assert_int_equal(pool->source.mapper.slack, PEAK / 16);
+    assert_in_range(pool->source.mapper.peak, 5 * GIB / 2, PEAK - 1);
 }
 
 /* What the growth adds to is needed itself, and what is not unmapped would not be if it were shorter. */
@@ -1164,7 +1165,7 @@ static void not_for_what_is_free_and_not_pinned(void **state) {
         fake->unmap_code = 0;
         assert_int_equal(segment_at(block)->bytes, WHOLE);
         get_mapped(3 * WHOLE);
-        assert_int_equal(pool->halvings, 0);
+        assert_int_equal(pool->source.mapper.halvings, 0);
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -1176,9 +1177,9 @@ static void get_32(uint64_t *at, uint64_t memory) {
         at[i] = get_mapped(PEAK / 32);
     }
     finish_all();
-    lock_acquire(&pool->lock);
-    budget_look_at_all(pool);
-    lock_release(&pool->lock);
+    lock_acquire(&pool->source.lock);
+    peaks_look_at_all(pool);
+    lock_release(&pool->source.lock);
 }
 
 /* What two of them had, and are no neighbours. */
@@ -1195,11 +1196,11 @@ static void the_goal_is_raised_by_what_is_lacking(void **state) {
     for (unsigned refused = 0; refused < 2; refused++) {
         uint64_t at[32];
         get_32(at, 64 * GIB);
-        uint64_t lacking = PEAK + 200 * MIB - pool->budget;
+        uint64_t lacking = PEAK + 200 * MIB - pool->source.budget;
         take_too_long();
-        pool->refused_at = refused ? 32 * GIB : 0;
+        pool->source.refused_at = refused ? 32 * GIB : 0;
         get_for_two(at, 200 * MIB);
-        assert_int_equal(pool->mapping_slack, refused ? 0 : lacking);
+        assert_int_equal(pool->source.mapper.slack, refused ? 0 : lacking);
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -1209,10 +1210,10 @@ static void there_are_no_more_parts_than_that(void **state) {
     uint64_t at[32];
     get_32(at, 64 * GIB);
     take_too_long();
-    pool->mapping_parts = LINE_SLACK_PARTS;
+    pool->source.mapper.parts = LINE_SLACK_PARTS;
     get_for_two(at, 200 * MIB);
-    assert_int_equal(pool->mapping_parts, LINE_SLACK_PARTS);
-    assert_int_equal(pool->mapping_slack, PEAK + 200 * MIB - (PEAK + PEAK / LINE_SLACK));
+    assert_int_equal(pool->source.mapper.parts, LINE_SLACK_PARTS);
+    assert_int_equal(pool->source.mapper.slack, PEAK + 200 * MIB - (PEAK + PEAK / LINE_SLACK));
 }
 
 /* Nor above what the device has, of which none is asked for in vain. */
@@ -1221,12 +1222,12 @@ static void the_goal_is_not_raised_above_the_device(void **state) {
     for (uint64_t more = 100 * MIB; more <= 200 * MIB; more += 100 * MIB) {
         uint64_t at[32];
         get_32(at, PEAK + more);
-        uint64_t left = PEAK + more - pool->budget;
+        uint64_t left = PEAK + more - pool->source.budget;
         assert_int_equal(left > 0, more > PEAK / LINE_SLACK);
         take_too_long();
         get_for_two(at, 250 * MIB);
-        assert_int_equal(pool->mapping_slack, left);
-        assert_int_equal(pool->refused_at, 0);
+        assert_int_equal(pool->source.mapper.slack, left);
+        assert_int_equal(pool->source.refused_at, 0);
         assert_int_equal(fake->in_vain, 0);
         assert_int_equal(stop(NULL), 0);
     }
@@ -1238,18 +1239,18 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
     for (uint64_t peak = GIB; peak <= 16 * GIB; peak *= 4) {
         uint64_t slack = peak / LINE_SLACK < BUDGET_FLOOR ? BUDGET_FLOOR : peak / LINE_SLACK;
         start(64 * GIB, POOL_BARRIER, 0);
-        books_set(&pool->books.allocated.peak, peak);
-        pool->quotas += GIB;
-        unsigned awake = pool->awake_count;
+        books_set(&pool->source.books.allocated.peak, peak);
+        pool->source.quotas += GIB;
+        unsigned awake = pool->source.awake_count;
         for (unsigned caches = 2; caches <= 8; caches++) {
             uint64_t most = (caches < 4 ? caches : 4) * 80 * MIB;
-            pool->awake_count = caches;
-            budget_look_at_all(pool);
-            assert_int_equal(pool->goal, peak + slack);
-            assert_int_equal(pool->budget, peak + (slack < most ? most : slack));
+            pool->source.awake_count = caches;
+            peaks_look_at_all(pool);
+            assert_int_equal(pool->source.goal, peak + slack);
+            assert_int_equal(pool->source.budget, peak + (slack < most ? most : slack));
         }
-        pool->quotas -= GIB;
-        pool->awake_count = awake;
+        pool->source.quotas -= GIB;
+        pool->source.awake_count = awake;
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -1262,15 +1263,15 @@ static void what_mapping_takes_adds_up(void **state) {
         uint64_t at[32];
         get_32(at, 64 * GIB);
         watch();
-        pool->mapping_peak = PEAK;
+        pool->source.mapper.peak = PEAK;
         now_ns += stands ? 0 : share * LINE_TIME_SHARE;
         for (unsigned i = 0; i < 4; i++) {
-            assert_int_equal(pool->mapping_slack, 0);
+            assert_int_equal(pool->source.mapper.slack, 0);
             map_takes_ns = stands ? 0 : each;
             get_for_two(at + 4 * i, 250 * MIB);
-            assert_int_equal(pool->mapping_ns, stands ? 0 : (i < 3 ? i + 1 : 1) * each);
+            assert_int_equal(pool->source.mapper.ns, stands ? 0 : (i < 3 ? i + 1 : 1) * each);
         }
-        assert_int_equal(pool->mapping_slack > 0, !stands);
+        assert_int_equal(pool->source.mapper.slack > 0, !stands);
         fake->backend.ops = unwatched;
         assert_int_equal(stop(NULL), 0);
     }
@@ -1281,10 +1282,10 @@ static void what_mapping_took_is_counted(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, 0);
     ask_for_another_place();
-    pool->mapping_since_ns -= 3600 * SECOND;
-    pool->mapping_peak = PEAK;
+    pool->source.mapper.since_ns -= 3600 * SECOND;
+    pool->source.mapper.peak = PEAK;
     get_mapped(3 * GIB / 2);
-    assert_in_range(pool->mapping_ns, 1, 60 * SECOND);
+    assert_in_range(pool->source.mapper.ns, 1, 60 * SECOND);
 }
 
 /* Nor does it make up for what comes after it. */
@@ -1293,12 +1294,12 @@ static void what_mapping_takes_now_is_not_measured_by_the_time_before(void **sta
     uint64_t at[32];
     get_32(at, 64 * GIB);
     watch();
-    pool->mapping_peak = PEAK;
+    pool->source.mapper.peak = PEAK;
     now_ns += 3600 * SECOND;
     for (unsigned i = 0; i < 4; i++) {
         map_takes_ns = 2 * LINE_TIME_MOST_NS;
         get_for_two(at + 4 * i, 250 * MIB);
-        assert_int_equal(pool->mapping_parts, i);
+        assert_int_equal(pool->source.mapper.parts, i);
     }
     fake->backend.ops = unwatched;
 }
@@ -1309,13 +1310,13 @@ static void what_mapping_has_not_taken_is_kept_for_a_while(void **state) {
     uint64_t at[32];
     get_32(at, 64 * GIB);
     watch();
-    pool->mapping_peak = PEAK;
-    pool->mapping_parts = 1;
+    pool->source.mapper.peak = PEAK;
+    pool->source.mapper.parts = 1;
     now_ns += 3600 * SECOND;
     for (unsigned i = 0; i < 5; i++) {
         map_takes_ns = LINE_TIME_KEPT_NS / 10 * 4;
         get_for_two(at + 4 * i, 250 * MIB);
-        assert_int_equal(pool->mapping_parts, i < 3 ? 1 : i - 1);
+        assert_int_equal(pool->source.mapper.parts, i < 3 ? 1 : i - 1);
     }
     fake->backend.ops = unwatched;
 }
@@ -1324,26 +1325,26 @@ static void what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one(
     (void)state;
     start(64 * GIB, POOL_BARRIER, 0);
     ask_for_another_place();
-    pool->mapping_parts = 10;
-    pool->mapping_peak = PEAK / 2;
+    pool->source.mapper.parts = 10;
+    pool->source.mapper.peak = PEAK / 2;
     get_mapped(3 * GIB / 2);
-    assert_int_equal(pool->mapping_parts, 5);
-    assert_int_equal(pool->mapping_peak, PEAK);
+    assert_int_equal(pool->source.mapper.parts, 5);
+    assert_int_equal(pool->source.mapper.peak, PEAK);
 }
 
 static void the_next_context_begins_anew(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, 0);
     ask_for_another_place();
-    pool->mapping_parts = 10;
-    pool->mapping_slack = PEAK / 8;
-    pool->halvings = 2;
-    pool->made_bytes = GIB;
+    pool->source.mapper.parts = 10;
+    pool->source.mapper.slack = PEAK / 8;
+    pool->source.mapper.halvings = 2;
+    pool->source.mapper.made_bytes = GIB;
     pool_forget(pool);
-    assert_int_equal(pool->mapping_parts, 0);
-    assert_int_equal(pool->mapping_slack, 0);
-    assert_int_equal(pool->halvings, 0);
-    assert_int_equal(pool->made_bytes, 0);
+    assert_int_equal(pool->source.mapper.parts, 0);
+    assert_int_equal(pool->source.mapper.slack, 0);
+    assert_int_equal(pool->source.mapper.halvings, 0);
+    assert_int_equal(pool->source.mapper.made_bytes, 0);
 }
 
 /* ---- refusals ---- */
@@ -1399,8 +1400,8 @@ static void what_was_had_in_vain_goes_back(void **state) {
     fake->memory = (10 + 98) * MIB;
     assert_int_equal(pool_alloc(pool, 100 * MIB, &address), -ENOMEM);
     assert_in_range(fake->reserved, 10 * MIB, 10 * MIB);
-    assert_int_equal(pool->large.reserved_bytes, 10 * MIB);
-    assert_int_equal(pool->growing, 0);
+    assert_int_equal(pool->source.large.reserved_bytes, 10 * MIB);
+    assert_int_equal(pool->source.growing.bytes, 0);
     assert_true(fake->in_vain > 0);
     check();
     assert_int_equal(get_mapped(98 * MIB), live + 10 * MIB);
@@ -1418,7 +1419,7 @@ static void and_no_more_than_that(void **state) {
     fake->map_code = -EIO;
     assert_int_equal(pool_alloc(pool, 100 * MIB, &address), -ERANGE);
     assert_int_equal(fake->reserved, 22 * MIB);
-    assert_int_equal(pool->large.free_count, 1); /* no longer held */
+    assert_int_equal(pool->source.large.free_count, 1); /* no longer held */
     fake->map_code = 0;
     assert_int_equal(get_mapped(20 * MIB), end);
     assert_int_equal(fake->reserved, 22 * MIB);
@@ -1444,7 +1445,7 @@ static void what_cannot_be_mapped_is_the_driver_s(void **state) {
 static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
-    pool->decay.tick = 5;
+    pool->source.decay.tick = 5;
     uint64_t block = get_in_parts(4);
     assert_int_equal(pool_mark_reached_from_outside(block), 0);
     finish_all();
@@ -1455,14 +1456,14 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
         pages[i] = segment_at(block + i * PART)->handle;
     }
     fake->unmap_code = -EIO;
-    pool->decay.tick = 6;
+    pool->source.decay.tick = 6;
     for (unsigned round = 0; round < 3; round++) {
         pool_trim(pool, true);
         assert_int_equal(fake->reserved, 4 * PART);
         assert_int_equal(fake_books(pool).reserved.current, 4 * PART);
-        assert_int_equal(pool->large.idle_bytes, 4 * PART);
-        assert_int_equal(pool->large.free_count, 1);
-        assert_int_equal(atomic_load(&pool->leaving_bytes), 0);
+        assert_int_equal(pool->source.large.idle_bytes, 4 * PART);
+        assert_int_equal(pool->source.large.free_count, 1);
+        assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
         for (unsigned i = 0; i < 4; i++) {
             const struct segment *s = segment_at(block + i * PART);
             assert_int_equal(s->handle, pages[i]);
@@ -1482,10 +1483,10 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
         pool_trim(pool, true);
         assert_int_equal(fake->reserved, left * PART);
         fake->unmap_code = 0;
-        assert_int_equal(source_idle(pool), left * PART);
-        lock_acquire(&pool->lock);
-        assert_int_equal(source_release_idle(pool, 1), 0);
-        lock_release(&pool->lock);
+        assert_int_equal(source_idle(&pool->source), left * PART);
+        lock_acquire(&pool->source.lock);
+        assert_int_equal(source_release_idle(&pool->source, 1), 0);
+        lock_release(&pool->source.lock);
         fake->unmap_code = -EIO;
         check();
     }
@@ -1529,9 +1530,10 @@ static void *take_in_a_thread(void *unused) {
 static pthread_t other_thread;
 
 static void let_another_one_ask(void) {
-    lock_acquire(&pool->lock);
-    uint64_t largest = arena_largest_free(&pool->large), idle = pool->large.idle_bytes;
-    lock_release(&pool->lock);
+    lock_acquire(&pool->source.lock);
+    uint64_t largest = arena_largest_free(&pool->source.large),
+             idle = pool->source.large.idle_bytes;
+    lock_release(&pool->source.lock);
     assert_int_equal(largest, 0); /* 96 MiB are there */
     assert_int_equal(idle, 0);
     assert_int_equal(pthread_create(&other_thread, NULL, take_in_a_thread, NULL), 0);
@@ -1555,16 +1557,16 @@ static void what_others_have_brought_will_do(void **state) {
     start(4 * GIB, POOL_BARRIER, RELAXED);
     uint64_t block = get_mapped(90 * MIB);
     finish_all();
-    lock_acquire(&pool->mapper);
+    lock_acquire(&pool->source.mapper.lock);
     assert_int_equal(pthread_create(&other_thread, NULL, take_in_a_thread, NULL), 0);
     for (bool waits = false; !waits; sched_yield()) {
-        lock_acquire(&pool->lock);
-        waits = pool->growers > 0;
-        lock_release(&pool->lock);
+        lock_acquire(&pool->source.lock);
+        waits = pool->source.growing.threads > 0;
+        lock_release(&pool->source.lock);
     }
     drop(block);
     finish_all();
-    lock_release(&pool->mapper);
+    lock_release(&pool->source.mapper.lock);
     pthread_join(other_thread, NULL);
     assert_int_equal(stolen, block);
     assert_int_equal(fake->reserved, 90 * MIB);
@@ -1635,13 +1637,13 @@ static void lines_side_by_side_are_one(void **state) {
     fake->next = fake->base + ((uint64_t)64 << 30) - 120 * MIB;
     uint64_t one = get_mapped(20 * MIB), other = get_mapped(50 * MIB);
     assert_int_equal(other, one + 64 * MIB);
-    assert_int_equal(pool->large.lines->base, one);
-    assert_int_equal(pool->large.lines->next->base, other);
+    assert_int_equal(pool->source.large.lines->base, one);
+    assert_int_equal(pool->source.large.lines->next->base, other);
     assert_int_equal(get_mapped(44 * MIB), one + 20 * MIB);
     finish_all();
     drop(other), drop(one), drop(one + 20 * MIB);
     finish_all();
-    assert_int_equal(pool->large.free_count, 1);
+    assert_int_equal(pool->source.large.free_count, 1);
     assert_int_equal(get_mapped(114 * MIB), one);
     assert_int_equal(fake->reserved, 114 * MIB);
 }
@@ -1654,9 +1656,9 @@ static void another_line_is_begun_where_one_is_full(void **state) {
     fake->next = fake->base;
     uint64_t low = get_mapped(100 * MIB);
     assert_int_equal(low, fake->base);
-    assert_int_equal(pool->large.lines->base, fake->base);
-    assert_int_equal(pool->large.lines->next->base, high);
-    assert_int_equal(pool->large.segments->base, low);
+    assert_int_equal(pool->source.large.lines->base, fake->base);
+    assert_int_equal(pool->source.large.lines->next->base, high);
+    assert_int_equal(pool->source.large.segments->base, low);
     assert_int_equal(fake->addresses, 4 * GIB + 32 * MIB);
     finish_all();
     drop(high);
@@ -1678,15 +1680,15 @@ static void a_large_growth_below_the_budget_takes_few_segments(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, RELAXED);
     get_mapped(GIB);
-    assert_int_equal(pool->large.segment_count, SEGMENTS);
-    assert_int_equal(pool->large.segments->bytes, LONG);
-    assert_int_equal(pool->large.last->bytes, LINE_SEGMENT);
+    assert_int_equal(pool->source.large.segment_count, SEGMENTS);
+    assert_int_equal(pool->source.large.segments->bytes, LONG);
+    assert_int_equal(pool->source.large.last->bytes, LINE_SEGMENT);
     get_mapped(LONG + PAGE);
-    assert_int_equal(pool->large.last->bytes, PAGE);
-    assert_int_equal(pool->large.last->previous->bytes, 32 * MIB);
+    assert_int_equal(pool->source.large.last->bytes, PAGE);
+    assert_int_equal(pool->source.large.last->previous->bytes, 32 * MIB);
     get_mapped(LONG);
-    assert_int_equal(pool->large.last->bytes, LINE_SEGMENT);
-    assert_int_equal(pool->large.last->previous->bytes, LINE_SEGMENT);
+    assert_int_equal(pool->source.large.last->bytes, LINE_SEGMENT);
+    assert_int_equal(pool->source.large.last->previous->bytes, LINE_SEGMENT);
     assert_int_equal(fake->reserved, GIB + 2 * LONG + PAGE);
 }
 
@@ -1707,7 +1709,7 @@ static void beyond_the_budget_segments_are_short(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, PAGE);
     get_mapped(GIB);
-    assert_int_equal(pool->large.segment_count, GIB / LINE_SEGMENT);
+    assert_int_equal(pool->source.large.segment_count, GIB / LINE_SEGMENT);
 }
 
 static uint64_t free_gib(void) {
@@ -1723,16 +1725,16 @@ static void a_long_segment_is_split_for_a_block_in_a_part_of_it(void **state) {
     uint64_t at = free_gib();
     finish_all();
     assert_int_equal(get_mapped(LONG), at); /* all of one */
-    assert_int_equal(pool->large.segment_count, SEGMENTS);
+    assert_int_equal(pool->source.large.segment_count, SEGMENTS);
     uint64_t block = get_mapped(LONG + 20 * MIB); /* all of the next, and a part of that behind */
     assert_int_equal(block, at + LONG);
     assert_int_equal(segment_at(block)->bytes, LONG);
     assert_int_equal(segment_at(block + LONG)->bytes, LINE_SEGMENT);
-    assert_int_equal(pool->large.segment_count, SEGMENTS - 1 + LONG / LINE_SEGMENT);
+    assert_int_equal(pool->source.large.segment_count, SEGMENTS - 1 + LONG / LINE_SEGMENT);
     assert_int_equal(get_mapped(20 * MIB), block + LONG + 20 * MIB);
-    assert_int_equal(pool->large.segment_count, SEGMENTS - 1 + LONG / LINE_SEGMENT);
+    assert_int_equal(pool->source.large.segment_count, SEGMENTS - 1 + LONG / LINE_SEGMENT);
     assert_int_equal(fake->reserved, GIB);
-    assert_int_equal(pool->held_bytes, 0);
+    assert_int_equal(pool->source.mapper.held_bytes, 0);
     finish_all();
     drop(block);
     finish_all();
@@ -1758,13 +1760,13 @@ static void segments_are_as_long_as_what_they_are_made_for_wants(void **state) {
         for (unsigned halvings = 0; halvings < 3; halvings++) {
             uint64_t wanted = rows[i][1 + halvings] * MIB, bytes = rows[i][0] * MIB;
             start(64 * GIB, POOL_BARRIER, PAGE);
-            pool->halvings = halvings;
+            pool->source.mapper.halvings = halvings;
             uint64_t at = get_mapped(bytes);
             assert_int_equal(segment_at(at)->bytes, least_of(wanted, round_up(bytes, PAGE)));
             assert_int_equal(stop(NULL), 0);
             at = free_gib();
             finish_all();
-            pool->halvings = halvings;
+            pool->source.mapper.halvings = halvings;
             assert_int_equal(get_mapped(bytes), at);
             assert_int_equal(segment_at(at)->bytes, wanted);
             assert_int_equal(segment_at(at + LONG - 1)->bytes, wanted);
@@ -1782,7 +1784,7 @@ static void no_more_is_split_at_a_time(void **state) {
     assert_int_equal(segment_at(at)->bytes, 512 * MIB);
     drop_used(at, 4 * GIB);
     finish_all();
-    pool->halvings = 2;
+    pool->source.mapper.halvings = 2;
     assert_int_equal(get_mapped(4 * MIB), at);
     assert_int_equal(segment_at(at + some - MIB)->bytes, LINE_SEGMENT_LEAST);
     assert_int_equal(segment_at(at + some)->bytes, 512 * MIB - some - LINE_SEGMENT);
@@ -1815,13 +1817,13 @@ static void it_is_not_split_before_its_work_has_finished(void **state) {
     fake_inside_free(true);
     pool_stamp_in_free(pool);
     fake_inside_free(false);
-    lock_acquire(&pool->lock);
-    order_now(pool, epochs_orderable(&pool->epochs), false);
-    lock_release(&pool->lock);
+    lock_acquire(&pool->source.lock);
+    order_now(&pool->source, epochs_orderable(&pool->source.epochs), false);
+    lock_release(&pool->source.lock);
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get(20 * MIB), at);
     assert_int_equal(fake->unmaps, unmaps);
-    assert_int_equal(pool->large.segment_count, SEGMENTS);
+    assert_int_equal(pool->source.large.segment_count, SEGMENTS);
 }
 
 /* Of the one of which a part has to go the rest stays. */
@@ -1834,20 +1836,20 @@ static void a_long_segment_goes_in_parts(void **state) {
     }
     drop(at[1]);
     finish_all();
-    lock_acquire(&pool->lock);
-    pool->mapping_slack = 64 * MIB;
-    pool->mapping_parts = 1;
-    budget_look_at_all(pool);
-    lock_release(&pool->lock);
-    uint64_t budget = budget_with(pool, more);
+    lock_acquire(&pool->source.lock);
+    pool->source.mapper.slack = 64 * MIB;
+    pool->source.mapper.parts = 1;
+    peaks_look_at_all(pool);
+    lock_release(&pool->source.lock);
+    uint64_t budget = budget_with(&pool->source, more);
     assert_in_range(fake->reserved + more - budget, 6 * 128 * MIB + 1, 7 * 128 * MIB - 17 * MIB);
     get_mapped(more);
     assert_in_range(fake->reserved, budget - LINE_SEGMENT + 1, budget);
     assert_int_equal(segment_at(at[1])->bytes,
                      LONG); /* its short end has moved, the others went from there */
     assert_int_equal(segment_at(at[1] + LONG)->bytes, LINE_SEGMENT);
-    assert_int_equal(books_get(&pool->books.driver_frees), 7);
-    assert_int_equal(pool->held_bytes, 0);
+    assert_int_equal(books_get(&pool->source.books.driver_frees), 7);
+    assert_int_equal(pool->source.mapper.held_bytes, 0);
 }
 
 static void where_the_driver_has_no_more_what_was_split_is_gone(void **state) {
@@ -1871,7 +1873,7 @@ static void one_that_the_driver_keeps_is_used_as_it_is(void **state) {
     fake->unmap_code = -EBUSY;
     assert_int_equal(get_mapped(20 * MIB), at);
     fake->unmap_code = 0;
-    assert_int_equal(pool->large.segment_count, SEGMENTS);
+    assert_int_equal(pool->source.large.segment_count, SEGMENTS);
 }
 
 /* ---- reached from outside ---- */
@@ -1902,7 +1904,7 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
         drop(get_mapped(100 * MIB));
         finish_all();
         let_hold(64 * MIB);
-        struct segment *s = pool->large.segments, *marked = place == END ? s->next : s;
+        struct segment *s = pool->source.large.segments, *marked = place == END ? s->next : s;
         uint64_t all = place == ALL ? s->bytes - 2 * MIB : s->bytes - 512 * KIB;
         get_mapped(all);
         marked->reached_from_outside = true;
@@ -1916,13 +1918,14 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
         fake_inside_free(true);
         pool_stamp_in_free(pool);
         fake_inside_free(false);
-        lock_acquire(&pool->lock);
-        order_now(pool, epochs_orderable(&pool->epochs), false); /* a barrier is not enough */
-        pending_take_usable(pool);
-        lock_release(&pool->lock);
-        assert_ptr_equal(pool->pending[REACH_OUTSIDE].head, page_map_start(block));
+        lock_acquire(&pool->source.lock);
+        order_now(&pool->source, epochs_orderable(&pool->source.epochs),
+                  false); /* a barrier is not enough */
+        pending_take_usable(&pool->source);
+        lock_release(&pool->source.lock);
+        assert_ptr_equal(pool->source.pending[REACH_OUTSIDE].head, page_map_start(block));
         finish_all();
-        assert_null(pool->pending[REACH_OUTSIDE].head);
+        assert_null(pool->source.pending[REACH_OUTSIDE].head);
         assert_int_equal(get_mapped(MIB + 512 * KIB), block);
         assert_int_equal(stop(NULL), 0);
     }
@@ -1962,7 +1965,7 @@ static void a_block_names_all_segments_it_lies_in(void **state) {
         assert_int_equal(loan.offset, 3 * MIB);
         assert_int_equal(loan.bytes, 44 * MIB);
         assert_int_equal(loan.pages, 24);
-        assert_false(lock_try(&pool->mapper)); /* so nothing goes back */
+        assert_false(lock_try(&pool->source.mapper.lock)); /* so nothing goes back */
         named(&loan, base + rows[i][0] * PAGE);
         pool_lend_end(&loan);
     }
@@ -1970,8 +1973,8 @@ static void a_block_names_all_segments_it_lies_in(void **state) {
     for (unsigned i = 0; i < sizeof none / sizeof *none; i++) {
         assert_int_equal(pool_lend(block, id, none[i], &loan), -EINVAL);
     }
-    assert_true(lock_try(&pool->mapper));
-    lock_release(&pool->mapper);
+    assert_true(lock_try(&pool->source.mapper.lock));
+    lock_release(&pool->source.mapper.lock);
 }
 
 /* Not those behind it, though they are as long. */

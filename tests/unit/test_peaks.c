@@ -205,8 +205,8 @@ static void a_cache_that_comes_or_goes_is_not_waited_for_for_ever(void **state) 
     start(GIB, POOL_BARRIER, 0);
     get(64 * MIB);
     atomic_fetch_add(&pool->moves, 1);
-    uint64_t seen = budget_sums(pool).of[WATERMARK_ALLOCATED].live;
-    uint64_t most = budget_live_at_most(pool);
+    uint64_t seen = peaks_sums(pool).of[WATERMARK_ALLOCATED].live;
+    uint64_t most = peaks_live_at_most(pool);
     atomic_fetch_add(&pool->moves, 1);
     assert_int_equal(seen, 64 * MIB);
     assert_int_equal(most, 64 * MIB);

@@ -512,13 +512,13 @@ static void blocks_that_change_hands_are_not_counted_twice(void **state) {
     exchange_start_freeing(&exchange);
     bool right = true;
     for (int i = 0; i < LOOKS; i++) {
-        struct budget_sums sums = budget_sums(pool);
+        struct peaks_sums sums = peaks_sums(pool);
         right = right && sums.of[WATERMARK_COUNT].live <= PLACES &&
                 sums.of[WATERMARK_REQUESTED].live <= PLACES * 64 * KIB;
         if (i % 32 == 0) {
-            lock_acquire(&pool->lock);
-            budget_look_at_all(pool);
-            lock_release(&pool->lock);
+            lock_acquire(&pool->source.lock);
+            peaks_look_at_all(pool);
+            lock_release(&pool->source.lock);
             struct stats_device is = fake_books(pool);
             right = right && is.requested.current <= PLACES * 64 * KIB &&
                     is.requested.peak <= PLACES * 64 * KIB && is.allocations.peak <= PLACES &&

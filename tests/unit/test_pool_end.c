@@ -152,7 +152,7 @@ static void a_range_freed_before_the_end_is_not_taken_after_it(void **state) {
         pthread_join(ends, NULL);
         pthread_join(frees, NULL);
         check();
-        assert_int_equal(pool->pending_bytes, 0);
+        assert_int_equal(pool->source.pending_bytes, 0);
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -263,11 +263,12 @@ static void while_a_context_may_be_ending_nothing_is_released(void **state) {
     pool_sync_end(pool, pool_sync_begin(pool));
     get(8 * MIB);
     fake->backend.quiet = true;
-    const struct segment *idle =
-        pool->large.segments->next ? pool->large.segments->next : pool->large.segments;
-    uint64_t recycled = pool->large.recycled;
+    const struct segment *idle = pool->source.large.segments->next
+                                     ? pool->source.large.segments->next
+                                     : pool->source.large.segments;
+    uint64_t recycled = pool->source.large.recycled;
     pool_trim(pool, false);
-    assert_int_equal(pool->large.recycled, recycled);
+    assert_int_equal(pool->source.large.recycled, recycled);
     assert_int_equal(idle->bytes, 600 * MIB);
     fake->backend.quiet = false;
 }
@@ -291,7 +292,7 @@ static void what_a_context_took_along_during_its_release_has_gone(void **state) 
     fake->backend.ops = &ops;
     pool_trim(pool, false);
     fake->backend.ops = before;
-    assert_int_equal(pool->large.segment_count, 0);
+    assert_int_equal(pool->source.large.segment_count, 0);
     assert_int_equal(fake->reserved, 0);
 }
 

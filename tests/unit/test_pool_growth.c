@@ -11,7 +11,7 @@ static uint64_t live, live_peak;
 /* A large device, whose pool has no time to spare for giving back. */
 static void start_growing(void) {
     start(140 * GIB, POOL_BARRIER, 0);
-    pool->excess_ns = UINT64_MAX / 2;
+    pool->source.excess_ns = UINT64_MAX / 2;
     live = live_peak = 0;
 }
 
@@ -250,7 +250,8 @@ static int use_others_meanwhile(struct backend *backend, unsigned slot) {
         fake_submit(fake, 1);
         drop(in_use);
         in_use = next;
-        fresh = pool->large.idle_bytes > 0 && !idle_segment(&pool->large, 0, pool->epochs.finished);
+        fresh = pool->source.large.idle_bytes > 0 &&
+                !idle_segment(&pool->source.large, 0, pool->source.epochs.finished);
     }
     return r;
 }
@@ -304,11 +305,12 @@ static bool taking;
 
 /* Other threads use all that this one waits for, and what comes after it. */
 static int take_all_meanwhile(struct backend *backend, unsigned slot) {
-    uint64_t all = epochs_orderable(&pool->epochs);
+    uint64_t all = epochs_orderable(&pool->source.epochs);
     int r = fake_ops->wait(backend, slot);
     bool first = !taking;
     taking = true;
-    while (first && (budget_ready(pool) > 0 || !epochs_usable(&pool->epochs, all))) {
+    while (first &&
+           (budget_ready(&pool->source) > 0 || !epochs_usable(&pool->source.epochs, all))) {
         use_and_drop(get(256 * MIB));
     }
     return r;

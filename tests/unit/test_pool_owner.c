@@ -281,7 +281,7 @@ static void sums_are_right_beside_threads_that_come_and_go(void **state) {
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, churn, NULL), 0);
     for (int i = 0; i < 200000; i++) {
-        uint64_t live = budget_sums(pool).of[WATERMARK_ALLOCATED].live;
+        uint64_t live = peaks_sums(pool).of[WATERMARK_ALLOCATED].live;
         if (live < MIB + 31 * 4096 || live > MIB + 33 * 4096) { /* one pair is under way */
             churns = false;
             assert_in_range(live, MIB + 31 * 4096, MIB + 33 * 4096);

@@ -98,7 +98,7 @@ static void a_magazine_that_stays_leaves_the_places_of_others(void **state) {
         pool_sync_end(pool, pool_sync_begin(pool));
         cache_enter(cache);
         struct want want = {.bin = size_class_of(BLOCK), .bytes = BLOCK};
-        struct block *block = transfer_take(cache, &want, pool->epochs.usable);
+        struct block *block = transfer_take(cache, &want, pool->source.epochs.usable);
         if (block) {
             cache_push_ready(cache, block);
         }
@@ -128,7 +128,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
         }
         __real_pthread_mutex_unlock(lock);
         if (!room) {
-            pending_add_list(pool, magazine.first);
+            pending_add_list(&pool->source, magazine.first);
         }
     }
     return r;
@@ -152,7 +152,7 @@ static void what_comes_while_a_cache_is_put_to_sleep_is_not_left_there(void **st
         quota_take_all_back(pool);
         late_for = NULL;
         if (late.count > 0) { /* it was not free so often */
-            pending_add_list(pool, late.first);
+            pending_add_list(&pool->source, late.first);
         }
         late.count = 0;
         pool_release(pool);

@@ -458,7 +458,7 @@ static void such_a_call_is_waited_for_a_little_before_the_pool_grows(void **stat
     (void)state;
     for (unsigned calm = 0; calm < 2 * QUIET_WAIT_SLEEPS; calm += 10) {
         start_with_clock(GIB, 50000);
-        pool->config.budget = TIGHT;
+        pool->source.config.budget = TIGHT;
         uint64_t at = get(40 * MIB);
         use_and_drop_quietly(at, calm);
         bool in_time = calm > 0 && calm <= QUIET_WAIT_SLEEPS;

@@ -38,14 +38,14 @@ static void at_the_brim_hardly_anything_is_without_an_event(void **state) {
             fake->refusals = UINT_MAX;
             assert_true(is_out_of_memory(try(16 * MIB, &more)));
         }
-        uint64_t waits = pool->epochs.cpu_waits;
+        uint64_t waits = pool->source.epochs.cpu_waits;
         for (unsigned i = 0; i < 6; i++) {
             use_and_drop(at[i]);
         }
         fake_submit(fake, 0);
         assert_int_equal(try(96 * MIB, &more), 0);
         assert_int_equal(more, at[0]);
-        assert_int_equal(pool->epochs.cpu_waits, waits);
+        assert_int_equal(pool->source.epochs.cpu_waits, waits);
         assert_int_equal(fake->reserved, GIB);
         fake_finish_all(fake);
         assert_int_equal(stop(NULL), 0);
@@ -123,10 +123,10 @@ static void what_is_allowed_now_may_be_grown_to_at_once(void **state) {
     uint64_t at;
     get(32 * MIB);
     assert_true(is_out_of_memory(try(64 * MIB, &at)));
-    assert_int_equal(atomic_load(&pool->budget), 32 * MIB);
+    assert_int_equal(atomic_load(&pool->source.budget), 32 * MIB);
     fake->memory = GIB;
     pool_set_capacity(pool, GIB);
-    assert_int_equal(atomic_load(&pool->budget), GIB - GIB / 4);
+    assert_int_equal(atomic_load(&pool->source.budget), GIB - GIB / 4);
     use_and_drop(get(32 * MIB));
     get(32 * MIB);
     assert_int_equal(fake->orders + fake->waits, 0);
@@ -484,7 +484,7 @@ static void a_rest_earns_little_time_for_giving_back_ahead_of_growing(void **sta
     ops.release = release_slowly;
     ops.reserve = reserve_slowly;
     fake->backend.ops = &ops;
-    pool->started_ns = 0;
+    pool->source.started_ns = 0;
     get(10 * GIB);                        /* allows for what does not go back below */
     now_ns = 3600 * (uint64_t)1000000000; /* has rested for an hour */
     for (int i = 0; i < 10; i++) {

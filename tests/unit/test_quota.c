@@ -46,7 +46,7 @@ static unsigned awake(void) {
         caches++;
     }
     assert_ptr_equal(pool->awake_last, before);
-    assert_int_equal(caches, pool->awake_count);
+    assert_int_equal(caches, pool->source.awake_count);
     return caches;
 }
 
@@ -93,7 +93,7 @@ static void go_on(void) {
 static void grow_past_the_goal(void) {
     fake_finish_all(fake);
     uint64_t before = fake->reserved;
-    while (fake->reserved <= pool->goal || fake->reserved == before) {
+    while (fake->reserved <= pool->source.goal || fake->reserved == before) {
         get(MIB);
     }
 }
@@ -189,7 +189,7 @@ static void whatever_sleeps_is_not_looked_at_when_all_is_taken_back(void **state
     assert_int_equal(awake(), 2);
     assert_int_equal(pool_trim(pool, false), 0);
     assert_int_equal(awake(), 0);
-    assert_int_equal(pool->quotas, 0);
+    assert_int_equal(pool->source.quotas, 0);
     assert_int_equal(theirs->bytes + mine()->bytes, 0);
     check();
     go_on();
@@ -211,7 +211,7 @@ static void an_ended_threads_cache_sleeps(void **state) {
     let_it_end(thread);
     assert_true(quota_sleeps(theirs));
     assert_int_equal(theirs->bytes + books_get(&theirs->transfer.bytes), 0);
-    assert_int_equal(awake() + pool->quotas, 0);
+    assert_int_equal(awake() + pool->source.quotas, 0);
     check();
 }
 
@@ -219,14 +219,14 @@ static void one_that_sleeps_may_be_put_to_sleep(void **state) {
     (void)state;
     begin();
     get(100);
-    lock_acquire(&pool->lock);
+    lock_acquire(&pool->source.lock);
     for (int i = 0; i < 2; i++) {
         cache_enter(mine());
         quota_sleep(mine());
         cache_leave(mine());
     }
-    lock_release(&pool->lock);
-    assert_int_equal(awake() + pool->quotas, 0);
+    lock_release(&pool->source.lock);
+    assert_int_equal(awake() + pool->source.quotas, 0);
     drop(get(100));
     assert_int_equal(awake(), 1);
     check();
@@ -241,24 +241,24 @@ static void the_budget_follows_who_is_awake_and_not_who_ever_was(void **state) {
     for (int i = 0; i < 30; i++) {
         let_it_end(let_another_ask(4, 4096));
     }
-    lock_acquire(&pool->lock);
-    budget_look_at_all(pool);
-    uint64_t alone = pool->quotas, budget = atomic_load(&pool->budget);
-    lock_release(&pool->lock);
+    lock_acquire(&pool->source.lock);
+    peaks_look_at_all(pool);
+    uint64_t alone = pool->source.quotas, budget = atomic_load(&pool->source.budget);
+    lock_release(&pool->source.lock);
     assert_int_equal(alone, cache_room(mine()) + mine()->transfer.room);
-    assert_true(budget >= pool->goal + alone);
+    assert_true(budget >= pool->source.goal + alone);
     pthread_t thread = let_another_park(56);
-    lock_acquire(&pool->lock);
-    budget_look_at_all(pool);
-    lock_release(&pool->lock);
-    assert_true(pool->quotas >= alone + theirs->bytes);
-    assert_true(atomic_load(&pool->budget) >= pool->goal + pool->quotas);
+    lock_acquire(&pool->source.lock);
+    peaks_look_at_all(pool);
+    lock_release(&pool->source.lock);
+    assert_true(pool->source.quotas >= alone + theirs->bytes);
+    assert_true(atomic_load(&pool->source.budget) >= pool->source.goal + pool->source.quotas);
     go_on();
     let_it_end(thread);
-    lock_acquire(&pool->lock);
-    budget_look_at_all(pool);
-    lock_release(&pool->lock);
-    assert_int_equal(pool->quotas, alone);
+    lock_acquire(&pool->source.lock);
+    peaks_look_at_all(pool);
+    lock_release(&pool->source.lock);
+    assert_int_equal(pool->source.quotas, alone);
     check();
 }
 
@@ -267,11 +267,11 @@ static void a_small_program_of_one_thread_keeps_no_more_than_the_floor(void **st
     begin_on(8 * GIB);
     for (uint64_t bytes = 4096; bytes <= 512 * MIB; bytes *= 2) {
         drop(get(bytes));
-        lock_acquire(&pool->lock);
-        budget_look_at_all(pool);
-        lock_release(&pool->lock);
-        uint64_t peak = books_get(&pool->books.allocated.peak);
-        assert_true(atomic_load(&pool->budget) <= peak + peak / 10 * 3 + 64 * MIB);
+        lock_acquire(&pool->source.lock);
+        peaks_look_at_all(pool);
+        lock_release(&pool->source.lock);
+        uint64_t peak = books_get(&pool->source.books.allocated.peak);
+        assert_true(atomic_load(&pool->source.budget) <= peak + peak / 10 * 3 + 64 * MIB);
     }
     check();
 }
@@ -310,14 +310,14 @@ static void a_thread_that_misses_what_it_had_no_room_for_gets_more(void **state)
         drop(get(64 * MIB));
         uint64_t first = 0, visits = 0;
         for (int round = 0; round < 60; round++) {
-            uint64_t before = pool->looks;
+            uint64_t before = pool->peaks.looks;
             for (int i = 0; i < 48; i++) {
                 blocks[i] = get(sizes[s]);
             }
             for (int i = 0; i < 48; i++) {
                 use_and_drop(blocks[i]);
             }
-            visits = pool->looks - before;
+            visits = pool->peaks.looks - before;
             first = round == 0 ? visits : first;
             finish();
         }
@@ -343,11 +343,11 @@ static void a_little_program_keeps_little(void **state) {
         finish();
     }
     struct cache *own = mine();
-    lock_acquire(&pool->lock);
+    lock_acquire(&pool->source.lock);
     assert_false(quota_grow(own, 64 * MIB));
-    lock_release(&pool->lock);
-    assert_true(cache_room(own) <= budget_little(pool));
-    assert_true(fake->reserved <= budget_little(pool));
+    lock_release(&pool->source.lock);
+    assert_true(cache_room(own) <= budget_little(&pool->source));
+    assert_true(fake->reserved <= budget_little(&pool->source));
     check();
 }
 
@@ -382,13 +382,13 @@ static void one_that_has_no_memory_to_go_round_gets_of_what_another_has(void **s
     uint64_t before = theirs->bytes, epochs = 0;
     assert_true(before >= 12 * MIB);
     for (int i = 0; i < 1000; i++) {
-        epochs = i == 500 ? pool->epochs.closed : epochs;
+        epochs = i == 500 ? pool->source.epochs.closed : epochs;
         use_and_drop(get(256 * KIB));
         now_ns += IDLE_NS / 2000;
     }
     assert_in_range(theirs->bytes, before / 3, before * 2 / 3);
     assert_true(mine()->bytes >= before / 4);
-    assert_true(pool->epochs.closed - epochs <= 500 / 4);
+    assert_true(pool->source.epochs.closed - epochs <= 500 / 4);
     check();
     go_on();
     let_it_end(thread);
@@ -401,10 +401,10 @@ static uint64_t rooms[MANY];
 static void *fill_and_stay(void *at) {
     uint64_t own[16];
     struct cache *cache = mine();
-    lock_acquire(&pool->lock);
+    lock_acquire(&pool->source.lock);
     quota_grow(cache, UINT64_MAX / 2);
     *(uint64_t *)at = cache_room(cache);
-    lock_release(&pool->lock);
+    lock_release(&pool->source.lock);
     for (unsigned i = 0; i < 16; i++) {
         own[i] = get(64 * KIB);
     }
@@ -420,10 +420,10 @@ static void many_share_what_a_few_may_hold(void **state) {
     (void)state;
     begin();
     get(200 * MIB);
-    lock_acquire(&pool->lock);
-    budget_look_at_all(pool);
+    lock_acquire(&pool->source.lock);
+    peaks_look_at_all(pool);
     quota_grow(mine(), UINT64_MAX / 2);
-    lock_release(&pool->lock);
+    lock_release(&pool->source.lock);
     uint64_t alone = cache_room(mine());
     pthread_t threads[MANY];
     pthread_barrier_init(&step, NULL, MANY + 1);
@@ -438,12 +438,12 @@ static void many_share_what_a_few_may_hold(void **state) {
         least = rooms[i] < least ? rooms[i] : least;
     }
     assert_true(least <= alone / 2);
-    lock_acquire(&pool->lock);
+    lock_acquire(&pool->source.lock);
     uint64_t before = cache_room(mine());
     quota_grow(mine(), UINT64_MAX / 2); /* one that had more shares too */
     assert_true(cache_room(mine()) < before);
-    lock_release(&pool->lock);
-    assert_true(pool->quotas <= alone * MANY * 3 / 4);
+    lock_release(&pool->source.lock);
+    assert_true(pool->source.quotas <= alone * MANY * 3 / 4);
     check();
     pthread_barrier_wait(&step);
     for (unsigned i = 0; i < MANY; i++) {
@@ -451,9 +451,9 @@ static void many_share_what_a_few_may_hold(void **state) {
     }
     pthread_barrier_destroy(&step);
     assert_int_equal(awake(), 1);
-    lock_acquire(&pool->lock);
+    lock_acquire(&pool->source.lock);
     quota_grow(mine(), UINT64_MAX / 2);
-    lock_release(&pool->lock);
+    lock_release(&pool->source.lock);
     assert_int_equal(cache_room(mine()), alone);
     check();
 }

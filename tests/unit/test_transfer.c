@@ -38,12 +38,12 @@ static struct want want_of(uint64_t bytes) {
 
 /* A transfer cache that may hold so much. */
 static void open_transfer(struct cache *cache, uint64_t bytes) {
-    lock_acquire(&pool->lock);
-    budget_look_at_all(pool);
+    lock_acquire(&pool->source.lock);
+    peaks_look_at_all(pool);
     while (cache->transfer.room < bytes) {
         quota_grow_transfer(cache);
     }
-    lock_release(&pool->lock);
+    lock_release(&pool->source.lock);
 }
 
 /* So many blocks freed now, in an epoch of their own unless `same`, as a magazine. */
@@ -94,9 +94,9 @@ static struct block *take(uint64_t bytes, uint64_t usable) {
 
 /* It was taken by hand: back to the pool. */
 static void give(struct block *block) {
-    lock_acquire(&pool->lock);
-    pending_add(pool, block);
-    lock_release(&pool->lock);
+    lock_acquire(&pool->source.lock);
+    pending_add(&pool->source, block);
+    lock_release(&pool->source.lock);
 }
 
 static uint64_t stamp_of(uint64_t bytes) {
@@ -245,10 +245,10 @@ static void there_is_room_for_so_much_and_no_more(void **state) {
         magazine = freed(4, 64 * KIB, true);
     }
     assert_true(books_get(&own->transfer.bytes) + magazine.bytes > room);
-    lock_acquire(&pool->lock);
+    lock_acquire(&pool->source.lock);
     assert_true(transfer_empty(&own->transfer));
     assert_false(transfer_empty(&own->transfer));
-    lock_release(&pool->lock);
+    lock_release(&pool->source.lock);
     assert_true(put(own, &magazine));
     check();
 }
@@ -292,12 +292,13 @@ static void whatever_goes_in_comes_out_once(void **state) {
             if (put(own, &magazine)) {
                 in++;
             } else {
-                lock_acquire(&pool->lock);
-                pending_add_list(pool, magazine.first);
-                lock_release(&pool->lock);
+                lock_acquire(&pool->source.lock);
+                pending_add_list(&pool->source, magazine.first);
+                lock_release(&pool->source.lock);
             }
         } else {
-            uint64_t usable = rand() % 3 ? epochs_stamp(&pool->epochs) : (uint64_t)rand() % 4000;
+            uint64_t usable =
+                rand() % 3 ? epochs_stamp(&pool->source.epochs) : (uint64_t)rand() % 4000;
             struct block *block = take(bytes, usable);
             assert_true(!block || (block->stamp <= usable && block_bytes(block) >= bytes));
             if (block) {
@@ -306,9 +307,9 @@ static void whatever_goes_in_comes_out_once(void **state) {
             }
         }
         if (rand() % 200 == 0) {
-            lock_acquire(&pool->lock);
+            lock_acquire(&pool->source.lock);
             transfer_empty(&own->transfer);
-            lock_release(&pool->lock);
+            lock_release(&pool->source.lock);
         }
         if (rand() % 16 == 0) {
             finish();
@@ -372,11 +373,11 @@ static void blocks_of_a_number_nobody_has_are_everybodys(void **state) {
     transfer = transfer_lock(pool, 0);
     transfer_unlock(transfer);
     assert_ptr_equal(transfer, &pool->common->transfer);
-    lock_acquire(&pool->lock);
+    lock_acquire(&pool->source.lock);
     cache_enter(own);
     quota_sleep(own);
     cache_leave(own);
-    lock_release(&pool->lock);
+    lock_release(&pool->source.lock);
     assert_int_equal(own->transfer.room, 0);
     transfer = transfer_lock(pool, own->number); /* nobody would look there */
     transfer_unlock(transfer);
@@ -610,11 +611,11 @@ static void one_that_sleeps_takes_nothing_along(void **state) {
     open_transfer(pool->common, 8 * MIB);
     struct magazine magazine = freed(8, 60 * KIB, true);
     assert_true(put(pool->common, &magazine));
-    lock_acquire(&pool->lock);
+    lock_acquire(&pool->source.lock);
     cache_enter(own);
     quota_sleep(own);
     cache_leave(own);
-    lock_release(&pool->lock);
+    lock_release(&pool->source.lock);
     finish();
     get(60 * KIB);
     assert_true(!quota_sleeps(own) || own->bytes == 0);

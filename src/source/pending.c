@@ -8,12 +8,12 @@
  * Memory that something outside the context can reach waits in a queue of its own, for its event to
  * have *finished*: a barrier orders the context's work and nothing else.
  */
-#include "pool/internal.h"
+#include "source/internal.h"
 
-static uint64_t line_for(const struct pool *pool, enum reach reach) {
+static uint64_t line_for(const struct source *source, enum reach reach) {
     return reach == REACH_OUTSIDE
-               ? pool->epochs.finished
-               : atomic_load_explicit(&pool->epochs.usable, memory_order_acquire);
+               ? source->epochs.finished
+               : atomic_load_explicit(&source->epochs.usable, memory_order_acquire);
 }
 
 static enum reach reach_of(struct block *block) {
@@ -24,13 +24,13 @@ static enum reach reach_of(struct block *block) {
     return outside ? REACH_OUTSIDE : REACH_CONTEXT;
 }
 
-void pending_add(struct pool *pool, struct block *block) {
+void pending_add(struct source *source, struct block *block) {
     enum reach reach = reach_of(block);
-    if (block->stamp <= line_for(pool, reach)) {
-        source_give(pool, block); /* not behind others that are not */
+    if (block->stamp <= line_for(source, reach)) {
+        ready_give(source, block); /* not behind others that are not */
         return;
     }
-    struct pending *queue = &pool->pending[reach];
+    struct pending *queue = &source->pending[reach];
     block->next = NULL;
     if (queue->head) {
         block->stamp = most_of(block->stamp, queue->tail->stamp);
@@ -39,36 +39,36 @@ void pending_add(struct pool *pool, struct block *block) {
         queue->head = block;
     }
     queue->tail = block;
-    pool->pending_bytes += block_bytes(block);
+    source->pending_bytes += block_bytes(block);
 }
 
-void pending_add_list(struct pool *pool, struct block *first) {
+void pending_add_list(struct source *source, struct block *first) {
     while (first) {
         struct block *next = first->next;
-        pending_add(pool, first);
+        pending_add(source, first);
         first = next;
     }
 }
 
-void pending_take_usable(struct pool *pool) {
-    pending_take_old(pool, UINT64_MAX);
+void pending_take_usable(struct source *source) {
+    pending_take_old(source, UINT64_MAX);
 }
 
-void pending_take_old(struct pool *pool, uint64_t stamp) {
+void pending_take_old(struct source *source, uint64_t stamp) {
     for (enum reach reach = 0; reach < REACHES; reach++) {
-        uint64_t line = least_of(line_for(pool, reach), stamp);
-        struct pending *queue = &pool->pending[reach];
+        uint64_t line = least_of(line_for(source, reach), stamp);
+        struct pending *queue = &source->pending[reach];
         while (queue->head && queue->head->stamp <= line) {
             struct block *block = queue->head;
             queue->head = block->next;
-            pool->pending_bytes -= block_bytes(block);
-            source_give(pool, block);
+            source->pending_bytes -= block_bytes(block);
+            ready_give(source, block);
         }
     }
 }
 
-uint64_t pending_stamp(const struct pool *pool, uint64_t bytes) {
-    const struct pending *queue = &pool->pending[REACH_CONTEXT];
+uint64_t pending_stamp(const struct source *source, uint64_t bytes) {
+    const struct pending *queue = &source->pending[REACH_CONTEXT];
     uint64_t sum = 0;
     unsigned count = 0;
     for (const struct block *block = bytes < UINT64_MAX ? queue->head : NULL;

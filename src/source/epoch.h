@@ -30,10 +30,10 @@
  * from submitting its work before the move, hence before the record. Both sides are sequentially
  * consistent for that reason.
  */
-#ifndef GPUCACHE_POOL_EPOCH_H
-#define GPUCACHE_POOL_EPOCH_H
+#ifndef GPUCACHE_SOURCE_EPOCH_H
+#define GPUCACHE_SOURCE_EPOCH_H
 
-#include "pool/backend.h"
+#include "source/backend.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

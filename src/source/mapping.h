@@ -3,10 +3,10 @@
  *
  * With the mapper's lock and the pool's, which all but the last lets go of around the calls (mapper.c).
  */
-#ifndef GPUCACHE_POOL_MAPPING_H
-#define GPUCACHE_POOL_MAPPING_H
+#ifndef GPUCACHE_SOURCE_MAPPING_H
+#define GPUCACHE_SOURCE_MAPPING_H
 
-#include "pool/state.h"
+#include "source/state.h"
 
 struct line_place;
 
@@ -23,41 +23,41 @@ struct moving {
 };
 
 /** Takes a wholly free segment away, whose addresses are an alias from then on. False: it stays, for this visit. */
-bool mapping_move(struct pool *pool, struct arena *arena, struct segment *segment,
+bool mapping_move(struct source *source, struct arena *arena, struct segment *segment,
                   struct moving *moving);
 
 /** Unmaps a wholly free segment that has finished, and gives it back. 0, with its bytes in *released; -EBUSY: the driver has not
  * taken it, or the driver's code. */
-int mapping_release(struct pool *pool, struct arena *arena, struct segment *segment,
+int mapping_release(struct source *source, struct arena *arena, struct segment *segment,
                     uint64_t *released);
 
 /** Unmaps the aliases that have finished. */
-void mapping_drop_aliases(struct pool *pool, struct arena *arena);
+void mapping_drop_aliases(struct source *source, struct arena *arena);
 
 /** What has found no place is where it was again: it is mapped there still. */
-void mapping_return(struct pool *pool, struct moving *moving);
+void mapping_return(struct source *source, struct moving *moving);
 
 /** Makes segments at a place, at first of what is moving, then new ones of `each`, behind *last, which is then the last of them.
  * All are held. 0, or why not all were made: -ENOMEM, -EDQUOT, -ERANGE without host memory, or the driver's code. */
-int mapping_make(struct pool *pool, struct arena *arena, const struct line_place *place,
+int mapping_make(struct source *source, struct arena *arena, const struct line_place *place,
                  uint64_t each, struct moving *moving, struct segment **last);
 
 /** How long segments are now that a request of `like` bytes needs. */
-uint64_t mapping_length(const struct pool *pool, uint64_t like);
+uint64_t mapping_length(const struct source *source, uint64_t like);
 
 /** Short ones where a long one was, for a request of `like` bytes, as many as can be had; the same answers. They are not held. */
-int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes,
+int mapping_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like);
 
 /** A free range is ready, but for nobody else. */
-void mapping_hold(struct pool *pool, struct arena *arena, struct range *range);
-void mapping_let_go(struct pool *pool, struct arena *arena, struct range *range);
+void mapping_hold(struct source *source, struct arena *arena, struct range *range);
+void mapping_let_go(struct source *source, struct arena *arena, struct range *range);
 
 /** The same of all segments behind one, up to another. */
-void mapping_let_go_of_all(struct pool *pool, struct arena *arena, const struct segment *in_front,
-                           const struct segment *last);
+void mapping_let_go_of_all(struct source *source, struct arena *arena,
+                           const struct segment *in_front, const struct segment *last);
 
 /** The context has gone: all of them go, and all aliases. False: the driver has kept some. */
-bool mapping_end(struct pool *pool, struct arena *arena);
+bool mapping_end(struct source *source, struct arena *arena);
 
 #endif

@@ -1,8 +1,8 @@
-#include "pool/mapping.h"
+#include "source/mapping.h"
 
 #include "memory/line.h"
 #include "memory/page_map.h"
-#include "pool/internal.h"
+#include "source/internal.h"
 
 #include <errno.h>
 
@@ -10,13 +10,13 @@ static uint32_t pages_of(uint64_t bytes) {
     return (uint32_t)(bytes >> PAGE_SHIFT);
 }
 
-static void refuse(struct pool *pool, struct segment *segment) {
+static void refuse(struct source *source, struct segment *segment) {
     segment->refused = true;
-    pool->any_refused = true;
+    source->mapper.any_refused = true;
 }
 
 /* What is mapped there becomes a segment behind `after`. NULL without host memory. */
-static struct segment *add(struct pool *pool, struct arena *arena, uint64_t base,
+static struct segment *add(struct source *source, struct arena *arena, uint64_t base,
                            const struct moved *what, struct segment *after) {
     if (arena_add(arena, base, what->bytes, after) != 0) {
         return NULL;
@@ -24,32 +24,33 @@ static struct segment *add(struct pool *pool, struct arena *arena, uint64_t base
     struct segment *segment = after ? after->next : arena->segments;
     segment->handle = what->handle;
     segment->stamp = what->stamp;
-    segment->since = pool->decay.tick;
+    segment->since = source->decay.tick;
     return segment;
 }
 
 /* --- moving --- */
 
 /* What others can reach is theirs as well until they let go of it. */
-bool mapping_move(struct pool *pool, struct arena *arena, struct segment *segment,
+bool mapping_move(struct source *source, struct arena *arena, struct segment *segment,
                   struct moving *moving) {
-    struct backend *backend = pool->backend;
+    struct backend *backend = source->backend;
     const struct alias alias = {segment->base, segment->bytes, segment->stamp};
     const struct moved moved = {segment->handle, segment->bytes, segment->stamp, arena,
                                 segment->base};
     if (!arena_remove(arena, segment)) {
-        refuse(pool, segment);
+        refuse(source, segment);
         return false;
     }
     aliases_add(&arena->aliases, &alias);
-    page_map_set_owner(alias.base, alias.bytes, pool); /* it answers for what was freed there */
+    page_map_set_owner(alias.base, alias.bytes,
+                       arena->pool); /* it answers for what was freed there */
     unsigned i = moving->count++;
     for (; i > 0 && moving->of[i - 1].bytes < moved.bytes; i--) {
         moving->of[i] = moving->of[i - 1];
     }
     moving->of[i] = moved;
     moving->bytes += moved.bytes;
-    atomic_fetch_add(&pool->leaving_bytes, moved.bytes);
+    atomic_fetch_add(&source->mapper.leaving_bytes, moved.bytes);
     if (backend->ops->leave) {
         backend->ops->leave(backend, alias.base, pages_of(alias.bytes), false);
     }
@@ -57,18 +58,18 @@ bool mapping_move(struct pool *pool, struct arena *arena, struct segment *segmen
 }
 
 /* Of one that the driver does not take nothing is changed. Nobody else adds or removes any meanwhile: that takes the mapper's lock. */
-void mapping_drop_aliases(struct pool *pool, struct arena *arena) {
-    struct backend *backend = pool->backend;
+void mapping_drop_aliases(struct source *source, struct arena *arena) {
+    struct backend *backend = source->backend;
     for (unsigned i = 0; i < arena->aliases.count;) {
         const struct alias alias = arena->aliases.at[i];
         int r = -EBUSY;
-        if (alias.stamp <= pool->epochs.finished) {
-            lock_release(&pool->lock);
+        if (alias.stamp <= source->epochs.finished) {
+            lock_release(&source->lock);
             r = backend->ops->unmap(backend, alias.base, pages_of(alias.bytes), true);
-            lock_acquire(&pool->lock);
+            lock_acquire(&source->lock);
         }
         if (r == 0) {
-            page_map_leave(alias.base, alias.bytes, pool);
+            page_map_leave(alias.base, alias.bytes, arena->pool);
             aliases_remove(&arena->aliases, alias.base);
         } else {
             i++;
@@ -77,33 +78,33 @@ void mapping_drop_aliases(struct pool *pool, struct arena *arena) {
 }
 
 /* Without the pool's lock. */
-static void give(struct pool *pool, const struct moved *moved) {
-    pool->backend->ops->give_pages(pool->backend, 1, pages_of(moved->bytes), &moved->handle);
-    atomic_fetch_sub(&pool->leaving_bytes, moved->bytes);
+static void give(struct source *source, const struct moved *moved) {
+    source->backend->ops->give_pages(source->backend, 1, pages_of(moved->bytes), &moved->handle);
+    atomic_fetch_sub(&source->mapper.leaving_bytes, moved->bytes);
 }
 
 /* False without host memory: then it is the driver's, when its alias has gone. */
-static bool move_back(struct pool *pool, const struct moved *moved) {
-    struct backend *backend = pool->backend;
+static bool move_back(struct source *source, const struct moved *moved) {
+    struct backend *backend = source->backend;
     struct segment *after = arena_before(moved->arena, moved->base);
-    if (!add(pool, moved->arena, moved->base, moved, after)) {
+    if (!add(source, moved->arena, moved->base, moved, after)) {
         return false;
     }
     aliases_remove(&moved->arena->aliases, moved->base);
-    atomic_fetch_sub(&pool->leaving_bytes, moved->bytes);
+    atomic_fetch_sub(&source->mapper.leaving_bytes, moved->bytes);
     if (backend->ops->leave) {
         backend->ops->leave(backend, moved->base, pages_of(moved->bytes), true);
     }
     return true;
 }
 
-void mapping_return(struct pool *pool, struct moving *moving) {
+void mapping_return(struct source *source, struct moving *moving) {
     for (unsigned i = 0; i < moving->count; i++) {
-        if (!move_back(pool, &moving->of[i])) {
-            lock_release(&pool->lock);
-            give(pool, &moving->of[i]);
-            lock_acquire(&pool->lock);
-            books_add(&pool->books.driver_frees, 1);
+        if (!move_back(source, &moving->of[i])) {
+            lock_release(&source->lock);
+            give(source, &moving->of[i]);
+            lock_acquire(&source->lock);
+            books_add(&source->books.driver_frees, 1);
         }
     }
     moving->count = 0;
@@ -112,33 +113,33 @@ void mapping_return(struct pool *pool, struct moving *moving) {
 
 /* --- giving back --- */
 
-int mapping_release(struct pool *pool, struct arena *arena, struct segment *segment,
+int mapping_release(struct source *source, struct arena *arena, struct segment *segment,
                     uint64_t *released) {
-    struct backend *backend = pool->backend;
+    struct backend *backend = source->backend;
     struct segment was = *segment, *after = segment->previous;
     const struct moved moved = {.handle = was.handle, .bytes = was.bytes, .stamp = was.stamp};
     if (!arena_remove(arena, segment)) {
-        refuse(pool, segment);
+        refuse(source, segment);
         return -EBUSY;
     }
-    atomic_fetch_add(&pool->leaving_bytes, was.bytes);
-    budget_book_reserve(pool);
-    lock_release(&pool->lock);
+    atomic_fetch_add(&source->mapper.leaving_bytes, was.bytes);
+    budget_book_reserve(source);
+    lock_release(&source->lock);
     int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes), false);
     if (r == 0) {
-        give(pool, &moved);
+        give(source, &moved);
     }
-    lock_acquire(&pool->lock);
+    lock_acquire(&source->lock);
     if (r == 0) {
-        books_add(&pool->books.driver_frees, 1);
+        books_add(&source->books.driver_frees, 1);
         *released = was.bytes;
     } else {
-        atomic_fetch_sub(&pool->leaving_bytes, was.bytes);
-        struct segment *kept = add(pool, arena, was.base, &moved, after); /* where it was */
+        atomic_fetch_sub(&source->mapper.leaving_bytes, was.bytes);
+        struct segment *kept = add(source, arena, was.base, &moved, after); /* where it was */
         if (kept) {
             kept->since = was.since;
             kept->reached_from_outside = was.reached_from_outside;
-            refuse(pool, kept);
+            refuse(source, kept);
         }
     }
     return r;
@@ -146,68 +147,68 @@ int mapping_release(struct pool *pool, struct arena *arena, struct segment *segm
 
 /* --- making --- */
 
-void mapping_hold(struct pool *pool, struct arena *arena, struct range *range) {
+void mapping_hold(struct source *source, struct arena *arena, struct range *range) {
     arena_hold(arena, range);
-    pool->held_bytes += range->bytes;
+    source->mapper.held_bytes += range->bytes;
 }
 
-void mapping_let_go(struct pool *pool, struct arena *arena, struct range *range) {
-    pool->held_bytes -= range->bytes;
+void mapping_let_go(struct source *source, struct arena *arena, struct range *range) {
+    source->mapper.held_bytes -= range->bytes;
     arena_give(arena, range);
 }
 
-void mapping_let_go_of_all(struct pool *pool, struct arena *arena, const struct segment *in_front,
-                           const struct segment *last) {
+void mapping_let_go_of_all(struct source *source, struct arena *arena,
+                           const struct segment *in_front, const struct segment *last) {
     for (; last != in_front; last = last->previous) {
-        mapping_let_go(pool, arena, last->first);
+        mapping_let_go(source, arena, last->first);
     }
 }
 
 /* What the driver mapped, and there is no descriptor for. */
-static void unmake(struct pool *pool, uint64_t base, uint64_t each, const struct moved *moved,
+static void unmake(struct source *source, uint64_t base, uint64_t each, const struct moved *moved,
                    unsigned count) {
-    struct backend *backend = pool->backend;
-    lock_release(&pool->lock);
+    struct backend *backend = source->backend;
+    lock_release(&source->lock);
     if (backend->ops->unmap(backend, base, count * pages_of(each), false) == 0) {
         for (unsigned i = 0; i < count; i++) {
             backend->ops->give_pages(backend, 1, pages_of(each), &moved[i].handle);
         }
     }
-    lock_acquire(&pool->lock);
-    books_add(&pool->books.driver_frees, count);
+    lock_acquire(&source->lock);
+    books_add(&source->books.driver_frees, count);
 }
 
 /* Maps so many of a length, MAP_BATCH at most, side by side. *mapped: the driver has; else they are whose they were. */
-static int map_some(struct pool *pool, struct arena *arena, uint64_t base, uint64_t each,
+static int map_some(struct source *source, struct arena *arena, uint64_t base, uint64_t each,
                     const struct moved *moved, unsigned count, struct segment **last,
                     bool *mapped) {
-    struct backend *backend = pool->backend;
+    struct backend *backend = source->backend;
     uint64_t handles[MAP_BATCH];
     for (unsigned i = 0; i < count; i++) {
         handles[i] = moved[i].handle;
     }
-    lock_release(&pool->lock);
+    lock_release(&source->lock);
     int r = backend->ops->map(backend, base, count, pages_of(each), handles);
-    lock_acquire(&pool->lock);
+    lock_acquire(&source->lock);
     *mapped = r == 0;
     if (r != 0) {
         return r == -ENOMEM ? -ENOMEM : -ERANGE;
     }
-    pool->made_bytes += count * each;
+    source->mapper.made_bytes += count * each;
     for (unsigned i = 0; i < count; i++) {
-        struct segment *added = add(pool, arena, base + i * each, &moved[i], *last);
+        struct segment *added = add(source, arena, base + i * each, &moved[i], *last);
         if (!added) {
-            unmake(pool, base + i * each, each, moved + i, count - i);
+            unmake(source, base + i * each, each, moved + i, count - i);
             return -ERANGE;
         }
         *last = added;
-        mapping_hold(pool, arena, added->first);
+        mapping_hold(source, arena, added->first);
     }
     return 0;
 }
 
 /* All that is moving; what the driver has not mapped is moving still. */
-static int make_of_moving(struct pool *pool, struct arena *arena, uint64_t base,
+static int make_of_moving(struct source *source, struct arena *arena, uint64_t base,
                           struct moving *moving, struct segment **last) {
     int r = 0;
     unsigned done = 0;
@@ -220,11 +221,11 @@ static int make_of_moving(struct pool *pool, struct arena *arena, uint64_t base,
             count++;
         }
         uint64_t bytes = count * some->bytes;
-        pool->growing += bytes;
-        r = map_some(pool, arena, base, some->bytes, some, count, last, &mapped);
-        pool->growing -= bytes;
+        source->growing.bytes += bytes;
+        r = map_some(source, arena, base, some->bytes, some, count, last, &mapped);
+        source->growing.bytes -= bytes;
         if (mapped) {
-            atomic_fetch_sub(&pool->leaving_bytes, bytes);
+            atomic_fetch_sub(&source->mapper.leaving_bytes, bytes);
             moving->bytes -= bytes;
             done += count;
         }
@@ -238,40 +239,40 @@ static int make_of_moving(struct pool *pool, struct arena *arena, uint64_t base,
 }
 
 /* So many new ones of a size. */
-static int make_some(struct pool *pool, struct arena *arena, uint64_t base, unsigned count,
+static int make_some(struct source *source, struct arena *arena, uint64_t base, unsigned count,
                      uint64_t each, struct segment **last) {
-    struct backend *backend = pool->backend;
+    struct backend *backend = source->backend;
     struct moved taken[MAP_BATCH];
     uint64_t handles[MAP_BATCH], bytes = count * each;
     bool mapped;
-    pool->growing += bytes;
-    lock_release(&pool->lock);
+    source->growing.bytes += bytes;
+    lock_release(&source->lock);
     int r = backend->ops->take_pages(backend, count, pages_of(each), handles);
-    lock_acquire(&pool->lock);
+    lock_acquire(&source->lock);
     if (r == 0) {
-        books_add(&pool->books.driver_allocs, count);
+        books_add(&source->books.driver_allocs, count);
         for (unsigned i = 0; i < count; i++) {
             taken[i] = (struct moved){.handle = handles[i], .bytes = each};
         }
-        r = map_some(pool, arena, base, each, taken, count, last, &mapped);
+        r = map_some(source, arena, base, each, taken, count, last, &mapped);
         if (!mapped) {
-            lock_release(&pool->lock);
+            lock_release(&source->lock);
             backend->ops->give_pages(backend, count, pages_of(each), handles);
-            lock_acquire(&pool->lock);
-            books_add(&pool->books.driver_frees, count);
+            lock_acquire(&source->lock);
+            books_add(&source->books.driver_frees, count);
         }
     }
-    pool->growing -= bytes;
+    source->growing.bytes -= bytes;
     return r;
 }
 
-static int look_for_pages(struct pool *pool, uint64_t bytes) {
-    struct backend *backend = pool->backend;
+static int look_for_pages(struct source *source, uint64_t bytes) {
+    struct backend *backend = source->backend;
     int r = 0;
     if (bytes > PAGE_BYTES && backend->ops->look_for_pages) {
-        lock_release(&pool->lock);
+        lock_release(&source->lock);
         r = backend->ops->look_for_pages(backend, pages_of(bytes));
-        lock_acquire(&pool->lock);
+        lock_acquire(&source->lock);
     }
     return r;
 }
@@ -284,30 +285,30 @@ static uint64_t short_of_end(uint64_t each, uint64_t rest) {
 
 /* What lives on in a segment keeps all of it. So one that is made for little is short, since others like that will have most of
  * it; but a call of the driver takes as long for a short one as for a long one, so one that is made for much is long. */
-uint64_t mapping_length(const struct pool *pool, uint64_t like) {
+uint64_t mapping_length(const struct source *source, uint64_t like) {
     uint64_t each = LINE_SEGMENT;
     while (each / 2 >= like && each > LINE_SEGMENT_SHORT) {
         each /= 2;
     }
-    return most_of(each >> pool->halvings, LINE_SEGMENT_LEAST);
+    return most_of(each >> source->mapper.halvings, LINE_SEGMENT_LEAST);
 }
 
 /* Descriptors for all of them first: nothing is made to go back for want of host memory. */
-int mapping_make(struct pool *pool, struct arena *arena, const struct line_place *place,
+int mapping_make(struct source *source, struct arena *arena, const struct line_place *place,
                  uint64_t each, struct moving *moving, struct segment **last) {
     uint64_t there = moving->bytes, base = place->base + there, rest = place->bytes - there;
     unsigned all = moving->count + (unsigned)((rest + each - 1) / each);
     if (!arena_prepare(arena, all + 1) || page_map_prepare(place->base, place->bytes) != 0) {
         return -ERANGE;
     }
-    int r = make_of_moving(pool, arena, place->base, moving, last);
-    r = r == 0 && rest > each ? look_for_pages(pool, rest) : r;
+    int r = make_of_moving(source, arena, place->base, moving, last);
+    r = r == 0 && rest > each ? look_for_pages(source, rest) : r;
     for (uint64_t some; rest > 0 && r == 0; rest -= some, base += some) {
         uint64_t part = short_of_end(each, rest);
         each = each < part ? each : part;
         uint64_t count = part / each < MAP_BATCH ? part / each : MAP_BATCH;
         some = count * each;
-        r = make_some(pool, arena, base, (unsigned)count, each, last);
+        r = make_some(source, arena, base, (unsigned)count, each, last);
     }
     return r;
 }
@@ -320,9 +321,9 @@ int mapping_make(struct pool *pool, struct arena *arena, const struct line_place
  * block would be put into a part of it, or a part of it has to go. Of a very long one the rest is long once more, or whoever
  * needs a little of it would have to wait for all of them.
  */
-int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, uint64_t bytes,
+int mapping_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like) {
-    uint64_t each = mapping_length(pool, like);
+    uint64_t each = mapping_length(source, like);
     uint64_t some = most_of(round_up(like, each), MAP_BATCH * each);
     some = bytes > some + LINE_SEGMENT ? some : bytes;
     const struct line_place front = {.base = base, .bytes = some};
@@ -331,18 +332,18 @@ int mapping_make_short(struct pool *pool, struct arena *arena, uint64_t base, ui
     struct moving none;
     none.count = 0;
     none.bytes = 0;
-    int r = mapping_make(pool, arena, &front, least_of(each, some), &none, &last);
+    int r = mapping_make(source, arena, &front, least_of(each, some), &none, &last);
     if (r == 0 && rest.bytes > 0) {
-        r = mapping_make(pool, arena, &rest, rest.bytes, &none, &last);
+        r = mapping_make(source, arena, &rest, rest.bytes, &none, &last);
     }
-    mapping_let_go_of_all(pool, arena, in_front, last);
+    mapping_let_go_of_all(source, arena, in_front, last);
     return r;
 }
 
 /* --- the end --- */
 
-bool mapping_end(struct pool *pool, struct arena *arena) {
-    struct backend *backend = pool->backend;
+bool mapping_end(struct source *source, struct arena *arena) {
+    struct backend *backend = source->backend;
     bool all = true;
     for (unsigned i = 0; i < arena->aliases.count; i++) {
         const struct alias *alias = &arena->aliases.at[i];

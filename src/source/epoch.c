@@ -1,4 +1,4 @@
-#include "pool/epoch.h"
+#include "source/epoch.h"
 
 #include <errno.h>
 #include <stddef.h>

@@ -9,8 +9,8 @@
  * hands on. None of them but settle() may call back into the pool. Calls marked "blocks" are made with
  * no lock held, all others but health() and settle() under the pool's.
  */
-#ifndef GPUCACHE_POOL_BACKEND_H
-#define GPUCACHE_POOL_BACKEND_H
+#ifndef GPUCACHE_SOURCE_BACKEND_H
+#define GPUCACHE_SOURCE_BACKEND_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,0 +1,157 @@
+/*
+ * The peaks of what is live, as the caches of all threads count it, and with them the budget.
+ *
+ * A look brings all of it up to date, and with it those of the books that are known as a whole.
+ */
+#include "pool/internal.h"
+
+#include <sched.h>
+
+static void add_taken(const struct pool *pool, struct peaks_sums *sums) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        for (unsigned i = 0; i < WATERMARKS; i++) {
+            sums->of[i].taken += books_get(&cache->watermarks[i].taken);
+        }
+    }
+    atomic_thread_fence(memory_order_acquire);
+}
+
+static void add_given(const struct pool *pool, struct peaks_sums *sums) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        for (unsigned i = 0; i < WATERMARKS; i++) {
+            sums->of[i].given += watermark_given(&cache->watermarks[i]);
+            sums->of[i].highest += books_get(&cache->watermarks[i].peak);
+        }
+    }
+    atomic_thread_fence(memory_order_acquire);
+}
+
+/*
+ * Blocks change hands while one cache is read after another. So of all of them first what was taken is read, then what was
+ * given back: the sum is never more than was live in between. The other way round it is never less.
+ */
+static struct peaks_sums sum_up(const struct pool *pool, bool at_most) {
+    struct peaks_sums sums = {0};
+    (at_most ? add_given : add_taken)(pool, &sums);
+    (at_most ? add_taken : add_given)(pool, &sums); /* whoever is in the sums has to be counted */
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        sums.used += !watermark_is_unused(&cache->watermarks[WATERMARK_COUNT]);
+    }
+    for (unsigned i = 0; i < WATERMARKS; i++) {
+        struct peaks_sum *sum = &sums.of[i];
+        sum->live = (int64_t)(sum->taken - sum->given) > 0 ? sum->taken - sum->given : 0;
+        sum->highest = (int64_t)(sum->highest - sum->live) > 0 ? sum->highest : sum->live;
+    }
+    return sums;
+}
+
+/* Whoever moves one may have lost its processor; or be the thread that a signal has interrupted. */
+static unsigned moves_done(const struct pool *pool, unsigned *turns) {
+    unsigned moves;
+    while ((moves = atomic_load(&pool->moves)) % 2 > 0 && ++*turns < MOVE_TURNS) {
+        sched_yield();
+    }
+    return moves;
+}
+
+/* Without the lock a cache may come or go meanwhile: then once more. */
+static struct peaks_sums sum_up_at_rest(const struct pool *pool, bool at_most) {
+    struct peaks_sums sums;
+    unsigned before, turns = 0;
+    do {
+        before = moves_done(pool, &turns);
+        sums = sum_up(pool, at_most);
+        atomic_thread_fence(memory_order_acquire);
+    } while (before != atomic_load(&pool->moves) && ++turns < MOVE_TURNS);
+    return sums;
+}
+
+struct peaks_sums peaks_sums(const struct pool *pool) {
+    return sum_up_at_rest(pool, false);
+}
+
+uint64_t peaks_live_at_most(const struct pool *pool) {
+    return sum_up_at_rest(pool, true).of[WATERMARK_ALLOCATED].live;
+}
+
+/*
+ * What is live is booked in the caches of the threads. With one cache in use its own peak is the
+ * truth. With several, no single moment is known: the peak is then the highest sum seen here, and
+ * peak_upper what the sum of their own peaks allows. What has been summed need not be summed again;
+ * only its owner may say so of a cache.
+ */
+static void look_at_peaks(struct pool *pool) {
+    struct books *books = &pool->source.books;
+    struct books_metric *const metrics[WATERMARKS] = {&books->requested, &books->allocated,
+                                                      &books->allocations};
+    struct peaks_sums sums = peaks_sums(pool);
+    pool->peaks.summed_at = pool->peaks.looks;
+    pool->peaks.taken_unseen = 0;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+        for (unsigned i = 0; i < WATERMARKS && (cache->owner == &cache_last || !cache->owner);
+             i++) {
+            watermark_restart(&cache->watermarks[i]);
+        }
+    }
+    bool shared = books_get(&books->peaks_shared) || sums.used > 1;
+    books_set(&books->peaks_shared, shared);
+    for (unsigned i = 0; i < WATERMARKS; i++) {
+        books_raise(&metrics[i]->peak, shared ? sums.of[i].live : sums.of[i].highest);
+    }
+    books_raise(&books->peak_upper, sums.of[WATERMARK_REQUESTED].highest);
+}
+
+/* With many caches a sum takes longer than most visits. */
+static bool may_sum(const struct pool *pool) {
+    return pool->peaks.looks - pool->peaks.summed_at >= pool->caches_owned / CACHES_PER_LOOK;
+}
+
+void peaks_sum_at_times(struct pool *pool) {
+    pool->peaks.looks++;
+    if (may_sum(pool)) {
+        look_at_peaks(pool);
+    }
+}
+
+/* The peak may have risen since the last look. */
+bool peaks_is_short(struct pool *pool, uint64_t bytes) {
+    struct source *source = &pool->source;
+    if (budget_has_room(source, bytes)) {
+        return false;
+    }
+    if (!pool->peaks.budget_is_fresh) {
+        if (may_sum(pool)) {
+            look_at_peaks(pool);
+        }
+        budget_follow(source);
+        pool->peaks.budget_is_fresh = true;
+    }
+    return !budget_has_room(source, bytes);
+}
+
+void peaks_look(struct pool *pool) {
+    struct source *source = &pool->source;
+    /* One cache keeps its own peak until it is asked for. Of several the sum is only known while it
+     * is looked at; but that takes their cache lines away from their threads. */
+    bool few = pool->caches_owned > 1 && pool->caches_owned <= FEW_CACHES;
+    uint64_t looks = ++pool->peaks.looks - pool->peaks.summed_at;
+    bool unseen =
+        pool->caches_owned > 1 && may_sum(pool) && pool->peaks.taken_unseen > budget_unseen(source);
+    bool changed = budget_has_changed(source);
+    if (looks >= (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) || unseen ||
+        (changed && may_sum(pool))) {
+        look_at_peaks(pool);
+        source->budget_follows = true;
+    }
+    budget_look(source, changed);
+    pool->peaks.budget_is_fresh = false;
+    decay_watch(pool);
+}
+
+void peaks_look_at_all(struct pool *pool) {
+    struct source *source = &pool->source;
+    look_at_peaks(pool);
+    budget_follow(source);
+    budget_book_reserve(source);
+    peaks_look(pool);
+}

@@ -1,0 +1,11 @@
+/* Where memory for a request comes from. */
+#ifndef GPUCACHE_POOL_SUPPLY_H
+#define GPUCACHE_POOL_SUPPLY_H
+
+#include "pool/state.h"
+#include "source/source.h"
+
+/** Takes and returns with the pool's lock held; lets go of it in between. 0, and want->block; or why there is none. */
+int supply(struct pool *pool, struct want *want);
+
+#endif

@@ -1,0 +1,162 @@
+/*
+ * The budget: how far the pool may grow rather than put memory in order, and what it follows from.
+ *
+ *      peak of what is live  ->  goal, with the quotas of caches  ->  budget  ->  pressure
+ */
+#include "source/internal.h"
+
+uint64_t budget_room(struct source *source, uint64_t *others) {
+    struct backend *backend = source->backend;
+    uint64_t used = budget_used(source);
+    uint64_t room = backend->capacity > used ? backend->capacity - used : 0;
+    if (backend->ops->room) {
+        lock_release(&source->lock);
+        room = backend->ops->room(backend, others);
+        lock_acquire(&source->lock);
+    }
+    return room;
+}
+
+void budget_begin_growth(struct source *source) {
+    source->growing.threads++;
+    if (source->backend->ops->begin_growth) {
+        source->backend->ops->begin_growth(source->backend);
+    }
+}
+
+void budget_end_growth(struct source *source, bool given_back) {
+    if (source->backend->ops->end_growth) {
+        source->backend->ops->end_growth(source->backend, given_back);
+    }
+    source->growing.threads--;
+    source->growing.done++;
+}
+
+static _Atomic unsigned expected_streams;
+
+void budget_expect_streams(unsigned streams) {
+    atomic_store_explicit(&expected_streams, streams, memory_order_relaxed);
+}
+
+unsigned budget_streams(void) {
+    return atomic_load_explicit(&expected_streams, memory_order_relaxed);
+}
+
+/* What a pool may keep whatever is live: for each stream enough to stay side by side with the others. */
+static uint64_t budget_floor(const struct source *source) {
+    uint64_t share = source->backend->capacity / BUDGET_FLOOR_SHARE;
+    uint64_t streams = bounded(1, budget_streams(), BUDGET_STREAMS);
+    uint64_t each = streams > 1 ? bounded(BUDGET_FLOOR, share, 2 * BUDGET_FLOOR) : BUDGET_FLOOR;
+    return least_of(each * streams, most_of(share * BUDGET_STREAMS, BUDGET_FLOOR));
+}
+
+bool budget_is_beyond_floor(const struct source *source) {
+    return budget_streams() <= 1 || books_get(&source->books.allocated.peak) > budget_floor(source);
+}
+
+/* What a program that uses little may keep, whatever the floor and the caches. */
+uint64_t budget_little(const struct source *source) {
+    uint64_t peak = books_get(&source->books.allocated.peak);
+    return peak <= BUDGET_LITTLE_PEAK ? BUDGET_LITTLE : peak * BUDGET_TIMES;
+}
+
+uint64_t budget_mapping_slack_most(const struct source *source) {
+    return books_get(&source->books.allocated.peak) / LINE_SLACK_MORE * source->mapper.parts;
+}
+
+/* What the pool may hold besides what caches may. */
+static uint64_t goal_of(const struct source *source) {
+    if (source->config.budget > 0) {
+        return source->config.budget;
+    }
+    uint64_t peak = books_get(&source->books.allocated.peak), floor = budget_floor(source);
+    uint64_t more = least_of(source->mapper.slack,
+                             budget_mapping_slack_most(source)); /* the peak may have been reset */
+    uint64_t slack = backend_maps(source->backend) ? peak / LINE_SLACK + more : peak / BUDGET_SLACK;
+    return most_of(peak + most_of(slack, BUDGET_FLOOR), floor);
+}
+
+uint64_t budget_with(const struct source *source, uint64_t bytes) {
+    uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
+    uint64_t peak = books_get(&source->books.allocated.peak);
+    uint64_t then = budget_used(source) - budget_ready(source) - source->pending_bytes + bytes;
+    uint64_t more = then > peak && source->config.budget == 0 ? then - peak : 0;
+    return source->refused_at > 0 ? budget : budget + more + more / LINE_SLACK;
+}
+
+/* Every thread has the line. */
+static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
+    if (atomic_load_explicit(at, memory_order_relaxed) != bytes) {
+        atomic_store_explicit(at, bytes, memory_order_relaxed);
+    }
+}
+
+void budget_follow(struct source *source) {
+    uint64_t goal = goal_of(source), budget = goal;
+    if (source->config.budget == 0) {
+        uint64_t little = budget_little(source);
+        goal = least_of(goal, little);
+        uint64_t more = source->quotas +
+                        source->quotas / BUDGET_QUOTA_SHARE; /* cut from pages that others share */
+        uint64_t slack = goal - least_of(books_get(&source->books.allocated.peak), goal);
+        bool small = source->awake_count <= 1 && slack <= BUDGET_FLOOR;
+        if (small || backend_maps(source->backend)) { /* which has no holes */
+            more -= least_of(more, slack);
+        }
+        if (backend_maps(source->backend)) { /* of a large program they are part of it */
+            uint64_t most = least_of(source->awake_count, BUDGET_CACHES) * BUDGET_CACHES_EACH;
+            more = least_of(more, most - least_of(slack, most));
+        }
+        budget = source->awake_count > 1 ? goal + more : least_of(goal + more, little);
+    }
+    uint64_t capacity = source->backend->capacity; /* what lies idle in a line can go at any time */
+    uint64_t left = backend_maps(source->backend) ? 0 : capacity / BUDGET_DEVICE_SHARE;
+    budget = least_of(budget, capacity - left);
+    budget = source->refused_at > 0 ? least_of(budget, source->refused_at) : budget;
+    goal = least_of(goal, budget);
+    source->goal = goal;
+    unsigned refused = source->backend->refused;
+    bool doubt = refused > 0 && source->backend->has_events; /* so frees show whether it records */
+    bool tight = source->config.reuse == POOL_SYNC || source->program_orders || doubt ||
+                 order_is_captured(source) || budget_used(source) > budget - goal / TIGHT_SHARE;
+    set_if_changed(&source->budget, budget);
+    if (tight != (atomic_load_explicit(&source->tight, memory_order_relaxed) > 0)) {
+        uint64_t since = tight ? tight_from(epochs_stamp(&source->epochs), false) : 0;
+        atomic_store_explicit(&source->tight, since, memory_order_relaxed);
+    }
+    bool sync = source->config.reuse == POOL_SYNC; /* in every free */
+    uint64_t most = sync ? 0 : order_event_bytes(source, budget);
+    set_if_changed(&source->close_least, least_of(budget / CLOSE_LEAST_SHARE, most));
+    set_if_changed(&source->close_bytes, most);
+    source->refused_seen = refused;
+    source->budget_follows = false;
+}
+
+void budget_book_reserve(struct source *source) {
+    struct books *books = &source->books;
+    uint64_t reserved = budget_used(source), ready = budget_ready(source);
+    books_become(&books->reserved, reserved);
+    books_become(&books->active, reserved - ready);
+    books_become(&books->segments, source->large.segment_count + source->small.segment_count);
+    uint64_t large = arena_largest_free(&source->large), small = arena_largest_free(&source->small);
+    books_set(&books->largest_free_bytes,
+              most_of(most_of(large, small), runs_largest(&source->runs)));
+    books_set(&books->ready_bytes, ready);
+    books_set(&books->releasable_bytes, source_idle(source));
+    books_set(&books->free_blocks,
+              source->large.free_count + source->small.free_count + source->runs.count);
+}
+
+void budget_look(struct source *source, bool changed) {
+    struct books *books = &source->books;
+    if (changed || source->budget_follows) {
+        budget_follow(source);
+    }
+    if (changed || budget_ready(source) != books_get(&books->ready_bytes)) {
+        budget_book_reserve(source);
+    }
+    books_set(&books->epochs, source->epochs.closed);
+    books_set(&books->barriers, source->epochs.barriers);
+    books_set(&books->cpu_waits, source->epochs.cpu_waits);
+    books_set(&books->cpu_wait_ns, source->epochs.cpu_wait_ns);
+}

@@ -1,0 +1,12 @@
+/* What the files of this room share. */
+#ifndef GPUCACHE_SOURCE_INTERNAL_H
+#define GPUCACHE_SOURCE_INTERNAL_H
+
+#include "source/budget.h"
+#include "source/mapper.h"
+#include "source/order.h"
+#include "source/pending.h"
+#include "source/source.h"
+#include "source/state.h"
+
+#endif

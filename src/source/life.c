@@ -1,0 +1,55 @@
+/*
+ * The beginning of a source, and the ends of its contexts.
+ */
+#include "source/internal.h"
+
+void source_start(struct source *source, struct pool *pool, struct backend *backend,
+                  const struct pool_config *config) {
+    lock_start(&source->lock, LOCK_POOL);
+    lock_start(&source->mapper.lock, LOCK_MAPPER);
+    source->backend = backend;
+    source->config = *config;
+    source->started_ns = backend_clock(backend);
+    epochs_start(&source->epochs);
+    arena_start(&source->large, pool, backend_maps(backend));
+    arena_start(&source->small, pool, backend_maps(backend));
+    runs_start(&source->runs, pool);
+}
+
+void source_leave_map(struct source *source) {
+    arena_leave_map(&source->small);
+    arena_leave_map(&source->large);
+}
+
+static void forget_pages(struct source *source) {
+    for (struct segment *segment = source->small.segments; segment; segment = segment->next) {
+        for (struct range *range = segment_first(segment); segment_has(segment, range);
+             range = range->next) {
+            if (range_state(range) == BLOCK_PAGE) {
+                runs_forget_page(&source->runs, range->page);
+            }
+        }
+    }
+    runs_forget(&source->runs);
+    runs_trim(&source->runs);
+}
+
+uint64_t source_forget(struct source *source) {
+    bool maps = backend_maps(source->backend);
+    uint64_t bytes = maps ? 0 : budget_used(source);
+    atomic_fetch_add(&source->lives, 1);
+    forget_pages(source);
+    if (maps) {
+        mapper_end(source, &source->small);
+        mapper_end(source, &source->large);
+    }
+    arena_forget(&source->small);
+    arena_forget(&source->large);
+    for (enum reach reach = 0; reach < REACHES; reach++) {
+        source->pending[reach] = (struct pending){0};
+    }
+    source->pending_bytes = 0;
+    source->returning = 0;
+    epochs_forget(&source->epochs);
+    return bytes;
+}

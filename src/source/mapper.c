@@ -1,0 +1,379 @@
+/*
+ * The mapper: whoever has the driver map or unmap the segments of a line, one thread at a time.
+ *
+ * Its lock is taken before the pool's, and that is dropped around every call of the driver. What the calls are
+ * about is nobody else's meanwhile: addresses where nothing is yet, or nothing any more, and the free ranges beside
+ * them, which are held.
+ */
+#include "source/internal.h"
+
+#include "memory/line.h"
+#include "memory/page_map.h"
+#include "source/mapping.h"
+
+#include <errno.h>
+
+/* What has moved away, and is free of work by now, is unmapped where it was: before anything is made of those addresses, and before
+ * any of it is given back. */
+static void drop_aliases(struct source *source) {
+    if (source->large.aliases.count + source->small.aliases.count > 0) {
+        uint64_t since = backend_clock(source->backend);
+        mapping_drop_aliases(source, &source->large);
+        mapping_drop_aliases(source, &source->small);
+        source->mapper.ns += backend_clock(source->backend) - since;
+    }
+}
+
+static void enter(struct source *source) {
+    lock_release(&source->lock);
+    lock_acquire(&source->mapper.lock);
+    lock_acquire(&source->lock);
+    drop_aliases(source);
+}
+
+/* What the driver has not taken may go the next time. */
+static void forgive(struct arena *arena) {
+    for (struct segment *s = arena->segments; s; s = s->next) {
+        s->refused = false;
+    }
+}
+
+static void leave(struct source *source) {
+    if (source->mapper.any_refused) {
+        forgive(&source->large);
+        forgive(&source->small);
+        source->mapper.any_refused = false;
+    }
+    lock_release(&source->mapper.lock);
+}
+
+/* --- giving back --- */
+
+/* Where something was. */
+struct left {
+    struct arena *arena;
+    uint64_t base;
+};
+
+/* Of one that the driver does not take another one takes the place. */
+static uint64_t release_one(struct source *source, uint64_t bytes, struct left *left) {
+    struct arena *const arenas[] = {&source->large, &source->small};
+    uint64_t released = 0;
+    for (unsigned i = 0; i < 2 && released == 0; i++) {
+        struct segment *segment;
+        int r = -EBUSY;
+        while (r == -EBUSY && arenas[i]->idle_bytes > 0 &&
+               (segment = idle_segment(arenas[i], bytes, source->epochs.finished)) != NULL) {
+            *left = (struct left){arenas[i], segment->base};
+            r = mapping_release(source, arenas[i], segment, &released);
+        }
+    }
+    return released;
+}
+
+uint64_t mapper_release(struct source *source, uint64_t bytes) {
+    uint64_t released = 0, some = 1;
+    struct left left = {0};
+    enter(source);
+    while (released < bytes && some > 0) {
+        some = release_one(source, bytes - released, &left);
+        released += some;
+    }
+    drop_aliases(source); /* of what has finished meanwhile, and is the driver's only then */
+    leave(source);
+    return released;
+}
+
+uint64_t mapper_decay(struct source *source) {
+    struct arena *arena;
+    uint64_t released = 0;
+    bool waits;
+    enter(source);
+    struct segment *aged = source_aged(source, &arena, &waits);
+    if (aged) {
+        mapping_release(source, arena, aged, &released);
+        drop_aliases(source); /* as in mapper_release() */
+    }
+    leave(source);
+    return released;
+}
+
+/* --- growing --- */
+
+/* Addresses for an arena: several times what the device has, if there are as many. */
+static bool take_addresses(struct source *source, struct arena *arena, uint64_t least) {
+    struct backend *backend = source->backend;
+    uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * LINE_TIMES, base;
+    int r;
+    if (!line_prepare(arena)) {
+        return false;
+    }
+    lock_release(&source->lock);
+    least = round_up(least, PAGE_BYTES);
+    bytes = most_of(bytes, least);
+    while ((r = backend->ops->take_addresses(backend, bytes, &base)) != 0 && bytes > least) {
+        bytes = most_of(bytes / 2 & ~(PAGE_BYTES - 1), least);
+    }
+    lock_acquire(&source->lock);
+    if (r == 0) {
+        line_add(arena, base, bytes);
+    }
+    return r == 0;
+}
+
+/* --- splitting --- */
+
+bool mapper_split(struct source *source, struct arena *arena, uint64_t bytes) {
+    uint64_t released = 0;
+    enter(source);
+    struct segment *idle = arena_pinned_by(arena, bytes, source->epochs.finished);
+    uint64_t base = idle ? idle->base : 0;
+    int r = idle ? mapping_release(source, arena, idle, &released) : 0;
+    if (released > 0) {
+        r = mapping_make_short(source, arena, base, released, bytes);
+    }
+    leave(source);
+    return r == 0;
+}
+
+/* One whose stamp is at least `from`. */
+static bool move_one(struct source *source, uint64_t most, uint64_t from, struct moving *moving) {
+    struct arena *const arenas[] = {&source->large, &source->small};
+    for (unsigned i = 0; i < 2 && moving->count < MOVING_MOST; i++) {
+        struct segment *segment = idle_movable(arenas[i], most, from);
+        if (segment && mapping_move(source, arenas[i], segment, moving)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* As long as the pool makes the longest of them now. */
+static uint64_t unit_of(const struct source *source) {
+    return LINE_SEGMENT >> source->mapper.halvings;
+}
+
+/* What lies idle and can go back, not beside the place. */
+static uint64_t finished_bytes(const struct source *source, const struct line_place *place) {
+    struct idle_room none = {0};
+    uint64_t finished = source->epochs.finished;
+    return idle_ready_bytes(&source->large, finished, place, UINT64_MAX, &none) +
+           idle_ready_bytes(&source->small, finished, place, UINT64_MAX, &none);
+}
+
+/* Where there is no room under the budget, what lies idle moves there, to a place that is longer than it need be if there is room: so
+ * whole units can move, and move on. What has finished could also go back, and not as much can move as may: so the others are
+ * first where both are needed. */
+static void move_there(struct source *source, uint64_t budget, struct line_place *place,
+                       struct moving *moving) {
+    uint64_t least = place->bytes, from = source->epochs.finished + 1;
+    uint64_t ready = finished_bytes(source, place);
+    line_place_become(place, round_up(least, unit_of(source)));
+    while (budget_would_exceed(source, place->bytes, budget)) {
+        from = budget_would_exceed(source, place->bytes, budget + ready) ? from : 0;
+        if (!move_one(source, place->bytes - moving->bytes, from, moving)) {
+            if (from == 0) {
+                break;
+            }
+            from = ready = 0; /* there are no others */
+        }
+    }
+    if (budget_would_exceed(source, place->bytes, budget)) {
+        line_place_become(place, most_of(moving->bytes, least));
+    }
+}
+
+/* If that is not enough, more goes back. */
+static void make_room(struct source *source, uint64_t bytes, uint64_t budget) {
+    uint64_t some = 1;
+    while (some > 0 && budget_would_exceed(source, bytes, budget)) {
+        uint64_t over = budget_expected(source) + bytes - budget;
+        struct left left = {0};
+        over = round_up(over, LINE_SEGMENT);
+        some = release_one(source, over, &left);
+        if (some > over) {
+            mapping_make_short(source, left.arena, left.base, some - over, bytes);
+        }
+    }
+}
+
+/* Of what is free too much is beside what lives in the same segments: from now on they are half as long. Not once more before as
+ * much has been made of those as there is; nor where what is lacking has not finished, will not be unmapped, or is what the
+ * growth adds to. */
+static void look_at_pins(struct source *source, uint64_t bytes, uint64_t budget) {
+    uint64_t by =
+        budget_would_exceed(source, bytes, budget) ? budget_expected(source) + bytes - budget : 0;
+    bool pinned = by > budget / LINE_PINNED_SHARE && by > source_idle(source) &&
+                  by <= budget_ready(source) - source->mapper.held_bytes;
+    if (pinned && source->mapper.made_bytes >= budget_used(source) &&
+        LINE_SEGMENT >> source->mapper.halvings > LINE_SEGMENT_LEAST) {
+        source->mapper.halvings++;
+        source->mapper.made_bytes = 0;
+    }
+}
+
+/*
+ * A program that asks for the same again and again may find another place for it each time. What it takes to map memory
+ * there may be a share of the time, and something more. Where it takes longer the goal is raised by a part of the peak;
+ * by another one where it then goes on to take much of the time, and so on: but what it has not taken of that is kept for
+ * a while, or a burst now and then would raise it for ever.
+ */
+struct rule {
+    uint64_t share, more, kept;
+};
+
+static const struct rule first_part = {LINE_TIME_SHARE, LINE_TIME_MOST_NS, 0};
+static const struct rule further_parts = {LINE_TIME_MUCH_SHARE, LINE_TIME_AGAIN_NS,
+                                          LINE_TIME_KEPT_NS};
+
+static bool mapping_takes_too_long(struct source *source, uint64_t peak) {
+    const struct rule *rule = source->mapper.parts == 0 ? &first_part : &further_parts;
+    uint64_t now = backend_clock(source->backend);
+    uint64_t allowed = (now - source->mapper.since_ns) / rule->share;
+    bool risen = peak > source->mapper.peak + source->mapper.peak / LINE_PEAK_SHARE;
+    bool too_long = source->mapper.ns > allowed + rule->more && !risen;
+    if (risen) { /* what was needed beside less is not needed so many times over */
+        source->mapper.parts = (unsigned)(source->mapper.parts * source->mapper.peak / peak);
+    }
+    if (risen || peak < source->mapper.peak) { /* which a program can reset */
+        source->mapper.peak = peak;
+    }
+    if (risen || too_long) {
+        source->mapper.since_ns = now;
+        source->mapper.ns = 0;
+    } else if (allowed > source->mapper.ns + rule->kept) {
+        source->mapper.since_ns = now - (source->mapper.ns + rule->kept) * rule->share;
+    }
+    return too_long;
+}
+
+/* So much more of the budget is used than there was, of what the growth would else have to make room. */
+static uint64_t more_slack(struct source *source, uint64_t bytes, uint64_t budget) {
+    uint64_t capacity = source->backend->capacity; /* nor above what the device has */
+    bool may_be_raised = source->refused_at == 0 && source->config.budget == 0 && budget < capacity;
+    if (mapping_takes_too_long(source, books_get(&source->books.allocated.peak)) && may_be_raised) {
+        source->mapper.parts += source->mapper.parts < LINE_SLACK_PARTS;
+    }
+    uint64_t most = budget_mapping_slack_most(source);
+    if (source->mapper.slack >= most || !may_be_raised) {
+        return 0;
+    }
+    uint64_t lacking = budget_expected(source) + bytes - budget, left = most - source->mapper.slack;
+    uint64_t more = least_of(least_of(lacking, left), capacity - budget);
+    source->mapper.slack += more;
+    source->budget_follows = true;
+    return more;
+}
+
+/* Below the budget few, however long they are; beyond it short ones, but whatever the growth no more than so many. */
+static uint64_t length_of_segments(const struct source *source, uint64_t bytes, uint64_t like,
+                                   bool anew) {
+    uint64_t each = mapping_length(source, like);
+    uint64_t least = round_up(bytes / LINE_SEGMENTS_MOST, PAGE_BYTES);
+    if (!anew && source->mapper.halvings == 0) {
+        least = round_up(bytes / LINE_SEGMENTS_FEW, LINE_SEGMENT);
+    }
+    each = most_of(each, least);
+    return bytes > 0 ? least_of(each, bytes) : each;
+}
+
+/* What is new is held like what it is added to, so that who asked for it gets it, and not whoever finds a part first. */
+static int grow_at(struct source *source, struct arena *arena, struct line_place *place,
+                   uint64_t bytes) {
+    uint64_t before = budget_used(source), budget = budget_with(source, bytes), some = 1;
+    struct left left = {0};
+    struct moving moving;
+    struct range *const beside[] = {place->left, place->right};
+    moving.count = 0;
+    moving.bytes = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        if (beside[i]) {
+            mapping_hold(source, arena, beside[i]);
+        }
+    }
+    bool anew = budget_would_exceed(source, place->bytes, budget);
+    uint64_t since = anew ? backend_clock(source->backend) : 0;
+    if (anew) {
+        budget += more_slack(source, place->bytes, budget);
+        move_there(source, budget, place, &moving);
+        budget_book_reserve(source);
+        make_room(source, place->bytes, budget);
+        look_at_pins(source, place->bytes, budget);
+    }
+    struct segment *in_front = arena_before(arena, place->base), *last = in_front;
+    uint64_t each = length_of_segments(source, place->bytes - moving.bytes, bytes, anew);
+    int r = mapping_make(source, arena, place, each, &moving, &last);
+    source->mapper.ns += anew ? backend_clock(source->backend) - since : 0;
+    mapping_let_go_of_all(source, arena, in_front, last);
+    mapping_return(source, &moving); /* it may have been in front of what has come */
+    for (unsigned i = 0; i < 2; i++) {
+        if (beside[i]) {
+            mapping_let_go(source, arena, beside[i]);
+        }
+    }
+    while (r != 0 && budget_used(source) > before && some > 0) { /* others may have use for that */
+        some = release_one(source, 0, &left);
+    }
+    return r;
+}
+
+struct growth mapper_growth(const struct source *source, const struct arena *arena, uint64_t bytes,
+                            uint64_t budget) {
+    struct line_place place;
+    const struct arena *const arenas[] = {&source->large, &source->small};
+    if (!line_find(arena, bytes, &place)) {
+        place =
+            (struct line_place){.bytes = bytes, .room = UINT64_MAX}; /* in addresses to be taken */
+    }
+    struct growth growth = {place.bytes, source_idle(source), 0};
+    uint64_t then = budget_expected(source) + place.bytes, over = then > budget ? then - budget : 0;
+    line_place_become(&place, round_up(place.bytes, unit_of(source)));
+    struct idle_room room = {place.bytes, MOVING_MOST};
+    for (unsigned i = 0; i < 2 && growth.ready < over; i++) {
+        growth.ready += idle_ready_bytes(arenas[i], source->epochs.finished, &place,
+                                         over - growth.ready, &room);
+    }
+    const struct range *const beside[] = {place.left, place.right};
+    for (unsigned i = 0; i < 2 && over > 0; i++) {
+        growth.idle -= beside[i] ? range_idle_bytes(beside[i]) : 0;
+    }
+    return growth;
+}
+
+int mapper_grow(struct source *source, struct arena *arena, uint64_t bytes) {
+    uint64_t lives = source_lives(source);
+    struct line_place place;
+    int r = -ERANGE;
+    budget_begin_growth(source);
+    enter(source);
+    if (lives != source_lives(source)) {
+        r = -ENOMEM;
+    } else if (arena_largest_free(arena) >= bytes) { /* another thread has brought it */
+        r = 0;
+    } else if (line_find(arena, bytes, &place)) {
+        r = grow_at(source, arena, &place, bytes);
+    } else if (take_addresses(source, arena, bytes)) {
+        bool freed = arena_largest_free(arena) >= bytes; /* meanwhile */
+        r = freed                             ? 0
+            : line_find(arena, bytes, &place) ? grow_at(source, arena, &place, bytes)
+                                              : -ERANGE;
+    }
+    leave(source);
+    budget_end_growth(source, r != 0 && bytes > PAGE_BYTES); /* it may have had some of them */
+    return r;
+}
+
+/* --- the end --- */
+
+/* Addresses where the driver has kept something are kept as well. What the next context's memory takes is not known. */
+void mapper_end(struct source *source, struct arena *arena) {
+    uint64_t base, bytes;
+    source->mapper.halvings = source->mapper.parts = 0;
+    source->mapper.made_bytes = source->mapper.slack = 0;
+    bool all = mapping_end(source, arena);
+    while (line_remove(arena, &base, &bytes)) {
+        if (all) {
+            source->backend->ops->give_addresses(source->backend, base, bytes);
+        }
+    }
+}

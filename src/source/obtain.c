@@ -1,0 +1,81 @@
+/*
+ * What a request can be served with, without anything of the caches: each step at its price (order.c). None but the first can
+ * do without letting go of the lock.
+ */
+#include "source/obtain.h"
+
+#include "source/internal.h"
+
+#include <errno.h>
+
+bool obtain_ready(struct source *source, struct want *want) {
+    bool served;
+    while (!(served = source_take(source, want)) && want->splits) {
+        want->care = mapper_split(source, &source->large, want->bytes) ? want->care : ARENA_ALL;
+    }
+    return served;
+}
+
+bool obtain_ordered(struct source *source, struct want *want) {
+    uint64_t enough = pending_stamp(source, want->bytes), all = epochs_orderable(&source->epochs);
+    if (enough > 0 && enough < all && order_now(source, enough, want->any) &&
+        obtain_ready(source, want)) {
+        return true;
+    }
+    all = epochs_orderable(&source->epochs);
+    return all > 0 && !epochs_usable(&source->epochs, all) && order_now(source, all, want->any) &&
+           obtain_ready(source, want);
+}
+
+bool obtain_cheap(struct source *source, struct want *want) {
+    if (obtain_ready(source, want)) {
+        return true;
+    }
+    uint64_t enough = pending_stamp(source, want->bytes), all = pending_stamp(source, UINT64_MAX);
+    if (enough == 0) {
+        return false;
+    }
+    order_cheaply(source, enough);
+    if (obtain_ready(source, want)) {
+        return true;
+    }
+    return all > enough && order_cheaply(source, all) && obtain_ready(source, want);
+}
+
+bool obtain_soon(struct source *source, struct want *want) {
+    return obtain_cheap(source, want) || obtain_ordered(source, want);
+}
+
+bool obtain_may_do(struct source *source, const struct want *want, bool *none) {
+    uint64_t others = 0, room = budget_room(source, &others);
+    uint64_t idle = source_idle(source), free_bytes = budget_ready(source) + source->pending_bytes;
+    *none = source->pending_bytes + idle + others == 0;
+    return want->bytes <= room + free_bytes + others;
+}
+
+bool obtain_gathered(struct source *source, const struct want *want, bool wait) {
+    struct backend *backend = source->backend;
+    if (!backend->ops->gather) {
+        return false;
+    }
+    lock_release(&source->lock);
+    bool any = backend->ops->gather(backend, source_growth(want), wait);
+    lock_acquire(&source->lock);
+    return any;
+}
+
+int obtain_grown(struct source *source, struct want *want, int *refusal) {
+    *refusal = source_grow(source, want);
+    return obtain_ready(source, want) ? 0 : source_refused(*refusal) ? -EAGAIN : *refusal;
+}
+
+bool obtain_finished(struct source *source, struct want *want, uint64_t patience) {
+    uint64_t last = epochs_stamp(&source->epochs), before;
+    bool served, more;
+    do {
+        before = source->epochs.finished;
+        more = order_finish(source, patience, false);
+        served = obtain_ready(source, want);
+    } while (!served && more && source->epochs.finished > before && source->epochs.finished < last);
+    return served;
+}

@@ -1,0 +1,47 @@
+/*
+ * What a request can be served with, from the source alone. The answer is in want->block. With the pool's lock held, which is let go
+ * of in between.
+ */
+#ifndef GPUCACHE_SOURCE_OBTAIN_H
+#define GPUCACHE_SOURCE_OBTAIN_H
+
+#include "source/source.h"
+
+/** What is ready. A segment that would stay for a small part of it is split before, if the driver plays along. */
+bool obtain_ready(struct source *source, struct want *want);
+
+/** Asks for what has finished: enough for the request, then everything. */
+bool obtain_cheap(struct source *source, struct want *want);
+
+/** Orders just enough pending memory for the request, then all that can be by then: a wait for the former
+ * may have gone to another thread, which has freed something since. */
+bool obtain_ordered(struct source *source, struct want *want);
+
+/** The one, or the other. */
+bool obtain_soon(struct source *source, struct want *want);
+
+/** All that was freed by now is waited for. What comes of it on the way is taken, before others come who have not waited. */
+bool obtain_finished(struct source *source, struct want *want, uint64_t patience_ns);
+
+/** Other pools of the device give back what nobody has live there; if `wait`, also what work is in front of. True if there was any. */
+bool obtain_gathered(struct source *source, const struct want *want, bool wait);
+
+/** A segment from the driver. 0: served. Else why there is none, or -EAGAIN while more could be given back for it; *refusal is
+ * why growing was refused. */
+int obtain_grown(struct source *source, struct want *want, int *refusal);
+
+/**
+ * Whether all that is pending or idle, here and in other pools of the device, would be enough if it came back.
+ * What the device is known to have besides counts too. If not, the driver is not asked again, and nothing is
+ * waited for; nor is it if there is nothing that could come back (`none`).
+ */
+bool obtain_may_do(struct source *source, const struct want *want, bool *none);
+
+/** grow.c: other threads may be bringing what we were refused, or were lent it for as long as the driver is asked. */
+void grow_let_others(struct source *source);
+
+/** A segment from the driver, within the budget if it can be: `is_short` says that it would not be by itself. 0, with the
+ * request served or not, or why not. */
+int grow(struct source *source, struct want *want, bool is_short);
+
+#endif

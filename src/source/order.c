@@ -1,0 +1,355 @@
+/*
+ * Order: making pending memory usable, each way at its price.
+ *
+ *      query                 0.1 us of CPU       if the work has finished; always allowed
+ *      late event + query    0.3 us of CPU       likewise, for memory of the open epoch
+ *      device barrier        1 us, and streams   while the newest event is on time
+ *                            fall in behind it
+ *      CPU wait              the work's time     on-time events only; on a late one as the last
+ *                                                thing before out of memory, with a time limit
+ *
+ * A free records nothing but under pressure: then it leaves an event on time, so that what it freed
+ * can be ordered when it is needed.
+ */
+#include "source/internal.h"
+
+#include "process/nap.h"
+
+#include <errno.h>
+
+static void book_wait(struct source *source, uint64_t since) {
+    source->epochs.cpu_waits++;
+    source->epochs.cpu_wait_ns += backend_clock(source->backend) - since;
+}
+
+/* Waits on the CPU for the earliest on-time event that makes `stamp` usable, without the lock. */
+static int wait_on_time(struct source *source, uint64_t stamp) {
+    unsigned slot;
+    uint64_t number;
+    int r = source->backend->quiet ? -EBUSY : epochs_pin(&source->epochs, stamp, &slot, &number);
+    if (r != 0) {
+        return r;
+    }
+    uint64_t since = backend_clock(source->backend);
+    source->waits.inside++;
+    lock_release(&source->lock);
+    r = source->backend->ops->wait(source->backend, slot);
+    lock_acquire(&source->lock);
+    source->waits.inside--;
+    book_wait(source, since);
+    epochs_unpin(&source->epochs, slot, number, r);
+    return r;
+}
+
+/* Where nothing can be recorded: as the native free would, wait for everything there is. Only inside a
+ * free. */
+static int synchronize_in_free(struct source *source) {
+    uint64_t number = atomic_fetch_add(&source->epochs.open, 1);
+    uint64_t since = backend_clock(source->backend);
+    source->waits.inside++;
+    lock_release(&source->lock);
+    int r = source->backend->ops->synchronize(source->backend);
+    lock_acquire(&source->lock);
+    source->waits.inside--;
+    book_wait(source, since);
+    if (r == 0) {
+        epochs_finish(&source->epochs, number);
+        source->epochs.closed++;
+    } else if (r > 0) {
+        source->epochs.broken = r;
+    }
+    return r;
+}
+
+int order_close_on_time(struct source *source) {
+    uint64_t number = epochs_stamp(&source->epochs);
+    int r = epochs_close(&source->epochs, source->backend, true);
+    if (r == 0) {
+        source->freed_large = 0;
+        if (atomic_load_explicit(&source->tight, memory_order_relaxed) > 0) {
+            atomic_store_explicit(&source->tight, tight_from(number, true), memory_order_relaxed);
+        }
+    }
+    return r;
+}
+
+/* What is freed here may go back before the work has ended that is submitted next. Only where an event costs nothing
+ * but its record. */
+static bool decays(const struct source *source) {
+    return source->config.decays && source->backend->has_events && source->backend->refused == 0 &&
+           !order_is_captured(source);
+}
+
+/*
+ * Large blocks of other sizes than those that are pending make the pool grow by as much again. Where that
+ * would exceed the budget the frees prepare for it, without pressure too.
+ */
+bool order_is_due(struct source *source, uint64_t freed) {
+    bool has_room = budget_has_room(source, source->pending_bytes + freed);
+    if (has_room && !decays(source)) {
+        return false;
+    }
+    uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
+    source->freed_large += freed;
+    uint64_t most = order_event_bytes(source, budget),
+             part = budget_used(source) / DECAY_EVENT_SHARE;
+    return source->freed_large > (has_room && part > most ? part : most);
+}
+
+void order_in_free(struct source *source, bool due) {
+    bool sync = source->config.reuse == POOL_SYNC;
+    bool tight = due || atomic_load_explicit(&source->tight, memory_order_relaxed);
+    if (!source->backend->has_events) {
+        if (sync || tight || source->pending_bytes > SYNCHRONIZE_BYTES) {
+            synchronize_in_free(source);
+        }
+        return;
+    }
+    if (!sync && !tight) {
+        return;
+    }
+    epochs_poll(&source->epochs,
+                source->backend); /* so that allocations need not come here for it */
+    uint64_t stamp = epochs_stamp(&source->epochs);
+    int r = order_close_on_time(source);
+    while (r == -EAGAIN && sync &&
+           wait_on_time(source, 0) == 0) { /* every slot is being waited for */
+        stamp = epochs_stamp(&source->epochs);
+        r = order_close_on_time(source);
+    }
+    bool waits = r == -EIO || (r == -EBUSY && order_is_captured(source));
+    if (waits) {
+        r = synchronize_in_free(source);
+    }
+    if (r == -EBUSY) {
+        books_add(&source->books.capture_deferred_frees, 1);
+    } else if (r == 0 && sync && !waits) {
+        wait_on_time(source, stamp);
+    }
+}
+
+/*
+ * A late record keeps barriers away until it has finished: near the budget, where barriers count,
+ * none is made while one is possible. And none at all beside a program that makes its own waits of
+ * the context: they would stand in line behind it.
+ */
+static bool late_records_hurt(const struct source *source) {
+    return source->program_orders ||
+           (source->config.reuse == POOL_BARRIER && epochs_can_order(&source->epochs) &&
+            atomic_load_explicit(&source->tight, memory_order_relaxed));
+}
+
+bool order_cheaply(struct source *source, uint64_t stamp) {
+    struct epochs *epochs = &source->epochs;
+    if (epochs_usable(epochs, stamp)) {
+        return true;
+    }
+    epochs_poll(epochs, source->backend);
+    if (!epochs_usable(epochs, stamp) && epochs_latest(epochs) < stamp &&
+        source->backend->has_events && !late_records_hurt(source) &&
+        epochs_close(epochs, source->backend, false) == 0) {
+        epochs_poll(epochs, source->backend);
+    }
+    return epochs_usable(epochs, stamp);
+}
+
+/*
+ * A barrier holds up every stream until all of them have got to it. Where streams run side by side
+ * and much more is under way behind the event that is needed, the CPU waits for that one instead:
+ * the device has the rest to go on with. Much by the measure of the program: one that works on large
+ * memory is soon through what it freed within a small part of it, and would run dry.
+ */
+static bool barrier_hurts(const struct source *source, uint64_t stamp) {
+    if (budget_streams() <= 1) {
+        return false;
+    }
+    uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
+    uint64_t behind = epochs_behind(&source->epochs, stamp);
+    return behind >= EVENTS_BEHIND &&
+           behind * order_event_bytes(source, budget) >= budget / BEHIND_SHARE;
+}
+
+static int order_by_barrier(struct source *source, uint64_t stamp) {
+    return source->config.reuse == POOL_BARRIER && !barrier_hurts(source, stamp)
+               ? epochs_order(&source->epochs, source->backend)
+               : -EBUSY;
+}
+
+bool order_soon(struct source *source, uint64_t stamp) {
+    return order_cheaply(source, stamp) ||
+           (order_by_barrier(source, stamp) == 0 && epochs_usable(&source->epochs, stamp));
+}
+
+bool order_now(struct source *source, uint64_t stamp, bool at_any_price) {
+    int r = order_by_barrier(source, stamp);
+    if (r == -EBUSY || (r == -ENOENT && at_any_price)) {
+        r = wait_on_time(source, stamp);
+    }
+    return r == 0 && epochs_usable(&source->epochs, stamp);
+}
+
+/* A clock may stand still: what was slept has passed in any case. */
+static uint64_t passed(const struct source *source, uint64_t since, uint64_t slept) {
+    return most_of(backend_clock(source->backend) - since, slept);
+}
+
+static void sleep_unlocked(struct source *source, uint64_t ns) {
+    lock_release(&source->lock);
+    nap(ns);
+    lock_acquire(&source->lock);
+}
+
+bool order_wait_for_answers(struct source *source, uint64_t limit_ns) {
+    if (!source->backend->quiet) {
+        return false;
+    }
+    uint64_t since = backend_clock(source->backend), slept = 0, lives = source_lives(source);
+    while (source->backend->quiet && lives == source_lives(source) &&
+           passed(source, since, slept) < limit_ns) {
+        sleep_unlocked(source, FINISH_POLL_NS);
+        slept += FINISH_POLL_NS;
+    }
+    return !source->backend->quiet;
+}
+
+/* A late record; while a stream is being captured, when there can be none, the last one that was made before. 0: there is
+ * nothing to wait for; *again: there may be. */
+static uint64_t close_late(struct source *source, bool *again) {
+    uint64_t stamp = epochs_stamp(&source->epochs);
+    int r = epochs_close(&source->epochs, source->backend, false);
+    *again = r == -EAGAIN || r == -EIO || source->backend->quiet;
+    bool captured = r == -EBUSY && !source->backend->quiet && order_is_captured(source);
+    return r == 0 ? stamp : captured ? epochs_latest(&source->epochs) : 0;
+}
+
+/* What is left of a limit: waits in vain count until what they were for has finished. */
+static uint64_t patience(struct source *source, uint64_t limit_ns) {
+    if (source->epochs.finished >= source->waits.vain_line) {
+        source->waits.vain_ns = 0;
+    }
+    return limit_ns > source->waits.vain_ns ? limit_ns - source->waits.vain_ns : 0;
+}
+
+static void waited_in_vain(struct source *source, uint64_t line, uint64_t ns) {
+    source->waits.vain_line = most_of(source->waits.vain_line, line);
+    source->waits.vain_ns += ns;
+}
+
+bool order_finish(struct source *source, uint64_t limit_ns, bool all) {
+    struct epochs *epochs = &source->epochs;
+    uint64_t before = epochs->finished;
+    if (!source->backend->has_events) {
+        return false;
+    }
+    limit_ns = patience(source, limit_ns);
+    uint64_t since = backend_clock(source->backend), number = 0, slept = 0, waited = 0;
+    uint64_t lives = source_lives(source);
+    while (lives == source_lives(source)) {
+        bool again = false;
+        if (number == 0 && (number = close_late(source, &again)) == 0 && !again) {
+            break;
+        }
+        epochs_poll(epochs, source->backend);
+        waited = passed(source, since, slept);
+        bool some = !all && epochs->finished > before;
+        if (some || (number > 0 && epochs->finished >= number) || epochs->broken ||
+            waited >= limit_ns) {
+            break;
+        }
+        sleep_unlocked(source, FINISH_POLL_NS);
+        slept += FINISH_POLL_NS;
+    }
+    if (slept > 0) {
+        book_wait(source, since);
+    }
+    bool some = !all && epochs->finished > before;
+    bool finished = some || (number > 0 && epochs->finished >= number);
+    if (!finished && slept > 0) {
+        waited_in_vain(source, epochs_stamp(epochs) - 1, waited);
+    }
+    return finished;
+}
+
+void order_finish_ordered(struct source *source) {
+    uint64_t line = atomic_load(&source->epochs.usable);
+    if (source->epochs.finished < line) {
+        wait_on_time(source, line);
+    }
+}
+
+bool order_finish_stamp(struct source *source, uint64_t stamp) {
+    return wait_on_time(source, stamp) == 0;
+}
+
+/*
+ * For other contexts' threads: by queries, because a wait would still be under way when this one ends. While a
+ * call may be ending it nothing can be asked; but it may go on afterwards, with its work: `quiet` it is waited for. A driver that
+ * does not answer otherwise is waited for all the same: it might never answer.
+ */
+static void settle_unpinned(struct source *source, uint64_t line, bool quiet, uint64_t limit_ns) {
+    struct epochs *epochs = &source->epochs;
+    uint64_t lives = source_lives(source), since = backend_clock(source->backend), slept = 0;
+    unsigned before = epochs->unanswered;
+    while (epochs->finished < line && !epochs->broken && (quiet || !source->backend->quiet) &&
+           passed(source, since, slept) < limit_ns) {
+        if (source->backend->quiet) {
+            before = epochs->unanswered;
+        } else if (epochs->unanswered - before > UNANSWERED_MOST) {
+            wait_on_time(source, line);
+            return;
+        }
+        sleep_unlocked(source, FINISH_POLL_NS);
+        slept += FINISH_POLL_NS;
+        if (lives != source_lives(source)) {
+            return;
+        }
+        epochs_poll(epochs, source->backend);
+    }
+}
+
+/* Its event is kept meanwhile: another one in its place would stand for work that was submitted since. */
+static void settle_to(struct source *source, uint64_t line, bool quiet, uint64_t limit_ns) {
+    unsigned slot;
+    uint64_t number;
+    epochs_poll(&source->epochs, source->backend);
+    if (source->epochs.finished < line) {
+        bool pinned = epochs_pin(&source->epochs, line, &slot, &number) == 0;
+        settle_unpinned(source, line, quiet, limit_ns);
+        if (pinned) {
+            epochs_unpin(&source->epochs, slot, number, -EAGAIN);
+        }
+    }
+}
+
+void order_settle(struct source *source) {
+    settle_to(source, atomic_load(&source->epochs.usable), true, UINT64_MAX);
+}
+
+bool order_finish_on_time(struct source *source) {
+    struct epochs *epochs = &source->epochs;
+    uint64_t since = backend_clock(source->backend), line = epochs_orderable(epochs);
+    epochs_poll(epochs, source->backend);
+    bool any = epochs->finished < line;
+    if (any) {
+        settle_to(source, epochs_left(epochs), false, UINT64_MAX);
+        uint64_t limit_ns = patience(source, LATE_WAIT_NS);
+        settle_to(source, line, false, limit_ns);
+        if (epochs->finished < line && !source->backend->quiet) {
+            waited_in_vain(source, line, limit_ns);
+        }
+        book_wait(source, since);
+    }
+    return any;
+}
+
+bool order_is_idle(struct source *source) {
+    struct epochs *epochs = &source->epochs;
+    uint64_t stamp = epochs_stamp(epochs);
+    if (!source->backend->has_events || epochs_close(epochs, source->backend, false) != 0) {
+        return false;
+    }
+    for (unsigned i = 0; i < IDLE_POLLS && epochs->finished < stamp; i++) {
+        epochs_poll(epochs, source->backend);
+    }
+    return epochs->finished >= stamp && epochs->finished >= atomic_load(&epochs->usable);
+}

@@ -1,0 +1,64 @@
+/* Time: what has finished, what waits for that, and making it usable. */
+#ifndef GPUCACHE_SOURCE_ORDER_H
+#define GPUCACHE_SOURCE_ORDER_H
+
+#include "source/budget.h"
+#include "source/state.h"
+
+/** Nothing can be recorded until a capture ends. */
+static inline bool order_is_captured(const struct source *source) {
+    const struct backend_ops *ops = source->backend->ops;
+    return ops->captured && ops->captured(source->backend);
+}
+
+/** Tight, a thread that has freed more than this since anybody's last event on time leaves one. What has none can only be waited for
+ * together with all that was submitted since: hardly anything is left so where the pool cannot grow instead. */
+static inline uint64_t order_event_bytes(const struct source *source, uint64_t budget) {
+    uint64_t most = most_of(budget, budget_used(source)) + CLOSE_BYTES;
+    bool may_grow = source->refused_at == 0 && most <= source->backend->capacity;
+    return least_of(budget / CLOSE_SHARE + SMALL_MAX_BYTES,
+                    may_grow ? CLOSE_BYTES : CLOSE_BYTES_LAST);
+}
+
+/* All below: under the lock, which is let go of around a wait. */
+
+/** epochs_close(), in a free. */
+int order_close_on_time(struct source *source);
+
+/** What a free prepares or waits for, by reuse mode; `due` counts as pressure. */
+void order_in_free(struct source *source, bool due);
+
+/** For large blocks, without pressure too: whether an event is due. */
+bool order_is_due(struct source *source, uint64_t freed);
+
+/** Queries only; true if `stamp` is usable. */
+bool order_cheaply(struct source *source, uint64_t stamp);
+
+/** The same; or a barrier, which waits for nothing. */
+bool order_soon(struct source *source, uint64_t stamp);
+
+/** A barrier; or a wait, where that is the way, or nothing else is and `at_any_price`. */
+bool order_now(struct source *source, uint64_t stamp, bool at_any_price);
+
+/** Waits for an event on time. */
+bool order_finish_stamp(struct source *source, uint64_t stamp);
+
+/** What was submitted before has finished, or some of it. Waits that were in vain count, until what they were for has. */
+bool order_finish(struct source *source, uint64_t limit_ns, bool all);
+
+/** A call that might have ended the context was under way, and is over. */
+bool order_wait_for_answers(struct source *source, uint64_t limit_ns);
+
+/** Nothing is under way, as the lock is held. */
+bool order_is_idle(struct source *source);
+
+/** What was usable behind a barrier has finished; the second is for another context's thread. */
+void order_finish_ordered(struct source *source);
+void order_settle(struct source *source);
+
+/** What the frees waited for natively that have left an event on time has finished: this thread's however long it takes; others', which
+ * natively might not have returned yet, LATE_WAIT_NS at most. Not while the context may be ending. By any context's thread. True if there
+ * was any. */
+bool order_finish_on_time(struct source *source);
+
+#endif

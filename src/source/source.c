@@ -1,0 +1,200 @@
+/*
+ * The source of blocks: pages for small ones, the arena for large ones, and the segments of both, which
+ * come from the backend and go back to it.
+ *
+ * Taking and giving never wait. The lock is dropped around a growth, and around giving back where that
+ * waits.
+ */
+#include "source/internal.h"
+
+#include "memory/page_map.h"
+#include "process/nap.h"
+
+#include <errno.h>
+
+bool source_take(struct source *source, struct want *want) {
+    pending_take_usable(source);
+    return ready_take(source, want);
+}
+
+/* --- giving back --- */
+
+static int give_back(struct source *source, uint64_t base, uint64_t bytes) {
+    struct backend *backend = source->backend;
+    if (!backend->release_waits) {
+        return backend->ops->release(backend, base, bytes);
+    }
+    source->waits.inside++;
+    lock_release(&source->lock);
+    int r = backend->ops->release(backend, base, bytes);
+    lock_acquire(&source->lock);
+    source->waits.inside--;
+    return r;
+}
+
+/* Its bytes, or 0: the driver has not taken it, or the context has ended meanwhile. */
+static uint64_t release_segment(struct source *source, struct arena *arena,
+                                struct segment *segment) {
+    uint64_t base = segment->base, size = segment->bytes, since = segment->since;
+    uint64_t lives = source_lives(source);
+    bool reached = segment->reached_from_outside;
+    arena_remove(arena, segment); /* all of a range */
+    int r = give_back(source, base, size);
+    if (lives != source_lives(source)) {
+        if (r != 0) {
+            source->backend->ops->lose(source->backend, size);
+        }
+        return 0;
+    }
+    if (r != 0) {
+        struct segment *kept = arena_add(arena, base, size, NULL) == 0 ? arena->segments : NULL;
+        if (kept) {
+            kept->reached_from_outside = reached;
+            kept->since = since;
+        }
+        return 0;
+    }
+    source->returning += size;
+    books_add(&source->books.driver_frees, 1);
+    budget_book_reserve(source); /* a growth in the same visit would hide it */
+    return size;
+}
+
+/* Bytes given back: one segment, or 0. Where that waits for the device, only if it is idle: nothing but
+ * what another thread submits at that very moment is then waited for (Known gaps in docs/design.md). While the
+ * context may be ending none: nothing would be taken, and its addresses may be another one's by then. */
+static uint64_t release_one(struct source *source, struct arena *arena, uint64_t bytes) {
+    if (arena->idle_bytes == 0 || source->backend->quiet ||
+        (source->backend->release_waits && !order_is_idle(source))) {
+        return 0;
+    }
+    struct segment *segment = idle_segment(arena, bytes, source->epochs.finished);
+    return segment ? release_segment(source, arena, segment) : 0;
+}
+
+uint64_t source_decay(struct source *source) {
+    struct arena *arena;
+    bool waits;
+    struct segment *aged = source->backend->quiet ? NULL : source_aged(source, &arena, &waits);
+    return aged ? release_segment(source, arena, aged) : 0;
+}
+
+int source_release_idle(struct source *source, uint64_t bytes) {
+    uint64_t released = 0;
+    if (backend_maps(source->backend)) {
+        released = mapper_release(source, bytes);
+    }
+    while (released < bytes && !backend_maps(source->backend)) {
+        uint64_t one = release_one(source, &source->large, bytes - released);
+        one = one > 0 ? one : release_one(source, &source->small, bytes - released);
+        if (one == 0) {
+            break;
+        }
+        released += one;
+    }
+    return released > 0 ? 0 : source_idle(source) > 0 ? -EBUSY : -ENOENT;
+}
+
+/* By counting, not by the clock, which may stand still. */
+void source_wait_for_return(struct source *source, uint64_t limit_ns) {
+    uint64_t waited = 0;
+    unsigned unanswered = 0;
+    int r = source->backend->ops->returned(source->backend);
+    while ((r == -EAGAIN ||
+            (r == -EBUSY && (source->backend->quiet || unanswered++ < UNANSWERED_MOST))) &&
+           waited < limit_ns) {
+        lock_release(&source->lock);
+        nap(RETURN_POLL_NS);
+        lock_acquire(&source->lock);
+        waited += RETURN_POLL_NS;
+        r = source->backend->ops->returned(source->backend);
+    }
+    if (r == 0) {
+        source->returning = 0; /* the driver has said that it has it */
+    }
+}
+
+/* --- growing --- */
+
+uint64_t source_growth(const struct want *want) {
+    return want->large ? round_up(want->bytes, PAGE_BYTES) : PAGE_BYTES;
+}
+
+/*
+ * Blocks share a segment in a whole number of the size that is asked for. With the unit that the first one
+ * leaves (arena.h) none takes more of it than a segment of its own would be rounded up to. So to the brim of
+ * the device as many fit as natively, and what fills a segment gets one of its own. Pages never share one:
+ * a block that lives on holds up nothing but its own page, as natively.
+ */
+static uint64_t good_growth(const struct source *source, const struct want *want) {
+    uint64_t least = source_growth(want);
+    if (!want->large || want->bytes == least) {
+        return least;
+    }
+    uint64_t most = least_of(source->backend->capacity / SEGMENT_STEP_SHARE, SEGMENT_STEP_MAX);
+    uint64_t step = least_of(source->large.reserved_bytes / SEGMENT_STEP_PART, most);
+    uint64_t blocks = step > want->bytes ? (step + want->bytes - 1) / want->bytes : 1;
+    return round_up(blocks * want->bytes + LARGE_UNIT, PAGE_BYTES);
+}
+
+/* One reserve() of the backend, without the lock. */
+static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
+    uint64_t base = 0, lives = source_lives(source);
+    struct backend *backend = source->backend;
+    source->growing.bytes += bytes;
+    budget_begin_growth(source);
+    lock_release(&source->lock);
+    int r = backend->ops->reserve(backend, bytes, &base);
+    lock_acquire(&source->lock);
+    if (r == 0 && lives != source_lives(source)) {
+        backend->ops->lose(backend, bytes); /* the context ended meanwhile */
+        r = -ENOMEM;
+    } else if (r == 0) {
+        r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes, NULL);
+        source->unmanageable |= r == -ERANGE;
+        if (r != 0) {
+            give_back(source, base, bytes);
+            r = -ERANGE;
+        }
+    }
+    source->growing.bytes -= bytes;
+    budget_end_growth(source, false);
+    if (r == 0) {
+        books_add(&source->books.driver_allocs, 1);
+    }
+    return r;
+}
+
+bool source_refused(int r) {
+    return r == -ENOMEM || r == -EDQUOT;
+}
+
+/*
+ * Host memory for what the growth and the request will need. It is asked for before the driver is, because
+ * giving a segment back can wait for the device.
+ */
+static bool has_descriptors(struct source *source, const struct want *want) {
+    struct arena *arena = want->large ? &source->large : &source->small;
+    return arena_prepare(arena, 1) && page_map_spare() &&
+           (want->large || runs_prepare(&source->runs));
+}
+
+int source_grow(struct source *source, const struct want *want) {
+    if (source->unmanageable || !has_descriptors(source, want)) {
+        return -ERANGE;
+    }
+    struct arena *arena = want->large ? &source->large : &source->small;
+    if (backend_maps(source->backend)) {
+        return mapper_grow(source, arena, want->large ? want->bytes : PAGE_BYTES);
+    }
+    uint64_t good = good_growth(source, want), least = source_growth(want);
+    int r = grow_by(source, arena, good);
+    if (source_refused(r) && source->returning > 0) {
+        source_wait_for_return(source, RETURN_WAIT_NS);
+        r = grow_by(source, arena, good);
+    }
+    if (source_refused(r) && good > least) {
+        r = grow_by(source, arena, least);
+    }
+    return r;
+}

@@ -1,0 +1,73 @@
+/* Where memory for a request comes from: pages, arena, segments. Under the lock. */
+#ifndef GPUCACHE_SOURCE_SOURCE_H
+#define GPUCACHE_SOURCE_SOURCE_H
+
+#include "memory/idle.h"
+#include "source/state.h"
+
+/** In segments that are wholly free. */
+static inline uint64_t source_idle(const struct source *source) {
+    return source->large.idle_bytes + source->small.idle_bytes;
+}
+
+/** One that has been idle for the decay time, if it has finished, or NULL; *waits: it has not. */
+static inline struct segment *source_aged(struct source *source, struct arena **arena,
+                                          bool *waits) {
+    struct arena *const arenas[] = {&source->large, &source->small};
+    struct segment *aged = NULL;
+    *waits = false;
+    for (unsigned i = 0; i < 2 && !aged; i++) {
+        *arena = arenas[i];
+        aged = idle_aged(*arena, source->decay.tick, source->epochs.finished, waits);
+    }
+    return aged;
+}
+
+/* What is asked for, and the answer. */
+struct want {
+    unsigned bin;   /* where caches would keep it, */
+    uint64_t bytes; /* of its size class; of a large block, in whole units */
+    bool large;
+    bool is_short;        /* growing would exceed the budget: larger blocks will do */
+    bool any;             /* growing was refused: cut whatever fits */
+    bool lost;            /* and what other pools gave back for it, went elsewhere */
+    bool splits;          /* why nothing was taken: a long segment is to be split for it */
+    enum arena_care care; /* which large ranges are not cut for it */
+    struct cache *cache;  /* of the asking thread: emptied before the pool grows past its budget */
+    struct block *block;  /* the answer: BLOCK_CACHED */
+};
+
+/** Makes the source of a pool, which is zeroed: life.c. */
+void source_start(struct source *source, struct pool *pool, struct backend *backend,
+                  const struct pool_config *config);
+
+/** The context is gone, and its memory with it: from now on nobody finds any; then, when nobody has any of it in hand, all is forgotten.
+ * Returns the bytes that it had from the driver. Both locks are held. */
+void source_leave_map(struct source *source);
+uint64_t source_forget(struct source *source);
+
+/** What may be handed out: ready.c. */
+bool ready_take(struct source *source, struct want *want);
+void ready_give(struct source *source, struct block *block);
+
+/** The same, with what has become usable since. */
+bool source_take(struct source *source, struct want *want);
+
+/** The least the pool can grow by for a request. */
+uint64_t source_growth(const struct want *want);
+
+/** A segment from the driver, or more. 0; -ENOMEM, -EDQUOT: neither the driver nor the limit has more (source_refused()); -ERANGE: what
+ * it has cannot be managed; or its code. */
+int source_grow(struct source *source, const struct want *want);
+bool source_refused(int r);
+
+/** Gives back what lies idle and no work touches. 0: something is on its way; -EBUSY: work is in front of it; -ENOENT: nothing is idle. */
+int source_release_idle(struct source *source, uint64_t bytes);
+
+/** A segment that has been idle for the decay time. Returns its bytes, or 0. */
+uint64_t source_decay(struct source *source);
+
+/** Until the driver has what is on its way back. */
+void source_wait_for_return(struct source *source, uint64_t limit_ns);
+
+#endif
