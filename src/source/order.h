@@ -12,12 +12,13 @@ static inline bool order_is_captured(const struct source *source) {
 }
 
 /** Tight, a thread that has freed more than this since anybody's last event on time leaves one. What has none can only be waited for
- * together with all that was submitted since: hardly anything is left so where the pool cannot grow instead. */
+ * together with all that was submitted since: so it is little beside what the pool can grow by instead, and hardly anything where that is
+ * nothing. */
 static inline uint64_t order_event_bytes(const struct source *source, uint64_t budget) {
-    uint64_t most = most_of(budget, budget_used(source)) + CLOSE_BYTES;
-    bool may_grow = source->refused_at == 0 && most <= source->backend->capacity;
-    return least_of(budget / CLOSE_SHARE + SMALL_MAX_BYTES,
-                    may_grow ? CLOSE_BYTES : CLOSE_BYTES_LAST);
+    uint64_t used = most_of(budget, budget_used(source)), capacity = source->backend->capacity;
+    uint64_t room = source->refused_at == 0 && used < capacity ? capacity - used : 0;
+    uint64_t most = bounded(CLOSE_BYTES_LAST, room / CLOSE_ROOM_SHARE, CLOSE_BYTES);
+    return least_of(budget / CLOSE_SHARE + SMALL_MAX_BYTES, most);
 }
 
 /* All below: under the lock, which is let go of around a wait. */

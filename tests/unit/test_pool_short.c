@@ -52,6 +52,26 @@ static void at_the_brim_hardly_anything_is_without_an_event(void **state) {
     }
 }
 
+/* Near it little is. */
+static void near_the_brim_little_is_without_an_event(void **state) {
+    (void)state;
+    maps_pages = true;
+    start(GIB + 256 * MIB, POOL_BARRIER, 0);
+    maps_pages = false;
+    uint64_t at[64], more;
+    for (unsigned i = 0; i < 64; i++) {
+        at[i] = get(16 * MIB);
+    }
+    fake_finish_all(fake);
+    for (unsigned i = 0; i < 8; i++) {
+        use_and_drop(at[i]);
+    }
+    fake_submit(fake, 0);
+    assert_int_equal(try((256 + 8 * 16 - 12) * MIB, &more), 0);
+    fake_finish_all(fake);
+    assert_int_equal(stop(NULL), 0);
+}
+
 /* ---- what the driver says ---- */
 
 static void what_exceeds_the_device_is_refused_without_asking(void **state) {
@@ -612,6 +632,7 @@ static void the_limit_holds_and_nothing_is_lost_with_many_threads(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(at_the_brim_hardly_anything_is_without_an_event),
+        TEST(near_the_brim_little_is_without_an_event),
         TEST(what_exceeds_the_device_is_refused_without_asking),
         TEST(an_error_of_the_drivers_is_handed_on_at_once),
         TEST(a_grow_that_is_too_generous_is_tried_again_smaller),
