@@ -1,3 +1,7 @@
+/*
+ * What always holds of an arena and its pages: ranges end to end, free ones merged and in order, counts that agree with what
+ * they count. Returned is the line of the first that does not.
+ */
 #include "memory/check.h"
 
 #include "memory/arena.h"

@@ -75,7 +75,7 @@ bool pool_decay(struct pool *pool) {
         aged = any_aged(source, &waits);
     }
     if (aged && decay_is_any(pool)) {
-        released = backend_maps(source->backend) ? mapper_decay(source) : source_decay(source);
+        released = source_decay(source);
         peaks_look(pool);
     }
     if (released == 0 && source->returning > 0) { /* the driver has it when somebody asks */

@@ -8,7 +8,6 @@
 #include "pool/state.h"
 #include "pool/supply.h"
 #include "source/budget.h"
-#include "source/mapper.h"
 #include "source/order.h"
 #include "source/pending.h"
 #include "source/source.h"

@@ -1,5 +1,10 @@
 /*
- * Growing, and what goes back or is waited for before that, or instead.
+ * Growing, and what goes back or is waited for before that, or instead, so that the pool stays within its budget.
+ *
+ *      in segments   what lies idle goes back first, as far as that does not take too much of the time
+ *      in a line     what lies idle makes room (mapper.c); if it would, work in front of it is waited for
+ *
+ * Both end in source_grow(), whose answer is the driver's.
  */
 #include "source/obtain.h"
 

@@ -1,6 +1,6 @@
 /*
- * What a request can be served with, without anything of the caches: each step at its price (order.c). None but the first can
- * do without letting go of the lock.
+ * What a request can be served with, without anything of the caches: each step at its price (order.c). The lock may have been let go
+ * of after any of them, so whoever tries one looks at everything before it again (supply.c).
  */
 #include "source/obtain.h"
 

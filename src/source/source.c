@@ -1,9 +1,7 @@
 /*
- * The source of blocks: pages for small ones, the arena for large ones, and the segments of both, which
- * come from the backend and go back to it.
+ * Segments: what comes from the backend and goes back to it whole.
  *
- * Taking and giving never wait. The lock is dropped around a growth, and around giving back where that
- * waits.
+ * Taking never waits. The lock is dropped around a growth, and around giving back where that waits.
  */
 #include "source/internal.h"
 
@@ -73,6 +71,9 @@ static uint64_t release_one(struct source *source, struct arena *arena, uint64_t
 }
 
 uint64_t source_decay(struct source *source) {
+    if (backend_maps(source->backend)) {
+        return mapper_decay(source);
+    }
     struct arena *arena;
     bool waits;
     struct segment *aged = source->backend->quiet ? NULL : source_aged(source, &arena, &waits);

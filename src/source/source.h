@@ -1,4 +1,18 @@
-/* Where memory for a request comes from: pages, arena, segments. Under the lock. */
+/*
+ * The source: where a pool's memory comes from, and when what was freed may be used again.
+ *
+ *      a request (obtain.h)                       a freed block (pending.h)
+ *         |                                          |
+ *      pages, arena (ready.c)  <-- usable --------  a queue by epoch (pending.c)
+ *         |  nothing fits                            |  query, barrier, wait (order.c)
+ *      growing within the budget (grow.c)         epochs (epoch.c)
+ *         |                                          |
+ *      segments (source.c), or lines (mapper.c)   events
+ *   ------|-------------------- backend -------------|------
+ *
+ * Of the threads' caches above it is told how much they may hold, and of the program how much is live (the books): the
+ * budget follows from those. Everything here runs under the pool's lock, which is let go of around what can block.
+ */
 #ifndef GPUCACHE_SOURCE_SOURCE_H
 #define GPUCACHE_SOURCE_SOURCE_H
 
