@@ -1,6 +1,6 @@
 /*
  * What always holds of an arena and its pages: ranges end to end, free ones merged and in order, counts that agree with what
- * they count. Returned is the line of the first that does not.
+ * they count. Returned is the place of the first that does not.
  */
 #include "memory/check.h"
 
@@ -30,7 +30,8 @@ struct sums {
     size_t free, count;
 };
 
-static int check_range(const struct arena *arena, const struct range *range, struct sums *all) {
+static const char *check_range(const struct arena *arena, const struct range *range,
+                               struct sums *all) {
     const struct range *next = range->next;
     enum block_state state = range_state(range);
     uint64_t end = range->block.address + range->bytes;
@@ -44,11 +45,11 @@ static int check_range(const struct arena *arena, const struct range *range, str
     all->live += state == BLOCK_LIVE ? range->bytes : 0;
     all->pending += state == BLOCK_CACHED ? range->bytes : 0;
     all->count++;
-    return 0;
+    return NULL;
 }
 
-static int check_segment(const struct arena *arena, const struct segment *segment,
-                         struct sums *all) {
+static const char *check_segment(const struct arena *arena, const struct segment *segment,
+                                 struct sums *all) {
     uint64_t at = segment->base, end = at + segment->bytes, used = 0;
     const struct segment *previous = segment->previous;
     bool joined = segment->in_line && previous && previous->base + previous->bytes == at;
@@ -57,28 +58,28 @@ static int check_segment(const struct arena *arena, const struct segment *segmen
     HOLDS((segment->first->previous != NULL) == joined || segment->first->block.address < at);
     for (const struct range *r = segment->first; at < end; r = r->next) {
         HOLDS(r && r->block.address <= at && r->block.address + r->bytes > at);
-        int line = r->block.address < segment->base ? 0 : check_range(arena, r, all);
+        const char *broken = r->block.address < segment->base ? NULL : check_range(arena, r, all);
         HOLDS(r->block.address < segment->base || r->segment == segment);
         uint64_t until = r->block.address + r->bytes < end ? r->block.address + r->bytes : end;
         used += range_state(r) == BLOCK_FREE ? 0 : until - at;
         at = until;
-        if (line != 0) {
-            return line;
+        if (broken) {
+            return broken;
         }
     }
     HOLDS(used == segment->used);
-    return 0;
+    return NULL;
 }
 
-int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending) {
+const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending) {
     struct sums all = {0};
     uint64_t reserved = 0, idle = 0, holes = 0;
     const struct segment *last = NULL;
     for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
         HOLDS(segment->previous == last);
-        int line = check_segment(arena, segment, &all);
-        if (line != 0) {
-            return line;
+        const char *broken = check_segment(arena, segment, &all);
+        if (broken) {
+            return broken;
         }
         bool hole = arena->in_line && segment->next &&
                     segment->base + segment->bytes != segment->next->base;
@@ -103,14 +104,14 @@ int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending) {
     }
     *live += all.live;
     *pending += all.pending;
-    return 0;
+    return NULL;
 }
 
 static bool is_head(const struct page *page, unsigned unit) {
     return page_heads(page)[unit >> 6] >> (unit & 63) & 1;
 }
 
-static int check_page(struct page *page, struct in_pages *all) {
+static const char *check_page(struct page *page, struct in_pages *all) {
     unsigned used = 0;
     bool after_free = false;
     for (unsigned i = 0; i < PAGE_UNITS;) {
@@ -141,20 +142,20 @@ static int check_page(struct page *page, struct in_pages *all) {
     for (unsigned word = 0; word < PAGE_HEAD_WORDS; word++) {
         HOLDS((page->head_words >> word & 1) == (page_heads(page)[word] != 0));
     }
-    return 0;
+    return NULL;
 }
 
-static int check_page_at(uint64_t address, struct in_pages *all) {
+static const char *check_page_at(uint64_t address, struct in_pages *all) {
     struct page *page = page_map_page(page_map_get(address));
-    return page ? check_page(page, all) : 0;
+    return page ? check_page(page, all) : NULL;
 }
 
-int check_pages(const struct arena *arena, struct in_pages *all) {
-    int line = 0;
+const char *check_pages(const struct arena *arena, struct in_pages *all) {
+    const char *broken = NULL;
     for (const struct segment *s = arena->segments; s; s = s->next) {
-        for (uint64_t a = s->base; a < s->base + s->bytes && line == 0; a += PAGE_BYTES) {
-            line = check_page_at(a, all);
+        for (uint64_t a = s->base; a < s->base + s->bytes && !broken; a += PAGE_BYTES) {
+            broken = check_page_at(a, all);
         }
     }
-    return line;
+    return broken;
 }

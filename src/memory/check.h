@@ -8,14 +8,18 @@
 
 struct arena;
 
+#define HERE_AT(line) #line
+#define HERE_IN(file, line) file ":" HERE_AT(line)
+#define HERE HERE_IN(__FILE__, __LINE__)
+
 #define HOLDS(condition)                                                                           \
     do {                                                                                           \
         if (!(condition))                                                                          \
-            return __LINE__;                                                                       \
+            return HERE;                                                                           \
     } while (0)
 
-/** Returns the line that is not so, or 0; adds what is live, and what is cached or pending. */
-int check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending);
+/** Returns where something is asked that is not so (file and line), or NULL; adds what is live, and what is cached or pending. */
+const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending);
 
 /* What pages of small blocks have. */
 struct in_pages {
@@ -23,6 +27,6 @@ struct in_pages {
 };
 
 /** The same of all pages of an arena. */
-int check_pages(const struct arena *arena, struct in_pages *all);
+const char *check_pages(const struct arena *arena, struct in_pages *all);
 
 #endif

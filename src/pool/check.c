@@ -6,7 +6,7 @@
 
 #include "memory/check.h"
 
-static int check_list(struct block *first, unsigned at, uint32_t count, uint64_t bytes) {
+static const char *check_list(struct block *first, unsigned at, uint32_t count, uint64_t bytes) {
     for (struct block *b = first; b; b = b->next) {
         HOLDS(block_state(b) == BLOCK_CACHED && block_bin(b) == at);
         HOLDS(block_is_large(b) == (at >= SMALL_CLASSES));
@@ -15,27 +15,28 @@ static int check_list(struct block *first, unsigned at, uint32_t count, uint64_t
         count--;
     }
     HOLDS(bytes == 0 && count == 0);
-    return 0;
+    return NULL;
 }
 
-static int check_transfer(struct transfer *transfer) {
+static const char *check_transfer(struct transfer *transfer) {
     uint64_t waiting = 0;
     for (unsigned i = 0; i < transfer->count; i++) {
         const struct magazine *magazine =
             &transfer->magazines[(transfer->first + i) % TRANSFER_MAGAZINES];
         HOLDS(magazine->count > 0);
-        int line = check_list(magazine->first, magazine->bin, magazine->count, magazine->bytes);
-        if (line != 0) {
-            return line;
+        const char *broken =
+            check_list(magazine->first, magazine->bin, magazine->count, magazine->bytes);
+        if (broken) {
+            return broken;
         }
         HOLDS(!magazine->last->next && magazine->last->stamp <= magazine->stamp);
         waiting += magazine->bytes;
     }
     HOLDS(waiting == books_get(&transfer->bytes));
-    return 0;
+    return NULL;
 }
 
-static int check_cache(struct cache *cache) {
+static const char *check_cache(struct cache *cache) {
     uint64_t bytes = 0;
     for (unsigned at = 0; at < BINS; at++) {
         const struct bin *bin = &cache->bins[at];
@@ -44,18 +45,18 @@ static int check_cache(struct cache *cache) {
             here += block_bytes(b);
             HOLDS(b->next || b == bin->tail);
         }
-        int line = check_list(bin->head, at, bin->count, here);
-        if (line != 0) {
-            return line;
+        const char *broken = check_list(bin->head, at, bin->count, here);
+        if (broken) {
+            return broken;
         }
         bytes += here;
     }
     HOLDS(bytes == cache->bytes);
     HOLDS(!quota_sleeps(cache) || cache->number == 0 || cache->transfer.number == 0);
-    return 0;
+    return NULL;
 }
 
-static int check_pending(const struct source *source) {
+static const char *check_pending(const struct source *source) {
     uint64_t queued = 0;
     for (enum reach reach = 0; reach < REACHES; reach++) {
         for (struct block *b = source->pending[reach].head; b; b = b->next) {
@@ -65,59 +66,59 @@ static int check_pending(const struct source *source) {
         }
     }
     HOLDS(queued == source->pending_bytes);
-    return 0;
+    return NULL;
 }
 
 /* What lies in caches, and what is live as they count. */
-static int check_caches(struct pool *pool, uint64_t *held, uint64_t *live) {
+static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *live) {
     uint64_t quotas = 0;
-    int line = 0;
-    for (struct cache *c = atomic_load(&pool->caches); c && line == 0; c = c->next_in_pool) {
+    const char *broken = NULL;
+    for (struct cache *c = atomic_load(&pool->caches); c && !broken; c = c->next_in_pool) {
         cache_seize(c);
-        line = check_cache(c);
+        broken = check_cache(c);
         *held += c->bytes;
         quotas += cache_room(c) + c->transfer.room;
         *live += watermark_live(&c->watermarks[WATERMARK_ALLOCATED]);
         cache_return(c);
     }
-    for (struct cache *c = atomic_load(&pool->caches); c && line == 0; c = c->next_in_pool) {
+    for (struct cache *c = atomic_load(&pool->caches); c && !broken; c = c->next_in_pool) {
         lock_acquire(&c->transfer.lock);
-        line = check_transfer(&c->transfer);
+        broken = check_transfer(&c->transfer);
         *held += books_get(&c->transfer.bytes);
-        if (line == 0 && quota_sleeps(c) && quota_cached(c) > 0) {
-            line = __LINE__;
+        if (!broken && quota_sleeps(c) && quota_cached(c) > 0) {
+            broken = HERE;
         }
         lock_release(&c->transfer.lock);
     }
-    HOLDS(line != 0 || quotas == pool->source.quotas);
-    return line;
+    HOLDS(broken || quotas == pool->source.quotas);
+    return broken;
 }
 
-static int check_locked(struct pool *pool) {
+static const char *check_locked(struct pool *pool) {
     struct source *source = &pool->source;
     struct in_pages small = {0};
     uint64_t live = 0, pending = 0, held = 0, counted = 0;
-    int line = check_arena(&source->large, &live, &pending);
-    line = line ? line : check_arena(&source->small, &live, &pending);
-    line = line ? line : check_pages(&source->small, &small);
-    line = line ? line : check_pending(source);
-    line = line ? line : check_caches(pool, &held, &counted);
-    if (line != 0) {
-        return line;
+    const char *broken = check_arena(&source->large, &live, &pending);
+    broken = broken ? broken : check_arena(&source->small, &live, &pending);
+    broken = broken ? broken : check_pages(&source->small, &small);
+    broken = broken ? broken : check_pending(source);
+    broken = broken ? broken : check_caches(pool, &held, &counted);
+    if (broken) {
+        return broken;
     }
     HOLDS(small.free_units == source->runs.free_units && small.free_runs == source->runs.count);
     HOLDS(counted == live + small.live && source->mapper.held_bytes == 0);
     HOLDS(small.cached + pending ==
           held + source->pending_bytes + atomic_load(&pool->retired_bytes));
-    return 0;
+    return NULL;
 }
 
-int pool_check(struct pool *pool) {
+const char *pool_check(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->mapper.lock); /* nothing is half mapped */
     lock_acquire(&source->lock);
-    int line = check_locked(pool);
+    const char *broken = check_locked(pool);
     lock_release(&source->lock);
     lock_release(&source->mapper.lock);
-    return line;
+    return broken;
 }

@@ -8,9 +8,9 @@
  *      transfer cache    (transfer.h) <-----------------+    its own lock
  *          |  miss                                      |  over quota (quota.c)
  *      ---------------------- the pool's lock -----------------------
- *      source: pages and arena (source.c)  <-------  pending queue (pending.c), until its
- *          |  nothing fits                           epoch is usable (epoch.h, order.c)
- *      supply: order, grow, give back (supply.c)
+ *      supply: whom to ask, in which order (supply.c)
+ *          |                                            |
+ *      the source: ready memory, pending memory, segments (source/source.h)
  *          |
  *      backend: the driver
  *
@@ -169,8 +169,8 @@ void pool_reset_peaks(struct pool *pool);
 /** In the child of a fork: the end of its one thread gives nothing back. */
 void pool_forked(void);
 
-/** Walks the whole pool and returns the line of the first broken invariant, or 0. For tests; takes
+/** Walks the whole pool and returns where the first broken invariant stands (file and line), or NULL. For tests; takes
  * the lock. */
-int pool_check(struct pool *pool);
+const char *pool_check(struct pool *pool);
 
 #endif

@@ -277,7 +277,7 @@ static void finish(struct pool *pool, struct meter *meter) {
     pool_read(pool, &stats);
     meter->barriers = stats.barriers;
     meter->waits = stats.cpu_waits;
-    if (meter->error == 0 && pool_check(pool) != 0) {
+    if (meter->error == 0 && pool_check(pool)) {
         meter->error = -EUCLEAN;
     }
 }

@@ -514,7 +514,7 @@ static void pages_of_small_blocks_go_back_for_large_ones(void **state) {
         drop(small[i]);
     }
     finish_all();
-    assert_int_equal(pool_check(pool), 0);
+    assert_null(pool_check(pool));
     get_mapped(18 * MIB);
     assert_int_equal(fake->reserved, 18 * MIB);
 }

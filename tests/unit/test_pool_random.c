@@ -266,9 +266,9 @@ static void step_once(unsigned *seed, enum role role) {
 /* The checker asks of everything at once, so nobody may be at work. */
 static void check_together(void) {
     if (pthread_barrier_wait(&together) == PTHREAD_BARRIER_SERIAL_THREAD) {
-        int line = pool_check(pool);
-        if (line != 0 && atomic_fetch_add(&failures, 1) == 0) {
-            fprintf(stderr, "src/pool/check.c:%d does not hold\n", line);
+        const char *broken = pool_check(pool);
+        if (broken && atomic_fetch_add(&failures, 1) == 0) {
+            fprintf(stderr, "%s does not hold\n", broken);
         }
     }
     pthread_barrier_wait(&together);
