@@ -196,11 +196,11 @@ static void look_at(uint64_t address, page_map_entry entry, void *with) {
 }
 
 /* What is in no block of a line. */
-static void enter_rest_of_lines(struct survey *survey, uint64_t in_lines) {
-    uint64_t units = in_lines >> UNIT_SHIFT;
+static void enter_rest_of_lines(struct survey *survey, const books_counter *in_lines) {
+    uint64_t units = in_lines ? books_get(in_lines) >> UNIT_SHIFT : 0;
     struct segment_piece piece = {
         .units = (uint32_t)(units > survey->entered ? units - survey->entered : 0)};
-    if (survey->map && in_lines > 0) {
+    if (survey->map && in_lines) {
         segment_map_add(survey->map, &piece);
     }
 }
@@ -227,7 +227,7 @@ static void name_largest(struct stats_device *stats, const struct live_sizes *si
 
 /* The table is the caller's, because a report may run on a signal stack of a few kilobytes; where another
  * reader is at it, all of it is left out. */
-void survey_take(const struct pool *pool, struct live_sizes *sizes, uint64_t in_lines,
+void survey_take(const struct pool *pool, struct live_sizes *sizes, const books_counter *in_lines,
                  struct stats_device *stats, struct segment_map *map) {
     struct survey survey = {.sizes = sizes, .map = map};
     if (!atomic_exchange(&sizes->busy, true)) {

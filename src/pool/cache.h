@@ -161,7 +161,7 @@ static inline void cache_push(struct cache *cache, struct bin *bin, struct block
     cache->bytes += bytes;
 }
 
-/** The largest bin that will do for a request; what is here for it, and may be handed out, or NULL. */
+/** The largest bin that will do for a request; and what is here for it, that or a block somewhat larger, if it may be handed out. */
 struct want;
 unsigned want_last_bin(const struct want *want, bool much);
 struct block *cache_find(struct cache *cache, const struct want *want, uint64_t usable);

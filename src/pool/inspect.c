@@ -122,7 +122,7 @@ void pool_reset_peaks(struct pool *pool) {
 }
 
 void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map) {
-    struct source *source = &pool->source;
-    uint64_t reserved = books_get(&source->books.reserved.current);
-    survey_take(pool, &pool->live_sizes, backend_maps(source->backend) ? reserved : 0, stats, map);
+    const books_counter *reserved = &pool->source.books.reserved.current;
+    bool in_lines = backend_maps(pool->source.backend);
+    survey_take(pool, &pool->live_sizes, in_lines ? reserved : NULL, stats, map);
 }

@@ -17,14 +17,16 @@ struct peaks {
 struct pool {
     struct source source; /* where its memory comes from and goes to, with the pool's lock */
 
+    /* Read by every large allocation and free: a cache line that nobody writes. */
+    _Alignas(64) uint64_t quota_most; /* of one cache */
+
     /* The caches of threads (owner.c), and what they may hold (quota.c). */
-    _Atomic(struct cache *) caches; /* the newest first, and the common one */
+    _Alignas(64) _Atomic(struct cache *) caches; /* the newest first, and the common one */
     struct cache *common;  /* for threads that cannot have one of their own; the last of them */
     struct cache *retired; /* those that wait for a thread */
     struct cache *awake, *awake_last; /* those that may hold something */
     _Atomic unsigned caches_owned;    /* by threads, now */
     atomic_uint moves;   /* odd: caches come or go, and what they have counted with them */
-    uint64_t quota_most; /* of one */
     uint64_t look_at_ns; /* when idle ones are looked for again */
     struct peaks peaks;
 

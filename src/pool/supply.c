@@ -145,6 +145,14 @@ static void order_ahead(struct pool *pool, const struct want *want) {
     }
 }
 
+/* Only where idle segments could go back before it does it matter whether the growth would exceed the budget. */
+static int grow_for(struct pool *pool, struct want *want) {
+    struct source *source = &pool->source;
+    const struct backend *backend = source->backend;
+    bool may_go_back = !backend_maps(backend) && !backend->release_waits;
+    return grow(source, want, may_go_back && peaks_is_short(pool, source_growth(want)));
+}
+
 int supply(struct pool *pool, struct want *want) {
     struct source *source = &pool->source;
     let_the_context_end(pool, want);
@@ -160,7 +168,7 @@ int supply(struct pool *pool, struct want *want) {
          (give_up_own_cache(pool, want) && obtain_soon(source, want)))) {
         return 0;
     }
-    int r = grow(source, want, peaks_is_short(pool, source_growth(want)));
+    int r = grow_for(pool, want);
     if (r == 0 && budget_used(source) > source->refused_at) {
         source->refused_at = 0; /* there is more now than there was then */
         source->budget_follows = true;

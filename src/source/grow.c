@@ -119,7 +119,7 @@ int grow(struct source *source, struct want *want, bool is_short) {
     if (backend_maps(source->backend)) {
         return grow_line(source, want);
     }
-    if (source->backend->release_waits || !is_short) {
+    if (!is_short) {
         return grow_after_returns(source, want, growth);
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);

@@ -40,8 +40,8 @@ bool obtain_may_do(struct source *source, const struct want *want, bool *none);
 /** grow.c: other threads may be bringing what we were refused, or were lent it for as long as the driver is asked. */
 void grow_let_others(struct source *source);
 
-/** A segment from the driver, within the budget if it can be: `is_short` says that it would not be by itself. 0, with the
- * request served or not, or why not. */
+/** A segment from the driver, within the budget if it can be. `is_short`: it would not be by itself, and idle segments can go back
+ * without a wait. 0, with the request served or not, or why not. */
 int grow(struct source *source, struct want *want, bool is_short);
 
 #endif

@@ -31,9 +31,10 @@ struct decay {
                                      most */
 };
 
-/* Whoever has the driver map memory, one thread at a time: mapper.c, mapping.c. */
+/* Whoever has the driver map memory, one thread at a time: mapper.c, mapping.c. Changed under both locks, so whoever has its lock
+ * finds all of it as it was, also after a call that the source's was let go of for. */
 struct mapper {
-    struct lock lock;    /* taken before the source's; the rest is under that one */
+    struct lock lock;    /* taken before the source's */
     bool any_refused;    /* segments are marked as refused */
     unsigned halvings;   /* of the length of new segments (look_at_pins()); */
     uint64_t made_bytes; /* so much has been made since the last one */
@@ -70,7 +71,7 @@ struct source {
     _Atomic uint64_t close_least, close_bytes; /* then a free records an event after so much */
     bool program_orders; /* the program uses the context's records and waits itself */
 
-    _Alignas(64) struct lock lock; /* the pool's: all below is under it */
+    _Alignas(64) struct lock lock; /* the pool's: all below is changed under it */
 
     /* Order: order.c. */
     struct epochs epochs;

@@ -9,7 +9,7 @@
  *      a report        reads what sites hold without a lock (stats/holders.h)
  *
  * The pool knows nothing of it: the driver's entries tell of a block after they have it from the pool, and before they
- * give it back. So what is not asked for costs nothing (driver/held.h). A block keeps the stack that asked for it,
+ * give it back. So what is not asked for costs nothing (held.h). A block keeps the stack that asked for it,
  * whichever cache it came from and whichever thread frees it.
  *
  * Everything here is bounded, and what a bound cuts off is counted: stacks beyond the last one share one that has no
