@@ -230,8 +230,7 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct want *wan
         found = find_cached(cache, want);
         cache_leave(cache);
     }
-    want->cache = cache;
-    return found || (!at_once && ready_or_settled(pool, want)) ? 0 : supply(pool, want);
+    return found || (!at_once && ready_or_settled(pool, want)) ? 0 : supply(pool, cache, want);
 }
 
 static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want, uint64_t requested,

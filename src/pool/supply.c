@@ -18,8 +18,14 @@
 
 #include <errno.h>
 
-/* *patience: of one wait yet; nothing is left of it once a call that may end the context has taken all of it. */
-static int supply_hard(struct pool *pool, struct want *want, uint64_t *patience, int refusal) {
+/* What is known when the driver, or the limit, has refused. */
+struct resort {
+    /* Of one wait yet; none is left once a call that may end the context has taken all of it. */
+    uint64_t patience;
+    bool lost; /* what other pools gave back for the request went elsewhere */
+};
+
+static int supply_hard(struct pool *pool, struct want *want, struct resort *resort, int refusal) {
     struct source *source = &pool->source;
     want->any = true;
     want->care = ARENA_ALL;
@@ -34,8 +40,10 @@ static int supply_hard(struct pool *pool, struct want *want, uint64_t *patience,
     if (!obtain_may_do(source, want, &none)) {
         return refusal;
     }
-    bool answers = order_wait_for_answers(source, *patience);
-    *patience = source->backend->quiet ? 0 : *patience; /* all of it is spent */
+    bool answers = order_wait_for_answers(source, resort->patience);
+    if (source->backend->quiet) {
+        resort->patience = 0; /* all of it is spent */
+    }
     if (answers && obtain_soon(source, want)) {
         return 0;
     }
@@ -45,7 +53,7 @@ static int supply_hard(struct pool *pool, struct want *want, uint64_t *patience,
     }
     order_finish_ordered(source); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
-        if (last && obtain_finished(source, want, *patience)) {
+        if (last && obtain_finished(source, want, resort->patience)) {
             return 0;
         }
         uint64_t need = source_growth(want);
@@ -56,7 +64,7 @@ static int supply_hard(struct pool *pool, struct want *want, uint64_t *patience,
             uint64_t others = 0;
             r = obtain_grown(source, want, &refusal);
             /* if not, it is there, and the driver refuses all the same */
-            want->lost = r == -EAGAIN && budget_room(source, &others) < need;
+            resort->lost = r == -EAGAIN && budget_room(source, &others) < need;
         }
         if (r != -EAGAIN) {
             return r;
@@ -70,8 +78,7 @@ static int supply_hard(struct pool *pool, struct want *want, uint64_t *patience,
  * is little beside the growth that comes next. Of small ones there may be thousands: they go if that
  * is enough to serve the request and a good part of the budget. True if there was anything.
  */
-static bool give_up_own_cache(struct pool *pool, const struct want *want) {
-    struct cache *cache = want->cache;
+static bool give_up_own_cache(struct pool *pool, struct cache *cache, const struct want *want) {
     uint64_t budget = atomic_load_explicit(&pool->source.budget, memory_order_relaxed);
     uint64_t before = cache->bytes;
     bool small = !want->large && before >= PAGE_BYTES && before >= budget / CACHED_SHARE;
@@ -93,28 +100,30 @@ static uint64_t given_back(struct source *source) {
 }
 
 /* What was waited for, or what other pools gave back, may have gone to another thread, which has freed enough since. */
-static bool others_freed(struct source *source, const struct want *want, uint64_t since) {
-    bool none, freed = false;
+static bool others_freed(const struct source *source, uint64_t since) {
+    bool freed = false;
     for (enum reach reach = 0; reach < REACHES; reach++) {
         const struct pending *queue = &source->pending[reach];
         freed |= queue->head && queue->tail->stamp >= since;
     }
-    return (want->lost || freed) && obtain_may_do(source, want, &none);
+    return freed;
 }
 
 /* What others had taken when we were refused may have been too little for them, and have come back. */
 static int supply_as_natively(struct pool *pool, struct want *want, int refusal) {
-    uint64_t before, now = given_back(&pool->source), since, patience = LATE_WAIT_NS;
-    unsigned tries = 0;
-    do {
-        before = now;
-        since = epochs_stamp(&pool->source.epochs);
-        want->lost = false;
-        refusal = supply_hard(pool, want, &patience, refusal);
-        now = source_refused(refusal) ? given_back(&pool->source) : before;
-    } while (
-        (now != before || (source_refused(refusal) && others_freed(&pool->source, want, since))) &&
-        ++tries < OTHERS_TRIES);
+    struct source *source = &pool->source;
+    struct resort resort = {.patience = LATE_WAIT_NS};
+    uint64_t now = given_back(source);
+    bool again = true, none;
+    for (unsigned tries = 0; again && tries < OTHERS_TRIES; tries++) {
+        uint64_t before = now, since = epochs_stamp(&source->epochs);
+        resort.lost = false;
+        refusal = supply_hard(pool, want, &resort, refusal);
+        bool refused = source_refused(refusal);
+        now = refused ? given_back(source) : before;
+        again = now != before || (refused && (resort.lost || others_freed(source, since)) &&
+                                  obtain_may_do(source, want, &none));
+    }
     return refusal;
 }
 
@@ -153,7 +162,7 @@ static int grow_for(struct pool *pool, struct want *want) {
     return grow(source, want, may_go_back && peaks_is_short(pool, source_growth(want)));
 }
 
-int supply(struct pool *pool, struct want *want) {
+int supply(struct pool *pool, struct cache *cache, struct want *want) {
     struct source *source = &pool->source;
     let_the_context_end(pool, want);
     order_ahead(pool, want);
@@ -165,7 +174,7 @@ int supply(struct pool *pool, struct want *want) {
     }
     if (peaks_is_short(pool, source_growth(want)) &&
         (obtain_ordered(source, want) ||
-         (give_up_own_cache(pool, want) && obtain_soon(source, want)))) {
+         (give_up_own_cache(pool, cache, want) && obtain_soon(source, want)))) {
         return 0;
     }
     int r = grow_for(pool, want);

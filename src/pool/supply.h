@@ -5,7 +5,8 @@
 #include "pool/state.h"
 #include "source/source.h"
 
-/** Takes and returns with the pool's lock held; lets go of it in between. 0, and want->block; or why there is none. */
-int supply(struct pool *pool, struct want *want);
+/** For the thread of that cache, which is emptied before the pool grows past its budget. Takes and returns with the pool's lock held;
+ * lets go of it in between. 0, and want->block; or why there is none. */
+int supply(struct pool *pool, struct cache *cache, struct want *want);
 
 #endif

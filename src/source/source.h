@@ -44,10 +44,8 @@ struct want {
     bool large;
     bool is_short;        /* growing would exceed the budget: larger blocks will do */
     bool any;             /* growing was refused: cut whatever fits */
-    bool lost;            /* and what other pools gave back for it, went elsewhere */
     bool splits;          /* why nothing was taken: a long segment is to be split for it */
     enum arena_care care; /* which large ranges are not cut for it */
-    struct cache *cache;  /* of the asking thread: emptied before the pool grows past its budget */
     struct block *block;  /* the answer: BLOCK_CACHED */
 };
 
