@@ -59,9 +59,8 @@ struct arena {
     uint64_t idle_bytes; /* of segments that are wholly free */
     uint64_t reserved_bytes;
     uint64_t segment_count;
-    _Atomic uint64_t
-        recycled; /* descriptors of ranges: whoever reads one without the lock looks here
-                                  before and after */
+    /* Descriptors of ranges, ever: whoever reads one without the lock looks here before and after. */
+    _Atomic uint64_t recycled;
 };
 
 void arena_start(struct arena *arena, struct pool *pool, bool in_line);
@@ -96,7 +95,7 @@ enum arena_care {
 };
 
 /**
- * The best free range for `bytes` (a multiple of 512), cut to size. Its block is BLOCK_CACHED, usable already, of the bin
+ * The best free range for `bytes` (a multiple of ARENA_UNIT), cut to size. Its block is BLOCK_CACHED, usable already, of the bin
  * for its size. NULL: nothing fits. Pages need no alignment, as long as all that an arena is asked for is one.
  */
 struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_care care);

@@ -36,8 +36,8 @@ enum block_state {
 
 struct block {
     union {
-        uint64_t
-            stamp; /* cached: its epoch, 0: usable already; live: what was noted for it (pool_note()) */
+        /* Cached: its epoch, 0: usable already; live: what was noted for it (pool_note()). */
+        uint64_t stamp;
         struct block *previous; /* free run: the list of its length */
     };
     struct block *next; /* cached or free run: the list it is in */

@@ -33,17 +33,17 @@
 struct range;
 
 struct page {
-    uint64_t address;                 /* of unit 0 on the device */
-    struct pool *pool;                /* never changes: pages are recycled within their pool */
-    struct range *range;              /* the arena's side of it */
-    atomic_bool reached_from_outside; /* see struct segment; a page opened later in it inherits it;
-                                         its entry in the page map says so too */
-    _Atomic uint32_t opened;          /* how often it has been: it lay elsewhere before */
-    uint64_t *names;   /* of the blocks that have one, by unit; NULL until somebody asks */
-    struct page *next; /* of a closed one: in the list of those */
-    bool touched;      /* since it has been a closed one without memory for its descriptors */
-    _Alignas(64) uint32_t
-        used_units;              /* written with the pool's lock, beside what every free reads */
+    uint64_t address;    /* of unit 0 on the device */
+    struct pool *pool;   /* never changes: pages are recycled within their pool */
+    struct range *range; /* the arena's side of it */
+    /* See struct segment. A page opened later in it inherits it; its entry in the page map says so too. */
+    atomic_bool reached_from_outside;
+    _Atomic uint32_t opened; /* how often it has been: it lay elsewhere before */
+    uint64_t *names;         /* of the blocks that have one, by unit; NULL until somebody asks */
+    struct page *next;       /* of a closed one: in the list of those */
+    bool touched;            /* since it has been a closed one without memory for its descriptors */
+    /* Written with the pool's lock: on another line than what every free reads. */
+    _Alignas(64) uint32_t used_units;
     _Atomic uint64_t head_words; /* which words of page_heads() are not 0 */
     _Alignas(64) struct block blocks[4096];
 };
@@ -134,7 +134,6 @@ struct runs {
     struct page *closed; /* whose descriptors are used again */
     uintptr_t fresh;     /* the next page of the last region; 0: there is none */
     unsigned fresh_count;
-    unsigned regions; /* that there are */
     uint64_t free_units;
     uint64_t count; /* of them */
     uint64_t page_count;

@@ -27,15 +27,14 @@ struct segment {
     struct range *first;             /* covers its first byte */
     struct segment *previous, *next; /* in a line by address */
     struct segment *previous_hole, *next_hole; /* among those with a hole behind them */
-    uint64_t
-        stamp; /* when the epoch of this number has finished, so has all work that touched what is
-                       free here */
+    /* When the epoch of this number has finished, so has all work that touched what is free here. */
+    uint64_t stamp;
     uint64_t since; /* the tick when something of it was last freed (decay.c) */
     bool in_line, hole;
     bool refused;    /* by the driver to be taken back: not tried again in this visit (mapper.c) */
     uint64_t handle; /* in a line: the backend's page or pages */
-    atomic_bool reached_from_outside; /* exported or mapped elsewhere: contents change hands only
-                                         when old work has finished */
+    /* Exported or mapped elsewhere: contents change hands only when old work has finished. */
+    atomic_bool reached_from_outside;
 };
 
 /* What a free reads and writes is one cache line, which it shares with no other range. */

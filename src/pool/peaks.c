@@ -116,7 +116,7 @@ void peaks_sum_at_times(struct pool *pool) {
 /* The peak may have risen since the last look. */
 bool peaks_is_short(struct pool *pool, uint64_t bytes) {
     struct source *source = &pool->source;
-    if (budget_has_room(source, bytes)) {
+    if (budget_allows(source, bytes)) {
         return false;
     }
     if (!pool->peaks.budget_is_fresh) {
@@ -126,7 +126,7 @@ bool peaks_is_short(struct pool *pool, uint64_t bytes) {
         budget_follow(source);
         pool->peaks.budget_is_fresh = true;
     }
-    return !budget_has_room(source, bytes);
+    return !budget_allows(source, bytes);
 }
 
 void peaks_look(struct pool *pool) {
@@ -141,7 +141,7 @@ void peaks_look(struct pool *pool) {
     if (looks >= (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) || unseen ||
         (changed && may_sum(pool))) {
         look_at_peaks(pool);
-        source->budget_follows = true;
+        source->budget_stale = true;
     }
     budget_look(source, changed);
     pool->peaks.budget_is_fresh = false;

@@ -249,7 +249,7 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
 bool pool_is_idle(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    bool idle = order_is_idle(source);
+    bool idle = order_device_is_idle(source);
     lock_release(&source->lock);
     return idle;
 }

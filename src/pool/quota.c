@@ -48,7 +48,7 @@ static uint64_t transfer_limit(const struct pool *pool) {
 static void set_quota(struct source *source, _Atomic uint64_t *room, uint64_t quota) {
     source->quotas += quota - atomic_load_explicit(room, memory_order_relaxed);
     atomic_store_explicit(room, quota, memory_order_relaxed);
-    source->budget_follows = true;
+    source->budget_stale = true;
 }
 
 static void link_awake(struct pool *pool, struct cache *cache) {

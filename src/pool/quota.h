@@ -4,26 +4,38 @@
 
 #include "pool/state.h"
 
-uint64_t quota_of_capacity(uint64_t capacity);        /* of one cache */
-bool quota_grow(struct cache *cache, uint64_t bytes); /* false: it may not hold so much */
-void quota_grow_transfer(struct cache *cache);        /* that of its transfer cache */
-void quota_make_room(struct cache *cache, unsigned keep, uint64_t bytes); /* seized, or its owner */
-void quota_follow_miss(
-    struct cache *cache); /* its thread asks for what it has not: it gets a first quota, or
-                                                more if it had no room for that */
-void quota_sleep(
-    struct cache *cache); /* seized, or without a thread: all goes to the pool, and its quota */
-bool quota_take_back(struct pool *pool,
-                     uint64_t growth);         /* what idle threads hold, if it is due; */
-bool quota_take_all_back(struct pool *pool);   /* and the others' too; */
-bool quota_empty_transfers(struct pool *pool); /* what waits for threads. True if there was any */
-/* Its thread has no memory to go round: of what the cache holds that has most, half of the difference goes to the pool, if that is
+/** The most that one cache may hold. */
+uint64_t quota_of_capacity(uint64_t capacity);
+
+/** Raises a cache's quota to so many bytes, as far as it may be. False: it may not hold so much. */
+bool quota_grow(struct cache *cache, uint64_t bytes);
+
+/** Doubles that of its transfer cache. */
+void quota_grow_transfer(struct cache *cache);
+
+/** Makes room for so many bytes of a bin, from what other bins have. Seized, or by its owner. */
+void quota_make_room(struct cache *cache, unsigned keep, uint64_t bytes);
+
+/** Its thread asks for what it has not: it gets a first quota, or more if it had no room for that. */
+void quota_follow_miss(struct cache *cache);
+
+/** All that it holds goes to the pool, and its quota. Seized, or without a thread. */
+void quota_sleep(struct cache *cache);
+
+/** Takes back what idle threads hold, if it is due; what all hold; what waits for threads. True if there was any. */
+bool quota_take_back(struct pool *pool, uint64_t growth);
+bool quota_take_all_back(struct pool *pool);
+bool quota_empty_transfers(struct pool *pool);
+
+/** Its thread has no memory to go round: of what the cache holds that has most, half of the difference goes to the pool, if that is
  * more than twice as much. True if so. */
 bool quota_even_out(struct cache *cache);
-/* A list of threads' that have done nothing for the decay time. What others have freed for them need not be as old: it goes
- * to the pool first, and they are found the next time. */
+
+/** A list of the caches of threads that have done nothing for the decay time. What others have freed for them need not be as old: it
+ * goes to the pool first, and they are found the next time. */
 struct biased *quota_find_idle(struct pool *pool);
-/* Such give up everything, and their quotas. True if there was anything. */
+
+/** Those give up everything, and their quotas. True if there was anything. */
 bool quota_put_to_sleep(struct pool *pool, struct biased *first);
 
 /* No block is cached that is larger than one part in this of what a cache may hold. */

@@ -180,7 +180,7 @@ int supply(struct pool *pool, struct cache *cache, struct want *want) {
     int r = grow_for(pool, want);
     if (r == 0 && budget_used(source) > source->refused_at) {
         source->refused_at = 0; /* there is more now than there was then */
-        source->budget_follows = true;
+        source->budget_stale = true;
     }
     if (r == 0 && !want->block && !obtain_ready(source, want)) {
         r = source_grow(source, want); /* another thread took what we brought */
@@ -188,7 +188,7 @@ int supply(struct pool *pool, struct cache *cache, struct want *want) {
     }
     if (source_refused(r)) {
         source->refused_at = budget_used(source) > 0 ? budget_used(source) : 1;
-        source->budget_follows = true; /* at the end of this visit */
+        source->budget_stale = true; /* at the end of this visit */
         r = supply_as_natively(pool, want, r);
         books_add(&source->books.oom_retries, r == 0);
     }

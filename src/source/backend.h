@@ -64,9 +64,10 @@ struct backend_ops {
     uint64_t (*given_back)(struct backend *backend);
 
     /*
-     * Where memory comes in pages of 2 MiB that lie where the pool maps them; NULL elsewhere. reserve(), release()
-     * and lose() are not called then, and `release_waits` is false. None of these waits for the device; all of
-     * them block, and are called with no lock of the pool's that an allocation or a free waits for.
+     * From here to unmap(): where memory comes in pages of 2 MiB that lie where the pool maps them; NULL elsewhere. reserve(),
+     * release() and lose() are not called then, and `release_waits` is false. None waits for the device; all but leave() block.
+     * The caller holds the mapper's lock. It holds the pool's too in leave(), and in unmap(), give_pages() and give_addresses() when
+     * the context has ended; else no lock that an allocation or a free waits for.
      */
 
     /** Addresses for `bytes`, a multiple of 2 MiB, at a multiple of 2 MiB; nothing lies there yet. -ENOMEM: there
@@ -98,7 +99,8 @@ struct backend_ops {
      * `back`: it is not, and stays. Only for the record; does not block. NULL: nobody wants to know. */
     void (*leave)(struct backend *backend, uint64_t address, unsigned count, bool back);
 
-    /** Nothing lies at `count` consecutive addresses any more, where whole pages were. `left`: they were left before. */
+    /** Nothing lies at `count` consecutive addresses any more, where whole pages were. `left`: they were left before. 0; -EBUSY: not
+     * now; or the driver's code. */
     int (*unmap)(struct backend *backend, uint64_t address, unsigned count, bool left);
 
     /** Something is idle from now on: pool_tick() is to be called until it says otherwise. Under the pool's lock; does
@@ -162,14 +164,14 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
-    _Atomic uint64_t capacity; /* bytes; a request that exceeds it is refused without looking any
-                                  further. Changed by pool_set_capacity() */
-    atomic_bool has_events;    /* false: record() is -ENOSYS, and only synchronize() orders */
-    unsigned
-        refused; /* records on end; not 0: every free tries, and waits where that is refused too */
+    /* Bytes. A request that exceeds it is refused without looking any further. Changed by pool_set_capacity(). */
+    _Atomic uint64_t capacity;
+    atomic_bool has_events; /* false: record() is -ENOSYS, and only synchronize() orders */
+    /* Records that were refused, one after the other. Not 0: every free tries, and waits where that is refused too. */
+    unsigned refused;
     bool release_waits;
-    atomic_bool quiet; /* the context ends, or has ended: nothing is to be asked of it. Under the
-                          pool's lock */
+    /* A call that may end the context is under way, or has: nothing is to be asked of it. Changed under the pool's lock. */
+    atomic_bool quiet;
 };
 
 /** Its clock: ns. */

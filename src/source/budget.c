@@ -84,7 +84,7 @@ uint64_t budget_with(const struct source *source, uint64_t bytes) {
     return source->refused_at > 0 ? budget : budget + more + more / LINE_SLACK;
 }
 
-/* Every thread has the line. */
+/* Every thread reads these: a store where nothing changes would cost each a cache miss. */
 static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
     if (atomic_load_explicit(at, memory_order_relaxed) != bytes) {
         atomic_store_explicit(at, bytes, memory_order_relaxed);
@@ -129,7 +129,7 @@ void budget_follow(struct source *source) {
     set_if_changed(&source->close_least, least_of(budget / CLOSE_LEAST_SHARE, most));
     set_if_changed(&source->close_bytes, most);
     source->refused_seen = refused;
-    source->budget_follows = false;
+    source->budget_stale = false;
 }
 
 void budget_book_reserve(struct source *source) {
@@ -149,7 +149,7 @@ void budget_book_reserve(struct source *source) {
 
 void budget_look(struct source *source, bool changed) {
     struct books *books = &source->books;
-    if (changed || source->budget_follows) {
+    if (changed || source->budget_stale) {
         budget_follow(source);
     }
     if (changed || budget_ready(source) != books_get(&books->ready_bytes)) {

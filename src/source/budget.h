@@ -17,7 +17,7 @@ void budget_book_reserve(struct source *source);
 void budget_expect_streams(unsigned streams);
 unsigned budget_streams(void);
 
-/** The most for a program of one thread that uses little. */
+/** No budget of a program of one thread is more than this while its peak is small. */
 uint64_t budget_little(const struct source *source);
 
 /** Whether more was live than what several streams may keep to stay side by side; always where there are not several. */
@@ -26,7 +26,7 @@ bool budget_is_beyond_floor(const struct source *source);
 /** What the driver has left; *others: what other pools have idle. Lets go of the lock. */
 uint64_t budget_room(struct source *source, uint64_t *others);
 
-/** In a line: what it will be with so much more in use. */
+/** In a line: the budget as it will be with so much more in use. */
 uint64_t budget_with(const struct source *source, uint64_t bytes);
 
 /** By how much mapping may raise the goal, having taken as long as it has. */
@@ -63,14 +63,14 @@ static inline bool budget_has_changed(const struct source *source) {
            source->backend->refused != source->refused_seen;
 }
 
-/** Growing by so much takes that over this. */
+/** Whether the reserve, with growths under way and this one, would be more than that. */
 static inline bool budget_would_exceed(const struct source *source, uint64_t growth,
                                        uint64_t most) {
     return budget_expected(source) + growth > most;
 }
 
-/** As far as is known: the peak may have risen since the last look. */
-static inline bool budget_has_room(const struct source *source, uint64_t bytes) {
+/** Whether growing by so much stays within the budget as it was last worked out: the peak may have risen since. */
+static inline bool budget_allows(const struct source *source, uint64_t bytes) {
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     return !budget_would_exceed(source, bytes, budget);
 }

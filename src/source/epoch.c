@@ -39,7 +39,7 @@ void epochs_finish(struct epochs *epochs, uint64_t number) {
 }
 
 static void take_out(struct epochs *epochs, unsigned i) {
-    epochs->events[epochs->order[i]].pending = false;
+    epochs->events[epochs->order[i]].in_use = false;
     for (epochs->count--; i < epochs->count; i++) {
         epochs->order[i] = epochs->order[i + 1];
     }
@@ -65,7 +65,7 @@ static void drop_finished(struct epochs *epochs) {
 static unsigned next_slot(const struct epochs *epochs, bool on_time) {
     unsigned slot = 0, i = epochs->count;
     if (epochs->count < BACKEND_SLOTS) {
-        while (epochs->events[slot].pending) {
+        while (epochs->events[slot].in_use) {
             slot++;
         }
         return slot;
@@ -79,13 +79,15 @@ static unsigned next_slot(const struct epochs *epochs, bool on_time) {
 
 /* It is the newest now. */
 static void enter(struct epochs *epochs, unsigned slot, uint64_t number, bool on_time) {
-    for (unsigned i = 0; epochs->events[slot].pending; i++) {
+    for (unsigned i = 0; epochs->events[slot].in_use; i++) {
         if (epochs->order[i] == slot) {
             take_out(epochs, i);
         }
     }
-    epochs->events[slot] = (struct epoch_event){
-        .number = number, .by = on_time ? &this_thread : NULL, .on_time = on_time, .pending = true};
+    epochs->events[slot] = (struct epoch_event){.number = number,
+                                                .closer = on_time ? &this_thread : NULL,
+                                                .on_time = on_time,
+                                                .in_use = true};
     epochs->order[epochs->count++] = (uint8_t)slot;
 }
 
@@ -172,7 +174,7 @@ uint64_t epochs_orderable(const struct epochs *epochs) {
 uint64_t epochs_left(const struct epochs *epochs) {
     for (unsigned i = epochs->count; i-- > 0;) {
         const struct epoch_event *event = event_at(epochs, i);
-        if (event->by == &this_thread) {
+        if (event->closer == &this_thread) {
             return event->number;
         }
     }

@@ -41,26 +41,27 @@
 
 struct epoch_event {
     uint64_t number;
-    const void *by;   /* the thread that has left it, in a free of its own; of one on time */
-    unsigned waiters; /* threads inside ops->wait on it: it may not be recorded again */
+    const void *closer; /* the thread that has left it, in a free of its own; of one on time */
+    unsigned waiters;   /* threads inside ops->wait on it: it may not be recorded again */
     bool on_time;
-    bool pending; /* under way: not yet seen to have finished, or somebody waits */
+    bool in_use; /* under way: not yet seen to have finished, or somebody waits */
 };
 
 struct epochs {
-    _Alignas(64) _Atomic uint64_t open; /* stamp of a free made now */
-    _Alignas(64) _Atomic uint64_t
-        usable; /* memory stamped with this number or lower may be handed out */
-    _Alignas(
-        64) _Atomic int broken; /* the driver's code when a query failed for good: the context is dead */
-    _Alignas(64) uint64_t
-        finished; /* highest number whose event has finished; from here on under the pool's lock */
+    /* The stamp of a free made now. */
+    _Alignas(64) _Atomic uint64_t open;
+    /* Memory with this stamp or a lower one may be handed out. */
+    _Alignas(64) _Atomic uint64_t usable;
+    /* The driver's code that has killed the context; 0: it lives. */
+    _Alignas(64) _Atomic int broken;
+    /* The highest number whose event has finished. From here on all is under the pool's lock. */
+    _Alignas(64) uint64_t finished;
     struct epoch_event events[BACKEND_SLOTS]; /* by slot */
     uint8_t order[BACKEND_SLOTS];             /* slots of those under way, the oldest first */
     unsigned count;                           /* so many */
-    unsigned unanswered;                      /* questions that the driver has not answered */
-    bool
-        foreign; /* the program itself recorded an event of the context after the newest of these */
+    unsigned unanswered;                      /* questions that the driver has not answered, ever */
+    /* The program itself has recorded an event of the context since the last one on time: until the next there is no barrier. */
+    bool foreign;
     uint64_t closed, barriers, cpu_waits, cpu_wait_ns;
 };
 
@@ -87,8 +88,8 @@ static inline int epochs_broken(const struct epochs *epochs) {
 
 /* All below: under the pool's lock. */
 
-/** Closes the open epoch by recording its event. 0, or why not (then everything stays pending in
- * the open epoch). */
+/** Closes the open epoch by recording its event. 0; -EAGAIN: there is no slot for one, and the epoch stays open; or what record() has
+ * answered: then the number has moved on, and the next event stands for this epoch too. */
 int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time);
 
 /** Asks the driver what has finished. True if `usable` moved. */

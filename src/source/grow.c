@@ -114,12 +114,12 @@ static int grow_line(struct source *source, struct want *want) {
  * little: after a rest every growth would else cost twice as much for long. Past what the peak allows
  * they go back whatever it takes: natively all of them would have gone.
  */
-int grow(struct source *source, struct want *want, bool is_short) {
+int grow(struct source *source, struct want *want, bool give_back_first) {
     uint64_t growth = source_growth(want);
     if (backend_maps(source->backend)) {
         return grow_line(source, want);
     }
-    if (!is_short) {
+    if (!give_back_first) {
         return grow_after_returns(source, want, growth);
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);

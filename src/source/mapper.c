@@ -20,7 +20,7 @@ static void drop_aliases(struct source *source) {
         uint64_t since = backend_clock(source->backend);
         mapping_drop_aliases(source, &source->large);
         mapping_drop_aliases(source, &source->small);
-        source->mapper.ns += backend_clock(source->backend) - since;
+        source->mapper.mapping_ns += backend_clock(source->backend) - since;
     }
 }
 
@@ -49,14 +49,14 @@ static void leave(struct source *source) {
 
 /* --- giving back --- */
 
-/* Where something was. */
-struct left {
+/* Where a segment was that has gone back. */
+struct vacated {
     struct arena *arena;
     uint64_t base;
 };
 
-/* Of one that the driver does not take another one takes the place. */
-static uint64_t release_one(struct source *source, uint64_t bytes, struct left *left) {
+/* Gives one segment back. Where the driver does not take it the next one is tried. */
+static uint64_t release_one(struct source *source, uint64_t bytes, struct vacated *left) {
     struct arena *const arenas[] = {&source->large, &source->small};
     uint64_t released = 0;
     for (unsigned i = 0; i < 2 && released == 0; i++) {
@@ -64,7 +64,7 @@ static uint64_t release_one(struct source *source, uint64_t bytes, struct left *
         int r = -EBUSY;
         while (r == -EBUSY && arenas[i]->idle_bytes > 0 &&
                (segment = idle_segment(arenas[i], bytes, source->epochs.finished)) != NULL) {
-            *left = (struct left){arenas[i], segment->base};
+            *left = (struct vacated){arenas[i], segment->base};
             r = mapping_release(source, arenas[i], segment, &released);
         }
     }
@@ -73,7 +73,7 @@ static uint64_t release_one(struct source *source, uint64_t bytes, struct left *
 
 uint64_t mapper_release(struct source *source, uint64_t bytes) {
     uint64_t released = 0, some = 1;
-    struct left left = {0};
+    struct vacated left = {0};
     enter(source);
     while (released < bytes && some > 0) {
         some = release_one(source, bytes - released, &left);
@@ -98,6 +98,21 @@ uint64_t mapper_decay(struct source *source) {
     return released;
 }
 
+/* --- splitting --- */
+
+bool mapper_split(struct source *source, struct arena *arena, uint64_t bytes) {
+    uint64_t released = 0;
+    enter(source);
+    struct segment *idle = arena_pinned_by(arena, bytes, source->epochs.finished);
+    uint64_t base = idle ? idle->base : 0;
+    int r = idle ? mapping_release(source, arena, idle, &released) : 0;
+    if (released > 0) {
+        r = mapping_make_short(source, arena, base, released, bytes);
+    }
+    leave(source);
+    return r == 0;
+}
+
 /* --- growing --- */
 
 /* Addresses for an arena: several times what the device has, if there are as many. */
@@ -118,21 +133,6 @@ static bool take_addresses(struct source *source, struct arena *arena, uint64_t 
     if (r == 0) {
         line_add(arena, base, bytes);
     }
-    return r == 0;
-}
-
-/* --- splitting --- */
-
-bool mapper_split(struct source *source, struct arena *arena, uint64_t bytes) {
-    uint64_t released = 0;
-    enter(source);
-    struct segment *idle = arena_pinned_by(arena, bytes, source->epochs.finished);
-    uint64_t base = idle ? idle->base : 0;
-    int r = idle ? mapping_release(source, arena, idle, &released) : 0;
-    if (released > 0) {
-        r = mapping_make_short(source, arena, base, released, bytes);
-    }
-    leave(source);
     return r == 0;
 }
 
@@ -161,9 +161,9 @@ static uint64_t finished_bytes(const struct source *source, const struct line_pl
            idle_ready_bytes(&source->small, finished, place, UINT64_MAX, &none);
 }
 
-/* Where there is no room under the budget, what lies idle moves there, to a place that is longer than it need be if there is room: so
- * whole units can move, and move on. What has finished could also go back, and not as much can move as may: so the others are
- * first where both are needed. */
+/* Moves idle segments to the place until the growth is within the budget. The place becomes longer than it need be if there is room, so
+ * that whole units can move, and move on. Those whose work has not finished are first where the others are needed too: these could
+ * also go back, and only so many can move. */
 static void move_there(struct source *source, uint64_t budget, struct line_place *place,
                        struct moving *moving) {
     uint64_t least = place->bytes, from = source->epochs.finished + 1;
@@ -183,12 +183,12 @@ static void move_there(struct source *source, uint64_t budget, struct line_place
     }
 }
 
-/* If that is not enough, more goes back. */
+/* Where that was not enough: gives idle segments back until the growth is within the budget. */
 static void make_room(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t some = 1;
     while (some > 0 && budget_would_exceed(source, bytes, budget)) {
         uint64_t over = budget_expected(source) + bytes - budget;
-        struct left left = {0};
+        struct vacated left = {0};
         over = round_up(over, LINE_SEGMENT);
         some = release_one(source, over, &left);
         if (some > over) {
@@ -197,10 +197,9 @@ static void make_room(struct source *source, uint64_t bytes, uint64_t budget) {
     }
 }
 
-/* Of what is free too much is beside what lives in the same segments: from now on they are half as long. Not once more before as
- * much has been made of those as there is; nor where what is lacking has not finished, will not be unmapped, or is what the
- * growth adds to. */
-static void look_at_pins(struct source *source, uint64_t bytes, uint64_t budget) {
+/* Too much of what is free lies beside live blocks in the same segments: new ones are half as long from now on. Not once more before as
+ * much has been made of those as there is; nor where idle segments, or what has not finished, are what is lacking. */
+static void halve_if_pinned(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t by =
         budget_would_exceed(source, bytes, budget) ? budget_expected(source) + bytes - budget : 0;
     bool pinned = by > budget / LINE_PINNED_SHARE && by > source_idle(source) &&
@@ -231,7 +230,7 @@ static bool mapping_takes_too_long(struct source *source, uint64_t peak) {
     uint64_t now = backend_clock(source->backend);
     uint64_t allowed = (now - source->mapper.since_ns) / rule->share;
     bool risen = peak > source->mapper.peak + source->mapper.peak / LINE_PEAK_SHARE;
-    bool too_long = source->mapper.ns > allowed + rule->more && !risen;
+    bool too_long = source->mapper.mapping_ns > allowed + rule->more && !risen;
     if (risen) { /* what was needed beside less is not needed so many times over */
         source->mapper.parts = (unsigned)(source->mapper.parts * source->mapper.peak / peak);
     }
@@ -240,14 +239,14 @@ static bool mapping_takes_too_long(struct source *source, uint64_t peak) {
     }
     if (risen || too_long) {
         source->mapper.since_ns = now;
-        source->mapper.ns = 0;
-    } else if (allowed > source->mapper.ns + rule->kept) {
-        source->mapper.since_ns = now - (source->mapper.ns + rule->kept) * rule->share;
+        source->mapper.mapping_ns = 0;
+    } else if (allowed > source->mapper.mapping_ns + rule->kept) {
+        source->mapper.since_ns = now - (source->mapper.mapping_ns + rule->kept) * rule->share;
     }
     return too_long;
 }
 
-/* So much more of the budget is used than there was, of what the growth would else have to make room. */
+/* Raises the goal by what the growth is beyond the budget, as far as the rules above let it. Returns by how much. */
 static uint64_t more_slack(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t capacity = source->backend->capacity; /* nor above what the device has */
     bool may_be_raised = source->refused_at == 0 && source->config.budget == 0 && budget < capacity;
@@ -261,7 +260,7 @@ static uint64_t more_slack(struct source *source, uint64_t bytes, uint64_t budge
     uint64_t lacking = budget_expected(source) + bytes - budget, left = most - source->mapper.slack;
     uint64_t more = least_of(least_of(lacking, left), capacity - budget);
     source->mapper.slack += more;
-    source->budget_follows = true;
+    source->budget_stale = true;
     return more;
 }
 
@@ -281,7 +280,7 @@ static uint64_t length_of_segments(const struct source *source, uint64_t bytes, 
 static int grow_at(struct source *source, struct arena *arena, struct line_place *place,
                    uint64_t bytes) {
     uint64_t before = budget_used(source), budget = budget_with(source, bytes), some = 1;
-    struct left left = {0};
+    struct vacated left = {0};
     struct moving moving;
     struct range *const beside[] = {place->left, place->right};
     moving.count = 0;
@@ -298,12 +297,12 @@ static int grow_at(struct source *source, struct arena *arena, struct line_place
         move_there(source, budget, place, &moving);
         budget_book_reserve(source);
         make_room(source, place->bytes, budget);
-        look_at_pins(source, place->bytes, budget);
+        halve_if_pinned(source, place->bytes, budget);
     }
     struct segment *in_front = arena_before(arena, place->base), *last = in_front;
     uint64_t each = length_of_segments(source, place->bytes - moving.bytes, bytes, anew);
     int r = mapping_make(source, arena, place, each, &moving, &last);
-    source->mapper.ns += anew ? backend_clock(source->backend) - since : 0;
+    source->mapper.mapping_ns += anew ? backend_clock(source->backend) - since : 0;
     mapping_let_go_of_all(source, arena, in_front, last);
     mapping_return(source, &moving); /* it may have been in front of what has come */
     for (unsigned i = 0; i < 2; i++) {

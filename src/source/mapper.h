@@ -4,11 +4,11 @@
 
 #include "source/state.h"
 
-/** What a range of so many bytes lacks. 0, or why not: as source_grow(). */
+/** Maps what a free range of so many bytes lacks. 0, or why not: as source_grow(). */
 int mapper_grow(struct source *source, struct arena *arena, uint64_t bytes);
 
-/** How much that is, and what could make room for it: idle segments elsewhere, and those of them that can at once, as far as it
- * takes to stay within `budget`. */
+/** How much that is, what could make room for it (idle segments elsewhere), and of that what can at once, as far as it takes to stay
+ * within `budget`. */
 struct growth {
     uint64_t bytes, idle, ready;
 };

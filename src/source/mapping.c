@@ -17,7 +17,7 @@ static void refuse(struct source *source, struct segment *segment) {
 
 /* What is mapped there becomes a segment behind `after`. NULL without host memory. */
 static struct segment *add(struct source *source, struct arena *arena, uint64_t base,
-                           const struct moved *what, struct segment *after) {
+                           const struct piece *what, struct segment *after) {
     if (arena_add(arena, base, what->bytes, after) != 0) {
         return NULL;
     }
@@ -30,12 +30,11 @@ static struct segment *add(struct source *source, struct arena *arena, uint64_t 
 
 /* --- moving --- */
 
-/* What others can reach is theirs as well until they let go of it. */
 bool mapping_move(struct source *source, struct arena *arena, struct segment *segment,
                   struct moving *moving) {
     struct backend *backend = source->backend;
     const struct alias alias = {segment->base, segment->bytes, segment->stamp};
-    const struct moved moved = {segment->handle, segment->bytes, segment->stamp, arena,
+    const struct piece moved = {segment->handle, segment->bytes, segment->stamp, arena,
                                 segment->base};
     if (!arena_remove(arena, segment)) {
         refuse(source, segment);
@@ -78,13 +77,13 @@ void mapping_drop_aliases(struct source *source, struct arena *arena) {
 }
 
 /* Without the pool's lock. */
-static void give(struct source *source, const struct moved *moved) {
+static void give(struct source *source, const struct piece *moved) {
     source->backend->ops->give_pages(source->backend, 1, pages_of(moved->bytes), &moved->handle);
     atomic_fetch_sub(&source->mapper.leaving_bytes, moved->bytes);
 }
 
 /* False without host memory: then it is the driver's, when its alias has gone. */
-static bool move_back(struct source *source, const struct moved *moved) {
+static bool move_back(struct source *source, const struct piece *moved) {
     struct backend *backend = source->backend;
     struct segment *after = arena_before(moved->arena, moved->base);
     if (!add(source, moved->arena, moved->base, moved, after)) {
@@ -117,7 +116,7 @@ int mapping_release(struct source *source, struct arena *arena, struct segment *
                     uint64_t *released) {
     struct backend *backend = source->backend;
     struct segment was = *segment, *after = segment->previous;
-    const struct moved moved = {.handle = was.handle, .bytes = was.bytes, .stamp = was.stamp};
+    const struct piece moved = {.handle = was.handle, .bytes = was.bytes, .stamp = was.stamp};
     if (!arena_remove(arena, segment)) {
         refuse(source, segment);
         return -EBUSY;
@@ -165,7 +164,7 @@ void mapping_let_go_of_all(struct source *source, struct arena *arena,
 }
 
 /* What the driver mapped, and there is no descriptor for. */
-static void unmake(struct source *source, uint64_t base, uint64_t each, const struct moved *moved,
+static void unmake(struct source *source, uint64_t base, uint64_t each, const struct piece *moved,
                    unsigned count) {
     struct backend *backend = source->backend;
     lock_release(&source->lock);
@@ -180,7 +179,7 @@ static void unmake(struct source *source, uint64_t base, uint64_t each, const st
 
 /* Maps so many of a length, MAP_BATCH at most, side by side. *mapped: the driver has; else they are whose they were. */
 static int map_some(struct source *source, struct arena *arena, uint64_t base, uint64_t each,
-                    const struct moved *moved, unsigned count, struct segment **last,
+                    const struct piece *moved, unsigned count, struct segment **last,
                     bool *mapped) {
     struct backend *backend = source->backend;
     uint64_t handles[MAP_BATCH];
@@ -214,7 +213,7 @@ static int make_of_moving(struct source *source, struct arena *arena, uint64_t b
     unsigned done = 0;
     bool mapped = true;
     while (r == 0 && done < moving->count) {
-        const struct moved *some = moving->of + done;
+        const struct piece *some = moving->of + done;
         unsigned count = 1;
         while (count < MAP_BATCH && done + count < moving->count &&
                some[count].bytes == some->bytes) {
@@ -242,7 +241,7 @@ static int make_of_moving(struct source *source, struct arena *arena, uint64_t b
 static int make_some(struct source *source, struct arena *arena, uint64_t base, unsigned count,
                      uint64_t each, struct segment **last) {
     struct backend *backend = source->backend;
-    struct moved taken[MAP_BATCH];
+    struct piece taken[MAP_BATCH];
     uint64_t handles[MAP_BATCH], bytes = count * each;
     bool mapped;
     source->growing.bytes += bytes;
@@ -252,7 +251,7 @@ static int make_some(struct source *source, struct arena *arena, uint64_t base, 
     if (r == 0) {
         books_add(&source->books.driver_allocs, count);
         for (unsigned i = 0; i < count; i++) {
-            taken[i] = (struct moved){.handle = handles[i], .bytes = each};
+            taken[i] = (struct piece){.handle = handles[i], .bytes = each};
         }
         r = map_some(source, arena, base, each, taken, count, last, &mapped);
         if (!mapped) {

@@ -1,7 +1,8 @@
 /*
  * Segments of a line, made, moved and given back: each a driver's call or several, and the books beside it.
  *
- * With the mapper's lock and the pool's, which all but the last lets go of around the calls (mapper.c).
+ * The caller holds the mapper's lock and the pool's. mapping_release(), mapping_drop_aliases(), mapping_return(), mapping_make() and
+ * mapping_make_short() let go of the pool's around calls of the driver; the others do not.
  */
 #ifndef GPUCACHE_SOURCE_MAPPING_H
 #define GPUCACHE_SOURCE_MAPPING_H
@@ -10,14 +11,14 @@
 
 struct line_place;
 
-/* What segments were made of that are no longer where they were, the longest first, until it is mapped again at once: to give it back
- * and to take as much would be a third of what mapping takes. */
+/* Pages of segments that mapping_move() has taken out, the longest first, until they are mapped at the new place or returned. To give
+ * them to the driver and take as many again would be a third of what mapping takes. */
 struct moving {
     uint64_t bytes;
     unsigned count;
-    struct moved {
+    struct piece { /* of one segment */
         uint64_t handle, bytes, stamp;
-        struct arena *arena; /* where it was, */
+        struct arena *arena; /* where it was, if it moves */
         uint64_t base;
     } of[MOVING_MOST];
 };
@@ -26,8 +27,8 @@ struct moving {
 bool mapping_move(struct source *source, struct arena *arena, struct segment *segment,
                   struct moving *moving);
 
-/** Unmaps a wholly free segment that has finished, and gives it back. 0, with its bytes in *released; -EBUSY: the driver has not
- * taken it, or the driver's code. */
+/** Unmaps a wholly free segment that has finished, and gives it back. 0, with its bytes in *released; -EBUSY: there is no
+ * host memory for it, or the driver has not taken it; or the driver's code. */
 int mapping_release(struct source *source, struct arena *arena, struct segment *segment,
                     uint64_t *released);
 

@@ -17,7 +17,7 @@ bool obtain_cheap(struct source *source, struct want *want);
  * may have gone to another thread, which has freed something since. */
 bool obtain_ordered(struct source *source, struct want *want);
 
-/** The one, or the other. */
+/** obtain_cheap(), then obtain_ordered(). */
 bool obtain_soon(struct source *source, struct want *want);
 
 /** All that was freed by now is waited for. What comes of it on the way is taken, before others come who have not waited. */
@@ -30,18 +30,15 @@ bool obtain_gathered(struct source *source, const struct want *want, bool wait);
  * why growing was refused. */
 int obtain_grown(struct source *source, struct want *want, int *refusal);
 
-/**
- * Whether all that is pending or idle, here and in other pools of the device, would be enough if it came back.
- * What the device is known to have besides counts too. If not, the driver is not asked again, and nothing is
- * waited for; nor is it if there is nothing that could come back (`none`).
- */
+/** Whether what the driver has left, what is ready or pending here and what other pools have idle would be enough. If not, the driver
+ * need not be asked again, nor anything be waited for. *none: nothing could come back. */
 bool obtain_may_do(struct source *source, const struct want *want, bool *none);
 
-/** grow.c: other threads may be bringing what we were refused, or were lent it for as long as the driver is asked. */
+/** grow.c: yields until as many growths have ended as are under way. They may be bringing what we were refused, or were lent it. */
 void grow_let_others(struct source *source);
 
-/** A segment from the driver, within the budget if it can be. `is_short`: it would not be by itself, and idle segments can go back
- * without a wait. 0, with the request served or not, or why not. */
-int grow(struct source *source, struct want *want, bool is_short);
+/** A segment from the driver, within the budget if it can be. `give_back_first`: it would not be by itself, and idle segments can go
+ * back without a wait (not in lines: there they make room). 0, with the request served or not, or why not. */
+int grow(struct source *source, struct want *want, bool give_back_first);
 
 #endif

@@ -85,7 +85,7 @@ static bool decays(const struct source *source) {
  * would exceed the budget the frees prepare for it, without pressure too.
  */
 bool order_is_due(struct source *source, uint64_t freed) {
-    bool has_room = budget_has_room(source, source->pending_bytes + freed);
+    bool has_room = budget_allows(source, source->pending_bytes + freed);
     if (has_room && !decays(source)) {
         return false;
     }
@@ -224,14 +224,14 @@ static uint64_t close_late(struct source *source, bool *again) {
 
 /* What is left of a limit: waits in vain count until what they were for has finished. */
 static uint64_t patience(struct source *source, uint64_t limit_ns) {
-    if (source->epochs.finished >= source->waits.vain_line) {
+    if (source->epochs.finished >= source->waits.vain_stamp) {
         source->waits.vain_ns = 0;
     }
     return limit_ns > source->waits.vain_ns ? limit_ns - source->waits.vain_ns : 0;
 }
 
-static void waited_in_vain(struct source *source, uint64_t line, uint64_t ns) {
-    source->waits.vain_line = most_of(source->waits.vain_line, line);
+static void waited_in_vain(struct source *source, uint64_t stamp, uint64_t ns) {
+    source->waits.vain_stamp = most_of(source->waits.vain_stamp, stamp);
     source->waits.vain_ns += ns;
 }
 
@@ -271,9 +271,9 @@ bool order_finish(struct source *source, uint64_t limit_ns, bool all) {
 }
 
 void order_finish_ordered(struct source *source) {
-    uint64_t line = atomic_load(&source->epochs.usable);
-    if (source->epochs.finished < line) {
-        wait_on_time(source, line);
+    uint64_t stamp = atomic_load(&source->epochs.usable);
+    if (source->epochs.finished < stamp) {
+        wait_on_time(source, stamp);
     }
 }
 
@@ -286,16 +286,16 @@ bool order_finish_stamp(struct source *source, uint64_t stamp) {
  * call may be ending it nothing can be asked; but it may go on afterwards, with its work: `quiet` it is waited for. A driver that
  * does not answer otherwise is waited for all the same: it might never answer.
  */
-static void settle_unpinned(struct source *source, uint64_t line, bool quiet, uint64_t limit_ns) {
+static void settle_unpinned(struct source *source, uint64_t stamp, bool quiet, uint64_t limit_ns) {
     struct epochs *epochs = &source->epochs;
     uint64_t lives = source_lives(source), since = backend_clock(source->backend), slept = 0;
     unsigned before = epochs->unanswered;
-    while (epochs->finished < line && !epochs->broken && (quiet || !source->backend->quiet) &&
+    while (epochs->finished < stamp && !epochs->broken && (quiet || !source->backend->quiet) &&
            passed(source, since, slept) < limit_ns) {
         if (source->backend->quiet) {
             before = epochs->unanswered;
         } else if (epochs->unanswered - before > UNANSWERED_MOST) {
-            wait_on_time(source, line);
+            wait_on_time(source, stamp);
             return;
         }
         sleep_unlocked(source, FINISH_POLL_NS);
@@ -308,13 +308,13 @@ static void settle_unpinned(struct source *source, uint64_t line, bool quiet, ui
 }
 
 /* Its event is kept meanwhile: another one in its place would stand for work that was submitted since. */
-static void settle_to(struct source *source, uint64_t line, bool quiet, uint64_t limit_ns) {
+static void settle_to(struct source *source, uint64_t stamp, bool quiet, uint64_t limit_ns) {
     unsigned slot;
     uint64_t number;
     epochs_poll(&source->epochs, source->backend);
-    if (source->epochs.finished < line) {
-        bool pinned = epochs_pin(&source->epochs, line, &slot, &number) == 0;
-        settle_unpinned(source, line, quiet, limit_ns);
+    if (source->epochs.finished < stamp) {
+        bool pinned = epochs_pin(&source->epochs, stamp, &slot, &number) == 0;
+        settle_unpinned(source, stamp, quiet, limit_ns);
         if (pinned) {
             epochs_unpin(&source->epochs, slot, number, -EAGAIN);
         }
@@ -327,22 +327,22 @@ void order_settle(struct source *source) {
 
 bool order_finish_on_time(struct source *source) {
     struct epochs *epochs = &source->epochs;
-    uint64_t since = backend_clock(source->backend), line = epochs_orderable(epochs);
+    uint64_t since = backend_clock(source->backend), stamp = epochs_orderable(epochs);
     epochs_poll(epochs, source->backend);
-    bool any = epochs->finished < line;
+    bool any = epochs->finished < stamp;
     if (any) {
         settle_to(source, epochs_left(epochs), false, UINT64_MAX);
         uint64_t limit_ns = patience(source, LATE_WAIT_NS);
-        settle_to(source, line, false, limit_ns);
-        if (epochs->finished < line && !source->backend->quiet) {
-            waited_in_vain(source, line, limit_ns);
+        settle_to(source, stamp, false, limit_ns);
+        if (epochs->finished < stamp && !source->backend->quiet) {
+            waited_in_vain(source, stamp, limit_ns);
         }
         book_wait(source, since);
     }
     return any;
 }
 
-bool order_is_idle(struct source *source) {
+bool order_device_is_idle(struct source *source) {
     struct epochs *epochs = &source->epochs;
     uint64_t stamp = epochs_stamp(epochs);
     if (!source->backend->has_events || epochs_close(epochs, source->backend, false) != 0) {

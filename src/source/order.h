@@ -35,25 +35,26 @@ bool order_is_due(struct source *source, uint64_t freed);
 /** Queries only; true if `stamp` is usable. */
 bool order_cheaply(struct source *source, uint64_t stamp);
 
-/** The same; or a barrier, which waits for nothing. */
+/** order_cheaply(), then a barrier. Waits for nothing. */
 bool order_soon(struct source *source, uint64_t stamp);
 
-/** A barrier; or a wait, where that is the way, or nothing else is and `at_any_price`. */
+/** A barrier; where there are to be none, a wait on the CPU; where none is allowed now, a wait if `at_any_price`. True if `stamp` is usable. */
 bool order_now(struct source *source, uint64_t stamp, bool at_any_price);
 
 /** Waits for an event on time. */
 bool order_finish_stamp(struct source *source, uint64_t stamp);
 
-/** What was submitted before has finished, or some of it. Waits that were in vain count, until what they were for has. */
+/** Records a late event and sleeps until it has finished or, without `all`, until anything more has; for limit_ns at most, less what
+ * waits have spent in vain. True if so. */
 bool order_finish(struct source *source, uint64_t limit_ns, bool all);
 
-/** A call that might have ended the context was under way, and is over. */
+/** While another thread's call may be ending the context, sleeps until it is over, for limit_ns at most. True if there was one, and it is. */
 bool order_wait_for_answers(struct source *source, uint64_t limit_ns);
 
-/** Nothing is under way, as the lock is held. */
-bool order_is_idle(struct source *source);
+/** Whether all that was submitted to the context has finished: by a late event that is asked a few times. Keeps the lock. */
+bool order_device_is_idle(struct source *source);
 
-/** What was usable behind a barrier has finished; the second is for another context's thread. */
+/** Waits until what is usable behind a barrier has finished. The second asks instead, for another context's thread. */
 void order_finish_ordered(struct source *source);
 void order_settle(struct source *source);
 

@@ -10,7 +10,8 @@
  */
 #include "source/internal.h"
 
-static uint64_t line_for(const struct source *source, enum reach reach) {
+/* What has that stamp or a lower one may be handed out. */
+static uint64_t stamp_done(const struct source *source, enum reach reach) {
     return reach == REACH_OUTSIDE
                ? source->epochs.finished
                : atomic_load_explicit(&source->epochs.usable, memory_order_acquire);
@@ -26,7 +27,7 @@ static enum reach reach_of(struct block *block) {
 
 void pending_add(struct source *source, struct block *block) {
     enum reach reach = reach_of(block);
-    if (block->stamp <= line_for(source, reach)) {
+    if (block->stamp <= stamp_done(source, reach)) {
         ready_give(source, block); /* not behind others that are not */
         return;
     }
@@ -56,9 +57,9 @@ void pending_take_usable(struct source *source) {
 
 void pending_take_old(struct source *source, uint64_t stamp) {
     for (enum reach reach = 0; reach < REACHES; reach++) {
-        uint64_t line = least_of(line_for(source, reach), stamp);
+        uint64_t last = least_of(stamp_done(source, reach), stamp);
         struct pending *queue = &source->pending[reach];
-        while (queue->head && queue->head->stamp <= line) {
+        while (queue->head && queue->head->stamp <= last) {
             struct block *block = queue->head;
             queue->head = block->next;
             source->pending_bytes -= block_bytes(block);

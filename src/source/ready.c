@@ -11,7 +11,7 @@
  */
 static bool take_small(struct source *source, struct want *want) {
     bool half = want->bytes == SMALL_MAX_BYTES && source->config.budget == 0 &&
-                !budget_has_room(source, PAGE_BYTES);
+                !budget_allows(source, PAGE_BYTES);
     bool dear = want->bytes > STARTS_LEAST && source->small.reserved_bytes > STARTS_BYTES;
     bool any = want->any || dear || half;
     want->block = runs_take(&source->runs, (unsigned)(want->bytes >> UNIT_SHIFT), want->bin, any);

@@ -63,7 +63,7 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
  * context may be ending none: nothing would be taken, and its addresses may be another one's by then. */
 static uint64_t release_one(struct source *source, struct arena *arena, uint64_t bytes) {
     if (arena->idle_bytes == 0 || source->backend->quiet ||
-        (source->backend->release_waits && !order_is_idle(source))) {
+        (source->backend->release_waits && !order_device_is_idle(source))) {
         return 0;
     }
     struct segment *segment = idle_segment(arena, bytes, source->epochs.finished);

@@ -79,7 +79,7 @@ int source_release_idle(struct source *source, uint64_t bytes);
 /** A segment that has been idle for the decay time. Returns its bytes, or 0. */
 uint64_t source_decay(struct source *source);
 
-/** Until the driver has what is on its way back. */
+/** Asks until the driver has what was released, for limit_ns at most; 0: once. Lets go of the lock. */
 void source_wait_for_return(struct source *source, uint64_t limit_ns);
 
 #endif

@@ -23,43 +23,42 @@ struct pending {
 /* Memory that only the context's own work reaches, and memory that something else reaches too. */
 enum reach { REACH_CONTEXT, REACH_OUTSIDE, REACHES };
 
-/* What has been idle for the decay time. Under the lock, but for what only the ticking thread has. */
+/* The clock by which memory has been idle for the decay time. */
 struct decay {
     uint64_t tick;
-    bool watched;                 /* somebody ticks, or has been told to */
-    uint64_t before[DECAY_TICKS]; /* what was freed before one of the last ticks has that stamp at
-                                     most */
+    bool watched; /* somebody ticks, or has been told to */
+    /* What was freed before one of the last ticks has that stamp at most. */
+    uint64_t before[DECAY_TICKS];
 };
 
-/* Whoever has the driver map memory, one thread at a time: mapper.c, mapping.c. Changed under both locks, so whoever has its lock
- * finds all of it as it was, also after a call that the source's was let go of for. */
+/* Mapping memory, one thread at a time: mapper.c, mapping.c. All but leaving_bytes is changed under both locks, so the thread that has
+ * this one finds it as it was, also after a call that the source's was let go of for. */
 struct mapper {
     struct lock lock;    /* taken before the source's */
-    bool any_refused;    /* segments are marked as refused */
-    unsigned halvings;   /* of the length of new segments (look_at_pins()); */
-    uint64_t made_bytes; /* so much has been made since the last one */
-    uint64_t ns;         /* what mapping memory anew has taken */
-    uint64_t since_ns;   /* since then, */
-    uint64_t peak;       /* when the peak was this; */
-    uint64_t slack;      /* and what the goal has been raised by for it, */
-    unsigned parts;      /* of so many parts of the peak */
-    /* Free memory that a growing thread keeps: what it grows beside, and what has come. */
-    uint64_t held_bytes;
+    bool any_refused;    /* some segments are marked as refused */
+    unsigned halvings;   /* new segments are LINE_SEGMENT >> halvings long */
+    uint64_t made_bytes; /* mapped since `halvings` has changed */
+    uint64_t mapping_ns; /* time that mapping beyond the budget has taken since */
+    uint64_t since_ns;   /* this moment */
+    uint64_t peak;       /* the peak of what is live that `parts` is for */
+    unsigned parts;      /* `slack` may be so many parts of it (LINE_SLACK_MORE) */
+    uint64_t slack;      /* bytes that the goal is raised by, so that less has to be mapped anew */
+    uint64_t held_bytes; /* free, and kept for the growing thread by mapping_hold() */
     _Atomic uint64_t leaving_bytes; /* no longer in the reserve, and not yet the driver's */
 };
 
-/* Threads that the driver is giving memory to. */
+/* Growths under way. */
 struct growing {
-    uint64_t bytes;   /* that those inside backend->reserve ask for, */
-    uint64_t threads; /* so many of them, */
-    uint64_t done;    /* and how many came back */
+    uint64_t bytes;   /* asked of the driver, and not in the reserve yet */
+    uint64_t threads; /* that have begun one and not ended it */
+    uint64_t done;    /* how many have ended, ever */
 };
 
 /* Waits for work. */
 struct waits {
     unsigned inside; /* threads in a call of the backend that names what the context has made */
-    /* Those with a limit have been in vain for so long in all; this epoch has not finished since. */
-    uint64_t vain_ns, vain_line;
+    /* What waits with a limit have spent in vain, all together: forgotten when that epoch has finished. */
+    uint64_t vain_ns, vain_stamp;
 };
 
 struct source {
@@ -76,7 +75,7 @@ struct source {
     /* Order: order.c. */
     struct epochs epochs;
     struct waits waits;
-    uint64_t freed_large; /* large blocks that came back since the last event on time */
+    uint64_t freed_large; /* bytes of large blocks freed since the last event on time */
 
     /* Memory: what is free, what waits, what comes and goes. */
     struct arena large; /* ranges for blocks above 1 MiB */
@@ -96,10 +95,10 @@ struct source {
     uint64_t goal;        /* the budget without what caches may hold: */
     uint64_t quotas;      /* in all, */
     unsigned awake_count; /* so many of them */
-    uint64_t
-        refused_at; /* the reserve when growing was last refused: no budget exceeds it; 0: never was */
+    /* The reserve when growing was refused: the budget is at most that. 0: it was not, or that is forgotten. */
+    uint64_t refused_at;
     unsigned refused_seen; /* the backend's, when `tight` was last set */
-    bool budget_follows;   /* what it follows from has changed since */
+    bool budget_stale;     /* quotas, peak or refusals have changed: budget_follow() is due */
     uint64_t started_ns;   /* when the source was made; */
     uint64_t excess_ns; /* time since that giving back ahead of growing has taken, or has forgone */
 

@@ -1093,7 +1093,8 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
                         PEAK + PEAK / LINE_SLACK + then - more + MIB);
         pool->source.mapper.since_ns = backend_clock(pool->source.backend) - 3600 * SECOND;
         uint64_t most = cases[i].parts == 0 ? LINE_TIME_MOST_NS : LINE_TIME_AGAIN_NS;
-        pool->source.mapper.ns = (cases[i].is_much ? much : share) + cases[i].ahead * most * 3 / 4;
+        pool->source.mapper.mapping_ns =
+            (cases[i].is_much ? much : share) + cases[i].ahead * most * 3 / 4;
         pool->source.mapper.peak = cases[i].risen ? PEAK - PEAK / 32 : PEAK;
         uint64_t block = get_mapped(3 * GIB / 2);
         assert_in_range(fake->reserved, goal + more - WHOLE, goal + more + MIB);
@@ -1115,7 +1116,7 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
 
 /* Though the peak has not risen for long. */
 static void take_too_long(void) {
-    pool->source.mapper.ns = pool->source.mapper.peak = UINT64_MAX / 2;
+    pool->source.mapper.mapping_ns = pool->source.mapper.peak = UINT64_MAX / 2;
     pool->source.mapper.parts = 3; /* one comes on top */
 }
 
@@ -1269,7 +1270,8 @@ static void what_mapping_takes_adds_up(void **state) {
             assert_int_equal(pool->source.mapper.slack, 0);
             map_takes_ns = stands ? 0 : each;
             get_for_two(at + 4 * i, 250 * MIB);
-            assert_int_equal(pool->source.mapper.ns, stands ? 0 : (i < 3 ? i + 1 : 1) * each);
+            assert_int_equal(pool->source.mapper.mapping_ns,
+                             stands ? 0 : (i < 3 ? i + 1 : 1) * each);
         }
         assert_int_equal(pool->source.mapper.slack > 0, !stands);
         fake->backend.ops = unwatched;
@@ -1285,7 +1287,7 @@ static void what_mapping_took_is_counted(void **state) {
     pool->source.mapper.since_ns -= 3600 * SECOND;
     pool->source.mapper.peak = PEAK;
     get_mapped(3 * GIB / 2);
-    assert_in_range(pool->source.mapper.ns, 1, 60 * SECOND);
+    assert_in_range(pool->source.mapper.mapping_ns, 1, 60 * SECOND);
 }
 
 /* Nor does it make up for what comes after it. */
