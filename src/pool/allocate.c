@@ -5,6 +5,8 @@
 #include "pool/cache_books.h"
 #include "pool/internal.h"
 
+#include "source/obtain.h"
+
 #include <errno.h>
 
 /*
@@ -89,13 +91,13 @@ static uint32_t more_blocks(const struct pool *pool, struct cache *cache, const 
 
 static bool one_more(struct pool *pool, struct want *want, bool *may_grow) {
     struct source *source = &pool->source;
-    if (source_take(source, want)) {
+    if (obtain_usable(source, want)) {
         return true;
     }
     bool grows =
-        *may_grow && !peaks_is_short(pool, source_growth(want)) && source_grow(source, want) == 0;
+        *may_grow && !peaks_budget_is_short(pool, source_growth(want)) && source_grow(source, want) == 0;
     *may_grow = false;
-    return grows && source_take(source, want);
+    return grows && obtain_usable(source, want);
 }
 
 /* There is no memory for what should go round. Once in a while what the thread does not ask for any more
@@ -111,10 +113,10 @@ static bool starves(struct pool *pool, struct cache *cache, struct want *want) {
     cache_enter(cache);
     cache_drop_idle(cache, want->bin, 0);
     cache_leave(cache);
-    return source_take(source, want) || (quota_even_out(cache) && source_take(source, want)) ||
+    return obtain_usable(source, want) || (quota_even_out(cache) && obtain_usable(source, want)) ||
            (!source->backend->release_waits && source_release_idle(source, growth) == 0 &&
-            !peaks_is_short(pool, growth) && source_grow(source, want) == 0 &&
-            source_take(source, want));
+            !peaks_budget_is_short(pool, growth) && source_grow(source, want) == 0 &&
+            obtain_usable(source, want));
 }
 
 static void top_up(struct pool *pool, struct cache *cache, const struct want *like, bool rotating) {
@@ -204,7 +206,7 @@ static uint64_t cached_stamp(struct cache *cache, const struct want *want) {
 static bool ready_or_settled(struct pool *pool, struct want *want) {
     struct source *source = &pool->source;
     if (atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) == 0 ||
-        source_take(source, want)) {
+        obtain_usable(source, want)) {
         return want->block != NULL;
     }
     lock_release(&source->lock);
@@ -221,9 +223,9 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct want *wan
     cache->visiting = true;
     uint64_t growth = source_growth(want);
     bool usable = stamp > 0 && (order_cheaply(source, stamp) ||
-                                (peaks_is_short(pool, growth) && order_now(source, stamp, false)));
+                                (peaks_budget_is_short(pool, growth) && order_now(source, stamp, false)));
     stop_advancing(pool, advancing);
-    want->is_short = peaks_is_short(pool, growth);
+    want->is_short = peaks_budget_is_short(pool, growth);
     bool found = false;
     if (usable || want->is_short) {
         cache_enter(cache);

@@ -114,7 +114,7 @@ void peaks_sum_at_times(struct pool *pool) {
 }
 
 /* The peak may have risen since the last look. */
-bool peaks_is_short(struct pool *pool, uint64_t bytes) {
+bool peaks_budget_is_short(struct pool *pool, uint64_t bytes) {
     struct source *source = &pool->source;
     if (budget_allows(source, bytes)) {
         return false;

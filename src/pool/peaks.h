@@ -18,6 +18,6 @@ void peaks_look(struct pool *pool);         /* after every visit: what has chang
 void peaks_sum_at_times(struct pool *pool); /* the peaks, unless that was done just before */
 void peaks_look_at_all(struct pool *pool);  /* peaks, budget and pressure too */
 /* Growing by so much would exceed the budget, also after a look at what has changed in this visit. */
-bool peaks_is_short(struct pool *pool, uint64_t bytes);
+bool peaks_budget_is_short(struct pool *pool, uint64_t bytes);
 
 #endif

@@ -30,10 +30,10 @@ static int supply_hard(struct pool *pool, struct want *want, struct resort *reso
     want->any = true;
     want->care = ARENA_ALL;
     grow_let_others(source);
-    if (obtain_soon(source, want)) {
+    if (obtain_pending(source, want)) {
         return 0;
     }
-    if (quota_take_all_back(pool) && obtain_soon(source, want)) {
+    if (quota_take_all_back(pool) && obtain_pending(source, want)) {
         return 0;
     }
     bool none;
@@ -44,7 +44,7 @@ static int supply_hard(struct pool *pool, struct want *want, struct resort *reso
     if (source->backend->quiet) {
         resort->patience = 0; /* all of it is spent */
     }
-    if (answers && obtain_soon(source, want)) {
+    if (answers && obtain_pending(source, want)) {
         return 0;
     }
     int r = obtain_grown(source, want, &refusal); /* what was lent to others may be there again */
@@ -134,7 +134,7 @@ static int supply_as_natively(struct pool *pool, struct want *want, int refusal)
  */
 static void let_the_context_end(struct pool *pool, const struct want *want) {
     struct source *source = &pool->source;
-    if (source->backend->quiet && peaks_is_short(pool, source_growth(want))) {
+    if (source->backend->quiet && peaks_budget_is_short(pool, source_growth(want))) {
         order_wait_for_answers(source, QUIET_WAIT_NS);
     }
 }
@@ -149,7 +149,7 @@ static void order_ahead(struct pool *pool, const struct want *want) {
     uint64_t all = epochs_orderable(&source->epochs);
     if (backend_maps(source->backend) && want->large && all > 0 && budget_is_beyond_floor(source) &&
         source->pending_bytes > source->goal / ORDER_AHEAD_SHARE &&
-        !epochs_usable(&source->epochs, all) && peaks_is_short(pool, source_growth(want))) {
+        !epochs_usable(&source->epochs, all) && peaks_budget_is_short(pool, source_growth(want))) {
         order_soon(source, all);
     }
 }
@@ -159,7 +159,7 @@ static int grow_for(struct pool *pool, struct want *want) {
     struct source *source = &pool->source;
     const struct backend *backend = source->backend;
     bool may_go_back = !backend_maps(backend) && !backend->release_waits;
-    return grow(source, want, may_go_back && peaks_is_short(pool, source_growth(want)));
+    return grow(source, want, may_go_back && peaks_budget_is_short(pool, source_growth(want)));
 }
 
 int supply(struct pool *pool, struct cache *cache, struct want *want) {
@@ -169,12 +169,12 @@ int supply(struct pool *pool, struct cache *cache, struct want *want) {
     if (obtain_cheap(source, want)) {
         return 0;
     }
-    if (quota_take_back(pool, source_growth(want)) && obtain_soon(source, want)) {
+    if (quota_take_back(pool, source_growth(want)) && obtain_pending(source, want)) {
         return 0;
     }
-    if (peaks_is_short(pool, source_growth(want)) &&
+    if (peaks_budget_is_short(pool, source_growth(want)) &&
         (obtain_ordered(source, want) ||
-         (give_up_own_cache(pool, cache, want) && obtain_soon(source, want)))) {
+         (give_up_own_cache(pool, cache, want) && obtain_pending(source, want)))) {
         return 0;
     }
     int r = grow_for(pool, want);

@@ -7,7 +7,7 @@
  *
  * Every call returns 0, a negative errno, or the driver's own positive code, which the pool only
  * hands on. None of them but settle() may call back into the pool. Calls marked "blocks" are made with
- * no lock held, all others but health() and settle() under the pool's.
+ * no lock held (but see those for pages), all others but health() and settle() under the pool's.
  */
 #ifndef GPUCACHE_SOURCE_BACKEND_H
 #define GPUCACHE_SOURCE_BACKEND_H

@@ -8,9 +8,14 @@
 
 #include <errno.h>
 
+bool obtain_usable(struct source *source, struct want *want) {
+    pending_take_usable(source);
+    return ready_take(source, want);
+}
+
 bool obtain_ready(struct source *source, struct want *want) {
     bool served;
-    while (!(served = source_take(source, want)) && want->splits) {
+    while (!(served = obtain_usable(source, want)) && want->splits) {
         want->care = mapper_split(source, &source->large, want->bytes) ? want->care : ARENA_ALL;
     }
     return served;
@@ -42,7 +47,7 @@ bool obtain_cheap(struct source *source, struct want *want) {
     return all > enough && order_cheaply(source, all) && obtain_ready(source, want);
 }
 
-bool obtain_soon(struct source *source, struct want *want) {
+bool obtain_pending(struct source *source, struct want *want) {
     return obtain_cheap(source, want) || obtain_ordered(source, want);
 }
 

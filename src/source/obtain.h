@@ -7,7 +7,10 @@
 
 #include "source/source.h"
 
-/** What is ready. A segment that would stay for a small part of it is split before, if the driver plays along. */
+/** What may be handed out now. Waits for nothing, and keeps the lock. */
+bool obtain_usable(struct source *source, struct want *want);
+
+/** The same. A segment that would stay for a small part of it is split before, if the driver plays along. */
 bool obtain_ready(struct source *source, struct want *want);
 
 /** Asks for what has finished: enough for the request, then everything. */
@@ -17,8 +20,8 @@ bool obtain_cheap(struct source *source, struct want *want);
  * may have gone to another thread, which has freed something since. */
 bool obtain_ordered(struct source *source, struct want *want);
 
-/** obtain_cheap(), then obtain_ordered(). */
-bool obtain_soon(struct source *source, struct want *want);
+/** What is pending, as it can be had: obtain_cheap(), then obtain_ordered(). */
+bool obtain_pending(struct source *source, struct want *want);
 
 /** All that was freed by now is waited for. What comes of it on the way is taken, before others come who have not waited. */
 bool obtain_finished(struct source *source, struct want *want, uint64_t patience_ns);

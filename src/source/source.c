@@ -1,7 +1,6 @@
 /*
- * Segments: what comes from the backend and goes back to it whole.
- *
- * Taking never waits. The lock is dropped around a growth, and around giving back where that waits.
+ * Segments: what comes from the backend and goes back to it whole. The lock is dropped around a growth, and around giving back
+ * where that waits.
  */
 #include "source/internal.h"
 
@@ -9,11 +8,6 @@
 #include "process/nap.h"
 
 #include <errno.h>
-
-bool source_take(struct source *source, struct want *want) {
-    pending_take_usable(source);
-    return ready_take(source, want);
-}
 
 /* --- giving back --- */
 

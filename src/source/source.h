@@ -62,9 +62,6 @@ uint64_t source_forget(struct source *source);
 bool ready_take(struct source *source, struct want *want);
 void ready_give(struct source *source, struct block *block);
 
-/** The same, with what has become usable since. */
-bool source_take(struct source *source, struct want *want);
-
 /** The least the pool can grow by for a request. */
 uint64_t source_growth(const struct want *want);
 
