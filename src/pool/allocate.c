@@ -94,8 +94,8 @@ static bool one_more(struct pool *pool, struct want *want, bool *may_grow) {
     if (obtain_usable(source, want)) {
         return true;
     }
-    bool grows =
-        *may_grow && !peaks_budget_is_short(pool, source_growth(want)) && source_grow(source, want) == 0;
+    bool grows = *may_grow && !peaks_budget_is_short(pool, source_growth(want)) &&
+                 source_grow(source, want) == 0;
     *may_grow = false;
     return grows && obtain_usable(source, want);
 }
@@ -222,8 +222,9 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct want *wan
     quota_follow_miss(cache);
     cache->visiting = true;
     uint64_t growth = source_growth(want);
-    bool usable = stamp > 0 && (order_cheaply(source, stamp) ||
-                                (peaks_budget_is_short(pool, growth) && order_now(source, stamp, false)));
+    bool usable =
+        stamp > 0 && (order_cheaply(source, stamp) ||
+                      (peaks_budget_is_short(pool, growth) && order_now(source, stamp, false)));
     stop_advancing(pool, advancing);
     want->is_short = peaks_budget_is_short(pool, growth);
     bool found = false;
