@@ -100,9 +100,11 @@ static bool one_more(struct pool *pool, struct want *want, bool *may_grow) {
     return grows && obtain_usable(source, want);
 }
 
-/* There is no memory for what should go round. Once in a while what the thread does not ask for any more
- * goes to the pool, part of what another one has much more of, and idle memory of the other kind to the driver, to come back
- * as this one. */
+/*
+ * Looks for memory for one more block that should go round. Every STARVED_VISITS calls without any, bins that
+ * the thread has asked nothing of go to the pool, and an idle segment to the driver, which can come back for
+ * this kind of block. Returns whether want->block was found.
+ */
 static bool starves(struct pool *pool, struct cache *cache, struct want *want) {
     struct source *source = &pool->source;
     uint64_t growth = source_growth(want);
@@ -113,7 +115,7 @@ static bool starves(struct pool *pool, struct cache *cache, struct want *want) {
     cache_enter(cache);
     cache_drop_idle(cache, want->bin, 0);
     cache_leave(cache);
-    return obtain_usable(source, want) || (quota_even_out(cache) && obtain_usable(source, want)) ||
+    return obtain_usable(source, want) ||
            (!source->backend->release_waits && source_release_idle(source, growth) == 0 &&
             !peaks_budget_is_short(pool, growth) && source_grow(source, want) == 0 &&
             obtain_usable(source, want));

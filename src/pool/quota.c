@@ -187,40 +187,6 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
     return any;
 }
 
-static bool halve_largest(struct cache *cache, struct biased *others) {
-    struct cache *largest = cache;
-    for (; others; others = others->next_seized) {
-        largest = cache_of(others)->bytes > largest->bytes ? cache_of(others) : largest;
-    }
-    uint64_t most = (cache->bytes + largest->bytes) / 2;
-    if (largest->bytes / 2 <= cache->bytes) {
-        return false;
-    }
-    cache_drop_idle(largest, BINS, most);
-    cache_drop_half(largest, BINS, most);
-    return true;
-}
-
-bool quota_even_out(struct cache *cache) {
-    struct pool *pool = cache->pool;
-    struct cache *other = pool->awake_last;
-    struct biased *others = NULL;
-    uint64_t now = backend_clock(pool->source.backend);
-    if (now < pool->look_at_ns) {
-        return false;
-    }
-    for (unsigned looks = 0; other && looks < IDLE_LOOKS; other = other->previous_awake, looks++) {
-        if (other != cache && !other->visiting) {
-            others = cache_listed(other, others);
-        }
-    }
-    cache_seize_list(pool, others);
-    bool any = halve_largest(cache, others);
-    biased_return(others);
-    pool->look_at_ns = any ? 0 : now + LOOK_NS;
-    return any;
-}
-
 struct biased *quota_find_idle(struct pool *pool) {
     struct biased *idle = NULL;
     for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {

@@ -27,10 +27,6 @@ bool quota_take_back(struct pool *pool, uint64_t growth);
 bool quota_take_all_back(struct pool *pool);
 bool quota_empty_transfers(struct pool *pool);
 
-/** Its thread has no memory to go round: of what the cache holds that has most, half of the difference goes to the pool, if that is
- * more than twice as much. True if so. */
-bool quota_even_out(struct cache *cache);
-
 /** A list of the caches of threads that have done nothing for the decay time. What others have freed for them need not be as old: it
  * goes to the pool first, and they are found the next time. */
 struct biased *quota_find_idle(struct pool *pool);

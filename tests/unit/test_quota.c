@@ -54,17 +54,12 @@ static unsigned awake(void) {
 static uint64_t kept;
 static struct cache *theirs;
 
-static uint64_t may_hold;
-
 static void *cache_and_stay(void *how_many) {
     uint64_t own[256];
     for (uintptr_t i = 0; i < (uintptr_t)how_many; i++) {
         own[i] = get(64 * KIB);
     }
     kept = get(64 * KIB);
-    if (may_hold > 0) {
-        let_hold(may_hold);
-    }
     for (uintptr_t i = 0; i < (uintptr_t)how_many; i++) {
         drop(own[i]);
     }
@@ -369,31 +364,6 @@ static void a_transfer_cache_gets_more_when_it_had_no_room(void **state) {
     check();
 }
 
-/* All that the budget allows has gone to the other one, which needs it no more than this one. */
-static void one_that_has_no_memory_to_go_round_gets_of_what_another_has(void **state) {
-    (void)state;
-    begin_with(16 * GIB, 16 * MIB);
-    may_hold = 16 * MIB;
-    pthread_t thread = let_another_park(250);
-    may_hold = 0;
-    if (mine() == theirs) {
-        skip();
-    }
-    uint64_t before = theirs->bytes, epochs = 0;
-    assert_true(before >= 12 * MIB);
-    for (int i = 0; i < 1000; i++) {
-        epochs = i == 500 ? pool->source.epochs.closed : epochs;
-        use_and_drop(get(256 * KIB));
-        now_ns += IDLE_NS / 2000;
-    }
-    assert_in_range(theirs->bytes, before / 3, before * 2 / 3);
-    assert_true(mine()->bytes >= before / 4);
-    assert_true(pool->source.epochs.closed - epochs <= 500 / 4);
-    check();
-    go_on();
-    let_it_end(thread);
-}
-
 enum { MANY = 48 };
 
 static uint64_t rooms[MANY];
@@ -473,7 +443,6 @@ int main(void) {
         TEST(a_thread_that_misses_what_it_had_no_room_for_gets_more),
         TEST(a_little_program_keeps_little),
         TEST(a_transfer_cache_gets_more_when_it_had_no_room),
-        TEST(one_that_has_no_memory_to_go_round_gets_of_what_another_has),
         TEST(many_share_what_a_few_may_hold),
     };
     return cmocka_run_group_tests_name("quotas", tests, NULL, NULL);
