@@ -12,9 +12,12 @@ void cache_drop_idle(struct cache *cache, unsigned keep, uint64_t most) {
     for (unsigned turns = 0; cache->bytes > most && turns < BINS; turns++) {
         cache->hand = (uint16_t)((cache->hand + 1u) % BINS);
         struct bin *bin = &cache->bins[cache->hand];
-        if (cache_bin_is_idle(bin) && cache->hand != keep) {
+        if (!cache_bin_is_idle(bin) || cache->hand == keep) {
+            continue;
+        }
+        bin->target = 0;
+        if (bin->count > 0) {
             spill(cache, cache->hand, bin->count);
-            bin->target = 0;
         }
     }
 }
@@ -44,6 +47,8 @@ void cache_drop_half(struct cache *cache, unsigned keep, uint64_t most) {
 
 void cache_empty(struct cache *cache, unsigned first) {
     for (unsigned at = first; cache->bytes > 0 && at < BINS; at++) {
-        spill(cache, at, cache->bins[at].count);
+        if (cache->bins[at].count > 0) {
+            spill(cache, at, cache->bins[at].count);
+        }
     }
 }
