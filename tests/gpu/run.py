@@ -32,7 +32,7 @@ REUSE = ("barrier", "wait", "sync")
 def part_facts(c, out):
     """Nothing to pass or fail: what they print is for people."""
     with open(os.path.join(out, "facts.txt"), "w") as file:
-        for name in ("facts_order", "facts_memory", "facts_pools", "facts_arrays", "facts_release"):
+        for name in ("facts_order", "facts_held", "facts_memory", "facts_pools", "facts_arrays", "facts_release"):
             if c.missing(name, c.program(name)):
                 continue
             run = Run(c.program(name), timeout=240)
@@ -753,7 +753,7 @@ def part_memory(c, out, names=memory.PROGRAMS):
 
 # name: (function, programs it needs, whether it runs when no part is named)
 PARTS = {
-    "facts": (part_facts, ["facts_order", "facts_memory", "facts_pools", "facts_arrays", "facts_release"], False),
+    "facts": (part_facts, ["facts_order", "facts_held", "facts_memory", "facts_pools", "facts_arrays", "facts_release"], False),
     "programs": (
         part_programs,
         [

@@ -434,6 +434,7 @@ struct item {
     struct marker *waits, *signals;
     struct work work;
     bool running;
+    bool held; /* there were barriers in front of it when it was made */
 };
 
 struct stream {
@@ -490,7 +491,11 @@ void queue_touch(struct item *item, struct context *other); /* also work of anot
 void queue_drop(struct stream *stream); /* forgets its work; markers become done */
 bool queue_step(void);                  /* false: nothing can run, or all of it spins */
 void queue_stroll(void);                /* what happens on the way into a call */
-uint64_t queue_sequence(void);          /* of the latest submission */
+
+/* Completes the records in idle streams of the context that stood behind a barrier which is passed now: on a GPU they are complete at the
+ * first query after that (tests/gpu/facts_held.cu, section after). */
+void queue_complete_records(struct context *context);
+uint64_t queue_sequence(void); /* of the latest submission */
 bool stream_is_idle(const struct stream *stream, uint64_t up_to);
 bool context_is_idle(const struct context *context, uint64_t up_to);
 void queue_reset(void);

@@ -200,6 +200,48 @@ static void test_late_records_hang_and_others_do_not(void **state) {
     assert_int_equal(run_scene("free in another thread"), SIM_HANG_STATUS);
 }
 
+/* As on an H100 (tests/gpu/facts_held.cu). */
+static void
+test_records_in_idle_streams_are_held_up_and_asking_the_stream_passes_them_over(void **state) {
+    CUstream busy, idle[2];
+    CUevent waited, records[2], before;
+
+    (void)state;
+    OK(cuStreamCreate(&busy, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&waited, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&before, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventRecord(before, busy));
+    OK(cuCtxSynchronize());
+    for (unsigned i = 0; i < 2; i++) {
+        OK(cuStreamCreate(&idle[i], i ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING));
+        OK(cuEventCreate(&records[i], CU_EVENT_DISABLE_TIMING));
+    }
+    for (uint32_t turn = 1; turn <= 20; turn++) {
+        sim_set_seed(turn);
+        launch_spin(busy, flag, turn);
+        OK(cuCtxRecordEvent(context, waited));
+        OK(cuCtxWaitEvent(context, waited));
+        for (unsigned i = 0; i < 2; i++) {
+            OK(cuStreamWaitEvent(idle[i], before, 0));
+            OK(cuEventRecord(records[i], idle[i]));
+            OK(cuStreamQuery(idle[i]));
+            OK(cuStreamSynchronize(idle[i]));
+            assert_int_equal(cuEventQuery(records[i]), CUDA_ERROR_NOT_READY);
+        }
+        *(uint32_t *)(uintptr_t)flag = turn; /* every stream stands behind the wait */
+        OK(cuEventSynchronize(waited));
+        OK(cuEventQuery(records[0]));
+        OK(cuEventQuery(records[1]));
+    }
+    launch_spin(NULL, flag + 4, 1);
+    OK(cuEventRecord(records[1], idle[1]));
+    OK(cuStreamSynchronize(idle[1]));
+    assert_int_equal(cuEventQuery(records[1]), CUDA_ERROR_NOT_READY);
+    launch_set(busy, flag + 4, 1);
+    OK(cuEventSynchronize(records[1]));
+    OK(cuCtxSynchronize());
+}
+
 /* That of cuMemAlloc; mapped memory is nobody's. */
 static void test_synchronous_copies_stand_behind_the_owners_null_stream(void **state) {
     CUmemGenericAllocationHandle page;
@@ -256,6 +298,7 @@ int test_contexts(void) {
         TEST(test_wait_orders_all_future_work),
         TEST(test_wait_accepts_another_contexts_event_and_record_does_not),
         TEST(test_late_records_hang_and_others_do_not),
+        TEST(test_records_in_idle_streams_are_held_up_and_asking_the_stream_passes_them_over),
         TEST(test_synchronous_copies_stand_behind_the_owners_null_stream),
     };
 

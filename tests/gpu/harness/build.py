@@ -31,6 +31,7 @@ WARNINGS = ["-Wall", "-Wextra"]
 # name: (source, how, further flags)
 PROGRAMS = {
     "facts_order": ("gpu/facts_order.cu", "nvcc", ["-lcuda"]),
+    "facts_held": ("gpu/facts_held.cu", "nvcc", ["-lcuda"]),
     "facts_memory": ("gpu/facts_memory.cu", "nvcc", ["-lcuda"]),
     "facts_pools": ("gpu/facts_pools.cu", "nvcc", ["-lcuda"]),
     "busy": ("gpu/busy.cu", "nvcc", ["-lcuda"]),
