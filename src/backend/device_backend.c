@@ -7,6 +7,7 @@
 #include "driver/decay.h"
 #include "driver/deferred.h"
 #include "driver/device.h"
+#include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
 
@@ -227,6 +228,15 @@ void device_backend_idle(struct backend *backend) {
 
 bool device_backend_settle(struct backend *backend, bool all) {
     return deferred_settle(of(backend)->context, all);
+}
+
+bool device_backend_pass_barriers(struct backend *backend) {
+    struct device *device = of(backend)->device;
+    bool any = device_retired_bytes(device) > 0;
+    if (any) {
+        device_pool_finish(device);
+    }
+    return any;
 }
 
 int device_backend_start(struct device_backend *own, const struct backend_ops *ops,

@@ -225,6 +225,7 @@ uint64_t device_visible_total(const struct device *device) {
 static uint64_t idle_for_others(const struct device *device) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        pool_reclaim_own(p->pool);
         uint64_t stuck = p->idle ? 0 : pool_stuck_bytes(p->pool), idle = pool_idle_bytes(p->pool);
         bytes += (idle > stuck ? idle - stuck : 0) + atomic_load(&p->backend->returning);
     }
@@ -274,6 +275,14 @@ uint64_t device_idle_bytes(const struct device *device, const struct device_back
     return bytes;
 }
 
+uint64_t device_retired_bytes(const struct device *device) {
+    uint64_t bytes = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        bytes += pool_retired_bytes(p->pool);
+    }
+    return bytes;
+}
+
 static uint64_t free_now(struct device *device) {
     size_t total, there = device->total;
     uint64_t limit = atomic_load(&device->limit), charged = atomic_load(&device->charged);
@@ -300,7 +309,8 @@ bool device_gather(struct device *device, const struct device_backend *but, uint
 }
 
 bool device_could_have(struct device *device, uint64_t bytes) {
-    return bytes <= device_room(device) + device_idle_bytes(device, NULL);
+    return bytes <=
+           device_room(device) + device_idle_bytes(device, NULL) + device_retired_bytes(device);
 }
 
 /* --- the snapshot (stats/stats.h) --- */

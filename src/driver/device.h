@@ -115,6 +115,9 @@ void device_count_oom(struct device *device, bool at_limit);
 /** Idle bytes in all pools of the device, or in all but one, and those on their way back to the driver. */
 uint64_t device_idle_bytes(const struct device *device, const struct device_backend *but);
 
+/** Bytes of blocks in all pools of the device that streams hold back (pool_retire()). */
+uint64_t device_retired_bytes(const struct device *device);
+
 /** What the driver has and the limit allows at most, as far as that can be asked; what is idle not counted. With no lock
  * held. */
 uint64_t device_room(struct device *device);
@@ -124,7 +127,8 @@ uint64_t device_room(struct device *device);
 bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
                    bool wait);
 
-/** Whether `bytes` would be there if all that is idle came back: if not, nothing is to be waited for. */
+/** Whether `bytes` would be there if all that is idle came back, and all that streams hold back: if not, nothing is to be waited
+ * for. */
 bool device_could_have(struct device *device, uint64_t bytes);
 
 #endif

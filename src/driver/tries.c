@@ -19,17 +19,21 @@ static void give_back(struct device *device, uint64_t bytes) {
 }
 
 /*
- * What is idle makes room, if there may be enough of it. Not once more what has not come back the last time: only if something has
- * `moved` since then. True if that was tried; what has come of it stands in *tries.
+ * Gives idle memory back, if that may be enough. Blocks that streams hold back count as idle: a barrier may be all that
+ * keeps a stream from saying that it has got to the free, and give_back() waits for barriers. What did not go back the
+ * last time is not asked for again, unless something has `moved` since then. Returns whether anything was asked for;
+ * the result stands in *tries.
  */
 static bool make_room(struct device *device, uint64_t bytes, struct tries *tries, bool moved) {
     deferred_settle_now(); /* what streams have freed by now is idle, too */
-    uint64_t idle = device_idle_bytes(device, NULL), returns = tries_returns(), before = idle;
+    uint64_t idle = device_idle_bytes(device, NULL) + device_retired_bytes(device);
+    uint64_t returns = tries_returns(), before = idle;
     bool may = (moved || tries->gave || idle > tries->idle) && idle > 0 &&
                device_could_have(device, bytes);
     if (may) {
         give_back(device, bytes);
-        idle = device_pool_left(device); /* and not what others have freed since */
+        idle = device_pool_left(device) +
+               device_retired_bytes(device); /* not what others have freed since */
     }
     tries->idle = idle;
     tries->gave = may && (tries_returns() != returns || idle < before);

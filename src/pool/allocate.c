@@ -238,8 +238,9 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct want *wan
     return found || (!at_once && ready_or_settled(pool, want)) ? 0 : supply(pool, cache, want);
 }
 
+/* *reclaims: of a request that is refused, as many as there were when it last looked for memory. */
 static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want, uint64_t requested,
-                      uint64_t *address) {
+                      uint64_t *address, uint64_t *reclaims) {
     struct source *source = &pool->source;
     bool at_once = want->large || atomic_load_explicit(&source->tight, memory_order_relaxed) > 0;
     int dead = look_at_health(pool);
@@ -266,11 +267,38 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
         cache_leave(cache);
         pool->peaks.taken_unseen += want->large ? want->bytes : 0;
         top_up(pool, cache, want, stamp > 0); /* lets go of the lock: the context may end */
+    } else {
+        *reclaims = atomic_load(&pool->reclaims);
     }
     cache->visiting = false;
     peaks_look(pool);
     lock_release(&source->lock);
-    return source_refused(r) && settle_all(pool) ? pool_alloc(pool, requested, address) : r;
+    return r;
+}
+
+/* Returns whether blocks that streams held back have come free since, by this thread or another one. */
+static bool any_reclaimed(struct pool *pool, uint64_t reclaims) {
+    return settle_all(pool) || settle_behind_barriers(pool) ||
+           atomic_load(&pool->reclaims) != reclaims;
+}
+
+/* Serves what the cache cannot. A refused request is tried again as long as retired blocks come free. */
+static int alloc_missed(struct pool *pool, struct cache *cache, struct want *want,
+                        uint64_t requested, uint64_t *address) {
+    uint64_t reclaims = 0;
+    unsigned tries = 0;
+    for (;;) {
+        int r = alloc_slow(pool, cache, want, requested, address, &reclaims);
+        if (likely(!source_refused(r)) || tries++ == OTHERS_TRIES ||
+            !any_reclaimed(pool, reclaims)) {
+            return r;
+        }
+        int broken = epochs_broken(&pool->source.epochs);
+        if (broken) {
+            return broken;
+        }
+        *want = (struct want){.bin = want->bin, .bytes = want->bytes, .large = want->large};
+    }
 }
 
 /*
@@ -293,7 +321,6 @@ static __attribute__((noinline)) void show_peak(struct pool *pool, struct cache 
     }
 }
 
-/* Not what a second try has served (alloc_slow): it has told of that. */
 static __attribute__((noinline)) void tell_large(struct pool *pool, const struct want *want,
                                                  const uint64_t *address, uint64_t requested) {
     struct source *source = &pool->source;
@@ -325,7 +352,7 @@ static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t
     }
     struct cache *cache = cache_mine(pool);
     bool hit = alloc_cached(cache, &want, bytes, address);
-    int r = likely(hit) ? 0 : alloc_slow(pool, cache, &want, bytes, address);
+    int r = likely(hit) ? 0 : alloc_missed(pool, cache, &want, bytes, address);
     if (unlikely(want.large)) {
         if (hit) {
             show_peak(pool, cache);

@@ -376,6 +376,7 @@ void pool_reclaim(const struct pool_retired *retired) {
     if (retired->lives == source_lives(source)) {
         pending_add(source, retired->block);
         atomic_fetch_sub(&pool->retired_bytes, retired->bytes);
+        atomic_fetch_add(&pool->reclaims, 1);
         peaks_look(pool);
     }
     lock_release(&source->lock);

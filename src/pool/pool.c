@@ -195,6 +195,24 @@ bool pool_finish(struct pool *pool) {
     return any;
 }
 
+uint64_t pool_retired_bytes(struct pool *pool) {
+    return atomic_load(&pool->retired_bytes);
+}
+
+void pool_reclaim_own(struct pool *pool) {
+    struct source *source = &pool->source;
+    settle(pool, true);
+    if (atomic_load(&pool->retired_bytes) == 0) {
+        return;
+    }
+    lock_acquire(&source->lock);
+    bool waited = order_finish_own_barrier(source);
+    lock_release(&source->lock);
+    if (waited) {
+        settle(pool, true);
+    }
+}
+
 int pool_trim(struct pool *pool, bool wait) {
     struct source *source = &pool->source;
     settle(pool, true);

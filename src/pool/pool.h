@@ -79,6 +79,16 @@ int pool_retire(uint64_t address, struct pool_retired *retired);
  */
 void pool_reclaim(const struct pool_retired *retired);
 
+/** Bytes of blocks that are retired and not reclaimed. */
+uint64_t pool_retired_bytes(struct pool *pool);
+
+/**
+ * Reclaims retired blocks whose streams have got to the free. Streams may be held up by a barrier for memory that the
+ * calling thread has freed: its own frees would have waited natively, so that barrier is waited for. Barriers for other
+ * threads' frees are not.
+ */
+void pool_reclaim_own(struct pool *pool);
+
 /** Returns when all work has finished behind which memory was handed out: whatever can reach that
  * memory from now on need not stand behind the barriers. */
 void pool_settle(struct pool *pool);

@@ -34,6 +34,7 @@ struct pool {
     atomic_bool advancing;
 
     _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
+    _Atomic uint64_t reclaims;      /* how often pool_reclaim() has made a block free */
     _Atomic unsigned retiring;   /* threads whose block may be neither live nor counted there yet */
     _Atomic uint64_t left_bytes; /* see pool_left_bytes() */
     struct live_sizes live_sizes;
@@ -50,6 +51,12 @@ static inline bool settle(struct pool *pool, bool all) {
 static inline bool settle_all(struct pool *pool) {
     const struct backend_ops *ops = pool->source.backend->ops;
     return ops->settle && ops->settle(pool->source.backend, true);
+}
+
+/* The same, after waiting for the barriers that hold streams up. */
+static inline bool settle_behind_barriers(struct pool *pool) {
+    const struct backend_ops *ops = pool->source.backend->ops;
+    return ops->pass_barriers && ops->pass_barriers(pool->source.backend) && settle_all(pool);
 }
 
 #endif

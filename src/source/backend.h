@@ -6,7 +6,7 @@
  * trace.
  *
  * Every call returns 0, a negative errno, or the driver's own positive code, which the pool only
- * hands on. None of them but settle() may call back into the pool. Calls marked "blocks" are made with
+ * hands on. None of them but settle() and pass_barriers() may call back into the pool. Calls marked "blocks" are made with
  * no lock held (but see those for pages), all others but health() and settle() under the pool's.
  */
 #ifndef GPUCACHE_SOURCE_BACKEND_H
@@ -160,6 +160,13 @@ struct backend_ops {
      * lock held. NULL: nobody retires anything.
      */
     bool (*settle)(struct backend *backend, bool all);
+
+    /**
+     * Waits, as pool_finish() does, for the work behind which pools of the device have put up barriers: a stream may
+     * have got to the free of a retired block, and not be able to say so before a barrier is passed. Returns whether
+     * any block is retired. Blocks; called with no lock held. NULL where settle() is.
+     */
+    bool (*pass_barriers)(struct backend *backend);
 };
 
 struct backend {

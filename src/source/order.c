@@ -342,6 +342,17 @@ bool order_finish_on_time(struct source *source) {
     return any;
 }
 
+bool order_finish_own_barrier(struct source *source) {
+    struct epochs *epochs = &source->epochs;
+    uint64_t since = backend_clock(source->backend), stamp = atomic_load(&epochs->usable);
+    bool any = epochs->finished < stamp && epochs_left(epochs) >= stamp;
+    if (any) {
+        settle_to(source, stamp, false, UINT64_MAX);
+        book_wait(source, since);
+    }
+    return any;
+}
+
 bool order_device_is_idle(struct source *source) {
     struct epochs *epochs = &source->epochs;
     uint64_t stamp = epochs_stamp(epochs);

@@ -15,6 +15,7 @@
 #include "driver/decay.h"
 #include "driver/deferred.h"
 #include "driver/device.h"
+#include "driver/device_pool.h"
 #include "driver/fault.h"
 #include "driver/mempool.h"
 #include "stats/stats.h"
@@ -325,6 +326,16 @@ bool awake_only(CUcontext context) {
 }
 
 void decay_wake(void) {}
+
+uint64_t device_retired_bytes(const struct device *where) {
+    (void)where;
+    return 0;
+}
+
+bool device_pool_finish(struct device *where) {
+    (void)where;
+    return false;
+}
 
 bool deferred_settle(CUcontext context, bool all) {
     (void)context, (void)all;

@@ -4,6 +4,13 @@
  */
 #include "pool_bench.h"
 
+#include <pthread.h>
+
+static void *drop_in_thread(void *address) {
+    drop((uint64_t)(uintptr_t)address);
+    return NULL;
+}
+
 static struct pool_retired retire(uint64_t address) {
     struct pool_retired retired;
     assert_int_equal(pool_retire(address, &retired), 0);
@@ -164,6 +171,92 @@ static void before_a_request_is_refused_all_are_asked_again(void **state) {
     stop(NULL);
 }
 
+static bool passed;
+
+static bool pass_barriers(struct backend *backend) {
+    (void)backend;
+    passed = true;
+    return true;
+}
+
+/* The stream got to the free before, but could not say so. */
+static bool settle_behind_a_barrier(struct backend *backend, bool all) {
+    return passed && settle_one(backend, all);
+}
+
+static void barriers_are_waited_for_before_a_request_is_refused(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    struct backend_ops ops = *fake->backend.ops;
+    ops.settle = settle_behind_a_barrier;
+    ops.pass_barriers = pass_barriers;
+    fake->backend.ops = &ops;
+    uint64_t at = get(40 * MIB), other;
+    settled = 0;
+    waiting = retire(at);
+    assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
+    assert_int_equal(other, at);
+    stop(NULL);
+}
+
+/* Another thread is first: what it was told of has come free all the same. */
+static bool reclaim_elsewhere(struct backend *backend) {
+    settle_one(backend, true);
+    return false;
+}
+
+static bool settle_nothing(struct backend *backend, bool all) {
+    (void)backend, (void)all;
+    return false;
+}
+
+static void what_another_thread_reclaims_meanwhile_is_not_missed(void **state) {
+    (void)state;
+    start(64 * MIB, POOL_BARRIER, RELAXED);
+    struct backend_ops ops = *fake->backend.ops;
+    ops.settle = settle_nothing;
+    ops.pass_barriers = reclaim_elsewhere;
+    fake->backend.ops = &ops;
+    uint64_t at = get(40 * MIB), other;
+    settled = 0;
+    waiting = retire(at);
+    assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
+    assert_int_equal(other, at);
+    stop(NULL);
+}
+
+/* Natively the thread's own free would have waited for the work in front of the barrier; another thread's would not have. */
+static void ones_own_barrier_is_waited_for_and_not_anothers(void **state) {
+    (void)state;
+    for (unsigned own = 0; own < 2; own++) {
+        start(64 * MIB, POOL_BARRIER, TIGHT);
+        struct backend_ops ops = *fake->backend.ops;
+        ops.settle = settle_nothing;
+        fake->backend.ops = &ops;
+        uint64_t at = get(40 * MIB), kept = get(MIB);
+        fake_submit(fake, 0);
+        if (own) {
+            drop(at);
+        } else {
+            pthread_t thread;
+            assert_int_equal(pthread_create(&thread, NULL, drop_in_thread, (void *)(uintptr_t)at),
+                             0);
+            pthread_join(thread, NULL);
+        }
+        assert_int_equal(get(40 * MIB), at);
+        assert_int_equal(fake->orders, 1);
+        waiting = retire(kept);
+        fake->done_after = 4;
+        pool_reclaim_own(pool);
+        assert_int_equal(pool->source.epochs.finished == atomic_load(&pool->source.epochs.usable),
+                         own);
+        fake->done_after = 0;
+        fake_finish_all(fake);
+        pool_reclaim(&waiting);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
 static struct {
     unsigned came, went;
     uint64_t address, bytes;
@@ -279,6 +372,9 @@ int main(void) {
         TEST(a_retired_block_is_forgotten_with_its_context),
         TEST(before_it_grows_the_pool_asks_what_has_come_free),
         TEST(before_a_request_is_refused_all_are_asked_again),
+        TEST(barriers_are_waited_for_before_a_request_is_refused),
+        TEST(what_another_thread_reclaims_meanwhile_is_not_missed),
+        TEST(ones_own_barrier_is_waited_for_and_not_anothers),
         TEST(no_use_of_a_block_is_refused_while_it_is_retired),
         TEST(the_backend_is_told_once_of_each_large_block),
         TEST(the_books_agree_whichever_way_blocks_go),
