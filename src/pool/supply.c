@@ -18,6 +18,29 @@
 
 #include <errno.h>
 
+/*
+ * Returns the bytes that are neither live nor held back by a stream: free, pending, in threads' caches, or on their way
+ * from the reserve to the driver.
+ */
+static uint64_t idle_bytes(const struct pool *pool) {
+    const struct source *source = &pool->source;
+    uint64_t in_use = peaks_live_at_most(pool) + atomic_load(&pool->retired_bytes);
+    uint64_t idle = budget_used(source) > in_use ? budget_used(source) - in_use : 0;
+    return idle + atomic_load(&source->mapper.leaving_bytes);
+}
+
+/*
+ * Returns whether what the driver has left, what other pools hold idle, and what is not live in this pool would be
+ * enough, in whichever thread's cache it lies. If not, neither the driver is asked again nor any work waited for.
+ * *none: nothing is pending, and nothing could go back to the driver. Lets go of the lock before it counts.
+ */
+static bool may_suffice(struct pool *pool, const struct want *want, bool *none) {
+    struct source *source = &pool->source;
+    uint64_t others = 0, room = budget_room(source, &others);
+    *none = source->pending_bytes + source_idle(source) + others == 0;
+    return want->bytes <= room + others + idle_bytes(pool);
+}
+
 /* What is known when the driver, or the limit, has refused. */
 struct resort {
     /* Of one wait yet; none is left once a call that may end the context has taken all of it. */
@@ -37,7 +60,7 @@ static int supply_hard(struct pool *pool, struct want *want, struct resort *reso
         return 0;
     }
     bool none;
-    if (!obtain_may_do(source, want, &none)) {
+    if (!may_suffice(pool, want, &none)) {
         return refusal;
     }
     bool answers = order_wait_for_answers(source, resort->patience);
@@ -99,30 +122,51 @@ static uint64_t given_back(struct source *source) {
     return count;
 }
 
-/* What was waited for, or what other pools gave back, may have gone to another thread, which has freed enough since. */
-static bool others_freed(const struct source *source, uint64_t since) {
-    bool freed = false;
-    for (enum reach reach = 0; reach < REACHES; reach++) {
-        const struct pending *queue = &source->pending[reach];
-        freed |= queue->head && queue->tail->stamp >= since;
-    }
-    return freed;
+/* Returns a number that grows with every free by any thread, into whichever cache or queue, and with every reclaimed block. */
+static uint64_t count_frees(const struct pool *pool) {
+    return peaks_sums(pool).of[WATERMARK_COUNT].given + atomic_load(&pool->reclaims);
 }
 
-/* What others had taken when we were refused may have been too little for them, and have come back. */
+/* What a refused request saw when it began to look for memory. */
+struct moment {
+    uint64_t stamp; /* of a free made then */
+    uint64_t frees; /* count_frees() */
+};
+
+/*
+ * Returns whether memory that the request may have missed is there now: it is pending since, threads have freed since,
+ * or free memory went into caches (top_up()) after quota_take_all_back().
+ */
+static bool is_more_there(const struct pool *pool, const struct moment *since) {
+    const struct source *source = &pool->source;
+    bool pending = false;
+    for (enum reach reach = 0; reach < REACHES; reach++) {
+        const struct pending *queue = &source->pending[reach];
+        pending |= queue->head && queue->tail->stamp >= since->stamp;
+    }
+    return pending || count_frees(pool) != since->frees ||
+           idle_bytes(pool) > budget_ready(source) + source->pending_bytes;
+}
+
+/*
+ * Tries everything that supply_hard() does, up to OTHERS_TRIES times. Another thread may take what was waited for or
+ * given back, and free as much as that: so a refusal is final only if no more memory is there than when the last try
+ * began. The lock is held from that last look on.
+ */
 static int supply_as_natively(struct pool *pool, struct want *want, int refusal) {
     struct source *source = &pool->source;
     struct resort resort = {.patience = LATE_WAIT_NS};
     uint64_t now = given_back(source);
     bool again = true, none;
     for (unsigned tries = 0; again && tries < OTHERS_TRIES; tries++) {
-        uint64_t before = now, since = epochs_stamp(&source->epochs);
+        uint64_t before = now;
+        struct moment since = {epochs_stamp(&source->epochs), count_frees(pool)};
         resort.lost = false;
         refusal = supply_hard(pool, want, &resort, refusal);
         bool refused = source_refused(refusal);
         now = refused ? given_back(source) : before;
-        again = now != before || (refused && (resort.lost || others_freed(source, since)) &&
-                                  obtain_may_do(source, want, &none));
+        again = now != before || (refused && (resort.lost || is_more_there(pool, &since)) &&
+                                  may_suffice(pool, want, &none));
     }
     return refusal;
 }

@@ -51,13 +51,6 @@ bool obtain_pending(struct source *source, struct want *want) {
     return obtain_cheap(source, want) || obtain_ordered(source, want);
 }
 
-bool obtain_may_do(struct source *source, const struct want *want, bool *none) {
-    uint64_t others = 0, room = budget_room(source, &others);
-    uint64_t idle = source_idle(source), free_bytes = budget_ready(source) + source->pending_bytes;
-    *none = source->pending_bytes + idle + others == 0;
-    return want->bytes <= room + free_bytes + others;
-}
-
 bool obtain_gathered(struct source *source, const struct want *want, bool wait) {
     struct backend *backend = source->backend;
     if (!backend->ops->gather) {

@@ -33,10 +33,6 @@ bool obtain_gathered(struct source *source, const struct want *want, bool wait);
  * why growing was refused. */
 int obtain_grown(struct source *source, struct want *want, int *refusal);
 
-/** Whether what the driver has left, what is ready or pending here and what other pools have idle would be enough. If not, the driver
- * need not be asked again, nor anything be waited for. *none: nothing could come back. */
-bool obtain_may_do(struct source *source, const struct want *want, bool *none);
-
 /** grow.c: yields until as many growths have ended as are under way. They may be bringing what we were refused, or were lent it. */
 void grow_let_others(struct source *source);
 

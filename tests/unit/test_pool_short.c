@@ -421,6 +421,46 @@ static void the_caches_of_other_threads_are_given_up(void **state) {
     }
 }
 
+static uint64_t their_block;
+static pthread_t freeing;
+
+static void *free_and_stay(void *unused) {
+    fake_pool_free(their_block);
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step);
+    return unused;
+}
+
+/* The pool's lock is not held here: another thread frees meanwhile, into its cache. */
+static uint64_t free_while_asked(struct backend *backend, uint64_t *others) {
+    (void)backend;
+    if (their_block && !freeing) {
+        assert_int_equal(pthread_create(&freeing, NULL, free_and_stay, NULL), 0);
+        pthread_barrier_wait(&step);
+    }
+    *others = 0;
+    return 0;
+}
+
+static void what_a_thread_caches_while_a_request_is_refused_serves_it(void **state) {
+    (void)state;
+    start(4 * MIB, POOL_BARRIER, RELAXED);
+    struct backend_ops ops = *fake->backend.ops;
+    ops.room = free_while_asked;
+    fake->backend.ops = &ops;
+    pthread_barrier_init(&step, NULL, 2);
+    uint64_t first = get(64 * KIB), more;
+    while (try(64 * KIB, &more) == 0) {
+    }
+    their_block = first;
+    assert_int_equal(try(64 * KIB, &more), 0);
+    assert_int_equal(more, first);
+    pthread_barrier_wait(&step);
+    pthread_join(freeing, NULL);
+    pthread_barrier_destroy(&step);
+    assert_int_equal(stop(NULL), 0);
+}
+
 static uint64_t pending_block;
 
 static void *free_pending_and_end(void *unused) {
@@ -650,6 +690,7 @@ int main(void) {
         TEST(work_that_ends_soon_is_waited_for_in_the_end),
         TEST(a_busy_device_with_a_full_ring_of_events_is_waited_for),
         TEST(the_caches_of_other_threads_are_given_up),
+        TEST(what_a_thread_caches_while_a_request_is_refused_serves_it),
         TEST(ready_blocks_of_another_cache_do_not_queue_behind_pending_ones),
         TEST(room_taken_ahead_for_small_blocks_does_not_starve_a_large_one),
         TEST(a_rest_earns_little_time_for_giving_back_ahead_of_growing),
