@@ -127,8 +127,10 @@ uint64_t device_room(struct device *device);
 bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
                    bool wait);
 
-/** Whether `bytes` would be there if all that is idle came back, and all that streams hold back: if not, nothing is to be waited
- * for. */
+/**
+ * Whether `bytes` would be there if all that is idle came back, and all that streams hold back: if
+ * not, nothing is to be waited for.
+ */
 bool device_could_have(struct device *device, uint64_t bytes);
 
 #endif

@@ -101,9 +101,9 @@ static bool one_more(struct pool *pool, struct want *want, bool *may_grow) {
 }
 
 /*
- * Looks for memory for one more block that should go round. Every STARVED_VISITS calls without any, bins that
- * the thread has asked nothing of go to the pool, and an idle segment to the driver, which can come back for
- * this kind of block. Returns whether want->block was found.
+ * Looks for memory for one more block that should go round. Every STARVED_VISITS calls without
+ * any, bins that the thread has asked nothing of go to the pool, and an idle segment to the driver,
+ * which can come back for this kind of block. Returns whether want->block was found.
  */
 static bool starves(struct pool *pool, struct cache *cache, struct want *want) {
     struct source *source = &pool->source;
@@ -276,13 +276,19 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
     return r;
 }
 
-/* Returns whether blocks that streams held back have come free since, by this thread or another one. */
+/*
+ * Returns whether blocks that streams held back have come free since, by this thread or another
+ * one.
+ */
 static bool any_reclaimed(struct pool *pool, uint64_t reclaims) {
     return settle_all(pool) || settle_behind_barriers(pool) ||
            atomic_load(&pool->reclaims) != reclaims;
 }
 
-/* Serves what the cache cannot. A refused request is tried again as long as retired blocks come free. */
+/*
+ * Serves what the cache cannot. A refused request is tried again as long as retired blocks come
+ * free.
+ */
 static int alloc_missed(struct pool *pool, struct cache *cache, struct want *want,
                         uint64_t requested, uint64_t *address) {
     uint64_t reclaims = 0;

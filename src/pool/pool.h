@@ -83,9 +83,9 @@ void pool_reclaim(const struct pool_retired *retired);
 uint64_t pool_retired_bytes(struct pool *pool);
 
 /**
- * Reclaims retired blocks whose streams have got to the free. Streams may be held up by a barrier for memory that the
- * calling thread has freed: its own frees would have waited natively, so that barrier is waited for. Barriers for other
- * threads' frees are not.
+ * Reclaims retired blocks whose streams have got to the free. Streams may be held up by a barrier
+ * for memory that the calling thread has freed: its own frees would have waited natively, so that
+ * barrier is waited for. Barriers for other threads' frees are not.
  */
 void pool_reclaim_own(struct pool *pool);
 

@@ -19,8 +19,8 @@
 #include <errno.h>
 
 /*
- * Returns the bytes that are neither live nor held back by a stream: free, pending, in threads' caches, or on their way
- * from the reserve to the driver.
+ * Returns the bytes that are neither live nor held back by a stream: free, pending, in threads'
+ * caches, or on their way from the reserve to the driver.
  */
 static uint64_t idle_bytes(const struct pool *pool) {
     const struct source *source = &pool->source;
@@ -30,9 +30,10 @@ static uint64_t idle_bytes(const struct pool *pool) {
 }
 
 /*
- * Returns whether what the driver has left, what other pools hold idle, and what is not live in this pool would be
- * enough, in whichever thread's cache it lies. If not, neither the driver is asked again nor any work waited for.
- * *none: nothing is pending, and nothing could go back to the driver. Lets go of the lock before it counts.
+ * Returns whether what the driver has left, what other pools hold idle, and what is not live in
+ * this pool would be enough, in whichever thread's cache it lies. If not, neither the driver is
+ * asked again nor any work waited for. *none: nothing is pending, and nothing could go back to the
+ * driver. Lets go of the lock before it counts.
  */
 static bool may_suffice(struct pool *pool, const struct want *want, bool *none) {
     struct source *source = &pool->source;
@@ -122,7 +123,10 @@ static uint64_t given_back(struct source *source) {
     return count;
 }
 
-/* Returns a number that grows with every free by any thread, into whichever cache or queue, and with every reclaimed block. */
+/*
+ * Returns a number that grows with every free by any thread, into whichever cache or queue, and
+ * with every reclaimed block.
+ */
 static uint64_t count_frees(const struct pool *pool) {
     return peaks_sums(pool).of[WATERMARK_COUNT].given + atomic_load(&pool->reclaims);
 }
@@ -134,8 +138,8 @@ struct moment {
 };
 
 /*
- * Returns whether memory that the request may have missed is there now: it is pending since, threads have freed since,
- * or free memory went into caches (top_up()) after quota_take_all_back().
+ * Returns whether memory that the request may have missed is there now: it is pending since,
+ * threads have freed since, or free memory went into caches (top_up()) after quota_take_all_back().
  */
 static bool is_more_there(const struct pool *pool, const struct moment *since) {
     const struct source *source = &pool->source;
@@ -149,9 +153,9 @@ static bool is_more_there(const struct pool *pool, const struct moment *since) {
 }
 
 /*
- * Tries everything that supply_hard() does, up to OTHERS_TRIES times. Another thread may take what was waited for or
- * given back, and free as much as that: so a refusal is final only if no more memory is there than when the last try
- * began. The lock is held from that last look on.
+ * Tries everything that supply_hard() does, up to OTHERS_TRIES times. Another thread may take
+ * what was waited for or given back, and free as much as that: so a refusal is final only if no
+ * more memory is there than when the last try began. The lock is held from that last look on.
  */
 static int supply_as_natively(struct pool *pool, struct want *want, int refusal) {
     struct source *source = &pool->source;

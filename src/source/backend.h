@@ -162,9 +162,10 @@ struct backend_ops {
     bool (*settle)(struct backend *backend, bool all);
 
     /**
-     * Waits, as pool_finish() does, for the work behind which pools of the device have put up barriers: a stream may
-     * have got to the free of a retired block, and not be able to say so before a barrier is passed. Returns whether
-     * any block is retired. Blocks; called with no lock held. NULL where settle() is.
+     * Waits, as pool_finish() does, for the work behind which pools of the device have put up
+     * barriers: a stream may have got to the free of a retired block, and not be able to say so
+     * before a barrier is passed. Returns whether any block is retired. Blocks; called with no lock
+     * held. NULL where settle() is.
      */
     bool (*pass_barriers)(struct backend *backend);
 };

@@ -63,8 +63,11 @@ void order_settle(struct source *source);
  * was any. */
 bool order_finish_on_time(struct source *source);
 
-/** Waits, by queries, for what is usable behind a barrier, if the calling thread's own free has left that event or a later one: natively
- * that free would have waited for it. Not while the context may be ending. Returns whether there was anything to wait for. */
+/**
+ * Waits, by queries, for what is usable behind a barrier, if the calling thread's own free has left
+ * that event or a later one: natively that free would have waited for it. Not while the context may
+ * be ending. Returns whether there was anything to wait for.
+ */
 bool order_finish_own_barrier(struct source *source);
 
 #endif

@@ -1,16 +1,16 @@
 /*
- * facts_held [section]: what a wait of the context (cuCtxWaitEvent) holds up in streams that have no work of
- * their own, measured natively. A record in such a stream does not complete before the wait is over,
- * although cuStreamQuery and cuStreamSynchronize pass it over.
+ * facts_held [section]: what a wait of the context (cuCtxWaitEvent) holds up in streams that have no
+ * work of their own, measured natively. A record in such a stream does not complete before the wait
+ * is over, although cuStreamQuery and cuStreamSynchronize pass it over.
  *
- * On an H100 (driver 580.159.04), with a wait for a kernel of 60 ms, in streams of every kind, used and new:
+ * On an H100 (driver 580.159.04), with a wait for a kernel of 60 ms, in streams of every kind:
  *
- *      record in an idle stream         cuStreamQuery 0, cuStreamSynchronize 0.0 ms, the event after 60.0 ms
- *      5 ms of work before the wait     cuStreamSynchronize 5.0 ms, the event after 60.0 ms
+ *      record in an idle stream         cuStreamQuery 0, synchronised in 0.0 ms, event after 60 ms
+ *      5 ms of work before the wait     synchronised in 5.0 ms, event after 60 ms
  *      work after the wait              both after 65 ms
  *      wait for a complete event        counts as nothing; for one that is held up, both after 60 ms
  *      once the wait is over            1, 8 and 64 such records complete at the first query, 100 times of 100
- *      record in a blocking stream,     cuStreamQuery 0, cuStreamSynchronize 0.0 ms, the event after that work
+ *      record in a blocking stream,     cuStreamQuery 0, synchronised in 0.0 ms, event after that work
  *      work in the null stream
  *
  * cuStreamQuery of an idle stream took 0.3 us, behind a wait 1.6 us.

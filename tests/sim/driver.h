@@ -492,8 +492,11 @@ void queue_drop(struct stream *stream); /* forgets its work; markers become done
 bool queue_step(void);                  /* false: nothing can run, or all of it spins */
 void queue_stroll(void);                /* what happens on the way into a call */
 
-/* Completes the records in idle streams of the context that stood behind a barrier which is passed now: on a GPU they are complete at the
- * first query after that (tests/gpu/facts_held.cu, section after). */
+/*
+ * Completes the records in idle streams of the context that stood behind a barrier which is passed
+ * now: on a GPU they are complete at the first query after that (tests/gpu/facts_held.cu, section
+ * after).
+ */
 void queue_complete_records(struct context *context);
 uint64_t queue_sequence(void); /* of the latest submission */
 bool stream_is_idle(const struct stream *stream, uint64_t up_to);

@@ -214,9 +214,10 @@ static bool older_in_blocking_stream(const struct context *context, uint64_t tha
 }
 
 /*
- * Returns whether an item is an event's record that nothing in its own stream holds up: it stands behind a barrier of
- * its context, or in a blocking stream behind work of the null stream. Asking the stream passes such a record over
- * (measured: tests/gpu/facts_held.cu, sections idle and legacy).
+ * Returns whether an item is an event's record that nothing in its own stream holds up: it stands
+ * behind a barrier of its context, or in a blocking stream behind work of the null stream. Asking
+ * the stream passes such a record over (measured: tests/gpu/facts_held.cu, sections idle and
+ * legacy).
  */
 static bool held_back_record(const struct item *item) {
     const struct stream *stream = item->stream;
@@ -278,7 +279,10 @@ static bool may_run(const struct stream *stream) {
     return !stream->blocking || !legacy || legacy->sequence > item->sequence;
 }
 
-/* A record at the head of its stream that stood behind a barrier when it was made, and stands behind nothing now. */
+/*
+ * A record at the head of its stream that stood behind a barrier when it was made, and stands
+ * behind nothing now.
+ */
 static bool is_released_record(const struct stream *stream) {
     const struct item *head = stream->head;
     return head && head->held && head->work.kind == WORK_NOTHING && !head->waits && may_run(stream);

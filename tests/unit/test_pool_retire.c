@@ -225,7 +225,10 @@ static void what_another_thread_reclaims_meanwhile_is_not_missed(void **state) {
     stop(NULL);
 }
 
-/* Natively the thread's own free would have waited for the work in front of the barrier; another thread's would not have. */
+/*
+ * Natively the thread's own free would have waited for the work in front of the barrier; another
+ * thread's would not have.
+ */
 static void ones_own_barrier_is_waited_for_and_not_anothers(void **state) {
     (void)state;
     for (unsigned own = 0; own < 2; own++) {
