@@ -46,7 +46,7 @@ enum live_order { LIVE_REPORT = 1, LIVE_EMPTY_CACHE, LIVE_RESET_PEAK, LIVE_LIMIT
 
 /** A moment of the flight recorder. */
 enum flight_kind {
-#define FLIGHT(kind, words) FLIGHT_##kind,
+#define FLIGHT(number, kind, words) FLIGHT_##kind = number,
 #include "live/flight.def"
 #undef FLIGHT
     FLIGHT_KINDS

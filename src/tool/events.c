@@ -13,11 +13,11 @@
 
 const char *page_event_words(unsigned kind) {
     static const char *const words[] = {
-#define FLIGHT(kind, words) words,
+#define FLIGHT(number, kind, words) [number] = words,
 #include "live/flight.def"
 #undef FLIGHT
     };
-    return kind < FLIGHT_KINDS ? words[kind] : "?";
+    return kind < FLIGHT_KINDS && words[kind] ? words[kind] : "?";
 }
 
 /** False: it is not there, or is being written. */

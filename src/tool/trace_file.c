@@ -23,19 +23,22 @@ static _Noreturn void no_memory(void) {
 
 const char *trace_event_words(unsigned kind) {
     static const char *const words[] = {
-#define TRACE(kind, words) words,
+#define TRACE(number, kind, words) [number] = words,
 #include "trace/kinds.def"
 #undef TRACE
     };
     static const char *const moments[] = {
-#define FLIGHT(kind, words) words,
+#define FLIGHT(number, kind, words) [number] = words,
 #include "live/flight.def"
 #undef FLIGHT
     };
-    return kind < TRACE_KINDS ? words[kind]
-           : kind >= TRACE_MOMENTS && kind < TRACE_MOMENTS + FLIGHT_KINDS
-               ? moments[kind - TRACE_MOMENTS]
-               : "?";
+    const char *found = NULL;
+    if (kind < TRACE_KINDS) {
+        found = words[kind];
+    } else if (kind >= TRACE_MOMENTS && kind < TRACE_MOMENTS + FLIGHT_KINDS) {
+        found = moments[kind - TRACE_MOMENTS];
+    }
+    return found ? found : "?";
 }
 
 /* ---- reading ---- */

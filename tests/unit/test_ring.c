@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "child.h"
+#include "driver/outside_kind.h"
 #include "trace/ring.h"
 
 #include <stdbool.h>
@@ -142,8 +143,61 @@ static void what_lives_is_there(void **state) {
     in_a_child(what_lives);
 }
 
+/** Files of older versions have these numbers. A row is added here for each new kind; none is ever changed. */
+static void the_numbers_of_kinds_in_files_never_change(void **state) {
+    (void)state;
+    static const unsigned kinds[][2] = {
+        {0, TRACE_NONE},
+        {1, TRACE_CHUNK},
+        {2, TRACE_ALLOCATE},
+        {3, TRACE_FREE},
+        {4, TRACE_MAP},
+        {5, TRACE_UNMAP},
+        {6, TRACE_CONTEXT_END},
+        {7, TRACE_OUTSIDE_TAKE},
+        {8, TRACE_OUTSIDE_LEAVE},
+        {9, TRACE_MARK},
+        {10, TRACE_TEXT},
+        {11, TRACE_STACK},
+        {12, TRACE_FRAME},
+        {13, TRACE_MODULE},
+        {14, TRACE_MORE},
+        {0, FLIGHT_ALLOCATE},
+        {1, FLIGHT_FREE},
+        {2, FLIGHT_GROW},
+        {3, FLIGHT_GROW_REFUSED},
+        {4, FLIGHT_LIMIT_REFUSED},
+        {5, FLIGHT_GIVE_BACK},
+        {6, FLIGHT_WAIT},
+        {7, FLIGHT_OOM},
+        {8, FLIGHT_REPORT},
+        {9, FLIGHT_EMPTY_CACHE},
+        {10, FLIGHT_RESET_PEAK},
+        {11, FLIGHT_LIMIT},
+        {66, TRACE_MOMENT_GROW},
+        {75, TRACE_MOMENT_LIMIT},
+        {0, OUTSIDE_NATIVE},
+        {1, OUTSIDE_STREAM_ORDERED},
+        {2, OUTSIDE_MANAGED},
+        {3, OUTSIDE_VIRTUAL},
+        {4, OUTSIDE_ARRAY},
+        {5, OUTSIDE_PINNED_HOST},
+        {6, OUTSIDE_IPC_IMPORTED},
+        {7, OUTSIDE_POOL_IMPORTED},
+        {8, OUTSIDE_HANDLE_IMPORTED},
+        {9, OUTSIDE_MAPPING},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        assert_int_equal(kinds[i][0], kinds[i][1]);
+    assert_int_equal(trace_figure(TRACE_CONTEXT_END, 0), 0); /* places in the header */
+    assert_int_equal(trace_figure(TRACE_OUTSIDE_TAKE, OUTSIDE_NATIVE), 1);
+    assert_int_equal(trace_figure(TRACE_OUTSIDE_LEAVE, OUTSIDE_HANDLE_IMPORTED), 9);
+    assert_int_equal(sizeof(struct trace_device), 136 + 12 * 16);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_numbers_of_kinds_in_files_never_change),
         cmocka_unit_test(a_slow_thread_costs_no_events),
         cmocka_unit_test(the_last_events_are_there),
         cmocka_unit_test(what_lives_is_there),
