@@ -402,6 +402,19 @@ def closed_twice_while_in_use():
         tally.check(importer.do("close", 0) == str(INVALID_VALUE), "ipc_pages: closed once more")
 
 
+def closed_while_captured():
+    """A close during a capture waits too, also where the device has no memory left: then the block is not open any more."""
+    for full in ({}, {"GPUCACHE_SIM_FAIL": "cuMemAlloc_v2:0:2:1000000"}):
+        with Process() as exporter, Process(**full) as importer:
+            handle = exporter.take(0, 12 * MIB, 1).export(0)
+            importer.open(0, 12 * MIB, handle)
+            said = importer.do("captured", 0)
+            tally.check(said == "0 0", "ipc_pages: closed while a stream is captured: %s" % said)
+            exporter.kill()
+            code = importer.open(0, 12 * MIB, handle)
+            tally.check(refused(code), "ipc_pages: closed during a capture, %s, and open still: %d" % (full, code))
+
+
 def asked_while_closed():
     """A close that waits for work holds up nobody who asks about a block."""
     for options in (SEGMENTS, PAGES):
@@ -873,7 +886,7 @@ def times():
 
 
 ALL = [large, short_of_descriptors, short_for_a_moment, again_and_again, handles, mixed, together, each_other, freed_while_open, anywhere, questions,
-       closed_while_in_use, closed_twice_while_in_use, asked_while_closed, contexts, devices, reached_meanwhile, lambda: ended("killed"), lambda: ended("ended"), ended_meanwhile, freed, stopped,
+       closed_while_in_use, closed_twice_while_in_use, closed_while_captured, asked_while_closed, contexts, devices, reached_meanwhile, lambda: ended("killed"), lambda: ended("ended"), ended_meanwhile, freed, stopped,
        helper, end_of_the_driver, forked, forks, guarded_forks, closed_by_its_program, no_number_meanwhile, no_socket, strangers, other_users, false_exporters]
 
 

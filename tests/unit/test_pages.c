@@ -17,6 +17,7 @@
 #include "driver/device.h"
 #include "driver/fault.h"
 #include "driver/mempool.h"
+#include "driver/wait_by_free.h"
 #include "stats/stats.h"
 
 #include <errno.h>
@@ -731,6 +732,89 @@ static void a_device_that_cannot_says_why(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
+/* ---- a wait that captures allow ---- */
+
+static unsigned bytes_taken, pinned_taken; /* and freed */
+static CUresult free_code;
+
+static CUresult push(CUcontext context) {
+    assert_ptr_equal(context, (CUcontext)7);
+    return CUDA_SUCCESS;
+}
+
+static CUresult pop(CUcontext *context) {
+    *context = (CUcontext)7;
+    return CUDA_SUCCESS;
+}
+
+static CUresult take_byte(CUdeviceptr *at, size_t bytes) {
+    assert_true(relaxed > 0);
+    assert_int_equal(bytes, 1);
+    assert_int_equal(atomic_load(&device.charged), PAGE); /* before the driver is asked */
+    if (has == 0) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *at = BASE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult free_byte(CUdeviceptr at) {
+    assert_int_equal(at, BASE);
+    bytes_taken++;
+    return free_code;
+}
+
+static CUresult take_pinned(void **at, size_t bytes) {
+    assert_true(relaxed > 0 && bytes == 1);
+    *at = &pinned_taken;
+    return CUDA_SUCCESS;
+}
+
+static CUresult free_pinned(void *at) {
+    assert_ptr_equal(at, &pinned_taken);
+    pinned_taken++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult wait_with(uint64_t limit_now, size_t has_now, CUresult code) {
+    limit = limit_now;
+    has = has_now;
+    free_code = code;
+    bytes_taken = pinned_taken = 0;
+    real_entries.real_cuCtxPushCurrent_v2 = push;
+    real_entries.real_cuCtxPopCurrent_v2 = pop;
+    real_entries.real_cuMemAlloc_v2 = take_byte;
+    real_entries.real_cuMemFree_v2 = free_byte;
+    real_entries.real_cuMemAllocHost_v2 = take_pinned;
+    real_entries.real_cuMemFreeHost = free_pinned;
+    return wait_by_free((CUcontext)7);
+}
+
+static void a_wait_by_free_is_charged_and_falls_back_to_pinned_memory(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t limit;
+        size_t has;
+        unsigned bytes, pinned;
+    } rows[] = {{PAGE, SIZE_MAX, 1, 0}, {PAGE - 1, SIZE_MAX, 0, 1}, {PAGE, 0, 0, 1}};
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(wait_with(rows[i].limit, rows[i].has, CUDA_SUCCESS), CUDA_SUCCESS);
+        assert_int_equal(bytes_taken, rows[i].bytes);
+        assert_int_equal(pinned_taken, rows[i].pinned);
+        assert_int_equal(atomic_load(&device.charged), 0);
+        assert_int_equal(relaxed, 0);
+    }
+}
+
+static void a_byte_that_the_driver_has_not_freed_stays_charged(void **state) {
+    (void)state;
+    assert_int_equal(wait_with(PAGE, SIZE_MAX, CUDA_ERROR_ILLEGAL_ADDRESS),
+                     CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(pinned_taken, 0);
+    assert_int_equal(atomic_load(&device.charged), PAGE);
+    device_uncharge(&device, PAGE);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_page_is_charged_and_refunded),
@@ -748,6 +832,8 @@ int main(void) {
         TEST(pages_are_made_for_what_the_device_can),
         TEST(what_the_decompression_engine_is_refused_is_asked_for_once),
         TEST(a_device_that_cannot_says_why),
+        TEST(a_wait_by_free_is_charged_and_falls_back_to_pinned_memory),
+        TEST(a_byte_that_the_driver_has_not_freed_stays_charged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
