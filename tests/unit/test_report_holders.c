@@ -68,8 +68,13 @@ static bool module(const void *of, uint32_t index, const char **path, const char
     return index < 2;
 }
 
+static const char *unwinder(const void *of) {
+    (void)of;
+    return "libunwind";
+}
+
 static const struct stats_stacks stacks = {.frames = 16,
-                                           .unwinder = "libunwind",
+                                           .unwinder = unwinder,
                                            .python = 0x30b,
                                            .lost_stacks = lost_stacks,
                                            .lost_blocks = lost_blocks,
