@@ -6,7 +6,8 @@
 
 #define PIECE ((uint64_t)2 << 20) /* bytes that the driver takes for small blocks at a time */
 
-/* Takes a byte of device memory and frees it. CUDA_ERROR_OUT_OF_MEMORY where the limit does not allow it, too. */
+/* Takes a byte of device memory and frees it. CUDA_ERROR_OUT_OF_MEMORY where the limit does not
+ * allow it, too. */
 static CUresult take_and_free(struct device *device) {
     CUdeviceptr unused;
     if (!device || !device_take(device, PIECE)) {

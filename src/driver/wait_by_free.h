@@ -5,11 +5,13 @@
 #include <cuda.h>
 
 /**
- * Waits for all work of a context's device by freeing memory that nobody uses. Call it where capture_hold_off() has refused: a
- * capture forbids waits for a context, and allows this thread's calls in relaxed mode. The context need not be current.
+ * Waits for all work of a context's device by freeing memory that nobody uses. Call it where
+ * capture_hold_off() has refused: a capture forbids waits for a context, and allows this thread's
+ * calls in relaxed mode. The context need not be current.
  *
- * The memory counts against the limit while it is there. Where the limit or the driver has none left, pinned memory takes its
- * place, whose free waits as well (tests/sim/probe-h200.txt). CUDA_SUCCESS, or the driver's code.
+ * The memory counts against the limit while it is there. Where the limit or the driver has none
+ * left, pinned memory takes its place, whose free waits as well (tests/sim/probe-h200.txt).
+ * CUDA_SUCCESS, or the driver's code.
  */
 CUresult wait_by_free(CUcontext context);
 

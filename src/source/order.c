@@ -282,10 +282,11 @@ bool order_finish_stamp(struct source *source, uint64_t stamp) {
 }
 
 /*
- * Polls until `stamp` has finished, for limit_ns at most. For threads of other contexts: a wait would still be under way when this
- * context ends. The end of the context finishes every stamp (epochs_forget). While a call may be ending the context, nothing can
- * be asked: with `quiet` that call is waited for too, because the context may go on afterwards. A driver that does not answer for
- * another reason might never answer, so its event is waited for.
+ * Polls until `stamp` has finished, for limit_ns at most. For threads of other contexts: a wait
+ * would still be under way when this context ends. The end of the context finishes every stamp
+ * (epochs_forget). While a call may be ending the context, nothing can be asked: with `quiet` that
+ * call is waited for too, because the context may go on afterwards. A driver that does not answer
+ * for another reason might never answer, so its event is waited for.
  */
 static void settle_unpinned(struct source *source, uint64_t stamp, bool quiet, uint64_t limit_ns) {
     struct epochs *epochs = &source->epochs;

@@ -22,8 +22,8 @@
 #define HOST_PIDS                                                                                  \
     10000000 /* between the numbers of processes of different hosts, which may be equal */
 
-/* Counters of a device. Those of memory outside the pool stand at OUTSIDE + the number of their kind; kinds that are counted
- * together share a name, and the counter of the lowest number. */
+/* Counters of a device. Those of memory outside the pool stand at OUTSIDE + the number of their
+ * kind; kinds that are counted together share a name, and the counter of the lowest number. */
 enum { REQUESTED, ALLOCATED, RESERVED, OUTSIDE, COUNTERS = OUTSIDE + TRACE_OUTSIDE_MOST + 1 };
 
 static const char *const names[COUNTERS] = {

@@ -407,7 +407,8 @@ static void after_a_forget_the_old_is_usable_and_numbers_go_on(void **state) {
     assert_false(epochs_usable(&epochs, fresh));
 }
 
-/* The wait of a thread that comes back after the end of its context: its code is not the next context's. */
+/* The wait of a thread that comes back after the end of its context: its code is not the next
+ * context's. */
 static void a_wait_that_fails_after_a_forget_breaks_nothing(void **state) {
     (void)state;
     unsigned slot;

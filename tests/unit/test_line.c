@@ -732,7 +732,8 @@ static int finish_while_a_segment_goes(struct backend *backend, uint64_t address
     return before->unmap(backend, address, count, left);
 }
 
-/* The work at the old addresses ends while a segment goes back: they are unmapped after it, not the next time. */
+/* The work at the old addresses ends while a segment goes back: they are unmapped after it, not the
+ * next time. */
 static void what_moved_goes_back_when_its_work_ends_during_a_release(void **state) {
     (void)state;
     uint64_t at[6], pages[6];

@@ -139,7 +139,8 @@ static void *forget_it(void *unused) {
 
 static pthread_t ends;
 
-/* Called inside the freeing thread's cache. The end has begun when it returns, and waits for that cache. */
+/* Called inside the freeing thread's cache. The end has begun when it returns, and waits for that
+ * cache. */
 static void end_while_it_is_freed(struct backend *backend, uint64_t address, uint64_t bytes) {
     (void)backend, (void)address, (void)bytes;
     struct lock *lock = &pool->source.lock;
@@ -150,7 +151,8 @@ static void end_while_it_is_freed(struct backend *backend, uint64_t address, uin
     }
 }
 
-/* A block too large to be cached is in nobody's list until its free has the lock: the end comes first. */
+/* A block too large to be cached is in nobody's list until its free has the lock: the end comes
+ * first. */
 static void a_range_freed_before_the_end_is_not_taken_after_it(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, RELAXED);

@@ -427,7 +427,8 @@ static bool is_captured(struct backend *backend) {
     return true;
 }
 
-/* Natively the free would have waited: under pressure it does, for all work, where the backend tells that it is a capture. */
+/* Natively the free would have waited: under pressure it does, for all work, where the backend
+ * tells that it is a capture. */
 static void under_pressure_a_free_during_a_capture_waits_for_all_work(void **state) {
     (void)state;
     static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};

@@ -198,7 +198,8 @@ static void a_block_is_not_handed_out_after_the_end(void **state) {
     assert_int_equal(pool_free(address), -ENOENT);
 }
 
-/* Its context has ended before it has the mapper's lock: it goes on in the next one, and is not refused. */
+/* Its context has ended before it has the mapper's lock: it goes on in the next one, and is not
+ * refused. */
 static void a_growth_in_pages_goes_on_in_the_next_context(void **state) {
     (void)state;
     maps_pages = true;

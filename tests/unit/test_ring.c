@@ -143,7 +143,8 @@ static void what_lives_is_there(void **state) {
     in_a_child(what_lives);
 }
 
-/** Files of older versions have these numbers. A row is added here for each new kind; none is ever changed. */
+/** Files of older versions have these numbers. A row is added here for each new kind; none is ever
+ * changed. */
 static void the_numbers_of_kinds_in_files_never_change(void **state) {
     (void)state;
     static const unsigned kinds[][2] = {
