@@ -145,7 +145,7 @@ static void write_many(void) {
 static void a_file_that_was_put_there_meanwhile_is_not_written_to(void **state) {
     (void)state;
     add_typical(0);
-    char variable[512], a[256], b[256], victim[256], rest[256];
+    char variable[512], a[256], b[256], victim[256], rest[sizeof a + 16];
     strcpy(a, in_directory("a"));
     strcpy(b, in_directory("b"));
     strcpy(victim, in_directory("victim"));
