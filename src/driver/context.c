@@ -2,10 +2,10 @@
 
 #include "backend/pages.h"
 #include "driver/awake.h"
-#include "driver/decay.h"
 #include "driver/device_pool.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
+#include "process/helper.h"
 #include "process/lock.h"
 #include "process/options.h"
 #include "process/process.h"
@@ -380,7 +380,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     }
     generation = atomic_load(&context_generation);
     lock_release(&registry);
-    decay_start_if_wanted();
+    helper_start_wanted();
     if (awake_switched(handle) || is_new) {
         context_settle();
     }

@@ -1,7 +1,6 @@
 #include "driver/fault.h"
 
 #include "driver/across.h"
-#include "driver/attend.h"
 #include "driver/bounds.h"
 #include "driver/context.h"
 #include "driver/entries.h"
@@ -45,7 +44,6 @@ static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
 
 #define NOTICED(symbol, since, parameters, arguments)                                              \
     CUresult hook_##symbol parameters {                                                            \
-        attend_question();                                                                         \
         CUresult r = REAL(symbol) arguments;                                                       \
         if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && may_be_out_of_reach()) {         \
             r = REAL(symbol) arguments;                                                            \
@@ -55,8 +53,7 @@ static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
 #define LOOKED_AT(symbol, parameters, arguments, beyond, before)                                   \
     CUresult hook_##symbol parameters {                                                            \
         struct pool *pools[2] = {NULL, NULL};                                                      \
-        (void)pools; /* of a fill */                                                               \
-        attend_question();                                                                         \
+        (void)pools;           /* of a fill */                                                     \
         bool refused = beyond; /* which makes it a call for nothing */                             \
         if (__builtin_expect(refused, 0)) {                                                        \
             CUresult nothing = REAL(symbol) arguments;                                             \

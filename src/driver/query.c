@@ -21,6 +21,7 @@
 #include "driver/pinned.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
+#include "process/helper.h"
 #include "process/lock.h"
 #include "process/options.h"
 #include "process/process.h"
@@ -47,6 +48,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
         total = device->total;
         mempool_look(device);
         device_visible_memory(device, &free_now, &total);
+        helper_start_wanted();
     }
     if (free_bytes) {
         *free_bytes = free_now;

@@ -30,8 +30,8 @@ static inline uint64_t flight_clock(clockid_t clock) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/** A large block came or went. The time, or 0 if there is no page. */
-uint64_t flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes);
+/** Records that a large block came or went. */
+void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes);
 
 /** Something slow, or rare, began at `since` (0: that was not measured) and is over. */
 void flight_event(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes,

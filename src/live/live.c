@@ -2,6 +2,7 @@
 
 #include "live/peaks.h"
 #include "live/place.h"
+#include "process/nap.h"
 #include "process/options.h"
 #include "process/print.h"
 #include "process/program.h"
@@ -9,29 +10,28 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Reading the figures, and counting the sizes of what is live, takes one part of the time in COST_SHARE each
- * in the long run, and what has been saved up in LIVE_WINDOW_NS: so the last one of a few waits is not left
- * out, after which a program may be idle for long. Sizes only while there are few blocks, or somebody asks. */
+/* Counting the sizes of what is live takes at most one part of the time in COST_SHARE, and is done only while
+ * there are few blocks. A reader can ask for it at any time. */
 #define COST_SHARE 1000
 #define SIZES_MOST 100000
-#define COST_NS 20000  /* reading takes some 10 us */
+#define SECOND_NS 1000000000
 #define PAGE_UNIT 4096 /* bytes of a page are a multiple of it */
-
-_Atomic uint64_t live_due_ns, live_answered;
 
 static char path[PLACE_PATH + PLACE_NAME]; /* of the page; set before live_page is */
 static size_t mapped;
 static uint32_t slots; /* of the page, which others can write to */
 static pid_t owner;    /* the process whose page it is */
 static atomic_flag refreshing = ATOMIC_FLAG_INIT;
-static uint64_t sizes_due_ns, usual_cost, usual_sizes_cost; /* ns; while refreshing */
-static struct live_device fresh;                            /* while refreshing */
+static uint64_t sizes_due_ns;     /* while refreshing */
+static struct live_device fresh;  /* while refreshing */
+static _Atomic uint32_t answered; /* the last question; others can write to the page's copy */
 static _Atomic int driver_version;
 
 /* Of a child that no handler was told of it is not. */
@@ -183,29 +183,17 @@ static bool sizes_due(struct live_page *page, uint64_t now) {
            (now >= sizes_due_ns && blocks <= SIZES_MOST);
 }
 
-/** When to read again, after that took `cost`. A thread that loses the CPU meanwhile seems to take
- * milliseconds: no more than some times what is usual counts. */
-static uint64_t next_due(uint64_t due, uint64_t now, uint64_t cost, uint64_t *usual) {
-    uint64_t most = 4 * *usual + COST_NS;
-    cost = cost < most ? cost : most;
-    *usual = (7 * *usual + cost) / 8;
-    uint64_t earliest = now > LIVE_WINDOW_NS ? now - LIVE_WINDOW_NS : 0;
-    return (due > earliest ? due : earliest) + cost * COST_SHARE;
-}
-
 static void refresh(struct live_page *page, bool sizes) {
-    uint64_t asked = atomic_load(&page->asked), begun = flight_clock(CLOCK_MONOTONIC);
+    uint32_t asked = atomic_load(&page->asked);
+    uint64_t begun = flight_clock(CLOCK_MONOTONIC), cpu = flight_clock(CLOCK_THREAD_CPUTIME_ID);
     sizes |= sizes_due(page, begun);
     for (uint32_t i = 0; i < slots; i++)
         refresh_device(&page->devices[i], (int)i, sizes, begun);
-    uint64_t now = flight_clock(CLOCK_MONOTONIC), cost = now - begun;
     if (sizes)
-        sizes_due_ns = next_due(sizes_due_ns, now, cost, &usual_sizes_cost);
-    else
-        atomic_store(&live_due_ns, next_due(atomic_load(&live_due_ns), now, cost, &usual_cost));
+        sizes_due_ns = begun + (flight_clock(CLOCK_THREAD_CPUTIME_ID) - cpu) * COST_SHARE;
     atomic_store(&page->refreshed_ns, begun);
     atomic_store(&page->host_bytes, stats_host_bytes());
-    atomic_store(&live_answered, asked);
+    atomic_store(&answered, asked);
     atomic_store_explicit(&page->answered, asked, memory_order_release);
 }
 
@@ -219,7 +207,31 @@ void live_refresh(bool sizes) {
     errno = saved_errno;
 }
 
+void live_wait(uint64_t ns) {
+    int saved_errno = errno;
+    struct live_page *page = own_page();
+    const struct timespec time = {(time_t)(ns / SECOND_NS), (long)(ns % SECOND_NS)};
+    long r =
+        page ? syscall(SYS_futex, &page->asked, FUTEX_WAIT, atomic_load(&answered), &time, NULL, 0)
+             : -1;
+    /* no page, or a file that somebody has made shorter */
+    if (r != 0 && (!page || (errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT)))
+        nap(ns < SECOND_NS ? ns : SECOND_NS - 1);
+    errno = saved_errno;
+}
+
 /* ---- orders ---- */
+
+enum live_order live_next_order(void) {
+    struct live_page *page = own_page();
+    return page ? (enum live_order)atomic_load(&page->order) : (enum live_order)0;
+}
+
+void live_hold_up(enum live_hold why) {
+    struct live_page *page = own_page();
+    if (page)
+        atomic_store(&page->order_held_up, why);
+}
 
 bool live_take_order(struct live_wish *wish) {
     struct live_page *page = own_page();

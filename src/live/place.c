@@ -66,6 +66,12 @@ uint64_t place_stack(int pid) {
     return stack > 1 ? stack : 0; /* 0 or 1 for whoever may not know */
 }
 
+bool place_is_stopped(int pid) {
+    char text[STAT_BYTES];
+    const char *state = read_stat(pid, text) ? stat_field(text, STAT_STATE) : NULL;
+    return state && (*state == 'T' || *state == 't');
+}
+
 enum place_life place_life(const struct live_identity *who, uint64_t own_namespace) {
     char text[STAT_BYTES];
     if (who->pid_namespace != own_namespace)

@@ -28,6 +28,9 @@ struct live_identity place_self(void);
 /** Where this process's stack begins, or 0. Another program in the same process has another one. */
 uint64_t place_stack(int pid);
 
+/** Whether SIGSTOP or a debugger has stopped the process. */
+bool place_is_stopped(int pid);
+
 /** A folder's path; false if there is no such folder for this user. */
 bool place_folder(unsigned which, char path[PLACE_PATH]);
 

@@ -24,6 +24,33 @@ int helper_start(void *(*run)(void *)) {
     return error;
 }
 
+_Atomic(struct helper *) helper_wanted;
+
+void helper_want(struct helper *helper) {
+    if (!atomic_exchange(&helper->wanted, true)) {
+        helper->next = atomic_load(&helper_wanted);
+        while (!atomic_compare_exchange_weak(&helper_wanted, &helper->next, helper)) {
+        }
+    }
+}
+
+void helper_start_all_wanted(void) {
+    int saved = errno;
+    struct helper *helper = atomic_exchange(&helper_wanted, NULL);
+    while (helper) {
+        struct helper *next = helper->next;
+        atomic_store(&helper->started, true);
+        int error = helper_start(helper->run);
+        if (error != 0) {
+            atomic_store(&helper->started, false);
+            log_line(helper->level, "%s: a thread cannot be made: error %d", helper->lacking,
+                     error);
+        }
+        helper = next;
+    }
+    errno = saved;
+}
+
 bool helper_begin(_Atomic int *turn) {
     int idle = HELPER_IDLE;
     return atomic_compare_exchange_strong(turn, &idle, HELPER_AT_WORK);

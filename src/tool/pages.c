@@ -7,11 +7,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -238,8 +240,14 @@ bool pages_are_ambiguous(const struct pages *pages, const struct page *page) {
     return page->state != PAGE_RUNNING && same > 1;
 }
 
-static bool has_answered(const struct page *page) {
-    return atomic_load_explicit(&page->live->answered, memory_order_acquire) >= page->asked;
+void page_ask(struct page *page) {
+    page->asked = atomic_fetch_add(&page->live->asked, 1) + 1;
+    syscall(SYS_futex, &page->live->asked, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+bool page_has_answered(const struct page *page) {
+    return live_is_answered(atomic_load_explicit(&page->live->answered, memory_order_acquire),
+                            page->asked);
 }
 
 void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms) {
@@ -249,14 +257,14 @@ void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms) {
         struct page *page = pages->list[i];
         if (sizes)
             atomic_store(&page->live->sizes_wanted, 1);
-        page->asked = atomic_fetch_add(&page->live->asked, 1) + 1;
+        page_ask(page);
     }
     uint64_t end = flight_clock(CLOCK_MONOTONIC) + (uint64_t)timeout_ms * 1000000;
     do {
         all = true;
         for (size_t i = 0; i < pages->count; i++) {
             struct page *page = pages->list[i];
-            page->fresh = has_answered(page);
+            page->fresh = page_has_answered(page);
             all &= page->fresh || !page_is_running(page);
         }
     } while (!all && flight_clock(CLOCK_MONOTONIC) < end && nanosleep(&turn, NULL) == 0);

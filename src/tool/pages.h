@@ -32,7 +32,8 @@ struct page {
     enum page_state state;
     int pid, signal;
     uint64_t namespace; /* in which pid means something; 0: in this process's */
-    uint64_t started_ns, asked;
+    uint64_t started_ns;
+    uint32_t asked;
     bool fresh; /* the last question was answered */
     char command[LIVE_COMMAND + 1];
     struct program program; /* points into command */
@@ -62,6 +63,10 @@ bool pages_are_ambiguous(const struct pages *pages, const struct page *page);
 
 /** Looks again whether the process is there. */
 void page_look(struct page *page);
+
+/** Asks the process for fresh figures, and to look at its order. */
+void page_ask(struct page *page);
+bool page_has_answered(const struct page *page);
 
 /** Asks all running processes for fresh figures, with the sizes of what is live if wanted, and waits
  * for the answers, but no longer than so many milliseconds. */

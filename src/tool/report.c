@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ANSWER_MS 500
+#define ANSWER_MS 1000
 #define EVENTS 10
 
 struct wanted {

@@ -325,8 +325,7 @@ static void note_age(struct sheet *sheet) {
                  strsignal(page->signal));
     else if (!page->fresh && age > OLD_NS)
         snprintf(sheet->note, sizeof sheet->note,
-                 "process %d makes no call now that tells its figures; these are %s s old",
-                 page->pid, old);
+                 "process %d does not answer now; its figures are %s s old", page->pid, old);
 }
 
 void sheets_read_page(struct sheets *sheets, struct page *page) {

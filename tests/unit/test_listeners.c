@@ -11,7 +11,6 @@
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
-#include "driver/decay.h"
 #include "driver/deferred.h"
 #include "driver/device_pool.h"
 #include "driver/ipc.h"
@@ -37,13 +36,11 @@ static unsigned long long lives[5];
 
 struct real_entries real_entries;
 _Atomic int process_state = PROCESS_STARTED;
-atomic_bool shutdown_begun, decay_wanted;
+atomic_bool shutdown_begun;
 
 bool process_start(void) {
     return true;
 }
-
-void decay_start(void) {}
 
 CUresult CUDAAPI entry_absent(void) {
     return CUDA_ERROR_NOT_INITIALIZED;
