@@ -95,9 +95,10 @@ void walk_device(struct emitter *emitter, const struct stats_device *device,
                  const struct segment_map *map);
 void walk_end(struct emitter *emitter);
 
-/** Explains an OOM in words; device is NULL if nothing is known of it. `stacks`: who holds memory is remembered. */
+/** Explains an OOM in words. `device` and `map`, of its pool, are as of one moment; `device` is NULL if nothing is known of
+ * it. `stacks`: call stacks are recorded. */
 void verdict_write(struct lines *lines, const struct report_oom *oom,
-                   const struct stats_device *device, bool stacks);
+                   const struct stats_device *device, const struct segment_map *map, bool stacks);
 
 /** Says what is still live, and at most so many of its sizes, those that hold most first. */
 void live_write(struct lines *lines, const struct stats_device *device, unsigned most);
