@@ -548,7 +548,7 @@ def stopped():
 # ---- the helper, and what the program does to it ----
 
 def helper():
-    never = {"GPUCACHE_DECAY_MS": "never"}  # that has a helper of its own
+    never = {"GPUCACHE_DECAY_MS": "never", "GPUCACHE_LIVE": "off"}  # both have helpers of their own
     with Process(**never) as exporter, Process(**never) as importer:
         exporter.take(0, 5000, 1)
         tally.check(exporter.do("helpers") == "0 0", "ipc_pages: a helper before the first export")
