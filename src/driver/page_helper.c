@@ -54,8 +54,8 @@ static int carry_out(const struct live_wish *wish) {
     return -EINVAL; /* another version's */
 }
 
-/* Whether there is an order that may be begun now. During a capture nothing may be waited for, so idle memory could
- * not go back. */
+/* Whether there is an order that may be begun now. During a capture nothing may be waited for, so
+ * idle memory could not go back. */
 static bool may_begin(void) {
     enum live_order order = live_next_order();
     enum live_hold why = LIVE_NOT_HELD_UP;
@@ -70,7 +70,8 @@ static bool may_begin(void) {
     return order && why == LIVE_NOT_HELD_UP;
 }
 
-/* Calls of the driver are lawful beside captures: this thread is in relaxed mode for as long as it lives. */
+/* Calls of the driver are lawful beside captures: this thread is in relaxed mode for as long as
+ * it lives. */
 static void *carry_out_orders(void *unused) {
     struct live_wish wish;
     bool taken = true;

@@ -17,8 +17,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Counting the sizes of what is live takes at most one part of the time in COST_SHARE, and is done only while
- * there are few blocks. A reader can ask for it at any time. */
+/* Counting the sizes of what is live takes at most one part of the time in COST_SHARE, and is
+ * done only while there are few blocks. A reader can ask for it at any time. */
 #define COST_SHARE 1000
 #define SIZES_MOST 100000
 #define SECOND_NS 1000000000

@@ -1,8 +1,9 @@
 /*
  * The process's own live page (page.h): its making, its figures, its end.
  *
- * A helper thread (driver/page_helper.c) reads the figures twice a second, and at once when a reader asks. A thread of
- * the program reads them only when memory runs out and when the process dies of a signal.
+ * A helper thread (driver/page_helper.c) reads the figures twice a second, and at once when a
+ * reader asks. A thread of the program reads them only when memory runs out and when the process
+ * dies of a signal.
  *
  * Whatever stands in the way of a page (no folder, no room, no rights) is no warning: there is none
  * then. Functions keep errno, make no CUDA call and, but for live_wait(), wait for nothing.
@@ -26,8 +27,10 @@ void live_set_driver_version(int version);
 /** Reads the figures, unless another thread is at it; with the sizes of what is live, or as these were. */
 void live_refresh(bool sizes);
 
-/** Returns when a reader has asked since the last live_refresh(), or after `ns` nanoseconds; without a page after a second
- * at most. */
+/**
+ * Returns when a reader has asked since the last live_refresh(), or after `ns` nanoseconds;
+ * without a page after a second at most.
+ */
 void live_wait(uint64_t ns);
 
 /** The order that nobody has taken yet; 0: there is none. */

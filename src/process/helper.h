@@ -17,7 +17,10 @@
 
 enum helper_turn { HELPER_IDLE, HELPER_AT_WORK, HELPER_HELD };
 
-/** Makes a thread. 0, or the number of an error. With no lock held: the program's own malloc may run. */
+/**
+ * Makes a thread. 0, or the number of an error. With no lock held: the program's own malloc may
+ * run.
+ */
 int helper_start(void *(*run)(void *));
 
 /** A thread that is asked for where locks are held, and made at the next helper_start_wanted(). */

@@ -95,8 +95,10 @@ void walk_device(struct emitter *emitter, const struct stats_device *device,
                  const struct segment_map *map);
 void walk_end(struct emitter *emitter);
 
-/** Explains an OOM in words. `device` and `map`, of its pool, are as of one moment; `device` is NULL if nothing is known of
- * it. `stacks`: call stacks are recorded. */
+/**
+ * Explains an OOM in words. `device` and `map`, of its pool, are as of one moment; `device` is
+ * NULL if nothing is known of it. `stacks`: call stacks are recorded.
+ */
 void verdict_write(struct lines *lines, const struct report_oom *oom,
                    const struct stats_device *device, const struct segment_map *map, bool stacks);
 

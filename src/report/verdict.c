@@ -7,8 +7,9 @@
  * the program's own live memory. Room is what could still be taken from the driver: what the limit
  * leaves, or what the device has, whichever is less.
  *
- * Advice names what the figures show to help: another backend where the idle memory would do in one piece, and a larger
- * limit where the device has the memory. Elsewhere no setting is known to help, and the text says so.
+ * Advice names what the figures show to help: another backend where the idle memory would do in
+ * one piece, and a larger limit where the device has the memory. Elsewhere no setting is known to
+ * help, and the text says so.
  */
 #include "memory/tuning.h"
 #include "report/emitter.h"
@@ -72,8 +73,8 @@ static enum cause find_cause(const struct situation *now) {
 }
 
 /**
- * Writes the option that sets the limit, with a value under which the device would have served the request, and returns
- * its length. 0: no limit would have helped.
+ * Writes the option that sets the limit, with a value under which the device would have served
+ * the request, and returns its length. 0: no limit would have helped.
  */
 static size_t larger_limit(char words[LINES_COLUMNS + 1], const struct situation *now) {
     const struct report_oom *oom = now->oom;
@@ -100,7 +101,10 @@ static size_t larger_limit(char words[LINES_COLUMNS + 1], const struct situation
     return strlen(print_end(&out));
 }
 
-/** Bytes that pages could map elsewhere, at least: of whole handles in the holes between live blocks. */
+/**
+ * Bytes that pages could map elsewhere, at least: of whole handles in the holes between live
+ * blocks.
+ */
 static uint64_t movable(const struct segment_map *map) {
     uint64_t handles = 0;
     for (uint32_t i = 0; i < map->count; i++) {
@@ -111,7 +115,10 @@ static uint64_t movable(const struct segment_map *map) {
     return handles * LINE_SEGMENT;
 }
 
-/** Whether the idle memory would do in pages. Whether the device has pages is not known where segments were asked for. */
+/**
+ * Whether the idle memory would do in pages. Whether the device has pages is not known where
+ * segments were asked for.
+ */
 static bool pages_would_do(const struct situation *now, enum cause cause) {
     const char *reason = now->device->backend_reason;
     return cause == FRAGMENTED && reason && strcmp(reason, "GPUCACHE_BACKEND=segments") == 0 &&
@@ -166,7 +173,10 @@ static void say_fragmentation(struct lines *lines, const struct situation *now, 
                     SIZE(now->derived.largest_free), SIZE(now->derived.idle));
 }
 
-/** Lists what is live and, where it is the program's own memory that leaves no room, says how to learn who holds it. */
+/**
+ * Lists what is live and, where it is the program's own memory that leaves no room, says how to
+ * learn who holds it.
+ */
 static void say_live(struct lines *lines, const struct situation *now, enum cause cause,
                      bool stacks) {
     static const char hint[] = "GPUCACHE_STACKS=16 says whose";

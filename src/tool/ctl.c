@@ -1,9 +1,9 @@
 /*
  * gpucache ctl: acts on a running process.
  *
- * Leaves the order in the process's live page and wakes the helper thread of the library there, which has it carried
- * out and writes the result. The page's file is locked meanwhile, so that two orders do not meet. The kernel ends the
- * lock of a process that is killed.
+ * Leaves the order in the process's live page and wakes the helper thread of the library there,
+ * which has it carried out and writes the result. The page's file is locked meanwhile, so that
+ * two orders do not meet. The kernel ends the lock of a process that is killed.
  */
 #include "live/place.h"
 #include "process/value.h"

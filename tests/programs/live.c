@@ -2,7 +2,7 @@
  * live: does what it is told by lines on its standard input, one after another, and says when each is
  * done. live.py looks at its live page meanwhile.
  *
- *      allocate BYTES    free              sync            query          wait
+ *      allocate BYTES    free              sync
  *      churn             small blocks and large ones at random, in three threads, with waits, until the next line
  *      quiet N           so many small pairs, without a call that could be noticed
  *      exit _exit abort kill             ends
@@ -39,7 +39,6 @@ static CUdeviceptr blocks[MOST];
 static int count;
 static atomic_bool stop;
 static CUstream captured;
-static CUevent never;
 
 static void allocate(size_t bytes) {
     CUdeviceptr p = 0;
@@ -149,10 +148,6 @@ static void obey(const char *order, const char *value) {
         CHECK(cuMemFree(blocks[--count]));
     else if (strcmp(order, "sync") == 0)
         CHECK(cuCtxSynchronize());
-    else if (strcmp(order, "wait") == 0)
-        cuEventSynchronize(never);
-    else if (strcmp(order, "query") == 0)
-        cuStreamQuery(NULL);
     else if (strcmp(order, "churn") == 0)
         churn_on();
     else if (strcmp(order, "quiet") == 0)
@@ -212,7 +207,6 @@ int main(int argc, char **argv) {
     CHECK(cuInit(0));
     CHECK(cuDevicePrimaryCtxRetain(&context, 0));
     CHECK(cuCtxSetCurrent(context));
-    CHECK(cuEventCreate(&never, CU_EVENT_DEFAULT));
     CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
     allocate(1000);
     while (fgets(line, sizeof line, stdin)) {

@@ -48,7 +48,8 @@ static void the_limit_is_blamed_with_a_value_that_would_do(void **state) {
                 "No setting is known to help: all of it together is more than there is\n");
 }
 
-/* Whatever else the lines hold: nothing, a few sizes, more than fit, or a sentence that is too long beside it. */
+/* Whatever else the lines hold: nothing, a few sizes, more than fit, or a sentence that is too
+ * long beside it. */
 static void what_would_name_the_holders_is_said_unless_it_is_on(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
