@@ -2,10 +2,14 @@
 
 #include "live/peaks.h"
 #include "live/place.h"
+#include "process/guard.h"
+#include "process/log.h"
 #include "process/options.h"
 #include "process/print.h"
 #include "process/program.h"
+#include "process/user.h"
 #include "process/write.h"
+#include "report/emitter.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,6 +63,8 @@ static struct live_page *make_file(int folder, const char *name, size_t bytes) {
              : MAP_FAILED;
     if (memory == MAP_FAILED)
         unlinkat(folder, name, 0);
+    else
+        guard_mapping(memory, bytes, NULL);
     syscall(SYS_close, fd);
     return memory == MAP_FAILED ? NULL : memory;
 }
@@ -72,19 +78,47 @@ static void set_path(const char *folder, const char *name) {
     print_end(&out);
 }
 
+/** Makes the page in a folder that is open as `fd`. */
+static struct live_page *make_in(int fd, const char *folder, const char *name, size_t bytes) {
+    set_path(folder, name);
+    struct live_page *page = make_file(fd, name, bytes);
+    if (place_is_full(fd))
+        place_sweep(fd, PLACE_KEEP, PLACE_SILENT_S);
+    return page;
+}
+
+/** Says why a folder cannot be used, and which one is used in its place; NULL: none. */
+static void say_squatted(const char *folder, int error, const char *instead) {
+    struct stat status;
+    const char *then = instead ? "the live page lies in " : "there is no live page";
+    instead = instead ? instead : "";
+    if (lstat(folder, &status) == 0 && !user_is_own(status.st_uid))
+        log_info("%s belongs to user %u: %s%s", folder, (unsigned)status.st_uid, then, instead);
+    else
+        log_info("%s cannot be used: %s: %s%s", folder,
+                 error == -EPERM ? "others may enter it" : file_error(error), then, instead);
+}
+
+/** Makes the page in the first folder that takes it. A folder that another user has made, or that others may
+ * enter, has a spare one in its place. */
 static struct live_page *make_somewhere(const struct live_identity *self, size_t bytes) {
     struct live_page *page = NULL;
-    char folder[PLACE_PATH], name[PLACE_NAME];
+    char folder[PLACE_PATH], spare[PLACE_PATH], name[PLACE_NAME];
+    int fd = -ENOENT;
     place_name(self, name);
     for (unsigned i = 0; i < PLACE_FOLDERS && !page; i++) {
-        int fd = place_folder(i, folder) ? place_open(folder, true) : -ENOENT;
-        if (fd < 0)
-            continue;
-        set_path(folder, name);
-        page = make_file(fd, name, bytes);
-        if (place_is_full(fd))
-            place_sweep(fd, PLACE_KEEP, PLACE_SILENT_S);
-        syscall(SYS_close, fd);
+        fd = place_folder(i, folder) ? place_open(folder, true) : -ENOENT;
+        if (fd >= 0) {
+            page = make_in(fd, folder, name, bytes);
+            syscall(SYS_close, fd);
+        }
+    }
+    if (!page && (fd == -EPERM || fd == -EACCES || fd == -ENOTDIR || fd == -ELOOP)) {
+        int other = place_open_spare(spare);
+        page = other >= 0 ? make_in(other, spare, name, bytes) : NULL;
+        if (other >= 0)
+            syscall(SYS_close, other);
+        say_squatted(folder, fd, page ? spare : NULL);
     }
     return page;
 }

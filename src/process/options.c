@@ -140,6 +140,17 @@ static bool parse_trace_events(const char *text, struct options *to) {
            to->trace_events >= OPTIONS_FEWEST_EVENTS;
 }
 
+/* The owner must be able to read and write, and nobody can be meant to run it. */
+static bool parse_file_mode(const char *text, struct options *to) {
+    unsigned mode = 0;
+    size_t digits = strspn(text, "01234567");
+    for (size_t i = 0; i < digits; i++)
+        mode = mode * 8 + (unsigned)(text[i] - '0');
+    to->file_mode = mode;
+    return digits >= 3 && digits <= 4 && text[digits] == '\0' && (mode & ~0666u) == 0 &&
+           (mode & 0600) == 0600;
+}
+
 static bool parse_live(const char *text, struct options *to) {
     return value_switch(text, &to->live);
 }

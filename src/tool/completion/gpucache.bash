@@ -25,7 +25,7 @@ _gpucache() {
         run:--disable=*) words='on off' word=${word#*=} ;;
         run:--log=*) words='error warn info debug' word=${word#*=} ;;
         run:--*=*) compopt -o default; return ;;
-        run:-*) words='--one-pool --max-peak= --memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --live= --peaks= --pinned= --disable= --log= --help' ;;
+        run:-*) words='--one-pool --max-peak= --memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --file-mode= --live= --peaks= --pinned= --disable= --log= --help' ;;
         options:--report=*) words='stderr off' word=${word#*=} ;;
         options:--report-format=*) words='text json' word=${word#*=} ;;
         options:--report-signal=*) words='off' word=${word#*=} ;;
@@ -42,7 +42,7 @@ _gpucache() {
         options:--disable=*) words='on off' word=${word#*=} ;;
         options:--log=*) words='error warn info debug' word=${word#*=} ;;
         options:--*=*) compopt -o default; return ;;
-        options:-*) words='--memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --live= --peaks= --pinned= --disable= --log= --help' ;;
+        options:-*) words='--memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --file-mode= --live= --peaks= --pinned= --disable= --log= --help' ;;
         top:--*=*) compopt -o default; return ;;
         top:-*) words='--once --interval= --help' ;;
         top:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" ;;
