@@ -136,13 +136,7 @@ static void write_head(struct live_page *page, const struct live_identity *self,
     page->rank = of->rank;
     memcpy(page->name, of->name, sizeof of->name);
     memcpy(page->host, of->host, sizeof of->host);
-    for (size_t i = 0; i < of->argument_count; i++) {
-        size_t length = strlen(of->arguments[i]) + 1;
-        if (page->command_bytes + length > sizeof page->command)
-            break;
-        memcpy(page->command + page->command_bytes, of->arguments[i], length);
-        page->command_bytes += (uint32_t)length;
-    }
+    page->command_bytes = program_copy_command(page->command, sizeof page->command);
     page->slots = slots = devices;
     atomic_store(&page->driver_version, atomic_load(&driver_version));
     atomic_store(&page->magic, LIVE_MAGIC);

@@ -306,13 +306,7 @@ static void write_header(void) {
     header->rank = of->rank;
     memcpy(header->name, of->name, sizeof of->name);
     memcpy(header->host, of->host, sizeof of->host);
-    for (size_t i = 0; i < of->argument_count; i++) {
-        size_t length = strlen(of->arguments[i]) + 1;
-        if (header->command_bytes + length > sizeof header->command)
-            break;
-        memcpy(header->command + header->command_bytes, of->arguments[i], length);
-        header->command_bytes += (uint32_t)length;
-    }
+    header->command_bytes = program_copy_command(header->command, sizeof header->command);
     header->events_kept = options()->trace_events;
     write_options();
     atomic_store(&header->magic, TRACE_MAGIC);
@@ -361,7 +355,7 @@ bool trace_start(bool (*lives)(uint64_t address, uint64_t ticks)) {
     if (r == 0) {
         write_header();
         thread_end_works = pthread_key_create(&thread_end_key, thread_end) == 0;
-        atomic_store(&trace_recording, true);
+        atomic_store(&trace_recording, !atomic_load(&cut_short));
         log_info("trace: %s", path);
     } else {
         say_why_not(r);
@@ -380,9 +374,7 @@ void trace_end(enum process_end how, int signal) {
     if (!header || !ends || owner != (pid_t)syscall(SYS_getpid))
         return;
     if (atomic_exchange(&cut_short, false))
-        log_warn(
-            "trace %s: the file was cut short by another process; nothing is written to it since",
-            path);
+        log_warn("trace %s: the file was cut short by another process; the trace ends there", path);
     if (!trace_on())
         return;
     uint64_t dropped = atomic_load(&header->dropped), lost = atomic_load(&header->lost);
