@@ -96,6 +96,8 @@ static void cut_beside_it(void) {
 
 static void a_missing_page_becomes_zeros(void **state) {
     (void)state;
+    if (child_under_valgrind())
+        skip();
     in_a_child(cut_to_one_page);
     in_a_child(cut_twice);
 }
