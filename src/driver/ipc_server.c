@@ -154,8 +154,8 @@ static void let_in(struct socket *place) {
     }
 }
 
-/* Returns until when a peer may say nothing. That is not long while others may wait for its place. An importer that
- * is hung up on because it was slow connects again. */
+/* Returns until when a peer may say nothing. That is not long while others may wait for its place.
+ * An importer that is hung up on because it was slow connects again. */
 static int64_t deadline_of(const struct socket *peer, bool any_place) {
     return peer->heard + (any_place ? WIRE_PATIENCE_MS : peer->has_asked ? SILENT_MS : FIRST_MS);
 }

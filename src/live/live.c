@@ -99,8 +99,8 @@ static void say_squatted(const char *folder, int error, const char *instead) {
                  error == -EPERM ? "others may enter it" : file_error(error), then, instead);
 }
 
-/** Makes the page in the first folder that takes it. A folder that another user has made, or that others may
- * enter, has a spare one in its place. */
+/** Makes the page in the first folder that takes it. A folder that another user has made, or that
+ * others may enter, has a spare one in its place. */
 static struct live_page *make_somewhere(const struct live_identity *self, size_t bytes) {
     struct live_page *page = NULL;
     char folder[PLACE_PATH], spare[PLACE_PATH], name[PLACE_NAME];

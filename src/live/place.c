@@ -132,7 +132,8 @@ static void print_shared(struct print *out) {
     print_u64(out, geteuid());
 }
 
-/** Finds the spare folder with so many before it. What others put into SHARED must not take for ever. */
+/** Finds the spare folder with so many before it. What others put into SHARED must not take for
+ * ever. */
 static bool find_spare(unsigned before, char path[PLACE_PATH]) {
     char prefix[PLACE_PATH];
     struct print out;

@@ -5,12 +5,12 @@
  *      $XDG_RUNTIME_DIR/gpucache/PID-START-NAMESPACE      where that is a folder of this user's, or else
  *      /dev/shm/gpucache-UID/PID-START-NAMESPACE
  *
- * Both are memory. Everybody may make a folder in /dev/shm, so the folder has to be this user's alone, and no
- * link. Another user may have made it first: then pages go to a spare folder, /dev/shm/gpucache-UID-RANDOM,
- * which nobody can foresee, and which belongs to this user.
+ * Both are memory. Everybody may make a folder in /dev/shm, so the folder has to be this user's
+ * alone, and no link. Another user may have made it first: then pages go to a spare folder,
+ * /dev/shm/gpucache-UID-RANDOM, which nobody can foresee, and which belongs to this user.
  *
- * A reader looks into all of them, and into /run/user/UID/gpucache, because a job and a shell often differ in
- * XDG_RUNTIME_DIR.
+ * A reader looks into all of them, and into /run/user/UID/gpucache, because a job and a shell often
+ * differ in XDG_RUNTIME_DIR.
  */
 #ifndef GPUCACHE_LIVE_PLACE_H
 #define GPUCACHE_LIVE_PLACE_H
@@ -39,8 +39,8 @@ bool place_folder(unsigned which, char path[PLACE_PATH]);
  * this user's alone. */
 int place_open(const char *path, bool make);
 
-/** Opens the spare folder, which is made if there is none, and writes its path. A descriptor, or a negative
- * errno. */
+/** Opens the spare folder, which is made if there is none, and writes its path. A descriptor, or a
+ * negative errno. */
 int place_open_spare(char path[PLACE_PATH]);
 
 void place_name(const struct live_identity *who, char name[PLACE_NAME]);

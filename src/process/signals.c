@@ -328,8 +328,8 @@ static void claim(int number) {
         NEXT(sigaction)(number, &before, NULL);
 }
 
-/** Returns the signals that are needed, a bit each: those of reports, and SIGBUS for files that are mapped
- * because an option says so (guard.h). */
+/** Returns the signals that are needed, a bit each: those of reports, and SIGBUS for files that are
+ * mapped because an option says so (guard.h). */
 static uint64_t wanted_signals(void) {
     uint64_t wanted = 0;
     bool reports = options()->report != REPORT_TO_NOWHERE;

@@ -3,12 +3,12 @@
  *
  * A file that exists is never written to, not even behind its end: it is another report, another
  * process's, or the user's. O_EXCL decides that, so any number of processes of a job may share one
- * pattern. A name that is taken leads to the next one: with %n in the pattern the running number goes
- * on, without it a suffix .1, .2, ... is tried. After ATTEMPTS names the suffix is random, so that
- * another user cannot take all names of a shared folder.
+ * pattern. A name that is taken leads to the next one: with %n in the pattern the running number
+ * goes on, without it a suffix .1, .2, ... is tried. After ATTEMPTS names the suffix is random, so
+ * that another user cannot take all names of a shared folder.
  *
- * What is no file (/dev/null, a terminal, a FIFO of this user) gets reports as it is. A link or a FIFO
- * that another user has put there is a name that is taken. A block device gets nothing.
+ * What is no file (/dev/null, a terminal, a FIFO of this user) gets reports as it is. A link or a
+ * FIFO that another user has put there is a name that is taken. A block device gets nothing.
  */
 #include "report/emitter.h"
 
@@ -105,8 +105,8 @@ static bool is_trusted(uid_t uid) {
 
 /**
  * Looks at what stands under a name that is taken. Returns 0 if it is no file and a report may be
- * written to it; `named`: the name's own inode. -EEXIST: the next name is to be tried. That holds also
- * for a link or a FIFO of another user, who would get the report or choose where it goes.
+ * written to it; `named`: the name's own inode. -EEXIST: the next name is to be tried. That holds
+ * also for a link or a FIFO of another user, who would get the report or choose where it goes.
  */
 static int look_at(const char *path, struct stat *named) {
     struct stat file;
@@ -156,7 +156,8 @@ static uint64_t draw(void) {
     return drawn ? number : program_time_ns();
 }
 
-/** Writes the name for one attempt: the pattern's own, with a number behind it, or at last a random one. */
+/** Writes the name for one attempt: the pattern's own, with a number behind it, or at last a random
+ * one. */
 static int print_attempt(const char *pattern, uint64_t attempt, char *path, size_t size) {
     bool numbered = has_number(pattern);
     struct print out;

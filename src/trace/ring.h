@@ -35,8 +35,9 @@ struct ring_file {
 };
 
 /**
- * Maps an empty file for `events` events at least. `lost` is called in a signal handler when the file was cut short:
- * nothing more gets into it. Returns the header, whose fields the caller fills; NULL: errno says why.
+ * Maps an empty file for `events` events at least. `lost` is called in a signal handler when the
+ * file was cut short: nothing more gets into it. Returns the header, whose fields the caller fills;
+ * NULL: errno says why.
  */
 struct trace_header *ring_open(struct ring_file file, uint64_t events, ring_lives *lives,
                                void (*lost)(void));

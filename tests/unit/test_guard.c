@@ -1,5 +1,6 @@
 /*
- * Mapped files that are cut short: a page that is missing becomes zeros, and nothing else is repaired.
+ * Mapped files that are cut short: a page that is missing becomes zeros, and nothing else is
+ * repaired.
  */
 #include <setjmp.h>
 #include <stdarg.h>
