@@ -1,5 +1,7 @@
 #include "process/guard.h"
 
+#include "process/options.h"
+
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -14,6 +16,10 @@ static struct {
     atomic_bool complete; /* set last: what is above may be read */
 } guarded[GUARDED];
 static _Atomic unsigned count;
+
+bool guard_is_needed(void) {
+    return *options()->trace_pattern || *options()->peaks_path;
+}
 
 void guard_mapping(void *start, size_t bytes, void (*lost)(void)) {
     unsigned at = atomic_fetch_add(&count, 1);

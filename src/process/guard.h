@@ -16,6 +16,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/** Returns whether an option has a file mapped, so that SIGBUS has to be handled, and may not be held
+ * back in the library's own threads. */
+bool guard_is_needed(void);
+
 /** Guards a range of mapped pages for the rest of the process. `lost` is called, in a signal
  * handler, whenever a page has been replaced; NULL: nobody is. Ranges beyond the first few are not
  * guarded. */

@@ -333,7 +333,7 @@ static void claim(int number) {
 static uint64_t wanted_signals(void) {
     uint64_t wanted = 0;
     bool reports = options()->report != REPORT_TO_NOWHERE;
-    if (*options()->trace_pattern || *options()->peaks_path)
+    if (guard_is_needed())
         wanted |= UINT64_C(1) << (SIGBUS - 1);
     for (size_t i = 0; i < DEADLY && reports; i++)
         wanted |= UINT64_C(1) << (deadly[i].number - 1);

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 
 from harness import LIBRARY, Tally, environment, program, run
 
@@ -48,6 +49,24 @@ def cut(folder):
             tally.check(err.count("was cut short") == 1, "guarded: that is said once", err)
             tally.check(os.path.getsize(path) == bytes_left, "guarded: it stays as it is", os.path.getsize(path))
             os.unlink(path)
+
+
+def cut_for_a_helper(folder):
+    """The library's own thread is the first that comes to the missing page: it gives idle memory back."""
+    path = os.path.join(folder, "helper")
+    one = Waiting("hold=20,3000000", "drop", "sync", "wait", options={
+        "GPUCACHE_TRACE": path, "GPUCACHE_DECAY_MS": "300", "GPUCACHE_BACKEND": "pages"})
+    os.truncate(path, 0)
+
+    def mapped():
+        with open("/proc/%d/maps" % one.child.pid) as maps:
+            return [line for line in maps if path in line]
+    before, end = mapped(), time.monotonic() + 60
+    while one.child.poll() is None and mapped() == before and time.monotonic() < end:
+        time.sleep(0.01)
+    status, err = one.go_on()
+    tally.check(status == 0, "guarded: cut, and a helper writes: status %s" % status, err)
+    tally.check("was cut short" in err, "guarded: that is said", err)
 
 
 def kept_apart(folder):
@@ -131,7 +150,7 @@ def squatted(folder):
 def main():
     wanted = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        for part in (cut, kept_apart, changed, peaks, modes, squatted):
+        for part in (cut, cut_for_a_helper, kept_apart, changed, peaks, modes, squatted):
             if not wanted or part.__name__ in wanted:
                 part(folder)
 
