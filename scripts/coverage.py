@@ -90,22 +90,11 @@ version that brought the symbol.
 COVERAGE_TAIL = """\
 ## Not replaced
 
-These have to do with memory, and the library does not replace them. The gaps are stated in
-[design.md](design.md#known-gaps).
+These entries have to do with memory and reach the driver untouched. [design.md](design.md#known-gaps) states
+the gaps.
 
 | entries | what follows |
 | --- | --- |
-| the entries before `_v2` for memory (`cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch`, \
-`cuMemGetInfo`, `cuMemGetAddressRange`, `cuMemAllocHost`, `cuArrayCreate`, `cuArray3DCreate`, \
-`cuDeviceTotalMem`, `cuMemHostRegister`) | not pooled, not counted; programs built with CUDA 3.2 or \
-later do not use them |
-| `cuGraphLaunch`, `cuGraphUpload` | what a graph's allocation nodes take is not refused by the \
-limit, and is counted at the next wait |
-| `cuMemPoolSetAttribute` | nothing: what the driver keeps is looked at, not predicted |
-| `cuImportExternalMemory` | such memory is not counted |
-| `cuEventRecord`; copies of arrays, between devices and in \
-batches; `cuMemsetD16*`, `cuMemsetD2D*` | a fault that they report is not noticed there |
-| the NVML library | its figures do not agree with a limit |
 """
 
 
@@ -137,8 +126,11 @@ def common(macro):
 def coverage():
     lines = [COVERAGE_HEAD, "## Replaced", "", "| entry | since | what the library does | tests |",
              "| --- | --- | --- | --- |"]
-    replaced, called = 0, []
-    for macro, row in rows(ENTRIES, ["ENTRY", "FAST", "NOTICED", "BOUNDED", "ORDERED", "RETRIED", "CALLED"]):
+    replaced, called, alone = set(), [], []
+    for macro, row in rows(ENTRIES, ["ENTRY", "FAST", "NOTICED", "BOUNDED", "ORDERED", "RETRIED", "CALLED", "LEFT_ALONE"]):
+        if macro == "LEFT_ALONE":
+            alone.append((row[0].split(", "), row[1]))
+            continue
         if macro in ("NOTICED", "BOUNDED", "ORDERED", "RETRIED"):
             row = row[:4] + common(macro)
         if macro == "CALLED":
@@ -146,9 +138,14 @@ def coverage():
             continue
         symbol, since, _, _, effect, test = row
         lines.append("| `%s` | %s | %s | %s |" % (symbol, version(since), effect, tests(test)))
-        replaced += 1
-    lines += ["", "%d entries." % replaced, "", "## Only called", "", "| entry | since |",
-              "| --- | --- |", *called, "", "%d entries." % len(called), "", COVERAGE_TAIL.rstrip(), ""]
+        replaced.add(symbol)
+    for symbols, _ in alone:
+        if replaced & set(symbols):
+            sys.exit("%s: both replaced and left alone: %s" % (ENTRIES, ", ".join(replaced & set(symbols))))
+    lines += ["", "%d entries." % len(replaced), "", "## Only called", "", "| entry | since |",
+              "| --- | --- |", *called, "", "%d entries." % len(called), "", COVERAGE_TAIL.rstrip()]
+    lines += ["| %s | %s |" % (", ".join("`%s`" % s for s in symbols), consequence) for symbols, consequence in alone]
+    lines.append("")
     return "\n".join(lines)
 
 
