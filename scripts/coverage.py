@@ -234,12 +234,13 @@ def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         sys.exit(__doc__.strip())
-    found = tool.commands(rows(COMMANDS, ["COMMAND", "FLAG", "VALUE"]))
+    found = tool.commands(rows(COMMANDS, tool.MACROS))
     variables = [tool.Variable(row[0], row[3], row[4]) for _, row in rows(OPTIONS, ["OPTION"])]
     mark = '.\\" Begin: made by scripts/coverage.py from src/tool/commands.def, '
     manual = between("docs/gpucache.1", mark + "synopsis", '.\\" End: synopsis', tool.man_synopsis(found))
+    manual = between_in(manual, "docs/gpucache.1", mark + "options", '.\\" End: options', tool.man_options(found))
     made = {
-        "docs/gpucache.1": between_in(manual, "docs/gpucache.1", mark + "options", '.\\" End: options', tool.man_options(found)),
+        "docs/gpucache.1": between_in(manual, "docs/gpucache.1", mark + "examples", '.\\" End: examples', tool.man_examples(found)),
         "src/tool/completion/gpucache.bash": tool.bash(found, variables),
         "src/tool/completion/_gpucache": tool.zsh(found, variables),
         "src/tool/completion/gpucache.fish": tool.fish(found, variables),

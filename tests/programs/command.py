@@ -78,16 +78,17 @@ def what_is_missing():
         (["run", "--no-such-thing=1", "true"], OWN_FAILURE, "--no-such-thing=1: no such option"),
         (["run", "--memory-limit=abc", "true"], OWN_FAILURE, "--memory-limit=abc: makes no sense: accepted are a size"),
         (["run", "--backend=pages", "--stacks=-3", "true"], OWN_FAILURE, "--stacks=-3: makes no sense"),
-        (["run", "--memory-limit", "true"], OWN_FAILURE, "--memory-limit: needs a value"),
+        (["run", "--memory-limit", "true"], OWN_FAILURE, "--memory-limit=true: makes no sense"),
+        (["run", "--memory-limit"], OWN_FAILURE, "--memory-limit: needs a value"),
         (["run", "/no/such/program"], NOT_FOUND, "/no/such/program: No such file"),
         (["run", "/"], CANNOT_EXECUTE, "/: Permission denied"),
         (["options", "more"], OWN_FAILURE, "takes nothing but"),
-        (["nonsense"], OWN_FAILURE, "there is no command nonsense"),
+        (["nonsense"], OWN_FAILURE, "nonsense: is no command"),
     ):
         done = gpucache(*arguments)
         tally.check(done.returncode == status and part in done.stderr and not done.stdout,
                     "command: %s" % " ".join(arguments), "%d\n%s" % (done.returncode, done.stderr))
-    tally.check("usage: gpucache run" in gpucache("--help").stdout, "command: --help")
+    tally.check("usage: gpucache COMMAND" in gpucache("--help").stdout, "command: --help")
 
 
 def where_the_library_is():
