@@ -3,12 +3,12 @@
 #include "process/options.h"
 #include "process/print.h"
 #include "process/value.h"
+#include "tool/target.h"
 #include "tool/tool.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define COLUMNS 79
 #define NAME_COLUMNS 10 /* of a command in the overview */
@@ -168,24 +168,8 @@ static const char *nearest_command(const char *word) {
     return nearest;
 }
 
-/** Whether execvp() would find a program of that name. */
-static bool is_program(const char *name) {
-    char path[4096];
-    const char *at = getenv("PATH");
-    if (strchr(name, '/') || access(name, X_OK) == 0)
-        return true;
-    while (at && *at) {
-        size_t length = strcspn(at, ":");
-        int written = snprintf(path, sizeof path, "%.*s/%s", (int)length, at, name);
-        if (length > 0 && written > 0 && (size_t)written < sizeof path && access(path, X_OK) == 0)
-            return true;
-        at += length + (at[length] == ':');
-    }
-    return false;
-}
-
 void help_refuse(char *const *arguments) {
-    static char shown[128], why[512];
+    static char shown[128], why[512], path[PATH_MAX];
     const char *nearest = nearest_command(*arguments);
     const char *more = arguments[1] ? " ..." : "";
     struct print out;
@@ -200,7 +184,7 @@ void help_refuse(char *const *arguments) {
     else if (nearest && !strchr(shown, '/'))
         snprintf(why, sizeof why,
                  "is no command; did you mean `%s`? `gpucache help` lists the commands", nearest);
-    else if (is_program(*arguments))
+    else if (strchr(shown, '/') || target_find(*arguments, path))
         snprintf(why, sizeof why, "is no command; did you mean `gpucache run -- %.80s%s`?", shown,
                  more);
     else

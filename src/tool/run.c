@@ -14,6 +14,7 @@
  */
 #include "process/value.h"
 #include "tool/arguments.h"
+#include "tool/target.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -157,7 +158,8 @@ int tool_run(char **arguments) {
     arguments = left.at;
     if (!*arguments)
         fail(STATUS_OWN_FAILURE, "run", "no program is named, as in `gpucache run -- ./app`");
-    preload();
+    if (target_takes_library(*arguments))
+        preload();
     if (most > 0)
         return tool_judge_peak(most, or_none, arguments);
     tool_become(arguments);
