@@ -43,7 +43,7 @@ const char *html_size(char label[HTML_LABEL], uint64_t bytes) {
     return label;
 }
 
-const char *html_time(char label[HTML_LABEL], double seconds) {
+const char *html_time_like(char label[HTML_LABEL], double seconds, double longest) {
     static const struct {
         double least, unit;
         const char *name;
@@ -53,11 +53,15 @@ const char *html_time(char label[HTML_LABEL], double seconds) {
                  {1, 1, "s"},
                  {0.001, 0.001, "ms"}};
     unsigned i = 0;
-    while (i < 4 && seconds < units[i].least)
+    while (i < 4 && longest < units[i].least)
         i++;
     double value = seconds / units[i].unit;
     snprintf(label, HTML_LABEL, is_whole(value) ? "%.0f %s" : "%.1f %s", value, units[i].name);
     return label;
+}
+
+const char *html_time(char label[HTML_LABEL], double seconds) {
+    return html_time_like(label, seconds, seconds);
 }
 
 uint64_t html_step(uint64_t most) {

@@ -6,6 +6,7 @@
 #include "tool/arguments.h"
 
 #include "process/value.h"
+#include "report/lines.h"
 #include "tool/tool.h"
 #include "tool/trace_source.h"
 
@@ -232,9 +233,8 @@ static void finish(struct snapshot *to, const char *source) {
         trace_world_free(&to->pictures[i].mapped);
     }
     if (left_out > 0)
-        fprintf(stderr,
-                "gpucache: %s: %zu blocks lie in no segment of the trace, and are left out\n",
-                source, left_out);
+        fprintf(stderr, "gpucache: %s: left out: %zu block%s in no segment of the trace\n", source,
+                left_out, PLURAL(left_out));
 }
 
 int tool_snapshot(char **arguments) {

@@ -1,5 +1,6 @@
 #include "tool/trace_source.h"
 
+#include "report/lines.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -52,8 +53,8 @@ static void say_what_lacks(const char *source, const struct trace_file *file) {
                 source, file->count - file->carried, (unsigned long long)file->dropped,
                 lost ? "" : ", but all that lived then is");
     if (lost)
-        fprintf(stderr, "gpucache: %s: %llu blocks that lived then are missing as well\n", source,
-                (unsigned long long)lost);
+        fprintf(stderr, "gpucache: %s: missing as well: %llu block%s that lived then\n", source,
+                (unsigned long long)lost, PLURAL(lost));
     if (file->incredible)
         fprintf(stderr,
                 "gpucache: %s: says too often that what was not there ended; the last ends are "

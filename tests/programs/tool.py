@@ -476,8 +476,15 @@ def on_a_screen(place, many):
                 "tool: one process in detail", screen)
     if "SCREENS" in os.environ:
         print(screen)
+    tmux("send-keys", "?")
+    screen = shown(r"(?m)^gpucache top: keys and columns$")
+    for words in ("enter  ", "< >, left, right  ", "q  ", "CACHED  ", "HIT  "):
+        tally.check("\n" + words in screen, "tool: the help of top has " + words, screen)
+    tmux("send-keys", "d")  # goes back, and does nothing else
+    shown(r"process %d, device 0: live, running" % many[-2].pid)
     tmux("send-keys", "Enter", ">")
-    shown(">CACHED")
+    screen = shown(">CACHED")
+    tally.check("? help" in screen, "tool: top names the key for help", screen)
     for size, head in (("40", r"PID +LIVE +>CACHED +PROGRAM"), ("20", ""),
                        ("80", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +HIT +PROGRAM"),
                        ("75", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +PROGRAM"),
