@@ -113,6 +113,8 @@ void sheet_stacks_resolve(struct sheet_stacks *stacks, bool brief) {
     }
     if (symbols)
         symbols_close(symbols);
+    for (size_t i = 0; stacks && i < stacks->stack_count; i++)
+        symbols_say_missing(stacks->stacks[i].frames, stacks->stacks[i].count);
     if (stacks)
         merge(stacks);
 }

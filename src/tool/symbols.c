@@ -4,7 +4,10 @@
 
 #ifndef GPUCACHE_LIBDW
 
+#include "report/emitter.h"
+
 #include <stddef.h>
+#include <stdio.h>
 
 struct symbols *symbols_open(void) {
     return NULL;
@@ -12,6 +15,18 @@ struct symbols *symbols_open(void) {
 
 void symbols_close(struct symbols *symbols) {
     (void)symbols;
+}
+
+void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
+    static bool said;
+    for (unsigned i = 0; i < count && !said; i++) {
+        if (frames[i].function || !frames[i].file || frames[i].offset == 0)
+            continue;
+        fputs("gpucache: call stacks show files and offsets instead of names: this gpucache was "
+              "built without libdw\n",
+              stderr);
+        said = true;
+    }
 }
 
 bool symbols_find(struct symbols *symbols, const char *path, const char *build_id, uint64_t offset,
@@ -53,6 +68,10 @@ struct symbols {
     struct known *known[SLOTS];
     char *(*demangle)(const char *name, char *buffer, size_t *size, int *status);
 };
+
+void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
+    (void)frames, (void)count;
+}
 
 static void *allocate(size_t bytes) {
     void *memory = calloc(1, bytes);

@@ -7,11 +7,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct stats_frame;
 struct symbols;
 
 /** NULL: names are not found by this build. */
 struct symbols *symbols_open(void);
 void symbols_close(struct symbols *symbols);
+
+/** Says once, on stderr, that frames have no names because this build cannot find them, if one of these has none. */
+void symbols_say_missing(const struct stats_frame *frames, unsigned count);
 
 struct symbol {
     const char *function, *file; /* file NULL: not known; kept until symbols_close() */

@@ -201,7 +201,7 @@ static void free_all(struct top *top) {
 
 int tool_top(char **arguments) {
     struct top top = {.column = TOP_LIVE, .interval_ms = INTERVAL_MS};
-    bool once = !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO) || !screen_can();
+    bool once = !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO);
     struct arguments left = {.command = "top", .at = arguments};
     for (enum option_of_command option; (option = arguments_next(&left)) != ARGUMENTS_END;) {
         if (option == ARGUMENT_top_once)
@@ -215,6 +215,11 @@ int tool_top(char **arguments) {
             fail(STATUS_OWN_FAILURE, *at, "is no process number");
         top.pids = grown(top.pids, top.pid_count + 1, sizeof *top.pids);
         top.pids[top.pid_count++] = pid;
+    }
+    if (!once && !screen_can()) {
+        fputs("gpucache: top: prints the table once: this gpucache was built without ncurses\n",
+              stderr);
+        once = true;
     }
     top.dead = top.pid_count > 0;
     int status = once ? print_once(&top) : screen_run(&top);
