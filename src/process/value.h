@@ -25,8 +25,10 @@ bool value_equal(const char *a, const char *b);
 /** The place of the text in a list that ends with NULL, in any case, or -1. */
 int value_word(const char *text, const char *const *words);
 
-/** Returns how many characters must be added, removed or changed to turn the first `length` characters of a, at most
- * VALUE_WORD, into b. Reads at most VALUE_WORD characters of b. */
+/**
+ * Returns how many characters must be added, removed or changed to turn the first `length`
+ * characters of a, at most VALUE_WORD, into b. Reads at most VALUE_WORD characters of b.
+ */
 size_t value_distance(const char *a, size_t length, const char *b);
 
 /** on, true, yes, 1; off, false, no, 0; in any case. */

@@ -1,6 +1,7 @@
 /*
- * Reads JSON into the values that a pickle is read into, with the same machine: an opening bracket is a mark, and a closing
- * one makes a list or dictionary of what stands above it. Memory has the same bound.
+ * Reads JSON into the values that a pickle is read into, with the same machine: an opening bracket
+ * is a mark, and a closing one makes a list or dictionary of what stands above it. Memory has the
+ * same bound.
  *
  * Texts stay as they are written, with their escapes: keys and words of a snapshot have none.
  */
@@ -115,7 +116,7 @@ static int read_key(struct machine *machine) {
     return r != 0 ? r : take(machine, ':') ? 0 : fail(machine);
 }
 
-/** Closes the brackets that end here, and goes on behind a comma. *more: whether another value follows. */
+/** Closes the brackets that end here. *more: a comma was taken, and another value follows. */
 static int end_value(struct reader *reader, bool *more) {
     struct machine *machine = &reader->machine;
     for (*more = false; reader->depth > 0 && !*more;) {

@@ -1,6 +1,6 @@
 /*
- * PyTorch's memory snapshot: torch.cuda.memory._record_memory_history(), later _dump_snapshot(FILE). Also the same as JSON,
- * and both kinds as gpucache snapshot writes them of a trace.
+ * PyTorch's memory snapshot: torch.cuda.memory._record_memory_history(), later
+ * _dump_snapshot(FILE). Also the same as JSON, and both as gpucache snapshot writes them.
  *
  * It has what happened on each device, the newest so many entries, and the allocator's segments at the end. What was
  * live before the first entry is known by what it is: an active block at the end, or a free, of which there is no

@@ -10,10 +10,10 @@
 /** Prints the list of all commands. */
 void help_overview(FILE *out);
 
-/** Prints usage, options with their defaults, and an example of a command. False: there is no such command. */
+/** Prints usage, options with their defaults, and an example of a command. False: it is none. */
 bool help_command(FILE *out, const char *command);
 
-/** Prints the version, and the optional libraries that this command was built with or without. */
+/** Prints the version, and which optional libraries this command was built with. */
 void help_version(FILE *out);
 
 /** Says that the first argument is no command, and what may have been meant. Ends the process. */

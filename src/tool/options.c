@@ -38,7 +38,7 @@ void tool_option_name(const struct option_info *option, char name[TOOL_OPTION_NA
     name[length] = '\0';
 }
 
-/** Refuses a --name that is no option, and names an option that differs in three characters at most. */
+/** Refuses a --name that is no option. Names one that differs in three characters at most. */
 static _Noreturn void refuse_name(const char *argument, size_t length) {
     char name[TOOL_OPTION_NAME], nearest[TOOL_OPTION_NAME] = "", why[256];
     size_t least = 4;

@@ -14,7 +14,7 @@ struct symbols;
 struct symbols *symbols_open(void);
 void symbols_close(struct symbols *symbols);
 
-/** Says once, on stderr, that frames have no names because this build cannot find them, if one of these has none. */
+/** Says once, on stderr, that this build cannot find names, if one of these frames has none. */
 void symbols_say_missing(const struct stats_frame *frames, unsigned count);
 
 struct symbol {

@@ -10,8 +10,11 @@
 /** Finds the file that execvp() would run. False: there is none. */
 bool target_find(const char *name, char path[PATH_MAX]);
 
-/** Says on stderr, in one line, why the library cannot be loaded into a program, if so. Returns whether to preload it
- * nevertheless: false where the preload would end the program, or be refused loudly by its dynamic linker. */
+/**
+ * Says on stderr, in one line, why the library cannot be loaded into a program, if so. Returns
+ * whether to preload it nevertheless: false where the preload would end the program, or have its
+ * dynamic linker complain.
+ */
 bool target_takes_library(const char *name);
 
 #endif

@@ -38,8 +38,11 @@ int tool_help(char **arguments);
 /** Says `gpucache: what: why` on stderr and ends. */
 _Noreturn void fail(int status, const char *what, const char *why);
 
-/** Puts the option `argument`, written as --name or --name=value, into the environment. Ends the process if there is no such
- * option, if its value is NULL, or, strictly, if its value makes no sense. */
+/**
+ * Puts the option `argument`, written as --name or --name=value, into the environment. Ends the
+ * process if there is no such option, if its value is NULL, or, strictly, if its value makes no
+ * sense.
+ */
 void tool_take_option(const char *argument, const char *value, bool strictly);
 
 /** Writes the name of an option as the command takes it behind --: `memory-limit`. */
@@ -48,8 +51,11 @@ void tool_option_name(const struct option_info *option, char name[TOOL_OPTION_NA
 /** Becomes a program, or ends. */
 _Noreturn void tool_become(char **program);
 
-/** Runs a program as a child. Returns the exit status: the program's own; where that is 0, STATUS_ABOVE_PEAK if one of its
- * processes held more than `most` bytes of a device, and STATUS_NO_PEAK if none used a device, unless `or_none`. */
+/**
+ * Runs a program as a child. Returns the exit status: the program's own; where that is 0,
+ * STATUS_ABOVE_PEAK if one of its processes held more than `most` bytes of a device, and
+ * STATUS_NO_PEAK if none used a device, unless `or_none`.
+ */
 int tool_judge_peak(uint64_t most, bool or_none, char **program);
 
 /** A process number, or 0: it is none. */
