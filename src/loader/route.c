@@ -16,8 +16,8 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-#define NAME_SLOTS 512
-#define REAL_SLOTS 512
+#define NAME_SLOTS LOADER_SLOTS
+#define REAL_SLOTS LOADER_SLOTS
 
 static _Atomic(const struct loader_entry *) by_name[NAME_SLOTS];
 static _Atomic(const struct loader_entry *) by_real[REAL_SLOTS];
