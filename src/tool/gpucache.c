@@ -19,11 +19,6 @@ static const struct {
 #include "tool/commands.def"
 };
 
-void fail(int status, const char *what, const char *why) {
-    fprintf(stderr, "gpucache: %s: %s\n", what, why);
-    exit(status);
-}
-
 int tool_pid(const char *argument) {
     char *end;
     long pid = strtol(argument, &end, 10);

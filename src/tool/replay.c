@@ -314,7 +314,7 @@ static int read_file(const char *file, struct histories *histories) {
     if (strcmp(file, "-") != 0 && trace_file_is(file)) {
         int r = replay_trace_read(file, histories);
         if (r != 0) {
-            fprintf(stderr, "gpucache: %s: %s\n", file, histories->why);
+            tool_say("%s: %s", file, histories->why);
         }
         return r;
     }
@@ -325,7 +325,7 @@ static int read_file(const char *file, struct histories *histories) {
     }
     input_free(&input);
     if (r != 0) {
-        fprintf(stderr, "gpucache: %s: %s\n", file, why);
+        tool_say("%s: %s", file, why);
     }
     return r;
 }
@@ -363,10 +363,9 @@ static int print_results(const struct wanted *wanted, const struct replay_reques
 
 static void print_nothing_of(const char *file, uint64_t device) {
     if (device == UINT64_MAX) {
-        fprintf(stderr, "gpucache: %s: has no allocation in it\n", file);
+        tool_say("%s: has no allocation in it", file);
     } else {
-        fprintf(stderr, "gpucache: %s: has nothing of device %llu\n", file,
-                (unsigned long long)device);
+        tool_say("%s: has nothing of device %llu", file, (unsigned long long)device);
     }
 }
 

@@ -140,7 +140,7 @@ static struct opened *open_file(struct symbols *symbols, const char *path, const
         file->module = dwfl_report_elf(file->session, path, path, -1, 0, true);
     dwfl_report_end(file->session, NULL, NULL);
     if (file->module && !has_build_id(file->module, build_id)) {
-        fprintf(stderr, "gpucache: %s is another file than the one that the report is of\n", path);
+        tool_say("%s is another file than the one that the report is of", path);
         file->module = NULL;
     }
     return file;

@@ -35,7 +35,10 @@ int tool_timeline(char **arguments);
 int tool_snapshot(char **arguments);
 int tool_help(char **arguments);
 
-/** Says `gpucache: what: why` on stderr and ends. */
+/** Writes `gpucache: ` and one line to stderr, by print_untrusted(): names of files and texts out of files may stand in it. */
+void tool_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/** Writes `gpucache: what: why` to stderr like tool_say(), and ends the process. */
 _Noreturn void fail(int status, const char *what, const char *why);
 
 /**

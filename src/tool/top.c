@@ -163,11 +163,11 @@ static bool say_missing(const struct top *top) {
         for (size_t k = 0; k < top->row_count; k++)
             shown |= top->rows[k].page->pid == top->pids[i];
         if (!shown)
-            fprintf(stderr, "gpucache: %d: %s\n", top->pids[i], TOP_NOTHING);
+            tool_say("%d: %s", top->pids[i], TOP_NOTHING);
         all &= shown;
     }
     if (top->row_count == 0 && top->pid_count == 0)
-        fprintf(stderr, "gpucache: top: %s\n", TOP_NOTHING);
+        tool_say("top: %s", TOP_NOTHING);
     return all;
 }
 

@@ -41,7 +41,7 @@ static bool say_no_trace(int pid, int error) {
                       : others ? "is a process of another user's"
                       : runs   ? "may not be looked into; name its file"
                                : "is no process that runs; of one that has ended name the file";
-    fprintf(stderr, "gpucache: %d: %s\n", pid, why);
+    tool_say("%d: %s", pid, why);
     return false;
 }
 
@@ -49,19 +49,18 @@ static void say_what_lacks(const char *source, const struct trace_file *file) {
     uint64_t lost = atomic_load(&file->header->lost);
     int refused = atomic_load(&file->header->refused);
     if (file->dropped)
-        fprintf(stderr, "gpucache: %s: the last %zu events; %llu older ones are not in it%s\n",
-                source, file->count - file->carried, (unsigned long long)file->dropped,
-                lost ? "" : ", but all that lived then is");
+        tool_say("%s: the last %zu events; %llu older ones are not in it%s", source,
+                 file->count - file->carried, (unsigned long long)file->dropped,
+                 lost ? "" : ", but all that lived then is");
     if (lost)
-        fprintf(stderr, "gpucache: %s: missing as well: %llu block%s that lived then\n", source,
-                (unsigned long long)lost, PLURAL(lost));
+        tool_say("%s: missing as well: %llu block%s that lived then", source,
+                 (unsigned long long)lost, PLURAL(lost));
     if (file->incredible)
-        fprintf(stderr,
-                "gpucache: %s: says too often that what was not there ended; the last ends are "
-                "left out\n",
-                source);
+        tool_say("%s: says too often that what was not there ended; the last ends are "
+                 "left out",
+                 source);
     if (refused)
-        fprintf(stderr, "gpucache: %s: the file could not grow: %s\n", source, strerror(refused));
+        tool_say("%s: the file could not grow: %s", source, strerror(refused));
 }
 
 bool trace_source_read(const char *source, uint64_t last, struct trace_file *file) {
@@ -75,7 +74,7 @@ bool trace_source_read(const char *source, uint64_t last, struct trace_file *fil
         path = mapped;
     }
     if (trace_file_read(path, file, &why) != 0) {
-        fprintf(stderr, "gpucache: %s: %s\n", path, why);
+        tool_say("%s: %s", path, why);
         return false;
     }
     uint64_t kept = file->header->events_kept;

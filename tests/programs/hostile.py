@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""What others wrote, read by the gpucache command: reports, live pages and names that want to command the terminal."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from harness import Tally, environment
+from live import COMMAND, Place, Program
+
+tally = Tally()
+# Escape sequences, line breaks, C1 controls, a change of direction, bytes that are not UTF-8.
+EVIL = "\x1b]0;owned\x07\x1b[31mRED\x1b[2J\rINJECTED\n\x9b31m\u202e\u2028\x7f"
+UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffd]")
+
+
+def safe(text):
+    """Whether a terminal shows the text and does nothing else."""
+    return not UNSAFE.search(text) and not re.search("^INJECTED", text, re.M)
+
+
+def bytes_of(place, *arguments):
+    done = subprocess.run([COMMAND, *arguments], env={**environment(False), **place.options}, capture_output=True,
+                          timeout=60, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def evil_report(pid, module=EVIL):
+    holder = {"live_bytes": 5, "live_count": 1, "peak_bytes": 50 + pid, "peak_count": 1, "byte_seconds": 3.5}
+    return {"schema": "gpucache-report/1", "version": EVIL, "reason": EVIL, "pid": pid, "rank": None, "host": EVIL,
+            "command": [EVIL, "--x=" + EVIL], "time_unix": 1.5, "uptime_seconds": 2.5, "driver_version": 13000, "host_bytes": 5,
+            "oom": {"device": 0, "requested_bytes": 5, "verdict": [EVIL, EVIL]},
+            "stacks": {"frames": 16, "unwinder": EVIL, "python": EVIL, "lost_stacks": 0, "lost_blocks": 0},
+            "modules": [{"path": module, "build_id": "00"}, {"path": EVIL, "build_id": EVIL}],
+            "devices": [{"device": 0, "name": EVIL, "uuid": EVIL, "backend": EVIL, "reuse": EVIL, "backend_reason": EVIL,
+                         "total_bytes": 1 << 34, "requested_bytes": {"current": 5, "peak": 50, "total": 5, "freed": 0},
+                         "held": {"live_bytes": 5, "live_count": 1, "peak_bytes": 5, "peak_count": 1},
+                         "live": [{"bytes": 5, "count": 1, "stack": [EVIL, "f (%s.py:3)" % EVIL]}],
+                         "holders": [{"stack": [EVIL, EVIL + " (/a/" + EVIL + ".py:3)"], **holder},
+                                     {"stack": [EVIL + "+0x10", module + "+0x1000"], **holder}]}]}
+
+
+def texts():
+    """No text out of a file reaches the terminal as it is; as JSON all of it is there."""
+    place = Place()
+    with tempfile.TemporaryDirectory() as folder:
+        module = folder + "/\x1b[31mRED\x07.so"
+        shutil.copy(sys.executable, module)  # of another build than the report says, which is said
+        names = [folder + "/" + EVIL.replace("/", "") + str(pid) for pid in (7, 8)]
+        for pid, name in zip((7, 8), names):
+            with open(name, "w") as file:
+                file.write(json.dumps(evil_report(pid, module)) + "\n")
+        for arguments in ((names[0],), names, ("--each", *names), ("--compare", *names), ("--folded=live", names[0]),
+                          ("--folded=peak", *names)):
+            status, out, err = bytes_of(place, "report", *arguments)
+            shown = [word for word in arguments if word.startswith("-")] + [len(arguments)]
+            tally.check(status == 0 and "31m" in out and safe(out), "hostile: texts of a report %s" % shown, repr(out))
+            tally.check(safe(err), "hostile: messages about a report %s" % shown, repr(err))
+            if os.environ.get("GPUCACHE_TEST_NAMES") == "yes":
+                tally.check("is another file" in err, "hostile: the module's path is said %s" % shown, repr(err))
+        status, out, err = bytes_of(place, "report", "--format=json", names[0])
+        again = json.loads(out)
+        tally.check(status == 0 and safe(out), "hostile: a report as JSON again", repr(out))
+        tally.check([again["host"][:20], again["devices"][0]["backend"]] == [EVIL[:20], EVIL],
+                    "hostile: JSON keeps the texts", again)
+        for command in ("report", "replay", "timeline", "snapshot"):
+            status, out, err = bytes_of(place, command, folder + "/" + EVIL, *(["--json"] if command == "snapshot" else []))
+            tally.check(status != 0 and "RED" in err and safe(out + err), "hostile: a name that %s does not find" % command,
+                        repr(err))
+
+
+def pages():
+    """The same of a live page, whose owner may write anything into it."""
+    place = Place()
+    one = Program(place)
+    for order in ("allocate 5000", "sync"):
+        one.do(order)
+    path = place.path(place.pages()[0])
+    with open(path, "r+b") as file:
+        page = file.read()
+        uuid = re.search(rb"GPU-[0-9a-f-]{36}", page).group()
+        for text in (b"segments", b"barrier", b"live", uuid):
+            evil = b"\x1b[31m\xc2\x9b\r\n"[:len(text)]
+            page = page.replace(text + b"\0", evil + text[len(evil):] + b"\0")
+        file.seek(0)
+        file.write(page)
+    for arguments in (("metrics",), ("metrics", "--format=prometheus"), ("top", "--once"), ("report", str(one.pid))):
+        status, out, err = bytes_of(place, *arguments)
+        tally.check(status == 0 and len(out) > 100 and safe(out + err), "hostile: a live page, %s" % arguments[0], repr(out))
+    one.child.kill()
+    one.end()
+
+
+def main():
+    texts()
+    pages()
+
+
+if __name__ == "__main__":
+    tally.run(main)
