@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What others wrote, read by the gpucache command: reports, live pages and names that want to command the terminal."""
+"""What others wrote, read by the gpucache command: reports, live pages and names that want to command the terminal, take all
+memory, or keep a reader waiting."""
 import json
 import os
 import re
@@ -94,9 +95,40 @@ def pages():
     one.end()
 
 
+def measured(path):
+    """How `report` ended on a file, what it said, and the most memory that it had, in MiB."""
+    with tempfile.TemporaryFile("w+") as err:
+        child = subprocess.Popen([COMMAND, "report", path], env=environment(False), stdout=subprocess.DEVNULL, stderr=err)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        err.seek(0)
+        return child.returncode, err.read(), used.ru_maxrss >> 10
+
+
+def memory():
+    """A small file takes little memory, whatever it says; what is read is whole or refused."""
+    head = '{"schema":"gpucache-report/1","pid":%d,"devices":[%s]}\n'
+    cases = (("devices", head % (1, ",".join(["{}"] * 300000)), "more devices than the library knows"),
+             ("reports", (head % (1, ",".join(["{}"] * 64))) * 4000, "takes more memory"),
+             ("nodes", '{"schema":"gpucache-report/1","a":[' + "{}," * 8000000 + "{}]}\n", "takes more memory"))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text, words in cases:
+            path = folder + "/" + name
+            with open(path, "w") as file:
+                file.write(text)
+            status, said, most = measured(path)
+            tally.check(status == 1 and words in said, "hostile: memory: %s" % name, "%s %s" % (status, said))
+            tally.check(most < 700, "hostile: memory: %s take less" % name, "%d MiB" % most)
+        with open(path, "w") as file:  # as many as the library has
+            file.write(head % (1, ",".join('{"device":%d}' % i for i in range(64))))
+        status, said, most = measured(path)
+        tally.check(status == 0 and not said, "hostile: a report of 64 devices", said)
+
+
 def main():
     texts()
     pages()
+    memory()
 
 
 if __name__ == "__main__":
