@@ -43,7 +43,7 @@ bool symbols_find(struct symbols *symbols, const char *path, const char *build_i
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 /** A file that was opened, or could not be. */
 struct opened {
@@ -129,15 +129,17 @@ static struct opened *open_file(struct symbols *symbols, const char *path, const
     for (struct opened *file = symbols->files; file; file = file->next)
         if (strcmp(file->path, path) == 0)
             return file;
-    struct stat found;
     struct opened *file = allocate(sizeof *file);
     file->path = strdup(path);
     file->next = symbols->files;
     symbols->files = file;
     file->session = dwfl_begin(&callbacks);
     dwfl_report_begin(file->session);
-    if (*path == '/' && stat(path, &found) == 0 && S_ISREG(found.st_mode)) /* a pipe has no end */
-        file->module = dwfl_report_elf(file->session, path, path, -1, 0, true);
+    int fd = *path == '/' ? tool_open_regular(path) : -1;
+    if (fd >= 0)
+        file->module = dwfl_report_elf(file->session, path, path, fd, 0, true);
+    if (fd >= 0 && !file->module) /* else the session closes it */
+        close(fd);
     dwfl_report_end(file->session, NULL, NULL);
     if (file->module && !has_build_id(file->module, build_id)) {
         tool_say("%s is another file than the one that the report is of", path);

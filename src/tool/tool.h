@@ -41,6 +41,10 @@ void tool_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /** Writes `gpucache: what: why` to stderr like tool_say(), and ends the process. */
 _Noreturn void fail(int status, const char *what, const char *why);
 
+/** Opens a regular file for reading, and waits for nobody. Returns a descriptor, or a negative errno; -EINVAL: the file is no
+ * regular one. */
+int tool_open_regular(const char *path);
+
 /**
  * Puts the option `argument`, written as --name or --name=value, into the environment. Ends the
  * process if there is no such option, if its value is NULL, or, strictly, if its value makes no

@@ -5,11 +5,12 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 
-from harness import Tally, environment
+from harness import Tally, environment, program
 from live import COMMAND, Place, Program
 
 tally = Tally()
@@ -125,10 +126,69 @@ def memory():
         tally.check(status == 0 and not said, "hostile: a report of 64 devices", said)
 
 
+MAPS = """
+import mmap, os, sys
+file = open("a", "w+b")
+file.truncate(1 << 20)
+mapping = mmap.mmap(file.fileno(), 1 << 20)
+os.unlink("a")
+if sys.argv[1] == "FIFO":
+    os.mkfifo("a (deleted)")
+else:
+    os.rename("trace", "a (deleted)")
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def traces():
+    """A process whose maps name another file than the one that it has mapped: a FIFO, or somebody else's trace."""
+    for kind in ("FIFO", "trace"):
+        place = Place()
+        with tempfile.TemporaryDirectory() as folder:
+            one = Program(place, {"GPUCACHE_TRACE": folder + "/trace"})
+            one.do("allocate 5000")
+            one.end("exit", 7)
+            with open(folder + "/trace", "rb") as file:
+                tally.check(file.read(8)[:6] == b"gptrac", "hostile: there is a trace")
+            child = subprocess.Popen([sys.executable, "-c", MAPS, kind], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            child.stdout.readline()
+            for command in ("snapshot", "timeline"):
+                try:
+                    done = subprocess.run([COMMAND, command, str(child.pid)], env=environment(False), capture_output=True,
+                                          timeout=60, stdin=subprocess.DEVNULL)
+                    tally.check(done.returncode == 1 and b"records no trace" in done.stderr and not done.stdout,
+                                "hostile: %s of a process whose maps name a %s" % (command, kind), done.stderr)
+                except subprocess.TimeoutExpired:
+                    tally.check(False, "hostile: %s of a process whose maps name a %s: hangs" % (command, kind))
+            child.communicate()
+
+
+def swapped():
+    """A module's file that becomes a FIFO between the look at it and its opening."""
+    place = Place()
+    shim = program("libswapped.so")
+    with tempfile.TemporaryDirectory() as folder:
+        module = folder + "/module"
+        shutil.copy(sys.executable, module)
+        with open(folder + "/report", "w") as file:
+            file.write(json.dumps(evil_report(7, module)) + "\n")
+        try:
+            done = subprocess.run([COMMAND, "report", file.name], capture_output=True, timeout=60, stdin=subprocess.DEVNULL,
+                                  env={**environment(False, preload=[shim]), "GPUCACHE_TEST_SWAPPED": module})
+            tally.check(done.returncode == 0 and done.stdout, "hostile: a module becomes a FIFO", done.stderr)
+        except subprocess.TimeoutExpired:
+            tally.check(False, "hostile: a module becomes a FIFO: hangs")
+        if os.environ.get("GPUCACHE_TEST_NAMES") == "yes":
+            tally.check(stat.S_ISFIFO(os.stat(module).st_mode), "hostile: the module was looked at")
+
+
 def main():
     texts()
     pages()
     memory()
+    traces()
+    swapped()
 
 
 if __name__ == "__main__":
