@@ -10,6 +10,7 @@
 #include "live/page.h"
 #include "live/place.h"
 #include "tool/pages.h"
+#include "tool/trace_world.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGE_BYTES (sizeof(struct live_page) + sizeof(struct live_slot))
@@ -99,8 +101,33 @@ static void a_head_that_changes_behind_its_check_is_not_read_again(void **state)
     remove_page();
 }
 
+/** Returns the processor time of a trace of blocks whose addresses are `step` apart. */
+static double time_of_addresses(uint64_t step) {
+    struct trace_world world = {0};
+    clock_t begin = clock();
+    for (uint64_t i = 1; i <= 30000; i++) {
+        struct trace_event event = {.kind = TRACE_ALLOCATE, .address = i * step, .bytes = 512};
+        trace_world_apply(&world, &event);
+    }
+    for (uint64_t i = 1; i <= 30000; i++) {
+        struct trace_event event = {.kind = TRACE_FREE, .address = i * step};
+        assert_non_null(trace_world_at(&world, TRACE_BLOCKS, i * step));
+        trace_world_apply(&world, &event);
+        assert_null(trace_world_at(&world, TRACE_BLOCKS, i * step));
+    }
+    assert_int_equal(world.tables[TRACE_BLOCKS].count, 0);
+    trace_world_free(&world);
+    return (double)(clock() - begin) / CLOCKS_PER_SEC;
+}
+
+static void addresses_that_a_product_puts_on_one_place_take_no_longer(void **state) {
+    (void)state;
+    assert_true(time_of_addresses((uint64_t)1 << 49) < 20 * time_of_addresses(4096) + 0.2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(addresses_that_a_product_puts_on_one_place_take_no_longer),
         cmocka_unit_test(a_head_that_changes_behind_its_check_is_not_read_again),
     };
     return cmocka_run_group_tests_name("readers", tests, NULL, NULL);
