@@ -229,6 +229,8 @@ int tool_metrics(char **arguments) {
     struct pages pages;
     pages_open(&pages, 0);
     pages_ask(&pages, false, ANSWER_MS);
+    if (pages.count == 0)
+        pages_say_barred();
     struct sample *samples = read_samples(&pages, &to.count);
     to.samples = samples;
     print_init(&to.out, STDOUT_FILENO, buffer, sizeof buffer);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -212,6 +213,34 @@ void pages_open(struct pages *pages, int pid) {
     }
     if (pages->count > 1)
         qsort(pages->list, pages->count, sizeof(struct page *), by_start);
+}
+
+bool pages_barred(unsigned which, char text[PAGES_BARRED]) {
+    char path[PLACE_PATH];
+    struct stat file;
+    int folder = place_folder(which, path) ? place_open(path, false) : -ENOENT;
+    if (folder >= 0)
+        close(folder);
+    if (folder >= 0 || lstat(path, &file) != 0)
+        return false;
+    if (file.st_uid != geteuid())
+        snprintf(text, PAGES_BARRED, "%s belongs to user %u: no live page of yours can lie there",
+                 path, (unsigned)file.st_uid);
+    else if (!S_ISDIR(file.st_mode))
+        snprintf(text, PAGES_BARRED, "%s is no folder: no live page can lie there", path);
+    else if ((file.st_mode & 07777) == 0700)
+        return false; /* something else keeps it from being opened, and may be over */
+    else
+        snprintf(text, PAGES_BARRED, "%s has mode %04o instead of 0700: no live page can lie there",
+                 path, (unsigned)file.st_mode & 07777);
+    return true;
+}
+
+void pages_say_barred(void) {
+    char text[PAGES_BARRED];
+    for (unsigned i = 0; i < PLACE_READ; i++)
+        if (pages_barred(i, text))
+            tool_say("%s", text);
 }
 
 void pages_close(struct pages *pages) {

@@ -63,6 +63,14 @@ bool pages_have_other(const struct pages *pages, int pid);
 /** Whether it may mean another page as well: the numbers of other containers are not known here. */
 bool pages_are_ambiguous(const struct pages *pages, const struct page *page);
 
+/** Writes why a folder for live pages can hold none of this user, and returns true; false: the folder is missing or usable.
+ * `which` as in place_folder(). */
+#define PAGES_BARRED 512
+bool pages_barred(unsigned which, char text[PAGES_BARRED]);
+
+/** Writes that of all folders to stderr: beside the message that there is no process. */
+void pages_say_barred(void);
+
 /** Looks again whether the process is there. */
 void page_look(struct page *page);
 

@@ -99,6 +99,8 @@ static bool read_process(struct sheets *sheets, struct pages *all, int pid) {
                 ? "no page of this version; another version of the library is in use"
                 : "no process of yours with that number uses CUDA under the library, or did so "
                   "lately and was killed");
+    if (!page)
+        pages_say_barred();
     return page != NULL;
 }
 

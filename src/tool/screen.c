@@ -3,6 +3,7 @@
  */
 #include "tool/screen.h"
 
+#include "live/place.h"
 #include "tool/tool.h"
 
 #include <stdlib.h>
@@ -152,6 +153,16 @@ static const char *const table_keys[] = {
 static const char *const one_keys[] = {"enter goes back  arrows choose another  ? help  q ends",
                                        "enter goes back  ? help  q ends", "q ends", NULL};
 
+/** Says that there is no process, and of which folder the reason may be that it is not this user's. */
+static void draw_nothing(void) {
+    char text[PAGES_BARRED];
+    int y = 2;
+    put_text(y++, TOP_NOTHING, A_NORMAL);
+    for (unsigned i = 0; i < PLACE_READ; i++)
+        if (pages_barred(i, text))
+            put_text(y++, text, A_NORMAL);
+}
+
 static void draw_table(struct screen *screen) {
     struct top *top = screen->top;
     char line[LINE];
@@ -168,7 +179,7 @@ static void draw_table(struct screen *screen) {
     }
     put(1, &text, A_REVERSE);
     if (top->row_count == 0)
-        put_text(2, TOP_NOTHING, A_NORMAL);
+        draw_nothing();
     if (screen->chosen < screen->first)
         screen->first = screen->chosen;
     if (screen->chosen >= screen->first + room)

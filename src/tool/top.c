@@ -168,6 +168,8 @@ static bool say_missing(const struct top *top) {
     }
     if (top->row_count == 0 && top->pid_count == 0)
         tool_say("top: %s", TOP_NOTHING);
+    if (top->row_count == 0 || !all)
+        pages_say_barred();
     return all;
 }
 

@@ -183,12 +183,33 @@ def swapped():
             tally.check(stat.S_ISFIFO(os.stat(module).st_mode), "hostile: the module was looked at")
 
 
+def barred():
+    """A folder for live pages that is another user's, or that others may enter: the tool says so."""
+    cases = [("has mode 0755 instead of 0700", lambda path: (os.mkdir(path), os.chmod(path, 0o755))),
+             ("is no folder", lambda path: open(path, "w").close())]
+    if os.geteuid() == 0:
+        cases.append(("belongs to user 2002", lambda path: (os.mkdir(path, 0o700), os.chown(path, 2002, 2002))))
+    else:
+        print("SKIPPED: the folder of another user: only root can make one")
+    for words, make in cases:
+        place = Place()
+        make(place.folder.name + "/gpucache")
+        for arguments in (("top", "--once", "4194300"), ("report", "4194300"), ("ctl", "4194300", "report")):
+            done = place.tool(*arguments)
+            said = "gpucache: %s/gpucache %s" % (place.folder.name, words)
+            tally.check(said in done.stderr, "hostile: %s: the folder %s" % (arguments[0], words), done.stderr)
+    place = Place()
+    done = place.tool("top", "--once", "4194300")
+    tally.check(place.folder.name not in done.stderr, "hostile: nothing is said of a folder that is missing", done.stderr)
+
+
 def main():
     texts()
     pages()
     memory()
     traces()
     swapped()
+    barred()
 
 
 if __name__ == "__main__":
