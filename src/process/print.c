@@ -310,8 +310,8 @@ static bool is_c1(const unsigned char *text) {
     return text[0] == 0xc2 && text[1] >= 0x80 && text[1] < 0xa0;
 }
 
-/** Whether the character ends a line (U+2028, U+2029) or changes the direction of the text behind it: a terminal then
- * shows that text in another place. */
+/** Whether the character ends a line (U+2028, U+2029) or changes the direction of the text behind
+ * it: a terminal then shows that text in another place. */
 static bool moves_text(const char *text) {
     static const char *const ranges[][2] = {
         {"\u061c", "\u061c"}, {"\u200e", "\u200f"}, {"\u2028", "\u202e"}, {"\u2066", "\u2069"}};

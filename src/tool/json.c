@@ -12,7 +12,8 @@ static size_t memory_left; /* bytes that the value being read may still take */
 
 static struct json *read_value(const char **at, unsigned depth);
 
-/** Returns zeroed memory, or NULL with errno EFBIG. Counts what malloc() adds, which is more than most values have. */
+/** Returns zeroed memory, or NULL with errno EFBIG. Counts what malloc() adds, which is more than
+ * most values have. */
 static void *allocate(size_t bytes) {
     size_t cost = (bytes + sizeof(size_t) + 15) & ~(size_t)15;
     if (cost > memory_left) {

@@ -60,8 +60,8 @@ static void copy_program(struct page *page, const struct live_page *head) {
 
 #define HEAD_BYTES offsetof(struct live_page, asked)
 
-/** Copies the head of a page. Returns whether it is a page, and of this very version. Reads the file and not the mapping, so that
- * no later access can be to the page itself. */
+/** Copies the head of a page. Returns whether it is a page, and of this very version. Reads the
+ * file and not the mapping, so that no later access can be to the page itself. */
 static bool read_head(int fd, struct live_page *head, bool *other_version) {
     memset(head, 0, HEAD_BYTES);
     ssize_t got = pread(fd, head, HEAD_BYTES, 0);

@@ -1,9 +1,9 @@
 /*
  * Live pages as a reader sees them (live/page.h).
  *
- * A page is another process's memory: it changes while it is read, and the process may have been killed in the middle of a
- * write, or may be hostile. So readers copy first, check the copy, and use the copy alone. The head of the page is copied once,
- * when the page is opened.
+ * A page is another process's memory: it changes while it is read, and the process may have been
+ * killed in the middle of a write, or may be hostile. So readers copy first, check the copy, and
+ * use the copy alone. The head of the page is copied once, when the page is opened.
  */
 #ifndef GPUCACHE_TOOL_PAGES_H
 #define GPUCACHE_TOOL_PAGES_H
@@ -63,8 +63,8 @@ bool pages_have_other(const struct pages *pages, int pid);
 /** Whether it may mean another page as well: the numbers of other containers are not known here. */
 bool pages_are_ambiguous(const struct pages *pages, const struct page *page);
 
-/** Writes why a folder for live pages can hold none of this user, and returns true; false: the folder is missing or usable.
- * `which` as in place_folder(). */
+/** Writes why a folder for live pages can hold none of this user, and returns true; false: the
+ * folder is missing or usable. `which` as in place_folder(). */
 #define PAGES_BARRED 512
 bool pages_barred(unsigned which, char text[PAGES_BARRED]);
 

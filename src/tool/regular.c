@@ -1,6 +1,6 @@
 /*
- * Files that another process named: a report names modules, and /proc/PID/maps names what a process has mapped. Their owner may
- * put a FIFO or a device there, at any moment.
+ * Files that another process named: a report names modules, and /proc/PID/maps names what a process
+ * has mapped. Their owner may put a FIFO or a device there, at any moment.
  */
 #include "tool/tool.h"
 

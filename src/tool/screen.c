@@ -153,7 +153,7 @@ static const char *const table_keys[] = {
 static const char *const one_keys[] = {"enter goes back  arrows choose another  ? help  q ends",
                                        "enter goes back  ? help  q ends", "q ends", NULL};
 
-/** Says that there is no process, and of which folder the reason may be that it is not this user's. */
+/** Says that there is no process, and which folders can hold no page, which may be the reason. */
 static void draw_nothing(void) {
     char text[PAGES_BARRED];
     int y = 2;

@@ -239,8 +239,9 @@ static void read_oom(struct sheet *sheet, const struct json *from) {
     sheet->head.verdict = &sheet->verdict;
 }
 
-/** Takes the memory of a report of so many devices from what is left. Returns NULL, or why the report is refused: without
- * this a device that is written as `{}` takes thousands of times its bytes. */
+/** Takes the memory of a report of so many devices from what is left. Returns NULL, or why the
+ * report is refused: without this a device that is written as `{}` takes thousands of times its
+ * bytes. */
 static const char *take_memory(struct sheets *sheets, size_t devices) {
     size_t bytes = sizeof(struct sheet) + devices * DEVICE_BYTES;
     if (devices > STATS_MAX_DEVICES)

@@ -53,9 +53,9 @@ struct sheets {
 };
 
 /**
- * Adds the reports that a file holds. Lines that are none of the library's JSON are left out. False, and why, if there is none
- * at all, or if one has more devices, or takes more memory, than a report of the library can: that one and those behind it are
- * not read.
+ * Adds the reports that a file holds. Lines that are none of the library's JSON are left out.
+ * False, and why, if there is none at all, or if one has more devices, or takes more memory, than a
+ * report of the library can: that one and those behind it are not read.
  */
 bool sheets_read_file(struct sheets *sheets, const char *path, const char **why);
 

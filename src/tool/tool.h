@@ -35,14 +35,15 @@ int tool_timeline(char **arguments);
 int tool_snapshot(char **arguments);
 int tool_help(char **arguments);
 
-/** Writes `gpucache: ` and one line to stderr, by print_untrusted(): names of files and texts out of files may stand in it. */
+/** Writes `gpucache: ` and one line to stderr, by print_untrusted(): names of files and texts out
+ * of files may stand in it. The format is one of print_format(). */
 void tool_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /** Writes `gpucache: what: why` to stderr like tool_say(), and ends the process. */
 _Noreturn void fail(int status, const char *what, const char *why);
 
-/** Opens a regular file for reading, and waits for nobody. Returns a descriptor, or a negative errno; -EINVAL: the file is no
- * regular one. */
+/** Opens a regular file for reading, and waits for nobody. Returns a descriptor, or a negative
+ * errno; -EINVAL: the file is no regular one. */
 int tool_open_regular(const char *path);
 
 /**

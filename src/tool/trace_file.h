@@ -44,7 +44,8 @@ struct trace_file {
 bool trace_file_is(const char *path);
 bool trace_file_is_open(int fd);
 
-/** Reads a trace, which has to be a regular file. Returns 0, or a negative errno, and in *why a text for the user. */
+/** Reads a trace, which has to be a regular file. Returns 0, or a negative errno, and in *why a
+ * text for the user. */
 int trace_file_read(const char *path, struct trace_file *file, const char **why);
 
 /** Does the same with an open file, and closes it. */
