@@ -1,6 +1,7 @@
 #include "driver/ipc_fetch.h"
 
 #include "driver/capture.h"
+#include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/ipc_wire.h"
 #include "stats/stats.h"
@@ -123,9 +124,10 @@ static int map_some(struct fetch *fetch) {
 static CUresult give_access(const struct fetch *fetch) {
     CUdevice here;
     CUresult r = REAL(cuCtxGetDevice)(&here);
-    uint64_t devices = r == CUDA_SUCCESS ? (uint64_t)1 << here | fetch->reached_by : 0;
+    r = r == CUDA_SUCCESS ? ipc_fetch_let_reach(fetch->into, here) : r;
     for (CUdevice i = 0; i < STATS_MAX_DEVICES && r == CUDA_SUCCESS; i++) {
-        r = devices >> i & 1 ? ipc_fetch_let_reach(fetch->into, i) : r;
+        bool other = i != here && (fetch->reached_by & device_bit(i)) != 0;
+        r = other ? ipc_fetch_let_reach(fetch->into, i) : r;
     }
     return r;
 }

@@ -65,6 +65,7 @@ struct options {
 struct option_info {
     const char *name; /* GPUCACHE_... */
     const char *initial, *values, *meaning;
+    bool internal; /* in no list for users */
 };
 
 extern const struct option_info option_table[OPTION_COUNT];
