@@ -1,5 +1,8 @@
 #include "process/helper.h"
 
+#include "process/guard.h"
+#include "process/options.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,6 +17,9 @@ int helper_start(void *(*run)(void *)) {
     sigset_t all, before;
     pthread_t thread;
     sigfillset(&all);
+    /* held back, a SIGBUS of the thread's own would end the process in spite of the handler */
+    if (guard_is_needed() || options()->report != REPORT_TO_NOWHERE)
+        sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -108,15 +108,17 @@ static void write_by_stack(FILE *out, const struct sheet_holders *holders) {
         const struct sheet_holder *holder = sorted[shown];
         fprintf(
             out,
-            "<span class=\"n\">%s</span><div class=\"track\" data-tip=\"live %s in %s blocks\nat "
-            "the peak %s in %s blocks\"><i class=\"round\" style=\"width:%.2f%%\"></i><i "
-            "class=\"live\" style=\"width:%.2f%%\"></i></div><span class=\"n\"><small>%s%s"
+            "<span class=\"n\">%s</span><div class=\"track\" data-tip=\"live %s in %s block%s\nat "
+            "the peak %s in %s block%s\"><i class=\"round\" style=\"width:%.2f%%\"></i><i "
+            "class=\"live\" style=\"width:%.2f%%\"></i></div><span class=\"n\"><small>%s%s%s"
             "</small></span>",
             SIZE(holder->live.bytes), SIZE(holder->live.bytes), COUNT(holder->live.count),
-            SIZE(holder->peak.bytes), COUNT(holder->peak.count),
-            html_share(holder->peak.bytes, most), html_share(holder->live.bytes, most),
+            PLURAL(holder->live.count), SIZE(holder->peak.bytes), COUNT(holder->peak.count),
+            PLURAL(holder->peak.count), html_share(holder->peak.bytes, most),
+            html_share(holder->live.bytes, most),
             holder->live.count > 0 ? COUNT(holder->live.count) : "peak ",
-            holder->live.count > 0 ? " blocks" : SIZE(holder->peak.bytes));
+            holder->live.count > 0 ? " block" : SIZE(holder->peak.bytes),
+            holder->live.count > 0 ? PLURAL(holder->live.count) : "");
         if (holder->frames)
             write_stack(out, holder->frames);
     }

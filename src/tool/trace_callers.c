@@ -143,6 +143,7 @@ static void look_up(struct trace_callers *callers, struct stats_frame *frame) {
     if (!callers->looked_for_symbols)
         callers->symbols = symbols_open();
     callers->looked_for_symbols = true;
+    symbols_say_missing(frame, 1);
     if (callers->symbols && frame->file)
         stack_frame_resolve(frame, callers->symbols, build_id_of(callers, frame->file));
 }
