@@ -143,6 +143,12 @@ def is_there():
                 re.search(r"allocate +5\.00 MiB +(0x\w+)[^$]*free +5\.00 MiB +\1", events),
                 "live: without a pool", events)
     counted.end()
+    cut = Program(place, {"GPUCACHE_REPORT": "/dev/null"})
+    os.truncate(place.path(place.pages()[0]), 0)
+    ended = eventually(lambda: cut.child.poll() is not None, 2)  # the helper thread comes by twice a second
+    tally.check(not ended, "live: a page that is cut short does not end a program that sleeps", cut.child.returncode)
+    if not ended:
+        cut.end("exit", 7)
     none = Program(place, {"GPUCACHE_LIVE": "off"})
     tally.check(place.pages() == [], "live: none if it is switched off", place.pages())
     none.end()
