@@ -55,7 +55,7 @@ class Page(html.parser.HTMLParser):
 
 def page_of(place, folder, *sources, feed=None):
     path = os.path.join(folder, "page.html")
-    done = fed([COMMAND, "report", "--html", path, *map(str, sources)], place, (lambda: feed.do("sync")) if feed else
+    done = fed([COMMAND, "report", "--html=" + path, *map(str, sources)], place, (lambda: feed.do("sync")) if feed else
                (lambda: time.sleep(0.001)))
     tally.check(done.returncode == 0 and not done.stdout, "html: is written", done.stderr)
     with open(path, encoding="utf-8") as file:
@@ -252,13 +252,69 @@ def of_a_process(place, folder):
 
 
 def refusals(place):
-    for arguments, status, words in ((("--html",), 125, "--html=PAGE"), (("--html", "/no/such/folder/x", "FILE"), 1, "No such file"),
+    for arguments, status, words in ((("--html",), 125, "--html=FILE"), (("--html", "/no/such/folder/x", "FILE"), 1, "No such file"),
                                      (("--html", "/dev/full", "FILE"), 1, "No space left")):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write('{"schema":"gpucache-report/1","devices":[]}\n')
             file.flush()
             done = place.tool("report", *[file.name if a == "FILE" else a for a in arguments])
             tally.check(done.returncode == status and words in done.stderr, "html: %s" % " ".join(arguments), done.stderr)
+
+
+def other_files(place):
+    """A page is written to a new file or over a page, and over nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = lambda name: os.path.join(folder, name)
+        report = '{"schema":"gpucache-report/1","devices":[]}\n'
+        foreign = {"rank0.json": report, "rank1.json": report, "empty": "", "foreign.html": "<!DOCTYPE html>\n<html lang=\"en\"></html>\n"}
+        for name, text in foreign.items():
+            with open(path(name), "w") as file:
+                file.write(text)
+        os.symlink(path("rank1.json"), path("link"))
+        for arguments, words in ((["--html", path("rank0.json"), path("rank1.json")], "wanted is --html=FILE in front of the reports"),
+                                 (["--html", path("rank0.json")], "wanted is --html=FILE in front of the reports"),
+                                 (["--html=" + path("rank0.json"), path("rank1.json")], "is not overwritten"),
+                                 (["--html=" + path("link"), path("rank1.json")], "is not overwritten"),
+                                 (["--html=" + path("empty"), path("rank1.json")], "is not overwritten"),
+                                 (["--html=" + path("foreign.html"), path("rank1.json")], "is not overwritten")):
+            done = place.tool("report", *arguments)
+            tally.check(done.returncode == 125 and words in done.stderr and done.stderr.count("\n") == 1 and not done.stdout,
+                        "html: refused: %s" % arguments, done.stderr)
+        for name, text in foreign.items():
+            with open(path(name)) as file:
+                tally.check(file.read() == text, "html: %s is as it was" % name)
+        for form in (["--html=" + path("new.html")], ["--html", path("new.html")], ["--html=-"], ["--html=/dev/null"]):
+            done = place.tool("report", *form, path("rank0.json"))
+            tally.check(done.returncode == 0 and done.stdout.startswith("<!DOCTYPE html>") == (form == ["--html=-"]),
+                        "html: written by %s" % form, done.stderr)
+        with open(path("new.html"), "a") as file:
+            file.write("x" * 100000)
+        place.tool("report", "--html=" + path("new.html"), path("rank0.json"))
+        with open(path("new.html")) as file:
+            tally.check(file.read().endswith("</html>\n"), "html: of the earlier page nothing is left")
+        done = place.tool("report", "--html=" + path("full.html"), path("rank0.json"),
+                          preexec_fn=lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+                                              resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))))
+        tally.check(done.returncode == 1 and not os.path.exists(path("full.html")), "html: no half of a page", done.stderr)
+
+
+def medians(place, reports):
+    """The median of an even number of devices is the mean of the middle two, in the table and on the page."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for rank, live in enumerate((10, 30, 20, 60)):
+            report = json.loads(json.dumps(reports[-1]))
+            report.update({"rank": rank, "pid": 1000 + rank})
+            report["devices"][0]["requested_bytes"]["current"] = live * MIB
+            files.append(os.path.join(folder, "%d.json" % rank))
+            with open(files[-1], "w") as out:
+                out.write(json.dumps(report) + "\n")
+        for count, wanted in ((4, "25.00 MiB"), (3, "20.00 MiB"), (2, "20.00 MiB")):
+            text = place.tool("report", *files[:count]).stdout
+            tally.check(re.search(r"^median +%s " % wanted, text, re.M), "html: the median of %d" % count, text)
+            _, page, _ = page_of(place, folder, *files[:count])
+            tally.check(re.search(r">Median<td>%s" % wanted, page), "html: the page's median of %d" % count,
+                        re.findall(">Median.*", page))
 
 
 def main():
@@ -272,7 +328,9 @@ def main():
         with_stacks(place, folder, reports)
         of_ranks(place, folder, reports)
         of_a_process(place, folder)
+        medians(place, reports)
     refusals(place)
+    other_files(place)
 
 
 if __name__ == "__main__":
