@@ -19,6 +19,7 @@ from live import COMMAND, MIB, Place, Program, fed
 tally = Tally()
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 EVIL = "</script></style></title><img src=x onerror=alert(1)>\"'`&<b>\u202e\x07\t\udc80"
+STACKS = {"frames": 16, "unwinder": "libunwind", "python": None, "lost_stacks": 0, "lost_blocks": 0}  # the head of a report with stacks
 VOID = {"meta", "link", "br", "img"}
 LOOSE = {"li", "td", "th", "tr", "thead", "tbody", "tfoot"}  # whose ends may be left out
 
@@ -168,6 +169,7 @@ def hostile(place, folder, reports):
     report.update({"command": ["/bin/" + EVIL, EVIL, "-->", "http://example.com/x"], "host": EVIL, "version": EVIL, "reason": EVIL})
     device.update({"name": EVIL, "backend": EVIL, "backend_reason": EVIL, "reuse": EVIL, "uuid": EVIL})
     device["live"] = [{"bytes": 5, "count": 7, "stack": [EVIL, "f at a.py:3", EVIL * 40]}]
+    report["stacks"] = STACKS
     report["oom"] = {"device": 0, "requested_bytes": 1, "verdict": [EVIL]}
     file = os.path.join(folder, "evil.json")
     with open(file, "wb") as out:
@@ -198,9 +200,10 @@ def with_stacks(place, folder, reports):
     """Holders by call stack, as reports with GPUCACHE_STACKS have them: most first, its own line named."""
     report = json.loads(json.dumps(reports[-1]))
     row = lambda live, peak, stack: {"live_bytes": live, "live_count": 2, "peak_bytes": peak, "peak_count": 3, "stack": stack}
+    report["stacks"] = STACKS
     report["devices"][0]["holders"] = [
         row(0, 0, ["gone (/a/gone.py:1)"]), row(5 * MIB, 9 * MIB, ["/usr/lib/libx.so+0x1", "small (/a/b/model.py:7)"]),
-        row(70 * MIB, 70 * MIB, ["/x/site-packages/torch/y.py:3", "empty_cuda (/x/libtorch_cuda.so)", "step (/a/b/train.py:77)",
+        row(70 * MIB, 70 * MIB, ["inner (/x/site-packages/torch/y.py:3)", "empty_cuda (/x/libtorch_cuda.so)", "step (/a/b/train.py:77)",
                                  "main (/a/b/train.py:90)", EVIL])] + [row(i, i, ["f%d (/a/f.py:%d)" % (i, i)]) for i in range(1, 60)]
     file = os.path.join(folder, "stacks.json")
     with open(file, "wb") as out:
@@ -209,7 +212,7 @@ def with_stacks(place, folder, reports):
     owns = re.findall(r"<details><summary>(.*?)</summary>", text)
     tally.check(owns[:2] == ["step (train.py:77) &larr; main (train.py:90)", "small (model.py:7)"], "html: whose line it is", owns[:3])
     tally.check(len(owns) == 40 and "gone (" not in text and "21 more hold less." in page.texts, "html: a bounded number", len(owns))
-    tally.check("/x/site-packages/torch/y.py:3" in page.texts and "70.00 MiB" in page.texts, "html: the whole stack")
+    tally.check("inner (/x/site-packages/torch/y.py:3)" in page.texts and "70.00 MiB" in page.texts, "html: the whole stack")
     if BROWSER:
         in_browser(os.path.join(folder, "page.html"))
 
