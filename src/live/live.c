@@ -146,10 +146,19 @@ static void copy_text(char *to, size_t size, const char *from) {
     strncpy(to, from ? from : "none", size - 1);
 }
 
+/** Notes which events of the flight recorder the figures contain, which must be read next. Time stamps do not tell: those
+ * of blocks are up to 4 ms old. */
+static void note_events(const struct live_page *page) {
+    for (unsigned i = 0; i < FLIGHT_RINGS; i++)
+        fresh.events[i] = atomic_load_explicit(&page->rings[i].last, memory_order_acquire);
+}
+
 /** Reads one device into the copy that nobody reads, and makes that the one to be read. */
-static void refresh_device(struct live_slot *slot, int ordinal, bool sizes, uint64_t now) {
+static void refresh_device(struct live_page *page, int ordinal, bool sizes, uint64_t now) {
+    struct live_slot *slot = &page->devices[ordinal];
     uint64_t published = atomic_load(&slot->published);
     const struct live_device *last = &slot->copies[published % 2];
+    note_events(page);
     if (!(sizes ? stats_read(ordinal, &fresh.stats, &fresh.map)
                 : stats_read_books(ordinal, &fresh.stats)))
         return;
@@ -197,7 +206,7 @@ static void refresh(struct live_page *page, bool sizes) {
     uint64_t asked = atomic_load(&page->asked), begun = flight_clock(CLOCK_MONOTONIC);
     sizes |= sizes_due(page, begun);
     for (uint32_t i = 0; i < slots; i++)
-        refresh_device(&page->devices[i], (int)i, sizes, begun);
+        refresh_device(page, (int)i, sizes, begun);
     uint64_t now = flight_clock(CLOCK_MONOTONIC), cost = now - begun;
     if (sizes)
         sizes_due_ns = next_due(sizes_due_ns, now, cost, &usual_sizes_cost);

@@ -89,6 +89,7 @@ struct live_device {
     uint64_t read_ns;                        /* that moment */
     uint64_t sizes_ns;                       /* when stats.live was counted, and map; 0: never */
     uint64_t sizes_moves;                    /* allocations and frees until then */
+    uint64_t events[FLIGHT_RINGS]; /* number of the newest event of each ring when stats was read */
     struct segment_map map;
 };
 
