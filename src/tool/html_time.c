@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define POINTS 800 /* that a chart draws; of more the extremes are kept */
 #define WIDTH 1000.0
@@ -87,17 +88,26 @@ static void read_reports(struct series *series, const struct html_process *of, i
     }
 }
 
-/** From when on all events of large blocks are there: a ring that is full has lost what was before. */
-static uint64_t complete_since(const struct page_event *events, size_t count) {
-    uint64_t since = 0, first[FLIGHT_RINGS] = {0};
-    unsigned found[FLIGHT_RINGS] = {0};
-    for (size_t i = 0; i < count; i++) {
-        unsigned ring = events[i].ring;
-        first[ring] = found[ring]++ == 0 ? events[i].time_ns : first[ring];
+/**
+ * Returns since when the recorder has every event of large blocks that the figures contain; UINT64_MAX: not even the last
+ * ones. A ring that came round has lost older events, and an event that is being written is not there.
+ */
+static uint64_t complete_since(const struct sheet *sheet, const struct page_moment *moment) {
+    uint64_t since = 0, first[FLIGHT_RINGS] = {0}, last[FLIGHT_RINGS] = {0};
+    for (size_t i = 0; i < sheet->event_count;
+         i++) { /* of each ring in the order of their numbers */
+        const struct page_event *event = &sheet->events[i];
+        if (event->number > moment->events[event->ring])
+            continue;
+        if (event->number != last[event->ring] + 1)
+            first[event->ring] = event->time_ns;
+        last[event->ring] = event->number;
     }
-    for (unsigned ring = 1; ring < FLIGHT_RINGS; ring++)
-        if (found[ring] >= FLIGHT_EVENTS && first[ring] > since)
-            since = first[ring];
+    for (unsigned ring = 1; ring < FLIGHT_RINGS; ring++) { /* the first has no large blocks */
+        if (last[ring] != moment->events[ring])
+            return UINT64_MAX;
+        since = first[ring] > since ? first[ring] : since;
+    }
     return since;
 }
 
@@ -113,37 +123,111 @@ static void mark_event(struct series *series, const struct page_event *event, do
         snprintf(words + used, room - (size_t)used, ", %s us", COUNT(event->duration_ns / 1000));
 }
 
-/* What is live now is known, and what came and went before: so is what was live then. */
+/** Takes an event back: returns what was live before it. */
+static uint64_t before(uint64_t live, const struct page_event *event) {
+    return event->kind == FLIGHT_ALLOCATE ? less(live, event->bytes)
+           : event->kind == FLIGHT_FREE   ? live + event->bytes
+                                          : live;
+}
+
+/**
+ * Adds the points of events that follow one another closely, from the last to the first. Returns what was live before
+ * them. The order of what several threads did is not known then: only the sum of it is drawn.
+ */
+static uint64_t add_blocks(struct series *series, const struct page_event *events, size_t count,
+                           double read_ns, uint64_t live) {
+    bool several = false;
+    uint64_t came = 0, went = 0;
+    for (size_t i = 0; i < count; i++) {
+        several |= events[i].ring != events[0].ring;
+        came += events[i].kind == FLIGHT_ALLOCATE ? events[i].bytes : 0;
+        went += events[i].kind == FLIGHT_FREE ? events[i].bytes : 0;
+    }
+    for (size_t i = count; i > 0; i = several ? 0 : i - 1) {
+        double seconds = ((double)events[i - 1].time_ns - read_ns) / 1e9;
+        add_point(series, seconds)->values[LIVE] = live; /* from there on */
+        live = several ? less(live + went, came) : before(live, &events[i - 1]);
+        add_point(series, seconds)->values[LIVE] = live; /* until there */
+    }
+    return live;
+}
+
+/**
+ * Returns whether the stamp of a block is of the coarse clock. The first ones behind a slow event of their thread have the
+ * moment at which that ended; so may have all of which the recorder has no older slow event.
+ */
+static bool is_coarse(const struct sheet *sheet, const struct page_event *block) {
+    bool any = false, older = false;
+    for (size_t i = 0; i < sheet->event_count; i++) {
+        const struct page_event *slow = &sheet->events[i];
+        uint64_t end = slow->time_ns + slow->duration_ns;
+        if (slow->ring != 0)
+            continue;
+        if (end == block->time_ns)
+            return false;
+        any = true;
+        older |= slow->number == 1 || end < block->time_ns;
+    }
+    return older || !any;
+}
+
+/**
+ * Returns whether two events came in the order of their stamps, whichever threads they are of. Coarse stamps stand still
+ * for a tick of some milliseconds, but do not go back; others may be a tick ahead of them.
+ */
+static bool in_order(const struct sheet *sheet, const struct page_event *first,
+                     const struct page_event *second) {
+    struct timespec tick = {0, 4000000};
+    clock_getres(CLOCK_MONOTONIC_COARSE, &tick);
+    return second->time_ns - first->time_ns >= (uint64_t)tick.tv_nsec ||
+           (second->time_ns > first->time_ns && is_coarse(sheet, first) &&
+            is_coarse(sheet, second));
+}
+
+/** Keeps the events of a device's large blocks that its figures contain, and marks the others that they contain. */
+static size_t sort_events(struct series *series, const struct sheet *sheet, size_t at,
+                          struct page_event *blocks) {
+    const struct page_moment *moment = &sheet->moments[at];
+    uint64_t since = complete_since(sheet, moment);
+    size_t count = 0;
+    for (size_t i = 0; i < sheet->event_count; i++) {
+        struct page_event event = sheet->events[i];
+        if (event.device != (unsigned)sheet->devices[at].ordinal || event.time_ns < since ||
+            event.number > moment->events[event.ring])
+            continue;
+        event.time_ns = event.time_ns < moment->read_ns ? event.time_ns : moment->read_ns;
+        if (event.kind == FLIGHT_ALLOCATE || event.kind == FLIGHT_FREE)
+            blocks[count++] = event;
+        else
+            mark_event(series, &event, ((double)event.time_ns - (double)moment->read_ns) / 1e9);
+    }
+    return count;
+}
+
+/* What is live is known of one moment, and the large blocks that came and went before: so is what was live then. */
 static void read_recorder(struct series *series, const struct sheet *sheet, int ordinal) {
     const struct stats_device *device = html_find(sheet, ordinal);
-    size_t count;
-    struct page_event *events = page_events(sheet->page, &count);
-    uint64_t since = complete_since(events, count), live = device->requested.current;
-    uint64_t now = sheet->process.time_ns - page_real_ns(sheet->page, 0);
+    size_t at = (size_t)(device - sheet->devices);
+    double read_ns = (double)sheet->moments[at].read_ns;
+    uint64_t live = device->requested.current;
+    struct page_event *blocks = grown(NULL, sheet->event_count, sizeof *blocks);
+    size_t count = sort_events(series, sheet, at, blocks);
     series->shown = 1u << LIVE;
     series->backwards = series->steps = true;
     series->limit = device->limit_bytes;
     add_point(series, 0)->values[LIVE] = live;
-    for (size_t i = count; i > 0; i--) { /* from the end to the beginning */
-        const struct page_event *event = &events[i - 1];
-        bool came = event->kind == FLIGHT_ALLOCATE, went = event->kind == FLIGHT_FREE;
-        double seconds = ((double)event->time_ns - (double)now) / 1e9;
-        if (event->device != (unsigned)ordinal || event->time_ns < since || event->time_ns > now)
-            continue;
-        if (event->ring == 0)
-            mark_event(series, event, seconds);
-        if (!came && !went)
-            continue;
-        add_point(series, seconds)->values[LIVE] = live; /* from there on */
-        live = came ? less(live, event->bytes) : live + event->bytes;
-        add_point(series, seconds)->values[LIVE] = live; /* until there */
+    for (size_t first; count > 0; count = first) { /* from the end to the beginning */
+        first = count - 1;
+        while (first > 0 && !in_order(sheet, &blocks[first - 1], &blocks[first]))
+            first--;
+        live = add_blocks(series, blocks + first, count - first, read_ns, live);
     }
     for (size_t i = 0, k = series->count; i + 1 < k; i++) {
         struct point swapped = series->points[i];
         series->points[i] = series->points[--k];
         series->points[k] = swapped;
     }
-    free(events);
+    free(blocks);
 }
 
 /* ---- drawing ---- */
@@ -292,8 +376,13 @@ static void write_key(FILE *out, const struct frame *frame, const struct series 
                     figures[k].name);
     if (series->limit && series->limit <= frame->top)
         fprintf(out, "<li><i class=\"stroke limit\"></i>Limit");
-    if (series->mark_count)
-        fputs("<li><i class=\"stroke mark\"></i>slow or rare events", out);
+    bool good = false, bad = false;
+    for (size_t i = 0; i < series->mark_count; i++) {
+        good |= !series->marks[i].bad;
+        bad |= series->marks[i].bad;
+    }
+    fputs(good ? "<li><i class=\"stroke mark\"></i>slow or rare events" : "", out);
+    fputs(bad ? "<li><i class=\"stroke mark bad\"></i>memory refused" : "", out);
     fputs("</ul>\n", out);
 }
 

@@ -62,6 +62,8 @@ void sheets_free(struct sheets *sheets) {
         free(sheet->devices);
         sheet_stacks_free(sheet->stacks);
         free(sheet->maps);
+        free(sheet->moments);
+        free(sheet->events);
         free(sheet);
     }
     free(sheets->list);
@@ -296,17 +298,22 @@ void sheets_read_page(struct sheets *sheets, struct page *page) {
                                        .driver_version = atomic_load(&page->live->driver_version),
                                        .host_bytes = atomic_load(&page->live->host_bytes)};
     struct stats_device read;
+    struct page_moment moment;
     uint64_t age, oldest = 0;
     for (unsigned i = 0; i < page_devices(page); i++) {
-        if (page_device(page, i, &read, &age)) {
+        if (page_device(page, i, &read, &age, &moment)) {
             read.backend = keep(sheet, read.backend);
             read.reuse = keep(sheet, read.reuse);
             read.backend_reason = keep(sheet, read.backend_reason);
+            size_t at = sheet->device_count;
             *add_device(sheet) = read;
-            page_map(page, i, &sheet->maps[sheet->device_count - 1]);
+            sheet->maps[at] = moment.map;
+            sheet->moments = grown(sheet->moments, at, sizeof moment);
+            sheet->moments[at] = moment;
             oldest = age > oldest ? age : oldest;
         }
     }
+    sheet->events = page_events(page, &sheet->event_count);
     note_age(sheet);
     note_sizes(sheet, oldest);
 }

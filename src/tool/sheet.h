@@ -21,6 +21,10 @@ struct sheet {
     struct lines verdict;
     struct stats_device *devices;
     struct segment_map *maps; /* of each device; without pieces if that is not known */
+    /* Of a live page: the flight recorder, and what of it each device's figures contain. */
+    struct page_event *events;
+    size_t event_count;
+    struct page_moment *moments;
     size_t device_count;
     char **texts; /* that the others point into */
     size_t text_count;

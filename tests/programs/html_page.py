@@ -150,10 +150,11 @@ def map_in_words(place, folder, reports):
     """What is free in one piece of the map, and what stands at its end as a sum."""
     report = json.loads(json.dumps(reports[-1]))
     device = report["devices"][0]
-    device["fragmentation"]["largest_free_bytes"] = 3 * MIB
     start = 1 << 40
-    for address, words in ((start + 4 * MIB, "9.00 MiB free; 1 hole, and the largest free block is 9.00 MiB."),
-                           (0, "9.00 MiB free; the largest free block is 3.00 MiB.")):
+    for address, largest, words in ((start + 4 * MIB, 9, "9.00 MiB free, all of it in one block."),
+                                    (start + 4 * MIB, 8, "9.00 MiB free; 1 hole, and the largest free block is 8.00 MiB."),
+                                    (0, 3, "9.00 MiB free; the largest free block is 3.00 MiB.")):
+        device["fragmentation"]["largest_free_bytes"] = largest * MIB  # the page says no other figure than the report
         device["segment_map"]["pieces"] = [[start, 4 * MIB, 4 * MIB, 0, 1], [address, 9 * MIB, 0, 0, 0]]
         file = os.path.join(folder, "map.json")
         with open(file, "w", encoding="utf-8") as out:
