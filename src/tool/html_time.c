@@ -435,7 +435,10 @@ void html_over_time(FILE *out, const struct html_process *of, int ordinal) {
         read_recorder(&recorder, newest, ordinal);
         if (recorder.count > 2)
             draw(out, "The last moments",
-                 "What was live, by the large blocks that the flight recorder has.", &recorder);
+                 "What was live, by the large blocks that the flight recorder has. What several "
+                 "threads "
+                 "did within a few milliseconds is one step.",
+                 &recorder);
         else
             free(recorder.points), free(recorder.marks);
     } else if (reports.count <= 1) {
