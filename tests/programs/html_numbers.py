@@ -325,6 +325,34 @@ def copied(report, **more):
     return {**json.loads(json.dumps(report)), **more}
 
 
+def side_by_side(place, report):
+    """The table of several processes: each row, and the medians."""
+    figures = lambda d: [d["requested_bytes"]["current"], d["requested_bytes"]["peak"], d["reserved_bytes"]["current"],
+                         d["reserved_bytes"]["peak"], sum(d["outside_bytes"][kind]["current"] for kind in OUTSIDE), d["ooms"]]
+    worded = lambda numbers: [size(number) for number in numbers[:-1]] + [str(numbers[-1])]
+    with tempfile.TemporaryDirectory() as folder:
+        reports, files = [], []
+        for rank in range(4):
+            reports.append(copied(report, rank=rank, pid=7000 + rank * 7))
+            device = reports[-1]["devices"][0]
+            for name in ("requested_bytes", "reserved_bytes"):
+                device[name]["current"] += rank * rank * MIB
+                device[name]["peak"] += rank * rank * MIB
+            device["ooms"] = 3 * rank
+            files.append(os.path.join(folder, "%d.json" % rank))
+            with open(files[-1], "w", encoding="utf-8") as out:
+                out.write(json.dumps(reports[-1]) + "\n")
+        rest = Rest(place.tool("report", "--html=-", *files).stdout)
+    table, = rest.take(r"<h2>Side by side</h2>(.*?)</table>")
+    rows = [[plain(cell) for cell in re.split("<td[^>]*>", row)[1:]] for row in re.split("<tr>|<tfoot>", table[0])[2:]]
+    tips = re.findall('data-tip="(.*?)"', table[0])
+    same("side by side", [[cell.strip() for cell in row if cell.strip()] for row in rows if row], [
+        [str(r["rank"]), str(r["pid"]), r["host"], str(r["devices"][0]["device"]), *worded(figures(r["devices"][0]))] for r in reports] + [
+            ["Median", *worded([(b + c) // 2 for _, b, c, _ in [sorted(of) for of in zip(*[figures(r["devices"][0]) for r in reports])]])]])
+    same("side by side: bars", tips, ["live %s, idle %s" % (size(f[0]), size(f[2] - f[0])) for f in
+                                      [figures(r["devices"][0]) for r in reports]])
+
+
 def reports_of_a_process(place):
     with tempfile.TemporaryDirectory() as folder:
         one = Program(place, {"GPUCACHE_REPORT": folder + "/r%n", "GPUCACHE_REPORT_FORMAT": "json", "GPUCACHE_MEMORY_LIMIT": "2G"})
@@ -379,6 +407,7 @@ def main():
                 "numbers: names as in the text", page)
     many = distinct(copied(stacks))
     colours(compare(place, [many], "distinct figures"))
+    side_by_side(place, many)
     pending = copied(many)
     pending["devices"][0].update({"pending_bytes": (809 - 307) * MIB, "ready_bytes": 0})
     pending["devices"][0]["fragmentation"].update({"largest_free_bytes": 0, "external": 0})
