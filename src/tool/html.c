@@ -196,7 +196,7 @@ static void write_row(FILE *out, const struct table *table, const struct table_r
                       size_t number) {
     const struct program *program = &row->sheet->program;
     uint64_t most = table->spreads[3].most, live = row->figures[0];
-    uint64_t idle = less(row->figures[2], live);
+    uint64_t idle = row->device->pending_bytes + row->device->ready_bytes;
     char text[LINES_VALUE];
     fprintf(out, "<tr><td>%s<td><a href=\"#p%zud%d\">%lld</a><td class=\"t\">",
             program->rank < 0 ? "&ndash;" : COUNT((uint64_t)program->rank), number,
@@ -204,7 +204,7 @@ static void write_row(FILE *out, const struct table *table, const struct table_r
     html_text(out, program->host);
     fprintf(out,
             "<td>%d<td><span class=\"mini\" data-tip=\"live %s, idle %s\"><i class=\"live\" "
-            "style=\"width:%.1f%%\"></i><i class=\"free\" style=\"width:%.1f%%\"></i></span>",
+            "style=\"width:%.1f%%\"></i><i class=\"idle\" style=\"width:%.1f%%\"></i></span>",
             row->device->ordinal, SIZE(live), SIZE(idle),
             most ? 100 * (double)live / (double)most : 0,
             most ? 100 * (double)idle / (double)most : 0);

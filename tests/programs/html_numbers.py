@@ -349,8 +349,8 @@ def side_by_side(place, report):
     same("side by side", [[cell.strip() for cell in row if cell.strip()] for row in rows if row], [
         [str(r["rank"]), str(r["pid"]), r["host"], str(r["devices"][0]["device"]), *worded(figures(r["devices"][0]))] for r in reports] + [
             ["Median", *worded([(b + c) // 2 for _, b, c, _ in [sorted(of) for of in zip(*[figures(r["devices"][0]) for r in reports])]])]])
-    same("side by side: bars", tips, ["live %s, idle %s" % (size(f[0]), size(f[2] - f[0])) for f in
-                                      [figures(r["devices"][0]) for r in reports]])
+    same("side by side: bars", tips, ["live %s, idle %s" % (size(d["requested_bytes"]["current"]), size(
+        d["pending_bytes"] + d["ready_bytes"])) for r in reports for d in r["devices"]])
 
 
 def reports_of_a_process(place):
