@@ -55,11 +55,12 @@ enum flight_kind {
 struct flight_event {
     _Atomic uint64_t number;  /* of this event in its ring, from 1; 0: none */
     _Atomic uint64_t seal;    /* flight_seal() of all the others */
-    _Atomic uint64_t time_ns; /* CLOCK_MONOTONIC */
+    _Atomic uint64_t time_ns; /* CLOCK_MONOTONIC; of large blocks CLOCK_MONOTONIC_COARSE */
     _Atomic uint64_t address; /* 0: none */
     _Atomic uint64_t bytes;
-    _Atomic uint64_t duration_ns; /* 0: not measured */
-    _Atomic uint64_t rest;        /* flight_rest() */
+    /* 0: not measured. Of large blocks: how much later the thread's last slow event had ended. */
+    _Atomic uint64_t duration_ns;
+    _Atomic uint64_t rest; /* flight_rest() */
 };
 
 /** What is read while it is written, or was written by two that are a whole round apart, has no such seal. */

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define POINTS 800 /* that a chart draws; of more the extremes are kept */
 #define WIDTH 1000.0
@@ -89,26 +88,26 @@ static void read_reports(struct series *series, const struct html_process *of, i
 }
 
 /**
- * Returns since when the recorder has every event of large blocks that the figures contain; UINT64_MAX: not even the last
- * ones. A ring that came round has lost older events, and an event that is being written is not there.
+ * Returns the tick behind which the recorder has every event of large blocks that the figures contain, 0: has all, and
+ * UINT64_MAX: not even the last ones. A ring that came round has lost older events, and an event that is being written is not there.
  */
-static uint64_t complete_since(const struct sheet *sheet, const struct page_moment *moment) {
-    uint64_t since = 0, first[FLIGHT_RINGS] = {0}, last[FLIGHT_RINGS] = {0};
+static uint64_t complete_behind(const struct sheet *sheet, const struct page_moment *moment) {
+    uint64_t behind = 0, first[FLIGHT_RINGS] = {0}, last[FLIGHT_RINGS] = {0};
     for (size_t i = 0; i < sheet->event_count;
          i++) { /* of each ring in the order of their numbers */
         const struct page_event *event = &sheet->events[i];
         if (event->number > moment->events[event->ring])
             continue;
         if (event->number != last[event->ring] + 1)
-            first[event->ring] = event->time_ns;
+            first[event->ring] = event->coarse_ns;
         last[event->ring] = event->number;
     }
     for (unsigned ring = 1; ring < FLIGHT_RINGS; ring++) { /* the first has no large blocks */
         if (last[ring] != moment->events[ring])
             return UINT64_MAX;
-        since = first[ring] > since ? first[ring] : since;
+        behind = first[ring] > behind ? first[ring] : behind;
     }
-    return since;
+    return behind;
 }
 
 static void mark_event(struct series *series, const struct page_event *event, double seconds) {
@@ -131,11 +130,11 @@ static uint64_t before(uint64_t live, const struct page_event *event) {
 }
 
 /**
- * Adds the points of events that follow one another closely, from the last to the first. Returns what was live before
- * them. The order of what several threads did is not known then: only the sum of it is drawn.
+ * Adds the points of the events of one tick of the coarse clock, from the last to the first. Returns what was live before
+ * them. The order of what several threads did in a tick is not known: only the sum of it is drawn.
  */
-static uint64_t add_blocks(struct series *series, const struct page_event *events, size_t count,
-                           double read_ns, uint64_t live) {
+static uint64_t add_tick(struct series *series, const struct page_event *events, size_t count,
+                         double read_ns, uint64_t live) {
     bool several = false;
     uint64_t came = 0, went = 0;
     for (size_t i = 0; i < count; i++) {
@@ -144,7 +143,7 @@ static uint64_t add_blocks(struct series *series, const struct page_event *event
         went += events[i].kind == FLIGHT_FREE ? events[i].bytes : 0;
     }
     for (size_t i = count; i > 0; i = several ? 0 : i - 1) {
-        double seconds = ((double)events[i - 1].time_ns - read_ns) / 1e9;
+        double seconds = ((double)events[i - 1].coarse_ns - read_ns) / 1e9;
         add_point(series, seconds)->values[LIVE] = live; /* from there on */
         live = several ? less(live + went, came) : before(live, &events[i - 1]);
         add_point(series, seconds)->values[LIVE] = live; /* until there */
@@ -152,55 +151,35 @@ static uint64_t add_blocks(struct series *series, const struct page_event *event
     return live;
 }
 
-/**
- * Returns whether the stamp of a block is of the coarse clock. The first ones behind a slow event of their thread have the
- * moment at which that ended; so may have all of which the recorder has no older slow event.
- */
-static bool is_coarse(const struct sheet *sheet, const struct page_event *block) {
-    bool any = false, older = false;
-    for (size_t i = 0; i < sheet->event_count; i++) {
-        const struct page_event *slow = &sheet->events[i];
-        uint64_t end = slow->time_ns + slow->duration_ns;
-        if (slow->ring != 0)
-            continue;
-        if (end == block->time_ns)
-            return false;
-        any = true;
-        older |= slow->number == 1 || end < block->time_ns;
-    }
-    return older || !any;
-}
-
-/**
- * Returns whether two events came in the order of their stamps, whichever threads they are of. Coarse stamps stand still
- * for a tick of some milliseconds, but do not go back; others may be a tick ahead of them.
- */
-static bool in_order(const struct sheet *sheet, const struct page_event *first,
-                     const struct page_event *second) {
-    struct timespec tick = {0, 4000000};
-    clock_getres(CLOCK_MONOTONIC_COARSE, &tick);
-    return second->time_ns - first->time_ns >= (uint64_t)tick.tv_nsec ||
-           (second->time_ns > first->time_ns && is_coarse(sheet, first) &&
-            is_coarse(sheet, second));
+static int by_order(const void *a, const void *b) {
+    const struct page_event *x = a, *y = b;
+    if (x->coarse_ns != y->coarse_ns)
+        return x->coarse_ns > y->coarse_ns ? 1 : -1;
+    if (x->ring != y->ring)
+        return x->ring > y->ring ? 1 : -1;
+    return (x->number > y->number) - (x->number < y->number);
 }
 
 /** Keeps the events of a device's large blocks that its figures contain, and marks the others that they contain. */
 static size_t sort_events(struct series *series, const struct sheet *sheet, size_t at,
                           struct page_event *blocks) {
     const struct page_moment *moment = &sheet->moments[at];
-    uint64_t since = complete_since(sheet, moment);
+    uint64_t behind = complete_behind(sheet, moment);
     size_t count = 0;
     for (size_t i = 0; i < sheet->event_count; i++) {
-        struct page_event event = sheet->events[i];
-        if (event.device != (unsigned)sheet->devices[at].ordinal || event.time_ns < since ||
-            event.number > moment->events[event.ring])
+        const struct page_event *event = &sheet->events[i];
+        bool block = event->kind == FLIGHT_ALLOCATE || event->kind == FLIGHT_FREE;
+        if (event->device != (unsigned)sheet->devices[at].ordinal ||
+            event->number > moment->events[event->ring] ||
+            (block ? event->coarse_ns : event->time_ns) <= behind)
             continue;
-        event.time_ns = event.time_ns < moment->read_ns ? event.time_ns : moment->read_ns;
-        if (event.kind == FLIGHT_ALLOCATE || event.kind == FLIGHT_FREE)
-            blocks[count++] = event;
+        if (block)
+            blocks[count++] = *event;
         else
-            mark_event(series, &event, ((double)event.time_ns - (double)moment->read_ns) / 1e9);
+            mark_event(series, event, ((double)event->time_ns - (double)moment->read_ns) / 1e9);
     }
+    if (count > 0)
+        qsort(blocks, count, sizeof *blocks, by_order);
     return count;
 }
 
@@ -218,9 +197,9 @@ static void read_recorder(struct series *series, const struct sheet *sheet, int 
     add_point(series, 0)->values[LIVE] = live;
     for (size_t first; count > 0; count = first) { /* from the end to the beginning */
         first = count - 1;
-        while (first > 0 && !in_order(sheet, &blocks[first - 1], &blocks[first]))
+        while (first > 0 && blocks[first - 1].coarse_ns == blocks[first].coarse_ns)
             first--;
-        live = add_blocks(series, blocks + first, count - first, read_ns, live);
+        live = add_tick(series, blocks + first, count - first, read_ns, live);
     }
     for (size_t i = 0, k = series->count; i + 1 < k; i++) {
         struct point swapped = series->points[i];

@@ -91,6 +91,7 @@ struct report_process page_process(const struct page *page);
 
 struct page_event {
     uint64_t number, time_ns, address, bytes, duration_ns;
+    uint64_t coarse_ns; /* of a large block: events with different ones came in their order */
     uint32_t thread;
     unsigned kind, device, ring;
 };
