@@ -11,7 +11,7 @@ import signal
 import tempfile
 
 from harness import Tally, program, run_with_report
-from live import MIB, Place, Program
+from live import MIB, Place, Program, eventually
 
 tally = Tally()
 UNIT = 512  # bytes of the map's units
@@ -394,6 +394,24 @@ def while_it_runs(place, order):
     one.end("exit", 7)
 
 
+def after_a_kill(place):
+    """Of a process that was killed while blocks came and went, the recorder may have nothing that the figures contain."""
+    for _ in range(4):
+        one, block = Program(place), 16 * MIB
+        for _ in range(3):
+            one.do("allocate %d" % (3 * MIB))
+        start = {i * 3 * MIB + 1000 for i in range(4)}
+        one.send("rush %d" % block)
+        seen = lambda: json.loads(place.tool("report", "--format=json", str(one.pid)).stdout)["devices"][0]["allocations"]["total"]
+        tally.check(eventually(lambda: seen() > 1000), "numbers: a process in a hurry")
+        one.child.kill()
+        one.end()
+        text = place.tool("report", "--html=-", str(one.pid)).stdout
+        found = re.search("data-points='(.*?)'", text)
+        levels = set(json.loads(found[1])["series"][0]["values"]) if found else set()
+        tally.check(levels <= start | {max(start) + block, max(start) + 2 * block}, "numbers: levels after a kill", sorted(levels))
+
+
 def main():
     place = Place()
     reports = reports_of_a_process(place)
@@ -417,6 +435,7 @@ def main():
     compare(place, [above], "more held than the limit allows now")
     while_it_runs(place, "turns")
     while_it_runs(place, "handed")
+    after_a_kill(place)
 
 
 def compare_text(place, report):

@@ -6,6 +6,7 @@
  *      churn             small blocks and large ones at random, in three threads, with waits, until the next line
  *      turns BYTES       a block that stays, and one that comes and goes with a wait and a millisecond each, until the
  *                        next line
+ *      rush BYTES        the same without waits
  *      handed BYTES      the same by two threads: one allocates the block that comes, the other frees it
  *      quiet N           so many small pairs, without a call that could be noticed
  *      exit _exit abort kill             ends
@@ -41,6 +42,7 @@ static CUcontext context;
 static CUdeviceptr blocks[MOST];
 static int count;
 static atomic_bool stop;
+static bool rushing;
 static pthread_barrier_t meeting;
 static CUdeviceptr handed; /* from one thread to another; 0: no more */
 static const struct timespec millisecond = {0, 1000000};
@@ -90,9 +92,11 @@ static void *turns(void *bytes) {
     while (!stop) {
         CUdeviceptr p;
         CHECK(cuMemAlloc(&p, (uintptr_t)bytes));
-        CHECK(cuCtxSynchronize());
+        if (!rushing)
+            CHECK(cuCtxSynchronize());
         CHECK(cuMemFree(p));
-        nanosleep(&millisecond, NULL);
+        if (!rushing)
+            nanosleep(&millisecond, NULL);
     }
     CHECK(cuMemFree(kept));
     return NULL;
@@ -224,6 +228,8 @@ static void obey(const char *order, const char *value) {
         churn_on();
     else if (strcmp(order, "turns") == 0)
         turns_on(strtoull(value, NULL, 10), false);
+    else if (strcmp(order, "rush") == 0)
+        rushing = true, turns_on(strtoull(value, NULL, 10), false);
     else if (strcmp(order, "handed") == 0)
         turns_on(strtoull(value, NULL, 10), true);
     else if (strcmp(order, "quiet") == 0)
