@@ -146,8 +146,8 @@ static void copy_text(char *to, size_t size, const char *from) {
     strncpy(to, from ? from : "none", size - 1);
 }
 
-/** Notes which events of the flight recorder the figures contain, which must be read next. Time stamps do not tell: those
- * of blocks are a tick or more old. */
+/** Notes which events of the flight recorder the figures contain, which must be read next. Time
+ * stamps do not tell: those of blocks are a tick or more old. */
 static void note_events(const struct live_page *page) {
     for (unsigned i = 0; i < FLIGHT_RINGS; i++)
         fresh.events[i] = atomic_load_explicit(&page->rings[i].last, memory_order_acquire);

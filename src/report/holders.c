@@ -45,14 +45,16 @@ static bool begins_with(const char *text, const char *const *list) {
     return false;
 }
 
-/** Returns whether a frame is of a library that every allocation goes through: CUDA's, or PyTorch's that calls it. */
+/** Returns whether a frame is of a library that every allocation goes through: CUDA's, or
+ * PyTorch's that calls it. */
 static bool is_entry(const struct stats_frame *frame) {
     static const char *const entries[] = {"libcuda", "libc10_cuda", NULL};
     return frame->file && begins_with(base(frame->file), entries);
 }
 
 bool holders_frame_is_own(const struct stats_frame *frame) {
-    /* Packages of Python and headers of libraries lie below any folder, the system's files in fixed ones. */
+    /* Packages of Python and headers of libraries lie below any folder, the system's files in
+     * fixed ones. */
     static const char *const parts[] = {
         "/site-packages/", "/dist-packages/",    "/lib/python3",     "/include/c++/",
         "/include/cub/",   "/include/cuda/std/", "/include/thrust/", NULL};
@@ -127,8 +129,9 @@ static void insert(struct list *list, const struct stats_holder *row) {
     list->rows[at] = *row;
 }
 
-/** Which frames of a stack are named: lines of Python where there are any; of those the program's own where there are
- * any; else all frames but those of the libraries that call the driver. */
+/** Which frames of a stack are named: lines of Python where there are any; of those the
+ * program's own where there are any; else all frames but those of the libraries that call the
+ * driver. */
 struct pick {
     bool python, own, beyond;
 };

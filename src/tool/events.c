@@ -63,8 +63,9 @@ static int by_time(const void *a, const void *b) {
     return result ? result : by_number(a, b);
 }
 
-/** Orders the events of one ring. The times of large blocks follow their numbers: the coarse clock stands still for
- * milliseconds, and threads that share a ring may write in another order than they looked at it. */
+/** Orders the events of one ring. The times of large blocks follow their numbers: the coarse
+ * clock stands still for milliseconds, and threads that share a ring may write in another order
+ * than they looked at it. */
 static void order_ring(struct page_event *events, size_t count) {
     qsort(events, count, sizeof *events, by_number);
     for (size_t i = 1; i < count && events[0].ring != 0; i++) {

@@ -308,8 +308,8 @@ int html_check(const char *path) {
     return result;
 }
 
-/** Opens a file for a page. Checks the descriptor, not the path, before it empties a regular file: the path may mean
- * another file by now. Returns a descriptor or a negative errno. */
+/** Opens a file for a page. Checks the descriptor, not the path, before it empties a regular
+ * file: the path may mean another file by now. Returns a descriptor or a negative errno. */
 static int open_for_page(const char *path, bool *created) {
     struct stat file;
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

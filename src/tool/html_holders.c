@@ -60,7 +60,8 @@ static int by_bytes(const void *a, const void *b) {
     return (first->peak.bytes < second->peak.bytes) - (first->peak.bytes > second->peak.bytes);
 }
 
-/** Reads the holders of a device that hold something now or did at the peak, the largest first. To be freed. */
+/** Reads the holders of a device that hold something now or did at the peak, the largest first.
+ * To be freed. */
 static struct stats_holder *sorted_holders(const struct stats_stacks *stacks, int device,
                                            size_t *count) {
     struct stats_holder *list = NULL, holder;

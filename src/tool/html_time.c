@@ -88,8 +88,9 @@ static void read_reports(struct series *series, const struct html_process *of, i
 }
 
 /**
- * Returns the tick behind which the recorder has every event of large blocks that the figures contain, 0: has all, and
- * UINT64_MAX: not even the last ones. A ring that came round has lost older events, and an event that is being written is not there.
+ * Returns the tick behind which the recorder has every event of large blocks that the figures
+ * contain, 0: has all, and UINT64_MAX: not even the last ones. A ring that came round has lost
+ * older events, and an event that is being written is not there.
  */
 static uint64_t complete_behind(const struct sheet *sheet, const struct page_moment *moment) {
     uint64_t behind = 0, first[FLIGHT_RINGS] = {0}, last[FLIGHT_RINGS] = {0};
@@ -130,8 +131,9 @@ static uint64_t before(uint64_t live, const struct page_event *event) {
 }
 
 /**
- * Adds the points of the events of one tick of the coarse clock, from the last to the first. Returns what was live before
- * them. The order of what several threads did in a tick is not known: only the sum of it is drawn.
+ * Adds the points of the events of one tick of the coarse clock, from the last to the first.
+ * Returns what was live before them. The order of what several threads did in a tick is not known:
+ * only the sum of it is drawn.
  */
 static uint64_t add_tick(struct series *series, const struct page_event *events, size_t count,
                          double read_ns, uint64_t live) {
@@ -160,7 +162,8 @@ static int by_order(const void *a, const void *b) {
     return (x->number > y->number) - (x->number < y->number);
 }
 
-/** Keeps the events of a device's large blocks that its figures contain, and marks the others that they contain. */
+/** Keeps the events of a device's large blocks that its figures contain, and marks the others
+ * that they contain. */
 static size_t sort_events(struct series *series, const struct sheet *sheet, size_t at,
                           struct page_event *blocks) {
     const struct page_moment *moment = &sheet->moments[at];
@@ -183,7 +186,8 @@ static size_t sort_events(struct series *series, const struct sheet *sheet, size
     return count;
 }
 
-/* What is live is known of one moment, and the large blocks that came and went before: so is what was live then. */
+/* What is live is known of one moment, and the large blocks that came and went before: so is
+ * what was live then. */
 static void read_recorder(struct series *series, const struct sheet *sheet, int ordinal) {
     const struct stats_device *device = html_find(sheet, ordinal);
     size_t at = (size_t)(device - sheet->devices);

@@ -74,8 +74,9 @@ struct page_moment {
     struct segment_map map;        /* of its pool, as old as stats->live */
 };
 
-/** Copies a device's figures, as of one moment. Returns false if it is not used. *sizes_age: by how much stats->live is
- * older, in nanoseconds; 0: nothing has changed since, or it is not there. Both pointers behind may be NULL. */
+/** Copies a device's figures, as of one moment. Returns false if it is not used. *sizes_age: by
+ * how much stats->live is older, in nanoseconds; 0: nothing has changed since, or it is not
+ * there. Both pointers behind may be NULL. */
 bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
                  uint64_t *sizes_age, struct page_moment *moment);
 unsigned page_devices(const struct page *page);

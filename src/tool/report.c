@@ -38,8 +38,8 @@ static enum folded parse_folded(const char *value) {
 
 static const char no_page[] = "is no page of gpucache report --html, and is not overwritten";
 
-/** Refuses, before anything is read, to write a page over another file: behind `--html` without `=` stands a report
- * as soon as somebody means the pattern behind it to be the reports. */
+/** Refuses, before anything is read, to write a page over another file: behind `--html` without
+ * `=` stands a report as soon as somebody means the pattern behind it to be the reports. */
 static void check_html(const struct arguments *arguments) {
     if (html_check(arguments->value) == 0)
         return;

@@ -73,7 +73,8 @@ static void write_one(struct snapshot *to, const struct stats_frame *frame) {
         write_place(&to->pickle, frame);
 }
 
-/* Writes a frame, and those that were inlined into it; refers to the innermost one if it stands there already. */
+/* Writes a frame, and those that were inlined into it; refers to the innermost one if it stands
+ * there already. */
 static void write_known(struct snapshot *to, uint32_t number) {
     struct snapshot_frames *of = to->frames;
     uint32_t other = 0, *memo = number < of->frame_count ? &of->frames[number] : &other;

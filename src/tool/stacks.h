@@ -60,8 +60,8 @@ struct stats_frame stack_frame_read(const char *text);
 
 struct symbols;
 
-/** Replaces a native frame, which lies in a file of that build id, by the functions there: those that were inlined, and
- * the one that holds them. Changes nothing where they are not known. */
+/** Replaces a native frame, which lies in a file of that build id, by the functions there: those
+ * that were inlined, and the one that holds them. Changes nothing where they are not known. */
 void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbols *symbols,
                           const char *build_id);
 

@@ -197,16 +197,16 @@ static struct place call_of(Dwarf_Die *unit, Dwarf_Die *inlined) {
 }
 
 /**
- * Adds the functions that were inlined at the address, innermost first. Returns the place in the function that holds
- * them; without any, the place of the address itself.
+ * Adds the functions that were inlined at the address, innermost first. Returns the place in the
+ * function that holds them; without any, the place of the address itself.
  */
 static struct place add_inlined(const struct symbols *symbols, struct known *known,
                                 struct place place) {
     Dwarf_Addr bias;
     Dwarf_Die *unit = dwfl_module_addrdie(known->in->module, known->offset, &bias);
     Dwarf_Die *scopes = NULL, *around = NULL;
-    /* The scopes of an address end at the innermost inlined function, and go on where that is defined. Those of its
-     * entry are the ones around it in this function. */
+    /* The scopes of an address end at the innermost inlined function, and go on where that is
+     * defined. Those of its entry are the ones around it in this function. */
     int count = unit ? dwarf_getscopes(unit, known->offset - bias, &scopes) : 0;
     count = count > 0 ? dwarf_getscopes_die(&scopes[0], &around) : 0;
     for (int i = 0; i < count && known->count < INLINED_MOST; i++) {

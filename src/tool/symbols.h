@@ -18,10 +18,10 @@ struct symbol {
 };
 
 /**
- * Finds the functions at an offset of a file, as its own addresses count: innermost first those that the compiler
- * inlined there, last the one that the symbol table has. Returns their number, and 0 if they are not known; also where
- * the file is not the one of that build id any more (if that is not empty), which is said once. The list is kept until
- * symbols_close().
+ * Finds the functions at an offset of a file, as its own addresses count: innermost first those
+ * that the compiler inlined there, last the one that the symbol table has. Returns their number,
+ * and 0 if they are not known; also where the file is not the one of that build id any more (if
+ * that is not empty), which is said once. The list is kept until symbols_close().
  */
 unsigned symbols_find(struct symbols *symbols, const char *path, const char *build_id,
                       uint64_t offset, const struct symbol **list);

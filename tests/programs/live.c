@@ -4,10 +4,11 @@
  *
  *      allocate BYTES    free              sync            query          wait
  *      churn             small blocks and large ones at random, in three threads, with waits, until the next line
- *      turns BYTES       a block that stays, and one that comes and goes with a wait and a millisecond each, until the
- *                        next line
+ *      turns BYTES       a block that stays, and one that comes and goes with a wait and a
+ *                        millisecond each, until the next line
  *      rush BYTES        the same without waits
- *      handed BYTES      the same by two threads: one allocates the block that comes, the other frees it
+ *      handed BYTES      as turns, by two threads: one allocates the block that comes, the other
+ *                        frees it
  *      quiet N           so many small pairs, without a call that could be noticed
  *      exit _exit abort kill             ends
  *      exec [PATH]       becomes /bin/sleep 60, or fails to become PATH
