@@ -29,7 +29,7 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-#define PITCH_UNIT ((size_t)512) /* cuda-facts: the driver rounds a pitch up to this */
+#define PITCH_UNIT ((size_t)512) /* the driver rounds a pitch up to this: docs/cuda-facts.md */
 
 #define SHOWN_OOMS 3
 

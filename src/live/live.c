@@ -2,10 +2,14 @@
 
 #include "live/peaks.h"
 #include "live/place.h"
+#include "process/guard.h"
+#include "process/log.h"
 #include "process/options.h"
 #include "process/print.h"
 #include "process/program.h"
+#include "process/user.h"
 #include "process/write.h"
+#include "report/emitter.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,6 +63,8 @@ static struct live_page *make_file(int folder, const char *name, size_t bytes) {
              : MAP_FAILED;
     if (memory == MAP_FAILED)
         unlinkat(folder, name, 0);
+    else
+        guard_mapping(memory, bytes, NULL);
     syscall(SYS_close, fd);
     return memory == MAP_FAILED ? NULL : memory;
 }
@@ -72,19 +78,47 @@ static void set_path(const char *folder, const char *name) {
     print_end(&out);
 }
 
+/** Makes the page in a folder that is open as `fd`. */
+static struct live_page *make_in(int fd, const char *folder, const char *name, size_t bytes) {
+    set_path(folder, name);
+    struct live_page *page = make_file(fd, name, bytes);
+    if (place_is_full(fd))
+        place_sweep(fd, PLACE_KEEP, PLACE_SILENT_S);
+    return page;
+}
+
+/** Says why a folder cannot be used, and which one is used in its place; NULL: none. */
+static void say_squatted(const char *folder, int error, const char *instead) {
+    struct stat status;
+    const char *then = instead ? "the live page lies in " : "there is no live page";
+    instead = instead ? instead : "";
+    if (lstat(folder, &status) == 0 && !user_is_own(status.st_uid))
+        log_info("%s belongs to user %u: %s%s", folder, (unsigned)status.st_uid, then, instead);
+    else
+        log_info("%s cannot be used: %s: %s%s", folder,
+                 error == -EPERM ? "others may enter it" : file_error(error), then, instead);
+}
+
+/** Makes the page in the first folder that takes it. A folder that another user has made, or that
+ * others may enter, has a spare one in its place. */
 static struct live_page *make_somewhere(const struct live_identity *self, size_t bytes) {
     struct live_page *page = NULL;
-    char folder[PLACE_PATH], name[PLACE_NAME];
+    char folder[PLACE_PATH], spare[PLACE_PATH], name[PLACE_NAME];
+    int fd = -ENOENT;
     place_name(self, name);
     for (unsigned i = 0; i < PLACE_FOLDERS && !page; i++) {
-        int fd = place_folder(i, folder) ? place_open(folder, true) : -ENOENT;
-        if (fd < 0)
-            continue;
-        set_path(folder, name);
-        page = make_file(fd, name, bytes);
-        if (place_is_full(fd))
-            place_sweep(fd, PLACE_KEEP, PLACE_SILENT_S);
-        syscall(SYS_close, fd);
+        fd = place_folder(i, folder) ? place_open(folder, true) : -ENOENT;
+        if (fd >= 0) {
+            page = make_in(fd, folder, name, bytes);
+            syscall(SYS_close, fd);
+        }
+    }
+    if (!page && (fd == -EPERM || fd == -EACCES || fd == -ENOTDIR || fd == -ELOOP)) {
+        int other = place_open_spare(spare);
+        page = other >= 0 ? make_in(other, spare, name, bytes) : NULL;
+        if (other >= 0)
+            syscall(SYS_close, other);
+        say_squatted(folder, fd, page ? spare : NULL);
     }
     return page;
 }
@@ -102,13 +136,7 @@ static void write_head(struct live_page *page, const struct live_identity *self,
     page->rank = of->rank;
     memcpy(page->name, of->name, sizeof of->name);
     memcpy(page->host, of->host, sizeof of->host);
-    for (size_t i = 0; i < of->argument_count; i++) {
-        size_t length = strlen(of->arguments[i]) + 1;
-        if (page->command_bytes + length > sizeof page->command)
-            break;
-        memcpy(page->command + page->command_bytes, of->arguments[i], length);
-        page->command_bytes += (uint32_t)length;
-    }
+    page->command_bytes = program_copy_command(page->command, sizeof page->command);
     page->slots = slots = devices;
     atomic_store(&page->driver_version, atomic_load(&driver_version));
     atomic_store(&page->magic, LIVE_MAGIC);

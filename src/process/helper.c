@@ -1,5 +1,7 @@
 #include "process/helper.h"
 
+#include "process/guard.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,6 +16,8 @@ int helper_start(void *(*run)(void *)) {
     sigset_t all, before;
     pthread_t thread;
     sigfillset(&all);
+    if (guard_is_needed()) /* held back, a SIGBUS of the thread's own would end the process */
+        sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

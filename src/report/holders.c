@@ -227,11 +227,11 @@ static void write_lost(const struct stats_stacks *stacks,
     struct print out;
     print_init(&out, -1, text, sizeof text);
     if (blocks > 0)
-        print_format(&out, "Not counted here: %s allocations, for which there was no room",
-                     COUNT(blocks));
+        print_format(&out, "Not counted here: %s allocation%s, for which there was no room",
+                     COUNT(blocks), PLURAL(blocks));
     else if (others > 0)
-        print_format(&out, "Without frames: %s allocations, too many different call stacks",
-                     COUNT(others));
+        print_format(&out, "Without frames: %s allocation%s, too many different call stacks",
+                     COUNT(others), PLURAL(others));
     if (out.used > 0)
         line(with, &out);
 }

@@ -78,7 +78,7 @@ static void row(struct emitter *emitter, const char *label, bool bytes,
 static void begin(struct emitter *emitter) {
     const struct lines *verdict = emitter->head->verdict;
     for (size_t i = 0; verdict && i < verdict->count; i++) {
-        print_str(emitter->out, verdict->text[i]);
+        print_untrusted(emitter->out, verdict->text[i]);
         print_char(emitter->out, '\n');
     }
 }

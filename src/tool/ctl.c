@@ -192,6 +192,8 @@ int tool_ctl(char **arguments) {
     int64_t result = 0;
     pages_open(&pages, request.pid);
     struct page *page = pages_of(&pages, request.pid);
+    if (!page)
+        pages_say_barred();
     if (!page || !can_act(page))
         fail(EXIT_FAILURE, "ctl",
              page ? "that process has ended"

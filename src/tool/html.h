@@ -38,6 +38,8 @@ void html_text(FILE *out, const char *text);
 #define HTML_LABEL 32
 const char *html_size(char label[HTML_LABEL], uint64_t bytes);
 const char *html_time(char label[HTML_LABEL], double seconds);
+/** Writes a time in the unit that suits `longest`: all times of an axis have one. */
+const char *html_time_like(char label[HTML_LABEL], double seconds, double longest);
 
 /** Bytes from one line of a grid to the next: a power of two, about four of them up to `most`. */
 uint64_t html_step(uint64_t most);

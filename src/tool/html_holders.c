@@ -82,15 +82,17 @@ static struct stats_holder *sorted_holders(const struct stats_stacks *stacks, in
 
 static void write_holder(FILE *out, const struct stats_held *held, uint64_t most) {
     fprintf(out,
-            "<span class=\"n\">%s</span><div class=\"track\" data-tip=\"live %s in %s blocks\nat "
-            "the peak %s in %s blocks\"><i class=\"peak\" style=\"width:%.2f%%\"></i><i "
-            "class=\"live\" style=\"width:%.2f%%\"></i></div><span class=\"n\"><small>%s%s"
+            "<span class=\"n\">%s</span><div class=\"track\" data-tip=\"live %s in %s block%s\nat "
+            "the peak %s in %s block%s\"><i class=\"peak\" style=\"width:%.2f%%\"></i><i "
+            "class=\"live\" style=\"width:%.2f%%\"></i></div><span class=\"n\"><small>%s%s%s"
             "</small></span>",
             SIZE(held->live.bytes), SIZE(held->live.bytes), COUNT(held->live.count),
-            SIZE(held->peak.bytes), COUNT(held->peak.count), html_share(held->peak.bytes, most),
+            PLURAL(held->live.count), SIZE(held->peak.bytes), COUNT(held->peak.count),
+            PLURAL(held->peak.count), html_share(held->peak.bytes, most),
             html_share(held->live.bytes, most),
             held->live.count > 0 ? COUNT(held->live.count) : "peak ",
-            held->live.count > 0 ? " blocks" : SIZE(held->peak.bytes));
+            held->live.count > 0 ? " block" : SIZE(held->peak.bytes),
+            held->live.count > 0 ? PLURAL(held->live.count) : "");
 }
 
 static void write_by_stack(FILE *out, const struct stats_stacks *stacks,

@@ -9,6 +9,7 @@
 #include "tool/tool.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -306,13 +307,14 @@ static void draw_marks(const struct frame *frame, const struct series *series) {
     }
 }
 
-static void write_when(FILE *out, const struct series *series, double seconds) {
+/** Writes when a point was, in the unit of `longest`. */
+static void write_when(FILE *out, const struct series *series, double seconds, double longest) {
     char label[HTML_LABEL];
     if (series->backwards && seconds > -1e-6) {
         fputs("now", out);
         return;
     }
-    html_time(label, series->backwards ? -seconds : seconds);
+    html_time_like(label, fabs(seconds), fabs(longest));
     fprintf(out, series->backwards ? "%s before" : "%s", label);
 }
 
@@ -324,7 +326,7 @@ static void write_points(FILE *out, const struct frame *frame, const struct seri
     fputs("],\"when\":[", out);
     for (size_t i = 0; i < series->count; i++) {
         fputs(i ? ",\"" : "\"", out);
-        write_when(out, series, series->points[i].seconds);
+        write_when(out, series, series->points[i].seconds, series->points[i].seconds);
         fputs(series->backwards ? "\"" : " after its start\"", out);
     }
     fputs("],\"series\":[", out);
@@ -345,7 +347,7 @@ static void write_axes(const struct frame *frame, const struct series *series) {
     for (unsigned i = 0; i <= 4; i++) {
         double seconds = frame->begin + (frame->end - frame->begin) * i / 4;
         fprintf(out, "<span style=\"left:%u%%\"%s>", i * 25, i % 2 ? " class=\"minor\"" : "");
-        write_when(out, series, seconds);
+        write_when(out, series, seconds, series->backwards ? frame->begin : frame->end);
         fputs("</span>", out);
     }
     fputs("</div>", out);

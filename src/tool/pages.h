@@ -1,8 +1,9 @@
 /*
  * Live pages as a reader sees them (live/page.h).
  *
- * A page is another process's memory: it changes while it is read, and what wrote it may have been
- * killed in the middle. So nothing of it is handed on but copies that were checked.
+ * A page is another process's memory: it changes while it is read, and the process may have been
+ * killed in the middle of a write, or may be hostile. So readers copy first, check the copy, and
+ * use the copy alone. The head of the page is copied once, when the page is opened.
  */
 #ifndef GPUCACHE_TOOL_PAGES_H
 #define GPUCACHE_TOOL_PAGES_H
@@ -32,7 +33,9 @@ struct page {
     enum page_state state;
     int pid, signal;
     uint64_t namespace; /* in which pid means something; 0: in this process's */
-    uint64_t started_ns, asked;
+    struct live_identity who;
+    unsigned devices; /* slots of the page; the mapping holds that many */
+    uint64_t stack, started_ns, real_ns, asked;
     bool fresh; /* the last question was answered */
     char command[LIVE_COMMAND + 1];
     struct program program; /* points into command */
@@ -59,6 +62,14 @@ bool pages_have_other(const struct pages *pages, int pid);
 
 /** Whether it may mean another page as well: the numbers of other containers are not known here. */
 bool pages_are_ambiguous(const struct pages *pages, const struct page *page);
+
+/** Writes why a folder for live pages can hold none of this user, and returns true; false: the
+ * folder is missing or usable. `which` as in place_folder(). */
+#define PAGES_BARRED 512
+bool pages_barred(unsigned which, char text[PAGES_BARRED]);
+
+/** Writes that of all folders to stderr: beside the message that there is no process. */
+void pages_say_barred(void);
 
 /** Looks again whether the process is there. */
 void page_look(struct page *page);

@@ -11,8 +11,12 @@
 #include <sys/stat.h>
 
 #define LINE_MOST ((size_t)256 << 20) /* bytes: what is no report may go on for ever */
-#define OLD_NS 1000000000             /* figures that are older are said to be */
-#define SHOWN_NS 1000000              /* what is not 0 does not read so */
+#define DEVICE_BYTES                                                                               \
+    (sizeof(struct stats_device) + sizeof(struct segment_map) +                                    \
+     sizeof(const char *[STATS_LIVE_SIZES]))
+#define OLD_NS 1000000000 /* figures that are older are said to be */
+#define SHOWN_NS 1000000  /* what is not 0 does not read so */
+#define TOO_LARGE "takes more memory than reports of its size do"
 
 static void *allocate(size_t bytes) {
     void *memory = calloc(1, bytes);
@@ -191,7 +195,28 @@ static void read_oom(struct sheet *sheet, const struct json *from) {
     sheet->head.verdict = &sheet->verdict;
 }
 
-static void read_report(struct sheets *sheets, const char *source, const struct json *from) {
+/** Takes the memory of a report of so many devices from what is left. Returns NULL, or why the
+ * report is refused: without this a device that is written as `{}` takes thousands of times its
+ * bytes. */
+static const char *take_memory(struct sheets *sheets, size_t devices) {
+    size_t bytes = sizeof(struct sheet) + devices * DEVICE_BYTES;
+    if (devices > STATS_MAX_DEVICES)
+        return "holds a report of more devices than the library knows";
+    if (bytes > sheets->memory_left)
+        return TOO_LARGE;
+    sheets->memory_left -= bytes;
+    return NULL;
+}
+
+/** Adds one report. Returns NULL, or why it is refused. */
+static const char *read_report(struct sheets *sheets, const char *source, const struct json *from) {
+    const struct json *devices = json_get(from, "devices");
+    size_t count = 0;
+    for (const struct json *device = devices ? devices->first : NULL; device; device = device->next)
+        count++;
+    const char *refused = take_memory(sheets, count);
+    if (refused)
+        return refused;
     struct sheet *sheet = add_sheet(sheets, source);
     read_program(sheet, from);
     sheet->process =
@@ -209,9 +234,9 @@ static void read_report(struct sheets *sheets, const char *source, const struct 
         read_oom(sheet, json_get(from, "oom"));
     sheet->stacks = sheet_stacks_read(from);
     sheet->head.stacks = sheet_stacks_view(sheet->stacks);
-    const struct json *devices = json_get(from, "devices");
     for (const struct json *device = devices ? devices->first : NULL; device; device = device->next)
         read_device(sheet, device);
+    return NULL;
 }
 
 /** The next line, without its end. False: there is none, or it is longer than any report, which *error says. */
@@ -239,21 +264,27 @@ bool sheets_read_file(struct sheets *sheets, const char *path, const char **why)
     size_t room = 0, before = sheets->count;
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     int error = file ? 0 : errno;
-    while (file && read_line(file, &line, &room, &error)) {
+    const char *refused = NULL;
+    sheets->memory_left = JSON_MEMORY;
+    while (file && !refused && read_line(file, &line, &room, &error)) {
         const char *at = line;
         struct json *value = *line == '{' ? json_read(&at) : NULL;
-        if (strcmp(json_text(json_get(value, "schema")), "gpucache-report/1") == 0)
-            read_report(sheets, path, value);
+        sheets->memory_left += JSON_TIMES * strlen(line);
+        if (!value && *line == '{' && errno == EFBIG)
+            refused = TOO_LARGE;
+        else if (strcmp(json_text(json_get(value, "schema")), "gpucache-report/1") == 0)
+            refused = read_report(sheets, path, value);
         json_free(value);
     }
     if (file && ferror(file))
         error = errno;
-    *why = error ? strerror(error)
-                 : "holds no report of the library as JSON (GPUCACHE_REPORT_FORMAT=json)";
+    *why = refused ? refused
+           : error ? strerror(error)
+                   : "holds no report of the library as JSON (GPUCACHE_REPORT_FORMAT=json)";
     if (file && file != stdin)
         fclose(file);
     free(line);
-    return sheets->count > before;
+    return !refused && sheets->count > before;
 }
 
 /* ---- from a live page ---- */

@@ -36,11 +36,13 @@ struct sheet {
 struct sheets {
     struct sheet **list;
     size_t count;
+    size_t memory_left; /* bytes that reports out of files may still take */
 };
 
 /**
- * Adds the reports that a file holds. Lines that are none of the library's JSON are left out; false, and
- * why, if there is none at all.
+ * Adds the reports that a file holds. Lines that are none of the library's JSON are left out.
+ * False, and why, if there is none at all, or if one has more devices, or takes more memory, than a
+ * report of the library can: that one and those behind it are not read.
  */
 bool sheets_read_file(struct sheets *sheets, const char *path, const char **why);
 

@@ -134,6 +134,8 @@ void sheet_stacks_resolve(struct sheet_stacks *stacks, bool brief) {
     }
     if (symbols)
         symbols_close(symbols);
+    for (size_t i = 0; stacks && i < stacks->stack_count; i++)
+        symbols_say_missing(stacks->stacks[i].frames, stacks->stacks[i].count);
     if (stacks)
         merge(stacks);
 }
@@ -146,14 +148,16 @@ static uint64_t weight_of(const struct stats_holder *holder, enum folded weight)
                                    : holder->byte_seconds + (holder->byte_seconds_ns >= 500000000);
 }
 
-/** What separates frames, and lines, is no part of one. */
+/** Prints a frame without the semicolon, which separates frames. */
 static void print_folded(struct print *out, const struct stats_frame *frame) {
     char text[1280];
     struct print whole;
     print_init(&whole, -1, text, sizeof text);
     holders_print_frame(&whole, frame, true);
-    for (const char *at = print_end(&whole); *at; at++)
-        print_char(out, *at == ';' ? ',' : *at == '\n' ? ' ' : *at);
+    print_end(&whole);
+    for (char *at = text; (at = strchr(at, ';')) != NULL;)
+        *at = ',';
+    print_untrusted(out, text);
 }
 
 void sheet_stacks_fold(const struct sheet_stacks *stacks, int device, enum folded weight,

@@ -4,7 +4,10 @@
 
 #ifndef GPUCACHE_LIBDW
 
+#include "report/emitter.h"
+
 #include <stddef.h>
+#include <stdio.h>
 
 struct symbols *symbols_open(void) {
     return NULL;
@@ -12,6 +15,18 @@ struct symbols *symbols_open(void) {
 
 void symbols_close(struct symbols *symbols) {
     (void)symbols;
+}
+
+void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
+    static bool said;
+    for (unsigned i = 0; i < count && !said; i++) {
+        if (frames[i].function || !frames[i].file || frames[i].offset == 0)
+            continue;
+        fputs("gpucache: call stacks show files and offsets instead of names: this gpucache was "
+              "built without libdw\n",
+              stderr);
+        said = true;
+    }
 }
 
 unsigned symbols_find(struct symbols *symbols, const char *path, const char *build_id,
@@ -30,7 +45,7 @@ unsigned symbols_find(struct symbols *symbols, const char *path, const char *bui
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 /** A file that was opened, or could not be. */
 struct opened {
@@ -56,6 +71,10 @@ struct symbols {
     struct known *known[SLOTS];
     char *(*demangle)(const char *name, char *buffer, size_t *size, int *status);
 };
+
+void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
+    (void)frames, (void)count;
+}
 
 static void *allocate(size_t bytes) {
     void *memory = calloc(1, bytes);
@@ -116,18 +135,20 @@ static struct opened *open_file(struct symbols *symbols, const char *path, const
     for (struct opened *file = symbols->files; file; file = file->next)
         if (strcmp(file->path, path) == 0)
             return file;
-    struct stat found;
     struct opened *file = allocate(sizeof *file);
     file->path = strdup(path);
     file->next = symbols->files;
     symbols->files = file;
     file->session = dwfl_begin(&callbacks);
     dwfl_report_begin(file->session);
-    if (*path == '/' && stat(path, &found) == 0 && S_ISREG(found.st_mode)) /* a pipe has no end */
-        file->module = dwfl_report_elf(file->session, path, path, -1, 0, true);
+    int fd = *path == '/' ? tool_open_regular(path) : -1;
+    if (fd >= 0)
+        file->module = dwfl_report_elf(file->session, path, path, fd, 0, true);
+    if (fd >= 0 && !file->module) /* else the session closes it */
+        close(fd);
     dwfl_report_end(file->session, NULL, NULL);
     if (file->module && !has_build_id(file->module, build_id)) {
-        fprintf(stderr, "gpucache: %s is another file than the one that the report is of\n", path);
+        tool_say("%s is another file than the one that the report is of", path);
         file->module = NULL;
     }
     return file;

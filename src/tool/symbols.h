@@ -6,11 +6,15 @@
 
 #include <stdint.h>
 
+struct stats_frame;
 struct symbols;
 
 /** NULL: names are not found by this build. */
 struct symbols *symbols_open(void);
 void symbols_close(struct symbols *symbols);
+
+/** Says once, on stderr, that this build cannot find names, if one of these frames has none. */
+void symbols_say_missing(const struct stats_frame *frames, unsigned count);
 
 struct symbol {
     const char *function, *file; /* file NULL: not known; kept until symbols_close() */

@@ -201,11 +201,17 @@ static void print_changes(struct print *out, const struct stats_device *before,
 #include "stats/fields.def"
 }
 
+static void print_source(struct print *out, const char *which, const struct sheet *sheet) {
+    print_str(out, which);
+    print_untrusted(out, sheet->source);
+    print_format(out, ", pid %lld\n", (long long)sheet->process.pid);
+}
+
 void sheets_print_difference(const struct sheet *before, const struct sheet *after,
                              struct print *out) {
     bool any = false;
-    print_format(out, "before: %s, pid %lld\nafter:  %s, pid %lld\n", before->source,
-                 (long long)before->process.pid, after->source, (long long)after->process.pid);
+    print_source(out, "before: ", before);
+    print_source(out, "after:  ", after);
     for (size_t i = 0; i < before->device_count; i++) {
         for (size_t k = 0; k < after->device_count; k++) {
             if (before->devices[i].ordinal == after->devices[k].ordinal) {

@@ -147,6 +147,7 @@ static void look_up(struct trace_callers *callers, struct stack_frames *frames) 
         callers->symbols = symbols_open();
     callers->looked_for_symbols = true;
     const char *file = frames->count > 0 ? frames->frames[0].file : NULL;
+    symbols_say_missing(frames->frames, frames->count);
     if (callers->symbols && file)
         stack_frames_resolve(frames, 0, callers->symbols, build_id_of(callers, file));
 }

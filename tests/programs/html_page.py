@@ -163,6 +163,27 @@ def map_in_words(place, folder, reports):
         tally.check(words in said, "html: says " + words, re.findall(r"[^.]*largest free block[^.]*\.\d+ [^.]*\.", said))
 
 
+def axis_and_numbers(place, folder, reports):
+    """The times of an axis have one unit, and one block is no "1 blocks"."""
+    file = os.path.join(folder, "axis.json")
+    for moments, labels in (((0.5, 4.5), ["0.5 s", "1.5 s", "2.5 s", "3.5 s", "4.5 s"]), ((30, 150), ["0.5 min", "1 min", "1.5 min", "2 min", "2.5 min"]),
+                            ((0.0001, 0.0201), ["0.1 ms", "5.1 ms", "10.1 ms", "15.1 ms", "20.1 ms"])):
+        with open(file, "w", encoding="utf-8") as out:
+            for moment in moments:
+                report = dict(json.loads(json.dumps(reports[-1])), uptime_seconds=moment, time_unix=1000 + moment, stacks={"frames": 16})
+                report["devices"][0]["holders"] = [
+                    {"live_bytes": MIB, "live_count": count, "peak_bytes": MIB, "peak_count": count, "stack": ["f (/a/f.py:%d)" % count]}
+                    for count in (1, 2)]
+                out.write(json.dumps(report) + "\n")
+        _, text, page = page_of(place, folder, file)
+        axis = re.search(r'<div class="x">(.*?)</div>', text).group(1)
+        tally.check(re.findall(r">([^<>]+)</span>", axis) == labels, "html: an axis of one unit", axis)
+    tips = [value for _, name, value in page.attributes if name == "data-tip"]
+    for words in ("live 1.00 MiB in 1 block\nat the peak 1.00 MiB in 1 block", "live 1.00 MiB in 2 blocks\nat the peak 1.00 MiB in 2 blocks"):
+        tally.check(words in tips, "html: says " + words, tips)
+    tally.check("1 block" in page.texts and "2 blocks" in page.texts, "html: numbers of blocks", page.texts)
+
+
 def hostile(place, folder, reports):
     """Whatever stands in a report stays a text."""
     report = json.loads(json.dumps(reports[-1]))
@@ -328,6 +349,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         reports = of_files(place, folder)
         map_in_words(place, folder, reports)
+        axis_and_numbers(place, folder, reports)
         hostile(place, folder, reports)
         with_stacks(place, folder, reports)
         of_ranks(place, folder, reports)

@@ -223,8 +223,8 @@ def orders():
 
 # ---- run --max-peak ----
 
-def judged(place, orders, most="64M", program=(LIVE,), options=None):
-    done = subprocess.run([COMMAND, "run", "--max-peak", most, "--", *program], capture_output=True,
+def judged(place, orders, most="64M", program=(LIVE,), options=None, option="--max-peak"):
+    done = subprocess.run([COMMAND, "run", option, most, "--", *program], capture_output=True,
                           input="".join(order + "\n" for order in orders), text=True, timeout=60,
                           env={**environment(False, {**OFF, **(options or {})}), **place.options,
                                "TMPDIR": place.folder.name})
@@ -252,8 +252,13 @@ def peaks():
         got, err = judged(place, orders, **more)
         tally.check(got == status and re.search(r"peak on device 0, \S+ MiB \(\d+ bytes\), is above 64.00 MiB", err),
                     "tool: --max-peak, %s" % what, "%s %s" % (got, err))
-    got, err = judged(place, [], program=("true",))
-    tally.check(got == 0 and "no process used CUDA" in err, "tool: --max-peak of nothing", err)
+    for script, option, status in (("exit 0", "--max-peak", 122), ("exit 6", "--max-peak", 6),
+                                   ("exit 0", "--max-peak-or-none", 0), ("exit 6", "--max-peak-or-none", 6)):
+        got, err = judged(place, [], program=("sh", "-c", script), option=option)
+        tally.check(got == status and err.count("\n") == 1 and "no process used CUDA" in err,
+                    "tool: %s of nothing, %s" % (option, script), "%s %s" % (got, err))
+    tally.check(judged(place, ["allocate 100000000"], option="--max-peak-or-none")[0] == 123, "tool: --max-peak-or-none judges")
+    tally.check(judged(place, ["allocate 100"], option="--max-peak-or-none") == (0, ""), "tool: --max-peak-or-none")
     tally.check(judged(place, [], program=("/no/such/program",))[0] == 127, "tool: --max-peak of no program")
     for wrong in ("x", "0", ""):
         tally.check(judged(place, [], most=wrong)[0] == 125, "tool: --max-peak '%s'" % wrong)
@@ -471,8 +476,15 @@ def on_a_screen(place, many):
                 "tool: one process in detail", screen)
     if "SCREENS" in os.environ:
         print(screen)
+    tmux("send-keys", "?")
+    screen = shown(r"(?m)^gpucache top: keys and columns$")
+    for words in ("enter  ", "< >, left, right  ", "q  ", "CACHED  ", "HIT  "):
+        tally.check("\n" + words in screen, "tool: the help of top has " + words, screen)
+    tmux("send-keys", "d")  # goes back, and does nothing else
+    shown(r"process %d, device 0: live, running" % many[-2].pid)
     tmux("send-keys", "Enter", ">")
-    shown(">CACHED")
+    screen = shown(">CACHED")
+    tally.check("? help" in screen, "tool: top names the key for help", screen)
     for size, head in (("40", r"PID +LIVE +>CACHED +PROGRAM"), ("20", ""),
                        ("80", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +HIT +PROGRAM"),
                        ("75", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +PROGRAM"),
