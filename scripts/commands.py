@@ -198,7 +198,7 @@ def zsh(found, variables):
             if not value:
                 lines.append("        '--%s[%s]' \\" % (name, what))
             else:
-                kind = "_sequence compadd - %s" % " ".join(words) if option.is_list else "(%s)" % " ".join(words) if words else "_files" if value == "PAGE" or name in ("report", "trace") else ""
+                kind = "_sequence compadd - %s" % " ".join(words) if option.is_list else "(%s)" % " ".join(words) if words else "_files" if value == "FILE" or name in ("report", "trace") else ""
                 lines.append("        '--%s=[%s]:%s:%s' \\" % (name, what, value.lower().split("|")[0] if words else value.lower(), kind))
         if command.name == "run":
             lines.append("        '(-)*:: :_normal'")

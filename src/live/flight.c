@@ -40,9 +40,9 @@ void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint
     if (__builtin_expect(ring == 0, 0)) {
         enroll();
     }
-    uint64_t now = flight_clock(CLOCK_MONOTONIC_COARSE);
-    now = now < latest ? latest : now; /* not before what its own growth says */
-    write_event(&page->rings[ring], now, address, bytes, 0, kind, device);
+    uint64_t coarse = flight_clock(CLOCK_MONOTONIC_COARSE);
+    uint64_t now = coarse < latest ? latest : coarse; /* not before what its own growth says */
+    write_event(&page->rings[ring], coarse, address, bytes, now - coarse, kind, device);
 }
 
 void flight_event(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes,

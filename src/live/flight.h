@@ -8,8 +8,9 @@
  * meanwhile, or was written by two of which one was so slow that the others came round, is known by its
  * seal. Nothing is allocated, locked or waited for. Without a page nothing is kept.
  *
- * Time stamps of blocks are of the clock that costs 4 ns, and up to 4 ms old; the order of what one
- * thread does is exact.
+ * Time stamps of blocks are of the clock that costs 4 ns. They are milliseconds old, more on a
+ * machine that is busy, but of two blocks the later one never has the earlier stamp. The order of
+ * what one thread does is exact.
  */
 #ifndef GPUCACHE_LIVE_FLIGHT_H
 #define GPUCACHE_LIVE_FLIGHT_H

@@ -174,10 +174,19 @@ static void copy_text(char *to, size_t size, const char *from) {
     strncpy(to, from ? from : "none", size - 1);
 }
 
+/** Notes which events of the flight recorder the figures contain, which must be read next. Time
+ * stamps do not tell: those of blocks are a tick or more old. */
+static void note_events(const struct live_page *page) {
+    for (unsigned i = 0; i < FLIGHT_RINGS; i++)
+        fresh.events[i] = atomic_load_explicit(&page->rings[i].last, memory_order_acquire);
+}
+
 /** Reads one device into the copy that nobody reads, and makes that the one to be read. */
-static void refresh_device(struct live_slot *slot, int ordinal, bool sizes, uint64_t now) {
+static void refresh_device(struct live_page *page, int ordinal, bool sizes, uint64_t now) {
+    struct live_slot *slot = &page->devices[ordinal];
     uint64_t published = atomic_load(&slot->published);
     const struct live_device *last = &slot->copies[published % 2];
+    note_events(page);
     if (!(sizes ? stats_read(ordinal, &fresh.stats, &fresh.map)
                 : stats_read_books(ordinal, &fresh.stats)))
         return;
@@ -216,7 +225,7 @@ static void refresh(struct live_page *page, bool sizes) {
     uint64_t begun = flight_clock(CLOCK_MONOTONIC), cpu = flight_clock(CLOCK_THREAD_CPUTIME_ID);
     sizes |= sizes_due(page, begun);
     for (uint32_t i = 0; i < slots; i++)
-        refresh_device(&page->devices[i], (int)i, sizes, begun);
+        refresh_device(page, (int)i, sizes, begun);
     if (sizes)
         sizes_due_ns = begun + (flight_clock(CLOCK_THREAD_CPUTIME_ID) - cpu) * COST_SHARE;
     atomic_store(&page->refreshed_ns, begun);

@@ -59,11 +59,12 @@ enum flight_kind {
 struct flight_event {
     _Atomic uint64_t number;  /* of this event in its ring, from 1; 0: none */
     _Atomic uint64_t seal;    /* flight_seal() of all the others */
-    _Atomic uint64_t time_ns; /* CLOCK_MONOTONIC */
+    _Atomic uint64_t time_ns; /* CLOCK_MONOTONIC; of large blocks CLOCK_MONOTONIC_COARSE */
     _Atomic uint64_t address; /* 0: none */
     _Atomic uint64_t bytes;
-    _Atomic uint64_t duration_ns; /* 0: not measured */
-    _Atomic uint64_t rest;        /* flight_rest() */
+    /* 0: not measured. Of large blocks: how much later the thread's last slow event had ended. */
+    _Atomic uint64_t duration_ns;
+    _Atomic uint64_t rest; /* flight_rest() */
 };
 
 /** What is read while it is written, or was written by two that are a whole round apart, has no such seal. */
@@ -98,6 +99,7 @@ struct live_device {
     uint64_t read_ns;                        /* that moment */
     uint64_t sizes_ns;                       /* when stats.live was counted, and map; 0: never */
     uint64_t sizes_moves;                    /* allocations and frees until then */
+    uint64_t events[FLIGHT_RINGS]; /* number of the newest event of each ring when stats was read */
     struct segment_map map;
 };
 

@@ -21,7 +21,12 @@ struct html_process {
     bool brief;    /* one of many: at one moment only, and at an OOM */
 };
 
-/** Writes the page of all these reports to a file. 0 or a negative errno. */
+/** Returns -EEXIST if a page must not be written there: a regular file holds something that is
+ * no page. Else 0. */
+int html_check(const char *path);
+
+/** Writes the page of all these reports to a new file, over an earlier page, or to what is no
+ * regular file; "-" is stdout. Returns 0 or a negative errno, -EEXIST as html_check(). */
 int html_write(const struct sheets *sheets, const char *path);
 
 /* ---- its parts ---- */

@@ -209,7 +209,7 @@ static struct sample *read_samples(const struct pages *pages, size_t *count) {
         const struct page *page = pages->list[i];
         for (unsigned k = 0; page_is_running(page) && k < page_devices(page); k++) {
             samples[*count].page = page;
-            *count += page_device(page, k, &samples[*count].device, NULL);
+            *count += page_device(page, k, &samples[*count].device, NULL, NULL);
         }
     }
     return samples;

@@ -324,17 +324,8 @@ static struct live_device *copy_device(const struct page *page, unsigned ordinal
     }
 }
 
-bool page_map(const struct page *page, unsigned ordinal, struct segment_map *map) {
-    const struct live_device *copy = copy_device(page, ordinal);
-    if (!copy)
-        return false;
-    *map = copy->map;
-    map->count = map->count < SEGMENT_MAP_PIECES ? map->count : SEGMENT_MAP_PIECES;
-    return true;
-}
-
 bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
-                 uint64_t *sizes_age) {
+                 uint64_t *sizes_age, struct page_moment *moment) {
     static char texts[STATS_MAX_DEVICES][3][sizeof((struct live_device *)0)->reason];
     struct live_device *copy = copy_device(page, ordinal);
     if (!copy)
@@ -355,6 +346,13 @@ bool page_device(const struct page *page, unsigned ordinal, struct stats_device 
     bool same = stats->allocations.total + stats->allocations.freed == copy->sizes_moves;
     if (sizes_age)
         *sizes_age = same || copy->sizes_ns == 0 ? 0 : less(copy->read_ns, copy->sizes_ns);
+    if (moment) {
+        moment->read_ns = copy->read_ns;
+        memcpy(moment->events, copy->events, sizeof moment->events);
+        moment->map = copy->map;
+        moment->map.count =
+            copy->map.count < SEGMENT_MAP_PIECES ? copy->map.count : SEGMENT_MAP_PIECES;
+    }
     return true;
 }
 

@@ -83,14 +83,19 @@ bool page_has_answered(const struct page *page);
  * for the answers, but no longer than so many milliseconds. */
 void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms);
 
-/** A device's figures, as of one moment. False: not used. *sizes_age, if not NULL: by how much stats->live is
- * older, in nanoseconds; 0: nothing has changed since, or it is not there. */
-bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
-                 uint64_t *sizes_age);
-unsigned page_devices(const struct page *page);
+/** What belongs to figures of a device. */
+struct page_moment {
+    uint64_t read_ns;              /* when they were read, by the page's clock */
+    uint64_t events[FLIGHT_RINGS]; /* the newest event of each ring that they contain */
+    struct segment_map map;        /* of its pool, as old as stats->live */
+};
 
-/** The map of its pool, as old as stats->live; false: not used. */
-bool page_map(const struct page *page, unsigned ordinal, struct segment_map *map);
+/** Copies a device's figures, as of one moment. Returns false if it is not used. *sizes_age: by
+ * how much stats->live is older, in nanoseconds; 0: nothing has changed since, or it is not
+ * there. Both pointers behind may be NULL. */
+bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
+                 uint64_t *sizes_age, struct page_moment *moment);
+unsigned page_devices(const struct page *page);
 
 /** Nanoseconds since its figures were read. */
 uint64_t page_age_ns(const struct page *page);
@@ -103,6 +108,7 @@ struct report_process page_process(const struct page *page);
 
 struct page_event {
     uint64_t number, time_ns, address, bytes, duration_ns;
+    uint64_t coarse_ns; /* of a large block: events with different ones came in their order */
     uint32_t thread;
     unsigned kind, device, ring;
 };

@@ -36,6 +36,19 @@ static enum folded parse_folded(const char *value) {
     return FOLDED_NOT;
 }
 
+static const char no_page[] = "is no page of gpucache report --html, and is not overwritten";
+
+/** Refuses, before anything is read, to write a page over another file: behind `--html` without
+ * `=` stands a report as soon as somebody means the pattern behind it to be the reports. */
+static void check_html(const struct arguments *arguments) {
+    if (html_check(arguments->value) == 0)
+        return;
+    fail(STATUS_OWN_FAILURE, arguments->value,
+         strchr(arguments->option, '=')
+             ? no_page
+             : "would be overwritten with a page: wanted is --html=FILE in front of the reports");
+}
+
 static char **parse(struct wanted *wanted, char **arguments) {
     struct arguments left = {.command = "report", .at = arguments};
     for (;;) {
@@ -48,6 +61,7 @@ static char **parse(struct wanted *wanted, char **arguments) {
             break;
         case ARGUMENT_report_html:
             wanted->html = left.value;
+            check_html(&left);
             break;
         case ARGUMENT_report_folded:
             wanted->folded = parse_folded(left.value);
@@ -178,7 +192,7 @@ static void print_all(const struct sheets *sheets, const struct wanted *wanted, 
 static bool write_html(const struct sheets *sheets, const char *path) {
     int result = html_write(sheets, path);
     if (result != 0)
-        tool_say("%s: %s", path, strerror(-result));
+        tool_say("%s: %s", path, result == -EEXIST ? no_page : strerror(-result));
     return result == 0;
 }
 

@@ -13,7 +13,7 @@
 #define LINE_MOST ((size_t)256 << 20) /* bytes: what is no report may go on for ever */
 #define DEVICE_BYTES                                                                               \
     (sizeof(struct stats_device) + sizeof(struct segment_map) +                                    \
-     sizeof(const char *[STATS_LIVE_SIZES]) + sizeof(struct sheet_holders))
+     sizeof(const char *[STATS_LIVE_SIZES]))
 #define OLD_NS 1000000000 /* figures that are older are said to be */
 #define SHOWN_NS 1000000  /* what is not 0 does not read so */
 #define TOO_LARGE "takes more memory than reports of its size do"
@@ -43,11 +43,7 @@ static struct sheet *add_sheet(struct sheets *sheets, const char *source) {
 static struct stats_device *add_device(struct sheet *sheet) {
     sheet->devices = grown(sheet->devices, sheet->device_count, sizeof *sheet->devices);
     sheet->maps = grown(sheet->maps, sheet->device_count, sizeof *sheet->maps);
-    sheet->live_frames = grown(sheet->live_frames, sheet->device_count, sizeof *sheet->live_frames);
     memset(&sheet->maps[sheet->device_count], 0, sizeof *sheet->maps);
-    memset(&sheet->live_frames[sheet->device_count], 0, sizeof *sheet->live_frames);
-    sheet->holders = grown(sheet->holders, sheet->device_count, sizeof *sheet->holders);
-    sheet->holders[sheet->device_count] = (struct sheet_holders){0};
     struct stats_device *device = &sheet->devices[sheet->device_count++];
     memset(device, 0, sizeof *device);
     return device;
@@ -70,10 +66,8 @@ void sheets_free(struct sheets *sheets) {
         free(sheet->devices);
         sheet_stacks_free(sheet->stacks);
         free(sheet->maps);
-        free(sheet->live_frames);
-        for (size_t k = 0; k < sheet->device_count; k++)
-            free(sheet->holders[k].list);
-        free(sheet->holders);
+        free(sheet->moments);
+        free(sheet->events);
         free(sheet);
     }
     free(sheets->list);
@@ -126,42 +120,6 @@ static void read_lists(const struct sheet *sheet, struct stats_device *device,
     }
 }
 
-/** Frames as lines, or NULL. */
-static const char *read_stack(struct sheet *sheet, const struct json *stack) {
-    char text[4096] = "";
-    size_t used = 0;
-    for (const struct json *frame = stack ? stack->first : NULL; frame; frame = frame->next) {
-        int written =
-            snprintf(text + used, sizeof text - used, "%s%s", used ? "\n" : "", json_text(frame));
-        if (written < 0 || (size_t)written >= sizeof text - used)
-            break;
-        used += (size_t)written;
-    }
-    return used ? keep(sheet, text) : NULL;
-}
-
-static void read_live_frames(struct sheet *sheet, const struct json *from) {
-    const struct json *live = json_get(from, "live");
-    size_t i = 0;
-    for (const struct json *row = live ? live->first : NULL; row && i < STATS_LIVE_SIZES;
-         row = row->next)
-        sheet->live_frames[sheet->device_count - 1][i++] =
-            read_stack(sheet, json_get(row, "stack"));
-}
-
-static void read_holders(struct sheet *sheet, const struct json *from) {
-    const struct json *rows = json_get(from, "holders");
-    struct sheet_holders *holders = &sheet->holders[sheet->device_count - 1];
-    for (const struct json *row = rows ? rows->first : NULL; row; row = row->next) {
-        holders->list = grown(holders->list, holders->count, sizeof *holders->list);
-        holders->list[holders->count++] = (struct sheet_holder){
-            {json_u64(json_get(row, "live_bytes")), json_u64(json_get(row, "live_count"))},
-            {json_u64(json_get(row, "peak_bytes")), json_u64(json_get(row, "peak_count"))},
-            json_double(json_get(row, "byte_seconds")),
-            read_stack(sheet, json_get(row, "stack"))};
-    }
-}
-
 static uint32_t read_units(const struct json *value) {
     uint64_t units = json_u64(value) / SEGMENT_MAP_UNIT;
     return units < UINT32_MAX ? (uint32_t)units : UINT32_MAX;
@@ -205,8 +163,6 @@ static void read_device(struct sheet *sheet, const struct json *from) {
 #define COUNTER(field) device->field = read_counter(from, #field);
 #include "stats/fields.def"
     read_lists(sheet, device, from);
-    read_live_frames(sheet, from);
-    read_holders(sheet, from);
     read_map(&sheet->maps[sheet->device_count - 1], json_get(from, "segment_map"));
 }
 
@@ -372,17 +328,22 @@ void sheets_read_page(struct sheets *sheets, struct page *page) {
                                        .driver_version = atomic_load(&page->live->driver_version),
                                        .host_bytes = atomic_load(&page->live->host_bytes)};
     struct stats_device read;
+    struct page_moment moment;
     uint64_t age, oldest = 0;
     for (unsigned i = 0; i < page_devices(page); i++) {
-        if (page_device(page, i, &read, &age)) {
+        if (page_device(page, i, &read, &age, &moment)) {
             read.backend = keep(sheet, read.backend);
             read.reuse = keep(sheet, read.reuse);
             read.backend_reason = keep(sheet, read.backend_reason);
+            size_t at = sheet->device_count;
             *add_device(sheet) = read;
-            page_map(page, i, &sheet->maps[sheet->device_count - 1]);
+            sheet->maps[at] = moment.map;
+            sheet->moments = grown(sheet->moments, at, sizeof moment);
+            sheet->moments[at] = moment;
             oldest = age > oldest ? age : oldest;
         }
     }
+    sheet->events = page_events(page, &sheet->event_count);
     note_age(sheet);
     note_sizes(sheet, oldest);
 }

@@ -12,20 +12,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Memory by the call stack that asked for it, where a report has that. */
-struct sheet_holder {
-    struct {
-        uint64_t bytes, count; /* of blocks */
-    } live, peak;              /* the latter at the device's */
-    double byte_seconds;
-    const char *frames; /* innermost first, a line each */
-};
-
-struct sheet_holders {
-    struct sheet_holder *list;
-    size_t count;
-};
-
 struct sheet {
     char source[256]; /* the file, or the process number */
     struct report_process process;
@@ -35,9 +21,10 @@ struct sheet {
     struct lines verdict;
     struct stats_device *devices;
     struct segment_map *maps; /* of each device; without pieces if that is not known */
-    const char *(
-        *live_frames)[STATS_LIVE_SIZES]; /* of each of its live[], a line each; NULL: unknown */
-    struct sheet_holders *holders;       /* of each */
+    /* Of a live page: the flight recorder, and what of it each device's figures contain. */
+    struct page_event *events;
+    size_t event_count;
+    struct page_moment *moments;
     size_t device_count;
     char **texts; /* that the others point into */
     size_t text_count;

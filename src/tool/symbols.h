@@ -4,7 +4,6 @@
 #ifndef GPUCACHE_TOOL_SYMBOLS_H
 #define GPUCACHE_TOOL_SYMBOLS_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct stats_frame;
@@ -22,9 +21,13 @@ struct symbol {
     unsigned line;               /* 0: not known */
 };
 
-/** What is at an offset of a file, as its own addresses count. False: not known; also where the file is not the
- * one of that build id any more (if that is not empty), which is said once. */
-bool symbols_find(struct symbols *symbols, const char *path, const char *build_id, uint64_t offset,
-                  struct symbol *symbol);
+/**
+ * Finds the functions at an offset of a file, as its own addresses count: innermost first those
+ * that the compiler inlined there, last the one that the symbol table has. Returns their number,
+ * and 0 if they are not known; also where the file is not the one of that build id any more (if
+ * that is not empty), which is said once. The list is kept until symbols_close().
+ */
+unsigned symbols_find(struct symbols *symbols, const char *path, const char *build_id,
+                      uint64_t offset, const struct symbol **list);
 
 #endif

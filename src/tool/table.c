@@ -36,6 +36,12 @@ static uint64_t distance(uint64_t a, uint64_t b) {
     return a > b ? a - b : b - a;
 }
 
+/** Returns the median of sorted values; of an even number of them, the mean of the middle two. */
+static uint64_t median(const uint64_t *sorted, size_t count) {
+    uint64_t low = sorted[(count - 1) / 2], high = sorted[count / 2];
+    return low + (high - low) / 2;
+}
+
 static struct table_spread spread_of(const struct table_row *rows, size_t count, unsigned column,
                                      uint64_t *values) {
     struct table_spread of;
@@ -43,12 +49,12 @@ static struct table_spread spread_of(const struct table_row *rows, size_t count,
         values[i] = rows[i].figures[column];
     qsort(values, count, sizeof *values, compare);
     of.least = values[0];
-    of.median = values[count / 2];
+    of.median = median(values, count);
     of.most = values[count - 1];
     for (size_t i = 0; i < count; i++)
         values[i] = distance(rows[i].figures[column], of.median);
     qsort(values, count, sizeof *values, compare);
-    of.far = values[count / 2] * FAR_SPREADS;
+    of.far = median(values, count) * FAR_SPREADS;
     of.far = of.far > of.median / FAR_SHARE ? of.far : of.median / FAR_SHARE;
     of.far = count < TABLE_FEWEST ? UINT64_MAX : of.far;
     return of;

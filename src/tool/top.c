@@ -69,7 +69,7 @@ static void add_row(struct top *top, struct page *page, unsigned ordinal) {
     top->rows = grown(top->rows, top->row_count + 1, sizeof *top->rows);
     struct top_row *row = &top->rows[top->row_count];
     memset(row, 0, sizeof *row);
-    if (!page_device(page, ordinal, &row->device, &row->sizes_age))
+    if (!page_device(page, ordinal, &row->device, &row->sizes_age, NULL))
         return;
     row->page = page;
     row->history = history_of(top, page, ordinal);
