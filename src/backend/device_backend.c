@@ -1,6 +1,5 @@
 #include "backend/device_backend.h"
 
-#include "driver/attend.h"
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
@@ -39,7 +38,7 @@ void device_backend_show(const struct device_backend *own, enum flight_kind kind
 
 void device_backend_allocated(struct backend *backend, uint64_t address, uint64_t bytes) {
     unsigned device = (unsigned)of(backend)->device->ordinal;
-    attend_block(flight_block(FLIGHT_ALLOCATE, device, address, bytes));
+    flight_block(FLIGHT_ALLOCATE, device, address, bytes);
 }
 
 void device_backend_freed(struct backend *backend, uint64_t address, uint64_t bytes) {

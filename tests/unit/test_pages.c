@@ -72,6 +72,8 @@ static struct refusal {
     CUresult code;
 } refuse_create, refuse_map, refuse_access, refuse_reserve, refuse_release, refuse_unmap;
 
+static bool unmaps_nothing;
+
 static bool refuses(struct refusal *refusal) {
     assert_true(relaxed > 0);
     return refusal->left > 0 && --refusal->left == 0;
@@ -167,8 +169,8 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
 }
 
 static CUresult unmap(CUdeviceptr address, size_t bytes) {
-    if (refuses(&refuse_unmap)) {
-        return refuse_unmap.code;
+    if (refuses(&refuse_unmap) || unmaps_nothing) {
+        return CUDA_ERROR_UNKNOWN;
     }
     for (size_t at = 0; at < bytes; at += PAGE) {
         assert_int_not_equal(slot_of(address + at)->page, 0);
@@ -348,6 +350,7 @@ static int start(void **state) {
     memset(attributes, 0, sizeof attributes);
     refuse_create = refuse_map = refuse_access = refuse_reserve = refuse_release = refuse_unmap =
         (struct refusal){0};
+    unmaps_nothing = false;
     next_address = BASE;
     last_page = 0;
     pages_there = mappings = set_access_calls = creates = 0;
@@ -566,6 +569,30 @@ static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
     backend->ops->give_addresses(backend, at, 6 * PAGE);
 }
 
+/* The last one stays charged, and mapped, when all others have been unmapped. */
+static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
+    (void)state;
+    uint64_t handle, at = take_addresses(PAGES_STUCK_MOST + 2);
+    uint64_t last = at + PAGES_STUCK_MOST * PAGE;
+    take(1, &handle);
+    unmaps_nothing = true;
+    for (unsigned i = 0; i <= PAGES_STUCK_MOST; i++) {
+        refuse_access = (struct refusal){1, CUDA_ERROR_UNKNOWN};
+        assert_int_equal(backend->ops->map(backend, at + i * PAGE, 1, 1, &handle), -EBUSY);
+    }
+    assert_int_equal(atomic_load(&device.charged), (PAGES_STUCK_MOST + 2) * PAGE);
+    unmaps_nothing = false;
+    assert_int_equal(backend->ops->map(backend, last + PAGE, 1, 1, &handle), 0);
+    assert_int_equal(mappings, 2);
+    assert_int_equal(atomic_load(&device.charged), 2 * PAGE);
+    *slot_of(last) = (struct slot){0}; /* which nobody else unmaps */
+    mappings--;
+    atomic_fetch_sub(&device.charged, PAGE);
+    assert_int_equal(backend->ops->unmap(backend, last + PAGE, 1, false), 0);
+    backend->ops->give_pages(backend, 1, 1, &handle);
+    backend->ops->give_addresses(backend, at, (PAGES_STUCK_MOST + 2) * PAGE);
+}
+
 /* Of 200 pages, which take more than one word of bits, in two ranges: runs of several lengths. */
 static void a_late_device_gets_access_to_every_page(void **state) {
     (void)state;
@@ -722,6 +749,11 @@ static void a_device_that_cannot_says_why(void **state) {
     assert_null(pages_lacking(&device));
     granularity = 2 * PAGE;
     assert_string_equal(pages_lacking(&device), "the driver has no pages of 2 MiB");
+    devices = STATS_MAX_DEVICES + 1;
+    assert_string_equal(pages_lacking(&device), "another device could not reach its pages");
+    devices = STATS_MAX_DEVICES;
+    granularity = PAGE;
+    assert_null(pages_lacking(&device));
     unreachable = 3;
     assert_string_equal(pages_lacking(&device), "another device could not reach its pages");
     attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 0;
@@ -825,6 +857,7 @@ int main(void) {
         TEST(a_page_lies_at_several_addresses),
         TEST(nothing_stays_mapped_when_a_mapping_fails),
         TEST(what_was_mapped_in_vain_is_unmapped_later),
+        TEST(one_more_than_can_be_unmapped_later_stays_charged),
         TEST(a_late_device_gets_access_to_every_page),
         TEST(access_that_is_refused_is_not_counted_as_given),
         TEST(memory_outlives_its_context_and_peers_do_not),

@@ -9,11 +9,15 @@
 
 #include "child.h"
 #include "driver/outside_kind.h"
+#include "process/guard.h"
 #include "trace/ring.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MOST_THREADS 40
@@ -21,6 +25,7 @@
 #define EVENTS 5000 /* that are kept */
 #define LIVE 300    /* blocks at most that live at a time */
 
+static int file;
 static struct trace_header *header;
 static struct ring_place places[MOST_THREADS];
 static bool lives[MOST_EVENTS];
@@ -53,9 +58,10 @@ static void in_a_child(void (*run)(void)) {
     char path[] = "/tmp/ring-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
+    file = fd;
     pid_t child = fork();
     if (child == 0) {
-        header = ring_open(path, EVENTS, is_alive);
+        header = ring_open((struct ring_file){fd, path}, EVENTS, is_alive, NULL);
         if (header)
             run();
         _exit(header ? 0 : 2);
@@ -126,6 +132,56 @@ static void what_lives(void) {
     for (unsigned i = 0; i < LIVE; i++)
         if (live[i] != 0 && !found[live[i]])
             _exit(3);
+}
+
+static void on_sigbus(int number, siginfo_t *info, void *context) {
+    (void)number;
+    (void)context;
+    if (!guard_repair(info))
+        _exit(4);
+}
+
+/** Everything that the ring knows becomes zeros, at several moments. */
+static void cut_short(void) {
+    const struct sigaction repair = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
+    sigaction(SIGBUS, &repair, NULL);
+    for (unsigned i = 0; i < 200000; i++) {
+        if (i % 40000 == 20000 &&
+            ftruncate(file, i < 100000 ? TRACE_HEADER_BYTES + 100000 : 0) != 0)
+            _exit(5);
+        write_event((unsigned)random() % 20, random() % 10 == 0 ? (unsigned)random() % LIVE : LIVE);
+    }
+    struct stat status;
+    if (fstat(file, &status) != 0 || status.st_size != 0) /* it does not grow again */
+        _exit(6);
+}
+
+static void a_file_that_is_cut_short_ends_no_program(void **state) {
+    (void)state;
+    if (child_under_valgrind())
+        skip();
+    in_a_child(cut_short);
+}
+
+/** The path leads to another file by now, as where another user can exchange names. */
+static void the_file_is_the_one_that_was_made(void **state) {
+    (void)state;
+    char path[] = "/tmp/ring-XXXXXX";
+    int made = mkstemp(path);
+    struct stat status;
+    assert_int_equal(unlink(path), 0);
+    int other = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    assert_true(made >= 0 && other >= 0);
+    pid_t child = fork();
+    if (child == 0) /* the name leads elsewhere, so it cannot grow: there is no ring */
+        _exit(ring_open((struct ring_file){made, path}, EVENTS, is_alive, NULL) ? 1 : 0);
+    int ended = child_status(child);
+    assert_int_equal(fstat(other, &status), 0);
+    unlink(path);
+    close(made);
+    close(other);
+    assert_int_equal(ended, 0);
+    assert_int_equal(status.st_size, 0);
 }
 
 static void a_slow_thread_costs_no_events(void **state) {
@@ -200,6 +256,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_numbers_of_kinds_in_files_never_change),
         cmocka_unit_test(a_slow_thread_costs_no_events),
+        cmocka_unit_test(a_file_that_is_cut_short_ends_no_program),
+        cmocka_unit_test(the_file_is_the_one_that_was_made),
         cmocka_unit_test(the_last_events_are_there),
         cmocka_unit_test(what_lives_is_there),
     };
