@@ -1,12 +1,14 @@
 """What scripts/coverage.py makes of src/tool/commands.def: parts of the manual page, and the completion of shells."""
 import re
 
+MACROS = ["COMMAND", "FLAG", "VALUE", "LIST"]
 MADE = "Made by scripts/coverage.py from src/tool/commands.def and src/process/options.def. Do not edit."
 
 
 class Command:
-    def __init__(self, name, operands, meaning):
-        self.name, self.operands, self.meaning, self.options = name, operands, meaning, []
+    def __init__(self, name, operands, meaning, example):
+        self.name, self.operands, self.meaning, self.example = name, operands, meaning, example
+        self.options = []
 
     @property
     def takes_variables(self):
@@ -20,19 +22,25 @@ class Command:
     def takes_processes(self):
         return "PID" in self.operands
 
+    @property
+    def takes_commands(self):
+        return "COMMAND" in self.operands
+
 
 class Option:
-    def __init__(self, name, value, meaning):
-        self.name, self.value, self.meaning = name, value, meaning
-
-    @property
-    def words(self):
-        """What the value may be, if it is one of some words."""
-        return self.value.split("|") if self.value and self.value.islower() else []
+    def __init__(self, macro, row):
+        self.name, self.is_list = row[2], macro == "LIST"
+        self.value = None if macro == "FLAG" else "LIST" if self.is_list else row[3]
+        self.initial = "" if macro == "FLAG" else row[4]
+        # What the value may be, if it is made of words.
+        self.words = [] if macro == "FLAG" or not row[3].islower() else row[3].split("|")
+        self.meaning = row[-1] + (": " + ", ".join(self.words) if self.is_list else "")
 
 
 class Variable:
     """A row of process/options.def, as an option of run."""
+
+    value, is_list = "value", False
 
     def __init__(self, name, values, meaning):
         self.name, self.meaning = name.lower().replace("_", "-"), meaning
@@ -48,7 +56,7 @@ def commands(rows):
             found.append(Command(*row))
         else:
             of = next(c for c in found if c.name == row[0])
-            of.options.append(Option(row[2], row[3] if macro == "VALUE" else None, row[-1]))
+            of.options.append(Option(macro, row))
     return found
 
 
@@ -66,7 +74,7 @@ def man_synopsis(found):
     for command in found:
         parts = []
         for option in command.options:
-            value = "=" + (bold_words(option.value) if option.words else "\\fI%s\\fR" % roff(option.value)) if option.value else ""
+            value = "=" + (bold_words(option.value) if option.words and not option.is_list else "\\fI%s\\fR" % roff(option.value)) if option.value else ""
             parts.append("[\\fB\\-\\-%s\\fR%s]" % (roff(option.name), value))
         if command.takes_variables:
             parts.append("[\\fB\\-\\-\\fINAME\\fB=\\fIVALUE\\fR...]")
@@ -84,7 +92,12 @@ def man_options(found):
         for option in command.options:
             lines += [".TP", ".BI \\-\\-%s= %s" % (roff(option.name), roff(option.value)) if option.value else
                       ".B \\-\\-" + roff(option.name), roff(option.meaning[0].upper() + option.meaning[1:]) + "."]
+            lines += ["Default: %s." % roff(option.initial)] if option.initial else []
     return "\n".join(lines)
+
+
+def man_examples(found):
+    return "\n".join("gpucache %s %s" % (command.name, roff(command.example)) for command in found)
 
 
 def option_words(command, variables):
@@ -93,9 +106,8 @@ def option_words(command, variables):
     return words + ["--help"]
 
 
-def value_words(command, variables):
-    options = command.options + (variables if command.takes_variables else [])
-    return [(o.name, o.words) for o in options if o.words]
+def all_options(command, variables):
+    return command.options + (variables if command.takes_variables else [])
 
 
 def orders(command):
@@ -103,17 +115,29 @@ def orders(command):
     return re.findall(r"\b[a-z][a-z-]*\b", command.operands)
 
 
+def with_value(found, variables):
+    """Patterns of bash, COMMAND:--OPTION, for all options that take a value."""
+    return " | ".join("%s:--%s" % (c.name, o.name) for c in found for o in all_options(c, variables) if o.value)
+
+
 def bash(found, variables):
+    run = next(command for command in found if command.name == "run")
     lines = ["# bash completion of gpucache. " + MADE, "_gpucache() {",
-             "    local line=${COMP_LINE:0:COMP_POINT} command=${COMP_WORDS[1]} word words= i",
+             "    local line=${COMP_LINE:0:COMP_POINT} command=${COMP_WORDS[1]} word words= valued= list= front= i",
              "    word=${line##*[[:space:]]}", "    COMPREPLY=()",
+             "    # a value may be the word behind its option",
+             "    case $command:${COMP_WORDS[COMP_CWORD - 1]} in",
+             "    %s) [[ $word == *=* ]] || valued=${COMP_WORDS[COMP_CWORD - 1]}= ;;" % with_value(found, variables),
+             "    esac", "    word=$valued$word",
              "    if ((COMP_CWORD == 1)); then",
              "        words='%s --help --version'" % " ".join(c.name for c in found),
              "    elif [[ $command == run ]] && _gpucache_program; then", "        return", "    else",
              "        case $command:$word in"]
     for command in found:
-        for name, values in value_words(command, variables):
-            lines.append("        %s:--%s=*) words='%s' word=${word#*=} ;;" % (command.name, name, " ".join(values)))
+        for option in all_options(command, variables):
+            if option.words:
+                lines.append("        %s:--%s=*) words='%s' word=${word#*=}%s ;;" % (
+                    command.name, option.name, " ".join(option.words), " list=1" if option.is_list else ""))
         lines.append("        %s:--*=*) compopt -o default; return ;;" % command.name)
         lines.append("        %s:-*) words='%s' ;;" % (command.name, " ".join(option_words(command, variables))))
         if command.takes_processes:
@@ -122,8 +146,11 @@ def bash(found, variables):
                 command.name, " ".join([processes] + orders(command)), " && compopt -o default" if command.takes_files else ""))
         elif command.takes_files:
             lines.append("        %s:*) compopt -o default; return ;;" % command.name)
-    lines += ["        esac", "    fi", "    while read -r i; do",
-              "        [[ -n $i ]] && COMPREPLY+=(\"$i\")",
+        elif command.takes_commands:
+            lines.append("        %s:*) words='%s' ;;" % (command.name, " ".join(c.name for c in found)))
+    lines += ["        esac", "    fi",
+              "    [[ -n $list && $word == *,* ]] && front=${word%,*}, word=${word##*,}",
+              "    while read -r i; do", "        [[ -n $i ]] && COMPREPLY+=(\"$front$i\")",
               "        [[ $i == *= ]] && compopt -o nospace 2>/dev/null",
               "    done < <(compgen -W \"$words\" -- \"$word\")",
               "    # bash has parted the word at its =, if that is one of the characters that part words",
@@ -136,9 +163,12 @@ def bash(found, variables):
               "        case ${COMP_WORDS[i]} in",
               "        --) ((i++)); break ;;",
               "        -* | =) ;;",
-              "        *) [[ ${COMP_WORDS[i - 1]} == = ]] || break ;;",
+              "        *)",
+              "            case ${COMP_WORDS[i - 1]} in",
+              "            = | %s) ;;" % " | ".join("--" + o.name for o in all_options(run, variables) if o.value),
+              "            *) break ;;", "            esac", "            ;;",
               "        esac", "    done",
-              "    [[ $i -lt $COMP_CWORD || ${COMP_WORDS[COMP_CWORD]} != -* && ${COMP_WORDS[COMP_CWORD]} != = &&",
+              "    [[ $i -lt $COMP_CWORD || -z $valued && ${COMP_WORDS[COMP_CWORD]} != -* && ${COMP_WORDS[COMP_CWORD]} != = &&",
               "        ${COMP_WORDS[COMP_CWORD - 1]} != = ]] || return 1",
               "    if declare -F _command_offset >/dev/null; then", "        _command_offset \"$i\"", "    else",
               "        compopt -o default",
@@ -162,20 +192,20 @@ def zsh(found, variables):
     for command in found:
         lines.append("%s)" % command.name)
         lines.append("    _arguments '--help[says what there is to it]' \\")
-        named = [(o.name, o.value, o.words, o.meaning) for o in command.options]
-        if command.takes_variables:
-            named += [(v.name, "value", v.words, v.meaning) for v in variables]
-        for name, value, words, meaning in named:
-            what = quoted(meaning.replace("[", "(").replace("]", ")").replace(":", "\\:"))
+        for option in all_options(command, variables):
+            name, value, words = option.name, option.value, option.words
+            what = quoted(option.meaning.replace("[", "(").replace("]", ")").replace(":", "\\:"))
             if not value:
                 lines.append("        '--%s[%s]' \\" % (name, what))
             else:
-                kind = "(%s)" % " ".join(words) if words else "_files" if value == "PAGE" or name in ("report", "trace") else ""
+                kind = "_sequence compadd - %s" % " ".join(words) if option.is_list else "(%s)" % " ".join(words) if words else "_files" if value == "FILE" or name in ("report", "trace") else ""
                 lines.append("        '--%s=[%s]:%s:%s' \\" % (name, what, value.lower().split("|")[0] if words else value.lower(), kind))
         if command.name == "run":
             lines.append("        '(-)*:: :_normal'")
         elif command.takes_files:
             lines.append("        '*:file:%s'" % ("{_files; compadd -a processes}" if command.takes_processes else "_files"))
+        elif command.takes_commands:
+            lines.append("        '1:command:(%s)'" % " ".join(c.name for c in found))
         elif orders(command):
             lines.append("        '1:process:compadd -a processes' '2:order:(%s)' '3:size:'" % " ".join(orders(command)))
         elif command.takes_processes:
@@ -194,17 +224,16 @@ def fish(found, variables):
     for command in found:
         lines.append("complete -c gpucache -n __fish_use_subcommand -a %s -d '%s'" % (
             command.name, command.meaning.replace("'", "\\'")))
-        named = [(o.name, o.value, o.words, o.meaning) for o in command.options]
-        if command.takes_variables:
-            named += [(v.name, "value", v.words, v.meaning) for v in variables]
-        for name, value, words, meaning in named:
-            takes = " -x -a '%s'" % " ".join(words) if words else " -r" if value else ""
+        for option in all_options(command, variables):
+            words = " ".join(option.words)
+            takes = (" -x -a '(__fish_append , %s)'" % words if option.is_list else " -x -a '%s'" % words if words else
+                     " -r" if option.value else "")
             lines.append("complete -c gpucache -n '%s%s' -l %s%s -d '%s'" % (
-                at, command.name, name, takes, meaning.replace("'", "\\'")))
+                at, command.name, option.name, takes, option.meaning.replace("'", "\\'")))
         if command.takes_processes:
             lines.append("complete -c gpucache -n '%s%s' -a '(gpucache top --once 2>/dev/null | awk \"NR > 1 && \\\\$2 + 0 == \\\\$2 { print \\\\$1 }\")'"
                          % (at, command.name))
-        for word in orders(command):
+        for word in [c.name for c in found] if command.takes_commands else orders(command):
             lines.append("complete -c gpucache -n '%s%s' -a %s" % (at, command.name, word))
         if command.name == "run":
             lines.append("complete -c gpucache -n '%srun' -a '(__fish_complete_subcommand)'" % at)

@@ -90,22 +90,11 @@ version that brought the symbol.
 COVERAGE_TAIL = """\
 ## Not replaced
 
-These have to do with memory, and the library does not replace them. The gaps are stated in
-[design.md](design.md#known-gaps).
+These entries have to do with memory and reach the driver untouched. [design.md](design.md#known-gaps) states
+the gaps.
 
 | entries | what follows |
 | --- | --- |
-| the entries before `_v2` for memory (`cuMemAlloc`, `cuMemFree`, `cuMemAllocPitch`, \
-`cuMemGetInfo`, `cuMemGetAddressRange`, `cuMemAllocHost`, `cuArrayCreate`, `cuArray3DCreate`, \
-`cuDeviceTotalMem`, `cuMemHostRegister`) | not pooled, not counted; programs built with CUDA 3.2 or \
-later do not use them |
-| `cuGraphLaunch`, `cuGraphUpload` | what a graph's allocation nodes take is not refused by the \
-limit, and is counted at the next wait |
-| `cuMemPoolSetAttribute` | nothing: what the driver keeps is looked at, not predicted |
-| `cuImportExternalMemory` | such memory is not counted |
-| `cuEventRecord`; copies of arrays, between devices and in \
-batches; `cuMemsetD16*`, `cuMemsetD2D*` | a fault that they report is not noticed there |
-| the NVML library | its figures do not agree with a limit |
 """
 
 
@@ -137,8 +126,11 @@ def common(macro):
 def coverage():
     lines = [COVERAGE_HEAD, "## Replaced", "", "| entry | since | what the library does | tests |",
              "| --- | --- | --- | --- |"]
-    replaced, called = 0, []
-    for macro, row in rows(ENTRIES, ["ENTRY", "FAST", "NOTICED", "BOUNDED", "ORDERED", "RETRIED", "CALLED"]):
+    replaced, called, alone = set(), [], []
+    for macro, row in rows(ENTRIES, ["ENTRY", "FAST", "NOTICED", "BOUNDED", "ORDERED", "RETRIED", "CALLED", "LEFT_ALONE"]):
+        if macro == "LEFT_ALONE":
+            alone.append((row[0].split(", "), row[1]))
+            continue
         if macro in ("NOTICED", "BOUNDED", "ORDERED", "RETRIED"):
             row = row[:4] + common(macro)
         if macro == "CALLED":
@@ -146,9 +138,14 @@ def coverage():
             continue
         symbol, since, _, _, effect, test = row
         lines.append("| `%s` | %s | %s | %s |" % (symbol, version(since), effect, tests(test)))
-        replaced += 1
-    lines += ["", "%d entries." % replaced, "", "## Only called", "", "| entry | since |",
-              "| --- | --- |", *called, "", "%d entries." % len(called), "", COVERAGE_TAIL.rstrip(), ""]
+        replaced.add(symbol)
+    for symbols, _ in alone:
+        if replaced & set(symbols):
+            sys.exit("%s: both replaced and left alone: %s" % (ENTRIES, ", ".join(replaced & set(symbols))))
+    lines += ["", "%d entries." % len(replaced), "", "## Only called", "", "| entry | since |",
+              "| --- | --- |", *called, "", "%d entries." % len(called), "", COVERAGE_TAIL.rstrip()]
+    lines += ["| %s | %s |" % (", ".join("`%s`" % s for s in symbols), consequence) for symbols, consequence in alone]
+    lines.append("")
     return "\n".join(lines)
 
 
@@ -237,12 +234,13 @@ def main():
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         sys.exit(__doc__.strip())
-    found = tool.commands(rows(COMMANDS, ["COMMAND", "FLAG", "VALUE"]))
+    found = tool.commands(rows(COMMANDS, tool.MACROS))
     variables = [tool.Variable(row[0], row[3], row[4]) for _, row in rows(OPTIONS, ["OPTION"])]
     mark = '.\\" Begin: made by scripts/coverage.py from src/tool/commands.def, '
     manual = between("docs/gpucache.1", mark + "synopsis", '.\\" End: synopsis', tool.man_synopsis(found))
+    manual = between_in(manual, "docs/gpucache.1", mark + "options", '.\\" End: options', tool.man_options(found))
     made = {
-        "docs/gpucache.1": between_in(manual, "docs/gpucache.1", mark + "options", '.\\" End: options', tool.man_options(found)),
+        "docs/gpucache.1": between_in(manual, "docs/gpucache.1", mark + "examples", '.\\" End: examples', tool.man_examples(found)),
         "src/tool/completion/gpucache.bash": tool.bash(found, variables),
         "src/tool/completion/_gpucache": tool.zsh(found, variables),
         "src/tool/completion/gpucache.fish": tool.fish(found, variables),

@@ -9,6 +9,7 @@ checked for their syntax too if clang is there, with the oldest and the newest o
 kept below FOLDER; without a network those are used, and the last line says so.
 """
 import glob
+import importlib.util
 import json
 import os
 import re
@@ -46,10 +47,12 @@ def fetch(folder, version):
     package = PACKAGES.get(version[0], NEWER)
     os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
     with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(folder))) as work:
-        subprocess.run(
-            [*PIP, "download", "--quiet", "--no-deps", "--only-binary=:all:", *PLATFORMS,
-             "--dest", work + "/wheel", "%s==%s.*" % (package, text(version))],
-            check=True)
+        wanted = "%s==%s.*" % (package, text(version))
+        pip = subprocess.run([*PIP, "download", "--quiet", "--no-deps", "--only-binary=:all:", *PLATFORMS,
+                              "--dest", work + "/wheel", wanted], stderr=subprocess.PIPE, text=True)
+        if pip.returncode != 0:
+            said = [line for line in pip.stderr.splitlines() if line.startswith("ERROR: ")]
+            raise OSError("pip could not download %s: %s" % (wanted, said[-1][7:] if said else "status %d" % pip.returncode))
         with zipfile.ZipFile(glob.glob(work + "/wheel/*.whl")[0]) as wheel:
             for name in wheel.namelist():
                 _, found, after = name.partition("/include/")
@@ -233,10 +236,13 @@ def check(folder):
         print("PyPI could not be reached: these are the headers that were there")
 
 
+if len(sys.argv) > 2 and not importlib.util.find_spec("pip"):
+    sys.exit("cuda_headers.py: needs pip, which this python3 lacks: install the package python3-pip "
+             "(apt install python3-pip, dnf install python3-pip)")
 if len(sys.argv) in (3, 4) and sys.argv[1] == "fetch":
     try:
         fetch(sys.argv[2], parsed(sys.argv[3] if len(sys.argv) == 4 else "13.0"))
-    except (OSError, subprocess.CalledProcessError, IndexError) as failure:
+    except (OSError, IndexError, ValueError) as failure:
         sys.exit("cuda_headers.py: %s" % failure)
 elif len(sys.argv) == 3 and sys.argv[1] == "check":
     check(sys.argv[2])

@@ -40,23 +40,25 @@ if [ ! -f "$base.made" ]; then
 fi
 rm -rf "$run"
 cp -a --reflink=auto "$base" "$run" || die "cannot copy $base"
-mkdir -p "$run/src"
-(cd "$root" && tar cf - --exclude='./build*' --exclude=./.git --exclude=./.peers --exclude=__pycache__ .) | tar xf - -C "$run/src"
+# The folder has the name that a clone of the project has: tests must not take it for the library's file.
+source=/src/libgpucache
+mkdir -p "$run$source"
+(cd "$root" && tar cf - --exclude='./build*' --exclude=./.git --exclude=./.peers --exclude=__pycache__ .) | tar xf - -C "$run$source"
 cp -L /etc/resolv.conf "$run/etc/resolv.conf" 2>/dev/null
 [ ! -d /etc/apt/apt.conf.d ] || grep -ls Proxy /etc/apt/apt.conf.d/* | while read -r file; do cp "$file" "$run/etc/apt/apt.conf.d/"; done
 [ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$run/etc/pip.conf"
 # mounts of its own, which end with it
 exec unshare -mpf --kill-child sh -eu -c '
-    run=$1
-    shift
+    run=$1 source=$2
+    shift 2
     mount -t proc proc "$run/proc"
     mount --rbind /dev "$run/dev"
     for folder in /etc/ssl/certs /usr/local/share/ca-certificates; do
         [ ! -d "$folder" ] || { mkdir -p "$run$folder"; mount --bind "$folder" "$run$folder"; }
     done
     chroot "$run" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
-        ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} ${PIP_CERT:+PIP_CERT="$PIP_CERT"} /src/scripts/demo.sh
+        ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} ${PIP_CERT:+PIP_CERT="$PIP_CERT"} "$source/scripts/demo.sh"
     exec chroot "$run" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
         ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} ${PIP_CERT:+PIP_CERT="$PIP_CERT"} ${COMPILERS:+COMPILERS="$COMPILERS"} \
-        /src/scripts/test.sh "$@"
-' sh "$run" "${stages[@]}"
+        "$source/scripts/test.sh" "$@"
+' sh "$run" "$source" "${stages[@]}"

@@ -93,7 +93,7 @@ def top(wanted, env):
 
 def page(wanted, env, files, folder):
     path = os.path.join(folder, "page.html")
-    subprocess.run([os.path.join(wanted.build, "gpucache"), "report", "--html", path, *files], env=env, check=True)
+    subprocess.run([os.path.join(wanted.build, "gpucache"), "report", "--html=" + path, *files], env=env, check=True)
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if not browser:
         print("SKIPPED: page.png: there is no chromium here")

@@ -2,7 +2,7 @@
 # test.sh [STAGE...]: installs what is missing, builds, runs the whole test suite; or only the named
 # stages.
 #
-#   gcc       release build, all tests           clang     the same with clang
+#   gcc       release build, all tests           clang     debug build, which checks lock ranks
 #   asan      gcc, address and undefined         tsan      gcc, threads: the pool's core, and
 #             behaviour sanitizers: unit, sim,             contexts that come and go
 #             contexts that come and go          valgrind  unit tests of the gcc build
@@ -86,11 +86,11 @@ stage_gcc() {
         run_tests "$build_root/gcc" all --no-suite cost
 }
 
-# What programs hold and are answered, in which order they take locks, what the command prints, and who waits for
-# whom, is no matter of the compiler.
+# Builds with debug information, where the library checks the ranks of its locks; the gcc stage builds a release. Leaves out the
+# suites whose results do not depend on the compiler.
 stage_clang() {
     export POOL_TEST_OPS=120000
-    CC=clang build "$build_root/clang" --buildtype=release --werror &&
+    CC=clang build "$build_root/clang" --buildtype=debugoptimized --werror &&
         run_tests "$build_root/clang" all --no-suite counts --no-suite tool --no-suite waits
 }
 
@@ -208,13 +208,58 @@ stage_compilers() {
     [ ${#used[@]} -gt 0 ] && [ ${#red[@]} = 0 ]
 }
 
+# running_tests: the tests that meson runs in a folder of this build, by the last argument that is a
+# program or a script of the tests. Only children of meson count: tests start programs too.
+running_tests() {
+    local file words word name names= meson=
+    for file in /proc/[0-9]*/cmdline; do
+        mapfile -d '' words 2>/dev/null <"$file" || continue
+        [[ "${words[*]:0:5}" != *"meson test -C $build_root/"* ]] || meson=${file//[^0-9]/}
+    done
+    [ -n "$meson" ] || return
+    for file in /proc/[0-9]*/cmdline; do
+        grep -qs "^PPid:[[:space:]]$meson\$" "${file%cmdline}status" || continue
+        mapfile -d '' words 2>/dev/null <"$file" || continue
+        name=
+        for word in "${words[@]}"; do
+            [[ $word != "$root"/*tests/* && $word != "$build_root"/*tests/* ]] || name=${word##*/}
+        done
+        names+=${name:+, ${name%.py}}
+    done
+    printf '%s' "${names#, }"
+}
+
+# show_progress STAGE LOG: until it is killed or this script ends, one line with the steps that are done,
+# their total and the tests that run: rewritten each second on a terminal, else a new one each minute.
+show_progress() {
+    local stage=$1 log=$2 began=$SECONDS said=$SECONDS step now line columns=80
+    [ ! -t 1 ] || columns=$(stty size <&1 2>/dev/null | cut -d ' ' -f 2)
+    [ "${columns:-0}" -ge 40 ] || columns=80
+    while sleep 1 && kill -0 $$ 2>/dev/null; do
+        if [ -t 1 ] || [ $((SECONDS - said)) -ge 60 ]; then
+            # ninja writes [12/908], meson 12/127
+            step=$(tail -n 40 "$log" 2>/dev/null | grep -oE '^ *\[?[0-9]+/[0-9]+' | tail -n 1 | tr -d ' [')
+            now=$(running_tests)
+            line="   $stage: ${step:-started}${now:+, running $now}, $((SECONDS - began)) s"
+            if [ -t 1 ]; then
+                printf '\r\033[K%.*s' "$((columns - 1))" "$line"
+            else
+                printf '%s\n' "$line"
+                said=$SECONDS
+            fi
+        fi
+    done
+}
+
 total_passed=0 total_failed=0
 table=() not_run=()
 for stage in "${stages[@]}"; do
     printf '== %s\n' "$stage"
     log=$logs/$stage.log
     started=$SECONDS
-    rm -f "$logs/$stage.counts"
+    rm -f "$logs/$stage.counts" "$log"
+    show_progress "$stage" "$log" &
+    progress=$!
     # in a subshell: what a stage exports is its own
     (
         count_from=
@@ -224,6 +269,9 @@ for stage in "${stages[@]}"; do
         exit $status
     )
     status=$?
+    kill "$progress"
+    wait "$progress" 2>/dev/null
+    [ ! -t 1 ] || printf '\r\033[K'
     passed=0 failed=0
     if [ -s "$logs/$stage.counts" ]; then
         read -r passed failed <"$logs/$stage.counts"

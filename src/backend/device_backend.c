@@ -1,6 +1,5 @@
 #include "backend/device_backend.h"
 
-#include "driver/attend.h"
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
@@ -10,13 +9,13 @@
 #include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
+#include "driver/wait_by_free.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
 
-#define LONG_WAIT_NS 50000        /* a wait worth recording */
-#define PIECE ((uint64_t)2 << 20) /* what the driver takes for small blocks at a time */
+#define LONG_WAIT_NS 50000 /* a wait worth recording */
 
 static struct device_backend *of(struct backend *backend) {
     return (struct device_backend *)backend;
@@ -40,7 +39,7 @@ void device_backend_show(const struct device_backend *own, enum flight_kind kind
 
 void device_backend_allocated(struct backend *backend, uint64_t address, uint64_t bytes) {
     unsigned device = (unsigned)of(backend)->device->ordinal;
-    attend_block(flight_block(FLIGHT_ALLOCATE, device, address, bytes));
+    flight_block(FLIGHT_ALLOCATE, device, address, bytes);
 }
 
 void device_backend_freed(struct backend *backend, uint64_t address, uint64_t bytes) {
@@ -161,52 +160,11 @@ bool device_backend_captured(struct backend *backend) {
     return atomic_load(&capture_active) > 0;
 }
 
-/* The driver's code for out of memory at the limit, too. */
-static CUresult take_and_free_a_byte(struct device_backend *own) {
-    CUdeviceptr unused;
-    if (!device_take(own->device, PIECE)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    CUresult taken = REAL(cuMemAlloc_v2)(&unused, 1);
-    CUresult r = taken == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : taken;
-    if (r == CUDA_SUCCESS || taken != CUDA_SUCCESS) { /* else it has it still */
-        device_uncharge(own->device, PIECE);
-    }
-    return r;
-}
-
-static CUresult take_and_free_a_host_byte(void) {
-    void *unused;
-    CUresult r = REAL(cuMemAllocHost_v2)(&unused, 1);
-    return r == CUDA_SUCCESS ? REAL(cuMemFreeHost)(unused) : r;
-}
-
-/*
- * While a stream is being captured nobody may wait for a context. But a free waits as ever for all work of
- * the device, and where the program's own was allowed so is this one: of memory that nobody uses; where the
- * device has none left, of pinned memory (tests/sim/probe-h200.txt).
- */
-static int synchronize_by_free(struct device_backend *own) {
-    CUcontext popped;
-    if (own->backend.quiet) {
-        return -EBUSY;
-    }
-    CUstreamCaptureMode mode = capture_relax();
-    CUresult r = REAL(cuCtxPushCurrent_v2)(own->context);
-    if (r == CUDA_SUCCESS) {
-        r = take_and_free_a_byte(own);
-        r = r == CUDA_ERROR_OUT_OF_MEMORY ? take_and_free_a_host_byte() : r;
-        REAL(cuCtxPopCurrent_v2)(&popped);
-    }
-    capture_restore(mode);
-    return device_backend_answer(r);
-}
-
 int device_backend_synchronize(struct backend *backend) {
     struct device_backend *own = of(backend);
     uint64_t since = device_backend_begin();
     if (!capture_hold_off()) {
-        int result = synchronize_by_free(own);
+        int result = backend->quiet ? -EBUSY : device_backend_answer(wait_by_free(own->context));
         show_wait(own, since);
         return result;
     }

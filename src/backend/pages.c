@@ -72,11 +72,12 @@ static int refusal(CUresult r) {
     return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : device_backend_answer(r);
 }
 
-/* What is mapped without being of any use, since the driver would not unmap it, is in the way of what is to lie there. */
+/* Charges a mapping that failed half way and that the driver would not unmap. It is unmapped before
+ * the next mapping. One that finds the table full stays mapped and charged. */
 static void keep_stuck(struct pages *pages, uint64_t address, uint64_t bytes) {
+    device_owe(pages->common.device, bytes);
     if (pages->stuck_count < PAGES_STUCK_MOST) {
         pages->stuck[pages->stuck_count++] = (struct pages_stuck){address, bytes};
-        device_owe(pages->common.device, bytes);
     }
 }
 
@@ -351,7 +352,7 @@ static CUresult let_reach_range(const struct pages_range *range, const CUmemAcce
 }
 
 CUresult pages_let_reach(struct pages *pages, CUdevice device) {
-    uint64_t bit = (uint64_t)1 << device;
+    uint64_t bit = device_bit(device);
     CUmemAccessDesc who = access_of(device);
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
@@ -438,8 +439,9 @@ static const char *try_one(struct pages *pages, CUdeviceptr at) {
 /* Copies from any device to any other go without peer access natively. Of pages they do only where it could be
  * given, as it then is (driver/fault.c). */
 static bool all_can_reach(const struct device *device) {
-    int count = 0, can_all = 1;
+    int count = 0;
     REAL(cuDeviceGetCount)(&count);
+    int can_all = count <= STATS_MAX_DEVICES; /* a set of devices holds no more (device_bit) */
     for (CUdevice i = 0; i < count && can_all; i++) {
         if (i != device->ordinal &&
             REAL(cuDeviceCanAccessPeer)(&can_all, i, device->ordinal) != CUDA_SUCCESS) {

@@ -1,6 +1,5 @@
 #include "backend/segments.h"
 
-#include "driver/attend.h"
 #include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/device.h"
@@ -31,7 +30,6 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     device_pooled(segments->common.device, (int64_t)bytes);
     context_address_given(dptr, bytes);
     device_backend_show(&segments->common, FLIGHT_GROW, dptr, bytes, since);
-    attend_growth();
     *address = dptr;
     return 0;
 }

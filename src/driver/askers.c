@@ -1,5 +1,6 @@
 #include "driver/askers.h"
 
+#include "memory/host.h"
 #include "process/nap.h"
 
 #include <pthread.h>
@@ -14,8 +15,8 @@ static uintptr_t me(void) {
     return (uintptr_t)pthread_self();
 }
 
-static struct asker *find(struct askers *askers, uintptr_t who) {
-    for (struct asker *one = askers->of; one < askers->of + ASKERS; one++) {
+static struct asker *find_in(struct asker_table *table, uintptr_t who) {
+    for (struct asker *one = table->of; one < table->of + ASKERS; one++) {
         if (atomic_load_explicit(&one->who, memory_order_relaxed) == who) {
             return one;
         }
@@ -23,17 +24,50 @@ static struct asker *find(struct askers *askers, uintptr_t who) {
     return NULL;
 }
 
-void askers_enter(struct askers *askers) {
-    for (struct asker *one = askers->of; one < askers->of + ASKERS; one++) {
+static struct asker *find(struct askers *askers, uintptr_t who) {
+    struct asker *one = NULL;
+    for (struct asker_table *table = &askers->first; table && !one;
+         table = atomic_load(&table->next)) {
+        one = find_in(table, who);
+    }
+    return one;
+}
+
+/* Returns the table behind this one, made if there is none. NULL without host memory. */
+static struct asker_table *next_table(struct asker_table *table) {
+    struct asker_table *next = atomic_load(&table->next), *fresh;
+    if (next || !(fresh = host_map(sizeof *fresh, 4096))) {
+        return next;
+    }
+    if (atomic_compare_exchange_strong(&table->next, &next, fresh)) {
+        return fresh;
+    }
+    host_unmap(fresh, sizeof *fresh); /* another thread was first */
+    return next;
+}
+
+static struct asker *take_in(struct asker_table *table) {
+    for (struct asker *one = table->of; one < table->of + ASKERS; one++) {
         uintptr_t nobody = 0;
         if (atomic_load_explicit(&one->who, memory_order_relaxed) == 0 &&
             atomic_compare_exchange_strong(&one->who, &nobody, me())) {
-            atomic_store(&one->waits, false);
-            atomic_store(&one->slow, false);
-            atomic_store(&one->number, atomic_fetch_add(&askers->asked, 1) + 1);
+            return one;
+        }
+    }
+    return NULL;
+}
+
+void askers_enter(struct askers *askers) {
+    struct asker_table *table = &askers->first;
+    struct asker *own;
+    while (!(own = take_in(table))) {
+        if (!(table = next_table(table))) {
             return;
         }
     }
+    atomic_store(&own->waits, false);
+    atomic_store(&own->slow, false);
+    atomic_store(&own->number, atomic_fetch_add(&askers->asked, 1) + 1);
 }
 
 void askers_leave(struct askers *askers) {
@@ -60,11 +94,13 @@ uint64_t askers_given_back(const struct askers *askers) {
 
 /* Another thread that has been asking since `last` or before and is to be waited for; NULL: there is none. */
 static struct asker *still_asking(struct askers *askers, const struct asker *own, uint64_t last) {
-    for (struct asker *one = askers->of; one < askers->of + ASKERS; one++) {
-        uint64_t number = atomic_load(&one->number);
-        if (number > 0 && number <= last && atomic_load(&one->who) != me() &&
-            !atomic_load(&one->slow) && !(own && atomic_load(&one->waits))) {
-            return one;
+    for (struct asker_table *table = &askers->first; table; table = atomic_load(&table->next)) {
+        for (struct asker *one = table->of; one < table->of + ASKERS; one++) {
+            uint64_t number = atomic_load(&one->number);
+            if (number > 0 && number <= last && atomic_load(&one->who) != me() &&
+                !atomic_load(&one->slow) && !(own && atomic_load(&one->waits))) {
+                return one;
+            }
         }
     }
     return NULL;

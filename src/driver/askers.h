@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ASKERS 64 /* more at a time are not waited for */
+#define ASKERS 64 /* in one table; more at a time go into further ones */
 
 struct asker {
     _Atomic uintptr_t who;   /* 0: nobody */
@@ -18,13 +18,21 @@ struct asker {
     atomic_bool slow;        /* somebody has waited for it in vain */
 };
 
+struct asker_table {
+    struct asker of[ASKERS];
+    _Atomic(struct asker_table *) next; /* set once, never unmapped */
+};
+
 struct askers {
     _Atomic uint64_t asked;      /* requests there have been */
     _Atomic uint64_t given_back; /* how often memory came back */
-    struct asker of[ASKERS];
+    struct asker_table first;
 };
 
-/** The calling thread is about to charge or to ask for what it may have to give back, and has its answer. */
+/**
+ * The calling thread is about to charge or to ask for what it may have to give back, and has its
+ * answer. Without host memory for a further table, other threads do not wait for it.
+ */
 void askers_enter(struct askers *askers);
 void askers_leave(struct askers *askers);
 

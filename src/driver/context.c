@@ -2,17 +2,20 @@
 
 #include "backend/pages.h"
 #include "driver/awake.h"
-#include "driver/decay.h"
 #include "driver/device_pool.h"
 #include "driver/shutdown.h"
+#include "memory/host.h"
 #include "pool/pool.h"
+#include "process/helper.h"
 #include "process/lock.h"
 #include "process/options.h"
 #include "process/process.h"
 
-#define CONTEXTS_MAX 512
-
-static struct context contexts[CONTEXTS_MAX];
+/* All slots, the oldest first; under the registry's lock. A slot is never unmapped. Its address
+ * means the same context as long as `life` is the same. */
+static struct context *contexts;
+static struct host_slab slab = {.object_bytes = sizeof(struct context)};
+static bool uncounted; /* a context was met for which there was no host memory */
 static struct lock registry = LOCK_INITIALIZER(REGISTRY);
 static uint64_t lives;         /* contexts there ever were; under the registry's lock */
 static _Atomic unsigned views; /* green contexts */
@@ -28,21 +31,25 @@ void context_doubt(void) {
 /* --- the registry; its lock is held --- */
 
 static struct context *find(CUcontext handle) {
-    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
-        if (contexts[i].handle == handle) {
-            return &contexts[i];
-        }
+    struct context *context = contexts;
+    while (context && context->handle != handle) {
+        context = context->next;
     }
-    return NULL;
+    return context;
+}
+
+static bool is_view_of(const struct context *view, const struct context *context) {
+    return view->handle && view->green && view->behind == context->handle;
 }
 
 static void forget(struct context *context) {
     if (context->green) {
         atomic_fetch_sub(&views, 1);
     } else {
-        for (unsigned i = 0; i < CONTEXTS_MAX; i++) { /* its views end with it */
-            if (contexts[i].handle && contexts[i].green && contexts[i].behind == context->handle) {
-                forget(&contexts[i]);
+        /* Its views end with it. */
+        for (struct context *view = contexts; view; view = view->next) {
+            if (is_view_of(view, context)) {
+                forget(view);
             }
         }
         atomic_fetch_sub(&context_alive, 1);
@@ -53,7 +60,7 @@ static void forget(struct context *context) {
             listener->ended(context);
         }
     }
-    *context = (struct context){0};
+    *context = (struct context){.next = context->next};
     context_doubt();
 }
 
@@ -72,17 +79,48 @@ static bool has_ended(const struct context *context) {
     return !read_id(context->handle, &id) || (id != 0 && context->id != 0 && id != context->id);
 }
 
-static struct context *enter(struct context fresh) {
-    struct context *context = find(NULL);
-    if (context) {
-        *context = fresh;
-        context->life = ++lives;
-        atomic_fetch_add(fresh.green ? &views : &context_alive, 1);
-        if (!fresh.green) {
-            awake_enter(fresh.handle); /* who sees that sees the count as well (context_settle) */
-        }
+/* Returns a free slot, or NULL without host memory. */
+static struct context *free_slot(void) {
+    struct context **at = &contexts;
+    while (*at && (*at)->handle) {
+        at = &(*at)->next;
+    }
+    if (!*at) {
+        *at = host_slab_get(&slab);
+    }
+    return *at;
+}
+
+/*
+ * Counts the first context that cannot be entered as two, for good, because its end will not be
+ * noticed. From then on no context counts as the only one, so no pool uses a barrier beside the
+ * unknown one.
+ */
+static void count_unknown(CUcontext handle) {
+    if (!uncounted) {
+        uncounted = true;
+        atomic_fetch_add(&context_alive, 2);
+        awake_enter(handle); /* after the count: context_settle() reads it */
+        awake_all();
         context_doubt();
     }
+}
+
+/* Enters a context into the registry; NULL without host memory. */
+static struct context *enter(struct context fresh) {
+    struct context *context = free_slot();
+    if (!context) {
+        count_unknown(fresh.handle);
+        return NULL;
+    }
+    fresh.next = context->next;
+    fresh.life = ++lives;
+    *context = fresh;
+    atomic_fetch_add(fresh.green ? &views : &context_alive, 1);
+    if (!fresh.green) {
+        awake_enter(fresh.handle); /* who sees that sees the count as well (context_settle) */
+    }
+    context_doubt();
     return context;
 }
 
@@ -193,21 +231,19 @@ void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUd
 /* --- contexts end --- */
 
 static struct context *view_for(CUgreenCtx green) {
-    for (unsigned i = 0; green && i < CONTEXTS_MAX; i++) {
-        if (contexts[i].handle && contexts[i].green == green) {
-            return &contexts[i];
-        }
+    struct context *context = green ? contexts : NULL;
+    while (context && (!context->handle || context->green != green)) {
+        context = context->next;
     }
-    return NULL;
+    return context;
 }
 
 static struct context *primary_of(CUdevice device) {
-    for (unsigned i = 0; device >= 0 && i < CONTEXTS_MAX; i++) {
-        if (contexts[i].handle && contexts[i].primary && contexts[i].ordinal == device) {
-            return &contexts[i];
-        }
+    struct context *context = device >= 0 ? contexts : NULL;
+    while (context && !(context->handle && context->primary && context->ordinal == device)) {
+        context = context->next;
     }
-    return NULL;
+    return context;
 }
 
 static void tell_quiet(const struct context *context, bool quiet) {
@@ -223,9 +259,9 @@ static void count_ending(struct context *context, int change) {
     context->ending += (unsigned)change;
     bool quiet = context->ending > 0;
     tell_quiet(context, quiet);
-    for (unsigned i = 0; i < CONTEXTS_MAX; i++) { /* and its views */
-        if (contexts[i].handle && contexts[i].green && contexts[i].behind == context->handle) {
-            tell_quiet(&contexts[i], quiet);
+    for (struct context *view = contexts; view; view = view->next) {
+        if (is_view_of(view, context)) {
+            tell_quiet(view, quiet);
         }
     }
 }
@@ -256,8 +292,7 @@ void context_end_begin(struct context_ending *ending) {
 /* A call that may end one context tells of others too that ended unseen. The one that is being ended
  * by another thread is left to that: the driver would hold up the question. */
 static void forget_ended(void) {
-    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
-        struct context *context = &contexts[i];
+    for (struct context *context = contexts; context; context = context->next) {
         if (context->handle && !context->green && context->ending == 0 && has_ended(context)) {
             forget(context);
         }
@@ -289,7 +324,7 @@ CUresult context_let_reach(CUcontext handle, CUdevice by) {
     context = context && context->green ? meet(context->behind, &is_new) : context;
     struct device_pool *entry = context ? context->entry : NULL;
     if (context) {
-        context->reached_by |= (uint64_t)1 << by;
+        context->reached_by |= device_bit(by);
     }
     lock_release(&registry);
     return entry ? device_pool_let_reach(entry, by) : CUDA_SUCCESS;
@@ -303,25 +338,32 @@ uint64_t context_reached_by(CUcontext handle) {
     return reached_by;
 }
 
-static struct device_pool *pool_reached(struct context *context, CUdevice by) {
+/* Moves *context on, from NULL to the first one. Returns its pool, or NULL, and notes that `by` can
+ * reach the pool's memory. */
+static struct device_pool *reach_next(struct context **context, CUdevice by) {
+    struct device_pool *entry = NULL;
     lock_acquire(&registry);
-    struct device_pool *entry = context->handle ? context->entry : NULL;
-    context->reached_by |= entry ? (uint64_t)1 << by : 0;
+    struct context *next = *context = *context ? (*context)->next : contexts;
+    if (next && next->handle && next->entry) {
+        entry = next->entry;
+        next->reached_by |= device_bit(by);
+    }
     lock_release(&registry);
     return entry;
 }
 
 bool context_reach_all(void) {
     CUdevice here;
+    struct context *context = NULL;
     bool any = false;
     if (!pages_touch(0, UINT64_MAX) || REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS) {
         return false;
     }
-    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
-        struct device_pool *entry = pool_reached(&contexts[i], here);
+    do {
+        struct device_pool *entry = reach_next(&context, here);
         bool other = entry && entry->backend->device->ordinal != here;
         any |= other && device_pool_let_reach(entry, here) == CUDA_SUCCESS;
-    }
+    } while (context);
     return any;
 }
 
@@ -330,8 +372,7 @@ void context_address_given(CUdeviceptr address, uint64_t bytes) {
         return;
     }
     lock_acquire(&registry); /* which is held by whoever is forgetting it */
-    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
-        struct context *context = &contexts[i];
+    for (struct context *context = contexts; context; context = context->next) {
         if (context->pool && pool_covers(context->pool, address, bytes) &&
             (context->ending > 0 || has_ended(context))) {
             forget(context);
@@ -380,7 +421,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     }
     generation = atomic_load(&context_generation);
     lock_release(&registry);
-    decay_start_if_wanted();
+    helper_start_wanted();
     if (awake_switched(handle) || is_new) {
         context_settle();
     }
@@ -398,8 +439,7 @@ void context_forked(void) {
 struct pool *context_primary_pool(CUdevice device) {
     struct pool *pool = NULL;
     lock_acquire(&registry);
-    for (unsigned i = 0; i < CONTEXTS_MAX && !pool; i++) {
-        const struct context *context = &contexts[i];
+    for (struct context *context = contexts; context && !pool; context = context->next) {
         bool meant = context->handle && context->primary && context->ordinal == device;
         pool = meant ? context->pool : NULL;
     }
@@ -420,9 +460,9 @@ struct pool *context_pool_of(CUcontext handle) {
 
 void context_each(void (*visit)(struct context *context, void *with), void *with) {
     lock_acquire(&registry);
-    for (unsigned i = 0; i < CONTEXTS_MAX; i++) {
-        if (contexts[i].handle && contexts[i].pool) {
-            visit(&contexts[i], with);
+    for (struct context *context = contexts; context; context = context->next) {
+        if (context->handle && context->pool) {
+            visit(context, with);
         }
     }
     lock_release(&registry);

@@ -42,6 +42,7 @@ struct context {
     struct device_pool *entry; /* likewise */
     CUgreenCtx green;          /* the green context it is a view of; else NULL */
     CUcontext behind;          /* of a view: the primary context, whose memory it uses */
+    struct context *next;      /* in the registry: stays when the slot is used again */
 };
 
 /* Who is told of contexts, under the registry's lock, in the order of the table (listeners.c). Views have

@@ -2,12 +2,10 @@
 
 #include "driver/device.h"
 #include "driver/device_pool.h"
-#include "live/live.h"
 #include "memory/tuning.h"
 #include "pool/pool.h"
 #include "process/ending.h"
 #include "process/helper.h"
-#include "process/log.h"
 #include "process/options.h"
 #include "stats/stats.h"
 
@@ -19,11 +17,8 @@
 #define LEAST_TICK_NS 1000000
 #define PATIENCE_MS 1000 /* for one batch of pages, or one segment */
 
-atomic_bool decay_wanted;
-
 static _Atomic uint32_t asked; /* a pool has something idle; what the thread sleeps on */
 static _Atomic int turn;       /* one look at a pool, one batch of its pages, or a segment */
-static atomic_bool started;
 
 static uint64_t tick_ns(void) {
     uint64_t ns = options()->decay_ms * 1000000 / DECAY_TICKS;
@@ -42,29 +37,17 @@ static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *
     return result;
 }
 
-/* Whoever looks at the live page would else see what it had before the program fell asleep. */
-static void show(void) {
-    if (helper_begin(&turn)) {
-        live_refresh(false);
-        helper_done(&turn);
-    }
-}
-
 /* Also where the context has ended: what threads keep of the pool falls asleep. True: something may go later. */
 static bool tick_all(void) {
-    bool later = false, gone = false, left_out = false;
+    bool later = false, left_out = false;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
         const struct device *device = device_used(i);
         struct device_pool *p = device ? atomic_load(&device->pools) : NULL;
         for (; p; p = p->next) {
             later |= take_turn(pool_tick, p->pool, &left_out);
             while (take_turn(pool_decay, p->pool, &left_out)) {
-                gone = true;
             }
         }
-    }
-    if (gone) {
-        show();
     }
     return later || left_out; /* it may not end after all */
 }
@@ -81,21 +64,14 @@ static void *give_back_idle(void *unused) {
     return unused;
 }
 
-void decay_want(void) {
-    atomic_store(&decay_wanted, !atomic_load(&started));
-}
+static struct helper thread = {
+    .run = give_back_idle,
+    .level = LOG_LEVEL_WARN,
+    .lacking = "idle memory does not go back by itself",
+};
 
-void decay_start(void) {
-    int saved = errno;
-    atomic_store(&decay_wanted, false);
-    if (!atomic_exchange(&started, true)) {
-        int error = helper_start(give_back_idle);
-        if (error != 0) {
-            log_warn("idle memory does not go back by itself: a thread cannot be made: error %d",
-                     error);
-        }
-    }
-    errno = saved;
+void decay_want(void) {
+    helper_want(&thread);
 }
 
 void decay_wake(void) {
@@ -110,14 +86,14 @@ void decay_wake(void) {
 
 void decay_stop(void) {
     int saved = errno;
-    if (atomic_load(&started) && ending_is_own_process()) {
+    if (atomic_load(&thread.started) && ending_is_own_process()) {
         helper_hold(&turn, PATIENCE_MS);
     }
     errno = saved;
 }
 
 void decay_forked(void) {
-    atomic_store(&started, false);
+    atomic_store(&thread.started, false);
 }
 
 void decay_end(enum process_end how, int signal) {

@@ -9,22 +9,8 @@
 
 #include "process/process.h"
 
-#include <stdatomic.h>
-#include <stdbool.h>
-
-extern atomic_bool decay_wanted; /* there is a pool that decays, and no thread yet */
-
-/** From now on there is such a pool. */
+/** Asks for the thread. Locks may be held: helper_start_wanted() makes it. */
 void decay_want(void);
-
-/** Makes the thread, without any lock. */
-void decay_start(void);
-
-static inline void decay_start_if_wanted(void) {
-    if (__builtin_expect(atomic_load_explicit(&decay_wanted, memory_order_relaxed), 0)) {
-        decay_start();
-    }
-}
 
 /** A pool has something idle. From inside a pool: neither waits nor takes a lock. */
 void decay_wake(void);

@@ -252,6 +252,19 @@ static CUresult identify(CUstream stream, bool per_thread, struct identity *whic
     return CUDA_SUCCESS;
 }
 
+/*
+ * Returns the current context, or NULL. Where cuCtxGetCurrent fails, the context of the thread's
+ * own stream is the current one, as NVIDIA's documentation of cuStreamGetCtx says. The same
+ * question about the legacy stream ends captures of blocking streams (tests/sim/test_captures.c).
+ */
+static CUcontext current_context(void) {
+    CUcontext current = NULL;
+    if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS) {
+        REAL(cuStreamGetCtx)(CU_STREAM_PER_THREAD, &current);
+    }
+    return current;
+}
+
 CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool per_thread,
                       CUresult (*record)(CUevent, CUstream)) {
     struct identity which;
@@ -260,9 +273,7 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
     if (r != CUDA_SUCCESS) {
         return r;
     }
-    if (!current) {
-        REAL(cuCtxGetCurrent)(&current);
-    }
+    current = current ? current : current_context();
     r = current ? add_in(current, which, dptr, stream, record) : CUDA_ERROR_INVALID_HANDLE;
     bool elsewhere = r == CUDA_ERROR_INVALID_HANDLE && !which.kind &&
                      REAL(cuStreamGetCtx)(stream, &own) == CUDA_SUCCESS && own != current;
@@ -327,9 +338,8 @@ bool deferred_settle(CUcontext context, bool all) {
 
 void deferred_settle_now(void) {
     CUcontext current = NULL;
-    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS) {
-        deferred_settle(current, true);
-    }
+    REAL(cuCtxGetCurrent)(&current); /* without an answer the locks are only tried */
+    deferred_settle(current, true);
 }
 
 void deferred_quiet(const struct context *context, bool quiet) {

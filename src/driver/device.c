@@ -4,6 +4,7 @@
 #include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/mempool.h"
+#include "driver/page_helper.h"
 #include "driver/remember.h"
 #include "live/live.h"
 #include "live/peaks.h"
@@ -81,6 +82,7 @@ static void use_first(void) {
         options_check_devices(count);
         peaks_start();
         live_start((unsigned)count);
+        page_helper_want();
     }
 }
 

@@ -12,6 +12,7 @@
 #include "driver/askers.h"
 #include "process/lock.h"
 #include "stats/books.h"
+#include "stats/stats.h"
 
 #include <cuda.h>
 
@@ -43,7 +44,13 @@ struct device {
  * no such device. */
 struct device *device_get(CUdevice ordinal);
 
-/** The same, but NULL if this process has not used it. */
+/** The bit of a device in a set of devices. 0 for one beyond STATS_MAX_DEVICES. A process with so
+ * many devices has no memory in pages (pages_lacking), so no set needs to hold it. */
+static inline uint64_t device_bit(CUdevice ordinal) {
+    return ordinal >= 0 && ordinal < STATS_MAX_DEVICES ? (uint64_t)1 << ordinal : 0;
+}
+
+/** The same as device_get(), but NULL if this process has not used it. */
 struct device *device_used(int ordinal);
 
 void device_reset_peaks(struct device *device);

@@ -51,5 +51,8 @@ static const struct loader_entry entries[] = {
 #include "driver/entry_points.def"
 };
 
+_Static_assert(sizeof entries / sizeof *entries <= LOADER_SLOTS / 2,
+               "a look-up ends at a free slot");
+
 const struct loader_table loader_driver = {"libcuda.so.1", entries,
                                            sizeof entries / sizeof *entries, (void *)entry_absent};

@@ -1,12 +1,12 @@
 #include "driver/fault.h"
 
 #include "driver/across.h"
-#include "driver/attend.h"
 #include "driver/bounds.h"
 #include "driver/context.h"
 #include "driver/entries.h"
 #include "driver/ipc_pages.h"
 #include "pool/pool.h"
+#include "process/helper.h"
 
 bool fault_is_deadly(CUresult code) {
     return (code >= CUDA_ERROR_ILLEGAL_ADDRESS && code <= CUDA_ERROR_LAUNCH_TIMEOUT &&
@@ -45,7 +45,7 @@ static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
 
 #define NOTICED(symbol, since, parameters, arguments)                                              \
     CUresult hook_##symbol parameters {                                                            \
-        attend_question();                                                                         \
+        helper_start_wanted();                                                                     \
         CUresult r = REAL(symbol) arguments;                                                       \
         if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && may_be_out_of_reach()) {         \
             r = REAL(symbol) arguments;                                                            \
@@ -56,7 +56,7 @@ static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
     CUresult hook_##symbol parameters {                                                            \
         struct pool *pools[2] = {NULL, NULL};                                                      \
         (void)pools; /* of a fill */                                                               \
-        attend_question();                                                                         \
+        helper_start_wanted();                                                                     \
         bool refused = beyond; /* which makes it a call for nothing */                             \
         if (__builtin_expect(refused, 0)) {                                                        \
             CUresult nothing = REAL(symbol) arguments;                                             \

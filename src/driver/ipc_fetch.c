@@ -1,6 +1,7 @@
 #include "driver/ipc_fetch.h"
 
 #include "driver/capture.h"
+#include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/ipc_wire.h"
 #include "stats/stats.h"
@@ -17,18 +18,34 @@ struct fetch {
     struct ipc_fetched *into; /* span 0: nothing is reserved yet */
     uint64_t mapped;          /* bytes */
     uint64_t reached_by;
+    int64_t patience; /* milliseconds that may still be spent waiting for the exporter */
     int fd;
 };
 
+/* Returns until when the exporter is waited for now. */
+static int64_t deadline_of(const struct fetch *fetch, int64_t now) {
+    return now + (fetch->patience < WIRE_PATIENCE_MS ? fetch->patience : WIRE_PATIENCE_MS);
+}
+
+/* Counts a wait that is over. What the own driver takes for a large block does not count. */
+static void waited_since(struct fetch *fetch, int64_t begin) {
+    fetch->patience -= wire_clock_ms() - begin;
+}
+
 /* The next pages. Returns when the answer is there. */
-static int ask(const struct fetch *fetch) {
+static int ask(struct fetch *fetch) {
     const struct ipc_ticket *ticket = fetch->ticket;
     const struct wire_request request = {.magic = WIRE_MAGIC,
                                          .token = {ticket->token[0], ticket->token[1]},
                                          .address = ticket->address,
                                          .first = (uint32_t)(fetch->mapped / PAGE)};
     int r = wire_send(fetch->fd, &request, sizeof request, NULL, 0);
-    return r != 0 ? r : wire_wait(fetch->fd, wire_clock_ms() + WIRE_PATIENCE_MS) ? 0 : -ETIMEDOUT;
+    int64_t begin = wire_clock_ms();
+    if (r == 0 && !wire_wait(fetch->fd, deadline_of(fetch, begin))) {
+        r = -ETIMEDOUT;
+    }
+    waited_since(fetch, begin);
+    return r;
 }
 
 /* The block begins in the first of them, and no later answer says otherwise. */
@@ -107,9 +124,10 @@ static int map_some(struct fetch *fetch) {
 static CUresult give_access(const struct fetch *fetch) {
     CUdevice here;
     CUresult r = REAL(cuCtxGetDevice)(&here);
-    uint64_t devices = r == CUDA_SUCCESS ? (uint64_t)1 << here | fetch->reached_by : 0;
+    r = r == CUDA_SUCCESS ? ipc_fetch_let_reach(fetch->into, here) : r;
     for (CUdevice i = 0; i < STATS_MAX_DEVICES && r == CUDA_SUCCESS; i++) {
-        r = devices >> i & 1 ? ipc_fetch_let_reach(fetch->into, i) : r;
+        bool other = i != here && (fetch->reached_by & device_bit(i)) != 0;
+        r = other ? ipc_fetch_let_reach(fetch->into, i) : r;
     }
     return r;
 }
@@ -127,7 +145,9 @@ static int fetch_all(struct fetch *fetch) {
 static int connect_and_fetch(struct fetch *fetch) {
     int r = -ECONNREFUSED;
     for (unsigned i = 0; i < TRIES; i++) {
-        int fd = wire_connect(fetch->ticket->exporter, wire_clock_ms() + WIRE_PATIENCE_MS);
+        int64_t begin = wire_clock_ms();
+        int fd = wire_connect(fetch->ticket->exporter, deadline_of(fetch, begin));
+        waited_since(fetch, begin);
         if (fd >= 0) {
             fetch->fd = fd;
             r = fetch_all(fetch);
@@ -143,7 +163,8 @@ static int connect_and_fetch(struct fetch *fetch) {
 }
 
 int ipc_fetch(const struct ipc_ticket *ticket, uint64_t reached_by, struct ipc_fetched *fetched) {
-    struct fetch fetch = {.ticket = ticket, .into = fetched, .reached_by = reached_by};
+    struct fetch fetch = {
+        .ticket = ticket, .into = fetched, .reached_by = reached_by, .patience = WIRE_WHOLE_MS};
     int saved = errno;
     *fetched = (struct ipc_fetched){0};
     CUstreamCaptureMode mode = capture_relax();

@@ -3,7 +3,7 @@
  *
  * A block inside a segment. The driver knows the segment only, and gives the same handle for every
  * address in it. So the handle we hand out says in its last eight bytes, which the driver leaves zero
- * (cuda-facts, "Legacy IPC"), where in the segment the block starts and how long it is:
+ * (docs/cuda-facts.md, "IPC handles"), where in the segment the block starts and how long it is:
  *
  *      bytes  0..55                   56..63
  *             driver's, scrambled     tag, unit of the size, size, offset in units of 512 bytes

@@ -9,6 +9,7 @@
 #include "driver/ipc_server.h"
 #include "driver/outside.h"
 #include "driver/spans.h"
+#include "driver/wait_by_free.h"
 #include "memory/host.h"
 #include "process/lock.h"
 #include "process/process.h"
@@ -153,29 +154,18 @@ CUresult ipc_pages_open(CUcontext context, CUdeviceptr *dptr, const struct ipc_t
 
 /* --- closing --- */
 
-/* Of a context that is current. While a stream is captured nobody may wait for it, but a free does. */
-static CUresult wait_for_work(void) {
-    CUdeviceptr unused;
-    CUresult r;
-    if (capture_hold_off()) {
-        r = REAL(cuCtxSynchronize)();
-        capture_let_go();
-        return r;
-    }
-    CUstreamCaptureMode mode = capture_relax();
-    r = REAL(cuMemAlloc_v2)(&unused, 1);
-    r = r == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : r;
-    capture_restore(mode);
-    return r;
-}
-
+/* Waits for all work of a context, also while a stream is being captured. */
 static CUresult wait_for_context(CUcontext context) {
     CUcontext popped;
+    if (!capture_hold_off()) {
+        return wait_by_free(context);
+    }
     CUresult r = REAL(cuCtxPushCurrent_v2)(context);
     if (r == CUDA_SUCCESS) {
-        r = wait_for_work();
+        r = REAL(cuCtxSynchronize)();
         REAL(cuCtxPopCurrent_v2)(&popped);
     }
+    capture_let_go();
     return r;
 }
 

@@ -20,7 +20,8 @@
 #include <unistd.h>
 
 #define PEERS 16       /* importers that are served at a time; others wait */
-#define SILENT_MS 1000 /* a peer that says nothing where there is no place for another one */
+#define SILENT_MS 1000 /* how long a peer may say nothing while no place is free; */
+#define FIRST_MS 20    /* and one that has not asked yet: importers ask as they connect */
 #define TURN_MS 50     /* after what cannot be helped at once */
 #define END_MS 1000    /* how long the end of the process waits for a call of the driver */
 
@@ -29,7 +30,8 @@
 struct socket {
     int fd; /* -1: none */
     ino_t file;
-    int64_t heard; /* when it last said something */
+    int64_t heard; /* when it connected, or last said something */
+    bool has_asked;
 };
 
 static uint64_t own_name;
@@ -39,8 +41,9 @@ static atomic_bool is_open, is_over;
 
 static struct socket socket_of(int fd) {
     struct stat file;
-    return fd >= 0 && fstat(fd, &file) == 0 ? (struct socket){fd, file.st_ino, wire_clock_ms()}
-                                            : (struct socket){.fd = -1};
+    return fd >= 0 && fstat(fd, &file) == 0
+               ? (struct socket){.fd = fd, .file = file.st_ino, .heard = wire_clock_ms()}
+               : (struct socket){.fd = -1};
 }
 
 static bool is_there(const struct socket *socket) {
@@ -116,6 +119,7 @@ static bool serve(struct socket *peer) {
         wire_send(peer->fd, &no, sizeof no, NULL, 0);
     }
     peer->heard = wire_clock_ms();
+    peer->has_asked = true;
     return r == 0;
 }
 
@@ -150,9 +154,10 @@ static void let_in(struct socket *place) {
     }
 }
 
-/* Who says nothing may stay for a while, unless others could wait for the place. */
+/* Returns until when a peer may say nothing. That is not long while others may wait for its place.
+ * An importer that is hung up on because it was slow connects again. */
 static int64_t deadline_of(const struct socket *peer, bool any_place) {
-    return peer->heard + (any_place ? WIRE_PATIENCE_MS : SILENT_MS);
+    return peer->heard + (any_place ? WIRE_PATIENCE_MS : peer->has_asked ? SILENT_MS : FIRST_MS);
 }
 
 /* What is waited for: no more than there is, since poll takes no more than RLIMIT_NOFILE allows. */

@@ -1,6 +1,7 @@
 #include "driver/ipc_wire.h"
 
 #include "process/print.h"
+#include "process/user.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -158,7 +159,7 @@ static bool is_same_user(int fd) {
     struct ucred who = {.uid = (uid_t)-1};
     socklen_t bytes = sizeof who;
     return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
-           who.uid == (uid_t)syscall(SYS_geteuid);
+           user_is_own(who.uid);
 }
 
 int wire_listen(uint64_t name) {

@@ -24,7 +24,8 @@
 
 #define WIRE_PAGES 16 /* descriptors in one answer at most */
 #define WIRE_MAGIC 0x3270656863617067u
-#define WIRE_PATIENCE_MS 10000 /* either side waits so long for the other one's next word */
+#define WIRE_PATIENCE_MS 10000 /* either side waits so long for the other one's next message, */
+#define WIRE_WHOLE_MS 30000    /* and an importer so long for all messages of a block together */
 
 struct wire_request {
     uint64_t magic, token[2], address;

@@ -2,8 +2,6 @@
 
 #include "memory/host.h"
 
-#include <sys/mman.h>
-
 static struct ledger_row **rows;
 static size_t row_count, row_room; /* room is a power of two */
 
@@ -49,9 +47,7 @@ static bool make_room(void) {
             place(old[i]);
         }
     }
-    if (old) {
-        munmap(old, old_room * sizeof *old);
-    }
+    host_unmap(old, old_room * sizeof *old);
     return true;
 }
 

@@ -4,7 +4,6 @@
  * The driver is asked whenever the pool is not the one to answer: no current context, a request it
  * would refuse, a pointer that is not ours, a context that a fault has killed.
  */
-#include "driver/attend.h"
 #include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/deferred.h"
@@ -18,6 +17,7 @@
 #include "driver/retry.h"
 #include "driver/shutdown.h"
 #include "driver/tracing.h"
+#include "live/live.h"
 #include "pool/pool.h"
 #include "process/log.h"
 #include "process/options.h"
@@ -29,7 +29,7 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-#define PITCH_UNIT ((size_t)512) /* cuda-facts: the driver rounds a pitch up to this */
+#define PITCH_UNIT ((size_t)512) /* the driver rounds a pitch up to this: docs/cuda-facts.md */
 
 #define SHOWN_OOMS 3
 
@@ -45,8 +45,6 @@ static void show_oom(const struct device *device, size_t bytes, size_t free_byte
     }
     if (atomic_load(&shown) < SHOWN_OOMS && atomic_fetch_add(&shown, 1) < SHOWN_OOMS) {
         live_refresh(true);
-    } else {
-        attend_growth();
     }
 }
 
@@ -143,7 +141,6 @@ static CUresult native_end(struct outside_call *taking, CUresult answer, const C
     if (remembered) {
         stacks_take(taking->stack, *dptr, taking->bytes);
     }
-    attend_growth();
     return r;
 }
 

@@ -8,6 +8,7 @@
 #include "driver/retry.h"
 #include "driver/tries.h"
 #include "memory/host.h"
+#include "process/helper.h"
 #include "process/lock.h"
 #include "process/process.h"
 
@@ -286,6 +287,7 @@ bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr
     if (beyond) {
         device_count_oom(device, true);
     }
+    helper_start_wanted();
     return !beyond;
 }
 

@@ -24,6 +24,9 @@ static const struct loader_entry entries[] = {
     NVML_ENTRIES(ROW)
 #undef ROW
 };
+_Static_assert(sizeof entries / sizeof *entries <= LOADER_SLOTS / 4,
+               "a look-up ends at a free slot");
+
 const struct loader_table loader_nvml = {"libnvidia-ml.so.1", entries,
                                          sizeof entries / sizeof *entries, NULL};
 

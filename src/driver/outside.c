@@ -8,6 +8,7 @@
 #include "driver/tries.h"
 #include "live/flight.h"
 #include "memory/host.h"
+#include "process/helper.h"
 #include "process/process.h"
 
 static struct ledger_row *away;    /* neither listed nor settled: the driver is being asked */
@@ -235,6 +236,7 @@ CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, u
     if (outside_kind_is_charged(call->kind)) {
         askers_leave(&call->device->askers);
     }
+    helper_start_wanted();
     return answer;
 }
 

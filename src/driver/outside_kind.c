@@ -14,7 +14,8 @@ static const struct {
     bool charged;
     size_t metric;
 } kinds[OUTSIDE_KINDS] = {
-#define KIND(name, space, charged, metric, meaning) {OUTSIDE_##space, charged, metric},
+#define KIND(number, name, space, charged, metric, words, meaning)                                 \
+    [number] = {OUTSIDE_##space, charged, metric},
 #include "driver/outside_kind.def"
 };
 

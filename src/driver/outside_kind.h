@@ -10,7 +10,7 @@
 struct device;
 
 enum outside_kind {
-#define KIND(name, space, charged, metric, meaning) OUTSIDE_##name,
+#define KIND(number, name, space, charged, metric, words, meaning) OUTSIDE_##name = number,
 #include "driver/outside_kind.def"
     OUTSIDE_KINDS
 };

@@ -7,6 +7,7 @@
 #include "driver/device.h"
 #include "driver/entries.h"
 #include "driver/ipc_server.h"
+#include "driver/page_helper.h"
 #include "driver/remember.h"
 #include "driver/shutdown.h"
 #include "driver/tracing.h"
@@ -26,6 +27,7 @@ const struct process_part process_parts[] = {
     {.forked = device_forked},
     {.forked = pool_forked},
     {.forked = decay_forked, .end = decay_end},
+    {.forked = page_helper_forked, .end = page_helper_end},
     {.forked = ipc_server_forked, .end = ipc_server_end},
     {.report = report_write},
     {.end = peaks_end},

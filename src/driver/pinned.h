@@ -1,7 +1,7 @@
 /*
  * Pinned host memory: freed blocks kept for the next request of the same size and kind.
  *
- * Pinning is what costs (cuda-facts: 0.5 ms for 1 MiB, 17 ms for 64 MiB a pair), so a block is kept as the driver gave it, and only an
+ * Pinning is what costs (0.5 ms for 1 MiB, 17 ms for 64 MiB a pair: docs/cuda-facts.md), so a block is kept as the driver gave it, and only an
  * equal request gets it: nothing about it differs from a new one. The CPU touches this memory as soon as it has it, which no
  * device barrier orders: a block goes out again only when everything submitted before its free has *finished*, and otherwise the
  * driver is asked for a new one.

@@ -3,12 +3,12 @@
  *
  * Three attributes differ between a block and the segment around it: where the allocation starts,
  * how long it is, and its number. A fourth, SYNC_MEMOPS, belongs to the allocation too, but the
- * driver keeps it per segment: who set it is remembered by number. All others are the driver's to
- * answer. Memory of the pool that is not live is, to the program, memory it has freed.
+ * driver keeps it per segment: the pool keeps the value with the block. All others are the driver's
+ * to answer. Memory of the pool that is not live is, to the program, memory it has freed.
  *
- * Where memory comes in pages the driver knows them one by one, as mapped by nobody's context and exportable.
- * There the answers are those it gives for memory of cuMemAlloc (tests/sim/probe-h200.txt). So it is with pages that
- * were opened by an IPC handle.
+ * Where memory comes in pages the driver knows them one by one, as mapped by nobody's context and
+ * exportable. There the answers are those it gives for memory of cuMemAlloc
+ * (tests/sim/probe-h200.txt). So it is with pages that were opened by an IPC handle.
  */
 #include "backend/pages.h"
 #include "driver/context.h"
@@ -21,11 +21,12 @@
 #include "driver/pinned.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
-#include "process/lock.h"
+#include "process/helper.h"
 #include "process/options.h"
 #include "process/process.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* Numbers of blocks are far from those the driver counts up from 1. */
@@ -47,6 +48,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
         total = device->total;
         mempool_look(device);
         device_visible_memory(device, &free_now, &total);
+        helper_start_wanted();
     }
     if (free_bytes) {
         *free_bytes = free_now;
@@ -150,44 +152,32 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
 /* --- attributes --- */
 
 /*
- * SYNC_MEMOPS as set for single blocks, by their numbers; a number is never used again, so nothing
- * has to be removed. What the driver said before the first one was set is what all others have.
+ * SYNC_MEMOPS of a block is the block's flag in its pool, from the moment that it is set. The
+ * driver keeps the attribute for the whole segment. So all other blocks have what the driver said
+ * before the first one was set.
  */
-#define SYNC_BLOCKS 1024
-static struct {
-    uint64_t id;
-    int value;
-} sync_blocks[SYNC_BLOCKS];
-static unsigned sync_block_count;
-static int sync_default;
-static struct lock sync_lock = LOCK_INITIALIZER(SYNC_MEMOPS);
+#define SYNC_UNKNOWN (-1) /* none has been set yet */
+static _Atomic int sync_default = SYNC_UNKNOWN;
 
-static bool find_sync_memops(uint64_t id, int *value) {
-    lock_acquire(&sync_lock);
-    bool any = sync_block_count > 0;
-    *value = sync_default;
-    for (unsigned i = 0; i < sync_block_count && i < SYNC_BLOCKS; i++) {
-        *value = sync_blocks[i].id == id ? sync_blocks[i].value : *value;
-    }
-    lock_release(&sync_lock);
-    return any;
+static int driver_sync_memops(CUdeviceptr dptr) {
+    int value = SYNC_UNKNOWN;
+    CUresult r = REAL(cuPointerGetAttribute)(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, dptr);
+    return r == CUDA_SUCCESS ? value : SYNC_UNKNOWN;
 }
 
-static void set_sync_memops(uint64_t id, int value, int before) {
-    lock_acquire(&sync_lock);
-    if (sync_block_count == 0) {
-        sync_default = before;
+/* Must run before the driver changes the attribute: another thread may set that of a neighbour
+ * next. */
+static void keep_sync_default(CUdeviceptr dptr) {
+    int none = SYNC_UNKNOWN;
+    if (atomic_load(&sync_default) == SYNC_UNKNOWN) {
+        atomic_compare_exchange_strong(&sync_default, &none, driver_sync_memops(dptr));
     }
-    unsigned at = 0;
-    while (at < sync_block_count && at < SYNC_BLOCKS && sync_blocks[at].id != id) {
-        at++;
-    }
-    if (at == sync_block_count || at == SYNC_BLOCKS) {
-        at = sync_block_count++ % SYNC_BLOCKS;
-    }
-    sync_blocks[at].id = id;
-    sync_blocks[at].value = value;
-    lock_release(&sync_lock);
+}
+
+/* Returns SYNC_UNKNOWN where the driver's answer is right. */
+static int sync_memops_of(const struct known *block) {
+    int flag = block->pool ? pool_flag(block->address) : SYNC_UNKNOWN;
+    return flag >= 0 ? flag : block->pool ? atomic_load(&sync_default) : SYNC_UNKNOWN;
 }
 
 static unsigned long long id_of(const struct known *block) {
@@ -248,29 +238,24 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute, const str
         memcpy(data, &(unsigned long long){id_of(block)}, sizeof(long long));
         return true;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: {
-        int value;
-        bool known = block->pool && find_sync_memops(pool_block_id(block->address), &value);
-        if (known) {
+        int value = sync_memops_of(block);
+        if (value != SYNC_UNKNOWN) {
             memcpy(data, &value, sizeof value);
         }
-        return known;
+        return value != SYNC_UNKNOWN;
     }
     default:
         return (in_pages(block) || block->mapped_in) && answer_of_pages(data, attribute, block);
     }
 }
 
-static int sync_memops_of(CUdeviceptr dptr) {
-    int value = 0;
-    REAL(cuPointerGetAttribute)(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, dptr);
-    return value;
-}
-
-/* Whoever asks for the tokens that open memory to a network card has also set SYNC_MEMOPS: the
- * driver does that. `before`: what it said before it gave them. */
-static void tokens_given(CUdeviceptr dptr, int before) {
+/* The driver sets SYNC_MEMOPS when it gives the tokens that open memory to a network card. */
+static void tokens_given(CUdeviceptr dptr) {
+    int value = driver_sync_memops(dptr);
     pool_mark_reached_from_outside(dptr);
-    set_sync_memops(pool_block_id(dptr), sync_memops_of(dptr), before);
+    if (value != SYNC_UNKNOWN) {
+        pool_set_flag(dptr, value != 0);
+    }
 }
 
 static bool ask_for_tokens(unsigned count, const CUpointer_attribute *attributes) {
@@ -294,10 +279,12 @@ CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, C
         return CUDA_SUCCESS;
     }
     bool tokens = r == 0 && block.pool && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS;
-    int before = tokens ? sync_memops_of(dptr) : 0;
+    if (tokens) {
+        keep_sync_default(dptr);
+    }
     CUresult result = REAL(cuPointerGetAttribute)(data, attribute, dptr);
     if (tokens) {
-        tokens_given(dptr, before);
+        tokens_given(dptr);
     }
     if (r == 0 && result == CUDA_SUCCESS) {
         correct(data, attribute, &block);
@@ -310,12 +297,14 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
     struct known block = {.pool = NULL};
     int r = attributes && data ? find_known(dptr, &block) : -ENOENT;
     bool tokens = r == 0 && block.pool && ask_for_tokens(count, attributes);
-    int before = tokens ? sync_memops_of(dptr) : 0;
+    if (tokens) {
+        keep_sync_default(dptr);
+    }
     /* What the driver says of a pointer it does not know, it says of NULL too. */
     CUresult result =
         REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);
     if (tokens) {
-        tokens_given(dptr, before);
+        tokens_given(dptr);
     }
     for (unsigned i = 0; r == -EINVAL && result == CUDA_SUCCESS && i < count; i++) {
         if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && data[i]) {
@@ -356,11 +345,16 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
                    ? CUDA_ERROR_INVALID_VALUE
                    : none;
     }
-    int before = sync_memops_of(dptr);
+    if (block.pool && pool_block_id(block.address) == 0) {
+        return CUDA_ERROR_OUT_OF_MEMORY; /* no host memory for the block's flag */
+    }
+    if (block.pool) {
+        keep_sync_default(dptr);
+    }
     CUresult result = set_sync_memops_of(value, dptr, &block);
     if (block.pool && result == CUDA_SUCCESS) {
         pool_mark_reached_from_outside(dptr);
-        set_sync_memops(pool_block_id(dptr), *(const int *)value != 0, before);
+        pool_set_flag(block.address, *(const int *)value != 0);
     }
     return result;
 }

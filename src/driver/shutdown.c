@@ -5,6 +5,7 @@
 #include "driver/decay.h"
 #include "driver/entries.h"
 #include "driver/ipc_server.h"
+#include "driver/page_helper.h"
 
 #include <stdlib.h>
 
@@ -16,6 +17,7 @@ static void begin(void) {
     atomic_fetch_add(&capture_unusual, 1);
     ipc_server_finish();
     decay_stop();
+    page_helper_stop();
 }
 
 void shutdown_watch(void) {

@@ -3,7 +3,6 @@
 #include "memory/host.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 #define ROOM_LEAST 256
 
@@ -36,7 +35,7 @@ static bool make_room(struct spans *spans) {
     }
     if (spans->rows) {
         memcpy(wider, spans->rows, spans->count * sizeof *wider);
-        munmap(spans->rows, spans->room * sizeof *wider);
+        host_unmap(spans->rows, spans->room * sizeof *wider);
     }
     spans->rows = wider;
     spans->room = room;

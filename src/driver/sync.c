@@ -6,15 +6,16 @@
  */
 #include "driver/sync.h"
 
-#include "driver/attend.h"
 #include "driver/context.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
 #include "driver/mempool.h"
 #include "pool/pool.h"
+#include "process/helper.h"
 #include "process/process.h"
 
 static CUresult waited(CUresult r, struct pool *pool, uint64_t ticket) {
+    helper_start_wanted();
     if (pool && r == CUDA_SUCCESS) {
         pool_sync_end(pool, ticket);
     }
@@ -22,7 +23,6 @@ static CUresult waited(CUresult r, struct pool *pool, uint64_t ticket) {
 }
 
 CUresult hook_cuCtxSynchronize(void) {
-    attend_wait();
     struct pool *pool = process_ready() ? context_whole_pool() : NULL;
     uint64_t ticket = pool ? pool_sync_begin(pool) : 0;
     return waited(REAL(cuCtxSynchronize)(), pool, ticket);
@@ -30,7 +30,6 @@ CUresult hook_cuCtxSynchronize(void) {
 
 /* The context may be any; only of the current one is it known here that its pool is meant. */
 CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
-    attend_wait();
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
     struct pool *pool = ctx == current && process_ready() ? context_whole_pool() : NULL;
@@ -39,17 +38,14 @@ CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
 }
 
 CUresult hook_cuStreamSynchronize(CUstream stream) {
-    attend_wait();
     return fault_notice(mempool_waited(REAL(cuStreamSynchronize)(stream)));
 }
 
 CUresult hook_cuStreamSynchronize_ptsz(CUstream stream) {
-    attend_wait();
     return fault_notice(mempool_waited(REAL(cuStreamSynchronize_ptsz)(stream)));
 }
 
 CUresult hook_cuEventSynchronize(CUevent event) {
-    attend_wait();
     return fault_notice(mempool_waited(REAL(cuEventSynchronize)(event)));
 }
 

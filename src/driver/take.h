@@ -24,7 +24,7 @@ static inline struct device *here_and_well(void) {
 
 /*
  * What is wrong with a call's arguments is the driver's to find, also where the limit refuses: it is
- * asked for more than there is (cuda-facts: that much is never there), which takes nothing.
+ * asked for more than there is (docs/cuda-facts.md: arguments are checked first), which takes nothing.
  */
 #define TOO_MUCH ((size_t)1 << 50)
 

@@ -32,18 +32,17 @@ static inline void write_event(struct flight_ring *to, uint64_t time_ns, uint64_
 #undef SET
 }
 
-uint64_t flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes) {
+void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes) {
     struct live_page *page = atomic_load_explicit(&live_page, memory_order_acquire);
     if (!page) {
-        return 0;
+        return;
     }
     if (__builtin_expect(ring == 0, 0)) {
         enroll();
     }
-    uint64_t now = flight_clock(CLOCK_MONOTONIC_COARSE);
-    now = now < latest ? latest : now; /* not before what its own growth says */
-    write_event(&page->rings[ring], now, address, bytes, 0, kind, device);
-    return now;
+    uint64_t coarse = flight_clock(CLOCK_MONOTONIC_COARSE);
+    uint64_t now = coarse < latest ? latest : coarse; /* not before what its own growth says */
+    write_event(&page->rings[ring], coarse, address, bytes, now - coarse, kind, device);
 }
 
 void flight_event(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes,

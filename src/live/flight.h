@@ -8,8 +8,9 @@
  * meanwhile, or was written by two of which one was so slow that the others came round, is known by its
  * seal. Nothing is allocated, locked or waited for. Without a page nothing is kept.
  *
- * Time stamps of blocks are of the clock that costs 4 ns, and up to 4 ms old; the order of what one
- * thread does is exact.
+ * Time stamps of blocks are of the clock that costs 4 ns. They are milliseconds old, more on a
+ * machine that is busy, but of two blocks the later one never has the earlier stamp. The order of
+ * what one thread does is exact.
  */
 #ifndef GPUCACHE_LIVE_FLIGHT_H
 #define GPUCACHE_LIVE_FLIGHT_H
@@ -30,8 +31,8 @@ static inline uint64_t flight_clock(clockid_t clock) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/** A large block came or went. The time, or 0 if there is no page. */
-uint64_t flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes);
+/** Records that a large block came or went. */
+void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes);
 
 /** Something slow, or rare, began at `since` (0: that was not measured) and is over. */
 void flight_event(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes,

@@ -2,36 +2,40 @@
 
 #include "live/peaks.h"
 #include "live/place.h"
+#include "process/guard.h"
+#include "process/log.h"
+#include "process/nap.h"
 #include "process/options.h"
 #include "process/print.h"
 #include "process/program.h"
+#include "process/user.h"
 #include "process/write.h"
+#include "report/emitter.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Reading the figures, and counting the sizes of what is live, takes one part of the time in COST_SHARE each
- * in the long run, and what has been saved up in LIVE_WINDOW_NS: so the last one of a few waits is not left
- * out, after which a program may be idle for long. Sizes only while there are few blocks, or somebody asks. */
+/* Counting the sizes of what is live takes at most one part of the time in COST_SHARE, and is
+ * done only while there are few blocks. A reader can ask for it at any time. */
 #define COST_SHARE 1000
 #define SIZES_MOST 100000
-#define COST_NS 20000  /* reading takes some 10 us */
+#define SECOND_NS 1000000000
 #define PAGE_UNIT 4096 /* bytes of a page are a multiple of it */
-
-_Atomic uint64_t live_due_ns, live_answered;
 
 static char path[PLACE_PATH + PLACE_NAME]; /* of the page; set before live_page is */
 static size_t mapped;
 static uint32_t slots; /* of the page, which others can write to */
 static pid_t owner;    /* the process whose page it is */
 static atomic_flag refreshing = ATOMIC_FLAG_INIT;
-static uint64_t sizes_due_ns, usual_cost, usual_sizes_cost; /* ns; while refreshing */
-static struct live_device fresh;                            /* while refreshing */
+static uint64_t sizes_due_ns;     /* while refreshing */
+static struct live_device fresh;  /* while refreshing */
+static _Atomic uint32_t answered; /* the last question; others can write to the page's copy */
 static _Atomic int driver_version;
 
 /* Of a child that no handler was told of it is not. */
@@ -59,6 +63,8 @@ static struct live_page *make_file(int folder, const char *name, size_t bytes) {
              : MAP_FAILED;
     if (memory == MAP_FAILED)
         unlinkat(folder, name, 0);
+    else
+        guard_mapping(memory, bytes, NULL);
     syscall(SYS_close, fd);
     return memory == MAP_FAILED ? NULL : memory;
 }
@@ -72,19 +78,47 @@ static void set_path(const char *folder, const char *name) {
     print_end(&out);
 }
 
+/** Makes the page in a folder that is open as `fd`. */
+static struct live_page *make_in(int fd, const char *folder, const char *name, size_t bytes) {
+    set_path(folder, name);
+    struct live_page *page = make_file(fd, name, bytes);
+    if (place_is_full(fd))
+        place_sweep(fd, PLACE_KEEP, PLACE_SILENT_S);
+    return page;
+}
+
+/** Says why a folder cannot be used, and which one is used in its place; NULL: none. */
+static void say_squatted(const char *folder, int error, const char *instead) {
+    struct stat status;
+    const char *then = instead ? "the live page lies in " : "there is no live page";
+    instead = instead ? instead : "";
+    if (lstat(folder, &status) == 0 && !user_is_own(status.st_uid))
+        log_info("%s belongs to user %u: %s%s", folder, (unsigned)status.st_uid, then, instead);
+    else
+        log_info("%s cannot be used: %s: %s%s", folder,
+                 error == -EPERM ? "others may enter it" : file_error(error), then, instead);
+}
+
+/** Makes the page in the first folder that takes it. A folder that another user has made, or that
+ * others may enter, has a spare one in its place. */
 static struct live_page *make_somewhere(const struct live_identity *self, size_t bytes) {
     struct live_page *page = NULL;
-    char folder[PLACE_PATH], name[PLACE_NAME];
+    char folder[PLACE_PATH], spare[PLACE_PATH], name[PLACE_NAME];
+    int fd = -ENOENT;
     place_name(self, name);
     for (unsigned i = 0; i < PLACE_FOLDERS && !page; i++) {
-        int fd = place_folder(i, folder) ? place_open(folder, true) : -ENOENT;
-        if (fd < 0)
-            continue;
-        set_path(folder, name);
-        page = make_file(fd, name, bytes);
-        if (place_is_full(fd))
-            place_sweep(fd, PLACE_KEEP, PLACE_SILENT_S);
-        syscall(SYS_close, fd);
+        fd = place_folder(i, folder) ? place_open(folder, true) : -ENOENT;
+        if (fd >= 0) {
+            page = make_in(fd, folder, name, bytes);
+            syscall(SYS_close, fd);
+        }
+    }
+    if (!page && (fd == -EPERM || fd == -EACCES || fd == -ENOTDIR || fd == -ELOOP)) {
+        int other = place_open_spare(spare);
+        page = other >= 0 ? make_in(other, spare, name, bytes) : NULL;
+        if (other >= 0)
+            syscall(SYS_close, other);
+        say_squatted(folder, fd, page ? spare : NULL);
     }
     return page;
 }
@@ -102,13 +136,7 @@ static void write_head(struct live_page *page, const struct live_identity *self,
     page->rank = of->rank;
     memcpy(page->name, of->name, sizeof of->name);
     memcpy(page->host, of->host, sizeof of->host);
-    for (size_t i = 0; i < of->argument_count; i++) {
-        size_t length = strlen(of->arguments[i]) + 1;
-        if (page->command_bytes + length > sizeof page->command)
-            break;
-        memcpy(page->command + page->command_bytes, of->arguments[i], length);
-        page->command_bytes += (uint32_t)length;
-    }
+    page->command_bytes = program_copy_command(page->command, sizeof page->command);
     page->slots = slots = devices;
     atomic_store(&page->driver_version, atomic_load(&driver_version));
     atomic_store(&page->magic, LIVE_MAGIC);
@@ -146,10 +174,19 @@ static void copy_text(char *to, size_t size, const char *from) {
     strncpy(to, from ? from : "none", size - 1);
 }
 
+/** Notes which events of the flight recorder the figures contain, which must be read next. Time
+ * stamps do not tell: those of blocks are a tick or more old. */
+static void note_events(const struct live_page *page) {
+    for (unsigned i = 0; i < FLIGHT_RINGS; i++)
+        fresh.events[i] = atomic_load_explicit(&page->rings[i].last, memory_order_acquire);
+}
+
 /** Reads one device into the copy that nobody reads, and makes that the one to be read. */
-static void refresh_device(struct live_slot *slot, int ordinal, bool sizes, uint64_t now) {
+static void refresh_device(struct live_page *page, int ordinal, bool sizes, uint64_t now) {
+    struct live_slot *slot = &page->devices[ordinal];
     uint64_t published = atomic_load(&slot->published);
     const struct live_device *last = &slot->copies[published % 2];
+    note_events(page);
     if (!(sizes ? stats_read(ordinal, &fresh.stats, &fresh.map)
                 : stats_read_books(ordinal, &fresh.stats)))
         return;
@@ -183,29 +220,17 @@ static bool sizes_due(struct live_page *page, uint64_t now) {
            (now >= sizes_due_ns && blocks <= SIZES_MOST);
 }
 
-/** When to read again, after that took `cost`. A thread that loses the CPU meanwhile seems to take
- * milliseconds: no more than some times what is usual counts. */
-static uint64_t next_due(uint64_t due, uint64_t now, uint64_t cost, uint64_t *usual) {
-    uint64_t most = 4 * *usual + COST_NS;
-    cost = cost < most ? cost : most;
-    *usual = (7 * *usual + cost) / 8;
-    uint64_t earliest = now > LIVE_WINDOW_NS ? now - LIVE_WINDOW_NS : 0;
-    return (due > earliest ? due : earliest) + cost * COST_SHARE;
-}
-
 static void refresh(struct live_page *page, bool sizes) {
-    uint64_t asked = atomic_load(&page->asked), begun = flight_clock(CLOCK_MONOTONIC);
+    uint32_t asked = atomic_load(&page->asked);
+    uint64_t begun = flight_clock(CLOCK_MONOTONIC), cpu = flight_clock(CLOCK_THREAD_CPUTIME_ID);
     sizes |= sizes_due(page, begun);
     for (uint32_t i = 0; i < slots; i++)
-        refresh_device(&page->devices[i], (int)i, sizes, begun);
-    uint64_t now = flight_clock(CLOCK_MONOTONIC), cost = now - begun;
+        refresh_device(page, (int)i, sizes, begun);
     if (sizes)
-        sizes_due_ns = next_due(sizes_due_ns, now, cost, &usual_sizes_cost);
-    else
-        atomic_store(&live_due_ns, next_due(atomic_load(&live_due_ns), now, cost, &usual_cost));
+        sizes_due_ns = begun + (flight_clock(CLOCK_THREAD_CPUTIME_ID) - cpu) * COST_SHARE;
     atomic_store(&page->refreshed_ns, begun);
     atomic_store(&page->host_bytes, stats_host_bytes());
-    atomic_store(&live_answered, asked);
+    atomic_store(&answered, asked);
     atomic_store_explicit(&page->answered, asked, memory_order_release);
 }
 
@@ -219,7 +244,31 @@ void live_refresh(bool sizes) {
     errno = saved_errno;
 }
 
+void live_wait(uint64_t ns) {
+    int saved_errno = errno;
+    struct live_page *page = own_page();
+    const struct timespec time = {(time_t)(ns / SECOND_NS), (long)(ns % SECOND_NS)};
+    long r =
+        page ? syscall(SYS_futex, &page->asked, FUTEX_WAIT, atomic_load(&answered), &time, NULL, 0)
+             : -1;
+    /* no page, or a file that somebody has made shorter */
+    if (r != 0 && (!page || (errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT)))
+        nap(ns < SECOND_NS ? ns : SECOND_NS - 1);
+    errno = saved_errno;
+}
+
 /* ---- orders ---- */
+
+enum live_order live_next_order(void) {
+    struct live_page *page = own_page();
+    return page ? (enum live_order)atomic_load(&page->order) : (enum live_order)0;
+}
+
+void live_hold_up(enum live_hold why) {
+    struct live_page *page = own_page();
+    if (page)
+        atomic_store(&page->order_held_up, why);
+}
 
 bool live_take_order(struct live_wish *wish) {
     struct live_page *page = own_page();

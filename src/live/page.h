@@ -24,6 +24,7 @@
 #include "stats/stats.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define LIVE_MAGIC UINT64_C(0x3165676170757067)    /* "gpupage1" */
@@ -44,9 +45,12 @@ enum live_ending { LIVE_RUNNING, LIVE_EXIT, LIVE_EXEC, LIVE_SIGNAL };
 /** What gpucache ctl asks for. */
 enum live_order { LIVE_REPORT = 1, LIVE_EMPTY_CACHE, LIVE_RESET_PEAK, LIVE_LIMIT };
 
+/** Why the process leaves an order in the page for now. */
+enum live_hold { LIVE_NOT_HELD_UP, LIVE_IN_CAPTURE, LIVE_AT_ITS_END };
+
 /** A moment of the flight recorder. */
 enum flight_kind {
-#define FLIGHT(kind, words) FLIGHT_##kind,
+#define FLIGHT(number, kind, words) FLIGHT_##kind = number,
 #include "live/flight.def"
 #undef FLIGHT
     FLIGHT_KINDS
@@ -55,11 +59,12 @@ enum flight_kind {
 struct flight_event {
     _Atomic uint64_t number;  /* of this event in its ring, from 1; 0: none */
     _Atomic uint64_t seal;    /* flight_seal() of all the others */
-    _Atomic uint64_t time_ns; /* CLOCK_MONOTONIC */
+    _Atomic uint64_t time_ns; /* CLOCK_MONOTONIC; of large blocks CLOCK_MONOTONIC_COARSE */
     _Atomic uint64_t address; /* 0: none */
     _Atomic uint64_t bytes;
-    _Atomic uint64_t duration_ns; /* 0: not measured */
-    _Atomic uint64_t rest;        /* flight_rest() */
+    /* 0: not measured. Of large blocks: how much later the thread's last slow event had ended. */
+    _Atomic uint64_t duration_ns;
+    _Atomic uint64_t rest; /* flight_rest() */
 };
 
 /** What is read while it is written, or was written by two that are a whole round apart, has no such seal. */
@@ -71,6 +76,11 @@ static inline uint64_t flight_seal(uint64_t number, uint64_t time_ns, uint64_t a
 /** The thread's number, the kind of event (enum flight_kind) and the device (FLIGHT_NO_DEVICE: none). */
 static inline uint64_t flight_rest(uint32_t thread, uint16_t kind, uint16_t device) {
     return (uint64_t)thread << 32 | (uint64_t)kind << 16 | device;
+}
+
+/** Whether question `asked` has been answered. The numbers wrap round. */
+static inline bool live_is_answered(uint32_t answered, uint32_t asked) {
+    return (int32_t)(answered - asked) >= 0;
 }
 
 #define FLIGHT_NO_DEVICE UINT16_MAX
@@ -89,6 +99,7 @@ struct live_device {
     uint64_t read_ns;                        /* that moment */
     uint64_t sizes_ns;                       /* when stats.live was counted, and map; 0: never */
     uint64_t sizes_moves;                    /* allocations and frees until then */
+    uint64_t events[FLIGHT_RINGS]; /* number of the newest event of each ring when stats was read */
     struct segment_map map;
 };
 
@@ -117,14 +128,16 @@ struct live_page {
     _Atomic uint64_t host_bytes; /* as of the newest figures */
 
     /* --- exchange --- */
-    _Alignas(64) _Atomic uint64_t asked; /* raised by who wants fresh figures, */
+    _Alignas(64) _Atomic uint32_t asked; /* raised, and woken (a shared futex), by who wants fresh
+                                            figures, */
     _Atomic uint32_t sizes_wanted;       /* and those of what is live */
     _Atomic uint64_t order_value;        /* written by who has locked the file, */
     _Atomic uint64_t order_device;       /* UINT64_MAX: all, */
     _Atomic uint64_t order_number;       /* raised, */
     _Atomic uint32_t order; /* and then enum live_order: whoever makes that 0 has the order,
                                             to carry it out or to give it up */
-    _Alignas(64) _Atomic uint64_t answered; /* the figures are as new as this question */
+    _Alignas(64) _Atomic uint32_t answered; /* the figures are as new as this question */
+    _Atomic uint32_t order_held_up;         /* enum live_hold: why the order is not begun */
     _Atomic uint64_t refreshed_ns;          /* when they were read */
     _Atomic uint64_t order_done;            /* the last order that was carried out or given up, */
     _Atomic int64_t order_result;           /* and what came of it: 0 or a negative errno */

@@ -1,6 +1,8 @@
 #include "live/peaks.h"
 
+#include "process/guard.h"
 #include "process/options.h"
+#include "process/user.h"
 #include "report/emitter.h"
 
 #include <errno.h>
@@ -33,12 +35,13 @@ static struct peaks *map(const char *path) {
     long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return NULL;
-    if (fstat((int)fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() &&
+    if (fstat((int)fd, &status) == 0 && S_ISREG(status.st_mode) && user_is_own(status.st_uid) &&
         status.st_size >= (off_t)sizeof *peaks)
         peaks = mmap(NULL, sizeof *peaks, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
     syscall(SYS_close, fd);
     if (peaks == MAP_FAILED)
         return NULL;
+    guard_mapping(peaks, sizeof *peaks, NULL);
     if (peaks->magic != PEAKS_MAGIC) {
         munmap(peaks, sizeof *peaks);
         return NULL;

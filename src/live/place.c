@@ -2,12 +2,14 @@
 
 #include "process/print.h"
 #include "process/program.h"
+#include "process/user.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -17,9 +19,45 @@
 #define ENTRIES_BYTES 8192
 #define FULL (2 * PLACE_KEEP) /* names in a folder */
 #define ALIVE_MOST 16
+#define SHARED "/dev/shm"
+#define SPARE_TURNS 64 /* reads of names in SHARED, some 200 each, in search of spare folders */
 
 /* Fields of /proc/PID/stat, as proc(5) numbers them. */
 enum { STAT_STATE = 3, STAT_THREADS = 20, STAT_START = 22, STAT_STACK = 28 };
+
+/* ---- what is in a folder ---- */
+
+/* As the kernel writes it. */
+struct entry {
+    uint64_t inode;
+    int64_t next;
+    uint16_t length;
+    uint8_t type;
+    char name[];
+};
+
+/* Zeros but for the folder: nothing has been read yet. */
+struct listing {
+    int folder;
+    unsigned turns; /* reads so far */
+    long bytes, at;
+    _Alignas(struct entry) char entries[ENTRIES_BYTES];
+};
+
+/** Returns the next name, valid until the next call; NULL: there is no other one. */
+static const char *next_name(struct listing *listing) {
+    if (listing->at >= listing->bytes) {
+        if (listing->turns++ == 0)
+            lseek(listing->folder, 0, SEEK_SET);
+        listing->at = 0;
+        listing->bytes = syscall(SYS_getdents64, listing->folder, listing->entries, ENTRIES_BYTES);
+        if (listing->bytes <= 0)
+            return NULL;
+    }
+    const struct entry *entry = (const struct entry *)(listing->entries + listing->at);
+    listing->at += entry->length;
+    return entry->name;
+}
 
 /* ---- who a process is ---- */
 
@@ -66,6 +104,12 @@ uint64_t place_stack(int pid) {
     return stack > 1 ? stack : 0; /* 0 or 1 for whoever may not know */
 }
 
+bool place_is_stopped(int pid) {
+    char text[STAT_BYTES];
+    const char *state = read_stat(pid, text) ? stat_field(text, STAT_STATE) : NULL;
+    return state && (*state == 'T' || *state == 't');
+}
+
 enum place_life place_life(const struct live_identity *who, uint64_t own_namespace) {
     char text[STAT_BYTES];
     if (who->pid_namespace != own_namespace)
@@ -81,15 +125,60 @@ enum place_life place_life(const struct live_identity *who, uint64_t own_namespa
 
 /* ---- where its page lies ---- */
 
+static long open_folder(const char *path) {
+    return syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static bool is_own_folder(const struct stat *folder) {
+    return S_ISDIR(folder->st_mode) && user_is_own(folder->st_uid) && !(folder->st_mode & 077);
+}
+
+static void print_shared(struct print *out) {
+    print_str(out, SHARED "/gpucache-");
+    print_u64(out, geteuid());
+}
+
+/** Finds the spare folder with so many before it. What others put into SHARED must not take for
+ * ever. */
+static bool find_spare(unsigned before, char path[PLACE_PATH]) {
+    char prefix[PLACE_PATH];
+    struct print out;
+    struct listing all = {.folder = (int)open_folder(SHARED)};
+    const char *name = NULL;
+    bool found = false;
+    *path = '\0';
+    if (all.folder < 0)
+        return false;
+    print_init(&out, -1, prefix, sizeof prefix);
+    print_shared(&out);
+    print_char(&out, '-');
+    const char *begin = print_end(&out) + strlen(SHARED "/");
+    while (!found && all.turns < SPARE_TURNS && (name = next_name(&all))) {
+        struct stat folder;
+        found = strncmp(name, begin, strlen(begin)) == 0 &&
+                fstatat(all.folder, name, &folder, AT_SYMLINK_NOFOLLOW) == 0 &&
+                is_own_folder(&folder) && before-- == 0;
+    }
+    if (found) {
+        print_init(&out, -1, path, PLACE_PATH);
+        print_str(&out, SHARED "/");
+        print_str(&out, name);
+        print_end(&out);
+    }
+    syscall(SYS_close, all.folder);
+    return found;
+}
+
 bool place_folder(unsigned which, char path[PLACE_PATH]) {
     struct print out;
+    if (which >= PLACE_SPARE)
+        return find_spare(which - PLACE_SPARE, path);
     const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
     print_init(&out, -1, path, PLACE_PATH);
     if (which == 0 && runtime && *runtime == '/') {
         print_str(&out, runtime);
     } else if (which == 1) {
-        print_str(&out, "/dev/shm/gpucache-");
-        print_u64(&out, geteuid());
+        print_shared(&out);
     } else if (which == 2) {
         print_str(&out, "/run/user/");
         print_u64(&out, geteuid());
@@ -100,10 +189,6 @@ bool place_folder(unsigned which, char path[PLACE_PATH]) {
         print_str(&out, "/gpucache");
     print_end(&out);
     return out.error == 0 && out.used > 0 && out.used < PLACE_PATH - 1;
-}
-
-static long open_folder(const char *path) {
-    return syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
 int place_open(const char *path, bool make) {
@@ -118,11 +203,26 @@ int place_open(const char *path, bool make) {
     if (fd < 0)
         return -errno;
     struct stat folder;
-    if (fstat((int)fd, &folder) != 0 || folder.st_uid != geteuid() || (folder.st_mode & 077)) {
+    if (fstat((int)fd, &folder) != 0 || !is_own_folder(&folder)) {
         syscall(SYS_close, fd);
         return -EPERM;
     }
     return (int)fd;
+}
+
+int place_open_spare(char path[PLACE_PATH]) {
+    struct print out;
+    uint64_t number;
+    if (find_spare(0, path))
+        return place_open(path, false);
+    if (syscall(SYS_getrandom, &number, sizeof number, GRND_NONBLOCK) != (long)sizeof number)
+        return -ENOSYS;
+    print_init(&out, -1, path, PLACE_PATH);
+    print_shared(&out);
+    print_char(&out, '-');
+    print_hex(&out, number);
+    print_end(&out);
+    return place_open(path, true);
 }
 
 void place_name(const struct live_identity *who, char name[PLACE_NAME]) {
@@ -150,15 +250,6 @@ bool place_parse(const char *name, struct live_identity *who) {
 }
 
 /* ---- pages that nobody needs any more ---- */
-
-/* As the kernel writes it. */
-struct entry {
-    uint64_t inode;
-    int64_t next;
-    uint16_t length;
-    uint8_t type;
-    char name[];
-};
 
 struct dead {
     int64_t born_ns;
@@ -239,34 +330,20 @@ static void look_at(struct sweep *sweep, const char *name) {
 }
 
 bool place_is_full(int folder) {
-    _Alignas(struct entry) char entries[ENTRIES_BYTES];
+    struct listing all = {.folder = folder};
     unsigned count = 0;
-    lseek(folder, 0, SEEK_SET);
-    while (count <= FULL) {
-        long bytes = syscall(SYS_getdents64, folder, entries, sizeof entries);
-        if (bytes <= 0)
-            return false;
-        for (long at = 0; at < bytes; at += ((const struct entry *)(entries + at))->length)
-            count++;
-    }
-    return true;
+    while (count <= FULL && next_name(&all))
+        count++;
+    return count > FULL;
 }
 
 unsigned place_sweep(int folder, unsigned keep, uint64_t silent_s) {
-    _Alignas(struct entry) char entries[ENTRIES_BYTES];
+    struct listing all = {.folder = folder};
     struct sweep sweep = {.folder = folder,
                           .own_namespace = place_self().pid_namespace,
                           .silent_s = silent_s,
                           .keep = keep < PLACE_KEEP ? keep : PLACE_KEEP};
-    lseek(folder, 0, SEEK_SET);
-    for (;;) {
-        long bytes = syscall(SYS_getdents64, folder, entries, sizeof entries);
-        if (bytes <= 0)
-            return sweep.removed;
-        for (long at = 0; at < bytes;) {
-            const struct entry *entry = (const struct entry *)(entries + at);
-            look_at(&sweep, entry->name);
-            at += entry->length;
-        }
-    }
+    for (const char *name; (name = next_name(&all));)
+        look_at(&sweep, name);
+    return sweep.removed;
 }

@@ -2,7 +2,7 @@
  * dlsym and dlvsym as this library overrides them: look at the first letters of the name, then jump to the real function.
  *
  * A jump, because the real function reads its return address to interpret RTLD_NEXT: called, it would look behind this library
- * instead of behind the program's own (cuda-facts, "The loader"). And nothing on the way but two byte compares, because
+ * instead of behind the program's own (docs/cuda-facts.md, "The loader"). And nothing on the way but two byte compares, because
  * sanitizer runtimes come through here before libc is ready.
  * Only names that begin with "cu", "nv" or "dl" go on to C.
  *

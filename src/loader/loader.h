@@ -58,11 +58,13 @@ struct loader_entry {
     void *replacement; /* NULL: only called */
 };
 
+#define LOADER_SLOTS 512 /* of each table of look-ups */
+
 struct loader_table {
     const char *library;
     const struct loader_entry *entries;
-    unsigned count;
-    void *absent; /* stands for what the library lacks */
+    unsigned count; /* of both tables together less than LOADER_SLOTS */
+    void *absent;   /* stands for what the library lacks */
 };
 
 extern const struct loader_table loader_driver, loader_nvml; /* driver/entries.c, driver/nvml.c */

@@ -5,7 +5,7 @@
  * By pointer, never by name: the driver's answer already takes the version, the flags and the
  * per-thread variant into account, so nothing of that has to be understood here, and an entry
  * nobody has heard of passes untouched. The real entries are what dlsym says for the symbols of the
- * table (cuda-facts: every cuGetProcAddress answer is the address of an exported symbol).
+ * table (docs/cuda-facts.md: every cuGetProcAddress answer is the address of an exported symbol).
  *
  * No locks: a look-up may come from inside dlopen with the loader's lock held. The tables are
  * filled with values that every thread would compute alike.
@@ -16,8 +16,8 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-#define NAME_SLOTS 512
-#define REAL_SLOTS 512
+#define NAME_SLOTS LOADER_SLOTS
+#define REAL_SLOTS LOADER_SLOTS
 
 static _Atomic(const struct loader_entry *) by_name[NAME_SLOTS];
 static _Atomic(const struct loader_entry *) by_real[REAL_SLOTS];

@@ -20,7 +20,8 @@ void *host_map(size_t bytes, size_t alignment);
 /** How much of it is mapped in all. What was never written takes no memory of the machine: at most so much. */
 uint64_t host_bytes(void);
 
-/** For what nobody has seen yet, or NULL. */
+/** Unmaps memory of host_map() that no reader can see any more, and takes it off host_bytes().
+ * Ignores NULL. munmap() would leave the count too high. */
 void host_unmap(void *memory, size_t bytes);
 
 /** Objects of one size, recycled through a free list. The caller's lock protects it. */

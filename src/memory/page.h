@@ -39,7 +39,7 @@ struct page {
     /* See struct segment. A page opened later in it inherits it; its entry in the page map says so too. */
     atomic_bool reached_from_outside;
     _Atomic uint32_t opened; /* how often it has been: it lay elsewhere before */
-    uint64_t *names;         /* of the blocks that have one, by unit; NULL until somebody asks */
+    _Atomic uint64_t *names; /* of the blocks that have one, by unit; NULL until somebody asks */
     struct page *next;       /* of a closed one: in the list of those */
     bool touched;            /* since it has been a closed one without memory for its descriptors */
     /* Written with the pool's lock: on another line than what every free reads. */

@@ -3,7 +3,6 @@
 #include "memory/host.h"
 
 #include <errno.h>
-#include <sys/mman.h>
 
 _Atomic(struct page_map_leaf *) page_map_root[1 << PAGE_MAP_ROOT_BITS];
 
@@ -18,7 +17,7 @@ static struct page_map_leaf *new_leaf(void) {
 static void keep_leaf(struct page_map_leaf *leaf) {
     struct page_map_leaf *none = NULL;
     if (!atomic_compare_exchange_strong(&spare, &none, leaf)) {
-        munmap(leaf, sizeof *leaf);
+        host_unmap(leaf, sizeof *leaf);
     }
 }
 

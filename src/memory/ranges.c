@@ -3,7 +3,6 @@
 #include "memory/page_map.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 /* --- the sorted array of free ranges --- */
 
@@ -55,7 +54,7 @@ static bool make_room(struct arena *arena, unsigned more) {
     }
     if (arena->free) {
         memcpy(wider, arena->free, arena->free_count * sizeof *wider);
-        munmap(arena->free, arena->free_room * sizeof *wider);
+        host_unmap(arena->free, arena->free_room * sizeof *wider);
     }
     arena->free = wider;
     arena->free_room = room;

@@ -41,10 +41,10 @@ struct segment {
 struct range {
     _Alignas(64) struct block block; /* a large one, live or cached; else free, or a page */
     uint64_t bytes;
-    _Atomic uint64_t requested; /* of a live one: what the program asked for */
-    struct segment *segment;    /* in which it begins */
-    _Atomic uint64_t id; /* of a live one: CU_POINTER_ATTRIBUTE_BUFFER_ID, 0 until somebody asks */
-    struct page *page;   /* of one that small blocks live in */
+    _Atomic uint64_t requested;    /* of a live one: what the program asked for */
+    struct segment *segment;       /* in which it begins */
+    _Atomic uint64_t name;         /* of a live one: number and flag (find.c); 0: it has none yet */
+    struct page *page;             /* of one that small blocks live in */
     struct range *previous, *next; /* neighbours by address, as far as there is memory */
 };
 

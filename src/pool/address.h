@@ -56,6 +56,17 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
  * is in no live block. */
 uint64_t pool_block_id(uint64_t address);
 
+/** The flag of the live block around `address`: 0 or 1. -ENOENT if this life of the block has none,
+ * or there is no such block. Without a lock. */
+int pool_flag(uint64_t address);
+
+/**
+ * Sets the flag, until the block is freed. -ENOENT outside the pools; -ENOMEM without host memory,
+ * or in no live block. A block that has a number (pool_block_id) needs no host memory. Takes the
+ * pool's lock.
+ */
+int pool_set_flag(uint64_t address, bool flag);
+
 /**
  * From now on something that the context's own order does not bind can reach the block's memory
  * (another process, a network card, the CPU): what it covers changes hands only when earlier work

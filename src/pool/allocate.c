@@ -39,7 +39,7 @@ static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requ
     }
     struct range *range = range_of(block);
     atomic_store_explicit(&range->requested, requested, memory_order_relaxed);
-    atomic_store_explicit(&range->id, 0, memory_order_relaxed);
+    atomic_store_explicit(&range->name, 0, memory_order_relaxed);
     block_become(block, header ^ cache->hands_out);
     if (header_bin(header) < BINS) {
         books_add(&cache->bins[header_bin(header)].allocs, 1);

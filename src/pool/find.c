@@ -163,55 +163,94 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
     return r;
 }
 
-/* The number that a live block has been given already; 0: none. */
-static uint64_t known_id(const struct found *found) {
+/*
+ * The name of a live block is one word, beside the descriptor:
+ *
+ *      63 has a flag | 62 the flag | 61 number 0
+ *
+ * The name ends with the block, so there is no list of flags that could be full.
+ */
+#define NAME_HAS_FLAG ((uint64_t)1 << 63)
+#define NAME_FLAG ((uint64_t)1 << 62)
+#define NAME_NUMBER (NAME_FLAG - 1)
+
+/* Returns the name that a live block has already; 0: none. */
+static uint64_t known_name(const struct found *found) {
     if (found->range) {
-        return atomic_load(&found->range->id);
+        return atomic_load(&found->range->name);
     }
     bool named = found->header & HEADER_NAMED;
-    uint64_t id = named ? page_of(found->block)->names[block_unit(found->block)] : 0;
-    return block_header(found->block) == found->header ? id : 0;
+    uint64_t name = named ? page_of(found->block)->names[block_unit(found->block)] : 0;
+    return block_header(found->block) == found->header ? name : 0;
 }
 
-/* Of a live block: the one it has, else `fresh`. 0 if it is freed meanwhile, or without host memory. */
-static uint64_t name_block(struct block *block, uint64_t fresh) {
+/* Returns where the name of a live small block stands, which is `fresh` if it had none. NULL if the
+ * block is freed meanwhile, or without host memory. */
+static _Atomic uint64_t *name_block(struct block *block, uint64_t fresh) {
     struct page *page = page_of(block);
     if (!page->names) {
         page->names = host_map(PAGE_UNITS * sizeof *page->names, 4096);
     }
-    uint64_t header = block_header(block), *name = page->names + block_unit(block);
+    uint64_t header = block_header(block);
     if (!page->names || header_state(header) != BLOCK_LIVE) {
-        return 0;
+        return NULL;
     }
+    _Atomic uint64_t *name = page->names + block_unit(block);
     if (!(header & HEADER_NAMED)) {
         *name = fresh;
         if (!atomic_compare_exchange_strong(&block->header, &header, header | HEADER_NAMED)) {
-            return 0;
+            return NULL;
         }
     }
-    return *name;
+    return name;
+}
+
+/* Returns where the name of the live block around `address` stands, and gives it one if it has
+ * none. NULL if there is no such block, or no host memory. Under the pool's lock. */
+static _Atomic uint64_t *name_at(uint64_t address) {
+    struct found found;
+    if (find_live(address, &found) != 0) {
+        return NULL;
+    }
+    uint64_t fresh = atomic_fetch_add(&last_id, 1) + 1;
+    if (found.block) {
+        return name_block(found.block, fresh);
+    }
+    if (found.range->name == 0) {
+        found.range->name = fresh;
+    }
+    return &found.range->name;
 }
 
 uint64_t pool_block_id(uint64_t address) {
     struct found found;
-    uint64_t id = find_live(address, &found) == 0 ? known_id(&found) : 0;
-    struct pool *pool = id ? NULL : lock_owner(address);
-    if (!pool) {
-        return id;
+    uint64_t name = find_live(address, &found) == 0 ? known_name(&found) : 0;
+    struct pool *pool = name ? NULL : lock_owner(address);
+    if (pool) {
+        const _Atomic uint64_t *at = name_at(address);
+        name = at ? *at : 0;
+        lock_release(&pool->source.lock);
     }
-    if (find_live(address, &found) == 0) {
-        uint64_t fresh = atomic_fetch_add(&last_id, 1) + 1;
-        if (found.block) {
-            id = name_block(found.block, fresh);
-        } else {
-            if (found.range->id == 0) {
-                found.range->id = fresh;
-            }
-            id = found.range->id;
-        }
+    return name & NAME_NUMBER;
+}
+
+int pool_flag(uint64_t address) {
+    struct found found;
+    uint64_t name = find_live(address, &found) == 0 ? known_name(&found) : 0;
+    return name & NAME_HAS_FLAG ? (name & NAME_FLAG) != 0 : -ENOENT;
+}
+
+int pool_set_flag(uint64_t address, bool flag) {
+    struct pool *pool = lock_owner(address);
+    if (!pool) {
+        return -ENOENT;
+    }
+    _Atomic uint64_t *name = name_at(address);
+    if (name) {
+        *name = (*name & NAME_NUMBER) | NAME_HAS_FLAG | (flag ? NAME_FLAG : 0);
     }
     lock_release(&pool->source.lock);
-    return id;
+    return name ? 0 : -ENOMEM;
 }
 
 int pool_mark_reached_from_outside(uint64_t address) {

@@ -1,5 +1,8 @@
 #include "process/helper.h"
 
+#include "process/guard.h"
+#include "process/options.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,6 +17,9 @@ int helper_start(void *(*run)(void *)) {
     sigset_t all, before;
     pthread_t thread;
     sigfillset(&all);
+    /* held back, a SIGBUS of the thread's own would end the process in spite of the handler */
+    if (guard_is_needed() || options()->report != REPORT_TO_NOWHERE)
+        sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -22,6 +28,33 @@ int helper_start(void *(*run)(void *)) {
         pthread_detach(thread);
     }
     return error;
+}
+
+_Atomic(struct helper *) helper_wanted;
+
+void helper_want(struct helper *helper) {
+    if (!atomic_exchange(&helper->wanted, true)) {
+        helper->next = atomic_load(&helper_wanted);
+        while (!atomic_compare_exchange_weak(&helper_wanted, &helper->next, helper)) {
+        }
+    }
+}
+
+void helper_start_all_wanted(void) {
+    int saved = errno;
+    struct helper *helper = atomic_exchange(&helper_wanted, NULL);
+    while (helper) {
+        struct helper *next = helper->next;
+        atomic_store(&helper->started, true);
+        int error = helper_start(helper->run);
+        if (error != 0) {
+            atomic_store(&helper->started, false);
+            log_line(helper->level, "%s: a thread cannot be made: error %d", helper->lacking,
+                     error);
+        }
+        helper = next;
+    }
+    errno = saved;
 }
 
 bool helper_begin(_Atomic int *turn) {

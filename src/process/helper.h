@@ -8,14 +8,44 @@
 #ifndef GPUCACHE_PROCESS_HELPER_H
 #define GPUCACHE_PROCESS_HELPER_H
 
+#include "process/log.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum helper_turn { HELPER_IDLE, HELPER_AT_WORK, HELPER_HELD };
 
-/** Makes a thread. 0, or the number of an error. */
+/**
+ * Makes a thread. 0, or the number of an error. With no lock held: the program's own malloc may
+ * run.
+ */
 int helper_start(void *(*run)(void *));
+
+/** A thread that is asked for where locks are held, and made at the next helper_start_wanted(). */
+struct helper {
+    void *(*run)(void *);
+    enum log_level level; /* of the message where the thread cannot be made */
+    const char *lacking;  /* what does not work then */
+    atomic_bool wanted;
+    atomic_bool started;
+    struct helper *next; /* among those wanted and not made yet */
+};
+
+extern _Atomic(struct helper *) helper_wanted;
+
+/** Asks for the thread, once in the life of the process. */
+void helper_want(struct helper *helper);
+
+void helper_start_all_wanted(void);
+
+/** Makes the threads that were asked for. With no lock held. */
+static inline void helper_start_wanted(void) {
+    if (__builtin_expect(atomic_load_explicit(&helper_wanted, memory_order_relaxed) != NULL, 0)) {
+        helper_start_all_wanted();
+    }
+}
 
 /** Around one piece of its work. False: it is held up. */
 bool helper_begin(_Atomic int *turn);

@@ -24,7 +24,7 @@
 #define PREFIX "GPUCACHE_"
 #define VALUE_MAX 1024   /* a longer value makes no sense for any option */
 #define VALUE_COLUMNS 40 /* how much of a value a warning shows */
-#define NAME_MAX_LENGTH 64
+#define NAME_MAX_LENGTH VALUE_WORD
 #define SMALL_LIMIT (1 << 20) /* a limit below this cannot be meant */
 
 static struct options in_force, candidate;
@@ -32,7 +32,8 @@ static char texts[OPTION_COUNT][VALUE_MAX]; /* empty: the default */
 static atomic_flag loaded = ATOMIC_FLAG_INIT;
 
 const struct option_info option_table[OPTION_COUNT] = {
-#define OPTION(id, parser, initial, values, meaning) {PREFIX #id, initial, values, meaning},
+#define OPTION(id, parser, initial, values, meaning) {PREFIX #id, initial, values, meaning, false},
+#define INTERNAL(id, parser, initial, values, meaning) {PREFIX #id, initial, values, meaning, true},
 #include "process/options.def"
 #undef OPTION
 };
@@ -138,6 +139,17 @@ static bool parse_trace_events(const char *text, struct options *to) {
     }
     return value_number(text, OPTIONS_MOST_EVENTS, &to->trace_events) &&
            to->trace_events >= OPTIONS_FEWEST_EVENTS;
+}
+
+/* The owner must be able to read and write, and nobody can be meant to run it. */
+static bool parse_file_mode(const char *text, struct options *to) {
+    unsigned mode = 0;
+    size_t digits = strspn(text, "01234567");
+    for (size_t i = 0; i < digits; i++)
+        mode = mode * 8 + (unsigned)(text[i] - '0');
+    to->file_mode = mode;
+    return digits >= 3 && digits <= 4 && text[digits] == '\0' && (mode & ~0666u) == 0 &&
+           (mode & 0600) == 0600;
 }
 
 static bool parse_live(const char *text, struct options *to) {
@@ -264,29 +276,6 @@ void options_check_devices(int count) {
     warn_of_missing(OPTION_MEMORY_LIMIT, in_force.limit_devices, count);
 }
 
-/** How many characters must be added, dropped or changed to make b of a. Looks at NAME_MAX_LENGTH
- * characters of b. */
-static size_t edit_distance(const char *a, size_t a_length, const char *b) {
-    size_t b_length = strnlen(b, NAME_MAX_LENGTH);
-    size_t row[NAME_MAX_LENGTH + 1];
-    for (size_t j = 0; j <= b_length; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= a_length; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b_length; j++) {
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best)
-                best = row[j] + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[b_length];
-}
-
 /** Names that are not options of the library but belong to its tests and its command. */
 static bool is_foreign(const char *name, size_t length) {
     static const char *const prefixes[] = {PREFIX "SIM_", PREFIX "TEST_", NULL};
@@ -307,7 +296,7 @@ static void warn_if_unknown(const char *entry) {
     const char *nearest = NULL;
     size_t least = SIZE_MAX;
     for (size_t id = 0; id < OPTION_COUNT; id++) {
-        size_t distance = edit_distance(entry, length, option_table[id].name);
+        size_t distance = value_distance(entry, length, option_table[id].name);
         if (distance < least) {
             least = distance;
             nearest = option_table[id].name;
@@ -400,6 +389,8 @@ static void print_assignment(struct print *out, enum option_id id) {
 void options_print(struct print *out) {
     for (int id = 0; id < OPTION_COUNT; id++) {
         const struct option_info *option = &option_table[id];
+        if (option->internal)
+            continue;
         print_assignment(out, (enum option_id)id);
         print_format(out, "\n    %s\n    accepted: %s\n    default: %s\n", option->meaning,
                      option->values, option->initial);

@@ -52,6 +52,7 @@ struct options {
     unsigned stacks;                  /* frames; 0: off */
     char trace_pattern[OPTIONS_PATH]; /* absolute; empty: off */
     uint64_t trace_events;            /* or OPTIONS_ALL */
+    unsigned file_mode;               /* of reports and traces, as open() takes it */
     bool live;
     char peaks_path[OPTIONS_PATH]; /* empty: none */
     bool pinned;
@@ -64,6 +65,7 @@ struct options {
 struct option_info {
     const char *name; /* GPUCACHE_... */
     const char *initial, *values, *meaning;
+    bool internal; /* in no list for users */
 };
 
 extern const struct option_info option_table[OPTION_COUNT];

@@ -218,34 +218,43 @@ void print_percent(struct print *out, uint64_t part, uint64_t whole) {
 
 /* ---- text ---- */
 
-void print_cell(struct print *out, const char *text, size_t columns, enum print_align align) {
-    size_t length = strnlen(text, columns);
-    if (align == PRINT_RIGHT)
-        print_repeat(out, ' ', columns - length);
-    print_bytes(out, text, length);
-    if (align == PRINT_LEFT)
-        print_repeat(out, ' ', columns - length);
-}
-
 static bool is_continuation(unsigned char byte) {
     return (byte & 0xc0) == 0x80;
 }
 
-void print_plain(struct print *out, const char *text, size_t columns) {
-    size_t length = 0;
-    for (const char *at = text; *at && length <= columns; at++)
-        length += !is_continuation((unsigned char)*at);
-    bool cut = length > columns;
-    size_t room = cut ? columns - (columns < 3 ? columns : 3) : columns;
-    for (; *text && room > 0; text++) {
+/** Counts the characters of a text, at most `most`. */
+static size_t count_characters(const char *text, size_t most) {
+    size_t count = 0;
+    for (; *text && count < most; text++)
+        count += !is_continuation((unsigned char)*text);
+    return count;
+}
+
+/** Prints so many characters of a text, `?` for each one that is not printable ASCII. */
+static void print_ascii(struct print *out, const char *text, size_t count) {
+    for (; *text && count > 0; text++) {
         unsigned char byte = (unsigned char)*text;
         if (is_continuation(byte))
             continue;
         print_char(out, byte < 0x20 || byte >= 0x7f ? '?' : (char)byte);
-        room--;
+        count--;
     }
-    if (cut)
-        print_repeat(out, '.', columns < 3 ? columns : 3);
+}
+
+void print_cell(struct print *out, const char *text, size_t columns, enum print_align align) {
+    size_t count = count_characters(text, columns);
+    if (align == PRINT_RIGHT)
+        print_repeat(out, ' ', columns - count);
+    print_ascii(out, text, count);
+    if (align == PRINT_LEFT)
+        print_repeat(out, ' ', columns - count);
+}
+
+void print_plain(struct print *out, const char *text, size_t columns) {
+    bool cut = count_characters(text, columns + 1) > columns;
+    size_t dots = !cut ? 0 : columns < 3 ? columns : 3;
+    print_ascii(out, text, columns - dots);
+    print_repeat(out, '.', dots);
 }
 
 void print_escaped(struct print *out, const char *text, size_t columns) {
@@ -301,9 +310,38 @@ static bool is_c1(const unsigned char *text) {
     return text[0] == 0xc2 && text[1] >= 0x80 && text[1] < 0xa0;
 }
 
+/** Whether the character ends a line (U+2028, U+2029) or changes the direction of the text behind
+ * it: a terminal then shows that text in another place. */
+static bool moves_text(const char *text) {
+    static const char *const ranges[][2] = {
+        {"\u061c", "\u061c"}, {"\u200e", "\u200f"}, {"\u2028", "\u202e"}, {"\u2066", "\u2069"}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        size_t length = strlen(ranges[i][0]);
+        if (strncmp(text, ranges[i][0], length) >= 0 && strncmp(text, ranges[i][1], length) <= 0)
+            return true;
+    }
+    return false;
+}
+
 size_t print_visible_length(const char *text) {
     const unsigned char *at = (const unsigned char *)text;
-    return *at < 0x20 || *at == 0x7f || is_c1(at) ? 0 : utf8_length(at);
+    return *at < 0x20 || *at == 0x7f || is_c1(at) || moves_text(text) ? 0 : utf8_length(at);
+}
+
+void print_untrusted(struct print *out, const char *text) {
+    while (*text) {
+        size_t visible = print_visible_length(text),
+               length = utf8_length((const unsigned char *)text);
+        print_bytes(out, visible > 0 ? text : "?", visible > 0 ? visible : 1);
+        text += length > 0 ? length : 1;
+    }
+}
+
+/** Returns the code of a character of at most three bytes. */
+static unsigned code_of(const unsigned char *text, size_t length) {
+    return length == 1   ? text[0]
+           : length == 2 ? (text[0] & 0x1fu) << 6 | (text[1] & 0x3fu)
+                         : (text[0] & 0xfu) << 12 | (text[1] & 0x3fu) << 6 | (text[2] & 0x3fu);
 }
 
 void print_json_string(struct print *out, const char *text) {
@@ -321,14 +359,11 @@ void print_json_string(struct print *out, const char *text) {
         } else if (*at == '"' || *at == '\\') {
             print_char(out, '\\');
             print_char(out, (char)*at);
-        } else if (*at < 0x20 || *at == 0x7f) {
-            print_str(out, "\\u");
-            print_base(out, *at, 16, 4);
-        } else if (is_c1(at)) {
-            print_str(out, "\\u");
-            print_base(out, at[1], 16, 4);
-        } else {
+        } else if (print_visible_length((const char *)at) > 0) {
             print_bytes(out, at, length);
+        } else {
+            print_str(out, "\\u");
+            print_base(out, code_of(at, length), 16, 4);
         }
         at += length;
     }

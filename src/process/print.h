@@ -64,7 +64,8 @@ void print_percent(struct print *out, uint64_t part, uint64_t whole);
 /** The character, so many times. */
 void print_repeat(struct print *out, char character, size_t times);
 
-/** The text at one side of a cell of so many columns; longer text is cut. */
+/** The text at one side of a cell of so many columns; longer text is cut. What is not printable
+ * ASCII becomes `?`. */
 void print_cell(struct print *out, const char *text, size_t columns, enum print_align align);
 
 /** Text of unknown origin as one column a character: what is not printable ASCII becomes `?`; cut
@@ -75,11 +76,16 @@ void print_plain(struct print *out, const char *text, size_t columns);
  * so many columns. */
 void print_escaped(struct print *out, const char *text, size_t columns);
 
-/** A JSON string with its quotes; bytes that are not UTF-8 become U+FFFD. NULL prints null. */
+/** A JSON string with its quotes; bytes that are not UTF-8 become U+FFFD, other text that
+ * print_visible_length() gives 0 for is escaped. NULL prints null. */
 void print_json_string(struct print *out, const char *text);
 
-/** Bytes of the character that the text begins with; 0 for a control character (C1 ones too), and for
- * what is not UTF-8. */
+/** Prints text of unknown origin in full. `?` stands for what print_visible_length() gives 0 for,
+ * so the text can neither command a terminal nor begin a line. */
+void print_untrusted(struct print *out, const char *text);
+
+/** Returns the bytes of the character that the text begins with; 0 for a control character (C1 ones
+ * too), for one that ends a line or changes the direction of text, and for what is not UTF-8. */
 size_t print_visible_length(const char *text);
 
 /** printf's %s %c %d %i %u %x with l, ll or z, and %p %%; no widths, no precisions. NULL prints

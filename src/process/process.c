@@ -46,8 +46,8 @@ static void start(void) {
         }
     }
     ending_start();
+    signals_start();
     if (options()->report != REPORT_TO_NOWHERE) {
-        signals_start();
         interval_start();
     }
     atomic_store_explicit(&process_state, PROCESS_STARTED, memory_order_release);

@@ -139,6 +139,18 @@ const struct program *program(void) {
     return &self;
 }
 
+uint32_t program_copy_command(char *to, size_t size) {
+    size_t used = 0;
+    for (size_t i = 0; i < self.argument_count; i++) {
+        size_t length = strlen(self.arguments[i]) + 1;
+        if (used + length > size)
+            break;
+        memcpy(to + used, self.arguments[i], length);
+        used += length;
+    }
+    return (uint32_t)used;
+}
+
 uint64_t program_uptime_ns(void) {
     return start_ns == 0 ? 0 : clock_ns(CLOCK_MONOTONIC) - start_ns;
 }

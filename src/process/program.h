@@ -25,6 +25,10 @@ void program_load(void);
 /** What is known; all empty before program_load(). Never changes afterwards. */
 const struct program *program(void);
 
+/** Copies the arguments that fit, each with its NUL, and returns how many bytes that are. Reads
+ * nothing back: others may write to where they go. */
+uint32_t program_copy_command(char *to, size_t size);
+
 /** Up to `size` bytes of a file of the system's; how many there were, 0 if none could be read.
  * Changes errno. */
 size_t program_read_file(const char *path, char *buffer, size_t size);

@@ -19,6 +19,7 @@
 #include "process/signals.h"
 
 #include "process/ending.h"
+#include "process/guard.h"
 #include "process/libc.h"
 #include "process/options.h"
 #include "process/process.h"
@@ -187,6 +188,8 @@ static struct stack *claim_stack(void) {
 static void on_signal(int number, siginfo_t *info, void *context) {
     (void)context;
     struct stack *stack;
+    if (guard_repair(info))
+        return;
     if (!ending_is_own_process()) {
         send_again(number, info);
     } else if ((stack = claim_stack())) {
@@ -325,12 +328,22 @@ static void claim(int number) {
         NEXT(sigaction)(number, &before, NULL);
 }
 
-void signals_start(void) {
+/** Returns the signals that are needed, a bit each: those of reports, and SIGBUS for files that are
+ * mapped because an option says so (guard.h). */
+static uint64_t wanted_signals(void) {
     uint64_t wanted = 0;
-    for (size_t i = 0; i < DEADLY; i++)
+    bool reports = options()->report != REPORT_TO_NOWHERE;
+    if (guard_is_needed())
+        wanted |= UINT64_C(1) << (SIGBUS - 1);
+    for (size_t i = 0; i < DEADLY && reports; i++)
         wanted |= UINT64_C(1) << (deadly[i].number - 1);
-    if (options()->report_signal != 0)
+    if (reports && options()->report_signal != 0)
         wanted |= UINT64_C(1) << (options()->report_signal - 1);
+    return wanted;
+}
+
+void signals_start(void) {
+    uint64_t wanted = wanted_signals();
     atomic_store(&claimed, wanted);
     for (int number = 1; number <= SIGNALS; number++)
         if (is_claimed(number))

@@ -30,6 +30,27 @@ int value_word(const char *text, const char *const *words) {
     return -1;
 }
 
+size_t value_distance(const char *a, size_t length, const char *b) {
+    size_t width = strnlen(b, VALUE_WORD);
+    size_t row[VALUE_WORD + 1];
+    for (size_t j = 0; j <= width; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= length; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= width; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[width];
+}
+
 bool value_switch(const char *text, bool *on) {
     int place = value_word(
         text, (const char *const[]){"off", "on", "false", "true", "no", "yes", "0", "1", NULL});

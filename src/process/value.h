@@ -16,6 +16,7 @@
 
 #define VALUE_DEVICES 64       /* ordinals a value may name */
 #define VALUE_PATTERN 4096     /* bytes of a file pattern, made absolute, with its end */
+#define VALUE_WORD 64          /* characters that value_distance() compares */
 #define VALUE_LETTERS "phern%" /* what a file pattern knows after % */
 
 /** The same letters, in whatever case. */
@@ -23,6 +24,12 @@ bool value_equal(const char *a, const char *b);
 
 /** The place of the text in a list that ends with NULL, in any case, or -1. */
 int value_word(const char *text, const char *const *words);
+
+/**
+ * Returns how many characters must be added, removed or changed to turn the first `length`
+ * characters of a, at most VALUE_WORD, into b. Reads at most VALUE_WORD characters of b.
+ */
+size_t value_distance(const char *a, size_t length, const char *b);
 
 /** on, true, yes, 1; off, false, no, 0; in any case. */
 bool value_switch(const char *text, bool *on);

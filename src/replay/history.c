@@ -1,5 +1,7 @@
 #include "replay/history.h"
 
+#include "replay/hash.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +10,7 @@
 #define STREAM_MOST 0xffffff
 
 static size_t place_of(const struct history_map *map, uint64_t key) {
-    size_t at = (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (map->room - 1);
+    size_t at = (size_t)hash_key(key) & (map->room - 1);
     while (map->entries[at].used && map->entries[at].key != key) {
         at = (at + 1) & (map->room - 1);
     }

@@ -182,9 +182,9 @@ int input_histories(const struct input *input, struct histories *histories) {
     *histories = (struct histories){0};
     if (input->count == 0) {
         r = complain(histories->why, -EINVAL, "is empty");
-    } else if (input->bytes[0] == '\x80') {
+    } else if (input->bytes[0] == '\x80' || input->bytes[0] == '{') {
         r = snapshot_read(input, histories);
-    } else if (begins(input, "{", 1) || begins(input, "PK", 2)) {
+    } else if (begins(input, "PK", 2)) {
         r = complain(histories->why, -EINVAL,
                      "is no pickle: wanted is what torch.cuda.memory._dump_snapshot() writes");
     } else if (rows_are_known(input)) {

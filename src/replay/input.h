@@ -5,6 +5,7 @@
  *      a ID BYTES, f ID                     the same without times
  *      Thread,Time,Action,Pointer,Size,Stream     RMM's log, with times of the day or in seconds
  *      a pickle of protocol 2 to 5          PyTorch's memory snapshot
+ *      { as JSON                            the same
  *
  * each also packed by xz or zstd, where the tool was built with these.
  */

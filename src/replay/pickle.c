@@ -178,8 +178,6 @@ int pickle_read(const char *bytes, size_t count, size_t most, struct pickle *pic
         snprintf(why, why_size, "is a broken or refused pickle at byte %zu: %s",
                  (size_t)(machine.at - begin), machine.wrong);
     }
-    free(machine.stack);
-    free(machine.memo);
-    free(machine.marks);
+    machine_free(&machine);
     return r;
 }

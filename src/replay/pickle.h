@@ -52,6 +52,10 @@ struct pickle {
  * case. */
 int pickle_read(const char *bytes, size_t count, size_t most, struct pickle *pickle, char *why,
                 size_t why_size);
+
+/** The same for JSON. */
+int pickle_read_json(const char *bytes, size_t count, size_t most, struct pickle *pickle, char *why,
+                     size_t why_size);
 void pickle_free(struct pickle *pickle);
 
 /** The value that a dictionary has for a key, or NULL. */

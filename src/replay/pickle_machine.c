@@ -4,6 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+void machine_free(struct machine *machine) {
+    free(machine->stack);
+    free(machine->memo);
+    free(machine->marks);
+}
+
 int machine_fail(struct machine *machine, const char *wrong) {
     machine->wrong = wrong;
     return -EINVAL;

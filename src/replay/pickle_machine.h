@@ -20,6 +20,9 @@ struct machine {
     bool stopped;
 };
 
+/** Frees the machine's own memory; what was read stays in machine->pickle. */
+void machine_free(struct machine *machine);
+
 int machine_fail(struct machine *machine, const char *wrong);
 int machine_truncated(struct machine *machine);
 int machine_push(struct machine *machine, struct pickle_value value);

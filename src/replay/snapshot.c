@@ -1,5 +1,6 @@
 /*
- * PyTorch's memory snapshot: torch.cuda.memory._record_memory_history(), later _dump_snapshot(FILE).
+ * PyTorch's memory snapshot: torch.cuda.memory._record_memory_history(), later
+ * _dump_snapshot(FILE). Also the same as JSON, and both as gpucache snapshot writes them.
  *
  * It has what happened on each device, the newest so many entries, and the allocator's segments at the end. What was
  * live before the first entry is known by what it is: an active block at the end, or a free, of which there is no
@@ -38,6 +39,7 @@ struct reader {
     size_t first_count, first_room;
     int64_t reserved, reserved_most; /* beside what it was before */
     bool expandable;
+    bool by_library; /* gpucache snapshot has written it */
 };
 
 static const struct {
@@ -253,7 +255,9 @@ static int read_device(struct reader *reader) {
         r = fill(reader, history);
         int64_t before = (int64_t)total - reader->reserved;
         before = before > 0 ? before : 0;
-        history->recorded_by = reader->expandable ? "PyTorch, expandable segments" : "PyTorch";
+        history->recorded_by = reader->by_library   ? "the library"
+                               : reader->expandable ? "PyTorch, expandable segments"
+                                                    : "PyTorch";
         history->recorded_peak = (uint64_t)(before + reader->reserved_most);
     }
     return r;
@@ -261,16 +265,18 @@ static int read_device(struct reader *reader) {
 
 int snapshot_read(const struct input *input, struct histories *histories) {
     struct pickle pickle;
-    int r =
-        pickle_read(input->bytes, input->count, input->most, &pickle, histories->why, HISTORY_WHY);
+    int r = (*input->bytes == '{' ? pickle_read_json : pickle_read)(
+        input->bytes, input->count, input->most, &pickle, histories->why, HISTORY_WHY);
     const struct pickle_value *traces = pickle_get(&pickle.root, "device_traces");
     const struct pickle_value *segments = pickle_get(&pickle.root, "segments");
     if (r == 0 && (!traces || traces->kind != PICKLE_LIST || !segments ||
                    segments->kind != PICKLE_LIST || pickle_count(traces) > DEVICES_MOST)) {
         snprintf(histories->why, HISTORY_WHY,
-                 "is a pickle, but no memory snapshot: it has no segments and device_traces");
+                 "is no memory snapshot: it has no segments and device_traces");
         r = -EINVAL;
     }
+    const struct pickle_value *settings = pickle_get(&pickle.root, "allocator_settings");
+    bool by_library = pickle_is(pickle_get(settings, "allocator"), "libgpucache");
     pickle.visits_left =
         4 * pickle.visits_left; /* twice each entry, and a segment for each device */
     for (size_t i = 0; r == 0 && i < pickle_count(traces); i++) {
@@ -278,7 +284,8 @@ int snapshot_read(const struct input *input, struct histories *histories) {
                                 .histories = histories,
                                 .segments = segments,
                                 .trace = &traces->list->items[i],
-                                .device = (int)i};
+                                .device = (int)i,
+                                .by_library = by_library};
         r = read_device(&reader);
         history_end(&reader.scratch);
         free(reader.first);

@@ -95,18 +95,21 @@ void walk_device(struct emitter *emitter, const struct stats_device *device,
                  const struct segment_map *map);
 void walk_end(struct emitter *emitter);
 
-/** Explains an OOM in words; device is NULL if nothing is known of it. `stacks`: who holds memory is remembered. */
+/**
+ * Explains an OOM in words. `device` and `map`, of its pool, are as of one moment; `device` is
+ * NULL if nothing is known of it. `stacks`: call stacks are recorded.
+ */
 void verdict_write(struct lines *lines, const struct report_oom *oom,
-                   const struct stats_device *device, bool stacks);
+                   const struct stats_device *device, const struct segment_map *map, bool stacks);
 
 /** Says what is still live, and at most so many of its sizes, those that hold most first. */
 void live_write(struct lines *lines, const struct stats_device *device, unsigned most);
 
-/** Opens a file of the pattern that did not exist before. Returns a descriptor or a negative errno;
- * path: its name. */
+/** Opens a file of the pattern that did not exist before, with mode GPUCACHE_FILE_MODE, or what is
+ * no file. Returns a descriptor or a negative errno; path: its name. */
 int file_open(const char *pattern, char *path, size_t size);
 
-/** The same for an empty file, never anything that is no file, and closes it. 0 or a negative errno. */
+/** The same for a file to read and write, never anything that is no file. */
 int file_create(const char *pattern, char *path, size_t size);
 
 /** Ends a file that file_open() opened, and takes it away again if it could not be written in full.

@@ -1,15 +1,20 @@
 /*
- * Where reports go: from a pattern to a file of its own for every report.
+ * Where reports and traces go: from a pattern to a file of its own for every one.
  *
  * A file that exists is never written to, not even behind its end: it is another report, another
  * process's, or the user's. O_EXCL decides that, so any number of processes of a job may share one
- * pattern. With %n in the pattern the running number goes on until a name is free; without, a
- * suffix .1, .2, ... is tried. What is no file at all (/dev/null, a FIFO, a terminal) is meant as
- * it is and written to.
+ * pattern. A name that is taken leads to the next one: with %n in the pattern the running number
+ * goes on, without it a suffix .1, .2, ... is tried. After ATTEMPTS names the suffix is random, so
+ * that another user cannot take all names of a shared folder.
+ *
+ * What is no file (/dev/null, a terminal, a FIFO of this user) gets reports as it is. A link or a
+ * FIFO that another user has put there is a name that is taken. A block device gets nothing.
  */
 #include "report/emitter.h"
 
+#include "process/options.h"
 #include "process/program.h"
+#include "process/user.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +24,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define ATTEMPTS 10000 /* names tried before a report gives up on its pattern */
+#define ATTEMPTS 10000 /* names tried before a random one */
+#define FLAGS (O_CLOEXEC | O_NOCTTY)
 
 static _Atomic uint64_t next_number = 1; /* %n; not taken by this process before */
 
@@ -76,53 +82,101 @@ static int finish(struct print *out) {
     return out->error != 0 || out->used == out->capacity - 1 ? -ENAMETOOLONG : 0;
 }
 
-/** Opens path as a new file. */
-static int open_file(const char *path) {
-    const int flags = O_WRONLY | O_CLOEXEC | O_NOCTTY;
-    long fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_CREAT | O_EXCL, 0644);
+/** Makes a new file. Returns a descriptor or a negative errno. */
+static int create(const char *path, int access) {
+    long fd = syscall(SYS_openat, AT_FDCWD, path, access | FLAGS | O_CREAT | O_EXCL,
+                      options()->file_mode);
     return fd >= 0 ? (int)fd : -errno;
 }
 
-/** The same. -ESPIPE: it is there, and is no file. */
-static int open_only_file(const char *path) {
-    struct stat file;
-    int error = open_file(path);
-    bool other = error == -EEXIST && stat(path, &file) == 0 && !S_ISREG(file.st_mode);
-    return !other ? error : S_ISDIR(file.st_mode) ? -EISDIR : -ESPIPE;
+/** Returns whether the path names an open descriptor, which nobody else can have put there. */
+static bool is_descriptor(const char *path) {
+    static const char *const places[] = {"/dev/fd/", "/dev/stdout", "/dev/stderr",
+                                         "/proc/self/fd/"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (strncmp(path, places[i], strlen(places[i])) == 0)
+            return true;
+    return false;
 }
 
-/** The same, or as what it is if it is no file. -EEXIST: it is a file that exists. */
-static int open_new(const char *path) {
-    const int flags = O_WRONLY | O_CLOEXEC | O_NOCTTY;
-    int error = open_file(path);
-    if (error >= 0)
-        return error;
+static bool is_trusted(uid_t uid) {
+    return uid == 0 || user_is_own(uid);
+}
+
+/**
+ * Looks at what stands under a name that is taken. Returns 0 if it is no file and a report may be
+ * written to it; `named`: the name's own inode. -EEXIST: the next name is to be tried. That holds
+ * also for a link or a FIFO of another user, who would get the report or choose where it goes.
+ */
+static int look_at(const char *path, struct stat *named) {
     struct stat file;
-    if (error != -EEXIST || stat(path, &file) != 0 || S_ISREG(file.st_mode))
+    if (lstat(path, named) != 0 || stat(path, &file) != 0 || S_ISREG(file.st_mode))
+        return -EEXIST;
+    if (!is_descriptor(path) && ((S_ISLNK(named->st_mode) && !is_trusted(named->st_uid)) ||
+                                 (S_ISFIFO(file.st_mode) && !is_trusted(file.st_uid))))
+        return -EEXIST;
+    return S_ISDIR(file.st_mode) ? -EISDIR : S_ISBLK(file.st_mode) ? -ENOTBLK : 0;
+}
+
+/** Makes a new file, for a trace. Returns as create(), or -ESPIPE: the name is that of no file. */
+static int open_file(const char *path) {
+    struct stat named;
+    int fd = create(path, O_RDWR), taken = fd == -EEXIST ? look_at(path, &named) : fd;
+    return fd >= 0 ? fd : taken == 0 || taken == -ENOTBLK ? -ESPIPE : taken;
+}
+
+/** Makes a new file, or opens what is no file as it is. Returns as create(). */
+static int open_new(const char *path) {
+    struct stat named, again, file;
+    int error = create(path, O_WRONLY);
+    if (error != -EEXIST)
+        return error;
+    error = look_at(path, &named);
+    if (error != 0)
         return error;
     /* O_NONBLOCK: a FIFO that nobody reads must not hold the program back */
-    long fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_APPEND | O_NONBLOCK);
+    long fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | FLAGS | O_APPEND | O_NONBLOCK);
     if (fd < 0)
         return -errno;
-    if (fstat((int)fd, &file) != 0 || S_ISREG(file.st_mode)) { /* exchanged meanwhile */
+    /* the name may have been exchanged since it was looked at */
+    if (fstat((int)fd, &file) != 0 || S_ISREG(file.st_mode) || S_ISBLK(file.st_mode) ||
+        look_at(path, &again) != 0 || again.st_dev != named.st_dev ||
+        again.st_ino != named.st_ino) {
         syscall(SYS_close, fd);
         return -EEXIST;
     }
     return (int)fd;
 }
 
-static int open_pattern(const char *pattern, char *path, size_t size, int (*open)(const char *)) {
+/** Returns a number that nobody can foresee, or the time where the system has none to give. */
+static uint64_t draw(void) {
+    uint64_t number;
+    bool drawn = syscall(SYS_getrandom, &number, sizeof number, 1 /* GRND_NONBLOCK */) ==
+                 (long)sizeof number;
+    return drawn ? number : program_time_ns();
+}
+
+/** Writes the name for one attempt: the pattern's own, with a number behind it, or at last a random
+ * one. */
+static int print_attempt(const char *pattern, uint64_t attempt, char *path, size_t size) {
     bool numbered = has_number(pattern);
+    struct print out;
+    print_init(&out, -1, path, size);
+    print_pattern(&out, pattern, numbered ? atomic_fetch_add(&next_number, 1) : 0);
+    if (attempt == ATTEMPTS) {
+        print_char(&out, '.');
+        print_hex(&out, draw());
+    } else if (!numbered && attempt > 0) {
+        print_char(&out, '.');
+        print_u64(&out, attempt);
+    }
+    return finish(&out);
+}
+
+static int open_pattern(const char *pattern, char *path, size_t size, int (*open)(const char *)) {
     int result = -EEXIST;
-    for (uint64_t attempt = 0; result == -EEXIST && attempt < ATTEMPTS; attempt++) {
-        struct print out;
-        print_init(&out, -1, path, size);
-        print_pattern(&out, pattern, numbered ? atomic_fetch_add(&next_number, 1) : 0);
-        if (!numbered && attempt > 0) {
-            print_char(&out, '.');
-            print_u64(&out, attempt);
-        }
-        result = finish(&out);
+    for (uint64_t attempt = 0; result == -EEXIST && attempt <= ATTEMPTS; attempt++) {
+        result = print_attempt(pattern, attempt, path, size);
         if (result == 0)
             result = open(path);
     }
@@ -134,10 +188,7 @@ int file_open(const char *pattern, char *path, size_t size) {
 }
 
 int file_create(const char *pattern, char *path, size_t size) {
-    int fd = open_pattern(pattern, path, size, open_only_file);
-    if (fd >= 0)
-        syscall(SYS_close, fd);
-    return fd < 0 ? fd : 0;
+    return open_pattern(pattern, path, size, open_file);
 }
 
 bool file_close(int fd, const char *path, bool complete) {
@@ -163,6 +214,8 @@ const char *file_error(int error) {
         return "not a directory";
     case EISDIR:
         return "is a directory";
+    case ENOTBLK:
+        return "is a block device";
     case ESPIPE:
         return "not a file";
     case EEXIST:

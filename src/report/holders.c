@@ -37,25 +37,38 @@ void holders_print_frame(struct print *out, const struct stats_frame *frame, boo
         print_format(out, " (%s)", file);
 }
 
-/** Of CUDA's own libraries, or of PyTorch's that calls them: whoever asks for memory does it there. */
-static bool is_entry(const struct stats_frame *frame) {
-    static const char *const entries[] = {"libcuda", "libc10_cuda"};
-    for (size_t i = 0; frame->file && i < sizeof entries / sizeof *entries; i++)
-        if (strncmp(base(frame->file), entries[i], strlen(entries[i])) == 0)
+/** Returns whether a text begins with one of a list that ends with NULL. */
+static bool begins_with(const char *text, const char *const *list) {
+    for (; *list; list++)
+        if (strncmp(text, *list, strlen(*list)) == 0)
             return true;
     return false;
 }
 
+/** Returns whether a frame is of a library that every allocation goes through: CUDA's, or
+ * PyTorch's that calls it. */
+static bool is_entry(const struct stats_frame *frame) {
+    static const char *const entries[] = {"libcuda", "libc10_cuda", NULL};
+    return frame->file && begins_with(base(frame->file), entries);
+}
+
 bool holders_frame_is_own(const struct stats_frame *frame) {
-    static const char *const others[] = {"/site-packages/", "/dist-packages/", "/lib/python3"};
+    /* Packages of Python and headers of libraries lie below any folder, the system's files in
+     * fixed ones. */
+    static const char *const parts[] = {
+        "/site-packages/", "/dist-packages/",    "/lib/python3",     "/include/c++/",
+        "/include/cub/",   "/include/cuda/std/", "/include/thrust/", NULL};
+    static const char *const folders[] = {"/lib/",         "/lib64/", "/usr/lib/", "/usr/lib64/",
+                                          "/usr/include/", "<frozen", NULL};
+    static const char *const libraries[] = {"libc10", "libgpucache", "libtorch", NULL};
     const char *function = frame->function ? frame->function : "";
-    if (!frame->file || strcmp(function, "_start") == 0 ||
+    if (!frame->file || is_entry(frame) || strcmp(function, "_start") == 0 ||
         strncmp(function, "__libc_start", strlen("__libc_start")) == 0)
         return false;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (strstr(frame->file, others[i]))
+    for (size_t i = 0; parts[i]; i++)
+        if (strstr(frame->file, parts[i]))
             return false;
-    return strncmp(frame->file, "<frozen", strlen("<frozen")) != 0 && !is_entry(frame);
+    return !begins_with(frame->file, folders) && !begins_with(base(frame->file), libraries);
 }
 
 /** A name of C++ without what stands in angle brackets, and without the type that it returns. */
@@ -116,8 +129,9 @@ static void insert(struct list *list, const struct stats_holder *row) {
     list->rows[at] = *row;
 }
 
-/** Frames that are worth a look: lines of Python where there are any, the own ones where there are any, or all that are not of
- * those who ask the driver. */
+/** Which frames of a stack are named: lines of Python where there are any; of those the
+ * program's own where there are any; else all frames but those of the libraries that call the
+ * driver. */
 struct pick {
     bool python, own, beyond;
 };
@@ -137,6 +151,19 @@ static struct pick pick_of(const struct stats_stacks *stacks, uint32_t stack) {
         pick.beyond |= !is_entry(&frame);
     }
     return pick;
+}
+
+bool holders_print_named(const struct stats_stacks *stacks, uint32_t stack, unsigned number,
+                         struct print *out) {
+    struct pick pick = pick_of(stacks, stack);
+    struct stats_frame frame;
+    for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++) {
+        if (is_picked(&pick, &frame) && number-- == 0) {
+            print_short(out, frame);
+            return true;
+        }
+    }
+    return false;
 }
 
 void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, struct print *first,
@@ -200,11 +227,11 @@ static void write_lost(const struct stats_stacks *stacks,
     struct print out;
     print_init(&out, -1, text, sizeof text);
     if (blocks > 0)
-        print_format(&out, "Not counted here: %s allocations, for which there was no room",
-                     COUNT(blocks));
+        print_format(&out, "Not counted here: %s allocation%s, for which there was no room",
+                     COUNT(blocks), PLURAL(blocks));
     else if (others > 0)
-        print_format(&out, "Without frames: %s allocations, too many different call stacks",
-                     COUNT(others));
+        print_format(&out, "Without frames: %s allocation%s, too many different call stacks",
+                     COUNT(others), PLURAL(others));
     if (out.used > 0)
         line(with, &out);
 }

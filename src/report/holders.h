@@ -12,9 +12,15 @@
 /** `function (file:line)`, `file+0xoffset` or `0xaddress`; of files only the name if `brief`. */
 void holders_print_frame(struct print *out, const struct stats_frame *frame, bool brief);
 
-/** Whether somebody who asks for the own line means such a frame: none of Python's library or an installed package, none
- * of CUDA's libraries. */
+/** Returns whether a frame is the program's own: of no installed package, library or header of
+ * Python, C++, CUDA or the system. All reports name such frames, and others only where a stack
+ * has none. */
 bool holders_frame_is_own(const struct stats_frame *frame);
+
+/** Prints a frame of those that holders_print_stack() names; `number` counts them, innermost
+ * first, from 0. Returns false beyond the last one. */
+bool holders_print_named(const struct stats_stacks *stacks, uint32_t stack, unsigned number,
+                         struct print *out);
 
 /** A stack: the innermost frame that is worth a look behind a colon on the line that is begun, others on one more. */
 void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, struct print *first,

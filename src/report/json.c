@@ -105,7 +105,7 @@ static void emit_stacks(struct emitter *emitter) {
     key(emitter, "stacks");
     open_bracket(emitter, '{');
     number(emitter, "frames", stacks->frames);
-    string(emitter, "unwinder", stacks->unwinder);
+    string(emitter, "unwinder", stacks->unwinder(stacks->of));
     string(emitter, "python", stacks->python != 0 ? print_end(&out) : NULL);
     number(emitter, "lost_stacks", stacks->lost_stacks(stacks->of));
     number(emitter, "lost_blocks", stacks->lost_blocks(stacks->of));

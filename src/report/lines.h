@@ -45,6 +45,9 @@ bool lines_item(struct lines *lines, const char *format, ...) __attribute__((for
 #define RATIO(value) lines_ratio((char[LINES_VALUE]){0}, value)
 #define SECONDS(nanoseconds) lines_seconds((char[LINES_VALUE]){0}, nanoseconds)
 
+/* What a noun has behind it. */
+#define PLURAL(count) ((count) == 1 ? "" : "s")
+
 const char *lines_size(char *buffer, uint64_t bytes);
 const char *lines_count(char *buffer, uint64_t count);
 const char *lines_percent(char *buffer, uint64_t part, uint64_t whole);

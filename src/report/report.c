@@ -73,8 +73,9 @@ static int compose(struct slot *slot, int fd, bool in_time, enum report_format f
                                .oom = oom,
                                .stacks = stats_stacks()};
     if (oom) {
-        bool known = stats_read(oom->device, &slot->device, NULL);
-        verdict_write(&slot->verdict, oom, known ? &slot->device : NULL, stats_stacks() != NULL);
+        bool known = stats_read(oom->device, &slot->device, &slot->map);
+        verdict_write(&slot->verdict, oom, known ? &slot->device : NULL, &slot->map,
+                      stats_stacks() != NULL);
         head.verdict = &slot->verdict;
     }
     print_init(&slot->out, fd, slot->buffer, sizeof slot->buffer);
@@ -156,8 +157,9 @@ static void say_oom(const struct report_oom *oom, enum log_level level) {
     struct slot *slot = claim_slot();
     if (!slot)
         return;
-    bool known = stats_read_books(oom->device, &slot->device);
-    verdict_write(&slot->verdict, oom, known ? &slot->device : NULL, stats_stacks() != NULL);
+    bool known = stats_read(oom->device, &slot->device, &slot->map);
+    verdict_write(&slot->verdict, oom, known ? &slot->device : NULL, &slot->map,
+                  stats_stacks() != NULL);
     for (size_t i = 0; i < slot->verdict.count; i++) {
         const char *line = slot->verdict.text[i] + (i == 0 ? strlen(prefix) : 0);
         const char *between = i == 0 ? "" : *line == ' ' ? " " : "; ";

@@ -78,7 +78,7 @@ static void row(struct emitter *emitter, const char *label, bool bytes,
 static void begin(struct emitter *emitter) {
     const struct lines *verdict = emitter->head->verdict;
     for (size_t i = 0; verdict && i < verdict->count; i++) {
-        print_str(emitter->out, verdict->text[i]);
+        print_untrusted(emitter->out, verdict->text[i]);
         print_char(emitter->out, '\n');
     }
 }
@@ -221,9 +221,12 @@ static void say_fragmentation(struct emitter *emitter) {
         lines_clause(words, "nothing idle");
         return;
     }
-    lines_clause(words, "external %s of %s idle",
-                 PERCENT(less(derived->idle, derived->largest_free), derived->idle),
-                 SIZE(derived->idle));
+    if (device->ready_bytes == 0)
+        lines_clause(words, "nothing ready of %s idle", SIZE(derived->idle));
+    else
+        lines_clause(words, "external %s of %s ready",
+                     PERCENT(less(device->ready_bytes, derived->largest_free), device->ready_bytes),
+                     SIZE(device->ready_bytes));
     lines_start(words, "Free blocks %s", COUNT(device->free_blocks));
     lines_clause(words, "largest free block %s", SIZE(derived->largest_free));
     lines_clause(words, "releasable %s", SIZE(device->releasable_bytes));

@@ -7,10 +7,11 @@
  * the program's own live memory. Room is what could still be taken from the driver: what the limit
  * leaves, or what the device has, whichever is less.
  *
- * Advice is given only where these figures show that it would have helped: a larger limit where the
- * device has the memory, no matter how the pool's own lies. Elsewhere no setting is known to help,
- * which is said as plainly.
+ * Advice names what the figures show to help: another backend where the idle memory would do in
+ * one piece, and a larger limit where the device has the memory. Elsewhere no setting is known to
+ * help, and the text says so.
  */
+#include "memory/tuning.h"
 #include "report/emitter.h"
 
 #include <string.h>
@@ -26,6 +27,7 @@ enum cause { TOO_LARGE, REFUSED, PENDING, FRAGMENTED, LIMITED, OUTSIDE_POOL, OTH
 struct situation {
     const struct report_oom *oom;
     const struct stats_device *device;
+    const struct segment_map *map;
     struct report_derived derived;
     bool device_known; /* what the device has and has free */
     uint64_t taken;    /* by this process, all counted */
@@ -71,57 +73,84 @@ static enum cause find_cause(const struct situation *now) {
 }
 
 /**
- * Names the option that sets the limit, with a value under which the request would have been served
- * from what the device had free. False if there is none.
+ * Writes the option that sets the limit, with a value under which the device would have served
+ * the request, and returns its length. 0: no limit would have helped.
  */
-static bool say_larger_limit(struct lines *lines, const struct situation *now) {
+static size_t larger_limit(char words[LINES_COLUMNS + 1], const struct situation *now) {
     const struct report_oom *oom = now->oom;
     uint64_t needed;
     if (!now->limit_binds || !now->device_known || now->growth > oom->device_free ||
         __builtin_add_overflow(now->taken, now->growth, &needed) || needed > oom->device_total)
-        return false;
+        return 0;
     /* one hundredth more than just as much, which would be at the mercy of rounding */
     uint64_t hundredths = (uint64_t)((unsigned __int128)needed * 100 / oom->device_total) + 1;
+    struct print out;
+    print_init(&out, -1, words, LINES_COLUMNS + 1);
     switch (options_limit_source(oom->device, oom->device_total)) {
     case OPTION_MEMORY_LIMIT:
-        lines_start(lines, "Most likely to help: GPUCACHE_MEMORY_LIMIT=%lluM or more",
-                    (unsigned long long)(needed / MIB + (needed % MIB != 0)));
-        return true;
+        print_format(&out, "GPUCACHE_MEMORY_LIMIT=%lluM",
+                     (unsigned long long)(needed / MIB + (needed % MIB != 0)));
+        break;
     case OPTION_MEMORY_FRACTION:
-        if (hundredths > 100)
-            return false;
-        lines_start(lines, "Most likely to help: GPUCACHE_MEMORY_FRACTION=%s or more",
-                    RATIO((double)hundredths / 100));
-        return true;
+        if (hundredths <= 100)
+            print_format(&out, "GPUCACHE_MEMORY_FRACTION=%s", RATIO((double)hundredths / 100));
+        break;
     default:
-        lines_start(lines, "Most likely to help: a limit of %s or more", SIZE(needed + MIB));
-        return true;
+        print_format(&out, "a limit of %s", SIZE(needed + MIB));
     }
+    return strlen(print_end(&out));
 }
 
-/** Pages are mapped side by side wherever the free ones lie. Whether the device has them is not known where segments were asked for. */
-static bool say_pages(struct lines *lines, const struct situation *now, enum cause cause) {
+/**
+ * Bytes that pages could map elsewhere, at least: of whole handles in the holes between live
+ * blocks.
+ */
+static uint64_t movable(const struct segment_map *map) {
+    uint64_t handles = 0;
+    for (uint32_t i = 0; i < map->count; i++) {
+        uint64_t bytes = segment_map_bytes(map->pieces[i].units);
+        if (map->pieces[i].live + map->pieces[i].cached == 0 && bytes >= LINE_SEGMENT)
+            handles += bytes / LINE_SEGMENT - 1; /* the ends may lie in handles of the neighbours */
+    }
+    return handles * LINE_SEGMENT;
+}
+
+/**
+ * Whether the idle memory would do in pages. Whether the device has pages is not known where
+ * segments were asked for.
+ */
+static bool pages_would_do(const struct situation *now, enum cause cause) {
     const char *reason = now->device->backend_reason;
-    if (cause != FRAGMENTED || !reason || strcmp(reason, "GPUCACHE_BACKEND=segments") != 0)
-        return false;
-    lines_start(lines, "Most likely to help: GPUCACHE_BACKEND=auto, which takes pages if it can");
-    return true;
+    return cause == FRAGMENTED && reason && strcmp(reason, "GPUCACHE_BACKEND=segments") == 0 &&
+           now->room + movable(now->map) >= now->growth;
 }
 
 static void say_help(struct lines *lines, const struct situation *now, enum cause cause) {
     static const char *const why[] = {
         [TOO_LARGE] = "the device is smaller than the request",
         [REFUSED] = "the driver refused what it has room for",
-        [PENDING] = "the work has to finish first",
+        [PENDING] = "the work before the frees may not have ended",
         [FRAGMENTED] = "free memory lies between live blocks",
         [LIMITED] = "all of it together is more than there is",
         [OUTSIDE_POOL] = "the program itself can release what is outside",
         [OTHERS] = "nvidia-smi names the other processes",
         [LIVE] = "the program's live memory fills the device",
     };
+    char limit[LINES_COLUMNS + 1];
     bool none = cause == TOO_LARGE || cause == REFUSED;
-    if (none || (!say_larger_limit(lines, now) && !say_pages(lines, now, cause)))
+    bool larger = !none && larger_limit(limit, now) > 0;
+    if (pages_would_do(now, cause)) {
+        size_t max = lines->max;
+        lines_start(lines, "Most likely to help: GPUCACHE_BACKEND=auto");
+        lines->max = lines->count; /* what follows takes no line of its own */
+        if (!larger || !lines_item(lines, "%s", limit))
+            lines_item(lines, "which takes pages if it can");
+        lines->max = max;
+    } else if (larger) {
+        lines_start(lines, "Most likely to help: %s or more", limit);
+    } else {
         lines_start(lines, "No setting is known to help: %s", why[cause]);
+    }
 }
 
 static void say_holders(struct lines *lines, const struct situation *now) {
@@ -137,25 +166,32 @@ static void say_fragmentation(struct lines *lines, const struct situation *now, 
     if (now->derived.idle == 0)
         lines_start(lines, "%s: nothing lies idle", verdict);
     else if (cause == PENDING)
-        lines_start(lines, "%s: unfinished work still used %s of %s idle", verdict,
+        lines_start(lines, "%s: %s of %s idle may still be in use", verdict,
                     SIZE(now->device->pending_bytes), SIZE(now->derived.idle));
     else
         lines_start(lines, "%s: largest free block %s of %s idle", verdict,
                     SIZE(now->derived.largest_free), SIZE(now->derived.idle));
 }
 
-/** Where it is the program's own memory, the next question is whose: said where a line has room, for the table's sentences need the
- * others. */
-static void say_how_to_ask(struct lines *lines, const struct situation *now, enum cause cause) {
+/**
+ * Lists what is live and, where it is the program's own memory that leaves no room, says how to
+ * learn who holds it.
+ */
+static void say_live(struct lines *lines, const struct situation *now, enum cause cause,
+                     bool stacks) {
+    static const char hint[] = "GPUCACHE_STACKS=16 says whose";
     bool own = cause == LIMITED || cause == LIVE;
-    lines->max = lines->count;
-    if (own && now->device->allocations.current > 0)
-        lines_item(lines, "GPUCACHE_STACKS=16 says whose");
+    bool hinted = !stacks && own && now->device->allocations.current > 0;
+    live_write(lines, now->device, NAMED_SIZES);
+    if (hinted && !lines_item(lines, hint)) {
+        lines->max++; /* the table has a sentence less */
+        lines_start(lines, hint);
+    }
 }
 
 void verdict_write(struct lines *lines, const struct report_oom *oom,
-                   const struct stats_device *device, bool stacks) {
-    struct situation now = {.oom = oom, .device = device};
+                   const struct stats_device *device, const struct segment_map *map, bool stacks) {
+    struct situation now = {.oom = oom, .device = device, .map = map};
     lines_init(lines, VERDICT_LINES, LINES_COLUMNS);
     if (device) {
         report_derive(device, &now.derived);
@@ -178,7 +214,5 @@ void verdict_write(struct lines *lines, const struct report_oom *oom,
     say_holders(lines, &now);
     say_fragmentation(lines, &now, cause);
     say_help(lines, &now, cause);
-    live_write(lines, device, NAMED_SIZES);
-    if (!stacks)
-        say_how_to_ask(lines, &now, cause);
+    say_live(lines, &now, cause, stacks);
 }

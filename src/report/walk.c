@@ -42,9 +42,10 @@ void report_derive(const struct stats_device *device, struct report_derived *der
         derived->internal_fragmentation =
             (double)less(device->allocated.current, device->requested.current) /
             (double)device->allocated.current;
-    if (derived->idle != 0)
+    /* not of pending memory, which is in no free block before its work has ended */
+    if (device->ready_bytes != 0)
         derived->external_fragmentation =
-            (double)less(derived->idle, derived->largest_free) / (double)derived->idle;
+            (double)less(device->ready_bytes, derived->largest_free) / (double)device->ready_bytes;
     derived->peak_ratio = device->requested.peak == 0
                               ? 1.0
                               : (double)device->reserved.peak / (double)device->requested.peak;

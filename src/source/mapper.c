@@ -340,14 +340,11 @@ struct growth mapper_growth(const struct source *source, const struct arena *are
 }
 
 int mapper_grow(struct source *source, struct arena *arena, uint64_t bytes) {
-    uint64_t lives = source_lives(source);
     struct line_place place;
     int r = -ERANGE;
     budget_begin_growth(source);
-    enter(source);
-    if (lives != source_lives(source)) {
-        r = -ENOMEM;
-    } else if (arena_largest_free(arena) >= bytes) { /* another thread has brought it */
+    enter(source); /* from here on no context ends, and nothing from before is relied on */
+    if (arena_largest_free(arena) >= bytes) { /* another thread has brought it */
         r = 0;
     } else if (line_find(arena, bytes, &place)) {
         r = grow_at(source, arena, &place, bytes);

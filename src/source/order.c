@@ -282,13 +282,15 @@ bool order_finish_stamp(struct source *source, uint64_t stamp) {
 }
 
 /*
- * For other contexts' threads: by queries, because a wait would still be under way when this one ends. While a
- * call may be ending it nothing can be asked; but it may go on afterwards, with its work: `quiet` it is waited for. A driver that
- * does not answer otherwise is waited for all the same: it might never answer.
+ * Polls until `stamp` has finished, for limit_ns at most. For threads of other contexts: a wait
+ * would still be under way when this context ends. The end of the context finishes every stamp
+ * (epochs_forget). While a call may be ending the context, nothing can be asked: with `quiet` that
+ * call is waited for too, because the context may go on afterwards. A driver that does not answer
+ * for another reason might never answer, so its event is waited for.
  */
 static void settle_unpinned(struct source *source, uint64_t stamp, bool quiet, uint64_t limit_ns) {
     struct epochs *epochs = &source->epochs;
-    uint64_t lives = source_lives(source), since = backend_clock(source->backend), slept = 0;
+    uint64_t since = backend_clock(source->backend), slept = 0;
     unsigned before = epochs->unanswered;
     while (epochs->finished < stamp && !epochs->broken && (quiet || !source->backend->quiet) &&
            passed(source, since, slept) < limit_ns) {
@@ -300,9 +302,6 @@ static void settle_unpinned(struct source *source, uint64_t stamp, bool quiet, u
         }
         sleep_unlocked(source, FINISH_POLL_NS);
         slept += FINISH_POLL_NS;
-        if (lives != source_lives(source)) {
-            return;
-        }
         epochs_poll(epochs, source->backend);
     }
 }
@@ -362,5 +361,5 @@ bool order_device_is_idle(struct source *source) {
     for (unsigned i = 0; i < IDLE_POLLS && epochs->finished < stamp; i++) {
         epochs_poll(epochs, source->backend);
     }
-    return epochs->finished >= stamp && epochs->finished >= atomic_load(&epochs->usable);
+    return epochs->finished >= stamp; /* which is above all that barriers have made usable */
 }

@@ -32,6 +32,11 @@ static uint64_t lost_blocks(const void *of) {
     return held_lost();
 }
 
+static const char *unwinder(const void *of) {
+    (void)of;
+    return unwind_name();
+}
+
 static struct stats_held held(const void *of, int device) {
     (void)of;
     return holding_of_device(device);
@@ -77,7 +82,6 @@ static bool module(const void *of, uint32_t index, const char **path, const char
 }
 
 const struct stats_stacks *stacks_view(void) {
-    view.unwinder = unwind_name(); /* it may have changed */
     return started ? &view : NULL;
 }
 
@@ -96,7 +100,7 @@ bool stacks_start(unsigned frames, stacks_look_up *look_up) {
     holding_start();
     depth = frames < OPTIONS_MAX_STACK ? frames : OPTIONS_MAX_STACK;
     view = (struct stats_stacks){.frames = depth,
-                                 .unwinder = unwind_name(),
+                                 .unwinder = unwinder,
                                  .python = python_version(),
                                  .lost_stacks = lost_stacks,
                                  .lost_blocks = lost_blocks,

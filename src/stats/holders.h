@@ -41,10 +41,10 @@ struct stats_frame {
 };
 
 struct stats_stacks {
-    const void *of;       /* handed to all below */
-    unsigned frames;      /* as many of a stack are remembered */
-    const char *unwinder; /* "libunwind" or "backtrace" */
-    unsigned python;      /* 0x30b: lines of Python 3.11 are in the stacks; 0: none */
+    const void *of;                          /* handed to all below */
+    unsigned frames;                         /* as many of a stack are remembered */
+    const char *(*unwinder)(const void *of); /* "libunwind" or "backtrace", as of now */
+    unsigned python; /* 0x30b: lines of Python 3.11 are in the stacks; 0: none */
     uint64_t (*lost_stacks)(const void *of); /* allocations whose stack is not told from others, */
     uint64_t (*lost_blocks)(
         const void *of); /* and those that are in no figure: the tables are full */

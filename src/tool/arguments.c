@@ -1,66 +1,20 @@
 #include "tool/arguments.h"
 
+#include "tool/help.h"
 #include "tool/tool.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static const struct option {
-    const char *command, *name, *value, *meaning; /* value NULL: a flag */
+    const char *command, *name, *value; /* value NULL: a flag */
 } options[] = {
-#define FLAG(command, id, option, meaning) {#command, option, NULL, meaning},
-#define VALUE(command, id, option, value, meaning) {#command, option, value, meaning},
+#define FLAG(command, id, option, meaning) {#command, option, NULL},
+#define VALUE(command, id, option, value, initial, meaning) {#command, option, value},
+#define LIST(command, id, option, words, initial, meaning) {#command, option, "LIST"},
 #include "tool/commands.def"
 };
 _Static_assert(sizeof options / sizeof *options == ARGUMENTS, "a row for each");
-
-static const struct {
-    const char *name, *operands, *meaning;
-} commands[] = {
-#define COMMAND(name, operands, meaning) {#name, operands, meaning},
-#include "tool/commands.def"
-};
-#define COMMANDS (sizeof commands / sizeof *commands)
-
-static bool takes_variables(const char *command) {
-    return strcmp(command, "run") == 0 || strcmp(command, "options") == 0;
-}
-
-/** The options of a command in one line: [--once] [--interval=SECONDS]. */
-static void print_options(FILE *out, const char *command) {
-    for (size_t i = 0; i < ARGUMENTS; i++)
-        if (strcmp(options[i].command, command) == 0)
-            fprintf(out, " [--%s%s%s]", options[i].name, options[i].value ? "=" : "",
-                    options[i].value ? options[i].value : "");
-    if (takes_variables(command))
-        fputs(" [--NAME=VALUE...]", out);
-}
-
-void arguments_help(FILE *out, const char *command) {
-    const char *before = "usage:";
-    for (size_t i = 0; i < COMMANDS; i++) {
-        if (command && strcmp(commands[i].name, command) != 0)
-            continue;
-        fprintf(out, "%s gpucache %s", before, commands[i].name);
-        print_options(out, commands[i].name);
-        fprintf(out, "%s%s\n", *commands[i].operands ? " " : "", commands[i].operands);
-        before = "      ";
-    }
-    if (!command)
-        fprintf(out, "%s gpucache --help | --version\n", before);
-    for (size_t i = 0; i < COMMANDS; i++) {
-        if (command && strcmp(commands[i].name, command) != 0)
-            continue;
-        fprintf(out, "\n%-9s %s\n", commands[i].name, commands[i].meaning);
-        for (size_t k = 0; k < ARGUMENTS; k++)
-            if (strcmp(options[k].command, commands[i].name) == 0)
-                fprintf(out, "          --%s: %s\n", options[k].name, options[k].meaning);
-    }
-    fputs("\nAn option of run is a variable of the environment, spelled out: --memory-limit=8G "
-          "stands "
-          "for\nGPUCACHE_MEMORY_LIMIT=8G. See gpucache(1) and gpucache(7).\n",
-          out);
-}
 
 void arguments_refuse(const struct arguments *arguments) {
     char wanted[512] = "wanted is";
@@ -109,6 +63,14 @@ static void pass(struct arguments *arguments, size_t operands, size_t words) {
     }
 }
 
+/** Takes the value of one of the library's options: behind its =, or else the next word. */
+static void take_variable(struct arguments *arguments, size_t operands) {
+    const char *equals = strchr(arguments->option, '=');
+    arguments->value = equals ? equals + 1 : arguments->at[operands];
+    if (!equals && arguments->value)
+        pass(arguments, operands, 1);
+}
+
 enum option_of_command arguments_next(struct arguments *arguments) {
     size_t operands = operands_before(arguments);
     const char *text = arguments->option = arguments->at[operands];
@@ -119,7 +81,7 @@ enum option_of_command arguments_next(struct arguments *arguments) {
     if (text[2] == '\0')
         return ARGUMENTS_END;
     if (strcmp(text, "--help") == 0) {
-        arguments_help(stdout, arguments->command);
+        help_command(stdout, arguments->command);
         exit(fflush(stdout) == 0 ? 0 : STATUS_OWN_FAILURE);
     }
     for (unsigned i = 0; i < ARGUMENTS; i++) {
@@ -134,7 +96,9 @@ enum option_of_command arguments_next(struct arguments *arguments) {
             arguments_refuse(arguments);
         return (enum option_of_command)i;
     }
-    if (arguments->variables)
+    if (arguments->variables) {
+        take_variable(arguments, operands);
         return ARGUMENT_VARIABLE;
+    }
     arguments_refuse(arguments);
 }

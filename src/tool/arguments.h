@@ -6,11 +6,11 @@
 #define GPUCACHE_TOOL_ARGUMENTS_H
 
 #include <stdbool.h>
-#include <stdio.h>
 
 enum option_of_command {
 #define FLAG(command, id, option, meaning) ARGUMENT_##command##_##id,
-#define VALUE(command, id, option, value, meaning) ARGUMENT_##command##_##id,
+#define VALUE(command, id, option, value, initial, meaning) ARGUMENT_##command##_##id,
+#define LIST(command, id, option, words, initial, meaning) ARGUMENT_##command##_##id,
 #include "tool/commands.def"
     ARGUMENTS,
     ARGUMENT_VARIABLE, /* an option of the library's, of commands that take those */
@@ -30,8 +30,5 @@ enum option_of_command arguments_next(struct arguments *arguments);
 
 /** The option's value makes no sense: says what is wanted, and ends. */
 _Noreturn void arguments_refuse(const struct arguments *arguments);
-
-/** What there is to a command, or to all of them with NULL. */
-void arguments_help(FILE *out, const char *command);
 
 #endif

@@ -71,9 +71,11 @@ static void print_head(const struct comparison *comparison, size_t width, struct
     const struct history *history = comparison->history;
     uint64_t us = history->events[history->count - 1].time_us;
     print_plain(out, comparison->file, sizeof comparison->file);
-    print_format(out, ": %s events in %s s", COUNT(history->count), DECIMALS((double)us / 1e6, 2));
+    print_format(out, ": %s event%s in %s s", COUNT(history->count), PLURAL(history->count),
+                 DECIMALS((double)us / 1e6, 2));
     if (history->period_count > 0) {
-        print_format(out, ", %s periods", COUNT(history->period_count));
+        print_format(out, ", %s period%s", COUNT(history->period_count),
+                     PLURAL(history->period_count));
     }
     print_format(out, "; at most %s requested\n", SIZE(history->requested_peak));
     print_left_out(history, out);

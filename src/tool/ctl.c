@@ -1,10 +1,11 @@
 /*
  * gpucache ctl: acts on a running process.
  *
- * The order is left in the process's live page. A thread of the program carries it out where it waits
- * for the device, and says what came of it; nothing interrupts the program. The page's file is locked
- * meanwhile, so that two orders do not meet; the kernel ends the lock of whoever is killed.
+ * Leaves the order in the process's live page and wakes the helper thread of the library there,
+ * which has it carried out and writes the result. The page's file is locked meanwhile, so that
+ * two orders do not meet. The kernel ends the lock of a process that is killed.
  */
+#include "live/place.h"
 #include "process/value.h"
 #include "tool/arguments.h"
 #include "tool/pages.h"
@@ -19,8 +20,10 @@
 #include <time.h>
 
 #define TIMEOUT_MS 10000
+#define NOTICE_MS 1000 /* of waiting, before the reason is said */
 #define TURN_NS 2000000
 
+static const char *in_the_way;            /* of the order when time was up */
 static volatile sig_atomic_t interrupted; /* by that signal: the order is given up first */
 
 struct request {
@@ -110,17 +113,46 @@ static bool give_up(struct live_page *live) {
     return had;
 }
 
-/** Until the last order is done. -ESRCH, or -ETIMEDOUT. */
+/** Names what stands between the process and the end of the order. */
+static const char *obstacle(const struct page *page) {
+    struct live_page *live = page->live;
+    if (page->namespace == 0 && place_is_stopped(page->pid))
+        return "it is stopped, by SIGSTOP or a debugger";
+    if (!page_has_answered(page))
+        return "it does not answer";
+    if (atomic_load(&live->order) == 0)
+        return "a call of the driver waits for the program's work, or for the end of a checkpoint";
+    switch (atomic_load(&live->order_held_up)) {
+    case LIVE_IN_CAPTURE:
+        return "a stream is being captured";
+    case LIVE_AT_ITS_END:
+        return "it is ending";
+    }
+    return "an earlier order is under way";
+}
+
+static void say_obstacle_once(const struct page *page, uint64_t since_ms) {
+    static bool said;
+    if (!said && now_ms() - since_ms >= NOTICE_MS) {
+        said = true;
+        fprintf(stderr, "gpucache: process %d: waiting: %s\n", page->pid, obstacle(page));
+    }
+}
+
+/** Waits until the last order is done. Returns 0, -ESRCH or -ETIMEDOUT. */
 static int wait_until_done(struct page *page, uint64_t end_ms) {
     struct live_page *live = page->live;
-    uint64_t number = atomic_load(&live->order_number);
+    uint64_t number = atomic_load(&live->order_number), since_ms = now_ms();
+    page_ask(page);
     while (atomic_load_explicit(&live->order_done, memory_order_acquire) != number) {
         page_look(page);
         if (!can_act(page)) /* it may have ended after that */
             return atomic_load(&live->order_done) == number ? 0 : -ESRCH;
-        if (interrupted || now_ms() >= end_ms)
+        if (interrupted || now_ms() >= end_ms) {
+            in_the_way = obstacle(page);
             return -ETIMEDOUT;
-        atomic_fetch_add(&live->asked, 1); /* it may be busy with a capture now */
+        }
+        say_obstacle_once(page, since_ms);
         rest();
     }
     return 0;
@@ -168,16 +200,17 @@ static void heed_interrupts(void) {
 }
 
 static int say(const struct request *request, int placed, int64_t result) {
-    char who[32];
+    char who[32], why[256];
     snprintf(who, sizeof who, "process %d", request->pid);
     if (placed == -ESRCH)
         fail(EXIT_FAILURE, who, "it has ended");
-    if (placed == -ETIMEDOUT)
-        fail(STATUS_NO_ANSWER, who,
-             "it has not waited for a device meanwhile, so nothing was done; --timeout waits "
-             "longer");
-    if (placed == -EALREADY)
-        fail(STATUS_NO_ANSWER, who, "it is still at the order; --timeout waits longer");
+    if (placed == -EBUSY)
+        fail(STATUS_NO_ANSWER, who, "another gpucache ctl waits for it, so nothing was done");
+    if (placed == -ETIMEDOUT || placed == -EALREADY) {
+        snprintf(why, sizeof why, "%s; %s; --timeout waits longer", in_the_way,
+                 placed == -ETIMEDOUT ? "nothing was done" : "it is still at the order");
+        fail(STATUS_NO_ANSWER, who, why);
+    }
     if (result != 0)
         fail(EXIT_FAILURE, who, why_not(result));
     for (size_t i = 0; i < ORDERS; i++)
@@ -192,6 +225,8 @@ int tool_ctl(char **arguments) {
     int64_t result = 0;
     pages_open(&pages, request.pid);
     struct page *page = pages_of(&pages, request.pid);
+    if (!page)
+        pages_say_barred();
     if (!page || !can_act(page))
         fail(EXIT_FAILURE, "ctl",
              page ? "that process has ended"
@@ -202,7 +237,7 @@ int tool_ctl(char **arguments) {
         fail(EXIT_FAILURE, "ctl", "several containers have a process of that number");
     heed_interrupts();
     uint64_t end_ms = now_ms() + request.timeout_ms;
-    int placed = lock(page, end_ms) ? place_order(page, &request, end_ms, &result) : -ETIMEDOUT;
+    int placed = lock(page, end_ms) ? place_order(page, &request, end_ms, &result) : -EBUSY;
     if (interrupted) {
         signal(interrupted, SIG_DFL);
         raise(interrupted);

@@ -13,11 +13,11 @@
 
 const char *page_event_words(unsigned kind) {
     static const char *const words[] = {
-#define FLIGHT(kind, words) words,
+#define FLIGHT(number, kind, words) [number] = words,
 #include "live/flight.def"
 #undef FLIGHT
     };
-    return kind < FLIGHT_KINDS ? words[kind] : "?";
+    return kind < FLIGHT_KINDS && words[kind] ? words[kind] : "?";
 }
 
 /** False: it is not there, or is being written. */
@@ -33,9 +33,15 @@ static bool copy_event(struct page_event *to, const struct flight_event *from, u
                               .thread = (uint32_t)(rest >> 32),
                               .kind = (uint16_t)(rest >> 16),
                               .device = (uint16_t)rest};
-    return number != 0 && GET(seal) == flight_seal(number, to->time_ns, to->address, to->bytes,
-                                                   to->duration_ns, rest);
+    bool whole = number != 0 && GET(seal) == flight_seal(number, to->time_ns, to->address,
+                                                         to->bytes, to->duration_ns, rest);
 #undef GET
+    if (ring != 0) { /* a block stands behind the slow event that brought it */
+        to->coarse_ns = to->time_ns;
+        to->time_ns += to->duration_ns;
+        to->duration_ns = 0;
+    }
+    return whole;
 }
 
 const char page_event_head[] =
@@ -57,13 +63,18 @@ static int by_time(const void *a, const void *b) {
     return result ? result : by_number(a, b);
 }
 
-/** Events of one ring. The times of large blocks follow their numbers: the cheap clock stands still
- * for milliseconds, and threads that share a ring may write in another order than they looked at it. */
+/** Orders the events of one ring. The times of large blocks follow their numbers: the coarse
+ * clock stands still for milliseconds, and threads that share a ring may write in another order
+ * than they looked at it. */
 static void order_ring(struct page_event *events, size_t count) {
     qsort(events, count, sizeof *events, by_number);
-    for (size_t i = 1; i < count; i++)
-        if (events[i].ring != 0 && events[i].time_ns < events[i - 1].time_ns)
-            events[i].time_ns = events[i - 1].time_ns;
+    for (size_t i = 1; i < count && events[0].ring != 0; i++) {
+        const struct page_event *last = &events[i - 1];
+        if (events[i].time_ns < last->time_ns)
+            events[i].time_ns = last->time_ns;
+        if (events[i].coarse_ns < last->coarse_ns)
+            events[i].coarse_ns = last->coarse_ns;
+    }
 }
 
 struct page_event *page_events(const struct page *page, size_t *count) {

@@ -3,6 +3,7 @@
  */
 #include "process/program.h"
 #include "tool/arguments.h"
+#include "tool/help.h"
 #include "tool/tool.h"
 
 #include <limits.h>
@@ -14,14 +15,9 @@ static const struct {
     const char *name;
     int (*run)(char **arguments);
 } commands[] = {
-#define COMMAND(name, operands, meaning) {#name, tool_##name},
+#define COMMAND(name, operands, meaning, example) {#name, tool_##name},
 #include "tool/commands.def"
 };
-
-void fail(int status, const char *what, const char *why) {
-    fprintf(stderr, "gpucache: %s: %s\n", what, why);
-    exit(status);
-}
 
 int tool_pid(const char *argument) {
     char *end;
@@ -40,6 +36,23 @@ void tool_program_name(const struct program *program, char name[TOOL_PROGRAM_NAM
                           : script);
 }
 
+static int written(void) {
+    return fflush(stdout) == 0 ? 0 : STATUS_OWN_FAILURE;
+}
+
+int tool_help(char **arguments) {
+    struct arguments left = {.command = "help", .at = arguments};
+    while (arguments_next(&left) != ARGUMENTS_END) {
+    }
+    if (!*left.at)
+        help_overview(stdout);
+    else if (left.at[1])
+        fail(STATUS_OWN_FAILURE, "help", "takes the name of one command");
+    else if (!help_command(stdout, *left.at))
+        help_refuse(left.at);
+    return written();
+}
+
 int main(int argc, char **argv) {
     const char *command = argc > 1 ? argv[1] : "";
 
@@ -47,12 +60,16 @@ int main(int argc, char **argv) {
         if (strcmp(command, commands[i].name) == 0)
             return commands[i].run(argv + 2);
     if (strcmp(command, "--version") == 0) {
-        puts("gpucache " GPUCACHE_VERSION);
-        return 0;
+        help_version(stdout);
+        return written();
     }
-    bool asked = strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0;
-    if (*command && !asked)
-        fprintf(stderr, "gpucache: there is no command %s\n", command);
-    arguments_help(asked ? stdout : stderr, NULL);
-    return asked ? 0 : STATUS_OWN_FAILURE;
+    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0) {
+        help_overview(stdout);
+        return written();
+    }
+    if (*command)
+        help_refuse(argv + 1);
+    help_overview(stderr);
+    fputs("gpucache: no command is named\n", stderr);
+    return STATUS_OWN_FAILURE;
 }

@@ -5,9 +5,12 @@
 #include "tool/tool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #define OPEN_MOST 2 /* processes that are shown at once; of more the first, and the others unfold */
 #define BRIEF_FROM 8
@@ -193,7 +196,7 @@ static void write_row(FILE *out, const struct table *table, const struct table_r
                       size_t number) {
     const struct program *program = &row->sheet->program;
     uint64_t most = table->spreads[3].most, live = row->figures[0];
-    uint64_t idle = less(row->figures[2], live);
+    uint64_t idle = row->device->pending_bytes + row->device->ready_bytes;
     char text[LINES_VALUE];
     fprintf(out, "<tr><td>%s<td><a href=\"#p%zud%d\">%lld</a><td class=\"t\">",
             program->rank < 0 ? "&ndash;" : COUNT((uint64_t)program->rank), number,
@@ -201,7 +204,7 @@ static void write_row(FILE *out, const struct table *table, const struct table_r
     html_text(out, program->host);
     fprintf(out,
             "<td>%d<td><span class=\"mini\" data-tip=\"live %s, idle %s\"><i class=\"live\" "
-            "style=\"width:%.1f%%\"></i><i class=\"free\" style=\"width:%.1f%%\"></i></span>",
+            "style=\"width:%.1f%%\"></i><i class=\"idle\" style=\"width:%.1f%%\"></i></span>",
             row->device->ordinal, SIZE(live), SIZE(idle),
             most ? 100 * (double)live / (double)most : 0,
             most ? 100 * (double)idle / (double)most : 0);
@@ -237,6 +240,11 @@ static void write_table(FILE *out, const struct sheets *newest) {
 
 /* ---- the page ---- */
 
+/* How a page begins, by which an earlier page is known. */
+static const char beginning[] =
+    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+    "<meta name=\"generator\" content=\"gpucache report\">\n";
+
 static void write_page(FILE *out, const struct page_parts *parts) {
     const struct html_process *first = &parts->processes[0];
     const struct sheet *newest = first->sheets[first->count - 1];
@@ -246,8 +254,8 @@ static void write_page(FILE *out, const struct page_parts *parts) {
         devices += parts->newest.list[i]->device_count;
         same &= strcmp(parts->newest.list[i]->program.name, newest->program.name) == 0;
     }
-    fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+    fputs(beginning, out);
+    fputs("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
           "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
           "<meta name=\"color-scheme\" content=\"light dark\">\n"
@@ -281,17 +289,64 @@ static void write_page(FILE *out, const struct page_parts *parts) {
     fputs("</script></body></html>\n", out);
 }
 
-int html_write(const struct sheets *sheets, const char *path) {
-    bool to_stdout = strcmp(path, "-") == 0;
-    FILE *out = to_stdout ? stdout : fopen(path, "we");
-    if (!out)
+/* ---- its file ---- */
+
+static bool is_page(int fd) {
+    char found[sizeof beginning - 1];
+    return pread(fd, found, sizeof found, 0) == sizeof found &&
+           memcmp(found, beginning, sizeof found) == 0;
+}
+
+int html_check(const char *path) {
+    struct stat file;
+    if (strcmp(path, "-") == 0 || stat(path, &file) != 0 || !S_ISREG(file.st_mode))
+        return 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int result = fd < 0 || is_page(fd) ? 0 : -EEXIST;
+    if (fd >= 0)
+        close(fd);
+    return result;
+}
+
+/** Opens a file for a page. Checks the descriptor, not the path, before it empties a regular
+ * file: the path may mean another file by now. Returns a descriptor or a negative errno. */
+static int open_for_page(const char *path, bool *created) {
+    struct stat file;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    *created = fd >= 0;
+    if (*created || errno != EEXIST)
+        return *created ? fd : -errno;
+    bool regular = stat(path, &file) == 0 && S_ISREG(file.st_mode);
+    fd = open(path, (regular ? O_RDWR : O_WRONLY) | O_CLOEXEC);
+    if (fd < 0)
         return -errno;
+    bool good = fstat(fd, &file) == 0 && (!S_ISREG(file.st_mode) || is_page(fd));
+    if (good && (!S_ISREG(file.st_mode) || ftruncate(fd, 0) == 0))
+        return fd;
+    int error = good ? -errno : -EEXIST;
+    close(fd);
+    return error;
+}
+
+static int write_to(FILE *out, const struct sheets *sheets) {
     struct page_parts parts = sort_out(sheets);
     write_page(out, &parts);
     free_parts(&parts);
-    bool good = fflush(out) == 0 && !ferror(out);
-    int error = good ? 0 : -errno;
-    if (!to_stdout && fclose(out) != 0 && good)
+    return fflush(out) == 0 && !ferror(out) ? 0 : -errno;
+}
+
+int html_write(const struct sheets *sheets, const char *path) {
+    bool created;
+    if (strcmp(path, "-") == 0)
+        return write_to(stdout, sheets);
+    int fd = open_for_page(path, &created);
+    FILE *out = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!out)
+        return fd < 0 ? fd : -errno;
+    int error = write_to(out, sheets);
+    if (fclose(out) != 0 && error == 0)
         error = -errno;
+    if (error != 0 && created)
+        unlink(path);
     return error;
 }

@@ -21,7 +21,12 @@ struct html_process {
     bool brief;    /* one of many: at one moment only, and at an OOM */
 };
 
-/** Writes the page of all these reports to a file. 0 or a negative errno. */
+/** Returns -EEXIST if a page must not be written there: a regular file holds something that is
+ * no page. Else 0. */
+int html_check(const char *path);
+
+/** Writes the page of all these reports to a new file, over an earlier page, or to what is no
+ * regular file; "-" is stdout. Returns 0 or a negative errno, -EEXIST as html_check(). */
 int html_write(const struct sheets *sheets, const char *path);
 
 /* ---- its parts ---- */
@@ -33,6 +38,8 @@ void html_text(FILE *out, const char *text);
 #define HTML_LABEL 32
 const char *html_size(char label[HTML_LABEL], uint64_t bytes);
 const char *html_time(char label[HTML_LABEL], double seconds);
+/** Writes a time in the unit that suits `longest`: all times of an axis have one. */
+const char *html_time_like(char label[HTML_LABEL], double seconds, double longest);
 
 /** Bytes from one line of a grid to the next: a power of two, about four of them up to `most`. */
 uint64_t html_step(uint64_t most);

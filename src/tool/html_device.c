@@ -42,7 +42,9 @@ static void write_tiles(FILE *out, const struct stats_device *device,
     tile(out, "Idle in the pool", SIZE(derived->idle),
          worded(words, "largest free block %s", SIZE(derived->largest_free)), false);
     tile(out, "Outside the pool", SIZE(derived->outside.current),
-         worded(words, "peak %s", SIZE(derived->outside.peak)), false);
+         worded(words, derived->outside_peak_exact ? "peak %s" : "peak at most %s",
+                SIZE(derived->outside.peak)),
+         false);
     tile(out, "Hit rate", PERCENT(device->cache_hits, asked),
          worded(words, "of %s allocations", COUNT(asked)), false);
     tile(out, "Out of memory", COUNT(device->ooms),
@@ -58,20 +60,20 @@ struct part {
 /** The device's memory, or the limit: what this process holds of it. */
 static void write_bar(FILE *out, const struct stats_device *device,
                       const struct report_derived *derived) {
-    uint64_t limit = device->limit_bytes, whole = limit ? limit : device->total_bytes;
+    uint64_t limit = device->limit_bytes, all = limit ? limit : device->total_bytes;
     const struct part parts[] = {
         {"live", "live", device->requested.current},
         {"round", "rounding", less(device->allocated.current, device->requested.current)},
-        {"cached", "freed, not yet reusable", device->pending_bytes},
-        {"free", "ready", device->ready_bytes},
+        {"pending", "freed, not yet reusable", device->pending_bytes},
+        {"ready", "ready", device->ready_bytes},
         {"outside", "outside the pool", derived->outside.current},
     };
     uint64_t held = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         held += parts[i].bytes;
-    whole = whole > held ? whole : held;
+    uint64_t whole = all > held ? all : held; /* a limit may have been lowered below what is held */
     fprintf(out, "<section class=\"part\"><h3>%s of %s %s</h3><div class=\"bar\">", SIZE(held),
-            SIZE(whole), limit ? "that the limit allows" : "that the device has");
+            SIZE(all), limit ? "that the limit allows" : "that the device has");
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].bytes)
             fprintf(out, "<i class=\"%s\" style=\"width:%.3f%%\" data-tip=\"%s: %s, %.1f%%\"></i>",
@@ -83,7 +85,7 @@ static void write_bar(FILE *out, const struct stats_device *device,
             fprintf(out, "<li><i class=\"%s\"></i>%s <b>%s</b>", parts[i].class, parts[i].name,
                     SIZE(parts[i].bytes));
     fprintf(out, "<li><i class=\"rest\"></i>%s <b>%s</b></ul></section>\n",
-            limit ? "left of the limit" : "used by others, or free", SIZE(whole - held));
+            limit ? "left of the limit" : "used by others, or free", SIZE(less(all, held)));
 }
 
 /* ---- at a moment ---- */
@@ -117,14 +119,14 @@ static void write_sizes(FILE *out, const struct stats_device *device) {
         fprintf(
             out,
             "<span class=\"n\">%s %s</span><div class=\"track\" data-tip=\"%s in all, %s "
-            "live\"><i class=\"round\" style=\"width:%.1f%%\"></i><i class=\"live\" "
+            "live\"><i class=\"total\" style=\"width:%.1f%%\"></i><i class=\"live\" "
             "style=\"width:%.1f%%\"></i></div><span class=\"n\">%s <small>%s live</small></span>",
             last ? "&gt;" : "&le;", label, COUNT(class->total), COUNT(class->live),
             100.0 * digits(class->total) / digits(most), 100.0 * digits(class->live) / digits(most),
             COUNT(class->total), COUNT(class->live));
     }
-    fputs("</div><ul class=\"key\"><li><i class=\"round\"></i>in all<li><i class=\"live\"></i>live "
-          "now</ul></section>\n",
+    fputs("</div><ul class=\"key\"><li><i class=\"total\"></i>in all<li><i class=\"live\"></i>live"
+          "</ul></section>\n",
           out);
 }
 
@@ -169,21 +171,19 @@ static void write_moments(FILE *out, const struct html_process *of, int ordinal)
 static void write_events(FILE *out, const struct sheet *sheet) {
     char line[256];
     struct print text;
-    size_t count;
-    struct page_event *events = page_events(sheet->page, &count);
+    size_t count = sheet->event_count;
     size_t first = count > LAST_EVENTS ? count - LAST_EVENTS : 0;
     fprintf(out,
             "<details class=\"part\"><summary>Last events</summary><pre class=\"scroll mono\">%s",
             page_event_head);
     for (size_t i = first; i < count; i++) {
         print_init(&text, -1, line, sizeof line);
-        page_print_event(sheet->page, &text, &events[i]);
+        page_print_event(sheet->page, &text, &sheet->events[i]);
         text.used -= text.used > 0; /* its end of line */
         fputs("\n", out);
         html_text(out, print_end(&text));
     }
     fputs("</pre></details>\n", out);
-    free(events);
 }
 
 static void write_counters(FILE *out, const struct stats_device *device) {
@@ -221,9 +221,11 @@ void html_device(FILE *out, const struct html_process *of, int ordinal) {
     html_text(out, device->backend_reason);
     fputs("<li>reuse <b>", out);
     html_text(out, device->reuse);
-    fprintf(out, "</b><li>limit <b>%s</b><li>external fragmentation <b>%.0f%%</b></ul>\n",
+    fprintf(out, "</b><li>limit <b>%s</b><li>external fragmentation <b>%s</b></ul>\n",
             device->limit_bytes ? SIZE(device->limit_bytes) : "none",
-            100 * derived.external_fragmentation);
+            device->ready_bytes
+                ? PERCENT(less(device->ready_bytes, derived.largest_free), device->ready_bytes)
+                : "none, nothing is ready");
     write_tiles(out, device, &derived);
     write_bar(out, device, &derived);
     html_over_time(out, of, ordinal);

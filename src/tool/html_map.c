@@ -105,32 +105,25 @@ static void draw_piece(struct drawing *drawing, const struct segment_piece *piec
 
 /** What there is between blocks, in words. */
 static void sum_up(FILE *out, const struct stats_device *device, const struct segment_map *map) {
-    uint64_t free_bytes = 0, largest = 0, holes = 0, segments = 0;
+    uint64_t free_bytes = 0, holes = 0;
     for (uint32_t i = 0; i < map->count; i++) {
         const struct segment_piece *piece = &map->pieces[i];
-        uint64_t bytes = segment_map_bytes(piece->units - piece->live - piece->cached);
-        /* what has no address may lie in many places */
-        bool hole = piece->live + piece->cached == 0 && piece->address != 0;
-        free_bytes += bytes;
-        holes += hole;
-        segments += piece->segments;
-        largest = hole && bytes > largest ? bytes : largest;
+        free_bytes += segment_map_bytes(piece->units - piece->live - piece->cached);
+        holes += piece->live + piece->cached == 0 && piece->address != 0;
     }
+    fputs("<p class=\"hint\">", out);
     if (map->pieces[map->count - 1].address == 0 || strcmp(device->backend, "pages") == 0)
-        fputs("<p class=\"hint\">What is in no block stands at the end. ", out);
-    else
-        fprintf(out, "<p class=\"hint\">%s segment%s. ", COUNT(segments), segments == 1 ? "" : "s");
+        fputs("What is in no block stands at the end. ", out);
     if (free_bytes == 0)
-        fputs("Nothing is free in them.", out);
+        fputs("Nothing is free in it.", out);
     else if (device->largest_free_bytes >= free_bytes)
         fprintf(out, "%s free, all of it in one block.", SIZE(free_bytes));
     else if (map->grain == 0 && holes > 0)
         fprintf(out, "%s free; %s hole%s, and the largest free block is %s.", SIZE(free_bytes),
-                COUNT(holes), holes == 1 ? "" : "s",
-                SIZE(device->largest_free_bytes > largest ? device->largest_free_bytes : largest));
+                COUNT(holes), holes == 1 ? "" : "s", SIZE(device->largest_free_bytes));
     else
         fprintf(out, "%s free; the largest free block is %s.", SIZE(free_bytes),
-                SIZE(device->largest_free_bytes > largest ? device->largest_free_bytes : largest));
+                SIZE(device->largest_free_bytes));
     if (map->grain > 0)
         fprintf(out, " What is shorter than %s stands together with its neighbours.",
                 SIZE(map->grain));

@@ -8,24 +8,12 @@ static bool is_whole(double value) {
     return value >= 100 || rest < 0.05 || rest > 0.95;
 }
 
-/** Whether it turns what stands behind it around: then a text would not end where it ends. */
-static bool turns_around(const char *text) {
-    static const char *const ranges[][2] = {
-        {"\u061c", "\u061c"}, {"\u200e", "\u200f"}, {"\u202a", "\u202e"}, {"\u2066", "\u2069"}};
-    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
-        size_t length = strlen(ranges[i][0]);
-        if (strncmp(text, ranges[i][0], length) >= 0 && strncmp(text, ranges[i][1], length) <= 0)
-            return true;
-    }
-    return false;
-}
-
 void html_text(FILE *out, const char *text) {
     while (text && *text) {
         size_t length = print_visible_length(text);
         if (strchr("&<>\"'`", *text))
             fprintf(out, "&#%d;", *text);
-        else if (length > 0 && !turns_around(text))
+        else if (length > 0)
             fwrite(text, 1, length, out);
         else
             fputs(*text == '\n' || *text == '\t' ? " " : "\xef\xbf\xbd", out);
@@ -43,7 +31,7 @@ const char *html_size(char label[HTML_LABEL], uint64_t bytes) {
     return label;
 }
 
-const char *html_time(char label[HTML_LABEL], double seconds) {
+const char *html_time_like(char label[HTML_LABEL], double seconds, double longest) {
     static const struct {
         double least, unit;
         const char *name;
@@ -53,11 +41,15 @@ const char *html_time(char label[HTML_LABEL], double seconds) {
                  {1, 1, "s"},
                  {0.001, 0.001, "ms"}};
     unsigned i = 0;
-    while (i < 4 && seconds < units[i].least)
+    while (i < 4 && longest < units[i].least)
         i++;
     double value = seconds / units[i].unit;
     snprintf(label, HTML_LABEL, is_whole(value) ? "%.0f %s" : "%.1f %s", value, units[i].name);
     return label;
+}
+
+const char *html_time(char label[HTML_LABEL], double seconds) {
+    return html_time_like(label, seconds, seconds);
 }
 
 uint64_t html_step(uint64_t most) {

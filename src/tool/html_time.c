@@ -9,6 +9,7 @@
 #include "tool/tool.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,18 +88,28 @@ static void read_reports(struct series *series, const struct html_process *of, i
     }
 }
 
-/** From when on all events of large blocks are there: a ring that is full has lost what was before. */
-static uint64_t complete_since(const struct page_event *events, size_t count) {
-    uint64_t since = 0, first[FLIGHT_RINGS] = {0};
-    unsigned found[FLIGHT_RINGS] = {0};
-    for (size_t i = 0; i < count; i++) {
-        unsigned ring = events[i].ring;
-        first[ring] = found[ring]++ == 0 ? events[i].time_ns : first[ring];
+/**
+ * Returns the tick behind which the recorder has every event of large blocks that the figures
+ * contain, 0: has all, and UINT64_MAX: not even the last ones. A ring that came round has lost
+ * older events, and an event that is being written is not there.
+ */
+static uint64_t complete_behind(const struct sheet *sheet, const struct page_moment *moment) {
+    uint64_t behind = 0, first[FLIGHT_RINGS] = {0}, last[FLIGHT_RINGS] = {0};
+    for (size_t i = 0; i < sheet->event_count;
+         i++) { /* of each ring in the order of their numbers */
+        const struct page_event *event = &sheet->events[i];
+        if (event->number > moment->events[event->ring])
+            continue;
+        if (event->number != last[event->ring] + 1)
+            first[event->ring] = event->coarse_ns;
+        last[event->ring] = event->number;
     }
-    for (unsigned ring = 1; ring < FLIGHT_RINGS; ring++)
-        if (found[ring] >= FLIGHT_EVENTS && first[ring] > since)
-            since = first[ring];
-    return since;
+    for (unsigned ring = 1; ring < FLIGHT_RINGS; ring++) { /* the first has no large blocks */
+        if (last[ring] != moment->events[ring])
+            return UINT64_MAX;
+        behind = first[ring] > behind ? first[ring] : behind;
+    }
+    return behind;
 }
 
 static void mark_event(struct series *series, const struct page_event *event, double seconds) {
@@ -113,37 +124,94 @@ static void mark_event(struct series *series, const struct page_event *event, do
         snprintf(words + used, room - (size_t)used, ", %s us", COUNT(event->duration_ns / 1000));
 }
 
-/* What is live now is known, and what came and went before: so is what was live then. */
+/** Takes an event back: returns what was live before it. */
+static uint64_t before(uint64_t live, const struct page_event *event) {
+    return event->kind == FLIGHT_ALLOCATE ? less(live, event->bytes)
+           : event->kind == FLIGHT_FREE   ? live + event->bytes
+                                          : live;
+}
+
+/**
+ * Adds the points of the events of one tick of the coarse clock, from the last to the first.
+ * Returns what was live before them. The order of what several threads did in a tick is not known:
+ * only the sum of it is drawn.
+ */
+static uint64_t add_tick(struct series *series, const struct page_event *events, size_t count,
+                         double read_ns, uint64_t live) {
+    bool several = false;
+    uint64_t came = 0, went = 0;
+    for (size_t i = 0; i < count; i++) {
+        several |= events[i].ring != events[0].ring;
+        came += events[i].kind == FLIGHT_ALLOCATE ? events[i].bytes : 0;
+        went += events[i].kind == FLIGHT_FREE ? events[i].bytes : 0;
+    }
+    for (size_t i = count; i > 0; i = several ? 0 : i - 1) {
+        double seconds = ((double)events[i - 1].coarse_ns - read_ns) / 1e9;
+        add_point(series, seconds)->values[LIVE] = live; /* from there on */
+        live = several ? less(live + went, came) : before(live, &events[i - 1]);
+        add_point(series, seconds)->values[LIVE] = live; /* until there */
+    }
+    return live;
+}
+
+static int by_order(const void *a, const void *b) {
+    const struct page_event *x = a, *y = b;
+    if (x->coarse_ns != y->coarse_ns)
+        return x->coarse_ns > y->coarse_ns ? 1 : -1;
+    if (x->ring != y->ring)
+        return x->ring > y->ring ? 1 : -1;
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+/** Keeps the events of a device's large blocks that its figures contain, and marks the others
+ * that they contain. */
+static size_t sort_events(struct series *series, const struct sheet *sheet, size_t at,
+                          struct page_event *blocks) {
+    const struct page_moment *moment = &sheet->moments[at];
+    uint64_t behind = complete_behind(sheet, moment);
+    size_t count = 0;
+    for (size_t i = 0; i < sheet->event_count; i++) {
+        const struct page_event *event = &sheet->events[i];
+        bool block = event->kind == FLIGHT_ALLOCATE || event->kind == FLIGHT_FREE;
+        if (event->device != (unsigned)sheet->devices[at].ordinal ||
+            event->number > moment->events[event->ring] ||
+            (block ? event->coarse_ns : event->time_ns) <= behind)
+            continue;
+        if (block)
+            blocks[count++] = *event;
+        else
+            mark_event(series, event, ((double)event->time_ns - (double)moment->read_ns) / 1e9);
+    }
+    if (count > 0)
+        qsort(blocks, count, sizeof *blocks, by_order);
+    return count;
+}
+
+/* What is live is known of one moment, and the large blocks that came and went before: so is
+ * what was live then. */
 static void read_recorder(struct series *series, const struct sheet *sheet, int ordinal) {
     const struct stats_device *device = html_find(sheet, ordinal);
-    size_t count;
-    struct page_event *events = page_events(sheet->page, &count);
-    uint64_t since = complete_since(events, count), live = device->requested.current;
-    uint64_t now = sheet->process.time_ns - page_real_ns(sheet->page, 0);
+    size_t at = (size_t)(device - sheet->devices);
+    double read_ns = (double)sheet->moments[at].read_ns;
+    uint64_t live = device->requested.current;
+    struct page_event *blocks = grown(NULL, sheet->event_count, sizeof *blocks);
+    size_t count = sort_events(series, sheet, at, blocks);
     series->shown = 1u << LIVE;
     series->backwards = series->steps = true;
     series->limit = device->limit_bytes;
     add_point(series, 0)->values[LIVE] = live;
-    for (size_t i = count; i > 0; i--) { /* from the end to the beginning */
-        const struct page_event *event = &events[i - 1];
-        bool came = event->kind == FLIGHT_ALLOCATE, went = event->kind == FLIGHT_FREE;
-        double seconds = ((double)event->time_ns - (double)now) / 1e9;
-        if (event->device != (unsigned)ordinal || event->time_ns < since || event->time_ns > now)
-            continue;
-        if (event->ring == 0)
-            mark_event(series, event, seconds);
-        if (!came && !went)
-            continue;
-        add_point(series, seconds)->values[LIVE] = live; /* from there on */
-        live = came ? less(live, event->bytes) : live + event->bytes;
-        add_point(series, seconds)->values[LIVE] = live; /* until there */
+    for (size_t first; count > 0; count = first) { /* from the end to the beginning */
+        first = count - 1;
+        while (first > 0 && blocks[first - 1].coarse_ns == blocks[first].coarse_ns)
+            first--;
+        live = add_tick(series, blocks + first, count - first, read_ns, live);
     }
     for (size_t i = 0, k = series->count; i + 1 < k; i++) {
         struct point swapped = series->points[i];
         series->points[i] = series->points[--k];
         series->points[k] = swapped;
     }
-    free(events);
+    free(blocks);
 }
 
 /* ---- drawing ---- */
@@ -239,13 +307,14 @@ static void draw_marks(const struct frame *frame, const struct series *series) {
     }
 }
 
-static void write_when(FILE *out, const struct series *series, double seconds) {
+/** Writes when a point was, in the unit of `longest`. */
+static void write_when(FILE *out, const struct series *series, double seconds, double longest) {
     char label[HTML_LABEL];
     if (series->backwards && seconds > -1e-6) {
         fputs("now", out);
         return;
     }
-    html_time(label, series->backwards ? -seconds : seconds);
+    html_time_like(label, fabs(seconds), fabs(longest));
     fprintf(out, series->backwards ? "%s before" : "%s", label);
 }
 
@@ -257,7 +326,7 @@ static void write_points(FILE *out, const struct frame *frame, const struct seri
     fputs("],\"when\":[", out);
     for (size_t i = 0; i < series->count; i++) {
         fputs(i ? ",\"" : "\"", out);
-        write_when(out, series, series->points[i].seconds);
+        write_when(out, series, series->points[i].seconds, series->points[i].seconds);
         fputs(series->backwards ? "\"" : " after its start\"", out);
     }
     fputs("],\"series\":[", out);
@@ -278,7 +347,7 @@ static void write_axes(const struct frame *frame, const struct series *series) {
     for (unsigned i = 0; i <= 4; i++) {
         double seconds = frame->begin + (frame->end - frame->begin) * i / 4;
         fprintf(out, "<span style=\"left:%u%%\"%s>", i * 25, i % 2 ? " class=\"minor\"" : "");
-        write_when(out, series, seconds);
+        write_when(out, series, seconds, series->backwards ? frame->begin : frame->end);
         fputs("</span>", out);
     }
     fputs("</div>", out);
@@ -292,8 +361,13 @@ static void write_key(FILE *out, const struct frame *frame, const struct series 
                     figures[k].name);
     if (series->limit && series->limit <= frame->top)
         fprintf(out, "<li><i class=\"stroke limit\"></i>Limit");
-    if (series->mark_count)
-        fputs("<li><i class=\"stroke mark\"></i>slow or rare events", out);
+    bool good = false, bad = false;
+    for (size_t i = 0; i < series->mark_count; i++) {
+        good |= !series->marks[i].bad;
+        bad |= series->marks[i].bad;
+    }
+    fputs(good ? "<li><i class=\"stroke mark\"></i>slow or rare events" : "", out);
+    fputs(bad ? "<li><i class=\"stroke mark bad\"></i>memory refused" : "", out);
     fputs("</ul>\n", out);
 }
 
@@ -346,7 +420,10 @@ void html_over_time(FILE *out, const struct html_process *of, int ordinal) {
         read_recorder(&recorder, newest, ordinal);
         if (recorder.count > 2)
             draw(out, "The last moments",
-                 "What was live, by the large blocks that the flight recorder has.", &recorder);
+                 "What was live, by the large blocks that the flight recorder has. What several "
+                 "threads "
+                 "did within a few milliseconds is one step.",
+                 &recorder);
         else
             free(recorder.points), free(recorder.marks);
     } else if (reports.count <= 1) {

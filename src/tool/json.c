@@ -8,9 +8,19 @@
 
 #define DEEPEST 32
 
+static size_t memory_left; /* bytes that the value being read may still take */
+
 static struct json *read_value(const char **at, unsigned depth);
 
+/** Returns zeroed memory, or NULL with errno EFBIG. Counts what malloc() adds, which is more than
+ * most values have. */
 static void *allocate(size_t bytes) {
+    size_t cost = (bytes + sizeof(size_t) + 15) & ~(size_t)15;
+    if (cost > memory_left) {
+        errno = EFBIG;
+        return NULL;
+    }
+    memory_left -= cost;
     void *memory = calloc(1, bytes);
     if (!memory)
         fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
@@ -65,7 +75,7 @@ static char *read_string(const char **at) {
     while ((*at)[length] && (*at)[length] != '"')
         length += (*at)[length] == '\\' && (*at)[length + 1] ? 2 : 1;
     char *text = allocate(length + 1), *to = text;
-    bool good = true;
+    bool good = text != NULL;
     while (good && **at && **at != '"') {
         if (**at != '\\') {
             *to++ = *(*at)++;
@@ -125,9 +135,9 @@ static bool read_into(struct json *value, const char **at, unsigned depth) {
         return value->kind = JSON_STRING, (value->text = read_string(at)) != NULL;
     size_t length = strspn(*at, "+-.0123456789eE");
     value->kind = JSON_NUMBER;
-    value->text = strndup(*at, length);
+    value->text = *at;
     *at += length;
-    return length > 0 && value->text;
+    return length > 0;
 }
 
 static struct json *read_value(const char **at, unsigned depth) {
@@ -141,6 +151,8 @@ static struct json *read_value(const char **at, unsigned depth) {
 }
 
 struct json *json_read(const char **at) {
+    memory_left = JSON_MEMORY + JSON_TIMES * strlen(*at);
+    errno = 0;
     return read_value(at, 0);
 }
 
@@ -149,7 +161,8 @@ void json_free(struct json *value) {
         struct json *next = value->next;
         json_free(value->first);
         free(value->name);
-        free(value->text);
+        if (value->kind == JSON_STRING)
+            free((char *)(uintptr_t)value->text);
         free(value);
         value = next;
     }

@@ -21,11 +21,18 @@ enum json_kind {
 struct json {
     enum json_kind kind;
     char *name; /* in an object */
-    char *text; /* of a string, or of a number as it was written */
+    /* of a string its own copy; of a number where it stands in what is read, without an end */
+    const char *text;
     struct json *first, *next;
 };
 
-/** Reads one value from *at and moves it behind. NULL: that is no JSON. Freed with json_free(). */
+/**
+ * Reads one value from *at, which ends with NUL and outlives the value, and moves *at behind it.
+ * Returns NULL if that is no JSON, with errno EFBIG if the value takes more memory than JSON_MEMORY
+ * and JSON_TIMES the bytes of the text. Freed with json_free().
+ */
+#define JSON_MEMORY ((size_t)64 << 20)
+#define JSON_TIMES 12
 struct json *json_read(const char **at);
 void json_free(struct json *value);
 

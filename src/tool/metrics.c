@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define ANSWER_MS 200
+#define LABEL 128 /* bytes of a label's value; names and UUIDs have less */
 
 struct sample {
     const struct page *page;
@@ -57,27 +58,27 @@ static void family(struct writer *to, const char *name, bool counter, const char
 }
 
 static void label(struct print *out, const char *name, const char *value) {
+    char text[LABEL];
+    struct print visible;
+    print_init(&visible, -1, text, sizeof text);
+    print_untrusted(&visible, value);
     print_format(out, "%s=\"", name);
-    for (; *value; value++) {
-        if (*value == '\\' || *value == '"' || *value == '\n')
+    for (const char *at = print_end(&visible); *at; at++) {
+        if (*at == '\\' || *at == '"')
             print_char(out, '\\');
-        print_char(out, *value == '\n' ? 'n' : *value);
+        print_char(out, *at);
     }
     print_char(out, '"');
 }
 
 static void labels(struct print *out, const struct sample *sample, const char *kind) {
     const struct program *program = &sample->page->program;
-    char name[sizeof program->name * 4];
-    struct print plain;
-    print_init(&plain, -1, name, sizeof name);
-    print_plain(&plain, program->name, sizeof program->name);
     print_format(out, "{pid=\"%d\",", sample->page->pid);
     if (sample->page->namespace) /* in every container somebody has number 1 */
         print_format(out, "namespace=\"%llu\",", (unsigned long long)sample->page->namespace);
     if (program->rank >= 0)
         print_format(out, "rank=\"%lld\",", (long long)program->rank);
-    label(out, "program", print_end(&plain));
+    label(out, "program", program->name);
     print_format(out, ",device=\"%d\",", sample->device.ordinal);
     label(out, "uuid", sample->device.uuid);
     if (kind) {
@@ -208,7 +209,7 @@ static struct sample *read_samples(const struct pages *pages, size_t *count) {
         const struct page *page = pages->list[i];
         for (unsigned k = 0; page_is_running(page) && k < page_devices(page); k++) {
             samples[*count].page = page;
-            *count += page_device(page, k, &samples[*count].device, NULL);
+            *count += page_device(page, k, &samples[*count].device, NULL, NULL);
         }
     }
     return samples;
@@ -228,6 +229,8 @@ int tool_metrics(char **arguments) {
     struct pages pages;
     pages_open(&pages, 0);
     pages_ask(&pages, false, ANSWER_MS);
+    if (pages.count == 0)
+        pages_say_barred();
     struct sample *samples = read_samples(&pages, &to.count);
     to.samples = samples;
     print_init(&to.out, STDOUT_FILENO, buffer, sizeof buffer);

@@ -3,11 +3,13 @@
  */
 #include "process/options.h"
 #include "process/print.h"
+#include "process/value.h"
 #include "tool/arguments.h"
 #include "tool/tool.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,19 +30,45 @@ static enum option_id option_of(const char *name, size_t length) {
     return OPTION_COUNT;
 }
 
-void tool_take_option(const char *argument, bool strictly) {
-    const char *name = argument + 2, *value = strchr(name, '=');
-    enum option_id id = option_of(name, value ? (size_t)(value - name) : strlen(name));
+void tool_option_name(const struct option_info *option, char name[TOOL_OPTION_NAME]) {
+    const char *from = option->name + strlen("GPUCACHE_");
+    size_t length = 0;
+    for (; from[length] && length < TOOL_OPTION_NAME - 1; length++)
+        name[length] = from[length] == '_' ? '-' : (char)tolower((unsigned char)from[length]);
+    name[length] = '\0';
+}
+
+/** Refuses a --name that is no option. Names one that differs in three characters at most. */
+static _Noreturn void refuse_name(const char *argument, size_t length) {
+    char name[TOOL_OPTION_NAME], nearest[TOOL_OPTION_NAME] = "", why[256];
+    size_t least = 4;
+    for (int id = 0; id < OPTION_COUNT && length <= VALUE_WORD; id++) {
+        tool_option_name(&option_table[id], name);
+        size_t distance = value_distance(argument + 2, length, name);
+        if (!option_table[id].internal && distance < least) {
+            least = distance;
+            strcpy(nearest, name);
+        }
+    }
+    snprintf(why, sizeof why, "no such option;%s%s%s `gpucache options` lists them",
+             *nearest ? " did you mean --" : "", nearest, *nearest ? "?" : "");
+    fail(STATUS_OWN_FAILURE, argument, why);
+}
+
+void tool_take_option(const char *argument, const char *value, bool strictly) {
+    size_t length = strcspn(argument + 2, "=");
+    enum option_id id = option_of(argument + 2, length);
     if (id == OPTION_COUNT)
-        fail(STATUS_OWN_FAILURE, argument, "no such option; `gpucache options` lists them");
+        refuse_name(argument, length);
     if (!value)
         fail(STATUS_OWN_FAILURE, argument, "needs a value, as --name=value");
-    if (strictly && !options_accept(id, value + 1)) {
-        char why[512];
+    if (strictly && !options_accept(id, value)) {
+        char what[256], why[512];
+        snprintf(what, sizeof what, "--%.*s=%.160s", (int)length, argument + 2, value);
         snprintf(why, sizeof why, "makes no sense: accepted are %s", option_table[id].values);
-        fail(STATUS_OWN_FAILURE, argument, why);
+        fail(STATUS_OWN_FAILURE, what, why);
     }
-    if (setenv(option_table[id].name, value + 1, 1) != 0)
+    if (setenv(option_table[id].name, value, 1) != 0)
         fail(STATUS_OWN_FAILURE, option_table[id].name, strerror(errno));
 }
 
@@ -50,7 +78,7 @@ int tool_options(char **arguments) {
 
     struct arguments left = {.command = "options", .at = arguments, .variables = true};
     while (arguments_next(&left) == ARGUMENT_VARIABLE)
-        tool_take_option(left.option, false); /* what it comes to is shown */
+        tool_take_option(left.option, left.value, false); /* what it comes to is shown */
     if (*left.at)
         fail(STATUS_OWN_FAILURE, "options", "takes nothing but --name=value");
     options_load();

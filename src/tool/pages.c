@@ -7,11 +7,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,11 +33,10 @@ static void *allocate(size_t bytes) {
 /* ---- one page ---- */
 
 void page_look(struct page *page) {
-    struct live_identity who = page->live->who;
-    enum place_life life = place_life(&who, own_namespace);
+    enum place_life life = place_life(&page->who, own_namespace);
     uint32_t ending = atomic_load(&page->live->ending);
-    uint64_t stack = life == PLACE_ALIVE ? place_stack(who.pid) : 0;
-    bool other_program = stack != 0 && page->live->stack != 0 && stack != page->live->stack;
+    uint64_t stack = life == PLACE_ALIVE ? place_stack(page->pid) : 0;
+    bool other_program = stack != 0 && page->stack != 0 && stack != page->stack;
     page->signal = (int)atomic_load(&page->live->signal);
     if (ending == LIVE_EXIT || ending == LIVE_EXEC || other_program)
         page->state = PAGE_ENDED;
@@ -46,37 +48,36 @@ void page_look(struct page *page) {
         page->state = ending == LIVE_SIGNAL ? PAGE_SIGNALLED : PAGE_KILLED;
 }
 
-static void copy_program(struct page *page) {
-    const struct live_page *live = page->live;
+static void copy_program(struct page *page, const struct live_page *head) {
     struct program *program = &page->program;
-    size_t bytes = live->command_bytes < LIVE_COMMAND ? live->command_bytes : LIVE_COMMAND;
-    program->rank = live->rank;
-    memcpy(program->name, live->name, sizeof program->name - 1);
-    memcpy(program->host, live->host, sizeof program->host - 1);
-    memcpy(page->command, live->command, bytes);
+    size_t bytes = head->command_bytes < LIVE_COMMAND ? head->command_bytes : LIVE_COMMAND;
+    program->rank = head->rank;
+    memcpy(program->name, head->name, sizeof program->name - 1);
+    memcpy(program->host, head->host, sizeof program->host - 1);
+    memcpy(page->command, head->command, bytes);
     for (size_t at = 0; at < bytes && program->argument_count < PROGRAM_ARGUMENTS;
          at += strlen(page->command + at) + 1)
         program->arguments[program->argument_count++] = page->command + at;
 }
 
-/** Whether it is a page, and of this very version. */
-static bool is_ours(int fd, bool *other_version) {
-    struct {
-        uint64_t magic;
-        uint32_t page_bytes, slot_bytes;
-        char version[16];
-    } head = {0};
-    if (pread(fd, &head, sizeof head, 0) != sizeof head ||
-        (head.magic ^ LIVE_MAGIC) & LIVE_MAGIC_MASK)
+#define HEAD_BYTES offsetof(struct live_page, asked)
+
+/** Copies the head of a page. Returns whether it is a page, and of this very version. Reads the
+ * file and not the mapping, so that no later access can be to the page itself. */
+static bool read_head(int fd, struct live_page *head, bool *other_version) {
+    memset(head, 0, HEAD_BYTES);
+    ssize_t got = pread(fd, head, HEAD_BYTES, 0);
+    uint64_t magic = atomic_load(&head->magic);
+    if (got < (ssize_t)offsetof(struct live_page, who) || (magic ^ LIVE_MAGIC) & LIVE_MAGIC_MASK)
         return false;
-    *other_version = head.magic != LIVE_MAGIC || head.slot_bytes != sizeof(struct live_slot) ||
-                     strncmp(head.version, GPUCACHE_VERSION, sizeof head.version) != 0;
+    *other_version = magic != LIVE_MAGIC || head->slot_bytes != sizeof(struct live_slot) ||
+                     strncmp(head->version, GPUCACHE_VERSION, sizeof head->version) != 0;
     return !*other_version;
 }
 
-static bool is_whole(const struct live_page *live, size_t bytes) {
-    return live->page_bytes == bytes && live->slots <= STATS_MAX_DEVICES &&
-           sizeof *live + live->slots * sizeof(struct live_slot) <= bytes;
+static bool is_whole(const struct live_page *head, size_t bytes) {
+    return bytes >= sizeof *head && head->page_bytes == bytes && head->slots <= STATS_MAX_DEVICES &&
+           sizeof *head + head->slots * sizeof(struct live_slot) <= bytes;
 }
 
 /* ---- a file that becomes shorter ---- */
@@ -113,16 +114,28 @@ static void close_page(struct page *page) {
     free(page);
 }
 
+static void copy_head(struct page *page, const struct live_page *head) {
+    page->who = head->who;
+    page->pid = head->who.pid;
+    page->namespace = head->who.pid_namespace == own_namespace ? 0 : head->who.pid_namespace;
+    page->devices = head->slots;
+    page->stack = head->stack;
+    page->started_ns = head->started_ns;
+    page->real_ns = head->real_ns;
+    memcpy(page->version, head->version, sizeof head->version);
+    copy_program(page, head);
+}
+
 static struct page *open_page(int folder, const char *name, bool *other_version) {
+    static struct live_page head; /* HEAD_BYTES of it are in use */
     struct stat file;
     int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return NULL;
-    bool ours = fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && is_ours(fd, other_version);
+    bool ours = fstat(fd, &file) == 0 && S_ISREG(file.st_mode) &&
+                read_head(fd, &head, other_version) && is_whole(&head, (size_t)file.st_size);
     size_t bytes = ours ? (size_t)file.st_size : 0;
-    void *memory = bytes >= sizeof(struct live_page)
-                       ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
-                       : MAP_FAILED;
+    void *memory = ours ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
     if (memory == MAP_FAILED) {
         close(fd);
         return NULL;
@@ -132,16 +145,7 @@ static struct page *open_page(int folder, const char *name, bool *other_version)
     page->bytes = bytes;
     page->fd = fd;
     link_page(page);
-    if (!is_whole(memory, bytes)) {
-        close_page(page);
-        return NULL;
-    }
-    page->pid = page->live->who.pid;
-    page->namespace =
-        page->live->who.pid_namespace == own_namespace ? 0 : page->live->who.pid_namespace;
-    page->started_ns = page->live->started_ns;
-    memcpy(page->version, page->live->version, sizeof page->live->version);
-    copy_program(page);
+    copy_head(page, &head);
     page_look(page);
     return page;
 }
@@ -213,6 +217,34 @@ void pages_open(struct pages *pages, int pid) {
         qsort(pages->list, pages->count, sizeof(struct page *), by_start);
 }
 
+bool pages_barred(unsigned which, char text[PAGES_BARRED]) {
+    char path[PLACE_PATH];
+    struct stat file;
+    int folder = place_folder(which, path) ? place_open(path, false) : -ENOENT;
+    if (folder >= 0)
+        close(folder);
+    if (folder >= 0 || lstat(path, &file) != 0)
+        return false;
+    if (file.st_uid != geteuid())
+        snprintf(text, PAGES_BARRED, "%s belongs to user %u: no live page of yours can lie there",
+                 path, (unsigned)file.st_uid);
+    else if (!S_ISDIR(file.st_mode))
+        snprintf(text, PAGES_BARRED, "%s is no folder: no live page can lie there", path);
+    else if ((file.st_mode & 07777) == 0700)
+        return false; /* something else keeps it from being opened, and may be over */
+    else
+        snprintf(text, PAGES_BARRED, "%s has mode %04o instead of 0700: no live page can lie there",
+                 path, (unsigned)file.st_mode & 07777);
+    return true;
+}
+
+void pages_say_barred(void) {
+    char text[PAGES_BARRED];
+    for (unsigned i = 0; i < PLACE_READ; i++)
+        if (pages_barred(i, text))
+            tool_say("%s", text);
+}
+
 void pages_close(struct pages *pages) {
     for (size_t i = 0; i < pages->count; i++)
         close_page(pages->list[i]);
@@ -238,8 +270,14 @@ bool pages_are_ambiguous(const struct pages *pages, const struct page *page) {
     return page->state != PAGE_RUNNING && same > 1;
 }
 
-static bool has_answered(const struct page *page) {
-    return atomic_load_explicit(&page->live->answered, memory_order_acquire) >= page->asked;
+void page_ask(struct page *page) {
+    page->asked = atomic_fetch_add(&page->live->asked, 1) + 1;
+    syscall(SYS_futex, &page->live->asked, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+bool page_has_answered(const struct page *page) {
+    return live_is_answered(atomic_load_explicit(&page->live->answered, memory_order_acquire),
+                            page->asked);
 }
 
 void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms) {
@@ -249,14 +287,14 @@ void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms) {
         struct page *page = pages->list[i];
         if (sizes)
             atomic_store(&page->live->sizes_wanted, 1);
-        page->asked = atomic_fetch_add(&page->live->asked, 1) + 1;
+        page_ask(page);
     }
     uint64_t end = flight_clock(CLOCK_MONOTONIC) + (uint64_t)timeout_ms * 1000000;
     do {
         all = true;
         for (size_t i = 0; i < pages->count; i++) {
             struct page *page = pages->list[i];
-            page->fresh = has_answered(page);
+            page->fresh = page_has_answered(page);
             all &= page->fresh || !page_is_running(page);
         }
     } while (!all && flight_clock(CLOCK_MONOTONIC) < end && nanosleep(&turn, NULL) == 0);
@@ -265,13 +303,13 @@ void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms) {
 /* ---- figures ---- */
 
 unsigned page_devices(const struct page *page) {
-    return page->live->slots;
+    return page->devices;
 }
 
 /** The published copy; NULL: the device has not been used. Good until the next call. */
 static struct live_device *copy_device(const struct page *page, unsigned ordinal) {
     static struct live_device copy;
-    if (ordinal >= page->live->slots || ordinal >= STATS_MAX_DEVICES)
+    if (ordinal >= page->devices)
         return NULL;
     const struct live_slot *slot = &page->live->devices[ordinal];
     for (;;) {
@@ -286,17 +324,8 @@ static struct live_device *copy_device(const struct page *page, unsigned ordinal
     }
 }
 
-bool page_map(const struct page *page, unsigned ordinal, struct segment_map *map) {
-    const struct live_device *copy = copy_device(page, ordinal);
-    if (!copy)
-        return false;
-    *map = copy->map;
-    map->count = map->count < SEGMENT_MAP_PIECES ? map->count : SEGMENT_MAP_PIECES;
-    return true;
-}
-
 bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
-                 uint64_t *sizes_age) {
+                 uint64_t *sizes_age, struct page_moment *moment) {
     static char texts[STATS_MAX_DEVICES][3][sizeof((struct live_device *)0)->reason];
     struct live_device *copy = copy_device(page, ordinal);
     if (!copy)
@@ -317,6 +346,13 @@ bool page_device(const struct page *page, unsigned ordinal, struct stats_device 
     bool same = stats->allocations.total + stats->allocations.freed == copy->sizes_moves;
     if (sizes_age)
         *sizes_age = same || copy->sizes_ns == 0 ? 0 : less(copy->read_ns, copy->sizes_ns);
+    if (moment) {
+        moment->read_ns = copy->read_ns;
+        memcpy(moment->events, copy->events, sizeof moment->events);
+        moment->map = copy->map;
+        moment->map.count =
+            copy->map.count < SEGMENT_MAP_PIECES ? copy->map.count : SEGMENT_MAP_PIECES;
+    }
     return true;
 }
 
@@ -325,7 +361,7 @@ uint64_t page_age_ns(const struct page *page) {
 }
 
 uint64_t page_real_ns(const struct page *page, uint64_t moment_ns) {
-    return moment_ns + page->live->real_ns;
+    return moment_ns + page->real_ns;
 }
 
 struct report_process page_process(const struct page *page) {

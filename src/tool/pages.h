@@ -1,8 +1,9 @@
 /*
  * Live pages as a reader sees them (live/page.h).
  *
- * A page is another process's memory: it changes while it is read, and what wrote it may have been
- * killed in the middle. So nothing of it is handed on but copies that were checked.
+ * A page is another process's memory: it changes while it is read, and the process may have been
+ * killed in the middle of a write, or may be hostile. So readers copy first, check the copy, and
+ * use the copy alone. The head of the page is copied once, when the page is opened.
  */
 #ifndef GPUCACHE_TOOL_PAGES_H
 #define GPUCACHE_TOOL_PAGES_H
@@ -32,7 +33,10 @@ struct page {
     enum page_state state;
     int pid, signal;
     uint64_t namespace; /* in which pid means something; 0: in this process's */
-    uint64_t started_ns, asked;
+    struct live_identity who;
+    unsigned devices; /* slots of the page; the mapping holds that many */
+    uint64_t stack, started_ns, real_ns;
+    uint32_t asked;
     bool fresh; /* the last question was answered */
     char command[LIVE_COMMAND + 1];
     struct program program; /* points into command */
@@ -60,21 +64,38 @@ bool pages_have_other(const struct pages *pages, int pid);
 /** Whether it may mean another page as well: the numbers of other containers are not known here. */
 bool pages_are_ambiguous(const struct pages *pages, const struct page *page);
 
+/** Writes why a folder for live pages can hold none of this user, and returns true; false: the
+ * folder is missing or usable. `which` as in place_folder(). */
+#define PAGES_BARRED 512
+bool pages_barred(unsigned which, char text[PAGES_BARRED]);
+
+/** Writes that of all folders to stderr: beside the message that there is no process. */
+void pages_say_barred(void);
+
 /** Looks again whether the process is there. */
 void page_look(struct page *page);
+
+/** Asks the process for fresh figures, and to look at its order. */
+void page_ask(struct page *page);
+bool page_has_answered(const struct page *page);
 
 /** Asks all running processes for fresh figures, with the sizes of what is live if wanted, and waits
  * for the answers, but no longer than so many milliseconds. */
 void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms);
 
-/** A device's figures, as of one moment. False: not used. *sizes_age, if not NULL: by how much stats->live is
- * older, in nanoseconds; 0: nothing has changed since, or it is not there. */
-bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
-                 uint64_t *sizes_age);
-unsigned page_devices(const struct page *page);
+/** What belongs to figures of a device. */
+struct page_moment {
+    uint64_t read_ns;              /* when they were read, by the page's clock */
+    uint64_t events[FLIGHT_RINGS]; /* the newest event of each ring that they contain */
+    struct segment_map map;        /* of its pool, as old as stats->live */
+};
 
-/** The map of its pool, as old as stats->live; false: not used. */
-bool page_map(const struct page *page, unsigned ordinal, struct segment_map *map);
+/** Copies a device's figures, as of one moment. Returns false if it is not used. *sizes_age: by
+ * how much stats->live is older, in nanoseconds; 0: nothing has changed since, or it is not
+ * there. Both pointers behind may be NULL. */
+bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
+                 uint64_t *sizes_age, struct page_moment *moment);
+unsigned page_devices(const struct page *page);
 
 /** Nanoseconds since its figures were read. */
 uint64_t page_age_ns(const struct page *page);
@@ -87,6 +108,7 @@ struct report_process page_process(const struct page *page);
 
 struct page_event {
     uint64_t number, time_ns, address, bytes, duration_ns;
+    uint64_t coarse_ns; /* of a large block: events with different ones came in their order */
     uint32_t thread;
     unsigned kind, device, ring;
 };

@@ -1,5 +1,6 @@
 /*
- * gpucache run --max-peak: starts the program, and judges afterwards what it and all that it started held.
+ * gpucache run --max-peak and --max-peak-or-none: start the program, and judge afterwards what it
+ * and its children held.
  *
  * Here gpucache stays, so signals are passed on and the end is copied: a status, or the same signal. What a
  * terminal sends goes to the program by itself.
@@ -119,16 +120,19 @@ static bool exceeds(const struct peaks *peaks, uint64_t most) {
     return above;
 }
 
-int tool_judge_peak(uint64_t most, char **program) {
+int tool_judge_peak(uint64_t most, bool or_none, char **program) {
     char path[4096];
     struct peaks *peaks = make_file(path, sizeof path);
     if (setenv("GPUCACHE_PEAKS", path, 1) != 0)
         fail(STATUS_OWN_FAILURE, "GPUCACHE_PEAKS", strerror(errno));
     int status = wait_for_end(program);
     unlink(path);
-    bool above = exceeds(peaks, most);
-    if (!above && atomic_load(&peaks->processes) == 0)
-        fprintf(stderr, "gpucache: no process used CUDA under the library: there is no peak\n");
-    return above && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? STATUS_ABOVE_PEAK
-                                                                  : end_like(status);
+    bool passed = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (exceeds(peaks, most))
+        return passed ? STATUS_ABOVE_PEAK : end_like(status);
+    if (atomic_load(&peaks->processes) > 0)
+        return end_like(status);
+    fprintf(stderr, "gpucache: no process used CUDA under the library: there is no peak%s\n",
+            or_none ? "" : " to judge; --max-peak-or-none lets that pass");
+    return passed && !or_none ? STATUS_NO_PEAK : end_like(status);
 }

@@ -20,6 +20,7 @@
 #define PERIODS_MOST 1000000
 #define DELAY_MOST_US 3600000000
 #define DECAY_US 10000000 /* as the library's own default is */
+#define NO_BUDGET 1
 #define CAPACITY ((uint64_t)1 << 45)
 
 static const char *const backend_words[] = {"segments", "pages",      "pytorch", "expandable",
@@ -71,8 +72,11 @@ static bool take_size_or(const char *text, const char *none, uint64_t *bytes) {
     return value_equal(text, none) || (value_take_size(&text, bytes) && *text == '\0');
 }
 
+/* The library makes one byte of a budget of 0, too: to the pool 0 means automatic. */
 static bool take_budget(struct wanted *wanted, const char *text, size_t i) {
-    return take_size_or(text, "auto", &wanted->budgets[i]);
+    bool none = strcmp(text, "0") == 0;
+    wanted->budgets[i] = NO_BUDGET;
+    return none || take_size_or(text, "auto", &wanted->budgets[i]);
 }
 
 static bool take_limit(struct wanted *wanted, const char *text, size_t i) {
@@ -135,7 +139,7 @@ static bool take_option(struct wanted *to, enum option_of_command option, const 
 static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_backend] = "a list of segments, pages, pytorch, expandable, whole, cudamalloc",
     [ARGUMENT_replay_delay] = "a list of up to 32 milliseconds such as 0,0.5,20",
-    [ARGUMENT_replay_budget] = "a list of sizes such as 8G, or auto",
+    [ARGUMENT_replay_budget] = "a list of sizes such as 8G, 0, or auto",
     [ARGUMENT_replay_limit] = "a list of sizes such as 8G, or none",
     [ARGUMENT_replay_reuse] = "a list of barrier, wait, sync",
     [ARGUMENT_replay_decay] = "milliseconds such as 500, or never",
@@ -190,7 +194,7 @@ static void name_candidate(const struct wanted *wanted, struct candidate *candid
         print_format(&out, ", %s", reuse_words[setting->reuse]);
     }
     if (setting->budget) {
-        print_format(&out, ", budget %s", SIZE(setting->budget));
+        print_format(&out, ", budget %s", SIZE(setting->budget == NO_BUDGET ? 0 : setting->budget));
     }
     if (wanted->limit_count > 1) {
         print_format(&out, ", limit %s", setting->limit ? SIZE(setting->limit) : "none");
@@ -310,7 +314,7 @@ static int read_file(const char *file, struct histories *histories) {
     if (strcmp(file, "-") != 0 && trace_file_is(file)) {
         int r = replay_trace_read(file, histories);
         if (r != 0) {
-            fprintf(stderr, "gpucache: %s: %s\n", file, histories->why);
+            tool_say("%s: %s", file, histories->why);
         }
         return r;
     }
@@ -321,7 +325,7 @@ static int read_file(const char *file, struct histories *histories) {
     }
     input_free(&input);
     if (r != 0) {
-        fprintf(stderr, "gpucache: %s: %s\n", file, why);
+        tool_say("%s: %s", file, why);
     }
     return r;
 }
@@ -359,10 +363,9 @@ static int print_results(const struct wanted *wanted, const struct replay_reques
 
 static void print_nothing_of(const char *file, uint64_t device) {
     if (device == UINT64_MAX) {
-        fprintf(stderr, "gpucache: %s: has no allocation in it\n", file);
+        tool_say("%s: has no allocation in it", file);
     } else {
-        fprintf(stderr, "gpucache: %s: has nothing of device %llu\n", file,
-                (unsigned long long)device);
+        tool_say("%s: has nothing of device %llu", file, (unsigned long long)device);
     }
 }
 

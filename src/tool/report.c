@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ANSWER_MS 500
+#define ANSWER_MS 1000
 #define EVENTS 10
 
 struct wanted {
@@ -36,6 +36,19 @@ static enum folded parse_folded(const char *value) {
     return FOLDED_NOT;
 }
 
+static const char no_page[] = "is no page of gpucache report --html, and is not overwritten";
+
+/** Refuses, before anything is read, to write a page over another file: behind `--html` without
+ * `=` stands a report as soon as somebody means the pattern behind it to be the reports. */
+static void check_html(const struct arguments *arguments) {
+    if (html_check(arguments->value) == 0)
+        return;
+    fail(STATUS_OWN_FAILURE, arguments->value,
+         strchr(arguments->option, '=')
+             ? no_page
+             : "would be overwritten with a page: wanted is --html=FILE in front of the reports");
+}
+
 static char **parse(struct wanted *wanted, char **arguments) {
     struct arguments left = {.command = "report", .at = arguments};
     for (;;) {
@@ -48,6 +61,7 @@ static char **parse(struct wanted *wanted, char **arguments) {
             break;
         case ARGUMENT_report_html:
             wanted->html = left.value;
+            check_html(&left);
             break;
         case ARGUMENT_report_folded:
             wanted->folded = parse_folded(left.value);
@@ -93,11 +107,14 @@ static bool read_process(struct sheets *sheets, struct pages *all, int pid) {
     if (page)
         sheets_read_page(sheets, page);
     else
-        fprintf(stderr, "gpucache: %d: %s\n", pid,
-                pages_have_other(all, pid)
-                    ? "no page of this version; another version of the library is in use"
-                    : "no process of yours with that number uses CUDA under the library, or did so "
-                      "lately and was killed");
+        tool_say(
+            "%d: %s", pid,
+            pages_have_other(all, pid)
+                ? "no page of this version; another version of the library is in use"
+                : "no process of yours with that number uses CUDA under the library, or did so "
+                  "lately and was killed");
+    if (!page)
+        pages_say_barred();
     return page != NULL;
 }
 
@@ -108,7 +125,7 @@ static bool read_one(struct sheets *sheets, struct pages *pages, const char *sou
         return read_process(sheets, pages, pid);
     if (sheets_read_file(sheets, source, &why))
         return true;
-    fprintf(stderr, "gpucache: %s: %s\n", source, why);
+    tool_say("%s: %s", source, why);
     return false;
 }
 
@@ -154,8 +171,8 @@ static bool print_folded(const struct sheets *sheets, enum folded weight, struct
         }
     }
     if (!any)
-        fprintf(stderr, "gpucache: --folded: there are no call stacks in these reports; run with "
-                        "GPUCACHE_STACKS=16 and GPUCACHE_REPORT_FORMAT=json\n");
+        tool_say("--folded: there are no call stacks in these reports; run with "
+                 "GPUCACHE_STACKS=16 and GPUCACHE_REPORT_FORMAT=json");
     return any;
 }
 
@@ -163,9 +180,9 @@ static void print_all(const struct sheets *sheets, const struct wanted *wanted, 
     for (size_t i = 0; i < sheets->count; i++) {
         const struct sheet *sheet = sheets->list[i];
         if (*sheet->note)
-            fprintf(stderr, "gpucache: %s\n", sheet->note);
+            tool_say("%s", sheet->note);
         if (*sheet->sizes_note)
-            fprintf(stderr, "gpucache: %s\n", sheet->sizes_note);
+            tool_say("%s", sheet->sizes_note);
         sheet_print(sheet, wanted->format, out);
         if (sheet->page && wanted->format == REPORT_TEXT && wanted->events > 0)
             page_print_events(sheet->page, out, wanted->events);
@@ -175,7 +192,7 @@ static void print_all(const struct sheets *sheets, const struct wanted *wanted, 
 static bool write_html(const struct sheets *sheets, const char *path) {
     int result = html_write(sheets, path);
     if (result != 0)
-        fprintf(stderr, "gpucache: %s: %s\n", path, strerror(-result));
+        tool_say("%s: %s", path, result == -EEXIST ? no_page : strerror(-result));
     return result == 0;
 }
 

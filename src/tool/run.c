@@ -14,6 +14,7 @@
  */
 #include "process/value.h"
 #include "tool/arguments.h"
+#include "tool/target.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -135,28 +136,31 @@ static void make_one_pool(void) {
           stderr);
 }
 
-static void take_size(const char *text, uint64_t *size) {
+static void take_size(const char *option, const char *text, uint64_t *size) {
     if (!value_take_size(&text, size) || *text != '\0')
-        fail(STATUS_OWN_FAILURE, "--max-peak", "needs a size such as 8G");
+        fail(STATUS_OWN_FAILURE, option, "needs a size such as 8G");
 }
 
 int tool_run(char **arguments) {
     struct arguments left = {.command = "run", .at = arguments, .variables = true};
     enum option_of_command option;
     uint64_t most = 0;
+    bool or_none = false;
     while ((option = arguments_next(&left)) != ARGUMENTS_END) {
         if (option == ARGUMENT_run_one_pool)
             make_one_pool();
-        else if (option == ARGUMENT_run_max_peak)
-            take_size(left.value, &most);
+        else if (option == ARGUMENT_run_max_peak || option == ARGUMENT_run_max_peak_or_none)
+            take_size(left.option, left.value, &most);
         else
-            tool_take_option(left.option, true);
+            tool_take_option(left.option, left.value, true);
+        or_none |= option == ARGUMENT_run_max_peak_or_none;
     }
     arguments = left.at;
     if (!*arguments)
         fail(STATUS_OWN_FAILURE, "run", "no program is named, as in `gpucache run -- ./app`");
-    preload();
+    if (target_takes_library(*arguments))
+        preload();
     if (most > 0)
-        return tool_judge_peak(most, arguments);
+        return tool_judge_peak(most, or_none, arguments);
     tool_become(arguments);
 }

@@ -3,6 +3,7 @@
  */
 #include "tool/screen.h"
 
+#include "live/place.h"
 #include "tool/tool.h"
 
 #include <stdlib.h>
@@ -31,6 +32,7 @@ struct screen {
     int pid; /* of the chosen row: rows move */
     unsigned ordinal;
     int chosen, first;
+    bool help; /* the keys are shown */
 };
 
 /** Puts what is written so far on a line, as far as the screen is wide. */
@@ -141,14 +143,25 @@ static void put_keys(const char *const *keys) {
 }
 
 static const char *const table_keys[] = {
-    "arrows choose  enter shows one  < > sort  d with the killed  q ends",
-    "arrows choose  enter shows one  < > sort  q ends",
-    "arrows choose  enter shows one  q ends",
-    "enter shows one  q ends",
+    "arrows choose  enter shows one  < > sort  d with the killed  ? help  q ends",
+    "arrows choose  enter shows one  < > sort  ? help  q ends",
+    "arrows choose  enter shows one  ? help  q ends",
+    "enter shows one  ? help  q ends",
+    "? help  q ends",
     "q ends",
     NULL};
-static const char *const one_keys[] = {"enter goes back  arrows choose another  q ends",
-                                       "enter goes back  q ends", "q ends", NULL};
+static const char *const one_keys[] = {"enter goes back  arrows choose another  ? help  q ends",
+                                       "enter goes back  ? help  q ends", "q ends", NULL};
+
+/** Says that there is no process, and which folders can hold no page, which may be the reason. */
+static void draw_nothing(void) {
+    char text[PAGES_BARRED];
+    int y = 2;
+    put_text(y++, TOP_NOTHING, A_NORMAL);
+    for (unsigned i = 0; i < PLACE_READ; i++)
+        if (pages_barred(i, text))
+            put_text(y++, text, A_NORMAL);
+}
 
 static void draw_table(struct screen *screen) {
     struct top *top = screen->top;
@@ -166,7 +179,7 @@ static void draw_table(struct screen *screen) {
     }
     put(1, &text, A_REVERSE);
     if (top->row_count == 0)
-        put_text(2, TOP_NOTHING, A_NORMAL);
+        draw_nothing();
     if (screen->chosen < screen->first)
         screen->first = screen->chosen;
     if (screen->chosen >= screen->first + room)
@@ -264,7 +277,8 @@ static int draw_live(int y, const struct top_row *row) {
     const struct stats_device *device = &row->device;
     struct lines words;
     start_lines(&words);
-    lines_start(&words, "live: %s allocations", COUNT(device->allocations.current));
+    lines_start(&words, "live: %s allocation%s", COUNT(device->allocations.current),
+                PLURAL(device->allocations.current));
     for (size_t i = 0; i < device->live_groups && i < LIVE_LINES; i++)
         lines_clause(&words, "%s x %s", COUNT(device->live[i].count), SIZE(device->live[i].bytes));
     if (row->sizes_age > 0)
@@ -306,10 +320,39 @@ static void draw_one(struct screen *screen) {
     put_keys(one_keys);
 }
 
+/* ---- help ---- */
+
+static void draw_help(void) {
+    static const char *const lines[] = {
+        "up, down, k, j    choose a line",
+        "enter             shows one process, or the table again",
+        "< >, left, right  change the column that lines are sorted by",
+        "d                 shows or hides killed processes",
+        "?                 shows this; any key goes back",
+        "q                 ends",
+        "",
+        "LIVE      requested from the pool and not freed",
+        "CACHED    idle in the pool",
+        "RESERVED  taken from the driver",
+        "PEAK      most that was reserved",
+        "LIMIT     most that the process may take",
+        "NVML      what the driver counts for the process",
+        "USED      share of the device in use, by all processes",
+        "FRAG      share of idle memory outside its largest free block",
+        "HIT       share of allocations without a driver call",
+    };
+    put_text(0, "gpucache top: keys and columns", A_BOLD);
+    for (int i = 0; i < (int)(sizeof lines / sizeof *lines) && 1 + i < LINES - 1; i++)
+        put_text(1 + i, lines[i], A_NORMAL);
+    put_text(LINES - 1, "any key goes back  q ends", A_DIM);
+}
+
 static void draw(struct screen *screen) {
     erase();
     find_chosen(screen);
-    if (screen->top->detail && screen->top->row_count > 0)
+    if (screen->help)
+        draw_help();
+    else if (screen->top->detail && screen->top->row_count > 0)
         draw_one(screen);
     else
         draw_table(screen);
@@ -322,6 +365,10 @@ static void draw(struct screen *screen) {
 static bool obey(struct screen *screen, int key) {
     struct top *top = screen->top;
     unsigned column = top->column;
+    if (screen->help && key != 'q') {
+        screen->help = false;
+        return true;
+    }
     switch (key) {
     case 'q':
         return false;
@@ -340,6 +387,9 @@ static bool obey(struct screen *screen, int key) {
     case '>':
     case KEY_RIGHT:
         top->column = (enum top_column)((column + 1) % TOP_COLUMNS);
+        break;
+    case '?':
+        screen->help = true;
         break;
     case 'd':
         top->dead = !top->dead;

@@ -11,8 +11,12 @@
 #include <sys/stat.h>
 
 #define LINE_MOST ((size_t)256 << 20) /* bytes: what is no report may go on for ever */
-#define OLD_NS 1000000000             /* figures that are older are said to be */
-#define SHOWN_NS 1000000              /* what is not 0 does not read so */
+#define DEVICE_BYTES                                                                               \
+    (sizeof(struct stats_device) + sizeof(struct segment_map) +                                    \
+     sizeof(const char *[STATS_LIVE_SIZES]))
+#define OLD_NS 1000000000 /* figures that are older are said to be */
+#define SHOWN_NS 1000000  /* what is not 0 does not read so */
+#define TOO_LARGE "takes more memory than reports of its size do"
 
 static void *allocate(size_t bytes) {
     void *memory = calloc(1, bytes);
@@ -39,11 +43,7 @@ static struct sheet *add_sheet(struct sheets *sheets, const char *source) {
 static struct stats_device *add_device(struct sheet *sheet) {
     sheet->devices = grown(sheet->devices, sheet->device_count, sizeof *sheet->devices);
     sheet->maps = grown(sheet->maps, sheet->device_count, sizeof *sheet->maps);
-    sheet->live_frames = grown(sheet->live_frames, sheet->device_count, sizeof *sheet->live_frames);
     memset(&sheet->maps[sheet->device_count], 0, sizeof *sheet->maps);
-    memset(&sheet->live_frames[sheet->device_count], 0, sizeof *sheet->live_frames);
-    sheet->holders = grown(sheet->holders, sheet->device_count, sizeof *sheet->holders);
-    sheet->holders[sheet->device_count] = (struct sheet_holders){0};
     struct stats_device *device = &sheet->devices[sheet->device_count++];
     memset(device, 0, sizeof *device);
     return device;
@@ -66,10 +66,8 @@ void sheets_free(struct sheets *sheets) {
         free(sheet->devices);
         sheet_stacks_free(sheet->stacks);
         free(sheet->maps);
-        free(sheet->live_frames);
-        for (size_t k = 0; k < sheet->device_count; k++)
-            free(sheet->holders[k].list);
-        free(sheet->holders);
+        free(sheet->moments);
+        free(sheet->events);
         free(sheet);
     }
     free(sheets->list);
@@ -122,42 +120,6 @@ static void read_lists(const struct sheet *sheet, struct stats_device *device,
     }
 }
 
-/** Frames as lines, or NULL. */
-static const char *read_stack(struct sheet *sheet, const struct json *stack) {
-    char text[4096] = "";
-    size_t used = 0;
-    for (const struct json *frame = stack ? stack->first : NULL; frame; frame = frame->next) {
-        int written =
-            snprintf(text + used, sizeof text - used, "%s%s", used ? "\n" : "", json_text(frame));
-        if (written < 0 || (size_t)written >= sizeof text - used)
-            break;
-        used += (size_t)written;
-    }
-    return used ? keep(sheet, text) : NULL;
-}
-
-static void read_live_frames(struct sheet *sheet, const struct json *from) {
-    const struct json *live = json_get(from, "live");
-    size_t i = 0;
-    for (const struct json *row = live ? live->first : NULL; row && i < STATS_LIVE_SIZES;
-         row = row->next)
-        sheet->live_frames[sheet->device_count - 1][i++] =
-            read_stack(sheet, json_get(row, "stack"));
-}
-
-static void read_holders(struct sheet *sheet, const struct json *from) {
-    const struct json *rows = json_get(from, "holders");
-    struct sheet_holders *holders = &sheet->holders[sheet->device_count - 1];
-    for (const struct json *row = rows ? rows->first : NULL; row; row = row->next) {
-        holders->list = grown(holders->list, holders->count, sizeof *holders->list);
-        holders->list[holders->count++] = (struct sheet_holder){
-            {json_u64(json_get(row, "live_bytes")), json_u64(json_get(row, "live_count"))},
-            {json_u64(json_get(row, "peak_bytes")), json_u64(json_get(row, "peak_count"))},
-            json_double(json_get(row, "byte_seconds")),
-            read_stack(sheet, json_get(row, "stack"))};
-    }
-}
-
 static uint32_t read_units(const struct json *value) {
     uint64_t units = json_u64(value) / SEGMENT_MAP_UNIT;
     return units < UINT32_MAX ? (uint32_t)units : UINT32_MAX;
@@ -201,8 +163,6 @@ static void read_device(struct sheet *sheet, const struct json *from) {
 #define COUNTER(field) device->field = read_counter(from, #field);
 #include "stats/fields.def"
     read_lists(sheet, device, from);
-    read_live_frames(sheet, from);
-    read_holders(sheet, from);
     read_map(&sheet->maps[sheet->device_count - 1], json_get(from, "segment_map"));
 }
 
@@ -235,7 +195,28 @@ static void read_oom(struct sheet *sheet, const struct json *from) {
     sheet->head.verdict = &sheet->verdict;
 }
 
-static void read_report(struct sheets *sheets, const char *source, const struct json *from) {
+/** Takes the memory of a report of so many devices from what is left. Returns NULL, or why the
+ * report is refused: without this a device that is written as `{}` takes thousands of times its
+ * bytes. */
+static const char *take_memory(struct sheets *sheets, size_t devices) {
+    size_t bytes = sizeof(struct sheet) + devices * DEVICE_BYTES;
+    if (devices > STATS_MAX_DEVICES)
+        return "holds a report of more devices than the library knows";
+    if (bytes > sheets->memory_left)
+        return TOO_LARGE;
+    sheets->memory_left -= bytes;
+    return NULL;
+}
+
+/** Adds one report. Returns NULL, or why it is refused. */
+static const char *read_report(struct sheets *sheets, const char *source, const struct json *from) {
+    const struct json *devices = json_get(from, "devices");
+    size_t count = 0;
+    for (const struct json *device = devices ? devices->first : NULL; device; device = device->next)
+        count++;
+    const char *refused = take_memory(sheets, count);
+    if (refused)
+        return refused;
     struct sheet *sheet = add_sheet(sheets, source);
     read_program(sheet, from);
     sheet->process =
@@ -253,9 +234,9 @@ static void read_report(struct sheets *sheets, const char *source, const struct 
         read_oom(sheet, json_get(from, "oom"));
     sheet->stacks = sheet_stacks_read(from);
     sheet->head.stacks = sheet_stacks_view(sheet->stacks);
-    const struct json *devices = json_get(from, "devices");
     for (const struct json *device = devices ? devices->first : NULL; device; device = device->next)
         read_device(sheet, device);
+    return NULL;
 }
 
 /** The next line, without its end. False: there is none, or it is longer than any report, which *error says. */
@@ -283,21 +264,27 @@ bool sheets_read_file(struct sheets *sheets, const char *path, const char **why)
     size_t room = 0, before = sheets->count;
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     int error = file ? 0 : errno;
-    while (file && read_line(file, &line, &room, &error)) {
+    const char *refused = NULL;
+    sheets->memory_left = JSON_MEMORY;
+    while (file && !refused && read_line(file, &line, &room, &error)) {
         const char *at = line;
         struct json *value = *line == '{' ? json_read(&at) : NULL;
-        if (strcmp(json_text(json_get(value, "schema")), "gpucache-report/1") == 0)
-            read_report(sheets, path, value);
+        sheets->memory_left += JSON_TIMES * strlen(line);
+        if (!value && *line == '{' && errno == EFBIG)
+            refused = TOO_LARGE;
+        else if (strcmp(json_text(json_get(value, "schema")), "gpucache-report/1") == 0)
+            refused = read_report(sheets, path, value);
         json_free(value);
     }
     if (file && ferror(file))
         error = errno;
-    *why = error ? strerror(error)
-                 : "holds no report of the library as JSON (GPUCACHE_REPORT_FORMAT=json)";
+    *why = refused ? refused
+           : error ? strerror(error)
+                   : "holds no report of the library as JSON (GPUCACHE_REPORT_FORMAT=json)";
     if (file && file != stdin)
         fclose(file);
     free(line);
-    return sheets->count > before;
+    return !refused && sheets->count > before;
 }
 
 /* ---- from a live page ---- */
@@ -325,8 +312,7 @@ static void note_age(struct sheet *sheet) {
                  strsignal(page->signal));
     else if (!page->fresh && age > OLD_NS)
         snprintf(sheet->note, sizeof sheet->note,
-                 "process %d makes no call now that tells its figures; these are %s s old",
-                 page->pid, old);
+                 "process %d does not answer now; its figures are %s s old", page->pid, old);
 }
 
 void sheets_read_page(struct sheets *sheets, struct page *page) {
@@ -342,17 +328,22 @@ void sheets_read_page(struct sheets *sheets, struct page *page) {
                                        .driver_version = atomic_load(&page->live->driver_version),
                                        .host_bytes = atomic_load(&page->live->host_bytes)};
     struct stats_device read;
+    struct page_moment moment;
     uint64_t age, oldest = 0;
     for (unsigned i = 0; i < page_devices(page); i++) {
-        if (page_device(page, i, &read, &age)) {
+        if (page_device(page, i, &read, &age, &moment)) {
             read.backend = keep(sheet, read.backend);
             read.reuse = keep(sheet, read.reuse);
             read.backend_reason = keep(sheet, read.backend_reason);
+            size_t at = sheet->device_count;
             *add_device(sheet) = read;
-            page_map(page, i, &sheet->maps[sheet->device_count - 1]);
+            sheet->maps[at] = moment.map;
+            sheet->moments = grown(sheet->moments, at, sizeof moment);
+            sheet->moments[at] = moment;
             oldest = age > oldest ? age : oldest;
         }
     }
+    sheet->events = page_events(page, &sheet->event_count);
     note_age(sheet);
     note_sizes(sheet, oldest);
 }

@@ -12,20 +12,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Memory by the call stack that asked for it, where a report has that. */
-struct sheet_holder {
-    struct {
-        uint64_t bytes, count; /* of blocks */
-    } live, peak;              /* the latter at the device's */
-    double byte_seconds;
-    const char *frames; /* innermost first, a line each */
-};
-
-struct sheet_holders {
-    struct sheet_holder *list;
-    size_t count;
-};
-
 struct sheet {
     char source[256]; /* the file, or the process number */
     struct report_process process;
@@ -35,9 +21,10 @@ struct sheet {
     struct lines verdict;
     struct stats_device *devices;
     struct segment_map *maps; /* of each device; without pieces if that is not known */
-    const char *(
-        *live_frames)[STATS_LIVE_SIZES]; /* of each of its live[], a line each; NULL: unknown */
-    struct sheet_holders *holders;       /* of each */
+    /* Of a live page: the flight recorder, and what of it each device's figures contain. */
+    struct page_event *events;
+    size_t event_count;
+    struct page_moment *moments;
     size_t device_count;
     char **texts; /* that the others point into */
     size_t text_count;
@@ -49,11 +36,13 @@ struct sheet {
 struct sheets {
     struct sheet **list;
     size_t count;
+    size_t memory_left; /* bytes that reports out of files may still take */
 };
 
 /**
- * Adds the reports that a file holds. Lines that are none of the library's JSON are left out; false, and
- * why, if there is none at all.
+ * Adds the reports that a file holds. Lines that are none of the library's JSON are left out.
+ * False, and why, if there is none at all, or if one has more devices, or takes more memory, than a
+ * report of the library can: that one and those behind it are not read.
  */
 bool sheets_read_file(struct sheets *sheets, const char *path, const char **why);
 

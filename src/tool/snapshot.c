@@ -6,6 +6,7 @@
 #include "tool/arguments.h"
 
 #include "process/value.h"
+#include "report/lines.h"
 #include "tool/tool.h"
 #include "tool/trace_source.h"
 
@@ -232,9 +233,8 @@ static void finish(struct snapshot *to, const char *source) {
         trace_world_free(&to->pictures[i].mapped);
     }
     if (left_out > 0)
-        fprintf(stderr,
-                "gpucache: %s: %zu blocks lie in no segment of the trace, and are left out\n",
-                source, left_out);
+        tool_say("%s: left out: %zu block%s in no segment of the trace", source, left_out,
+                 PLURAL(left_out));
 }
 
 int tool_snapshot(char **arguments) {
@@ -272,6 +272,6 @@ int tool_snapshot(char **arguments) {
     trace_file_free(&file);
     if (print_flush(&out) == 0)
         return 0;
-    fprintf(stderr, "gpucache: snapshot: could not be written\n");
+    tool_say("snapshot: could not be written");
     return EXIT_FAILURE;
 }

@@ -66,17 +66,26 @@ static void write_place(struct pickle *to, const struct stats_frame *frame) {
     write_frame(to, file ? file : "??", 0, name);
 }
 
-static void write_known(struct snapshot *to, uint32_t number) {
-    struct snapshot_frames *of = to->frames;
-    uint32_t other = 0, *memo = number < of->frame_count ? &of->frames[number] : &other;
-    if (pickle_again(&to->pickle, *memo))
-        return;
-    const struct stats_frame *frame = trace_callers_frame(to->file->callers, number);
+static void write_one(struct snapshot *to, const struct stats_frame *frame) {
     if (frame->function)
         write_frame(&to->pickle, frame->file ? frame->file : "??", frame->line, frame->function);
     else
         write_place(&to->pickle, frame);
-    *memo = pickle_remember(&to->pickle);
+}
+
+/* Writes a frame, and those that were inlined into it; refers to the innermost one if it stands
+ * there already. */
+static void write_known(struct snapshot *to, uint32_t number) {
+    struct snapshot_frames *of = to->frames;
+    uint32_t other = 0, *memo = number < of->frame_count ? &of->frames[number] : &other;
+    struct trace_callers *callers = to->file->callers;
+    const struct stats_frame *frame = trace_callers_frame(callers, number, 0);
+    if (!pickle_again(&to->pickle, *memo)) {
+        write_one(to, frame);
+        *memo = pickle_remember(&to->pickle);
+    }
+    for (unsigned i = 1; (frame = trace_callers_frame(callers, number, i)) != NULL; i++)
+        write_one(to, frame);
 }
 
 /** An empty list makes the viewer guess why. */

@@ -76,9 +76,12 @@ static void print_change(struct print *out, const struct change *change) {
     print_format(&first, "  %s%s, from %s to %s", change->after > change->before ? "+" : "-",
                  SIZE(size_of(change)), SIZE(change->before), SIZE(change->after));
     holders_print_stack(sheet_stacks_view(change->of), change->stack, &first, &second);
-    print_format(out, "%s\n", print_end(&first));
-    if (second.used > 0)
-        print_format(out, "%s\n", print_end(&second));
+    print_untrusted(out, print_end(&first));
+    print_char(out, '\n');
+    if (second.used > 0) {
+        print_untrusted(out, print_end(&second));
+        print_char(out, '\n');
+    }
 }
 
 void sheet_stacks_print_changes(const struct sheet_stacks *before, const struct sheet_stacks *after,

@@ -4,7 +4,9 @@
 #include "report/holders.h"
 #include "tool/stacks.h"
 #include "tool/symbols.h"
+#include "tool/tool.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,23 +19,42 @@ static const char *build_id_of(const struct sheet_stacks *stacks, const char *pa
     return "";
 }
 
-void stack_frame_resolve(struct stats_frame *frame, struct symbols *symbols, const char *build_id) {
-    struct symbol found;
-    if (frame->function || !frame->file || frame->offset == 0 ||
-        !symbols_find(symbols, frame->file, build_id, frame->offset - 1, &found))
+void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbols *symbols,
+                          const char *build_id) {
+    const struct symbol *found;
+    const struct stats_frame frame = stack->frames[at];
+    /* the address is that of the instruction behind the call */
+    unsigned count = frame.function || !frame.file || frame.offset == 0
+                         ? 0
+                         : symbols_find(symbols, frame.file, build_id, frame.offset - 1, &found);
+    if (count == 0)
         return;
-    frame->function = stack_text(found.function, strlen(found.function));
-    frame->line = found.line;
-    if (found.file) {
-        free((char *)(uintptr_t)frame->file);
-        frame->file = stack_text(found.file, strlen(found.file));
+    struct stats_frame *list =
+        realloc(stack->frames, (stack->count + count - 1) * sizeof *stack->frames);
+    if (!list)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    memmove(list + at + count, list + at + 1, (stack->count - at - 1) * sizeof *list);
+    for (unsigned i = 0; i < count; i++) {
+        const char *file = found[i].file ? found[i].file : frame.file;
+        list[at + i] = (struct stats_frame){
+            .function = stack_text(found[i].function, strlen(found[i].function)),
+            .file = stack_text(file, strlen(file)),
+            .offset = frame.offset,
+            .line = found[i].line};
     }
+    stack_frame_free(&frame);
+    stack->frames = list;
+    stack->count += count - 1;
 }
 
+/** From the outermost frame on, since one may become several. */
 static void resolve(const struct sheet_stacks *stacks, struct symbols *symbols,
-                    struct stats_frame *frame) {
-    if (frame->file)
-        stack_frame_resolve(frame, symbols, build_id_of(stacks, frame->file));
+                    struct stack_frames *stack) {
+    for (unsigned i = stack->count; i > 0; i--) {
+        const char *file = stack->frames[i - 1].file;
+        if (file)
+            stack_frames_resolve(stack, i - 1, symbols, build_id_of(stacks, file));
+    }
 }
 
 static int compare_texts(const char *a, const char *b) {
@@ -108,11 +129,13 @@ void sheet_stacks_resolve(struct sheet_stacks *stacks, bool brief) {
     for (size_t i = 0; stacks && i < stacks->stack_count; i++) {
         if (brief)
             leave_python(&stacks->stacks[i]);
-        for (unsigned k = 0; symbols && k < stacks->stacks[i].count; k++)
-            resolve(stacks, symbols, &stacks->stacks[i].frames[k]);
+        if (symbols)
+            resolve(stacks, symbols, &stacks->stacks[i]);
     }
     if (symbols)
         symbols_close(symbols);
+    for (size_t i = 0; stacks && i < stacks->stack_count; i++)
+        symbols_say_missing(stacks->stacks[i].frames, stacks->stacks[i].count);
     if (stacks)
         merge(stacks);
 }
@@ -125,14 +148,16 @@ static uint64_t weight_of(const struct stats_holder *holder, enum folded weight)
                                    : holder->byte_seconds + (holder->byte_seconds_ns >= 500000000);
 }
 
-/** What separates frames, and lines, is no part of one. */
+/** Prints a frame without the semicolon, which separates frames. */
 static void print_folded(struct print *out, const struct stats_frame *frame) {
     char text[1280];
     struct print whole;
     print_init(&whole, -1, text, sizeof text);
     holders_print_frame(&whole, frame, true);
-    for (const char *at = print_end(&whole); *at; at++)
-        print_char(out, *at == ';' ? ',' : *at == '\n' ? ' ' : *at);
+    print_end(&whole);
+    for (char *at = text; (at = strchr(at, ';')) != NULL;)
+        *at = ',';
+    print_untrusted(out, text);
 }
 
 void sheet_stacks_fold(const struct sheet_stacks *stacks, int device, enum folded weight,

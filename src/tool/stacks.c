@@ -17,6 +17,10 @@ static uint64_t lost_blocks(const void *of) {
     return ((const struct sheet_stacks *)of)->lost_blocks;
 }
 
+static const char *unwinder(const void *of) {
+    return ((const struct sheet_stacks *)of)->unwinder;
+}
+
 static struct stats_held held(const void *of, int device) {
     const struct sheet_stacks *stacks = of;
     for (size_t i = 0; i < stacks->device_count; i++)
@@ -179,14 +183,14 @@ struct sheet_stacks *sheet_stacks_read(const struct json *report) {
     if (!head || head->kind != JSON_OBJECT)
         return NULL;
     struct sheet_stacks *stacks = more(NULL, 0, sizeof *stacks);
-    const char *unwinder = json_text(json_get(head, "unwinder"));
-    stacks->unwinder = stack_text(unwinder, strlen(unwinder));
+    const char *name = json_text(json_get(head, "unwinder"));
+    stacks->unwinder = stack_text(name, strlen(name));
     stacks->lost_stacks = json_u64(json_get(head, "lost_stacks"));
     stacks->lost_blocks = json_u64(json_get(head, "lost_blocks"));
     stacks->view =
         (struct stats_stacks){.of = stacks,
                               .frames = (unsigned)json_u64(json_get(head, "frames")),
-                              .unwinder = stacks->unwinder,
+                              .unwinder = unwinder,
                               .python = read_version(json_text(json_get(head, "python"))),
                               .lost_stacks = lost_stacks,
                               .lost_blocks = lost_blocks,

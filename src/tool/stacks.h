@@ -60,8 +60,10 @@ struct stats_frame stack_frame_read(const char *text);
 
 struct symbols;
 
-/** Looks for the name of a native frame, in a file of that build id. */
-void stack_frame_resolve(struct stats_frame *frame, struct symbols *symbols, const char *build_id);
+/** Replaces a native frame, which lies in a file of that build id, by the functions there: those
+ * that were inlined, and the one that holds them. Changes nothing where they are not known. */
+void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbols *symbols,
+                          const char *build_id);
 
 /** Adds a stack that stands elsewhere in the report, and returns its number. */
 uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *frames);

@@ -4,7 +4,10 @@
 
 #ifndef GPUCACHE_LIBDW
 
+#include "report/emitter.h"
+
 #include <stddef.h>
+#include <stdio.h>
 
 struct symbols *symbols_open(void) {
     return NULL;
@@ -14,21 +17,35 @@ void symbols_close(struct symbols *symbols) {
     (void)symbols;
 }
 
-bool symbols_find(struct symbols *symbols, const char *path, const char *build_id, uint64_t offset,
-                  struct symbol *symbol) {
-    (void)symbols, (void)path, (void)build_id, (void)offset, (void)symbol;
-    return false;
+void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
+    static bool said;
+    for (unsigned i = 0; i < count && !said; i++) {
+        if (frames[i].function || !frames[i].file || frames[i].offset == 0)
+            continue;
+        fputs("gpucache: call stacks show files and offsets instead of names: this gpucache was "
+              "built without libdw\n",
+              stderr);
+        said = true;
+    }
+}
+
+unsigned symbols_find(struct symbols *symbols, const char *path, const char *build_id,
+                      uint64_t offset, const struct symbol **list) {
+    (void)symbols, (void)path, (void)build_id, (void)offset, (void)list;
+    return 0;
 }
 
 #else
 
 #include <dlfcn.h>
+#include <dwarf.h>
 #include <elfutils/libdwfl.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 /** A file that was opened, or could not be. */
 struct opened {
@@ -41,18 +58,23 @@ struct opened {
 struct known {
     const struct opened *in;
     uint64_t offset;
-    struct symbol symbol;
-    char *function, *file;
+    struct symbol *list; /* innermost first, with texts of their own */
+    unsigned count;
     struct known *next;
 };
 
 #define SLOTS 4096
+#define INLINED_MOST 64 /* at one address; a broken file may have any number */
 
 struct symbols {
     struct opened *files;
     struct known *known[SLOTS];
     char *(*demangle)(const char *name, char *buffer, size_t *size, int *status);
 };
+
+void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
+    (void)frames, (void)count;
+}
 
 static void *allocate(size_t bytes) {
     void *memory = calloc(1, bytes);
@@ -79,8 +101,11 @@ void symbols_close(struct symbols *symbols) {
     for (size_t i = 0; i < SLOTS; i++) {
         for (struct known *known = symbols->known[i], *next; known; known = next) {
             next = known->next;
-            free(known->function);
-            free(known->file);
+            for (unsigned k = 0; k < known->count; k++) {
+                free((char *)(uintptr_t)known->list[k].function);
+                free((char *)(uintptr_t)known->list[k].file);
+            }
+            free(known->list);
             free(known);
         }
     }
@@ -110,18 +135,20 @@ static struct opened *open_file(struct symbols *symbols, const char *path, const
     for (struct opened *file = symbols->files; file; file = file->next)
         if (strcmp(file->path, path) == 0)
             return file;
-    struct stat found;
     struct opened *file = allocate(sizeof *file);
     file->path = strdup(path);
     file->next = symbols->files;
     symbols->files = file;
     file->session = dwfl_begin(&callbacks);
     dwfl_report_begin(file->session);
-    if (*path == '/' && stat(path, &found) == 0 && S_ISREG(found.st_mode)) /* a pipe has no end */
-        file->module = dwfl_report_elf(file->session, path, path, -1, 0, true);
+    int fd = *path == '/' ? tool_open_regular(path) : -1;
+    if (fd >= 0)
+        file->module = dwfl_report_elf(file->session, path, path, fd, 0, true);
+    if (fd >= 0 && !file->module) /* else the session closes it */
+        close(fd);
     dwfl_report_end(file->session, NULL, NULL);
     if (file->module && !has_build_id(file->module, build_id)) {
-        fprintf(stderr, "gpucache: %s is another file than the one that the report is of\n", path);
+        tool_say("%s is another file than the one that the report is of", path);
         file->module = NULL;
     }
     return file;
@@ -152,6 +179,70 @@ static char *readable(const struct symbols *symbols, const char *name) {
     return plain ? plain : strndup(name, strcspn(name, "@")); /* without its version */
 }
 
+/** A place in the source; file NULL: not known. */
+struct place {
+    const char *file;
+    unsigned line;
+};
+
+static void add(struct known *known, char *function, struct place place) {
+    known->list = realloc(known->list, (known->count + 1) * sizeof *known->list);
+    char *file = place.file ? strdup(place.file) : NULL;
+    if (!known->list || !function || (place.file && !file))
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    known->list[known->count++] = (struct symbol){function, file, place.line};
+}
+
+static char *name_of(const struct symbols *symbols, Dwarf_Die *die) {
+    Dwarf_Attribute attribute;
+    Dwarf_Attribute *linkage = dwarf_attr_integrate(die, DW_AT_linkage_name, &attribute);
+    const char *name = linkage ? dwarf_formstring(linkage) : NULL;
+    name = name ? name : dwarf_diename(die);
+    return readable(symbols, name ? name : "?");
+}
+
+static Dwarf_Word number_of(Dwarf_Die *die, unsigned name) {
+    Dwarf_Attribute attribute;
+    Dwarf_Word value = 0;
+    Dwarf_Attribute *found = dwarf_attr(die, name, &attribute);
+    return found && dwarf_formudata(found, &value) == 0 ? value : 0;
+}
+
+static struct place call_of(Dwarf_Die *unit, Dwarf_Die *inlined) {
+    Dwarf_Files *files;
+    size_t count = 0;
+    Dwarf_Word file = number_of(inlined, DW_AT_call_file);
+    bool known = dwarf_getsrcfiles(unit, &files, &count) == 0 && file < count;
+    return (struct place){known ? dwarf_filesrc(files, file, NULL, NULL) : NULL,
+                          (unsigned)number_of(inlined, DW_AT_call_line)};
+}
+
+/**
+ * Adds the functions that were inlined at the address, innermost first. Returns the place in the
+ * function that holds them; without any, the place of the address itself.
+ */
+static struct place add_inlined(const struct symbols *symbols, struct known *known,
+                                struct place place) {
+    Dwarf_Addr bias;
+    Dwarf_Die *unit = dwfl_module_addrdie(known->in->module, known->offset, &bias);
+    Dwarf_Die *scopes = NULL, *around = NULL;
+    /* The scopes of an address end at the innermost inlined function, and go on where that is
+     * defined. Those of its entry are the ones around it in this function. */
+    int count = unit ? dwarf_getscopes(unit, known->offset - bias, &scopes) : 0;
+    count = count > 0 ? dwarf_getscopes_die(&scopes[0], &around) : 0;
+    for (int i = 0; i < count && known->count < INLINED_MOST; i++) {
+        if (dwarf_tag(&around[i]) == DW_TAG_subprogram)
+            break;
+        if (dwarf_tag(&around[i]) == DW_TAG_inlined_subroutine) {
+            add(known, name_of(symbols, &around[i]), place);
+            place = call_of(unit, &around[i]);
+        }
+    }
+    free(scopes);
+    free(around);
+    return place;
+}
+
 static void look(const struct symbols *symbols, struct known *known) {
     Dwfl_Module *module = known->in->module;
     GElf_Sym symbol;
@@ -161,19 +252,15 @@ static void look(const struct symbols *symbols, struct known *known) {
         dwfl_module_addrinfo(module, known->offset, &offset, &symbol, NULL, NULL, NULL);
     if (!name)
         return;
-    known->function = readable(symbols, name);
-    known->symbol.function = known->function;
     Dwfl_Line *source = dwfl_module_getsrc(module, known->offset);
     const char *file = source ? dwfl_lineinfo(source, NULL, &line, NULL, NULL, NULL) : NULL;
-    if (file) {
-        known->file = strdup(file);
-        known->symbol.file = known->file;
-        known->symbol.line = (unsigned)line;
-    }
+    struct place place = {file, file ? (unsigned)line : 0};
+    place = add_inlined(symbols, known, place);
+    add(known, readable(symbols, name), place);
 }
 
-bool symbols_find(struct symbols *symbols, const char *path, const char *build_id, uint64_t offset,
-                  struct symbol *symbol) {
+unsigned symbols_find(struct symbols *symbols, const char *path, const char *build_id,
+                      uint64_t offset, const struct symbol **list) {
     const struct opened *file = open_file(symbols, path, build_id);
     struct known **slot = &symbols->known[(offset ^ offset >> 12) % SLOTS], *known = *slot;
     while (known && (known->in != file || known->offset != offset))
@@ -187,8 +274,8 @@ bool symbols_find(struct symbols *symbols, const char *path, const char *build_i
         if (file->module)
             look(symbols, known);
     }
-    *symbol = known->symbol;
-    return known->symbol.function != NULL;
+    *list = known->list;
+    return known->count;
 }
 
 #endif

@@ -36,6 +36,12 @@ static uint64_t distance(uint64_t a, uint64_t b) {
     return a > b ? a - b : b - a;
 }
 
+/** Returns the median of sorted values; of an even number of them, the mean of the middle two. */
+static uint64_t median(const uint64_t *sorted, size_t count) {
+    uint64_t low = sorted[(count - 1) / 2], high = sorted[count / 2];
+    return low + (high - low) / 2;
+}
+
 static struct table_spread spread_of(const struct table_row *rows, size_t count, unsigned column,
                                      uint64_t *values) {
     struct table_spread of;
@@ -43,12 +49,12 @@ static struct table_spread spread_of(const struct table_row *rows, size_t count,
         values[i] = rows[i].figures[column];
     qsort(values, count, sizeof *values, compare);
     of.least = values[0];
-    of.median = values[count / 2];
+    of.median = median(values, count);
     of.most = values[count - 1];
     for (size_t i = 0; i < count; i++)
         values[i] = distance(rows[i].figures[column], of.median);
     qsort(values, count, sizeof *values, compare);
-    of.far = values[count / 2] * FAR_SPREADS;
+    of.far = median(values, count) * FAR_SPREADS;
     of.far = of.far > of.median / FAR_SHARE ? of.far : of.median / FAR_SHARE;
     of.far = count < TABLE_FEWEST ? UINT64_MAX : of.far;
     return of;
@@ -195,11 +201,17 @@ static void print_changes(struct print *out, const struct stats_device *before,
 #include "stats/fields.def"
 }
 
+static void print_source(struct print *out, const char *which, const struct sheet *sheet) {
+    print_str(out, which);
+    print_untrusted(out, sheet->source);
+    print_format(out, ", pid %lld\n", (long long)sheet->process.pid);
+}
+
 void sheets_print_difference(const struct sheet *before, const struct sheet *after,
                              struct print *out) {
     bool any = false;
-    print_format(out, "before: %s, pid %lld\nafter:  %s, pid %lld\n", before->source,
-                 (long long)before->process.pid, after->source, (long long)after->process.pid);
+    print_source(out, "before: ", before);
+    print_source(out, "after:  ", after);
     for (size_t i = 0; i < before->device_count; i++) {
         for (size_t k = 0; k < after->device_count; k++) {
             if (before->devices[i].ordinal == after->devices[k].ordinal) {

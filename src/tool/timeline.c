@@ -22,14 +22,16 @@
 #define HOST_PIDS                                                                                  \
     10000000 /* between the numbers of processes of different hosts, which may be equal */
 
-/* Of a device. Those of memory past the pool by enum outside_kind; kinds that are booked alike share a name. */
-enum { REQUESTED, ALLOCATED, RESERVED, OUTSIDE, COUNTERS = OUTSIDE + TRACE_FIGURES };
+/* Counters of a device. Those of memory outside the pool stand at OUTSIDE + the number of their
+ * kind; kinds that are counted together share a name, and the counter of the lowest number. */
+enum { REQUESTED, ALLOCATED, RESERVED, OUTSIDE, COUNTERS = OUTSIDE + TRACE_OUTSIDE_MOST + 1 };
 
 static const char *const names[COUNTERS] = {
-    [REQUESTED] = "requested",        [ALLOCATED] = "allocated",     [RESERVED] = "reserved",
-    [OUTSIDE + 1] = "stream ordered", [OUTSIDE + 2] = "managed",     [OUTSIDE + 3] = "virtual",
-    [OUTSIDE + 4] = "array",          [OUTSIDE + 5] = "pinned host", [OUTSIDE + 6] = "imported",
-    [OUTSIDE + 7] = "imported",       [OUTSIDE + 8] = "imported",
+    [REQUESTED] = "requested",
+    [ALLOCATED] = "allocated",
+    [RESERVED] = "reserved",
+#define KIND(number, name, space, charged, metric, words, meaning) [OUTSIDE + (number)] = words,
+#include "driver/outside_kind.def"
 };
 
 struct counter {

@@ -69,7 +69,7 @@ static void add_row(struct top *top, struct page *page, unsigned ordinal) {
     top->rows = grown(top->rows, top->row_count + 1, sizeof *top->rows);
     struct top_row *row = &top->rows[top->row_count];
     memset(row, 0, sizeof *row);
-    if (!page_device(page, ordinal, &row->device, &row->sizes_age))
+    if (!page_device(page, ordinal, &row->device, &row->sizes_age, NULL))
         return;
     row->page = page;
     row->history = history_of(top, page, ordinal);
@@ -163,11 +163,13 @@ static bool say_missing(const struct top *top) {
         for (size_t k = 0; k < top->row_count; k++)
             shown |= top->rows[k].page->pid == top->pids[i];
         if (!shown)
-            fprintf(stderr, "gpucache: %d: %s\n", top->pids[i], TOP_NOTHING);
+            tool_say("%d: %s", top->pids[i], TOP_NOTHING);
         all &= shown;
     }
     if (top->row_count == 0 && top->pid_count == 0)
-        fprintf(stderr, "gpucache: top: %s\n", TOP_NOTHING);
+        tool_say("top: %s", TOP_NOTHING);
+    if (top->row_count == 0 || !all)
+        pages_say_barred();
     return all;
 }
 
@@ -201,7 +203,7 @@ static void free_all(struct top *top) {
 
 int tool_top(char **arguments) {
     struct top top = {.column = TOP_LIVE, .interval_ms = INTERVAL_MS};
-    bool once = !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO) || !screen_can();
+    bool once = !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO);
     struct arguments left = {.command = "top", .at = arguments};
     for (enum option_of_command option; (option = arguments_next(&left)) != ARGUMENTS_END;) {
         if (option == ARGUMENT_top_once)
@@ -215,6 +217,11 @@ int tool_top(char **arguments) {
             fail(STATUS_OWN_FAILURE, *at, "is no process number");
         top.pids = grown(top.pids, top.pid_count + 1, sizeof *top.pids);
         top.pids[top.pid_count++] = pid;
+    }
+    if (!once && !screen_can()) {
+        fputs("gpucache: top: prints the table once: this gpucache was built without ncurses\n",
+              stderr);
+        once = true;
     }
     top.dead = top.pid_count > 0;
     int status = once ? print_once(&top) : screen_run(&top);

@@ -24,7 +24,7 @@ struct trace_callers {
         struct text *texts; /* by number */
         uint32_t room;
     } tables[KINDS];
-    struct stats_frame *frames;
+    struct stack_frames *frames; /* by number; one frame until it is looked up */
     bool *frame_known;
     uint32_t frame_room;
     struct symbols *symbols;
@@ -57,8 +57,11 @@ void trace_callers_free(struct trace_callers *callers) {
             free(callers->tables[kind].texts[i].bytes);
         free(callers->tables[kind].texts);
     }
-    for (uint32_t i = 0; i < callers->frame_room; i++)
-        stack_frame_free(&callers->frames[i]);
+    for (uint32_t i = 0; i < callers->frame_room; i++) {
+        for (unsigned k = 0; k < callers->frames[i].count; k++)
+            stack_frame_free(&callers->frames[i].frames[k]);
+        free(callers->frames[i].frames);
+    }
     free(callers->frames);
     free(callers->frame_known);
     if (callers->symbols)
@@ -139,15 +142,17 @@ static const char *build_id_of(const struct trace_callers *callers, const char *
 }
 
 /* Names in large libraries take seconds: only those are looked for that somebody asks for. */
-static void look_up(struct trace_callers *callers, struct stats_frame *frame) {
+static void look_up(struct trace_callers *callers, struct stack_frames *frames) {
     if (!callers->looked_for_symbols)
         callers->symbols = symbols_open();
     callers->looked_for_symbols = true;
-    if (callers->symbols && frame->file)
-        stack_frame_resolve(frame, callers->symbols, build_id_of(callers, frame->file));
+    const char *file = frames->count > 0 ? frames->frames[0].file : NULL;
+    symbols_say_missing(frames->frames, frames->count);
+    if (callers->symbols && file)
+        stack_frames_resolve(frames, 0, callers->symbols, build_id_of(callers, file));
 }
 
-static struct stats_frame *read_frame(struct trace_callers *callers, uint32_t number) {
+static struct stack_frames *read_frame(struct trace_callers *callers, uint32_t number) {
     if (callers->frame_room < trace_callers_frames(callers)) {
         uint32_t room = trace_callers_frames(callers);
         callers->frames =
@@ -156,20 +161,25 @@ static struct stats_frame *read_frame(struct trace_callers *callers, uint32_t nu
         callers->frame_room = room;
     }
     const struct text *text = text_of(callers, TRACE_FRAME, number);
-    struct stats_frame *frame = number < callers->frame_room ? &callers->frames[number] : NULL;
-    if (frame && !frame->function && !frame->file && text->bytes)
-        *frame = stack_frame_read(text->bytes);
-    return frame;
+    struct stack_frames *frames = number < callers->frame_room ? &callers->frames[number] : NULL;
+    if (frames && frames->count == 0 && text->bytes) {
+        frames->frames = grown(NULL, 0, 1, sizeof *frames->frames);
+        frames->frames[frames->count++] = stack_frame_read(text->bytes);
+    }
+    return frames;
 }
 
-const struct stats_frame *trace_callers_frame(struct trace_callers *callers, uint32_t number) {
+const struct stats_frame *trace_callers_frame(struct trace_callers *callers, uint32_t number,
+                                              unsigned index) {
     static const struct stats_frame nothing = {.function = "?"};
-    struct stats_frame *frame = read_frame(callers, number);
-    if (frame && !callers->frame_known[number]) {
+    struct stack_frames *frames = read_frame(callers, number);
+    if (frames && !callers->frame_known[number]) {
         callers->frame_known[number] = true;
-        look_up(callers, frame);
+        look_up(callers, frames);
     }
-    return frame ? frame : &nothing;
+    if (!frames || frames->count == 0)
+        return index == 0 ? &nothing : NULL;
+    return index < frames->count ? &frames->frames[index] : NULL;
 }
 
 const uint32_t *trace_callers_stack(struct trace_callers *callers, uint32_t stack,
@@ -182,8 +192,8 @@ const uint32_t *trace_callers_stack(struct trace_callers *callers, uint32_t stac
         for (unsigned i = 0; i < most; i++) {
             uint32_t number;
             memcpy(&number, text->bytes + i * sizeof number, sizeof number);
-            const struct stats_frame *frame = read_frame(callers, number);
-            if (all == 1 || (frame && frame->python))
+            const struct stack_frames *frames = read_frame(callers, number);
+            if (all == 1 || (frames && frames->count > 0 && frames->frames[0].python))
                 callers->numbers[(*count)++] = number;
         }
     }

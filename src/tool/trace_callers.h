@@ -29,8 +29,12 @@ void trace_callers_take(struct trace_callers *callers, unsigned kind, const uint
  */
 const uint32_t *trace_callers_stack(struct trace_callers *callers, uint32_t stack, unsigned *count);
 
-/** A frame; its texts stay. */
-const struct stats_frame *trace_callers_frame(struct trace_callers *callers, uint32_t frame);
+/**
+ * A frame, by its number; `index` counts the functions there, innermost first, of which all but the
+ * last were inlined. NULL beyond the last one. Its texts stay.
+ */
+const struct stats_frame *trace_callers_frame(struct trace_callers *callers, uint32_t frame,
+                                              unsigned index);
 
 /** Numbers of stacks and frames are less. */
 uint32_t trace_callers_stacks(const struct trace_callers *callers);

@@ -4,7 +4,6 @@
 #include "tool/tool.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,19 +22,22 @@ static _Noreturn void no_memory(void) {
 
 const char *trace_event_words(unsigned kind) {
     static const char *const words[] = {
-#define TRACE(kind, words) words,
+#define TRACE(number, kind, words) [number] = words,
 #include "trace/kinds.def"
 #undef TRACE
     };
     static const char *const moments[] = {
-#define FLIGHT(kind, words) words,
+#define FLIGHT(number, kind, words) [number] = words,
 #include "live/flight.def"
 #undef FLIGHT
     };
-    return kind < TRACE_KINDS ? words[kind]
-           : kind >= TRACE_MOMENTS && kind < TRACE_MOMENTS + FLIGHT_KINDS
-               ? moments[kind - TRACE_MOMENTS]
-               : "?";
+    const char *found = NULL;
+    if (kind < TRACE_KINDS) {
+        found = words[kind];
+    } else if (kind >= TRACE_MOMENTS && kind < TRACE_MOMENTS + FLIGHT_KINDS) {
+        found = moments[kind - TRACE_MOMENTS];
+    }
+    return found ? found : "?";
 }
 
 /* ---- reading ---- */
@@ -67,11 +69,15 @@ static struct trace_header *read_header(int fd, const char **why) {
     return NULL;
 }
 
-bool trace_file_is(const char *path) {
+bool trace_file_is_open(int fd) {
     uint64_t magic = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool is = fd >= 0 && pread(fd, &magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
-              ((magic ^ TRACE_MAGIC) & LIVE_MAGIC_MASK) == 0;
+    return pread(fd, &magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
+           ((magic ^ TRACE_MAGIC) & LIVE_MAGIC_MASK) == 0;
+}
+
+bool trace_file_is(const char *path) {
+    int fd = tool_open_regular(path);
+    bool is = fd >= 0 && trace_file_is_open(fd);
     if (fd >= 0)
         close(fd);
     return is;
@@ -241,13 +247,8 @@ static int read_header_again(int fd, struct trace_file *file, const char **why) 
     return 0;
 }
 
-int trace_file_read(const char *path, struct trace_file *file, const char **why) {
+int trace_file_read_open(int fd, struct trace_file *file, const char **why) {
     *file = (struct trace_file){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        *why = strerror(errno);
-        return -errno;
-    }
     file->header = read_header(fd, why);
     int r = file->header ? read_all(fd, file) : -EINVAL;
     if (r == 0) {
@@ -263,6 +264,15 @@ int trace_file_read(const char *path, struct trace_file *file, const char **why)
     file->dropped = atomic_load(&file->header->dropped);
     trace_file_settle(file);
     return 0;
+}
+
+int trace_file_read(const char *path, struct trace_file *file, const char **why) {
+    int fd = tool_open_regular(path);
+    if (fd < 0) {
+        *why = fd == -EINVAL ? "is no regular file" : strerror(-fd);
+        return fd;
+    }
+    return trace_file_read_open(fd, file, why);
 }
 
 void trace_file_free(struct trace_file *file) {

@@ -40,11 +40,16 @@ struct trace_file {
     struct trace_callers *callers; /* the stacks that events name */
 };
 
-/** Whether the file is a trace at all, of any version. */
+/** Returns whether the file is a trace at all, of any version. */
 bool trace_file_is(const char *path);
+bool trace_file_is_open(int fd);
 
-/** 0, or a negative errno, and in *why a text for the user. */
+/** Reads a trace, which has to be a regular file. Returns 0, or a negative errno, and in *why a
+ * text for the user. */
 int trace_file_read(const char *path, struct trace_file *file, const char **why);
+
+/** Does the same with an open file, and closes it. */
+int trace_file_read_open(int fd, struct trace_file *file, const char **why);
 
 /** Makes the list of a file what stands above; trace_file_read() has done so. */
 void trace_file_settle(struct trace_file *file);

@@ -1,36 +1,80 @@
 #include "tool/trace_source.h"
 
+#include "report/lines.h"
 #include "tool/tool.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-/** The file that a process has mapped and that is a trace; *error: why it could not be looked for, or 0. */
-static bool find_mapped(int pid, char path[PATH_MAX], int *error) {
-    char name[64], line[PATH_MAX + 256], inside[2 * PATH_MAX];
+/** A file as /proc/PID/maps names it. */
+struct mapped_file {
+    unsigned major, minor;
+    unsigned long long inode;
+};
+
+static bool read_file(const char *line, struct mapped_file *file) {
+    return sscanf(line, "%*s %*s %*s %x:%x %llu", &file->major, &file->minor, &file->inode) == 3;
+}
+
+/** Returns whether an open file is the one that a process has mapped. Maps the file, and compares
+ * the two entries in maps: on an overlay or btrfs fstat() tells another device than maps. */
+static bool is_same(int fd, const struct mapped_file *file) {
+    char line[PATH_MAX + 256];
+    struct mapped_file own = {0};
     bool found = false;
+    void *memory = mmap(NULL, 1, PROT_READ, MAP_SHARED, fd, 0);
+    FILE *maps = memory != MAP_FAILED ? fopen("/proc/self/maps", "re") : NULL;
+    while (maps && !found && fgets(line, sizeof line, maps))
+        found = strtoull(line, NULL, 16) == (uintptr_t)memory && read_file(line, &own);
+    if (maps)
+        fclose(maps);
+    if (memory != MAP_FAILED)
+        munmap(memory, 1);
+    return found && own.major == file->major && own.minor == file->minor &&
+           own.inode == file->inode;
+}
+
+/** Opens a file if it is a trace, and that of the mapping: another file may lie at the path.
+ * Returns a descriptor, or -1. */
+static int open_mapped(const char *path, const struct mapped_file *file) {
+    int fd = tool_open_regular(path);
+    if (fd >= 0 && trace_file_is_open(fd) && is_same(fd, file))
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+/** Opens the trace that a process has mapped, by its path as this process sees it, or as that one
+ * does. Returns a descriptor, or -1; *error: why the trace could not be looked for, or 0. */
+static int find_mapped(int pid, char path[PATH_MAX], int *error) {
+    char name[64], line[PATH_MAX + 256];
+    int fd = -1;
     snprintf(name, sizeof name, "/proc/%d/maps", pid);
     FILE *maps = fopen(name, "re");
     *error = maps ? 0 : errno;
-    while (maps && !found && fgets(line, sizeof line, maps)) {
-        char *file = strchr(line, '/');
-        if (!file || !strstr(line, " rw-s "))
+    while (maps && fd < 0 && fgets(line, sizeof line, maps)) {
+        struct mapped_file file;
+        char *own = strchr(line, '/');
+        if (!own || !strstr(line, " rw-s ") || !read_file(line, &file))
             continue;
-        file[strcspn(file, "\n")] = '\0';
-        /* as this process sees it, or as that one does */
-        snprintf(inside, sizeof inside, "/proc/%d/root%s", pid, file);
-        const char *seen = trace_file_is(file) ? file : inside;
-        found = trace_file_is(seen) && strlen(seen) < PATH_MAX;
-        if (found)
-            strcpy(path, seen);
+        own[strcspn(own, "\n")] = '\0';
+        for (int i = 0; i < 2 && fd < 0; i++) {
+            int length = i == 0 ? snprintf(path, PATH_MAX, "%s", own)
+                                : snprintf(path, PATH_MAX, "/proc/%d/root%s", pid, own);
+            fd = length < PATH_MAX ? open_mapped(path, &file) : -1;
+        }
     }
     if (maps)
         fclose(maps);
-    return found;
+    return fd;
 }
 
 static bool say_no_trace(int pid, int error) {
@@ -40,7 +84,7 @@ static bool say_no_trace(int pid, int error) {
                       : others ? "is a process of another user's"
                       : runs   ? "may not be looked into; name its file"
                                : "is no process that runs; of one that has ended name the file";
-    fprintf(stderr, "gpucache: %d: %s\n", pid, why);
+    tool_say("%d: %s", pid, why);
     return false;
 }
 
@@ -48,33 +92,36 @@ static void say_what_lacks(const char *source, const struct trace_file *file) {
     uint64_t lost = atomic_load(&file->header->lost);
     int refused = atomic_load(&file->header->refused);
     if (file->dropped)
-        fprintf(stderr, "gpucache: %s: the last %zu events; %llu older ones are not in it%s\n",
-                source, file->count - file->carried, (unsigned long long)file->dropped,
-                lost ? "" : ", but all that lived then is");
+        tool_say("%s: the last %zu events; %llu older ones are not in it%s", source,
+                 file->count - file->carried, (unsigned long long)file->dropped,
+                 lost ? "" : ", but all that lived then is");
     if (lost)
-        fprintf(stderr, "gpucache: %s: %llu blocks that lived then are missing as well\n", source,
-                (unsigned long long)lost);
+        tool_say("%s: missing as well: %llu block%s that lived then", source,
+                 (unsigned long long)lost, PLURAL(lost));
     if (file->incredible)
-        fprintf(stderr,
-                "gpucache: %s: says too often that what was not there ended; the last ends are "
-                "left out\n",
-                source);
+        tool_say("%s: says too often that what was not there ended; the last ends are "
+                 "left out",
+                 source);
     if (refused)
-        fprintf(stderr, "gpucache: %s: the file could not grow: %s\n", source, strerror(refused));
+        tool_say("%s: the file could not grow: %s", source, strerror(refused));
 }
 
 bool trace_source_read(const char *source, uint64_t last, struct trace_file *file) {
     char mapped[PATH_MAX];
     const char *path = source, *why = "";
     int pid = tool_pid(source);
-    int error = 0;
+    int error = 0, r;
     if (pid != 0 && access(source, F_OK) != 0) {
-        if (!find_mapped(pid, mapped, &error))
+        int fd = find_mapped(pid, mapped, &error);
+        if (fd < 0)
             return say_no_trace(pid, error);
         path = mapped;
+        r = trace_file_read_open(fd, file, &why);
+    } else {
+        r = trace_file_read(path, file, &why);
     }
-    if (trace_file_read(path, file, &why) != 0) {
-        fprintf(stderr, "gpucache: %s: %s\n", path, why);
+    if (r != 0) {
+        tool_say("%s: %s", path, why);
         return false;
     }
     uint64_t kept = file->header->events_kept;

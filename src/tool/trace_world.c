@@ -1,5 +1,6 @@
 #include "tool/trace_world.h"
 
+#include "replay/hash.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@
 /* Open addressing with linear probing; at most half full. */
 
 static size_t home_of(const struct trace_table *table, uint64_t address) {
-    return (size_t)((address >> 9) * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (table->capacity - 1);
+    return (size_t)hash_key(address) & (table->capacity - 1);
 }
 
 /** Where the address is, or would be put. */

@@ -38,11 +38,11 @@
 #define TRACE_PIECES(bytes) (((bytes) + TRACE_PIECE - 1) / TRACE_PIECE + ((bytes) == 0))
 
 enum trace_kind {
-#define TRACE(kind, words) TRACE_##kind,
+#define TRACE(number, kind, words) TRACE_##kind = number,
 #include "trace/kinds.def"
 #undef TRACE
     TRACE_KINDS,
-#define FLIGHT(kind, words) TRACE_MOMENT_##kind = TRACE_MOMENTS + FLIGHT_##kind,
+#define FLIGHT(number, kind, words) TRACE_MOMENT_##kind = TRACE_MOMENTS + (number),
 #include "live/flight.def"
 #undef FLIGHT
 };
@@ -119,8 +119,11 @@ static inline void trace_put(struct trace_record *slot, const uint64_t words[7],
     atomic_store_explicit(&slot->head, head, memory_order_release);
 }
 
-/* Figures of a device that a record's `detail` says: its reserve, and memory past the pools by enum outside_kind. */
+/* Figures of a device that a record's `detail` says: its reserve, and then memory outside the pool
+ * by the number of its kind (driver/outside_kind.def). The header has room for so many, so their
+ * count never changes. */
 #define TRACE_FIGURES 12
+#define TRACE_OUTSIDE_MOST (TRACE_FIGURES - 2) /* the highest number of a kind that has a figure */
 static inline unsigned trace_figure(unsigned kind, uint64_t value) {
     switch (kind) {
     case TRACE_MOMENT_GROW:
@@ -129,7 +132,7 @@ static inline unsigned trace_figure(unsigned kind, uint64_t value) {
         return 0;
     case TRACE_OUTSIDE_TAKE:
     case TRACE_OUTSIDE_LEAVE:
-        return value < TRACE_FIGURES - 1 ? 1 + (unsigned)value : TRACE_FIGURES;
+        return value <= TRACE_OUTSIDE_MOST ? 1 + (unsigned)value : TRACE_FIGURES;
     default:
         return TRACE_FIGURES;
     }

@@ -1,5 +1,6 @@
 #include "trace/ring.h"
 
+#include "process/guard.h"
 #include "process/lock.h"
 #include "process/write.h"
 
@@ -91,12 +92,16 @@ static bool grow(uint64_t limit) {
     return true;
 }
 
+/** Returns how many bytes of addresses are reserved for the file. */
+static size_t reserved_bytes(void) {
+    return TRACE_HEADER_BYTES + (most + THREAD_CHUNKS + STAYING_CHUNKS) * CHUNK_BYTES;
+}
+
 /** Addresses for all of it, so that it lies side by side; fewer where there are not so many. */
 static void *reserve(void) {
     for (;;) {
-        void *memory =
-            mmap(NULL, TRACE_HEADER_BYTES + (most + THREAD_CHUNKS + STAYING_CHUNKS) * CHUNK_BYTES,
-                 PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *memory = mmap(NULL, reserved_bytes(), PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory != MAP_FAILED)
             return memory;
         if (most <= FEWEST_CHUNKS)
@@ -106,26 +111,24 @@ static void *reserve(void) {
     }
 }
 
-struct trace_header *ring_open(const char *path, uint64_t events, ring_lives *lives) {
-    struct stat file;
+struct trace_header *ring_open(struct ring_file file, uint64_t events, ring_lives *lives,
+                               void (*lost)(void)) {
+    struct stat status;
     bool bounded = events < MOST_CHUNKS / 2 * TRACE_CHUNK_RECORDS;
     uint64_t needed = (events + TRACE_CHUNK_RECORDS - 1) / TRACE_CHUNK_RECORDS;
     wanted = bounded ? needed + SPARE_CHUNKS : MOST_CHUNKS;
     most = bounded ? 2 * wanted : MOST_CHUNKS;
     is_alive = lives;
-    file_path = path;
-    long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return NULL;
+    file_path = file.path;
     int r = 0;
-    if (fstat((int)fd, &file) != 0 || !(header = reserve())) {
+    if (fstat(file.fd, &status) != 0 || !(header = reserve())) {
         r = -errno;
     } else {
-        file_device = file.st_dev;
-        file_inode = file.st_ino;
-        r = map_more((int)fd, TRACE_HEADER_BYTES);
+        file_device = status.st_dev;
+        file_inode = status.st_ino;
+        guard_mapping(header, reserved_bytes(), lost);
+        r = map_more(file.fd, TRACE_HEADER_BYTES);
     }
-    syscall(SYS_close, fd);
     slots = r == 0 ? (struct trace_record *)((char *)header + TRACE_HEADER_BYTES) : NULL;
     if (r == 0 && !grow(wanted))
         r = -atomic_load(&header->refused);

@@ -28,9 +28,19 @@
 /** Whether what a record of this address, kind and time has brought is still there. Takes no lock. */
 typedef bool ring_lives(const struct trace_record *record, unsigned kind);
 
-/** Opens the file of the path, which exists and is empty, for so many events at least. The header, whose fields the caller
- * fills; NULL: errno says why. */
-struct trace_header *ring_open(const char *path, uint64_t events, ring_lives *lives);
+/** A new file: its descriptor, which stays the caller's, and its path, which must stay valid. */
+struct ring_file {
+    int fd;
+    const char *path;
+};
+
+/**
+ * Maps an empty file for `events` events at least. `lost` is called in a signal handler when the
+ * file was cut short: nothing more gets into it. Returns the header, whose fields the caller fills;
+ * NULL: errno says why.
+ */
+struct trace_header *ring_open(struct ring_file file, uint64_t events, ring_lives *lives,
+                               void (*lost)(void));
 
 /** A thread's place: the next free slots are its own. */
 struct ring_place {

@@ -22,7 +22,10 @@
 atomic_bool trace_recording;
 
 static struct trace_header *header;
-static pid_t owner; /* the process whose trace it is */
+static pid_t owner;              /* the process whose trace it is */
+static atomic_bool cut_short;    /* the file was, by somebody else */
+static _Atomic uint64_t tick_ns; /* as in the header, which others may write to */
+static uint64_t first_ticks, first_ns;
 static char path[OPTIONS_PATH];
 static bool (*block_lives)(uint64_t address, uint64_t ticks);
 static _Atomic uint64_t held[STATS_MAX_DEVICES]; /* bytes that pools have from the driver */
@@ -46,17 +49,20 @@ static void find_ticks(void) {
 }
 
 static void look_at_clock(void) {
-    uint64_t ticks = trace_clock() - header->first_ticks;
-    uint64_t ns = flight_clock(CLOCK_MONOTONIC) - header->first_ns;
-    if (ticks > 0 && ns >= FIRST_LOOK_NS)
-        atomic_store(&header->tick_ns, (uint64_t)(((unsigned __int128)ns << 32) / ticks));
+    uint64_t ticks = trace_clock() - first_ticks;
+    uint64_t ns = flight_clock(CLOCK_MONOTONIC) - first_ns;
+    uint64_t rate = ticks > 0 ? (uint64_t)(((unsigned __int128)ns << 32) / ticks) : 0;
+    if (rate > 0 && ns >= FIRST_LOOK_NS) {
+        atomic_store(&tick_ns, rate);
+        atomic_store(&header->tick_ns, rate);
+    }
 }
 
 static void start_clock(void) {
     find_ticks();
-    header->first_ticks = trace_clock();
-    header->first_ns = flight_clock(CLOCK_MONOTONIC);
-    while (atomic_load(&header->tick_ns) == 0)
+    header->first_ticks = first_ticks = trace_clock();
+    header->first_ns = first_ns = flight_clock(CLOCK_MONOTONIC);
+    while (atomic_load(&tick_ns) == 0)
         look_at_clock();
 }
 
@@ -128,7 +134,7 @@ static uint64_t hold(unsigned device, uint64_t change) {
 }
 
 static uint64_t ticks_of(uint64_t ns) {
-    return (uint64_t)(((unsigned __int128)ns << 32) / atomic_load(&header->tick_ns));
+    return (uint64_t)(((unsigned __int128)ns << 32) / atomic_load(&tick_ns));
 }
 
 /* The ring's lock protects what is known to be there. */
@@ -289,7 +295,7 @@ static void write_options(void) {
 static void write_header(void) {
     const struct program *of = program();
     start_clock();
-    uint64_t now = header->first_ns;
+    uint64_t now = first_ns;
     header->header_bytes = TRACE_HEADER_BYTES;
     header->record_bytes = TRACE_RECORD_BYTES;
     header->chunk_slots = TRACE_CHUNK_SLOTS;
@@ -300,13 +306,7 @@ static void write_header(void) {
     header->rank = of->rank;
     memcpy(header->name, of->name, sizeof of->name);
     memcpy(header->host, of->host, sizeof of->host);
-    for (size_t i = 0; i < of->argument_count; i++) {
-        size_t length = strlen(of->arguments[i]) + 1;
-        if (header->command_bytes + length > sizeof header->command)
-            break;
-        memcpy(header->command + header->command_bytes, of->arguments[i], length);
-        header->command_bytes += (uint32_t)length;
-    }
+    header->command_bytes = program_copy_command(header->command, sizeof header->command);
     header->events_kept = options()->trace_events;
     write_options();
     atomic_store(&header->magic, TRACE_MAGIC);
@@ -333,21 +333,29 @@ static void say_why_not(int error) {
              why ? why : "cannot be opened");
 }
 
+/** Ends the trace, in a signal handler. */
+static void note_cut_short(void) {
+    atomic_store(&cut_short, true);
+    atomic_store(&trace_recording, false);
+}
+
 bool trace_start(bool (*lives)(uint64_t address, uint64_t ticks)) {
     int saved_errno = errno;
     if (*options()->trace_pattern == '\0')
         return false;
-    int r = file_create(options()->trace_pattern, path, sizeof path);
+    int fd = file_create(options()->trace_pattern, path, sizeof path), r = fd < 0 ? fd : 0;
     block_lives = lives;
     owner = (pid_t)syscall(SYS_getpid);
-    if (r == 0 && !(header = ring_open(path, options()->trace_events, is_alive))) {
-        r = -errno;
-        unlink(path);
+    if (fd >= 0) {
+        header = ring_open((struct ring_file){fd, path}, options()->trace_events, is_alive,
+                           note_cut_short);
+        r = header ? 0 : -errno;
+        file_close(fd, path, header != NULL);
     }
     if (r == 0) {
         write_header();
         thread_end_works = pthread_key_create(&thread_end_key, thread_end) == 0;
-        atomic_store(&trace_recording, true);
+        atomic_store(&trace_recording, !atomic_load(&cut_short));
         log_info("trace: %s", path);
     } else {
         say_why_not(r);
@@ -363,7 +371,11 @@ void trace_forked(void) {
 void trace_end(enum process_end how, int signal) {
     (void)signal;
     bool ends = how == PROCESS_EXITS || how == PROCESS_DIES;
-    if (!trace_on() || !ends || owner != (pid_t)syscall(SYS_getpid))
+    if (!header || !ends || owner != (pid_t)syscall(SYS_getpid))
+        return;
+    if (atomic_exchange(&cut_short, false))
+        log_warn("trace %s: the file was cut short by another process; the trace ends there", path);
+    if (!trace_on())
         return;
     uint64_t dropped = atomic_load(&header->dropped), lost = atomic_load(&header->lost);
     uint64_t missed = atomic_load(&header->missed);

@@ -8,7 +8,8 @@
  * (driver/capture.h).
  *
  * Whatever stands in the way of the file is one warning, and no trace. A file that cannot grow any
- * more goes on as a ring. In the child of a fork nothing is recorded.
+ * more goes on as a ring. A file that somebody cuts short ends the trace (process/guard.h). In the
+ * child of a fork nothing is recorded.
  */
 #ifndef GPUCACHE_TRACE_TRACE_H
 #define GPUCACHE_TRACE_TRACE_H

@@ -12,6 +12,7 @@ only the work of a period is about the same. The model and input sizes of the fi
 """
 
 import os
+import statistics
 import sys
 import time
 
@@ -184,7 +185,7 @@ def main():
             torch.cuda.synchronize()
         if round >= 2:
             times.append((time.perf_counter() - start) * 1e3 / period)
-    print_time("per_step", sorted(times)[len(times) // 2], "ms")
+    print_time("per_step", statistics.median(times), "ms")
     print_time("per_step_least", min(times), "ms")
     if used:
         print_time("peak_nvml", (used.most() - before) / 2**20, "MiB")

@@ -27,8 +27,12 @@
 extern const uint3 threadIdx, blockIdx;
 extern const dim3 blockDim, gridDim;
 
+/* A launch by <<<>>> calls the first of these where clang knows of a CUDA version from 9.2 on, and
+ * the second one where it knows of none, as clang 18 without a toolkit. */
 extern "C" unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared = 0,
                                                 struct CUstream_st *stream = nullptr);
+extern "C" int cudaConfigureCall(dim3 grid, dim3 block, size_t shared = 0,
+                                 struct CUstream_st *stream = nullptr);
 
 __device__ void __nanosleep(unsigned ns);
 __device__ void __syncthreads();

@@ -4,8 +4,10 @@ the library's objects by which the linker marks it fit for shadow stacks and bra
 import glob
 import os
 import platform
+import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -29,7 +31,7 @@ def surroundings(options=None):
 
 def gpucache(*arguments, command=COMMAND, options=None, **more):
     return subprocess.run([command, *arguments], env=surroundings(options), capture_output=True,
-                          text=True, timeout=60, stdin=subprocess.DEVNULL, **more)
+                          text=True, errors="replace", timeout=60, stdin=subprocess.DEVNULL, **more)
 
 
 def shell(script):
@@ -78,16 +80,17 @@ def what_is_missing():
         (["run", "--no-such-thing=1", "true"], OWN_FAILURE, "--no-such-thing=1: no such option"),
         (["run", "--memory-limit=abc", "true"], OWN_FAILURE, "--memory-limit=abc: makes no sense: accepted are a size"),
         (["run", "--backend=pages", "--stacks=-3", "true"], OWN_FAILURE, "--stacks=-3: makes no sense"),
-        (["run", "--memory-limit", "true"], OWN_FAILURE, "--memory-limit: needs a value"),
+        (["run", "--memory-limit", "true"], OWN_FAILURE, "--memory-limit=true: makes no sense"),
+        (["run", "--memory-limit"], OWN_FAILURE, "--memory-limit: needs a value"),
         (["run", "/no/such/program"], NOT_FOUND, "/no/such/program: No such file"),
         (["run", "/"], CANNOT_EXECUTE, "/: Permission denied"),
         (["options", "more"], OWN_FAILURE, "takes nothing but"),
-        (["nonsense"], OWN_FAILURE, "there is no command nonsense"),
+        (["nonsense"], OWN_FAILURE, "nonsense: is no command"),
     ):
         done = gpucache(*arguments)
         tally.check(done.returncode == status and part in done.stderr and not done.stdout,
                     "command: %s" % " ".join(arguments), "%d\n%s" % (done.returncode, done.stderr))
-    tally.check("usage: gpucache run" in gpucache("--help").stdout, "command: --help")
+    tally.check("usage: gpucache COMMAND" in gpucache("--help").stdout, "command: --help")
 
 
 def where_the_library_is():
@@ -123,6 +126,71 @@ def where_the_library_is():
                     "command: a path with a colon", done.stderr)
 
 
+def elf(machine, code, bits=64):
+    """The least static program: one segment with its code."""
+    base, head, entry = 0x400000, (64, 56) if bits == 64 else (52, 32), 0
+    size = sum(head) + len(code)
+    entry = base + sum(head)
+    ident = b"\x7fELF" + bytes([bits // 32, 1, 1]) + bytes(9)
+    if bits == 64:
+        header = struct.pack("<16sHHIQQQIHHHHHH", ident, 2, machine, 1, entry, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+        segment = struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, 0x1000)
+    else:
+        header = struct.pack("<16sHHIIIIIHHHHHH", ident, 2, machine, 1, entry, 52, 0, 0, 52, 32, 1, 0, 0, 0)
+        segment = struct.pack("<IIIIIIII", 1, 0, base, base, size, size, 5, 0x1000)
+    return header + segment + code
+
+
+def on_musl(folder):
+    """A shell whose loader has the name of musl's; it is glibc's, so that it runs everywhere."""
+    with open(shutil.which("sh"), "rb") as file:
+        shell = file.read()
+    loader = re.search(rb"/lib[\w/.-]*/ld-linux[\w.-]*\0", shell).group()[:-1]
+    short = folder + "/ld-musl-x"
+    os.symlink(loader.decode(), short)
+    return shell.replace(loader + b"\0", short.encode().ljust(len(loader), b"\0") + b"\0", 1)
+
+
+def programs_without_the_library():
+    """Said in one line; the program runs, and no dynamic linker complains."""
+    exit_7 = b"\xb8\x3c\0\0\0\xbf\x07\0\0\0\x0f\x05"  # of x86-64
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="g") as folder:
+        def program(name, content):
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(content)
+            os.chmod(file.name, 0o755)
+            return file.name
+
+        musl, static = program("musl", on_musl(folder)), program("static", elf(62, exit_7))
+        small = program("small", elf(3, b"\xb8\x01\0\0\0\xbb\x07\0\0\0\xcd\x80", 32))
+        show = ["-c", 'echo "[$LD_PRELOAD]"; exit 4']
+        script = program("script", b"#! %s -u\n" % musl.encode())
+        for arguments, what, words, status, out in (
+                ([musl, *show], musl, "runs on musl", 4, "[]\n"),
+                (["musl", *show], "musl", "runs on musl", 4, "[]\n"),
+                ([script], script, "its interpreter %s runs on musl" % musl, 0, ""),
+                ([program("outer", b"#!%s\n" % script.encode())], folder + "/outer", "its interpreter %s runs" % musl, 0, ""),
+                ([static], static, "is linked statically: the library is only in programs that it starts", 7, ""),
+                ([small], small, "is a 32-bit program", None, ""),
+                ([program("s390", elf(22, b"\0" * 64))], folder + "/s390", "another kind of processor", None, "")):
+            done = gpucache("run", "--", *arguments, options={"PATH": folder + ":" + os.environ["PATH"]})
+            line, _, more = done.stderr.partition("\n")
+            tally.check(line.startswith("gpucache: %s: " % what) and words in line and "LD_PRELOAD" not in more,
+                        "command: what does not work with %s" % arguments[0], done.stderr)
+            if status is not None and platform.machine() == "x86_64":
+                tally.check((done.returncode, done.stdout, more) == (status, out, ""), "command: runs %s" % arguments[0],
+                            "%s %s %s" % (done.returncode, done.stdout, more))
+        # nothing is said of programs that the library is loaded into, and of files that are no programs
+        loader = os.path.realpath(folder + "/ld-musl-x")
+        with open(static, "rb") as file:
+            front = file.read()
+        for arguments in (["sh", "-c", "true"], [loader, shutil.which("true")], [program("fits", b"#!/bin/sh\n")],
+                          [program("text", b"exit 0\n")], [program("empty", b"")], [program("itself", b"#!%s/itself\n" % folder.encode())],
+                          [program("cut", front[:20])], [program("elsewhere", front[:32] + b"\xff" * 8 + front[40:])]):
+            said = gpucache("run", "--", *arguments).stderr
+            tally.check("library" not in said, "command: nothing is said of %s" % arguments[0], said)
+
+
 def options():
     done = gpucache("options", "--budget=1G", options={"GPUCACHE_REUSE": "wait"})
     tally.check(done.returncode == 0 and "GPUCACHE_BUDGET=1G (environment)" in done.stdout and
@@ -146,6 +214,7 @@ def main():
     environment_of_the_program()
     what_is_missing()
     where_the_library_is()
+    programs_without_the_library()
     options()
     notes()
 

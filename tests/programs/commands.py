@@ -20,7 +20,7 @@ from harness import LIBRARY, Tally, environment
 tally = Tally()
 COMMAND = os.path.join(os.path.dirname(LIBRARY), "gpucache")
 COMPLETION = os.path.join(ROOT, "src", "tool", "completion")
-FOUND = tool.commands(coverage.rows(coverage.COMMANDS, ["COMMAND", "FLAG", "VALUE"]))
+FOUND = tool.commands(coverage.rows(coverage.COMMANDS, tool.MACROS))
 VARIABLES = ["--" + row[0].lower().replace("_", "-") + "=" for _, row in coverage.rows(coverage.OPTIONS, ["OPTION"])]
 
 
@@ -34,15 +34,62 @@ def help_and_parser():
     for command in FOUND:
         own = gpucache(command.name, "--help")
         tally.check(own.returncode == 0 and own.stdout.startswith("usage: gpucache %s" % command.name) and
-                    "gpucache %s" % command.name in everything, "commands: %s --help" % command.name, own.stdout + own.stderr)
+                    "\n  %s " % command.name in everything, "commands: %s --help" % command.name, own.stdout + own.stderr)
+        shown, plain = own.stdout, " ".join(own.stdout.split())
+        tally.check(gpucache("help", command.name).stdout == shown, "commands: help " + command.name, shown)
+        tally.check("\nExample:\n  gpucache %s %s\n" % (command.name, command.example) in shown,
+                    "commands: the example of " + command.name, shown)
+        tally.check(max(map(len, shown.splitlines())) < 80, "commands: the width of help " + command.name, shown)
         said = gpucache(command.name, "--nonsense").stderr
         for option in command.options:
             written = "--" + option.name + ("=" + option.value if option.value else "")
-            tally.check("[%s]" % written in own.stdout and "[%s]" % written in everything, "commands: help: " + written, own.stdout)
+            default = " (default: %s)" % option.initial if option.initial else ""
+            tally.check("%s %s%s" % (written, option.meaning, default) in plain, "commands: help: " + written, shown)
             tally.check(command.takes_variables or written in said, "commands: accepted is " + written, said)
             refused = gpucache(command.name, "--" + option.name) if option.value else gpucache(command.name, "--%s=1" % option.name)
             tally.check(refused.returncode == 125 and "--" + option.name in refused.stderr,
                         "commands: %s --%s with the wrong value" % (command.name, option.name), refused.stderr)
+        for variable in VARIABLES:
+            tally.check((variable + "VALUE" in shown) == command.takes_variables, "commands: %s of %s" % (variable, command.name), shown)
+
+
+def what_is_no_command():
+    """One line, with what may have been meant."""
+    for words, meant in ((["rnu"], "did you mean `run`?"), (["relpay", "x"], "did you mean `replay`?"),
+                         (["./app"], "did you mean `gpucache run -- ./app`?"),
+                         (["/no/such/app", "--x"], "did you mean `gpucache run -- /no/such/app ...`?"),
+                         (["python3", "x.py"], "did you mean `gpucache run -- python3 ...`?"),
+                         (["--memory-limit=8G", "./app"], "as in `gpucache run --memory-limit=8G ./app`"),
+                         (["nonsense"], "`gpucache help` lists the commands"), (["help", "snapshto"], "did you mean `snapshot`?"),
+                         (["help", "a", "b"], "takes the name of one command"), (["a\033[31m" * 99], "is no command"),
+                         (["run", "--memory-limt=8G", "true"], "did you mean --memory-limit?"),
+                         (["run", "--nothing-like-it=8G", "true"], "no such option; `gpucache options` lists them")):
+        said = gpucache(*words)
+        tally.check(said.returncode == 125 and not said.stdout and said.stderr.count("\n") == 1 and meant in said.stderr and
+                    "\033" not in said.stderr, "commands: gpucache %s" % words, said.stdout + said.stderr)
+    alone = gpucache()
+    tally.check(alone.returncode == 125 and not alone.stdout and alone.stderr.startswith("usage: ") and
+                alone.stderr.splitlines()[-1] == "gpucache: no command is named", "commands: no command", alone.stderr)
+    tally.check(gpucache("help").stdout == gpucache("--help").stdout == gpucache("-h").stdout != "", "commands: help")
+
+
+def what_it_was_built_with():
+    said = gpucache("--version")
+    rows = dict(re.findall(r"(?m)^  (\w+) +(yes|no) +\S", said.stdout))
+    tally.check(said.returncode == 0 and said.stdout.startswith("gpucache ") and
+                set(rows) == {"ncurses", "libdw", "liblzma", "libzstd"}, "commands: --version", said.stdout)
+    tally.check(rows["libdw"] == os.environ["GPUCACHE_TEST_NAMES"], "commands: whether libdw is there", said.stdout)
+
+
+def hidden():
+    """GPUCACHE_PEAKS is between run --max-peak and the library: it works, and no list for users has it."""
+    listed = gpucache("help", "run").stdout + gpucache("options").stdout
+    for name in ("docs/gpucache.1", "docs/gpucache.7", "README.md", "src/tool/completion/gpucache.bash",
+                 "src/tool/completion/_gpucache", "src/tool/completion/gpucache.fish"):
+        listed += open(os.path.join(ROOT, name), encoding="utf-8").read().replace("\\-", "-")
+    tally.check(not re.search(r"--peaks\b|GPUCACHE_PEAKS| -l peaks\b", listed), "commands: --peaks is in a list for users")
+    shown = gpucache("run", "--peaks=/dev/null", "sh", "-c", "echo $GPUCACHE_PEAKS")
+    tally.check(shown.stdout == "/dev/null\n", "commands: --peaks", shown.stdout + shown.stderr)
 
 
 def order():
@@ -60,6 +107,13 @@ def order():
         tally.check(said.stdout == "--one-pool -- x\n", "commands: run %s" % words, said.stdout + said.stderr)
 
 
+def values():
+    """A value of the library's options stands behind = or in the next word."""
+    for words in (["--backend", "pages"], ["--backend=pages"], ["--report", "off", "--backend", "pages", "--"]):
+        said = gpucache("run", *words, "sh", "-c", "echo $GPUCACHE_BACKEND")
+        tally.check(said.stdout == "pages\n", "commands: run %s" % words, said.stdout + said.stderr)
+
+
 def manual():
     shown = open(os.path.join(ROOT, "docs", "gpucache.1"), encoding="utf-8").read()
     plain = re.sub(r"\\f.", "", shown).replace("\\-", "-")
@@ -69,6 +123,7 @@ def manual():
             tally.check(re.search(r"^\.BI? --%s\b" % option.name, plain, re.M) and
                         re.search(r"^\.SY \"gpucache %s\"\n.*\[--%s\b" % (command.name, option.name), plain, re.M),
                         "commands: the manual has %s --%s" % (command.name, option.name))
+        tally.check("\ngpucache %s %s\n" % (command.name, command.example) in plain, "commands: the manual's example of " + command.name)
     header = open(os.path.join(ROOT, "include", "gpucache.h"), encoding="utf-8").read()
     page = open(os.path.join(ROOT, "docs", "gpucache.h.3"), encoding="utf-8").read()
     functions = re.findall(r"^GPUCACHE_API .*?(gpucache_\w+)\(", header, re.M)
@@ -130,10 +185,17 @@ def completion():
             words = re.search(r"(?s)\n%s\)\n(.*?)\n +;;" % command.name, text)
             tally.check(words and "_files" in words[1].splitlines()[-1], "commands: zsh: files of " + command.name, words)
     for line, expected in (("gpucache to", ["top"]), ("gpucache run --backend=p", ["pages"]), ("gpucache report --ht", ["--html="]),
-                           ("gpucache ctl 1 em", ["empty-cache"]), ("gpucache options --reuse=w", ["wait"])):
+                           ("gpucache ctl 1 em", ["empty-cache"]), ("gpucache options --reuse=w", ["wait"]),
+                           ("gpucache run --backend ", ["auto", "segments", "pages"]), ("gpucache run --backend p", ["pages"]),
+                           ("gpucache run --report=x --backend p", ["pages"]), ("gpucache report --format ", ["text", "json"]),
+                           ("gpucache replay --backend ", ["segments", "pages", "pytorch", "expandable", "whole", "cudamalloc"]),
+                           ("gpucache replay --backend=segments,p", ["segments,pages", "segments,pytorch"]),
+                           ("gpucache replay --reuse wait,b", ["wait,barrier"]), ("gpucache help sn", ["snapshot"]),
+                           ("gpucache report --each --fol", ["--folded="])):
         tally.check(in_bash(line) == expected, "commands: bash: " + line, in_bash(line))
-    offered = in_bash("gpucache run --memory-limit=8G -- mkfif")
-    tally.check(offered and "mkfifo" in offered, "commands: bash: a program", offered)
+    for options in ("--memory-limit=8G --", "--memory-limit 8G --", "--backend pages", "--one-pool"):
+        offered = in_bash("gpucache run %s mkfif" % options)
+        tally.check(offered and "mkfifo" in offered, "commands: bash: a program behind " + options, offered)
     for shell, name, written in (("zsh", "_gpucache", "--%s"), ("fish", "gpucache.fish", "-l %s")):
         path = os.path.join(COMPLETION, name)
         text = open(path, encoding="utf-8").read()
@@ -156,7 +218,11 @@ def completion():
 
 def main():
     help_and_parser()
+    what_is_no_command()
+    what_it_was_built_with()
+    hidden()
     order()
+    values()
     manual()
     completion()
 

@@ -19,6 +19,7 @@ from live import COMMAND, MIB, Place, Program, fed
 tally = Tally()
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 EVIL = "</script></style></title><img src=x onerror=alert(1)>\"'`&<b>\u202e\x07\t\udc80"
+STACKS = {"frames": 16, "unwinder": "libunwind", "python": None, "lost_stacks": 0, "lost_blocks": 0}  # the head of a report with stacks
 VOID = {"meta", "link", "br", "img"}
 LOOSE = {"li", "td", "th", "tr", "thead", "tbody", "tfoot"}  # whose ends may be left out
 
@@ -55,7 +56,7 @@ class Page(html.parser.HTMLParser):
 
 def page_of(place, folder, *sources, feed=None):
     path = os.path.join(folder, "page.html")
-    done = fed([COMMAND, "report", "--html", path, *map(str, sources)], place, (lambda: feed.do("sync")) if feed else
+    done = fed([COMMAND, "report", "--html=" + path, *map(str, sources)], place, (lambda: feed.do("sync")) if feed else
                (lambda: time.sleep(0.001)))
     tally.check(done.returncode == 0 and not done.stdout, "html: is written", done.stderr)
     with open(path, encoding="utf-8") as file:
@@ -149,16 +150,38 @@ def map_in_words(place, folder, reports):
     """What is free in one piece of the map, and what stands at its end as a sum."""
     report = json.loads(json.dumps(reports[-1]))
     device = report["devices"][0]
-    device["fragmentation"]["largest_free_bytes"] = 3 * MIB
     start = 1 << 40
-    for address, words in ((start + 4 * MIB, "9.00 MiB free; 1 hole, and the largest free block is 9.00 MiB."),
-                           (0, "9.00 MiB free; the largest free block is 3.00 MiB.")):
+    for address, largest, words in ((start + 4 * MIB, 9, "9.00 MiB free, all of it in one block."),
+                                    (start + 4 * MIB, 8, "9.00 MiB free; 1 hole, and the largest free block is 8.00 MiB."),
+                                    (0, 3, "9.00 MiB free; the largest free block is 3.00 MiB.")):
+        device["fragmentation"]["largest_free_bytes"] = largest * MIB  # the page says no other figure than the report
         device["segment_map"]["pieces"] = [[start, 4 * MIB, 4 * MIB, 0, 1], [address, 9 * MIB, 0, 0, 0]]
         file = os.path.join(folder, "map.json")
         with open(file, "w", encoding="utf-8") as out:
             out.write(json.dumps(report) + "\n")
         said = " ".join(page_of(place, folder, file)[2].texts)
         tally.check(words in said, "html: says " + words, re.findall(r"[^.]*largest free block[^.]*\.\d+ [^.]*\.", said))
+
+
+def axis_and_numbers(place, folder, reports):
+    """The times of an axis have one unit, and one block is no "1 blocks"."""
+    file = os.path.join(folder, "axis.json")
+    for moments, labels in (((0.5, 4.5), ["0.5 s", "1.5 s", "2.5 s", "3.5 s", "4.5 s"]), ((30, 150), ["0.5 min", "1 min", "1.5 min", "2 min", "2.5 min"]),
+                            ((0.0001, 0.0201), ["0.1 ms", "5.1 ms", "10.1 ms", "15.1 ms", "20.1 ms"])):
+        with open(file, "w", encoding="utf-8") as out:
+            for moment in moments:
+                report = dict(json.loads(json.dumps(reports[-1])), uptime_seconds=moment, time_unix=1000 + moment, stacks={"frames": 16})
+                report["devices"][0]["holders"] = [
+                    {"live_bytes": MIB, "live_count": count, "peak_bytes": MIB, "peak_count": count, "stack": ["f (/a/f.py:%d)" % count]}
+                    for count in (1, 2)]
+                out.write(json.dumps(report) + "\n")
+        _, text, page = page_of(place, folder, file)
+        axis = re.search(r'<div class="x">(.*?)</div>', text).group(1)
+        tally.check(re.findall(r">([^<>]+)</span>", axis) == labels, "html: an axis of one unit", axis)
+    tips = [value for _, name, value in page.attributes if name == "data-tip"]
+    for words in ("live 1.00 MiB in 1 block\nat the peak 1.00 MiB in 1 block", "live 1.00 MiB in 2 blocks\nat the peak 1.00 MiB in 2 blocks"):
+        tally.check(words in tips, "html: says " + words, tips)
+    tally.check("1 block" in page.texts and "2 blocks" in page.texts, "html: numbers of blocks", page.texts)
 
 
 def hostile(place, folder, reports):
@@ -168,6 +191,7 @@ def hostile(place, folder, reports):
     report.update({"command": ["/bin/" + EVIL, EVIL, "-->", "http://example.com/x"], "host": EVIL, "version": EVIL, "reason": EVIL})
     device.update({"name": EVIL, "backend": EVIL, "backend_reason": EVIL, "reuse": EVIL, "uuid": EVIL})
     device["live"] = [{"bytes": 5, "count": 7, "stack": [EVIL, "f at a.py:3", EVIL * 40]}]
+    report["stacks"] = STACKS
     report["oom"] = {"device": 0, "requested_bytes": 1, "verdict": [EVIL]}
     file = os.path.join(folder, "evil.json")
     with open(file, "wb") as out:
@@ -198,9 +222,10 @@ def with_stacks(place, folder, reports):
     """Holders by call stack, as reports with GPUCACHE_STACKS have them: most first, its own line named."""
     report = json.loads(json.dumps(reports[-1]))
     row = lambda live, peak, stack: {"live_bytes": live, "live_count": 2, "peak_bytes": peak, "peak_count": 3, "stack": stack}
+    report["stacks"] = STACKS
     report["devices"][0]["holders"] = [
         row(0, 0, ["gone (/a/gone.py:1)"]), row(5 * MIB, 9 * MIB, ["/usr/lib/libx.so+0x1", "small (/a/b/model.py:7)"]),
-        row(70 * MIB, 70 * MIB, ["/x/site-packages/torch/y.py:3", "empty_cuda (/x/libtorch_cuda.so)", "step (/a/b/train.py:77)",
+        row(70 * MIB, 70 * MIB, ["inner (/x/site-packages/torch/y.py:3)", "empty_cuda (/x/libtorch_cuda.so)", "step (/a/b/train.py:77)",
                                  "main (/a/b/train.py:90)", EVIL])] + [row(i, i, ["f%d (/a/f.py:%d)" % (i, i)]) for i in range(1, 60)]
     file = os.path.join(folder, "stacks.json")
     with open(file, "wb") as out:
@@ -209,7 +234,7 @@ def with_stacks(place, folder, reports):
     owns = re.findall(r"<details><summary>(.*?)</summary>", text)
     tally.check(owns[:2] == ["step (train.py:77) &larr; main (train.py:90)", "small (model.py:7)"], "html: whose line it is", owns[:3])
     tally.check(len(owns) == 40 and "gone (" not in text and "21 more hold less." in page.texts, "html: a bounded number", len(owns))
-    tally.check("/x/site-packages/torch/y.py:3" in page.texts and "70.00 MiB" in page.texts, "html: the whole stack")
+    tally.check("inner (/x/site-packages/torch/y.py:3)" in page.texts and "70.00 MiB" in page.texts, "html: the whole stack")
     if BROWSER:
         in_browser(os.path.join(folder, "page.html"))
 
@@ -252,13 +277,69 @@ def of_a_process(place, folder):
 
 
 def refusals(place):
-    for arguments, status, words in ((("--html",), 125, "--html=PAGE"), (("--html", "/no/such/folder/x", "FILE"), 1, "No such file"),
+    for arguments, status, words in ((("--html",), 125, "--html=FILE"), (("--html", "/no/such/folder/x", "FILE"), 1, "No such file"),
                                      (("--html", "/dev/full", "FILE"), 1, "No space left")):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write('{"schema":"gpucache-report/1","devices":[]}\n')
             file.flush()
             done = place.tool("report", *[file.name if a == "FILE" else a for a in arguments])
             tally.check(done.returncode == status and words in done.stderr, "html: %s" % " ".join(arguments), done.stderr)
+
+
+def other_files(place):
+    """A page is written to a new file or over a page, and over nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = lambda name: os.path.join(folder, name)
+        report = '{"schema":"gpucache-report/1","devices":[]}\n'
+        foreign = {"rank0.json": report, "rank1.json": report, "empty": "", "foreign.html": "<!DOCTYPE html>\n<html lang=\"en\"></html>\n"}
+        for name, text in foreign.items():
+            with open(path(name), "w") as file:
+                file.write(text)
+        os.symlink(path("rank1.json"), path("link"))
+        for arguments, words in ((["--html", path("rank0.json"), path("rank1.json")], "wanted is --html=FILE in front of the reports"),
+                                 (["--html", path("rank0.json")], "wanted is --html=FILE in front of the reports"),
+                                 (["--html=" + path("rank0.json"), path("rank1.json")], "is not overwritten"),
+                                 (["--html=" + path("link"), path("rank1.json")], "is not overwritten"),
+                                 (["--html=" + path("empty"), path("rank1.json")], "is not overwritten"),
+                                 (["--html=" + path("foreign.html"), path("rank1.json")], "is not overwritten")):
+            done = place.tool("report", *arguments)
+            tally.check(done.returncode == 125 and words in done.stderr and done.stderr.count("\n") == 1 and not done.stdout,
+                        "html: refused: %s" % arguments, done.stderr)
+        for name, text in foreign.items():
+            with open(path(name)) as file:
+                tally.check(file.read() == text, "html: %s is as it was" % name)
+        for form in (["--html=" + path("new.html")], ["--html", path("new.html")], ["--html=-"], ["--html=/dev/null"]):
+            done = place.tool("report", *form, path("rank0.json"))
+            tally.check(done.returncode == 0 and done.stdout.startswith("<!DOCTYPE html>") == (form == ["--html=-"]),
+                        "html: written by %s" % form, done.stderr)
+        with open(path("new.html"), "a") as file:
+            file.write("x" * 100000)
+        place.tool("report", "--html=" + path("new.html"), path("rank0.json"))
+        with open(path("new.html")) as file:
+            tally.check(file.read().endswith("</html>\n"), "html: of the earlier page nothing is left")
+        done = place.tool("report", "--html=" + path("full.html"), path("rank0.json"),
+                          preexec_fn=lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+                                              resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))))
+        tally.check(done.returncode == 1 and not os.path.exists(path("full.html")), "html: no half of a page", done.stderr)
+
+
+def medians(place, reports):
+    """The median of an even number of devices is the mean of the middle two, in the table and on the page."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for rank, live in enumerate((10, 30, 20, 60)):
+            report = json.loads(json.dumps(reports[-1]))
+            report.update({"rank": rank, "pid": 1000 + rank})
+            report["devices"][0]["requested_bytes"]["current"] = live * MIB
+            files.append(os.path.join(folder, "%d.json" % rank))
+            with open(files[-1], "w") as out:
+                out.write(json.dumps(report) + "\n")
+        for count, wanted in ((4, "25.00 MiB"), (3, "20.00 MiB"), (2, "20.00 MiB")):
+            text = place.tool("report", *files[:count]).stdout
+            tally.check(re.search(r"^median +%s " % wanted, text, re.M), "html: the median of %d" % count, text)
+            _, page, _ = page_of(place, folder, *files[:count])
+            tally.check(re.search(r">Median<td>%s" % wanted, page), "html: the page's median of %d" % count,
+                        re.findall(">Median.*", page))
 
 
 def main():
@@ -268,11 +349,14 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         reports = of_files(place, folder)
         map_in_words(place, folder, reports)
+        axis_and_numbers(place, folder, reports)
         hostile(place, folder, reports)
         with_stacks(place, folder, reports)
         of_ranks(place, folder, reports)
         of_a_process(place, folder)
+        medians(place, reports)
     refusals(place)
+    other_files(place)
 
 
 if __name__ == "__main__":

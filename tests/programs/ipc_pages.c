@@ -15,6 +15,7 @@
  *   slow N                   a kernel that takes its time writes to the block, which is closed at once: codes
  *   twice N 0 HANDLE         it is closed while work of before runs, opened again meanwhile, used, and closed again: codes
  *   aside N                  it is closed while work runs that goes on when another thread has asked about it: codes
+ *   captured N               it is closed while a stream is being captured: codes
  *   ask N                    what the driver says about a block that was opened
  *   files                    how many descriptors are open, and how many sockets among them
  *   limit COUNT              of descriptors
@@ -260,6 +261,15 @@ static void aside(unsigned n) {
     printf("%d %d %d %d", closer.code, asked != 0, id != 0, cuCtxSynchronize());
 }
 
+static void close_while_captured(unsigned n) {
+    CUstream stream;
+    CUgraph graph;
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CUresult closed = cuIpcCloseMemHandle(blocks[n].p);
+    printf("%d %d", closed, cuStreamEndCapture(stream, &graph));
+}
+
 static CUcontext turned(void) {
     CUcontext current;
     CHECK(cuCtxGetCurrent(&current));
@@ -497,6 +507,8 @@ static void obey(const char *name, unsigned n, uint64_t bytes, uint64_t value, c
         twice(n, hex);
     } else if (strcmp(name, "aside") == 0) {
         aside(n);
+    } else if (strcmp(name, "captured") == 0) {
+        close_while_captured(n);
     } else if (strcmp(name, "ask") == 0) {
         ask(n);
     } else if (strcmp(name, "files") == 0) {

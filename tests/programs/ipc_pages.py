@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 
 from harness import GPU, Tally, environment, program
@@ -402,6 +403,19 @@ def closed_twice_while_in_use():
         tally.check(importer.do("close", 0) == str(INVALID_VALUE), "ipc_pages: closed once more")
 
 
+def closed_while_captured():
+    """A close during a capture waits too, also where the device has no memory left: then the block is not open any more."""
+    for full in ({}, {"GPUCACHE_SIM_FAIL": "cuMemAlloc_v2:0:2:1000000"}):
+        with Process() as exporter, Process(**full) as importer:
+            handle = exporter.take(0, 12 * MIB, 1).export(0)
+            importer.open(0, 12 * MIB, handle)
+            said = importer.do("captured", 0)
+            tally.check(said == "0 0", "ipc_pages: closed while a stream is captured: %s" % said)
+            exporter.kill()
+            code = importer.open(0, 12 * MIB, handle)
+            tally.check(refused(code), "ipc_pages: closed during a capture, %s, and open still: %d" % (full, code))
+
+
 def asked_while_closed():
     """A close that waits for work holds up nobody who asks about a block."""
     for options in (SEGMENTS, PAGES):
@@ -548,7 +562,7 @@ def stopped():
 # ---- the helper, and what the program does to it ----
 
 def helper():
-    never = {"GPUCACHE_DECAY_MS": "never"}  # that has a helper of its own
+    never = {"GPUCACHE_DECAY_MS": "never", "GPUCACHE_LIVE": "off"}  # both have helpers of their own
     with Process(**never) as exporter, Process(**never) as importer:
         exporter.take(0, 5000, 1)
         tally.check(exporter.do("helpers") == "0 0", "ipc_pages: a helper before the first export")
@@ -725,6 +739,45 @@ def strangers():
         tally.check(exporter.files(plain) == plain, "ipc_pages: descriptors after all that")
 
 
+def crowd():
+    """Many connections of this user that say nothing, and come back when they are hung up on: importers are served all the
+    same, because whoever has not asked yet loses its place soon."""
+    with Process() as exporter, Process() as importer:
+        handle = exporter.take(0, 5 * MIB, 1).export(0)
+        over = threading.Event()
+
+        def say_nothing():
+            silent = []
+            while not over.is_set():
+                while len(silent) < 300:
+                    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+                    try:
+                        peer.connect(name_of(handle))
+                    except OSError:
+                        peer.close()
+                        break
+                    silent.append(peer)
+                poll = select.poll()
+                for peer in silent:
+                    poll.register(peer, select.POLLIN)
+                gone = {fd for fd, _ in poll.poll(5)}
+                for peer in [peer for peer in silent if peer.fileno() in gone]:
+                    silent.remove(peer)
+                    peer.close()
+            for peer in silent:
+                peer.close()
+        thread = threading.Thread(target=say_nothing)
+        thread.start()
+        try:
+            exporter.has_sockets(17)
+            for turn in range(3):
+                tally.check(importer.open(0, 5 * MIB, handle) == 0, "ipc_pages: beside a crowd of silent ones")
+                importer.do("close", 0)
+        finally:
+            over.set()
+            thread.join()
+
+
 def other_users():
     """Neither is another user's process served, nor is it believed to be an exporter."""
     if os.geteuid() != 0:
@@ -873,8 +926,8 @@ def times():
 
 
 ALL = [large, short_of_descriptors, short_for_a_moment, again_and_again, handles, mixed, together, each_other, freed_while_open, anywhere, questions,
-       closed_while_in_use, closed_twice_while_in_use, asked_while_closed, contexts, devices, reached_meanwhile, lambda: ended("killed"), lambda: ended("ended"), ended_meanwhile, freed, stopped,
-       helper, end_of_the_driver, forked, forks, guarded_forks, closed_by_its_program, no_number_meanwhile, no_socket, strangers, other_users, false_exporters]
+       closed_while_in_use, closed_twice_while_in_use, closed_while_captured, asked_while_closed, contexts, devices, reached_meanwhile, lambda: ended("killed"), lambda: ended("ended"), ended_meanwhile, freed, stopped,
+       helper, end_of_the_driver, forked, forks, guarded_forks, closed_by_its_program, no_number_meanwhile, no_socket, strangers, crowd, other_users, false_exporters]
 
 
 def main():

@@ -2,8 +2,13 @@
  * live: does what it is told by lines on its standard input, one after another, and says when each is
  * done. live.py looks at its live page meanwhile.
  *
- *      allocate BYTES    free              sync            query          wait
+ *      allocate BYTES    free              sync
  *      churn             small blocks and large ones at random, in three threads, with waits, until the next line
+ *      turns BYTES       a block that stays, and one that comes and goes with a wait and a
+ *                        millisecond each, until the next line
+ *      rush BYTES        the same without waits
+ *      handed BYTES      as turns, by two threads: one allocates the block that comes, the other
+ *                        frees it
  *      quiet N           so many small pairs, without a call that could be noticed
  *      exit _exit abort kill             ends
  *      exec [PATH]       becomes /bin/sleep 60, or fails to become PATH
@@ -38,8 +43,11 @@ static CUcontext context;
 static CUdeviceptr blocks[MOST];
 static int count;
 static atomic_bool stop;
+static bool rushing;
+static pthread_barrier_t meeting;
+static CUdeviceptr handed; /* from one thread to another; 0: no more */
+static const struct timespec millisecond = {0, 1000000};
 static CUstream captured;
-static CUevent never;
 
 static void allocate(size_t bytes) {
     CUdeviceptr p = 0;
@@ -74,6 +82,69 @@ static void churn_on(void) {
         fprintf(stderr, "churn: no end of it\n");
     stop = true;
     for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void *turns(void *bytes) {
+    CUdeviceptr kept;
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuMemAlloc(&kept, (uintptr_t)bytes));
+    while (!stop) {
+        CUdeviceptr p;
+        CHECK(cuMemAlloc(&p, (uintptr_t)bytes));
+        if (!rushing)
+            CHECK(cuCtxSynchronize());
+        CHECK(cuMemFree(p));
+        if (!rushing)
+            nanosleep(&millisecond, NULL);
+    }
+    CHECK(cuMemFree(kept));
+    return NULL;
+}
+
+/* Allocates a block for takes(), which frees it. */
+static void *gives(void *bytes) {
+    CUdeviceptr kept;
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuMemAlloc(&kept, (uintptr_t)bytes));
+    for (bool last = false; !last;) {
+        last = stop;
+        handed = 0;
+        if (!last)
+            CHECK(cuMemAlloc(&handed, (uintptr_t)bytes));
+        pthread_barrier_wait(&meeting);
+        pthread_barrier_wait(&meeting);
+        nanosleep(&millisecond, NULL);
+    }
+    CHECK(cuMemFree(kept));
+    return NULL;
+}
+
+static void *takes(void *unused) {
+    CHECK(cuCtxSetCurrent(context));
+    for (bool last = false; !last;) {
+        pthread_barrier_wait(&meeting);
+        last = handed == 0;
+        CHECK(cuCtxSynchronize());
+        if (!last)
+            CHECK(cuMemFree(handed));
+        pthread_barrier_wait(&meeting);
+    }
+    return unused;
+}
+
+static void turns_on(uintptr_t bytes, bool two) {
+    pthread_t threads[2];
+    char line[16];
+    stop = false;
+    if (pthread_barrier_init(&meeting, NULL, 2) != 0 ||
+        pthread_create(&threads[0], NULL, two ? gives : turns, (void *)bytes) != 0 ||
+        (two && pthread_create(&threads[1], NULL, takes, NULL) != 0))
+        exit(1);
+    if (!fgets(line, sizeof line, stdin))
+        fprintf(stderr, "turns: no end of it\n");
+    stop = true;
+    for (int i = 0; i <= two; i++)
         pthread_join(threads[i], NULL);
 }
 
@@ -149,12 +220,14 @@ static void obey(const char *order, const char *value) {
         CHECK(cuMemFree(blocks[--count]));
     else if (strcmp(order, "sync") == 0)
         CHECK(cuCtxSynchronize());
-    else if (strcmp(order, "wait") == 0)
-        cuEventSynchronize(never);
-    else if (strcmp(order, "query") == 0)
-        cuStreamQuery(NULL);
     else if (strcmp(order, "churn") == 0)
         churn_on();
+    else if (strcmp(order, "turns") == 0)
+        turns_on(strtoull(value, NULL, 10), false);
+    else if (strcmp(order, "rush") == 0)
+        rushing = true, turns_on(strtoull(value, NULL, 10), false);
+    else if (strcmp(order, "handed") == 0)
+        turns_on(strtoull(value, NULL, 10), true);
     else if (strcmp(order, "quiet") == 0)
         pairs(atol(value));
     else if (strcmp(order, "fork") == 0)
@@ -212,7 +285,6 @@ int main(int argc, char **argv) {
     CHECK(cuInit(0));
     CHECK(cuDevicePrimaryCtxRetain(&context, 0));
     CHECK(cuCtxSetCurrent(context));
-    CHECK(cuEventCreate(&never, CU_EVENT_DEFAULT));
     CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
     allocate(1000);
     while (fgets(line, sizeof line, stdin)) {

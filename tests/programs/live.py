@@ -88,10 +88,9 @@ class Program:
         self.send(order)
         return self.wait()
 
-    def report(self, order="sync"):
-        """What the tool says while the program gives it the occasion to ask."""
-        return json.loads(fed([COMMAND, "report", "--format=json", str(self.pid)], self.place,
-                              lambda: self.do(order)).stdout)
+    def report(self):
+        """What the tool says. The program only waits for its next order meanwhile."""
+        return self.place.report(self.pid)
 
     def end(self, order=None, expected=None):
         if order:
@@ -126,7 +125,7 @@ def is_there():
     tally.check(names[0].split("-")[1] == start, "live: the page names the start of its process", names)
     tally.check(not any("gpucache" in os.readlink("/proc/%d/fd/%s" % (one.pid, fd)) or "memfd" in fd
                         for fd in os.listdir("/proc/%d/fd" % one.pid)), "live: no descriptor is kept")
-    tally.check(len(os.listdir("/proc/%d/task" % one.pid)) == native_threads(), "live: no thread is made")
+    tally.check(len(os.listdir("/proc/%d/task" % one.pid)) == native_threads() + 1, "live: one thread is made")
     one.end("exit", 7)
     tally.check(place.pages() == [], "live: gone after exit", place.pages())
     for order, status in (("_exit", 8), (None, 0)):
@@ -144,8 +143,17 @@ def is_there():
                 re.search(r"allocate +5\.00 MiB +(0x\w+)[^$]*free +5\.00 MiB +\1", events),
                 "live: without a pool", events)
     counted.end()
+    cut = Program(place, {"GPUCACHE_REPORT": "/dev/null"})
+    os.truncate(place.path(place.pages()[0]), 0)
+    ended = eventually(lambda: cut.child.poll() is not None, 2)  # the helper thread comes by twice a second
+    tally.check(not ended, "live: a page that is cut short does not end a program that sleeps", cut.child.returncode)
+    if not ended:
+        cut.end("exit", 7)
     none = Program(place, {"GPUCACHE_LIVE": "off"})
     tally.check(place.pages() == [], "live: none if it is switched off", place.pages())
+    none.end()
+    none = Program(place, {"GPUCACHE_LIVE": "off", "GPUCACHE_DECAY_MS": "never"})
+    tally.check(len(os.listdir("/proc/%d/task" % none.pid)) == native_threads(), "live: nor a thread then")
     none.end()
 
 
@@ -167,25 +175,25 @@ def figures_are_true():
     tally.check(device["backend"] == (BACKEND or "segments") and device["reuse"] == "barrier" and device["name"],
                 "live: texts come along", device)
     tally.check({"bytes": 3 * MIB, "count": 1, "stack": []} in device["live"], "live: sizes", device["live"])
+    # a program that waits for nothing, or sleeps, is seen too
     one.do("free")
-    device = one.report("query")["devices"][0]
-    tally.check(device["requested_bytes"]["current"] == 1000 + 3 * MIB, "live: a query answers a reader",
-                device["requested_bytes"])
-    # who never waits, and asks for large blocks, is seen too
-    for order in ("allocate %d" % (2 * MIB), "free", "sync"):
-        one.do(order)
-    time.sleep(1.2)
-    one.do("allocate %d" % (2 * MIB))
-    device = place.report(one.pid)["devices"][0]
-    tally.check(device["requested_bytes"]["current"] == 1000 + 5 * MIB, "live: at a large block, without being asked",
-                device["requested_bytes"])
-    # nothing but short ways: the figures stay, and say how old they are
     one.do("allocate 6000")
     one.do("quiet 100000")
-    time.sleep(1.2)
-    done = place.tool("report", str(one.pid))
-    tally.check(done.returncode == 0 and re.search(r"makes no call now.*these are [\d.]+ s old", done.stderr),
-                "live: old figures are said to be old", done.stderr)
+    device = one.report()["devices"][0]
+    tally.check(device["requested_bytes"]["current"] == 1000 + 3 * MIB + 6000 and
+                device["requested_bytes"]["total"] >= 100000 * 4096, "live: short ways only, then sleep",
+                device["requested_bytes"])
+    page = lambda: open(place.path(place.pages()[0]), "rb").read()
+    before = page()
+    tally.check(eventually(lambda: page() != before), "live: the figures are read when nobody asks and the program sleeps")
+    one.send("quiet 1000000000")
+    seen = [one.report()["devices"][0]["requested_bytes"]["total"] for _ in range(3)]
+    tally.check(seen[0] < seen[1] < seen[2], "live: short ways only, while they go on", seen)
+    os.kill(one.pid, signal.SIGSTOP)
+    tally.check(eventually(lambda: re.search(r"does not answer now; its figures are [\d.]+ s old",
+                                             place.tool("report", str(one.pid)).stderr)),
+                "live: old figures are said to be old")
+    one.child.kill()
     one.end()
 
 

@@ -131,6 +131,26 @@ def snapshots():
                 "replays: what PyTorch reserved", text)
 
 
+def as_json():
+    """The same snapshot as JSON, written narrow and wide, is the same history."""
+    pickled = answers("--backend=pytorch", file_of("snapshot", pickle.dumps(snapshot(), 2)))
+    for options in ({"separators": (",", ":")}, {"indent": 1}):
+        text = json.dumps(snapshot(), **options) + "\n"
+        got = answers("--backend=pytorch", file_of("snapshot", text))
+        tally.check(got == pickled, "replays: a snapshot as JSON", got)
+    odd = dict(snapshot(), allocator_settings={"x": [1.5, -2e9, None, True, {}, [], 'a"b\\\\', float("nan"), 1 << 90]})
+    tally.check(answers("--backend=pytorch", file_of("snapshot", json.dumps(odd))) == pickled, "replays: other values in JSON")
+    whole = json.dumps(snapshot())
+    for count in [1, 2, *range(3, len(whole), 97), len(whole) - 1]:
+        refused("JSON cut off at %d" % count, file_of("p", whole[:count]), "broken JSON at byte", "it ends there")
+    for what, text, words in (("more behind it", whole + "{}", "no JSON"), ("a comma too many", whole[:-1] + ",}", "no JSON"),
+                              ("no colon", '{"segments" []}', "no JSON"), ("no snapshot", '{"a":1}', "no memory snapshot"),
+                              ("a word", '{"a":nil}', "no JSON"), ("wrong bracket", '{"a":[1}}', "no JSON"),
+                              ("deep brackets", '{"a":' + "[" * 10000, "too deep"),
+                              ("a huge address", whole.replace('"addr": ', '"addr": 9' + "9" * 40, 1), "addr or size")):
+        refused("JSON: " + what, file_of("p", text), words)
+
+
 def as_snapshot(rows):
     sizes, entries = {}, []
     for row in rows.splitlines()[1:]:
@@ -169,6 +189,7 @@ def bad_snapshots():
     refused("code is refused", file_of("p", pickle.dumps(dict(snapshot(), segments=Caller()))), "refused")
     tally.check(not os.path.exists(folder.name + "/called"), "replays: no code ran")
     refused("protocol 0", file_of("p", pickle.dumps(snapshot(), 0)), "no known format")
+    refused("a zip", file_of("p", b"PK\x03\x04"), "no pickle")
     refused("another pickle", file_of("p", pickle.dumps({"a": 1})), "no memory snapshot")
     refused("a list", file_of("p", pickle.dumps([1, 2])), "no memory snapshot")
     whole = pickle.dumps(snapshot(), 4)
@@ -227,6 +248,16 @@ def settings():
     tally.check(each.count("400 events") == 2, "replays: several files, one by one", each)
 
 
+def no_budget():
+    """A budget of 0 is not the automatic one: memory is put in order before the pool grows."""
+    path = file_of("plain", ROWS)
+    rows = answers("--backend=segments", "--budget=auto,0,1G", "--delay=20", path)[0]["rows"]
+    tally.check([row["name"] for row in rows] == ["segments", "segments, budget 0 B", "segments, budget 1.00 GiB"],
+                "replays: a budget of 0", [row["name"] for row in rows])
+    tally.check(rows[1]["reserved_peak_bytes"] < rows[2]["reserved_peak_bytes"] and rows[1]["barriers"] > rows[2]["barriers"],
+                "replays: what a budget of 0 does", rows)
+
+
 def decays():
     path = file_of("pause", "0,0,a,1,67108864\n1000,0,f,1\n20000000,0,a,2,20971520\n20000001,0,a,3,16777216\n")
     for options, least in (([], False), (["--decay=never"], True), (["--decay=30000"], True), (["--decay=0"], False)):
@@ -239,7 +270,7 @@ def decays():
 def wrong_arguments():
     path = file_of("plain", ROWS)
     for option, word in (("--backend=pages,cats", "cudamalloc"), ("--backend=", "segments"), ("--delay=-1", "milliseconds"),
-                         ("--delay=1,,2", "milliseconds"), ("--limit=lots", "8G"), ("--budget=0", "auto"),
+                         ("--delay=1,,2", "milliseconds"), ("--limit=lots", "8G"), ("--budget=00", "auto"), ("--limit=0", "none"),
                          ("--periods=x", "a number"), ("--device=64", "0 to 63"), ("--format=xml", "json"),
                          ("--memory=64T", "32T"), ("--decay=soon", "or never"), ("--decay=-1", "or never"),
                          ("--cats", "wanted is --backend"), ("--delays=1", "wanted is --backend"),
@@ -270,6 +301,12 @@ def own_trace():
                 got["recorded_reserved_peak_bytes"] == told["reserved_bytes"]["peak"] and
                 got["events"] == 2 * told["allocations"]["total"] and got["unknown_frees"] == 0,
                 "replays: a trace says what the report says", "%s\n%s" % (got, told))
+    for options in ([], ["--json"]):
+        made = subprocess.run([COMMAND, "snapshot", *options, trace], env=environment(False), capture_output=True, timeout=120)
+        of = answers("--backend=segments", file_of("own", made.stdout))[0]
+        tally.check(of["recorded_by"] == "the library" == got["recorded_by"] and
+                    of["recorded_reserved_peak_bytes"] == got["recorded_reserved_peak_bytes"] and
+                    of["events"] == got["events"], "replays: the library's own snapshot %s" % options, "%s\n%s" % (of, got))
 
 
 def main():
@@ -279,7 +316,9 @@ def main():
         snapshots()
         the_same_in_every_format()
         bad_snapshots()
+        as_json()
         settings()
+        no_budget()
         decays()
         wrong_arguments()
 

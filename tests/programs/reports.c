@@ -43,6 +43,20 @@ static void large_pieces(void) {
     pieces(3 * MIB, 600 * MIB);
 }
 
+/* A quarter of each segment is live, which was made for a longer block. */
+static void long_pieces(void) {
+    int count = fill(64 * MIB, 700 * MIB);
+    for (int i = 0; i < count; i++)
+        CHECK(cuMemFree(blocks[i]));
+    CHECK(cuCtxSynchronize());
+    count = fill(16 * MIB, 700 * MIB);
+    for (int i = 0; i < count; i++)
+        if (i % 4 != 0)
+            CHECK(cuMemFree(blocks[i]));
+    CHECK(cuCtxSynchronize());
+    ask(600 * MIB);
+}
+
 static void small_pieces(void) {
     pieces(20 * KIB, 400 * MIB);
 }
@@ -91,6 +105,7 @@ int main(int argc, char **argv) {
     } cases[] = {
         {"full", full},
         {"large_pieces", large_pieces},
+        {"long_pieces", long_pieces},
         {"small_pieces", small_pieces},
         {"odd_sizes", odd_sizes},
         {"beside_an_array", beside_an_array},

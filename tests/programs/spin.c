@@ -84,7 +84,7 @@ static void finish(void) {
 
 /* ---- scenes ------------------------------------------------------------------------------------- */
 
-/* The table of cuda-facts: free, launch A, allocate, launch B. For small and large blocks. */
+/* The sequences of docs/cuda-facts.md, "When a wait can hang a program", for small and large blocks. */
 static void free_spin_alloc_set(void) {
     static const size_t sizes[] = {512, 100000, MIB, 3 * MIB, 20 * MIB};
     for (unsigned i = 0; i < 5; i++) {

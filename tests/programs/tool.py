@@ -13,19 +13,14 @@ import tempfile
 import time
 
 from harness import LIBRARY, Tally, environment
-from live import LIVE, MIB, OFF, COMMAND, Place, Program, eventually, fed
+from live import LIVE, MIB, OFF, COMMAND, Place, Program, eventually
 
 tally = Tally()
 
 
-def told(place, *arguments, feed=(), order="sync"):
-    """The tool's answer while the programs of `feed` are given the occasion to act."""
-    def act():
-        for one in feed:
-            one.do(order)
-        time.sleep(0.001)
-
-    return fed([COMMAND, *map(str, arguments)], place, act)
+def told(place, *arguments):
+    """The tool's answer. The programs only wait for their next orders meanwhile."""
+    return place.tool(*map(str, arguments))
 
 
 # ---- report ----
@@ -40,7 +35,7 @@ def reports_again():
             for order in ("allocate 3000000", "allocate 700", "free", "allocate 99999999999", "sync"):
                 one.do(order)
             if format == "json":
-                page = json.loads(told(place, "report", "--format=json", one.pid, feed=[one]).stdout)
+                page = json.loads(told(place, "report", "--format=json", one.pid).stdout)
             one.end("exit", 7)
         names = sorted(os.listdir(folder))
         tally.check(names == ["json", "json.1", "text", "text.1"], "tool: the library's reports", names)
@@ -146,6 +141,64 @@ def cut_short():
 
 # ---- ctl ----
 
+def waiting(place, one, *arguments):
+    """gpucache ctl beside a program that is stopped, from the moment that it says what it waits for."""
+    child = subprocess.Popen([COMMAND, "ctl", "--timeout=600", str(one.pid), *arguments], stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, text=True, env={**environment(False), **place.options})
+    said = child.stderr.readline()
+    tally.check("waiting: it is stopped, by SIGSTOP" in said, "tool: a program that is stopped", said)
+    return child
+
+
+def given_up(place, one, get):
+    """Orders to a program that is stopped."""
+    os.kill(one.pid, signal.SIGSTOP)
+    done = told(place, "ctl", "--timeout=0.3", one.pid, "limit", "1G")
+    tally.check(done.returncode == 124 and "it is stopped, by SIGSTOP or a debugger; nothing was done" in done.stderr and
+                done.stderr.count("\n") == 1, "tool: it is said to be stopped", done.stderr)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        child = waiting(place, one, "limit", "1G")
+        child.send_signal(number)
+        tally.check(child.wait(timeout=60) == -number, "tool: an order is interrupted", child.returncode)
+        child.stderr.close()
+    child = waiting(place, one, "empty-cache")
+    os.kill(one.pid, signal.SIGCONT)
+    tally.check(child.wait(timeout=60) == 0 and get()["limit_bytes"] is None,
+                "tool: an order after others that were interrupted, and one whose giver was killed", child.stderr.read())
+    child.stderr.close()
+
+
+def at_work():
+    """Orders to a program that allocates and frees, and makes no other call."""
+    place = Place()
+    one = Program(place)
+    one.send("quiet 1000000000")
+    for arguments in (("limit", "1G"), ("reset-peak",), ("empty-cache",)):
+        done = told(place, "ctl", one.pid, *arguments)
+        tally.check(done.returncode == 0, "tool: %s while a program allocates" % arguments[0], done.stderr)
+    tally.check(one.report()["devices"][0]["limit_bytes"] == 1 << 30, "tool: the limit of a program that allocates")
+    one.child.kill()
+    one.end()
+
+
+def last_words():
+    """A program that ends waits for the order under way."""
+    place = Place()
+    slow = {"GPUCACHE_SIM_SWITCH": "100", "GPUCACHE_SIM_SWITCH_US": "20000"}  # calls of the driver take long
+    for order, status in (("exit", 7), ("_exit", 8), ("exec /bin/true", 0)):
+        one = Program(place, slow)
+        for _ in range(4):
+            one.do("allocate 50000000")
+        for _ in range(4):
+            one.do("free")
+        child = subprocess.Popen([COMMAND, "ctl", str(one.pid), "empty-cache"], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, text=True, env={**environment(False), **place.options})
+        begun = eventually(lambda: "empty cache" in place.tool("report", str(one.pid)).stdout)
+        one.end(order, status)
+        err = child.communicate(timeout=60)[1]
+        tally.check(begun and child.returncode == 0, "tool: an order beside %s" % order, err)
+
+
 def orders():
     place = Place()
     with tempfile.TemporaryDirectory() as folder:
@@ -156,61 +209,46 @@ def orders():
         before = get()
         tally.check(before["reserved_bytes"]["current"] > 50000000 and before["requested_bytes"]["peak"] > 50000000,
                     "tool: before an order", before)
-        done = told(place, "ctl", one.pid, "empty-cache", feed=[one])
+        done = told(place, "ctl", one.pid, "empty-cache")
         tally.check(done.returncode == 0 and "given idle memory back" in done.stdout and
                     get()["reserved_bytes"]["current"] < 5000000, "tool: empty-cache", done.stderr)
-        told(place, "ctl", one.pid, "reset-peak", feed=[one])
+        told(place, "ctl", one.pid, "reset-peak")
         tally.check(get()["requested_bytes"]["peak"] < 5000000, "tool: reset-peak", get())
-        told(place, "ctl", "--device=0", one.pid, "limit", "64M", feed=[one])
+        told(place, "ctl", "--device=0", one.pid, "limit", "64M")
         tally.check(get()["limit_bytes"] == 64 * MIB, "tool: limit", get()["limit_bytes"])
         said = one.do("allocate 100000000")
         tally.check(said == ["allocate 2"], "tool: the limit holds", said)
-        told(place, "ctl", one.pid, "limit", "none", feed=[one])
+        told(place, "ctl", one.pid, "limit", "none")
         tally.check(get()["limit_bytes"] is None and one.do("allocate 100000000") == ["allocate 0"], "tool: no limit")
         reports = len(os.listdir(folder))
-        done = told(place, "ctl", one.pid, "report", feed=[one])
+        done = told(place, "ctl", one.pid, "report")
         written = sorted(os.listdir(folder), key=int)
         tally.check(done.returncode == 0 and len(written) == reports + 1 and
                     json.load(open(folder + "/" + written[-1]))["reason"] == "request", "tool: report", written)
         events = place.tool("report", "--events=100", str(one.pid)).stdout
         for words in ("empty cache", "reset peak", "limit set +64.00 MiB", "report ordered", "give back"):
             tally.check(re.search(words, events), "tool: the flight recorder knows: " + words, events)
-        done = told(place, "ctl", "--device=1", one.pid, "empty-cache", feed=[one])
+        done = told(place, "ctl", "--device=1", one.pid, "empty-cache")
         tally.check(done.returncode == 1 and "has not used that device" in done.stderr, "tool: another device", done.stderr)
-        # nothing is done during a capture, nor by who makes no call; and not later either
-        one.do("capture on")
-        done = told(place, "ctl", "--timeout=0.3", one.pid, "limit", "1G", feed=[one], order="wait")
+        one.do("capture on")  # when memory cannot go back
+        done = told(place, "ctl", one.pid, "limit", "1G")
+        tally.check(done.returncode == 0 and get()["limit_bytes"] == 1 << 30, "tool: a limit in a capture", done.stderr)
+        told(place, "ctl", one.pid, "limit", "none")
+        emptied = place.tool("report", "--events=100", str(one.pid)).stdout.count("empty cache")
+        done = told(place, "ctl", "--timeout=0.3", one.pid, "empty-cache")
         one.do("capture off")
-        tally.check(done.returncode == 124 and "has not waited" in done.stderr, "tool: not in a capture", done.stderr)
-        one.do("sync")
-        tally.check(get()["limit_bytes"] is None, "tool: an order that was given up is not carried out later")
-        for number in (signal.SIGINT, signal.SIGTERM):
-            child = subprocess.Popen([COMMAND, "ctl", str(one.pid), "limit", "1G"],
-                                     env={**environment(False), **place.options})
-            time.sleep(0.3)
-            child.send_signal(number)
-            tally.check(child.wait(timeout=60) == -number, "tool: an order is interrupted", child.returncode)
-            one.do("sync")
-            tally.check(get()["limit_bytes"] is None, "tool: an order that was interrupted is not carried out")
-        child = subprocess.Popen([COMMAND, "ctl", str(one.pid), "limit", "1G"], env={**environment(False), **place.options})
-        time.sleep(0.3)
-        child.kill()
-        child.wait()
-        child = subprocess.Popen([COMMAND, "ctl", str(one.pid), "empty-cache"], stdout=subprocess.DEVNULL,
-                                 env={**environment(False), **place.options})
-        time.sleep(0.3)
-        while child.poll() is None:
-            one.do("sync")
-        tally.check(child.returncode == 0 and get()["limit_bytes"] is None,
-                    "tool: an order after one whose giver was killed", "%d %s" % (child.returncode, get()["limit_bytes"]))
+        tally.check(done.returncode == 124 and "a stream is being captured; nothing was done" in done.stderr,
+                    "tool: not in a capture", done.stderr)
+        told(place, "ctl", one.pid, "reset-peak")
+        again = place.tool("report", "--events=100", str(one.pid)).stdout.count("empty cache")
+        tally.check(again == emptied, "tool: an order that was given up is not carried out later", again)
+        given_up(place, one, get)
         children = [subprocess.Popen([COMMAND, "ctl", str(one.pid), "limit", "%dG" % i], stdout=subprocess.DEVNULL,
                                      env={**environment(False), **place.options}) for i in range(2, 8)]
-        while any(child.poll() is None for child in children):
-            one.do("sync")
-        tally.check(all(child.returncode == 0 for child in children), "tool: several orders at once")
+        tally.check(all(child.wait(timeout=60) == 0 for child in children), "tool: several orders at once")
         one.end("exit", 7)
     off = Program(place)
-    done = told(place, "ctl", off.pid, "report", feed=[off])
+    done = told(place, "ctl", off.pid, "report")
     tally.check(done.returncode == 1 and "reports are switched off" in done.stderr, "tool: no reports there", done.stderr)
     off.end()
     for arguments, words in (((), "process number"), (("x", "report"), "process number"), (("1",), "empty-cache"),
@@ -223,8 +261,8 @@ def orders():
 
 # ---- run --max-peak ----
 
-def judged(place, orders, most="64M", program=(LIVE,), options=None):
-    done = subprocess.run([COMMAND, "run", "--max-peak", most, "--", *program], capture_output=True,
+def judged(place, orders, most="64M", program=(LIVE,), options=None, option="--max-peak"):
+    done = subprocess.run([COMMAND, "run", option, most, "--", *program], capture_output=True,
                           input="".join(order + "\n" for order in orders), text=True, timeout=60,
                           env={**environment(False, {**OFF, **(options or {})}), **place.options,
                                "TMPDIR": place.folder.name})
@@ -233,7 +271,26 @@ def judged(place, orders, most="64M", program=(LIVE,), options=None):
     return done.returncode, done.stderr
 
 
+def killed():
+    """A peak that the live page has shown is not lost with SIGKILL."""
+    place = Place()
+    child = subprocess.Popen([COMMAND, "run", "--max-peak=64M", "--", LIVE], stdin=subprocess.PIPE, text=True,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                             env={**environment(False, OFF), **place.options})
+    child.stdin.write("allocate 100000000\n")
+    child.stdin.flush()
+    peak = lambda: any(device["requested_bytes"]["peak"] >= 100000000 for name in place.pages()
+                       for device in (place.report(int(name.split("-")[0])) or {"devices": []})["devices"])
+    seen = eventually(peak)
+    child.stdin.write("kill\n")
+    child.stdin.flush()
+    err = child.communicate(timeout=60)[1]
+    tally.check(seen and child.returncode == -signal.SIGKILL and "is above 64.00 MiB" in err,
+                "tool: --max-peak, SIGKILL", "%s %s" % (child.returncode, err))
+
+
 def peaks():
+    killed()
     place = Place()
     shell = ("sh", "-c", '"$0"; exit 0', LIVE)
     tally.check(judged(place, ["allocate 60000000", "free"]) == (0, ""), "tool: a peak below --max-peak")
@@ -244,7 +301,6 @@ def peaks():
             ("exec", ["allocate 100000000", "exec /bin/true"], 123, {}),
             ("SIGABRT", ["allocate 100000000", "abort"], -signal.SIGABRT,
              {"options": {"GPUCACHE_REPORT": "/dev/null", "GPUCACHE_LIVE": "off"}}),
-            ("SIGKILL", ["allocate 100000000", "kill"], -signal.SIGKILL, {}),
             ("no page", ["allocate 100000000", "free"], 123, {"options": {"GPUCACHE_LIVE": "off"}}),
             ("no pool", ["allocate 100000000", "free"], 123, {"options": {"GPUCACHE_DISABLE": "1"}}),
             ("a child's", ["allocate 100000000"], 123, {"program": shell}),
@@ -252,8 +308,13 @@ def peaks():
         got, err = judged(place, orders, **more)
         tally.check(got == status and re.search(r"peak on device 0, \S+ MiB \(\d+ bytes\), is above 64.00 MiB", err),
                     "tool: --max-peak, %s" % what, "%s %s" % (got, err))
-    got, err = judged(place, [], program=("true",))
-    tally.check(got == 0 and "no process used CUDA" in err, "tool: --max-peak of nothing", err)
+    for script, option, status in (("exit 0", "--max-peak", 122), ("exit 6", "--max-peak", 6),
+                                   ("exit 0", "--max-peak-or-none", 0), ("exit 6", "--max-peak-or-none", 6)):
+        got, err = judged(place, [], program=("sh", "-c", script), option=option)
+        tally.check(got == status and err.count("\n") == 1 and "no process used CUDA" in err,
+                    "tool: %s of nothing, %s" % (option, script), "%s %s" % (got, err))
+    tally.check(judged(place, ["allocate 100000000"], option="--max-peak-or-none")[0] == 123, "tool: --max-peak-or-none judges")
+    tally.check(judged(place, ["allocate 100"], option="--max-peak-or-none") == (0, ""), "tool: --max-peak-or-none")
     tally.check(judged(place, [], program=("/no/such/program",))[0] == 127, "tool: --max-peak of no program")
     for wrong in ("x", "0", ""):
         tally.check(judged(place, [], most=wrong)[0] == 125, "tool: --max-peak '%s'" % wrong)
@@ -324,7 +385,7 @@ def metrics():
     odd.stdin.flush()
     odd.stdout.readline()
     programs[0].do("allocate 5000")
-    texts = {format: told(place, "metrics", "--format=" + format, feed=programs).stdout
+    texts = {format: told(place, "metrics", "--format=" + format).stdout
              for format in ("openmetrics", "prometheus")}
     for format, text in texts.items():
         families, broken = parse_plain(text, {one.pid for one in programs} | {odd.pid})
@@ -376,7 +437,7 @@ def top():
     many = [Program(place, {"RANK": str(i + 10), "WORLD_SIZE": "18"}) for i in range(8)]
     for i, one in enumerate(many):
         one.do("allocate %d" % ((i + 1) * 1000000))
-    done = told(place, "top", "--once", *[one.pid for one in many], feed=many)
+    done = told(place, "top", "--once", *[one.pid for one in many])
     rows = lines_of(done.stdout)
     tally.check(done.returncode == 0 and len(rows) == 9 and rows[0].split()[:3] == ["PID", "DEV", ">LIVE"],
                 "tool: top once", done.stdout)
@@ -471,8 +532,15 @@ def on_a_screen(place, many):
                 "tool: one process in detail", screen)
     if "SCREENS" in os.environ:
         print(screen)
+    tmux("send-keys", "?")
+    screen = shown(r"(?m)^gpucache top: keys and columns$")
+    for words in ("enter  ", "< >, left, right  ", "q  ", "CACHED  ", "HIT  "):
+        tally.check("\n" + words in screen, "tool: the help of top has " + words, screen)
+    tmux("send-keys", "d")  # goes back, and does nothing else
+    shown(r"process %d, device 0: live, running" % many[-2].pid)
     tmux("send-keys", "Enter", ">")
-    shown(">CACHED")
+    screen = shown(">CACHED")
+    tally.check("? help" in screen, "tool: top names the key for help", screen)
     for size, head in (("40", r"PID +LIVE +>CACHED +PROGRAM"), ("20", ""),
                        ("80", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +HIT +PROGRAM"),
                        ("75", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +PROGRAM"),
@@ -514,6 +582,8 @@ def main():
     broken_files()
     cut_short()
     orders()
+    at_work()
+    last_words()
     peaks()
     one_pool()
     metrics()

@@ -15,6 +15,7 @@
  *      fork          a child that allocates, frees and marks; it exits
  *      vfork         a child that only exits
  *      sync kill
+ *      bus           an access behind the end of a file that is mapped
  *      wait          until its standard input ends, after a line on its standard output; stir: the same, while a
  *                    thread goes on as mix does
  */
@@ -25,6 +26,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -220,6 +222,14 @@ static void vfork_child(void) {
     waitpid(child, NULL, 0);
 }
 
+static void touch_missing_page(void) {
+    FILE *empty = tmpfile();
+    char *page = empty ? mmap(NULL, 4096, PROT_READ, MAP_SHARED, fileno(empty), 0) : MAP_FAILED;
+    if (page == MAP_FAILED)
+        exit(1);
+    printf("%d\n", *(volatile char *)page);
+}
+
 static void wait_for_end(bool stirring) {
     pthread_t id;
     struct mix job = {.live = 500, .state = 7, .until_stopped = true};
@@ -267,6 +277,8 @@ static bool act(const char *what, const char *how) {
         drop();
     else if (strcmp(what, "oom") == 0)
         return cuMemAlloc(&p, strtoull(how, NULL, 10)) == CUDA_ERROR_OUT_OF_MEMORY;
+    else if (strcmp(what, "bus") == 0)
+        touch_missing_page();
     else if (strcmp(what, "empty") == 0)
         return !gpucache_empty_cache || gpucache_empty_cache(-1) == 0;
     else if (strcmp(what, "outside") == 0)

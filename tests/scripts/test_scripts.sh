@@ -114,6 +114,8 @@ grep -q "^1\.7" output || { echo "FAIL  meson was not fetched"; failed=$((failed
 stage() { env BUILD_ROOT="$work/stages" "$copy/scripts/test.sh" "$@"; }
 export -f stage
 check "the format stage without git" 0 'format +ok' bash -c 'stage format'
+check "a stage says how far it is on a terminal" 0 'format: started, [0-9]+ s' \
+    script -qec "BUILD_ROOT='$work/stages' '$copy/scripts/test.sh' format" /dev/null
 echo 'int   badly ;' >"$copy/src/pool/badly.c"
 check "the format stage finds what is badly formatted, without git" 1 'badly.c' bash -c 'stage format'
 rm "$copy/src/pool/badly.c"

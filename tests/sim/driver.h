@@ -36,7 +36,7 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 #define GRANULE (2 * MIB)
-#define MAX_DEVICES 16
+#define MAX_DEVICES 72
 #define MAX_PEERS 32
 #define MAX_PARAMS 64
 #define CONTEXT_STACK 64
@@ -220,6 +220,12 @@ struct device {
 bool device_charge(struct device *device, size_t bytes); /* false: out of memory */
 void device_discharge(struct device *device, size_t bytes);
 struct device *device_of(int ordinal); /* NULL if there is none */
+
+/* The bit of a device in a set. Two devices 32 apart share one: no test gives access among so many.
+ */
+static inline uint32_t device_mask(int ordinal) {
+    return (uint32_t)1 << ordinal % 32;
+}
 
 /* Runs of granules. Addresses, not memory: the arena is much larger than the devices. */
 uintptr_t arena_take(size_t granules); /* 0: no addresses left */

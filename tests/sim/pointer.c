@@ -34,7 +34,7 @@ static unsigned access_flags(const struct range *range) {
     const struct context *context = context_current();
     int device = context ? context->device->ordinal : range->device;
 
-    return range->kind != RANGE_MAPPED || (range->access & (1u << device)) ? 3 : 0;
+    return range->kind != RANGE_MAPPED || (range->access & device_mask(device)) ? 3 : 0;
 }
 
 static unsigned handle_types(const struct range *range) {

@@ -29,7 +29,7 @@ static struct pool *pool_new(struct device *device) {
     pool->device = device;
     pool->heap = (struct heap){.device = device, .charged = false};
     pool->follow_events = pool->opportunistic = pool->internal_dependencies = 1;
-    pool->accessible = 1u << device->ordinal;
+    pool->accessible = device_mask(device->ordinal);
     pool->props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     pool->props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     pool->props.location.id = device->ordinal;
@@ -341,7 +341,7 @@ static CUresult set_access(CUmemoryPool handle, const CUmemAccessDesc *map, size
     for (size_t i = 0; i < count; i++) {
         if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || !device_of(map[i].location.id))
             return CUDA_ERROR_INVALID_DEVICE;
-        uint32_t bit = 1u << map[i].location.id;
+        uint32_t bit = device_mask(map[i].location.id);
         if (map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
             pool->accessible &= ~bit;
         else
@@ -356,7 +356,7 @@ static CUresult get_access(CUmemAccess_flags *flags, CUmemoryPool handle,
 
     if (!pool || !flags || !location || !device_of(location->id))
         return CUDA_ERROR_INVALID_VALUE;
-    bool reaches = pool->accessible & (1u << location->id);
+    bool reaches = pool->accessible & device_mask(location->id);
     *flags = reaches ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }

@@ -144,7 +144,7 @@ bool range_is_device(const struct range *range) {
 }
 
 static bool accessible(struct context *context, const struct range *range) {
-    uint32_t bit = 1u << context->device->ordinal;
+    uint32_t bit = device_mask(context->device->ordinal);
 
     switch (range->kind) {
     case RANGE_HOST:

@@ -205,11 +205,15 @@ static CUresult ask(CUstream handle, bool per_thread, enum question question, vo
     return CUDA_SUCCESS;
 }
 
+/* About the legacy stream the question ends captures of blocking streams (driver 580 on an H100, in
+ * every mode). */
 static CUresult get_context(CUstream handle, bool per_thread, CUcontext *context,
                             CUgreenCtx *green) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);
 
+    if (result == CUDA_SUCCESS)
+        result = capture_implicit(stream);
     if (result != CUDA_SUCCESS)
         return result;
     if (!context)

@@ -94,6 +94,22 @@ static void test_legacy_stream_beside_a_blocking_capture(void **state) {
     FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
 }
 
+static void test_whose_context_a_stream_has_beside_a_blocking_capture(void **state) {
+    CUstream blocking;
+    CUstreamCaptureStatus status;
+    CUcontext own;
+    CUgraph graph;
+
+    (void)state;
+    OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    OK(cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuStreamGetCtx(CU_STREAM_PER_THREAD, &own));
+    OK(cuStreamIsCapturing(blocking, &status));
+    assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    FAILS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamGetCtx(CU_STREAM_LEGACY, &own));
+    FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
+}
+
 static void test_a_captured_fork_becomes_a_graph_that_runs(void **state) {
     CUevent forked, joined;
     CUgraph graph;
@@ -151,6 +167,7 @@ int test_captures(void) {
         TEST(test_captures_forbid_what_they_forbid_natively),
         TEST(test_other_threads_are_bound_by_global_captures_only),
         TEST(test_legacy_stream_beside_a_blocking_capture),
+        TEST(test_whose_context_a_stream_has_beside_a_blocking_capture),
         TEST(test_a_captured_fork_becomes_a_graph_that_runs),
     };
 

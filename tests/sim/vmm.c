@@ -293,7 +293,7 @@ static bool all_mapped(CUdeviceptr address, size_t size) {
 }
 
 static void grant(struct range *range, const CUmemAccessDesc *access) {
-    uint32_t bit = 1u << access->location.id;
+    uint32_t bit = device_mask(access->location.id);
 
     if (access->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
         range->access &= ~bit;
@@ -325,7 +325,7 @@ static CUresult get_access(unsigned long long *flags, const CUmemLocation *locat
 
     if (!flags || !location || !device_of(location->id) || !range || range->kind != RANGE_MAPPED)
         return CUDA_ERROR_INVALID_VALUE;
-    bool allowed = range->access & (1u << location->id);
+    bool allowed = range->access & device_mask(location->id);
     *flags = allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }

@@ -5,7 +5,12 @@
 #ifndef GPUCACHE_TESTS_CHILD_H
 #define GPUCACHE_TESTS_CHILD_H
 
+#include <stdbool.h>
 #include <sys/types.h>
+
+/** Returns whether valgrind runs this. It does not keep registers right for an access that a
+ * handler has repaired. */
+bool child_under_valgrind(void);
 
 /** Waits for the end of a child: its status, as waitpid() has it. */
 int child_status(pid_t child);

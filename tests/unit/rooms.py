@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """rooms.py SOURCE LIBRARY: no circles between rooms, nor between the files of the allocator's, none of which
-is too long to be held in the head; and no lock without a rank.
+is too long to be held in the head; no lock without a rank; and no munmap() of what host_map() has mapped.
 
 A room is a folder of src; its arrows are its #include lines. A file of the allocator points to the files
 whose functions and variables it names: that stands in the objects of LIBRARY, a static one, because a
@@ -88,5 +88,7 @@ bad += look("files", files_of(source, library), KNOWN_FILES)
 bad += too_long(source)
 bad += [f"{file} has a lock without a rank (process/lock.h)" for file in sorted(source.rglob("*.[ch]"))
         if "pthread_mutex" in file.read_text() and file.stem != "lock"]
+bad += [f"{file} unmaps behind host_bytes(): host_unmap()" for file in sorted(source.rglob("*.c"))
+        if re.search(r"\bmunmap\(", text := file.read_text()) and "host_map(" in text and file.stem != "host"]
 print("\n".join(bad) if bad else "no circles")
 sys.exit(1 if bad else 0)

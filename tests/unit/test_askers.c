@@ -94,7 +94,7 @@ static void two_who_were_refused_do_not_wait_for_each_other(void **state) {
         for (int i = 0; i < 2; i++) {
             pthread_join(threads[i], NULL);
         }
-        slow += atomic_load(&askers.of[0].slow) || atomic_load(&askers.of[1].slow);
+        slow += atomic_load(&askers.first.of[0].slow) || atomic_load(&askers.first.of[1].slow);
     }
     assert_true(slow < 3);
 }
@@ -124,8 +124,36 @@ static void nobody_waits_for_oneself(void **state) {
         askers_enter(&askers);
         askers_leave(&askers);
     }
-    assert_int_equal(atomic_load(&askers.of[0].number), 0);
-    assert_int_equal(atomic_load(&askers.of[0].who), 0);
+    assert_int_equal(atomic_load(&askers.first.of[0].number), 0);
+    assert_int_equal(atomic_load(&askers.first.of[0].who), 0);
+}
+
+/* The calling thread fills the first table, so the other one finds its place in a further one. */
+static void one_more_than_a_table_holds_is_waited_for(void **state) {
+    (void)state;
+    pthread_t thread, other;
+    askers = (struct askers){0};
+    atomic_store(&stage, 0);
+    for (unsigned i = 0; i < ASKERS; i++) {
+        askers_enter(&askers);
+    }
+    assert_int_equal(pthread_create(&thread, NULL, asks, NULL), 0);
+    while (atomic_load(&stage) < 1) {
+        usleep(100);
+    }
+    assert_int_equal(atomic_load(&askers.asked), ASKERS + 1);
+    assert_int_equal(pthread_create(&other, NULL, ends_it, NULL), 0);
+    assert_true(askers_wait(&askers));
+    assert_true(atomic_load(&stage) >= 2);
+    pthread_join(thread, NULL);
+    pthread_join(other, NULL);
+    const struct asker_table *more = atomic_load(&askers.first.next);
+    assert_non_null(more);
+    assert_int_equal(atomic_load(&more->of[0].who), 0); /* the place is free again */
+    for (unsigned i = 0; i < ASKERS; i++) {
+        askers_leave(&askers);
+    }
+    assert_false(askers_wait(&askers));
 }
 
 static void nobody_waits_for_ever(void **state) {
@@ -145,6 +173,7 @@ int main(void) {
         cmocka_unit_test(two_who_were_refused_do_not_wait_for_each_other),
         cmocka_unit_test(whoever_comes_later_is_not),
         cmocka_unit_test(nobody_waits_for_oneself),
+        cmocka_unit_test(one_more_than_a_table_holds_is_waited_for),
         cmocka_unit_test(nobody_waits_for_ever),
     };
     return cmocka_run_group_tests_name("askers", tests, NULL, NULL);

@@ -407,6 +407,20 @@ static void after_a_forget_the_old_is_usable_and_numbers_go_on(void **state) {
     assert_false(epochs_usable(&epochs, fresh));
 }
 
+/* The wait of a thread that comes back after the end of its context: its code is not the next
+ * context's. */
+static void a_wait_that_fails_after_a_forget_breaks_nothing(void **state) {
+    (void)state;
+    unsigned slot;
+    uint64_t number, stamp = work_and_free();
+    close_on_time();
+    assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), 0);
+    epochs_forget(&epochs);
+    epochs_unpin(&epochs, slot, number, 709);
+    assert_int_equal(epochs_broken(&epochs), 0);
+    assert_int_equal(epochs.count, 0);
+}
+
 static void a_finished_number_covers_all_before_it(void **state) {
     (void)state;
     uint64_t a = work_and_free();
@@ -446,6 +460,7 @@ int main(void) {
         TEST(what_has_finished_behind_a_pinned_event_gives_its_slot),
         TEST(a_dead_context_is_noticed_by_a_query),
         TEST(after_a_forget_the_old_is_usable_and_numbers_go_on),
+        TEST(a_wait_that_fails_after_a_forget_breaks_nothing),
         TEST(a_finished_number_covers_all_before_it),
     };
     return cmocka_run_group_tests_name("epochs", tests, NULL, NULL);

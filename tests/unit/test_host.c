@@ -7,6 +7,7 @@
 #include "pool_bench.h"
 
 #include "memory/page_map.h"
+#include "memory/ranges.h"
 
 #include <sys/mman.h>
 
@@ -18,6 +19,7 @@ int __wrap_munmap(void *at, size_t bytes);
 /* The mappings number `fails_from` to `fails_to`, not counting that one, fail. */
 static unsigned maps, fails_from, fails_to;
 static size_t mapped;
+static void (*while_mapping)(void); /* called once, in the next mapping */
 
 void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int file, off_t offset) {
     unsigned number = maps++;
@@ -26,6 +28,11 @@ void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int file,
         return MAP_FAILED;
     }
     mapped += bytes;
+    void (*call)(void) = while_mapping;
+    while_mapping = NULL;
+    if (call) {
+        call();
+    }
     return __real_mmap64(at, bytes, protection, flags, file, offset);
 }
 
@@ -274,6 +281,37 @@ static void all_that_is_mapped_is_in_the_figure(void **state) {
     assert_int_equal(host_bytes(), mapped - others);
 }
 
+static void the_figure_stays_right_when_the_list_of_free_ranges_grows(void **state) {
+    (void)state;
+    size_t others = mapped - host_bytes(), before = mapped;
+    struct arena arena;
+    unsigned wider = 0;
+    arena_start(&arena, (struct pool *)0x1000, true);
+    for (size_t room = 0; wider<4; wider += arena.free_room> room) {
+        room = arena.free_room;
+        assert_true(ranges_prepare(&arena, (unsigned)room));
+        assert_int_equal(host_bytes(), mapped - others);
+    }
+    assert_true(mapped > before);
+}
+
+static void take_the_spare_leaf(void) {
+    assert_true(page_map_spare());
+}
+
+/* Another thread is first: of the two leaves one is unmapped. */
+static void the_figure_stays_right_when_two_threads_make_a_spare_leaf(void **state) {
+    (void)state;
+    size_t others = mapped - host_bytes(), before = mapped;
+    const uint64_t nowhere = (uint64_t)5 << 44;
+    assert_int_equal(page_map_prepare(nowhere, 2 * MIB), 0); /* no spare leaf is left */
+    while_mapping = take_the_spare_leaf;
+    assert_true(page_map_spare());
+    assert_null(while_mapping);
+    assert_true(mapped > before);
+    assert_int_equal(host_bytes(), mapped - others);
+}
+
 static void descriptors_of_small_blocks_take_a_fifteenth_of_their_memory(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
@@ -366,6 +404,8 @@ int main(void) {
         TEST(out_of_both_memories_passes_through),
         TEST(a_pool_that_cannot_be_made_leaves_nothing),
         TEST(all_that_is_mapped_is_in_the_figure),
+        TEST(the_figure_stays_right_when_the_list_of_free_ranges_grows),
+        TEST(the_figure_stays_right_when_two_threads_make_a_spare_leaf),
         TEST(descriptors_of_small_blocks_take_a_fifteenth_of_their_memory),
         TEST(what_goes_back_to_the_driver_takes_no_host_memory),
         TEST(objects_that_were_prepared_need_no_more_memory),

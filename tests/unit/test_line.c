@@ -4,6 +4,7 @@
 #include "memory/idle.h"
 #include "memory/line.h"
 #include "memory/page_map.h"
+#include "source/mapper.h"
 
 #include <sched.h>
 
@@ -720,6 +721,37 @@ static void what_moved_goes_back_whole_in_one_go(void **state) {
     assert_int_equal(pool_trim(pool, false), 0);
     fake->backend.ops = before;
     assert_int_equal(fake->reserved, 3 * WHOLE);
+    assert_int_equal(pool->source.large.aliases.count, 0);
+}
+
+static int finish_while_a_segment_goes(struct backend *backend, uint64_t address, unsigned count,
+                                       bool left) {
+    if (!left) {
+        finish_all();
+    }
+    return before->unmap(backend, address, count, left);
+}
+
+/* The work at the old addresses ends while a segment goes back: they are unmapped after it, not the
+ * next time. */
+static void what_moved_goes_back_when_its_work_ends_during_a_release(void **state) {
+    (void)state;
+    uint64_t at[6], pages[6];
+    move_behind_a_barrier(at, pages);
+    drop(at[0]);
+    lock_acquire(&pool->source.lock);
+    assert_true(order_now(&pool->source, epochs_orderable(&pool->source.epochs), false));
+    pending_take_usable(&pool->source);
+    segment_at(at[0])->stamp = 0; /* as if it had finished before the others */
+    lock_release(&pool->source.lock);
+    before = fake->backend.ops;
+    ending = *before;
+    ending.unmap = finish_while_a_segment_goes;
+    fake->backend.ops = &ending;
+    assert_int_equal(pool->source.large.aliases.count, 2);
+    assert_int_equal(pool_give_back(pool, WHOLE, false), 0);
+    fake->backend.ops = before;
+    assert_int_equal(fake->reserved, 5 * WHOLE);
     assert_int_equal(pool->source.large.aliases.count, 0);
 }
 
@@ -1824,6 +1856,9 @@ static void it_is_not_split_before_its_work_has_finished(void **state) {
     lock_release(&pool->source.lock);
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get(20 * MIB), at);
+    lock_acquire(&pool->source.lock); /* nor where another thread has taken what had finished */
+    assert_true(mapper_split(&pool->source, &pool->source.large, LONG));
+    lock_release(&pool->source.lock);
     assert_int_equal(fake->unmaps, unmaps);
     assert_int_equal(pool->source.large.segment_count, SEGMENTS);
 }
@@ -2033,6 +2068,7 @@ int main(void) {
         LINE(and_is_unmapped_when_it_has),
         LINE(what_moved_goes_back_whole),
         LINE(what_moved_goes_back_whole_in_one_go),
+        LINE(what_moved_goes_back_when_its_work_ends_during_a_release),
         LINE(what_cannot_be_unmapped_stays_an_alias),
         LINE(what_others_reach_moves_nowhere),
         LINE(as_far_as_aliases_can_be_kept),

@@ -11,7 +11,6 @@
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
-#include "driver/decay.h"
 #include "driver/deferred.h"
 #include "driver/device_pool.h"
 #include "driver/ipc.h"
@@ -20,6 +19,7 @@
 #include "driver/pinned.h"
 #include "driver/remember.h"
 #include "driver/shutdown.h"
+#include "memory/host.h"
 #include "memory/page_map.h"
 
 #include <string.h>
@@ -32,18 +32,18 @@
 /* ---- the world around it ---- */
 
 static char told[768];
-static bool gone[5];
-static unsigned long long lives[5];
+#define HANDLES 2000
+
+static bool gone[HANDLES];
+static unsigned long long lives[HANDLES];
 
 struct real_entries real_entries;
 _Atomic int process_state = PROCESS_STARTED;
-atomic_bool shutdown_begun, decay_wanted;
+atomic_bool shutdown_begun;
 
 bool process_start(void) {
     return true;
 }
-
-void decay_start(void) {}
 
 CUresult CUDAAPI entry_absent(void) {
     return CUDA_ERROR_NOT_INITIALIZED;
@@ -84,8 +84,11 @@ ENDED(device_pool_forget)
 QUIET(deferred_quiet)
 QUIET(device_pool_quiet)
 
+static unsigned entered, all_awake; /* calls */
+
 void awake_enter(CUcontext context) {
     (void)context;
+    entered++;
 }
 
 void awake_seen(CUcontext context) {
@@ -98,7 +101,18 @@ bool awake_switched(CUcontext now) {
 }
 
 bool awake_all(void) {
+    all_awake++;
     return false;
+}
+
+/* No host memory, from the test that says so on. */
+static bool no_memory;
+
+void *__real_host_slab_get(struct host_slab *slab);
+void *__wrap_host_slab_get(struct host_slab *slab);
+
+void *__wrap_host_slab_get(struct host_slab *slab) {
+    return no_memory ? NULL : __real_host_slab_get(slab);
 }
 
 bool awake_is_due(CUcontext context) {
@@ -285,6 +299,70 @@ static void one_without_a_view_may_end_the_primary_one(void **state) {
                               "deferred_quiet:off(view) ");
 }
 
+/* More than the registry had places for once. */
+static void any_number_of_contexts_is_known(void **state) {
+    (void)state;
+    const unsigned first = 5, last = 1500;
+    unsigned before = context_count();
+    for (unsigned i = first; i <= last; i++) {
+        gone[i] = false;
+        lives[i] = i;
+        context_meet((CUcontext)(uintptr_t)i, CONTEXT_CREATED, -1);
+        told[0] = 0;
+    }
+    assert_int_equal(context_count(), before + last - first + 1);
+    for (unsigned i = first; i <= last; i++) {
+        struct context_ending ending = {.handle = (CUcontext)(uintptr_t)i, .primary_of = -1};
+        told[0] = 0;
+        context_end_begin(&ending);
+        assert_non_null(ending.context);
+        gone[i] = true;
+        context_end_done(&ending, true);
+    }
+    assert_int_equal(context_count(), before);
+    told[0] = 0;
+}
+
+/* Meets contexts until one cannot be entered. Returns its handle. */
+static uintptr_t first_unknown(void) {
+    uintptr_t handle = 5;
+    unsigned before;
+    do {
+        before = context_count();
+        gone[handle] = false;
+        context_meet((CUcontext)handle++, CONTEXT_CREATED, -1);
+        told[0] = 0;
+    } while (handle < HANDLES && context_count() == before + 1);
+    assert_int_equal(context_count(), before + 2);
+    return handle - 1;
+}
+
+/* A context that is alive and cannot be entered counts for two, so no other one is ever the only
+ * one. That holds for good, so this is the last test. */
+static void a_context_without_host_memory_is_beside_every_other_one(void **state) {
+    (void)state;
+    unsigned awake_calls = all_awake, enter_calls = entered;
+    no_memory = true;
+    uintptr_t unknown = first_unknown();
+    assert_int_equal(all_awake, awake_calls + 1);
+    assert_int_equal(entered, enter_calls + unknown - 5 + 1);
+    for (uintptr_t handle = 5; handle <= unknown; handle++) {
+        struct context_ending ending = {.handle = (CUcontext)handle, .primary_of = -1};
+        told[0] = 0;
+        context_end_begin(&ending);
+        gone[handle] = true;
+        context_end_done(&ending, true);
+    }
+    assert_int_equal(context_count(), 2);
+    uint64_t generation = context_generation;
+    no_memory = false;
+    gone[unknown] = false;
+    context_meet((CUcontext)unknown, CONTEXT_CREATED, -1); /* is known now, and not the only one */
+    assert_int_equal(context_count(), 3);
+    assert_true(context_generation > generation);
+    assert_null(context_whole_pool());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_context_that_ends_takes_its_views_along, start, stop),
@@ -296,6 +374,8 @@ int main(void) {
                                         start, stop),
         cmocka_unit_test_setup_teardown(all_that_had_an_address_before_are_forgotten, start, stop),
         cmocka_unit_test_setup_teardown(one_without_a_view_may_end_the_primary_one, start, stop),
+        cmocka_unit_test_setup_teardown(any_number_of_contexts_is_known, start, stop),
+        cmocka_unit_test(a_context_without_host_memory_is_beside_every_other_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

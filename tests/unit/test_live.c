@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,11 +23,13 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define WRITERS 4
 #define EACH 60000
+#define FOR_EVER_NS 3600000000000
 
 static _Atomic uint64_t turn;
 static char folder[] = "/tmp/gpucache-test-XXXXXX";
@@ -170,13 +173,34 @@ static void a_question_is_answered_once_it_has_been_asked(void **state) {
     struct live_page *page = open_page(&there);
     assert_true(there);
     live_refresh(false);
-    assert_false(live_is_asked());
-    uint64_t asked = atomic_fetch_add(&page->asked, 1) + 1, before = atomic_load(&turn);
-    assert_true(live_is_asked());
+    uint32_t asked = atomic_fetch_add(&page->asked, 1) + 1;
+    uint64_t before = atomic_load(&turn);
+    assert_false(live_is_answered(atomic_load(&page->answered), asked));
+    live_wait(FOR_EVER_NS); /* returns at once */
     live_refresh(false);
-    assert_false(live_is_asked());
-    assert_int_equal(atomic_load(&page->answered), asked);
+    assert_true(live_is_answered(atomic_load(&page->answered), asked));
     assert_true(read_copy(&page->devices[0]) > before);
+    assert_true(live_is_answered(0, UINT32_MAX)); /* the numbers wrap round */
+    assert_false(live_is_answered(UINT32_MAX, 0));
+}
+
+static void *ask(void *page) {
+    _Atomic uint32_t *asked = &((struct live_page *)page)->asked;
+    while (syscall(SYS_futex, asked, FUTEX_WAKE, 1, NULL, NULL, 0) == 0) /* until it waits */
+        usleep(1000);
+    return NULL;
+}
+
+static void a_reader_with_a_mapping_of_its_own_ends_the_wait(void **state) {
+    (void)state;
+    int there;
+    pthread_t thread;
+    struct live_page *page = open_page(&there);
+    live_refresh(false);
+    live_wait(1000000); /* nobody asks */
+    assert_int_equal(pthread_create(&thread, NULL, ask, page), 0);
+    live_wait(FOR_EVER_NS);
+    pthread_join(thread, NULL);
 }
 
 static void an_order_is_taken_once(void **state) {
@@ -190,7 +214,11 @@ static void an_order_is_taken_once(void **state) {
     atomic_store(&page->order_device, UINT64_MAX);
     atomic_fetch_add(&page->order_number, 1);
     atomic_store(&page->order, LIVE_LIMIT);
+    assert_int_equal(live_next_order(), LIVE_LIMIT);
+    live_hold_up(LIVE_IN_CAPTURE);
+    assert_int_equal(atomic_load(&page->order_held_up), LIVE_IN_CAPTURE);
     assert_true(live_take_order(&wish));
+    assert_int_equal(live_next_order(), 0);
     assert_int_equal(wish.order, LIVE_LIMIT);
     assert_int_equal(wish.value, 77);
     assert_int_equal(wish.device, -1);
@@ -248,7 +276,8 @@ static void it_is_gone_at_the_end(void **state) {
     assert_null(open_page(&there));
     live_refresh(false); /* another thread of an ending process */
     atomic_store(&live_page, NULL);
-    assert_int_equal(flight_block(FLIGHT_ALLOCATE, 0, 1, 1), 0);
+    flight_block(FLIGHT_ALLOCATE, 0, 1, 1);
+    live_wait(1);
 }
 
 /* ---- the flight recorder ---- */
@@ -433,6 +462,7 @@ int main(void) {
         cmocka_unit_test(no_page_where_there_are_no_addresses_for_it),
         cmocka_unit_test(a_reader_sees_whole_copies_only),
         cmocka_unit_test(a_question_is_answered_once_it_has_been_asked),
+        cmocka_unit_test(a_reader_with_a_mapping_of_its_own_ends_the_wait),
         cmocka_unit_test(an_order_is_taken_once),
         cmocka_unit_test(an_order_that_was_given_up_is_not_taken),
         cmocka_unit_test(a_page_that_others_spoiled_is_written_within_its_bounds),

@@ -216,6 +216,25 @@ static void many_at_once_have_their_values(void **state) {
                         "");
 }
 
+static bool files_for_a_group(void) {
+    return options()->file_mode == 0640;
+}
+
+static bool files_for_all(void) {
+    return options()->file_mode == 0666;
+}
+
+static bool files_as_usual(void) {
+    return options()->file_mode == 0600;
+}
+
+static void files_have_a_mode(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(files_for_a_group, "GPUCACHE_FILE_MODE=0640"), "");
+    assert_string_equal(LOAD(files_for_all, "GPUCACHE_FILE_MODE=666"), "");
+    assert_string_equal(LOAD(files_as_usual, "GPUCACHE_FILE_MODE="), "");
+}
+
 static bool traced_at_length(void) {
     return strcmp(options()->trace_pattern, "/tmp/t.%p") == 0 &&
            options()->trace_events == OPTIONS_ALL;
@@ -266,6 +285,7 @@ static const struct {
     {"STACKS", {"65", "-1", "all", "1.0"}},
     {"TRACE", {"%z", "x%", "stdout", "1", "on"}},
     {"TRACE_EVENTS", {"0", "-1", "1e6", "200K", "500000001", "off"}},
+    {"FILE_MODE", {"0o600", "0700", "0400", "0200", "4600", "00600", "0608", "rw", "-1", "off"}},
     {"LIVE", {"2", "shm", "/dev/shm"}},
     {"PEAKS", {"1", "on", "a/file"}},
     {"PINNED", {"2", "y", "onn"}},
@@ -415,7 +435,8 @@ static void the_table_says_value_and_origin_of_every_option(void **state) {
     assert_non_null(strstr(got, "GPUCACHE_MEMORY_LIMIT=0:8G,1:12G (environment)\n"));
     assert_non_null(strstr(got, "GPUCACHE_LOG=warn (default)\n"));
     for (int id = 0; id < OPTION_COUNT; id++)
-        assert_non_null(strstr(got, option_table[id].name));
+        assert_int_equal(strstr(got, option_table[id].name) == NULL, option_table[id].internal);
+    assert_true(option_table[OPTION_PEAKS].internal);
 }
 
 static bool log_all(void) {
@@ -491,6 +512,7 @@ int main(void) {
         cmocka_unit_test(switches_take_every_word_in_any_case),
         cmocka_unit_test(words_become_values),
         cmocka_unit_test(many_at_once_have_their_values),
+        cmocka_unit_test(files_have_a_mode),
         cmocka_unit_test(a_trace_has_a_file_and_a_length),
         cmocka_unit_test(another_spelling_of_the_default_is_silent),
         cmocka_unit_test(nonsense_gives_one_exact_warning_and_the_default),

@@ -381,9 +381,9 @@ static void what_comes_back_while_others_ask_is_asked_for_again(void **state) {
     came_back = 4;
     assert_true(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
     assert_int_equal(refusals, 0);
-    assert_int_equal(atomic_load(&device.askers.of[0].number), 5); /* others know of it */
+    assert_int_equal(atomic_load(&device.askers.first.of[0].number), 5); /* others know of it */
     outside_end(&call, CUDA_ERROR_OUT_OF_MEMORY, 0, 0);
-    assert_int_equal(atomic_load(&device.askers.of[0].number), 0);
+    assert_int_equal(atomic_load(&device.askers.first.of[0].number), 0);
 }
 
 static void where_nothing_comes_back_that_is_the_answer(void **state) {
@@ -395,7 +395,7 @@ static void where_nothing_comes_back_that_is_the_answer(void **state) {
     refusals = came_back = 1000; /* nor is it asked for ever */
     assert_false(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
     assert_in_range(refusals, 900, 999);
-    assert_int_equal(atomic_load(&device.askers.of[0].number), 0);
+    assert_int_equal(atomic_load(&device.askers.first.of[0].number), 0);
 }
 
 /* More than there ever is: whoever asks beside it may take long, and could not help. */
@@ -404,16 +404,16 @@ static void for_the_impossible_nobody_is_waited_for(void **state) {
     struct outside_call call;
     atomic_store(&device.limit, 8 * MIB);
     device.total = 16 * MIB;
-    device.askers.of[0] = (struct asker){.who = 1, .number = 1};
+    device.askers.first.of[0] = (struct asker){.who = 1, .number = 1};
     atomic_store(&device.askers.asked, 1);
     refusals = 2; /* and when the pools have been looked at */
     assert_false(outside_begin(&call, OUTSIDE_MANAGED, &device, 9 * MIB));
     assert_int_equal(waits, 0);
     struct tries tries = {0};
     assert_false(tries_at_driver(&device, 17 * MIB, &tries));
-    assert_false(atomic_load(&device.askers.of[0].slow));
+    assert_false(atomic_load(&device.askers.first.of[0].slow));
     assert_true(tries_at_driver(&device, 16 * MIB, &tries));
-    assert_true(atomic_load(&device.askers.of[0].slow));
+    assert_true(atomic_load(&device.askers.first.of[0].slow));
 }
 
 int main(void) {

@@ -18,6 +18,7 @@
 #include "driver/device_pool.h"
 #include "driver/fault.h"
 #include "driver/mempool.h"
+#include "driver/wait_by_free.h"
 #include "stats/stats.h"
 
 #include <errno.h>
@@ -71,6 +72,8 @@ static struct refusal {
     unsigned left;
     CUresult code;
 } refuse_create, refuse_map, refuse_access, refuse_reserve, refuse_release, refuse_unmap;
+
+static bool unmaps_nothing;
 
 static bool refuses(struct refusal *refusal) {
     assert_true(relaxed > 0);
@@ -167,8 +170,8 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
 }
 
 static CUresult unmap(CUdeviceptr address, size_t bytes) {
-    if (refuses(&refuse_unmap)) {
-        return refuse_unmap.code;
+    if (refuses(&refuse_unmap) || unmaps_nothing) {
+        return CUDA_ERROR_UNKNOWN;
     }
     for (size_t at = 0; at < bytes; at += PAGE) {
         assert_int_not_equal(slot_of(address + at)->page, 0);
@@ -358,6 +361,7 @@ static int start(void **state) {
     memset(attributes, 0, sizeof attributes);
     refuse_create = refuse_map = refuse_access = refuse_reserve = refuse_release = refuse_unmap =
         (struct refusal){0};
+    unmaps_nothing = false;
     next_address = BASE;
     last_page = 0;
     pages_there = mappings = set_access_calls = creates = 0;
@@ -576,6 +580,30 @@ static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
     backend->ops->give_addresses(backend, at, 6 * PAGE);
 }
 
+/* The last one stays charged, and mapped, when all others have been unmapped. */
+static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
+    (void)state;
+    uint64_t handle, at = take_addresses(PAGES_STUCK_MOST + 2);
+    uint64_t last = at + PAGES_STUCK_MOST * PAGE;
+    take(1, &handle);
+    unmaps_nothing = true;
+    for (unsigned i = 0; i <= PAGES_STUCK_MOST; i++) {
+        refuse_access = (struct refusal){1, CUDA_ERROR_UNKNOWN};
+        assert_int_equal(backend->ops->map(backend, at + i * PAGE, 1, 1, &handle), -EBUSY);
+    }
+    assert_int_equal(atomic_load(&device.charged), (PAGES_STUCK_MOST + 2) * PAGE);
+    unmaps_nothing = false;
+    assert_int_equal(backend->ops->map(backend, last + PAGE, 1, 1, &handle), 0);
+    assert_int_equal(mappings, 2);
+    assert_int_equal(atomic_load(&device.charged), 2 * PAGE);
+    *slot_of(last) = (struct slot){0}; /* which nobody else unmaps */
+    mappings--;
+    atomic_fetch_sub(&device.charged, PAGE);
+    assert_int_equal(backend->ops->unmap(backend, last + PAGE, 1, false), 0);
+    backend->ops->give_pages(backend, 1, 1, &handle);
+    backend->ops->give_addresses(backend, at, (PAGES_STUCK_MOST + 2) * PAGE);
+}
+
 /* Of 200 pages, which take more than one word of bits, in two ranges: runs of several lengths. */
 static void a_late_device_gets_access_to_every_page(void **state) {
     (void)state;
@@ -732,6 +760,11 @@ static void a_device_that_cannot_says_why(void **state) {
     assert_null(pages_lacking(&device));
     granularity = 2 * PAGE;
     assert_string_equal(pages_lacking(&device), "the driver has no pages of 2 MiB");
+    devices = STATS_MAX_DEVICES + 1;
+    assert_string_equal(pages_lacking(&device), "another device could not reach its pages");
+    devices = STATS_MAX_DEVICES;
+    granularity = PAGE;
+    assert_null(pages_lacking(&device));
     unreachable = 3;
     assert_string_equal(pages_lacking(&device), "another device could not reach its pages");
     attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 0;
@@ -741,6 +774,89 @@ static void a_device_that_cannot_says_why(void **state) {
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+
+/* ---- a wait that captures allow ---- */
+
+static unsigned bytes_taken, pinned_taken; /* and freed */
+static CUresult free_code;
+
+static CUresult push(CUcontext context) {
+    assert_ptr_equal(context, (CUcontext)7);
+    return CUDA_SUCCESS;
+}
+
+static CUresult pop(CUcontext *context) {
+    *context = (CUcontext)7;
+    return CUDA_SUCCESS;
+}
+
+static CUresult take_byte(CUdeviceptr *at, size_t bytes) {
+    assert_true(relaxed > 0);
+    assert_int_equal(bytes, 1);
+    assert_int_equal(atomic_load(&device.charged), PAGE); /* before the driver is asked */
+    if (has == 0) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *at = BASE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult free_byte(CUdeviceptr at) {
+    assert_int_equal(at, BASE);
+    bytes_taken++;
+    return free_code;
+}
+
+static CUresult take_pinned(void **at, size_t bytes) {
+    assert_true(relaxed > 0 && bytes == 1);
+    *at = &pinned_taken;
+    return CUDA_SUCCESS;
+}
+
+static CUresult free_pinned(void *at) {
+    assert_ptr_equal(at, &pinned_taken);
+    pinned_taken++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult wait_with(uint64_t limit_now, size_t has_now, CUresult code) {
+    limit = limit_now;
+    has = has_now;
+    free_code = code;
+    bytes_taken = pinned_taken = 0;
+    real_entries.real_cuCtxPushCurrent_v2 = push;
+    real_entries.real_cuCtxPopCurrent_v2 = pop;
+    real_entries.real_cuMemAlloc_v2 = take_byte;
+    real_entries.real_cuMemFree_v2 = free_byte;
+    real_entries.real_cuMemAllocHost_v2 = take_pinned;
+    real_entries.real_cuMemFreeHost = free_pinned;
+    return wait_by_free((CUcontext)7);
+}
+
+static void a_wait_by_free_is_charged_and_falls_back_to_pinned_memory(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t limit;
+        size_t has;
+        unsigned bytes, pinned;
+    } rows[] = {{PAGE, SIZE_MAX, 1, 0}, {PAGE - 1, SIZE_MAX, 0, 1}, {PAGE, 0, 0, 1}};
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(wait_with(rows[i].limit, rows[i].has, CUDA_SUCCESS), CUDA_SUCCESS);
+        assert_int_equal(bytes_taken, rows[i].bytes);
+        assert_int_equal(pinned_taken, rows[i].pinned);
+        assert_int_equal(atomic_load(&device.charged), 0);
+        assert_int_equal(relaxed, 0);
+    }
+}
+
+static void a_byte_that_the_driver_has_not_freed_stays_charged(void **state) {
+    (void)state;
+    assert_int_equal(wait_with(PAGE, SIZE_MAX, CUDA_ERROR_ILLEGAL_ADDRESS),
+                     CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(pinned_taken, 0);
+    assert_int_equal(atomic_load(&device.charged), PAGE);
+    device_uncharge(&device, PAGE);
+}
 
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -752,6 +868,7 @@ int main(void) {
         TEST(a_page_lies_at_several_addresses),
         TEST(nothing_stays_mapped_when_a_mapping_fails),
         TEST(what_was_mapped_in_vain_is_unmapped_later),
+        TEST(one_more_than_can_be_unmapped_later_stays_charged),
         TEST(a_late_device_gets_access_to_every_page),
         TEST(access_that_is_refused_is_not_counted_as_given),
         TEST(memory_outlives_its_context_and_peers_do_not),
@@ -759,6 +876,8 @@ int main(void) {
         TEST(pages_are_made_for_what_the_device_can),
         TEST(what_the_decompression_engine_is_refused_is_asked_for_once),
         TEST(a_device_that_cannot_says_why),
+        TEST(a_wait_by_free_is_charged_and_falls_back_to_pinned_memory),
+        TEST(a_byte_that_the_driver_has_not_freed_stays_charged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,6 +52,38 @@ static void a_forgotten_block_starts_nowhere(void **state) {
     check();
 }
 
+/* Small and large blocks in turn. A flag belongs to one life of a block. */
+static void any_number_of_blocks_has_a_flag(void **state) {
+    (void)state;
+    static uint64_t at[3000];
+    start(8 * GIB, POOL_BARRIER, RELAXED);
+    for (unsigned i = 0; i < 3000; i++) {
+        at[i] = get(i % 3 ? 1000 : MIB + 512);
+        if (i % 2)
+            assert_int_equal(pool_set_flag(at[i] + 10, i % 4 == 1), 0);
+    }
+    for (unsigned i = 0; i < 3000; i++) {
+        assert_int_equal(pool_flag(at[i] + 600), i % 2 ? i % 4 == 1 : -ENOENT);
+        uint64_t id = pool_block_id(at[i]);
+        assert_true(id > 0 && id < (uint64_t)1 << 32);
+        assert_int_equal(pool_set_flag(at[i], i % 4 != 1), 0);
+        assert_int_equal(pool_flag(at[i]), i % 4 != 1);
+        assert_int_equal(pool_block_id(at[i]), id);
+        if (i > 0)
+            assert_int_not_equal(pool_block_id(at[i - 1]), id);
+    }
+    for (unsigned i = 0; i < 3000; i++) {
+        drop(at[i]);
+        assert_int_equal(pool_flag(at[i]), -ENOENT);
+        assert_int_not_equal(pool_set_flag(at[i], true), 0);
+    }
+    for (unsigned i = 0; i < 3000; i++)
+        assert_int_equal(pool_flag(get(i % 3 ? 1000 : MIB + 512)), -ENOENT);
+    assert_int_equal(pool_flag(0), -ENOENT);
+    assert_int_equal(pool_set_flag(0, true), -ENOENT);
+    check();
+}
+
 static uint64_t asked[2];
 static atomic_uint answered;
 
@@ -192,6 +224,7 @@ int main(void) {
         cmocka_unit_test_teardown(the_largest_holder_is_named_among_many_sizes, stop),
         cmocka_unit_test_teardown(a_block_is_found_wherever_it_lies, stop),
         cmocka_unit_test_teardown(a_forgotten_block_starts_nowhere, stop),
+        cmocka_unit_test_teardown(any_number_of_blocks_has_a_flag, stop),
         cmocka_unit_test_teardown(a_question_waits_for_nobody, stop),
         cmocka_unit_test_teardown(what_lives_is_found_beside_what_comes_and_goes, stop),
     };

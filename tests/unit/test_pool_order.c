@@ -422,6 +422,37 @@ static void during_a_capture_nothing_is_recorded_or_waited_for(void **state) {
     }
 }
 
+static bool is_captured(struct backend *backend) {
+    (void)backend;
+    return true;
+}
+
+/* Natively the free would have waited: under pressure it does, for all work, where the backend
+ * tells that it is a capture. */
+static void under_pressure_a_free_during_a_capture_waits_for_all_work(void **state) {
+    (void)state;
+    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    for (int i = 0; i < 3; i++) {
+        start(GIB, modes[i], TIGHT);
+        const struct backend_ops *before = fake->backend.ops;
+        struct backend_ops ops = *before;
+        ops.captured = is_captured;
+        fake->backend.ops = &ops;
+        uint64_t at = get(3 * MIB);
+        fake->record_code = fake->order_code = -EBUSY;
+        use_and_drop(at);
+        assert_int_equal(fake->synchronizes, 1);
+        assert_int_equal(fake->waits, 0);
+        assert_int_equal(fake_books(pool).capture_deferred_frees, 0);
+        assert_int_equal(get(3 * MIB), at);
+        fake->record_code = fake->order_code = 0;
+        fake->backend.ops = before;
+        if (i < 2) {
+            assert_int_equal(stop(NULL), 0);
+        }
+    }
+}
+
 /* ---- drivers without context events ---- */
 
 static void an_old_driver_is_synchronised_inside_frees_only(void **state) {
@@ -717,6 +748,7 @@ int main(void) {
         TEST(in_sync_mode_every_free_waits),
         TEST(in_sync_mode_every_free_waits_however_many_threads_there_are),
         TEST(during_a_capture_nothing_is_recorded_or_waited_for),
+        TEST(under_pressure_a_free_during_a_capture_waits_for_all_work),
         TEST(an_old_driver_is_synchronised_inside_frees_only),
         TEST(an_old_driver_relaxed_is_synchronised_for_many_bytes_at_once),
         TEST(a_driver_that_claims_events_and_has_none_is_survived),

@@ -113,11 +113,17 @@ static void a_magazine_that_stays_leaves_the_places_of_others(void **state) {
 static struct magazine late;
 static int unlocks_until_late;
 static struct transfer *late_for;
+static bool ends_in_growth; /* the context, when a growth has begun and has no lock yet */
 int __real_pthread_mutex_unlock(pthread_mutex_t *lock);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock);
 
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
     int r = __real_pthread_mutex_unlock(lock);
+    if (ends_in_growth && lock == &pool->source.lock.mutex && pool->source.growing.threads > 0) {
+        ends_in_growth = false;
+        pool_forget(pool);
+        fake_new_context(fake);
+    }
     if (late_for && lock == &late_for->lock.mutex && --unlocks_until_late == 0) {
         struct magazine magazine = late;
         late.count = 0;
@@ -192,12 +198,31 @@ static void a_block_is_not_handed_out_after_the_end(void **state) {
     assert_int_equal(pool_free(address), -ENOENT);
 }
 
+/* Its context has ended before it has the mapper's lock: it goes on in the next one, and is not
+ * refused. */
+static void a_growth_in_pages_goes_on_in_the_next_context(void **state) {
+    (void)state;
+    maps_pages = true;
+    start(GIB, POOL_BARRIER, RELAXED);
+    get(20 * MIB);
+    ends_in_growth = true;
+    uint64_t address = get(20 * MIB);
+    assert_false(ends_in_growth);
+    assert_int_equal(books_get(&pool->source.books.oom_retries), 0);
+    assert_int_equal(fake->reserved, 20 * MIB);
+    check();
+    drop(address);
+    assert_int_equal(stop(NULL), 0);
+    maps_pages = false;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_cache_that_sleeps_holds_nothing),
         TEST(a_magazine_that_stays_leaves_the_places_of_others),
         TEST(what_comes_while_a_cache_is_put_to_sleep_is_not_left_there),
         TEST(a_block_is_not_handed_out_after_the_end),
+        TEST(a_growth_in_pages_goes_on_in_the_next_context),
     };
     return cmocka_run_group_tests_name("pool rebuilt", tests, NULL, NULL);
 }

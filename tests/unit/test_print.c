@@ -92,6 +92,7 @@ static void cells_pad_and_cut(void **state) {
     assert_string_equal(TEXT(print_cell(&out, "ab", 4, PRINT_LEFT)), "ab  ");
     assert_string_equal(TEXT(print_cell(&out, "ab", 4, PRINT_RIGHT)), "  ab");
     assert_string_equal(TEXT(print_cell(&out, "abcdef", 4, PRINT_RIGHT)), "abcd");
+    assert_string_equal(TEXT(print_cell(&out, "\x1b[m\xc3\xb6", 6, PRINT_LEFT)), "?[m?  ");
 }
 
 static void foreign_text_stays_on_its_line_and_in_its_columns(void **state) {
@@ -109,11 +110,29 @@ static void foreign_text_stays_on_its_line_and_in_its_columns(void **state) {
     assert_string_equal(TEXT(print_escaped(&out, "abcd", 4)), "abcd");
 }
 
+static void untrusted_text_keeps_its_letters_and_commands_no_terminal(void **state) {
+    (void)state;
+    assert_string_equal(TEXT(print_untrusted(&out, "gr\xc3\xb6\xc3\x9f"
+                                                   "e \xe6\xbc\xa2 \xf0\x9f\x98\x80")),
+                        "gr\xc3\xb6\xc3\x9f"
+                        "e \xe6\xbc\xa2 \xf0\x9f\x98\x80");
+    assert_string_equal(TEXT(print_untrusted(&out, "\x1b]0;a\x07\x1b[2J\r\n\t\x7f")),
+                        "?]0;a??[2J????");
+    assert_string_equal(TEXT(print_untrusted(&out, "a\xc2\x9b"
+                                                   "31m\x9b\xff\xe2\x82")),
+                        "a?31m????");
+    assert_string_equal(
+        TEXT(print_untrusted(&out, "\u061c\u200e\u2028\u202e\u2066\u2069|\u202f\u2065")),
+        "??????|\u202f\u2065");
+}
+
 static void json_strings_are_valid_whatever_the_bytes(void **state) {
     (void)state;
     assert_string_equal(TEXT(print_json_string(&out, NULL)), "null");
     assert_string_equal(TEXT(print_json_string(&out, "a\"\\\t\x7f")),
                         "\"a\\\"\\\\\\u0009\\u007f\"");
+    assert_string_equal(TEXT(print_json_string(&out, "\xc2\x9b\u061c\u202e")),
+                        "\"\\u009b\\u061c\\u202e\"");
     assert_string_equal(TEXT(print_json_string(&out, "\xe2\x82\xac \xf0\x9f\x98\x80")),
                         "\"\xe2\x82\xac \xf0\x9f\x98\x80\"");
     assert_string_equal(TEXT(print_json_string(&out, "\xc0\xaf")),
@@ -186,6 +205,7 @@ int main(void) {
         cmocka_unit_test(a_hundred_per_cent_means_all),
         cmocka_unit_test(cells_pad_and_cut),
         cmocka_unit_test(foreign_text_stays_on_its_line_and_in_its_columns),
+        cmocka_unit_test(untrusted_text_keeps_its_letters_and_commands_no_terminal),
         cmocka_unit_test(json_strings_are_valid_whatever_the_bytes),
         cmocka_unit_test(formats_take_every_width),
         cmocka_unit_test(a_kept_text_never_leaves_its_buffer),

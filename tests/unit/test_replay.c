@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MIB ((uint64_t)1 << 20)
@@ -39,6 +40,29 @@ static struct history *history_from(const char *text, struct histories *historie
     assert_int_equal(r, 0);
     assert_int_equal(histories->count, 1);
     return histories->list;
+}
+
+/* ---- keys ---- */
+
+/** Returns the processor time of a history of blocks whose keys are `step` apart. */
+static double time_of_keys(uint64_t step) {
+    struct history history = {0};
+    clock_t begin = clock();
+    for (uint64_t i = 1; i <= 40000; i++) {
+        assert_int_equal(history_allocate(&history, i, i * step, 512, 0), 0);
+    }
+    for (uint64_t i = 1; i <= 40000; i++) {
+        assert_true(history_has(&history, i * step));
+        assert_int_equal(history_free(&history, i, i * step), 0);
+    }
+    assert_int_equal(history.unknown_frees, 0);
+    history_end(&history);
+    return (double)(clock() - begin) / CLOCKS_PER_SEC;
+}
+
+static void keys_that_a_product_puts_on_one_place_take_no_longer(void **state) {
+    (void)state;
+    assert_true(time_of_keys((uint64_t)1 << 40) < 20 * time_of_keys(4096) + 0.2);
 }
 
 /* ---- readers ---- */
@@ -132,7 +156,13 @@ static void rows_that_are_none(void **state) {
     } cases[] = {
         {"", "empty"},
         {"nonsense\n", "no known format"},
-        {"{\"a\":1}", "no pickle"},
+        {"PK\x03\x04", "no pickle"},
+        {"{\"a\":1}", "no memory snapshot"},
+        {"{", "broken JSON at byte 1: it ends there"},
+        {"{\"", "it ends there"},
+        {"{\"a\\", "it ends there"},
+        {"{\"a\":-", "it ends there"},
+        {"{\"a\":[1,tru", "no JSON"},
         {"time_us,thread,op,id,bytes\n", "no allocation"},
         {"0,0,a,1,1\n0,0,b,1,1\n", "line 2 is `0,0,b,1,1`; wanted is time_us,thread,a|f,id,bytes"},
         {"0,0,a,1,1\n0,0,a,1\n", "line 2"},
@@ -421,6 +451,7 @@ static void periods_of_the_last_quarter(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_that_a_product_puts_on_one_place_take_no_longer),
         cmocka_unit_test(rows_of_traces),
         cmocka_unit_test(rows_of_rmm),
         cmocka_unit_test(many_threads_and_streams),

@@ -68,8 +68,13 @@ static bool module(const void *of, uint32_t index, const char **path, const char
     return index < 2;
 }
 
+static const char *unwinder(const void *of) {
+    (void)of;
+    return "libunwind";
+}
+
 static const struct stats_stacks stacks = {.frames = 16,
-                                           .unwinder = "libunwind",
+                                           .unwinder = unwinder,
                                            .python = 0x30b,
                                            .lost_stacks = lost_stacks,
                                            .lost_blocks = lost_blocks,
@@ -156,6 +161,38 @@ static void whoever_asks_the_driver_is_nobody_s_line(void **state) {
     assert_stack(2, ": libcudart.so.13+0x1234", "    from c10::cuda::allocate (libc10_cuda.so)");
 }
 
+static void only_the_program_s_own_frames_are_its_own(void **state) {
+    (void)state;
+    static const struct {
+        const char *function, *file;
+        bool own;
+    } rows[] = {
+        {"main", "/home/me/app.cpp", true},
+        {"main", "app.cpp", true},
+        {"_start_training", "/home/me/train.py", true},
+        {"f", "/home/me/usr/lib/app.cpp", true},
+        {"f", "/home/me/include/cuda/app.h", true},
+        {"_start", "/home/me/app", false},
+        {"__libc_start_main_impl", "/home/me/app", false},
+        {"f", NULL, false},
+        {"std::make_unique", "/usr/include/c++/12/bits/unique_ptr.h", false},
+        {"std::make_unique", "/opt/conda/include/c++/12/bits/unique_ptr.h", false},
+        {"thrust::device_vector", "/opt/cuda/include/thrust/device_vector.h", false},
+        {"run", "/usr/lib/python3.11/threading.py", false},
+        {"run", "/opt/lib/python3.11/threading.py", false},
+        {"step", "/v/lib/site-packages/torch/optim.py", false},
+        {"<module>", "<frozen importlib._bootstrap>", false},
+        {"malloc", "/lib/x86_64-linux-gnu/libc.so.6", false},
+        {"at::empty", "/home/me/libtorch/lib/libtorch_cpu.so", false},
+        {"cudaMalloc", "/home/me/libcudart.so.12", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct stats_frame at = {.function = rows[i].function, .file = rows[i].file};
+        if (holders_frame_is_own(&at) != rows[i].own)
+            fail_msg("%s (%s)", rows[i].function, rows[i].file ? rows[i].file : "");
+    }
+}
+
 static void what_had_no_room_is_said(void **state) {
     (void)state;
     add_holders();
@@ -222,6 +259,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(text_names_the_largest_with_their_own_lines),
         TEST(whoever_asks_the_driver_is_nobody_s_line),
+        TEST(only_the_program_s_own_frames_are_its_own),
         TEST(what_had_no_room_is_said),
         TEST(nothing_is_said_of_stacks_that_are_not_remembered),
         TEST(json_has_all_of_them),

@@ -7,6 +7,7 @@
 
 #include "child.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,7 +44,7 @@ static void off_and_no_device_are_silent(void **state) {
 static char directory[] = "/tmp/gpucache-report-XXXXXX";
 
 static char *in_directory(const char *name) {
-    static char path[4][256];
+    static char path[4][320];
     static int next;
     char *to = path[next++ % 4];
     snprintf(to, sizeof *path, "%s/%s", directory, name);
@@ -55,9 +57,6 @@ static const char *take_file(const char *name) {
     if (fd < 0)
         fail_msg("no file %s", in_directory(name));
     const char *text = child_read(fd);
-    struct stat file;
-    fstat(fd, &file);
-    assert_int_equal(file.st_mode & 0777, 0644);
     close(fd);
     unlink(in_directory(name));
     return text;
@@ -145,7 +144,7 @@ static void write_many(void) {
 static void a_file_that_was_put_there_meanwhile_is_not_written_to(void **state) {
     (void)state;
     add_typical(0);
-    char variable[512], a[256], b[256], victim[256], rest[256];
+    char variable[512], a[256], b[256], victim[256], rest[sizeof a + 16];
     strcpy(a, in_directory("a"));
     strcpy(b, in_directory("b"));
     strcpy(victim, in_directory("victim"));
@@ -166,6 +165,121 @@ static void a_file_that_was_put_there_meanwhile_is_not_written_to(void **state) 
         unlink(rest);
     }
     assert_int_equal(file.st_size, 0);
+}
+
+static int mode_of(const char *name) {
+    struct stat file;
+    return stat(in_directory(name), &file) == 0 ? (int)(file.st_mode & 0777) : -1;
+}
+
+static void write_under_a_mask(void) {
+    umask(027);
+    report_write("exit");
+}
+
+static void only_its_user_reads_a_report_unless_told_otherwise(void **state) {
+    (void)state;
+    add_typical(0);
+    char variable[512];
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", in_directory("mode"));
+    STDERR_OF(write_three, variable, "GPUCACHE_LOG=error");
+    STDERR_OF(write_under_a_mask, variable, "GPUCACHE_LOG=error", "GPUCACHE_FILE_MODE=0666");
+    int usual = mode_of("mode"), wider = mode_of("mode.3");
+    for (int i = 0; i < 4; i++) {
+        char name[16];
+        snprintf(name, sizeof name, i == 0 ? "mode" : "mode.%d", i);
+        unlink(in_directory(name));
+    }
+    assert_int_equal(usual, 0600);
+    assert_int_equal(wider, 0640);
+}
+
+/** Reports, while what stands under the name is read; what was read of it. */
+static const char *report_to_fifo(const char *variable) {
+    assert_int_equal(mkfifo(in_directory("fifo"), 0600), 0);
+    int fd = open(in_directory("fifo"), O_RDONLY | O_NONBLOCK);
+    assert_true(fd >= 0);
+    assert_string_equal(STDERR_OF(write_one, variable, "GPUCACHE_LOG=error"), "");
+    const char *text = child_read(fd);
+    close(fd);
+    unlink(in_directory("fifo"));
+    return text;
+}
+
+static void a_fifo_of_the_user_gets_the_report(void **state) {
+    (void)state;
+    add_typical(0);
+    char variable[512];
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", in_directory("fifo"));
+    assert_fits(report_to_fifo(variable), 1);
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", in_directory("link"));
+    assert_int_equal(symlink(in_directory("fifo"), in_directory("link")), 0);
+    assert_fits(report_to_fifo(variable), 1);
+    unlink(in_directory("link"));
+}
+
+#define ANOTHER_USER 2001
+
+/** What another user has put there is a name that is taken: the report gets the next one. */
+static void another_users_fifo_or_link_gets_nothing(void **state) {
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    add_typical(0);
+    char variable[512];
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", in_directory("trap"));
+    assert_int_equal(mkfifo(in_directory("trap"), 0666), 0);
+    assert_int_equal(chown(in_directory("trap"), ANOTHER_USER, ANOTHER_USER), 0);
+    assert_int_equal(symlink("/dev/null", in_directory("trap.1")), 0);
+    assert_int_equal(lchown(in_directory("trap.1"), ANOTHER_USER, ANOTHER_USER), 0);
+    assert_int_equal(symlink(in_directory("trap"), in_directory("trap.2")), 0); /* the user's own */
+    int fd = open(in_directory("trap"), O_RDONLY | O_NONBLOCK);
+    const char *said = STDERR_OF(write_one, variable, "GPUCACHE_LOG=error");
+    assert_string_equal(said, "");
+    assert_string_equal(child_read(fd), "");
+    close(fd);
+    for (int i = 0; i < 3; i++) {
+        char name[16];
+        snprintf(name, sizeof name, i == 0 ? "trap" : "trap.%d", i);
+        unlink(in_directory(name));
+    }
+    assert_fits(take_file("trap.3"), 1);
+}
+
+static void a_block_device_is_not_written_to(void **state) {
+    (void)state;
+    char variable[512];
+    add_typical(0);
+    /* of a number that no driver has, so that nothing can be written anyway */
+    if (mknod(in_directory("disk"), S_IFBLK | 0600, makedev(240, 77)) != 0)
+        skip();
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", in_directory("disk"));
+    const char *said = STDERR_OF(write_one, variable);
+    unlink(in_directory("disk"));
+    assert_says(said, "is a block device; writing to stderr\n");
+    assert_fits(strchr(said, '\n') + 1, 1);
+}
+
+/** Another user takes every name that can be foreseen. */
+static void names_that_are_all_taken_send_no_report_to_stderr(void **state) {
+    (void)state;
+    add_typical(0);
+    char variable[512], name[32], found[256] = "";
+    for (int i = 0; i < 10000; i++) {
+        snprintf(name, sizeof name, i == 0 ? "taken" : "taken.%d", i);
+        assert_int_equal(symlink("/nonexistent/file", in_directory(name)), 0);
+    }
+    snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", in_directory("taken"));
+    const char *said = STDERR_OF(write_one, variable, "GPUCACHE_LOG=error");
+    DIR *all = opendir(directory);
+    for (const struct dirent *one; (one = readdir(all));)
+        if (one->d_type == DT_LNK)
+            unlink(in_directory(one->d_name));
+        else if (*one->d_name != '.')
+            snprintf(found, sizeof found, "%s", one->d_name);
+    closedir(all);
+    assert_string_equal(said, "");
+    assert_fits(take_file(found), 1);
 }
 
 static void what_cannot_be_written_is_said_and_not_lost(void **state) {
@@ -271,6 +385,11 @@ int main(void) {
         TEST(a_pattern_names_process_host_program_and_rank),
         TEST(what_is_no_file_is_written_to_as_it_is),
         TEST(a_file_that_was_put_there_meanwhile_is_not_written_to),
+        TEST(only_its_user_reads_a_report_unless_told_otherwise),
+        TEST(a_fifo_of_the_user_gets_the_report),
+        TEST(another_users_fifo_or_link_gets_nothing),
+        TEST(a_block_device_is_not_written_to),
+        TEST(names_that_are_all_taken_send_no_report_to_stderr),
         TEST(what_cannot_be_written_is_said_and_not_lost),
         TEST(one_line_says_where_a_report_was_written),
     };

@@ -8,11 +8,16 @@
 #include <cmocka.h>
 
 #include "child.h"
+#include "driver/outside_kind.h"
+#include "process/guard.h"
 #include "trace/ring.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MOST_THREADS 40
@@ -20,6 +25,7 @@
 #define EVENTS 5000 /* that are kept */
 #define LIVE 300    /* blocks at most that live at a time */
 
+static int file;
 static struct trace_header *header;
 static struct ring_place places[MOST_THREADS];
 static bool lives[MOST_EVENTS];
@@ -52,9 +58,10 @@ static void in_a_child(void (*run)(void)) {
     char path[] = "/tmp/ring-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
+    file = fd;
     pid_t child = fork();
     if (child == 0) {
-        header = ring_open(path, EVENTS, is_alive);
+        header = ring_open((struct ring_file){fd, path}, EVENTS, is_alive, NULL);
         if (header)
             run();
         _exit(header ? 0 : 2);
@@ -127,6 +134,56 @@ static void what_lives(void) {
             _exit(3);
 }
 
+static void on_sigbus(int number, siginfo_t *info, void *context) {
+    (void)number;
+    (void)context;
+    if (!guard_repair(info))
+        _exit(4);
+}
+
+/** Everything that the ring knows becomes zeros, at several moments. */
+static void cut_short(void) {
+    const struct sigaction repair = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
+    sigaction(SIGBUS, &repair, NULL);
+    for (unsigned i = 0; i < 200000; i++) {
+        if (i % 40000 == 20000 &&
+            ftruncate(file, i < 100000 ? TRACE_HEADER_BYTES + 100000 : 0) != 0)
+            _exit(5);
+        write_event((unsigned)random() % 20, random() % 10 == 0 ? (unsigned)random() % LIVE : LIVE);
+    }
+    struct stat status;
+    if (fstat(file, &status) != 0 || status.st_size != 0) /* it does not grow again */
+        _exit(6);
+}
+
+static void a_file_that_is_cut_short_ends_no_program(void **state) {
+    (void)state;
+    if (child_under_valgrind())
+        skip();
+    in_a_child(cut_short);
+}
+
+/** The path leads to another file by now, as where another user can exchange names. */
+static void the_file_is_the_one_that_was_made(void **state) {
+    (void)state;
+    char path[] = "/tmp/ring-XXXXXX";
+    int made = mkstemp(path);
+    struct stat status;
+    assert_int_equal(unlink(path), 0);
+    int other = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    assert_true(made >= 0 && other >= 0);
+    pid_t child = fork();
+    if (child == 0) /* the name leads elsewhere, so it cannot grow: there is no ring */
+        _exit(ring_open((struct ring_file){made, path}, EVENTS, is_alive, NULL) ? 1 : 0);
+    int ended = child_status(child);
+    assert_int_equal(fstat(other, &status), 0);
+    unlink(path);
+    close(made);
+    close(other);
+    assert_int_equal(ended, 0);
+    assert_int_equal(status.st_size, 0);
+}
+
 static void a_slow_thread_costs_no_events(void **state) {
     (void)state;
     in_a_child(one_slow_thread);
@@ -142,9 +199,65 @@ static void what_lives_is_there(void **state) {
     in_a_child(what_lives);
 }
 
+/** Files of older versions have these numbers. A row is added here for each new kind; none is ever
+ * changed. */
+static void the_numbers_of_kinds_in_files_never_change(void **state) {
+    (void)state;
+    static const unsigned kinds[][2] = {
+        {0, TRACE_NONE},
+        {1, TRACE_CHUNK},
+        {2, TRACE_ALLOCATE},
+        {3, TRACE_FREE},
+        {4, TRACE_MAP},
+        {5, TRACE_UNMAP},
+        {6, TRACE_CONTEXT_END},
+        {7, TRACE_OUTSIDE_TAKE},
+        {8, TRACE_OUTSIDE_LEAVE},
+        {9, TRACE_MARK},
+        {10, TRACE_TEXT},
+        {11, TRACE_STACK},
+        {12, TRACE_FRAME},
+        {13, TRACE_MODULE},
+        {14, TRACE_MORE},
+        {0, FLIGHT_ALLOCATE},
+        {1, FLIGHT_FREE},
+        {2, FLIGHT_GROW},
+        {3, FLIGHT_GROW_REFUSED},
+        {4, FLIGHT_LIMIT_REFUSED},
+        {5, FLIGHT_GIVE_BACK},
+        {6, FLIGHT_WAIT},
+        {7, FLIGHT_OOM},
+        {8, FLIGHT_REPORT},
+        {9, FLIGHT_EMPTY_CACHE},
+        {10, FLIGHT_RESET_PEAK},
+        {11, FLIGHT_LIMIT},
+        {66, TRACE_MOMENT_GROW},
+        {75, TRACE_MOMENT_LIMIT},
+        {0, OUTSIDE_NATIVE},
+        {1, OUTSIDE_STREAM_ORDERED},
+        {2, OUTSIDE_MANAGED},
+        {3, OUTSIDE_VIRTUAL},
+        {4, OUTSIDE_ARRAY},
+        {5, OUTSIDE_PINNED_HOST},
+        {6, OUTSIDE_IPC_IMPORTED},
+        {7, OUTSIDE_POOL_IMPORTED},
+        {8, OUTSIDE_HANDLE_IMPORTED},
+        {9, OUTSIDE_MAPPING},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        assert_int_equal(kinds[i][0], kinds[i][1]);
+    assert_int_equal(trace_figure(TRACE_CONTEXT_END, 0), 0); /* places in the header */
+    assert_int_equal(trace_figure(TRACE_OUTSIDE_TAKE, OUTSIDE_NATIVE), 1);
+    assert_int_equal(trace_figure(TRACE_OUTSIDE_LEAVE, OUTSIDE_HANDLE_IMPORTED), 9);
+    assert_int_equal(sizeof(struct trace_device), 136 + 12 * 16);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_numbers_of_kinds_in_files_never_change),
         cmocka_unit_test(a_slow_thread_costs_no_events),
+        cmocka_unit_test(a_file_that_is_cut_short_ends_no_program),
+        cmocka_unit_test(the_file_is_the_one_that_was_made),
         cmocka_unit_test(the_last_events_are_there),
         cmocka_unit_test(what_lives_is_there),
     };

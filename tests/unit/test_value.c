@@ -24,6 +24,21 @@ static bool share(const char *text, double *value) {
     return value_take_share(&text, value) && *text == '\0';
 }
 
+static void a_distance_counts_added_removed_and_changed_characters(void **state) {
+    (void)state;
+    static const struct {
+        const char *a, *b;
+        size_t distance;
+    } pairs[] = {{"run", "run", 0},  {"rnu", "run", 2}, {"rn", "run", 1},
+                 {"runs", "run", 1}, {"", "run", 3},    {"top", "", 3}};
+    for (size_t i = 0; i < COUNT(pairs); i++)
+        assert_int_equal(value_distance(pairs[i].a, strlen(pairs[i].a), pairs[i].b),
+                         pairs[i].distance);
+    char long_word[2 * VALUE_WORD + 1] = "";
+    memset(long_word, 'a', sizeof long_word - 1);
+    assert_int_equal(value_distance("", 0, long_word), VALUE_WORD);
+}
+
 static void a_size_takes_units_in_any_case_and_decimals(void **state) {
     (void)state;
     static const struct {
@@ -192,6 +207,7 @@ static void milliseconds_are_cut_and_never_none(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_distance_counts_added_removed_and_changed_characters),
         cmocka_unit_test(a_size_takes_units_in_any_case_and_decimals),
         cmocka_unit_test(what_is_no_size_is_refused),
         cmocka_unit_test(a_share_is_a_fraction_or_per_cent),

@@ -1,10 +1,15 @@
 # bash completion of gpucache. Made by scripts/coverage.py from src/tool/commands.def and src/process/options.def. Do not edit.
 _gpucache() {
-    local line=${COMP_LINE:0:COMP_POINT} command=${COMP_WORDS[1]} word words= i
+    local line=${COMP_LINE:0:COMP_POINT} command=${COMP_WORDS[1]} word words= valued= list= front= i
     word=${line##*[[:space:]]}
     COMPREPLY=()
+    # a value may be the word behind its option
+    case $command:${COMP_WORDS[COMP_CWORD - 1]} in
+    run:--max-peak | run:--max-peak-or-none | run:--memory-fraction | run:--memory-limit | run:--report | run:--report-format | run:--report-signal | run:--report-interval | run:--reuse | run:--backend | run:--budget | run:--decay-ms | run:--stacks | run:--trace | run:--trace-events | run:--file-mode | run:--live | run:--pinned | run:--disable | run:--log | options:--memory-fraction | options:--memory-limit | options:--report | options:--report-format | options:--report-signal | options:--report-interval | options:--reuse | options:--backend | options:--budget | options:--decay-ms | options:--stacks | options:--trace | options:--trace-events | options:--file-mode | options:--live | options:--pinned | options:--disable | options:--log | top:--interval | report:--format | report:--events | report:--html | report:--folded | replay:--backend | replay:--delay | replay:--budget | replay:--limit | replay:--reuse | replay:--decay | replay:--memory | replay:--periods | replay:--device | replay:--format | ctl:--device | ctl:--timeout | metrics:--format | timeline:--last | snapshot:--last) [[ $word == *=* ]] || valued=${COMP_WORDS[COMP_CWORD - 1]}= ;;
+    esac
+    word=$valued$word
     if ((COMP_CWORD == 1)); then
-        words='run options top report replay ctl metrics timeline snapshot --help --version'
+        words='run options top report replay ctl metrics timeline snapshot help --help --version'
     elif [[ $command == run ]] && _gpucache_program; then
         return
     else
@@ -20,12 +25,11 @@ _gpucache() {
         run:--trace=*) words='off' word=${word#*=} ;;
         run:--trace-events=*) words='all' word=${word#*=} ;;
         run:--live=*) words='on off' word=${word#*=} ;;
-        run:--peaks=*) words='off' word=${word#*=} ;;
         run:--pinned=*) words='on off' word=${word#*=} ;;
         run:--disable=*) words='on off' word=${word#*=} ;;
         run:--log=*) words='error warn info debug' word=${word#*=} ;;
         run:--*=*) compopt -o default; return ;;
-        run:-*) words='--one-pool --max-peak= --memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --live= --peaks= --pinned= --disable= --log= --help' ;;
+        run:-*) words='--one-pool --max-peak= --max-peak-or-none= --memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --file-mode= --live= --pinned= --disable= --log= --help' ;;
         options:--report=*) words='stderr off' word=${word#*=} ;;
         options:--report-format=*) words='text json' word=${word#*=} ;;
         options:--report-signal=*) words='off' word=${word#*=} ;;
@@ -37,12 +41,11 @@ _gpucache() {
         options:--trace=*) words='off' word=${word#*=} ;;
         options:--trace-events=*) words='all' word=${word#*=} ;;
         options:--live=*) words='on off' word=${word#*=} ;;
-        options:--peaks=*) words='off' word=${word#*=} ;;
         options:--pinned=*) words='on off' word=${word#*=} ;;
         options:--disable=*) words='on off' word=${word#*=} ;;
         options:--log=*) words='error warn info debug' word=${word#*=} ;;
         options:--*=*) compopt -o default; return ;;
-        options:-*) words='--memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --live= --peaks= --pinned= --disable= --log= --help' ;;
+        options:-*) words='--memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --file-mode= --live= --pinned= --disable= --log= --help' ;;
         top:--*=*) compopt -o default; return ;;
         top:-*) words='--once --interval= --help' ;;
         top:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" ;;
@@ -51,6 +54,8 @@ _gpucache() {
         report:--*=*) compopt -o default; return ;;
         report:-*) words='--format= --events= --each --compare --html= --folded= --help' ;;
         report:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" && compopt -o default ;;
+        replay:--backend=*) words='segments pages pytorch expandable whole cudamalloc' word=${word#*=} list=1 ;;
+        replay:--reuse=*) words='barrier wait sync' word=${word#*=} list=1 ;;
         replay:--format=*) words='text json' word=${word#*=} ;;
         replay:--*=*) compopt -o default; return ;;
         replay:-*) words='--backend= --delay= --budget= --limit= --reuse= --decay= --memory= --periods= --device= --format= --each --help' ;;
@@ -67,10 +72,14 @@ _gpucache() {
         snapshot:--*=*) compopt -o default; return ;;
         snapshot:-*) words='--json --last= --help' ;;
         snapshot:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" && compopt -o default ;;
+        help:--*=*) compopt -o default; return ;;
+        help:-*) words='--help' ;;
+        help:*) words='run options top report replay ctl metrics timeline snapshot help' ;;
         esac
     fi
+    [[ -n $list && $word == *,* ]] && front=${word%,*}, word=${word##*,}
     while read -r i; do
-        [[ -n $i ]] && COMPREPLY+=("$i")
+        [[ -n $i ]] && COMPREPLY+=("$front$i")
         [[ $i == *= ]] && compopt -o nospace 2>/dev/null
     done < <(compgen -W "$words" -- "$word")
     # bash has parted the word at its =, if that is one of the characters that part words
@@ -87,10 +96,15 @@ _gpucache_program() {
         case ${COMP_WORDS[i]} in
         --) ((i++)); break ;;
         -* | =) ;;
-        *) [[ ${COMP_WORDS[i - 1]} == = ]] || break ;;
+        *)
+            case ${COMP_WORDS[i - 1]} in
+            = | --max-peak | --max-peak-or-none | --memory-fraction | --memory-limit | --report | --report-format | --report-signal | --report-interval | --reuse | --backend | --budget | --decay-ms | --stacks | --trace | --trace-events | --file-mode | --live | --pinned | --disable | --log) ;;
+            *) break ;;
+            esac
+            ;;
         esac
     done
-    [[ $i -lt $COMP_CWORD || ${COMP_WORDS[COMP_CWORD]} != -* && ${COMP_WORDS[COMP_CWORD]} != = &&
+    [[ $i -lt $COMP_CWORD || -z $valued && ${COMP_WORDS[COMP_CWORD]} != -* && ${COMP_WORDS[COMP_CWORD]} != = &&
         ${COMP_WORDS[COMP_CWORD - 1]} != = ]] || return 1
     if declare -F _command_offset >/dev/null; then
         _command_offset "$i"

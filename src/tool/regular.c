@@ -1,0 +1,26 @@
+/*
+ * Files that another process named: a report names modules, and /proc/PID/maps names what a process
+ * has mapped. Their owner may put a FIFO or a device there, at any moment.
+ */
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int tool_open_regular(const char *path) {
+    struct stat file;
+    /* Looks first, because opening a FIFO lets its writer go on. */
+    if (stat(path, &file) != 0)
+        return -errno;
+    int fd = S_ISREG(file.st_mode) ? open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC) : -1;
+    if (S_ISREG(file.st_mode) && fd < 0)
+        return -errno;
+    /* Another file may be there now. */
+    if (fd >= 0 && fstat(fd, &file) == 0 && S_ISREG(file.st_mode))
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return S_ISDIR(file.st_mode) ? -EISDIR : -EINVAL;
+}
