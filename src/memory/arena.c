@@ -67,20 +67,20 @@ static bool is_end(const struct arena *arena, const struct range *range) {
 }
 
 /* How much of it is left in front of the block; UINT64_MAX: it will not do. */
-static uint64_t skipped(const struct range *range, uint64_t bytes, enum arena_care care) {
+static uint64_t skipped(const struct range *range, uint64_t bytes, enum arena_placement placement) {
     bool apart = !range->segment->in_line;
-    bool from_end =
-        apart && care != ARENA_ALL && range_is_first(range) && bytes < range->segment->bytes;
+    bool from_end = apart && placement != PLACE_ANYWHERE && range_is_first(range) &&
+                    bytes < range->segment->bytes;
     bool fits = from_end ? range->bytes > bytes : range->bytes >= bytes;
     return fits && !(apart && is_rest(range)) ? (from_end ? range->bytes - bytes : 0) : UINT64_MAX;
 }
 
 /* The index of the best free range; free_count: none. */
-static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_care care) {
+static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_placement placement) {
     size_t end = arena->free_count;
     for (size_t i = ranges_of_size(arena, bytes); i < arena->free_count; i++) {
         const struct range *range = arena->free[i].range;
-        if (skipped(range, bytes, care) == UINT64_MAX) {
+        if (skipped(range, bytes, placement) == UINT64_MAX) {
             continue;
         }
         if (!is_end(arena, range)) {
@@ -91,14 +91,14 @@ static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_car
     return end;
 }
 
-struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_care care) {
-    size_t i = best_fit(arena, bytes, care);
+struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placement placement) {
+    size_t i = best_fit(arena, bytes, placement);
     if (i == arena->free_count) {
         return NULL;
     }
     struct range *range = arena->free[i].range;
-    uint64_t skip = skipped(range, bytes, care);
-    bool spared = care == ARENA_SPARING && !arena->in_line && better_kept_whole(range, bytes);
+    uint64_t skip = skipped(range, bytes, placement);
+    bool spared = placement == PLACE_SPARING && !arena->in_line && better_kept_whole(range, bytes);
     if (spared || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
         return NULL;
     }
@@ -247,7 +247,7 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
 
 struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished) {
     bool any = arena->idle_bytes > LINE_SEGMENT;
-    size_t i = any ? best_fit(arena, bytes, ARENA_SPARING) : arena->free_count;
+    size_t i = any ? best_fit(arena, bytes, PLACE_SPARING) : arena->free_count;
     const struct range *range = i < arena->free_count ? arena->free[i].range : NULL;
     uint64_t end = range ? range->block.address + bytes : 0;
     for (struct segment *s = range ? range->segment : NULL; s && s->base < end;

@@ -88,17 +88,17 @@ void arena_hold(struct arena *arena, struct range *range);
  * sits in it, the next large request needs a segment of its own. On the recorded traces it takes reserved over requested of
  * gpt from 1.9 to about 1.3, leaves resnet, and costs gnn a tenth.
  */
-enum arena_care {
-    ARENA_SPARING, /* not out of a range that is better kept whole, nor */
-    ARENA_CUTTING, /* at the start of a segment, unless it is all of it */
-    ARENA_ALL,     /* whatever fits */
+enum arena_placement {
+    PLACE_SPARING,  /* not out of a range that is better kept whole, nor */
+    PLACE_CUTTING,  /* at the start of a segment, unless it is all of it */
+    PLACE_ANYWHERE, /* whatever fits */
 };
 
 /**
  * The best free range for `bytes` (a multiple of ARENA_UNIT), cut to size. Its block is BLOCK_CACHED, usable already, of the bin
  * for its size. NULL: nothing fits. Pages need no alignment, as long as all that an arena is asked for is one.
  */
-struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_care care);
+struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placement placement);
 
 /** In a line: a wholly free segment longer than LINE_SEGMENT, of which a request would be put into a part. Its stamp is at most
  * `finished`. NULL: there is none. */

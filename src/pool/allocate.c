@@ -65,8 +65,8 @@ static bool needs_rotation(struct cache *cache, struct bin *bin) {
  * every visit, as far as it may hold them. Where it had none, it is only asking for more, and a handful
  * of small ones spares the lock without hoarding.
  */
-static uint32_t more_blocks(const struct pool *pool, struct cache *cache, const struct want *like,
-                            bool rotating) {
+static uint32_t more_blocks(const struct pool *pool, struct cache *cache,
+                            const struct alloc_request *like, bool rotating) {
     struct bin *bin = &cache->bins[like->bin];
     uint64_t target = rotating && bin->count > 0 ? bin->count : bin->target, few = 0;
     target = target > 0 ? 2 * target : 1;
@@ -89,15 +89,15 @@ static uint32_t more_blocks(const struct pool *pool, struct cache *cache, const 
     return target > bin->count ? (uint32_t)target - bin->count : 0;
 }
 
-static bool one_more(struct pool *pool, struct want *want, bool *may_grow) {
+static bool one_more(struct pool *pool, struct alloc_request *request, bool *may_grow) {
     struct source *source = &pool->source;
-    if (obtain_usable(source, want)) {
+    if (obtain_usable(source, request)) {
         return true;
     }
-    bool grows = *may_grow && !peaks_budget_is_short(pool, source_growth(want)) &&
-                 source_grow(source, want) == 0;
+    bool grows = *may_grow && !peaks_budget_is_short(pool, source_growth(request)) &&
+                 source_grow(source, request) == 0;
     *may_grow = false;
-    return grows && obtain_usable(source, want);
+    return grows && obtain_usable(source, request);
 }
 
 /*
@@ -105,23 +105,24 @@ static bool one_more(struct pool *pool, struct want *want, bool *may_grow) {
  * any, bins that the thread has asked nothing of go to the pool, and an idle segment to the driver,
  * which can come back for this kind of block. Returns whether want->block was found.
  */
-static bool starves(struct pool *pool, struct cache *cache, struct want *want) {
+static bool starves(struct pool *pool, struct cache *cache, struct alloc_request *request) {
     struct source *source = &pool->source;
-    uint64_t growth = source_growth(want);
+    uint64_t growth = source_growth(request);
     if (++cache->starved < STARVED_VISITS) {
         return false;
     }
     cache->starved = 0;
     cache_enter(cache);
-    cache_drop_idle(cache, want->bin, 0);
+    cache_drop_idle(cache, request->bin, 0);
     cache_leave(cache);
-    return obtain_usable(source, want) ||
+    return obtain_usable(source, request) ||
            (!source->backend->release_waits && source_release_idle(source, growth) == 0 &&
-            !peaks_budget_is_short(pool, growth) && source_grow(source, want) == 0 &&
-            obtain_usable(source, want));
+            !peaks_budget_is_short(pool, growth) && source_grow(source, request) == 0 &&
+            obtain_usable(source, request));
 }
 
-static void top_up(struct pool *pool, struct cache *cache, const struct want *like, bool rotating) {
+static void top_up(struct pool *pool, struct cache *cache, const struct alloc_request *like,
+                   bool rotating) {
     if (like->bin >= BINS) {
         return;
     }
@@ -133,16 +134,17 @@ static void top_up(struct pool *pool, struct cache *cache, const struct want *li
     }
     bool may_grow = rotating && !atomic_load_explicit(&pool->source.tight, memory_order_relaxed);
     while (more-- > 0 && cache->bytes + like->bytes <= cache_room(cache)) {
-        struct want want = {.bin = like->bin, .bytes = like->bytes, .large = like->large};
-        if (!one_more(pool, &want, &may_grow) && !(rotating && starves(pool, cache, &want))) {
+        struct alloc_request request = {
+            .bin = like->bin, .bytes = like->bytes, .large = like->large};
+        if (!one_more(pool, &request, &may_grow) && !(rotating && starves(pool, cache, &request))) {
             break;
         }
-        want.block->stamp = 0;
+        request.block->stamp = 0;
         cache_enter(cache);
         if (quota_sleeps(cache)) { /* memory was taken back while that grew */
             quota_grow(cache, 0);
         }
-        cache_push_ready(cache, want.block);
+        cache_push_ready(cache, request.block);
         cache_leave(cache);
     }
 }
@@ -173,43 +175,44 @@ static void stop_advancing(struct pool *pool, bool advancing) {
 }
 
 /* What is cached, here or for this thread elsewhere, and may be handed out. Inside the cache. */
-static bool find_cached(struct cache *cache, struct want *want) {
+static bool find_cached(struct cache *cache, struct alloc_request *request) {
     uint64_t usable =
         atomic_load_explicit(&cache->pool->source.epochs.usable, memory_order_acquire);
-    want->block = NULL;
-    if (want->bin < BINS) {
-        want->block = cache_find(cache, want, usable);
-        if (!want->block && transfer_has_any(cache)) {
-            want->block = transfer_take(cache, want, usable);
+    request->block = NULL;
+    if (request->bin < BINS) {
+        request->block = cache_find(cache, request, usable);
+        if (!request->block && transfer_has_any(cache)) {
+            request->block = transfer_take(cache, request, usable);
         }
     }
-    return want->block != NULL;
+    return request->block != NULL;
 }
 
-static bool alloc_cached(struct cache *cache, struct want *want, uint64_t requested,
+static bool alloc_cached(struct cache *cache, struct alloc_request *request, uint64_t requested,
                          uint64_t *address) {
     cache_enter(cache);
-    bool found = find_cached(cache, want);
+    bool found = find_cached(cache, request);
     if (likely(found)) {
-        *address = hand_out(cache, want->block, requested);
+        *address = hand_out(cache, request->block, requested);
     }
     cache_leave(cache);
     return found;
 }
 
 /* The epoch that makes one of those usable; 0: there is none. */
-static uint64_t cached_stamp(struct cache *cache, const struct want *want) {
-    uint64_t stamp = want->bin < BINS ? cache_stamp(cache, want) : 0;
-    return stamp == 0 && want->bin < BINS && transfer_has_any(cache) ? transfer_stamp(cache, want)
-                                                                     : stamp;
+static uint64_t cached_stamp(struct cache *cache, const struct alloc_request *request) {
+    uint64_t stamp = request->bin < BINS ? cache_stamp(cache, request) : 0;
+    return stamp == 0 && request->bin < BINS && transfer_has_any(cache)
+               ? transfer_stamp(cache, request)
+               : stamp;
 }
 
 /* Small blocks that were retired are asked about when nothing is ready: then many have come free at once. */
-static bool ready_or_settled(struct pool *pool, struct want *want) {
+static bool ready_or_settled(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
     if (atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) == 0 ||
-        obtain_usable(source, want)) {
-        return want->block != NULL;
+        obtain_usable(source, request)) {
+        return request->block != NULL;
     }
     lock_release(&source->lock);
     settle(pool, false);
@@ -218,31 +221,32 @@ static bool ready_or_settled(struct pool *pool, struct want *want) {
 }
 
 /* With the pool's lock. Blocks of this thread's were found that are usable with `stamp`; 0: none. */
-static int alloc_locked(struct pool *pool, struct cache *cache, struct want *want, uint64_t stamp,
-                        bool at_once, bool advancing) {
+static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_request *request,
+                        uint64_t stamp, bool at_once, bool advancing) {
     struct source *source = &pool->source;
     quota_follow_miss(cache);
     cache->visiting = true;
-    uint64_t growth = source_growth(want);
+    uint64_t growth = source_growth(request);
     bool usable =
         stamp > 0 && (order_cheaply(source, stamp) ||
                       (peaks_budget_is_short(pool, growth) && order_now(source, stamp, false)));
     stop_advancing(pool, advancing);
-    want->is_short = peaks_budget_is_short(pool, growth);
+    request->over_budget = peaks_budget_is_short(pool, growth);
     bool found = false;
-    if (usable || want->is_short) {
+    if (usable || request->over_budget) {
         cache_enter(cache);
-        found = find_cached(cache, want);
+        found = find_cached(cache, request);
         cache_leave(cache);
     }
-    return found || (!at_once && ready_or_settled(pool, want)) ? 0 : supply(pool, cache, want);
+    return found || (!at_once && ready_or_settled(pool, request)) ? 0
+                                                                  : supply(pool, cache, request);
 }
 
 /* *reclaims: of a request that is refused, as many as there were when it last looked for memory. */
-static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want, uint64_t requested,
-                      uint64_t *address, uint64_t *reclaims) {
+static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_request *request,
+                      uint64_t requested, uint64_t *address, uint64_t *reclaims) {
     struct source *source = &pool->source;
-    bool at_once = want->large || atomic_load_explicit(&source->tight, memory_order_relaxed) > 0;
+    bool at_once = request->large || atomic_load_explicit(&source->tight, memory_order_relaxed) > 0;
     int dead = look_at_health(pool);
     if (dead) {
         return dead;
@@ -251,22 +255,22 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct want *want,
         settle(pool, true);
     }
     cache_enter(cache);
-    uint64_t stamp = cached_stamp(cache, want);
+    uint64_t stamp = cached_stamp(cache, request);
     cache_leave(cache);
     bool advancing;
     if (!lock_or_ready(pool, stamp, &advancing)) {
-        if (alloc_cached(cache, want, requested, address)) {
+        if (alloc_cached(cache, request, requested, address)) {
             return 0;
         }
         lock_acquire(&source->lock); /* memory was short: another thread has taken it back */
     }
-    int r = alloc_locked(pool, cache, want, stamp, at_once, advancing);
+    int r = alloc_locked(pool, cache, request, stamp, at_once, advancing);
     if (r == 0) {
         cache_enter(cache);
-        *address = hand_out(cache, want->block, requested);
+        *address = hand_out(cache, request->block, requested);
         cache_leave(cache);
-        pool->peaks.taken_unseen += want->large ? want->bytes : 0;
-        top_up(pool, cache, want, stamp > 0); /* lets go of the lock: the context may end */
+        pool->peaks.taken_unseen += request->large ? request->bytes : 0;
+        top_up(pool, cache, request, stamp > 0); /* lets go of the lock: the context may end */
     } else {
         *reclaims = atomic_load(&pool->reclaims);
     }
@@ -289,12 +293,12 @@ static bool any_reclaimed(struct pool *pool, uint64_t reclaims) {
  * Serves what the cache cannot. A refused request is tried again as long as retired blocks come
  * free.
  */
-static int alloc_missed(struct pool *pool, struct cache *cache, struct want *want,
+static int alloc_missed(struct pool *pool, struct cache *cache, struct alloc_request *request,
                         uint64_t requested, uint64_t *address) {
     uint64_t reclaims = 0;
     unsigned tries = 0;
     for (;;) {
-        int r = alloc_slow(pool, cache, want, requested, address, &reclaims);
+        int r = alloc_slow(pool, cache, request, requested, address, &reclaims);
         if (likely(!source_refused(r)) || tries++ == OTHERS_TRIES ||
             !any_reclaimed(pool, reclaims)) {
             return r;
@@ -303,7 +307,8 @@ static int alloc_missed(struct pool *pool, struct cache *cache, struct want *wan
         if (broken) {
             return broken;
         }
-        *want = (struct want){.bin = want->bin, .bytes = want->bytes, .large = want->large};
+        *request = (struct alloc_request){
+            .bin = request->bin, .bytes = request->bytes, .large = request->large};
     }
 }
 
@@ -327,10 +332,11 @@ static __attribute__((noinline)) void show_peak(struct pool *pool, struct cache 
     }
 }
 
-static __attribute__((noinline)) void tell_large(struct pool *pool, const struct want *want,
+static __attribute__((noinline)) void tell_large(struct pool *pool,
+                                                 const struct alloc_request *request,
                                                  const uint64_t *address, uint64_t requested) {
     struct source *source = &pool->source;
-    if (want->block && source->backend->ops->allocated) {
+    if (request->block && source->backend->ops->allocated) {
         source->backend->ops->allocated(source->backend, *address, requested);
     }
 }
@@ -347,23 +353,23 @@ static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t
         int dead = look_at_health(pool);
         return dead ? dead : -ENOMEM;
     }
-    struct want want = {.large = bytes > SMALL_MAX_BYTES};
-    if (want.large) {
-        want.bytes = round_up(bytes, LARGE_UNIT);
-        want.bin =
-            want.bytes <= quota_largest_block(pool) ? bin_of_large(want.bytes) : (unsigned)BIN_NONE;
+    struct alloc_request request = {.large = bytes > SMALL_MAX_BYTES};
+    if (request.large) {
+        request.bytes = round_up(bytes, LARGE_UNIT);
+        request.bin = request.bytes <= quota_largest_block(pool) ? bin_of_large(request.bytes)
+                                                                 : (unsigned)BIN_NONE;
     } else {
-        want.bin = size_class_of(bytes);
-        want.bytes = size_class_bytes(want.bin);
+        request.bin = size_class_of(bytes);
+        request.bytes = size_class_bytes(request.bin);
     }
     struct cache *cache = cache_mine(pool);
-    bool hit = alloc_cached(cache, &want, bytes, address);
-    int r = likely(hit) ? 0 : alloc_missed(pool, cache, &want, bytes, address);
-    if (unlikely(want.large)) {
+    bool hit = alloc_cached(cache, &request, bytes, address);
+    int r = likely(hit) ? 0 : alloc_missed(pool, cache, &request, bytes, address);
+    if (unlikely(request.large)) {
         if (hit) {
             show_peak(pool, cache);
         }
-        tell_large(pool, &want, address, bytes);
+        tell_large(pool, &request, address, bytes);
     }
     return r;
 }

@@ -9,18 +9,19 @@ void cache_forget_last(void) {
 
 /* A block somewhat larger beats a visit to the pool (programs whose sizes never repeat live on this),
  * and one up to twice as large beats growing when memory is short, or much is cached. */
-unsigned want_last_bin(const struct want *want, bool much) {
-    unsigned further = want->large ? much ? LARGER_BINS_OF_LARGE_WHEN_SHORT : LARGER_BINS_OF_LARGE
-                       : want->bin < LARGER_LEAST_BIN ? 0
-                       : much                         ? LARGER_BINS_WHEN_SHORT
-                                                      : LARGER_BINS;
-    unsigned last = want->bin + further, end = want->large ? BINS - 1 : SMALL_CLASSES - 1;
+unsigned request_last_bin(const struct alloc_request *request, bool much) {
+    unsigned further = request->large
+                           ? much ? LARGER_BINS_OF_LARGE_WHEN_SHORT : LARGER_BINS_OF_LARGE
+                       : request->bin < LARGER_LEAST_BIN ? 0
+                       : much                            ? LARGER_BINS_WHEN_SHORT
+                                                         : LARGER_BINS;
+    unsigned last = request->bin + further, end = request->large ? BINS - 1 : SMALL_CLASSES - 1;
     return last < end ? last : end;
 }
 
 /* What there is plenty of is better used than added to. */
-static unsigned last_bin(const struct cache *cache, const struct want *want) {
-    return want_last_bin(want, want->is_short || cache->bytes > cache_room(cache) / 2);
+static unsigned last_bin(const struct cache *cache, const struct alloc_request *request) {
+    return request_last_bin(request, request->over_budget || cache->bytes > cache_room(cache) / 2);
 }
 
 /* A block that was found, and the one before it in its bin; NULL: none, and it is the first. */
@@ -54,25 +55,26 @@ static struct block *pop_large(struct cache *cache, unsigned at, uint64_t bytes,
     return fit.block;
 }
 
-struct block *cache_find(struct cache *cache, const struct want *want, uint64_t usable) {
-    unsigned last = last_bin(cache, want);
+struct block *cache_find(struct cache *cache, const struct alloc_request *request,
+                         uint64_t usable) {
+    unsigned last = last_bin(cache, request);
     struct block *block = NULL;
-    for (unsigned at = want->bin; !block && at <= last; at++) {
-        block =
-            want->large ? pop_large(cache, at, want->bytes, usable) : cache_pop(cache, at, usable);
+    for (unsigned at = request->bin; !block && at <= last; at++) {
+        block = request->large ? pop_large(cache, at, request->bytes, usable)
+                               : cache_pop(cache, at, usable);
     }
     return block;
 }
 
-uint64_t cache_stamp(const struct cache *cache, const struct want *want) {
-    if (!want->large) {
-        const struct block *head = cache->bins[want->bin].head;
+uint64_t cache_stamp(const struct cache *cache, const struct alloc_request *request) {
+    if (!request->large) {
+        const struct block *head = cache->bins[request->bin].head;
         return head ? head->stamp : 0;
     }
-    unsigned last = last_bin(cache, want);
+    unsigned last = last_bin(cache, request);
     uint64_t stamp = 0;
-    for (unsigned at = want->bin; at <= last; at++) {
-        struct fit fit = find_fit(&cache->bins[at], want->bytes, UINT64_MAX);
+    for (unsigned at = request->bin; at <= last; at++) {
+        struct fit fit = find_fit(&cache->bins[at], request->bytes, UINT64_MAX);
         if (fit.block && (stamp == 0 || fit.block->stamp < stamp)) {
             stamp = fit.block->stamp;
         }

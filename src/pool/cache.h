@@ -162,12 +162,12 @@ static inline void cache_push(struct cache *cache, struct bin *bin, struct block
 }
 
 /** The largest bin that will do for a request; and what is here for it, that or a block somewhat larger, if it may be handed out. */
-struct want;
-unsigned want_last_bin(const struct want *want, bool much);
-struct block *cache_find(struct cache *cache, const struct want *want, uint64_t usable);
+struct alloc_request;
+unsigned request_last_bin(const struct alloc_request *request, bool much);
+struct block *cache_find(struct cache *cache, const struct alloc_request *request, uint64_t usable);
 
 /** The least `usable` with which that finds one, of the bin itself if it is small; 0: none to find. */
-uint64_t cache_stamp(const struct cache *cache, const struct want *want);
+uint64_t cache_stamp(const struct cache *cache, const struct alloc_request *request);
 
 /** Puts in blocks that are all usable already, of one bin: in front of all others. Touches none of them
  * where the bin is empty. */

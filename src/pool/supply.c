@@ -35,11 +35,11 @@ static uint64_t idle_bytes(const struct pool *pool) {
  * asked again nor any work waited for. *none: nothing is pending, and nothing could go back to the
  * driver. Lets go of the lock before it counts.
  */
-static bool may_suffice(struct pool *pool, const struct want *want, bool *none) {
+static bool may_suffice(struct pool *pool, const struct alloc_request *request, bool *none) {
     struct source *source = &pool->source;
     uint64_t others = 0, room = budget_room(source, &others);
     *none = source->pending_bytes + source_idle(source) + others == 0;
-    return want->bytes <= room + others + idle_bytes(pool);
+    return request->bytes <= room + others + idle_bytes(pool);
 }
 
 /* What is known when the driver, or the limit, has refused. */
@@ -49,44 +49,46 @@ struct resort {
     bool lost; /* what other pools gave back for the request went elsewhere */
 };
 
-static int supply_hard(struct pool *pool, struct want *want, struct resort *resort, int refusal) {
+static int supply_hard(struct pool *pool, struct alloc_request *request, struct resort *resort,
+                       int refusal) {
     struct source *source = &pool->source;
-    want->any = true;
-    want->care = ARENA_ALL;
+    request->any = true;
+    request->placement = PLACE_ANYWHERE;
     grow_let_others(source);
-    if (obtain_pending(source, want)) {
+    if (obtain_pending(source, request)) {
         return 0;
     }
-    if (quota_take_all_back(pool) && obtain_pending(source, want)) {
+    if (quota_take_all_back(pool) && obtain_pending(source, request)) {
         return 0;
     }
     bool none;
-    if (!may_suffice(pool, want, &none)) {
+    if (!may_suffice(pool, request, &none)) {
         return refusal;
     }
     bool answers = order_wait_for_answers(source, resort->patience);
     if (source->backend->quiet) {
         resort->patience = 0; /* all of it is spent */
     }
-    if (answers && obtain_pending(source, want)) {
+    if (answers && obtain_pending(source, request)) {
         return 0;
     }
-    int r = obtain_grown(source, want, &refusal); /* what was lent to others may be there again */
+    int r =
+        obtain_grown(source, request, &refusal); /* what was lent to others may be there again */
     if (r != -EAGAIN || none) {
         return r == -EAGAIN ? refusal : r;
     }
     order_finish_ordered(source); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
-        if (last && obtain_finished(source, want, resort->patience)) {
+        if (last && obtain_finished(source, request, resort->patience)) {
             return 0;
         }
-        uint64_t need = source_growth(want);
+        uint64_t need = source_growth(request);
         while (r == -EAGAIN && source_release_idle(source, need) == 0) {
-            r = obtain_grown(source, want, &refusal);
+            r = obtain_grown(source, request, &refusal);
         }
-        if (r == -EAGAIN && obtain_gathered(source, want, last)) {
+        if (r == -EAGAIN && obtain_gathered(source, request, last)) {
             uint64_t others = 0;
-            r = obtain_grown(source, want, &refusal);
+            r = obtain_grown(source, request, &refusal);
             /* if not, it is there, and the driver refuses all the same */
             resort->lost = r == -EAGAIN && budget_room(source, &others) < need;
         }
@@ -94,7 +96,7 @@ static int supply_hard(struct pool *pool, struct want *want, struct resort *reso
             return r;
         }
     }
-    return obtain_ready(source, want) ? 0 : refusal;
+    return obtain_ready(source, request) ? 0 : refusal;
 }
 
 /*
@@ -102,10 +104,11 @@ static int supply_hard(struct pool *pool, struct want *want, struct resort *reso
  * is little beside the growth that comes next. Of small ones there may be thousands: they go if that
  * is enough to serve the request and a good part of the budget. True if there was anything.
  */
-static bool give_up_own_cache(struct pool *pool, struct cache *cache, const struct want *want) {
+static bool give_up_own_cache(struct pool *pool, struct cache *cache,
+                              const struct alloc_request *request) {
     uint64_t budget = atomic_load_explicit(&pool->source.budget, memory_order_relaxed);
     uint64_t before = cache->bytes;
-    bool small = !want->large && before >= PAGE_BYTES && before >= budget / CACHED_SHARE;
+    bool small = !request->large && before >= PAGE_BYTES && before >= budget / CACHED_SHARE;
     cache_enter(cache);
     cache_empty(cache, small ? 0 : SMALL_CLASSES);
     bool any = cache->bytes < before;
@@ -157,7 +160,7 @@ static bool is_more_there(const struct pool *pool, const struct moment *since) {
  * what was waited for or given back, and free as much as that: so a refusal is final only if no
  * more memory is there than when the last try began. The lock is held from that last look on.
  */
-static int supply_as_natively(struct pool *pool, struct want *want, int refusal) {
+static int supply_as_natively(struct pool *pool, struct alloc_request *request, int refusal) {
     struct source *source = &pool->source;
     struct resort resort = {.patience = LATE_WAIT_NS};
     uint64_t now = given_back(source);
@@ -166,11 +169,11 @@ static int supply_as_natively(struct pool *pool, struct want *want, int refusal)
         uint64_t before = now;
         struct moment since = {epochs_stamp(&source->epochs), count_frees(pool)};
         resort.lost = false;
-        refusal = supply_hard(pool, want, &resort, refusal);
+        refusal = supply_hard(pool, request, &resort, refusal);
         bool refused = source_refused(refusal);
         now = refused ? given_back(source) : before;
         again = now != before || (refused && (resort.lost || is_more_there(pool, &since)) &&
-                                  may_suffice(pool, want, &none));
+                                  may_suffice(pool, request, &none));
     }
     return refusal;
 }
@@ -180,9 +183,9 @@ static int supply_as_natively(struct pool *pool, struct want *want, int refusal)
  * pending: whoever goes on would take all there is in the time that the other one has lost its processor.
  * Not for long: it may be waiting for what this thread does next.
  */
-static void let_the_context_end(struct pool *pool, const struct want *want) {
+static void let_the_context_end(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
-    if (source->backend->quiet && peaks_budget_is_short(pool, source_growth(want))) {
+    if (source->backend->quiet && peaks_budget_is_short(pool, source_growth(request))) {
         order_wait_for_answers(source, QUIET_WAIT_NS);
     }
 }
@@ -192,54 +195,57 @@ static void let_the_context_end(struct pool *pool, const struct want *want) {
  * is none. So it gets the best of all that is free, and what is free stays in few pieces. But streams that run side by side would
  * lose more by it where little is at stake.
  */
-static void order_ahead(struct pool *pool, const struct want *want) {
+static void order_ahead(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
     uint64_t all = epochs_orderable(&source->epochs);
-    if (backend_maps(source->backend) && want->large && all > 0 && budget_is_beyond_floor(source) &&
+    if (backend_maps(source->backend) && request->large && all > 0 &&
+        budget_is_beyond_floor(source) &&
         source->pending_bytes > source->goal / ORDER_AHEAD_SHARE &&
-        !epochs_usable(&source->epochs, all) && peaks_budget_is_short(pool, source_growth(want))) {
+        !epochs_usable(&source->epochs, all) &&
+        peaks_budget_is_short(pool, source_growth(request))) {
         order_soon(source, all);
     }
 }
 
 /* Only where idle segments could go back before it does it matter whether the growth would exceed the budget. */
-static int grow_for(struct pool *pool, struct want *want) {
+static int grow_for(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
     const struct backend *backend = source->backend;
     bool may_go_back = !backend_maps(backend) && !backend->release_waits;
-    return grow(source, want, may_go_back && peaks_budget_is_short(pool, source_growth(want)));
+    return grow(source, request,
+                may_go_back && peaks_budget_is_short(pool, source_growth(request)));
 }
 
-int supply(struct pool *pool, struct cache *cache, struct want *want) {
+int supply(struct pool *pool, struct cache *cache, struct alloc_request *request) {
     struct source *source = &pool->source;
-    let_the_context_end(pool, want);
-    order_ahead(pool, want);
-    if (obtain_cheap(source, want)) {
+    let_the_context_end(pool, request);
+    order_ahead(pool, request);
+    if (obtain_cheap(source, request)) {
         return 0;
     }
-    if (quota_take_back(pool, source_growth(want)) && obtain_pending(source, want)) {
+    if (quota_take_back(pool, source_growth(request)) && obtain_pending(source, request)) {
         return 0;
     }
-    if (peaks_budget_is_short(pool, source_growth(want)) &&
-        (obtain_ordered(source, want) ||
-         (give_up_own_cache(pool, cache, want) && obtain_pending(source, want)))) {
+    if (peaks_budget_is_short(pool, source_growth(request)) &&
+        (obtain_ordered(source, request) ||
+         (give_up_own_cache(pool, cache, request) && obtain_pending(source, request)))) {
         return 0;
     }
-    int r = grow_for(pool, want);
+    int r = grow_for(pool, request);
     if (r == 0 && budget_used(source) > source->refused_at) {
         source->refused_at = 0; /* there is more now than there was then */
         source->budget_stale = true;
     }
-    if (r == 0 && !want->block && !obtain_ready(source, want)) {
-        r = source_grow(source, want); /* another thread took what we brought */
-        r = obtain_ready(source, want) ? 0 : r;
+    if (r == 0 && !request->block && !obtain_ready(source, request)) {
+        r = source_grow(source, request); /* another thread took what we brought */
+        r = obtain_ready(source, request) ? 0 : r;
     }
     if (source_refused(r)) {
         source->refused_at = budget_used(source) > 0 ? budget_used(source) : 1;
         source->budget_stale = true; /* at the end of this visit */
-        r = supply_as_natively(pool, want, r);
+        r = supply_as_natively(pool, request, r);
         books_add(&source->books.oom_retries, r == 0);
     }
     books_add(&source->books.cache_misses, r == 0);
-    return want->block ? r : r == 0 ? -ENOMEM : r;
+    return request->block ? r : r == 0 ? -ENOMEM : r;
 }

@@ -7,6 +7,6 @@
 
 /** For the thread of that cache, which is emptied before the pool grows past its budget. Takes and returns with the pool's lock held;
  * lets go of it in between. 0, and want->block; or why there is none. */
-int supply(struct pool *pool, struct cache *cache, struct want *want);
+int supply(struct pool *pool, struct cache *cache, struct alloc_request *request);
 
 #endif

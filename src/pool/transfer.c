@@ -101,12 +101,13 @@ bool transfer_has_any(const struct cache *cache) {
 }
 
 /* The oldest that has a block for the request; NULL: none. */
-static struct magazine *find(struct transfer *transfer, const struct want *want, uint32_t *at) {
-    unsigned last = want_last_bin(want, want->is_short);
+static struct magazine *find(struct transfer *transfer, const struct alloc_request *request,
+                             uint32_t *at) {
+    unsigned last = request_last_bin(request, request->over_budget);
     for (uint32_t i = 0; i < transfer->count; i++) {
         struct magazine *magazine = magazine_at(transfer, i);
-        if (want->bin <= magazine->bin && magazine->bin <= last &&
-            (!want->large || block_bytes(magazine->first) >= want->bytes)) {
+        if (request->bin <= magazine->bin && magazine->bin <= last &&
+            (!request->large || block_bytes(magazine->first) >= request->bytes)) {
             *at = i;
             return magazine;
         }
@@ -139,12 +140,12 @@ static struct block *take_first(struct transfer *transfer, struct magazine *maga
 }
 
 /* The cache may have no room for more than the one block; asleep it holds nothing. */
-static struct block *take(struct transfer *transfer, struct cache *cache, const struct want *want,
-                          uint64_t usable) {
+static struct block *take(struct transfer *transfer, struct cache *cache,
+                          const struct alloc_request *request, uint64_t usable) {
     take_usable(transfer, cache, usable);
     uint32_t at;
-    struct block *block = cache_find(cache, want, usable);
-    struct magazine *found = block ? NULL : find(transfer, want, &at);
+    struct block *block = cache_find(cache, request, usable);
+    struct magazine *found = block ? NULL : find(transfer, request, &at);
     if (found && found->stamp <= usable) {
         block = take_first(transfer, found);
         if (found->count == 0 || !quota_sleeps(cache)) {
@@ -157,26 +158,27 @@ static struct block *take(struct transfer *transfer, struct cache *cache, const 
     return block;
 }
 
-struct block *transfer_take(struct cache *cache, const struct want *want, uint64_t usable) {
+struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
+                            uint64_t usable) {
     struct block *block = NULL;
     for (unsigned i = 0; i < PLACES && !block; i++) {
         struct transfer *transfer = place(cache, i);
         if (books_get(&transfer->bytes) > 0) {
             lock_acquire(&transfer->lock);
-            block = take(transfer, cache, want, usable);
+            block = take(transfer, cache, request, usable);
             lock_release(&transfer->lock);
         }
     }
     return block;
 }
 
-uint64_t transfer_stamp(struct cache *cache, const struct want *want) {
+uint64_t transfer_stamp(struct cache *cache, const struct alloc_request *request) {
     uint64_t stamp = 0;
     for (unsigned i = 0; i < PLACES && stamp == 0; i++) {
         struct transfer *transfer = place(cache, i);
         lock_acquire(&transfer->lock);
         uint32_t at;
-        const struct magazine *found = find(transfer, want, &at);
+        const struct magazine *found = find(transfer, request, &at);
         stamp = found ? found->stamp : 0;
         lock_release(&transfer->lock);
     }

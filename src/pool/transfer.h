@@ -27,7 +27,7 @@
 
 struct cache;
 struct pool;
-struct want;
+struct alloc_request;
 
 struct magazine {
     struct block *first, *last;
@@ -76,10 +76,11 @@ bool transfer_has_any(const struct cache *cache);
 
 /** Inside the cache: whatever is usable goes there, as far as there is room, and a block for the request
  * is taken. NULL: nothing fits. */
-struct block *transfer_take(struct cache *cache, const struct want *want, uint64_t usable);
+struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
+                            uint64_t usable);
 
 /** The least `usable` with which that finds a block; 0: none. */
-uint64_t transfer_stamp(struct cache *cache, const struct want *want);
+uint64_t transfer_stamp(struct cache *cache, const struct alloc_request *request);
 
 /** Under the pool's lock: everything in it goes to the pool. True if there was anything. */
 bool transfer_empty(struct transfer *transfer);

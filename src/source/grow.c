@@ -50,10 +50,10 @@ static bool wait_for_idle(struct source *source, uint64_t last) {
  * too, and ranges that are spared otherwise are cut. What other threads free meanwhile is not waited for:
  * that need not end. True: that has served the request.
  */
-static bool spare_growing(struct source *source, struct want *want, uint64_t growth) {
+static bool spare_growing(struct source *source, struct alloc_request *request, uint64_t growth) {
     uint64_t most = most_reserved(source, growth), last = epochs_stamp(&source->epochs);
     while (budget_would_exceed(source, growth, most) && wait_for_idle(source, last)) {
-        if (obtain_ready(source, want)) {
+        if (obtain_ready(source, request)) {
             return true;
         }
         release_down_to(source, growth, most);
@@ -61,9 +61,9 @@ static bool spare_growing(struct source *source, struct want *want, uint64_t gro
     if (!budget_would_exceed(source, growth, most)) {
         return false;
     }
-    want->care = ARENA_CUTTING;
-    bool served = obtain_ready(source, want);
-    want->care = ARENA_SPARING;
+    request->placement = PLACE_CUTTING;
+    bool served = obtain_ready(source, request);
+    request->placement = PLACE_SPARING;
     return served;
 }
 
@@ -71,7 +71,8 @@ static bool spare_growing(struct source *source, struct want *want, uint64_t gro
  * What was released is the driver's only when the stream that frees it has got there, and a barrier holds that stream up
  * like any other of the context. What grows meanwhile comes on top.
  */
-static int grow_after_returns(struct source *source, struct want *want, uint64_t growth) {
+static int grow_after_returns(struct source *source, struct alloc_request *request,
+                              uint64_t growth) {
     uint64_t most = most_reserved(source, growth);
     if (source->returning > 0) {
         source_wait_for_return(source, 0);
@@ -80,16 +81,17 @@ static int grow_after_returns(struct source *source, struct want *want, uint64_t
         order_finish_ordered(source);
         source_wait_for_return(source, RETURN_SOON_NS);
     }
-    return source_grow(source, want);
+    return source_grow(source, request);
 }
 
 /*
  * In a line what lies idle makes room for the growth (mapper.c), if it may move or has finished; where that is not enough, work is waited
  * for rather than that the pool grows past its budget, and past what it has already. Not where that would not be enough either.
  */
-static int grow_line(struct source *source, struct want *want) {
-    const struct arena *arena = want->large ? &source->large : &source->small;
-    uint64_t bytes = want->large ? want->bytes : PAGE_BYTES, last = epochs_stamp(&source->epochs);
+static int grow_line(struct source *source, struct alloc_request *request) {
+    const struct arena *arena = request->large ? &source->large : &source->small;
+    uint64_t bytes = request->large ? request->bytes : PAGE_BYTES,
+             last = epochs_stamp(&source->epochs);
     uint64_t budget = budget_with(source, bytes);
     struct growth growth = mapper_growth(source, arena, bytes, budget);
     if (budget_would_exceed(source, growth.bytes, budget)) {
@@ -100,12 +102,12 @@ static int grow_line(struct source *source, struct want *want) {
     while (budget_would_exceed(source, growth.bytes, most + growth.ready) &&
            !budget_would_exceed(source, growth.bytes, most + growth.idle) &&
            wait_for_idle(source, last)) {
-        if (obtain_ready(source, want)) {
+        if (obtain_ready(source, request)) {
             return 0;
         }
         growth = mapper_growth(source, arena, bytes, budget);
     }
-    return source_grow(source, want);
+    return source_grow(source, request);
 }
 
 /*
@@ -114,13 +116,13 @@ static int grow_line(struct source *source, struct want *want) {
  * little: after a rest every growth would else cost twice as much for long. Past what the peak allows
  * they go back whatever it takes: natively all of them would have gone.
  */
-int grow(struct source *source, struct want *want, bool give_back_first) {
-    uint64_t growth = source_growth(want);
+int grow(struct source *source, struct alloc_request *request, bool give_back_first) {
+    uint64_t growth = source_growth(request);
     if (backend_maps(source->backend)) {
-        return grow_line(source, want);
+        return grow_line(source, request);
     }
     if (!give_back_first) {
-        return grow_after_returns(source, want, growth);
+        return grow_after_returns(source, request, growth);
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     uint64_t most = most_reserved(source, growth), before = backend_clock(source->backend);
@@ -135,10 +137,10 @@ int grow(struct source *source, struct want *want, bool give_back_first) {
         epochs_poll(&source->epochs, source->backend);
     }
     release_down_to(source, growth, due ? budget : most);
-    if (exceeds && spare_growing(source, want, growth)) {
+    if (exceeds && spare_growing(source, request, growth)) {
         return 0;
     }
-    int r = grow_after_returns(source, want, growth);
+    int r = grow_after_returns(source, request, growth);
     if (source->returning > 0) {
         source_wait_for_return(source, 0);
     }

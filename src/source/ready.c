@@ -9,39 +9,40 @@
  * The unit that a page keeps back (page.h) takes a whole block out of the few large ones that fit there.
  * That is borne for little memory only, and where it takes half a page not near the budget.
  */
-static bool take_small(struct source *source, struct want *want) {
-    bool half = want->bytes == SMALL_MAX_BYTES && source->config.budget == 0 &&
+static bool take_small(struct source *source, struct alloc_request *request) {
+    bool half = request->bytes == SMALL_MAX_BYTES && source->config.budget == 0 &&
                 !budget_allows(source, PAGE_BYTES);
-    bool dear = want->bytes > STARTS_LEAST && source->small.reserved_bytes > STARTS_BYTES;
-    bool any = want->any || dear || half;
-    want->block = runs_take(&source->runs, (unsigned)(want->bytes >> UNIT_SHIFT), want->bin, any);
-    return want->block != NULL;
+    bool dear = request->bytes > STARTS_LEAST && source->small.reserved_bytes > STARTS_BYTES;
+    bool any = request->any || dear || half;
+    request->block =
+        runs_take(&source->runs, (unsigned)(request->bytes >> UNIT_SHIFT), request->bin, any);
+    return request->block != NULL;
 }
 
-static bool take_large(struct source *source, struct want *want) {
-    want->splits = source->large.in_line && want->care != ARENA_ALL &&
-                   arena_pinned_by(&source->large, want->bytes, source->epochs.finished);
-    if (want->splits) {
+static bool take_large(struct source *source, struct alloc_request *request) {
+    request->split_first = source->large.in_line && request->placement != PLACE_ANYWHERE &&
+                           arena_pinned_by(&source->large, request->bytes, source->epochs.finished);
+    if (request->split_first) {
         return false;
     }
-    struct range *range = arena_take(&source->large, want->bytes, want->care);
+    struct range *range = arena_take(&source->large, request->bytes, request->placement);
     if (range) {
         page_map_set_start(range->block.address, range);
-        want->block = &range->block;
+        request->block = &range->block;
     }
     return range != NULL;
 }
 
 /* 2 MiB for small blocks. */
 static struct range *take_page(struct source *source) {
-    return arena_take(&source->small, PAGE_BYTES, ARENA_ALL);
+    return arena_take(&source->small, PAGE_BYTES, PLACE_ANYWHERE);
 }
 
-bool ready_take(struct source *source, struct want *want) {
-    if (want->large) {
-        return take_large(source, want);
+bool ready_take(struct source *source, struct alloc_request *request) {
+    if (request->large) {
+        return take_large(source, request);
     }
-    if (take_small(source, want)) {
+    if (take_small(source, request)) {
         return true;
     }
     struct range *range = take_page(source);
@@ -53,7 +54,7 @@ bool ready_take(struct source *source, struct want *want) {
         arena_give(&source->small, range);
         return false;
     }
-    return take_small(source, want);
+    return take_small(source, request);
 }
 
 /* The segment may go back to the driver when the epoch of all that is free in it has finished. One that

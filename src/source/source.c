@@ -111,8 +111,8 @@ void source_wait_for_return(struct source *source, uint64_t limit_ns) {
 
 /* --- growing --- */
 
-uint64_t source_growth(const struct want *want) {
-    return want->large ? round_up(want->bytes, PAGE_BYTES) : PAGE_BYTES;
+uint64_t source_growth(const struct alloc_request *request) {
+    return request->large ? round_up(request->bytes, PAGE_BYTES) : PAGE_BYTES;
 }
 
 /*
@@ -121,15 +121,15 @@ uint64_t source_growth(const struct want *want) {
  * the device as many fit as natively, and what fills a segment gets one of its own. Pages never share one:
  * a block that lives on holds up nothing but its own page, as natively.
  */
-static uint64_t good_growth(const struct source *source, const struct want *want) {
-    uint64_t least = source_growth(want);
-    if (!want->large || want->bytes == least) {
+static uint64_t good_growth(const struct source *source, const struct alloc_request *request) {
+    uint64_t least = source_growth(request);
+    if (!request->large || request->bytes == least) {
         return least;
     }
     uint64_t most = least_of(source->backend->capacity / SEGMENT_STEP_SHARE, SEGMENT_STEP_MAX);
     uint64_t step = least_of(source->large.reserved_bytes / SEGMENT_STEP_PART, most);
-    uint64_t blocks = step > want->bytes ? (step + want->bytes - 1) / want->bytes : 1;
-    return round_up(blocks * want->bytes + LARGE_UNIT, PAGE_BYTES);
+    uint64_t blocks = step > request->bytes ? (step + request->bytes - 1) / request->bytes : 1;
+    return round_up(blocks * request->bytes + LARGE_UNIT, PAGE_BYTES);
 }
 
 /* One reserve() of the backend, without the lock. */
@@ -168,21 +168,21 @@ bool source_refused(int r) {
  * Host memory for what the growth and the request will need. It is asked for before the driver is, because
  * giving a segment back can wait for the device.
  */
-static bool has_descriptors(struct source *source, const struct want *want) {
-    struct arena *arena = want->large ? &source->large : &source->small;
+static bool has_descriptors(struct source *source, const struct alloc_request *request) {
+    struct arena *arena = request->large ? &source->large : &source->small;
     return arena_prepare(arena, 1) && page_map_spare() &&
-           (want->large || runs_prepare(&source->runs));
+           (request->large || runs_prepare(&source->runs));
 }
 
-int source_grow(struct source *source, const struct want *want) {
-    if (source->unmanageable || !has_descriptors(source, want)) {
+int source_grow(struct source *source, const struct alloc_request *request) {
+    if (source->unmanageable || !has_descriptors(source, request)) {
         return -ERANGE;
     }
-    struct arena *arena = want->large ? &source->large : &source->small;
+    struct arena *arena = request->large ? &source->large : &source->small;
     if (backend_maps(source->backend)) {
-        return mapper_grow(source, arena, want->large ? want->bytes : PAGE_BYTES);
+        return mapper_grow(source, arena, request->large ? request->bytes : PAGE_BYTES);
     }
-    uint64_t good = good_growth(source, want), least = source_growth(want);
+    uint64_t good = good_growth(source, request), least = source_growth(request);
     int r = grow_by(source, arena, good);
     if (source_refused(r) && source->returning > 0) {
         source_wait_for_return(source, RETURN_WAIT_NS);

@@ -38,15 +38,15 @@ static inline struct segment *source_aged(struct source *source, struct arena **
 }
 
 /* What is asked for, and the answer. */
-struct want {
+struct alloc_request {
     unsigned bin;   /* where caches would keep it, */
     uint64_t bytes; /* of its size class; of a large block, in whole units */
     bool large;
-    bool is_short;        /* growing would exceed the budget: larger blocks will do */
-    bool any;             /* growing was refused: cut whatever fits */
-    bool splits;          /* why nothing was taken: a long segment is to be split for it */
-    enum arena_care care; /* which large ranges are not cut for it */
-    struct block *block;  /* the answer: BLOCK_CACHED */
+    bool over_budget; /* growing would exceed the budget: larger blocks will do */
+    bool any;         /* growing was refused: cut whatever fits */
+    bool split_first; /* why nothing was taken: a long segment is to be split for it */
+    enum arena_placement placement; /* which large ranges are not cut for it */
+    struct block *block;            /* the answer: BLOCK_CACHED */
 };
 
 /** Makes the source of a pool, which is zeroed: life.c. */
@@ -59,15 +59,15 @@ void source_leave_map(struct source *source);
 uint64_t source_forget(struct source *source);
 
 /** What may be handed out: ready.c. */
-bool ready_take(struct source *source, struct want *want);
+bool ready_take(struct source *source, struct alloc_request *request);
 void ready_give(struct source *source, struct block *block);
 
 /** The least the pool can grow by for a request. */
-uint64_t source_growth(const struct want *want);
+uint64_t source_growth(const struct alloc_request *request);
 
 /** A segment from the driver, or more. 0; -ENOMEM, -EDQUOT: neither the driver nor the limit has more (source_refused()); -ERANGE: what
  * it has cannot be managed; or its code. */
-int source_grow(struct source *source, const struct want *want);
+int source_grow(struct source *source, const struct alloc_request *request);
 bool source_refused(int r);
 
 /** Gives back what lies idle and no work touches. 0: something is on its way; -EBUSY: work is in front of it; -ENOENT: nothing is idle. */

@@ -84,7 +84,7 @@ static uint64_t start_with(struct arena *arena, uint64_t bytes) {
 }
 
 static struct range *take(struct arena *arena, uint64_t bytes) {
-    struct range *range = arena_take(arena, bytes, ARENA_ALL);
+    struct range *range = arena_take(arena, bytes, PLACE_ANYWHERE);
     assert_non_null(range);
     assert_int_equal(range_state(range), BLOCK_CACHED);
     assert_int_equal(range->bytes, bytes);
@@ -117,7 +117,7 @@ static void an_exact_fit_leaves_nothing_behind(void **state) {
     take(&arena, 64 * MIB);
     assert_int_equal(arena.free_count, 0);
     assert_int_equal(arena_largest_free(&arena), 0);
-    assert_null(arena_take(&arena, 512, ARENA_ALL));
+    assert_null(arena_take(&arena, 512, PLACE_ANYWHERE));
 }
 
 static void free_neighbours_are_merged_from_every_side(void **state) {
@@ -151,7 +151,7 @@ static void segments_side_by_side_are_never_merged(void **state) {
     uint64_t base = start_with(&arena, 8 * MIB);
     assert_int_equal(arena_add(&arena, base + 8 * MIB, 8 * MIB, NULL), 0);
     check(&arena);
-    assert_null(arena_take(&arena, 9 * MIB, ARENA_ALL));
+    assert_null(arena_take(&arena, 9 * MIB, PLACE_ANYWHERE));
     struct range *a = take(&arena, 8 * MIB), *b = take(&arena, 8 * MIB);
     give(&arena, a);
     give(&arena, b);
@@ -204,16 +204,16 @@ static void a_large_range_is_spared_for_large_requests(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 640 * MIB);
-    assert_null(arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR - 512, ARENA_SPARING));
-    assert_null(arena_take(&arena, 512, ARENA_SPARING));
+    assert_null(arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR - 512, PLACE_SPARING));
+    assert_null(arena_take(&arena, 512, PLACE_SPARING));
     check(&arena);
     assert_int_equal(arena.free_bytes, 640 * MIB);
-    struct range *whole = arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR, ARENA_SPARING);
+    struct range *whole = arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR, PLACE_SPARING);
     assert_non_null(whole);
     give(&arena, whole);
     assert_int_equal(take(&arena, 512)->block.address, base);
     assert_int_equal(arena_add(&arena, base + GIB, 4 * MIB, NULL), 0);
-    struct range *small = arena_take(&arena, 512, ARENA_SPARING); /* a small one is not spared */
+    struct range *small = arena_take(&arena, 512, PLACE_SPARING); /* a small one is not spared */
     assert_non_null(small);
     assert_int_equal(small->block.address, base + GIB + 4 * MIB - 512);
     check(&arena);
@@ -224,25 +224,25 @@ static void nothing_but_a_whole_segment_begins_where_one_does(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 8 * MIB);
-    struct range *a = arena_take(&arena, 3 * MIB, ARENA_SPARING);
-    struct range *b = arena_take(&arena, 2 * MIB, ARENA_SPARING);
+    struct range *a = arena_take(&arena, 3 * MIB, PLACE_SPARING);
+    struct range *b = arena_take(&arena, 2 * MIB, PLACE_SPARING);
     assert_int_equal(a->block.address, base + 5 * MIB);
     assert_int_equal(b->block.address, base + 3 * MIB);
-    assert_null(arena_take(&arena, 3 * MIB, ARENA_SPARING));
+    assert_null(arena_take(&arena, 3 * MIB, PLACE_SPARING));
     check(&arena);
-    struct range *c = arena_take(&arena, 3 * MIB - 512, ARENA_SPARING);
+    struct range *c = arena_take(&arena, 3 * MIB - 512, PLACE_SPARING);
     assert_int_equal(c->block.address, base + 512);
     check(&arena);
     give(&arena, c);
     c = take(&arena, 3 * MIB); /* at the last, it does */
     assert_int_equal(c->block.address, base);
     give(&arena, b);
-    b = arena_take(&arena, 512, ARENA_SPARING); /* no other range is cut from its end */
+    b = arena_take(&arena, 512, PLACE_SPARING); /* no other range is cut from its end */
     assert_int_equal(b->block.address, base + 3 * MIB);
     give(&arena, a);
     give(&arena, b);
     give(&arena, c);
-    a = arena_take(&arena, 8 * MIB, ARENA_SPARING);
+    a = arena_take(&arena, 8 * MIB, PLACE_SPARING);
     assert_int_equal(a->block.address, base);
     check(&arena);
 }
@@ -312,7 +312,7 @@ static void a_removed_segment_is_unknown(void **state) {
         assert_null(page_map_owner(order[i]));
         assert_null(arena_find(order[i]));
     }
-    assert_null(arena_take(&arena, 512, ARENA_ALL));
+    assert_null(arena_take(&arena, 512, PLACE_ANYWHERE));
     assert_int_equal(arena_add(&arena, base, 8 * MIB, NULL), 0); /* and may come again */
     check(&arena);
 }
@@ -347,7 +347,7 @@ static void a_forgotten_arena_knows_nothing_and_goes_on(void **state) {
     assert_int_equal(arena.segment_count, 0);
     assert_null(arena_find(base));
     assert_null(page_map_owner(base + GIB));
-    assert_null(arena_take(&arena, 512, ARENA_ALL));
+    assert_null(arena_take(&arena, 512, PLACE_ANYWHERE));
     assert_int_equal(arena_add(&arena, base, 8 * MIB, NULL), 0);
     take(&arena, 512);
 }
@@ -375,7 +375,7 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
             *slot = NULL;
         } else {
             uint64_t bytes = (1 + (uint64_t)rand() % (rand() % 8 ? 512 : 16384)) * 512;
-            struct range *range = arena_take(&arena, bytes, ARENA_ALL);
+            struct range *range = arena_take(&arena, bytes, PLACE_ANYWHERE);
             if (range) {
                 uint64_t at = (range->block.address - base) / 512;
                 assert_null(memchr(used + at, 1, bytes / 512));
@@ -621,7 +621,7 @@ static struct range *hold_or_take(struct arena *arena) {
         }
     } else {
         uint64_t bytes = (1 + (uint64_t)rand() % (rand() % 4 ? 4096 : 32768)) * ARENA_UNIT;
-        range = arena_take(arena, bytes, ARENA_SPARING);
+        range = arena_take(arena, bytes, PLACE_SPARING);
         if (!range) {
             assert_true(arena_largest_free(arena) < bytes);
         } else {
@@ -727,7 +727,7 @@ static void each_change_of_a_descriptor_is_counted(void **state) {
         assert_int_equal(arena_add(&arena, base + i * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
     }
     assert_int_equal(atomic_load(&arena.recycled), before + 4); /* joined twice */
-    struct range *range = arena_take(&arena, MIB, ARENA_ALL);
+    struct range *range = arena_take(&arena, MIB, PLACE_ANYWHERE);
     assert_int_equal(atomic_load(&arena.recycled), before + 5); /* cut */
     arena_give(&arena, range);
     assert_int_equal(atomic_load(&arena.recycled), before + 7);

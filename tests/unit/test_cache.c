@@ -34,17 +34,17 @@ static void push_large(struct range *range, uint64_t bytes, uint64_t stamp) {
     cache_push(&cache, &cache.bins[at], &range->block, bytes);
 }
 
-static struct want small_want(unsigned at) {
-    return (struct want){.bin = at, .bytes = size_class_bytes(at)};
+static struct alloc_request small_want(unsigned at) {
+    return (struct alloc_request){.bin = at, .bytes = size_class_bytes(at)};
 }
 
-static struct want large_want(uint64_t bytes) {
-    return (struct want){.bin = bin_of_large(bytes), .bytes = bytes, .large = true};
+static struct alloc_request large_want(uint64_t bytes) {
+    return (struct alloc_request){.bin = bin_of_large(bytes), .bytes = bytes, .large = true};
 }
 
 static struct block *find_large(uint64_t bytes, uint64_t usable) {
-    struct want want = large_want(bytes);
-    return cache_find(&cache, &want, usable);
+    struct alloc_request request = large_want(bytes);
+    return cache_find(&cache, &request, usable);
 }
 
 /* Every bin ends where its tail says, and holds what its count says. */
@@ -105,9 +105,10 @@ static void
 a_small_request_gets_a_block_a_quarter_larger_and_at_most_one_twice_as_large(void **state) {
     (void)state;
     for (unsigned at = 0; at < SMALL_CLASSES; at++) {
-        struct want want = small_want(at);
-        assert_true(size_class_bytes(want_last_bin(&want, false)) <= want.bytes + want.bytes / 4);
-        assert_true(size_class_bytes(want_last_bin(&want, true)) <= 2 * want.bytes);
+        struct alloc_request request = small_want(at);
+        assert_true(size_class_bytes(request_last_bin(&request, false)) <=
+                    request.bytes + request.bytes / 4);
+        assert_true(size_class_bytes(request_last_bin(&request, true)) <= 2 * request.bytes);
     }
 }
 
@@ -179,28 +180,28 @@ static void a_magazine_goes_in_front_in_its_order(void **state) {
 
 static void a_small_request_gets_what_is_somewhat_larger(void **state) {
     (void)state;
-    struct want want = small_want(SMALL_BIN), tiny = small_want(3);
+    struct alloc_request request = small_want(SMALL_BIN), tiny = small_want(3);
     push_small(&blocks[0], SMALL_BIN + 1, 1);
     push_small(&blocks[1], SMALL_BIN + 16, 1); /* twice as large */
     push_small(&blocks[2], SMALL_BIN - 1, 1);
     push_small(&blocks[3], 7, 1);
-    assert_null(cache_find(&cache, &want, 0));
-    assert_ptr_equal(cache_find(&cache, &want, 1), &blocks[0]);
-    assert_null(cache_find(&cache, &want, 1));
+    assert_null(cache_find(&cache, &request, 0));
+    assert_ptr_equal(cache_find(&cache, &request, 1), &blocks[0]);
+    assert_null(cache_find(&cache, &request, 1));
     assert_null(cache_find(&cache, &tiny, 1));
-    want.is_short = true;
-    assert_ptr_equal(cache_find(&cache, &want, 1), &blocks[1]);
+    request.over_budget = true;
+    assert_ptr_equal(cache_find(&cache, &request, 1), &blocks[1]);
     push_small(&blocks[1], SMALL_BIN + 17, 1);
-    assert_null(cache_find(&cache, &want, 1));
+    assert_null(cache_find(&cache, &request, 1));
     assert_lists_whole();
 }
 
 static void a_request_gets_its_own_size_first(void **state) {
     (void)state;
-    struct want want = small_want(SMALL_BIN);
+    struct alloc_request request = small_want(SMALL_BIN);
     push_small(&blocks[0], SMALL_BIN + 1, 1);
     push_small(&blocks[1], SMALL_BIN, 1);
-    assert_ptr_equal(cache_find(&cache, &want, 1), &blocks[1]);
+    assert_ptr_equal(cache_find(&cache, &request, 1), &blocks[1]);
 }
 
 static void a_large_request_gets_what_is_somewhat_larger(void **state) {
@@ -245,7 +246,7 @@ static void a_range_is_taken_from_the_middle_of_its_list(void **state) {
 /* Else a thread would wait for a stamp with which it finds nothing. */
 static void the_stamp_that_is_waited_for_is_the_first_that_finds_one(void **state) {
     (void)state;
-    struct want none = large_want(MIB + 512), small = small_want(SMALL_BIN);
+    struct alloc_request none = large_want(MIB + 512), small = small_want(SMALL_BIN);
     assert_int_equal(cache_stamp(&cache, &none), 0);
     assert_int_equal(cache_stamp(&cache, &small), 0);
     push_small(&blocks[0], SMALL_BIN, 7);
@@ -258,8 +259,8 @@ static void the_stamp_that_is_waited_for_is_the_first_that_finds_one(void **stat
             stamp += (uint64_t)rand() % 3;
             push_large(&ranges[i], MIB + 512 * (1 + (uint64_t)rand() % 1024), stamp);
         }
-        struct want want = large_want(least);
-        stamp = cache_stamp(&cache, &want);
+        struct alloc_request request = large_want(least);
+        stamp = cache_stamp(&cache, &request);
         assert_null(find_large(least, stamp > 0 ? stamp - 1 : 100));
         struct block *found = stamp > 0 ? find_large(least, stamp) : NULL;
         assert_true(stamp == 0 || (found && found->stamp == stamp));

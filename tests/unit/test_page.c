@@ -25,7 +25,7 @@ struct bench {
 };
 
 static struct page *open_page(struct bench *bench) {
-    struct range *range = arena_take(&bench->arena, PAGE_BYTES, ARENA_ALL);
+    struct range *range = arena_take(&bench->arena, PAGE_BYTES, PLACE_ANYWHERE);
     assert_non_null(range);
     block_become(&range->block, BLOCK_PAGE);
     assert_int_equal(runs_add_page(&bench->runs, range, range->block.address), 0);
@@ -46,7 +46,7 @@ static void start_at_segment(struct bench *bench, unsigned pages) {
 
 static void start(struct bench *bench) {
     start_at_segment(bench, PAGES + 1);
-    assert_non_null(arena_take(&bench->arena, PAGE_BYTES, ARENA_ALL));
+    assert_non_null(arena_take(&bench->arena, PAGE_BYTES, PLACE_ANYWHERE));
     bench->base += PAGE_BYTES;
 }
 
@@ -180,7 +180,7 @@ static void the_best_fit_is_exact_for_every_length(void **state) {
     enum { COUNT = sizeof lengths / sizeof *lengths };
     struct bench bench;
     start(&bench);
-    for (unsigned want = 1; want <= 700; want++) {
+    for (unsigned request = 1; request <= 700; request++) {
         open_page(&bench);
         struct block *holes[COUNT], *between[COUNT];
         for (unsigned i = 0; i < COUNT; i++) {
@@ -195,10 +195,10 @@ static void the_best_fit_is_exact_for_every_length(void **state) {
             assert_null(runs_give(&bench.runs, holes[i]));
         }
         unsigned best = 0;
-        while (lengths[best] < want) {
+        while (lengths[best] < request) {
             best++;
         }
-        struct block *got = take(&bench, want);
+        struct block *got = take(&bench, request);
         assert_ptr_equal(got, holes[best]);
         check(&bench);
         assert_null(give(&bench, got));

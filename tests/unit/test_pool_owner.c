@@ -303,13 +303,13 @@ static void when_numbers_have_run_out_blocks_are_everybodys(void **state) {
     if (!biased_can_start()) {
         skip();
     }
-    bool is_short = runs_short(); /* then they do not run out */
-    unsigned threads = is_short ? 100 : NUMBERS;
+    bool over_budget = runs_short(); /* then they do not run out */
+    unsigned threads = over_budget ? 100 : NUMBERS;
     for (unsigned i = 0; i < threads; i++) {
         uint64_t block = (uintptr_t)run(ask_and_end, NULL);
         drop(block);
     }
-    assert_true(is_short || number_of_ended == 0);
+    assert_true(over_budget || number_of_ended == 0);
     uint64_t block = (uintptr_t)run(ask_and_end, NULL);
     assert_int_equal(drop_elsewhere(block), 0);
     assert_int_equal(fake_pool_free(block), -EINVAL);

@@ -97,8 +97,8 @@ static void a_magazine_that_stays_leaves_the_places_of_others(void **state) {
         fake_finish_all(fake);
         pool_sync_end(pool, pool_sync_begin(pool));
         cache_enter(cache);
-        struct want want = {.bin = size_class_of(BLOCK), .bytes = BLOCK};
-        struct block *block = transfer_take(cache, &want, pool->source.epochs.usable);
+        struct alloc_request request = {.bin = size_class_of(BLOCK), .bytes = BLOCK};
+        struct block *block = transfer_take(cache, &request, pool->source.epochs.usable);
         if (block) {
             cache_push_ready(cache, block);
         }

@@ -31,9 +31,9 @@ static unsigned bin_of(uint64_t bytes) {
     return bytes > SMALL_MAX_BYTES ? bin_of_large(bytes) : size_class_of(bytes);
 }
 
-static struct want want_of(uint64_t bytes) {
+static struct alloc_request want_of(uint64_t bytes) {
     bool large = bytes > SMALL_MAX_BYTES;
-    return (struct want){.bin = bin_of(bytes), .bytes = bytes, .large = large};
+    return (struct alloc_request){.bin = bin_of(bytes), .bytes = bytes, .large = large};
 }
 
 /* A transfer cache that may hold so much. */
@@ -85,9 +85,9 @@ static bool put(struct cache *cache, const struct magazine *magazine) {
 
 static struct block *take(uint64_t bytes, uint64_t usable) {
     struct cache *cache = cache_mine(pool);
-    struct want want = want_of(bytes);
+    struct alloc_request request = want_of(bytes);
     cache_enter(cache);
-    struct block *block = transfer_take(cache, &want, usable);
+    struct block *block = transfer_take(cache, &request, usable);
     cache_leave(cache);
     return block;
 }
@@ -101,9 +101,9 @@ static void give(struct block *block) {
 
 static uint64_t stamp_of(uint64_t bytes) {
     struct cache *cache = cache_mine(pool);
-    struct want want = want_of(bytes);
+    struct alloc_request request = want_of(bytes);
     cache_enter(cache);
-    uint64_t stamp = transfer_stamp(cache, &want);
+    uint64_t stamp = transfer_stamp(cache, &request);
     cache_leave(cache);
     return stamp;
 }
@@ -353,10 +353,10 @@ static void what_is_somewhat_larger_is_taken_where_memory_is_short(void **state)
     struct magazine magazine = freed(4, 96 * KIB, true);
     assert_true(put(own, &magazine));
     assert_int_equal(stamp_of(56 * KIB), 0);
-    struct want want = want_of(56 * KIB);
-    want.is_short = true;
+    struct alloc_request request = want_of(56 * KIB);
+    request.over_budget = true;
     cache_enter(own);
-    assert_int_equal(transfer_stamp(own, &want), magazine.stamp);
+    assert_int_equal(transfer_stamp(own, &request), magazine.stamp);
     cache_leave(own);
 }
 
