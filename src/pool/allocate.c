@@ -5,7 +5,7 @@
 #include "pool/cache_books.h"
 #include "pool/internal.h"
 
-#include "source/obtain.h"
+#include "source/try.h"
 
 #include <errno.h>
 
@@ -91,13 +91,13 @@ static uint32_t more_blocks(const struct pool *pool, struct cache *cache,
 
 static bool one_more(struct pool *pool, struct alloc_request *request, bool *may_grow) {
     struct source *source = &pool->source;
-    if (obtain_usable(source, request)) {
+    if (try_free(source, request)) {
         return true;
     }
     bool grows = *may_grow && !peaks_budget_is_short(pool, source_growth(request)) &&
                  source_grow(source, request) == 0;
     *may_grow = false;
-    return grows && obtain_usable(source, request);
+    return grows && try_free(source, request);
 }
 
 /*
@@ -115,10 +115,10 @@ static bool starves(struct pool *pool, struct cache *cache, struct alloc_request
     cache_enter(cache);
     cache_drop_idle(cache, request->bin, 0);
     cache_leave(cache);
-    return obtain_usable(source, request) ||
+    return try_free(source, request) ||
            (!source->backend->release_waits && source_release_idle(source, growth) == 0 &&
             !peaks_budget_is_short(pool, growth) && source_grow(source, request) == 0 &&
-            obtain_usable(source, request));
+            try_free(source, request));
 }
 
 static void top_up(struct pool *pool, struct cache *cache, const struct alloc_request *like,
@@ -211,7 +211,7 @@ static uint64_t cached_stamp(struct cache *cache, const struct alloc_request *re
 static bool ready_or_settled(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
     if (atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) == 0 ||
-        obtain_usable(source, request)) {
+        try_free(source, request)) {
         return request->block != NULL;
     }
     lock_release(&source->lock);

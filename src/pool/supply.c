@@ -14,7 +14,7 @@
  */
 #include "pool/internal.h"
 
-#include "source/obtain.h"
+#include "source/try.h"
 
 #include <errno.h>
 
@@ -54,11 +54,11 @@ static int supply_hard(struct pool *pool, struct alloc_request *request, struct 
     struct source *source = &pool->source;
     request->any = true;
     request->placement = PLACE_ANYWHERE;
-    grow_let_others(source);
-    if (obtain_pending(source, request)) {
+    grow_wait_for_others(source);
+    if (try_pending(source, request)) {
         return 0;
     }
-    if (quota_take_all_back(pool) && obtain_pending(source, request)) {
+    if (quota_take_all_back(pool) && try_pending(source, request)) {
         return 0;
     }
     bool none;
@@ -69,26 +69,25 @@ static int supply_hard(struct pool *pool, struct alloc_request *request, struct 
     if (source->backend->quiet) {
         resort->patience = 0; /* all of it is spent */
     }
-    if (answers && obtain_pending(source, request)) {
+    if (answers && try_pending(source, request)) {
         return 0;
     }
-    int r =
-        obtain_grown(source, request, &refusal); /* what was lent to others may be there again */
+    int r = try_grow(source, request, &refusal); /* what was lent to others may be there again */
     if (r != -EAGAIN || none) {
         return r == -EAGAIN ? refusal : r;
     }
     order_finish_ordered(source); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
-        if (last && obtain_finished(source, request, resort->patience)) {
+        if (last && try_wait(source, request, resort->patience)) {
             return 0;
         }
         uint64_t need = source_growth(request);
         while (r == -EAGAIN && source_release_idle(source, need) == 0) {
-            r = obtain_grown(source, request, &refusal);
+            r = try_grow(source, request, &refusal);
         }
-        if (r == -EAGAIN && obtain_gathered(source, request, last)) {
+        if (r == -EAGAIN && try_other_pools(source, request, last)) {
             uint64_t others = 0;
-            r = obtain_grown(source, request, &refusal);
+            r = try_grow(source, request, &refusal);
             /* if not, it is there, and the driver refuses all the same */
             resort->lost = r == -EAGAIN && budget_room(source, &others) < need;
         }
@@ -96,7 +95,7 @@ static int supply_hard(struct pool *pool, struct alloc_request *request, struct 
             return r;
         }
     }
-    return obtain_ready(source, request) ? 0 : refusal;
+    return try_free_or_split(source, request) ? 0 : refusal;
 }
 
 /*
@@ -220,15 +219,15 @@ int supply(struct pool *pool, struct cache *cache, struct alloc_request *request
     struct source *source = &pool->source;
     let_the_context_end(pool, request);
     order_ahead(pool, request);
-    if (obtain_cheap(source, request)) {
+    if (try_completed(source, request)) {
         return 0;
     }
-    if (quota_take_back(pool, source_growth(request)) && obtain_pending(source, request)) {
+    if (quota_take_back(pool, source_growth(request)) && try_pending(source, request)) {
         return 0;
     }
     if (peaks_budget_is_short(pool, source_growth(request)) &&
-        (obtain_ordered(source, request) ||
-         (give_up_own_cache(pool, cache, request) && obtain_pending(source, request)))) {
+        (try_barrier(source, request) ||
+         (give_up_own_cache(pool, cache, request) && try_pending(source, request)))) {
         return 0;
     }
     int r = grow_for(pool, request);
@@ -236,9 +235,9 @@ int supply(struct pool *pool, struct cache *cache, struct alloc_request *request
         source->refused_at = 0; /* there is more now than there was then */
         source->budget_stale = true;
     }
-    if (r == 0 && !request->block && !obtain_ready(source, request)) {
+    if (r == 0 && !request->block && !try_free_or_split(source, request)) {
         r = source_grow(source, request); /* another thread took what we brought */
-        r = obtain_ready(source, request) ? 0 : r;
+        r = try_free_or_split(source, request) ? 0 : r;
     }
     if (source_refused(r)) {
         source->refused_at = budget_used(source) > 0 ? budget_used(source) : 1;

@@ -6,13 +6,13 @@
  *
  * Both end in source_grow(), whose answer is the driver's.
  */
-#include "source/obtain.h"
+#include "source/try.h"
 
 #include "source/internal.h"
 
 #include <sched.h>
 
-void grow_let_others(struct source *source) {
+void grow_wait_for_others(struct source *source) {
     uint64_t all = source->growing.done + source->growing.threads;
     while (source->growing.threads > 0 && source->growing.done < all) {
         lock_release(&source->lock);
@@ -23,7 +23,7 @@ void grow_let_others(struct source *source) {
 
 /* How far the pool may grow while anything of it lies idle. The request may raise the peak
  * of what is in use: neither ready nor pending. */
-static uint64_t most_reserved(const struct source *source, uint64_t growth) {
+static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
     uint64_t in_use = budget_expected(source) - budget_ready(source) - source->pending_bytes;
     uint64_t peak = most_of(books_get(&source->books.allocated.peak), in_use + growth);
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
@@ -50,10 +50,11 @@ static bool wait_for_idle(struct source *source, uint64_t last) {
  * too, and ranges that are spared otherwise are cut. What other threads free meanwhile is not waited for:
  * that need not end. True: that has served the request.
  */
-static bool spare_growing(struct source *source, struct alloc_request *request, uint64_t growth) {
-    uint64_t most = most_reserved(source, growth), last = epochs_stamp(&source->epochs);
+static bool try_before_growth(struct source *source, struct alloc_request *request,
+                              uint64_t growth) {
+    uint64_t most = reserve_bound(source, growth), last = epochs_stamp(&source->epochs);
     while (budget_would_exceed(source, growth, most) && wait_for_idle(source, last)) {
-        if (obtain_ready(source, request)) {
+        if (try_free_or_split(source, request)) {
             return true;
         }
         release_down_to(source, growth, most);
@@ -62,7 +63,7 @@ static bool spare_growing(struct source *source, struct alloc_request *request, 
         return false;
     }
     request->placement = PLACE_CUTTING;
-    bool served = obtain_ready(source, request);
+    bool served = try_free_or_split(source, request);
     request->placement = PLACE_SPARING;
     return served;
 }
@@ -73,7 +74,7 @@ static bool spare_growing(struct source *source, struct alloc_request *request, 
  */
 static int grow_after_returns(struct source *source, struct alloc_request *request,
                               uint64_t growth) {
-    uint64_t most = most_reserved(source, growth);
+    uint64_t most = reserve_bound(source, growth);
     if (source->returning > 0) {
         source_wait_for_return(source, 0);
     }
@@ -102,7 +103,7 @@ static int grow_line(struct source *source, struct alloc_request *request) {
     while (budget_would_exceed(source, growth.bytes, most + growth.ready) &&
            !budget_would_exceed(source, growth.bytes, most + growth.idle) &&
            wait_for_idle(source, last)) {
-        if (obtain_ready(source, request)) {
+        if (try_free_or_split(source, request)) {
             return 0;
         }
         growth = mapper_growth(source, arena, bytes, budget);
@@ -125,7 +126,7 @@ int grow(struct source *source, struct alloc_request *request, bool give_back_fi
         return grow_after_returns(source, request, growth);
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
-    uint64_t most = most_reserved(source, growth), before = backend_clock(source->backend);
+    uint64_t most = reserve_bound(source, growth), before = backend_clock(source->backend);
     uint64_t share = (before - source->started_ns) / EXCESS_SHARE;
     if (share > source->excess_ns + EXCESS_MOST_NS) {
         source->excess_ns = share - EXCESS_MOST_NS;
@@ -137,7 +138,7 @@ int grow(struct source *source, struct alloc_request *request, bool give_back_fi
         epochs_poll(&source->epochs, source->backend);
     }
     release_down_to(source, growth, due ? budget : most);
-    if (exceeds && spare_growing(source, request, growth)) {
+    if (exceeds && try_before_growth(source, request, growth)) {
         return 0;
     }
     int r = grow_after_returns(source, request, growth);

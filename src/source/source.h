@@ -1,7 +1,7 @@
 /*
  * The source: where a pool's memory comes from, and when what was freed may be used again.
  *
- *      a request (obtain.h)                       a freed block (pending.h)
+ *      a request (try.h)                       a freed block (pending.h)
  *         |                                          |
  *      pages, arena (ready.c)  <-- usable --------  a queue by epoch (pending.c)
  *         |  nothing fits                            |  query, barrier, wait (order.c)
