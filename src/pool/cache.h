@@ -74,10 +74,10 @@ struct cache {
     struct cache *next_in_thread;              /* the owner's */
     struct cache *next_awake, *previous_awake; /* under the pool's lock */
     struct seen seen;
-    bool visiting;    /* its thread is in the pool, and may wait there without the lock */
-    uint32_t starved; /* visits in which there was no memory for what should go round */
-    bool overflowed;  /* since its last miss it had no room for more than what nobody asks for */
-    bool saw_others;  /* it has freed blocks of other numbers than its own */
+    bool in_slow_path;        /* its thread is in the pool, and may wait there without the lock */
+    uint32_t refill_failures; /* visits in which there was no memory for what should go round */
+    bool overflowed; /* since its last miss it had no room for more than what nobody asks for */
+    bool saw_others; /* it has freed blocks of other numbers than its own */
     books_counter peak_seen;  /* its own, when the pool was last told of it */
     uint64_t live_at_start;   /* blocks in its books when it got its thread */
     struct transfer transfer; /* what others freed of this thread's; with a lock of its own */

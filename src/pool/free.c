@@ -276,7 +276,7 @@ static int put_in_cache(struct claimed *c) {
 }
 
 /* Any block that the short way below did not serve. */
-static __attribute__((noinline)) int free_otherwise(uint64_t address) {
+static __attribute__((noinline)) int free_general(uint64_t address) {
     struct claimed c;
     int r = claim_any(address, &c);
     return r != 0 ? r : put_in_cache(&c);
@@ -291,7 +291,7 @@ static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct b
         return put_in_cache(&c);
     }
     cache_leave(cache);
-    return free_otherwise(address);
+    return free_general(address);
 }
 
 /* What the short way below leaves to do after the block is in the cache, which is left. */
@@ -314,14 +314,14 @@ static __attribute__((noinline)) int free_rest(struct cache *cache, uint64_t hea
 int pool_free(uint64_t address) {
     struct cache *cache = cache_last;
     if (unlikely(address % ((uint64_t)1 << UNIT_SHIFT) != 0 || !biased_try_enter(&cache->lock))) {
-        return free_otherwise(address);
+        return free_general(address);
     }
     struct pool *pool = cache->pool;
     struct source *source = &pool->source;
     page_map_entry entry = page_map_get(address); /* inside: see claim() */
     if (unlikely(!page_map_is_plain_page(entry) || epochs_broken(&source->epochs))) {
         biased_leave_owned(&cache->lock);
-        return free_otherwise(address);
+        return free_general(address);
     }
     struct block *block = block_fetch(page_block(page_map_plain_page(entry), address));
     uint64_t header;

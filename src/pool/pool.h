@@ -8,7 +8,7 @@
  *      transfer cache    (transfer.h) <-----------------+    its own lock
  *          |  miss                                      |  over quota (quota.c)
  *      ---------------------- the pool's lock -----------------------
- *      supply: whom to ask, in which order (supply.c)
+ *      supply: whom to ask, in which order (slow_path.c)
  *          |                                            |
  *      the source: ready memory, pending memory, segments (source/source.h)
  *          |

@@ -175,7 +175,7 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
     for (struct cache *cache = pool->awake_last; cache && looks < IDLE_LOOKS; cache = before) {
         before = cache == newest ? NULL : cache->previous_awake;
         looks++;
-        if (!cache->visiting && look_at(cache, now, &any)) {
+        if (!cache->in_slow_path && look_at(cache, now, &any)) {
             idle = cache_listed(cache, idle);
         } else {
             unlink_awake(pool, cache);
@@ -192,7 +192,7 @@ struct biased *quota_find_idle(struct pool *pool) {
     for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
         bool still =
             is_still(&cache->seen.ticked, worked(cache), pool->source.decay.tick, DECAY_TICKS);
-        if (still && !cache->visiting && !transfer_empty(&cache->transfer)) {
+        if (still && !cache->in_slow_path && !transfer_empty(&cache->transfer)) {
             idle = cache_listed(cache, idle);
         }
     }

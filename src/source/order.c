@@ -223,7 +223,7 @@ static uint64_t close_late(struct source *source, bool *again) {
 }
 
 /* What is left of a limit: waits in vain count until what they were for has finished. */
-static uint64_t patience(struct source *source, uint64_t limit_ns) {
+static uint64_t time_budget(struct source *source, uint64_t limit_ns) {
     if (source->epochs.finished >= source->waits.vain_stamp) {
         source->waits.vain_ns = 0;
     }
@@ -241,7 +241,7 @@ bool order_finish(struct source *source, uint64_t limit_ns, bool all) {
     if (!source->backend->has_events) {
         return false;
     }
-    limit_ns = patience(source, limit_ns);
+    limit_ns = time_budget(source, limit_ns);
     uint64_t since = backend_clock(source->backend), number = 0, slept = 0, waited = 0;
     uint64_t lives = source_lives(source);
     while (lives == source_lives(source)) {
@@ -331,7 +331,7 @@ bool order_finish_on_time(struct source *source) {
     bool any = epochs->finished < stamp;
     if (any) {
         settle_to(source, epochs_left(epochs), false, UINT64_MAX);
-        uint64_t limit_ns = patience(source, LATE_WAIT_NS);
+        uint64_t limit_ns = time_budget(source, LATE_WAIT_NS);
         settle_to(source, stamp, false, limit_ns);
         if (epochs->finished < stamp && !source->backend->quiet) {
             waited_in_vain(source, stamp, limit_ns);

@@ -1,6 +1,6 @@
 /*
  * What a request can be served with, without anything of the caches: each step at its price (order.c). The lock may have been let go
- * of after any of them, so whoever tries one looks at everything before it again (supply.c).
+ * of after any of them, so whoever tries one looks at everything before it again (slow_path.c).
  */
 #include "source/try.h"
 
@@ -71,12 +71,12 @@ int try_grow(struct source *source, struct alloc_request *request, int *refusal)
     return try_free_or_split(source, request) ? 0 : source_refused(*refusal) ? -EAGAIN : *refusal;
 }
 
-bool try_wait(struct source *source, struct alloc_request *request, uint64_t patience) {
+bool try_wait(struct source *source, struct alloc_request *request, uint64_t time_budget) {
     uint64_t last = epochs_stamp(&source->epochs), before;
     bool served, more;
     do {
         before = source->epochs.finished;
-        more = order_finish(source, patience, false);
+        more = order_finish(source, time_budget, false);
         served = try_free_or_split(source, request);
     } while (!served && more && source->epochs.finished > before && source->epochs.finished < last);
     return served;

@@ -24,7 +24,7 @@ bool try_barrier(struct source *source, struct alloc_request *request);
 bool try_pending(struct source *source, struct alloc_request *request);
 
 /** All that was freed by now is waited for. What comes of it on the way is taken, before others come who have not waited. */
-bool try_wait(struct source *source, struct alloc_request *request, uint64_t patience_ns);
+bool try_wait(struct source *source, struct alloc_request *request, uint64_t time_budget_ns);
 
 /** Other pools of the device give back what nobody has live there; if `wait`, also what work is in front of. True if there was any. */
 bool try_other_pools(struct source *source, const struct alloc_request *request, bool wait);

@@ -1624,7 +1624,7 @@ static void *end_the_context(void *unused) {
     return unused;
 }
 
-static void let_the_context_end(void) {
+static void wait_for_context_end(void) {
     assert_int_equal(pthread_create(&other_thread, NULL, end_the_context, NULL), 0);
 }
 
@@ -1636,7 +1636,7 @@ static void the_context_ends_while_the_pool_grows(void **state) {
     fake_finish_all(fake);
     drop(end);
     fake_finish_all(fake);
-    hook(let_the_context_end);
+    hook(wait_for_context_end);
     assert_int_equal(pool_alloc(pool, 120 * MIB, &address), 0);
     pthread_join(other_thread, NULL);
     check();

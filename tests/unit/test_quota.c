@@ -144,11 +144,11 @@ static void one_that_works_keeps_it(void **state) {
     get(30 * MIB);
     uint64_t in_cache = theirs->bytes;
     assert_true(in_cache > 0);
-    theirs->visiting = true; /* and one that waits for the driver in a visit */
+    theirs->in_slow_path = true; /* and one that waits for the driver in a visit */
     now_ns += LONG_NS;
     get(30 * MIB);
     assert_int_equal(theirs->bytes, in_cache);
-    theirs->visiting = false;
+    theirs->in_slow_path = false;
     now_ns += LONG_NS;
     get(30 * MIB);
     assert_int_equal(theirs->bytes, 0);

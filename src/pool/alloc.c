@@ -65,8 +65,8 @@ static bool needs_rotation(struct cache *cache, struct bin *bin) {
  * every visit, as far as it may hold them. Where it had none, it is only asking for more, and a handful
  * of small ones spares the lock without hoarding.
  */
-static uint32_t more_blocks(const struct pool *pool, struct cache *cache,
-                            const struct alloc_request *like, bool rotating) {
+static uint32_t refill_count(const struct pool *pool, struct cache *cache,
+                             const struct alloc_request *like, bool rotating) {
     struct bin *bin = &cache->bins[like->bin];
     uint64_t target = rotating && bin->count > 0 ? bin->count : bin->target, few = 0;
     target = target > 0 ? 2 * target : 1;
@@ -89,7 +89,7 @@ static uint32_t more_blocks(const struct pool *pool, struct cache *cache,
     return target > bin->count ? (uint32_t)target - bin->count : 0;
 }
 
-static bool one_more(struct pool *pool, struct alloc_request *request, bool *may_grow) {
+static bool refill_one(struct pool *pool, struct alloc_request *request, bool *may_grow) {
     struct source *source = &pool->source;
     if (try_free(source, request)) {
         return true;
@@ -101,17 +101,17 @@ static bool one_more(struct pool *pool, struct alloc_request *request, bool *may
 }
 
 /*
- * Looks for memory for one more block that should go round. Every STARVED_VISITS calls without
+ * Looks for memory for one more block that should go round. Every REFILL_FAILURES calls without
  * any, bins that the thread has asked nothing of go to the pool, and an idle segment to the driver,
  * which can come back for this kind of block. Returns whether want->block was found.
  */
-static bool starves(struct pool *pool, struct cache *cache, struct alloc_request *request) {
+static bool refill_failed(struct pool *pool, struct cache *cache, struct alloc_request *request) {
     struct source *source = &pool->source;
     uint64_t growth = source_growth(request);
-    if (++cache->starved < STARVED_VISITS) {
+    if (++cache->refill_failures < REFILL_FAILURES) {
         return false;
     }
-    cache->starved = 0;
+    cache->refill_failures = 0;
     cache_enter(cache);
     cache_drop_idle(cache, request->bin, 0);
     cache_leave(cache);
@@ -121,12 +121,12 @@ static bool starves(struct pool *pool, struct cache *cache, struct alloc_request
             try_free(source, request));
 }
 
-static void top_up(struct pool *pool, struct cache *cache, const struct alloc_request *like,
+static void refill(struct pool *pool, struct cache *cache, const struct alloc_request *like,
                    bool rotating) {
     if (like->bin >= BINS) {
         return;
     }
-    uint32_t more = more_blocks(pool, cache, like, rotating);
+    uint32_t more = refill_count(pool, cache, like, rotating);
     if (rotating && cache->bytes + more * like->bytes > cache_room(cache)) {
         cache_enter(cache);
         quota_make_room(cache, like->bin, more * like->bytes);
@@ -136,7 +136,8 @@ static void top_up(struct pool *pool, struct cache *cache, const struct alloc_re
     while (more-- > 0 && cache->bytes + like->bytes <= cache_room(cache)) {
         struct alloc_request request = {
             .bin = like->bin, .bytes = like->bytes, .large = like->large};
-        if (!one_more(pool, &request, &may_grow) && !(rotating && starves(pool, cache, &request))) {
+        if (!refill_one(pool, &request, &may_grow) &&
+            !(rotating && refill_failed(pool, cache, &request))) {
             break;
         }
         request.block->stamp = 0;
@@ -154,7 +155,7 @@ static void top_up(struct pool *pool, struct cache *cache, const struct alloc_re
  * one that moves `usable` forward for all. If another thread is at that already, its result is
  * waited for instead: then there is nothing to take the lock for, and false is returned.
  */
-static bool lock_or_ready(struct pool *pool, uint64_t stamp, bool *advancing) {
+static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing) {
     struct source *source = &pool->source;
     *advancing = stamp > 0 && !atomic_load_explicit(&pool->advancing, memory_order_relaxed) &&
                  !atomic_exchange(&pool->advancing, true);
@@ -225,7 +226,7 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
                         uint64_t stamp, bool at_once, bool advancing) {
     struct source *source = &pool->source;
     quota_follow_miss(cache);
-    cache->visiting = true;
+    cache->in_slow_path = true;
     uint64_t growth = source_growth(request);
     bool usable =
         stamp > 0 && (order_cheaply(source, stamp) ||
@@ -238,8 +239,9 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
         found = find_cached(cache, request);
         cache_leave(cache);
     }
-    return found || (!at_once && ready_or_settled(pool, request)) ? 0
-                                                                  : supply(pool, cache, request);
+    return found || (!at_once && ready_or_settled(pool, request))
+               ? 0
+               : slow_path_alloc(pool, cache, request);
 }
 
 /* *reclaims: of a request that is refused, as many as there were when it last looked for memory. */
@@ -258,7 +260,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
     uint64_t stamp = cached_stamp(cache, request);
     cache_leave(cache);
     bool advancing;
-    if (!lock_or_ready(pool, stamp, &advancing)) {
+    if (!lock_unless_safe(pool, stamp, &advancing)) {
         if (alloc_cached(cache, request, requested, address)) {
             return 0;
         }
@@ -270,11 +272,11 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
         *address = hand_out(cache, request->block, requested);
         cache_leave(cache);
         pool->peaks.taken_unseen += request->large ? request->bytes : 0;
-        top_up(pool, cache, request, stamp > 0); /* lets go of the lock: the context may end */
+        refill(pool, cache, request, stamp > 0); /* lets go of the lock: the context may end */
     } else {
         *reclaims = atomic_load(&pool->reclaims);
     }
-    cache->visiting = false;
+    cache->in_slow_path = false;
     peaks_look(pool);
     lock_release(&source->lock);
     return r;
@@ -316,7 +318,7 @@ static int alloc_missed(struct pool *pool, struct cache *cache, struct alloc_req
  * The pool sees no hits, and a thread that takes what others free may have nothing else for long: when its own peak has risen
  * by so much, all are summed. Pairs raise no peak.
  */
-static __attribute__((noinline)) void show_peak(struct pool *pool, struct cache *cache) {
+static __attribute__((noinline)) void report_peak(struct pool *pool, struct cache *cache) {
     struct source *source = &pool->source;
     uint64_t peak = books_get(&cache->watermarks[WATERMARK_ALLOCATED].peak);
     uint64_t seen = books_get(&cache->peak_seen), rise = peak > seen ? peak - seen : 0;
@@ -332,9 +334,9 @@ static __attribute__((noinline)) void show_peak(struct pool *pool, struct cache 
     }
 }
 
-static __attribute__((noinline)) void tell_large(struct pool *pool,
-                                                 const struct alloc_request *request,
-                                                 const uint64_t *address, uint64_t requested) {
+static __attribute__((noinline)) void notify_large(struct pool *pool,
+                                                   const struct alloc_request *request,
+                                                   const uint64_t *address, uint64_t requested) {
     struct source *source = &pool->source;
     if (request->block && source->backend->ops->allocated) {
         source->backend->ops->allocated(source->backend, *address, requested);
@@ -342,8 +344,8 @@ static __attribute__((noinline)) void tell_large(struct pool *pool,
 }
 
 /* Whatever the short way below did not serve. */
-static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t bytes,
-                                                     uint64_t *address) {
+static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t bytes,
+                                                   uint64_t *address) {
     struct source *source = &pool->source;
     int broken = epochs_broken(&source->epochs);
     if (broken || bytes == 0) {
@@ -367,9 +369,9 @@ static __attribute__((noinline)) int alloc_otherwise(struct pool *pool, uint64_t
     int r = likely(hit) ? 0 : alloc_missed(pool, cache, &request, bytes, address);
     if (unlikely(request.large)) {
         if (hit) {
-            show_peak(pool, cache);
+            report_peak(pool, cache);
         }
-        tell_large(pool, &request, address, bytes);
+        notify_large(pool, &request, address, bytes);
     }
     return r;
 }
@@ -380,7 +382,7 @@ int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
     struct cache *cache = cache_last;
     if (unlikely(bytes - 1 >= SMALL_MAX_BYTES || cache->pool != pool ||
                  epochs_broken(&source->epochs) || !biased_try_enter(&cache->lock))) {
-        return alloc_otherwise(pool, bytes, address);
+        return alloc_general(pool, bytes, address);
     }
     uint64_t usable = atomic_load_explicit(&source->epochs.usable, memory_order_acquire);
     struct bin *bin = &cache->bins[size_class_of(bytes)];
@@ -388,7 +390,7 @@ int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
     struct block *block = cache_pop_from(cache, bin, usable, &header);
     if (unlikely(!block)) {
         biased_leave_owned(&cache->lock);
-        return alloc_otherwise(pool, bytes, address);
+        return alloc_general(pool, bytes, address);
     }
     *address = hand_out_small(cache, bin, block, header, bytes);
     biased_leave_owned(&cache->lock);

@@ -43,14 +43,14 @@ static bool may_suffice(struct pool *pool, const struct alloc_request *request, 
 }
 
 /* What is known when the driver, or the limit, has refused. */
-struct resort {
+struct oom_state {
     /* Of one wait yet; none is left once a call that may end the context has taken all of it. */
-    uint64_t patience;
-    bool lost; /* what other pools gave back for the request went elsewhere */
+    uint64_t time_budget;
+    bool taken_by_others; /* what other pools gave back for the request went elsewhere */
 };
 
-static int supply_hard(struct pool *pool, struct alloc_request *request, struct resort *resort,
-                       int refusal) {
+static int try_after_refusal(struct pool *pool, struct alloc_request *request,
+                             struct oom_state *oom, int refusal) {
     struct source *source = &pool->source;
     request->any = true;
     request->placement = PLACE_ANYWHERE;
@@ -65,9 +65,9 @@ static int supply_hard(struct pool *pool, struct alloc_request *request, struct 
     if (!may_suffice(pool, request, &none)) {
         return refusal;
     }
-    bool answers = order_wait_for_answers(source, resort->patience);
+    bool answers = order_wait_for_answers(source, oom->time_budget);
     if (source->backend->quiet) {
-        resort->patience = 0; /* all of it is spent */
+        oom->time_budget = 0; /* all of it is spent */
     }
     if (answers && try_pending(source, request)) {
         return 0;
@@ -78,7 +78,7 @@ static int supply_hard(struct pool *pool, struct alloc_request *request, struct 
     }
     order_finish_ordered(source); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
-        if (last && try_wait(source, request, resort->patience)) {
+        if (last && try_wait(source, request, oom->time_budget)) {
             return 0;
         }
         uint64_t need = source_growth(request);
@@ -89,7 +89,7 @@ static int supply_hard(struct pool *pool, struct alloc_request *request, struct 
             uint64_t others = 0;
             r = try_grow(source, request, &refusal);
             /* if not, it is there, and the driver refuses all the same */
-            resort->lost = r == -EAGAIN && budget_room(source, &others) < need;
+            oom->taken_by_others = r == -EAGAIN && budget_room(source, &others) < need;
         }
         if (r != -EAGAIN) {
             return r;
@@ -103,8 +103,8 @@ static int supply_hard(struct pool *pool, struct alloc_request *request, struct 
  * is little beside the growth that comes next. Of small ones there may be thousands: they go if that
  * is enough to serve the request and a good part of the budget. True if there was anything.
  */
-static bool give_up_own_cache(struct pool *pool, struct cache *cache,
-                              const struct alloc_request *request) {
+static bool flush_own_cache(struct pool *pool, struct cache *cache,
+                            const struct alloc_request *request) {
     uint64_t budget = atomic_load_explicit(&pool->source.budget, memory_order_relaxed);
     uint64_t before = cache->bytes;
     bool small = !request->large && before >= PAGE_BYTES && before >= budget / CACHED_SHARE;
@@ -141,7 +141,7 @@ struct moment {
 
 /*
  * Returns whether memory that the request may have missed is there now: it is pending since,
- * threads have freed since, or free memory went into caches (top_up()) after quota_take_all_back().
+ * threads have freed since, or free memory went into caches (refill()) after quota_take_all_back().
  */
 static bool is_more_there(const struct pool *pool, const struct moment *since) {
     const struct source *source = &pool->source;
@@ -155,23 +155,23 @@ static bool is_more_there(const struct pool *pool, const struct moment *since) {
 }
 
 /*
- * Tries everything that supply_hard() does, up to OTHERS_TRIES times. Another thread may take
+ * Tries everything that try_after_refusal() does, up to OTHERS_TRIES times. Another thread may take
  * what was waited for or given back, and free as much as that: so a refusal is final only if no
  * more memory is there than when the last try began. The lock is held from that last look on.
  */
-static int supply_as_natively(struct pool *pool, struct alloc_request *request, int refusal) {
+static int retry_after_refusal(struct pool *pool, struct alloc_request *request, int refusal) {
     struct source *source = &pool->source;
-    struct resort resort = {.patience = LATE_WAIT_NS};
+    struct oom_state oom = {.time_budget = LATE_WAIT_NS};
     uint64_t now = given_back(source);
     bool again = true, none;
     for (unsigned tries = 0; again && tries < OTHERS_TRIES; tries++) {
         uint64_t before = now;
         struct moment since = {epochs_stamp(&source->epochs), count_frees(pool)};
-        resort.lost = false;
-        refusal = supply_hard(pool, request, &resort, refusal);
+        oom.taken_by_others = false;
+        refusal = try_after_refusal(pool, request, &oom, refusal);
         bool refused = source_refused(refusal);
         now = refused ? given_back(source) : before;
-        again = now != before || (refused && (resort.lost || is_more_there(pool, &since)) &&
+        again = now != before || (refused && (oom.taken_by_others || is_more_there(pool, &since)) &&
                                   may_suffice(pool, request, &none));
     }
     return refusal;
@@ -182,7 +182,7 @@ static int supply_as_natively(struct pool *pool, struct alloc_request *request, 
  * pending: whoever goes on would take all there is in the time that the other one has lost its processor.
  * Not for long: it may be waiting for what this thread does next.
  */
-static void let_the_context_end(struct pool *pool, const struct alloc_request *request) {
+static void wait_for_context_end(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
     if (source->backend->quiet && peaks_budget_is_short(pool, source_growth(request))) {
         order_wait_for_answers(source, QUIET_WAIT_NS);
@@ -215,9 +215,9 @@ static int grow_for(struct pool *pool, struct alloc_request *request) {
                 may_go_back && peaks_budget_is_short(pool, source_growth(request)));
 }
 
-int supply(struct pool *pool, struct cache *cache, struct alloc_request *request) {
+int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request *request) {
     struct source *source = &pool->source;
-    let_the_context_end(pool, request);
+    wait_for_context_end(pool, request);
     order_ahead(pool, request);
     if (try_completed(source, request)) {
         return 0;
@@ -227,7 +227,7 @@ int supply(struct pool *pool, struct cache *cache, struct alloc_request *request
     }
     if (peaks_budget_is_short(pool, source_growth(request)) &&
         (try_barrier(source, request) ||
-         (give_up_own_cache(pool, cache, request) && try_pending(source, request)))) {
+         (flush_own_cache(pool, cache, request) && try_pending(source, request)))) {
         return 0;
     }
     int r = grow_for(pool, request);
@@ -242,7 +242,7 @@ int supply(struct pool *pool, struct cache *cache, struct alloc_request *request
     if (source_refused(r)) {
         source->refused_at = budget_used(source) > 0 ? budget_used(source) : 1;
         source->budget_stale = true; /* at the end of this visit */
-        r = supply_as_natively(pool, request, r);
+        r = retry_after_refusal(pool, request, r);
         books_add(&source->books.oom_retries, r == 0);
     }
     books_add(&source->books.cache_misses, r == 0);
