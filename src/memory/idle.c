@@ -96,7 +96,8 @@ uint64_t range_idle_bytes(const struct range *range) {
     return bytes;
 }
 
-static uint64_t ready_bytes(const struct range *range, uint64_t finished, struct idle_room *room) {
+static uint64_t available_bytes(const struct range *range, uint64_t finished,
+                                struct idle_room *room) {
     uint64_t bytes = 0;
     for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         bool leaves = segment_may_leave(s, finished);
@@ -108,8 +109,9 @@ static uint64_t ready_bytes(const struct range *range, uint64_t finished, struct
     return bytes;
 }
 
-uint64_t idle_ready_bytes(const struct arena *arena, uint64_t finished,
-                          const struct line_place *place, uint64_t enough, struct idle_room *room) {
+uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished,
+                              const struct line_place *place, uint64_t enough,
+                              struct idle_room *room) {
     unsigned aliases = ALIASES_MOST - arena->aliases.count, all = room->segments;
     uint64_t bytes = 0;
     room->segments = all < aliases ? all : aliases;
@@ -117,7 +119,7 @@ uint64_t idle_ready_bytes(const struct arena *arena, uint64_t finished,
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0 && bytes < enough;) {
         const struct range *range = arena->free[i].range;
         bool beside = range == place->left || range == place->right;
-        bytes += beside ? 0 : ready_bytes(range, finished, room);
+        bytes += beside ? 0 : available_bytes(range, finished, room);
     }
     room->segments = all - (most - room->segments);
     return bytes;

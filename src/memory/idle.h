@@ -30,8 +30,9 @@ struct idle_room {
 
 /** What of an arena could make room at a place at once: segments whose stamp is at most `finished`, and others that may move there
  * as well. Not beside the place; and no more than it takes to find so many bytes. */
-uint64_t idle_ready_bytes(const struct arena *arena, uint64_t finished,
-                          const struct line_place *place, uint64_t enough, struct idle_room *room);
+uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished,
+                              const struct line_place *place, uint64_t enough,
+                              struct idle_room *room);
 
 /** The earliest stamp later than `finished` of one; UINT64_MAX: none has one. */
 uint64_t idle_stamp(const struct arena *arena, uint64_t finished);

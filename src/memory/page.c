@@ -51,7 +51,7 @@ struct block *page_find(struct page *page, uint64_t address) {
 /* --- the lists of free runs --- */
 
 /* What of a run may be handed out: all but the first unit of a segment (arena.h says why). */
-static unsigned usable(const struct block *run, unsigned units) {
+static unsigned usable_units(const struct block *run, unsigned units) {
     const struct page *page = page_of(run);
     const struct segment *segment = page->range->segment;
     bool kept = block_unit(run) == 0 && page->address == segment->base && !segment->in_line;
@@ -59,7 +59,7 @@ static unsigned usable(const struct block *run, unsigned units) {
 }
 
 static void insert_run(struct runs *runs, struct block *run, unsigned units) {
-    unsigned length = usable(run, units);
+    unsigned length = usable_units(run, units);
     struct block *head = runs->lists[length];
     run->previous = NULL;
     run->next = head;
@@ -78,7 +78,7 @@ static void insert_run(struct runs *runs, struct block *run, unsigned units) {
 }
 
 static void remove_run(struct runs *runs, struct block *run) {
-    unsigned units = block_units(run), length = usable(run, units);
+    unsigned units = block_units(run), length = usable_units(run, units);
     if (run->previous) {
         run->previous->next = run->next;
     } else {

@@ -145,7 +145,7 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
         if (quota_sleeps(cache)) { /* memory was taken back while that grew */
             quota_grow(cache, 0);
         }
-        cache_push_ready(cache, request.block);
+        cache_push_free(cache, request.block);
         cache_leave(cache);
     }
 }
@@ -160,7 +160,7 @@ static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing)
     *advancing = stamp > 0 && !atomic_load_explicit(&pool->advancing, memory_order_relaxed) &&
                  !atomic_exchange(&pool->advancing, true);
     for (unsigned i = 0; stamp > 0 && !*advancing && i < SPINS_BEFORE_LOCK; i++) {
-        if (epochs_usable(&source->epochs, stamp)) {
+        if (epochs_is_safe(&source->epochs, stamp)) {
             return false;
         }
         cpu_relax();
@@ -177,13 +177,12 @@ static void stop_advancing(struct pool *pool, bool advancing) {
 
 /* What is cached, here or for this thread elsewhere, and may be handed out. Inside the cache. */
 static bool find_cached(struct cache *cache, struct alloc_request *request) {
-    uint64_t usable =
-        atomic_load_explicit(&cache->pool->source.epochs.usable, memory_order_acquire);
+    uint64_t safe = atomic_load_explicit(&cache->pool->source.epochs.safe, memory_order_acquire);
     request->block = NULL;
     if (request->bin < BINS) {
-        request->block = cache_find(cache, request, usable);
+        request->block = cache_find(cache, request, safe);
         if (!request->block && transfer_has_any(cache)) {
-            request->block = transfer_take(cache, request, usable);
+            request->block = transfer_take(cache, request, safe);
         }
     }
     return request->block != NULL;
@@ -228,13 +227,13 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
     quota_follow_miss(cache);
     cache->in_slow_path = true;
     uint64_t growth = source_growth(request);
-    bool usable =
+    bool safe =
         stamp > 0 && (order_cheaply(source, stamp) ||
                       (peaks_budget_is_short(pool, growth) && order_now(source, stamp, false)));
     stop_advancing(pool, advancing);
     request->over_budget = peaks_budget_is_short(pool, growth);
     bool found = false;
-    if (usable || request->over_budget) {
+    if (safe || request->over_budget) {
         cache_enter(cache);
         found = find_cached(cache, request);
         cache_leave(cache);
@@ -384,10 +383,10 @@ int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
                  epochs_broken(&source->epochs) || !biased_try_enter(&cache->lock))) {
         return alloc_general(pool, bytes, address);
     }
-    uint64_t usable = atomic_load_explicit(&source->epochs.usable, memory_order_acquire);
+    uint64_t safe = atomic_load_explicit(&source->epochs.safe, memory_order_acquire);
     struct bin *bin = &cache->bins[size_class_of(bytes)];
     uint64_t header;
-    struct block *block = cache_pop_from(cache, bin, usable, &header);
+    struct block *block = cache_pop_from(cache, bin, safe, &header);
     if (unlikely(!block)) {
         biased_leave_owned(&cache->lock);
         return alloc_general(pool, bytes, address);

@@ -31,21 +31,21 @@ struct fit {
 
 /** The first large block of a bin that holds `bytes`, if it may be handed out. Stamps grow along a
  * bin: if it may not, none behind it may. */
-static struct fit find_fit(const struct bin *bin, uint64_t bytes, uint64_t usable) {
+static struct fit find_fit(const struct bin *bin, uint64_t bytes, uint64_t safe) {
     struct fit fit = {bin->head, NULL};
     for (unsigned tries = 0; fit.block && range_of(fit.block)->bytes < bytes; tries++) {
         fit.before = fit.block;
         fit.block = tries + 1 < CACHE_TRIES ? fit.block->next : NULL;
     }
-    if (fit.block && fit.block->stamp > usable) {
+    if (fit.block && fit.block->stamp > safe) {
         fit.block = NULL;
     }
     return fit;
 }
 
-static struct block *pop_large(struct cache *cache, unsigned at, uint64_t bytes, uint64_t usable) {
+static struct block *pop_large(struct cache *cache, unsigned at, uint64_t bytes, uint64_t safe) {
     struct bin *bin = &cache->bins[at];
-    struct fit fit = find_fit(bin, bytes, usable);
+    struct fit fit = find_fit(bin, bytes, safe);
     if (fit.block) {
         *(fit.before ? &fit.before->next : &bin->head) = fit.block->next;
         bin->tail = bin->tail == fit.block ? fit.before : bin->tail;
@@ -55,13 +55,12 @@ static struct block *pop_large(struct cache *cache, unsigned at, uint64_t bytes,
     return fit.block;
 }
 
-struct block *cache_find(struct cache *cache, const struct alloc_request *request,
-                         uint64_t usable) {
+struct block *cache_find(struct cache *cache, const struct alloc_request *request, uint64_t safe) {
     unsigned last = last_bin(cache, request);
     struct block *block = NULL;
     for (unsigned at = request->bin; !block && at <= last; at++) {
-        block = request->large ? pop_large(cache, at, request->bytes, usable)
-                               : cache_pop(cache, at, usable);
+        block = request->large ? pop_large(cache, at, request->bytes, safe)
+                               : cache_pop(cache, at, safe);
     }
     return block;
 }
@@ -90,7 +89,7 @@ void cache_push_magazine(struct cache *cache, unsigned at, const struct magazine
     cache->bytes += magazine->bytes;
 }
 
-void cache_push_ready(struct cache *cache, struct block *block) {
+void cache_push_free(struct cache *cache, struct block *block) {
     block->next = NULL;
     cache_push_magazine(
         cache, block_bin(block),

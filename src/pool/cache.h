@@ -128,10 +128,10 @@ static inline struct bin *cache_bin(struct cache *cache, uint64_t header) {
 }
 
 /** The head of a bin of small blocks, if memory with its stamp may be handed out; else NULL. */
-static inline struct block *cache_pop_from(struct cache *cache, struct bin *bin, uint64_t usable,
+static inline struct block *cache_pop_from(struct cache *cache, struct bin *bin, uint64_t safe,
                                            uint64_t *header) {
     struct block *block = bin->head;
-    if (!block || block->stamp > usable) {
+    if (!block || block->stamp > safe) {
         return NULL;
     }
     bin->head = block->next;
@@ -142,9 +142,9 @@ static inline struct block *cache_pop_from(struct cache *cache, struct bin *bin,
     return block;
 }
 
-static inline struct block *cache_pop(struct cache *cache, unsigned at, uint64_t usable) {
+static inline struct block *cache_pop(struct cache *cache, unsigned at, uint64_t safe) {
     uint64_t header;
-    return cache_pop_from(cache, &cache->bins[at], usable, &header);
+    return cache_pop_from(cache, &cache->bins[at], safe, &header);
 }
 
 /** Puts in a block of `bytes` whose stamp is at least that of every block freed by this thread before. */
@@ -164,7 +164,7 @@ static inline void cache_push(struct cache *cache, struct bin *bin, struct block
 /** The largest bin that will do for a request; and what is here for it, that or a block somewhat larger, if it may be handed out. */
 struct alloc_request;
 unsigned request_last_bin(const struct alloc_request *request, bool much);
-struct block *cache_find(struct cache *cache, const struct alloc_request *request, uint64_t usable);
+struct block *cache_find(struct cache *cache, const struct alloc_request *request, uint64_t safe);
 
 /** The least `usable` with which that finds one, of the bin itself if it is small; 0: none to find. */
 uint64_t cache_stamp(const struct cache *cache, const struct alloc_request *request);
@@ -172,7 +172,7 @@ uint64_t cache_stamp(const struct cache *cache, const struct alloc_request *requ
 /** Puts in blocks that are all usable already, of one bin: in front of all others. Touches none of them
  * where the bin is empty. */
 void cache_push_magazine(struct cache *cache, unsigned at, const struct magazine *magazine);
-void cache_push_ready(struct cache *cache, struct block *block);
+void cache_push_free(struct cache *cache, struct block *block);
 
 /** Takes the `count` oldest blocks of a bin out; or all there are, without touching small ones. */
 struct magazine cache_take(struct cache *cache, unsigned at, uint32_t count);

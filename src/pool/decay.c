@@ -32,7 +32,7 @@ static void take_old(struct pool *pool, uint64_t stamp) {
     if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_OUTSIDE, stamp)) {
         order_cheaply(source, stamp);
     }
-    pending_take_old(source, stamp);
+    pending_release_up_to(source, stamp);
     source->decay.tick += DECAY_TICKS + 1;
 }
 

@@ -134,7 +134,7 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
         order_in_free(source, due);
     }
     if (!rest->uncached) {
-        pending_take_usable(source);
+        pending_release_safe(source);
     }
     peaks_look(pool);
     lock_release(&source->lock);
@@ -355,8 +355,7 @@ int pool_retire(uint64_t address, struct pool_retired *retired) {
     atomic_fetch_add(&pool->retiring, 1); /* it may be used still: see pool_exceeds() */
     int r = claim_any(address, &c);
     if (r == 0) {
-        uint64_t stamp =
-            atomic_load_explicit(&c.at.pool->source.epochs.usable, memory_order_acquire);
+        uint64_t stamp = atomic_load_explicit(&c.at.pool->source.epochs.safe, memory_order_acquire);
         *retired =
             (struct pool_retired){.pool = c.at.pool, .lives = source_lives(&c.at.pool->source)};
         retired->bytes = book_free(&c);

@@ -146,7 +146,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     if (wait && ended_meanwhile(source, ending_ns)) {
         return 0;
     }
-    pending_take_usable(source);
+    pending_release_safe(source);
     if (source_idle(source) < bytes) {
         quota_take_all_back(pool);
     }
@@ -159,7 +159,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
         if (source->pending_bytes + source_idle(source) > 0) {
             finished = order_finish(source, limit_ns, all);
         }
-        pending_take_usable(source);
+        pending_release_safe(source);
         r = source_release_idle(source, bytes);
     } while (r != 0 && finished && source->epochs.finished > before &&
              source->epochs.finished < last);
@@ -167,7 +167,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
         source_wait_for_return(source, TRIM_WAIT_NS);
     }
     if (all) { /* what has not finished was freed since, if work was waited for */
-        uint64_t ready = budget_ready(source);
+        uint64_t ready = budget_free(source);
         uint64_t left = finished ? ready - source_idle(source) : ready + source->pending_bytes;
         atomic_store(&pool->left_bytes, left);
     }
@@ -233,8 +233,8 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
     settle(pool, true);
     lock_acquire(&source->lock);
     epochs_poll(&source->epochs, source->backend);
-    pending_take_usable(source);
-    uint64_t stuck = budget_ready(source) - source_idle(source);
+    pending_release_safe(source);
+    uint64_t stuck = budget_free(source) - source_idle(source);
     /* Beside nothing but what is cached or pending nothing is stuck: all of it goes back with them. */
     bool retired = atomic_load(&pool->retired_bytes) > 0;
     stuck -= retired ? 0 : arena_loose_bytes(&source->large);

@@ -151,7 +151,7 @@ static bool is_more_there(const struct pool *pool, const struct moment *since) {
         pending |= queue->head && queue->tail->stamp >= since->stamp;
     }
     return pending || count_frees(pool) != since->frees ||
-           idle_bytes(pool) > budget_ready(source) + source->pending_bytes;
+           idle_bytes(pool) > budget_free(source) + source->pending_bytes;
 }
 
 /*
@@ -200,7 +200,7 @@ static void order_ahead(struct pool *pool, const struct alloc_request *request) 
     if (backend_maps(source->backend) && request->large && all > 0 &&
         budget_is_beyond_floor(source) &&
         source->pending_bytes > source->goal / ORDER_AHEAD_SHARE &&
-        !epochs_usable(&source->epochs, all) &&
+        !epochs_is_safe(&source->epochs, all) &&
         peaks_budget_is_short(pool, source_growth(request))) {
         order_soon(source, all);
     }

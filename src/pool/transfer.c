@@ -116,11 +116,11 @@ static struct magazine *find(struct transfer *transfer, const struct alloc_reque
 }
 
 /* What is usable goes along, so that the next requests need not come here. */
-static void take_usable(struct transfer *transfer, struct cache *cache, uint64_t usable) {
+static void take_safe(struct transfer *transfer, struct cache *cache, uint64_t safe) {
     uint64_t most = cache_room(cache);
     while (transfer->count > 0) {
         const struct magazine *oldest = magazine_at(transfer, 0);
-        if (oldest->stamp > usable || cache->bytes + oldest->bytes > most) {
+        if (oldest->stamp > safe || cache->bytes + oldest->bytes > most) {
             break;
         }
         block_fetch(oldest->first);
@@ -141,12 +141,12 @@ static struct block *take_first(struct transfer *transfer, struct magazine *maga
 
 /* The cache may have no room for more than the one block; asleep it holds nothing. */
 static struct block *take(struct transfer *transfer, struct cache *cache,
-                          const struct alloc_request *request, uint64_t usable) {
-    take_usable(transfer, cache, usable);
+                          const struct alloc_request *request, uint64_t safe) {
+    take_safe(transfer, cache, safe);
     uint32_t at;
-    struct block *block = cache_find(cache, request, usable);
+    struct block *block = cache_find(cache, request, safe);
     struct magazine *found = block ? NULL : find(transfer, request, &at);
-    if (found && found->stamp <= usable) {
+    if (found && found->stamp <= safe) {
         block = take_first(transfer, found);
         if (found->count == 0 || !quota_sleeps(cache)) {
             struct magazine rest = take_out(transfer, at);
@@ -159,13 +159,13 @@ static struct block *take(struct transfer *transfer, struct cache *cache,
 }
 
 struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
-                            uint64_t usable) {
+                            uint64_t safe) {
     struct block *block = NULL;
     for (unsigned i = 0; i < PLACES && !block; i++) {
         struct transfer *transfer = place(cache, i);
         if (books_get(&transfer->bytes) > 0) {
             lock_acquire(&transfer->lock);
-            block = take(transfer, cache, request, usable);
+            block = take(transfer, cache, request, safe);
             lock_release(&transfer->lock);
         }
     }

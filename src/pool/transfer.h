@@ -77,7 +77,7 @@ bool transfer_has_any(const struct cache *cache);
 /** Inside the cache: whatever is usable goes there, as far as there is room, and a block for the request
  * is taken. NULL: nothing fits. */
 struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
-                            uint64_t usable);
+                            uint64_t safe);
 
 /** The least `usable` with which that finds a block; 0: none. */
 uint64_t transfer_stamp(struct cache *cache, const struct alloc_request *request);

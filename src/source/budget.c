@@ -79,7 +79,7 @@ static uint64_t goal_of(const struct source *source) {
 uint64_t budget_with(const struct source *source, uint64_t bytes) {
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     uint64_t peak = books_get(&source->books.allocated.peak);
-    uint64_t then = budget_used(source) - budget_ready(source) - source->pending_bytes + bytes;
+    uint64_t then = budget_used(source) - budget_free(source) - source->pending_bytes + bytes;
     uint64_t more = then > peak && source->config.budget == 0 ? then - peak : 0;
     return source->refused_at > 0 ? budget : budget + more + more / LINE_SLACK;
 }
@@ -134,7 +134,7 @@ void budget_follow(struct source *source) {
 
 void budget_book_reserve(struct source *source) {
     struct books *books = &source->books;
-    uint64_t reserved = budget_used(source), ready = budget_ready(source);
+    uint64_t reserved = budget_used(source), ready = budget_free(source);
     books_become(&books->reserved, reserved);
     books_become(&books->active, reserved - ready);
     books_become(&books->segments, source->large.segment_count + source->small.segment_count);
@@ -152,7 +152,7 @@ void budget_look(struct source *source, bool changed) {
     if (changed || source->budget_stale) {
         budget_follow(source);
     }
-    if (changed || budget_ready(source) != books_get(&books->ready_bytes)) {
+    if (changed || budget_free(source) != books_get(&books->ready_bytes)) {
         budget_book_reserve(source);
     }
     books_set(&books->epochs, source->epochs.closed);

@@ -42,7 +42,7 @@ static inline uint64_t budget_used(const struct source *source) {
 }
 
 /** What of it may be handed out. */
-static inline uint64_t budget_ready(const struct source *source) {
+static inline uint64_t budget_free(const struct source *source) {
     return source->large.free_bytes + source->small.free_bytes + source->mapper.held_bytes +
            (source->runs.free_units << UNIT_SHIFT);
 }

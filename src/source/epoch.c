@@ -22,12 +22,12 @@ static unsigned slot_of(const struct epochs *epochs, const struct epoch_event *e
 void epochs_start(struct epochs *epochs) {
     *epochs = (struct epochs){0};
     atomic_init(&epochs->open, 1);
-    atomic_init(&epochs->usable, 0);
+    atomic_init(&epochs->safe, 0);
 }
 
-static void raise_usable(struct epochs *epochs, uint64_t number) {
-    if (number > atomic_load_explicit(&epochs->usable, memory_order_relaxed)) {
-        atomic_store_explicit(&epochs->usable, number, memory_order_release);
+static void raise_safe(struct epochs *epochs, uint64_t number) {
+    if (number > atomic_load_explicit(&epochs->safe, memory_order_relaxed)) {
+        atomic_store_explicit(&epochs->safe, number, memory_order_release);
     }
 }
 
@@ -35,7 +35,7 @@ void epochs_finish(struct epochs *epochs, uint64_t number) {
     if (number > epochs->finished) {
         epochs->finished = number;
     }
-    raise_usable(epochs, number);
+    raise_safe(epochs, number);
 }
 
 static void take_out(struct epochs *epochs, unsigned i) {
@@ -120,7 +120,7 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
 }
 
 bool epochs_poll(struct epochs *epochs, struct backend *backend) {
-    uint64_t before = atomic_load_explicit(&epochs->usable, memory_order_relaxed);
+    uint64_t before = atomic_load_explicit(&epochs->safe, memory_order_relaxed);
     for (unsigned i = 0; i < epochs->count; i++) {
         const struct epoch_event *event = event_at(epochs, i);
         if (event->number <= epochs->finished) {
@@ -138,7 +138,7 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend) {
         break;
     }
     drop_finished(epochs);
-    return atomic_load_explicit(&epochs->usable, memory_order_relaxed) > before;
+    return atomic_load_explicit(&epochs->safe, memory_order_relaxed) > before;
 }
 
 static const struct epoch_event *on_time_event(const struct epochs *epochs, uint64_t stamp) {
@@ -199,7 +199,7 @@ int epochs_order(struct epochs *epochs, struct backend *backend) {
     int r = backend->ops->order(backend, slot_of(epochs, event));
     if (r == 0) {
         epochs->barriers++;
-        raise_usable(epochs, event->number);
+        raise_safe(epochs, event->number);
     }
     return r;
 }

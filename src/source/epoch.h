@@ -51,7 +51,7 @@ struct epochs {
     /* The stamp of a free made now. */
     _Alignas(64) _Atomic uint64_t open;
     /* Memory with this stamp or a lower one may be handed out. */
-    _Alignas(64) _Atomic uint64_t usable;
+    _Alignas(64) _Atomic uint64_t safe;
     /* The driver's code that has killed the context; 0: it lives. */
     _Alignas(64) _Atomic int broken;
     /* The highest number whose event has finished. From here on all is under the pool's lock. */
@@ -77,8 +77,8 @@ static inline uint64_t epochs_stamp(struct epochs *epochs) {
     return atomic_load(&epochs->open);
 }
 
-static inline bool epochs_usable(struct epochs *epochs, uint64_t stamp) {
-    return stamp <= atomic_load_explicit(&epochs->usable, memory_order_acquire);
+static inline bool epochs_is_safe(struct epochs *epochs, uint64_t stamp) {
+    return stamp <= atomic_load_explicit(&epochs->safe, memory_order_acquire);
 }
 
 /** The code that killed the context, or 0. */

@@ -24,7 +24,7 @@ void grow_wait_for_others(struct source *source) {
 /* How far the pool may grow while anything of it lies idle. The request may raise the peak
  * of what is in use: neither ready nor pending. */
 static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
-    uint64_t in_use = budget_expected(source) - budget_ready(source) - source->pending_bytes;
+    uint64_t in_use = budget_expected(source) - budget_free(source) - source->pending_bytes;
     uint64_t peak = most_of(books_get(&source->books.allocated.peak), in_use + growth);
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     return most_of(peak + peak / 10 * (RESERVE_TENTHS - 10) + RESERVE_BYTES, budget);
@@ -100,7 +100,7 @@ static int grow_line(struct source *source, struct alloc_request *request) {
         growth = mapper_growth(source, arena, bytes, budget);
     }
     uint64_t most = most_of(budget, budget_expected(source));
-    while (budget_would_exceed(source, growth.bytes, most + growth.ready) &&
+    while (budget_would_exceed(source, growth.bytes, most + growth.available) &&
            !budget_would_exceed(source, growth.bytes, most + growth.idle) &&
            wait_for_idle(source, last)) {
         if (try_free_or_split(source, request)) {

@@ -157,8 +157,8 @@ static uint64_t unit_of(const struct source *source) {
 static uint64_t finished_bytes(const struct source *source, const struct line_place *place) {
     struct idle_room none = {0};
     uint64_t finished = source->epochs.finished;
-    return idle_ready_bytes(&source->large, finished, place, UINT64_MAX, &none) +
-           idle_ready_bytes(&source->small, finished, place, UINT64_MAX, &none);
+    return idle_available_bytes(&source->large, finished, place, UINT64_MAX, &none) +
+           idle_available_bytes(&source->small, finished, place, UINT64_MAX, &none);
 }
 
 /* Moves idle segments to the place until the growth is within the budget. The place becomes longer than it need be if there is room, so
@@ -167,15 +167,15 @@ static uint64_t finished_bytes(const struct source *source, const struct line_pl
 static void move_there(struct source *source, uint64_t budget, struct line_place *place,
                        struct moving *moving) {
     uint64_t least = place->bytes, from = source->epochs.finished + 1;
-    uint64_t ready = finished_bytes(source, place);
+    uint64_t available = finished_bytes(source, place);
     line_place_become(place, round_up(least, unit_of(source)));
     while (budget_would_exceed(source, place->bytes, budget)) {
-        from = budget_would_exceed(source, place->bytes, budget + ready) ? from : 0;
+        from = budget_would_exceed(source, place->bytes, budget + available) ? from : 0;
         if (!move_one(source, place->bytes - moving->bytes, from, moving)) {
             if (from == 0) {
                 break;
             }
-            from = ready = 0; /* there are no others */
+            from = available = 0; /* there are no others */
         }
     }
     if (budget_would_exceed(source, place->bytes, budget)) {
@@ -203,7 +203,7 @@ static void halve_if_pinned(struct source *source, uint64_t bytes, uint64_t budg
     uint64_t by =
         budget_would_exceed(source, bytes, budget) ? budget_expected(source) + bytes - budget : 0;
     bool pinned = by > budget / LINE_PINNED_SHARE && by > source_idle(source) &&
-                  by <= budget_ready(source) - source->mapper.held_bytes;
+                  by <= budget_free(source) - source->mapper.held_bytes;
     if (pinned && source->mapper.made_bytes >= budget_used(source) &&
         LINE_SEGMENT >> source->mapper.halvings > LINE_SEGMENT_LEAST) {
         source->mapper.halvings++;
@@ -328,9 +328,9 @@ struct growth mapper_growth(const struct source *source, const struct arena *are
     uint64_t then = budget_expected(source) + place.bytes, over = then > budget ? then - budget : 0;
     line_place_become(&place, round_up(place.bytes, unit_of(source)));
     struct idle_room room = {place.bytes, MOVING_MOST};
-    for (unsigned i = 0; i < 2 && growth.ready < over; i++) {
-        growth.ready += idle_ready_bytes(arenas[i], source->epochs.finished, &place,
-                                         over - growth.ready, &room);
+    for (unsigned i = 0; i < 2 && growth.available < over; i++) {
+        growth.available += idle_available_bytes(arenas[i], source->epochs.finished, &place,
+                                                 over - growth.available, &room);
     }
     const struct range *const beside[] = {place.left, place.right};
     for (unsigned i = 0; i < 2 && over > 0; i++) {

@@ -10,7 +10,7 @@ int mapper_grow(struct source *source, struct arena *arena, uint64_t bytes);
 /** How much that is, what could make room for it (idle segments elsewhere), and of that what can at once, as far as it takes to stay
  * within `budget`. */
 struct growth {
-    uint64_t bytes, idle, ready;
+    uint64_t bytes, idle, available;
 };
 struct growth mapper_growth(const struct source *source, const struct arena *arena, uint64_t bytes,
                             uint64_t budget);

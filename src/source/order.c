@@ -141,16 +141,16 @@ static bool late_records_hurt(const struct source *source) {
 
 bool order_cheaply(struct source *source, uint64_t stamp) {
     struct epochs *epochs = &source->epochs;
-    if (epochs_usable(epochs, stamp)) {
+    if (epochs_is_safe(epochs, stamp)) {
         return true;
     }
     epochs_poll(epochs, source->backend);
-    if (!epochs_usable(epochs, stamp) && epochs_latest(epochs) < stamp &&
+    if (!epochs_is_safe(epochs, stamp) && epochs_latest(epochs) < stamp &&
         source->backend->has_events && !late_records_hurt(source) &&
         epochs_close(epochs, source->backend, false) == 0) {
         epochs_poll(epochs, source->backend);
     }
-    return epochs_usable(epochs, stamp);
+    return epochs_is_safe(epochs, stamp);
 }
 
 /*
@@ -177,7 +177,7 @@ static int order_by_barrier(struct source *source, uint64_t stamp) {
 
 bool order_soon(struct source *source, uint64_t stamp) {
     return order_cheaply(source, stamp) ||
-           (order_by_barrier(source, stamp) == 0 && epochs_usable(&source->epochs, stamp));
+           (order_by_barrier(source, stamp) == 0 && epochs_is_safe(&source->epochs, stamp));
 }
 
 bool order_now(struct source *source, uint64_t stamp, bool at_any_price) {
@@ -185,7 +185,7 @@ bool order_now(struct source *source, uint64_t stamp, bool at_any_price) {
     if (r == -EBUSY || (r == -ENOENT && at_any_price)) {
         r = wait_on_time(source, stamp);
     }
-    return r == 0 && epochs_usable(&source->epochs, stamp);
+    return r == 0 && epochs_is_safe(&source->epochs, stamp);
 }
 
 /* A clock may stand still: what was slept has passed in any case. */
@@ -271,7 +271,7 @@ bool order_finish(struct source *source, uint64_t limit_ns, bool all) {
 }
 
 void order_finish_ordered(struct source *source) {
-    uint64_t stamp = atomic_load(&source->epochs.usable);
+    uint64_t stamp = atomic_load(&source->epochs.safe);
     if (source->epochs.finished < stamp) {
         wait_on_time(source, stamp);
     }
@@ -321,7 +321,7 @@ static void settle_to(struct source *source, uint64_t stamp, bool quiet, uint64_
 }
 
 void order_settle(struct source *source) {
-    settle_to(source, atomic_load(&source->epochs.usable), true, UINT64_MAX);
+    settle_to(source, atomic_load(&source->epochs.safe), true, UINT64_MAX);
 }
 
 bool order_finish_on_time(struct source *source) {
@@ -343,7 +343,7 @@ bool order_finish_on_time(struct source *source) {
 
 bool order_finish_own_barrier(struct source *source) {
     struct epochs *epochs = &source->epochs;
-    uint64_t since = backend_clock(source->backend), stamp = atomic_load(&epochs->usable);
+    uint64_t since = backend_clock(source->backend), stamp = atomic_load(&epochs->safe);
     bool any = epochs->finished < stamp && epochs_left(epochs) >= stamp;
     if (any) {
         settle_to(source, stamp, false, UINT64_MAX);

@@ -14,7 +14,7 @@
 static uint64_t stamp_done(const struct source *source, enum reach reach) {
     return reach == REACH_OUTSIDE
                ? source->epochs.finished
-               : atomic_load_explicit(&source->epochs.usable, memory_order_acquire);
+               : atomic_load_explicit(&source->epochs.safe, memory_order_acquire);
 }
 
 static enum reach reach_of(struct block *block) {
@@ -28,7 +28,7 @@ static enum reach reach_of(struct block *block) {
 void pending_add(struct source *source, struct block *block) {
     enum reach reach = reach_of(block);
     if (block->stamp <= stamp_done(source, reach)) {
-        ready_give(source, block); /* not behind others that are not */
+        heap_give(source, block); /* not behind others that are not */
         return;
     }
     struct pending *queue = &source->pending[reach];
@@ -51,11 +51,11 @@ void pending_add_list(struct source *source, struct block *first) {
     }
 }
 
-void pending_take_usable(struct source *source) {
-    pending_take_old(source, UINT64_MAX);
+void pending_release_safe(struct source *source) {
+    pending_release_up_to(source, UINT64_MAX);
 }
 
-void pending_take_old(struct source *source, uint64_t stamp) {
+void pending_release_up_to(struct source *source, uint64_t stamp) {
     for (enum reach reach = 0; reach < REACHES; reach++) {
         uint64_t last = least_of(stamp_done(source, reach), stamp);
         struct pending *queue = &source->pending[reach];
@@ -63,7 +63,7 @@ void pending_take_old(struct source *source, uint64_t stamp) {
             struct block *block = queue->head;
             queue->head = block->next;
             source->pending_bytes -= block_bytes(block);
-            ready_give(source, block);
+            heap_give(source, block);
         }
     }
 }

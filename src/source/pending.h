@@ -11,10 +11,10 @@ void pending_add(struct source *source, struct block *block);
 void pending_add_list(struct source *source, struct block *first);
 
 /** What may be handed out becomes ready. */
-void pending_take_usable(struct source *source);
+void pending_release_safe(struct source *source);
 
 /** The same of what has that stamp or a lower one. */
-void pending_take_old(struct source *source, uint64_t stamp);
+void pending_release_up_to(struct source *source, uint64_t stamp);
 
 /** The stamp up to which so many bytes are pending; the last one if there are fewer, or too many blocks to count (BLOCKS_COUNTED), or
  * for UINT64_MAX. 0: nothing is pending that a barrier could order. What something outside reaches does not count. */

@@ -3,7 +3,7 @@
  *
  *      a request (try.h)                       a freed block (pending.h)
  *         |                                          |
- *      pages, arena (ready.c)  <-- usable --------  a queue by epoch (pending.c)
+ *      pages, arena (heap.c)  <-- usable --------  a queue by epoch (pending.c)
  *         |  nothing fits                            |  query, barrier, wait (order.c)
  *      growing within the budget (grow.c)         epochs (epoch.c)
  *         |                                          |
@@ -58,9 +58,9 @@ void source_start(struct source *source, struct pool *pool, struct backend *back
 void source_leave_map(struct source *source);
 uint64_t source_forget(struct source *source);
 
-/** What may be handed out: ready.c. */
-bool ready_take(struct source *source, struct alloc_request *request);
-void ready_give(struct source *source, struct block *block);
+/** What may be handed out: heap.c. */
+bool heap_take(struct source *source, struct alloc_request *request);
+void heap_give(struct source *source, struct block *block);
 
 /** The least the pool can grow by for a request. */
 uint64_t source_growth(const struct alloc_request *request);

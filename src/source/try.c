@@ -9,8 +9,8 @@
 #include <errno.h>
 
 bool try_free(struct source *source, struct alloc_request *request) {
-    pending_take_usable(source);
-    return ready_take(source, request);
+    pending_release_safe(source);
+    return heap_take(source, request);
 }
 
 bool try_free_or_split(struct source *source, struct alloc_request *request) {
@@ -31,7 +31,7 @@ bool try_barrier(struct source *source, struct alloc_request *request) {
         return true;
     }
     all = epochs_orderable(&source->epochs);
-    return all > 0 && !epochs_usable(&source->epochs, all) &&
+    return all > 0 && !epochs_is_safe(&source->epochs, all) &&
            order_now(source, all, request->any) && try_free_or_split(source, request);
 }
 

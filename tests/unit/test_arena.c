@@ -521,8 +521,8 @@ static void check_idle(const struct arena *arena, uint64_t finished) {
         aged |= old && s->stamp <= finished;
         waits |= old && s->stamp > finished;
     }
-    assert_int_equal(idle_ready_bytes(arena, finished, &nowhere, UINT64_MAX, &no_room), bytes);
-    assert_int_equal(idle_ready_bytes(arena, finished, &nowhere, UINT64_MAX, &room),
+    assert_int_equal(idle_available_bytes(arena, finished, &nowhere, UINT64_MAX, &no_room), bytes);
+    assert_int_equal(idle_available_bytes(arena, finished, &nowhere, UINT64_MAX, &room),
                      bytes + moving);
     assert_int_equal(UINT64_MAX - room.bytes, moving);
     assert_int_equal(idle_stamp(arena, finished), stamp);

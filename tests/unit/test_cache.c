@@ -42,9 +42,9 @@ static struct alloc_request large_want(uint64_t bytes) {
     return (struct alloc_request){.bin = bin_of_large(bytes), .bytes = bytes, .large = true};
 }
 
-static struct block *find_large(uint64_t bytes, uint64_t usable) {
+static struct block *find_large(uint64_t bytes, uint64_t safe) {
     struct alloc_request request = large_want(bytes);
-    return cache_find(&cache, &request, usable);
+    return cache_find(&cache, &request, safe);
 }
 
 /* Every bin ends where its tail says, and holds what its count says. */
@@ -71,10 +71,10 @@ static void what_was_freed_first_goes_out_first_and_not_before_its_epoch(void **
     }
     assert_int_equal(cache.bytes, 8 * 512);
     assert_null(cache_pop(&cache, 0, 9));
-    for (uint64_t usable = 10; usable < 14; usable++) {
-        assert_ptr_equal(cache_pop(&cache, 0, usable), &blocks[2 * (usable - 10)]);
-        assert_ptr_equal(cache_pop(&cache, 0, usable), &blocks[2 * (usable - 10) + 1]);
-        assert_null(cache_pop(&cache, 0, usable));
+    for (uint64_t safe = 10; safe < 14; safe++) {
+        assert_ptr_equal(cache_pop(&cache, 0, safe), &blocks[2 * (safe - 10)]);
+        assert_ptr_equal(cache_pop(&cache, 0, safe), &blocks[2 * (safe - 10) + 1]);
+        assert_null(cache_pop(&cache, 0, safe));
     }
     assert_int_equal(cache.bytes, 0);
     assert_int_equal(cache.bins[0].count, 0);
@@ -83,7 +83,7 @@ static void what_was_freed_first_goes_out_first_and_not_before_its_epoch(void **
 static void push_ready(struct block *block) {
     block->stamp = 0;
     block->header = (uint64_t)1 << HEADER_UNITS_SHIFT | BLOCK_CACHED;
-    cache_push_ready(&cache, block);
+    cache_push_free(&cache, block);
 }
 
 static void what_is_ready_goes_in_front(void **state) {

@@ -53,15 +53,15 @@ static uint64_t work_and_free(void) {
 static void memory_is_unusable_until_its_epoch_closes_and_finishes(void **state) {
     (void)state;
     uint64_t stamp = work_and_free();
-    assert_false(epochs_usable(&epochs, stamp));
+    assert_false(epochs_is_safe(&epochs, stamp));
     assert_false(epochs_poll(&epochs, &fake->backend));
     assert_int_equal(close_late(), 0);
     assert_false(epochs_poll(&epochs, &fake->backend));
-    assert_false(epochs_usable(&epochs, stamp));
+    assert_false(epochs_is_safe(&epochs, stamp));
     fake_finish_all(fake);
-    assert_false(epochs_usable(&epochs, stamp)); /* nobody has asked yet */
+    assert_false(epochs_is_safe(&epochs, stamp)); /* nobody has asked yet */
     assert_true(epochs_poll(&epochs, &fake->backend));
-    assert_true(epochs_usable(&epochs, stamp));
+    assert_true(epochs_is_safe(&epochs, stamp));
     assert_false(epochs_poll(&epochs, &fake->backend));
 }
 
@@ -73,8 +73,8 @@ static void memory_freed_after_the_record_is_not_covered_by_it(void **state) {
     assert_true(after > before);
     fake_finish_one(fake, 0);
     epochs_poll(&epochs, &fake->backend);
-    assert_true(epochs_usable(&epochs, before));
-    assert_false(epochs_usable(&epochs, after));
+    assert_true(epochs_is_safe(&epochs, before));
+    assert_false(epochs_is_safe(&epochs, after));
     assert_true(epochs_latest(&epochs) < before); /* finished and dropped */
     assert_true(epochs_latest(&epochs) < after);
 }
@@ -118,14 +118,14 @@ static void a_refused_record_leaves_its_frees_to_the_next_one(void **state) {
     assert_int_equal(close_on_time(), -EBUSY);
     fake_finish_all(fake);
     assert_false(epochs_poll(&epochs, &fake->backend));
-    assert_false(epochs_usable(&epochs, stamp));
+    assert_false(epochs_is_safe(&epochs, stamp));
     assert_true(epochs_latest(&epochs) < stamp);
     assert_int_equal(epochs.closed, 0);
     fake->record_code = 0;
     assert_int_equal(close_on_time(), 0);
     assert_true(epochs_latest(&epochs) >= stamp);
     assert_true(epochs_poll(&epochs, &fake->backend));
-    assert_true(epochs_usable(&epochs, stamp));
+    assert_true(epochs_is_safe(&epochs, stamp));
 }
 
 static void the_drivers_error_is_handed_on(void **state) {
@@ -144,7 +144,7 @@ static void a_late_event_is_neither_ordered_nor_waited_for(void **state) {
     assert_int_equal(epochs_order(&epochs, &fake->backend), -ENOENT);
     assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), -ENOENT);
     assert_int_equal(fake->orders, 0);
-    assert_false(epochs_usable(&epochs, stamp));
+    assert_false(epochs_is_safe(&epochs, stamp));
 }
 
 static void a_later_on_time_event_stands_in_for_a_late_one(void **state) {
@@ -154,8 +154,8 @@ static void a_later_on_time_event_stands_in_for_a_late_one(void **state) {
     uint64_t later = work_and_free();
     close_on_time();
     assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
-    assert_true(epochs_usable(&epochs, stamp));
-    assert_true(epochs_usable(&epochs, later));
+    assert_true(epochs_is_safe(&epochs, stamp));
+    assert_true(epochs_is_safe(&epochs, later));
     assert_int_equal(fake->orders, 1);
     assert_int_equal(epochs.barriers, 1);
 }
@@ -165,7 +165,7 @@ static void a_barrier_makes_usable_but_not_finished(void **state) {
     uint64_t stamp = work_and_free();
     close_on_time();
     assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
-    assert_true(epochs_usable(&epochs, stamp));
+    assert_true(epochs_is_safe(&epochs, stamp));
     assert_true(epochs.finished < stamp);
     fake_finish_all(fake);
     epochs_poll(&epochs, &fake->backend);
@@ -180,8 +180,8 @@ static void a_barrier_is_put_up_on_the_newest_event(void **state) {
     uint64_t second = work_and_free();
     close_on_time();
     assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
-    assert_true(epochs_usable(&epochs, first));
-    assert_true(epochs_usable(&epochs, second));
+    assert_true(epochs_is_safe(&epochs, first));
+    assert_true(epochs_is_safe(&epochs, second));
     assert_int_equal(fake->ordered[0], 2);
 }
 
@@ -222,7 +222,7 @@ static void a_refused_barrier_makes_nothing_usable(void **state) {
     close_on_time();
     fake->order_code = -EBUSY;
     assert_int_equal(epochs_order(&epochs, &fake->backend), -EBUSY);
-    assert_false(epochs_usable(&epochs, stamp));
+    assert_false(epochs_is_safe(&epochs, stamp));
     assert_int_equal(epochs.barriers, 0);
 }
 
@@ -238,9 +238,9 @@ static void a_wait_finishes_its_epoch_and_those_before(void **state) {
     assert_int_equal(number, second);
     assert_int_equal(fake->backend.ops->wait(&fake->backend, slot), 0);
     epochs_unpin(&epochs, slot, number, 0);
-    assert_true(epochs_usable(&epochs, second));
+    assert_true(epochs_is_safe(&epochs, second));
     assert_true(epochs.finished >= second);
-    assert_false(epochs_usable(&epochs, third));
+    assert_false(epochs_is_safe(&epochs, third));
 }
 
 static void a_failed_wait_finishes_nothing(void **state) {
@@ -250,7 +250,7 @@ static void a_failed_wait_finishes_nothing(void **state) {
     close_on_time();
     assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), 0);
     epochs_unpin(&epochs, slot, number, 700);
-    assert_false(epochs_usable(&epochs, stamp));
+    assert_false(epochs_is_safe(&epochs, stamp));
     assert_int_equal(epochs.broken, 700);
 }
 
@@ -291,15 +291,15 @@ static void a_full_ring_gives_its_newest_event_to_a_newer_one(void **state) {
     assert_int_equal(epochs.count, BACKEND_SLOTS);
     assert_true(epochs_latest(&epochs) >= stamps[BACKEND_SLOTS + 7]);
     for (int i = 0; i < BACKEND_SLOTS + 8; i++) {
-        assert_false(epochs_usable(&epochs, stamps[i]));
+        assert_false(epochs_is_safe(&epochs, stamps[i]));
         /* nothing is usable before all the work that was there at its free has finished */
         fake_finish_one(fake, 0);
         epochs_poll(&epochs, &fake->backend);
         for (int j = i + 1; j < BACKEND_SLOTS + 8; j++) {
-            assert_false(epochs_usable(&epochs, stamps[j]));
+            assert_false(epochs_is_safe(&epochs, stamps[j]));
         }
     }
-    assert_true(epochs_usable(&epochs, stamps[BACKEND_SLOTS + 7]));
+    assert_true(epochs_is_safe(&epochs, stamps[BACKEND_SLOTS + 7]));
     assert_int_equal(epochs.count, 0);
 }
 
@@ -388,7 +388,7 @@ static void a_dead_context_is_noticed_by_a_query(void **state) {
     fake->query_code = 700;
     assert_false(epochs_poll(&epochs, &fake->backend));
     assert_int_equal(epochs.broken, 700);
-    assert_false(epochs_usable(&epochs, stamp));
+    assert_false(epochs_is_safe(&epochs, stamp));
 }
 
 static void after_a_forget_the_old_is_usable_and_numbers_go_on(void **state) {
@@ -397,14 +397,14 @@ static void after_a_forget_the_old_is_usable_and_numbers_go_on(void **state) {
     close_on_time();
     uint64_t open = work_and_free();
     epochs_forget(&epochs);
-    assert_true(epochs_usable(&epochs, old));
-    assert_true(epochs_usable(&epochs, open));
+    assert_true(epochs_is_safe(&epochs, old));
+    assert_true(epochs_is_safe(&epochs, open));
     assert_int_equal(epochs.count, 0);
     uint64_t fresh = work_and_free();
     assert_true(fresh > open);
-    assert_false(epochs_usable(&epochs, fresh));
+    assert_false(epochs_is_safe(&epochs, fresh));
     close_late();
-    assert_false(epochs_usable(&epochs, fresh));
+    assert_false(epochs_is_safe(&epochs, fresh));
 }
 
 /* The wait of a thread that comes back after the end of its context: its code is not the next
@@ -427,10 +427,10 @@ static void a_finished_number_covers_all_before_it(void **state) {
     close_late();
     uint64_t b = work_and_free();
     epochs_finish(&epochs, b);
-    assert_true(epochs_usable(&epochs, a));
-    assert_true(epochs_usable(&epochs, b));
+    assert_true(epochs_is_safe(&epochs, a));
+    assert_true(epochs_is_safe(&epochs, b));
     epochs_finish(&epochs, a); /* an older answer that comes later changes nothing */
-    assert_true(epochs_usable(&epochs, b));
+    assert_true(epochs_is_safe(&epochs, b));
     assert_true(epochs.finished >= b);
 }
 

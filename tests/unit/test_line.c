@@ -741,7 +741,7 @@ static void what_moved_goes_back_when_its_work_ends_during_a_release(void **stat
     drop(at[0]);
     lock_acquire(&pool->source.lock);
     assert_true(order_now(&pool->source, epochs_orderable(&pool->source.epochs), false));
-    pending_take_usable(&pool->source);
+    pending_release_safe(&pool->source);
     segment_at(at[0])->stamp = 0; /* as if it had finished before the others */
     lock_release(&pool->source.lock);
     before = fake->backend.ops;
@@ -1958,7 +1958,7 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
         lock_acquire(&pool->source.lock);
         order_now(&pool->source, epochs_orderable(&pool->source.epochs),
                   false); /* a barrier is not enough */
-        pending_take_usable(&pool->source);
+        pending_release_safe(&pool->source);
         lock_release(&pool->source.lock);
         assert_ptr_equal(pool->source.pending[REACH_OUTSIDE].head, page_map_start(block));
         finish_all();

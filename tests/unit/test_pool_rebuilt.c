@@ -98,9 +98,9 @@ static void a_magazine_that_stays_leaves_the_places_of_others(void **state) {
         pool_sync_end(pool, pool_sync_begin(pool));
         cache_enter(cache);
         struct alloc_request request = {.bin = size_class_of(BLOCK), .bytes = BLOCK};
-        struct block *block = transfer_take(cache, &request, pool->source.epochs.usable);
+        struct block *block = transfer_take(cache, &request, pool->source.epochs.safe);
         if (block) {
-            cache_push_ready(cache, block);
+            cache_push_free(cache, block);
         }
         cache_leave(cache);
         assert_non_null(block);

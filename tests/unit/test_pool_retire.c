@@ -251,7 +251,7 @@ static void ones_own_barrier_is_waited_for_and_not_anothers(void **state) {
         waiting = retire(kept);
         fake->done_after = 4;
         pool_reclaim_own(pool);
-        assert_int_equal(pool->source.epochs.finished == atomic_load(&pool->source.epochs.usable),
+        assert_int_equal(pool->source.epochs.finished == atomic_load(&pool->source.epochs.safe),
                          own);
         fake->done_after = 0;
         fake_finish_all(fake);

@@ -83,11 +83,11 @@ static bool put(struct cache *cache, const struct magazine *magazine) {
     return room;
 }
 
-static struct block *take(uint64_t bytes, uint64_t usable) {
+static struct block *take(uint64_t bytes, uint64_t safe) {
     struct cache *cache = cache_mine(pool);
     struct alloc_request request = want_of(bytes);
     cache_enter(cache);
-    struct block *block = transfer_take(cache, &request, usable);
+    struct block *block = transfer_take(cache, &request, safe);
     cache_leave(cache);
     return block;
 }
@@ -135,8 +135,8 @@ static void a_magazine_is_taken_when_its_youngest_is_usable(void **state) {
         assert_int_equal(books_get(&own->transfer.bytes), magazine.bytes);
         assert_true(transfer_has_any(own));
         check();
-        for (uint64_t usable = oldest - 1; usable < youngest; usable++) {
-            assert_null(take(both_sizes[i], usable));
+        for (uint64_t safe = oldest - 1; safe < youngest; safe++) {
+            assert_null(take(both_sizes[i], safe));
             assert_int_equal(books_get(&own->transfer.bytes), magazine.bytes);
         }
         assert_int_equal(stamp_of(both_sizes[i]), youngest);
@@ -187,18 +187,18 @@ static void what_is_usable_goes_along_and_nothing_else(void **state) {
     for (int i = 0; i < 6; i++) {
         assert_true(put(own, &magazines[i]));
     }
-    uint64_t usable = magazines[3].stamp, in_cache = own->bytes;
+    uint64_t safe = magazines[3].stamp, in_cache = own->bytes;
     cache_enter(own);
-    bool clean = youngest_cached(own) <= usable;
+    bool clean = youngest_cached(own) <= safe;
     cache_leave(own);
-    struct block *block = take(64 * KIB, usable);
-    assert_true(block && block->stamp <= usable);
+    struct block *block = take(64 * KIB, safe);
+    assert_true(block && block->stamp <= safe);
     waiting -= own->bytes - in_cache + block_bytes(block);
     assert_int_equal(books_get(&own->transfer.bytes), waiting);
     assert_true(waiting >= magazines[4].bytes + magazines[5].bytes);
     assert_true(own->bytes > in_cache); /* the next request need not come here */
     cache_enter(own);
-    assert_true(!clean || youngest_cached(own) <= usable);
+    assert_true(!clean || youngest_cached(own) <= safe);
     cache_leave(own);
     give(block);
     check();
@@ -297,10 +297,10 @@ static void whatever_goes_in_comes_out_once(void **state) {
                 lock_release(&pool->source.lock);
             }
         } else {
-            uint64_t usable =
+            uint64_t safe =
                 rand() % 3 ? epochs_stamp(&pool->source.epochs) : (uint64_t)rand() % 4000;
-            struct block *block = take(bytes, usable);
-            assert_true(!block || (block->stamp <= usable && block_bytes(block) >= bytes));
+            struct block *block = take(bytes, safe);
+            assert_true(!block || (block->stamp <= safe && block_bytes(block) >= bytes));
             if (block) {
                 give(block);
                 out++;

@@ -38,7 +38,7 @@ static struct range *take_page(struct source *source) {
     return arena_take(&source->small, PAGE_BYTES, PLACE_ANYWHERE);
 }
 
-bool ready_take(struct source *source, struct alloc_request *request) {
+bool heap_take(struct source *source, struct alloc_request *request) {
     if (request->large) {
         return take_large(source, request);
     }
@@ -62,7 +62,7 @@ bool ready_take(struct source *source, struct alloc_request *request) {
 static void give_range(struct source *source, struct arena *arena, struct range *range,
                        uint64_t stamp) {
     uint64_t tick = source->decay.tick;
-    stamp = stamp > 0 ? stamp : atomic_load_explicit(&source->epochs.usable, memory_order_relaxed);
+    stamp = stamp > 0 ? stamp : atomic_load_explicit(&source->epochs.safe, memory_order_relaxed);
     for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         s->stamp = most_of(stamp, s->stamp);
         s->since =
@@ -71,7 +71,7 @@ static void give_range(struct source *source, struct arena *arena, struct range 
     arena_give(arena, range);
 }
 
-void ready_give(struct source *source, struct block *block) {
+void heap_give(struct source *source, struct block *block) {
     if (block_is_large(block)) {
         give_range(source, &source->large, range_of(block), block->stamp);
         return;
