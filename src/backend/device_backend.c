@@ -106,7 +106,7 @@ int device_backend_query(struct backend *backend, unsigned slot) {
     return r == CUDA_ERROR_NOT_READY ? -EAGAIN : device_backend_answer(r);
 }
 
-int device_backend_order(struct backend *backend, unsigned slot) {
+int device_backend_barrier(struct backend *backend, unsigned slot) {
     struct device_backend *own = of(backend);
     bool alone = context_count() == 1 || awake_only(own->context);
     if (backend->quiet || atomic_load(&capture_active) > 0 || !alone) {

@@ -60,7 +60,7 @@ uint64_t device_backend_given_back(struct backend *backend);
 bool device_backend_gather(struct backend *backend, uint64_t bytes, bool wait);
 int device_backend_record(struct backend *backend, unsigned slot);
 int device_backend_query(struct backend *backend, unsigned slot);
-int device_backend_order(struct backend *backend, unsigned slot);
+int device_backend_barrier(struct backend *backend, unsigned slot);
 int device_backend_wait(struct backend *backend, unsigned slot);
 int device_backend_health(struct backend *backend);
 bool device_backend_is_deadly(int code);
@@ -77,7 +77,7 @@ void device_backend_freed(struct backend *backend, uint64_t address, uint64_t by
     .begin_growth = device_backend_begin_growth, .end_growth = device_backend_end_growth,          \
     .given_back = device_backend_given_back, .room = device_backend_room,                          \
     .gather = device_backend_gather, .record = device_backend_record,                              \
-    .query = device_backend_query, .order = device_backend_order, .wait = device_backend_wait,     \
+    .query = device_backend_query, .barrier = device_backend_barrier, .wait = device_backend_wait, \
     .health = device_backend_health, .is_deadly = device_backend_is_deadly,                        \
     .captured = device_backend_captured, .synchronize = device_backend_synchronize,                \
     .idle = device_backend_idle, .settle = device_backend_settle,                                  \

@@ -57,7 +57,7 @@ static atomic_bool has_waited, has_recorded;
 void sync_catch_up(struct pool *pool) {
     if (atomic_load(&has_waited) || atomic_load(&has_recorded)) {
         pool_hold(pool);
-        pool_program_orders(pool, atomic_load(&has_recorded));
+        pool_application_syncs(pool, atomic_load(&has_recorded));
         pool_release(pool);
     }
 }
@@ -69,7 +69,7 @@ void sync_catch_up(struct pool *pool) {
 static struct pool *hold(struct pool *pool, bool records) {
     if (pool) {
         pool_hold(pool);
-        pool_program_orders(pool, records);
+        pool_application_syncs(pool, records);
     }
     return pool;
 }

@@ -228,8 +228,8 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
     cache->in_slow_path = true;
     uint64_t growth = source_growth(request);
     bool safe =
-        stamp > 0 && (order_cheaply(source, stamp) ||
-                      (peaks_budget_is_short(pool, growth) && order_now(source, stamp, false)));
+        stamp > 0 && (sync_query(source, stamp) || (peaks_budget_is_short(pool, growth) &&
+                                                    sync_barrier_or_wait(source, stamp, false)));
     stop_advancing(pool, advancing);
     request->over_budget = peaks_budget_is_short(pool, growth);
     bool found = false;

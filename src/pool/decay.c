@@ -14,7 +14,7 @@
  *
  * Unmapping waits for nothing, nor does a free in a stream of our own, so all of it can happen beside work that runs.
  * Where the driver knows only frees that wait, nothing decays. What was freed just before a long kernel has an event of
- * its own if it was much (order_is_due); else it waits for that kernel.
+ * its own if it was much (sync_event_is_due); else it waits for that kernel.
  */
 #include "pool/internal.h"
 
@@ -30,7 +30,7 @@ static void take_old(struct pool *pool, uint64_t stamp) {
     source->decay.tick -= DECAY_TICKS + 1;
     quota_put_to_sleep(pool, idle);
     if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_OUTSIDE, stamp)) {
-        order_cheaply(source, stamp);
+        sync_query(source, stamp);
     }
     pending_release_up_to(source, stamp);
     source->decay.tick += DECAY_TICKS + 1;

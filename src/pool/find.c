@@ -271,7 +271,7 @@ int pool_mark_reached_from_outside(uint64_t address) {
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
             s->reached_from_outside = true;
         }
-        order_settle(source);
+        sync_poll_barriers(source);
     }
     lock_release(&source->lock);
     return r;

@@ -43,7 +43,7 @@ static bool is_due(const struct source *source, struct cache *cache, uint32_t in
 }
 
 /* Without context events a free looks for itself whether it has to wait. */
-static bool may_order(const struct source *source, bool due) {
+static bool may_use_barrier(const struct source *source, bool due) {
     return due || !source->backend->has_events;
 }
 
@@ -127,11 +127,12 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
     }
     bool due = false;
     if (rest->uncached && rest->lives == source_lives(source)) {
-        due = block_is_large(rest->uncached) && order_is_due(source, block_bytes(rest->uncached));
+        due = block_is_large(rest->uncached) &&
+              sync_event_is_due(source, block_bytes(rest->uncached));
         pending_add(source, rest->uncached);
     }
     if (rest->orders || due) {
-        order_in_free(source, due);
+        sync_in_free(source, due);
     }
     if (!rest->uncached) {
         pending_release_safe(source);
@@ -267,7 +268,7 @@ static int put_in_cache(struct claimed *c) {
     }
     bool due = !is_too_early(source, cache, bytes) &&
                is_due(source, cache, rest.uncached ? 0 : cache->bins[rest.bin].count, bytes);
-    rest.orders = may_order(source, due);
+    rest.orders = may_use_barrier(source, due);
     cache_leave(cache);
     if (rest.uncached || rest.overflows || due) {
         free_slow(pool, cache, &rest);
@@ -302,7 +303,7 @@ static __attribute__((noinline)) int free_rest(struct cache *cache, uint64_t hea
     struct rest rest = {.bin = header_bin(header),
                         .owner = cache->number,
                         .overflows = cache_overflows(cache, bin),
-                        .orders = may_order(&pool->source, due)};
+                        .orders = may_use_barrier(&pool->source, due)};
     biased_leave_owned(&cache->lock);
     if (rest.overflows || due) {
         free_slow(pool, cache, &rest);

@@ -8,9 +8,9 @@
 #include "pool/slow_path.h"
 #include "pool/state.h"
 #include "source/budget.h"
-#include "source/order.h"
 #include "source/pending.h"
 #include "source/source.h"
+#include "source/sync.h"
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)

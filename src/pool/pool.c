@@ -98,7 +98,7 @@ void pool_release(struct pool *pool) {
 void pool_before_capture(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    order_cheaply(source, epochs_stamp(&source->epochs));
+    sync_query(source, epochs_stamp(&source->epochs));
     lock_release(&source->lock);
 }
 
@@ -110,10 +110,10 @@ void pool_capture_announced(struct pool *pool) {
     lock_release(&source->lock);
 }
 
-void pool_program_orders(struct pool *pool, bool records) {
+void pool_application_syncs(struct pool *pool, bool records) {
     struct source *source = &pool->source;
-    source->program_orders = true;
-    source->epochs.foreign |= records;
+    source->application_syncs = true;
+    source->epochs.application_recorded |= records;
     peaks_look_at_all(pool);
 }
 
@@ -126,7 +126,7 @@ void pool_expect_streams(unsigned streams) {
 void pool_settle(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    order_settle(source);
+    sync_poll_barriers(source);
     lock_release(&source->lock);
 }
 
@@ -135,7 +135,7 @@ void pool_settle(struct pool *pool) {
 static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
     uint64_t lives = source_lives(source);
     if (budget_used(source) + source->returning > 0) {
-        order_wait_for_answers(source, limit_ns);
+        sync_wait_while_suspended(source, limit_ns);
     }
     return lives != source_lives(source);
 }
@@ -157,7 +157,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     do { /* of what some wait for others of the pool take nothing first */
         before = source->epochs.finished;
         if (source->pending_bytes + source_idle(source) > 0) {
-            finished = order_finish(source, limit_ns, all);
+            finished = sync_wait_any(source, limit_ns, all);
         }
         pending_release_safe(source);
         r = source_release_idle(source, bytes);
@@ -179,7 +179,7 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
     settle(pool, true);
     lock_acquire(&source->lock);
     if (wait) {
-        order_finish_on_time(source);
+        sync_wait_on_time(source);
     }
     int r = give_back(pool, bytes, wait, LATE_WAIT_NS);
     peaks_look(pool);
@@ -190,7 +190,7 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
 bool pool_finish(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    bool any = order_finish_on_time(source);
+    bool any = sync_wait_on_time(source);
     lock_release(&source->lock);
     return any;
 }
@@ -248,7 +248,7 @@ uint64_t pool_stamp_in_free(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     uint64_t stamp = epochs_stamp(&source->epochs);
-    order_close_on_time(source);
+    sync_close_on_time(source);
     lock_release(&source->lock);
     return stamp;
 }
@@ -256,7 +256,7 @@ uint64_t pool_stamp_in_free(struct pool *pool) {
 bool pool_has_finished(struct pool *pool, uint64_t stamp) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    if (source->epochs.finished < stamp && order_cheaply(source, stamp)) {
+    if (source->epochs.finished < stamp && sync_query(source, stamp)) {
         epochs_poll(&source->epochs, source->backend); /* usable behind a barrier is not enough */
     }
     bool finished = source->epochs.finished >= stamp;
@@ -267,7 +267,7 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
 bool pool_is_idle(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    bool idle = order_device_is_idle(source);
+    bool idle = sync_device_is_idle(source);
     lock_release(&source->lock);
     return idle;
 }

@@ -150,7 +150,7 @@ void pool_release(struct pool *pool);
 
 /**
  * A capture is about to begin, and has been announced. While it lasts nothing can be recorded: what was freed
- * before gets its event now, and frees wait for what they would else record (order_in_free).
+ * before gets its event now, and frees wait for what they would else record (sync_in_free).
  */
 void pool_before_capture(struct pool *pool);
 void pool_capture_announced(struct pool *pool);
@@ -161,7 +161,7 @@ void pool_capture_announced(struct pool *pool);
  * its. So from now on nothing is recorded late, and no barrier follows such a record until there is
  * one on time after it.
  */
-void pool_program_orders(struct pool *pool, bool records);
+void pool_application_syncs(struct pool *pool, bool records);
 
 /** Adds the pool's books to a snapshot. Waits for no lock. */
 void pool_read(struct pool *pool, struct stats_device *stats);

@@ -65,7 +65,7 @@ static int try_after_refusal(struct pool *pool, struct alloc_request *request,
     if (!may_suffice(pool, request, &none)) {
         return refusal;
     }
-    bool answers = order_wait_for_answers(source, oom->time_budget);
+    bool answers = sync_wait_while_suspended(source, oom->time_budget);
     if (source->backend->quiet) {
         oom->time_budget = 0; /* all of it is spent */
     }
@@ -76,7 +76,7 @@ static int try_after_refusal(struct pool *pool, struct alloc_request *request,
     if (r != -EAGAIN || none) {
         return r == -EAGAIN ? refusal : r;
     }
-    order_finish_ordered(source); /* what lies idle behind a barrier can go back then */
+    sync_wait_barriers(source); /* what lies idle behind a barrier can go back then */
     for (int last = 0; last < 2; last++) {
         if (last && try_wait(source, request, oom->time_budget)) {
             return 0;
@@ -185,7 +185,7 @@ static int retry_after_refusal(struct pool *pool, struct alloc_request *request,
 static void wait_for_context_end(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
     if (source->backend->quiet && peaks_budget_is_short(pool, source_growth(request))) {
-        order_wait_for_answers(source, QUIET_WAIT_NS);
+        sync_wait_while_suspended(source, QUIET_WAIT_NS);
     }
 }
 
@@ -194,15 +194,15 @@ static void wait_for_context_end(struct pool *pool, const struct alloc_request *
  * is none. So it gets the best of all that is free, and what is free stays in few pieces. But streams that run side by side would
  * lose more by it where little is at stake.
  */
-static void order_ahead(struct pool *pool, const struct alloc_request *request) {
+static void barrier_ahead(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
-    uint64_t all = epochs_orderable(&source->epochs);
+    uint64_t all = epochs_latest_on_time(&source->epochs);
     if (backend_maps(source->backend) && request->large && all > 0 &&
         budget_is_beyond_floor(source) &&
-        source->pending_bytes > source->goal / ORDER_AHEAD_SHARE &&
+        source->pending_bytes > source->goal / BARRIER_AHEAD_SHARE &&
         !epochs_is_safe(&source->epochs, all) &&
         peaks_budget_is_short(pool, source_growth(request))) {
-        order_soon(source, all);
+        sync_query_or_barrier(source, all);
     }
 }
 
@@ -218,7 +218,7 @@ static int grow_for(struct pool *pool, struct alloc_request *request) {
 int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request *request) {
     struct source *source = &pool->source;
     wait_for_context_end(pool, request);
-    order_ahead(pool, request);
+    barrier_ahead(pool, request);
     if (try_completed(source, request)) {
         return 0;
     }

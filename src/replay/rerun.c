@@ -145,7 +145,7 @@ static int query(struct backend *backend, unsigned slot) {
     return device.now_us >= finished_at(slot) ? 0 : -EAGAIN;
 }
 
-static int order(struct backend *backend, unsigned slot) {
+static int barrier(struct backend *backend, unsigned slot) {
     (void)backend;
     device.barrier_until_us = finished_at(slot);
     return 0;
@@ -180,7 +180,7 @@ static const struct backend_ops segments = {
     .returned = returned,
     .record = record,
     .query = query,
-    .order = order,
+    .barrier = barrier,
     .wait = wait,
     .health = done,
     .synchronize = done,
@@ -201,7 +201,7 @@ static const struct backend_ops pages = {
     .unmap = unmap,
     .record = record,
     .query = query,
-    .order = order,
+    .barrier = barrier,
     .wait = wait,
     .health = done,
     .synchronize = done,

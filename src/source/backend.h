@@ -125,7 +125,7 @@ struct backend_ops {
      * -EBUSY: not now, or not enough here because other contexts can reach the memory: wait
      * instead.
      */
-    int (*order)(struct backend *backend, unsigned slot);
+    int (*barrier)(struct backend *backend, unsigned slot);
 
     /** Waits on the CPU until what `slot` captured has finished. Blocks. */
     int (*wait)(struct backend *backend, unsigned slot);

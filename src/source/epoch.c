@@ -8,7 +8,7 @@ static _Thread_local char this_thread __attribute__((tls_model("initial-exec")))
 
 /* The events under way, the oldest first. */
 static const struct epoch_event *event_at(const struct epochs *epochs, unsigned i) {
-    return &epochs->events[epochs->order[i]];
+    return &epochs->events[epochs->slots[i]];
 }
 
 static const struct epoch_event *newest(const struct epochs *epochs) {
@@ -39,9 +39,9 @@ void epochs_finish(struct epochs *epochs, uint64_t number) {
 }
 
 static void take_out(struct epochs *epochs, unsigned i) {
-    epochs->events[epochs->order[i]].in_use = false;
+    epochs->events[epochs->slots[i]].in_use = false;
     for (epochs->count--; i < epochs->count; i++) {
-        epochs->order[i] = epochs->order[i + 1];
+        epochs->slots[i] = epochs->slots[i + 1];
     }
 }
 
@@ -74,21 +74,21 @@ static unsigned next_slot(const struct epochs *epochs, bool on_time) {
         i--;
     }
     return i == 0 || (event_at(epochs, i - 1)->on_time && !on_time) ? BACKEND_SLOTS
-                                                                    : epochs->order[i - 1];
+                                                                    : epochs->slots[i - 1];
 }
 
 /* It is the newest now. */
 static void enter(struct epochs *epochs, unsigned slot, uint64_t number, bool on_time) {
     for (unsigned i = 0; epochs->events[slot].in_use; i++) {
-        if (epochs->order[i] == slot) {
+        if (epochs->slots[i] == slot) {
             take_out(epochs, i);
         }
     }
     epochs->events[slot] = (struct epoch_event){.number = number,
-                                                .closer = on_time ? &this_thread : NULL,
+                                                .recorder = on_time ? &this_thread : NULL,
                                                 .on_time = on_time,
                                                 .in_use = true};
-    epochs->order[epochs->count++] = (uint8_t)slot;
+    epochs->slots[epochs->count++] = (uint8_t)slot;
 }
 
 /* A driver may have the entry and refuse every call of it: that is one without context events. */
@@ -113,7 +113,7 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
     if (r != 0) {
         return r; /* number stays without an event of its own; the next one covers it */
     }
-    epochs->foreign = epochs->foreign && !on_time;
+    epochs->application_recorded = epochs->application_recorded && !on_time;
     enter(epochs, slot, number, on_time);
     epochs->closed++;
     return 0;
@@ -131,7 +131,7 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend) {
             epochs_finish(epochs, event->number);
             continue;
         }
-        epochs->unanswered += r == -EBUSY;
+        epochs->failed_queries += r == -EBUSY;
         if (r != -EAGAIN && r != -EBUSY) {
             epochs->broken = r;
         }
@@ -161,7 +161,7 @@ unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp) {
     return behind;
 }
 
-uint64_t epochs_orderable(const struct epochs *epochs) {
+uint64_t epochs_latest_on_time(const struct epochs *epochs) {
     for (unsigned i = epochs->count; i-- > 0;) {
         const struct epoch_event *event = event_at(epochs, i);
         if (event->on_time) {
@@ -171,10 +171,10 @@ uint64_t epochs_orderable(const struct epochs *epochs) {
     return 0;
 }
 
-uint64_t epochs_left(const struct epochs *epochs) {
+uint64_t epochs_latest_own(const struct epochs *epochs) {
     for (unsigned i = epochs->count; i-- > 0;) {
         const struct epoch_event *event = event_at(epochs, i);
-        if (event->closer == &this_thread) {
+        if (event->recorder == &this_thread) {
             return event->number;
         }
     }
@@ -186,17 +186,17 @@ uint64_t epochs_latest(const struct epochs *epochs) {
     return event ? event->number : 0;
 }
 
-bool epochs_can_order(const struct epochs *epochs) {
+bool epochs_barrier_allowed(const struct epochs *epochs) {
     const struct epoch_event *event = newest(epochs);
-    return event && event->on_time && !epochs->foreign;
+    return event && event->on_time && !epochs->application_recorded;
 }
 
-int epochs_order(struct epochs *epochs, struct backend *backend) {
+int epochs_barrier(struct epochs *epochs, struct backend *backend) {
     const struct epoch_event *event = newest(epochs);
-    if (!epochs_can_order(epochs)) {
+    if (!epochs_barrier_allowed(epochs)) {
         return -ENOENT;
     }
-    int r = backend->ops->order(backend, slot_of(epochs, event));
+    int r = backend->ops->barrier(backend, slot_of(epochs, event));
     if (r == 0) {
         epochs->barriers++;
         raise_safe(epochs, event->number);
@@ -228,6 +228,6 @@ void epochs_unpin(struct epochs *epochs, unsigned slot, uint64_t number, int res
 void epochs_forget(struct epochs *epochs) {
     epochs_finish(epochs, atomic_fetch_add(&epochs->open, 1));
     drop_finished(epochs);
-    epochs->foreign = false;
+    epochs->application_recorded = false;
     epochs->broken = 0;
 }

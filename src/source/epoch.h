@@ -41,8 +41,8 @@
 
 struct epoch_event {
     uint64_t number;
-    const void *closer; /* the thread that has left it, in a free of its own; of one on time */
-    unsigned waiters;   /* threads inside ops->wait on it: it may not be recorded again */
+    const void *recorder; /* the thread that has left it, in a free of its own; of one on time */
+    unsigned waiters;     /* threads inside ops->wait on it: it may not be recorded again */
     bool on_time;
     bool in_use; /* under way: not yet seen to have finished, or somebody waits */
 };
@@ -57,11 +57,11 @@ struct epochs {
     /* The highest number whose event has finished. From here on all is under the pool's lock. */
     _Alignas(64) uint64_t finished;
     struct epoch_event events[BACKEND_SLOTS]; /* by slot */
-    uint8_t order[BACKEND_SLOTS];             /* slots of those under way, the oldest first */
+    uint8_t slots[BACKEND_SLOTS];             /* slots of those under way, the oldest first */
     unsigned count;                           /* so many */
-    unsigned unanswered;                      /* questions that the driver has not answered, ever */
+    unsigned failed_queries;                  /* questions that the driver has not answered, ever */
     /* The program itself has recorded an event of the context since the last one on time: until the next there is no barrier. */
-    bool foreign;
+    bool application_recorded;
     uint64_t closed, barriers, cpu_waits, cpu_wait_ns;
 };
 
@@ -99,22 +99,22 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend);
 uint64_t epochs_latest(const struct epochs *epochs);
 
 /** The highest number that waiting can make usable: that of the latest on-time event; 0: none. */
-uint64_t epochs_orderable(const struct epochs *epochs);
+uint64_t epochs_latest_on_time(const struct epochs *epochs);
 
 /** That of the latest one that the calling thread has left: its free has returned, so natively what is waited for there is over. 0: none. */
-uint64_t epochs_left(const struct epochs *epochs);
+uint64_t epochs_latest_own(const struct epochs *epochs);
 
 /** How many on-time events are under way behind the one that makes `stamp` usable. */
 unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp);
 
 /** Whether a device barrier is allowed now: the newest record under way was made on time. */
-bool epochs_can_order(const struct epochs *epochs);
+bool epochs_barrier_allowed(const struct epochs *epochs);
 
 /**
  * Puts up a device barrier: all that the newest event covers is usable then. 0; -ENOENT: none is
  * allowed now; -EBUSY: only waiting will do.
  */
-int epochs_order(struct epochs *epochs, struct backend *backend);
+int epochs_barrier(struct epochs *epochs, struct backend *backend);
 
 /** The slot to wait on for `stamp`, pinned for the caller; -ENOENT if none is on time. */
 int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *number);

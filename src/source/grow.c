@@ -42,7 +42,7 @@ static bool wait_for_idle(struct source *source, uint64_t last) {
     uint64_t finished = source->epochs.finished;
     uint64_t stamp =
         least_of(idle_stamp(&source->large, finished), idle_stamp(&source->small, finished));
-    return stamp <= last && order_finish_stamp(source, stamp);
+    return stamp <= last && sync_wait_stamp(source, stamp);
 }
 
 /*
@@ -79,7 +79,7 @@ static int grow_after_returns(struct source *source, struct alloc_request *reque
         source_wait_for_return(source, 0);
     }
     if (source->returning > 0 && budget_would_exceed(source, growth + source->returning, most)) {
-        order_finish_ordered(source);
+        sync_wait_barriers(source);
         source_wait_for_return(source, RETURN_SOON_NS);
     }
     return source_grow(source, request);

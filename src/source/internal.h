@@ -4,9 +4,9 @@
 
 #include "source/budget.h"
 #include "source/mapper.h"
-#include "source/order.h"
 #include "source/pending.h"
 #include "source/source.h"
 #include "source/state.h"
+#include "source/sync.h"
 
 #endif

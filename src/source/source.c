@@ -57,7 +57,7 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
  * context may be ending none: nothing would be taken, and its addresses may be another one's by then. */
 static uint64_t release_one(struct source *source, struct arena *arena, uint64_t bytes) {
     if (arena->idle_bytes == 0 || source->backend->quiet ||
-        (source->backend->release_waits && !order_device_is_idle(source))) {
+        (source->backend->release_waits && !sync_device_is_idle(source))) {
         return 0;
     }
     struct segment *segment = idle_segment(arena, bytes, source->epochs.finished);
@@ -93,10 +93,10 @@ int source_release_idle(struct source *source, uint64_t bytes) {
 /* By counting, not by the clock, which may stand still. */
 void source_wait_for_return(struct source *source, uint64_t limit_ns) {
     uint64_t waited = 0;
-    unsigned unanswered = 0;
+    unsigned failed_queries = 0;
     int r = source->backend->ops->returned(source->backend);
     while ((r == -EAGAIN ||
-            (r == -EBUSY && (source->backend->quiet || unanswered++ < UNANSWERED_MOST))) &&
+            (r == -EBUSY && (source->backend->quiet || failed_queries++ < FAILED_QUERIES_MOST))) &&
            waited < limit_ns) {
         lock_release(&source->lock);
         nap(RETURN_POLL_NS);

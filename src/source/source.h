@@ -4,7 +4,7 @@
  *      a request (try.h)                       a freed block (pending.h)
  *         |                                          |
  *      pages, arena (heap.c)  <-- usable --------  a queue by epoch (pending.c)
- *         |  nothing fits                            |  query, barrier, wait (order.c)
+ *         |  nothing fits                            |  query, barrier, wait (sync.c)
  *      growing within the budget (grow.c)         epochs (epoch.c)
  *         |                                          |
  *      segments (source.c), or lines (mapper.c)   events

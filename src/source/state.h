@@ -58,7 +58,7 @@ struct growing {
 struct waits {
     unsigned inside; /* threads in a call of the backend that names what the context has made */
     /* What waits with a limit have spent in vain, all together: forgotten when that epoch has finished. */
-    uint64_t vain_ns, vain_stamp;
+    uint64_t failed_ns, failed_stamp;
 };
 
 struct source {
@@ -68,11 +68,11 @@ struct source {
     _Atomic uint64_t budget;                   /* kept where the peak changes */
     _Atomic uint64_t tight;                    /* not 0: under pressure (tight_from()); */
     _Atomic uint64_t close_least, close_bytes; /* then a free records an event after so much */
-    bool program_orders; /* the program uses the context's records and waits itself */
+    bool application_syncs; /* the program uses the context's records and waits itself */
 
     _Alignas(64) struct lock lock; /* the pool's: all below is changed under it */
 
-    /* Order: order.c. */
+    /* Order: sync.c. */
     struct epochs epochs;
     struct waits waits;
     uint64_t freed_large; /* bytes of large blocks freed since the last event on time */

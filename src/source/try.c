@@ -1,5 +1,5 @@
 /*
- * What a request can be served with, without anything of the caches: each step at its price (order.c). The lock may have been let go
+ * What a request can be served with, without anything of the caches: each step at its price (sync.c). The lock may have been let go
  * of after any of them, so whoever tries one looks at everything before it again (slow_path.c).
  */
 #include "source/try.h"
@@ -25,14 +25,14 @@ bool try_free_or_split(struct source *source, struct alloc_request *request) {
 
 bool try_barrier(struct source *source, struct alloc_request *request) {
     uint64_t enough = pending_stamp(source, request->bytes),
-             all = epochs_orderable(&source->epochs);
-    if (enough > 0 && enough < all && order_now(source, enough, request->any) &&
+             all = epochs_latest_on_time(&source->epochs);
+    if (enough > 0 && enough < all && sync_barrier_or_wait(source, enough, request->any) &&
         try_free_or_split(source, request)) {
         return true;
     }
-    all = epochs_orderable(&source->epochs);
+    all = epochs_latest_on_time(&source->epochs);
     return all > 0 && !epochs_is_safe(&source->epochs, all) &&
-           order_now(source, all, request->any) && try_free_or_split(source, request);
+           sync_barrier_or_wait(source, all, request->any) && try_free_or_split(source, request);
 }
 
 bool try_completed(struct source *source, struct alloc_request *request) {
@@ -44,11 +44,11 @@ bool try_completed(struct source *source, struct alloc_request *request) {
     if (enough == 0) {
         return false;
     }
-    order_cheaply(source, enough);
+    sync_query(source, enough);
     if (try_free_or_split(source, request)) {
         return true;
     }
-    return all > enough && order_cheaply(source, all) && try_free_or_split(source, request);
+    return all > enough && sync_query(source, all) && try_free_or_split(source, request);
 }
 
 bool try_pending(struct source *source, struct alloc_request *request) {
@@ -76,7 +76,7 @@ bool try_wait(struct source *source, struct alloc_request *request, uint64_t tim
     bool served, more;
     do {
         before = source->epochs.finished;
-        more = order_finish(source, time_budget, false);
+        more = sync_wait_any(source, time_budget, false);
         served = try_free_or_split(source, request);
     } while (!served && more && source->epochs.finished > before && source->epochs.finished < last);
     return served;

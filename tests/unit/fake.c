@@ -210,7 +210,7 @@ static int query(struct backend *backend, unsigned slot) {
     return r;
 }
 
-static int order(struct backend *backend, unsigned slot) {
+static int barrier(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     if (fake->backend.quiet) {
@@ -308,7 +308,7 @@ static const struct backend_ops ops = {
     .given_back = given_back,
     .record = record,
     .query = query,
-    .order = order,
+    .barrier = barrier,
     .wait = wait,
     .synchronize = synchronize,
     .idle = idle,
@@ -510,7 +510,7 @@ void fake_map_pages(struct fake *fake) {
         .is_deadly = is_deadly,
         .record = record,
         .query = query,
-        .order = order,
+        .barrier = barrier,
         .wait = wait,
         .synchronize = synchronize,
         .idle = idle,

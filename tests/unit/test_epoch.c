@@ -141,7 +141,7 @@ static void a_late_event_is_neither_ordered_nor_waited_for(void **state) {
     unsigned slot;
     uint64_t number, stamp = work_and_free();
     close_late();
-    assert_int_equal(epochs_order(&epochs, &fake->backend), -ENOENT);
+    assert_int_equal(epochs_barrier(&epochs, &fake->backend), -ENOENT);
     assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), -ENOENT);
     assert_int_equal(fake->orders, 0);
     assert_false(epochs_is_safe(&epochs, stamp));
@@ -153,7 +153,7 @@ static void a_later_on_time_event_stands_in_for_a_late_one(void **state) {
     close_late();
     uint64_t later = work_and_free();
     close_on_time();
-    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
+    assert_int_equal(epochs_barrier(&epochs, &fake->backend), 0);
     assert_true(epochs_is_safe(&epochs, stamp));
     assert_true(epochs_is_safe(&epochs, later));
     assert_int_equal(fake->orders, 1);
@@ -164,7 +164,7 @@ static void a_barrier_makes_usable_but_not_finished(void **state) {
     (void)state;
     uint64_t stamp = work_and_free();
     close_on_time();
-    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
+    assert_int_equal(epochs_barrier(&epochs, &fake->backend), 0);
     assert_true(epochs_is_safe(&epochs, stamp));
     assert_true(epochs.finished < stamp);
     fake_finish_all(fake);
@@ -179,7 +179,7 @@ static void a_barrier_is_put_up_on_the_newest_event(void **state) {
     close_on_time();
     uint64_t second = work_and_free();
     close_on_time();
-    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
+    assert_int_equal(epochs_barrier(&epochs, &fake->backend), 0);
     assert_true(epochs_is_safe(&epochs, first));
     assert_true(epochs_is_safe(&epochs, second));
     assert_int_equal(fake->ordered[0], 2);
@@ -191,8 +191,8 @@ static void no_barrier_behind_a_late_record(void **state) {
     close_on_time();
     fake_submit(fake, 1);
     close_late();
-    assert_false(epochs_can_order(&epochs));
-    assert_int_equal(epochs_order(&epochs, &fake->backend), -ENOENT);
+    assert_false(epochs_barrier_allowed(&epochs));
+    assert_int_equal(epochs_barrier(&epochs, &fake->backend), -ENOENT);
     unsigned slot;
     uint64_t number;
     assert_int_equal(epochs_pin(&epochs, stamp, &slot, &number), 0); /* a wait is still allowed */
@@ -200,7 +200,7 @@ static void no_barrier_behind_a_late_record(void **state) {
     epochs_unpin(&epochs, slot, number, -EINTR);
     work_and_free();
     close_on_time();
-    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
+    assert_int_equal(epochs_barrier(&epochs, &fake->backend), 0);
     assert_int_equal(fake->broken_laws, 0);
 }
 
@@ -208,12 +208,12 @@ static void no_barrier_behind_a_record_of_the_programs_own(void **state) {
     (void)state;
     work_and_free();
     close_on_time();
-    epochs.foreign = true;
-    assert_int_equal(epochs_order(&epochs, &fake->backend), -ENOENT);
+    epochs.application_recorded = true;
+    assert_int_equal(epochs_barrier(&epochs, &fake->backend), -ENOENT);
     close_late();
-    assert_true(epochs.foreign);
+    assert_true(epochs.application_recorded);
     close_on_time();
-    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
+    assert_int_equal(epochs_barrier(&epochs, &fake->backend), 0);
 }
 
 static void a_refused_barrier_makes_nothing_usable(void **state) {
@@ -221,7 +221,7 @@ static void a_refused_barrier_makes_nothing_usable(void **state) {
     uint64_t stamp = work_and_free();
     close_on_time();
     fake->order_code = -EBUSY;
-    assert_int_equal(epochs_order(&epochs, &fake->backend), -EBUSY);
+    assert_int_equal(epochs_barrier(&epochs, &fake->backend), -EBUSY);
     assert_false(epochs_is_safe(&epochs, stamp));
     assert_int_equal(epochs.barriers, 0);
 }
@@ -312,7 +312,7 @@ static void an_on_time_event_is_not_given_up_for_a_late_one(void **state) {
     uint64_t open = epochs_stamp(&epochs);
     assert_int_equal(close_late(), -EAGAIN);
     assert_int_equal(epochs_stamp(&epochs), open);
-    assert_int_equal(epochs_order(&epochs, &fake->backend), 0);
+    assert_int_equal(epochs_barrier(&epochs, &fake->backend), 0);
     assert_int_equal(close_on_time(), 0); /* but for one of its own kind */
     assert_int_equal(epochs_stamp(&epochs), open + 1);
 }
@@ -345,7 +345,7 @@ static void a_full_ring_gives_up_the_newest_event_that_nobody_waits_for(void **s
     fill_and_pin(BACKEND_SLOTS - WAITED_FOR, slots, numbers);
     uint64_t given_up = numbers[BACKEND_SLOTS - WAITED_FOR] - 1, stamp = work_and_free();
     assert_int_equal(close_on_time(), 0);
-    assert_int_equal(epochs_orderable(&epochs), stamp);
+    assert_int_equal(epochs_latest_on_time(&epochs), stamp);
     assert_int_equal(epochs_pin(&epochs, given_up, &slot, &number), 0); /* the next one covers it */
     assert_int_equal(number, given_up + 1);
     epochs_unpin(&epochs, slot, number, -EINTR);

@@ -740,7 +740,8 @@ static void what_moved_goes_back_when_its_work_ends_during_a_release(void **stat
     move_behind_a_barrier(at, pages);
     drop(at[0]);
     lock_acquire(&pool->source.lock);
-    assert_true(order_now(&pool->source, epochs_orderable(&pool->source.epochs), false));
+    assert_true(
+        sync_barrier_or_wait(&pool->source, epochs_latest_on_time(&pool->source.epochs), false));
     pending_release_safe(&pool->source);
     segment_at(at[0])->stamp = 0; /* as if it had finished before the others */
     lock_release(&pool->source.lock);
@@ -1852,7 +1853,7 @@ static void it_is_not_split_before_its_work_has_finished(void **state) {
     pool_stamp_in_free(pool);
     fake_inside_free(false);
     lock_acquire(&pool->source.lock);
-    order_now(&pool->source, epochs_orderable(&pool->source.epochs), false);
+    sync_barrier_or_wait(&pool->source, epochs_latest_on_time(&pool->source.epochs), false);
     lock_release(&pool->source.lock);
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get(20 * MIB), at);
@@ -1956,8 +1957,8 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
         pool_stamp_in_free(pool);
         fake_inside_free(false);
         lock_acquire(&pool->source.lock);
-        order_now(&pool->source, epochs_orderable(&pool->source.epochs),
-                  false); /* a barrier is not enough */
+        sync_barrier_or_wait(&pool->source, epochs_latest_on_time(&pool->source.epochs),
+                             false); /* a barrier is not enough */
         pending_release_safe(&pool->source);
         lock_release(&pool->source.lock);
         assert_ptr_equal(pool->source.pending[REACH_OUTSIDE].head, page_map_start(block));

@@ -305,7 +305,7 @@ static bool taking;
 
 /* Other threads use all that this one waits for, and what comes after it. */
 static int take_all_meanwhile(struct backend *backend, unsigned slot) {
-    uint64_t all = epochs_orderable(&pool->source.epochs);
+    uint64_t all = epochs_latest_on_time(&pool->source.epochs);
     int r = fake_ops->wait(backend, slot);
     bool first = !taking;
     taking = true;

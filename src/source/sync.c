@@ -61,7 +61,7 @@ static int synchronize_in_free(struct source *source) {
     return r;
 }
 
-int order_close_on_time(struct source *source) {
+int sync_close_on_time(struct source *source) {
     uint64_t number = epochs_stamp(&source->epochs);
     int r = epochs_close(&source->epochs, source->backend, true);
     if (r == 0) {
@@ -77,26 +77,26 @@ int order_close_on_time(struct source *source) {
  * but its record. */
 static bool decays(const struct source *source) {
     return source->config.decays && source->backend->has_events && source->backend->refused == 0 &&
-           !order_is_captured(source);
+           !sync_is_captured(source);
 }
 
 /*
  * Large blocks of other sizes than those that are pending make the pool grow by as much again. Where that
  * would exceed the budget the frees prepare for it, without pressure too.
  */
-bool order_is_due(struct source *source, uint64_t freed) {
+bool sync_event_is_due(struct source *source, uint64_t freed) {
     bool has_room = budget_allows(source, source->pending_bytes + freed);
     if (has_room && !decays(source)) {
         return false;
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     source->freed_large += freed;
-    uint64_t most = order_event_bytes(source, budget),
+    uint64_t most = sync_event_bytes(source, budget),
              part = budget_used(source) / DECAY_EVENT_SHARE;
     return source->freed_large > (has_room && part > most ? part : most);
 }
 
-void order_in_free(struct source *source, bool due) {
+void sync_in_free(struct source *source, bool due) {
     bool sync = source->config.reuse == POOL_SYNC;
     bool tight = due || atomic_load_explicit(&source->tight, memory_order_relaxed);
     if (!source->backend->has_events) {
@@ -111,13 +111,13 @@ void order_in_free(struct source *source, bool due) {
     epochs_poll(&source->epochs,
                 source->backend); /* so that allocations need not come here for it */
     uint64_t stamp = epochs_stamp(&source->epochs);
-    int r = order_close_on_time(source);
+    int r = sync_close_on_time(source);
     while (r == -EAGAIN && sync &&
            wait_on_time(source, 0) == 0) { /* every slot is being waited for */
         stamp = epochs_stamp(&source->epochs);
-        r = order_close_on_time(source);
+        r = sync_close_on_time(source);
     }
-    bool waits = r == -EIO || (r == -EBUSY && order_is_captured(source));
+    bool waits = r == -EIO || (r == -EBUSY && sync_is_captured(source));
     if (waits) {
         r = synchronize_in_free(source);
     }
@@ -133,20 +133,20 @@ void order_in_free(struct source *source, bool due) {
  * none is made while one is possible. And none at all beside a program that makes its own waits of
  * the context: they would stand in line behind it.
  */
-static bool late_records_hurt(const struct source *source) {
-    return source->program_orders ||
-           (source->config.reuse == POOL_BARRIER && epochs_can_order(&source->epochs) &&
+static bool late_record_blocks_barriers(const struct source *source) {
+    return source->application_syncs ||
+           (source->config.reuse == POOL_BARRIER && epochs_barrier_allowed(&source->epochs) &&
             atomic_load_explicit(&source->tight, memory_order_relaxed));
 }
 
-bool order_cheaply(struct source *source, uint64_t stamp) {
+bool sync_query(struct source *source, uint64_t stamp) {
     struct epochs *epochs = &source->epochs;
     if (epochs_is_safe(epochs, stamp)) {
         return true;
     }
     epochs_poll(epochs, source->backend);
     if (!epochs_is_safe(epochs, stamp) && epochs_latest(epochs) < stamp &&
-        source->backend->has_events && !late_records_hurt(source) &&
+        source->backend->has_events && !late_record_blocks_barriers(source) &&
         epochs_close(epochs, source->backend, false) == 0) {
         epochs_poll(epochs, source->backend);
     }
@@ -159,30 +159,30 @@ bool order_cheaply(struct source *source, uint64_t stamp) {
  * the device has the rest to go on with. Much by the measure of the program: one that works on large
  * memory is soon through what it freed within a small part of it, and would run dry.
  */
-static bool barrier_hurts(const struct source *source, uint64_t stamp) {
+static bool barrier_serialises_streams(const struct source *source, uint64_t stamp) {
     if (budget_streams() <= 1) {
         return false;
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     uint64_t behind = epochs_behind(&source->epochs, stamp);
     return behind >= EVENTS_BEHIND &&
-           behind * order_event_bytes(source, budget) >= budget / BEHIND_SHARE;
+           behind * sync_event_bytes(source, budget) >= budget / BEHIND_SHARE;
 }
 
-static int order_by_barrier(struct source *source, uint64_t stamp) {
-    return source->config.reuse == POOL_BARRIER && !barrier_hurts(source, stamp)
-               ? epochs_order(&source->epochs, source->backend)
+static int sync_barrier(struct source *source, uint64_t stamp) {
+    return source->config.reuse == POOL_BARRIER && !barrier_serialises_streams(source, stamp)
+               ? epochs_barrier(&source->epochs, source->backend)
                : -EBUSY;
 }
 
-bool order_soon(struct source *source, uint64_t stamp) {
-    return order_cheaply(source, stamp) ||
-           (order_by_barrier(source, stamp) == 0 && epochs_is_safe(&source->epochs, stamp));
+bool sync_query_or_barrier(struct source *source, uint64_t stamp) {
+    return sync_query(source, stamp) ||
+           (sync_barrier(source, stamp) == 0 && epochs_is_safe(&source->epochs, stamp));
 }
 
-bool order_now(struct source *source, uint64_t stamp, bool at_any_price) {
-    int r = order_by_barrier(source, stamp);
-    if (r == -EBUSY || (r == -ENOENT && at_any_price)) {
+bool sync_barrier_or_wait(struct source *source, uint64_t stamp, bool even_by_waiting) {
+    int r = sync_barrier(source, stamp);
+    if (r == -EBUSY || (r == -ENOENT && even_by_waiting)) {
         r = wait_on_time(source, stamp);
     }
     return r == 0 && epochs_is_safe(&source->epochs, stamp);
@@ -199,7 +199,7 @@ static void sleep_unlocked(struct source *source, uint64_t ns) {
     lock_acquire(&source->lock);
 }
 
-bool order_wait_for_answers(struct source *source, uint64_t limit_ns) {
+bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
     if (!source->backend->quiet) {
         return false;
     }
@@ -218,24 +218,24 @@ static uint64_t close_late(struct source *source, bool *again) {
     uint64_t stamp = epochs_stamp(&source->epochs);
     int r = epochs_close(&source->epochs, source->backend, false);
     *again = r == -EAGAIN || r == -EIO || source->backend->quiet;
-    bool captured = r == -EBUSY && !source->backend->quiet && order_is_captured(source);
+    bool captured = r == -EBUSY && !source->backend->quiet && sync_is_captured(source);
     return r == 0 ? stamp : captured ? epochs_latest(&source->epochs) : 0;
 }
 
 /* What is left of a limit: waits in vain count until what they were for has finished. */
 static uint64_t time_budget(struct source *source, uint64_t limit_ns) {
-    if (source->epochs.finished >= source->waits.vain_stamp) {
-        source->waits.vain_ns = 0;
+    if (source->epochs.finished >= source->waits.failed_stamp) {
+        source->waits.failed_ns = 0;
     }
-    return limit_ns > source->waits.vain_ns ? limit_ns - source->waits.vain_ns : 0;
+    return limit_ns > source->waits.failed_ns ? limit_ns - source->waits.failed_ns : 0;
 }
 
-static void waited_in_vain(struct source *source, uint64_t stamp, uint64_t ns) {
-    source->waits.vain_stamp = most_of(source->waits.vain_stamp, stamp);
-    source->waits.vain_ns += ns;
+static void count_failed_wait(struct source *source, uint64_t stamp, uint64_t ns) {
+    source->waits.failed_stamp = most_of(source->waits.failed_stamp, stamp);
+    source->waits.failed_ns += ns;
 }
 
-bool order_finish(struct source *source, uint64_t limit_ns, bool all) {
+bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
     struct epochs *epochs = &source->epochs;
     uint64_t before = epochs->finished;
     if (!source->backend->has_events) {
@@ -265,19 +265,19 @@ bool order_finish(struct source *source, uint64_t limit_ns, bool all) {
     bool some = !all && epochs->finished > before;
     bool finished = some || (number > 0 && epochs->finished >= number);
     if (!finished && slept > 0) {
-        waited_in_vain(source, epochs_stamp(epochs) - 1, waited);
+        count_failed_wait(source, epochs_stamp(epochs) - 1, waited);
     }
     return finished;
 }
 
-void order_finish_ordered(struct source *source) {
+void sync_wait_barriers(struct source *source) {
     uint64_t stamp = atomic_load(&source->epochs.safe);
     if (source->epochs.finished < stamp) {
         wait_on_time(source, stamp);
     }
 }
 
-bool order_finish_stamp(struct source *source, uint64_t stamp) {
+bool sync_wait_stamp(struct source *source, uint64_t stamp) {
     return wait_on_time(source, stamp) == 0;
 }
 
@@ -288,15 +288,16 @@ bool order_finish_stamp(struct source *source, uint64_t stamp) {
  * call is waited for too, because the context may go on afterwards. A driver that does not answer
  * for another reason might never answer, so its event is waited for.
  */
-static void settle_unpinned(struct source *source, uint64_t stamp, bool quiet, uint64_t limit_ns) {
+static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool quiet,
+                                uint64_t limit_ns) {
     struct epochs *epochs = &source->epochs;
     uint64_t since = backend_clock(source->backend), slept = 0;
-    unsigned before = epochs->unanswered;
+    unsigned before = epochs->failed_queries;
     while (epochs->finished < stamp && !epochs->broken && (quiet || !source->backend->quiet) &&
            passed(source, since, slept) < limit_ns) {
         if (source->backend->quiet) {
-            before = epochs->unanswered;
-        } else if (epochs->unanswered - before > UNANSWERED_MOST) {
+            before = epochs->failed_queries;
+        } else if (epochs->failed_queries - before > FAILED_QUERIES_MOST) {
             wait_on_time(source, stamp);
             return;
         }
@@ -307,34 +308,34 @@ static void settle_unpinned(struct source *source, uint64_t stamp, bool quiet, u
 }
 
 /* Its event is kept meanwhile: another one in its place would stand for work that was submitted since. */
-static void settle_to(struct source *source, uint64_t stamp, bool quiet, uint64_t limit_ns) {
+static void poll_up_to(struct source *source, uint64_t stamp, bool quiet, uint64_t limit_ns) {
     unsigned slot;
     uint64_t number;
     epochs_poll(&source->epochs, source->backend);
     if (source->epochs.finished < stamp) {
         bool pinned = epochs_pin(&source->epochs, stamp, &slot, &number) == 0;
-        settle_unpinned(source, stamp, quiet, limit_ns);
+        poll_up_to_unpinned(source, stamp, quiet, limit_ns);
         if (pinned) {
             epochs_unpin(&source->epochs, slot, number, -EAGAIN);
         }
     }
 }
 
-void order_settle(struct source *source) {
-    settle_to(source, atomic_load(&source->epochs.safe), true, UINT64_MAX);
+void sync_poll_barriers(struct source *source) {
+    poll_up_to(source, atomic_load(&source->epochs.safe), true, UINT64_MAX);
 }
 
-bool order_finish_on_time(struct source *source) {
+bool sync_wait_on_time(struct source *source) {
     struct epochs *epochs = &source->epochs;
-    uint64_t since = backend_clock(source->backend), stamp = epochs_orderable(epochs);
+    uint64_t since = backend_clock(source->backend), stamp = epochs_latest_on_time(epochs);
     epochs_poll(epochs, source->backend);
     bool any = epochs->finished < stamp;
     if (any) {
-        settle_to(source, epochs_left(epochs), false, UINT64_MAX);
+        poll_up_to(source, epochs_latest_own(epochs), false, UINT64_MAX);
         uint64_t limit_ns = time_budget(source, LATE_WAIT_NS);
-        settle_to(source, stamp, false, limit_ns);
+        poll_up_to(source, stamp, false, limit_ns);
         if (epochs->finished < stamp && !source->backend->quiet) {
-            waited_in_vain(source, stamp, limit_ns);
+            count_failed_wait(source, stamp, limit_ns);
         }
         book_wait(source, since);
     }
@@ -344,15 +345,15 @@ bool order_finish_on_time(struct source *source) {
 bool order_finish_own_barrier(struct source *source) {
     struct epochs *epochs = &source->epochs;
     uint64_t since = backend_clock(source->backend), stamp = atomic_load(&epochs->safe);
-    bool any = epochs->finished < stamp && epochs_left(epochs) >= stamp;
+    bool any = epochs->finished < stamp && epochs_latest_own(epochs) >= stamp;
     if (any) {
-        settle_to(source, stamp, false, UINT64_MAX);
+        poll_up_to(source, stamp, false, UINT64_MAX);
         book_wait(source, since);
     }
     return any;
 }
 
-bool order_device_is_idle(struct source *source) {
+bool sync_device_is_idle(struct source *source) {
     struct epochs *epochs = &source->epochs;
     uint64_t stamp = epochs_stamp(epochs);
     if (!source->backend->has_events || epochs_close(epochs, source->backend, false) != 0) {
