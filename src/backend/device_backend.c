@@ -83,7 +83,7 @@ int device_backend_record(struct backend *backend, unsigned slot) {
     if (!backend->has_events) {
         return -ENOSYS;
     }
-    if (backend->quiet || atomic_load(&capture_active) > 0) {
+    if (backend->suspended || atomic_load(&capture_active) > 0) {
         return -EBUSY;
     }
     CUresult r = REAL(cuCtxRecordEvent)(own->context, own->events[slot]);
@@ -93,7 +93,7 @@ int device_backend_record(struct backend *backend, unsigned slot) {
 int device_backend_query(struct backend *backend, unsigned slot) {
     struct device_backend *own = of(backend);
     CUresult r;
-    if (backend->quiet) {
+    if (backend->suspended) {
         return -EBUSY;
     }
     if (atomic_load(&capture_active) == 0) {
@@ -109,7 +109,7 @@ int device_backend_query(struct backend *backend, unsigned slot) {
 int device_backend_barrier(struct backend *backend, unsigned slot) {
     struct device_backend *own = of(backend);
     bool alone = context_count() == 1 || awake_only(own->context);
-    if (backend->quiet || atomic_load(&capture_active) > 0 || !alone) {
+    if (backend->suspended || atomic_load(&capture_active) > 0 || !alone) {
         return -EBUSY;
     }
     return device_backend_answer(REAL(cuCtxWaitEvent)(own->context, own->events[slot]));
@@ -164,7 +164,8 @@ int device_backend_synchronize(struct backend *backend) {
     struct device_backend *own = of(backend);
     uint64_t since = device_backend_begin();
     if (!capture_hold_off()) {
-        int result = backend->quiet ? -EBUSY : device_backend_answer(wait_by_free(own->context));
+        int result =
+            backend->suspended ? -EBUSY : device_backend_answer(wait_by_free(own->context));
         show_wait(own, since);
         return result;
     }
@@ -208,7 +209,7 @@ int device_backend_start(struct device_backend *own, const struct backend_ops *o
     memset(own->events, 0, sizeof own->events);
     own->probe = NULL;
     atomic_store(&own->returning, 0);
-    atomic_store(&own->backend.quiet, false);
+    atomic_store(&own->backend.suspended, false);
     own->backend.capacity = device_visible_total(device);
     own->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
     own->backend.release_waits = false;
@@ -224,7 +225,7 @@ int device_backend_start(struct device_backend *own, const struct backend_ops *o
 }
 
 void device_backend_stop(struct device_backend *own) {
-    own->backend.quiet = true;
+    own->backend.suspended = true;
     if (own->probe) {
         REAL(cuEventDestroy_v2)(own->probe);
     }
@@ -236,6 +237,6 @@ void device_backend_stop(struct device_backend *own) {
 }
 
 void device_backend_end(struct device_backend *own) {
-    own->backend.quiet = true;
+    own->backend.suspended = true;
     device_backend_book_return(own, atomic_exchange(&own->returning, 0));
 }

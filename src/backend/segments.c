@@ -55,7 +55,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     CUcontext popped;
     uint64_t since = device_backend_begin();
     bool waits = false;
-    if (backend->quiet) {
+    if (backend->suspended) {
         return -EBUSY;
     }
     CUstreamCaptureMode mode = capture_relax();
@@ -87,7 +87,7 @@ static int returned(struct backend *backend) {
     if (atomic_load(&segments->common.returning) == 0) {
         return 0;
     }
-    if (backend->quiet) {
+    if (backend->suspended) {
         return -EBUSY;
     }
     CUcontext popped;

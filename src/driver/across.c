@@ -12,7 +12,7 @@ static bool in_pages(struct pool *pool) {
 
 /* The context that owns a pool's pages, if it lives and `here` is neither that one nor a view of it; else NULL. */
 static CUcontext owner_of(struct pool *pool, CUcontext here) {
-    if (!in_pages(pool) || pool_backend(pool)->quiet) {
+    if (!in_pages(pool) || pool_backend(pool)->suspended) {
         return NULL;
     }
     CUcontext owner = device_pool_context(pool);

@@ -246,22 +246,22 @@ static struct context *primary_of(CUdevice device) {
     return context;
 }
 
-static void tell_quiet(const struct context *context, bool quiet) {
+static void tell_quiet(const struct context *context, bool suspended) {
     for (unsigned i = 0; i < context_listener_count; i++) {
         const struct context_listener *listener = &context_listeners[i];
-        if (listener->quiet && (listener->of_views || !context->green)) {
-            listener->quiet(context, quiet);
+        if (listener->suspended && (listener->of_views || !context->green)) {
+            listener->suspended(context, suspended);
         }
     }
 }
 
 static void count_ending(struct context *context, int change) {
     context->ending += (unsigned)change;
-    bool quiet = context->ending > 0;
-    tell_quiet(context, quiet);
+    bool suspended = context->ending > 0;
+    tell_quiet(context, suspended);
     for (struct context *view = contexts; view; view = view->next) {
         if (is_view_of(view, context)) {
-            tell_quiet(view, quiet);
+            tell_quiet(view, suspended);
         }
     }
 }

@@ -50,7 +50,7 @@ struct context {
 struct context_listener {
     /* The context may be ending: from now on no call names what belongs to it. Or it lives on, and they may
      * again. None is under way when this returns: they are made under locks that are passed by here. */
-    void (*quiet)(const struct context *context, bool quiet);
+    void (*suspended)(const struct context *context, bool suspended);
     void (*ended)(const struct context *context);
     bool of_views;
 };

@@ -44,7 +44,7 @@ struct line {
 struct lines {
     _Atomic(CUcontext) context; /* NULL: it has ended; another may take its place */
     struct lock lock;
-    bool quiet; /* the context may be ending: its events are not asked, they may be gone */
+    bool suspended; /* the context may be ending: its events are not asked, they may be gone */
     struct line *buckets[BUCKETS];
     struct line *first, *last; /* the one looked at longest ago first */
     struct line *idle;
@@ -330,7 +330,7 @@ bool deferred_settle(CUcontext context, bool all) {
         } else if (!lock_try(&lines->lock)) {
             continue;
         }
-        any |= !lines->quiet && look(lines, all);
+        any |= !lines->suspended && look(lines, all);
         lock_release(&lines->lock);
     }
     return any;
@@ -342,11 +342,11 @@ void deferred_settle_now(void) {
     deferred_settle(current, true);
 }
 
-void deferred_quiet(const struct context *context, bool quiet) {
+void deferred_quiet(const struct context *context, bool suspended) {
     struct lines *lines = find_lines(context->handle);
     if (lines) {
         lock_acquire(&lines->lock);
-        lines->quiet = quiet;
+        lines->suspended = suspended;
         lock_release(&lines->lock);
     }
 }
@@ -407,7 +407,7 @@ void deferred_forget(const struct context *context) {
         lines->idle = line->next;
         host_slab_put(&lines->line_slab, line);
     }
-    lines->quiet = false;
+    lines->suspended = false;
     atomic_store(&lines->context, NULL);
     lock_release(&lines->lock);
 }

@@ -43,7 +43,7 @@ bool deferred_settle(CUcontext context, bool all);
 void deferred_settle_now(void);
 
 /** The context may be ending: nothing is asked of what belongs to it. Or it lives on. */
-void deferred_quiet(const struct context *context, bool quiet);
+void deferred_quiet(const struct context *context, bool suspended);
 
 /** A context has ended: its blocks are gone, its streams too, and what other contexts' blocks waited for
  * in them. */

@@ -167,11 +167,11 @@ CUresult device_pool_let_reach(struct device_pool *entry, CUdevice by) {
                : CUDA_SUCCESS; /* the driver's own memory */
 }
 
-void device_pool_quiet(const struct context *context, bool quiet) {
+void device_pool_quiet(const struct context *context, bool suspended) {
     struct device_pool *entry = context->entry;
     if (entry) {
         pool_hold(entry->pool);
-        entry->backend->backend.quiet = quiet;
+        entry->backend->backend.suspended = suspended;
         pool_release(entry->pool);
     }
 }

@@ -37,7 +37,7 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
 CUresult device_pool_let_reach(struct device_pool *entry, CUdevice by);
 
 /** From now on no call of the context's pool names what belongs to it, or they may again. */
-void device_pool_quiet(const struct context *context, bool quiet);
+void device_pool_quiet(const struct context *context, bool suspended);
 
 /** The context has ended, and its pool's memory with it. */
 void device_pool_forget(const struct context *context);

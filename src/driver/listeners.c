@@ -20,9 +20,9 @@ const struct context_listener context_listeners[] = {
     {.ended = remember_forget}, /* asks who has a block still: the pool, outside.c no longer */
     {.ended = mempool_doubt},
     {.ended = capture_forget, .of_views = true},
-    {.ended = deferred_forget, .quiet = deferred_quiet, .of_views = true},
+    {.ended = deferred_forget, .suspended = deferred_quiet, .of_views = true},
     {.ended = device_pool_forget,
-     .quiet = device_pool_quiet}, /* after its blocks were taken out of deferred.c */
+     .suspended = device_pool_quiet}, /* after its blocks were taken out of deferred.c */
 };
 
 const unsigned context_listener_count = sizeof context_listeners / sizeof *context_listeners;

@@ -132,7 +132,7 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
         quota_make_room(cache, like->bin, more * like->bytes);
         cache_leave(cache);
     }
-    bool may_grow = rotating && !atomic_load_explicit(&pool->source.tight, memory_order_relaxed);
+    bool may_grow = rotating && !atomic_load_explicit(&pool->source.pressure, memory_order_relaxed);
     while (more-- > 0 && cache->bytes + like->bytes <= cache_room(cache)) {
         struct alloc_request request = {
             .bin = like->bin, .bytes = like->bytes, .large = like->large};
@@ -247,7 +247,8 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
 static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_request *request,
                       uint64_t requested, uint64_t *address, uint64_t *reclaims) {
     struct source *source = &pool->source;
-    bool at_once = request->large || atomic_load_explicit(&source->tight, memory_order_relaxed) > 0;
+    bool at_once =
+        request->large || atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0;
     int dead = look_at_health(pool);
     if (dead) {
         return dead;

@@ -63,9 +63,9 @@ struct cache {
     struct watermark watermarks[WATERMARKS];
     uint16_t number; /* of the blocks it hands out; 0: they are everybody's */
     uint16_t hand;   /* the bin that cache_drop_idle() came to last */
-    uint32_t frees_since_close;
-    uint64_t tight_seen;        /* the pool's, which these are counted since: */
-    uint64_t bytes_since_close; /* freed by this thread */
+    uint32_t frees_since_event;
+    uint64_t pressure_seen;     /* the pool's, which these are counted since: */
+    uint64_t bytes_since_event; /* freed by this thread */
     struct bin bins[BINS];
     books_counter large_allocs[STATS_SIZE_CLASSES], large_frees[STATS_SIZE_CLASSES]; /* requests */
     _Atomic(struct cache *) next_in_pool; /* changed under the pool's lock; others may read it */

@@ -14,30 +14,30 @@
  * thread since somebody last recorded one. Inside the cache, as what follows.
  */
 static inline bool is_too_early(const struct source *source, struct cache *cache, uint64_t freed) {
-    uint64_t tight = atomic_load_explicit(&source->tight, memory_order_relaxed);
-    if (likely(tight == 0)) {
+    uint64_t pressure = atomic_load_explicit(&source->pressure, memory_order_relaxed);
+    if (likely(pressure == 0)) {
         return true;
     }
-    if (unlikely(tight != cache->tight_seen)) {
-        bool first = tight_is_new(tight);
-        cache->frees_since_close = first ? FREES_PER_CLOSE : 0;
-        cache->bytes_since_close = first ? UINT64_MAX / 2 : 0;
-        cache->tight_seen = tight;
+    if (unlikely(pressure != cache->pressure_seen)) {
+        bool first = pressure_is_new(pressure);
+        cache->frees_since_event = first ? FREES_PER_EVENT : 0;
+        cache->bytes_since_event = first ? UINT64_MAX / 2 : 0;
+        cache->pressure_seen = pressure;
     }
-    uint64_t bytes = cache->bytes_since_close += freed;
-    uint32_t frees = ++cache->frees_since_close;
-    return bytes < source->close_least || (frees < FREES_PER_CLOSE && bytes <= source->close_bytes);
+    uint64_t bytes = cache->bytes_since_event += freed;
+    uint32_t frees = ++cache->frees_since_event;
+    return bytes < source->event_least || (frees < FREES_PER_EVENT && bytes <= source->event_bytes);
 }
 
 /* If it is not: whether one is due. */
 static bool is_due(const struct source *source, struct cache *cache, uint32_t in_cache,
                    uint64_t freed) {
-    uint32_t frees = cache->frees_since_close;
-    bool due = source->close_bytes == 0 || /* in every free */
-               freed > SMALL_MAX_BYTES || frees >= CLOSE_FREES || frees >= in_cache;
+    uint32_t frees = cache->frees_since_event;
+    bool due = source->event_bytes == 0 || /* in every free */
+               freed > SMALL_MAX_BYTES || frees >= EVENT_FREES || frees >= in_cache;
     if (due) { /* whether or not it can be recorded now */
-        cache->frees_since_close = 0;
-        cache->bytes_since_close = 0;
+        cache->frees_since_event = 0;
+        cache->bytes_since_event = 0;
     }
     return due;
 }

@@ -151,7 +151,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
         quota_take_all_back(pool);
     }
     bool finished = true, all = bytes == UINT64_MAX;
-    uint64_t limit_ns = wait && !source->backend->quiet ? TRIM_WAIT_NS : 0, before;
+    uint64_t limit_ns = wait && !source->backend->suspended ? TRIM_WAIT_NS : 0, before;
     uint64_t last = epochs_stamp(&source->epochs);
     int r;
     do { /* of what some wait for others of the pool take nothing first */

@@ -66,7 +66,7 @@ static int try_after_refusal(struct pool *pool, struct alloc_request *request,
         return refusal;
     }
     bool answers = sync_wait_while_suspended(source, oom->time_budget);
-    if (source->backend->quiet) {
+    if (source->backend->suspended) {
         oom->time_budget = 0; /* all of it is spent */
     }
     if (answers && try_pending(source, request)) {
@@ -184,8 +184,8 @@ static int retry_after_refusal(struct pool *pool, struct alloc_request *request,
  */
 static void wait_for_context_end(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
-    if (source->backend->quiet && peaks_budget_is_short(pool, source_growth(request))) {
-        sync_wait_while_suspended(source, QUIET_WAIT_NS);
+    if (source->backend->suspended && peaks_budget_is_short(pool, source_growth(request))) {
+        sync_wait_while_suspended(source, SUSPENDED_WAIT_NS);
     }
 }
 

@@ -179,7 +179,7 @@ struct backend {
     unsigned refused;
     bool release_waits;
     /* A call that may end the context is under way, or has: nothing is to be asked of it. Changed under the pool's lock. */
-    atomic_bool quiet;
+    atomic_bool suspended;
 };
 
 /** Its clock: ns. */

@@ -117,17 +117,18 @@ void budget_follow(struct source *source) {
     source->goal = goal;
     unsigned refused = source->backend->refused;
     bool doubt = refused > 0 && source->backend->has_events; /* so frees show whether it records */
-    bool tight = source->config.reuse == POOL_SYNC || source->application_syncs || doubt ||
-                 sync_is_captured(source) || budget_used(source) > budget - goal / TIGHT_SHARE;
+    bool pressure = source->config.reuse == POOL_SYNC || source->application_syncs || doubt ||
+                    sync_is_captured(source) ||
+                    budget_used(source) > budget - goal / PRESSURE_SHARE;
     set_if_changed(&source->budget, budget);
-    if (tight != (atomic_load_explicit(&source->tight, memory_order_relaxed) > 0)) {
-        uint64_t since = tight ? tight_from(epochs_stamp(&source->epochs), false) : 0;
-        atomic_store_explicit(&source->tight, since, memory_order_relaxed);
+    if (pressure != (atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0)) {
+        uint64_t since = pressure ? pressure_since(epochs_stamp(&source->epochs), false) : 0;
+        atomic_store_explicit(&source->pressure, since, memory_order_relaxed);
     }
     bool sync = source->config.reuse == POOL_SYNC; /* in every free */
     uint64_t most = sync ? 0 : sync_event_bytes(source, budget);
-    set_if_changed(&source->close_least, least_of(budget / CLOSE_LEAST_SHARE, most));
-    set_if_changed(&source->close_bytes, most);
+    set_if_changed(&source->event_least, least_of(budget / EVENT_LEAST_SHARE, most));
+    set_if_changed(&source->event_bytes, most);
     source->refused_seen = refused;
     source->budget_stale = false;
 }

@@ -56,7 +56,7 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
  * what another thread submits at that very moment is then waited for (Known gaps in docs/design.md). While the
  * context may be ending none: nothing would be taken, and its addresses may be another one's by then. */
 static uint64_t release_one(struct source *source, struct arena *arena, uint64_t bytes) {
-    if (arena->idle_bytes == 0 || source->backend->quiet ||
+    if (arena->idle_bytes == 0 || source->backend->suspended ||
         (source->backend->release_waits && !sync_device_is_idle(source))) {
         return 0;
     }
@@ -70,7 +70,7 @@ uint64_t source_decay(struct source *source) {
     }
     struct arena *arena;
     bool waits;
-    struct segment *aged = source->backend->quiet ? NULL : source_aged(source, &arena, &waits);
+    struct segment *aged = source->backend->suspended ? NULL : source_aged(source, &arena, &waits);
     return aged ? release_segment(source, arena, aged) : 0;
 }
 
@@ -95,8 +95,8 @@ void source_wait_for_return(struct source *source, uint64_t limit_ns) {
     uint64_t waited = 0;
     unsigned failed_queries = 0;
     int r = source->backend->ops->returned(source->backend);
-    while ((r == -EAGAIN ||
-            (r == -EBUSY && (source->backend->quiet || failed_queries++ < FAILED_QUERIES_MOST))) &&
+    while ((r == -EAGAIN || (r == -EBUSY && (source->backend->suspended ||
+                                             failed_queries++ < FAILED_QUERIES_MOST))) &&
            waited < limit_ns) {
         lock_release(&source->lock);
         nap(RETURN_POLL_NS);

@@ -66,8 +66,8 @@ struct source {
     _Alignas(64) struct pool_config config;
     struct backend *backend;
     _Atomic uint64_t budget;                   /* kept where the peak changes */
-    _Atomic uint64_t tight;                    /* not 0: under pressure (tight_from()); */
-    _Atomic uint64_t close_least, close_bytes; /* then a free records an event after so much */
+    _Atomic uint64_t pressure;                 /* not 0: under pressure (pressure_since()); */
+    _Atomic uint64_t event_least, event_bytes; /* then a free records an event after so much */
     bool application_syncs; /* the program uses the context's records and waits itself */
 
     _Alignas(64) struct lock lock; /* the pool's: all below is changed under it */
@@ -109,13 +109,13 @@ struct source {
  * What stands in `tight` under pressure: the epoch that was open when that began, or, odd, that of the last event on
  * time since. So it changes with whatever makes frees be counted anew.
  */
-static inline uint64_t tight_from(uint64_t epoch, bool by_event) {
+static inline uint64_t pressure_since(uint64_t epoch, bool by_event) {
     return 2 * epoch + by_event;
 }
 
 /* Nobody has left an event on time since pressure began. */
-static inline bool tight_is_new(uint64_t tight) {
-    return tight % 2 == 0;
+static inline bool pressure_is_new(uint64_t pressure) {
+    return pressure % 2 == 0;
 }
 
 /* Under the lock, or inside a cache: then, until that is left, the pool has not forgotten yet. */

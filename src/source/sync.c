@@ -26,7 +26,8 @@ static void book_wait(struct source *source, uint64_t since) {
 static int wait_on_time(struct source *source, uint64_t stamp) {
     unsigned slot;
     uint64_t number;
-    int r = source->backend->quiet ? -EBUSY : epochs_pin(&source->epochs, stamp, &slot, &number);
+    int r =
+        source->backend->suspended ? -EBUSY : epochs_pin(&source->epochs, stamp, &slot, &number);
     if (r != 0) {
         return r;
     }
@@ -66,8 +67,9 @@ int sync_close_on_time(struct source *source) {
     int r = epochs_close(&source->epochs, source->backend, true);
     if (r == 0) {
         source->freed_large = 0;
-        if (atomic_load_explicit(&source->tight, memory_order_relaxed) > 0) {
-            atomic_store_explicit(&source->tight, tight_from(number, true), memory_order_relaxed);
+        if (atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0) {
+            atomic_store_explicit(&source->pressure, pressure_since(number, true),
+                                  memory_order_relaxed);
         }
     }
     return r;
@@ -98,14 +100,14 @@ bool sync_event_is_due(struct source *source, uint64_t freed) {
 
 void sync_in_free(struct source *source, bool due) {
     bool sync = source->config.reuse == POOL_SYNC;
-    bool tight = due || atomic_load_explicit(&source->tight, memory_order_relaxed);
+    bool pressure = due || atomic_load_explicit(&source->pressure, memory_order_relaxed);
     if (!source->backend->has_events) {
-        if (sync || tight || source->pending_bytes > SYNCHRONIZE_BYTES) {
+        if (sync || pressure || source->pending_bytes > SYNCHRONIZE_BYTES) {
             synchronize_in_free(source);
         }
         return;
     }
-    if (!sync && !tight) {
+    if (!sync && !pressure) {
         return;
     }
     epochs_poll(&source->epochs,
@@ -136,7 +138,7 @@ void sync_in_free(struct source *source, bool due) {
 static bool late_record_blocks_barriers(const struct source *source) {
     return source->application_syncs ||
            (source->config.reuse == POOL_BARRIER && epochs_barrier_allowed(&source->epochs) &&
-            atomic_load_explicit(&source->tight, memory_order_relaxed));
+            atomic_load_explicit(&source->pressure, memory_order_relaxed));
 }
 
 bool sync_query(struct source *source, uint64_t stamp) {
@@ -200,16 +202,16 @@ static void sleep_unlocked(struct source *source, uint64_t ns) {
 }
 
 bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
-    if (!source->backend->quiet) {
+    if (!source->backend->suspended) {
         return false;
     }
     uint64_t since = backend_clock(source->backend), slept = 0, lives = source_lives(source);
-    while (source->backend->quiet && lives == source_lives(source) &&
+    while (source->backend->suspended && lives == source_lives(source) &&
            passed(source, since, slept) < limit_ns) {
         sleep_unlocked(source, FINISH_POLL_NS);
         slept += FINISH_POLL_NS;
     }
-    return !source->backend->quiet;
+    return !source->backend->suspended;
 }
 
 /* A late record; while a stream is being captured, when there can be none, the last one that was made before. 0: there is
@@ -217,8 +219,8 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
 static uint64_t close_late(struct source *source, bool *again) {
     uint64_t stamp = epochs_stamp(&source->epochs);
     int r = epochs_close(&source->epochs, source->backend, false);
-    *again = r == -EAGAIN || r == -EIO || source->backend->quiet;
-    bool captured = r == -EBUSY && !source->backend->quiet && sync_is_captured(source);
+    *again = r == -EAGAIN || r == -EIO || source->backend->suspended;
+    bool captured = r == -EBUSY && !source->backend->suspended && sync_is_captured(source);
     return r == 0 ? stamp : captured ? epochs_latest(&source->epochs) : 0;
 }
 
@@ -288,14 +290,14 @@ bool sync_wait_stamp(struct source *source, uint64_t stamp) {
  * call is waited for too, because the context may go on afterwards. A driver that does not answer
  * for another reason might never answer, so its event is waited for.
  */
-static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool quiet,
+static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool suspended,
                                 uint64_t limit_ns) {
     struct epochs *epochs = &source->epochs;
     uint64_t since = backend_clock(source->backend), slept = 0;
     unsigned before = epochs->failed_queries;
-    while (epochs->finished < stamp && !epochs->broken && (quiet || !source->backend->quiet) &&
-           passed(source, since, slept) < limit_ns) {
-        if (source->backend->quiet) {
+    while (epochs->finished < stamp && !epochs->broken &&
+           (suspended || !source->backend->suspended) && passed(source, since, slept) < limit_ns) {
+        if (source->backend->suspended) {
             before = epochs->failed_queries;
         } else if (epochs->failed_queries - before > FAILED_QUERIES_MOST) {
             wait_on_time(source, stamp);
@@ -308,13 +310,13 @@ static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool quie
 }
 
 /* Its event is kept meanwhile: another one in its place would stand for work that was submitted since. */
-static void poll_up_to(struct source *source, uint64_t stamp, bool quiet, uint64_t limit_ns) {
+static void poll_up_to(struct source *source, uint64_t stamp, bool suspended, uint64_t limit_ns) {
     unsigned slot;
     uint64_t number;
     epochs_poll(&source->epochs, source->backend);
     if (source->epochs.finished < stamp) {
         bool pinned = epochs_pin(&source->epochs, stamp, &slot, &number) == 0;
-        poll_up_to_unpinned(source, stamp, quiet, limit_ns);
+        poll_up_to_unpinned(source, stamp, suspended, limit_ns);
         if (pinned) {
             epochs_unpin(&source->epochs, slot, number, -EAGAIN);
         }
@@ -334,7 +336,7 @@ bool sync_wait_on_time(struct source *source) {
         poll_up_to(source, epochs_latest_own(epochs), false, UINT64_MAX);
         uint64_t limit_ns = time_budget(source, LATE_WAIT_NS);
         poll_up_to(source, stamp, false, limit_ns);
-        if (epochs->finished < stamp && !source->backend->quiet) {
+        if (epochs->finished < stamp && !source->backend->suspended) {
             count_failed_wait(source, stamp, limit_ns);
         }
         book_wait(source, since);

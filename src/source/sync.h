@@ -17,8 +17,8 @@ static inline bool sync_is_captured(const struct source *source) {
 static inline uint64_t sync_event_bytes(const struct source *source, uint64_t budget) {
     uint64_t used = most_of(budget, budget_used(source)), capacity = source->backend->capacity;
     uint64_t room = source->refused_at == 0 && used < capacity ? capacity - used : 0;
-    uint64_t most = bounded(CLOSE_BYTES_LAST, room / CLOSE_ROOM_SHARE, CLOSE_BYTES);
-    return least_of(budget / CLOSE_SHARE + SMALL_MAX_BYTES, most);
+    uint64_t most = bounded(EVENT_BYTES_LAST, room / EVENT_ROOM_SHARE, EVENT_BYTES);
+    return least_of(budget / EVENT_SHARE + SMALL_MAX_BYTES, most);
 }
 
 /* All below: under the lock, which is let go of around a wait. */

@@ -116,7 +116,7 @@ static void look_at_last_work(struct fake *fake, uint64_t address, uint64_t byte
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
-    if (fake->backend.quiet) {
+    if (fake->backend.suspended) {
         pthread_mutex_unlock(&fake->lock);
         return -EBUSY;
     }
@@ -166,7 +166,7 @@ static void lose(struct backend *backend, uint64_t bytes) {
 static int record(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
-    if (fake->backend.quiet) {
+    if (fake->backend.suspended) {
         pthread_mutex_unlock(&fake->lock);
         return -EBUSY;
     }
@@ -191,7 +191,7 @@ static int record(struct backend *backend, unsigned slot) {
 static int query(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
-    if (fake->backend.quiet) {
+    if (fake->backend.suspended) {
         pthread_mutex_unlock(&fake->lock);
         return -EBUSY;
     }
@@ -213,7 +213,7 @@ static int query(struct backend *backend, unsigned slot) {
 static int barrier(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
-    if (fake->backend.quiet) {
+    if (fake->backend.suspended) {
         pthread_mutex_unlock(&fake->lock);
         return -EBUSY;
     }

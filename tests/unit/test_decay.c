@@ -434,13 +434,13 @@ static void while_a_context_may_be_ending_nothing_goes(void **state) {
     drop(get(8 * MIB));
     finish_all();
     get(20 * MIB);
-    fake->backend.quiet = true;
+    fake->backend.suspended = true;
     const struct segment *idle = pool->source.large.segments->next;
     assert_int_equal(idle->bytes, 8 * MIB);
     ticks(3 * WHOLE);
     assert_ptr_equal(pool->source.large.segments->next, idle); /* it was not even tried */
     assert_int_equal(fake->reserved, 28 * MIB);
-    fake->backend.quiet = false;
+    fake->backend.suspended = false;
     ticks(1);
     assert_int_equal(fake->reserved, 20 * MIB);
 }

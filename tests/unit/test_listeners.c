@@ -69,8 +69,8 @@ static void tell(const char *who, const struct context *context) {
         tell(#name, context);                                                                      \
     }
 #define QUIET(name)                                                                                \
-    void name(const struct context *context, bool quiet) {                                         \
-        tell(quiet ? #name ":on" : #name ":off", context);                                         \
+    void name(const struct context *context, bool suspended) {                                     \
+        tell(suspended ? #name ":on" : #name ":off", context);                                     \
     }
 ENDED(awake_leave)
 ENDED(ipc_forget)

@@ -174,7 +174,7 @@ static void a_quiet_backend_is_asked_nothing(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
     uint64_t a = get(100 * MIB), b = get(100);
-    fake->backend.quiet = true;
+    fake->backend.suspended = true;
     unsigned before = fake->records + fake->queries + fake->orders + fake->waits + fake->releases;
     use_and_drop(a);
     use_and_drop(b);
@@ -183,7 +183,7 @@ static void a_quiet_backend_is_asked_nothing(void **state) {
     pool_trim(pool, true);
     assert_int_equal(fake->records + fake->queries + fake->orders + fake->waits + fake->releases,
                      before);
-    fake->backend.quiet = false;
+    fake->backend.suspended = false;
     assert_true(c != a); /* the work on it may go on */
     fake_finish_all(fake);
     check();
@@ -196,12 +196,12 @@ static void a_quiet_backend_is_not_waited_for(void **state) {
     uint64_t a = get(100 * MIB);
     use_and_drop(a);
     assert_int_equal(fake->records, 1);
-    fake->backend.quiet = true;
+    fake->backend.suspended = true;
     uint64_t b = get(100 * MIB);
     assert_int_equal(fake->waits, 0);
     assert_true(b != a);
     drop(b);
-    fake->backend.quiet = false;
+    fake->backend.suspended = false;
     assert_int_equal(get(100 * MIB), a); /* and then it is */
     assert_int_equal(fake->waits, 1);
     check();
@@ -292,7 +292,7 @@ static void while_a_context_may_be_ending_nothing_is_released(void **state) {
     drop(get(600 * MIB));
     pool_sync_end(pool, pool_sync_begin(pool));
     get(8 * MIB);
-    fake->backend.quiet = true;
+    fake->backend.suspended = true;
     const struct segment *idle = pool->source.large.segments->next
                                      ? pool->source.large.segments->next
                                      : pool->source.large.segments;
@@ -300,7 +300,7 @@ static void while_a_context_may_be_ending_nothing_is_released(void **state) {
     pool_trim(pool, false);
     assert_int_equal(pool->source.large.recycled, recycled);
     assert_int_equal(idle->bytes, 600 * MIB);
-    fake->backend.quiet = false;
+    fake->backend.suspended = false;
 }
 
 static int ends_with_the_context(struct backend *backend, uint64_t address, uint64_t bytes) {

@@ -20,7 +20,7 @@ void __wrap_nap(uint64_t ns) {
     sleeps++;
     now_ns += ns_per_sleep;
     if (calm_at > 0 && sleeps >= calm_at) {
-        fake->backend.quiet = false;
+        fake->backend.suspended = false;
     }
     if (meanwhile) {
         meanwhile();
@@ -427,7 +427,7 @@ static void what_was_submitted_after_a_free_is_not_waited_for(void **state) {
 /* Freed while nothing can be asked of the context; all work has finished. */
 static void use_and_drop_quietly(uint64_t address, unsigned calm) {
     calm_at = calm;
-    fake->backend.quiet = true;
+    fake->backend.suspended = true;
     use_and_drop(address);
     fake_finish_all(fake);
     sleeps = 0;
@@ -450,7 +450,7 @@ static void such_a_call_is_waited_for_before_out_of_memory(void **state) {
     assert_int_equal(stop(NULL), 0);
     start_with_clock(64 * MIB, 50000);
     get(40 * MIB);
-    fake->backend.quiet = true; /* with all that is pending there is no room */
+    fake->backend.suspended = true; /* with all that is pending there is no room */
     assert_in_range(sleeps_until_refused(30 * MIB), 0, QUIET_WAIT_SLEEPS);
 }
 
@@ -464,7 +464,7 @@ static void such_a_call_is_waited_for_a_little_before_the_pool_grows(void **stat
         bool in_time = calm > 0 && calm <= QUIET_WAIT_SLEEPS;
         assert_int_equal(get(40 * MIB) == at, in_time);
         assert_int_equal(sleeps, in_time ? calm : QUIET_WAIT_SLEEPS);
-        fake->backend.quiet = false;
+        fake->backend.suspended = false;
         assert_int_equal(stop(NULL), 0);
     }
     start_with_clock(GIB, 50000);
@@ -521,7 +521,7 @@ static void such_a_call_is_waited_for_once(void **state) {
     meanwhile = free_one;
     assert_in_range(sleeps_until_refused(64 * MIB), LATE_WAIT_S, LATE_WAIT_S + 2);
     meanwhile = NULL;
-    fake->backend.quiet = false;
+    fake->backend.suspended = false;
 }
 
 int main(void) {
