@@ -185,7 +185,7 @@ void device_backend_idle(struct backend *backend) {
     decay_wake();
 }
 
-bool device_backend_settle(struct backend *backend, bool all) {
+bool device_backend_reclaim(struct backend *backend, bool all) {
     return deferred_settle(of(backend)->context, all);
 }
 

@@ -67,7 +67,7 @@ bool device_backend_is_deadly(int code);
 bool device_backend_captured(struct backend *backend);
 int device_backend_synchronize(struct backend *backend);
 void device_backend_idle(struct backend *backend);
-bool device_backend_settle(struct backend *backend, bool all);
+bool device_backend_reclaim(struct backend *backend, bool all);
 bool device_backend_pass_barriers(struct backend *backend);
 void device_backend_allocated(struct backend *backend, uint64_t address, uint64_t bytes);
 void device_backend_freed(struct backend *backend, uint64_t address, uint64_t bytes);
@@ -80,7 +80,7 @@ void device_backend_freed(struct backend *backend, uint64_t address, uint64_t by
     .query = device_backend_query, .barrier = device_backend_barrier, .wait = device_backend_wait, \
     .health = device_backend_health, .is_deadly = device_backend_is_deadly,                        \
     .captured = device_backend_captured, .synchronize = device_backend_synchronize,                \
-    .idle = device_backend_idle, .settle = device_backend_settle,                                  \
+    .idle = device_backend_idle, .reclaim_deferred = device_backend_reclaim,                       \
     .pass_barriers = device_backend_pass_barriers, .allocated = device_backend_allocated,          \
     .freed = device_backend_freed
 

@@ -285,7 +285,7 @@ void context_end_begin(struct context_ending *ending) {
     context_doubt();
     lock_release(&registry);
     if (pool && ending->for_certain) {
-        pool_drain(pool); /* they wait for less than the call will */
+        pool_wait_for_waiters(pool); /* they wait for less than the call will */
     }
 }
 

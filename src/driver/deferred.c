@@ -16,7 +16,7 @@
 
 /* A block that waits. */
 struct held {
-    struct pool_retired block;
+    struct pool_deferred block;
     uint64_t number; /* in its line */
     struct held *next;
 };
@@ -217,7 +217,7 @@ static CUresult add_in(CUcontext context, struct identity which, CUdeviceptr dpt
     struct held *held = host_slab_get(&lines->held_slab);
     struct line *line = held ? line_of(lines, which) : NULL;
     CUresult r = line ? record_in(context, line, stream, record) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS && pool_retire(dptr, &held->block) != 0) {
+    if (r == CUDA_SUCCESS && pool_defer_free(dptr, &held->block) != 0) {
         r = CUDA_ERROR_INVALID_VALUE;
     }
     if (r == CUDA_SUCCESS) {

@@ -195,7 +195,7 @@ void device_pool_forget(const struct context *context) {
 
 void device_pool_settle(struct device *device) {
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        pool_settle(p->pool);
+        pool_wait_for_barriers(p->pool);
     }
 }
 

@@ -208,14 +208,14 @@ static uint64_t cached_stamp(struct cache *cache, const struct alloc_request *re
 }
 
 /* Small blocks that were retired are asked about when nothing is ready: then many have come free at once. */
-static bool ready_or_settled(struct pool *pool, struct alloc_request *request) {
+static bool try_free_or_reclaim(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
-    if (atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) == 0 ||
+    if (atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) == 0 ||
         try_free(source, request)) {
         return request->block != NULL;
     }
     lock_release(&source->lock);
-    settle(pool, false);
+    reclaim_deferred(pool, false);
     lock_acquire(&source->lock);
     return false;
 }
@@ -238,7 +238,7 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
         found = find_cached(cache, request);
         cache_leave(cache);
     }
-    return found || (!at_once && ready_or_settled(pool, request))
+    return found || (!at_once && try_free_or_reclaim(pool, request))
                ? 0
                : slow_path_alloc(pool, cache, request);
 }
@@ -254,7 +254,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
         return dead;
     }
     if (at_once) {
-        settle(pool, true);
+        reclaim_deferred(pool, true);
     }
     cache_enter(cache);
     uint64_t stamp = cached_stamp(cache, request);
@@ -287,7 +287,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
  * one.
  */
 static bool any_reclaimed(struct pool *pool, uint64_t reclaims) {
-    return settle_all(pool) || settle_behind_barriers(pool) ||
+    return reclaim_all_deferred(pool) || settle_behind_barriers(pool) ||
            atomic_load(&pool->reclaims) != reclaims;
 }
 

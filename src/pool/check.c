@@ -109,7 +109,7 @@ static const char *check_locked(struct pool *pool) {
     HOLDS(small.free_units == source->runs.free_units && small.free_runs == source->runs.count);
     HOLDS(counted == live + small.live && source->mapper.held_bytes == 0);
     HOLDS(small.cached + pending ==
-          held + source->pending_bytes + atomic_load(&pool->retired_bytes));
+          held + source->pending_bytes + atomic_load(&pool->deferred_bytes));
     return NULL;
 }
 

@@ -39,7 +39,7 @@ static void take_old(struct pool *pool, uint64_t stamp) {
 bool pool_tick(struct pool *pool) {
     struct source *source = &pool->source;
     struct decay *decay = &source->decay;
-    settle(pool, true); /* no epoch tells when blocks that wait for streams may be had */
+    reclaim_deferred(pool, true); /* no epoch tells when blocks that wait for streams may be had */
     lock_acquire(&source->lock);
     bool any = decay_is_any(pool);
     if (any) {

@@ -132,7 +132,7 @@ int pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool) {
         return bytes > found.address + found.requested - address;
     }
     const struct pool *now = r == -EINVAL ? page_map_owner(address) : NULL;
-    bool held = now && (atomic_load(&now->retiring) > 0 || atomic_load(&now->retired_bytes) > 0);
+    bool held = now && (atomic_load(&now->deferring) > 0 || atomic_load(&now->deferred_bytes) > 0);
     return held ? -EAGAIN : now != NULL;
 }
 

@@ -347,35 +347,35 @@ int pool_free(uint64_t address) {
  * Whoever has the block may have got it behind a barrier. So what comes back is as usable as anything
  * handed out by now is, and has finished no earlier.
  */
-int pool_retire(uint64_t address, struct pool_retired *retired) {
+int pool_defer_free(uint64_t address, struct pool_deferred *retired) {
     struct claimed c;
     struct pool *pool = page_map_owner(address);
     if (!pool) {
         return -ENOENT;
     }
-    atomic_fetch_add(&pool->retiring, 1); /* it may be used still: see pool_exceeds() */
+    atomic_fetch_add(&pool->deferring, 1); /* it may be used still: see pool_exceeds() */
     int r = claim_any(address, &c);
     if (r == 0) {
         uint64_t stamp = atomic_load_explicit(&c.at.pool->source.epochs.safe, memory_order_acquire);
         *retired =
-            (struct pool_retired){.pool = c.at.pool, .lives = source_lives(&c.at.pool->source)};
+            (struct pool_deferred){.pool = c.at.pool, .lives = source_lives(&c.at.pool->source)};
         retired->bytes = book_free(&c);
         retired->block = c.at.block;
         c.at.block->stamp = stamp;
-        atomic_fetch_add(&c.at.pool->retired_bytes, retired->bytes);
+        atomic_fetch_add(&c.at.pool->deferred_bytes, retired->bytes);
         cache_leave(c.cache);
     }
-    atomic_fetch_sub(&pool->retiring, 1);
+    atomic_fetch_sub(&pool->deferring, 1);
     return r;
 }
 
-void pool_reclaim(const struct pool_retired *retired) {
+void pool_reclaim(const struct pool_deferred *retired) {
     struct pool *pool = retired->pool;
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     if (retired->lives == source_lives(source)) {
         pending_add(source, retired->block);
-        atomic_fetch_sub(&pool->retired_bytes, retired->bytes);
+        atomic_fetch_sub(&pool->deferred_bytes, retired->bytes);
         atomic_fetch_add(&pool->reclaims, 1);
         peaks_look(pool);
     }

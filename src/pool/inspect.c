@@ -97,7 +97,7 @@ uint64_t pool_idle_bytes(struct pool *pool) {
     struct source *source = &pool->source;
     uint64_t allocated = peaks_live_at_most(pool);
     uint64_t reserved = books_get(&source->books.reserved.current);
-    allocated += atomic_load(&pool->retired_bytes);
+    allocated += atomic_load(&pool->deferred_bytes);
     uint64_t idle = reserved > allocated ? reserved - allocated : 0;
     return idle + atomic_load(&source->mapper.leaving_bytes);
 }

@@ -78,12 +78,12 @@ static void unlink_in_pool(struct pool *pool, struct cache *cache) {
     struct cache *next = atomic_load(&cache->next_in_pool), *previous = cache->previous_in_pool;
     next->previous_in_pool = previous;
     atomic_store(previous ? &previous->next_in_pool : &pool->caches, next);
-    atomic_store(&cache->next_in_pool, pool->retired);
-    pool->retired = cache;
+    atomic_store(&cache->next_in_pool, pool->unowned);
+    pool->unowned = cache;
 }
 
 /* Everything cached goes to the pool, and the cache waits there for its next thread. */
-static void retire(struct cache *cache) {
+static void deactivate_cache(struct cache *cache) {
     struct pool *pool = cache->pool;
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
@@ -113,7 +113,7 @@ static void thread_end(void *unused) {
     cache_forget_last();
     while (cache && cache != CACHES_GONE) {
         struct cache *next = cache->next_in_thread;
-        retire(cache);
+        deactivate_cache(cache);
         cache = next;
     }
 }
@@ -131,9 +131,9 @@ static void make_key(void) {
 static struct cache *adopt(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    struct cache *cache = pool->retired;
+    struct cache *cache = pool->unowned;
     if (cache) {
-        pool->retired = atomic_load(&cache->next_in_pool);
+        pool->unowned = atomic_load(&cache->next_in_pool);
     } else if ((cache = host_map(sizeof *cache, 4096)) != NULL) {
         cache->pool = pool;
         transfer_start(&cache->transfer, cache);

@@ -48,14 +48,14 @@ uint64_t pool_forget(struct pool *pool) {
     source_leave_map(source);
     forget_caches(pool);
     uint64_t bytes = source_forget(source);
-    atomic_store(&pool->retired_bytes, 0);
+    atomic_store(&pool->deferred_bytes, 0);
     peaks_look_at_all(pool);
     lock_release(&source->lock);
     lock_release(&source->mapper.lock);
     return bytes;
 }
 
-void pool_drain(struct pool *pool) {
+void pool_wait_for_waiters(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     while (source->waits.inside > 0) {
@@ -123,7 +123,7 @@ void pool_expect_streams(unsigned streams) {
 
 /* --- what else is asked of it --- */
 
-void pool_settle(struct pool *pool) {
+void pool_wait_for_barriers(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     sync_poll_barriers(source);
@@ -176,7 +176,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
 
 int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
     struct source *source = &pool->source;
-    settle(pool, true);
+    reclaim_deferred(pool, true);
     lock_acquire(&source->lock);
     if (wait) {
         sync_wait_on_time(source);
@@ -196,26 +196,26 @@ bool pool_finish(struct pool *pool) {
 }
 
 uint64_t pool_retired_bytes(struct pool *pool) {
-    return atomic_load(&pool->retired_bytes);
+    return atomic_load(&pool->deferred_bytes);
 }
 
 void pool_reclaim_own(struct pool *pool) {
     struct source *source = &pool->source;
-    settle(pool, true);
-    if (atomic_load(&pool->retired_bytes) == 0) {
+    reclaim_deferred(pool, true);
+    if (atomic_load(&pool->deferred_bytes) == 0) {
         return;
     }
     lock_acquire(&source->lock);
     bool waited = order_finish_own_barrier(source);
     lock_release(&source->lock);
     if (waited) {
-        settle(pool, true);
+        reclaim_deferred(pool, true);
     }
 }
 
 int pool_trim(struct pool *pool, bool wait) {
     struct source *source = &pool->source;
-    settle(pool, true);
+    reclaim_deferred(pool, true);
     lock_acquire(&source->lock);
     int r = give_back(pool, UINT64_MAX, wait, TRIM_WAIT_NS);
     runs_trim(&source->runs);
@@ -230,13 +230,13 @@ uint64_t pool_left_bytes(struct pool *pool) {
 
 uint64_t pool_stuck_bytes(struct pool *pool) {
     struct source *source = &pool->source;
-    settle(pool, true);
+    reclaim_deferred(pool, true);
     lock_acquire(&source->lock);
     epochs_poll(&source->epochs, source->backend);
     pending_release_safe(source);
     uint64_t stuck = budget_free(source) - source_idle(source);
     /* Beside nothing but what is cached or pending nothing is stuck: all of it goes back with them. */
-    bool retired = atomic_load(&pool->retired_bytes) > 0;
+    bool retired = atomic_load(&pool->deferred_bytes) > 0;
     stuck -= retired ? 0 : arena_loose_bytes(&source->large);
     peaks_look(pool);
     lock_release(&source->lock);

@@ -43,7 +43,7 @@ struct backend *pool_backend(struct pool *pool);
 
 /** Returns when no thread is inside a wait of the backend any more. New ones do not begin while that is
  * quiet. */
-void pool_drain(struct pool *pool);
+void pool_wait_for_waiters(struct pool *pool);
 
 /** What the pool may have has changed: it is measured by that, and what was refused before may be tried again. */
 void pool_set_capacity(struct pool *pool, uint64_t capacity);
@@ -60,7 +60,7 @@ int pool_free(uint64_t address);
 
 /* A block that the program has freed, and that something no epoch knows of still holds back. */
 struct block;
-struct pool_retired {
+struct pool_deferred {
     struct pool *pool;
     uint64_t lives; /* of the pool: the contexts it had outlived */
     uint64_t bytes;
@@ -71,13 +71,13 @@ struct pool_retired {
  * Takes a live block from the program: nobody finds it any more, but its memory stays untouched until
  * pool_reclaim(). Answers as pool_free() does.
  */
-int pool_retire(uint64_t address, struct pool_retired *retired);
+int pool_defer_free(uint64_t address, struct pool_deferred *retired);
 
 /**
  * Everything that was ever to touch the block's memory has finished: it is ready, without an epoch of
  * its own. Does nothing if the context has ended meanwhile. Records and waits for nothing.
  */
-void pool_reclaim(const struct pool_retired *retired);
+void pool_reclaim(const struct pool_deferred *retired);
 
 /** Bytes of blocks that are retired and not reclaimed. */
 uint64_t pool_retired_bytes(struct pool *pool);
@@ -91,7 +91,7 @@ void pool_reclaim_own(struct pool *pool);
 
 /** Returns when all work has finished behind which memory was handed out: whatever can reach that
  * memory from now on need not stand behind the barriers. */
-void pool_settle(struct pool *pool);
+void pool_wait_for_barriers(struct pool *pool);
 
 /**
  * Gives idle memory back to the driver, `bytes` of it or all there is; if `wait`, after pool_finish(), and after waiting for other

@@ -59,7 +59,7 @@ static inline bool decay_is_any(const struct pool *pool) {
     return !pool->source.backend->release_waits && epochs_broken(&pool->source.epochs) == 0 &&
            pool->source.large.idle_bytes + pool->source.small.idle_bytes + pool->source.returning +
                    pool->source.pending_bytes + pool->source.quotas +
-                   atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) >
+                   atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) >
                0;
 }
 

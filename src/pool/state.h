@@ -23,7 +23,7 @@ struct pool {
     /* The caches of threads (owner.c), and what they may hold (quota.c). */
     _Alignas(64) _Atomic(struct cache *) caches; /* the newest first, and the common one */
     struct cache *common;  /* for threads that cannot have one of their own; the last of them */
-    struct cache *retired; /* those that wait for a thread */
+    struct cache *unowned; /* those that wait for a thread */
     struct cache *awake, *awake_last; /* those that may hold something */
     _Atomic unsigned caches_owned;    /* by threads, now */
     atomic_uint moves;   /* odd: caches come or go, and what they have counted with them */
@@ -33,30 +33,31 @@ struct pool {
     /* Whether a thread is asking the driver what has finished; others may wait for its answer. */
     atomic_bool advancing;
 
-    _Atomic uint64_t retired_bytes; /* freed, and held back by what no epoch knows of */
-    _Atomic uint64_t reclaims;      /* how often pool_reclaim() has made a block free */
-    _Atomic unsigned retiring;   /* threads whose block may be neither live nor counted there yet */
+    _Atomic uint64_t deferred_bytes; /* freed, and held back by what no epoch knows of */
+    _Atomic uint64_t reclaims;       /* how often pool_reclaim() has made a block free */
+    _Atomic unsigned deferring;  /* threads whose block may be neither live nor counted there yet */
     _Atomic uint64_t left_bytes; /* see pool_left_bytes() */
     struct live_sizes live_sizes;
 };
 
 /* What was retired and is held back no longer is reclaimed. Without any lock. True if there was any. */
-static inline bool settle(struct pool *pool, bool all) {
+static inline bool reclaim_deferred(struct pool *pool, bool all) {
     const struct backend_ops *ops = pool->source.backend->ops;
-    return atomic_load_explicit(&pool->retired_bytes, memory_order_relaxed) > 0 && ops->settle &&
-           ops->settle(pool->source.backend, all);
+    return atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) > 0 &&
+           ops->reclaim_deferred && ops->reclaim_deferred(pool->source.backend, all);
 }
 
 /* The same of all pools: what another one has got back makes room for this one. */
-static inline bool settle_all(struct pool *pool) {
+static inline bool reclaim_all_deferred(struct pool *pool) {
     const struct backend_ops *ops = pool->source.backend->ops;
-    return ops->settle && ops->settle(pool->source.backend, true);
+    return ops->reclaim_deferred && ops->reclaim_deferred(pool->source.backend, true);
 }
 
 /* The same, after waiting for the barriers that hold streams up. */
 static inline bool settle_behind_barriers(struct pool *pool) {
     const struct backend_ops *ops = pool->source.backend->ops;
-    return ops->pass_barriers && ops->pass_barriers(pool->source.backend) && settle_all(pool);
+    return ops->pass_barriers && ops->pass_barriers(pool->source.backend) &&
+           reclaim_all_deferred(pool);
 }
 
 #endif

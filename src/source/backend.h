@@ -159,7 +159,7 @@ struct backend_ops {
      * a few, at the price of a few queries. True if there was one. Waits for nothing; called with no
      * lock held. NULL: nobody retires anything.
      */
-    bool (*settle)(struct backend *backend, bool all);
+    bool (*reclaim_deferred)(struct backend *backend, bool all);
 
     /**
      * Waits, as pool_finish() does, for the work behind which pools of the device have put up

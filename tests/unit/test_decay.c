@@ -299,10 +299,10 @@ static void who_ticks_is_told_once_and_only_when_there_is_something(void **state
 static void what_comes_back_unasked_is_young(void **state) {
     (void)state;
     begin(GIB, RELAXED);
-    struct pool_retired retired;
+    struct pool_deferred retired;
     uint64_t block = get(8 * MIB);
     ticks(4 * WHOLE);
-    assert_int_equal(pool_retire(block, &retired), 0);
+    assert_int_equal(pool_defer_free(block, &retired), 0);
     ticks(4 * WHOLE);
     assert_int_equal(fake->reserved, 8 * MIB);
     pool_reclaim(&retired);
@@ -385,14 +385,14 @@ static void a_segment_goes_whole(void **state) {
 static void a_segment_is_as_young_as_its_youngest_block(void **state) {
     (void)state;
     begin(64 * GIB, RELAXED);
-    struct pool_retired retired;
+    struct pool_deferred retired;
     keep_large_blocks();
     drop(get(200 * MIB));
     let_hold(64 * MIB);
     uint64_t young = get(3 * MIB), old = get(3 * MIB);
     assert_true(is_had(young < old ? young : old, 6 * MIB));
     finish_all();
-    assert_int_equal(pool_retire(young, &retired), 0);
+    assert_int_equal(pool_defer_free(young, &retired), 0);
     drop(old);
     finish_all();
     ticks(DECAY_TICKS);

@@ -179,7 +179,7 @@ static void a_quiet_backend_is_asked_nothing(void **state) {
     use_and_drop(a);
     use_and_drop(b);
     uint64_t c = get(100 * MIB);
-    pool_settle(pool);
+    pool_wait_for_barriers(pool);
     pool_trim(pool, true);
     assert_int_equal(fake->records + fake->queries + fake->orders + fake->waits + fake->releases,
                      before);
@@ -358,7 +358,7 @@ static void old_work_is_over_when_a_pool_has_settled(void **state) {
     start(GIB, POOL_BARRIER, TIGHT);
     get_behind_a_barrier(100 * MIB);
     fake_submit(fake, 1);
-    pool_settle(pool);
+    pool_wait_for_barriers(pool);
     assert_true(fake_is_past(fake, 0, 1, true));
 }
 
@@ -369,7 +369,7 @@ static void a_pool_settles_where_events_cannot_be_asked(void **state) {
     get_behind_a_barrier(100 * MIB);
     fake->query_code = -EBUSY;
     alarm(60); /* it would never end */
-    pool_settle(pool);
+    pool_wait_for_barriers(pool);
     alarm(0);
     assert_true(fake_is_past(fake, 0, 1, true));
     fake->query_code = 0;
@@ -382,7 +382,7 @@ static void a_pool_without_barriers_is_settled(void **state) {
     use_and_drop(get(100 * MIB));
     uint64_t at = get(100 * MIB);
     fake->busy_for_ever = true;
-    pool_settle(pool);
+    pool_wait_for_barriers(pool);
     assert_int_equal(pool_mark_reached_from_outside(at), 0);
 }
 

@@ -457,7 +457,7 @@ static void what_an_ended_thread_asked_for_waits_for_no_other(void **state) {
         for (struct cache *c = atomic_load(&pool->caches); c; c = c->next_in_pool) {
             assert_true(c == pool->common || books_get(&c->transfer.bytes) == 0);
         }
-        for (struct cache *c = pool->retired; c; c = c->next_in_pool) {
+        for (struct cache *c = pool->unowned; c; c = c->next_in_pool) {
             assert_int_equal(books_get(&c->transfer.bytes) + c->bytes, 0);
         }
         uint64_t reserved = fake->reserved;

@@ -11,9 +11,9 @@ static void *drop_in_thread(void *address) {
     return NULL;
 }
 
-static struct pool_retired retire(uint64_t address) {
-    struct pool_retired retired;
-    assert_int_equal(pool_retire(address, &retired), 0);
+static struct pool_deferred deactivate_cache(uint64_t address) {
+    struct pool_deferred retired;
+    assert_int_equal(pool_defer_free(address, &retired), 0);
     return retired;
 }
 
@@ -26,8 +26,8 @@ static void a_retired_block_is_gone_for_everybody(void **state) {
     for (size_t i = 0; i < SIZES; i++) {
         uint64_t at = get(sizes[i]);
         struct pool_block block;
-        struct pool_retired again, retired = retire(at);
-        assert_int_equal(pool_retire(at, &again), -EINVAL);
+        struct pool_deferred again, retired = deactivate_cache(at);
+        assert_int_equal(pool_defer_free(at, &again), -EINVAL);
         assert_int_equal(fake_pool_free(at), -EINVAL);
         assert_int_equal(pool_find(at, &block), -EINVAL);
         assert_true(pool_has(at));
@@ -41,24 +41,24 @@ static void a_retired_block_is_gone_for_everybody(void **state) {
 static void only_the_start_of_a_live_block_can_be_retired(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    struct pool_retired retired;
+    struct pool_deferred retired;
     uint64_t small = get(5000), large = get(3 * MIB);
-    assert_int_equal(pool_retire(small + 512, &retired), -EINVAL);
-    assert_int_equal(pool_retire(small + 4, &retired), -EINVAL);
-    assert_int_equal(pool_retire(large + 2 * MIB, &retired), -EINVAL);
-    assert_int_equal(pool_retire(0x1000, &retired), -ENOENT);
+    assert_int_equal(pool_defer_free(small + 512, &retired), -EINVAL);
+    assert_int_equal(pool_defer_free(small + 4, &retired), -EINVAL);
+    assert_int_equal(pool_defer_free(large + 2 * MIB, &retired), -EINVAL);
+    assert_int_equal(pool_defer_free(0x1000, &retired), -ENOENT);
     assert_false(pool_has(0x1000));
     drop(small);
     drop(large);
-    assert_int_equal(pool_retire(small, &retired), -EINVAL);
-    assert_int_equal(pool_retire(large, &retired), -EINVAL);
+    assert_int_equal(pool_defer_free(small, &retired), -EINVAL);
+    assert_int_equal(pool_defer_free(large, &retired), -EINVAL);
 }
 
 static void a_retired_block_is_nobodys_until_it_comes_back(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     uint64_t at = get(40 * MIB), other;
-    struct pool_retired retired = retire(at);
+    struct pool_deferred retired = deactivate_cache(at);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), -ENOMEM);
     assert_int_equal(pool_trim(pool, false), 0);
     assert_int_equal(fake->releases, 0);
@@ -78,7 +78,7 @@ static void a_retired_block_comes_back_ready(void **state) {
     fake->busy_for_ever = true;
     for (size_t i = 0; i < 20; i++) {
         uint64_t large = get(40 * MIB), small = get(MIB);
-        struct pool_retired first = retire(large), second = retire(small);
+        struct pool_deferred first = deactivate_cache(large), second = deactivate_cache(small);
         pool_reclaim(&first);
         pool_reclaim(&second);
     }
@@ -95,7 +95,7 @@ static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
     drop(other);
     assert_int_equal(get(40 * MIB), other);
     assert_int_equal(fake->orders, 1);
-    struct pool_retired retired = retire(at);
+    struct pool_deferred retired = deactivate_cache(at);
     pool_reclaim(&retired);
     assert_false(fake_is_past(fake, 0, number, true));
     assert_int_not_equal(get(40 * MIB), at);
@@ -107,7 +107,8 @@ static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
 static void a_retired_block_is_forgotten_with_its_context(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    struct pool_retired small = retire(get(5000)), large = retire(get(3 * MIB));
+    struct pool_deferred small = deactivate_cache(get(5000)),
+                         large = deactivate_cache(get(3 * MIB));
     pool_forget(pool);
     uint64_t a = get(5000), b = get(3 * MIB);
     check();
@@ -119,7 +120,7 @@ static void a_retired_block_is_forgotten_with_its_context(void **state) {
 }
 
 static unsigned settled;
-static struct pool_retired waiting;
+static struct pool_deferred waiting;
 
 static bool settle_one(struct backend *backend, bool all) {
     (void)backend;
@@ -135,11 +136,11 @@ static void before_it_grows_the_pool_asks_what_has_come_free(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.settle = settle_one;
+    ops.reclaim_deferred = settle_one;
     fake->backend.ops = &ops;
     uint64_t at = get(40 * MIB);
     assert_int_equal(settled, 0);
-    waiting = retire(at);
+    waiting = deactivate_cache(at);
     assert_int_equal(get(40 * MIB), at);
     assert_int_equal(fake->reserves, 1);
     assert_int_equal(settled, 1);
@@ -158,14 +159,14 @@ static void before_a_request_is_refused_all_are_asked_again(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.settle = settle_later;
+    ops.reclaim_deferred = settle_later;
     fake->backend.ops = &ops;
     uint64_t at = 0, other;
     for (unsigned i = 0; i < 64; i++) {
         at = get(MIB);
     }
     settled = 0;
-    waiting = retire(at);
+    waiting = deactivate_cache(at);
     assert_int_equal(pool_alloc(pool, MIB, &other), 0);
     assert_int_equal(other, at);
     stop(NULL);
@@ -188,12 +189,12 @@ static void barriers_are_waited_for_before_a_request_is_refused(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.settle = settle_behind_a_barrier;
+    ops.reclaim_deferred = settle_behind_a_barrier;
     ops.pass_barriers = pass_barriers;
     fake->backend.ops = &ops;
     uint64_t at = get(40 * MIB), other;
     settled = 0;
-    waiting = retire(at);
+    waiting = deactivate_cache(at);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
     assert_int_equal(other, at);
     stop(NULL);
@@ -214,12 +215,12 @@ static void what_another_thread_reclaims_meanwhile_is_not_missed(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.settle = settle_nothing;
+    ops.reclaim_deferred = settle_nothing;
     ops.pass_barriers = reclaim_elsewhere;
     fake->backend.ops = &ops;
     uint64_t at = get(40 * MIB), other;
     settled = 0;
-    waiting = retire(at);
+    waiting = deactivate_cache(at);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
     assert_int_equal(other, at);
     stop(NULL);
@@ -234,7 +235,7 @@ static void ones_own_barrier_is_waited_for_and_not_anothers(void **state) {
     for (unsigned own = 0; own < 2; own++) {
         start(64 * MIB, POOL_BARRIER, TIGHT);
         struct backend_ops ops = *fake->backend.ops;
-        ops.settle = settle_nothing;
+        ops.reclaim_deferred = settle_nothing;
         fake->backend.ops = &ops;
         uint64_t at = get(40 * MIB), kept = get(MIB);
         fake_submit(fake, 0);
@@ -248,7 +249,7 @@ static void ones_own_barrier_is_waited_for_and_not_anothers(void **state) {
         }
         assert_int_equal(get(40 * MIB), at);
         assert_int_equal(fake->orders, 1);
-        waiting = retire(kept);
+        waiting = deactivate_cache(kept);
         fake->done_after = 4;
         pool_reclaim_own(pool);
         assert_int_equal(pool->source.epochs.finished == atomic_load(&pool->source.epochs.safe),
@@ -295,7 +296,7 @@ static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
     fake->backend.ops = &ops;
     uint64_t at = get(3 * MIB);
     refused = 0;
-    struct pool_retired retired = retire(at);
+    struct pool_deferred retired = deactivate_cache(at);
     assert_int_equal(refused, 0);
     struct pool *owner = NULL;
     assert_int_equal(pool_exceeds(at, 3 * MIB, &owner), -EAGAIN);
@@ -317,7 +318,7 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.settle = settle_at_last;
+    ops.reclaim_deferred = settle_at_last;
     ops.allocated = note_allocated;
     ops.freed = note_freed;
     fake->backend.ops = &ops;
@@ -331,7 +332,7 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
     assert_int_equal(told.went, 2);
     settled = 0;
     uint64_t at = get(40 * MIB), other;
-    waiting = retire(at);
+    waiting = deactivate_cache(at);
     assert_int_equal(told.went, 3);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
     assert_int_equal(other, at);
@@ -345,7 +346,7 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
 static void the_books_agree_whichever_way_blocks_go(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    struct pool_retired retired[100];
+    struct pool_deferred retired[100];
     uint64_t at[200];
     for (unsigned round = 0; round < 20; round++) {
         for (unsigned i = 0; i < 200; i++) {
@@ -353,7 +354,7 @@ static void the_books_agree_whichever_way_blocks_go(void **state) {
         }
         for (unsigned i = 0; i < 100; i++) {
             drop(at[2 * i]);
-            retired[i] = retire(at[2 * i + 1]);
+            retired[i] = deactivate_cache(at[2 * i + 1]);
         }
         check();
         for (unsigned i = 0; i < 100; i++) {
