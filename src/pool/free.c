@@ -62,7 +62,7 @@ static bool lock_for(struct source *source, bool must, bool orders) {
 /* What a free has left to do: the block is not cached, too much is, or an event is due. */
 struct rest {
     struct block *uncached;
-    uint64_t lives; /* of the pool, when it was freed */
+    uint64_t generation; /* of the pool, when it was freed */
     unsigned bin, owner;
     bool overflows, orders;
 };
@@ -126,7 +126,7 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
         make_room(pool, cache, rest, refused);
     }
     bool due = false;
-    if (rest->uncached && rest->lives == source_lives(source)) {
+    if (rest->uncached && rest->generation == source_generation(source)) {
         due = block_is_large(rest->uncached) &&
               sync_event_is_due(source, block_bytes(rest->uncached));
         pending_add(source, rest->uncached);
@@ -254,7 +254,7 @@ static int put_in_cache(struct claimed *c) {
     struct pool *pool = c->at.pool;
     struct source *source = &pool->source;
     struct cache *cache = c->cache;
-    struct rest rest = {.lives = source_lives(source),
+    struct rest rest = {.generation = source_generation(source),
                         .bin = header_bin(c->at.header),
                         .owner = header_owner(c->at.header)};
     uint64_t bytes = book_free(c);
@@ -357,8 +357,8 @@ int pool_defer_free(uint64_t address, struct pool_deferred *retired) {
     int r = claim_any(address, &c);
     if (r == 0) {
         uint64_t stamp = atomic_load_explicit(&c.at.pool->source.epochs.safe, memory_order_acquire);
-        *retired =
-            (struct pool_deferred){.pool = c.at.pool, .lives = source_lives(&c.at.pool->source)};
+        *retired = (struct pool_deferred){.pool = c.at.pool,
+                                          .generation = source_generation(&c.at.pool->source)};
         retired->bytes = book_free(&c);
         retired->block = c.at.block;
         c.at.block->stamp = stamp;
@@ -373,7 +373,7 @@ void pool_reclaim(const struct pool_deferred *retired) {
     struct pool *pool = retired->pool;
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    if (retired->lives == source_lives(source)) {
+    if (retired->generation == source_generation(source)) {
         pending_add(source, retired->block);
         atomic_fetch_sub(&pool->deferred_bytes, retired->bytes);
         atomic_fetch_add(&pool->reclaims, 1);

@@ -133,11 +133,11 @@ void pool_wait_for_barriers(struct pool *pool) {
 /* Another thread's call that may end the context is waited for: what is kept can go back then, or has gone with it. Nothing
  * is kept of one that has ended, and it stays quiet until the pool is used again. */
 static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
-    uint64_t lives = source_lives(source);
+    uint64_t generation = source_generation(source);
     if (budget_used(source) + source->returning > 0) {
         sync_wait_while_suspended(source, limit_ns);
     }
-    return lives != source_lives(source);
+    return generation != source_generation(source);
 }
 
 /* Lock held. */

@@ -62,7 +62,7 @@ int pool_free(uint64_t address);
 struct block;
 struct pool_deferred {
     struct pool *pool;
-    uint64_t lives; /* of the pool: the contexts it had outlived */
+    uint64_t generation; /* of the pool: the contexts it had outlived */
     uint64_t bytes;
     struct block *block;
 };

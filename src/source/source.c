@@ -28,11 +28,11 @@ static int give_back(struct source *source, uint64_t base, uint64_t bytes) {
 static uint64_t release_segment(struct source *source, struct arena *arena,
                                 struct segment *segment) {
     uint64_t base = segment->base, size = segment->bytes, since = segment->since;
-    uint64_t lives = source_lives(source);
+    uint64_t generation = source_generation(source);
     bool reached = segment->reached_from_outside;
     arena_remove(arena, segment); /* all of a range */
     int r = give_back(source, base, size);
-    if (lives != source_lives(source)) {
+    if (generation != source_generation(source)) {
         if (r != 0) {
             source->backend->ops->lose(source->backend, size);
         }
@@ -134,14 +134,14 @@ static uint64_t good_growth(const struct source *source, const struct alloc_requ
 
 /* One reserve() of the backend, without the lock. */
 static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
-    uint64_t base = 0, lives = source_lives(source);
+    uint64_t base = 0, generation = source_generation(source);
     struct backend *backend = source->backend;
     source->growing.bytes += bytes;
     budget_begin_growth(source);
     lock_release(&source->lock);
     int r = backend->ops->reserve(backend, bytes, &base);
     lock_acquire(&source->lock);
-    if (r == 0 && lives != source_lives(source)) {
+    if (r == 0 && generation != source_generation(source)) {
         backend->ops->lose(backend, bytes); /* the context ended meanwhile */
         r = -ENOMEM;
     } else if (r == 0) {

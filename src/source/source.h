@@ -49,7 +49,7 @@ struct alloc_request {
     struct block *block;            /* the answer: BLOCK_CACHED */
 };
 
-/** Makes the source of a pool, which is zeroed: life.c. */
+/** Makes the source of a pool, which is zeroed: lifetime.c. */
 void source_start(struct source *source, struct pool *pool, struct backend *backend,
                   const struct pool_config *config);
 

@@ -89,7 +89,7 @@ struct source {
     uint64_t returning; /* bytes that were released, and that the driver may not have yet */
     bool unmanageable;  /* the driver's addresses are not what the map can hold */
     /* Contexts it has outlived: what an earlier one was asked for is not this one's. */
-    _Atomic uint64_t lives;
+    _Atomic uint64_t generation;
 
     /* How far it may grow: budget.c. */
     uint64_t goal;        /* the budget without what caches may hold: */
@@ -119,8 +119,8 @@ static inline bool pressure_is_new(uint64_t pressure) {
 }
 
 /* Under the lock, or inside a cache: then, until that is left, the pool has not forgotten yet. */
-static inline uint64_t source_lives(const struct source *source) {
-    return atomic_load_explicit(&source->lives, memory_order_relaxed);
+static inline uint64_t source_generation(const struct source *source) {
+    return atomic_load_explicit(&source->generation, memory_order_relaxed);
 }
 
 #endif

@@ -205,8 +205,9 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
     if (!source->backend->suspended) {
         return false;
     }
-    uint64_t since = backend_clock(source->backend), slept = 0, lives = source_lives(source);
-    while (source->backend->suspended && lives == source_lives(source) &&
+    uint64_t since = backend_clock(source->backend), slept = 0,
+             generation = source_generation(source);
+    while (source->backend->suspended && generation == source_generation(source) &&
            passed(source, since, slept) < limit_ns) {
         sleep_unlocked(source, FINISH_POLL_NS);
         slept += FINISH_POLL_NS;
@@ -245,8 +246,8 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
     }
     limit_ns = time_budget(source, limit_ns);
     uint64_t since = backend_clock(source->backend), number = 0, slept = 0, waited = 0;
-    uint64_t lives = source_lives(source);
-    while (lives == source_lives(source)) {
+    uint64_t generation = source_generation(source);
+    while (generation == source_generation(source)) {
         bool again = false;
         if (number == 0 && (number = close_late(source, &again)) == 0 && !again) {
             break;

@@ -37,7 +37,7 @@ static void forget_pages(struct source *source) {
 uint64_t source_forget(struct source *source) {
     bool maps = backend_maps(source->backend);
     uint64_t bytes = maps ? 0 : budget_used(source);
-    atomic_fetch_add(&source->lives, 1);
+    atomic_fetch_add(&source->generation, 1);
     forget_pages(source);
     if (maps) {
         mapper_end(source, &source->small);
