@@ -1,16 +1,16 @@
 #include "memory/arena.h"
 
-#include "memory/line.h"
 #include "memory/page_map.h"
 #include "memory/ranges.h"
+#include "memory/va_range.h"
 
 #include <errno.h>
 
-void arena_start(struct arena *arena, struct pool *pool, bool in_line) {
-    *arena = (struct arena){.pool = pool, .in_line = in_line};
+void arena_start(struct arena *arena, struct pool *pool, bool is_vmm) {
+    *arena = (struct arena){.pool = pool, .is_vmm = is_vmm};
     arena->range_slab.object_bytes = sizeof(struct range);
     arena->segment_slab.object_bytes = sizeof(struct segment);
-    arena->line_slab.object_bytes = sizeof(struct line);
+    arena->va_range_slab.object_bytes = sizeof(struct va_range);
 }
 
 /* --- giving and holding --- */
@@ -63,12 +63,12 @@ static bool is_rest(const struct range *range) {
 /* Where the line grows. */
 static bool is_end(const struct arena *arena, const struct range *range) {
     const struct segment *last = arena->last;
-    return arena->in_line && range->block.address + range->bytes == last->base + last->bytes;
+    return arena->is_vmm && range->block.address + range->bytes == last->base + last->bytes;
 }
 
 /* How much of it is left in front of the block; UINT64_MAX: it will not do. */
 static uint64_t skipped(const struct range *range, uint64_t bytes, enum arena_placement placement) {
-    bool apart = !range->segment->in_line;
+    bool apart = !range->segment->is_vmm;
     bool from_end = apart && placement != PLACE_ANYWHERE && range_is_first(range) &&
                     bytes < range->segment->bytes;
     bool fits = from_end ? range->bytes > bytes : range->bytes >= bytes;
@@ -98,7 +98,7 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
     }
     struct range *range = arena->free[i].range;
     uint64_t skip = skipped(range, bytes, placement);
-    bool spared = placement == PLACE_SPARING && !arena->in_line && better_kept_whole(range, bytes);
+    bool spared = placement == PLACE_SPARING && !arena->is_vmm && better_kept_whole(range, bytes);
     if (spared || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
         return NULL;
     }
@@ -144,25 +144,25 @@ bool arena_prepare(struct arena *arena, unsigned count) {
 
 /* In a line: whether there is a hole behind a segment, now that its neighbours are others. */
 static void look_behind(struct arena *arena, struct segment *segment) {
-    if (!segment || !arena->in_line) {
+    if (!segment || !arena->is_vmm) {
         return;
     }
-    bool hole = segment->next && segment->base + segment->bytes != segment->next->base;
-    if (hole && !segment->hole) {
-        segment->previous_hole = NULL;
-        segment->next_hole = arena->holes;
-        arena->holes = segment;
-        if (segment->next_hole) {
-            segment->next_hole->previous_hole = segment;
+    bool gap_follows = segment->next && segment->base + segment->bytes != segment->next->base;
+    if (gap_follows && !segment->gap_follows) {
+        segment->previous_in_gap_list = NULL;
+        segment->next_in_gap_list = arena->gap_list;
+        arena->gap_list = segment;
+        if (segment->next_in_gap_list) {
+            segment->next_in_gap_list->previous_in_gap_list = segment;
         }
-    } else if (!hole && segment->hole) {
-        struct segment *previous = segment->previous_hole, *next = segment->next_hole;
-        *(previous ? &previous->next_hole : &arena->holes) = next;
+    } else if (!gap_follows && segment->gap_follows) {
+        struct segment *previous = segment->previous_in_gap_list, *next = segment->next_in_gap_list;
+        *(previous ? &previous->next_in_gap_list : &arena->gap_list) = next;
         if (next) {
-            next->previous_hole = previous;
+            next->previous_in_gap_list = previous;
         }
     }
-    segment->hole = hole;
+    segment->gap_follows = gap_follows;
 }
 
 /* Into the list: in front of all, or behind `after`. */
@@ -222,16 +222,16 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
     struct range *range = host_slab_get(&arena->range_slab);
     segment->base = base;
     segment->bytes = bytes;
-    segment->in_line = arena->in_line;
+    segment->is_vmm = arena->is_vmm;
     link(arena, segment, after);
     range->block.address = base;
     range->bytes = bytes;
     range->segment = segment;
-    if (arena->in_line && touches(after, segment)) {
+    if (arena->is_vmm && touches(after, segment)) {
         range->previous = last_in(after);
         range->previous->next = range;
     }
-    if (arena->in_line && touches(segment, segment->next)) {
+    if (arena->is_vmm && touches(segment, segment->next)) {
         range->next = segment->next->first;
         range->next->previous = range;
     }
@@ -246,14 +246,14 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
 }
 
 struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished) {
-    bool any = arena->idle_bytes > LINE_SEGMENT;
+    bool any = arena->idle_bytes > VMM_HANDLE;
     size_t i = any ? best_fit(arena, bytes, PLACE_SPARING) : arena->free_count;
     const struct range *range = i < arena->free_count ? arena->free[i].range : NULL;
     uint64_t end = range ? range->block.address + bytes : 0;
     for (struct segment *s = range ? range->segment : NULL; s && s->base < end;
          s = range_next_segment(range, s)) {
         bool in_part = s->base + s->bytes > end;
-        if (s->bytes > LINE_SEGMENT && in_part && segment_may_leave(s, finished)) {
+        if (s->bytes > VMM_HANDLE && in_part && segment_may_leave(s, finished)) {
             return s;
         }
     }
@@ -300,9 +300,9 @@ void arena_leave_map(struct arena *arena) {
     for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
         page_map_leave(segment->base, segment->bytes, arena->pool);
     }
-    for (unsigned i = 0; i < arena->aliases.count; i++) {
-        const struct alias *alias = &arena->aliases.at[i];
-        page_map_leave(alias->base, alias->bytes, arena->pool);
+    for (unsigned i = 0; i < arena->stale_mappings.count; i++) {
+        const struct stale_mapping *stale_mapping = &arena->stale_mappings.at[i];
+        page_map_leave(stale_mapping->base, stale_mapping->bytes, arena->pool);
     }
 }
 
@@ -317,8 +317,8 @@ void arena_forget(struct arena *arena) {
         next = segment->next;
         host_slab_put(&arena->segment_slab, segment);
     }
-    arena->segments = arena->last = arena->holes = NULL;
-    arena->aliases.count = 0;
+    arena->segments = arena->last = arena->gap_list = NULL;
+    arena->stale_mappings.count = 0;
     arena->free_count = arena->range_count = 0;
     arena->free_bytes = arena->idle_bytes = arena->reserved_bytes = arena->segment_count = 0;
 }

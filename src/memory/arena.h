@@ -8,7 +8,7 @@
  *      ranges    |  live 37.5 MiB | free 90 MiB |  pending 60  |          | live | free |
  *                 ^ neighbours are linked; two free ones never touch, they are merged at once
  *
- * Where the backend maps memory at addresses of ours, segments lie side by side in a line (line.h), and ranges go on from
+ * Where the backend maps memory at addresses of ours, segments lie side by side in a line (va_range.h), and ranges go on from
  * one into the next. Elsewhere each has its own.
  *
  * Ranges are packed to 4 KiB (LARGE_UNIT). A request gets the smallest free range that holds it, the lowest
@@ -27,9 +27,9 @@
 #ifndef GPUCACHE_MEMORY_ARENA_H
 #define GPUCACHE_MEMORY_ARENA_H
 
-#include "memory/alias.h"
 #include "memory/host.h"
 #include "memory/segment.h"
+#include "memory/stale.h"
 #include "memory/tuning.h"
 
 #include <stdatomic.h>
@@ -38,7 +38,7 @@
 #include <stdint.h>
 
 struct pool;
-struct line;
+struct va_range;
 
 struct free_range {
     uint64_t bytes;
@@ -47,12 +47,12 @@ struct free_range {
 
 struct arena {
     struct pool *pool;
-    bool in_line;
-    struct line *lines;              /* the addresses (line.h) */
-    struct segment *segments, *last; /* in a line by address */
-    struct segment *holes;           /* those with a hole behind them, in no order */
-    struct aliases aliases;          /* where others were; nothing else lies there */
-    struct host_slab range_slab, segment_slab, line_slab;
+    bool is_vmm;
+    struct va_range *va_ranges;           /* the addresses (va_range.h) */
+    struct segment *segments, *last;      /* in a line by address */
+    struct segment *gap_list;             /* those with a hole behind them, in no order */
+    struct stale_mappings stale_mappings; /* where others were; nothing else lies there */
+    struct host_slab range_slab, segment_slab, va_range_slab;
     struct free_range *free;
     size_t free_count, free_room, range_count;
     uint64_t free_bytes;
@@ -63,7 +63,7 @@ struct arena {
     _Atomic uint64_t recycled;
 };
 
-void arena_start(struct arena *arena, struct pool *pool, bool in_line);
+void arena_start(struct arena *arena, struct pool *pool, bool is_vmm);
 
 /** Makes sure that there are descriptors for so many more segments and for a range cut from them, as far as no
  * other thread takes them. False without host memory. */
@@ -100,7 +100,7 @@ enum arena_placement {
  */
 struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placement placement);
 
-/** In a line: a wholly free segment longer than LINE_SEGMENT, of which a request would be put into a part. Its stamp is at most
+/** In a line: a wholly free segment longer than VMM_HANDLE, of which a request would be put into a part. Its stamp is at most
  * `finished`. NULL: there is none. */
 struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished);
 

@@ -9,17 +9,17 @@
 #include "memory/page_map.h"
 
 /* In order, and where nothing else is. */
-static bool aliases_lie_apart(const struct arena *arena) {
-    bool apart = arena->in_line || arena->aliases.count == 0;
+static bool stale_lie_apart(const struct arena *arena) {
+    bool apart = arena->is_vmm || arena->stale_mappings.count == 0;
     uint64_t end = 0;
-    for (unsigned i = 0; i < arena->aliases.count && apart; i++) {
-        const struct alias *alias = &arena->aliases.at[i];
-        apart = alias->base >= end && alias->bytes > 0;
-        end = alias->base + alias->bytes;
+    for (unsigned i = 0; i < arena->stale_mappings.count && apart; i++) {
+        const struct stale_mapping *stale_mapping = &arena->stale_mappings.at[i];
+        apart = stale_mapping->base >= end && stale_mapping->bytes > 0;
+        end = stale_mapping->base + stale_mapping->bytes;
     }
     for (const struct segment *s = arena->segments; s && apart; s = s->next) {
-        const struct alias *alias = aliases_behind(&arena->aliases, s->base);
-        apart = !alias || alias->base >= s->base + s->bytes;
+        const struct stale_mapping *stale_mapping = stale_behind(&arena->stale_mappings, s->base);
+        apart = !stale_mapping || stale_mapping->base >= s->base + s->bytes;
     }
     return apart;
 }
@@ -52,8 +52,8 @@ static const char *check_segment(const struct arena *arena, const struct segment
                                  struct sums *all) {
     uint64_t at = segment->base, end = at + segment->bytes, used = 0;
     const struct segment *previous = segment->previous;
-    bool joined = segment->in_line && previous && previous->base + previous->bytes == at;
-    HOLDS(!segment->in_line || !previous || previous->base + previous->bytes <= at);
+    bool joined = segment->is_vmm && previous && previous->base + previous->bytes == at;
+    HOLDS(!segment->is_vmm || !previous || previous->base + previous->bytes <= at);
     HOLDS(segment->first->block.address == at || joined);
     HOLDS((segment->first->previous != NULL) == joined || segment->first->block.address < at);
     for (const struct range *r = segment->first; at < end; r = r->next) {
@@ -73,7 +73,7 @@ static const char *check_segment(const struct arena *arena, const struct segment
 
 const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending) {
     struct sums all = {0};
-    uint64_t reserved = 0, idle = 0, holes = 0;
+    uint64_t reserved = 0, idle = 0, gap_list = 0;
     const struct segment *last = NULL;
     for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
         HOLDS(segment->previous == last);
@@ -81,19 +81,20 @@ const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pen
         if (broken) {
             return broken;
         }
-        bool hole = arena->in_line && segment->next &&
-                    segment->base + segment->bytes != segment->next->base;
-        HOLDS(segment->hole == hole);
-        holes += hole;
+        bool gap_follows =
+            arena->is_vmm && segment->next && segment->base + segment->bytes != segment->next->base;
+        HOLDS(segment->gap_follows == gap_follows);
+        gap_list += gap_follows;
         reserved += segment->bytes;
         idle += segment->used == 0 ? segment->bytes : 0;
         last = segment;
     }
-    for (const struct segment *s = arena->holes; s; s = s->next_hole, holes--) {
-        HOLDS(s->hole && holes > 0 && (!s->next_hole || s->next_hole->previous_hole == s));
+    for (const struct segment *s = arena->gap_list; s; s = s->next_in_gap_list, gap_list--) {
+        HOLDS(s->gap_follows && gap_list > 0 &&
+              (!s->next_in_gap_list || s->next_in_gap_list->previous_in_gap_list == s));
     }
-    HOLDS(arena->last == last && holes == 0);
-    HOLDS(aliases_lie_apart(arena));
+    HOLDS(arena->last == last && gap_list == 0);
+    HOLDS(stale_lie_apart(arena));
     HOLDS(all.free_bytes == arena->free_bytes && reserved == arena->reserved_bytes);
     HOLDS(all.free == arena->free_count && all.count == arena->range_count);
     HOLDS(idle == arena->idle_bytes);

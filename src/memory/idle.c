@@ -4,14 +4,14 @@
 #include "memory/ranges.h"
 
 /* Nothing is mapped on one side of it: where it goes no other hole is left. */
-static bool is_beside_hole(const struct segment *s) {
-    return !s->previous || s->previous->hole || s->hole || !s->next;
+static bool is_adjacent_to_gap(const struct segment *s) {
+    return !s->previous || s->previous->gap_follows || s->gap_follows || !s->next;
 }
 
 /* Among equals what has not been used for the longest. */
 static bool goes_before(const struct segment *s, const struct segment *other) {
-    bool beside = is_beside_hole(s);
-    if (!other || beside != is_beside_hole(other)) {
+    bool beside = is_adjacent_to_gap(s);
+    if (!other || beside != is_adjacent_to_gap(other)) {
         return !other || beside;
     }
     return s->stamp < other->stamp || (s->stamp == other->stamp && s->base < other->base);
@@ -34,11 +34,11 @@ static struct segment *first_to_go(const struct arena *arena, uint64_t finished,
 
 /* A long one would pin as much where it comes to. */
 static uint64_t short_ones(uint64_t most) {
-    return least_of(most, LINE_SEGMENT);
+    return least_of(most, VMM_HANDLE);
 }
 
 struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t from) {
-    bool may = most > 0 && !aliases_are_full(&arena->aliases);
+    bool may = most > 0 && !stale_is_full(&arena->stale_mappings);
     return may ? first_to_go(arena, 0, short_ones(most), from) : NULL;
 }
 
@@ -56,10 +56,10 @@ static struct segment *first_found(const struct arena *arena, uint64_t finished)
 }
 
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
-    if (arena->in_line || arena->idle_bytes == 0) {
-        return !arena->in_line                            ? NULL
-               : bytes > MOVING_MOST * LINE_SEGMENT_SHORT ? first_found(arena, finished)
-                                                          : first_to_go(arena, finished, 0, 0);
+    if (arena->is_vmm || arena->idle_bytes == 0) {
+        return !arena->is_vmm                            ? NULL
+               : bytes > TRANSIT_MOST * VMM_HANDLE_SHORT ? first_found(arena, finished)
+                                                         : first_to_go(arena, finished, 0, 0);
     }
     size_t enough = ranges_of_size(arena, bytes), count = arena->free_count;
     for (size_t k = 0; k < count; k++) { /* upwards, then the others downwards */
@@ -109,16 +109,15 @@ static uint64_t available_bytes(const struct range *range, uint64_t finished,
     return bytes;
 }
 
-uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished,
-                              const struct line_place *place, uint64_t enough,
-                              struct idle_room *room) {
-    unsigned aliases = ALIASES_MOST - arena->aliases.count, all = room->segments;
+uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished, const struct gap *gap,
+                              uint64_t enough, struct idle_room *room) {
+    unsigned stale_mappings = STALE_MOST - arena->stale_mappings.count, all = room->segments;
     uint64_t bytes = 0;
-    room->segments = all < aliases ? all : aliases;
+    room->segments = all < stale_mappings ? all : stale_mappings;
     unsigned most = room->segments;
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0 && bytes < enough;) {
         const struct range *range = arena->free[i].range;
-        bool beside = range == place->left || range == place->right;
+        bool beside = range == gap->left || range == gap->right;
         bytes += beside ? 0 : available_bytes(range, finished, room);
     }
     room->segments = all - (most - room->segments);

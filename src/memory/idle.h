@@ -4,7 +4,7 @@
 #ifndef GPUCACHE_MEMORY_IDLE_H
 #define GPUCACHE_MEMORY_IDLE_H
 
-#include "memory/line.h"
+#include "memory/va_range.h"
 
 /** One whose stamp is at most `finished`; NULL if there is none. The smallest one of at least `bytes`, else the largest. In a
  * line one beside a hole, if there is any, of those the one with the earliest stamp, the lowest among equals; or any where
@@ -30,9 +30,8 @@ struct idle_room {
 
 /** What of an arena could make room at a place at once: segments whose stamp is at most `finished`, and others that may move there
  * as well. Not beside the place; and no more than it takes to find so many bytes. */
-uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished,
-                              const struct line_place *place, uint64_t enough,
-                              struct idle_room *room);
+uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished, const struct gap *gap,
+                              uint64_t enough, struct idle_room *room);
 
 /** The earliest stamp later than `finished` of one; UINT64_MAX: none has one. */
 uint64_t idle_stamp(const struct arena *arena, uint64_t finished);

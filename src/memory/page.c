@@ -54,7 +54,7 @@ struct block *page_find(struct page *page, uint64_t address) {
 static unsigned usable_units(const struct block *run, unsigned units) {
     const struct page *page = page_of(run);
     const struct segment *segment = page->range->segment;
-    bool kept = block_unit(run) == 0 && page->address == segment->base && !segment->in_line;
+    bool kept = block_unit(run) == 0 && page->address == segment->base && !segment->is_vmm;
     return kept ? units - 1 : units;
 }
 

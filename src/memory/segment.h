@@ -26,12 +26,13 @@ struct segment {
     uint64_t used;                   /* bytes of it that are not free: 0, and it may go back */
     struct range *first;             /* covers its first byte */
     struct segment *previous, *next; /* in a line by address */
-    struct segment *previous_hole, *next_hole; /* among those with a hole behind them */
+    struct segment *previous_in_gap_list,
+        *next_in_gap_list; /* among those with a hole behind them */
     /* When the epoch of this number has finished, so has all work that touched what is free here. */
     uint64_t stamp;
     uint64_t since; /* the tick when something of it was last freed (decay.c) */
-    bool in_line, hole;
-    bool refused;    /* by the driver to be taken back: not tried again in this visit (mapper.c) */
+    bool is_vmm, gap_follows;
+    bool refused;    /* by the driver to be taken back: not tried again in this visit (remap.c) */
     uint64_t handle; /* in a line: the backend's page or pages */
     /* Exported or mapped elsewhere: contents change hands only when old work has finished. */
     atomic_bool reached_from_outside;

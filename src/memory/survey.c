@@ -115,7 +115,7 @@ struct peeked {
     enum block_state state;
     uint64_t address, bytes, requested;
     uint64_t base, segment_bytes;
-    bool in_line;
+    bool is_vmm;
 };
 
 __attribute__((no_sanitize("thread"))) static bool look(const struct range *range,
@@ -131,7 +131,7 @@ __attribute__((no_sanitize("thread"))) static bool look(const struct range *rang
     seen->requested = *(const volatile uint64_t *)&range->requested;
     seen->base = *(const volatile uint64_t *)&segment->base;
     seen->segment_bytes = *(const volatile uint64_t *)&segment->bytes;
-    seen->in_line = *(const volatile bool *)&segment->in_line;
+    seen->is_vmm = *(const volatile bool *)&segment->is_vmm;
     return true;
 }
 
@@ -158,8 +158,8 @@ static void look_at_page(struct survey *survey, uint64_t address, struct page *p
         }
     }
     if (look(range_of_page(page), &seen)) {
-        begin_segment(survey, seen.in_line ? address : seen.base,
-                      seen.in_line ? PAGE_BYTES : seen.segment_bytes);
+        begin_segment(survey, seen.is_vmm ? address : seen.base,
+                      seen.is_vmm ? PAGE_BYTES : seen.segment_bytes);
         enter_block(survey, address, PAGE_BYTES, live, cached);
     }
 }
@@ -175,8 +175,8 @@ static void look_at_start(struct survey *survey, uint64_t start) {
         count_live(survey->sizes, seen.requested);
     }
     if (live || seen.state == BLOCK_CACHED) {
-        begin_segment(survey, seen.in_line ? seen.address : seen.base,
-                      seen.in_line ? seen.bytes : seen.segment_bytes);
+        begin_segment(survey, seen.is_vmm ? seen.address : seen.base,
+                      seen.is_vmm ? seen.bytes : seen.segment_bytes);
         enter_block(survey, seen.address, seen.bytes, live ? seen.bytes : 0, live ? 0 : seen.bytes);
     }
 }
@@ -188,7 +188,7 @@ static void look_at(uint64_t address, page_map_entry entry, void *with) {
         look_at_page(survey, address, page_map_page(entry));
         return;
     }
-    if (look((const struct range *)entry, &seen) && !seen.in_line) {
+    if (look((const struct range *)entry, &seen) && !seen.is_vmm) {
         begin_segment(survey, seen.base, seen.segment_bytes);
     }
     look_at_start(survey, address);
@@ -196,11 +196,11 @@ static void look_at(uint64_t address, page_map_entry entry, void *with) {
 }
 
 /* What is in no block of a line. */
-static void enter_rest_of_lines(struct survey *survey, const books_counter *in_lines) {
-    uint64_t units = in_lines ? books_get(in_lines) >> UNIT_SHIFT : 0;
+static void enter_rest_of_vmm(struct survey *survey, const books_counter *vmm_bytes) {
+    uint64_t units = vmm_bytes ? books_get(vmm_bytes) >> UNIT_SHIFT : 0;
     struct segment_piece piece = {
         .units = (uint32_t)(units > survey->entered ? units - survey->entered : 0)};
-    if (survey->map && in_lines) {
+    if (survey->map && vmm_bytes) {
         segment_map_add(survey->map, &piece);
     }
 }
@@ -227,7 +227,7 @@ static void name_largest(struct stats_device *stats, const struct live_sizes *si
 
 /* The table is the caller's, because a report may run on a signal stack of a few kilobytes; where another
  * reader is at it, all of it is left out. */
-void survey_take(const struct pool *pool, struct live_sizes *sizes, const books_counter *in_lines,
+void survey_take(const struct pool *pool, struct live_sizes *sizes, const books_counter *vmm_bytes,
                  struct stats_device *stats, struct segment_map *map) {
     struct survey survey = {.sizes = sizes, .map = map};
     if (!atomic_exchange(&sizes->busy, true)) {
@@ -235,7 +235,7 @@ void survey_take(const struct pool *pool, struct live_sizes *sizes, const books_
         sizes->used = 0;
         page_map_each(pool, look_at, &survey);
         enter_free(&survey, survey.end);
-        enter_rest_of_lines(&survey, in_lines);
+        enter_rest_of_vmm(&survey, vmm_bytes);
         name_largest(stats, sizes);
         atomic_store(&sizes->busy, false);
     }

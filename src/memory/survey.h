@@ -19,8 +19,8 @@ struct live_sizes {
 };
 
 /** The sizes of what is live, in `sizes` for as long as that takes, and behind what the map holds already (NULL: it is not
- * wanted) the pool's memory; `in_lines` counts it, if it lies in lines (else NULL). As long as there are blocks, but holds nobody up. */
-void survey_take(const struct pool *pool, struct live_sizes *sizes, const books_counter *in_lines,
+ * wanted) the pool's memory; `vmm_bytes` counts it, if it lies in lines (else NULL). As long as there are blocks, but holds nobody up. */
+void survey_take(const struct pool *pool, struct live_sizes *sizes, const books_counter *vmm_bytes,
                  struct stats_device *stats, struct segment_map *map);
 
 #endif

@@ -107,7 +107,7 @@ static const char *check_locked(struct pool *pool) {
         return broken;
     }
     HOLDS(small.free_units == source->runs.free_units && small.free_runs == source->runs.count);
-    HOLDS(counted == live + small.live && source->mapper.held_bytes == 0);
+    HOLDS(counted == live + small.live && source->remap.held_bytes == 0);
     HOLDS(small.cached + pending ==
           held + source->pending_bytes + atomic_load(&pool->deferred_bytes));
     return NULL;
@@ -115,10 +115,10 @@ static const char *check_locked(struct pool *pool) {
 
 const char *pool_check(struct pool *pool) {
     struct source *source = &pool->source;
-    lock_acquire(&source->mapper.lock); /* nothing is half mapped */
+    lock_acquire(&source->remap.lock); /* nothing is half mapped */
     lock_acquire(&source->lock);
     const char *broken = check_locked(pool);
     lock_release(&source->lock);
-    lock_release(&source->mapper.lock);
+    lock_release(&source->remap.lock);
     return broken;
 }

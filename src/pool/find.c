@@ -156,8 +156,8 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
         r = 0;
         const struct segment *around =
             range->segment; /* of a line the driver knows no allocation */
-        *segment = around->in_line ? (struct pool_segment){block->address, range->bytes}
-                                   : (struct pool_segment){around->base, around->bytes};
+        *segment = around->is_vmm ? (struct pool_segment){block->address, range->bytes}
+                                  : (struct pool_segment){around->base, around->bytes};
     }
     lock_release(&pool->source.lock);
     return r;

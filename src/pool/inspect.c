@@ -99,7 +99,7 @@ uint64_t pool_idle_bytes(struct pool *pool) {
     uint64_t reserved = books_get(&source->books.reserved.current);
     allocated += atomic_load(&pool->deferred_bytes);
     uint64_t idle = reserved > allocated ? reserved - allocated : 0;
-    return idle + atomic_load(&source->mapper.leaving_bytes);
+    return idle + atomic_load(&source->remap.unmapping_bytes);
 }
 
 void pool_reset_peaks(struct pool *pool) {
@@ -123,6 +123,6 @@ void pool_reset_peaks(struct pool *pool) {
 
 void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map) {
     const books_counter *reserved = &pool->source.books.reserved.current;
-    bool in_lines = backend_maps(pool->source.backend);
-    survey_take(pool, &pool->live_sizes, in_lines ? reserved : NULL, stats, map);
+    bool vmm_bytes = backend_maps(pool->source.backend);
+    survey_take(pool, &pool->live_sizes, vmm_bytes ? reserved : NULL, stats, map);
 }

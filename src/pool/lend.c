@@ -46,7 +46,7 @@ int pool_lend(uint64_t address, uint64_t id, uint32_t first, struct pool_loan *l
     }
     struct source *source = &pool->source;
     int r = -ENOENT;
-    lock_acquire(&source->mapper.lock);
+    lock_acquire(&source->remap.lock);
     if (pool_block_id(address) == id) {
         lock_acquire(&source->lock);
         r = page_map_owner(address) == pool ? collect(pool, address, first, loan) : -ENOENT;
@@ -54,11 +54,11 @@ int pool_lend(uint64_t address, uint64_t id, uint32_t first, struct pool_loan *l
     }
     loan->pool = pool;
     if (r != 0) {
-        lock_release(&source->mapper.lock);
+        lock_release(&source->remap.lock);
     }
     return r;
 }
 
 void pool_lend_end(const struct pool_loan *loan) {
-    lock_release(&loan->pool->source.mapper.lock);
+    lock_release(&loan->pool->source.remap.lock);
 }

@@ -43,7 +43,7 @@ static void forget_caches(struct pool *pool) {
  */
 uint64_t pool_forget(struct pool *pool) {
     struct source *source = &pool->source;
-    lock_acquire(&source->mapper.lock);
+    lock_acquire(&source->remap.lock);
     lock_acquire(&source->lock);
     source_leave_map(source);
     forget_caches(pool);
@@ -51,7 +51,7 @@ uint64_t pool_forget(struct pool *pool) {
     atomic_store(&pool->deferred_bytes, 0);
     peaks_look_at_all(pool);
     lock_release(&source->lock);
-    lock_release(&source->mapper.lock);
+    lock_release(&source->remap.lock);
     return bytes;
 }
 

@@ -109,10 +109,10 @@ static uint64_t movable(const struct segment_map *map) {
     uint64_t handles = 0;
     for (uint32_t i = 0; i < map->count; i++) {
         uint64_t bytes = segment_map_bytes(map->pieces[i].units);
-        if (map->pieces[i].live + map->pieces[i].cached == 0 && bytes >= LINE_SEGMENT)
-            handles += bytes / LINE_SEGMENT - 1; /* the ends may lie in handles of the neighbours */
+        if (map->pieces[i].live + map->pieces[i].cached == 0 && bytes >= VMM_HANDLE)
+            handles += bytes / VMM_HANDLE - 1; /* the ends may lie in handles of the neighbours */
     }
-    return handles * LINE_SEGMENT;
+    return handles * VMM_HANDLE;
 }
 
 /**

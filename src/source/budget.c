@@ -60,8 +60,8 @@ uint64_t budget_little(const struct source *source) {
     return peak <= BUDGET_LITTLE_PEAK ? BUDGET_LITTLE : peak * BUDGET_TIMES;
 }
 
-uint64_t budget_mapping_slack_most(const struct source *source) {
-    return books_get(&source->books.allocated.peak) / LINE_SLACK_MORE * source->mapper.parts;
+uint64_t budget_remap_slack_most(const struct source *source) {
+    return books_get(&source->books.allocated.peak) / REMAP_SLACK_STEP * source->remap.slack_steps;
 }
 
 /* What the pool may hold besides what caches may. */
@@ -70,9 +70,9 @@ static uint64_t goal_of(const struct source *source) {
         return source->config.budget;
     }
     uint64_t peak = books_get(&source->books.allocated.peak), floor = budget_floor(source);
-    uint64_t more = least_of(source->mapper.slack,
-                             budget_mapping_slack_most(source)); /* the peak may have been reset */
-    uint64_t slack = backend_maps(source->backend) ? peak / LINE_SLACK + more : peak / BUDGET_SLACK;
+    uint64_t more = least_of(source->remap.slack,
+                             budget_remap_slack_most(source)); /* the peak may have been reset */
+    uint64_t slack = backend_maps(source->backend) ? peak / VMM_SLACK + more : peak / BUDGET_SLACK;
     return most_of(peak + most_of(slack, BUDGET_FLOOR), floor);
 }
 
@@ -81,7 +81,7 @@ uint64_t budget_with(const struct source *source, uint64_t bytes) {
     uint64_t peak = books_get(&source->books.allocated.peak);
     uint64_t then = budget_used(source) - budget_free(source) - source->pending_bytes + bytes;
     uint64_t more = then > peak && source->config.budget == 0 ? then - peak : 0;
-    return source->refused_at > 0 ? budget : budget + more + more / LINE_SLACK;
+    return source->refused_at > 0 ? budget : budget + more + more / VMM_SLACK;
 }
 
 /* Every thread reads these: a store where nothing changes would cost each a cache miss. */

@@ -30,7 +30,7 @@ uint64_t budget_room(struct source *source, uint64_t *others);
 uint64_t budget_with(const struct source *source, uint64_t bytes);
 
 /** By how much mapping may raise the goal, having taken as long as it has. */
-uint64_t budget_mapping_slack_most(const struct source *source);
+uint64_t budget_remap_slack_most(const struct source *source);
 
 /** Around a growth: others may wait for it to end. `given_back`: something came back meanwhile. */
 void budget_begin_growth(struct source *source);
@@ -43,7 +43,7 @@ static inline uint64_t budget_used(const struct source *source) {
 
 /** What of it may be handed out. */
 static inline uint64_t budget_free(const struct source *source) {
-    return source->large.free_bytes + source->small.free_bytes + source->mapper.held_bytes +
+    return source->large.free_bytes + source->small.free_bytes + source->remap.held_bytes +
            (source->runs.free_units << UNIT_SHIFT);
 }
 

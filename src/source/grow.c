@@ -2,7 +2,7 @@
  * Growing, and what goes back or is waited for before that, or instead, so that the pool stays within its budget.
  *
  *      in segments   what lies idle goes back first, as far as that does not take too much of the time
- *      in a line     what lies idle makes room (mapper.c); if it would, work in front of it is waited for
+ *      in a line     what lies idle makes room (remap.c); if it would, work in front of it is waited for
  *
  * Both end in source_grow(), whose answer is the driver's.
  */
@@ -86,18 +86,18 @@ static int grow_after_returns(struct source *source, struct alloc_request *reque
 }
 
 /*
- * In a line what lies idle makes room for the growth (mapper.c), if it may move or has finished; where that is not enough, work is waited
+ * In a line what lies idle makes room for the growth (remap.c), if it may move or has finished; where that is not enough, work is waited
  * for rather than that the pool grows past its budget, and past what it has already. Not where that would not be enough either.
  */
-static int grow_line(struct source *source, struct alloc_request *request) {
+static int grow_vmm(struct source *source, struct alloc_request *request) {
     const struct arena *arena = request->large ? &source->large : &source->small;
     uint64_t bytes = request->large ? request->bytes : PAGE_BYTES,
              last = epochs_stamp(&source->epochs);
     uint64_t budget = budget_with(source, bytes);
-    struct growth growth = mapper_growth(source, arena, bytes, budget);
+    struct growth growth = remap_growth(source, arena, bytes, budget);
     if (budget_would_exceed(source, growth.bytes, budget)) {
         epochs_poll(&source->epochs, source->backend);
-        growth = mapper_growth(source, arena, bytes, budget);
+        growth = remap_growth(source, arena, bytes, budget);
     }
     uint64_t most = most_of(budget, budget_expected(source));
     while (budget_would_exceed(source, growth.bytes, most + growth.available) &&
@@ -106,7 +106,7 @@ static int grow_line(struct source *source, struct alloc_request *request) {
         if (try_free_or_split(source, request)) {
             return 0;
         }
-        growth = mapper_growth(source, arena, bytes, budget);
+        growth = remap_growth(source, arena, bytes, budget);
     }
     return source_grow(source, request);
 }
@@ -120,7 +120,7 @@ static int grow_line(struct source *source, struct alloc_request *request) {
 int grow(struct source *source, struct alloc_request *request, bool give_back_first) {
     uint64_t growth = source_growth(request);
     if (backend_maps(source->backend)) {
-        return grow_line(source, request);
+        return grow_vmm(source, request);
     }
     if (!give_back_first) {
         return grow_after_returns(source, request, growth);

@@ -3,8 +3,8 @@
 #define GPUCACHE_SOURCE_INTERNAL_H
 
 #include "source/budget.h"
-#include "source/mapper.h"
 #include "source/pending.h"
+#include "source/remap.h"
 #include "source/source.h"
 #include "source/state.h"
 #include "source/sync.h"

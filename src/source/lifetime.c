@@ -6,7 +6,7 @@
 void source_start(struct source *source, struct pool *pool, struct backend *backend,
                   const struct pool_config *config) {
     lock_start(&source->lock, LOCK_POOL);
-    lock_start(&source->mapper.lock, LOCK_MAPPER);
+    lock_start(&source->remap.lock, LOCK_MAPPER);
     source->backend = backend;
     source->config = *config;
     source->started_ns = backend_clock(backend);
@@ -40,8 +40,8 @@ uint64_t source_forget(struct source *source) {
     atomic_fetch_add(&source->generation, 1);
     forget_pages(source);
     if (maps) {
-        mapper_end(source, &source->small);
-        mapper_end(source, &source->large);
+        remap_end(source, &source->small);
+        remap_end(source, &source->large);
     }
     arena_forget(&source->small);
     arena_forget(&source->large);

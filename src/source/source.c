@@ -66,7 +66,7 @@ static uint64_t release_one(struct source *source, struct arena *arena, uint64_t
 
 uint64_t source_decay(struct source *source) {
     if (backend_maps(source->backend)) {
-        return mapper_decay(source);
+        return remap_decay(source);
     }
     struct arena *arena;
     bool waits;
@@ -77,7 +77,7 @@ uint64_t source_decay(struct source *source) {
 int source_release_idle(struct source *source, uint64_t bytes) {
     uint64_t released = 0;
     if (backend_maps(source->backend)) {
-        released = mapper_release(source, bytes);
+        released = remap_release(source, bytes);
     }
     while (released < bytes && !backend_maps(source->backend)) {
         uint64_t one = release_one(source, &source->large, bytes - released);
@@ -180,7 +180,7 @@ int source_grow(struct source *source, const struct alloc_request *request) {
     }
     struct arena *arena = request->large ? &source->large : &source->small;
     if (backend_maps(source->backend)) {
-        return mapper_grow(source, arena, request->large ? request->bytes : PAGE_BYTES);
+        return remap_grow(source, arena, request->large ? request->bytes : PAGE_BYTES);
     }
     uint64_t good = good_growth(source, request), least = source_growth(request);
     int r = grow_by(source, arena, good);

@@ -7,7 +7,7 @@
  *         |  nothing fits                            |  query, barrier, wait (sync.c)
  *      growing within the budget (grow.c)         epochs (epoch.c)
  *         |                                          |
- *      segments (source.c), or lines (mapper.c)   events
+ *      segments (source.c), or lines (remap.c)   events
  *   ------|-------------------- backend -------------|------
  *
  * Of the threads' caches above it is told how much they may hold, and of the program how much is live (the books): the

@@ -31,20 +31,20 @@ struct decay {
     uint64_t before[DECAY_TICKS];
 };
 
-/* Mapping memory, one thread at a time: mapper.c, mapping.c. All but leaving_bytes is changed under both locks, so the thread that has
+/* Mapping memory, one thread at a time: remap.c, handles.c. All but unmapping_bytes is changed under both locks, so the thread that has
  * this one finds it as it was, also after a call that the source's was let go of for. */
-struct mapper {
-    struct lock lock;    /* taken before the source's */
-    bool any_refused;    /* some segments are marked as refused */
-    unsigned halvings;   /* new segments are LINE_SEGMENT >> halvings long */
-    uint64_t made_bytes; /* mapped since `halvings` has changed */
-    uint64_t mapping_ns; /* time that mapping beyond the budget has taken since */
-    uint64_t since_ns;   /* this moment */
-    uint64_t peak;       /* the peak of what is live that `parts` is for */
-    unsigned parts;      /* `slack` may be so many parts of it (LINE_SLACK_MORE) */
-    uint64_t slack;      /* bytes that the goal is raised by, so that less has to be mapped anew */
-    uint64_t held_bytes; /* free, and kept for the growing thread by mapping_hold() */
-    _Atomic uint64_t leaving_bytes; /* no longer in the reserve, and not yet the driver's */
+struct remap {
+    struct lock lock;     /* taken before the source's */
+    bool any_refused;     /* some segments are marked as refused */
+    unsigned size_shift;  /* new segments are VMM_HANDLE >> halvings long */
+    uint64_t made_bytes;  /* mapped since `halvings` has changed */
+    uint64_t remap_ns;    /* time that mapping beyond the budget has taken since */
+    uint64_t since_ns;    /* this moment */
+    uint64_t peak;        /* the peak of what is live that `parts` is for */
+    unsigned slack_steps; /* `slack` may be so many parts of it (REMAP_SLACK_STEP) */
+    uint64_t slack;       /* bytes that the goal is raised by, so that less has to be mapped anew */
+    uint64_t held_bytes;  /* free, and kept for the growing thread by handles_hold() */
+    _Atomic uint64_t unmapping_bytes; /* no longer in the reserve, and not yet the driver's */
 };
 
 /* Growths under way. */
@@ -84,7 +84,7 @@ struct source {
     struct pending pending[REACHES];
     uint64_t pending_bytes; /* in the queues */
     struct decay decay;
-    struct mapper mapper;
+    struct remap remap;
     struct growing growing;
     uint64_t returning; /* bytes that were released, and that the driver may not have yet */
     bool unmanageable;  /* the driver's addresses are not what the map can hold */

@@ -16,7 +16,7 @@ bool try_free(struct source *source, struct alloc_request *request) {
 bool try_free_or_split(struct source *source, struct alloc_request *request) {
     bool served;
     while (!(served = try_free(source, request)) && request->split_first) {
-        request->placement = mapper_split(source, &source->large, request->bytes)
+        request->placement = remap_split(source, &source->large, request->bytes)
                                  ? request->placement
                                  : PLACE_ANYWHERE;
     }

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "memory/idle.h"
-#include "memory/line.h"
 #include "memory/page_map.h"
+#include "memory/va_range.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -407,7 +407,7 @@ static struct line_model {
     uint64_t stamps[LINE_PAGES];
     struct range *taken[64];
     unsigned between, spanning; /* segments removed between free ranges; blocks over several */
-    unsigned aliases;
+    unsigned stale_mappings;
 } line;
 
 static uint64_t count_units(uint64_t from, uint64_t to, uint8_t what) {
@@ -494,9 +494,10 @@ static void add_at_random(struct arena *arena) {
         return;
     }
     uint64_t base = line.base + page * PAGE_BYTES;
-    for (const struct alias *alias;
-         (alias = aliases_behind(&arena->aliases, base)) != NULL && alias->base < base + bytes;) {
-        aliases_remove(&arena->aliases, alias->base);
+    for (const struct stale_mapping *stale_mapping;
+         (stale_mapping = stale_behind(&arena->stale_mappings, base)) != NULL &&
+         stale_mapping->base < base + bytes;) {
+        stale_remove(&arena->stale_mappings, stale_mapping->base);
     }
     struct segment *after = arena_before(arena, base);
     assert_int_equal(arena_add(arena, base, bytes, after), 0);
@@ -509,7 +510,7 @@ static void add_at_random(struct arena *arena) {
 
 /* What of all that is idle has finished or may move, and when the next of it will have finished. */
 static void check_idle(const struct arena *arena, uint64_t finished) {
-    const struct line_place nowhere = {0};
+    const struct gap nowhere = {0};
     uint64_t bytes = 0, moving = 0, stamp = UINT64_MAX;
     struct idle_room no_room = {0, UINT32_MAX}, room = {UINT64_MAX, UINT32_MAX};
     bool aged = false, waits = false, waited = false;
@@ -533,7 +534,7 @@ static void check_idle(const struct arena *arena, uint64_t finished) {
     assert_true(found || waited == waits);
 }
 
-static bool is_beside_hole(const struct segment *s) {
+static bool is_adjacent_to_gap(const struct segment *s) {
     return !s->previous || s->previous->base + s->previous->bytes != s->base || !s->next ||
            s->next->base != s->base + s->bytes;
 }
@@ -545,7 +546,7 @@ static void remove_at_random(struct arena *arena) {
     const struct segment *first = NULL;
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool may = s->used == 0 && s->stamp <= finished;
-        bool beside = is_beside_hole(s), was = first && is_beside_hole(first);
+        bool beside = is_adjacent_to_gap(s), was = first && is_adjacent_to_gap(first);
         if (may && (!first || beside > was || (beside == was && s->stamp < first->stamp))) {
             first = s;
         }
@@ -558,10 +559,10 @@ static void remove_at_random(struct arena *arena) {
         memset(line.units + page * PAGE_OF_UNITS, NOTHING, line.begins[page] * PAGE_OF_UNITS);
         line.begins[page] = 0;
         uint64_t end = idle->base + idle->bytes, before = arena->free_count;
-        const struct alias alias = {idle->base, idle->bytes, idle->stamp};
+        const struct stale_mapping stale_mapping = {idle->base, idle->bytes, idle->stamp};
         if (rand() % 2) {
-            aliases_add(&arena->aliases, &alias);
-            line.aliases++;
+            stale_add(&arena->stale_mappings, &stale_mapping);
+            line.stale_mappings++;
         }
         assert_true(arena_remove(arena, idle));
         assert_null(arena_find(end - 1));
@@ -570,45 +571,46 @@ static void remove_at_random(struct arena *arena) {
 }
 
 /* Nothing is put where something is mapped still. */
-static void check_place(const struct arena *arena, const struct line_place *place) {
-    const struct alias *alias = aliases_behind(&arena->aliases, place->base);
+static void check_place(const struct arena *arena, const struct gap *place) {
+    const struct stale_mapping *stale_mapping = stale_behind(&arena->stale_mappings, place->base);
     uint64_t end = place->base + place->bytes, room;
-    assert_true(!alias || alias->base >= end);
+    assert_true(!stale_mapping || stale_mapping->base >= end);
     const struct segment *before = arena_before(arena, place->base);
     assert_true(!before || before->base + before->bytes <= place->base);
     assert_true(!before || !before->next || before->next->base >= end);
-    struct line_place whole = *place;
-    line_place_become(&whole, UINT64_MAX);
+    struct gap whole = *place;
+    gap_become(&whole, UINT64_MAX);
     room = whole.base + whole.bytes;
     assert_int_equal(whole.bytes, place->room);
-    assert_true(whole.base <= place->base && room >= end && (!alias || alias->base >= room));
-    line_place_become(&whole, place->bytes);
+    assert_true(whole.base <= place->base && room >= end &&
+                (!stale_mapping || stale_mapping->base >= room));
+    gap_become(&whole, place->bytes);
     assert_int_equal(whole.base, place->base);
 }
 
 /* By its holes alone the same place is found as by all segments; where there is a second line, which has no addresses here. */
 static void check_places(struct arena *arena) {
-    struct line first = {.base = line.base, .bytes = (LINE_PAGES + 8) * PAGE_BYTES};
-    struct line second = {.base = line.base + 2 * first.bytes};
-    arena->lines = &first;
+    struct va_range first = {.base = line.base, .bytes = (LINE_PAGES + 8) * PAGE_BYTES};
+    struct va_range second = {.base = line.base + 2 * first.bytes};
+    arena->va_ranges = &first;
     for (uint64_t bytes = ARENA_UNIT; bytes < 64 * PAGE_BYTES; bytes *= 3) {
-        struct line_place by_holes, by_all;
+        struct gap by_holes, by_all;
         if (arena_largest_free(arena) >= bytes) { /* then nobody asks */
             continue;
         }
         first.next = NULL;
-        bool found = line_find(arena, bytes, &by_holes);
+        bool found = va_range_find(arena, bytes, &by_holes);
         if (found) {
             check_place(arena, &by_holes);
         }
         first.next = &second;
-        assert_true(line_find(arena, bytes, &by_all) == found);
+        assert_true(va_range_find(arena, bytes, &by_all) == found);
         assert_int_equal(by_holes.base, by_all.base);
         assert_int_equal(by_holes.bytes, by_all.bytes);
         assert_ptr_equal(by_holes.left, by_all.left);
         assert_ptr_equal(by_holes.right, by_all.right);
     }
-    arena->lines = NULL;
+    arena->va_ranges = NULL;
 }
 
 /* Whatever is free beside some segment is held, as while the line grows; or some of what is free is taken. */
@@ -662,7 +664,7 @@ static void a_line_agrees_with_a_map_of_every_unit(void **state) {
             check_places(&arena);
         }
     }
-    assert_true(line.between > 30 && line.spanning > 300 && line.aliases > 30);
+    assert_true(line.between > 30 && line.spanning > 300 && line.stale_mappings > 30);
     arena_leave_map(&arena);
     arena_forget(&arena);
     memset(line.units, NOTHING, sizeof line.units);
@@ -676,20 +678,20 @@ static void a_place_behind_an_alias(void **state) {
     struct arena arena;
     arena_start(&arena, owner, true);
     uint64_t base = new_base();
-    struct line all = {.base = base, .bytes = 100 * PAGE_BYTES};
-    struct line_place place;
-    arena.lines = &all;
+    struct va_range all = {.base = base, .bytes = 100 * PAGE_BYTES};
+    struct gap place;
+    arena.va_ranges = &all;
     assert_int_equal(arena_add(&arena, base, PAGE_BYTES, NULL), 0);
     assert_int_equal(arena_add(&arena, base + 6 * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
     arena_hold(&arena, arena.segments->first);
     arena_hold(&arena, arena.last->first);
-    aliases_add(&arena.aliases, &(struct alias){base + 2 * PAGE_BYTES, PAGE_BYTES, 1});
-    assert_true(line_find(&arena, 3 * PAGE_BYTES, &place));
+    stale_add(&arena.stale_mappings, &(struct stale_mapping){base + 2 * PAGE_BYTES, PAGE_BYTES, 1});
+    assert_true(va_range_find(&arena, 3 * PAGE_BYTES, &place));
     assert_int_equal(place.base, base + 3 * PAGE_BYTES);
     assert_int_equal(place.room, 3 * PAGE_BYTES);
-    assert_true(line_find(&arena, PAGE_BYTES, &place));
+    assert_true(va_range_find(&arena, PAGE_BYTES, &place));
     assert_int_equal(place.base, base + PAGE_BYTES);
-    arena.lines = NULL;
+    arena.va_ranges = NULL;
     arena_leave_map(&arena);
     arena_forget(&arena);
 }

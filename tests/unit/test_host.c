@@ -198,8 +198,8 @@ static void pages_that_cannot_be_described_are_the_driver_s(void **state) {
     assert_int_equal(pool->source.large.segment_count, 4);
     assert_int_equal(books_get(&books->driver_allocs), 5); /* none for the rest */
     assert_int_equal(books_get(&books->driver_frees), 1);
-    assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
-    assert_int_equal(pool->source.mapper.held_bytes + pool->source.growing.bytes, 0);
+    assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
+    assert_int_equal(pool->source.remap.held_bytes + pool->source.growing.bytes, 0);
     check();
     get(48 * MIB);
 }

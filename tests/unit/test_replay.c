@@ -379,8 +379,7 @@ static void pages_are_counted(void **state) {
     struct rerun_setting setting = {.capacity = UINT64_C(1) << 40, .pages = true};
     struct meter meter = run_pool(&setting, "0,0,a,1,67108864\n10,0,f,1\n20,0,a,2,67108864\n");
     assert_int_equal(meter.mapped, 32);
-    assert_int_equal(meter.calls,
-                     2 * 64 * MIB / LINE_SEGMENT); /* each segment is made and mapped */
+    assert_int_equal(meter.calls, 2 * 64 * MIB / VMM_HANDLE); /* each segment is made and mapped */
     assert_int_equal(meter.requested_peak, 64 * MIB);
     assert_true(meter.requested_sum[3] < 1); /* between the two nothing was requested */
 }

@@ -2,9 +2,9 @@
 #include "pool_bench.h"
 
 #include "memory/idle.h"
-#include "memory/line.h"
 #include "memory/page_map.h"
-#include "source/mapper.h"
+#include "memory/va_range.h"
+#include "source/remap.h"
 
 #include <sched.h>
 
@@ -406,7 +406,7 @@ static void no_more_is_waited_for_than_a_growth_adds(void **state) {
     get(MIB);
     assert_int_equal(fake->waits, 0);
     assert_int_equal(fake->reserved, 402 * MIB);
-    assert_int_equal(pool->source.small.reserved_bytes, LINE_SEGMENT);
+    assert_int_equal(pool->source.small.reserved_bytes, VMM_HANDLE);
     finish_all();
 }
 
@@ -457,7 +457,7 @@ static void what_is_free_beside_the_place_stays(void **state) {
     assert_int_equal(get_mapped(30 * MIB), near);
     assert_null(segment_at(far));
     assert_int_equal(fake->reserved, 32 * MIB);
-    assert_int_equal(pool->source.large.aliases.count, 1);
+    assert_int_equal(pool->source.large.stale_mappings.count, 1);
 }
 
 static void on_both_sides_of_it(void **state) {
@@ -549,7 +549,7 @@ static void what_is_pending_is_put_in_order_ahead(void **state) {
     }
 }
 
-#define WHOLE (16 * MIB) /* LINE_SEGMENT */
+#define WHOLE (16 * MIB) /* VMM_HANDLE */
 
 static bool is_one_of(const uint64_t *pages, unsigned count, uint64_t page) {
     unsigned i = 0;
@@ -597,7 +597,7 @@ static void what_goes_back_is_mapped_where_it_is_needed(void **state) {
         assert_int_equal(pool->source.books.driver_frees, reached ? 3 : 0);
         assert_int_equal(fake->reserved, 6 * WHOLE);
         assert_int_equal(fake_books(pool).reserved.current, 6 * WHOLE);
-        assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
+        assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -618,7 +618,7 @@ static void whole_though_not_all_of_it_is_needed(void **state) {
             assert_int_equal(segment_at(at[i])->handle, pages[i]);
         }
         assert_int_equal(pool->source.large.reserved_bytes, fake->reserved);
-        assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
+        assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
         assert_int_equal(fake->in_vain, code ? 1 : 0);
         if (code == 0) {
             assert_true(is_one_of(pages, 5, segment_at(block)->handle));
@@ -659,11 +659,11 @@ static void what_has_not_finished_moves_at_once(void **state) {
         assert_null(segment_at(at[1 + 2 * i]));
         fake_physical(fake, at[1 + 2 * i]); /* mapped still */
     }
-    assert_int_equal(pool->source.large.aliases.count, 2);
+    assert_int_equal(pool->source.large.stale_mappings.count, 2);
     struct pool_block found;
     assert_int_equal(pool_find(at[1], &found), -EINVAL); /* what the program has freed */
     check();
-    assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
+    assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
 }
 
 /* Nothing is mapped there before. */
@@ -676,7 +676,7 @@ static void and_is_unmapped_when_it_has(void **state) {
     finish_all();
     assert_int_equal(get_mapped(WHOLE), at[1]);
     assert_int_equal(fake->unmaps, 2 * WHOLE / PAGE);
-    assert_int_equal(pool->source.large.aliases.count, 0);
+    assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
 /* It is the driver's only when nothing is mapped there any more. */
@@ -690,7 +690,7 @@ static void what_moved_goes_back_whole(void **state) {
     finish_all();
     assert_int_equal(pool_trim(pool, true), 0);
     assert_int_equal(fake->reserved, 4 * WHOLE);
-    assert_int_equal(pool->source.large.aliases.count, 0);
+    assert_int_equal(pool->source.large.stale_mappings.count, 0);
     assert_int_equal(fake->unmaps, 4 * WHOLE / PAGE);
 }
 
@@ -711,7 +711,7 @@ static void what_moved_goes_back_whole_in_one_go(void **state) {
     get_whole(at, pages, 6, 1);
     drop_used(at[2], WHOLE), drop_used(at[4], WHOLE);
     uint64_t block = get(2 * WHOLE);
-    assert_int_equal(pool->source.large.aliases.count, 2);
+    assert_int_equal(pool->source.large.stale_mappings.count, 2);
     fake_reach(fake, block, 2 * WHOLE, 0, fake_submit(fake, 0));
     drop(block);
     before = fake->backend.ops;
@@ -721,7 +721,7 @@ static void what_moved_goes_back_whole_in_one_go(void **state) {
     assert_int_equal(pool_trim(pool, false), 0);
     fake->backend.ops = before;
     assert_int_equal(fake->reserved, 3 * WHOLE);
-    assert_int_equal(pool->source.large.aliases.count, 0);
+    assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
 static int finish_while_a_segment_goes(struct backend *backend, uint64_t address, unsigned count,
@@ -749,11 +749,11 @@ static void what_moved_goes_back_when_its_work_ends_during_a_release(void **stat
     ending = *before;
     ending.unmap = finish_while_a_segment_goes;
     fake->backend.ops = &ending;
-    assert_int_equal(pool->source.large.aliases.count, 2);
+    assert_int_equal(pool->source.large.stale_mappings.count, 2);
     assert_int_equal(pool_give_back(pool, WHOLE, false), 0);
     fake->backend.ops = before;
     assert_int_equal(fake->reserved, 5 * WHOLE);
-    assert_int_equal(pool->source.large.aliases.count, 0);
+    assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
 /* Refused once, it is asked for the next time; with the context it goes. */
@@ -765,16 +765,16 @@ static void what_cannot_be_unmapped_stays_an_alias(void **state) {
     fake->unmap_code = -EIO;
     pool_trim(pool, true);
     fake->unmap_code = 0;
-    assert_int_equal(pool->source.large.aliases.count, 2);
+    assert_int_equal(pool->source.large.stale_mappings.count, 2);
     check();
     pool_trim(pool, true);
-    assert_int_equal(pool->source.large.aliases.count, 0);
+    assert_int_equal(pool->source.large.stale_mappings.count, 0);
     assert_int_equal(stop(NULL), 0);
     move_behind_a_barrier(at, pages);
     fake_finish_all(fake);
     pool_forget(pool);
     assert_int_equal(fake->reserved, 0);
-    assert_int_equal(pool->source.large.aliases.count, 0);
+    assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
 /* Nor what others reach, whose work no barrier holds back. */
@@ -788,7 +788,7 @@ static void what_others_reach_moves_nowhere(void **state) {
         drop_used(at[i], WHOLE);
     }
     get(2 * WHOLE);
-    assert_int_equal(pool->source.large.aliases.count, 0);
+    assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
 /* Where there is no room for what would be left nothing moves. */
@@ -797,24 +797,25 @@ static void as_far_as_aliases_can_be_kept(void **state) {
     uint64_t at[6], pages[6];
     start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
     get_whole(at, pages, 6, 0);
-    struct aliases *aliases = &pool->source.large.aliases;
-    for (unsigned i = 0; i < ALIASES_MOST; i++) { /* far away */
-        aliases_add(aliases, &(struct alias){UINT64_MAX / 2 + 1 + i * PAGE, PAGE, UINT64_MAX});
+    struct stale_mappings *stale_mappings = &pool->source.large.stale_mappings;
+    for (unsigned i = 0; i < STALE_MOST; i++) { /* far away */
+        stale_add(stale_mappings,
+                  &(struct stale_mapping){UINT64_MAX / 2 + 1 + i * PAGE, PAGE, UINT64_MAX});
     }
     drop_used(at[1], WHOLE), drop_used(at[3], WHOLE);
     get(2 * WHOLE);
-    assert_true(aliases_are_full(aliases));
+    assert_true(stale_is_full(stale_mappings));
     assert_true(fake->waits > 0);
     assert_int_equal(fake->reserved, 6 * WHOLE);
     finish_all();
-    for (unsigned i = 0; i < ALIASES_MOST; i++) {
-        aliases_remove(aliases, UINT64_MAX / 2 + 1 + i * PAGE);
+    for (unsigned i = 0; i < STALE_MOST; i++) {
+        stale_remove(stale_mappings, UINT64_MAX / 2 + 1 + i * PAGE);
     }
-    assert_int_equal(aliases->count, 0);
+    assert_int_equal(stale_mappings->count, 0);
 }
 
 static uint64_t first_to_move(uint64_t from) {
-    const struct segment *segment = idle_movable(&pool->source.large, LINE_SEGMENT, from);
+    const struct segment *segment = idle_movable(&pool->source.large, VMM_HANDLE, from);
     return segment ? segment->base : 0;
 }
 
@@ -850,10 +851,10 @@ static void what_lies_beside_a_hole_moves_first(void **state) {
     assert_int_equal(first_to_move(segment_at(at[5])->stamp + 1), at[0]);
 }
 
-/* What more than MOVING_MOST would have to move for is waited for. */
+/* What more than TRANSIT_MOST would have to move for is waited for. */
 static void no_more_is_ready_than_can_move_at_once(void **state) {
     (void)state;
-    enum { COUNT = MOVING_MOST + 72 };
+    enum { COUNT = TRANSIT_MOST + 72 };
     static uint64_t at[2 * COUNT];
     start(8 * GIB, POOL_BARRIER, 2 * COUNT * PART);
     for (unsigned i = 0; i < 2 * COUNT; i++) {
@@ -875,9 +876,9 @@ static void expect_as_many_calls_as_segments(void) {
                      pool->source.large.segment_count + pool->source.small.segment_count);
     assert_int_equal(fake->reserved,
                      pool->source.large.reserved_bytes + pool->source.small.reserved_bytes);
-    assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
+    assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
     assert_int_equal(pool->source.growing.bytes, 0);
-    assert_int_equal(pool->source.mapper.held_bytes, 0);
+    assert_int_equal(pool->source.remap.held_bytes, 0);
     check();
 }
 
@@ -1069,7 +1070,7 @@ static void a_large_growth_comes_in_longer_segments(void **state) {
     (void)state;
     for (unsigned more = 0; more < 2; more++) {
         start(64 * GIB, POOL_BARRIER, RELAXED);
-        pool->source.mapper.halvings = 2;
+        pool->source.remap.size_shift = 2;
         assert_int_equal(segment_at(get(4 * GIB + more))->bytes, 4 * MIB + more * 2 * MIB);
         assert_int_equal(stop(NULL), 0);
     }
@@ -1095,8 +1096,8 @@ static uint64_t ask_for_another_place(void) {
 
 static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
     (void)state;
-    const uint64_t share = 3600 * SECOND / LINE_TIME_SHARE;
-    const uint64_t much = 3600 * SECOND / LINE_TIME_MUCH_SHARE;
+    const uint64_t share = 3600 * SECOND / REMAP_TIME_SHARE;
+    const uint64_t much = 3600 * SECOND / REMAP_TIME_MUCH_SHARE;
     static const struct {
         unsigned parts, then;
         bool is_much;
@@ -1113,35 +1114,35 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         {1, 2, true, 2, false, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        start(64 * GIB, POOL_BARRIER, cases[i].set ? PEAK + PEAK / LINE_SLACK : 0);
+        start(64 * GIB, POOL_BARRIER, cases[i].set ? PEAK + PEAK / VMM_SLACK : 0);
         ask_for_another_place();
-        pool->source.mapper.slack = PEAK / LINE_SLACK_MORE * cases[i].parts;
-        pool->source.mapper.parts = cases[i].parts;
+        pool->source.remap.slack = PEAK / REMAP_SLACK_STEP * cases[i].parts;
+        pool->source.remap.slack_steps = cases[i].parts;
         lock_acquire(&pool->source.lock);
         peaks_look_at_all(pool);
         lock_release(&pool->source.lock);
-        uint64_t goal = pool->source.goal, then = PEAK / LINE_SLACK_MORE * cases[i].then;
-        uint64_t more = then - pool->source.mapper.slack;
-        assert_in_range(goal, PEAK + PEAK / LINE_SLACK + then - more - MIB,
-                        PEAK + PEAK / LINE_SLACK + then - more + MIB);
-        pool->source.mapper.since_ns = backend_clock(pool->source.backend) - 3600 * SECOND;
-        uint64_t most = cases[i].parts == 0 ? LINE_TIME_MOST_NS : LINE_TIME_AGAIN_NS;
-        pool->source.mapper.mapping_ns =
+        uint64_t goal = pool->source.goal, then = PEAK / REMAP_SLACK_STEP * cases[i].then;
+        uint64_t more = then - pool->source.remap.slack;
+        assert_in_range(goal, PEAK + PEAK / VMM_SLACK + then - more - MIB,
+                        PEAK + PEAK / VMM_SLACK + then - more + MIB);
+        pool->source.remap.since_ns = backend_clock(pool->source.backend) - 3600 * SECOND;
+        uint64_t most = cases[i].parts == 0 ? REMAP_TIME_MOST_NS : REMAP_TIME_AGAIN_NS;
+        pool->source.remap.remap_ns =
             (cases[i].is_much ? much : share) + cases[i].ahead * most * 3 / 4;
-        pool->source.mapper.peak = cases[i].risen ? PEAK - PEAK / 32 : PEAK;
+        pool->source.remap.peak = cases[i].risen ? PEAK - PEAK / 32 : PEAK;
         uint64_t block = get_mapped(3 * GIB / 2);
         assert_in_range(fake->reserved, goal + more - WHOLE, goal + more + MIB);
-        assert_int_equal(pool->source.mapper.slack, then);
-        assert_int_equal(pool->source.mapper.parts, cases[i].then);
+        assert_int_equal(pool->source.remap.slack, then);
+        assert_int_equal(pool->source.remap.slack_steps, cases[i].then);
         assert_in_range(pool->source.goal, goal + more - MIB, goal + more + MIB);
-        assert_in_range(pool->source.mapper.peak, PEAK, PEAK + MIB);
+        assert_in_range(pool->source.remap.peak, PEAK, PEAK + MIB);
         for (unsigned round = 0; round < 3; round++) { /* but by no more than that */
             finish_all();
             drop(block);
             finish_all();
             block = get_mapped((3 + round % 2) * GIB / 2);
         }
-        assert_int_equal(pool->source.mapper.slack, then);
+        assert_int_equal(pool->source.remap.slack, then);
         assert_true(fake->reserved <= goal + more + MIB);
         assert_int_equal(stop(NULL), 0);
     }
@@ -1149,8 +1150,8 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
 
 /* Though the peak has not risen for long. */
 static void take_too_long(void) {
-    pool->source.mapper.mapping_ns = pool->source.mapper.peak = UINT64_MAX / 2;
-    pool->source.mapper.parts = 3; /* one comes on top */
+    pool->source.remap.remap_ns = pool->source.remap.peak = UINT64_MAX / 2;
+    pool->source.remap.slack_steps = 3; /* one comes on top */
 }
 
 /* Not by a part of what was live before that was reset. */
@@ -1160,22 +1161,22 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     uint64_t live = ask_for_another_place();
     take_too_long();
     get_mapped(3 * GIB / 2);
-    assert_int_equal(pool->source.mapper.slack, PEAK / 16);
+    assert_int_equal(pool->source.remap.slack, PEAK / 16);
     finish_all();
     pool_reset_peaks(pool);
     uint64_t peak = books_get(&pool->source.books.allocated.peak);
     assert_int_equal(peak, 7 * GIB / 2);
-    assert_int_equal(pool->source.goal, peak + peak / LINE_SLACK + peak / 16);
+    assert_int_equal(pool->source.goal, peak + peak / VMM_SLACK + peak / 16);
     drop(live);
     finish_all();
     pool_reset_peaks(pool);
     peak = books_get(&pool->source.books.allocated.peak);
     assert_int_equal(peak, 5 * GIB / 2);
-    assert_int_equal(pool->source.goal, peak + peak / LINE_SLACK + peak / 16);
-    assert_true(pool->source.mapper.peak >= PEAK);
+    assert_int_equal(pool->source.goal, peak + peak / VMM_SLACK + peak / 16);
+    assert_true(pool->source.remap.peak >= PEAK);
     get_mapped(3 * GIB);
-    assert_int_equal(pool->source.mapper.slack, PEAK / 16);
-    assert_in_range(pool->source.mapper.peak, 5 * GIB / 2, PEAK - 1);
+    assert_int_equal(pool->source.remap.slack, PEAK / 16);
+    assert_in_range(pool->source.remap.peak, 5 * GIB / 2, PEAK - 1);
 }
 
 /* What the growth adds to is needed itself, and what is not unmapped would not be if it were shorter. */
@@ -1199,7 +1200,7 @@ static void not_for_what_is_free_and_not_pinned(void **state) {
         fake->unmap_code = 0;
         assert_int_equal(segment_at(block)->bytes, WHOLE);
         get_mapped(3 * WHOLE);
-        assert_int_equal(pool->source.mapper.halvings, 0);
+        assert_int_equal(pool->source.remap.size_shift, 0);
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -1234,7 +1235,7 @@ static void the_goal_is_raised_by_what_is_lacking(void **state) {
         take_too_long();
         pool->source.refused_at = refused ? 32 * GIB : 0;
         get_for_two(at, 200 * MIB);
-        assert_int_equal(pool->source.mapper.slack, refused ? 0 : lacking);
+        assert_int_equal(pool->source.remap.slack, refused ? 0 : lacking);
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -1244,10 +1245,10 @@ static void there_are_no_more_parts_than_that(void **state) {
     uint64_t at[32];
     get_32(at, 64 * GIB);
     take_too_long();
-    pool->source.mapper.parts = LINE_SLACK_PARTS;
+    pool->source.remap.slack_steps = REMAP_SLACK_STEPS;
     get_for_two(at, 200 * MIB);
-    assert_int_equal(pool->source.mapper.parts, LINE_SLACK_PARTS);
-    assert_int_equal(pool->source.mapper.slack, PEAK + 200 * MIB - (PEAK + PEAK / LINE_SLACK));
+    assert_int_equal(pool->source.remap.slack_steps, REMAP_SLACK_STEPS);
+    assert_int_equal(pool->source.remap.slack, PEAK + 200 * MIB - (PEAK + PEAK / VMM_SLACK));
 }
 
 /* Nor above what the device has, of which none is asked for in vain. */
@@ -1257,10 +1258,10 @@ static void the_goal_is_not_raised_above_the_device(void **state) {
         uint64_t at[32];
         get_32(at, PEAK + more);
         uint64_t left = PEAK + more - pool->source.budget;
-        assert_int_equal(left > 0, more > PEAK / LINE_SLACK);
+        assert_int_equal(left > 0, more > PEAK / VMM_SLACK);
         take_too_long();
         get_for_two(at, 250 * MIB);
-        assert_int_equal(pool->source.mapper.slack, left);
+        assert_int_equal(pool->source.remap.slack, left);
         assert_int_equal(pool->source.refused_at, 0);
         assert_int_equal(fake->in_vain, 0);
         assert_int_equal(stop(NULL), 0);
@@ -1271,7 +1272,7 @@ static void the_goal_is_not_raised_above_the_device(void **state) {
 static void caches_raise_the_budget_of_a_small_program(void **state) {
     (void)state;
     for (uint64_t peak = GIB; peak <= 16 * GIB; peak *= 4) {
-        uint64_t slack = peak / LINE_SLACK < BUDGET_FLOOR ? BUDGET_FLOOR : peak / LINE_SLACK;
+        uint64_t slack = peak / VMM_SLACK < BUDGET_FLOOR ? BUDGET_FLOOR : peak / VMM_SLACK;
         start(64 * GIB, POOL_BARRIER, 0);
         books_set(&pool->source.books.allocated.peak, peak);
         pool->source.quotas += GIB;
@@ -1289,24 +1290,23 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
     }
 }
 
-/* One part in LINE_TIME_SHARE, and LINE_TIME_MOST_NS; or nothing. */
+/* One part in REMAP_TIME_SHARE, and REMAP_TIME_MOST_NS; or nothing. */
 static void what_mapping_takes_adds_up(void **state) {
     (void)state;
-    const uint64_t share = SECOND, each = LINE_TIME_MOST_NS / 8 * 3;
+    const uint64_t share = SECOND, each = REMAP_TIME_MOST_NS / 8 * 3;
     for (unsigned stands = 0; stands < 2; stands++) {
         uint64_t at[32];
         get_32(at, 64 * GIB);
         watch();
-        pool->source.mapper.peak = PEAK;
-        now_ns += stands ? 0 : share * LINE_TIME_SHARE;
+        pool->source.remap.peak = PEAK;
+        now_ns += stands ? 0 : share * REMAP_TIME_SHARE;
         for (unsigned i = 0; i < 4; i++) {
-            assert_int_equal(pool->source.mapper.slack, 0);
+            assert_int_equal(pool->source.remap.slack, 0);
             map_takes_ns = stands ? 0 : each;
             get_for_two(at + 4 * i, 250 * MIB);
-            assert_int_equal(pool->source.mapper.mapping_ns,
-                             stands ? 0 : (i < 3 ? i + 1 : 1) * each);
+            assert_int_equal(pool->source.remap.remap_ns, stands ? 0 : (i < 3 ? i + 1 : 1) * each);
         }
-        assert_int_equal(pool->source.mapper.slack > 0, !stands);
+        assert_int_equal(pool->source.remap.slack > 0, !stands);
         fake->backend.ops = unwatched;
         assert_int_equal(stop(NULL), 0);
     }
@@ -1317,10 +1317,10 @@ static void what_mapping_took_is_counted(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, 0);
     ask_for_another_place();
-    pool->source.mapper.since_ns -= 3600 * SECOND;
-    pool->source.mapper.peak = PEAK;
+    pool->source.remap.since_ns -= 3600 * SECOND;
+    pool->source.remap.peak = PEAK;
     get_mapped(3 * GIB / 2);
-    assert_in_range(pool->source.mapper.mapping_ns, 1, 60 * SECOND);
+    assert_in_range(pool->source.remap.remap_ns, 1, 60 * SECOND);
 }
 
 /* Nor does it make up for what comes after it. */
@@ -1329,12 +1329,12 @@ static void what_mapping_takes_now_is_not_measured_by_the_time_before(void **sta
     uint64_t at[32];
     get_32(at, 64 * GIB);
     watch();
-    pool->source.mapper.peak = PEAK;
+    pool->source.remap.peak = PEAK;
     now_ns += 3600 * SECOND;
     for (unsigned i = 0; i < 4; i++) {
-        map_takes_ns = 2 * LINE_TIME_MOST_NS;
+        map_takes_ns = 2 * REMAP_TIME_MOST_NS;
         get_for_two(at + 4 * i, 250 * MIB);
-        assert_int_equal(pool->source.mapper.parts, i);
+        assert_int_equal(pool->source.remap.slack_steps, i);
     }
     fake->backend.ops = unwatched;
 }
@@ -1345,13 +1345,13 @@ static void what_mapping_has_not_taken_is_kept_for_a_while(void **state) {
     uint64_t at[32];
     get_32(at, 64 * GIB);
     watch();
-    pool->source.mapper.peak = PEAK;
-    pool->source.mapper.parts = 1;
+    pool->source.remap.peak = PEAK;
+    pool->source.remap.slack_steps = 1;
     now_ns += 3600 * SECOND;
     for (unsigned i = 0; i < 5; i++) {
-        map_takes_ns = LINE_TIME_KEPT_NS / 10 * 4;
+        map_takes_ns = REMAP_TIME_KEPT_NS / 10 * 4;
         get_for_two(at + 4 * i, 250 * MIB);
-        assert_int_equal(pool->source.mapper.parts, i < 3 ? 1 : i - 1);
+        assert_int_equal(pool->source.remap.slack_steps, i < 3 ? 1 : i - 1);
     }
     fake->backend.ops = unwatched;
 }
@@ -1360,26 +1360,26 @@ static void what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one(
     (void)state;
     start(64 * GIB, POOL_BARRIER, 0);
     ask_for_another_place();
-    pool->source.mapper.parts = 10;
-    pool->source.mapper.peak = PEAK / 2;
+    pool->source.remap.slack_steps = 10;
+    pool->source.remap.peak = PEAK / 2;
     get_mapped(3 * GIB / 2);
-    assert_int_equal(pool->source.mapper.parts, 5);
-    assert_int_equal(pool->source.mapper.peak, PEAK);
+    assert_int_equal(pool->source.remap.slack_steps, 5);
+    assert_int_equal(pool->source.remap.peak, PEAK);
 }
 
 static void the_next_context_begins_anew(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, 0);
     ask_for_another_place();
-    pool->source.mapper.parts = 10;
-    pool->source.mapper.slack = PEAK / 8;
-    pool->source.mapper.halvings = 2;
-    pool->source.mapper.made_bytes = GIB;
+    pool->source.remap.slack_steps = 10;
+    pool->source.remap.slack = PEAK / 8;
+    pool->source.remap.size_shift = 2;
+    pool->source.remap.made_bytes = GIB;
     pool_forget(pool);
-    assert_int_equal(pool->source.mapper.parts, 0);
-    assert_int_equal(pool->source.mapper.slack, 0);
-    assert_int_equal(pool->source.mapper.halvings, 0);
-    assert_int_equal(pool->source.mapper.made_bytes, 0);
+    assert_int_equal(pool->source.remap.slack_steps, 0);
+    assert_int_equal(pool->source.remap.slack, 0);
+    assert_int_equal(pool->source.remap.size_shift, 0);
+    assert_int_equal(pool->source.remap.made_bytes, 0);
 }
 
 /* ---- refusals ---- */
@@ -1498,7 +1498,7 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
         assert_int_equal(fake_books(pool).reserved.current, 4 * PART);
         assert_int_equal(pool->source.large.idle_bytes, 4 * PART);
         assert_int_equal(pool->source.large.free_count, 1);
-        assert_int_equal(atomic_load(&pool->source.mapper.leaving_bytes), 0);
+        assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
         for (unsigned i = 0; i < 4; i++) {
             const struct segment *s = segment_at(block + i * PART);
             assert_int_equal(s->handle, pages[i]);
@@ -1592,7 +1592,7 @@ static void what_others_have_brought_will_do(void **state) {
     start(4 * GIB, POOL_BARRIER, RELAXED);
     uint64_t block = get_mapped(90 * MIB);
     finish_all();
-    lock_acquire(&pool->source.mapper.lock);
+    lock_acquire(&pool->source.remap.lock);
     assert_int_equal(pthread_create(&other_thread, NULL, take_in_a_thread, NULL), 0);
     for (bool waits = false; !waits; sched_yield()) {
         lock_acquire(&pool->source.lock);
@@ -1601,7 +1601,7 @@ static void what_others_have_brought_will_do(void **state) {
     }
     drop(block);
     finish_all();
-    lock_release(&pool->source.mapper.lock);
+    lock_release(&pool->source.remap.lock);
     pthread_join(other_thread, NULL);
     assert_int_equal(stolen, block);
     assert_int_equal(fake->reserved, 90 * MIB);
@@ -1672,8 +1672,8 @@ static void lines_side_by_side_are_one(void **state) {
     fake->next = fake->base + ((uint64_t)64 << 30) - 120 * MIB;
     uint64_t one = get_mapped(20 * MIB), other = get_mapped(50 * MIB);
     assert_int_equal(other, one + 64 * MIB);
-    assert_int_equal(pool->source.large.lines->base, one);
-    assert_int_equal(pool->source.large.lines->next->base, other);
+    assert_int_equal(pool->source.large.va_ranges->base, one);
+    assert_int_equal(pool->source.large.va_ranges->next->base, other);
     assert_int_equal(get_mapped(44 * MIB), one + 20 * MIB);
     finish_all();
     drop(other), drop(one), drop(one + 20 * MIB);
@@ -1691,8 +1691,8 @@ static void another_line_is_begun_where_one_is_full(void **state) {
     fake->next = fake->base;
     uint64_t low = get_mapped(100 * MIB);
     assert_int_equal(low, fake->base);
-    assert_int_equal(pool->source.large.lines->base, fake->base);
-    assert_int_equal(pool->source.large.lines->next->base, high);
+    assert_int_equal(pool->source.large.va_ranges->base, fake->base);
+    assert_int_equal(pool->source.large.va_ranges->next->base, high);
     assert_int_equal(pool->source.large.segments->base, low);
     assert_int_equal(fake->addresses, 4 * GIB + 32 * MIB);
     finish_all();
@@ -1709,7 +1709,7 @@ static void another_line_is_begun_where_one_is_full(void **state) {
 
 /* What a GiB comes in: pieces of an eighth, and a short one at its end. */
 #define LONG (128 * MIB)
-#define SEGMENTS (LINE_SEGMENTS_FEW + 1)
+#define SEGMENTS (VMM_HANDLES_FEW + 1)
 
 static void a_large_growth_below_the_budget_takes_few_segments(void **state) {
     (void)state;
@@ -1717,13 +1717,13 @@ static void a_large_growth_below_the_budget_takes_few_segments(void **state) {
     get_mapped(GIB);
     assert_int_equal(pool->source.large.segment_count, SEGMENTS);
     assert_int_equal(pool->source.large.segments->bytes, LONG);
-    assert_int_equal(pool->source.large.last->bytes, LINE_SEGMENT);
+    assert_int_equal(pool->source.large.last->bytes, VMM_HANDLE);
     get_mapped(LONG + PAGE);
     assert_int_equal(pool->source.large.last->bytes, PAGE);
     assert_int_equal(pool->source.large.last->previous->bytes, 32 * MIB);
     get_mapped(LONG);
-    assert_int_equal(pool->source.large.last->bytes, LINE_SEGMENT);
-    assert_int_equal(pool->source.large.last->previous->bytes, LINE_SEGMENT);
+    assert_int_equal(pool->source.large.last->bytes, VMM_HANDLE);
+    assert_int_equal(pool->source.large.last->previous->bytes, VMM_HANDLE);
     assert_int_equal(fake->reserved, GIB + 2 * LONG + PAGE);
 }
 
@@ -1737,14 +1737,14 @@ static void who_begins_behind_a_large_block_keeps_a_short_segment(void **state) 
     drop(at);
     finish_all();
     pool_trim(pool, true);
-    assert_int_equal(fake->reserved, LINE_SEGMENT + PAGE);
+    assert_int_equal(fake->reserved, VMM_HANDLE + PAGE);
 }
 
 static void beyond_the_budget_segments_are_short(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, PAGE);
     get_mapped(GIB);
-    assert_int_equal(pool->source.large.segment_count, GIB / LINE_SEGMENT);
+    assert_int_equal(pool->source.large.segment_count, GIB / VMM_HANDLE);
 }
 
 static uint64_t free_gib(void) {
@@ -1764,17 +1764,17 @@ static void a_long_segment_is_split_for_a_block_in_a_part_of_it(void **state) {
     uint64_t block = get_mapped(LONG + 20 * MIB); /* all of the next, and a part of that behind */
     assert_int_equal(block, at + LONG);
     assert_int_equal(segment_at(block)->bytes, LONG);
-    assert_int_equal(segment_at(block + LONG)->bytes, LINE_SEGMENT);
-    assert_int_equal(pool->source.large.segment_count, SEGMENTS - 1 + LONG / LINE_SEGMENT);
+    assert_int_equal(segment_at(block + LONG)->bytes, VMM_HANDLE);
+    assert_int_equal(pool->source.large.segment_count, SEGMENTS - 1 + LONG / VMM_HANDLE);
     assert_int_equal(get_mapped(20 * MIB), block + LONG + 20 * MIB);
-    assert_int_equal(pool->source.large.segment_count, SEGMENTS - 1 + LONG / LINE_SEGMENT);
+    assert_int_equal(pool->source.large.segment_count, SEGMENTS - 1 + LONG / VMM_HANDLE);
     assert_int_equal(fake->reserved, GIB);
-    assert_int_equal(pool->source.mapper.held_bytes, 0);
+    assert_int_equal(pool->source.remap.held_bytes, 0);
     finish_all();
     drop(block);
     finish_all();
     pool_trim(pool, true);
-    assert_int_equal(fake->reserved, LONG + 2 * LINE_SEGMENT);
+    assert_int_equal(fake->reserved, LONG + 2 * VMM_HANDLE);
 }
 
 /* Also one that nobody has taken out of what is pending yet. */
@@ -1784,7 +1784,7 @@ static void what_has_become_usable_is_split_as_well(void **state) {
     fake_finish_all(fake);
     pool_sync_end(pool, ticket);
     assert_int_equal(get_mapped(20 * MIB), at);
-    assert_int_equal(segment_at(at)->bytes, LINE_SEGMENT);
+    assert_int_equal(segment_at(at)->bytes, VMM_HANDLE);
 }
 
 /* What is new beyond the budget, and what a long one is split into; half as long once they have been pinned, and so on. */
@@ -1792,16 +1792,16 @@ static void segments_are_as_long_as_what_they_are_made_for_wants(void **state) {
     (void)state;
     static const uint64_t rows[][4] = {{4, 8, 4, 4}, {8, 8, 4, 4}, {9, 16, 8, 4}, {40, 16, 8, 4}};
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
-        for (unsigned halvings = 0; halvings < 3; halvings++) {
-            uint64_t wanted = rows[i][1 + halvings] * MIB, bytes = rows[i][0] * MIB;
+        for (unsigned size_shift = 0; size_shift < 3; size_shift++) {
+            uint64_t wanted = rows[i][1 + size_shift] * MIB, bytes = rows[i][0] * MIB;
             start(64 * GIB, POOL_BARRIER, PAGE);
-            pool->source.mapper.halvings = halvings;
+            pool->source.remap.size_shift = size_shift;
             uint64_t at = get_mapped(bytes);
             assert_int_equal(segment_at(at)->bytes, least_of(wanted, round_up(bytes, PAGE)));
             assert_int_equal(stop(NULL), 0);
             at = free_gib();
             finish_all();
-            pool->source.mapper.halvings = halvings;
+            pool->source.remap.size_shift = size_shift;
             assert_int_equal(get_mapped(bytes), at);
             assert_int_equal(segment_at(at)->bytes, wanted);
             assert_int_equal(segment_at(at + LONG - 1)->bytes, wanted);
@@ -1813,36 +1813,36 @@ static void segments_are_as_long_as_what_they_are_made_for_wants(void **state) {
 /* Of a long one of 512 MiB what such calls make at a time: nobody waits for more of them. */
 static void no_more_is_split_at_a_time(void **state) {
     (void)state;
-    const uint64_t some = MAP_BATCH * LINE_SEGMENT_LEAST;
+    const uint64_t some = MAP_BATCH * VMM_HANDLE_LEAST;
     start(64 * GIB, POOL_BARRIER, RELAXED);
     uint64_t at = get_mapped(4 * GIB);
     assert_int_equal(segment_at(at)->bytes, 512 * MIB);
     drop_used(at, 4 * GIB);
     finish_all();
-    pool->source.mapper.halvings = 2;
+    pool->source.remap.size_shift = 2;
     assert_int_equal(get_mapped(4 * MIB), at);
-    assert_int_equal(segment_at(at + some - MIB)->bytes, LINE_SEGMENT_LEAST);
-    assert_int_equal(segment_at(at + some)->bytes, 512 * MIB - some - LINE_SEGMENT);
+    assert_int_equal(segment_at(at + some - MIB)->bytes, VMM_HANDLE_LEAST);
+    assert_int_equal(segment_at(at + some)->bytes, 512 * MIB - some - VMM_HANDLE);
     assert_int_equal(get_mapped(some - 4 * MIB), at + 4 * MIB);
     assert_int_equal(get_mapped(4 * MIB), at + some); /* which is split then */
-    assert_int_equal(segment_at(at + some)->bytes, LINE_SEGMENT_LEAST);
+    assert_int_equal(segment_at(at + some)->bytes, VMM_HANDLE_LEAST);
     assert_int_equal(fake->reserved, 4 * GIB);
 }
 
 /* For a page of small blocks, which cannot be in it. */
 static void so_is_what_is_left_of_a_long_one(void **state) {
     (void)state;
-    const uint64_t bytes = 18 * LINE_SEGMENT; /* six long ones */
+    const uint64_t bytes = 18 * VMM_HANDLE; /* six long ones */
     start(64 * GIB, POOL_BARRIER, bytes + PAGE);
     uint64_t at = get_mapped(bytes + 512 * KIB);
     get_mapped(MIB + 512 * KIB); /* so that what is short stays */
     finish_all();
     drop(at);
     finish_all();
-    assert_int_equal(segment_at(at)->bytes, 3 * LINE_SEGMENT);
+    assert_int_equal(segment_at(at)->bytes, 3 * VMM_HANDLE);
     get(MIB);
-    assert_int_equal(fake->reserved, bytes + 2 * PAGE - LINE_SEGMENT);
-    assert_int_equal(segment_at(at)->bytes, LINE_SEGMENT_SHORT);
+    assert_int_equal(fake->reserved, bytes + 2 * PAGE - VMM_HANDLE);
+    assert_int_equal(segment_at(at)->bytes, VMM_HANDLE_SHORT);
 }
 
 /* It may not be unmapped under work that reaches it. */
@@ -1858,7 +1858,7 @@ static void it_is_not_split_before_its_work_has_finished(void **state) {
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get(20 * MIB), at);
     lock_acquire(&pool->source.lock); /* nor where another thread has taken what had finished */
-    assert_true(mapper_split(&pool->source, &pool->source.large, LONG));
+    assert_true(remap_split(&pool->source, &pool->source.large, LONG));
     lock_release(&pool->source.lock);
     assert_int_equal(fake->unmaps, unmaps);
     assert_int_equal(pool->source.large.segment_count, SEGMENTS);
@@ -1875,19 +1875,19 @@ static void a_long_segment_goes_in_parts(void **state) {
     drop(at[1]);
     finish_all();
     lock_acquire(&pool->source.lock);
-    pool->source.mapper.slack = 64 * MIB;
-    pool->source.mapper.parts = 1;
+    pool->source.remap.slack = 64 * MIB;
+    pool->source.remap.slack_steps = 1;
     peaks_look_at_all(pool);
     lock_release(&pool->source.lock);
     uint64_t budget = budget_with(&pool->source, more);
     assert_in_range(fake->reserved + more - budget, 6 * 128 * MIB + 1, 7 * 128 * MIB - 17 * MIB);
     get_mapped(more);
-    assert_in_range(fake->reserved, budget - LINE_SEGMENT + 1, budget);
+    assert_in_range(fake->reserved, budget - VMM_HANDLE + 1, budget);
     assert_int_equal(segment_at(at[1])->bytes,
                      LONG); /* its short end has moved, the others went from there */
-    assert_int_equal(segment_at(at[1] + LONG)->bytes, LINE_SEGMENT);
+    assert_int_equal(segment_at(at[1] + LONG)->bytes, VMM_HANDLE);
     assert_int_equal(books_get(&pool->source.books.driver_frees), 7);
-    assert_int_equal(pool->source.mapper.held_bytes, 0);
+    assert_int_equal(pool->source.remap.held_bytes, 0);
 }
 
 static void where_the_driver_has_no_more_what_was_split_is_gone(void **state) {
@@ -2003,7 +2003,7 @@ static void a_block_names_all_segments_it_lies_in(void **state) {
         assert_int_equal(loan.offset, 3 * MIB);
         assert_int_equal(loan.bytes, 44 * MIB);
         assert_int_equal(loan.pages, 24);
-        assert_false(lock_try(&pool->source.mapper.lock)); /* so nothing goes back */
+        assert_false(lock_try(&pool->source.remap.lock)); /* so nothing goes back */
         named(&loan, base + rows[i][0] * PAGE);
         pool_lend_end(&loan);
     }
@@ -2011,8 +2011,8 @@ static void a_block_names_all_segments_it_lies_in(void **state) {
     for (unsigned i = 0; i < sizeof none / sizeof *none; i++) {
         assert_int_equal(pool_lend(block, id, none[i], &loan), -EINVAL);
     }
-    assert_true(lock_try(&pool->source.mapper.lock));
-    lock_release(&pool->source.mapper.lock);
+    assert_true(lock_try(&pool->source.remap.lock));
+    lock_release(&pool->source.remap.lock);
 }
 
 /* Not those behind it, though they are as long. */

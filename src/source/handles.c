@@ -1,7 +1,7 @@
-#include "source/mapping.h"
+#include "source/handles.h"
 
-#include "memory/line.h"
 #include "memory/page_map.h"
+#include "memory/va_range.h"
 #include "source/internal.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@ static uint32_t pages_of(uint64_t bytes) {
 
 static void refuse(struct source *source, struct segment *segment) {
     segment->refused = true;
-    source->mapper.any_refused = true;
+    source->remap.any_refused = true;
 }
 
 /* What is mapped there becomes a segment behind `after`. NULL without host memory. */
@@ -30,46 +30,47 @@ static struct segment *add(struct source *source, struct arena *arena, uint64_t 
 
 /* --- moving --- */
 
-bool mapping_move(struct source *source, struct arena *arena, struct segment *segment,
-                  struct moving *moving) {
+bool handles_detach(struct source *source, struct arena *arena, struct segment *segment,
+                    struct transit *transit) {
     struct backend *backend = source->backend;
-    const struct alias alias = {segment->base, segment->bytes, segment->stamp};
+    const struct stale_mapping stale_mapping = {segment->base, segment->bytes, segment->stamp};
     const struct piece moved = {segment->handle, segment->bytes, segment->stamp, arena,
                                 segment->base};
     if (!arena_remove(arena, segment)) {
         refuse(source, segment);
         return false;
     }
-    aliases_add(&arena->aliases, &alias);
-    page_map_set_owner(alias.base, alias.bytes,
+    stale_add(&arena->stale_mappings, &stale_mapping);
+    page_map_set_owner(stale_mapping.base, stale_mapping.bytes,
                        arena->pool); /* it answers for what was freed there */
-    unsigned i = moving->count++;
-    for (; i > 0 && moving->of[i - 1].bytes < moved.bytes; i--) {
-        moving->of[i] = moving->of[i - 1];
+    unsigned i = transit->count++;
+    for (; i > 0 && transit->of[i - 1].bytes < moved.bytes; i--) {
+        transit->of[i] = transit->of[i - 1];
     }
-    moving->of[i] = moved;
-    moving->bytes += moved.bytes;
-    atomic_fetch_add(&source->mapper.leaving_bytes, moved.bytes);
+    transit->of[i] = moved;
+    transit->bytes += moved.bytes;
+    atomic_fetch_add(&source->remap.unmapping_bytes, moved.bytes);
     if (backend->ops->leave) {
-        backend->ops->leave(backend, alias.base, pages_of(alias.bytes), false);
+        backend->ops->leave(backend, stale_mapping.base, pages_of(stale_mapping.bytes), false);
     }
     return true;
 }
 
 /* Of one that the driver does not take nothing is changed. Nobody else adds or removes any meanwhile: that takes the mapper's lock. */
-void mapping_drop_aliases(struct source *source, struct arena *arena) {
+void handles_drop_stale(struct source *source, struct arena *arena) {
     struct backend *backend = source->backend;
-    for (unsigned i = 0; i < arena->aliases.count;) {
-        const struct alias alias = arena->aliases.at[i];
+    for (unsigned i = 0; i < arena->stale_mappings.count;) {
+        const struct stale_mapping stale_mapping = arena->stale_mappings.at[i];
         int r = -EBUSY;
-        if (alias.stamp <= source->epochs.finished) {
+        if (stale_mapping.stamp <= source->epochs.finished) {
             lock_release(&source->lock);
-            r = backend->ops->unmap(backend, alias.base, pages_of(alias.bytes), true);
+            r = backend->ops->unmap(backend, stale_mapping.base, pages_of(stale_mapping.bytes),
+                                    true);
             lock_acquire(&source->lock);
         }
         if (r == 0) {
-            page_map_leave(alias.base, alias.bytes, arena->pool);
-            aliases_remove(&arena->aliases, alias.base);
+            page_map_leave(stale_mapping.base, stale_mapping.bytes, arena->pool);
+            stale_remove(&arena->stale_mappings, stale_mapping.base);
         } else {
             i++;
         }
@@ -79,7 +80,7 @@ void mapping_drop_aliases(struct source *source, struct arena *arena) {
 /* Without the pool's lock. */
 static void give(struct source *source, const struct piece *moved) {
     source->backend->ops->give_pages(source->backend, 1, pages_of(moved->bytes), &moved->handle);
-    atomic_fetch_sub(&source->mapper.leaving_bytes, moved->bytes);
+    atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
 }
 
 /* False without host memory: then it is the driver's, when its alias has gone. */
@@ -89,30 +90,30 @@ static bool move_back(struct source *source, const struct piece *moved) {
     if (!add(source, moved->arena, moved->base, moved, after)) {
         return false;
     }
-    aliases_remove(&moved->arena->aliases, moved->base);
-    atomic_fetch_sub(&source->mapper.leaving_bytes, moved->bytes);
+    stale_remove(&moved->arena->stale_mappings, moved->base);
+    atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
     if (backend->ops->leave) {
         backend->ops->leave(backend, moved->base, pages_of(moved->bytes), true);
     }
     return true;
 }
 
-void mapping_return(struct source *source, struct moving *moving) {
-    for (unsigned i = 0; i < moving->count; i++) {
-        if (!move_back(source, &moving->of[i])) {
+void handles_reattach(struct source *source, struct transit *transit) {
+    for (unsigned i = 0; i < transit->count; i++) {
+        if (!move_back(source, &transit->of[i])) {
             lock_release(&source->lock);
-            give(source, &moving->of[i]);
+            give(source, &transit->of[i]);
             lock_acquire(&source->lock);
             books_add(&source->books.driver_frees, 1);
         }
     }
-    moving->count = 0;
-    moving->bytes = 0;
+    transit->count = 0;
+    transit->bytes = 0;
 }
 
 /* --- giving back --- */
 
-int mapping_release(struct source *source, struct arena *arena, struct segment *segment,
+int handles_release(struct source *source, struct arena *arena, struct segment *segment,
                     uint64_t *released) {
     struct backend *backend = source->backend;
     struct segment was = *segment, *after = segment->previous;
@@ -121,7 +122,7 @@ int mapping_release(struct source *source, struct arena *arena, struct segment *
         refuse(source, segment);
         return -EBUSY;
     }
-    atomic_fetch_add(&source->mapper.leaving_bytes, was.bytes);
+    atomic_fetch_add(&source->remap.unmapping_bytes, was.bytes);
     budget_book_reserve(source);
     lock_release(&source->lock);
     int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes), false);
@@ -133,7 +134,7 @@ int mapping_release(struct source *source, struct arena *arena, struct segment *
         books_add(&source->books.driver_frees, 1);
         *released = was.bytes;
     } else {
-        atomic_fetch_sub(&source->mapper.leaving_bytes, was.bytes);
+        atomic_fetch_sub(&source->remap.unmapping_bytes, was.bytes);
         struct segment *kept = add(source, arena, was.base, &moved, after); /* where it was */
         if (kept) {
             kept->since = was.since;
@@ -146,20 +147,20 @@ int mapping_release(struct source *source, struct arena *arena, struct segment *
 
 /* --- making --- */
 
-void mapping_hold(struct source *source, struct arena *arena, struct range *range) {
+void handles_hold(struct source *source, struct arena *arena, struct range *range) {
     arena_hold(arena, range);
-    source->mapper.held_bytes += range->bytes;
+    source->remap.held_bytes += range->bytes;
 }
 
-void mapping_let_go(struct source *source, struct arena *arena, struct range *range) {
-    source->mapper.held_bytes -= range->bytes;
+void handles_unhold(struct source *source, struct arena *arena, struct range *range) {
+    source->remap.held_bytes -= range->bytes;
     arena_give(arena, range);
 }
 
-void mapping_let_go_of_all(struct source *source, struct arena *arena,
-                           const struct segment *in_front, const struct segment *last) {
+void handles_unhold_all(struct source *source, struct arena *arena, const struct segment *in_front,
+                        const struct segment *last) {
     for (; last != in_front; last = last->previous) {
-        mapping_let_go(source, arena, last->first);
+        handles_unhold(source, arena, last->first);
     }
 }
 
@@ -193,7 +194,7 @@ static int map_some(struct source *source, struct arena *arena, uint64_t base, u
     if (r != 0) {
         return r == -ENOMEM ? -ENOMEM : -ERANGE;
     }
-    source->mapper.made_bytes += count * each;
+    source->remap.made_bytes += count * each;
     for (unsigned i = 0; i < count; i++) {
         struct segment *added = add(source, arena, base + i * each, &moved[i], *last);
         if (!added) {
@@ -201,21 +202,21 @@ static int map_some(struct source *source, struct arena *arena, uint64_t base, u
             return -ERANGE;
         }
         *last = added;
-        mapping_hold(source, arena, added->first);
+        handles_hold(source, arena, added->first);
     }
     return 0;
 }
 
 /* All that is moving; what the driver has not mapped is moving still. */
-static int make_of_moving(struct source *source, struct arena *arena, uint64_t base,
-                          struct moving *moving, struct segment **last) {
+static int map_transit(struct source *source, struct arena *arena, uint64_t base,
+                       struct transit *transit, struct segment **last) {
     int r = 0;
     unsigned done = 0;
     bool mapped = true;
-    while (r == 0 && done < moving->count) {
-        const struct piece *some = moving->of + done;
+    while (r == 0 && done < transit->count) {
+        const struct piece *some = transit->of + done;
         unsigned count = 1;
-        while (count < MAP_BATCH && done + count < moving->count &&
+        while (count < MAP_BATCH && done + count < transit->count &&
                some[count].bytes == some->bytes) {
             count++;
         }
@@ -224,15 +225,15 @@ static int make_of_moving(struct source *source, struct arena *arena, uint64_t b
         r = map_some(source, arena, base, some->bytes, some, count, last, &mapped);
         source->growing.bytes -= bytes;
         if (mapped) {
-            atomic_fetch_sub(&source->mapper.leaving_bytes, bytes);
-            moving->bytes -= bytes;
+            atomic_fetch_sub(&source->remap.unmapping_bytes, bytes);
+            transit->bytes -= bytes;
             done += count;
         }
         base += bytes;
     }
-    moving->count -= done;
-    for (unsigned i = 0; i < moving->count; i++) {
-        moving->of[i] = moving->of[done + i];
+    transit->count -= done;
+    for (unsigned i = 0; i < transit->count; i++) {
+        transit->of[i] = transit->of[done + i];
     }
     return r;
 }
@@ -278,29 +279,29 @@ static int look_for_pages(struct source *source, uint64_t bytes) {
 
 /* The end of what comes in long ones is short: the block need not fill it, and others may begin there. */
 static uint64_t short_of_end(uint64_t each, uint64_t rest) {
-    uint64_t part = (rest - 1) / LINE_SEGMENT * LINE_SEGMENT;
-    return each > LINE_SEGMENT && part > 0 ? part : rest;
+    uint64_t part = (rest - 1) / VMM_HANDLE * VMM_HANDLE;
+    return each > VMM_HANDLE && part > 0 ? part : rest;
 }
 
 /* What lives on in a segment keeps all of it. So one that is made for little is short, since others like that will have most of
  * it; but a call of the driver takes as long for a short one as for a long one, so one that is made for much is long. */
-uint64_t mapping_length(const struct source *source, uint64_t like) {
-    uint64_t each = LINE_SEGMENT;
-    while (each / 2 >= like && each > LINE_SEGMENT_SHORT) {
+uint64_t handles_length(const struct source *source, uint64_t like) {
+    uint64_t each = VMM_HANDLE;
+    while (each / 2 >= like && each > VMM_HANDLE_SHORT) {
         each /= 2;
     }
-    return most_of(each >> source->mapper.halvings, LINE_SEGMENT_LEAST);
+    return most_of(each >> source->remap.size_shift, VMM_HANDLE_LEAST);
 }
 
 /* Descriptors for all of them first: nothing is made to go back for want of host memory. */
-int mapping_make(struct source *source, struct arena *arena, const struct line_place *place,
-                 uint64_t each, struct moving *moving, struct segment **last) {
-    uint64_t there = moving->bytes, base = place->base + there, rest = place->bytes - there;
-    unsigned all = moving->count + (unsigned)((rest + each - 1) / each);
-    if (!arena_prepare(arena, all + 1) || page_map_prepare(place->base, place->bytes) != 0) {
+int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
+                 struct transit *transit, struct segment **last) {
+    uint64_t there = transit->bytes, base = gap->base + there, rest = gap->bytes - there;
+    unsigned all = transit->count + (unsigned)((rest + each - 1) / each);
+    if (!arena_prepare(arena, all + 1) || page_map_prepare(gap->base, gap->bytes) != 0) {
         return -ERANGE;
     }
-    int r = make_of_moving(source, arena, place->base, moving, last);
+    int r = map_transit(source, arena, gap->base, transit, last);
     r = r == 0 && rest > each ? look_for_pages(source, rest) : r;
     for (uint64_t some; rest > 0 && r == 0; rest -= some, base += some) {
         uint64_t part = short_of_end(each, rest);
@@ -320,35 +321,36 @@ int mapping_make(struct source *source, struct arena *arena, const struct line_p
  * block would be put into a part of it, or a part of it has to go. Of a very long one the rest is long once more, or whoever
  * needs a little of it would have to wait for all of them.
  */
-int mapping_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
+int handles_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like) {
-    uint64_t each = mapping_length(source, like);
+    uint64_t each = handles_length(source, like);
     uint64_t some = most_of(round_up(like, each), MAP_BATCH * each);
-    some = bytes > some + LINE_SEGMENT ? some : bytes;
-    const struct line_place front = {.base = base, .bytes = some};
-    const struct line_place rest = {.base = base + some, .bytes = bytes - some};
+    some = bytes > some + VMM_HANDLE ? some : bytes;
+    const struct gap front = {.base = base, .bytes = some};
+    const struct gap rest = {.base = base + some, .bytes = bytes - some};
     struct segment *in_front = arena_before(arena, base), *last = in_front;
-    struct moving none;
+    struct transit none;
     none.count = 0;
     none.bytes = 0;
-    int r = mapping_make(source, arena, &front, least_of(each, some), &none, &last);
+    int r = handles_make(source, arena, &front, least_of(each, some), &none, &last);
     if (r == 0 && rest.bytes > 0) {
-        r = mapping_make(source, arena, &rest, rest.bytes, &none, &last);
+        r = handles_make(source, arena, &rest, rest.bytes, &none, &last);
     }
-    mapping_let_go_of_all(source, arena, in_front, last);
+    handles_unhold_all(source, arena, in_front, last);
     return r;
 }
 
 /* --- the end --- */
 
-bool mapping_end(struct source *source, struct arena *arena) {
+bool handles_end(struct source *source, struct arena *arena) {
     struct backend *backend = source->backend;
     bool all = true;
-    for (unsigned i = 0; i < arena->aliases.count; i++) {
-        const struct alias *alias = &arena->aliases.at[i];
-        all &= backend->ops->unmap(backend, alias->base, pages_of(alias->bytes), true) == 0;
+    for (unsigned i = 0; i < arena->stale_mappings.count; i++) {
+        const struct stale_mapping *stale_mapping = &arena->stale_mappings.at[i];
+        all &= backend->ops->unmap(backend, stale_mapping->base, pages_of(stale_mapping->bytes),
+                                   true) == 0;
     }
-    arena->aliases.count = 0;
+    arena->stale_mappings.count = 0;
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool refused = backend->ops->unmap(backend, s->base, pages_of(s->bytes), false) != 0;
         if (!refused) {

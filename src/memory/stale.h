@@ -9,35 +9,36 @@
  *
  * Under the pool's lock.
  */
-#ifndef GPUCACHE_MEMORY_ALIAS_H
-#define GPUCACHE_MEMORY_ALIAS_H
+#ifndef GPUCACHE_MEMORY_STALE_H
+#define GPUCACHE_MEMORY_STALE_H
 
 #include "memory/tuning.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct alias {
+struct stale_mapping {
     uint64_t base, bytes;
     uint64_t stamp; /* when the epoch of this number has finished it can be unmapped */
 };
 
-struct aliases {
+struct stale_mappings {
     unsigned count;
-    struct alias at[ALIASES_MOST]; /* by address */
+    struct stale_mapping at[STALE_MOST]; /* by address */
 };
 
-static inline bool aliases_are_full(const struct aliases *aliases) {
-    return aliases->count == ALIASES_MOST;
+static inline bool stale_is_full(const struct stale_mappings *stale_mappings) {
+    return stale_mappings->count == STALE_MOST;
 }
 
 /** There is room for one more, and none lies there. */
-void aliases_add(struct aliases *aliases, const struct alias *alias);
+void stale_add(struct stale_mappings *stale_mappings, const struct stale_mapping *stale_mapping);
 
 /** The first that ends behind `address`, or NULL. */
-const struct alias *aliases_behind(const struct aliases *aliases, uint64_t address);
+const struct stale_mapping *stale_behind(const struct stale_mappings *stale_mappings,
+                                         uint64_t address);
 
 /** Forgets the one that begins there. */
-void aliases_remove(struct aliases *aliases, uint64_t base);
+void stale_remove(struct stale_mappings *stale_mappings, uint64_t base);
 
 #endif

@@ -1,0 +1,119 @@
+#include "memory/va_range.h"
+
+#include "memory/arith.h"
+#include "memory/page_map.h"
+
+#include <stddef.h>
+
+static uint64_t end_of(const struct segment *segment) {
+    return segment->base + segment->bytes;
+}
+
+/* What is free on both sides of [base, end), behind `after`. */
+static void look_around(const struct arena *arena, uint64_t base, uint64_t end,
+                        struct segment *after, struct gap *gap) {
+    const struct segment *before = after ? after->next : arena->segments;
+    gap->left = after && end_of(after) == base ? arena_free_end(after) : NULL;
+    gap->right = before && before->base == end ? arena_free_start(before) : NULL;
+}
+
+/* What of a hole is needed, with the free ranges beside it; false: it is too short. */
+static bool fits(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                 struct segment *after, struct gap *gap) {
+    *gap = (struct gap){.base = base, .room = end - base};
+    look_around(arena, base, end, after, gap);
+    uint64_t left = gap->left ? gap->left->bytes : 0, gap_follows = end - base;
+    uint64_t right = gap->right ? gap->right->bytes : 0;
+    uint64_t behind = round_up(bytes - least_of(left, bytes), PAGE_BYTES);
+    uint64_t before = round_up(bytes - least_of(right, bytes), PAGE_BYTES);
+    if (behind <= gap_follows && (behind <= before || before > gap_follows)) {
+        gap->bytes = behind;
+        gap->right = NULL;
+    } else if (before <= gap_follows) {
+        gap->bytes = before;
+        gap->base = end - before;
+        gap->left = NULL;
+    } else {
+        gap->bytes = gap_follows;
+    }
+    return left + gap_follows + right >= bytes;
+}
+
+static void keep_better(const struct gap *gap, struct gap *best) {
+    bool lower = gap->bytes == best->bytes && gap->base < best->base;
+    if (best->bytes == 0 || gap->bytes < best->bytes || lower) {
+        *best = *gap;
+    }
+}
+
+/* A hole, in the parts that aliases leave of it. */
+static void look_between(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                         struct segment *after, struct gap *best) {
+    struct gap gap;
+    while (base < end) {
+        const struct stale_mapping *stale_mapping = stale_behind(&arena->stale_mappings, base);
+        uint64_t until = stale_mapping && stale_mapping->base < end ? stale_mapping->base : end;
+        if (until > base && fits(arena, bytes, base, until, after, &gap)) {
+            keep_better(&gap, best);
+        }
+        base = stale_mapping && stale_mapping->base < end
+                   ? stale_mapping->base + stale_mapping->bytes
+                   : end;
+    }
+}
+
+/* What lies between two segments, or beside all of them, as far as there are addresses. */
+static void look_at_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                        struct segment *after, struct gap *best) {
+    for (const struct va_range *va_range = arena->va_ranges; va_range; va_range = va_range->next) {
+        uint64_t line_end = va_range->base + va_range->bytes;
+        look_between(arena, bytes, base > va_range->base ? base : va_range->base,
+                     end < line_end ? end : line_end, after, best);
+    }
+}
+
+/* Only holes are looked at, not thousands of segments. */
+bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap) {
+    struct segment *last = arena->last;
+    *gap = (struct gap){0};
+    look_at_gap(arena, bytes, 0, last ? arena->segments->base : UINT64_MAX, NULL, gap);
+    for (struct segment *s = arena->gap_list; s; s = s->next_in_gap_list) {
+        look_at_gap(arena, bytes, end_of(s), s->next->base, s, gap);
+    }
+    if (last) {
+        look_at_gap(arena, bytes, end_of(last), UINT64_MAX, last, gap);
+    }
+    return gap->bytes > 0;
+}
+
+void gap_become(struct gap *gap, uint64_t bytes) {
+    bytes = least_of(bytes, gap->room);
+    if (gap->right && !gap->left) { /* it grows to the left */
+        gap->base = gap->base + gap->bytes - bytes;
+    }
+    gap->bytes = bytes;
+}
+
+bool va_range_prepare(struct arena *arena) {
+    return host_slab_prepare(&arena->va_range_slab, 1);
+}
+
+void va_range_add(struct arena *arena, uint64_t base, uint64_t bytes) {
+    struct va_range *va_range = host_slab_get(&arena->va_range_slab), **at = &arena->va_ranges;
+    while (*at && (*at)->base < base) {
+        at = &(*at)->next;
+    }
+    *va_range = (struct va_range){.base = base, .bytes = bytes, .next = *at};
+    *at = va_range;
+}
+
+bool va_range_remove(struct arena *arena, uint64_t *base, uint64_t *bytes) {
+    struct va_range *va_range = arena->va_ranges;
+    if (va_range) {
+        *base = va_range->base;
+        *bytes = va_range->bytes;
+        arena->va_ranges = va_range->next;
+        host_slab_put(&arena->va_range_slab, va_range);
+    }
+    return va_range != NULL;
+}
