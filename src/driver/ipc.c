@@ -46,7 +46,7 @@ static CUresult export_pages(CUipcMemHandle *handle, const struct pool_block *bl
     if (!ipc_server_name(&exporter)) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    pool_mark_reached_from_outside(block->address);
+    pool_mark_externally_visible(block->address);
     int r = ipc_export(exporter, block->address, &view);
     if (r == 0) {
         memcpy(handle, &view, sizeof view);
@@ -68,7 +68,7 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
     if (r != 0 || result != CUDA_SUCCESS) {
         return result;
     }
-    pool_mark_reached_from_outside(dptr);
+    pool_mark_externally_visible(dptr);
     uint64_t offset = block.address - segment.address;
     struct ipc_handle view = ipc_handle_view(handle);
     if (offset == 0 && (block.requested == segment.bytes || view.words[7] != 0)) {

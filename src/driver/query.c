@@ -252,7 +252,7 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute, const str
 /* The driver sets SYNC_MEMOPS when it gives the tokens that open memory to a network card. */
 static void tokens_given(CUdeviceptr dptr) {
     int value = driver_sync_memops(dptr);
-    pool_mark_reached_from_outside(dptr);
+    pool_mark_externally_visible(dptr);
     if (value != SYNC_UNKNOWN) {
         pool_set_flag(dptr, value != 0);
     }
@@ -353,7 +353,7 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
     }
     CUresult result = set_sync_memops_of(value, dptr, &block);
     if (block.pool && result == CUDA_SUCCESS) {
-        pool_mark_reached_from_outside(dptr);
+        pool_mark_externally_visible(dptr);
         pool_set_flag(block.address, *(const int *)value != 0);
     }
     return result;
@@ -361,6 +361,6 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
 
 CUresult hook_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t bytes,
                                             CUmemRangeHandleType type, unsigned long long flags) {
-    pool_mark_reached_from_outside(dptr);
+    pool_mark_externally_visible(dptr);
     return REAL(cuMemGetHandleForAddressRange)(handle, dptr, bytes, type, flags);
 }

@@ -257,8 +257,8 @@ int runs_add_page(struct runs *runs, struct range *range, uint64_t address) {
     page->range = range;
     range->page = page;
     page->used_units = 0;
-    bool outside = range->segment->reached_from_outside;
-    atomic_store(&page->reached_from_outside, outside);
+    bool outside = range->segment->externally_visible;
+    atomic_store(&page->externally_visible, outside);
     insert_run(runs, &page->blocks[0], PAGE_UNITS);
     page_map_set(address, PAGE_BYTES, page_map_of_page(page, outside));
     runs->page_count++;

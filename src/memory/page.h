@@ -37,7 +37,7 @@ struct page {
     struct pool *pool;   /* never changes: pages are recycled within their pool */
     struct range *range; /* the arena's side of it */
     /* See struct segment. A page opened later in it inherits it; its entry in the page map says so too. */
-    atomic_bool reached_from_outside;
+    atomic_bool externally_visible;
     _Atomic uint32_t opened; /* how often it has been: it lay elsewhere before */
     _Atomic uint64_t *names; /* of the blocks that have one, by unit; NULL until somebody asks */
     struct page *next;       /* of a closed one: in the list of those */

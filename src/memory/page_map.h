@@ -85,7 +85,7 @@ static inline void page_map_set_start(uint64_t address, struct range *range) {
 
 /* The two kinds of entry. What the second bit of a page's entry says is in page.h. */
 #define PAGE_MAP_PAGE ((page_map_entry)1)
-#define PAGE_MAP_OUTSIDE ((page_map_entry)2)
+#define PAGE_MAP_EXTERNAL ((page_map_entry)2)
 
 static inline struct page *page_map_page(page_map_entry entry) {
     return entry & PAGE_MAP_PAGE ? (struct page *)(entry & ~(page_map_entry)3) : NULL;
@@ -102,7 +102,7 @@ static inline struct page *page_map_plain_page(page_map_entry entry) {
 }
 
 static inline page_map_entry page_map_of_page(const struct page *page, bool outside) {
-    return (page_map_entry)page | PAGE_MAP_PAGE | (outside ? PAGE_MAP_OUTSIDE : 0);
+    return (page_map_entry)page | PAGE_MAP_PAGE | (outside ? PAGE_MAP_EXTERNAL : 0);
 }
 
 static inline page_map_entry page_map_of_range(const struct range *range) {

@@ -35,7 +35,7 @@ struct segment {
     bool refused;    /* by the driver to be taken back: not tried again in this visit (remap.c) */
     uint64_t handle; /* in a line: the backend's page or pages */
     /* Exported or mapped elsewhere: contents change hands only when old work has finished. */
-    atomic_bool reached_from_outside;
+    atomic_bool externally_visible;
 };
 
 /* What a free reads and writes is one cache line, which it shares with no other range. */
@@ -71,11 +71,11 @@ static inline struct segment *range_next_segment(const struct range *range,
 }
 
 /** Whether something outside reaches any of it. */
-static inline bool range_is_reached(const struct range *range) {
+static inline bool range_is_externally_visible(const struct range *range) {
     bool reached = false;
     for (const struct segment *s = range->segment; s && !reached;
          s = range_next_segment(range, s)) {
-        reached = atomic_load_explicit(&s->reached_from_outside, memory_order_relaxed);
+        reached = atomic_load_explicit(&s->externally_visible, memory_order_relaxed);
     }
     return reached;
 }
@@ -99,7 +99,7 @@ static inline bool segment_may_leave(const struct segment *segment, uint64_t fin
  * stands behind here. */
 static inline bool segment_may_move(const struct segment *segment, uint64_t most) {
     return segment->used == 0 && segment->bytes <= most && !segment->refused &&
-           !atomic_load_explicit(&segment->reached_from_outside, memory_order_relaxed);
+           !atomic_load_explicit(&segment->externally_visible, memory_order_relaxed);
 }
 
 /** Whether it begins where its segment does. */

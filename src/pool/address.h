@@ -72,7 +72,7 @@ int pool_set_flag(uint64_t address, bool flag);
  * (another process, a network card, the CPU): what it covers changes hands only when earlier work
  * has finished. For good. Returns when the work has finished that the block was handed out behind.
  */
-int pool_mark_reached_from_outside(uint64_t address);
+int pool_mark_externally_visible(uint64_t address);
 
 /** Where the backend maps pages: its names of some of those that a live block lies in. */
 #define POOL_LOAN 16

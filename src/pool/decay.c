@@ -29,7 +29,7 @@ static void take_old(struct pool *pool, uint64_t stamp) {
     struct biased *idle = quota_find_idle(pool);
     source->decay.tick -= DECAY_TICKS + 1;
     quota_put_to_sleep(pool, idle);
-    if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_OUTSIDE, stamp)) {
+    if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_EXTERNAL, stamp)) {
         sync_query(source, stamp);
     }
     pending_release_up_to(source, stamp);

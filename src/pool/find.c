@@ -253,7 +253,7 @@ int pool_set_flag(uint64_t address, bool flag) {
     return name ? 0 : -ENOMEM;
 }
 
-int pool_mark_reached_from_outside(uint64_t address) {
+int pool_mark_externally_visible(uint64_t address) {
     struct pool *pool = lock_owner(address);
     if (!pool) {
         return -ENOENT;
@@ -265,11 +265,11 @@ int pool_mark_reached_from_outside(uint64_t address) {
         struct page *page = found.block ? page_of(found.block) : NULL;
         struct range *range = page ? page->range : found.range;
         if (page) {
-            atomic_store(&page->reached_from_outside, true);
+            atomic_store(&page->externally_visible, true);
             page_map_set(page->address, PAGE_BYTES, page_map_of_page(page, true));
         }
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-            s->reached_from_outside = true;
+            s->externally_visible = true;
         }
         sync_poll_barriers(source);
     }

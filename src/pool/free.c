@@ -243,10 +243,9 @@ static uint64_t book_free(const struct claimed *c) {
     return header_bytes(c->at.header);
 }
 
-static bool is_reached_from_outside(const struct claimed *c) {
-    return c->at.page
-               ? atomic_load_explicit(&c->at.page->reached_from_outside, memory_order_relaxed)
-               : range_is_reached(range_of(c->at.block));
+static bool is_externally_visible(const struct claimed *c) {
+    return c->at.page ? atomic_load_explicit(&c->at.page->externally_visible, memory_order_relaxed)
+                      : range_is_externally_visible(range_of(c->at.block));
 }
 
 /* A claimed block goes into the calling thread's cache, which is left. */
@@ -259,7 +258,7 @@ static int put_in_cache(struct claimed *c) {
                         .owner = header_owner(c->at.header)};
     uint64_t bytes = book_free(c);
     c->at.block->stamp = epochs_stamp(&source->epochs);
-    if (rest.bin < BINS && bytes <= quota_largest_block(pool) && !is_reached_from_outside(c)) {
+    if (rest.bin < BINS && bytes <= quota_largest_block(pool) && !is_externally_visible(c)) {
         struct bin *bin = &cache->bins[rest.bin];
         cache_push(cache, bin, c->at.block, bytes);
         rest.overflows = cache_overflows(cache, bin) || has_magazine(cache, rest.bin, rest.owner);

@@ -14,7 +14,8 @@
 static int collect(struct pool *pool, uint64_t address, uint32_t first, struct pool_loan *loan) {
     struct pool_block block;
     struct range *range = find_range(address, &block);
-    if (!range || block.pool != pool || block.address != address || !range_is_reached(range)) {
+    if (!range || block.pool != pool || block.address != address ||
+        !range_is_externally_visible(range)) {
         return -ENOENT;
     }
     const struct segment *segment = range->segment, *last = segment;

@@ -138,7 +138,7 @@ int handles_release(struct source *source, struct arena *arena, struct segment *
         struct segment *kept = add(source, arena, was.base, &moved, after); /* where it was */
         if (kept) {
             kept->since = was.since;
-            kept->reached_from_outside = was.reached_from_outside;
+            kept->externally_visible = was.externally_visible;
             refuse(source, kept);
         }
     }

@@ -12,17 +12,16 @@
 
 /* What has that stamp or a lower one may be handed out. */
 static uint64_t stamp_done(const struct source *source, enum reach reach) {
-    return reach == REACH_OUTSIDE
+    return reach == REACH_EXTERNAL
                ? source->epochs.finished
                : atomic_load_explicit(&source->epochs.safe, memory_order_acquire);
 }
 
 static enum reach reach_of(struct block *block) {
-    bool outside =
-        block_is_large(block)
-            ? range_is_reached(range_of(block))
-            : atomic_load_explicit(&page_of(block)->reached_from_outside, memory_order_relaxed);
-    return outside ? REACH_OUTSIDE : REACH_CONTEXT;
+    bool outside = block_is_large(block) ? range_is_externally_visible(range_of(block))
+                                         : atomic_load_explicit(&page_of(block)->externally_visible,
+                                                                memory_order_relaxed);
+    return outside ? REACH_EXTERNAL : REACH_CONTEXT;
 }
 
 void pending_add(struct source *source, struct block *block) {

@@ -29,7 +29,7 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
                                 struct segment *segment) {
     uint64_t base = segment->base, size = segment->bytes, since = segment->since;
     uint64_t generation = source_generation(source);
-    bool reached = segment->reached_from_outside;
+    bool reached = segment->externally_visible;
     arena_remove(arena, segment); /* all of a range */
     int r = give_back(source, base, size);
     if (generation != source_generation(source)) {
@@ -41,7 +41,7 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
     if (r != 0) {
         struct segment *kept = arena_add(arena, base, size, NULL) == 0 ? arena->segments : NULL;
         if (kept) {
-            kept->reached_from_outside = reached;
+            kept->externally_visible = reached;
             kept->since = since;
         }
         return 0;

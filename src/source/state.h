@@ -21,7 +21,7 @@ struct pending {
 };
 
 /* Memory that only the context's own work reaches, and memory that something else reaches too. */
-enum reach { REACH_CONTEXT, REACH_OUTSIDE, REACHES };
+enum reach { REACH_CONTEXT, REACH_EXTERNAL, REACHES };
 
 /* The clock by which memory has been idle for the decay time. */
 struct decay {

@@ -258,7 +258,7 @@ static void what_something_outside_reaches_goes_too(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     uint64_t exported = get(8 * MIB);
-    assert_int_equal(pool_mark_reached_from_outside(exported), 0);
+    assert_int_equal(pool_mark_externally_visible(exported), 0);
     drop_used(exported, 8 * MIB);
     ticks(3 * WHOLE);
     assert_int_equal(fake->reserved, 8 * MIB);

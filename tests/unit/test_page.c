@@ -277,7 +277,7 @@ static void a_forgotten_page_is_as_if_never_used(void **state) {
     struct page *page = open_page(&bench);
     struct block *a = take(&bench, 3);
     take(&bench, 9);
-    page->reached_from_outside = true;
+    page->externally_visible = true;
     runs_give(&bench.runs, a);
     arena_leave_map(&bench.arena);
     runs_forget_page(&bench.runs, page);
@@ -289,7 +289,7 @@ static void a_forgotten_page_is_as_if_never_used(void **state) {
     }
     assert_int_equal(arena_add(&bench.arena, bench.base, PAGES * PAGE_BYTES, NULL), 0);
     assert_ptr_equal(open_page(&bench), page);
-    assert_false(page->reached_from_outside);
+    assert_false(page->externally_visible);
     check(&bench);
 }
 
@@ -399,9 +399,9 @@ static void a_page_opened_in_a_marked_segment_is_marked_too(void **state) {
     start(&bench);
     struct page *page = open_page(&bench);
     assert_true(page_map_is_plain_page(page_map_get(page->address)));
-    page->range->segment->reached_from_outside = true;
+    page->range->segment->externally_visible = true;
     struct page *later = open_page(&bench);
-    assert_true(later->reached_from_outside);
+    assert_true(later->externally_visible);
     assert_ptr_equal(page_map_page(page_map_get(later->address)), later);
     assert_false(page_map_is_plain_page(page_map_get(later->address)));
 }

@@ -140,8 +140,8 @@ static void foreign_memory_is_not_ours(void **state) {
     assert_int_equal(fake_pool_free(fake->base - 512), -ENOENT);
     assert_int_equal(fake_pool_free(at + 5 * MIB), -ENOENT); /* behind the segment */
     assert_int_equal(fake_pool_free(at - MIB), -EINVAL);     /* free, but of the segment */
-    assert_int_equal(pool_mark_reached_from_outside(0), -ENOENT);
-    assert_int_equal(pool_mark_reached_from_outside(at - MIB), -EINVAL);
+    assert_int_equal(pool_mark_externally_visible(0), -ENOENT);
+    assert_int_equal(pool_mark_externally_visible(at - MIB), -EINVAL);
 }
 
 static void a_segment_given_back_is_foreign_again(void **state) {

@@ -90,7 +90,7 @@ static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
     (void)state;
     start(256 * MIB, POOL_BARRIER, TIGHT);
     uint64_t at = get(40 * MIB), other = get(40 * MIB);
-    assert_int_equal(pool_mark_reached_from_outside(at), 0);
+    assert_int_equal(pool_mark_externally_visible(at), 0);
     uint64_t number = fake_submit(fake, 0);
     drop(other);
     assert_int_equal(get(40 * MIB), other);

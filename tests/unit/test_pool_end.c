@@ -346,7 +346,7 @@ static void old_work_is_over_before_memory_is_reached_from_outside(void **state)
         start(GIB, POOL_BARRIER, TIGHT);
         uint64_t at = get_behind_a_barrier(sizes[i]);
         assert_false(fake_is_past(fake, 0, 1, true));
-        assert_int_equal(pool_mark_reached_from_outside(at), 0);
+        assert_int_equal(pool_mark_externally_visible(at), 0);
         assert_true(fake_is_past(fake, 0, 1, true));
         assert_int_equal(fake->waits, 0);
         assert_int_equal(stop(NULL), 0);
@@ -383,7 +383,7 @@ static void a_pool_without_barriers_is_settled(void **state) {
     uint64_t at = get(100 * MIB);
     fake->busy_for_ever = true;
     pool_wait_for_barriers(pool);
-    assert_int_equal(pool_mark_reached_from_outside(at), 0);
+    assert_int_equal(pool_mark_externally_visible(at), 0);
 }
 
 int main(void) {

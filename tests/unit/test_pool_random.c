@@ -244,7 +244,7 @@ static void step_once(unsigned *seed, enum role role) {
         EXPECT(pool_block_id(inside) == pool_block_id(block.address));
         EXPECT(fake_pool_free(inside | 1) == -EINVAL);
         if (rand_r(seed) % 64 == 0) {
-            EXPECT(pool_mark_reached_from_outside(inside) == 0);
+            EXPECT(pool_mark_externally_visible(inside) == 0);
             block.outside = true;
         }
     }

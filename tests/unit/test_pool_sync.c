@@ -682,7 +682,7 @@ static void what_others_reach_changes_hands_only_when_finished(void **state) {
             keep_large_blocks();
         }
         uint64_t at = get(sizes[i]);
-        assert_int_equal(pool_mark_reached_from_outside(at), 0);
+        assert_int_equal(pool_mark_externally_visible(at), 0);
         use_and_drop(at);
         use_and_drop(get(3 * MIB)); /* an event on time, and a barrier behind it */
         get(3 * MIB);
@@ -702,7 +702,7 @@ static void the_mark_stays_with_the_memory(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
     uint64_t at = get(100), neighbour = get(100);
-    assert_int_equal(pool_mark_reached_from_outside(at), 0);
+    assert_int_equal(pool_mark_externally_visible(at), 0);
     for (int i = 0; i < 3; i++) {
         use_and_drop(at);
         use_and_drop(get(3 * MIB));

@@ -583,7 +583,7 @@ static void what_goes_back_is_mapped_where_it_is_needed(void **state) {
         uint64_t at[6], pages[6];
         get_whole(at, pages, 6, 0);
         for (unsigned i = 0; i < 5; i += 2) {
-            assert_int_equal(reached ? pool_mark_reached_from_outside(at[i]) : 0, 0);
+            assert_int_equal(reached ? pool_mark_externally_visible(at[i]) : 0, 0);
             drop(at[i]);
         }
         finish_all();
@@ -784,7 +784,7 @@ static void what_others_reach_moves_nowhere(void **state) {
     start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
     get_whole(at, pages, 6, 0);
     for (unsigned i = 1; i <= 3; i += 2) {
-        assert_int_equal(pool_mark_reached_from_outside(at[i]), 0);
+        assert_int_equal(pool_mark_externally_visible(at[i]), 0);
         drop_used(at[i], WHOLE);
     }
     get(2 * WHOLE);
@@ -1191,7 +1191,7 @@ static void not_for_what_is_free_and_not_pinned(void **state) {
         drop(last);
         finish_all();
         if (refused) { /* what others reach cannot move instead */
-            assert_int_equal(pool_mark_reached_from_outside(first), 0);
+            assert_int_equal(pool_mark_externally_visible(first), 0);
             drop(first);
             finish_all();
             fake->unmap_code = -EIO;
@@ -1482,7 +1482,7 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
     start(4 * GIB, POOL_BARRIER, RELAXED);
     pool->source.decay.tick = 5;
     uint64_t block = get_in_parts(4);
-    assert_int_equal(pool_mark_reached_from_outside(block), 0);
+    assert_int_equal(pool_mark_externally_visible(block), 0);
     finish_all();
     drop_used(block, 4 * PART);
     finish_all();
@@ -1504,7 +1504,7 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
             assert_int_equal(s->handle, pages[i]);
             assert_int_equal(s->stamp, stamp);
             assert_int_equal(s->since, 5);
-            assert_true(s->reached_from_outside);
+            assert_true(s->externally_visible);
         }
         check();
     }
@@ -1917,7 +1917,7 @@ static void one_that_the_driver_keeps_is_used_as_it_is(void **state) {
 /* ---- reached from outside ---- */
 
 static bool is_reached(uint64_t address) {
-    return segment_at(address)->reached_from_outside;
+    return segment_at(address)->externally_visible;
 }
 
 static void all_segments_of_a_block_are_reached(void **state) {
@@ -1927,7 +1927,7 @@ static void all_segments_of_a_block_are_reached(void **state) {
     get_mapped(5 * MIB);
     uint64_t block = get_mapped(8 * MIB);
     assert_int_equal(block, base + 5 * MIB);
-    assert_int_equal(pool_mark_reached_from_outside(block + 2 * MIB), 0);
+    assert_int_equal(pool_mark_externally_visible(block + 2 * MIB), 0);
     for (unsigned i = 0; i < 5; i++) {
         assert_int_equal(is_reached(base + i * PART), i > 0 && i < 4);
     }
@@ -1945,7 +1945,7 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
         struct segment *s = pool->source.large.segments, *marked = place == END ? s->next : s;
         uint64_t all = place == ALL ? s->bytes - 2 * MIB : s->bytes - 512 * KIB;
         get_mapped(all);
-        marked->reached_from_outside = true;
+        marked->externally_visible = true;
         uint64_t block = get_mapped(MIB + 512 * KIB);
         finish_all();
         assert_int_equal(block, s->base + all);
@@ -1961,9 +1961,9 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
                              false); /* a barrier is not enough */
         pending_release_safe(&pool->source);
         lock_release(&pool->source.lock);
-        assert_ptr_equal(pool->source.pending[REACH_OUTSIDE].head, page_map_start(block));
+        assert_ptr_equal(pool->source.pending[REACH_EXTERNAL].head, page_map_start(block));
         finish_all();
-        assert_null(pool->source.pending[REACH_OUTSIDE].head);
+        assert_null(pool->source.pending[REACH_EXTERNAL].head);
         assert_int_equal(get_mapped(MIB + 512 * KIB), block);
         assert_int_equal(stop(NULL), 0);
     }
@@ -1990,7 +1990,7 @@ static void a_block_names_all_segments_it_lies_in(void **state) {
     assert_int_equal(block, base + 3 * MIB);
     uint64_t id = pool_block_id(block);
     assert_int_equal(pool_lend(block, id, 0, &loan), -ENOENT); /* not reached */
-    assert_int_equal(pool_mark_reached_from_outside(block), 0);
+    assert_int_equal(pool_mark_externally_visible(block), 0);
     assert_int_equal(pool_lend(block, id + 1, 0, &loan), -ENOENT);
     assert_int_equal(pool_lend(block + 4096, id, 0, &loan), -ENOENT);
     /* where it begins, how many follow, how long each is, in pages */
@@ -2023,7 +2023,7 @@ static void and_only_those(void **state) {
     PARTS(4);
     uint64_t block = get_mapped(2 * PART), other = get_mapped(2 * PART);
     for (uint64_t at = block; at <= other; at += other - block) {
-        assert_int_equal(pool_mark_reached_from_outside(at), 0);
+        assert_int_equal(pool_mark_externally_visible(at), 0);
         assert_int_equal(pool_lend(at, pool_block_id(at), 0, &loan), 0);
         assert_int_equal(loan.count, 2);
         assert_int_equal(loan.pages, 4);
