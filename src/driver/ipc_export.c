@@ -68,12 +68,12 @@ int ipc_export(uint64_t exporter, uint64_t address, struct ipc_handle *handle) {
 }
 
 int ipc_export_lend(const uint64_t token[2], uint64_t address, uint32_t first,
-                    struct pool_loan *loan) {
+                    struct pool_exported *loan) {
     lock_acquire(&lock);
     const struct export *known = find(address);
     uint64_t differs =
         known ? (known->token[0] ^ token[0]) | (known->token[1] ^ token[1]) : UINT64_MAX;
     uint64_t id = known ? known->id : 0;
     lock_release(&lock);
-    return differs == 0 ? pool_lend(address, id, first, loan) : -ENOENT;
+    return differs == 0 ? pool_export(address, id, first, loan) : -ENOENT;
 }

@@ -9,15 +9,15 @@
 
 #include "driver/ipc_handle.h"
 
-struct pool_loan;
+struct pool_exported;
 
 /** The handle of a live block, which was marked as reached from outside. Equal for equal blocks. 0, or a negative
  * errno. */
 int ipc_export(uint64_t exporter, uint64_t address, struct ipc_handle *handle);
 
-/** As pool_lend(), of the block that has this token. */
+/** As pool_export(), of the block that has this token. */
 int ipc_export_lend(const uint64_t token[2], uint64_t address, uint32_t first,
-                    struct pool_loan *loan);
+                    struct pool_exported *loan);
 
 /** A number that nobody can guess. False: the system has none to give. */
 bool ipc_export_draw(void *number, size_t bytes);

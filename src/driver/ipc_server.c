@@ -64,7 +64,7 @@ static void hang_up(struct socket *socket) {
 /* --- an answer --- */
 
 /* So many of the loan's pages as descriptors: what there are numbers for. */
-static unsigned export_pages(const struct pool_loan *loan, int *fds) {
+static unsigned export_pages(const struct pool_exported *loan, int *fds) {
     const CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUstreamCaptureMode mode = capture_relax();
     unsigned count = 0;
@@ -79,7 +79,7 @@ static unsigned export_pages(const struct pool_loan *loan, int *fds) {
 
 /* Descriptors are in hand only here. */
 static int give_pages(int fd, const struct wire_request *request) {
-    struct pool_loan loan;
+    struct pool_exported loan;
     int fds[WIRE_PAGES];
     unsigned count = 0;
     if (atomic_load(&is_over) || atomic_load(&shutdown_begun)) {
@@ -88,7 +88,7 @@ static int give_pages(int fd, const struct wire_request *request) {
     int r = ipc_export_lend(request->token, request->address, request->first, &loan);
     if (r == 0) {
         count = export_pages(&loan, fds);
-        pool_lend_end(&loan);
+        pool_export_end(&loan);
         struct wire_answer answer = {WIRE_MAGIC, loan.offset, loan.bytes, loan.pages,
                                      count,      loan.length, 0};
         r = count > 0 ? wire_send(fd, &answer, sizeof answer, fds, count) : -EMFILE;

@@ -9,7 +9,7 @@
 
 static bool lives(uint64_t address, uint64_t ticks) {
     struct pool_look look;
-    return pool_look(address, &look) == 0 && look.note == ticks;
+    return pool_look(address, &look) == 0 && look.tag == ticks;
 }
 
 void tracing_start(void) {
@@ -53,7 +53,7 @@ void tracing_allocated(CUdeviceptr address, uint32_t stack) {
     struct pool_look look;
     stack = stack != 0 ? trace_stack(stats_stacks(), stack) : 0;
     uint64_t now = trace_clock();
-    if (pool_note(address, now, &look) == 0) {
+    if (pool_tag(address, now, &look) == 0) {
         write_block(TRACE_ALLOCATE, 0, now, address, &look, 0, stack);
     }
 }
@@ -64,7 +64,7 @@ int tracing_free(CUdeviceptr address) {
     uint64_t now = trace_clock();
     int r = pool_free(address);
     if (r == 0 && known) {
-        write_block(TRACE_FREE, 0, now, address, &look, 0, (uint32_t)look.note);
+        write_block(TRACE_FREE, 0, now, address, &look, 0, (uint32_t)look.tag);
     }
     return r;
 }
@@ -79,7 +79,7 @@ struct tracing_freed tracing_free_begin(CUdeviceptr address) {
 void tracing_free_end(const struct tracing_freed *freed, CUstream stream) {
     if (freed->known) {
         write_block(TRACE_FREE, TRACE_ORDERED, freed->ticks, freed->address, &freed->look,
-                    (uint64_t)(uintptr_t)stream, (uint32_t)freed->look.note);
+                    (uint64_t)(uintptr_t)stream, (uint32_t)freed->look.tag);
     }
 }
 

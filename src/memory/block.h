@@ -36,7 +36,7 @@ enum block_state {
 
 struct block {
     union {
-        /* Cached: its epoch, 0: usable already; live: what was noted for it (pool_note()). */
+        /* Cached: its epoch, 0: usable already; live: what was noted for it (pool_tag()). */
         uint64_t stamp;
         struct block *previous; /* free run: the list of its length */
     };

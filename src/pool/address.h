@@ -39,12 +39,12 @@ int pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool);
  */
 struct pool_look {
     struct pool *pool;
-    uint64_t requested, bytes, note;
+    uint64_t requested, bytes, tag;
 };
 int pool_look(uint64_t address, struct pool_look *look);
 
 /** Notes something for a block that was just handed out to the calling thread, and which it has told nobody of. */
-int pool_note(uint64_t address, uint64_t note, struct pool_look *look);
+int pool_tag(uint64_t address, uint64_t tag, struct pool_look *look);
 
 /** The same, with the driver's own allocation around the block. Takes the pool's lock. */
 struct pool_segment {
@@ -75,21 +75,21 @@ int pool_set_flag(uint64_t address, bool flag);
 int pool_mark_externally_visible(uint64_t address);
 
 /** Where the backend maps pages: its names of some of those that a live block lies in. */
-#define POOL_LOAN 16
-struct pool_loan {
+#define POOL_EXPORT_HANDLES 16
+struct pool_exported {
     struct pool *pool;
     uint64_t offset, bytes; /* of the block: where it begins in the first of its pages */
     uint32_t pages, count;  /* how many of 2 MiB it lies in, and how many are named: */
     uint32_t length;        /* of 2 MiB has each of those so many */
-    uint64_t page[POOL_LOAN];
+    uint64_t page[POOL_EXPORT_HANDLES];
 };
 
 /**
- * Names the pages of a block from its `first` on, as many as fit; until pool_lend_end() the backend does not get
+ * Names the pages of a block from its `first` on, as many as fit; until pool_export_end() the backend does not get
  * them back. The block begins at `address`, has this number and was marked as reached from outside. -ENOENT: there
  * is none; -EINVAL: it has no such page, or none that begins there.
  */
-int pool_lend(uint64_t address, uint64_t id, uint32_t first, struct pool_loan *loan);
-void pool_lend_end(const struct pool_loan *loan);
+int pool_export(uint64_t address, uint64_t id, uint32_t first, struct pool_exported *exported);
+void pool_export_end(const struct pool_exported *exported);
 
 #endif

@@ -290,7 +290,7 @@ __attribute__((no_sanitize("thread"))) static struct block *look_up(uint64_t add
     look->requested =
         range ? *(const volatile uint64_t *)&range->requested : header_requested(at.header);
     look->bytes = range ? *(const volatile uint64_t *)&range->bytes : header_bytes(at.header);
-    look->note = *(const volatile uint64_t *)&at.block->stamp;
+    look->tag = *(const volatile uint64_t *)&at.block->stamp;
     return at.block;
 }
 
@@ -298,10 +298,10 @@ int pool_look(uint64_t address, struct pool_look *look) {
     return look_up(address, look) ? 0 : look->pool ? -EINVAL : -ENOENT;
 }
 
-int pool_note(uint64_t address, uint64_t note, struct pool_look *look) {
+int pool_tag(uint64_t address, uint64_t tag, struct pool_look *look) {
     struct block *block = look_up(address, look);
     if (block) {
-        block->stamp = note;
+        block->stamp = tag;
     }
     return block ? 0 : look->pool ? -EINVAL : -ENOENT;
 }

@@ -1971,7 +1971,7 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
 
 /* ---- loans ---- */
 
-static void named(const struct pool_loan *loan, uint64_t address) {
+static void named(const struct pool_exported *loan, uint64_t address) {
     for (unsigned i = 0; i < loan->count; i++) {
         assert_int_equal(fake_physical(fake, address + i * loan->length * PAGE),
                          fake->base + loan->page[i] * PAGE);
@@ -1981,7 +1981,7 @@ static void named(const struct pool_loan *loan, uint64_t address) {
 static void a_block_names_all_segments_it_lies_in(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
-    struct pool_loan loan;
+    struct pool_exported loan;
     static const uint64_t parts[] = {PART, PART, PART, PART, PART,    6 * MIB,
                                      PART, PART, PART, PART, 6 * MIB, PART};
     uint64_t base = free_in_parts(parts, 12);
@@ -1989,15 +1989,15 @@ static void a_block_names_all_segments_it_lies_in(void **state) {
     assert_int_equal(in_front, base);
     assert_int_equal(block, base + 3 * MIB);
     uint64_t id = pool_block_id(block);
-    assert_int_equal(pool_lend(block, id, 0, &loan), -ENOENT); /* not reached */
+    assert_int_equal(pool_export(block, id, 0, &loan), -ENOENT); /* not reached */
     assert_int_equal(pool_mark_externally_visible(block), 0);
-    assert_int_equal(pool_lend(block, id + 1, 0, &loan), -ENOENT);
-    assert_int_equal(pool_lend(block + 4096, id, 0, &loan), -ENOENT);
+    assert_int_equal(pool_export(block, id + 1, 0, &loan), -ENOENT);
+    assert_int_equal(pool_export(block + 4096, id, 0, &loan), -ENOENT);
     /* where it begins, how many follow, how long each is, in pages */
     static const uint32_t rows[][3] = {{0, 5, 2},  {2, 4, 2},  {8, 1, 2}, {10, 1, 3},
                                        {13, 4, 2}, {19, 1, 2}, {21, 1, 3}};
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
-        assert_int_equal(pool_lend(block, id, rows[i][0], &loan), 0);
+        assert_int_equal(pool_export(block, id, rows[i][0], &loan), 0);
         assert_int_equal(loan.count, rows[i][1]);
         assert_int_equal(loan.length, rows[i][2]);
         assert_int_equal(loan.offset, 3 * MIB);
@@ -2005,11 +2005,11 @@ static void a_block_names_all_segments_it_lies_in(void **state) {
         assert_int_equal(loan.pages, 24);
         assert_false(lock_try(&pool->source.remap.lock)); /* so nothing goes back */
         named(&loan, base + rows[i][0] * PAGE);
-        pool_lend_end(&loan);
+        pool_export_end(&loan);
     }
     static const uint32_t none[] = {1, 3, 9, 11, 12, 14, 22, 23, 24, 26, UINT32_MAX};
     for (unsigned i = 0; i < sizeof none / sizeof *none; i++) {
-        assert_int_equal(pool_lend(block, id, none[i], &loan), -EINVAL);
+        assert_int_equal(pool_export(block, id, none[i], &loan), -EINVAL);
     }
     assert_true(lock_try(&pool->source.remap.lock));
     lock_release(&pool->source.remap.lock);
@@ -2019,17 +2019,17 @@ static void a_block_names_all_segments_it_lies_in(void **state) {
 static void and_only_those(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
-    struct pool_loan loan;
+    struct pool_exported loan;
     PARTS(4);
     uint64_t block = get_mapped(2 * PART), other = get_mapped(2 * PART);
     for (uint64_t at = block; at <= other; at += other - block) {
         assert_int_equal(pool_mark_externally_visible(at), 0);
-        assert_int_equal(pool_lend(at, pool_block_id(at), 0, &loan), 0);
+        assert_int_equal(pool_export(at, pool_block_id(at), 0, &loan), 0);
         assert_int_equal(loan.count, 2);
         assert_int_equal(loan.pages, 4);
         named(&loan, at);
-        pool_lend_end(&loan);
-        assert_int_equal(pool_lend(at, pool_block_id(at), 4, &loan), -EINVAL);
+        pool_export_end(&loan);
+        assert_int_equal(pool_export(at, pool_block_id(at), 4, &loan), -EINVAL);
     }
 }
 

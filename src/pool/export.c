@@ -11,7 +11,8 @@
 #include <errno.h>
 
 /* The segment that begins `first` pages behind the block's first one, and those behind it that are as long. */
-static int collect(struct pool *pool, uint64_t address, uint32_t first, struct pool_loan *loan) {
+static int collect(struct pool *pool, uint64_t address, uint32_t first,
+                   struct pool_exported *exported) {
     struct pool_block block;
     struct range *range = find_range(address, &block);
     if (!range || block.pool != pool || block.address != address ||
@@ -23,24 +24,24 @@ static int collect(struct pool *pool, uint64_t address, uint32_t first, struct p
     while (last->base + last->bytes < address + block.requested) {
         last = last->next;
     }
-    *loan = (struct pool_loan){.offset = address - base, .bytes = block.requested};
-    loan->pages = (uint32_t)((last->base + last->bytes - base) >> PAGE_SHIFT);
+    *exported = (struct pool_exported){.offset = address - base, .bytes = block.requested};
+    exported->pages = (uint32_t)((last->base + last->bytes - base) >> PAGE_SHIFT);
     while (segment && segment->base != from) {
         segment = segment != last ? segment->next : NULL;
     }
     if (!segment) {
         return -EINVAL;
     }
-    loan->length = (uint32_t)(segment->bytes >> PAGE_SHIFT);
+    exported->length = (uint32_t)(segment->bytes >> PAGE_SHIFT);
     for (uint64_t each = segment->bytes;
-         segment && segment->bytes == each && loan->count < POOL_LOAN;
+         segment && segment->bytes == each && exported->count < POOL_EXPORT_HANDLES;
          segment = segment != last ? segment->next : NULL) {
-        loan->page[loan->count++] = segment->handle;
+        exported->page[exported->count++] = segment->handle;
     }
     return 0;
 }
 
-int pool_lend(uint64_t address, uint64_t id, uint32_t first, struct pool_loan *loan) {
+int pool_export(uint64_t address, uint64_t id, uint32_t first, struct pool_exported *exported) {
     struct pool *pool = page_map_owner(address);
     if (!pool || !backend_maps(pool->source.backend)) {
         return -ENOENT;
@@ -50,16 +51,16 @@ int pool_lend(uint64_t address, uint64_t id, uint32_t first, struct pool_loan *l
     lock_acquire(&source->remap.lock);
     if (pool_block_id(address) == id) {
         lock_acquire(&source->lock);
-        r = page_map_owner(address) == pool ? collect(pool, address, first, loan) : -ENOENT;
+        r = page_map_owner(address) == pool ? collect(pool, address, first, exported) : -ENOENT;
         lock_release(&source->lock);
     }
-    loan->pool = pool;
+    exported->pool = pool;
     if (r != 0) {
         lock_release(&source->remap.lock);
     }
     return r;
 }
 
-void pool_lend_end(const struct pool_loan *loan) {
-    lock_release(&loan->pool->source.remap.lock);
+void pool_export_end(const struct pool_exported *exported) {
+    lock_release(&exported->pool->source.remap.lock);
 }
