@@ -25,7 +25,7 @@ int device_backend_answer(CUresult r) {
     return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : -EBUSY;
 }
 
-void device_backend_book_return(struct device_backend *own, uint64_t bytes) {
+void device_backend_count_return(struct device_backend *own, uint64_t bytes) {
     device_pooled(own->device, -(int64_t)bytes);
     device_refund(own->device, bytes);
 }
@@ -238,5 +238,5 @@ void device_backend_stop(struct device_backend *own) {
 
 void device_backend_end(struct device_backend *own) {
     own->backend.suspended = true;
-    device_backend_book_return(own, atomic_exchange(&own->returning, 0));
+    device_backend_count_return(own, atomic_exchange(&own->returning, 0));
 }

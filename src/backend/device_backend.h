@@ -42,7 +42,7 @@ void device_backend_end(struct device_backend *own);
 int device_backend_answer(CUresult r);
 
 /** The driver has so much back. */
-void device_backend_book_return(struct device_backend *own, uint64_t bytes);
+void device_backend_count_return(struct device_backend *own, uint64_t bytes);
 
 /** When something slow begins; 0: nobody keeps it. */
 static inline uint64_t device_backend_begin(void) {

@@ -232,7 +232,7 @@ static void give_pages(struct backend *backend, unsigned count, unsigned length,
     unsigned gone = let_go(count, handles);
     capture_restore(mode);
     device_backend_show(&of(backend)->common, FLIGHT_GIVE_BACK, 0, gone * each, since);
-    device_backend_book_return(&of(backend)->common, gone * each);
+    device_backend_count_return(&of(backend)->common, gone * each);
 }
 
 /* --- mappings; the backend's lock is held --- */

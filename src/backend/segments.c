@@ -74,7 +74,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
         device_backend_show(&segments->common, FLIGHT_GIVE_BACK, address, bytes, since);
     }
     if (r == CUDA_SUCCESS && backend->release_waits) {
-        device_backend_book_return(&segments->common, bytes);
+        device_backend_count_return(&segments->common, bytes);
     } else if (r == CUDA_SUCCESS) {
         atomic_fetch_add(&segments->common.returning, bytes);
     }
@@ -103,14 +103,14 @@ static int returned(struct backend *backend) {
     }
     capture_restore(mode);
     if (r == CUDA_SUCCESS) {
-        device_backend_book_return(&segments->common,
-                                   atomic_exchange(&segments->common.returning, 0));
+        device_backend_count_return(&segments->common,
+                                    atomic_exchange(&segments->common.returning, 0));
     }
     return r == CUDA_ERROR_NOT_READY ? -EAGAIN : device_backend_answer(r);
 }
 
 static void lose(struct backend *backend, uint64_t bytes) {
-    device_backend_book_return(&of(backend)->common, bytes);
+    device_backend_count_return(&of(backend)->common, bytes);
 }
 
 static const struct backend_ops ops = {

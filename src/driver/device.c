@@ -152,7 +152,7 @@ void device_reset_peaks(struct device *device) {
     }
     atomic_store(&device->pooled_peak, atomic_load(&device->pooled));
     lock_acquire(&device->lock);
-    books_reset_peaks(&device->outside);
+    counters_reset_peaks(&device->outside);
     lock_release(&device->lock);
     remember_reset_peak(device->ordinal);
 }
@@ -248,22 +248,22 @@ void device_visible_memory(const struct device *device, uint64_t *free_bytes,
     *free_bytes = *free_bytes > *total_bytes ? *total_bytes : *free_bytes;
 }
 
-void device_book(struct device *device, struct books_metric *metric, int64_t change) {
+void device_book(struct device *device, struct metric *metric, int64_t change) {
     lock_acquire(&device->lock);
-    books_change(metric, change);
+    metric_change(metric, change);
     lock_release(&device->lock);
 }
 
-void device_count(struct device *device, books_counter *counter) {
+void device_count(struct device *device, stat_counter *counter) {
     lock_acquire(&device->lock);
-    books_add(counter, 1);
+    counter_add(counter, 1);
     lock_release(&device->lock);
 }
 
 void device_count_oom(struct device *device, bool at_limit) {
     lock_acquire(&device->lock);
-    books_add(&device->outside.ooms, 1);
-    books_add(&device->outside.limit_refusals, at_limit);
+    counter_add(&device->outside.ooms, 1);
+    counter_add(&device->outside.limit_refusals, at_limit);
     lock_release(&device->lock);
 }
 
@@ -330,15 +330,15 @@ uint64_t stats_host_bytes(void) {
     return host_bytes();
 }
 
-static void add_outside(struct stats_device *out, const struct books *books) {
+static void add_outside(struct stats_device *out, const struct counters *counters) {
 #define ADD(to, from)                                                                              \
-    to.current += books_get(&from.current);                                                        \
-    to.peak += books_get(&from.peak);                                                              \
-    to.total += books_get(&from.total);                                                            \
-    to.freed += books_get(&from.freed);
-#define METRIC(field, json, label) ADD(out->field, books->field)
-#define OUTSIDE(field, json) ADD(out->field, books->field)
-#define COUNTER(field) out->field += books_get(&books->field);
+    to.current += counter_get(&from.current);                                                      \
+    to.peak += counter_get(&from.peak);                                                            \
+    to.total += counter_get(&from.total);                                                          \
+    to.freed += counter_get(&from.freed);
+#define METRIC(field, json, label) ADD(out->field, counters->field)
+#define OUTSIDE(field, json) ADD(out->field, counters->field)
+#define COUNTER(field) out->field += counter_get(&counters->field);
 #include "stats/fields.def"
 #undef ADD
 }
@@ -432,7 +432,7 @@ static void read_pools(struct device *device, struct stats_device *out) {
     }
 }
 
-bool stats_read_books(int ordinal, struct stats_device *out) {
+bool stats_read_counters(int ordinal, struct stats_device *out) {
     struct device *device = &devices[ordinal];
     if (!atomic_load_explicit(&device->used, memory_order_acquire)) {
         return false;
@@ -453,7 +453,7 @@ bool stats_read_books(int ordinal, struct stats_device *out) {
 }
 
 bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) {
-    bool known = stats_read_books(ordinal, out);
+    bool known = stats_read_counters(ordinal, out);
     if (map) {
         map->grain = map->count = 0;
     }

@@ -11,7 +11,7 @@
 
 #include "driver/askers.h"
 #include "process/lock.h"
-#include "stats/books.h"
+#include "stats/counters.h"
 #include "stats/stats.h"
 
 #include <cuda.h>
@@ -33,8 +33,8 @@ struct device {
     uint64_t claimed; /* of that: for allocations from the driver's pools under way (mempool.c) */
     _Atomic uint64_t pooled, pooled_peak; /* the reserve of all pools together */
     struct askers askers;
-    struct lock lock;     /* for the books of outside memory */
-    struct books outside; /* only its OUTSIDE metrics and counters that belong to no pool */
+    struct lock lock;        /* for the books of outside memory */
+    struct counters outside; /* only its OUTSIDE metrics and counters that belong to no pool */
     _Atomic(struct device_pool *) pools; /* device_pool.h */
     atomic_bool in_pages;                /* the pools' memory comes in pages, and not in segments */
     _Atomic(const char *) backend_reason; /* why; NULL: there was no pool yet */
@@ -111,10 +111,10 @@ void device_visible_memory(const struct device *device, uint64_t *free_bytes,
                            uint64_t *total_bytes);
 
 /** Books memory of the process's own on the device. `metric` is one of device->outside. */
-void device_book(struct device *device, struct books_metric *metric, int64_t change);
+void device_book(struct device *device, struct metric *metric, int64_t change);
 
 /** Adds one to a counter of device->outside. */
-void device_count(struct device *device, books_counter *counter);
+void device_count(struct device *device, stat_counter *counter);
 
 /** Counts an allocation that failed in the end, and whether it was the limit that refused it. */
 void device_count_oom(struct device *device, bool at_limit);

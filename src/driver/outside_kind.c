@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #define NOWHERE SIZE_MAX
-#define METRIC(field) offsetof(struct books, field)
+#define METRIC(field) offsetof(struct counters, field)
 #define CHARGED true
 #define NOT_CHARGED false
 
@@ -32,22 +32,22 @@ uint64_t outside_kind_bytes(enum outside_kind kind, const struct device *device)
     if (at == NOWHERE) {
         return 0;
     }
-    const struct books_metric *metric = (const void *)((const char *)&device->outside + at);
-    return books_get(&metric->current);
+    const struct metric *metric = (const void *)((const char *)&device->outside + at);
+    return counter_get(&metric->current);
 }
 
 /* A cuMemAlloc of the driver's own is booked like a block of the pool, all of it at once. */
 static void book_native(struct device *device, int64_t change) {
-    struct books *books = &device->outside;
+    struct counters *counters = &device->outside;
     lock_acquire(&device->lock);
-    books_change(&books->requested, change);
-    books_change(&books->allocated, change);
-    books_change(&books->active, change);
-    books_change(&books->reserved, change);
-    books_change(&books->segments, change > 0 ? 1 : -1);
-    books_change(&books->allocations, change > 0 ? 1 : -1);
-    books_add(change > 0 ? &books->driver_allocs : &books->driver_frees, 1);
-    books_add(&books->cache_misses, change > 0);
+    metric_change(&counters->requested, change);
+    metric_change(&counters->allocated, change);
+    metric_change(&counters->active, change);
+    metric_change(&counters->reserved, change);
+    metric_change(&counters->segments, change > 0 ? 1 : -1);
+    metric_change(&counters->allocations, change > 0 ? 1 : -1);
+    counter_add(change > 0 ? &counters->driver_allocs : &counters->driver_frees, 1);
+    counter_add(&counters->cache_misses, change > 0);
     lock_release(&device->lock);
 }
 
@@ -56,6 +56,6 @@ void outside_kind_book(enum outside_kind kind, struct device *device, int64_t ch
     if (kind == OUTSIDE_NATIVE) {
         book_native(device, change);
     } else if (at != NOWHERE && kind != OUTSIDE_STREAM_ORDERED) {
-        device_book(device, (struct books_metric *)(void *)((char *)&device->outside + at), change);
+        device_book(device, (struct metric *)(void *)((char *)&device->outside + at), change);
     }
 }

@@ -36,7 +36,7 @@ static int for_devices(int ordinal, int (*act)(struct device *device, void *with
 static int add_stats(struct device *device, void *with) {
     struct gpucache_stats *out = with;
     struct stats_device in;
-    if (!stats_read_books(device->ordinal, &in)) {
+    if (!stats_read_counters(device->ordinal, &in)) {
         return -ENODEV;
     }
 #define ADD(field)                                                                                 \

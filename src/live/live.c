@@ -188,7 +188,7 @@ static void refresh_device(struct live_page *page, int ordinal, bool sizes, uint
     const struct live_device *last = &slot->copies[published % 2];
     note_events(page);
     if (!(sizes ? stats_read(ordinal, &fresh.stats, &fresh.map)
-                : stats_read_books(ordinal, &fresh.stats)))
+                : stats_read_counters(ordinal, &fresh.stats)))
         return;
     peaks_note(ordinal, &fresh.stats);
     fresh.read_ns = fresh.sizes_ns = now;

@@ -75,7 +75,7 @@ void peaks_end(enum process_end how, int signal) {
         atomic_flag_test_and_set_explicit(&reading, memory_order_acquire))
         return;
     for (int i = 0; i < stats_device_count() && i < STATS_MAX_DEVICES; i++)
-        if (stats_read_books(i, &fresh))
+        if (stats_read_counters(i, &fresh))
             peaks_note(i, &fresh);
     atomic_flag_clear_explicit(&reading, memory_order_release);
 }

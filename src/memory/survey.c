@@ -196,8 +196,8 @@ static void look_at(uint64_t address, page_map_entry entry, void *with) {
 }
 
 /* What is in no block of a line. */
-static void enter_rest_of_vmm(struct survey *survey, const books_counter *vmm_bytes) {
-    uint64_t units = vmm_bytes ? books_get(vmm_bytes) >> UNIT_SHIFT : 0;
+static void enter_rest_of_vmm(struct survey *survey, const stat_counter *vmm_bytes) {
+    uint64_t units = vmm_bytes ? counter_get(vmm_bytes) >> UNIT_SHIFT : 0;
     struct segment_piece piece = {
         .units = (uint32_t)(units > survey->entered ? units - survey->entered : 0)};
     if (survey->map && vmm_bytes) {
@@ -227,7 +227,7 @@ static void name_largest(struct stats_device *stats, const struct live_sizes *si
 
 /* The table is the caller's, because a report may run on a signal stack of a few kilobytes; where another
  * reader is at it, all of it is left out. */
-void survey_take(const struct pool *pool, struct live_sizes *sizes, const books_counter *vmm_bytes,
+void survey_take(const struct pool *pool, struct live_sizes *sizes, const stat_counter *vmm_bytes,
                  struct stats_device *stats, struct segment_map *map) {
     struct survey survey = {.sizes = sizes, .map = map};
     if (!atomic_exchange(&sizes->busy, true)) {

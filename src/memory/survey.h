@@ -2,7 +2,7 @@
 #ifndef GPUCACHE_MEMORY_SURVEY_H
 #define GPUCACHE_MEMORY_SURVEY_H
 
-#include "stats/books.h"
+#include "stats/counters.h"
 #include "stats/stats.h"
 
 #include <stdatomic.h>
@@ -20,7 +20,7 @@ struct live_sizes {
 
 /** The sizes of what is live, in `sizes` for as long as that takes, and behind what the map holds already (NULL: it is not
  * wanted) the pool's memory; `vmm_bytes` counts it, if it lies in lines (else NULL). As long as there are blocks, but holds nobody up. */
-void survey_take(const struct pool *pool, struct live_sizes *sizes, const books_counter *vmm_bytes,
+void survey_take(const struct pool *pool, struct live_sizes *sizes, const stat_counter *vmm_bytes,
                  struct stats_device *stats, struct segment_map *map);
 
 #endif

@@ -2,7 +2,7 @@
  * Allocating: from the calling thread's cache, from what waits for it in a transfer cache, from pages
  * and arena, and what goes to the cache along with it.
  */
-#include "pool/cache_books.h"
+#include "pool/cache_counters.h"
 #include "pool/internal.h"
 
 #include "source/try.h"
@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) uint64_t
 hand_out_small(struct cache *cache, struct bin *bin, struct block *block, uint64_t header,
                uint64_t requested) {
     block_become(block, (header ^ cache->hands_out) | requested << HEADER_REQUESTED_SHIFT);
-    cache_book_alloc(cache, &bin->allocs, requested, header_bytes(header));
+    cache_count_alloc(cache, &bin->allocs, requested, header_bytes(header));
     return block->address;
 }
 
@@ -42,17 +42,17 @@ static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requ
     atomic_store_explicit(&range->name, 0, memory_order_relaxed);
     block_become(block, header ^ cache->hands_out);
     if (header_bin(header) < BINS) {
-        books_add(&cache->bins[header_bin(header)].allocs, 1);
+        counter_add(&cache->bins[header_bin(header)].allocs, 1);
     }
-    cache_book_alloc(cache, &cache->large_allocs[stats_class(requested)], requested, range->bytes);
+    cache_count_alloc(cache, &cache->large_allocs[stats_class(requested)], requested, range->bytes);
     return block->address;
 }
 
 /* Whether epochs are that frequent because too few of this bin go round: not where most of what is asked
  * for is of other bins, whose epochs serve this one too. */
 static bool needs_rotation(struct cache *cache, struct bin *bin) {
-    uint32_t all = (uint32_t)books_get(&cache->watermarks[WATERMARK_COUNT].taken);
-    uint32_t own = (uint32_t)books_get(&bin->allocs);
+    uint32_t all = (uint32_t)counter_get(&cache->watermarks[WATERMARK_COUNT].taken);
+    uint32_t own = (uint32_t)counter_get(&bin->allocs);
     uint32_t all_since = all - bin->all_at_miss, own_since = own - bin->own_at_miss;
     bin->all_at_miss = all;
     bin->own_at_miss = own;
@@ -80,7 +80,7 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
         }
     } else {
         if (!like->large && cache->bytes <= cache_room(cache) / AHEAD_ROOM_SHARE) {
-            few = books_get(&pool->source.books.active.current) / AHEAD_SHARE;
+            few = counter_get(&pool->source.counters.active.current) / AHEAD_SHARE;
             few = least_of(few, AHEAD_BYTES) / like->bytes;
         }
         target = least_of(target, least_of(few, AHEAD_BLOCKS));
@@ -320,12 +320,12 @@ static int alloc_missed(struct pool *pool, struct cache *cache, struct alloc_req
  */
 static __attribute__((noinline)) void report_peak(struct pool *pool, struct cache *cache) {
     struct source *source = &pool->source;
-    uint64_t peak = books_get(&cache->watermarks[WATERMARK_ALLOCATED].peak);
-    uint64_t seen = books_get(&cache->peak_seen), rise = peak > seen ? peak - seen : 0;
+    uint64_t peak = counter_get(&cache->watermarks[WATERMARK_ALLOCATED].peak);
+    uint64_t seen = counter_get(&cache->peak_seen), rise = peak > seen ? peak - seen : 0;
     if (rise > 0 && rise <= budget_unseen(source)) {
         return;
     }
-    books_set(&cache->peak_seen, peak);
+    counter_set(&cache->peak_seen, peak);
     if (rise > 0 && atomic_load_explicit(&pool->caches_owned, memory_order_relaxed) > 1) {
         lock_acquire(&source->lock);
         pool->peaks.taken_unseen += rise;

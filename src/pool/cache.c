@@ -122,10 +122,10 @@ void cache_forget(struct cache *cache) {
         struct bin *bin = &cache->bins[at];
         bin->head = bin->tail = NULL;
         bin->count = bin->target = 0;
-        books_set(&bin->frees, books_get(&bin->allocs));
+        counter_set(&bin->frees, counter_get(&bin->allocs));
     }
     for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
-        books_set(&cache->large_frees[i], books_get(&cache->large_allocs[i]));
+        counter_set(&cache->large_frees[i], counter_get(&cache->large_allocs[i]));
     }
     cache->bytes = 0;
     cache->saw_others = true; /* what it had asked for is not known to be gone */

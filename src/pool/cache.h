@@ -35,10 +35,10 @@ struct bin {
     struct block *tail;
     uint32_t count;
     uint32_t target; /* how many blocks should go round: grows with every visit to the pool */
-    books_counter allocs, frees; /* of blocks that are kept here */
-    uint64_t allocs_seen;        /* when cache_drop_idle() last came by */
-    uint32_t own_at_miss;        /* what its thread had asked for of this bin, */
-    uint32_t all_at_miss;        /* and in all, when the head was last found to be pending */
+    stat_counter allocs, frees; /* of blocks that are kept here */
+    uint64_t allocs_seen;       /* when cache_drop_idle() last came by */
+    uint32_t own_at_miss;       /* what its thread had asked for of this bin, */
+    uint32_t all_at_miss;       /* and in all, when the head was last found to be pending */
 };
 
 enum watermark_of { WATERMARK_REQUESTED, WATERMARK_ALLOCATED, WATERMARK_COUNT, WATERMARKS };
@@ -67,7 +67,7 @@ struct cache {
     uint64_t pressure_seen;     /* the pool's, which these are counted since: */
     uint64_t bytes_since_event; /* freed by this thread */
     struct bin bins[BINS];
-    books_counter large_allocs[STATS_SIZE_CLASSES], large_frees[STATS_SIZE_CLASSES]; /* requests */
+    stat_counter large_allocs[STATS_SIZE_CLASSES], large_frees[STATS_SIZE_CLASSES]; /* requests */
     _Atomic(struct cache *) next_in_pool; /* changed under the pool's lock; others may read it */
     struct cache *previous_in_pool;
     const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
@@ -78,7 +78,7 @@ struct cache {
     uint32_t refill_failures; /* visits in which there was no memory for what should go round */
     bool overflowed; /* since its last miss it had no room for more than what nobody asks for */
     bool saw_others; /* it has freed blocks of other numbers than its own */
-    books_counter peak_seen;  /* its own, when the pool was last told of it */
+    stat_counter peak_seen;   /* its own, when the pool was last told of it */
     uint64_t live_at_start;   /* blocks in its books when it got its thread */
     struct transfer transfer; /* what others freed of this thread's; with a lock of its own */
 };
@@ -179,7 +179,7 @@ struct magazine cache_take(struct cache *cache, unsigned at, uint32_t count);
 
 /** Whether nothing has been asked of a bin since that was last asked. */
 static inline bool cache_bin_is_idle(struct bin *bin) {
-    uint64_t allocs = books_get(&bin->allocs);
+    uint64_t allocs = counter_get(&bin->allocs);
     bool idle = allocs == bin->allocs_seen;
     bin->allocs_seen = allocs;
     return idle;

@@ -32,7 +32,7 @@ static const char *check_transfer(struct transfer *transfer) {
         HOLDS(!magazine->last->next && magazine->last->stamp <= magazine->stamp);
         waiting += magazine->bytes;
     }
-    HOLDS(waiting == books_get(&transfer->bytes));
+    HOLDS(waiting == counter_get(&transfer->bytes));
     return NULL;
 }
 
@@ -84,7 +84,7 @@ static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *liv
     for (struct cache *c = atomic_load(&pool->caches); c && !broken; c = c->next_in_pool) {
         lock_acquire(&c->transfer.lock);
         broken = check_transfer(&c->transfer);
-        *held += books_get(&c->transfer.bytes);
+        *held += counter_get(&c->transfer.bytes);
         if (!broken && quota_sleeps(c) && quota_cached(c) > 0) {
             broken = HERE;
         }

@@ -1,7 +1,7 @@
 /*
  * Freeing: whose block it is, where it goes, and whether the free has to leave an event behind.
  */
-#include "pool/cache_books.h"
+#include "pool/cache_counters.h"
 #include "pool/internal.h"
 
 #include "pool/find.h"
@@ -215,31 +215,31 @@ static int claim_any(uint64_t address, struct claimed *c) {
 }
 
 /* Returns its bytes, as the next one does. */
-static __attribute__((noinline)) uint64_t book_free_large(const struct claimed *c) {
+static __attribute__((noinline)) uint64_t count_free_large(const struct claimed *c) {
     struct cache *cache = c->cache;
     struct backend *backend = c->at.pool->source.backend;
     struct range *range = range_of(c->at.block);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
     unsigned at = header_bin(c->at.header);
     if (at < BINS) {
-        books_add(&cache->bins[at].frees, 1);
+        counter_add(&cache->bins[at].frees, 1);
     }
-    cache_book_free(cache, &cache->large_frees[stats_class(requested)], requested, range->bytes);
+    cache_count_free(cache, &cache->large_frees[stats_class(requested)], requested, range->bytes);
     if (backend->ops->freed) {
         backend->ops->freed(backend, c->at.block->address, requested);
     }
     return range->bytes;
 }
 
-static uint64_t book_free(const struct claimed *c) {
+static uint64_t count_free(const struct claimed *c) {
     struct cache *cache = c->cache;
     unsigned at = header_bin(c->at.header);
     cache->saw_others |= header_owner(c->at.header) != cache->number;
     if (!c->at.page) {
-        return book_free_large(c);
+        return count_free_large(c);
     }
-    cache_book_free(cache, &cache->bins[at].frees, header_requested(c->at.header),
-                    header_bytes(c->at.header));
+    cache_count_free(cache, &cache->bins[at].frees, header_requested(c->at.header),
+                     header_bytes(c->at.header));
     return header_bytes(c->at.header);
 }
 
@@ -256,7 +256,7 @@ static int put_in_cache(struct claimed *c) {
     struct rest rest = {.generation = source_generation(source),
                         .bin = header_bin(c->at.header),
                         .owner = header_owner(c->at.header)};
-    uint64_t bytes = book_free(c);
+    uint64_t bytes = count_free(c);
     c->at.block->stamp = epochs_stamp(&source->epochs);
     if (rest.bin < BINS && bytes <= quota_largest_block(pool) && !is_externally_visible(c)) {
         struct bin *bin = &cache->bins[rest.bin];
@@ -329,7 +329,7 @@ int pool_free(uint64_t address) {
         return free_anybodys(cache, block, address, header);
     }
     struct bin *bin = cache_bin(cache, header);
-    cache_book_free(cache, &bin->frees, header_requested(header), header_bytes(header));
+    cache_count_free(cache, &bin->frees, header_requested(header), header_bytes(header));
     block->stamp = epochs_stamp(&source->epochs);
     cache_push(cache, bin, block, header_bytes(header));
     bool early = is_too_early(source, cache, header_bytes(header));
@@ -358,7 +358,7 @@ int pool_defer_free(uint64_t address, struct pool_deferred *retired) {
         uint64_t stamp = atomic_load_explicit(&c.at.pool->source.epochs.safe, memory_order_acquire);
         *retired = (struct pool_deferred){.pool = c.at.pool,
                                           .generation = source_generation(&c.at.pool->source)};
-        retired->bytes = book_free(&c);
+        retired->bytes = count_free(&c);
         retired->block = c.at.block;
         c.at.block->stamp = stamp;
         atomic_fetch_add(&c.at.pool->deferred_bytes, retired->bytes);

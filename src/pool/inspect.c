@@ -1,14 +1,14 @@
 /*
  * The figures of a pool: what its books say.
  */
-#include "pool/cache_books.h"
+#include "pool/cache_counters.h"
 #include "pool/internal.h"
 
-static void add_metric(struct stats_metric *to, const struct books_metric *from) {
-    to->current += books_get(&from->current);
-    to->peak += books_get(&from->peak);
-    to->total += books_get(&from->total);
-    to->freed += books_get(&from->freed);
+static void add_metric(struct stats_metric *to, const struct metric *from) {
+    to->current += counter_get(&from->current);
+    to->peak += counter_get(&from->peak);
+    to->total += counter_get(&from->total);
+    to->freed += counter_get(&from->freed);
 }
 
 /* What thread caches counted, by the size classes of the statistics. */
@@ -18,10 +18,10 @@ static void count_classes(const struct pool *pool, bool frees,
         for (unsigned i = 0; i < SMALL_CLASSES; i++) {
             const struct bin *bin = &cache->bins[i];
             counts[stats_class(size_class_bytes(i))] +=
-                books_get(frees ? &bin->frees : &bin->allocs);
+                counter_get(frees ? &bin->frees : &bin->allocs);
         }
         for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
-            counts[i] += books_get(frees ? &cache->large_frees[i] : &cache->large_allocs[i]);
+            counts[i] += counter_get(frees ? &cache->large_frees[i] : &cache->large_allocs[i]);
         }
     }
 }
@@ -42,9 +42,9 @@ static void add_classes(const struct pool *pool, struct stats_device *stats) {
  * What is live is counted by the caches; the pool's books know the peak of the last look. Returns the
  * peak.
  */
-static uint64_t add_sum(struct stats_metric *to, const struct books_metric *from,
-                        struct peaks_sum sum, bool shared) {
-    uint64_t last = books_get(&from->peak), now = shared ? sum.live : sum.highest;
+static uint64_t add_sum(struct stats_metric *to, const struct metric *from, struct peaks_sum sum,
+                        bool shared) {
+    uint64_t last = counter_get(&from->peak), now = shared ? sum.live : sum.highest;
     to->current += sum.live;
     to->total += sum.taken;
     to->freed += sum.taken - sum.live;
@@ -54,39 +54,40 @@ static uint64_t add_sum(struct stats_metric *to, const struct books_metric *from
 
 void pool_read(struct pool *pool, struct stats_device *stats) {
     struct source *source = &pool->source;
-    const struct books *books = &source->books;
+    const struct counters *counters = &source->counters;
     /* A report from a signal handler may have interrupted whoever holds the lock. Without it the largest
      * free block is that of the last look, and what an ending thread leaves to the next may be seen
      * twice or not at all. */
     bool locked = lock_try(&source->lock);
     if (locked) {
-        budget_book_reserve(source);
+        budget_count_reserve(source);
     }
-#define METRIC(field, json, label) add_metric(&stats->field, &books->field);
-#define OUTSIDE(field, json) add_metric(&stats->field, &books->field);
-#define COUNTER(field) stats->field += books_get(&books->field);
+#define METRIC(field, json, label) add_metric(&stats->field, &counters->field);
+#define OUTSIDE(field, json) add_metric(&stats->field, &counters->field);
+#define COUNTER(field) stats->field += counter_get(&counters->field);
 #include "stats/fields.def"
-    stats->ready_bytes += books_get(&books->ready_bytes);
-    stats->free_blocks += books_get(&books->free_blocks);
-    uint64_t largest = books_get(&books->largest_free_bytes);
+    stats->ready_bytes += counter_get(&counters->ready_bytes);
+    stats->free_blocks += counter_get(&counters->free_blocks);
+    uint64_t largest = counter_get(&counters->largest_free_bytes);
     if (largest > stats->largest_free_bytes) {
         stats->largest_free_bytes = largest;
     }
-    stats->releasable_bytes += books_get(&books->releasable_bytes);
+    stats->releasable_bytes += counter_get(&counters->releasable_bytes);
     add_classes(pool, stats);
     struct peaks_sums sums = peaks_sums(pool);
     if (locked) {
         lock_release(&source->lock);
     }
-    bool shared = books_get(&books->peaks_shared) || sums.used > 1;
-    add_sum(&stats->allocations, &books->allocations, sums.of[WATERMARK_COUNT], shared);
-    add_sum(&stats->allocated, &books->allocated, sums.of[WATERMARK_ALLOCATED], shared);
+    bool shared = counter_get(&counters->peaks_shared) || sums.used > 1;
+    add_sum(&stats->allocations, &counters->allocations, sums.of[WATERMARK_COUNT], shared);
+    add_sum(&stats->allocated, &counters->allocated, sums.of[WATERMARK_ALLOCATED], shared);
     uint64_t peak =
-        add_sum(&stats->requested, &books->requested, sums.of[WATERMARK_REQUESTED], shared);
+        add_sum(&stats->requested, &counters->requested, sums.of[WATERMARK_REQUESTED], shared);
     if (shared) {
-        uint64_t upper = books_get(&books->peak_upper), now = sums.of[WATERMARK_REQUESTED].highest;
+        uint64_t upper = counter_get(&counters->peak_upper),
+                 now = sums.of[WATERMARK_REQUESTED].highest;
         upper = upper > now ? upper : now;
-        now = books_get(&books->active.peak); /* which covers all that is live */
+        now = counter_get(&counters->active.peak); /* which covers all that is live */
         upper = upper < now ? upper : now;
         stats->peaks_exact = false;
         stats->peak_error_bytes += upper > peak ? upper - peak : 0;
@@ -96,7 +97,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
 uint64_t pool_idle_bytes(struct pool *pool) {
     struct source *source = &pool->source;
     uint64_t allocated = peaks_live_at_most(pool);
-    uint64_t reserved = books_get(&source->books.reserved.current);
+    uint64_t reserved = counter_get(&source->counters.reserved.current);
     allocated += atomic_load(&pool->deferred_bytes);
     uint64_t idle = reserved > allocated ? reserved - allocated : 0;
     return idle + atomic_load(&source->remap.unmapping_bytes);
@@ -105,10 +106,10 @@ uint64_t pool_idle_bytes(struct pool *pool) {
 void pool_reset_peaks(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    books_reset_peaks(&source->books);
-    books_set(&source->books.requested.peak, 0); /* the caches' share is added by the look */
-    books_set(&source->books.allocated.peak, 0);
-    books_set(&source->books.allocations.peak, 0);
+    counters_reset_peaks(&source->counters);
+    counter_set(&source->counters.requested.peak, 0); /* the caches' share is added by the look */
+    counter_set(&source->counters.allocated.peak, 0);
+    counter_set(&source->counters.allocations.peak, 0);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         cache_seize(cache);
         for (unsigned i = 0; i < WATERMARKS; i++) {
@@ -122,7 +123,7 @@ void pool_reset_peaks(struct pool *pool) {
 }
 
 void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map) {
-    const books_counter *reserved = &pool->source.books.reserved.current;
+    const stat_counter *reserved = &pool->source.counters.reserved.current;
     bool vmm_bytes = backend_maps(pool->source.backend);
     survey_take(pool, &pool->live_sizes, vmm_bytes ? reserved : NULL, stats, map);
 }

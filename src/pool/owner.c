@@ -31,11 +31,11 @@ static void move_watermarks(struct cache *to, struct cache *from) {
     }
 }
 
-static void move_count(books_counter *to, books_counter *from) {
-    uint64_t count = books_get(from);
+static void move_count(stat_counter *to, stat_counter *from) {
+    uint64_t count = counter_get(from);
     if (count > 0) {
-        books_add(to, count);
-        books_set(from, 0);
+        counter_add(to, count);
+        counter_set(from, 0);
     }
 }
 

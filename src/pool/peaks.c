@@ -10,7 +10,7 @@
 static void add_taken(const struct pool *pool, struct peaks_sums *sums) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         for (unsigned i = 0; i < WATERMARKS; i++) {
-            sums->of[i].taken += books_get(&cache->watermarks[i].taken);
+            sums->of[i].taken += counter_get(&cache->watermarks[i].taken);
         }
     }
     atomic_thread_fence(memory_order_acquire);
@@ -20,7 +20,7 @@ static void add_given(const struct pool *pool, struct peaks_sums *sums) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         for (unsigned i = 0; i < WATERMARKS; i++) {
             sums->of[i].given += watermark_given(&cache->watermarks[i]);
-            sums->of[i].highest += books_get(&cache->watermarks[i].peak);
+            sums->of[i].highest += counter_get(&cache->watermarks[i].peak);
         }
     }
     atomic_thread_fence(memory_order_acquire);
@@ -81,9 +81,9 @@ uint64_t peaks_live_at_most(const struct pool *pool) {
  * only its owner may say so of a cache.
  */
 static void look_at_peaks(struct pool *pool) {
-    struct books *books = &pool->source.books;
-    struct books_metric *const metrics[WATERMARKS] = {&books->requested, &books->allocated,
-                                                      &books->allocations};
+    struct counters *counters = &pool->source.counters;
+    struct metric *const metrics[WATERMARKS] = {&counters->requested, &counters->allocated,
+                                                &counters->allocations};
     struct peaks_sums sums = peaks_sums(pool);
     pool->peaks.summed_at = pool->peaks.looks;
     pool->peaks.taken_unseen = 0;
@@ -93,12 +93,12 @@ static void look_at_peaks(struct pool *pool) {
             watermark_restart(&cache->watermarks[i]);
         }
     }
-    bool shared = books_get(&books->peaks_shared) || sums.used > 1;
-    books_set(&books->peaks_shared, shared);
+    bool shared = counter_get(&counters->peaks_shared) || sums.used > 1;
+    counter_set(&counters->peaks_shared, shared);
     for (unsigned i = 0; i < WATERMARKS; i++) {
-        books_raise(&metrics[i]->peak, shared ? sums.of[i].live : sums.of[i].highest);
+        counter_raise(&metrics[i]->peak, shared ? sums.of[i].live : sums.of[i].highest);
     }
-    books_raise(&books->peak_upper, sums.of[WATERMARK_REQUESTED].highest);
+    counter_raise(&counters->peak_upper, sums.of[WATERMARK_REQUESTED].highest);
 }
 
 /* With many caches a sum takes longer than most visits. */
@@ -152,6 +152,6 @@ void peaks_look_at_all(struct pool *pool) {
     struct source *source = &pool->source;
     look_at_peaks(pool);
     budget_follow(source);
-    budget_book_reserve(source);
+    budget_count_reserve(source);
     peaks_look(pool);
 }

@@ -22,7 +22,7 @@ uint64_t quota_of_capacity(uint64_t capacity) {
  * what the program has, and a little. */
 static uint64_t part_of_peak(const struct pool *pool) {
     const struct source *source = &pool->source;
-    uint64_t peak = books_get(&source->books.allocated.peak);
+    uint64_t peak = counter_get(&source->counters.allocated.peak);
     uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / source->awake_count;
     return most_of(each - each / 3, QUOTA_FIRST); /* that is for the transfer cache */
 }
@@ -136,12 +136,12 @@ static bool is_still(struct still *still, uint64_t number, uint64_t now, uint64_
 
 static uint64_t worked(const struct cache *cache) {
     const struct watermark *mark = &cache->watermarks[WATERMARK_COUNT];
-    return books_get(&mark->taken) + books_get(&mark->crest);
+    return counter_get(&mark->taken) + counter_get(&mark->crest);
 }
 
 /* What waits for a thread that asks for nothing is of no use there. */
 static bool look_at(struct cache *cache, uint64_t now, bool *any) {
-    uint64_t taken = books_get(&cache->watermarks[WATERMARK_COUNT].taken);
+    uint64_t taken = counter_get(&cache->watermarks[WATERMARK_COUNT].taken);
     if (is_still(&cache->seen.taken, taken, now, IDLE_NS)) {
         *any |= transfer_empty(&cache->transfer);
     }
@@ -210,7 +210,7 @@ bool quota_take_all_back(struct pool *pool) {
 bool quota_empty_transfers(struct pool *pool) {
     bool any = false;
     for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
-        any |= books_get(&cache->transfer.bytes) > 0 && transfer_empty(&cache->transfer);
+        any |= counter_get(&cache->transfer.bytes) > 0 && transfer_empty(&cache->transfer);
     }
     return any;
 }

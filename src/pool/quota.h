@@ -50,7 +50,7 @@ static inline bool quota_is_little(const struct cache *cache, unsigned share) {
 }
 
 static inline uint64_t quota_cached(const struct cache *cache) {
-    return cache->bytes + books_get(&cache->transfer.bytes);
+    return cache->bytes + counter_get(&cache->transfer.bytes);
 }
 
 /* Whether anything may go back later. Also where all is live, as long as threads may free it into their caches: no

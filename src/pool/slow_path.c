@@ -243,8 +243,8 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
         source->refused_at = budget_used(source) > 0 ? budget_used(source) : 1;
         source->budget_stale = true; /* at the end of this visit */
         r = retry_after_refusal(pool, request, r);
-        books_add(&source->books.oom_retries, r == 0);
+        counter_add(&source->counters.oom_retries, r == 0);
     }
-    books_add(&source->books.cache_misses, r == 0);
+    counter_add(&source->counters.cache_misses, r == 0);
     return request->block ? r : r == 0 ? -ENOMEM : r;
 }

@@ -30,7 +30,7 @@ void transfer_unlock(struct transfer *transfer) {
 
 bool transfer_has_room(const struct transfer *transfer, uint64_t bytes) {
     return transfer->count < TRANSFER_MAGAZINES &&
-           books_get(&transfer->bytes) + bytes <=
+           counter_get(&transfer->bytes) + bytes <=
                atomic_load_explicit(&transfer->room, memory_order_relaxed);
 }
 
@@ -40,7 +40,7 @@ static struct magazine *magazine_at(struct transfer *transfer, uint32_t i) {
 
 void transfer_put(struct transfer *transfer, const struct magazine *magazine) {
     *magazine_at(transfer, transfer->count++) = *magazine;
-    books_add(&transfer->bytes, magazine->bytes);
+    counter_add(&transfer->bytes, magazine->bytes);
 }
 
 /* Those before it close up: whoever takes one out of turn has looked at them all. */
@@ -51,7 +51,7 @@ static struct magazine take_out(struct transfer *transfer, uint32_t i) {
     }
     transfer->first = (transfer->first + 1) % TRANSFER_MAGAZINES;
     transfer->count--;
-    books_add(&transfer->bytes, -taken.bytes);
+    counter_add(&transfer->bytes, -taken.bytes);
     return taken;
 }
 
@@ -97,7 +97,7 @@ static struct transfer *place(const struct cache *cache, unsigned i) {
 }
 
 bool transfer_has_any(const struct cache *cache) {
-    return books_get(&place(cache, 0)->bytes) + books_get(&place(cache, 1)->bytes) > 0;
+    return counter_get(&place(cache, 0)->bytes) + counter_get(&place(cache, 1)->bytes) > 0;
 }
 
 /* The oldest that has a block for the request; NULL: none. */
@@ -135,7 +135,7 @@ static struct block *take_first(struct transfer *transfer, struct magazine *maga
     magazine->first = block->next;
     magazine->count--;
     magazine->bytes -= bytes;
-    books_add(&transfer->bytes, -bytes);
+    counter_add(&transfer->bytes, -bytes);
     return block;
 }
 
@@ -163,7 +163,7 @@ struct block *transfer_take(struct cache *cache, const struct alloc_request *req
     struct block *block = NULL;
     for (unsigned i = 0; i < PLACES && !block; i++) {
         struct transfer *transfer = place(cache, i);
-        if (books_get(&transfer->bytes) > 0) {
+        if (counter_get(&transfer->bytes) > 0) {
             lock_acquire(&transfer->lock);
             block = take(transfer, cache, request, safe);
             lock_release(&transfer->lock);
@@ -198,6 +198,6 @@ bool transfer_empty(struct transfer *transfer) {
 void transfer_forget(struct transfer *transfer) {
     lock_acquire(&transfer->lock);
     transfer->count = 0;
-    books_set(&transfer->bytes, 0);
+    counter_set(&transfer->bytes, 0);
     lock_release(&transfer->lock);
 }

@@ -20,7 +20,7 @@
 #include "memory/block.h"
 #include "memory/tuning.h"
 #include "process/lock.h"
-#include "stats/books.h"
+#include "stats/counters.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,7 +49,7 @@ struct transfer {
     struct cache *cache;   /* whose it is, for ever */
     unsigned number;       /* whose blocks come here; 0: nobody's, or everybody's */
     uint32_t first, count; /* of a ring, oldest first */
-    books_counter bytes;   /* waiting here */
+    stat_counter bytes;    /* waiting here */
     _Atomic uint64_t room; /* as many may; written under the pool's lock */
     struct magazine magazines[TRANSFER_MAGAZINES];
 };

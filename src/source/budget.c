@@ -51,17 +51,19 @@ static uint64_t budget_floor(const struct source *source) {
 }
 
 bool budget_is_beyond_floor(const struct source *source) {
-    return budget_streams() <= 1 || books_get(&source->books.allocated.peak) > budget_floor(source);
+    return budget_streams() <= 1 ||
+           counter_get(&source->counters.allocated.peak) > budget_floor(source);
 }
 
 /* What a program that uses little may keep, whatever the floor and the caches. */
 uint64_t budget_little(const struct source *source) {
-    uint64_t peak = books_get(&source->books.allocated.peak);
+    uint64_t peak = counter_get(&source->counters.allocated.peak);
     return peak <= BUDGET_LITTLE_PEAK ? BUDGET_LITTLE : peak * BUDGET_TIMES;
 }
 
 uint64_t budget_remap_slack_most(const struct source *source) {
-    return books_get(&source->books.allocated.peak) / REMAP_SLACK_STEP * source->remap.slack_steps;
+    return counter_get(&source->counters.allocated.peak) / REMAP_SLACK_STEP *
+           source->remap.slack_steps;
 }
 
 /* What the pool may hold besides what caches may. */
@@ -69,7 +71,7 @@ static uint64_t goal_of(const struct source *source) {
     if (source->config.budget > 0) {
         return source->config.budget;
     }
-    uint64_t peak = books_get(&source->books.allocated.peak), floor = budget_floor(source);
+    uint64_t peak = counter_get(&source->counters.allocated.peak), floor = budget_floor(source);
     uint64_t more = least_of(source->remap.slack,
                              budget_remap_slack_most(source)); /* the peak may have been reset */
     uint64_t slack = backend_maps(source->backend) ? peak / VMM_SLACK + more : peak / BUDGET_SLACK;
@@ -78,7 +80,7 @@ static uint64_t goal_of(const struct source *source) {
 
 uint64_t budget_with(const struct source *source, uint64_t bytes) {
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
-    uint64_t peak = books_get(&source->books.allocated.peak);
+    uint64_t peak = counter_get(&source->counters.allocated.peak);
     uint64_t then = budget_used(source) - budget_free(source) - source->pending_bytes + bytes;
     uint64_t more = then > peak && source->config.budget == 0 ? then - peak : 0;
     return source->refused_at > 0 ? budget : budget + more + more / VMM_SLACK;
@@ -98,7 +100,7 @@ void budget_follow(struct source *source) {
         goal = least_of(goal, little);
         uint64_t more = source->quotas +
                         source->quotas / BUDGET_QUOTA_SHARE; /* cut from pages that others share */
-        uint64_t slack = goal - least_of(books_get(&source->books.allocated.peak), goal);
+        uint64_t slack = goal - least_of(counter_get(&source->counters.allocated.peak), goal);
         bool small = source->awake_count <= 1 && slack <= BUDGET_FLOOR;
         if (small || backend_maps(source->backend)) { /* which has no holes */
             more -= least_of(more, slack);
@@ -133,31 +135,31 @@ void budget_follow(struct source *source) {
     source->budget_stale = false;
 }
 
-void budget_book_reserve(struct source *source) {
-    struct books *books = &source->books;
+void budget_count_reserve(struct source *source) {
+    struct counters *counters = &source->counters;
     uint64_t reserved = budget_used(source), ready = budget_free(source);
-    books_become(&books->reserved, reserved);
-    books_become(&books->active, reserved - ready);
-    books_become(&books->segments, source->large.segment_count + source->small.segment_count);
+    metric_become(&counters->reserved, reserved);
+    metric_become(&counters->active, reserved - ready);
+    metric_become(&counters->segments, source->large.segment_count + source->small.segment_count);
     uint64_t large = arena_largest_free(&source->large), small = arena_largest_free(&source->small);
-    books_set(&books->largest_free_bytes,
-              most_of(most_of(large, small), runs_largest(&source->runs)));
-    books_set(&books->ready_bytes, ready);
-    books_set(&books->releasable_bytes, source_idle(source));
-    books_set(&books->free_blocks,
-              source->large.free_count + source->small.free_count + source->runs.count);
+    counter_set(&counters->largest_free_bytes,
+                most_of(most_of(large, small), runs_largest(&source->runs)));
+    counter_set(&counters->ready_bytes, ready);
+    counter_set(&counters->releasable_bytes, source_idle(source));
+    counter_set(&counters->free_blocks,
+                source->large.free_count + source->small.free_count + source->runs.count);
 }
 
 void budget_look(struct source *source, bool changed) {
-    struct books *books = &source->books;
+    struct counters *counters = &source->counters;
     if (changed || source->budget_stale) {
         budget_follow(source);
     }
-    if (changed || budget_free(source) != books_get(&books->ready_bytes)) {
-        budget_book_reserve(source);
+    if (changed || budget_free(source) != counter_get(&counters->ready_bytes)) {
+        budget_count_reserve(source);
     }
-    books_set(&books->epochs, source->epochs.closed);
-    books_set(&books->barriers, source->epochs.barriers);
-    books_set(&books->cpu_waits, source->epochs.cpu_waits);
-    books_set(&books->cpu_wait_ns, source->epochs.cpu_wait_ns);
+    counter_set(&counters->epochs, source->epochs.closed);
+    counter_set(&counters->barriers, source->epochs.barriers);
+    counter_set(&counters->cpu_waits, source->epochs.cpu_waits);
+    counter_set(&counters->cpu_wait_ns, source->epochs.cpu_wait_ns);
 }

@@ -11,7 +11,7 @@ void budget_follow(struct source *source);
 void budget_look(struct source *source, bool changed);
 
 /** The books of what is reserved and free. */
-void budget_book_reserve(struct source *source);
+void budget_count_reserve(struct source *source);
 
 /** How many streams the program has besides the default one. */
 void budget_expect_streams(unsigned streams);
@@ -49,7 +49,7 @@ static inline uint64_t budget_free(const struct source *source) {
 
 /** Large blocks of more bytes than this may not be taken without the peaks being summed. */
 static inline uint64_t budget_unseen(const struct source *source) {
-    return books_get(&source->books.allocated.peak) / UNSEEN_SHARE;
+    return counter_get(&source->counters.allocated.peak) / UNSEEN_SHARE;
 }
 
 /** The reserve, with what threads are asking the driver for. */
@@ -59,7 +59,7 @@ static inline uint64_t budget_expected(const struct source *source) {
 
 /** Since the books were last brought up to date. */
 static inline bool budget_has_changed(const struct source *source) {
-    return budget_used(source) != books_get(&source->books.reserved.current) ||
+    return budget_used(source) != counter_get(&source->counters.reserved.current) ||
            source->backend->refused != source->refused_seen;
 }
 

@@ -25,7 +25,7 @@ void grow_wait_for_others(struct source *source) {
  * of what is in use: neither ready nor pending. */
 static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
     uint64_t in_use = budget_expected(source) - budget_free(source) - source->pending_bytes;
-    uint64_t peak = most_of(books_get(&source->books.allocated.peak), in_use + growth);
+    uint64_t peak = most_of(counter_get(&source->counters.allocated.peak), in_use + growth);
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     return most_of(peak + peak / 10 * (RESERVE_TENTHS - 10) + RESERVE_BYTES, budget);
 }

@@ -104,7 +104,7 @@ void handles_reattach(struct source *source, struct transit *transit) {
             lock_release(&source->lock);
             give(source, &transit->of[i]);
             lock_acquire(&source->lock);
-            books_add(&source->books.driver_frees, 1);
+            counter_add(&source->counters.driver_frees, 1);
         }
     }
     transit->count = 0;
@@ -123,7 +123,7 @@ int handles_release(struct source *source, struct arena *arena, struct segment *
         return -EBUSY;
     }
     atomic_fetch_add(&source->remap.unmapping_bytes, was.bytes);
-    budget_book_reserve(source);
+    budget_count_reserve(source);
     lock_release(&source->lock);
     int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes), false);
     if (r == 0) {
@@ -131,7 +131,7 @@ int handles_release(struct source *source, struct arena *arena, struct segment *
     }
     lock_acquire(&source->lock);
     if (r == 0) {
-        books_add(&source->books.driver_frees, 1);
+        counter_add(&source->counters.driver_frees, 1);
         *released = was.bytes;
     } else {
         atomic_fetch_sub(&source->remap.unmapping_bytes, was.bytes);
@@ -175,7 +175,7 @@ static void unmake(struct source *source, uint64_t base, uint64_t each, const st
         }
     }
     lock_acquire(&source->lock);
-    books_add(&source->books.driver_frees, count);
+    counter_add(&source->counters.driver_frees, count);
 }
 
 /* Maps so many of a length, MAP_BATCH at most, side by side. *mapped: the driver has; else they are whose they were. */
@@ -250,7 +250,7 @@ static int make_some(struct source *source, struct arena *arena, uint64_t base, 
     int r = backend->ops->take_pages(backend, count, pages_of(each), handles);
     lock_acquire(&source->lock);
     if (r == 0) {
-        books_add(&source->books.driver_allocs, count);
+        counter_add(&source->counters.driver_allocs, count);
         for (unsigned i = 0; i < count; i++) {
             taken[i] = (struct piece){.handle = handles[i], .bytes = each};
         }
@@ -259,7 +259,7 @@ static int make_some(struct source *source, struct arena *arena, uint64_t base, 
             lock_release(&source->lock);
             backend->ops->give_pages(backend, count, pages_of(each), handles);
             lock_acquire(&source->lock);
-            books_add(&source->books.driver_frees, count);
+            counter_add(&source->counters.driver_frees, count);
         }
     }
     source->growing.bytes -= bytes;

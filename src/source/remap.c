@@ -251,7 +251,8 @@ static bool remap_takes_too_long(struct source *source, uint64_t peak) {
 static uint64_t more_slack(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t capacity = source->backend->capacity; /* nor above what the device has */
     bool may_be_raised = source->refused_at == 0 && source->config.budget == 0 && budget < capacity;
-    if (remap_takes_too_long(source, books_get(&source->books.allocated.peak)) && may_be_raised) {
+    if (remap_takes_too_long(source, counter_get(&source->counters.allocated.peak)) &&
+        may_be_raised) {
         source->remap.slack_steps += source->remap.slack_steps < REMAP_SLACK_STEPS;
     }
     uint64_t most = budget_remap_slack_most(source);
@@ -295,7 +296,7 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
     if (anew) {
         budget += more_slack(source, gap->bytes, budget);
         move_to_gap(source, budget, gap, &transit);
-        budget_book_reserve(source);
+        budget_count_reserve(source);
         make_room(source, gap->bytes, budget);
         shorten_if_pinned(source, gap->bytes, budget);
     }

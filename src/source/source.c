@@ -47,8 +47,8 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
         return 0;
     }
     source->returning += size;
-    books_add(&source->books.driver_frees, 1);
-    budget_book_reserve(source); /* a growth in the same visit would hide it */
+    counter_add(&source->counters.driver_frees, 1);
+    budget_count_reserve(source); /* a growth in the same visit would hide it */
     return size;
 }
 
@@ -155,7 +155,7 @@ static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
     source->growing.bytes -= bytes;
     budget_end_growth(source, false);
     if (r == 0) {
-        books_add(&source->books.driver_allocs, 1);
+        counter_add(&source->counters.driver_allocs, 1);
     }
     return r;
 }

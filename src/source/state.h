@@ -13,7 +13,7 @@
 #include "source/backend.h"
 #include "source/config.h"
 #include "source/epoch.h"
-#include "stats/books.h"
+#include "stats/counters.h"
 
 /* Freed memory waiting for its epoch, oldest stamp first. */
 struct pending {
@@ -102,7 +102,7 @@ struct source {
     uint64_t started_ns;   /* when the source was made; */
     uint64_t excess_ns; /* time since that giving back ahead of growing has taken, or has forgone */
 
-    struct books books; /* of everything but the thread caches' own counters: what is live */
+    struct counters counters; /* of everything but the thread caches' own counters: what is live */
 };
 
 /*

@@ -17,7 +17,7 @@
 
 #include <errno.h>
 
-static void book_wait(struct source *source, uint64_t since) {
+static void count_wait(struct source *source, uint64_t since) {
     source->epochs.cpu_waits++;
     source->epochs.cpu_wait_ns += backend_clock(source->backend) - since;
 }
@@ -37,7 +37,7 @@ static int wait_on_time(struct source *source, uint64_t stamp) {
     r = source->backend->ops->wait(source->backend, slot);
     lock_acquire(&source->lock);
     source->waits.inside--;
-    book_wait(source, since);
+    count_wait(source, since);
     epochs_unpin(&source->epochs, slot, number, r);
     return r;
 }
@@ -52,7 +52,7 @@ static int synchronize_in_free(struct source *source) {
     int r = source->backend->ops->synchronize(source->backend);
     lock_acquire(&source->lock);
     source->waits.inside--;
-    book_wait(source, since);
+    count_wait(source, since);
     if (r == 0) {
         epochs_finish(&source->epochs, number);
         source->epochs.closed++;
@@ -124,7 +124,7 @@ void sync_in_free(struct source *source, bool due) {
         r = synchronize_in_free(source);
     }
     if (r == -EBUSY) {
-        books_add(&source->books.capture_deferred_frees, 1);
+        counter_add(&source->counters.capture_deferred_frees, 1);
     } else if (r == 0 && sync && !waits) {
         wait_on_time(source, stamp);
     }
@@ -263,7 +263,7 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
         slept += FINISH_POLL_NS;
     }
     if (slept > 0) {
-        book_wait(source, since);
+        count_wait(source, since);
     }
     bool some = !all && epochs->finished > before;
     bool finished = some || (number > 0 && epochs->finished >= number);
@@ -340,7 +340,7 @@ bool sync_wait_on_time(struct source *source) {
         if (epochs->finished < stamp && !source->backend->suspended) {
             count_failed_wait(source, stamp, limit_ns);
         }
-        book_wait(source, since);
+        count_wait(source, since);
     }
     return any;
 }
@@ -351,7 +351,7 @@ bool order_finish_own_barrier(struct source *source) {
     bool any = epochs->finished < stamp && epochs_latest_own(epochs) >= stamp;
     if (any) {
         poll_up_to(source, stamp, false, UINT64_MAX);
-        book_wait(source, since);
+        count_wait(source, since);
     }
     return any;
 }

@@ -78,6 +78,6 @@ uint64_t stats_host_bytes(void);
 bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map);
 
 /** The same but for live[] and the map, which take as long as there are blocks. */
-bool stats_read_books(int ordinal, struct stats_device *out);
+bool stats_read_counters(int ordinal, struct stats_device *out);
 
 #endif

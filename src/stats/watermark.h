@@ -1,7 +1,7 @@
 #ifndef GPUCACHE_STATS_WATERMARK_H
 #define GPUCACHE_STATS_WATERMARK_H
 
-#include "stats/books.h"
+#include "stats/counters.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -19,7 +19,7 @@
  * Modulo 2^64, and live to be read as signed: a thread may free more than it asked for.
  */
 struct watermark {
-    books_counter taken, crest, peak;
+    stat_counter taken, crest, peak;
 };
 
 /** Given back in all. For others than the owner: not less than that, at the time of the call; nor more, as long as the
@@ -35,57 +35,57 @@ static inline uint64_t watermark_given(const struct watermark *mark) {
 }
 
 static inline uint64_t watermark_live(const struct watermark *mark) {
-    return books_get(&mark->taken) - watermark_given(mark);
+    return counter_get(&mark->taken) - watermark_given(mark);
 }
 
 /** Counts what is taken. Negative: it makes a new peak, which watermark_raise() has to be told. */
 static inline int64_t watermark_rise(struct watermark *mark, uint64_t amount) {
-    uint64_t taken = books_get(&mark->taken) + amount;
-    books_set(&mark->taken, taken);
-    return (int64_t)(books_get(&mark->crest) - taken);
+    uint64_t taken = counter_get(&mark->taken) + amount;
+    counter_set(&mark->taken, taken);
+    return (int64_t)(counter_get(&mark->crest) - taken);
 }
 
 static inline void watermark_raise(struct watermark *mark) {
-    uint64_t taken = books_get(&mark->taken);
-    int64_t above = (int64_t)(taken - books_get(&mark->crest));
+    uint64_t taken = counter_get(&mark->taken);
+    int64_t above = (int64_t)(taken - counter_get(&mark->crest));
     if (above > 0) {
-        uint64_t peak = books_get(&mark->peak) + (uint64_t)above;
-        books_set(&mark->crest, taken);
+        uint64_t peak = counter_get(&mark->peak) + (uint64_t)above;
+        counter_set(&mark->crest, taken);
         atomic_store_explicit(&mark->peak, peak, memory_order_release);
     }
 }
 
 static inline void watermark_fall(struct watermark *mark, uint64_t amount) {
-    books_add(&mark->crest, amount);
+    counter_add(&mark->crest, amount);
 }
 
 /** Nothing was ever taken or given back. */
 static inline bool watermark_is_unused(const struct watermark *mark) {
-    return (books_get(&mark->taken) | books_get(&mark->crest)) == 0;
+    return (counter_get(&mark->taken) | counter_get(&mark->crest)) == 0;
 }
 
 /** The peak becomes what is live. */
 static inline void watermark_restart(struct watermark *mark) {
     uint64_t live = watermark_live(mark);
-    books_set(&mark->crest, books_get(&mark->taken));
-    books_set(&mark->peak, live);
+    counter_set(&mark->crest, counter_get(&mark->taken));
+    counter_set(&mark->peak, live);
 }
 
 /** Nothing is live any more, and all that was taken counts as given back. */
 static inline void watermark_clear(struct watermark *mark) {
-    books_set(&mark->peak, 0);
-    books_set(&mark->crest, books_get(&mark->taken));
+    counter_set(&mark->peak, 0);
+    counter_set(&mark->crest, counter_get(&mark->taken));
 }
 
 /** What `from` holds and held goes to `to`; the peak of both together is the highest it can have
  * been. */
 static inline void watermark_join(struct watermark *to, struct watermark *from) {
-    books_add(&to->taken, books_get(&from->taken));
-    books_add(&to->crest, books_get(&from->crest));
-    books_add(&to->peak, books_get(&from->peak));
-    books_set(&from->taken, 0);
-    books_set(&from->crest, 0);
-    books_set(&from->peak, 0);
+    counter_add(&to->taken, counter_get(&from->taken));
+    counter_add(&to->crest, counter_get(&from->crest));
+    counter_add(&to->peak, counter_get(&from->peak));
+    counter_set(&from->taken, 0);
+    counter_set(&from->crest, 0);
+    counter_set(&from->peak, 0);
 }
 
 #endif

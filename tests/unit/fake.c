@@ -612,7 +612,7 @@ int fake_pool_free(uint64_t address) {
 }
 
 struct stats_device fake_books(struct pool *pool) {
-    struct stats_device books = {.peaks_exact = true};
-    pool_read(pool, &books);
-    return books;
+    struct stats_device counters = {.peaks_exact = true};
+    pool_read(pool, &counters);
+    return counters;
 }

@@ -75,7 +75,7 @@ static inline void let_it_end(pthread_t thread) {
 static inline uint64_t bytes_waiting(void) {
     uint64_t bytes = 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        bytes += books_get(&cache->transfer.bytes);
+        bytes += counter_get(&cache->transfer.bytes);
     }
     return bytes;
 }
@@ -86,7 +86,7 @@ static inline struct transfer *own_transfer(void) {
 }
 
 static inline uint64_t own_waiting(void) {
-    return books_get(&own_transfer()->bytes);
+    return counter_get(&own_transfer()->bytes);
 }
 
 static inline bool was_freed(uint64_t address) {

@@ -41,7 +41,7 @@ bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) 
     return true;
 }
 
-bool stats_read_books(int ordinal, struct stats_device *out) {
+bool stats_read_counters(int ordinal, struct stats_device *out) {
     bool known = stats_read(ordinal, out, NULL);
     out->live_groups = 0;
     return known;

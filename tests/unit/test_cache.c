@@ -301,7 +301,7 @@ static void cache_some(unsigned asked) {
         }
     }
     for (unsigned at = 0; at < BINS; at++) {
-        mine()->bins[at].allocs_seen = books_get(&mine()->bins[at].allocs);
+        mine()->bins[at].allocs_seen = counter_get(&mine()->bins[at].allocs);
     }
     mine()->bins[bin_of(sizes[asked])].allocs_seen--;
 }

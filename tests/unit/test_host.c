@@ -104,8 +104,8 @@ static void whatever_mapping_fails_the_request_passes_through(void **state) {
             assert_true(passed < ROUNDS || fake->reserves == 0);
             assert_true(fake->releases == 0 || (maps_pages && from % 2)); /* or for the budget */
             assert_int_equal(fake->reserved, fake_books(pool).reserved.current);
-            assert_int_equal(books_get(&pool->source.books.driver_allocs) -
-                                 books_get(&pool->source.books.driver_frees),
+            assert_int_equal(counter_get(&pool->source.counters.driver_allocs) -
+                                 counter_get(&pool->source.counters.driver_frees),
                              pool->source.large.segment_count + pool->source.small.segment_count);
             needed = maps > needed ? maps : needed;
             drop_all(at, ROUNDS);
@@ -193,11 +193,11 @@ static void pages_that_cannot_be_described_are_the_driver_s(void **state) {
     assert_int_equal(pool_alloc(pool, 48 * MIB, &more), -ERANGE);
     fail_mappings(FOR_EVER, 0);
     fake->backend.ops = fake_ops;
-    const struct books *books = &pool->source.books;
+    const struct counters *counters = &pool->source.counters;
     assert_int_equal(fake->reserved, 5 * 16 * MIB); /* one of them until its alias goes */
     assert_int_equal(pool->source.large.segment_count, 4);
-    assert_int_equal(books_get(&books->driver_allocs), 5); /* none for the rest */
-    assert_int_equal(books_get(&books->driver_frees), 1);
+    assert_int_equal(counter_get(&counters->driver_allocs), 5); /* none for the rest */
+    assert_int_equal(counter_get(&counters->driver_frees), 1);
     assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
     assert_int_equal(pool->source.remap.held_bytes + pool->source.growing.bytes, 0);
     check();

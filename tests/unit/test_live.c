@@ -38,7 +38,7 @@ uint64_t stats_host_bytes(void) {
     return 0;
 }
 
-bool stats_read_books(int ordinal, struct stats_device *out) {
+bool stats_read_counters(int ordinal, struct stats_device *out) {
     uint64_t now = atomic_fetch_add(&turn, 1) + 1;
     if (ordinal != 0)
         return false;
@@ -54,7 +54,7 @@ bool stats_read_books(int ordinal, struct stats_device *out) {
 bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) {
     if (map)
         map->count = 0;
-    return stats_read_books(ordinal, out);
+    return stats_read_counters(ordinal, out);
 }
 
 int stats_device_count(void) {

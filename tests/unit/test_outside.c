@@ -65,19 +65,19 @@ void device_refund(struct device *where, uint64_t bytes) {
     device_uncharge(where, bytes);
 }
 
-void device_book(struct device *where, struct books_metric *metric, int64_t change) {
+void device_book(struct device *where, struct metric *metric, int64_t change) {
     (void)where;
-    assert_true(change >= 0 || books_get(&metric->current) >= (uint64_t)-change);
-    books_change(metric, change);
+    assert_true(change >= 0 || counter_get(&metric->current) >= (uint64_t)-change);
+    metric_change(metric, change);
 }
 
 void device_count_oom(struct device *where, bool at_limit) {
     (void)where, (void)at_limit;
 }
 
-void device_count(struct device *where, books_counter *counter) {
+void device_count(struct device *where, stat_counter *counter) {
     (void)where;
-    books_add(counter, 1);
+    counter_add(counter, 1);
 }
 
 void deferred_settle_now(void) {}
@@ -152,9 +152,9 @@ static int start(void **state) {
 /* Every test gives back all it took. */
 static int stop(void **state) {
     (void)state;
-    return atomic_load(&device.charged) == 0 && books_get(&device.outside.managed.current) == 0 &&
-                   books_get(&device.outside.virtual_memory.current) == 0 &&
-                   books_get(&device.outside.ipc_imported.current) == 0
+    return atomic_load(&device.charged) == 0 && counter_get(&device.outside.managed.current) == 0 &&
+                   counter_get(&device.outside.virtual_memory.current) == 0 &&
+                   counter_get(&device.outside.ipc_imported.current) == 0
                ? 0
                : -1;
 }
@@ -166,14 +166,14 @@ static void take(enum outside_kind kind, uint64_t bytes, uint64_t key) {
 }
 
 static uint64_t managed(void) {
-    assert_int_equal(atomic_load(&device.charged), books_get(&device.outside.managed.current));
-    return books_get(&device.outside.managed.current);
+    assert_int_equal(atomic_load(&device.charged), counter_get(&device.outside.managed.current));
+    return counter_get(&device.outside.managed.current);
 }
 
 static uint64_t virtual_memory(void) {
     assert_int_equal(atomic_load(&device.charged),
-                     books_get(&device.outside.virtual_memory.current));
-    return books_get(&device.outside.virtual_memory.current);
+                     counter_get(&device.outside.virtual_memory.current));
+    return counter_get(&device.outside.virtual_memory.current);
 }
 
 /* ---- one address ---- */
@@ -341,7 +341,7 @@ static void imported_memory_is_as_long_as_what_is_mapped_of_it(void **state) {
     outside_enter(OUTSIDE_HANDLE_IMPORTED, &device, 0, HANDLE, 0);
     map(AT, 2 * MIB);
     map(AT + 8 * MIB, 4 * MIB);
-    assert_int_equal(books_get(&device.outside.ipc_imported.current), 4 * MIB);
+    assert_int_equal(counter_get(&device.outside.ipc_imported.current), 4 * MIB);
     outside_leave(OUTSIDE_RANGES, AT);
     outside_leave(OUTSIDE_RANGES, AT + 8 * MIB);
     outside_leave(OUTSIDE_HANDLES, HANDLE);

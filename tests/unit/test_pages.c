@@ -37,7 +37,7 @@ uint64_t stats_host_bytes(void) {
     return 0;
 }
 
-bool stats_read_books(int ordinal, struct stats_device *out) {
+bool stats_read_counters(int ordinal, struct stats_device *out) {
     return stats_read(ordinal, out, NULL);
 }
 

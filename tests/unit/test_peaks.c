@@ -128,9 +128,9 @@ static double run(const struct program *what, uint64_t with_seed) {
         pthread_join(threads[i], NULL);
     }
     pthread_barrier_destroy(&turn);
-    struct stats_device books = fake_books(pool);
-    double share = (double)books.requested.peak / (double)live_peak;
-    assert_true(books.requested.peak <= live_peak);
+    struct stats_device counters = fake_books(pool);
+    double share = (double)counters.requested.peak / (double)live_peak;
+    assert_true(counters.requested.peak <= live_peak);
     stop(NULL);
     return share;
 }

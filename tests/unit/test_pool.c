@@ -452,10 +452,10 @@ static void the_error_of_a_shared_peak_is_not_understated(void **state) {
     assert_true(!is.peaks_exact || is.requested.peak == 139 * MIB);
 }
 
-static uint64_t live_of_any_class(const struct stats_device *books) {
+static uint64_t live_of_any_class(const struct stats_device *counters) {
     uint64_t live = 0;
     for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
-        live += books->size_classes[i].live;
+        live += counters->size_classes[i].live;
     }
     return live;
 }

@@ -133,20 +133,20 @@ static void what_a_thread_that_ended_had_taken_stays_in_the_books(void **state) 
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     uint64_t left = (uintptr_t)run(ask_and_end, NULL);
-    struct stats_device books = fake_books(pool);
-    assert_int_equal(books.allocated.current, 4096);
-    assert_int_equal(books.allocated.total, 4096);
-    assert_int_equal(books.allocations.current, 1);
-    assert_true(books.peaks_exact);
+    struct stats_device counters = fake_books(pool);
+    assert_int_equal(counters.allocated.current, 4096);
+    assert_int_equal(counters.allocated.total, 4096);
+    assert_int_equal(counters.allocations.current, 1);
+    assert_true(counters.peaks_exact);
     uint64_t more = get(4096);
     drop(left);
     drop(more);
-    books = fake_books(pool);
-    assert_int_equal(books.allocated.current, 0);
-    assert_int_equal(books.allocated.peak, 8192);
-    assert_int_equal(books.allocated.total, 8192);
-    assert_int_equal(books.allocated.freed, 8192);
-    assert_int_equal(books.allocations.freed, 2);
+    counters = fake_books(pool);
+    assert_int_equal(counters.allocated.current, 0);
+    assert_int_equal(counters.allocated.peak, 8192);
+    assert_int_equal(counters.allocated.total, 8192);
+    assert_int_equal(counters.allocated.freed, 8192);
+    assert_int_equal(counters.allocations.freed, 2);
 }
 
 /* Frees another one in place of its own. */
@@ -247,15 +247,15 @@ static void caches_of_threads_that_ended_leave_the_list_and_their_counts_stay(vo
             pthread_join(threads[i], NULL);
         }
         assert_int_equal(listed(), 2);
-        struct stats_device books = fake_books(pool);
+        struct stats_device counters = fake_books(pool);
         uint64_t total = 0, live = 0;
         for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
-            total += books.size_classes[i].total;
-            live += books.size_classes[i].live;
+            total += counters.size_classes[i].total;
+            live += counters.size_classes[i].live;
         }
         assert_int_equal(total, 1 + 2 * MANY * (round + 1));
         assert_int_equal(live, 0);
-        assert_int_equal(books.allocations.total, total);
+        assert_int_equal(counters.allocations.total, total);
         check();
     }
 }

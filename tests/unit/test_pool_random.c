@@ -297,8 +297,8 @@ static void *thread_body(void *argument) {
             int r = pool_trim(pool, false);
             EXPECT(r == 0 || r == -EBUSY);
         } else if (what < 320) {
-            struct stats_device books = fake_books(pool);
-            EXPECT(books.reserved.current <= MEMORY);
+            struct stats_device counters = fake_books(pool);
+            EXPECT(counters.reserved.current <= MEMORY);
         } else if (what < 340) {
             uint64_t ticket = pool_sync_begin(pool);
             fake_finish_all(fake);
@@ -350,8 +350,8 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
     }
     fake_finish_all(fake);
     check();
-    struct stats_device books = fake_books(pool);
-    EXPECT(books.requested.current == 0 && books.allocations.current == 0);
+    struct stats_device counters = fake_books(pool);
+    EXPECT(counters.requested.current == 0 && counters.allocations.current == 0);
     if (has_events) { /* all of it can go back */
         EXPECT(pool_trim(pool, true) == 0);
         EXPECT(fake->reserved == 0);

@@ -30,7 +30,7 @@ static void leave_some_for_anybody(void) {
     }
     fake_finish_all(fake);
     pool_sync_end(pool, pool_sync_begin(pool));
-    if (books_get(&pool->common->transfer.bytes) == 0) {
+    if (counter_get(&pool->common->transfer.bytes) == 0) {
         skip(); /* blocks have no numbers here */
     }
 }
@@ -163,7 +163,7 @@ static void what_comes_while_a_cache_is_put_to_sleep_is_not_left_there(void **st
         late.count = 0;
         pool_release(pool);
         check();
-        assert_int_equal(books_get(&anybodys->bytes), 0);
+        assert_int_equal(counter_get(&anybodys->bytes), 0);
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -208,7 +208,7 @@ static void a_growth_in_pages_goes_on_in_the_next_context(void **state) {
     ends_in_growth = true;
     uint64_t address = get(20 * MIB);
     assert_false(ends_in_growth);
-    assert_int_equal(books_get(&pool->source.books.oom_retries), 0);
+    assert_int_equal(counter_get(&pool->source.counters.oom_retries), 0);
     assert_int_equal(fake->reserved, 20 * MIB);
     check();
     drop(address);

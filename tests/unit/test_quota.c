@@ -205,7 +205,7 @@ static void an_ended_threads_cache_sleeps(void **state) {
     assert_true(theirs->bytes > 0);
     let_it_end(thread);
     assert_true(quota_sleeps(theirs));
-    assert_int_equal(theirs->bytes + books_get(&theirs->transfer.bytes), 0);
+    assert_int_equal(theirs->bytes + counter_get(&theirs->transfer.bytes), 0);
     assert_int_equal(awake() + pool->source.quotas, 0);
     check();
 }
@@ -265,7 +265,7 @@ static void a_small_program_of_one_thread_keeps_no_more_than_the_floor(void **st
         lock_acquire(&pool->source.lock);
         peaks_look_at_all(pool);
         lock_release(&pool->source.lock);
-        uint64_t peak = books_get(&pool->source.books.allocated.peak);
+        uint64_t peak = counter_get(&pool->source.counters.allocated.peak);
         assert_true(atomic_load(&pool->source.budget) <= peak + peak / 10 * 3 + 64 * MIB);
     }
     check();

@@ -132,17 +132,17 @@ static void a_magazine_is_taken_when_its_youngest_is_usable(void **state) {
         uint64_t oldest = magazine.first->stamp, youngest = magazine.last->stamp;
         assert_true(oldest < youngest);
         assert_true(put(own, &magazine));
-        assert_int_equal(books_get(&own->transfer.bytes), magazine.bytes);
+        assert_int_equal(counter_get(&own->transfer.bytes), magazine.bytes);
         assert_true(transfer_has_any(own));
         check();
         for (uint64_t safe = oldest - 1; safe < youngest; safe++) {
             assert_null(take(both_sizes[i], safe));
-            assert_int_equal(books_get(&own->transfer.bytes), magazine.bytes);
+            assert_int_equal(counter_get(&own->transfer.bytes), magazine.bytes);
         }
         assert_int_equal(stamp_of(both_sizes[i]), youngest);
         struct block *block = take(both_sizes[i], youngest);
         assert_ptr_equal(block, magazine.first);
-        assert_int_equal(books_get(&own->transfer.bytes), 0);
+        assert_int_equal(counter_get(&own->transfer.bytes), 0);
         assert_int_equal(stamp_of(both_sizes[i]), 0);
         give(block);
         check();
@@ -194,7 +194,7 @@ static void what_is_usable_goes_along_and_nothing_else(void **state) {
     struct block *block = take(64 * KIB, safe);
     assert_true(block && block->stamp <= safe);
     waiting -= own->bytes - in_cache + block_bytes(block);
-    assert_int_equal(books_get(&own->transfer.bytes), waiting);
+    assert_int_equal(counter_get(&own->transfer.bytes), waiting);
     assert_true(waiting >= magazines[4].bytes + magazines[5].bytes);
     assert_true(own->bytes > in_cache); /* the next request need not come here */
     cache_enter(own);
@@ -224,7 +224,7 @@ static void one_without_room_takes_what_it_asks_for(void **state) {
     assert_non_null(block);
     assert_int_equal(block_bytes(block), 64 * KIB);
     assert_true(own->bytes <= cache_room(own) + MAGAZINE_BYTES);
-    assert_true(books_get(&own->transfer.bytes) >= other.bytes);
+    assert_true(counter_get(&own->transfer.bytes) >= other.bytes);
     give(block);
     check();
 }
@@ -241,10 +241,10 @@ static void there_is_room_for_so_much_and_no_more(void **state) {
     open_transfer(own, MIB);
     uint64_t room = own->transfer.room;
     while (put(own, &magazine)) {
-        assert_true(books_get(&own->transfer.bytes) <= room);
+        assert_true(counter_get(&own->transfer.bytes) <= room);
         magazine = freed(4, 64 * KIB, true);
     }
-    assert_true(books_get(&own->transfer.bytes) + magazine.bytes > room);
+    assert_true(counter_get(&own->transfer.bytes) + magazine.bytes > room);
     lock_acquire(&pool->source.lock);
     assert_true(transfer_empty(&own->transfer));
     assert_false(transfer_empty(&own->transfer));
@@ -413,7 +413,7 @@ static void a_magazine_waits_for_the_thread_that_asked(void **state) {
     pthread_t other;
     assert_int_equal(pthread_create(&other, NULL, ask_for_some, NULL), 0);
     pthread_join(other, NULL);
-    assert_int_equal(books_get(&own->transfer.bytes), magazine.bytes);
+    assert_int_equal(counter_get(&own->transfer.bytes), magazine.bytes);
     assert_true(come_back(100, 60 * KIB) > 0);
     check();
 }
@@ -434,7 +434,7 @@ static void what_waits_in_the_common_one_is_for_everybody(void **state) {
     assert_false(was_freed(get(60 * KIB)));
     finish();
     assert_true(come_back(100, 60 * KIB) > 0);
-    assert_true(books_get(&pool->common->transfer.bytes) < magazine.bytes);
+    assert_true(counter_get(&pool->common->transfer.bytes) < magazine.bytes);
     check();
 }
 
@@ -455,10 +455,10 @@ static void what_an_ended_thread_asked_for_waits_for_no_other(void **state) {
         let_it_end(asking);
         let_another_free(0, 400);
         for (struct cache *c = atomic_load(&pool->caches); c; c = c->next_in_pool) {
-            assert_true(c == pool->common || books_get(&c->transfer.bytes) == 0);
+            assert_true(c == pool->common || counter_get(&c->transfer.bytes) == 0);
         }
         for (struct cache *c = pool->unowned; c; c = c->next_in_pool) {
-            assert_int_equal(books_get(&c->transfer.bytes) + c->bytes, 0);
+            assert_int_equal(counter_get(&c->transfer.bytes) + c->bytes, 0);
         }
         uint64_t reserved = fake->reserved;
         finish();
@@ -479,7 +479,7 @@ static void magazines_for_an_ended_thread_go_to_the_pool(void **state) {
         }
         pthread_t other = let_another_ask(200, sizes[i]);
         let_another_free(0, 200);
-        uint64_t common = books_get(&pool->common->transfer.bytes);
+        uint64_t common = counter_get(&pool->common->transfer.bytes);
         assert_int_equal(common, 0);
         let_it_end(other);
         assert_int_equal(bytes_waiting(), 0);

@@ -82,9 +82,9 @@ uint64_t device_given_back(struct device *where) {
     return limit_returns;
 }
 
-void device_count(struct device *where, books_counter *counter) {
+void device_count(struct device *where, stat_counter *counter) {
     (void)where;
-    books_add(counter, 1);
+    counter_add(counter, 1);
 }
 
 static int start(void **state) {

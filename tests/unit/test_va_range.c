@@ -593,8 +593,8 @@ static void what_goes_back_is_mapped_where_it_is_needed(void **state) {
             uint64_t page = segment_at(block + i * WHOLE)->handle;
             assert_true(reached || is_one_of(pages, 6, page));
         }
-        assert_int_equal(pool->source.books.driver_allocs, 6 + (reached ? 3 : 0));
-        assert_int_equal(pool->source.books.driver_frees, reached ? 3 : 0);
+        assert_int_equal(pool->source.counters.driver_allocs, 6 + (reached ? 3 : 0));
+        assert_int_equal(pool->source.counters.driver_frees, reached ? 3 : 0);
         assert_int_equal(fake->reserved, 6 * WHOLE);
         assert_int_equal(fake_books(pool).reserved.current, 6 * WHOLE);
         assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
@@ -623,8 +623,8 @@ static void whole_though_not_all_of_it_is_needed(void **state) {
         if (code == 0) {
             assert_true(is_one_of(pages, 5, segment_at(block)->handle));
             assert_true(is_one_of(pages, 5, segment_at(block + WHOLE)->handle));
-            assert_int_equal(pool->source.books.driver_allocs, 5);
-            assert_int_equal(pool->source.books.driver_frees, 0);
+            assert_int_equal(pool->source.counters.driver_allocs, 5);
+            assert_int_equal(pool->source.counters.driver_frees, 0);
             assert_int_equal(get_mapped(8 * MIB), block + 24 * MIB);
         }
         assert_int_equal(stop(NULL), 0);
@@ -871,8 +871,8 @@ static void no_more_is_ready_than_can_move_at_once(void **state) {
 
 /* The driver's calls, as the books have them: what was moved and then found no place went to the driver as well. */
 static void expect_as_many_calls_as_segments(void) {
-    const struct books *books = &pool->source.books;
-    assert_int_equal(books_get(&books->driver_allocs) - books_get(&books->driver_frees),
+    const struct counters *counters = &pool->source.counters;
+    assert_int_equal(counter_get(&counters->driver_allocs) - counter_get(&counters->driver_frees),
                      pool->source.large.segment_count + pool->source.small.segment_count);
     assert_int_equal(fake->reserved,
                      pool->source.large.reserved_bytes + pool->source.small.reserved_bytes);
@@ -953,7 +953,7 @@ static void short_segments_are_mapped_where_they_are_needed(void **state) {
     make_free(A), make_free(E);
     assert_int_equal(get_mapped(2 * EACH), blocks[E]);
     assert_int_equal(segment_at(blocks[E] + EACH)->handle, page);
-    assert_int_equal(pool->source.books.driver_frees, 0);
+    assert_int_equal(pool->source.counters.driver_frees, 0);
     assert_int_equal(fake->reserves, BLOCKS);
 }
 
@@ -1164,13 +1164,13 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     assert_int_equal(pool->source.remap.slack, PEAK / 16);
     finish_all();
     pool_reset_peaks(pool);
-    uint64_t peak = books_get(&pool->source.books.allocated.peak);
+    uint64_t peak = counter_get(&pool->source.counters.allocated.peak);
     assert_int_equal(peak, 7 * GIB / 2);
     assert_int_equal(pool->source.goal, peak + peak / VMM_SLACK + peak / 16);
     drop(live);
     finish_all();
     pool_reset_peaks(pool);
-    peak = books_get(&pool->source.books.allocated.peak);
+    peak = counter_get(&pool->source.counters.allocated.peak);
     assert_int_equal(peak, 5 * GIB / 2);
     assert_int_equal(pool->source.goal, peak + peak / VMM_SLACK + peak / 16);
     assert_true(pool->source.remap.peak >= PEAK);
@@ -1274,7 +1274,7 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
     for (uint64_t peak = GIB; peak <= 16 * GIB; peak *= 4) {
         uint64_t slack = peak / VMM_SLACK < BUDGET_FLOOR ? BUDGET_FLOOR : peak / VMM_SLACK;
         start(64 * GIB, POOL_BARRIER, 0);
-        books_set(&pool->source.books.allocated.peak, peak);
+        counter_set(&pool->source.counters.allocated.peak, peak);
         pool->source.quotas += GIB;
         unsigned awake = pool->source.awake_count;
         for (unsigned caches = 2; caches <= 8; caches++) {
@@ -1886,7 +1886,7 @@ static void a_long_segment_goes_in_parts(void **state) {
     assert_int_equal(segment_at(at[1])->bytes,
                      LONG); /* its short end has moved, the others went from there */
     assert_int_equal(segment_at(at[1] + LONG)->bytes, VMM_HANDLE);
-    assert_int_equal(books_get(&pool->source.books.driver_frees), 7);
+    assert_int_equal(counter_get(&pool->source.counters.driver_frees), 7);
     assert_int_equal(pool->source.remap.held_bytes, 0);
 }
 

@@ -1,6 +1,6 @@
 /* What a cache counts: requests by size, and what is live. Whoever counts is inside. */
-#ifndef GPUCACHE_POOL_CACHE_BOOKS_H
-#define GPUCACHE_POOL_CACHE_BOOKS_H
+#ifndef GPUCACHE_POOL_CACHE_COUNTERS_H
+#define GPUCACHE_POOL_CACHE_COUNTERS_H
 
 #include "pool/cache.h"
 
@@ -11,9 +11,9 @@ static inline unsigned stats_class(uint64_t requested) {
 }
 
 /** Books: a block of `bytes` for a request of `requested` went out; came back. */
-static inline void cache_book_alloc(struct cache *cache, books_counter *allocs, uint64_t requested,
-                                    uint64_t bytes) {
-    books_add(allocs, 1);
+static inline void cache_count_alloc(struct cache *cache, stat_counter *allocs, uint64_t requested,
+                                     uint64_t bytes) {
+    counter_add(allocs, 1);
     int64_t least = watermark_rise(&cache->watermarks[WATERMARK_REQUESTED], requested) |
                     watermark_rise(&cache->watermarks[WATERMARK_ALLOCATED], bytes) |
                     watermark_rise(&cache->watermarks[WATERMARK_COUNT], 1);
@@ -24,9 +24,9 @@ static inline void cache_book_alloc(struct cache *cache, books_counter *allocs, 
     }
 }
 
-static inline void cache_book_free(struct cache *cache, books_counter *frees, uint64_t requested,
-                                   uint64_t bytes) {
-    books_add(frees, 1);
+static inline void cache_count_free(struct cache *cache, stat_counter *frees, uint64_t requested,
+                                    uint64_t bytes) {
+    counter_add(frees, 1);
     watermark_fall(&cache->watermarks[WATERMARK_REQUESTED], requested);
     watermark_fall(&cache->watermarks[WATERMARK_ALLOCATED], bytes);
     watermark_fall(&cache->watermarks[WATERMARK_COUNT], 1);

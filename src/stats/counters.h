@@ -1,0 +1,91 @@
+/*
+ * The books of one pool: every figure of fields.def as something that many threads may read while
+ * one writes.
+ *
+ * There is one writer at a time (it holds the pool's lock, or owns the counter), so a change is a
+ * plain load and store and never a locked instruction; readers (a report in a signal handler) take
+ * no lock. Peaks are kept where the value changes, not sampled.
+ */
+#ifndef GPUCACHE_STATS_COUNTERS_H
+#define GPUCACHE_STATS_COUNTERS_H
+
+#include "stats/stats.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+typedef _Atomic uint64_t stat_counter;
+
+struct metric {
+    stat_counter current, peak, total, freed;
+};
+
+struct counters {
+#define METRIC(field, json, label) struct metric field;
+#define OUTSIDE(field, json) struct metric field;
+#define GAUGE(field) stat_counter field;
+#define COUNTER(field) stat_counter field;
+#include "stats/fields.def"
+    stat_counter peak_upper; /* no moment can have had more requested bytes than this */
+    stat_counter
+        peaks_shared; /* not 0: several thread caches changed the books, peaks are lower bounds */
+};
+
+static inline uint64_t counter_get(const stat_counter *counter) {
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static inline void counter_set(stat_counter *counter, uint64_t value) {
+    atomic_store_explicit(counter, value, memory_order_relaxed);
+}
+
+static inline void counter_add(stat_counter *counter, uint64_t value) {
+    counter_set(counter, counter_get(counter) + value);
+}
+
+static inline void counter_raise(stat_counter *peak, uint64_t value) {
+    if (value > counter_get(peak)) {
+        counter_set(peak, value);
+    }
+}
+
+static inline void metric_enter(struct metric *metric, uint64_t amount) {
+    counter_add(&metric->current, amount);
+    counter_add(&metric->total, amount);
+    counter_raise(&metric->peak, counter_get(&metric->current));
+}
+
+static inline void metric_leave(struct metric *metric, uint64_t amount) {
+    counter_set(&metric->current, counter_get(&metric->current) - amount);
+    counter_add(&metric->freed, amount);
+}
+
+static inline void metric_change(struct metric *metric, int64_t change) {
+    if (change > 0) {
+        metric_enter(metric, (uint64_t)change);
+    } else {
+        metric_leave(metric, (uint64_t)-change);
+    }
+}
+
+/** Sets a value that is known as a whole, and books the difference. */
+static inline void metric_become(struct metric *metric, uint64_t value) {
+    uint64_t before = counter_get(&metric->current);
+    if (value > before) {
+        metric_enter(metric, value - before);
+    } else if (value < before) {
+        metric_leave(metric, before - value);
+    }
+}
+
+/** Every peak becomes the current value. */
+static inline void counters_reset_peaks(struct counters *counters) {
+#define METRIC(field, json, label)                                                                 \
+    counter_set(&counters->field.peak, counter_get(&counters->field.current));
+#define OUTSIDE(field, json)                                                                       \
+    counter_set(&counters->field.peak, counter_get(&counters->field.current));
+#include "stats/fields.def"
+    counter_set(&counters->peak_upper, 0);
+}
+
+#endif
