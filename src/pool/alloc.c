@@ -14,7 +14,7 @@
  * call of the context with it; here that is noticed on every way but the shortest. Other refusals are
  * this call's alone: that of a host function, or of a thread whose context has gone.
  */
-static int look_at_health(struct pool *pool) {
+static int check_health(struct pool *pool) {
     struct source *source = &pool->source;
     int (*health)(struct backend *) = source->backend->ops->health;
     int code = health ? health(source->backend) : 0;
@@ -94,7 +94,7 @@ static bool refill_one(struct pool *pool, struct alloc_request *request, bool *m
     if (try_free(source, request)) {
         return true;
     }
-    bool grows = *may_grow && !peaks_budget_is_short(pool, source_growth(request)) &&
+    bool grows = *may_grow && !peaks_over_budget(pool, source_growth(request)) &&
                  source_grow(source, request) == 0;
     *may_grow = false;
     return grows && try_free(source, request);
@@ -117,7 +117,7 @@ static bool refill_failed(struct pool *pool, struct cache *cache, struct alloc_r
     cache_leave(cache);
     return try_free(source, request) ||
            (!source->backend->release_waits && source_release_idle(source, growth) == 0 &&
-            !peaks_budget_is_short(pool, growth) && source_grow(source, request) == 0 &&
+            !peaks_over_budget(pool, growth) && source_grow(source, request) == 0 &&
             try_free(source, request));
 }
 
@@ -227,11 +227,11 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
     quota_follow_miss(cache);
     cache->in_slow_path = true;
     uint64_t growth = source_growth(request);
-    bool safe =
-        stamp > 0 && (sync_query(source, stamp) || (peaks_budget_is_short(pool, growth) &&
-                                                    sync_barrier_or_wait(source, stamp, false)));
+    bool safe = stamp > 0 &&
+                (sync_query(source, stamp) ||
+                 (peaks_over_budget(pool, growth) && sync_barrier_or_wait(source, stamp, false)));
     stop_advancing(pool, advancing);
-    request->over_budget = peaks_budget_is_short(pool, growth);
+    request->over_budget = peaks_over_budget(pool, growth);
     bool found = false;
     if (safe || request->over_budget) {
         cache_enter(cache);
@@ -249,7 +249,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
     struct source *source = &pool->source;
     bool at_once =
         request->large || atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0;
-    int dead = look_at_health(pool);
+    int dead = check_health(pool);
     if (dead) {
         return dead;
     }
@@ -271,13 +271,13 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
         cache_enter(cache);
         *address = hand_out(cache, request->block, requested);
         cache_leave(cache);
-        pool->peaks.taken_unseen += request->large ? request->bytes : 0;
+        pool->peaks.unaggregated_bytes += request->large ? request->bytes : 0;
         refill(pool, cache, request, stamp > 0); /* lets go of the lock: the context may end */
     } else {
         *reclaims = atomic_load(&pool->reclaims);
     }
     cache->in_slow_path = false;
-    peaks_look(pool);
+    peaks_update(pool);
     lock_release(&source->lock);
     return r;
 }
@@ -322,14 +322,14 @@ static __attribute__((noinline)) void report_peak(struct pool *pool, struct cach
     struct source *source = &pool->source;
     uint64_t peak = counter_get(&cache->watermarks[WATERMARK_ALLOCATED].peak);
     uint64_t seen = counter_get(&cache->peak_seen), rise = peak > seen ? peak - seen : 0;
-    if (rise > 0 && rise <= budget_unseen(source)) {
+    if (rise > 0 && rise <= budget_unaggregated_most(source)) {
         return;
     }
     counter_set(&cache->peak_seen, peak);
     if (rise > 0 && atomic_load_explicit(&pool->caches_owned, memory_order_relaxed) > 1) {
         lock_acquire(&source->lock);
-        pool->peaks.taken_unseen += rise;
-        peaks_look(pool);
+        pool->peaks.unaggregated_bytes += rise;
+        peaks_update(pool);
         lock_release(&source->lock);
     }
 }
@@ -352,7 +352,7 @@ static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t b
         return broken ? broken : -EINVAL;
     }
     if (bytes > source->backend->capacity) {
-        int dead = look_at_health(pool);
+        int dead = check_health(pool);
         return dead ? dead : -ENOMEM;
     }
     struct alloc_request request = {.large = bytes > SMALL_MAX_BYTES};

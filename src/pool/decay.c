@@ -46,7 +46,7 @@ bool pool_tick(struct pool *pool) {
         uint64_t *before = &decay->before[++source->decay.tick % DECAY_TICKS], old = *before;
         *before = atomic_fetch_add(&source->epochs.open, 1); /* what comes later is told apart */
         take_old(pool, old);
-        peaks_look(pool);
+        peaks_update(pool);
     }
     decay->watched = any;
     lock_release(&source->lock);
@@ -76,7 +76,7 @@ bool pool_decay(struct pool *pool) {
     }
     if (aged && decay_is_any(pool)) {
         released = source_decay(source);
-        peaks_look(pool);
+        peaks_update(pool);
     }
     if (released == 0 && source->returning > 0) { /* the driver has it when somebody asks */
         source_wait_for_return(source, RETURN_SOON_NS);

@@ -137,7 +137,7 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
     if (!rest->uncached) {
         pending_release_safe(source);
     }
-    peaks_look(pool);
+    peaks_update(pool);
     lock_release(&source->lock);
 }
 
@@ -376,7 +376,7 @@ void pool_reclaim(const struct pool_deferred *retired) {
         pending_add(source, retired->block);
         atomic_fetch_sub(&pool->deferred_bytes, retired->bytes);
         atomic_fetch_add(&pool->reclaims, 1);
-        peaks_look(pool);
+        peaks_update(pool);
     }
     lock_release(&source->lock);
 }

@@ -117,8 +117,8 @@ void pool_reset_peaks(struct pool *pool) {
         }
         cache_return(cache);
     }
-    pool->peaks.looks = 0;
-    peaks_look_at_all(pool);
+    pool->peaks.updates = 0;
+    peaks_update_all(pool);
     lock_release(&source->lock);
 }
 

@@ -90,7 +90,7 @@ static void deactivate_cache(struct cache *cache) {
     cache_enter(cache);
     quota_sleep(cache);
     cache_leave(cache);
-    peaks_sum_at_times(pool);
+    peaks_update_if_due(pool);
     if (!number_is_its_own(cache)) {
         number_stop_owning(cache);
     }
@@ -101,7 +101,7 @@ static void deactivate_cache(struct cache *cache) {
     end_move(pool);
     cache->owner = NULL;
     pool->caches_owned--;
-    peaks_look(pool);
+    peaks_update(pool);
     lock_release(&source->lock);
 }
 
@@ -151,7 +151,7 @@ static struct cache *adopt(struct pool *pool) {
         cache->saw_others = false;
         cache->owner = &cache_last;
         pool->caches_owned++;
-        peaks_sum_at_times(pool);
+        peaks_update_if_due(pool);
     }
     lock_release(&source->lock);
     return cache;

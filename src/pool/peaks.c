@@ -80,13 +80,13 @@ uint64_t peaks_live_at_most(const struct pool *pool) {
  * peak_upper what the sum of their own peaks allows. What has been summed need not be summed again;
  * only its owner may say so of a cache.
  */
-static void look_at_peaks(struct pool *pool) {
+static void aggregate_peaks(struct pool *pool) {
     struct counters *counters = &pool->source.counters;
     struct metric *const metrics[WATERMARKS] = {&counters->requested, &counters->allocated,
                                                 &counters->allocations};
     struct peaks_sums sums = peaks_sums(pool);
-    pool->peaks.summed_at = pool->peaks.looks;
-    pool->peaks.taken_unseen = 0;
+    pool->peaks.summed_at = pool->peaks.updates;
+    pool->peaks.unaggregated_bytes = 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         for (unsigned i = 0; i < WATERMARKS && (cache->owner == &cache_last || !cache->owner);
              i++) {
@@ -102,56 +102,56 @@ static void look_at_peaks(struct pool *pool) {
 }
 
 /* With many caches a sum takes longer than most visits. */
-static bool may_sum(const struct pool *pool) {
-    return pool->peaks.looks - pool->peaks.summed_at >= pool->caches_owned / CACHES_PER_LOOK;
+static bool may_aggregate(const struct pool *pool) {
+    return pool->peaks.updates - pool->peaks.summed_at >= pool->caches_owned / CACHES_PER_UPDATE;
 }
 
-void peaks_sum_at_times(struct pool *pool) {
-    pool->peaks.looks++;
-    if (may_sum(pool)) {
-        look_at_peaks(pool);
+void peaks_update_if_due(struct pool *pool) {
+    pool->peaks.updates++;
+    if (may_aggregate(pool)) {
+        aggregate_peaks(pool);
     }
 }
 
 /* The peak may have risen since the last look. */
-bool peaks_budget_is_short(struct pool *pool, uint64_t bytes) {
+bool peaks_over_budget(struct pool *pool, uint64_t bytes) {
     struct source *source = &pool->source;
     if (budget_allows(source, bytes)) {
         return false;
     }
-    if (!pool->peaks.budget_is_fresh) {
-        if (may_sum(pool)) {
-            look_at_peaks(pool);
+    if (!pool->peaks.budget_is_updated) {
+        if (may_aggregate(pool)) {
+            aggregate_peaks(pool);
         }
-        budget_follow(source);
-        pool->peaks.budget_is_fresh = true;
+        budget_recompute(source);
+        pool->peaks.budget_is_updated = true;
     }
     return !budget_allows(source, bytes);
 }
 
-void peaks_look(struct pool *pool) {
+void peaks_update(struct pool *pool) {
     struct source *source = &pool->source;
     /* One cache keeps its own peak until it is asked for. Of several the sum is only known while it
      * is looked at; but that takes their cache lines away from their threads. */
     bool few = pool->caches_owned > 1 && pool->caches_owned <= FEW_CACHES;
-    uint64_t looks = ++pool->peaks.looks - pool->peaks.summed_at;
-    bool unseen =
-        pool->caches_owned > 1 && may_sum(pool) && pool->peaks.taken_unseen > budget_unseen(source);
+    uint64_t updates = ++pool->peaks.updates - pool->peaks.summed_at;
+    bool unseen = pool->caches_owned > 1 && may_aggregate(pool) &&
+                  pool->peaks.unaggregated_bytes > budget_unaggregated_most(source);
     bool changed = budget_has_changed(source);
-    if (looks >= (few ? LOOKS_PER_SUM_OF_FEW : LOOKS_PER_SUM) || unseen ||
-        (changed && may_sum(pool))) {
-        look_at_peaks(pool);
+    if (updates >= (few ? UPDATES_PER_SUM_OF_FEW : UPDATES_PER_SUM) || unseen ||
+        (changed && may_aggregate(pool))) {
+        aggregate_peaks(pool);
         source->budget_stale = true;
     }
-    budget_look(source, changed);
-    pool->peaks.budget_is_fresh = false;
+    budget_update(source, changed);
+    pool->peaks.budget_is_updated = false;
     decay_watch(pool);
 }
 
-void peaks_look_at_all(struct pool *pool) {
+void peaks_update_all(struct pool *pool) {
     struct source *source = &pool->source;
-    look_at_peaks(pool);
-    budget_follow(source);
+    aggregate_peaks(pool);
+    budget_recompute(source);
     budget_count_reserve(source);
-    peaks_look(pool);
+    peaks_update(pool);
 }

@@ -14,10 +14,10 @@ struct peaks_sums {
 struct peaks_sums peaks_sums(const struct pool *pool); /* of all caches */
 uint64_t peaks_live_at_most(const struct pool *pool);  /* for who counts what is not live */
 
-void peaks_look(struct pool *pool);         /* after every visit: what has changed in the books */
-void peaks_sum_at_times(struct pool *pool); /* the peaks, unless that was done just before */
-void peaks_look_at_all(struct pool *pool);  /* peaks, budget and pressure too */
+void peaks_update(struct pool *pool);        /* after every visit: what has changed in the books */
+void peaks_update_if_due(struct pool *pool); /* the peaks, unless that was done just before */
+void peaks_update_all(struct pool *pool);    /* peaks, budget and pressure too */
 /* Growing by so much would exceed the budget, also after a look at what has changed in this visit. */
-bool peaks_budget_is_short(struct pool *pool, uint64_t bytes);
+bool peaks_over_budget(struct pool *pool, uint64_t bytes);
 
 #endif

@@ -22,7 +22,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     pool->common = common;
     atomic_store(&pool->caches, common);
     lock_acquire(&pool->source.lock);
-    peaks_look_at_all(pool);
+    peaks_update_all(pool);
     lock_release(&pool->source.lock);
     return pool;
 }
@@ -49,7 +49,7 @@ uint64_t pool_forget(struct pool *pool) {
     forget_caches(pool);
     uint64_t bytes = source_forget(source);
     atomic_store(&pool->deferred_bytes, 0);
-    peaks_look_at_all(pool);
+    peaks_update_all(pool);
     lock_release(&source->lock);
     lock_release(&source->remap.lock);
     return bytes;
@@ -71,7 +71,7 @@ void pool_set_capacity(struct pool *pool, uint64_t capacity) {
     lock_acquire(&source->lock);
     atomic_store(&source->backend->capacity, capacity);
     source->refused_at = 0;
-    peaks_look_at_all(pool);
+    peaks_update_all(pool);
     lock_release(&source->lock);
 }
 
@@ -106,7 +106,7 @@ void pool_before_capture(struct pool *pool) {
 void pool_capture_announced(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    peaks_look_at_all(pool);
+    peaks_update_all(pool);
     lock_release(&source->lock);
 }
 
@@ -114,7 +114,7 @@ void pool_application_syncs(struct pool *pool, bool records) {
     struct source *source = &pool->source;
     source->application_syncs = true;
     source->epochs.application_recorded |= records;
-    peaks_look_at_all(pool);
+    peaks_update_all(pool);
 }
 
 void pool_expect_streams(unsigned streams) {
@@ -182,7 +182,7 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
         sync_wait_on_time(source);
     }
     int r = give_back(pool, bytes, wait, LATE_WAIT_NS);
-    peaks_look(pool);
+    peaks_update(pool);
     lock_release(&source->lock);
     return r;
 }
@@ -219,7 +219,7 @@ int pool_trim(struct pool *pool, bool wait) {
     lock_acquire(&source->lock);
     int r = give_back(pool, UINT64_MAX, wait, TRIM_WAIT_NS);
     runs_trim(&source->runs);
-    peaks_look_at_all(pool);
+    peaks_update_all(pool);
     lock_release(&source->lock);
     return r == -ENOENT ? 0 : r;
 }
@@ -238,7 +238,7 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
     /* Beside nothing but what is cached or pending nothing is stuck: all of it goes back with them. */
     bool retired = atomic_load(&pool->deferred_bytes) > 0;
     stuck -= retired ? 0 : arena_loose_bytes(&source->large);
-    peaks_look(pool);
+    peaks_update(pool);
     lock_release(&source->lock);
     bool live = peaks_live_at_most(pool) > 0;
     return live || retired ? stuck : 0;

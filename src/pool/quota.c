@@ -171,10 +171,10 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
         return false;
     }
     bool any = false;
-    unsigned looks = 0;
-    for (struct cache *cache = pool->awake_last; cache && looks < IDLE_LOOKS; cache = before) {
+    unsigned updates = 0;
+    for (struct cache *cache = pool->awake_last; cache && updates < IDLE_LOOKS; cache = before) {
         before = cache == newest ? NULL : cache->previous_awake;
-        looks++;
+        updates++;
         if (!cache->in_slow_path && look_at(cache, now, &any)) {
             idle = cache_listed(cache, idle);
         } else {

@@ -184,7 +184,7 @@ static int retry_after_refusal(struct pool *pool, struct alloc_request *request,
  */
 static void wait_for_context_end(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
-    if (source->backend->suspended && peaks_budget_is_short(pool, source_growth(request))) {
+    if (source->backend->suspended && peaks_over_budget(pool, source_growth(request))) {
         sync_wait_while_suspended(source, SUSPENDED_WAIT_NS);
     }
 }
@@ -200,8 +200,7 @@ static void barrier_ahead(struct pool *pool, const struct alloc_request *request
     if (backend_maps(source->backend) && request->large && all > 0 &&
         budget_is_beyond_floor(source) &&
         source->pending_bytes > source->goal / BARRIER_AHEAD_SHARE &&
-        !epochs_is_safe(&source->epochs, all) &&
-        peaks_budget_is_short(pool, source_growth(request))) {
+        !epochs_is_safe(&source->epochs, all) && peaks_over_budget(pool, source_growth(request))) {
         sync_query_or_barrier(source, all);
     }
 }
@@ -211,8 +210,7 @@ static int grow_for(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
     const struct backend *backend = source->backend;
     bool may_go_back = !backend_maps(backend) && !backend->release_waits;
-    return grow(source, request,
-                may_go_back && peaks_budget_is_short(pool, source_growth(request)));
+    return grow(source, request, may_go_back && peaks_over_budget(pool, source_growth(request)));
 }
 
 int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request *request) {
@@ -225,7 +223,7 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
     if (quota_take_back(pool, source_growth(request)) && try_pending(source, request)) {
         return 0;
     }
-    if (peaks_budget_is_short(pool, source_growth(request)) &&
+    if (peaks_over_budget(pool, source_growth(request)) &&
         (try_barrier(source, request) ||
          (flush_own_cache(pool, cache, request) && try_pending(source, request)))) {
         return 0;

@@ -9,9 +9,9 @@
 
 /* When the peaks of the caches were last added up (peaks.c). */
 struct peaks {
-    uint64_t looks, summed_at; /* visits; and as many at that time */
-    uint64_t taken_unseen;     /* bytes of large blocks that have been handed out since */
-    bool budget_is_fresh;      /* has been looked at in this visit */
+    uint64_t updates, summed_at; /* visits; and as many at that time */
+    uint64_t unaggregated_bytes; /* bytes of large blocks that have been handed out since */
+    bool budget_is_updated;      /* has been looked at in this visit */
 };
 
 struct pool {

@@ -93,7 +93,7 @@ static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
     }
 }
 
-void budget_follow(struct source *source) {
+void budget_recompute(struct source *source) {
     uint64_t goal = goal_of(source), budget = goal;
     if (source->config.budget == 0) {
         uint64_t little = budget_little(source);
@@ -150,10 +150,10 @@ void budget_count_reserve(struct source *source) {
                 source->large.free_count + source->small.free_count + source->runs.count);
 }
 
-void budget_look(struct source *source, bool changed) {
+void budget_update(struct source *source, bool changed) {
     struct counters *counters = &source->counters;
     if (changed || source->budget_stale) {
-        budget_follow(source);
+        budget_recompute(source);
     }
     if (changed || budget_free(source) != counter_get(&counters->ready_bytes)) {
         budget_count_reserve(source);

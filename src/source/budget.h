@@ -5,10 +5,10 @@
 #include "source/state.h"
 
 /** Budget and pressure, as they follow from the peak, the quotas and what was refused. */
-void budget_follow(struct source *source);
+void budget_recompute(struct source *source);
 
 /** After every visit: what has changed (budget_has_changed()), and what of the books is known as a whole. */
-void budget_look(struct source *source, bool changed);
+void budget_update(struct source *source, bool changed);
 
 /** The books of what is reserved and free. */
 void budget_count_reserve(struct source *source);
@@ -48,8 +48,8 @@ static inline uint64_t budget_free(const struct source *source) {
 }
 
 /** Large blocks of more bytes than this may not be taken without the peaks being summed. */
-static inline uint64_t budget_unseen(const struct source *source) {
-    return counter_get(&source->counters.allocated.peak) / UNSEEN_SHARE;
+static inline uint64_t budget_unaggregated_most(const struct source *source) {
+    return counter_get(&source->counters.allocated.peak) / UNAGGREGATED_SHARE;
 }
 
 /** The reserve, with what threads are asking the driver for. */

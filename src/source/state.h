@@ -98,7 +98,7 @@ struct source {
     /* The reserve when growing was refused: the budget is at most that. 0: it was not, or that is forgotten. */
     uint64_t refused_at;
     unsigned refused_seen; /* the backend's, when `tight` was last set */
-    bool budget_stale;     /* quotas, peak or refusals have changed: budget_follow() is due */
+    bool budget_stale;     /* quotas, peak or refusals have changed: budget_recompute() is due */
     uint64_t started_ns;   /* when the source was made; */
     uint64_t excess_ns; /* time since that giving back ahead of growing has taken, or has forgone */
 

@@ -49,7 +49,7 @@ static inline void keep_large_blocks(void) {
 static inline void let_hold(uint64_t bytes) {
     struct cache *mine = cache_mine(pool);
     lock_acquire(&pool->source.lock);
-    peaks_look_at_all(pool); /* a program that uses little may not */
+    peaks_update_all(pool); /* a program that uses little may not */
     assert_true(quota_grow(mine, bytes));
     lock_release(&pool->source.lock);
 }

@@ -517,7 +517,7 @@ static void blocks_that_change_hands_are_not_counted_twice(void **state) {
                 sums.of[WATERMARK_REQUESTED].live <= PLACES * 64 * KIB;
         if (i % 32 == 0) {
             lock_acquire(&pool->source.lock);
-            peaks_look_at_all(pool);
+            peaks_update_all(pool);
             lock_release(&pool->source.lock);
             struct stats_device is = fake_books(pool);
             right = right && is.requested.current <= PLACES * 64 * KIB &&

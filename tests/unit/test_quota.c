@@ -237,21 +237,21 @@ static void the_budget_follows_who_is_awake_and_not_who_ever_was(void **state) {
         let_it_end(let_another_ask(4, 4096));
     }
     lock_acquire(&pool->source.lock);
-    peaks_look_at_all(pool);
+    peaks_update_all(pool);
     uint64_t alone = pool->source.quotas, budget = atomic_load(&pool->source.budget);
     lock_release(&pool->source.lock);
     assert_int_equal(alone, cache_room(mine()) + mine()->transfer.room);
     assert_true(budget >= pool->source.goal + alone);
     pthread_t thread = let_another_park(56);
     lock_acquire(&pool->source.lock);
-    peaks_look_at_all(pool);
+    peaks_update_all(pool);
     lock_release(&pool->source.lock);
     assert_true(pool->source.quotas >= alone + theirs->bytes);
     assert_true(atomic_load(&pool->source.budget) >= pool->source.goal + pool->source.quotas);
     go_on();
     let_it_end(thread);
     lock_acquire(&pool->source.lock);
-    peaks_look_at_all(pool);
+    peaks_update_all(pool);
     lock_release(&pool->source.lock);
     assert_int_equal(pool->source.quotas, alone);
     check();
@@ -263,7 +263,7 @@ static void a_small_program_of_one_thread_keeps_no_more_than_the_floor(void **st
     for (uint64_t bytes = 4096; bytes <= 512 * MIB; bytes *= 2) {
         drop(get(bytes));
         lock_acquire(&pool->source.lock);
-        peaks_look_at_all(pool);
+        peaks_update_all(pool);
         lock_release(&pool->source.lock);
         uint64_t peak = counter_get(&pool->source.counters.allocated.peak);
         assert_true(atomic_load(&pool->source.budget) <= peak + peak / 10 * 3 + 64 * MIB);
@@ -305,14 +305,14 @@ static void a_thread_that_misses_what_it_had_no_room_for_gets_more(void **state)
         drop(get(64 * MIB));
         uint64_t first = 0, visits = 0;
         for (int round = 0; round < 60; round++) {
-            uint64_t before = pool->peaks.looks;
+            uint64_t before = pool->peaks.updates;
             for (int i = 0; i < 48; i++) {
                 blocks[i] = get(sizes[s]);
             }
             for (int i = 0; i < 48; i++) {
                 use_and_drop(blocks[i]);
             }
-            visits = pool->peaks.looks - before;
+            visits = pool->peaks.updates - before;
             first = round == 0 ? visits : first;
             finish();
         }
@@ -391,7 +391,7 @@ static void many_share_what_a_few_may_hold(void **state) {
     begin();
     get(200 * MIB);
     lock_acquire(&pool->source.lock);
-    peaks_look_at_all(pool);
+    peaks_update_all(pool);
     quota_grow(mine(), UINT64_MAX / 2);
     lock_release(&pool->source.lock);
     uint64_t alone = cache_room(mine());

@@ -39,7 +39,7 @@ static struct alloc_request want_of(uint64_t bytes) {
 /* A transfer cache that may hold so much. */
 static void open_transfer(struct cache *cache, uint64_t bytes) {
     lock_acquire(&pool->source.lock);
-    peaks_look_at_all(pool);
+    peaks_update_all(pool);
     while (cache->transfer.room < bytes) {
         quota_grow_transfer(cache);
     }
