@@ -76,10 +76,10 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
         }
         target = least_of(target, ROTATION_BLOCKS);
         if (!quota_grow(cache, target * like->bytes)) {
-            target = least_of(target, cache_room(cache) / like->bytes);
+            target = least_of(target, cache_quota(cache) / like->bytes);
         }
     } else {
-        if (!like->large && cache->bytes <= cache_room(cache) / AHEAD_ROOM_SHARE) {
+        if (!like->large && cache->bytes <= cache_quota(cache) / AHEAD_ROOM_SHARE) {
             few = counter_get(&pool->source.counters.active.current) / AHEAD_SHARE;
             few = least_of(few, AHEAD_BYTES) / like->bytes;
         }
@@ -113,7 +113,7 @@ static bool refill_failed(struct pool *pool, struct cache *cache, struct alloc_r
     }
     cache->refill_failures = 0;
     cache_enter(cache);
-    cache_drop_idle(cache, request->bin, 0);
+    cache_flush_idle(cache, request->bin, 0);
     cache_leave(cache);
     return try_free(source, request) ||
            (!source->backend->release_waits && source_release_idle(source, growth) == 0 &&
@@ -127,13 +127,13 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
         return;
     }
     uint32_t more = refill_count(pool, cache, like, rotating);
-    if (rotating && cache->bytes + more * like->bytes > cache_room(cache)) {
+    if (rotating && cache->bytes + more * like->bytes > cache_quota(cache)) {
         cache_enter(cache);
-        quota_make_room(cache, like->bin, more * like->bytes);
+        quota_flush_for(cache, like->bin, more * like->bytes);
         cache_leave(cache);
     }
     bool may_grow = rotating && !atomic_load_explicit(&pool->source.pressure, memory_order_relaxed);
-    while (more-- > 0 && cache->bytes + like->bytes <= cache_room(cache)) {
+    while (more-- > 0 && cache->bytes + like->bytes <= cache_quota(cache)) {
         struct alloc_request request = {
             .bin = like->bin, .bytes = like->bytes, .large = like->large};
         if (!refill_one(pool, &request, &may_grow) &&
@@ -142,7 +142,7 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
         }
         request.block->stamp = 0;
         cache_enter(cache);
-        if (quota_sleeps(cache)) { /* memory was taken back while that grew */
+        if (quota_is_inactive(cache)) { /* memory was taken back while that grew */
             quota_grow(cache, 0);
         }
         cache_push_free(cache, request.block);

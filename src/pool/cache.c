@@ -21,7 +21,7 @@ unsigned request_last_bin(const struct alloc_request *request, bool much) {
 
 /* What there is plenty of is better used than added to. */
 static unsigned last_bin(const struct cache *cache, const struct alloc_request *request) {
-    return request_last_bin(request, request->over_budget || cache->bytes > cache_room(cache) / 2);
+    return request_last_bin(request, request->over_budget || cache->bytes > cache_quota(cache) / 2);
 }
 
 /* A block that was found, and the one before it in its bin; NULL: none, and it is the first. */

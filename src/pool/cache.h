@@ -36,7 +36,7 @@ struct bin {
     uint32_t count;
     uint32_t target; /* how many blocks should go round: grows with every visit to the pool */
     stat_counter allocs, frees; /* of blocks that are kept here */
-    uint64_t allocs_seen;       /* when cache_drop_idle() last came by */
+    uint64_t allocs_seen;       /* when cache_flush_idle() last came by */
     uint32_t own_at_miss;       /* what its thread had asked for of this bin, */
     uint32_t all_at_miss;       /* and in all, when the head was last found to be pending */
 };
@@ -55,14 +55,14 @@ struct seen {
 
 struct cache {
     _Alignas(64) struct biased lock; /* the first: see cache_of() */
-    struct pool *pool;     /* for ever: a cache is reused by other threads, never by other pools */
-    uint64_t hands_out;    /* what changes in the header of a block that is handed out, */
-    uint64_t owns;         /* and what is the same in that of a block only the owner frees */
-    uint64_t bytes;        /* of what is in the bins */
-    _Atomic uint64_t room; /* as many may be: its quota. Written under the pool's lock */
+    struct pool *pool;      /* for ever: a cache is reused by other threads, never by other pools */
+    uint64_t hands_out;     /* what changes in the header of a block that is handed out, */
+    uint64_t owns;          /* and what is the same in that of a block only the owner frees */
+    uint64_t bytes;         /* of what is in the bins */
+    _Atomic uint64_t quota; /* as many may be: its quota. Written under the pool's lock */
     struct watermark watermarks[WATERMARKS];
     uint16_t number; /* of the blocks it hands out; 0: they are everybody's */
-    uint16_t hand;   /* the bin that cache_drop_idle() came to last */
+    uint16_t hand;   /* the bin that cache_flush_idle() came to last */
     uint32_t frees_since_event;
     uint64_t pressure_seen;     /* the pool's, which these are counted since: */
     uint64_t bytes_since_event; /* freed by this thread */
@@ -71,8 +71,8 @@ struct cache {
     _Atomic(struct cache *) next_in_pool; /* changed under the pool's lock; others may read it */
     struct cache *previous_in_pool;
     const void *owner; /* something only the owning thread has; NULL: none; under the pool's lock */
-    struct cache *next_in_thread;              /* the owner's */
-    struct cache *next_awake, *previous_awake; /* under the pool's lock */
+    struct cache *next_in_thread;                /* the owner's */
+    struct cache *next_active, *previous_active; /* under the pool's lock */
     struct seen seen;
     bool in_slow_path;        /* its thread is in the pool, and may wait there without the lock */
     uint32_t refill_failures; /* visits in which there was no memory for what should go round */
@@ -110,13 +110,13 @@ void cache_return_all(struct pool *pool);
 /* A list of a pool's at once: nothing goes from one of them to another meanwhile, or to a transfer cache. */
 void cache_seize_list(struct pool *pool, struct biased *first);
 
-static inline uint64_t cache_room(const struct cache *cache) {
-    return atomic_load_explicit(&cache->room, memory_order_relaxed);
+static inline uint64_t cache_quota(const struct cache *cache) {
+    return atomic_load_explicit(&cache->quota, memory_order_relaxed);
 }
 
 /** Whether a cache holds more than it may, in the bin or in all. */
 static inline bool cache_overflows(const struct cache *cache, const struct bin *bin) {
-    return bin->count > CACHE_BIN_BLOCKS || cache->bytes > cache_room(cache);
+    return bin->count > CACHE_BIN_BLOCKS || cache->bytes > cache_quota(cache);
 }
 
 /* All below: the caller is inside. */
@@ -178,20 +178,20 @@ void cache_push_free(struct cache *cache, struct block *block);
 struct magazine cache_take(struct cache *cache, unsigned at, uint32_t count);
 
 /** Whether nothing has been asked of a bin since that was last asked. */
-static inline bool cache_bin_is_idle(struct bin *bin) {
+static inline bool cache_bin_check_idle(struct bin *bin) {
     uint64_t allocs = counter_get(&bin->allocs);
     bool idle = allocs == bin->allocs_seen;
     bin->allocs_seen = allocs;
     return idle;
 }
 
-/** spill.c, under the pool's lock: until no more than `most` bytes are here: bins that nothing has been asked of since this last came
+/** flush.c, under the pool's lock: until no more than `most` bytes are here: bins that nothing has been asked of since this last came
  * by go to the pool, but `keep`; half of each bin does, of `keep` last. */
-void cache_drop_idle(struct cache *cache, unsigned keep, uint64_t most);
-void cache_drop_half(struct cache *cache, unsigned keep, uint64_t most);
+void cache_flush_idle(struct cache *cache, unsigned keep, uint64_t most);
+void cache_flush_half(struct cache *cache, unsigned keep, uint64_t most);
 
 /** Everything goes to the pool, from that bin on. */
-void cache_empty(struct cache *cache, unsigned first);
+void cache_flush(struct cache *cache, unsigned first);
 
 /** Seized: the context is gone, and the memory with it. */
 void cache_forget(struct cache *cache);

@@ -52,7 +52,7 @@ static const char *check_cache(struct cache *cache) {
         bytes += here;
     }
     HOLDS(bytes == cache->bytes);
-    HOLDS(!quota_sleeps(cache) || cache->number == 0 || cache->transfer.number == 0);
+    HOLDS(!quota_is_inactive(cache) || cache->number == 0 || cache->transfer.number == 0);
     return NULL;
 }
 
@@ -77,7 +77,7 @@ static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *liv
         cache_seize(c);
         broken = check_cache(c);
         *held += c->bytes;
-        quotas += cache_room(c) + c->transfer.room;
+        quotas += cache_quota(c) + c->transfer.quota;
         *live += watermark_live(&c->watermarks[WATERMARK_ALLOCATED]);
         cache_return(c);
     }
@@ -85,7 +85,7 @@ static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *liv
         lock_acquire(&c->transfer.lock);
         broken = check_transfer(&c->transfer);
         *held += counter_get(&c->transfer.bytes);
-        if (!broken && quota_sleeps(c) && quota_cached(c) > 0) {
+        if (!broken && quota_is_inactive(c) && quota_cached(c) > 0) {
             broken = HERE;
         }
         lock_release(&c->transfer.lock);

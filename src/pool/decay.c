@@ -28,7 +28,7 @@ static void take_old(struct pool *pool, uint64_t stamp) {
     struct source *source = &pool->source;
     struct biased *idle = quota_find_idle(pool);
     source->decay.tick -= DECAY_TICKS + 1;
-    quota_put_to_sleep(pool, idle);
+    quota_deactivate_list(pool, idle);
     if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_EXTERNAL, stamp)) {
         sync_query(source, stamp);
     }

@@ -76,7 +76,7 @@ static bool has_magazine(const struct cache *cache, unsigned at, unsigned owner)
 /* The transfer cache of the thread that asked for a block had no room: it gets more. */
 static void grow_receiver(struct pool *pool, unsigned owner) {
     struct cache *receiver = owner > 0 ? number_cache(owner) : pool->common;
-    receiver = receiver->number == owner && !quota_sleeps(receiver) ? receiver : pool->common;
+    receiver = receiver->number == owner && !quota_is_inactive(receiver) ? receiver : pool->common;
     quota_grow_transfer(receiver);
 }
 
@@ -90,7 +90,7 @@ static void make_room(struct pool *pool, struct cache *cache, const struct rest 
         grow_receiver(pool, rest->owner);
     }
     if (rest->owner != cache->number && quota_is_little(cache, QUOTA_GIVING_SHARE)) {
-        quota_grow(cache, 2 * cache_room(cache));
+        quota_grow(cache, 2 * cache_quota(cache));
     }
     if (has_magazine(cache, rest->bin, rest->owner)) {
         pending_add_list(source, cache_take(cache, rest->bin, bin->count - bin->target).first);
@@ -98,8 +98,8 @@ static void make_room(struct pool *pool, struct cache *cache, const struct rest 
     if (bin->count > CACHE_BIN_BLOCKS) {
         pending_add_list(source, cache_take(cache, rest->bin, bin->count / 2 + 1).first);
     }
-    if (cache->bytes > cache_room(cache)) {
-        quota_make_room(cache, rest->bin, 0);
+    if (cache->bytes > cache_quota(cache)) {
+        quota_flush_for(cache, rest->bin, 0);
     }
     cache_leave(cache);
 }
@@ -110,7 +110,7 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
     bool overflows = rest->overflows, refused = false;
     if (overflows) {
         cache_enter(cache);
-        if (rest->owner != cache->number && !quota_sleeps(cache)) {
+        if (rest->owner != cache->number && !quota_is_inactive(cache)) {
             refused = !transfer_ship(cache, rest->bin, rest->owner);
         }
         overflows = refused ||

@@ -88,7 +88,7 @@ static void deactivate_cache(struct cache *cache) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     cache_enter(cache);
-    quota_sleep(cache);
+    quota_deactivate(cache);
     cache_leave(cache);
     peaks_update_if_due(pool);
     if (!number_is_its_own(cache)) {

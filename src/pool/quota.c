@@ -23,7 +23,7 @@ uint64_t quota_of_capacity(uint64_t capacity) {
 static uint64_t part_of_peak(const struct pool *pool) {
     const struct source *source = &pool->source;
     uint64_t peak = counter_get(&source->counters.allocated.peak);
-    uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / source->awake_count;
+    uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / source->active_count;
     return most_of(each - each / 3, QUOTA_FIRST); /* that is for the transfer cache */
 }
 
@@ -32,17 +32,17 @@ static uint64_t part_of_peak(const struct pool *pool) {
 static uint64_t quota_limit(const struct pool *pool) {
     const struct source *source = &pool->source;
     uint64_t most = pool->quota_most, least = most / QUOTA_PARTS, little = budget_little(source);
-    uint64_t awake = source->awake_count;
-    if (awake > QUOTA_CACHES) {
-        uint64_t share = most_of(most * QUOTA_CACHES / awake * QUOTA_CACHES / awake, least);
-        return awake > QUOTA_MANY ? least_of(share, part_of_peak(pool)) : share;
+    uint64_t active = source->active_count;
+    if (active > QUOTA_CACHES) {
+        uint64_t share = most_of(most * QUOTA_CACHES / active * QUOTA_CACHES / active, least);
+        return active > QUOTA_MANY ? least_of(share, part_of_peak(pool)) : share;
     }
-    return awake <= 1 ? least_of(most, little) : most;
+    return active <= 1 ? least_of(most, little) : most;
 }
 
 static uint64_t transfer_limit(const struct pool *pool) {
     uint64_t most = quota_limit(pool);
-    return pool->source.awake_count > QUOTA_MANY ? most / 2 : most;
+    return pool->source.active_count > QUOTA_MANY ? most / 2 : most;
 }
 
 static void set_quota(struct source *source, _Atomic uint64_t *room, uint64_t quota) {
@@ -51,26 +51,26 @@ static void set_quota(struct source *source, _Atomic uint64_t *room, uint64_t qu
     source->budget_stale = true;
 }
 
-static void link_awake(struct pool *pool, struct cache *cache) {
-    cache->previous_awake = NULL;
-    cache->next_awake = pool->awake;
-    *(pool->awake ? &pool->awake->previous_awake : &pool->awake_last) = cache;
-    pool->awake = cache;
+static void link_active(struct pool *pool, struct cache *cache) {
+    cache->previous_active = NULL;
+    cache->next_active = pool->active;
+    *(pool->active ? &pool->active->previous_active : &pool->active_last) = cache;
+    pool->active = cache;
 }
 
-static void unlink_awake(struct pool *pool, struct cache *cache) {
-    struct cache *next = cache->next_awake, *previous = cache->previous_awake;
-    *(previous ? &previous->next_awake : &pool->awake) = next;
-    *(next ? &next->previous_awake : &pool->awake_last) = previous;
+static void unlink_active(struct pool *pool, struct cache *cache) {
+    struct cache *next = cache->next_active, *previous = cache->previous_active;
+    *(previous ? &previous->next_active : &pool->active) = next;
+    *(next ? &next->previous_active : &pool->active_last) = previous;
 }
 
 bool quota_grow(struct cache *cache, uint64_t bytes) {
     struct pool *pool = cache->pool;
-    uint64_t before = cache_room(cache);
+    uint64_t before = cache_quota(cache);
     if (before == 0) {
-        pool->source.awake_count++;
+        pool->source.active_count++;
         cache->seen = (struct seen){0};
-        link_awake(pool, cache);
+        link_active(pool, cache);
         transfer_set_number(&cache->transfer, cache->number);
     }
     uint64_t most = quota_limit(pool), quota = most_of(before, QUOTA_FIRST);
@@ -79,48 +79,48 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
     }
     quota = least_of(quota, most);
     if (quota != before) {
-        set_quota(&pool->source, &cache->room, quota);
+        set_quota(&pool->source, &cache->quota, quota);
     }
-    return cache_room(cache) >= bytes;
+    return cache_quota(cache) >= bytes;
 }
 
 void quota_grow_transfer(struct cache *cache) {
     struct pool *pool = cache->pool;
-    _Atomic uint64_t *room = &cache->transfer.room;
+    _Atomic uint64_t *room = &cache->transfer.quota;
     uint64_t before = atomic_load_explicit(room, memory_order_relaxed), most = transfer_limit(pool);
     uint64_t quota = before > 0 ? 2 * before : QUOTA_TRANSFER_FIRST;
     quota_grow(cache, 0);
     set_quota(&pool->source, room, least_of(quota, most));
 }
 
-void quota_make_room(struct cache *cache, unsigned keep, uint64_t bytes) {
-    uint64_t room = cache_room(cache), most = room - room / ROOM_SHARE;
+void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes) {
+    uint64_t room = cache_quota(cache), most = room - room / ROOM_SHARE;
     most = most > bytes ? most - bytes : 0;
-    cache_drop_idle(cache, keep, most);
+    cache_flush_idle(cache, keep, most);
     bool full = cache->bytes + bytes > room;
     if (full &&
         !(quota_is_little(cache, QUOTA_KEEPING_SHARE) && quota_grow(cache, cache->bytes + bytes))) {
         cache->overflowed = true;
-        cache_drop_half(cache, keep, most);
+        cache_flush_half(cache, keep, most);
     }
 }
 
 void quota_follow_miss(struct cache *cache) {
-    quota_grow(cache, cache->overflowed ? 2 * cache_room(cache) : 0);
+    quota_grow(cache, cache->overflowed ? 2 * cache_quota(cache) : 0);
     cache->overflowed = false;
 }
 
-void quota_sleep(struct cache *cache) {
+void quota_deactivate(struct cache *cache) {
     struct pool *pool = cache->pool;
-    if (!quota_sleeps(cache)) {
-        cache_empty(cache, 0);
+    if (!quota_is_inactive(cache)) {
+        cache_flush(cache, 0);
         /* First: the common one's keeps its number. */
-        set_quota(&pool->source, &cache->transfer.room, 0);
+        set_quota(&pool->source, &cache->transfer.quota, 0);
         transfer_set_number(&cache->transfer, 0);
         transfer_empty(&cache->transfer);
-        unlink_awake(pool, cache);
-        pool->source.awake_count--;
-        set_quota(&pool->source, &cache->room, 0);
+        unlink_active(pool, cache);
+        pool->source.active_count--;
+        set_quota(&pool->source, &cache->quota, 0);
     }
 }
 
@@ -148,12 +148,12 @@ static bool look_at(struct cache *cache, uint64_t now, bool *any) {
     return is_still(&cache->seen.worked, worked(cache), now, IDLE_NS);
 }
 
-bool quota_put_to_sleep(struct pool *pool, struct biased *first) {
+bool quota_deactivate_list(struct pool *pool, struct biased *first) {
     bool any = false;
     cache_seize_list(pool, first);
     for (struct biased *lock = first; lock; lock = lock->next_seized) {
         any |= quota_cached(cache_of(lock)) > 0;
-        quota_sleep(cache_of(lock));
+        quota_deactivate(cache_of(lock));
     }
     biased_return(first);
     return any;
@@ -164,32 +164,33 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
     if (budget_used(source) + growth <= source->goal) {
         return false;
     }
-    struct cache *before, *newest = pool->awake;
+    struct cache *before, *newest = pool->active;
     struct biased *idle = NULL;
     uint64_t now = backend_clock(source->backend);
-    if (now < pool->look_at_ns) {
+    if (now < pool->next_scan_ns) {
         return false;
     }
     bool any = false;
     unsigned updates = 0;
-    for (struct cache *cache = pool->awake_last; cache && updates < IDLE_LOOKS; cache = before) {
-        before = cache == newest ? NULL : cache->previous_awake;
+    for (struct cache *cache = pool->active_last; cache && updates < IDLE_SCAN_CACHES;
+         cache = before) {
+        before = cache == newest ? NULL : cache->previous_active;
         updates++;
         if (!cache->in_slow_path && look_at(cache, now, &any)) {
             idle = cache_listed(cache, idle);
         } else {
-            unlink_awake(pool, cache);
-            link_awake(pool, cache);
+            unlink_active(pool, cache);
+            link_active(pool, cache);
         }
     }
-    any |= quota_put_to_sleep(pool, idle);
-    pool->look_at_ns = any ? 0 : now + LOOK_NS;
+    any |= quota_deactivate_list(pool, idle);
+    pool->next_scan_ns = any ? 0 : now + IDLE_SCAN_NS;
     return any;
 }
 
 struct biased *quota_find_idle(struct pool *pool) {
     struct biased *idle = NULL;
-    for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
+    for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
         bool still =
             is_still(&cache->seen.ticked, worked(cache), pool->source.decay.tick, DECAY_TICKS);
         if (still && !cache->in_slow_path && !transfer_empty(&cache->transfer)) {
@@ -201,15 +202,15 @@ struct biased *quota_find_idle(struct pool *pool) {
 
 bool quota_take_all_back(struct pool *pool) {
     struct biased *all = NULL;
-    for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
+    for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
         all = cache_listed(cache, all);
     }
-    return quota_put_to_sleep(pool, all);
+    return quota_deactivate_list(pool, all);
 }
 
 bool quota_empty_transfers(struct pool *pool) {
     bool any = false;
-    for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
+    for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
         any |= counter_get(&cache->transfer.bytes) > 0 && transfer_empty(&cache->transfer);
     }
     return any;

@@ -14,13 +14,13 @@ bool quota_grow(struct cache *cache, uint64_t bytes);
 void quota_grow_transfer(struct cache *cache);
 
 /** Makes room for so many bytes of a bin, from what other bins have. Seized, or by its owner. */
-void quota_make_room(struct cache *cache, unsigned keep, uint64_t bytes);
+void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes);
 
 /** Its thread asks for what it has not: it gets a first quota, or more if it had no room for that. */
 void quota_follow_miss(struct cache *cache);
 
 /** All that it holds goes to the pool, and its quota. Seized, or without a thread. */
-void quota_sleep(struct cache *cache);
+void quota_deactivate(struct cache *cache);
 
 /** Takes back what idle threads hold, if it is due; what all hold; what waits for threads. True if there was any. */
 bool quota_take_back(struct pool *pool, uint64_t growth);
@@ -32,7 +32,7 @@ bool quota_empty_transfers(struct pool *pool);
 struct biased *quota_find_idle(struct pool *pool);
 
 /** Those give up everything, and their quotas. True if there was anything. */
-bool quota_put_to_sleep(struct pool *pool, struct biased *first);
+bool quota_deactivate_list(struct pool *pool, struct biased *first);
 
 /* No block is cached that is larger than one part in this of what a cache may hold. */
 static inline uint64_t quota_largest_block(const struct pool *pool) {
@@ -40,13 +40,13 @@ static inline uint64_t quota_largest_block(const struct pool *pool) {
     return backend_maps(pool->source.backend) ? least_of(most, PAGES_CACHED) : most;
 }
 
-static inline bool quota_sleeps(const struct cache *cache) {
-    return cache_room(cache) == 0;
+static inline bool quota_is_inactive(const struct cache *cache) {
+    return cache_quota(cache) == 0;
 }
 
 /* Less than one part in this of what one cache may have: it grows without the thread asking for more. */
 static inline bool quota_is_little(const struct cache *cache, unsigned share) {
-    return cache_room(cache) < cache->pool->quota_most / share;
+    return cache_quota(cache) < cache->pool->quota_most / share;
 }
 
 static inline uint64_t quota_cached(const struct cache *cache) {

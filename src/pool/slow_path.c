@@ -109,7 +109,7 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
     uint64_t before = cache->bytes;
     bool small = !request->large && before >= PAGE_BYTES && before >= budget / CACHED_SHARE;
     cache_enter(cache);
-    cache_empty(cache, small ? 0 : SMALL_CLASSES);
+    cache_flush(cache, small ? 0 : SMALL_CLASSES);
     bool any = cache->bytes < before;
     cache_leave(cache);
     return quota_empty_transfers(pool) || any;

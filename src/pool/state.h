@@ -24,10 +24,10 @@ struct pool {
     _Alignas(64) _Atomic(struct cache *) caches; /* the newest first, and the common one */
     struct cache *common;  /* for threads that cannot have one of their own; the last of them */
     struct cache *unowned; /* those that wait for a thread */
-    struct cache *awake, *awake_last; /* those that may hold something */
-    _Atomic unsigned caches_owned;    /* by threads, now */
-    atomic_uint moves;   /* odd: caches come or go, and what they have counted with them */
-    uint64_t look_at_ns; /* when idle ones are looked for again */
+    struct cache *active, *active_last; /* those that may hold something */
+    _Atomic unsigned caches_owned;      /* by threads, now */
+    atomic_uint moves;     /* odd: caches come or go, and what they have counted with them */
+    uint64_t next_scan_ns; /* when idle ones are looked for again */
     struct peaks peaks;
 
     /* Whether a thread is asking the driver what has finished; others may wait for its answer. */

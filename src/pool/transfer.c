@@ -31,7 +31,7 @@ void transfer_unlock(struct transfer *transfer) {
 bool transfer_has_room(const struct transfer *transfer, uint64_t bytes) {
     return transfer->count < TRANSFER_MAGAZINES &&
            counter_get(&transfer->bytes) + bytes <=
-               atomic_load_explicit(&transfer->room, memory_order_relaxed);
+               atomic_load_explicit(&transfer->quota, memory_order_relaxed);
 }
 
 static struct magazine *magazine_at(struct transfer *transfer, uint32_t i) {
@@ -77,10 +77,10 @@ bool transfer_ship(struct cache *cache, unsigned at, unsigned number) {
     struct transfer *transfer = transfer_lock(cache->pool, number);
     uint32_t each = magazine_blocks(at);
     uint32_t whole = bin->count > bin->target ? (bin->count - bin->target) / each * each : 0;
-    bool any = ship(cache, transfer, at, whole), full = cache->bytes > cache_room(cache);
+    bool any = ship(cache, transfer, at, whole), full = cache->bytes > cache_quota(cache);
     for (unsigned other = 0; any && full && other < BINS; other++) {
         bin = &cache->bins[other];
-        if (bin->count > 0 && cache_bin_is_idle(bin)) {
+        if (bin->count > 0 && cache_bin_check_idle(bin)) {
             any = ship(cache, transfer, other, bin->count);
         }
     }
@@ -117,7 +117,7 @@ static struct magazine *find(struct transfer *transfer, const struct alloc_reque
 
 /* What is usable goes along, so that the next requests need not come here. */
 static void take_safe(struct transfer *transfer, struct cache *cache, uint64_t safe) {
-    uint64_t most = cache_room(cache);
+    uint64_t most = cache_quota(cache);
     while (transfer->count > 0) {
         const struct magazine *oldest = magazine_at(transfer, 0);
         if (oldest->stamp > safe || cache->bytes + oldest->bytes > most) {
@@ -148,7 +148,7 @@ static struct block *take(struct transfer *transfer, struct cache *cache,
     struct magazine *found = block ? NULL : find(transfer, request, &at);
     if (found && found->stamp <= safe) {
         block = take_first(transfer, found);
-        if (found->count == 0 || !quota_sleeps(cache)) {
+        if (found->count == 0 || !quota_is_inactive(cache)) {
             struct magazine rest = take_out(transfer, at);
             if (rest.count > 0) {
                 cache_push_magazine(cache, rest.bin, &rest);

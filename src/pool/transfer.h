@@ -46,11 +46,11 @@ static inline uint32_t magazine_blocks(unsigned at) {
 
 struct transfer {
     struct lock lock;
-    struct cache *cache;   /* whose it is, for ever */
-    unsigned number;       /* whose blocks come here; 0: nobody's, or everybody's */
-    uint32_t first, count; /* of a ring, oldest first */
-    stat_counter bytes;    /* waiting here */
-    _Atomic uint64_t room; /* as many may; written under the pool's lock */
+    struct cache *cache;    /* whose it is, for ever */
+    unsigned number;        /* whose blocks come here; 0: nobody's, or everybody's */
+    uint32_t first, count;  /* of a ring, oldest first */
+    stat_counter bytes;     /* waiting here */
+    _Atomic uint64_t quota; /* as many may; written under the pool's lock */
     struct magazine magazines[TRANSFER_MAGAZINES];
 };
 

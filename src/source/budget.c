@@ -101,15 +101,15 @@ void budget_recompute(struct source *source) {
         uint64_t more = source->quotas +
                         source->quotas / BUDGET_QUOTA_SHARE; /* cut from pages that others share */
         uint64_t slack = goal - least_of(counter_get(&source->counters.allocated.peak), goal);
-        bool small = source->awake_count <= 1 && slack <= BUDGET_FLOOR;
+        bool small = source->active_count <= 1 && slack <= BUDGET_FLOOR;
         if (small || backend_maps(source->backend)) { /* which has no holes */
             more -= least_of(more, slack);
         }
         if (backend_maps(source->backend)) { /* of a large program they are part of it */
-            uint64_t most = least_of(source->awake_count, BUDGET_CACHES) * BUDGET_CACHES_EACH;
+            uint64_t most = least_of(source->active_count, BUDGET_CACHES) * BUDGET_CACHES_EACH;
             more = least_of(more, most - least_of(slack, most));
         }
-        budget = source->awake_count > 1 ? goal + more : least_of(goal + more, little);
+        budget = source->active_count > 1 ? goal + more : least_of(goal + more, little);
     }
     uint64_t capacity = source->backend->capacity; /* what lies idle in a line can go at any time */
     uint64_t left = backend_maps(source->backend) ? 0 : capacity / BUDGET_DEVICE_SHARE;

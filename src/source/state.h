@@ -92,9 +92,9 @@ struct source {
     _Atomic uint64_t generation;
 
     /* How far it may grow: budget.c. */
-    uint64_t goal;        /* the budget without what caches may hold: */
-    uint64_t quotas;      /* in all, */
-    unsigned awake_count; /* so many of them */
+    uint64_t goal;         /* the budget without what caches may hold: */
+    uint64_t quotas;       /* in all, */
+    unsigned active_count; /* so many of them */
     /* The reserve when growing was refused: the budget is at most that. 0: it was not, or that is forgotten. */
     uint64_t refused_at;
     unsigned refused_seen; /* the backend's, when `tight` was last set */

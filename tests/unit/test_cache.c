@@ -16,7 +16,7 @@ static int set_up(void **state) {
     (void)state;
     memset(&cache, 0, sizeof cache);
     memset(blocks, 0, sizeof blocks);
-    atomic_store(&cache.room, 16 * MIB);
+    atomic_store(&cache.quota, 16 * MIB);
     return 0;
 }
 
@@ -315,7 +315,7 @@ static void idle_bins_go_and_those_that_are_asked_for_stay(void **state) {
     cache_some(1);
     unsigned asked = count_of(1), kept = count_of(2);
     lock_acquire(&pool->source.lock);
-    cache_drop_idle(mine(), bin_of(sizes[2]), 0);
+    cache_flush_idle(mine(), bin_of(sizes[2]), 0);
     lock_release(&pool->source.lock);
     assert_int_equal(count_of(0), 0);
     assert_int_equal(count_of(1), asked);
@@ -323,7 +323,7 @@ static void idle_bins_go_and_those_that_are_asked_for_stay(void **state) {
     assert_int_equal(count_of(3), 0);
     assert_int_equal(fake_books(pool).requested.current, 0);
     lock_acquire(&pool->source.lock);
-    cache_drop_idle(mine(), bin_of(sizes[2]), 0); /* by now that is idle too */
+    cache_flush_idle(mine(), bin_of(sizes[2]), 0); /* by now that is idle too */
     lock_release(&pool->source.lock);
     assert_int_equal(count_of(1), 0);
     assert_int_equal(count_of(2), kept);
@@ -334,11 +334,11 @@ static void no_more_goes_than_has_to(void **state) {
     cache_some(1);
     uint64_t before = mine()->bytes;
     lock_acquire(&pool->source.lock);
-    cache_drop_idle(mine(), BINS, before);
+    cache_flush_idle(mine(), BINS, before);
     assert_int_equal(mine()->bytes, before);
-    cache_drop_half(mine(), BINS, before);
+    cache_flush_half(mine(), BINS, before);
     assert_int_equal(mine()->bytes, before);
-    cache_drop_half(mine(), BINS, before - 1);
+    cache_flush_half(mine(), BINS, before - 1);
     lock_release(&pool->source.lock);
     assert_true(mine()->bytes < before);
     assert_int_equal(count_of(0) + count_of(1) + count_of(2), 3 * EACH); /* the largest bin gave */
@@ -349,10 +349,10 @@ static void half_of_each_goes_and_of_the_one_that_is_kept_last(void **state) {
     (void)state;
     cache_some(1);
     lock_acquire(&pool->source.lock);
-    cache_drop_half(mine(), bin_of(sizes[3]), EACH * sizes[3]);
+    cache_flush_half(mine(), bin_of(sizes[3]), EACH * sizes[3]);
     assert_int_equal(count_of(3), EACH);
     assert_int_equal(mine()->bytes, EACH * sizes[3]);
-    cache_drop_half(mine(), bin_of(sizes[3]), 0);
+    cache_flush_half(mine(), bin_of(sizes[3]), 0);
     lock_release(&pool->source.lock);
     assert_int_equal(mine()->bytes, 0);
 }
@@ -362,10 +362,10 @@ static void what_goes_to_the_pool_is_not_handed_out_before_its_work_is_past(void
     cache_some(1);
     check();
     lock_acquire(&pool->source.lock);
-    cache_empty(mine(), SMALL_CLASSES);
+    cache_flush(mine(), SMALL_CLASSES);
     assert_int_equal(count_of(3), 0);
     assert_true(count_of(0) > 0);
-    cache_empty(mine(), 0);
+    cache_flush(mine(), 0);
     lock_release(&pool->source.lock);
     assert_int_equal(mine()->bytes, 0);
     check();

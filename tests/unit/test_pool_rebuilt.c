@@ -40,7 +40,7 @@ static uint64_t held, allowed;
 static void *ask_for_one(void *unused) {
     blocks[0] = get(BLOCK);
     held = cache_mine(pool)->bytes;
-    allowed = cache_room(cache_mine(pool));
+    allowed = cache_quota(cache_mine(pool));
     return unused;
 }
 

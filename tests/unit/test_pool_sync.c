@@ -659,7 +659,7 @@ static void blocks_got_ahead_fill_the_cache_and_no_more(void **state) {
             uint64_t in_cache = cache->bytes;
             uint64_t at = get(steps[large] * (2 + i / 6 % 7));
             assert_true(cache->bytes <=
-                        (in_cache > cache_room(cache) ? in_cache : cache_room(cache)));
+                        (in_cache > cache_quota(cache) ? in_cache : cache_quota(cache)));
             ahead += cache->bytes > in_cache;
             use_and_drop(at); /* and never finishes: more have to go round */
         }

@@ -36,17 +36,17 @@ static struct cache *mine(void) {
     return cache_mine(pool);
 }
 
-static unsigned awake(void) {
+static unsigned active(void) {
     unsigned caches = 0;
     const struct cache *before = NULL;
-    for (struct cache *cache = pool->awake; cache; cache = cache->next_awake) {
-        assert_ptr_equal(cache->previous_awake, before);
-        assert_false(quota_sleeps(cache));
+    for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
+        assert_ptr_equal(cache->previous_active, before);
+        assert_false(quota_is_inactive(cache));
         before = cache;
         caches++;
     }
-    assert_ptr_equal(pool->awake_last, before);
-    assert_int_equal(caches, pool->source.awake_count);
+    assert_ptr_equal(pool->active_last, before);
+    assert_int_equal(caches, pool->source.active_count);
     return caches;
 }
 
@@ -108,10 +108,10 @@ static void an_idle_thread_gives_up_what_it_has_cached(void **state) {
     get(30 * MIB);
     check();
     assert_int_equal(theirs->bytes, 0);
-    assert_true(quota_sleeps(theirs));
+    assert_true(quota_is_inactive(theirs));
     assert_int_equal(theirs->transfer.number, 0);
     go_on();
-    assert_false(quota_sleeps(theirs)); /* it wakes when it has something */
+    assert_false(quota_is_inactive(theirs)); /* it wakes when it has something */
     assert_int_equal(theirs->transfer.number, theirs->number);
     check();
     let_it_end(thread);
@@ -181,20 +181,20 @@ static void whatever_sleeps_is_not_looked_at_when_all_is_taken_back(void **state
     begin();
     get(512);
     pthread_t thread = let_another_park(40);
-    assert_int_equal(awake(), 2);
+    assert_int_equal(active(), 2);
     assert_int_equal(pool_trim(pool, false), 0);
-    assert_int_equal(awake(), 0);
+    assert_int_equal(active(), 0);
     assert_int_equal(pool->source.quotas, 0);
     assert_int_equal(theirs->bytes + mine()->bytes, 0);
     check();
     go_on();
-    assert_int_equal(awake(), 1);
+    assert_int_equal(active(), 1);
     assert_int_equal(pool_trim(pool, false), 0);
-    assert_int_equal(awake(), 0);
+    assert_int_equal(active(), 0);
     assert_int_equal(theirs->bytes, 0);
     check();
     let_it_end(thread);
-    assert_int_equal(awake(), 0);
+    assert_int_equal(active(), 0);
 }
 
 static void an_ended_threads_cache_sleeps(void **state) {
@@ -204,9 +204,9 @@ static void an_ended_threads_cache_sleeps(void **state) {
     go_on();
     assert_true(theirs->bytes > 0);
     let_it_end(thread);
-    assert_true(quota_sleeps(theirs));
+    assert_true(quota_is_inactive(theirs));
     assert_int_equal(theirs->bytes + counter_get(&theirs->transfer.bytes), 0);
-    assert_int_equal(awake() + pool->source.quotas, 0);
+    assert_int_equal(active() + pool->source.quotas, 0);
     check();
 }
 
@@ -217,13 +217,13 @@ static void one_that_sleeps_may_be_put_to_sleep(void **state) {
     lock_acquire(&pool->source.lock);
     for (int i = 0; i < 2; i++) {
         cache_enter(mine());
-        quota_sleep(mine());
+        quota_deactivate(mine());
         cache_leave(mine());
     }
     lock_release(&pool->source.lock);
-    assert_int_equal(awake() + pool->source.quotas, 0);
+    assert_int_equal(active() + pool->source.quotas, 0);
     drop(get(100));
-    assert_int_equal(awake(), 1);
+    assert_int_equal(active(), 1);
     check();
 }
 
@@ -240,7 +240,7 @@ static void the_budget_follows_who_is_awake_and_not_who_ever_was(void **state) {
     peaks_update_all(pool);
     uint64_t alone = pool->source.quotas, budget = atomic_load(&pool->source.budget);
     lock_release(&pool->source.lock);
-    assert_int_equal(alone, cache_room(mine()) + mine()->transfer.room);
+    assert_int_equal(alone, cache_quota(mine()) + mine()->transfer.quota);
     assert_true(budget >= pool->source.goal + alone);
     pthread_t thread = let_another_park(56);
     lock_acquire(&pool->source.lock);
@@ -276,21 +276,21 @@ static void it_begins_with_little_and_never_holds_more_than_it_may(void **state)
     begin();
     keep_large_blocks();
     get(64 * MIB);
-    assert_true(cache_room(mine()) <= pool->quota_most / 16);
+    assert_true(cache_quota(mine()) <= pool->quota_most / 16);
     for (uint64_t i = 0; i < 1000; i++) {
         blocks[i] = get(1 + i * 3777 % (3 * MIB));
         if (i >= 40) {
             use_and_drop(blocks[i - 40]);
         }
-        assert_true(mine()->bytes <= cache_room(mine()));
-        assert_true(cache_room(mine()) <= pool->quota_most);
+        assert_true(mine()->bytes <= cache_quota(mine()));
+        assert_true(cache_quota(mine()) <= pool->quota_most);
         if (i % 50 == 0) {
             finish();
         }
     }
     for (int i = 960; i < 1000; i++) {
         use_and_drop(blocks[i]);
-        assert_true(mine()->bytes <= cache_room(mine()));
+        assert_true(mine()->bytes <= cache_quota(mine()));
     }
     check();
 }
@@ -341,7 +341,7 @@ static void a_little_program_keeps_little(void **state) {
     lock_acquire(&pool->source.lock);
     assert_false(quota_grow(own, 64 * MIB));
     lock_release(&pool->source.lock);
-    assert_true(cache_room(own) <= budget_little(&pool->source));
+    assert_true(cache_quota(own) <= budget_little(&pool->source));
     assert_true(fake->reserved <= budget_little(&pool->source));
     check();
 }
@@ -354,11 +354,11 @@ static void a_transfer_cache_gets_more_when_it_had_no_room(void **state) {
     if (mine()->number == 0) {
         skip(); /* blocks are nobody's */
     }
-    uint64_t before = own_transfer()->room;
+    uint64_t before = own_transfer()->quota;
     for (int i = 0; i < 4; i++) {
         hand_over(200, MIB);
     }
-    uint64_t then = own_transfer()->room;
+    uint64_t then = own_transfer()->quota;
     assert_true(then > before);
     assert_true(then <= pool->quota_most);
     check();
@@ -373,7 +373,7 @@ static void *fill_and_stay(void *at) {
     struct cache *cache = mine();
     lock_acquire(&pool->source.lock);
     quota_grow(cache, UINT64_MAX / 2);
-    *(uint64_t *)at = cache_room(cache);
+    *(uint64_t *)at = cache_quota(cache);
     lock_release(&pool->source.lock);
     for (unsigned i = 0; i < 16; i++) {
         own[i] = get(64 * KIB);
@@ -394,14 +394,14 @@ static void many_share_what_a_few_may_hold(void **state) {
     peaks_update_all(pool);
     quota_grow(mine(), UINT64_MAX / 2);
     lock_release(&pool->source.lock);
-    uint64_t alone = cache_room(mine());
+    uint64_t alone = cache_quota(mine());
     pthread_t threads[MANY];
     pthread_barrier_init(&step, NULL, MANY + 1);
     for (unsigned i = 0; i < MANY; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, fill_and_stay, &rooms[i]), 0);
     }
     pthread_barrier_wait(&step);
-    assert_int_equal(awake(), MANY + 1);
+    assert_int_equal(active(), MANY + 1);
     uint64_t least = alone;
     for (unsigned i = 0; i < MANY; i++) {
         assert_true(rooms[i] > 0 && rooms[i] <= alone);
@@ -409,9 +409,9 @@ static void many_share_what_a_few_may_hold(void **state) {
     }
     assert_true(least <= alone / 2);
     lock_acquire(&pool->source.lock);
-    uint64_t before = cache_room(mine());
+    uint64_t before = cache_quota(mine());
     quota_grow(mine(), UINT64_MAX / 2); /* one that had more shares too */
-    assert_true(cache_room(mine()) < before);
+    assert_true(cache_quota(mine()) < before);
     lock_release(&pool->source.lock);
     assert_true(pool->source.quotas <= alone * MANY * 3 / 4);
     check();
@@ -420,11 +420,11 @@ static void many_share_what_a_few_may_hold(void **state) {
         pthread_join(threads[i], NULL);
     }
     pthread_barrier_destroy(&step);
-    assert_int_equal(awake(), 1);
+    assert_int_equal(active(), 1);
     lock_acquire(&pool->source.lock);
     quota_grow(mine(), UINT64_MAX / 2);
     lock_release(&pool->source.lock);
-    assert_int_equal(cache_room(mine()), alone);
+    assert_int_equal(cache_quota(mine()), alone);
     check();
 }
 

@@ -40,7 +40,7 @@ static struct alloc_request want_of(uint64_t bytes) {
 static void open_transfer(struct cache *cache, uint64_t bytes) {
     lock_acquire(&pool->source.lock);
     peaks_update_all(pool);
-    while (cache->transfer.room < bytes) {
+    while (cache->transfer.quota < bytes) {
         quota_grow_transfer(cache);
     }
     lock_release(&pool->source.lock);
@@ -215,15 +215,15 @@ static void one_without_room_takes_what_it_asks_for(void **state) {
     for (int i = 0; i < 32; i++) {
         blocks[i] = get(2 * MIB);
     }
-    for (int i = 0; i < 32 && own->bytes + 2 * MIB <= cache_room(own); i++) {
+    for (int i = 0; i < 32 && own->bytes + 2 * MIB <= cache_quota(own); i++) {
         drop(blocks[i]);
     }
-    assert_true(own->bytes + other.bytes > cache_room(own));
+    assert_true(own->bytes + other.bytes > cache_quota(own));
     finish();
     struct block *block = take(64 * KIB, UINT64_MAX);
     assert_non_null(block);
     assert_int_equal(block_bytes(block), 64 * KIB);
-    assert_true(own->bytes <= cache_room(own) + MAGAZINE_BYTES);
+    assert_true(own->bytes <= cache_quota(own) + MAGAZINE_BYTES);
     assert_true(counter_get(&own->transfer.bytes) >= other.bytes);
     give(block);
     check();
@@ -235,11 +235,11 @@ static void there_is_room_for_so_much_and_no_more(void **state) {
     struct cache *own = cache_mine(pool);
     let_hold(32 * MIB);
     struct magazine magazine = freed(4, 64 * KIB, true);
-    if (own->transfer.room == 0) {
+    if (own->transfer.quota == 0) {
         assert_false(put(own, &magazine));
     }
     open_transfer(own, MIB);
-    uint64_t room = own->transfer.room;
+    uint64_t room = own->transfer.quota;
     while (put(own, &magazine)) {
         assert_true(counter_get(&own->transfer.bytes) <= room);
         magazine = freed(4, 64 * KIB, true);
@@ -375,10 +375,10 @@ static void blocks_of_a_number_nobody_has_are_everybodys(void **state) {
     assert_ptr_equal(transfer, &pool->common->transfer);
     lock_acquire(&pool->source.lock);
     cache_enter(own);
-    quota_sleep(own);
+    quota_deactivate(own);
     cache_leave(own);
     lock_release(&pool->source.lock);
-    assert_int_equal(own->transfer.room, 0);
+    assert_int_equal(own->transfer.quota, 0);
     transfer = transfer_lock(pool, own->number); /* nobody would look there */
     transfer_unlock(transfer);
     assert_ptr_equal(transfer, &pool->common->transfer);
@@ -497,7 +497,7 @@ static void what_one_thread_frees_another_gets(void **state) {
         begin();
         hand_over(i == 2 ? 4000 : 200, sizes[i]);
         assert_true(own_waiting() > 0);
-        assert_true(own_waiting() <= own_transfer()->room);
+        assert_true(own_waiting() <= own_transfer()->quota);
         uint64_t reserved = fake->reserved;
         finish();
         assert_true(come_back(i == 2 ? 3000 : 150, sizes[i]) > 0);
@@ -537,8 +537,8 @@ static void what_waits_is_bounded_however_much_is_freed(void **state) {
     begin();
     for (int round = 0; round < 12; round++) {
         hand_over(round % 2 ? 200 : 4000, round % 2 ? 2 * MIB - (uint64_t)round * 64 * KIB : 3000);
-        assert_true(own_waiting() <= own_transfer()->room);
-        assert_true(own_transfer()->room <= pool->quota_most);
+        assert_true(own_waiting() <= own_transfer()->quota);
+        assert_true(own_transfer()->quota <= pool->quota_most);
     }
     assert_true(bytes_waiting() <= 2 * pool->quota_most);
 }
@@ -613,12 +613,12 @@ static void one_that_sleeps_takes_nothing_along(void **state) {
     assert_true(put(pool->common, &magazine));
     lock_acquire(&pool->source.lock);
     cache_enter(own);
-    quota_sleep(own);
+    quota_deactivate(own);
     cache_leave(own);
     lock_release(&pool->source.lock);
     finish();
     get(60 * KIB);
-    assert_true(!quota_sleeps(own) || own->bytes == 0);
+    assert_true(!quota_is_inactive(own) || own->bytes == 0);
     check();
     assert_int_equal(pool_trim(pool, false), 0);
     assert_int_equal(own->bytes, 0);

@@ -1276,16 +1276,16 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
         start(64 * GIB, POOL_BARRIER, 0);
         counter_set(&pool->source.counters.allocated.peak, peak);
         pool->source.quotas += GIB;
-        unsigned awake = pool->source.awake_count;
+        unsigned awake = pool->source.active_count;
         for (unsigned caches = 2; caches <= 8; caches++) {
             uint64_t most = (caches < 4 ? caches : 4) * 80 * MIB;
-            pool->source.awake_count = caches;
+            pool->source.active_count = caches;
             peaks_update_all(pool);
             assert_int_equal(pool->source.goal, peak + slack);
             assert_int_equal(pool->source.budget, peak + (slack < most ? most : slack));
         }
         pool->source.quotas -= GIB;
-        pool->source.awake_count = awake;
+        pool->source.active_count = awake;
         assert_int_equal(stop(NULL), 0);
     }
 }

@@ -4,20 +4,20 @@
  */
 #include "pool/internal.h"
 
-static void spill(struct cache *cache, unsigned at, uint32_t count) {
+static void flush(struct cache *cache, unsigned at, uint32_t count) {
     pending_add_list(&cache->pool->source, cache_take(cache, at, count).first);
 }
 
-void cache_drop_idle(struct cache *cache, unsigned keep, uint64_t most) {
+void cache_flush_idle(struct cache *cache, unsigned keep, uint64_t most) {
     for (unsigned turns = 0; cache->bytes > most && turns < BINS; turns++) {
         cache->hand = (uint16_t)((cache->hand + 1u) % BINS);
         struct bin *bin = &cache->bins[cache->hand];
-        if (!cache_bin_is_idle(bin) || cache->hand == keep) {
+        if (!cache_bin_check_idle(bin) || cache->hand == keep) {
             continue;
         }
         bin->target = 0;
         if (bin->count > 0) {
-            spill(cache, cache->hand, bin->count);
+            flush(cache, cache->hand, bin->count);
         }
     }
 }
@@ -37,18 +37,18 @@ static unsigned largest_bin(const struct cache *cache, unsigned keep) {
     return largest;
 }
 
-void cache_drop_half(struct cache *cache, unsigned keep, uint64_t most) {
+void cache_flush_half(struct cache *cache, unsigned keep, uint64_t most) {
     while (cache->bytes > most) {
         unsigned at = largest_bin(cache, keep);
-        spill(cache, at, (cache->bins[at].count + 1) / 2);
+        flush(cache, at, (cache->bins[at].count + 1) / 2);
         cache->bins[at].target /= 2;
     }
 }
 
-void cache_empty(struct cache *cache, unsigned first) {
+void cache_flush(struct cache *cache, unsigned first) {
     for (unsigned at = first; cache->bytes > 0 && at < BINS; at++) {
         if (cache->bins[at].count > 0) {
-            spill(cache, at, cache->bins[at].count);
+            flush(cache, at, cache->bins[at].count);
         }
     }
 }
