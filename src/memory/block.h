@@ -48,7 +48,7 @@ struct block {
 _Static_assert(sizeof(struct block) == 32, "a descriptor is half a cache line");
 
 #define HEADER_STATE ((uint64_t)0x7)
-#define HEADER_NAMED ((uint64_t)0x8)
+#define HEADER_HAS_ID ((uint64_t)0x8)
 #define HEADER_BIN_SHIFT 6 /* as long as a bin (cache.h) is */
 #define HEADER_BIN ((uint64_t)0xff << HEADER_BIN_SHIFT)
 #define HEADER_UNITS_SHIFT 14

@@ -179,7 +179,7 @@ static uint64_t known_name(const struct found *found) {
     if (found->range) {
         return atomic_load(&found->range->name);
     }
-    bool named = found->header & HEADER_NAMED;
+    bool named = found->header & HEADER_HAS_ID;
     uint64_t name = named ? page_of(found->block)->names[block_unit(found->block)] : 0;
     return block_header(found->block) == found->header ? name : 0;
 }
@@ -196,9 +196,9 @@ static _Atomic uint64_t *name_block(struct block *block, uint64_t fresh) {
         return NULL;
     }
     _Atomic uint64_t *name = page->names + block_unit(block);
-    if (!(header & HEADER_NAMED)) {
+    if (!(header & HEADER_HAS_ID)) {
         *name = fresh;
-        if (!atomic_compare_exchange_strong(&block->header, &header, header | HEADER_NAMED)) {
+        if (!atomic_compare_exchange_strong(&block->header, &header, header | HEADER_HAS_ID)) {
             return NULL;
         }
     }

@@ -5,7 +5,7 @@
 #include "pool/internal.h"
 
 #include "pool/find.h"
-#include "pool/number.h"
+#include "pool/owner_id.h"
 
 #include <errno.h>
 
@@ -75,7 +75,7 @@ static bool has_magazine(const struct cache *cache, unsigned at, unsigned owner)
 
 /* The transfer cache of the thread that asked for a block had no room: it gets more. */
 static void grow_receiver(struct pool *pool, unsigned owner) {
-    struct cache *receiver = owner > 0 ? number_cache(owner) : pool->common;
+    struct cache *receiver = owner > 0 ? owner_id_cache(owner) : pool->common;
     receiver = receiver->number == owner && !quota_is_inactive(receiver) ? receiver : pool->common;
     quota_grow_transfer(receiver);
 }
@@ -157,7 +157,7 @@ static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *h
 /* Where it may be another thread's, whose number is known to be shared; `header` is what was read last. */
 static bool claim_shared(struct block *block, uint64_t *header) {
     do {
-        if (header_state(*header) != BLOCK_LIVE || !number_is_shared(header_owner(*header))) {
+        if (header_state(*header) != BLOCK_LIVE || !owner_id_is_shared(header_owner(*header))) {
             return false;
         }
     } while (!atomic_compare_exchange_strong_explicit(
@@ -193,7 +193,7 @@ static int claim(uint64_t address, struct claimed *c) {
     }
     c->cache = cache_mine(c->at.pool);
     if (header_owner(c->at.header) != c->cache->number) {
-        number_share_once(header_owner(c->at.header));
+        owner_id_share_once(header_owner(c->at.header));
     }
     cache_enter(c->cache);
     struct start again = find_start(address);

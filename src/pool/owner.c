@@ -4,7 +4,7 @@
 #include "pool/internal.h"
 
 #include "memory/host.h"
-#include "pool/number.h"
+#include "pool/owner_id.h"
 
 /* This thread's caches, one per pool it has used; CACHES_GONE once the thread is ending. */
 static _Thread_local struct cache *my_caches __attribute__((tls_model("initial-exec")));
@@ -17,7 +17,7 @@ static bool thread_end_works;
 void cache_start_common(struct cache *cache, struct pool *pool) {
     cache->pool = pool;
     biased_init(&cache->lock, false);
-    number_clear(cache);
+    owner_id_clear(cache);
     transfer_start(&cache->transfer, cache);
 }
 
@@ -91,8 +91,8 @@ static void deactivate_cache(struct cache *cache) {
     quota_deactivate(cache);
     cache_leave(cache);
     peaks_update_if_due(pool);
-    if (!number_is_its_own(cache)) {
-        number_stop_owning(cache);
+    if (!owner_id_is_exclusive(cache)) {
+        owner_id_stop_owning(cache);
     }
     begin_move(pool);
     move_watermarks(pool->common, cache);
@@ -140,8 +140,8 @@ static struct cache *adopt(struct pool *pool) {
     }
     if (cache) {
         biased_init(&cache->lock, true);
-        if (cache->number == 0 || number_is_shared(cache->number)) {
-            number_take(cache);
+        if (cache->number == 0 || owner_id_is_shared(cache->number)) {
+            owner_id_take(cache);
         }
         begin_move(pool);
         link_in_pool(pool, cache);

@@ -71,7 +71,7 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
         pool->source.active_count++;
         cache->seen = (struct seen){0};
         link_active(pool, cache);
-        transfer_set_number(&cache->transfer, cache->number);
+        transfer_set_owner_id(&cache->transfer, cache->number);
     }
     uint64_t most = quota_limit(pool), quota = most_of(before, QUOTA_FIRST);
     while (quota < bytes && quota < most) {
@@ -116,7 +116,7 @@ void quota_deactivate(struct cache *cache) {
         cache_flush(cache, 0);
         /* First: the common one's keeps its number. */
         set_quota(&pool->source, &cache->transfer.quota, 0);
-        transfer_set_number(&cache->transfer, 0);
+        transfer_set_owner_id(&cache->transfer, 0);
         transfer_empty(&cache->transfer);
         unlink_active(pool, cache);
         pool->source.active_count--;

@@ -1,12 +1,12 @@
 #include "pool/internal.h"
-#include "pool/number.h"
+#include "pool/owner_id.h"
 
 void transfer_start(struct transfer *transfer, struct cache *cache) {
     transfer->cache = cache;
     lock_start(&transfer->lock, LOCK_TRANSFER);
 }
 
-void transfer_set_number(struct transfer *transfer, unsigned number) {
+void transfer_set_owner_id(struct transfer *transfer, unsigned number) {
     lock_acquire(&transfer->lock);
     transfer->number = number;
     lock_release(&transfer->lock);
@@ -14,7 +14,7 @@ void transfer_set_number(struct transfer *transfer, unsigned number) {
 
 struct transfer *transfer_lock(struct pool *pool, unsigned number) {
     struct transfer *common = &pool->common->transfer;
-    struct transfer *transfer = number > 0 ? &number_cache(number)->transfer : common;
+    struct transfer *transfer = number > 0 ? &owner_id_cache(number)->transfer : common;
     lock_acquire(&transfer->lock);
     if (transfer->number != number) { /* that thread has ended */
         lock_release(&transfer->lock);

@@ -57,7 +57,7 @@ struct transfer {
 void transfer_start(struct transfer *transfer, struct cache *cache);
 
 /** Whose blocks come here from now on: those with a cache's new number; 0: nobody's. */
-void transfer_set_number(struct transfer *transfer, unsigned number);
+void transfer_set_owner_id(struct transfer *transfer, unsigned number);
 
 /** The one for blocks of that number, locked. */
 struct transfer *transfer_lock(struct pool *pool, unsigned number);

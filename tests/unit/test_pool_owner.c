@@ -4,7 +4,7 @@
  */
 #include "pool_bench.h"
 
-#include "pool/number.h"
+#include "pool/owner_id.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -304,7 +304,7 @@ static void when_numbers_have_run_out_blocks_are_everybodys(void **state) {
         skip();
     }
     bool over_budget = runs_short(); /* then they do not run out */
-    unsigned threads = over_budget ? 100 : NUMBERS;
+    unsigned threads = over_budget ? 100 : OWNER_IDS;
     for (unsigned i = 0; i < threads; i++) {
         uint64_t block = (uintptr_t)run(ask_and_end, NULL);
         drop(block);

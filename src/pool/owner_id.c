@@ -1,4 +1,4 @@
-#include "pool/number.h"
+#include "pool/owner_id.h"
 
 #include "pool/internal.h"
 
@@ -7,8 +7,8 @@
  * thread of the cache gets it only if no block can have it any more. Which are shared is asked at every
  * free by another thread, and stands apart from the caches, whose owners keep writing.
  */
-static _Atomic(struct cache *) numbered[NUMBERS];
-atomic_bool number_shared[NUMBERS] = {true};
+static _Atomic(struct cache *) numbered[OWNER_IDS];
+atomic_bool owner_id_shared[OWNER_IDS] = {true};
 static _Atomic uint32_t last_number;
 
 static void set_number(struct cache *cache, uint16_t number) {
@@ -21,41 +21,41 @@ static void set_number(struct cache *cache, uint16_t number) {
 /* 0, when they have run out: anybody may free those blocks. */
 static uint16_t next_number(void) {
     uint32_t number = atomic_load(&last_number);
-    while (number < NUMBERS - 1 &&
+    while (number < OWNER_IDS - 1 &&
            !atomic_compare_exchange_weak(&last_number, &number, number + 1)) {
     }
-    return number < NUMBERS - 1 ? (uint16_t)(number + 1) : 0;
+    return number < OWNER_IDS - 1 ? (uint16_t)(number + 1) : 0;
 }
 
-void number_take(struct cache *cache) {
+void owner_id_take(struct cache *cache) {
     set_number(cache, biased_is_on(&cache->lock) ? next_number() : 0);
     atomic_store(&numbered[cache->number], cache);
 }
 
-bool number_is_its_own(const struct cache *cache) {
-    return cache->number > 0 && !number_is_shared(cache->number) && !cache->saw_others &&
+bool owner_id_is_exclusive(const struct cache *cache) {
+    return cache->number > 0 && !owner_id_is_shared(cache->number) && !cache->saw_others &&
            watermark_live(&cache->watermarks[WATERMARK_COUNT]) == cache->live_at_start;
 }
 
-void number_stop_owning(struct cache *cache) {
+void owner_id_stop_owning(struct cache *cache) {
     cache->owns = CACHE_OWNS_NONE;
-    atomic_store(&number_shared[cache->number], true);
+    atomic_store(&owner_id_shared[cache->number], true);
 }
 
-void number_clear(struct cache *cache) {
+void owner_id_clear(struct cache *cache) {
     set_number(cache, 0);
 }
 
-struct cache *number_cache(unsigned number) {
+struct cache *owner_id_cache(unsigned number) {
     return atomic_load(&numbered[number]);
 }
 
-void number_share(unsigned number) {
-    struct cache *cache = number_cache(number);
+void owner_id_share(unsigned number) {
+    struct cache *cache = owner_id_cache(number);
     lock_acquire(&cache->pool->source.lock);
     if (cache->number == number) {
         cache_seize(cache);
-        number_stop_owning(cache);
+        owner_id_stop_owning(cache);
         cache_return(cache);
     }
     lock_release(&cache->pool->source.lock);
