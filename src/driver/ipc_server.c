@@ -68,8 +68,8 @@ static unsigned export_pages(const struct pool_exported *loan, int *fds) {
     const CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUstreamCaptureMode mode = capture_relax();
     unsigned count = 0;
-    while (count < loan->count && REAL(cuMemExportToShareableHandle)(&fds[count], loan->page[count],
-                                                                     type, 0) == CUDA_SUCCESS) {
+    while (count < loan->count && REAL(cuMemExportToShareableHandle)(
+                                      &fds[count], loan->handle[count], type, 0) == CUDA_SUCCESS) {
         syscall(SYS_fcntl, fds[count], F_SETFD, FD_CLOEXEC);
         count++;
     }

@@ -113,7 +113,7 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
 static bool has_live(const struct segment *segment) {
     bool live = false;
     for (const struct range *r = segment->first; segment_has(segment, r) && !live; r = r->next) {
-        live = range_state(r) == BLOCK_LIVE || range_state(r) == BLOCK_PAGE;
+        live = range_state(r) == BLOCK_LIVE || range_state(r) == BLOCK_SLAB;
     }
     return live;
 }

@@ -31,7 +31,7 @@ enum block_state {
     BLOCK_TAIL,       /* a free run of more than one unit ends here */
     BLOCK_LIVE,       /* the program has it */
     BLOCK_CACHED, /* freed: in a cache, a magazine or the pending queue, with a stamp, or retired */
-    BLOCK_PAGE,   /* 2 MiB that small blocks live in */
+    BLOCK_SLAB,   /* 2 MiB that small blocks live in */
 };
 
 struct block {

@@ -5,8 +5,8 @@
 #include "memory/check.h"
 
 #include "memory/arena.h"
-#include "memory/page.h"
 #include "memory/page_map.h"
+#include "memory/slab.h"
 
 /* In order, and where nothing else is. */
 static bool stale_lie_apart(const struct arena *arena) {
@@ -38,7 +38,7 @@ static const char *check_range(const struct arena *arena, const struct range *ra
     HOLDS(range->bytes > 0 && range->bytes % ARENA_UNIT == 0);
     HOLDS(!next || (next->previous == range && next->block.address == end));
     HOLDS(!next || state != BLOCK_FREE || range_state(next) != BLOCK_FREE);
-    HOLDS(state == BLOCK_PAGE || arena_find(range->block.address) == range);
+    HOLDS(state == BLOCK_SLAB || arena_find(range->block.address) == range);
     HOLDS(page_map_owner(range->block.address) == arena->pool);
     all->free_bytes += state == BLOCK_FREE ? range->bytes : 0;
     all->free += state == BLOCK_FREE;
@@ -108,26 +108,26 @@ const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pen
     return NULL;
 }
 
-static bool is_head(const struct page *page, unsigned unit) {
-    return page_heads(page)[unit >> 6] >> (unit & 63) & 1;
+static bool is_head(const struct slab *slab, unsigned unit) {
+    return slab_heads(slab)[unit >> 6] >> (unit & 63) & 1;
 }
 
-static const char *check_page(struct page *page, struct in_pages *all) {
+static const char *check_slab(struct slab *slab, struct in_slabs *all) {
     unsigned used = 0;
     bool after_free = false;
-    for (unsigned i = 0; i < PAGE_UNITS;) {
-        struct block *block = page_unit(page, i);
+    for (unsigned i = 0; i < SLAB_UNITS;) {
+        struct block *block = slab_unit(slab, i);
         unsigned units = block_units(block);
         enum block_state state = block_state(block);
-        HOLDS(units > 0 && i + units <= PAGE_UNITS);
+        HOLDS(units > 0 && i + units <= SLAB_UNITS);
         bool is_free = state == BLOCK_FREE;
         HOLDS(is_free || state == BLOCK_LIVE || state == BLOCK_CACHED);
         HOLDS(!(is_free && after_free));
-        HOLDS(is_head(page, i) == !is_free);
+        HOLDS(is_head(slab, i) == !is_free);
         for (unsigned u = i + 1; u < i + units; u++) {
-            HOLDS(!is_head(page, u));
+            HOLDS(!is_head(slab, u));
         }
-        const struct block *tail = page_unit(page, i + units - 1);
+        const struct block *tail = slab_unit(slab, i + units - 1);
         HOLDS(!is_free || units == 1 ||
               (block_state(tail) == BLOCK_TAIL && block_units(tail) == units));
         HOLDS(state == BLOCK_LIVE || block_header(block) >> HEADER_OWNER_SHIFT == 0);
@@ -139,23 +139,23 @@ static const char *check_page(struct page *page, struct in_pages *all) {
         after_free = is_free;
         i += units;
     }
-    HOLDS(used == page->used_units && used > 0);
-    for (unsigned word = 0; word < PAGE_HEAD_WORDS; word++) {
-        HOLDS((page->head_words >> word & 1) == (page_heads(page)[word] != 0));
+    HOLDS(used == slab->used_units && used > 0);
+    for (unsigned word = 0; word < SLAB_HEAD_WORDS; word++) {
+        HOLDS((slab->head_words >> word & 1) == (slab_heads(slab)[word] != 0));
     }
     return NULL;
 }
 
-static const char *check_page_at(uint64_t address, struct in_pages *all) {
-    struct page *page = page_map_page(page_map_get(address));
-    return page ? check_page(page, all) : NULL;
+static const char *check_slab_at(uint64_t address, struct in_slabs *all) {
+    struct slab *slab = page_map_page(page_map_get(address));
+    return slab ? check_slab(slab, all) : NULL;
 }
 
-const char *check_pages(const struct arena *arena, struct in_pages *all) {
+const char *check_slabs(const struct arena *arena, struct in_slabs *all) {
     const char *broken = NULL;
     for (const struct segment *s = arena->segments; s; s = s->next) {
         for (uint64_t a = s->base; a < s->base + s->bytes && !broken; a += PAGE_BYTES) {
-            broken = check_page_at(a, all);
+            broken = check_slab_at(a, all);
         }
     }
     return broken;

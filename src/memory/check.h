@@ -22,11 +22,11 @@ struct arena;
 const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending);
 
 /* What pages of small blocks have. */
-struct in_pages {
+struct in_slabs {
     uint64_t live, cached, free_units, free_runs;
 };
 
 /** The same of all pages of an arena. */
-const char *check_pages(const struct arena *arena, struct in_pages *all);
+const char *check_slabs(const struct arena *arena, struct in_slabs *all);
 
 #endif

@@ -31,7 +31,7 @@
 
 struct pool;
 struct range;
-struct page;
+struct slab;
 
 typedef uintptr_t page_map_entry;
 
@@ -87,8 +87,8 @@ static inline void page_map_set_start(uint64_t address, struct range *range) {
 #define PAGE_MAP_PAGE ((page_map_entry)1)
 #define PAGE_MAP_EXTERNAL ((page_map_entry)2)
 
-static inline struct page *page_map_page(page_map_entry entry) {
-    return entry & PAGE_MAP_PAGE ? (struct page *)(entry & ~(page_map_entry)3) : NULL;
+static inline struct slab *page_map_page(page_map_entry entry) {
+    return entry & PAGE_MAP_PAGE ? (struct slab *)(entry & ~(page_map_entry)3) : NULL;
 }
 
 /** A page that nothing but the context's own work reaches. */
@@ -97,12 +97,12 @@ static inline bool page_map_is_plain_page(page_map_entry entry) {
 }
 
 /** Of one that is. */
-static inline struct page *page_map_plain_page(page_map_entry entry) {
-    return (struct page *)(entry - PAGE_MAP_PAGE);
+static inline struct slab *page_map_plain_page(page_map_entry entry) {
+    return (struct slab *)(entry - PAGE_MAP_PAGE);
 }
 
-static inline page_map_entry page_map_of_page(const struct page *page, bool outside) {
-    return (page_map_entry)page | PAGE_MAP_PAGE | (outside ? PAGE_MAP_EXTERNAL : 0);
+static inline page_map_entry page_map_of_page(const struct slab *slab, bool outside) {
+    return (page_map_entry)slab | PAGE_MAP_PAGE | (outside ? PAGE_MAP_EXTERNAL : 0);
 }
 
 static inline page_map_entry page_map_of_range(const struct range *range) {

@@ -19,7 +19,7 @@
  * segments begin with one, too. */
 #define LARGE_UNIT ((uint64_t)4096)
 
-struct page;
+struct slab;
 
 struct segment {
     uint64_t base, bytes;
@@ -45,7 +45,7 @@ struct range {
     _Atomic uint64_t requested;    /* of a live one: what the program asked for */
     struct segment *segment;       /* in which it begins */
     _Atomic uint64_t name;         /* of a live one: number and flag (find.c); 0: it has none yet */
-    struct page *page;             /* of one that small blocks live in */
+    struct slab *slab;             /* of one that small blocks live in */
     struct range *previous, *next; /* neighbours by address, as far as there is memory */
 };
 

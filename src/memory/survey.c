@@ -9,9 +9,9 @@
  */
 #include "memory/survey.h"
 
-#include "memory/page.h"
 #include "memory/page_map.h"
 #include "memory/segment.h"
+#include "memory/slab.h"
 
 #include <string.h>
 
@@ -137,18 +137,18 @@ __attribute__((no_sanitize("thread"))) static bool look(const struct range *rang
 
 /* ---- what lies in one page of the page map ---- */
 
-__attribute__((no_sanitize("thread"))) static struct range *range_of_page(const struct page *page) {
-    return *(struct range *const volatile *)&page->range;
+__attribute__((no_sanitize("thread"))) static struct range *range_of_page(const struct slab *slab) {
+    return *(struct range *const volatile *)&slab->range;
 }
 
-static void look_at_page(struct survey *survey, uint64_t address, struct page *page) {
+static void survey_slab(struct survey *survey, uint64_t address, struct slab *slab) {
     uint64_t live = 0, cached = 0;
     struct peeked seen;
-    for (unsigned word = 0; word < PAGE_HEAD_WORDS; word++) {
-        uint64_t bits = atomic_load_explicit(&page_heads(page)[word], memory_order_acquire);
+    for (unsigned word = 0; word < SLAB_HEAD_WORDS; word++) {
+        uint64_t bits = atomic_load_explicit(&slab_heads(slab)[word], memory_order_acquire);
         for (; bits; bits &= bits - 1) {
             unsigned unit = word << 6 | (unsigned)__builtin_ctzll(bits);
-            uint64_t header = block_header(page_unit(page, unit));
+            uint64_t header = block_header(slab_unit(slab, unit));
             if (header_state(header) == BLOCK_LIVE) {
                 count_live(survey->sizes, header_requested(header));
                 live += header_bytes(header);
@@ -157,7 +157,7 @@ static void look_at_page(struct survey *survey, uint64_t address, struct page *p
             }
         }
     }
-    if (look(range_of_page(page), &seen)) {
+    if (look(range_of_page(slab), &seen)) {
         begin_segment(survey, seen.is_vmm ? address : seen.base,
                       seen.is_vmm ? PAGE_BYTES : seen.segment_bytes);
         enter_block(survey, address, PAGE_BYTES, live, cached);
@@ -185,7 +185,7 @@ static void look_at(uint64_t address, page_map_entry entry, void *with) {
     struct survey *survey = with;
     struct peeked seen;
     if (page_map_page(entry)) {
-        look_at_page(survey, address, page_map_page(entry));
+        survey_slab(survey, address, page_map_page(entry));
         return;
     }
     if (look((const struct range *)entry, &seen) && !seen.is_vmm) {

@@ -81,7 +81,7 @@ struct pool_exported {
     uint64_t offset, bytes; /* of the block: where it begins in the first of its pages */
     uint32_t pages, count;  /* how many of 2 MiB it lies in, and how many are named: */
     uint32_t length;        /* of 2 MiB has each of those so many */
-    uint64_t page[POOL_EXPORT_HANDLES];
+    uint64_t handle[POOL_EXPORT_HANDLES];
 };
 
 /**

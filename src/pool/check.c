@@ -96,11 +96,11 @@ static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *liv
 
 static const char *check_locked(struct pool *pool) {
     struct source *source = &pool->source;
-    struct in_pages small = {0};
+    struct in_slabs small = {0};
     uint64_t live = 0, pending = 0, held = 0, counted = 0;
     const char *broken = check_arena(&source->large, &live, &pending);
     broken = broken ? broken : check_arena(&source->small, &live, &pending);
-    broken = broken ? broken : check_pages(&source->small, &small);
+    broken = broken ? broken : check_slabs(&source->small, &small);
     broken = broken ? broken : check_pending(source);
     broken = broken ? broken : check_caches(pool, &held, &counted);
     if (broken) {

@@ -36,7 +36,7 @@ static int collect(struct pool *pool, uint64_t address, uint32_t first,
     for (uint64_t each = segment->bytes;
          segment && segment->bytes == each && exported->count < POOL_EXPORT_HANDLES;
          segment = segment != last ? segment->next : NULL) {
-        exported->page[exported->count++] = segment->handle;
+        exported->handle[exported->count++] = segment->handle;
     }
     return 0;
 }

@@ -26,17 +26,17 @@ struct found {
  * looked at before and after, and what was read in between is forgotten if it has moved.
  */
 static bool find_small(page_map_entry entry, uint64_t address, struct found *found) {
-    struct page *page = page_map_page(entry);
-    uint32_t opened = atomic_load(&page->opened);
-    struct block *block = page_find(page, address);
+    struct slab *slab = page_map_page(entry);
+    uint32_t opened = atomic_load(&slab->opened);
+    struct block *block = slab_find(slab, address);
     uint64_t header = block ? block_header(block) : 0;
     uint64_t start = block ? (uint64_t)block_unit(block) << UNIT_SHIFT : 0;
     start += address & ~(PAGE_BYTES - 1);
     if (header_state(header) == BLOCK_LIVE && address - start < header_requested(header)) {
-        *found = (struct found){page->pool, block, NULL, header, start, header_requested(header)};
+        *found = (struct found){slab->pool, block, NULL, header, start, header_requested(header)};
     }
     atomic_thread_fence(memory_order_acquire);
-    return page_map_get(address) == entry && atomic_load(&page->opened) == opened;
+    return page_map_get(address) == entry && atomic_load(&slab->opened) == opened;
 }
 
 static bool covers(struct range *range, uint64_t address, struct found *found) {
@@ -142,7 +142,7 @@ struct range *find_range(uint64_t address, struct pool_block *block) {
         return NULL;
     }
     *block = (struct pool_block){found.pool, found.address, found.requested};
-    return found.block ? page_of(found.block)->range : found.range;
+    return found.block ? slab_of(found.block)->range : found.range;
 }
 
 int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_segment *segment) {
@@ -180,22 +180,22 @@ static uint64_t known_name(const struct found *found) {
         return atomic_load(&found->range->name);
     }
     bool named = found->header & HEADER_HAS_ID;
-    uint64_t name = named ? page_of(found->block)->names[block_unit(found->block)] : 0;
+    uint64_t name = named ? slab_of(found->block)->names[block_unit(found->block)] : 0;
     return block_header(found->block) == found->header ? name : 0;
 }
 
 /* Returns where the name of a live small block stands, which is `fresh` if it had none. NULL if the
  * block is freed meanwhile, or without host memory. */
 static _Atomic uint64_t *name_block(struct block *block, uint64_t fresh) {
-    struct page *page = page_of(block);
-    if (!page->names) {
-        page->names = host_map(PAGE_UNITS * sizeof *page->names, 4096);
+    struct slab *slab = slab_of(block);
+    if (!slab->names) {
+        slab->names = host_map(SLAB_UNITS * sizeof *slab->names, 4096);
     }
     uint64_t header = block_header(block);
-    if (!page->names || header_state(header) != BLOCK_LIVE) {
+    if (!slab->names || header_state(header) != BLOCK_LIVE) {
         return NULL;
     }
-    _Atomic uint64_t *name = page->names + block_unit(block);
+    _Atomic uint64_t *name = slab->names + block_unit(block);
     if (!(header & HEADER_HAS_ID)) {
         *name = fresh;
         if (!atomic_compare_exchange_strong(&block->header, &header, header | HEADER_HAS_ID)) {
@@ -262,11 +262,11 @@ int pool_mark_externally_visible(uint64_t address) {
     struct found found;
     int r = find_live(address, &found);
     if (r == 0) {
-        struct page *page = found.block ? page_of(found.block) : NULL;
-        struct range *range = page ? page->range : found.range;
-        if (page) {
-            atomic_store(&page->externally_visible, true);
-            page_map_set(page->address, PAGE_BYTES, page_map_of_page(page, true));
+        struct slab *slab = found.block ? slab_of(found.block) : NULL;
+        struct range *range = slab ? slab->range : found.range;
+        if (slab) {
+            atomic_store(&slab->externally_visible, true);
+            page_map_set(slab->address, PAGE_BYTES, page_map_of_page(slab, true));
         }
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
             s->externally_visible = true;
@@ -286,7 +286,7 @@ __attribute__((no_sanitize("thread"))) static struct block *look_up(uint64_t add
     if (header_state(at.header) != BLOCK_LIVE) {
         return NULL;
     }
-    const struct range *range = at.page ? NULL : range_of(at.block);
+    const struct range *range = at.slab ? NULL : range_of(at.block);
     look->requested =
         range ? *(const volatile uint64_t *)&range->requested : header_requested(at.header);
     look->bytes = range ? *(const volatile uint64_t *)&range->bytes : header_bytes(at.header);

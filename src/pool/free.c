@@ -235,7 +235,7 @@ static uint64_t count_free(const struct claimed *c) {
     struct cache *cache = c->cache;
     unsigned at = header_bin(c->at.header);
     cache->saw_others |= header_owner(c->at.header) != cache->number;
-    if (!c->at.page) {
+    if (!c->at.slab) {
         return count_free_large(c);
     }
     cache_count_free(cache, &cache->bins[at].frees, header_requested(c->at.header),
@@ -244,7 +244,7 @@ static uint64_t count_free(const struct claimed *c) {
 }
 
 static bool is_externally_visible(const struct claimed *c) {
-    return c->at.page ? atomic_load_explicit(&c->at.page->externally_visible, memory_order_relaxed)
+    return c->at.slab ? atomic_load_explicit(&c->at.slab->externally_visible, memory_order_relaxed)
                       : range_is_externally_visible(range_of(c->at.block));
 }
 
@@ -285,9 +285,9 @@ static __attribute__((noinline)) int free_general(uint64_t address) {
 /* A block of another thread's cache, or none; the caller's is entered. */
 static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct block *block,
                                                    uint64_t address, uint64_t header) {
-    struct page *page = page_of(block);
-    if (page->pool == cache->pool && claim_shared(block, &header)) {
-        struct claimed c = {cache, {page->pool, page, block, header}};
+    struct slab *slab = slab_of(block);
+    if (slab->pool == cache->pool && claim_shared(block, &header)) {
+        struct claimed c = {cache, {slab->pool, slab, block, header}};
         return put_in_cache(&c);
     }
     cache_leave(cache);
@@ -323,7 +323,7 @@ int pool_free(uint64_t address) {
         biased_leave_owned(&cache->lock);
         return free_general(address);
     }
-    struct block *block = block_fetch(page_block(page_map_plain_page(entry), address));
+    struct block *block = block_fetch(slab_block(page_map_plain_page(entry), address));
     uint64_t header;
     if (unlikely(!claim_as_owner(cache, block, &header))) {
         return free_anybodys(cache, block, address, header);

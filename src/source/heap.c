@@ -12,7 +12,8 @@
 static bool take_small(struct source *source, struct alloc_request *request) {
     bool half = request->bytes == SMALL_MAX_BYTES && source->config.budget == 0 &&
                 !budget_allows(source, PAGE_BYTES);
-    bool dear = request->bytes > STARTS_LEAST && source->small.reserved_bytes > STARTS_BYTES;
+    bool dear =
+        request->bytes > FIRST_UNIT_LEAST && source->small.reserved_bytes > FIRST_UNIT_BYTES;
     bool any = request->any || dear || half;
     request->block =
         runs_take(&source->runs, (unsigned)(request->bytes >> UNIT_SHIFT), request->bin, any);
@@ -34,7 +35,7 @@ static bool take_large(struct source *source, struct alloc_request *request) {
 }
 
 /* 2 MiB for small blocks. */
-static struct range *take_page(struct source *source) {
+static struct range *take_slab(struct source *source) {
     return arena_take(&source->small, PAGE_BYTES, PLACE_ANYWHERE);
 }
 
@@ -45,12 +46,12 @@ bool heap_take(struct source *source, struct alloc_request *request) {
     if (take_small(source, request)) {
         return true;
     }
-    struct range *range = take_page(source);
+    struct range *range = take_slab(source);
     if (!range) {
         return false;
     }
-    block_become(&range->block, BLOCK_PAGE);
-    if (runs_add_page(&source->runs, range, range->block.address) != 0) {
+    block_become(&range->block, BLOCK_SLAB);
+    if (runs_add_slab(&source->runs, range, range->block.address) != 0) {
         arena_give(&source->small, range);
         return false;
     }

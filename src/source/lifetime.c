@@ -25,8 +25,8 @@ static void forget_pages(struct source *source) {
     for (struct segment *segment = source->small.segments; segment; segment = segment->next) {
         for (struct range *range = segment_first(segment); segment_has(segment, range);
              range = range->next) {
-            if (range_state(range) == BLOCK_PAGE) {
-                runs_forget_page(&source->runs, range->page);
+            if (range_state(range) == BLOCK_SLAB) {
+                runs_forget_slab(&source->runs, range->slab);
             }
         }
     }

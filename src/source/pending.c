@@ -19,7 +19,7 @@ static uint64_t stamp_done(const struct source *source, enum reach reach) {
 
 static enum reach reach_of(struct block *block) {
     bool outside = block_is_large(block) ? range_is_externally_visible(range_of(block))
-                                         : atomic_load_explicit(&page_of(block)->externally_visible,
+                                         : atomic_load_explicit(&slab_of(block)->externally_visible,
                                                                 memory_order_relaxed);
     return outside ? REACH_EXTERNAL : REACH_CONTEXT;
 }

@@ -7,7 +7,7 @@
 
 #include "memory/arena.h"
 #include "memory/arith.h"
-#include "memory/page.h"
+#include "memory/slab.h"
 #include "memory/tuning.h"
 #include "process/lock.h"
 #include "source/backend.h"

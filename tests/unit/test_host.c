@@ -326,7 +326,7 @@ static void descriptors_of_small_blocks_take_a_fifteenth_of_their_memory(void **
 }
 
 /* Pages of the host's memory that the descriptors of a page of blocks take. */
-static unsigned resident(const struct page *page) {
+static unsigned resident(const struct slab *page) {
     unsigned char in[40] = {0};
     size_t bytes = sizeof page->blocks;
     assert_int_equal(mincore((void *)((uintptr_t)page->blocks & ~(uintptr_t)4095), bytes, in), 0);
@@ -345,7 +345,7 @@ static void what_goes_back_to_the_driver_takes_no_host_memory(void **state) {
         for (unsigned j = 0; j < 1024; j++) {
             at[j] = get(4096);
         }
-        const struct page *page = page_map_page(page_map_get(at[500]));
+        const struct slab *page = page_map_page(page_map_get(at[500]));
         assert_in_range(resident(page), 16, 32);
         for (unsigned j = 0; j < 1024; j++) {
             use_and_drop(at[j]);

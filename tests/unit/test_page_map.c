@@ -67,7 +67,7 @@ static void a_range_may_cross_into_the_next_leaf(void **state) {
 
 static void a_page_and_a_range_are_told_apart(void **state) {
     (void)state;
-    struct page *page = (struct page *)0x40000;
+    struct slab *page = (struct slab *)0x40000;
     struct range *range = (struct range *)0x50000;
     assert_ptr_equal(page_map_page(page_map_of_page(page, false)), page);
     assert_ptr_equal(page_map_page(page_map_of_page(page, true)), page);

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "memory/page.h"
 #include "memory/size_class.h"
+#include "memory/slab.h"
 
 #define SIZE_CLASSES 432 /* up to 512 GiB */
 
@@ -76,7 +76,7 @@ static void a_size_lies_between_its_two_classes(void **state) {
 static void the_last_class_is_the_largest_small_block(void **state) {
     (void)state;
     assert_int_equal(size_class_of(SMALL_MAX_BYTES), SMALL_CLASSES - 1);
-    assert_true(size_class_units(SMALL_CLASSES - 1) <= PAGE_UNITS);
+    assert_true(size_class_units(SMALL_CLASSES - 1) <= SLAB_UNITS);
 }
 
 int main(void) {

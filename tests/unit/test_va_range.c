@@ -1974,7 +1974,7 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
 static void named(const struct pool_exported *loan, uint64_t address) {
     for (unsigned i = 0; i < loan->count; i++) {
         assert_int_equal(fake_physical(fake, address + i * loan->length * PAGE),
-                         fake->base + loan->page[i] * PAGE);
+                         fake->base + loan->handle[i] * PAGE);
     }
 }
 

@@ -1,4 +1,4 @@
-#include "memory/page.h"
+#include "memory/slab.h"
 
 #include "memory/arena.h"
 
@@ -12,14 +12,14 @@ static void become(struct block *block, enum block_state state, unsigned units) 
 
 static void toggle_head(const struct block *block) {
     unsigned unit = block_unit(block);
-    struct page *page = page_of(block);
-    _Atomic uint64_t *word = page_heads(page) + (unit >> 6);
+    struct slab *slab = slab_of(block);
+    _Atomic uint64_t *word = slab_heads(slab) + (unit >> 6);
     uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
     uint64_t now = before ^ (uint64_t)1 << (unit & 63);
     atomic_store_explicit(word, now, memory_order_release);
     if (before == 0 || now == 0) {
-        uint64_t words = atomic_load_explicit(&page->head_words, memory_order_relaxed);
-        atomic_store_explicit(&page->head_words, words ^ (uint64_t)1 << (unit >> 6),
+        uint64_t words = atomic_load_explicit(&slab->head_words, memory_order_relaxed);
+        atomic_store_explicit(&slab->head_words, words ^ (uint64_t)1 << (unit >> 6),
                               memory_order_release);
     }
 }
@@ -33,18 +33,18 @@ void runs_start(struct runs *runs, struct pool *pool) {
     *runs = (struct runs){.pool = pool};
 }
 
-struct block *page_find(struct page *page, uint64_t address) {
+struct block *slab_find(struct slab *slab, uint64_t address) {
     unsigned unit = (unsigned)((address & (PAGE_BYTES - 1)) >> UNIT_SHIFT), word = unit >> 6;
-    const _Atomic uint64_t *heads = page_heads(page);
+    const _Atomic uint64_t *heads = slab_heads(slab);
     uint64_t bits = up_to(atomic_load_explicit(&heads[word], memory_order_acquire), unit & 63);
     if (bits == 0) {
-        uint64_t words = atomic_load_explicit(&page->head_words, memory_order_acquire);
+        uint64_t words = atomic_load_explicit(&slab->head_words, memory_order_acquire);
         words = word > 0 ? up_to(words, word - 1) : 0;
         word = 63 - (unsigned)__builtin_clzll(words | 1);
         bits = words ? atomic_load_explicit(&heads[word], memory_order_acquire) : 0;
     }
     unsigned start = word << 6 | (63 - (unsigned)__builtin_clzll(bits | 1));
-    struct block *block = page_unit(page, start);
+    struct block *block = slab_unit(slab, start);
     return bits != 0 && start + block_units(block) > unit ? block : NULL;
 }
 
@@ -52,9 +52,9 @@ struct block *page_find(struct page *page, uint64_t address) {
 
 /* What of a run may be handed out: all but the first unit of a segment (arena.h says why). */
 static unsigned usable_units(const struct block *run, unsigned units) {
-    const struct page *page = page_of(run);
-    const struct segment *segment = page->range->segment;
-    bool kept = block_unit(run) == 0 && page->address == segment->base && !segment->is_vmm;
+    const struct slab *slab = slab_of(run);
+    const struct segment *segment = slab->range->segment;
+    bool kept = block_unit(run) == 0 && slab->address == segment->base && !segment->is_vmm;
     return kept ? units - 1 : units;
 }
 
@@ -119,7 +119,7 @@ static unsigned best_length(const struct runs *runs, unsigned units) {
 }
 
 /* A run of just so many units with the one that is kept back, or NULL. */
-static struct block *kept_run(const struct runs *runs, unsigned units) {
+static struct block *first_unit_run(const struct runs *runs, unsigned units) {
     struct block *run = runs->lists[units - 1];
     while (run && block_units(run) < units) {
         run = run->next;
@@ -129,7 +129,9 @@ static struct block *kept_run(const struct runs *runs, unsigned units) {
 
 struct block *runs_take(struct runs *runs, unsigned units, unsigned bin, bool any) {
     unsigned length = best_length(runs, units);
-    struct block *block = length > 0 ? runs->lists[length] : any ? kept_run(runs, units) : NULL;
+    struct block *block = length > 0 ? runs->lists[length]
+                          : any      ? first_unit_run(runs, units)
+                                     : NULL;
     if (!block) {
         return NULL;
     }
@@ -143,50 +145,50 @@ struct block *runs_take(struct runs *runs, unsigned units, unsigned bin, bool an
     }
     block->stamp = 0;
     block->next = NULL;
-    block->address = page_of(block)->address + ((uint64_t)block_unit(block) << UNIT_SHIFT);
+    block->address = slab_of(block)->address + ((uint64_t)block_unit(block) << UNIT_SHIFT);
     block_become(block, BLOCK_CACHED | (uint64_t)units << HEADER_UNITS_SHIFT |
                             (uint64_t)bin << HEADER_BIN_SHIFT);
     toggle_head(block);
-    page_of(block)->used_units += units;
+    slab_of(block)->used_units += units;
     return block;
 }
 
-static void close_page(struct runs *runs, struct page *page) {
-    become(&page->blocks[0], BLOCK_INSIDE, 0);
-    page->next = runs->closed;
-    runs->closed = page;
+static void close_slab(struct runs *runs, struct slab *slab) {
+    become(&slab->blocks[0], BLOCK_INSIDE, 0);
+    slab->next = runs->closed;
+    runs->closed = slab;
     runs->page_count--;
 }
 
 struct range *runs_give(struct runs *runs, struct block *block) {
-    struct page *page = page_of(block);
+    struct slab *slab = slab_of(block);
     unsigned start = block_unit(block), units = block_units(block);
-    page->used_units -= units;
+    slab->used_units -= units;
     toggle_head(block);
     become(block, BLOCK_INSIDE, 0);
-    if (start + units < PAGE_UNITS) {
-        struct block *right = page_unit(page, start + units);
+    if (start + units < SLAB_UNITS) {
+        struct block *right = slab_unit(slab, start + units);
         if (block_state(right) == BLOCK_FREE) {
             units += block_units(right);
             remove_run(runs, right);
         }
     }
     if (start > 0) {
-        struct block *tail = page_unit(page, start - 1);
+        struct block *tail = slab_unit(slab, start - 1);
         enum block_state state = block_state(tail);
         if (state == BLOCK_TAIL || state == BLOCK_FREE) { /* a run of one unit is its own tail */
-            block = page_unit(page, start - block_units(tail));
+            block = slab_unit(slab, start - block_units(tail));
             units += block_units(block);
             remove_run(runs, block);
         }
     }
-    if (page->used_units > 0) {
+    if (slab->used_units > 0) {
         insert_run(runs, block, units);
         return NULL;
     }
-    page_map_set(page->address, PAGE_BYTES, page_map_of_range(page->range));
-    close_page(runs, page);
-    return page->range;
+    page_map_set(slab->address, PAGE_BYTES, page_map_of_range(slab->range));
+    close_slab(runs, slab);
+    return slab->range;
 }
 
 uint64_t runs_largest(const struct runs *runs) {
@@ -204,78 +206,78 @@ uint64_t runs_largest(const struct runs *runs) {
 
 bool runs_prepare(struct runs *runs) {
     if (!runs->closed && runs->fresh_count == 0) {
-        void *region = host_map(PAGE_REGION_BYTES, PAGE_REGION_BYTES);
+        void *region = host_map(SLAB_REGION_BYTES, SLAB_REGION_BYTES);
         if (!region) {
             return false;
         }
-        runs->fresh = page_first((uintptr_t)region);
-        runs->fresh_count = PAGE_REGION_PAGES;
+        runs->fresh = slab_first((uintptr_t)region);
+        runs->fresh_count = SLAB_REGION_SLABS;
     }
     return true;
 }
 
-static struct page *new_page(struct runs *runs) {
+static struct slab *new_slab(struct runs *runs) {
     if (!runs_prepare(runs)) {
         return NULL;
     }
-    struct page *page = runs->closed;
-    if (page) {
-        runs->closed = page->next;
+    struct slab *slab = runs->closed;
+    if (slab) {
+        runs->closed = slab->next;
     } else {
-        page = (struct page *)runs->fresh;
-        runs->fresh += PAGE_STRIDE;
+        slab = (struct slab *)runs->fresh;
+        runs->fresh += SLAB_STRIDE;
         runs->fresh_count--;
-        page->pool = runs->pool;
+        slab->pool = runs->pool;
     }
-    page->touched = true;
-    return page;
+    slab->touched = true;
+    return slab;
 }
 
 /* The part of its descriptors that shares no page of the host's with another's. */
-static void drop_descriptors(struct page *page) {
-    uintptr_t from = ((uintptr_t)page->blocks + 4095) & ~(uintptr_t)4095;
-    uintptr_t to = (uintptr_t)(&page->blocks[PAGE_UNITS]) & ~(uintptr_t)4095;
+static void drop_descriptors(struct slab *slab) {
+    uintptr_t from = ((uintptr_t)slab->blocks + 4095) & ~(uintptr_t)4095;
+    uintptr_t to = (uintptr_t)(&slab->blocks[SLAB_UNITS]) & ~(uintptr_t)4095;
     madvise((void *)from, to - from, MADV_DONTNEED);
-    page->touched = false;
+    slab->touched = false;
 }
 
 void runs_trim(struct runs *runs) {
-    for (struct page *page = runs->closed; page; page = page->next) {
-        if (page->touched) {
-            drop_descriptors(page);
+    for (struct slab *slab = runs->closed; slab; slab = slab->next) {
+        if (slab->touched) {
+            drop_descriptors(slab);
         }
     }
 }
 
-int runs_add_page(struct runs *runs, struct range *range, uint64_t address) {
-    struct page *page = new_page(runs);
-    if (!page) {
+int runs_add_slab(struct runs *runs, struct range *range, uint64_t address) {
+    struct slab *slab = new_slab(runs);
+    if (!slab) {
         return -ENOMEM;
     }
-    atomic_fetch_add_explicit(&page->opened, 1, memory_order_release);
-    page->address = address;
-    page->range = range;
-    range->page = page;
-    page->used_units = 0;
+    atomic_fetch_add_explicit(&slab->opened, 1, memory_order_release);
+    slab->address = address;
+    slab->range = range;
+    range->slab = slab;
+    slab->used_units = 0;
     bool outside = range->segment->externally_visible;
-    atomic_store(&page->externally_visible, outside);
-    insert_run(runs, &page->blocks[0], PAGE_UNITS);
-    page_map_set(address, PAGE_BYTES, page_map_of_page(page, outside));
+    atomic_store(&slab->externally_visible, outside);
+    insert_run(runs, &slab->blocks[0], SLAB_UNITS);
+    page_map_set(address, PAGE_BYTES, page_map_of_page(slab, outside));
     runs->page_count++;
     return 0;
 }
 
-void runs_forget_page(struct runs *runs, struct page *page) {
-    for (unsigned i = 0; i < PAGE_UNITS; i++) {
-        if (block_state(&page->blocks[i]) != BLOCK_INSIDE) {
-            become(&page->blocks[i], BLOCK_INSIDE, 0);
+void runs_forget_slab(struct runs *runs, struct slab *slab) {
+    for (unsigned i = 0; i < SLAB_UNITS; i++) {
+        if (block_state(&slab->blocks[i]) != BLOCK_INSIDE) {
+            become(&slab->blocks[i], BLOCK_INSIDE, 0);
         }
     }
-    for (unsigned i = 0; i < PAGE_HEAD_WORDS; i++) {
-        atomic_store_explicit(&page_heads(page)[i], 0, memory_order_relaxed);
+    for (unsigned i = 0; i < SLAB_HEAD_WORDS; i++) {
+        atomic_store_explicit(&slab_heads(slab)[i], 0, memory_order_relaxed);
     }
-    atomic_store_explicit(&page->head_words, 0, memory_order_relaxed);
-    close_page(runs, page);
+    atomic_store_explicit(&slab->head_words, 0, memory_order_relaxed);
+    close_slab(runs, slab);
 }
 
 void runs_forget(struct runs *runs) {

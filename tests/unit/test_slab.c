@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "memory/arena.h"
-#include "memory/page.h"
+#include "memory/slab.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,15 +24,15 @@ struct bench {
     uint64_t base;
 };
 
-static struct page *open_page(struct bench *bench) {
+static struct slab *open_page(struct bench *bench) {
     struct range *range = arena_take(&bench->arena, PAGE_BYTES, PLACE_ANYWHERE);
     assert_non_null(range);
-    block_become(&range->block, BLOCK_PAGE);
-    assert_int_equal(runs_add_page(&bench->runs, range, range->block.address), 0);
-    struct page *page = page_map_page(page_map_get(range->block.address));
-    assert_non_null(page);
-    assert_ptr_equal(page->range, range);
-    return page;
+    block_become(&range->block, BLOCK_SLAB);
+    assert_int_equal(runs_add_slab(&bench->runs, range, range->block.address), 0);
+    struct slab *slab = page_map_page(page_map_get(range->block.address));
+    assert_non_null(slab);
+    assert_ptr_equal(slab->range, range);
+    return slab;
 }
 
 static void start_at_segment(struct bench *bench, unsigned pages) {
@@ -54,28 +54,28 @@ static void start(struct bench *bench) {
 
 /* Units at the front of a run that are not handed out. */
 static unsigned kept(const struct block *run) {
-    const struct page *page = page_of(run);
-    return run == &page->blocks[0] && page->address == page->range->segment->base;
+    const struct slab *slab = slab_of(run);
+    return run == &slab->blocks[0] && slab->address == slab->range->segment->base;
 }
 
 static void check(const struct bench *bench) {
     uint64_t free_units = 0, pages = 0, longest = 0;
     for (uint64_t i = 0; i < PAGES; i++) {
-        struct page *page = page_map_page(page_map_get(bench->base + i * PAGE_BYTES));
-        if (!page) {
+        struct slab *slab = page_map_page(page_map_get(bench->base + i * PAGE_BYTES));
+        if (!slab) {
             continue;
         }
         pages++;
         unsigned used = 0;
         enum block_state before = BLOCK_LIVE;
-        for (unsigned u = 0; u < PAGE_UNITS;) {
-            const struct block *b = page_unit(page, u);
+        for (unsigned u = 0; u < SLAB_UNITS;) {
+            const struct block *b = slab_unit(slab, u);
             assert_true(block_state(b) == BLOCK_FREE || block_state(b) == BLOCK_CACHED);
-            assert_true(block_units(b) > 0 && u + block_units(b) <= PAGE_UNITS);
+            assert_true(block_units(b) > 0 && u + block_units(b) <= SLAB_UNITS);
             assert_false(block_state(b) == BLOCK_FREE && before == BLOCK_FREE);
             for (unsigned j = 1; j < block_units(b); j++) {
                 bool tail = block_state(b) == BLOCK_FREE && j + 1 == block_units(b);
-                const struct block *inner = page_unit(page, u + j);
+                const struct block *inner = slab_unit(slab, u + j);
                 assert_int_equal(block_state(inner), tail ? BLOCK_TAIL : BLOCK_INSIDE);
                 assert_true(!tail || block_units(inner) == block_units(b));
             }
@@ -89,10 +89,10 @@ static void check(const struct bench *bench) {
             before = block_state(b);
             u += block_units(b);
         }
-        assert_int_equal(page->used_units, used);
+        assert_int_equal(slab->used_units, used);
     }
     uint64_t listed = 0;
-    for (unsigned units = 0; units <= PAGE_UNITS; units++) {
+    for (unsigned units = 0; units <= SLAB_UNITS; units++) {
         const struct block *head = bench->runs.lists[units];
         bool bit = bench->runs.lengths[units >> 6] >> (units & 63) & 1;
         assert_true(bit == (head != NULL));
@@ -143,33 +143,33 @@ static void a_block_knows_its_address_and_its_page(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct page *page = open_page(&bench);
+    struct slab *slab = open_page(&bench);
     check(&bench);
     struct block *a = take(&bench, 3), *b = take(&bench, 5);
-    assert_ptr_equal(page_of(b), page);
+    assert_ptr_equal(slab_of(b), slab);
     assert_int_equal(a->address, bench.base);
     assert_int_equal(b->address, bench.base + 3 * 512);
     assert_int_equal(block_bytes(b), 5 * 512);
-    assert_ptr_equal(page_block(page, bench.base + 3 * 512), b);
-    assert_ptr_equal(page_block(page, bench.base + 3 * 512 + 511), b);
+    assert_ptr_equal(slab_block(slab, bench.base + 3 * 512), b);
+    assert_ptr_equal(slab_block(slab, bench.base + 3 * 512 + 511), b);
 }
 
 static void an_address_is_found_in_its_block_only(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct page *page = open_page(&bench);
+    struct slab *slab = open_page(&bench);
     struct block *a = take(&bench, 3), *b = take(&bench, 5), *c = take(&bench, 1);
-    assert_ptr_equal(page_find(page, bench.base), a);
-    assert_ptr_equal(page_find(page, bench.base + 3 * 512 - 1), a);
-    assert_ptr_equal(page_find(page, bench.base + 3 * 512), b);
-    assert_ptr_equal(page_find(page, bench.base + 8 * 512 - 1), b);
-    assert_ptr_equal(page_find(page, bench.base + 8 * 512 + 100), c);
-    assert_null(page_find(page, bench.base + 9 * 512));
-    assert_null(page_find(page, bench.base + PAGE_BYTES - 1));
+    assert_ptr_equal(slab_find(slab, bench.base), a);
+    assert_ptr_equal(slab_find(slab, bench.base + 3 * 512 - 1), a);
+    assert_ptr_equal(slab_find(slab, bench.base + 3 * 512), b);
+    assert_ptr_equal(slab_find(slab, bench.base + 8 * 512 - 1), b);
+    assert_ptr_equal(slab_find(slab, bench.base + 8 * 512 + 100), c);
+    assert_null(slab_find(slab, bench.base + 9 * 512));
+    assert_null(slab_find(slab, bench.base + PAGE_BYTES - 1));
     give(&bench, b);
-    assert_null(page_find(page, bench.base + 5 * 512));
-    assert_ptr_equal(page_find(page, bench.base + 100), a);
+    assert_null(slab_find(slab, bench.base + 5 * 512));
+    assert_ptr_equal(slab_find(slab, bench.base + 100), a);
 }
 
 /* Free runs of every length of interest, apart from each other; each request gets the shortest that
@@ -188,7 +188,7 @@ static void the_best_fit_is_exact_for_every_length(void **state) {
             between[i] = take(&bench, 1);
             assert_non_null(between[i]);
         }
-        struct block *rest = take(&bench, PAGE_UNITS - 1282 - COUNT);
+        struct block *rest = take(&bench, SLAB_UNITS - 1282 - COUNT);
         assert_non_null(rest);
         assert_null(take(&bench, 1));
         for (unsigned i = 0; i < COUNT; i++) {
@@ -216,7 +216,7 @@ static void a_whole_page_is_one_block_at_most(void **state) {
     open_page(&bench);
     open_page(&bench);
     assert_int_equal(runs_largest(&bench.runs), PAGE_BYTES);
-    struct block *a = take(&bench, PAGE_UNITS), *b = take(&bench, PAGE_UNITS);
+    struct block *a = take(&bench, SLAB_UNITS), *b = take(&bench, SLAB_UNITS);
     assert_non_null(a);
     assert_non_null(b);
     assert_null(take(&bench, 1));
@@ -242,7 +242,7 @@ static void free_neighbours_are_merged_from_every_side(void **state) {
                 blocks[k] = take(&bench, sizes[j][k]);
                 sum += sizes[j][k];
             }
-            assert_non_null(take(&bench, PAGE_UNITS - sum - 1));
+            assert_non_null(take(&bench, SLAB_UNITS - sum - 1));
             for (int k = 0; k < 3; k++) {
                 assert_null(give(&bench, blocks[orders[i][k]]));
             }
@@ -256,7 +256,7 @@ static void an_empty_page_goes_back_to_the_arena(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct page *page = open_page(&bench);
+    struct slab *slab = open_page(&bench);
     struct block *a = take(&bench, 100), *b = take(&bench, 7);
     assert_null(give(&bench, a));
     assert_non_null(page_map_page(page_map_get(bench.base)));
@@ -264,40 +264,40 @@ static void an_empty_page_goes_back_to_the_arena(void **state) {
     assert_null(page_map_page(page_map_get(bench.base)));
     assert_int_equal(bench.arena.free_bytes, PAGES * PAGE_BYTES);
     assert_null(take(&bench, 1));
-    assert_ptr_equal(open_page(&bench), page); /* its descriptors are used again, as if new */
+    assert_ptr_equal(open_page(&bench), slab); /* its descriptors are used again, as if new */
     assert_int_equal(runs_largest(&bench.runs), PAGE_BYTES);
     check(&bench);
-    assert_null(page_find(page, bench.base + 5 * 512));
+    assert_null(slab_find(slab, bench.base + 5 * 512));
 }
 
 static void a_forgotten_page_is_as_if_never_used(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct page *page = open_page(&bench);
+    struct slab *slab = open_page(&bench);
     struct block *a = take(&bench, 3);
     take(&bench, 9);
-    page->externally_visible = true;
+    slab->externally_visible = true;
     runs_give(&bench.runs, a);
     arena_leave_map(&bench.arena);
-    runs_forget_page(&bench.runs, page);
+    runs_forget_slab(&bench.runs, slab);
     runs_forget(&bench.runs);
     arena_forget(&bench.arena);
     check(&bench);
-    for (unsigned i = 0; i < PAGE_UNITS; i++) {
-        assert_int_equal(block_state(&page->blocks[i]), BLOCK_INSIDE);
+    for (unsigned i = 0; i < SLAB_UNITS; i++) {
+        assert_int_equal(block_state(&slab->blocks[i]), BLOCK_INSIDE);
     }
     assert_int_equal(arena_add(&bench.arena, bench.base, PAGES * PAGE_BYTES, NULL), 0);
-    assert_ptr_equal(open_page(&bench), page);
-    assert_false(page->externally_visible);
+    assert_ptr_equal(open_page(&bench), slab);
+    assert_false(slab->externally_visible);
     check(&bench);
 }
 
 /* How much of the host's memory its descriptors take, in pages of 4 KiB. */
-static unsigned resident(const struct page *page) {
+static unsigned resident(const struct slab *slab) {
     unsigned char in[40];
-    uintptr_t from = (uintptr_t)page->blocks & ~(uintptr_t)4095;
-    size_t bytes = sizeof page->blocks;
+    uintptr_t from = (uintptr_t)slab->blocks & ~(uintptr_t)4095;
+    size_t bytes = sizeof slab->blocks;
     assert_int_equal(mincore((void *)from, bytes, in), 0);
     unsigned count = 0;
     for (size_t i = 0; i < bytes / 4096; i++) {
@@ -310,36 +310,36 @@ static void closed_pages_give_their_host_memory_back(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct page *open = open_page(&bench), *page = open_page(&bench);
-    assert_true((uintptr_t)page->blocks % 4096 != 0); /* it shares one of them with its own head */
-    struct block *kept = NULL, *all[PAGE_UNITS];
-    for (unsigned i = 0; i < PAGE_UNITS; i++) {
+    struct slab *open = open_page(&bench), *slab = open_page(&bench);
+    assert_true((uintptr_t)slab->blocks % 4096 != 0); /* it shares one of them with its own head */
+    struct block *kept = NULL, *all[SLAB_UNITS];
+    for (unsigned i = 0; i < SLAB_UNITS; i++) {
         all[i] = take(&bench, 1);
     }
-    for (unsigned i = 0; i < PAGE_UNITS; i++) {
-        assert_ptr_equal(page_of(all[i]), page); /* the one opened last */
+    for (unsigned i = 0; i < SLAB_UNITS; i++) {
+        assert_ptr_equal(slab_of(all[i]), slab); /* the one opened last */
     }
     kept = take(&bench, 7);
-    assert_ptr_equal(page_of(kept), open);
-    for (unsigned i = 0; i < PAGE_UNITS; i++) {
+    assert_ptr_equal(slab_of(kept), open);
+    for (unsigned i = 0; i < SLAB_UNITS; i++) {
         struct range *emptied = runs_give(&bench.runs, all[i]);
-        assert_true((emptied != NULL) == (i == PAGE_UNITS - 1));
+        assert_true((emptied != NULL) == (i == SLAB_UNITS - 1));
         if (emptied) {
             arena_give(&bench.arena, emptied);
         }
     }
-    assert_int_equal(resident(page), 32);
+    assert_int_equal(resident(slab), 32);
     runs_trim(&bench.runs);
-    assert_true(resident(page) <= 2); /* what it shares with its neighbours */
+    assert_true(resident(slab) <= 2); /* what it shares with its neighbours */
     assert_int_equal(block_units(kept), 7);
-    assert_ptr_equal(page->pool, bench.runs.pool);
-    for (unsigned i = 0; i < PAGE_UNITS; i++) {
-        assert_int_equal(block_state(&page->blocks[i]), BLOCK_INSIDE);
+    assert_ptr_equal(slab->pool, bench.runs.pool);
+    for (unsigned i = 0; i < SLAB_UNITS; i++) {
+        assert_int_equal(block_state(&slab->blocks[i]), BLOCK_INSIDE);
     }
-    unsigned after = resident(page);
+    unsigned after = resident(slab);
     runs_trim(&bench.runs); /* that alone has nothing to do again */
-    assert_int_equal(resident(page), after);
-    assert_ptr_equal(open_page(&bench), page);
+    assert_int_equal(resident(slab), after);
+    assert_ptr_equal(open_page(&bench), slab);
     check(&bench);
 }
 
@@ -350,42 +350,42 @@ static void descriptors_of_one_size_lie_together(void **state) {
     const struct { unsigned units, most; } rows[] = {{2048, 6}, {128, 4}, {32, 8}, {8, 16}};
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct bench bench;
-        uintptr_t lines[PAGE_UNITS / 8], base;
+        uintptr_t lines[SLAB_UNITS / 8], base;
         unsigned units = rows[i].units, in_set[64] = {0};
         start(&bench);
         for (unsigned j = 0; j < 3; j++) { /* the last one has neighbours */
-            struct page *page = open_page(&bench);
-            base = (uintptr_t)page->blocks;
-            for (unsigned k = 0; k < PAGE_UNITS / units; k++) {
+            struct slab *slab = open_page(&bench);
+            base = (uintptr_t)slab->blocks;
+            for (unsigned k = 0; k < SLAB_UNITS / units; k++) {
                 lines[k] = (uintptr_t)take(&bench, units) / 64;
-                assert_ptr_equal(page_of((struct block *)(lines[k] * 64)), page);
+                assert_ptr_equal(slab_of((struct block *)(lines[k] * 64)), slab);
                 for (unsigned l = 0; l < k; l++) {
                     assert_int_not_equal(lines[l], lines[k]);
                 }
                 in_set[(lines[k] - base / 64) % 64] += j == 2;
             }
-            assert_in_range(resident(page), 1, rows[i].most);
+            assert_in_range(resident(slab), 1, rows[i].most);
         }
         for (unsigned set = 0; set < 64; set++) {
-            assert_true(in_set[set] <= (PAGE_UNITS / units + 63) / 64);
+            assert_true(in_set[set] <= (SLAB_UNITS / units + 63) / 64);
         }
     }
 }
 
 static void every_descriptor_finds_its_page(void **state) {
     (void)state;
-    enum { MANY = 3 * PAGE_REGION_PAGES + 1 };
+    enum { MANY = 3 * SLAB_REGION_SLABS + 1 };
     struct bench bench;
-    static struct page *pages[MANY];
+    static struct slab *pages[MANY];
     start(&bench);
     assert_int_equal(arena_add(&bench.arena, bench.base + GIB, MANY * PAGE_BYTES, NULL), 0);
     for (unsigned i = 0; i < MANY; i++) {
         pages[i] = open_page(&bench);
-        for (unsigned unit = 0; unit < PAGE_UNITS; unit++) {
-            struct block *block = page_unit(pages[i], unit);
-            assert_ptr_equal(page_of(block), pages[i]);
+        for (unsigned unit = 0; unit < SLAB_UNITS; unit++) {
+            struct block *block = slab_unit(pages[i], unit);
+            assert_ptr_equal(slab_of(block), pages[i]);
             assert_int_equal(block_unit(block), unit);
-            assert_ptr_equal(page_block(pages[i], pages[i]->address + 512 * unit), block);
+            assert_ptr_equal(slab_block(pages[i], pages[i]->address + 512 * unit), block);
         }
         for (unsigned j = 0; j < i; j++) {
             assert_true(pages[j] + 1 <= pages[i] || pages[i] + 1 <= pages[j]);
@@ -397,10 +397,10 @@ static void a_page_opened_in_a_marked_segment_is_marked_too(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct page *page = open_page(&bench);
-    assert_true(page_map_is_plain_page(page_map_get(page->address)));
-    page->range->segment->externally_visible = true;
-    struct page *later = open_page(&bench);
+    struct slab *slab = open_page(&bench);
+    assert_true(page_map_is_plain_page(page_map_get(slab->address)));
+    slab->range->segment->externally_visible = true;
+    struct slab *later = open_page(&bench);
     assert_true(later->externally_visible);
     assert_ptr_equal(page_map_page(page_map_get(later->address)), later);
     assert_false(page_map_is_plain_page(page_map_get(later->address)));
@@ -411,7 +411,7 @@ static void the_first_unit_of_a_segment_is_handed_out_only_at_the_last(void **st
     (void)state;
     struct bench bench;
     start_at_segment(&bench, 1);
-    struct page *page = open_page(&bench);
+    struct slab *slab = open_page(&bench);
     check(&bench);
     assert_int_equal(runs_largest(&bench.runs), PAGE_BYTES - 512);
     struct block *a = take(&bench, 2048), *b = take(&bench, 7);
@@ -420,7 +420,7 @@ static void the_first_unit_of_a_segment_is_handed_out_only_at_the_last(void **st
     assert_null(give(&bench, b));
     assert_null(take(&bench, 2048)); /* what is left, but for that unit */
     b = runs_take(&bench.runs, 2048, 0, true);
-    assert_ptr_equal(b, &page->blocks[0]);
+    assert_ptr_equal(b, &slab->blocks[0]);
     assert_int_equal(b->address, bench.base);
     assert_int_equal(block_units(b), 2048);
     check(&bench);
@@ -432,7 +432,7 @@ static void the_first_unit_of_a_segment_is_handed_out_only_at_the_last(void **st
     assert_int_equal(b->address, bench.base + 512);
     assert_null(take(&bench, 1));
     struct block *last = runs_take(&bench.runs, 1, 0, true);
-    assert_ptr_equal(last, &page->blocks[0]);
+    assert_ptr_equal(last, &slab->blocks[0]);
     check(&bench);
     assert_null(give(&bench, last));
     assert_null(give(&bench, a));
@@ -459,7 +459,7 @@ static void random_steps(bool at_segment) {
             struct range *range = runs_give(&bench.runs, *slot);
             if (range) {
                 uint64_t first = (range->block.address - bench.base) >> UNIT_SHIFT;
-                assert_null(memchr(used + first, 1, PAGE_UNITS));
+                assert_null(memchr(used + first, 1, SLAB_UNITS));
                 arena_give(&bench.arena, range);
             }
             *slot = NULL;
