@@ -46,7 +46,7 @@ void device_backend_freed(struct backend *backend, uint64_t address, uint64_t by
     flight_block(FLIGHT_FREE, (unsigned)of(backend)->device->ordinal, address, bytes);
 }
 
-uint64_t device_backend_room(struct backend *backend, uint64_t *others) {
+uint64_t device_backend_available(struct backend *backend, uint64_t *others) {
     struct device_backend *own = of(backend);
     *others = device_idle_bytes(own->device, own);
     return device_room(own->device);
@@ -56,19 +56,19 @@ void device_backend_begin_growth(struct backend *backend) {
     askers_enter(&of(backend)->device->askers);
 }
 
-void device_backend_end_growth(struct backend *backend, bool given_back) {
+void device_backend_end_growth(struct backend *backend, bool return_count) {
     struct askers *askers = &of(backend)->device->askers;
-    if (given_back) {
+    if (return_count) {
         askers_give_back(askers);
     }
     askers_leave(askers);
 }
 
-uint64_t device_backend_given_back(struct backend *backend) {
+uint64_t device_backend_return_count(struct backend *backend) {
     return device_given_back(of(backend)->device);
 }
 
-bool device_backend_gather(struct backend *backend, uint64_t bytes, bool wait) {
+bool device_backend_release_others(struct backend *backend, uint64_t bytes, bool wait) {
     return device_gather(of(backend)->device, of(backend), bytes, wait);
 }
 
@@ -180,7 +180,7 @@ int device_backend_synchronize(struct backend *backend) {
     return device_backend_answer(r);
 }
 
-void device_backend_idle(struct backend *backend) {
+void device_backend_watch_idle(struct backend *backend) {
     (void)backend;
     decay_wake();
 }

@@ -53,11 +53,11 @@ static inline uint64_t device_backend_begin(void) {
 void device_backend_show(const struct device_backend *own, enum flight_kind kind, uint64_t address,
                          uint64_t bytes, uint64_t since);
 
-uint64_t device_backend_room(struct backend *backend, uint64_t *others);
+uint64_t device_backend_available(struct backend *backend, uint64_t *others);
 void device_backend_begin_growth(struct backend *backend);
-void device_backend_end_growth(struct backend *backend, bool given_back);
-uint64_t device_backend_given_back(struct backend *backend);
-bool device_backend_gather(struct backend *backend, uint64_t bytes, bool wait);
+void device_backend_end_growth(struct backend *backend, bool return_count);
+uint64_t device_backend_return_count(struct backend *backend);
+bool device_backend_release_others(struct backend *backend, uint64_t bytes, bool wait);
 int device_backend_record(struct backend *backend, unsigned slot);
 int device_backend_query(struct backend *backend, unsigned slot);
 int device_backend_barrier(struct backend *backend, unsigned slot);
@@ -66,7 +66,7 @@ int device_backend_health(struct backend *backend);
 bool device_backend_is_deadly(int code);
 bool device_backend_captured(struct backend *backend);
 int device_backend_synchronize(struct backend *backend);
-void device_backend_idle(struct backend *backend);
+void device_backend_watch_idle(struct backend *backend);
 bool device_backend_reclaim(struct backend *backend, bool all);
 bool device_backend_pass_barriers(struct backend *backend);
 void device_backend_allocated(struct backend *backend, uint64_t address, uint64_t bytes);
@@ -75,12 +75,12 @@ void device_backend_freed(struct backend *backend, uint64_t address, uint64_t by
 /** The calls that are the same in both, for a struct backend_ops. */
 #define DEVICE_BACKEND_OPS                                                                         \
     .begin_growth = device_backend_begin_growth, .end_growth = device_backend_end_growth,          \
-    .given_back = device_backend_given_back, .room = device_backend_room,                          \
-    .gather = device_backend_gather, .record = device_backend_record,                              \
+    .return_count = device_backend_return_count, .available = device_backend_available,            \
+    .release_others = device_backend_release_others, .record = device_backend_record,              \
     .query = device_backend_query, .barrier = device_backend_barrier, .wait = device_backend_wait, \
     .health = device_backend_health, .is_deadly = device_backend_is_deadly,                        \
     .captured = device_backend_captured, .synchronize = device_backend_synchronize,                \
-    .idle = device_backend_idle, .reclaim_deferred = device_backend_reclaim,                       \
+    .watch_idle = device_backend_watch_idle, .reclaim_deferred = device_backend_reclaim,           \
     .pass_barriers = device_backend_pass_barriers, .allocated = device_backend_allocated,          \
     .freed = device_backend_freed
 

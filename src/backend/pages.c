@@ -92,7 +92,7 @@ static void free_stuck(struct pages *pages) {
     }
 }
 
-static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
+static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
     struct pages *pages = of(backend);
     CUdeviceptr at = 0;
     struct pages_range *range = host_map(size_of_range(bytes), 4096);
@@ -122,7 +122,7 @@ static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *add
     return 0;
 }
 
-static void give_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
+static void free_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct pages *pages = of(backend);
     lock_acquire(&pages->lock);
     struct pages_range **at = &pages->ranges, *range;
@@ -175,7 +175,7 @@ static unsigned let_go(unsigned count, const uint64_t *handles) {
 }
 
 /* Where it counts fewer as free the driver is asked for all in one piece: it may have more than it counts. */
-static int look_for_pages(struct backend *backend, unsigned count) {
+static int probe_handles(struct backend *backend, unsigned count) {
     struct pages *pages = of(backend);
     struct device *device = pages->common.device;
     uint64_t since = device_backend_begin(), bytes = count * PAGE, handle;
@@ -197,7 +197,8 @@ static int look_for_pages(struct backend *backend, unsigned count) {
     return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : 0;
 }
 
-static int take_pages(struct backend *backend, unsigned count, unsigned length, uint64_t *handles) {
+static int create_handles(struct backend *backend, unsigned count, unsigned length,
+                          uint64_t *handles) {
     struct pages *pages = of(backend);
     uint64_t since = device_backend_begin(), each = length * PAGE, all = count * each;
     if (!device_charge(pages->common.device, all)) {
@@ -225,8 +226,8 @@ static int take_pages(struct backend *backend, unsigned count, unsigned length, 
 }
 
 /* What the driver does not take back, as after a fault, stays charged: it is there still. */
-static void give_pages(struct backend *backend, unsigned count, unsigned length,
-                       const uint64_t *handles) {
+static void release_handles(struct backend *backend, unsigned count, unsigned length,
+                            const uint64_t *handles) {
     uint64_t since = device_backend_begin(), each = length * PAGE;
     CUstreamCaptureMode mode = capture_relax();
     unsigned gone = let_go(count, handles);
@@ -305,7 +306,7 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
 }
 
 /* To a trace memory lies at one address: what is mapped at two for a while has left the first. */
-static void leave(struct backend *backend, uint64_t address, unsigned count, bool back) {
+static void mark_stale(struct backend *backend, uint64_t address, unsigned count, bool back) {
     struct pages *pages = of(backend);
     unsigned device = (unsigned)pages->common.device->ordinal;
     if (trace_on() && back) {
@@ -377,13 +378,13 @@ static int returned(struct backend *backend) {
 static const struct backend_ops ops = {
     .name = "pages",
     .returned = returned,
-    .take_addresses = take_addresses,
-    .give_addresses = give_addresses,
-    .look_for_pages = look_for_pages,
-    .take_pages = take_pages,
-    .give_pages = give_pages,
+    .reserve_addresses = reserve_addresses,
+    .free_addresses = free_addresses,
+    .probe_handles = probe_handles,
+    .create_handles = create_handles,
+    .release_handles = release_handles,
     .map = map,
-    .leave = leave,
+    .mark_stale = mark_stale,
     .unmap = unmap,
     DEVICE_BACKEND_OPS,
 };

@@ -109,7 +109,7 @@ static int returned(struct backend *backend) {
     return r == CUDA_ERROR_NOT_READY ? -EAGAIN : device_backend_answer(r);
 }
 
-static void lose(struct backend *backend, uint64_t bytes) {
+static void forget_reserve(struct backend *backend, uint64_t bytes) {
     device_backend_count_return(&of(backend)->common, bytes);
 }
 
@@ -118,7 +118,7 @@ static const struct backend_ops ops = {
     .reserve = reserve,
     .release = release,
     .returned = returned,
-    .lose = lose,
+    .forget_reserve = forget_reserve,
     DEVICE_BACKEND_OPS,
 };
 

@@ -85,11 +85,11 @@ static _Thread_local uint64_t own_returns __attribute__((tls_model("initial-exec
 
 void askers_give_back(struct askers *askers) {
     own_returns++;
-    atomic_fetch_add(&askers->given_back, 1);
+    atomic_fetch_add(&askers->return_count, 1);
 }
 
 uint64_t askers_given_back(const struct askers *askers) {
-    return atomic_load(&askers->given_back) - own_returns;
+    return atomic_load(&askers->return_count) - own_returns;
 }
 
 /* Another thread that has been asking since `last` or before and is to be waited for; NULL: there is none. */

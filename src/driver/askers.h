@@ -24,8 +24,8 @@ struct asker_table {
 };
 
 struct askers {
-    _Atomic uint64_t asked;      /* requests there have been */
-    _Atomic uint64_t given_back; /* how often memory came back */
+    _Atomic uint64_t asked;        /* requests there have been */
+    _Atomic uint64_t return_count; /* how often memory came back */
     struct asker_table first;
 };
 

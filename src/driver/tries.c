@@ -41,7 +41,7 @@ static bool make_room(struct device *device, uint64_t bytes, struct tries *tries
 }
 
 bool tries_at_limit(struct device *device, uint64_t bytes, struct tries *tries) {
-    uint64_t limit = atomic_load(&device->limit), given_back = tries->given_back;
+    uint64_t limit = atomic_load(&device->limit), return_count = tries->return_count;
     bool first = tries->count == 0;
     if (tries->count == OTHERS_TRIES) {
         return false;
@@ -50,8 +50,8 @@ bool tries_at_limit(struct device *device, uint64_t bytes, struct tries *tries) 
     if (limit && bytes > limit) {
         return first;
     }
-    tries->given_back = device_given_back(device);
-    bool moved = first || tries->given_back != given_back;
+    tries->return_count = device_given_back(device);
+    bool moved = first || tries->return_count != return_count;
     make_room(device, bytes, tries, moved);
     return moved || tries->gave;
 }

@@ -18,11 +18,11 @@ struct device;
 
 struct tries {
     unsigned count;
-    uint64_t given_back; /* to the limit, by others, */
-    uint64_t returns;    /* and to the driver, by anybody, before the last try */
-    uint64_t idle;       /* what the pools had left then, */
-    bool gave;           /* and whether any of it had just come back, or gone to others */
-    bool counted;        /* among the retries that reports have */
+    uint64_t return_count; /* to the limit, by others, */
+    uint64_t returns;      /* and to the driver, by anybody, before the last try */
+    uint64_t idle;         /* what the pools had left then, */
+    bool gave;             /* and whether any of it had just come back, or gone to others */
+    bool counted;          /* among the retries that reports have */
 };
 
 /** How often the driver has got something back: before the first try. */

@@ -78,7 +78,7 @@ bool pool_decay(struct pool *pool) {
         released = source_decay(source);
         peaks_update(pool);
     }
-    if (released == 0 && source->returning > 0) { /* the driver has it when somebody asks */
+    if (released == 0 && source->freeing_bytes > 0) { /* the driver has it when somebody asks */
         source_wait_for_return(source, RETURN_SOON_NS);
     }
     lock_release(&source->lock);

@@ -134,7 +134,7 @@ void pool_wait_for_barriers(struct pool *pool) {
  * is kept of one that has ended, and it stays quiet until the pool is used again. */
 static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
     uint64_t generation = source_generation(source);
-    if (budget_used(source) + source->returning > 0) {
+    if (budget_used(source) + source->freeing_bytes > 0) {
         sync_wait_while_suspended(source, limit_ns);
     }
     return generation != source_generation(source);
@@ -163,7 +163,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
         r = source_release_idle(source, bytes);
     } while (r != 0 && finished && source->epochs.finished > before &&
              source->epochs.finished < last);
-    if (source->returning > 0) {
+    if (source->freeing_bytes > 0) {
         source_wait_for_return(source, TRIM_WAIT_NS);
     }
     if (all) { /* what has not finished was freed since, if work was waited for */

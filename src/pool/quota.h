@@ -57,8 +57,8 @@ static inline uint64_t quota_cached(const struct cache *cache) {
  * visit tells of that. */
 static inline bool decay_is_any(const struct pool *pool) {
     return !pool->source.backend->release_waits && epochs_broken(&pool->source.epochs) == 0 &&
-           pool->source.large.idle_bytes + pool->source.small.idle_bytes + pool->source.returning +
-                   pool->source.pending_bytes + pool->source.quotas +
+           pool->source.large.idle_bytes + pool->source.small.idle_bytes +
+                   pool->source.freeing_bytes + pool->source.pending_bytes + pool->source.quotas +
                    atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) >
                0;
 }
@@ -67,7 +67,7 @@ static inline bool decay_is_any(const struct pool *pool) {
 static inline void decay_watch(struct pool *pool) {
     if (pool->source.config.decays && !pool->source.decay.watched && decay_is_any(pool)) {
         pool->source.decay.watched = true;
-        pool->source.backend->ops->idle(pool->source.backend);
+        pool->source.backend->ops->watch_idle(pool->source.backend);
     }
 }
 

@@ -115,11 +115,11 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
     return quota_empty_transfers(pool) || any;
 }
 
-static uint64_t given_back(struct source *source) {
+static uint64_t return_count(struct source *source) {
     uint64_t count = 0;
-    if (source->backend->ops->given_back) {
+    if (source->backend->ops->return_count) {
         lock_release(&source->lock);
-        count = source->backend->ops->given_back(source->backend);
+        count = source->backend->ops->return_count(source->backend);
         lock_acquire(&source->lock);
     }
     return count;
@@ -162,7 +162,7 @@ static bool is_more_there(const struct pool *pool, const struct moment *since) {
 static int retry_after_refusal(struct pool *pool, struct alloc_request *request, int refusal) {
     struct source *source = &pool->source;
     struct oom_state oom = {.time_budget = LATE_WAIT_NS};
-    uint64_t now = given_back(source);
+    uint64_t now = return_count(source);
     bool again = true, none;
     for (unsigned tries = 0; again && tries < OTHERS_TRIES; tries++) {
         uint64_t before = now;
@@ -170,7 +170,7 @@ static int retry_after_refusal(struct pool *pool, struct alloc_request *request,
         oom.taken_by_others = false;
         refusal = try_after_refusal(pool, request, &oom, refusal);
         bool refused = source_refused(refusal);
-        now = refused ? given_back(source) : before;
+        now = refused ? return_count(source) : before;
         again = now != before || (refused && (oom.taken_by_others || is_more_there(pool, &since)) &&
                                   may_suffice(pool, request, &none));
     }

@@ -38,14 +38,14 @@ static int take(uint64_t bytes) {
     return 0;
 }
 
-static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
+static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
     (void)backend;
     *address = device.next_address;
     device.next_address += bytes + METER_PAGE; /* never adjacent: segments do not merge */
     return 0;
 }
 
-static void give_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
+static void free_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
     (void)backend, (void)address, (void)bytes;
 }
 
@@ -55,7 +55,7 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
         return taken;
     }
     meter_call_for(device.meter, bytes);
-    return take_addresses(backend, bytes, address);
+    return reserve_addresses(backend, bytes, address);
 }
 
 static bool is_reached(uint64_t us) {
@@ -93,7 +93,8 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     return 0;
 }
 
-static int take_pages(struct backend *backend, unsigned count, unsigned length, uint64_t *pages) {
+static int create_handles(struct backend *backend, unsigned count, unsigned length,
+                          uint64_t *pages) {
     (void)backend;
     int taken = take(count * length * METER_PAGE);
     for (unsigned i = 0; taken == 0 && i < count; i++) {
@@ -105,8 +106,8 @@ static int take_pages(struct backend *backend, unsigned count, unsigned length, 
     return taken;
 }
 
-static void give_pages(struct backend *backend, unsigned count, unsigned length,
-                       const uint64_t *pages) {
+static void release_handles(struct backend *backend, unsigned count, unsigned length,
+                            const uint64_t *pages) {
     (void)backend, (void)pages;
     meter_give(device.meter, count * length * METER_PAGE);
     meter_call(device.meter, count, COST_RELEASE_NS);
@@ -184,7 +185,7 @@ static const struct backend_ops segments = {
     .wait = wait,
     .health = done,
     .synchronize = done,
-    .idle = idle,
+    .watch_idle = idle,
     .clock = clock_of_history,
 };
 
@@ -193,10 +194,10 @@ static const struct backend_ops pages = {
     .reserve = reserve,
     .release = release,
     .returned = returned,
-    .take_addresses = take_addresses,
-    .give_addresses = give_addresses,
-    .take_pages = take_pages,
-    .give_pages = give_pages,
+    .reserve_addresses = reserve_addresses,
+    .free_addresses = free_addresses,
+    .create_handles = create_handles,
+    .release_handles = release_handles,
     .map = map,
     .unmap = unmap,
     .record = record,
@@ -205,7 +206,7 @@ static const struct backend_ops pages = {
     .wait = wait,
     .health = done,
     .synchronize = done,
-    .idle = idle,
+    .watch_idle = idle,
     .clock = clock_of_history,
 };
 

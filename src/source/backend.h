@@ -46,49 +46,50 @@ struct backend_ops {
      * What the driver has left for the pool, and the limit allows, as far as anybody knows; in *others what
      * other pools of the device hold and nobody has live. Blocks. NULL: the rest of the capacity, and none.
      */
-    uint64_t (*room)(struct backend *backend, uint64_t *others);
+    uint64_t (*available)(struct backend *backend, uint64_t *others);
 
     /**
      * Has those give back what is idle, `bytes` of it, and returns when the driver has it; with `wait`, waits
      * for their work as well, within limits. True if there was any, or the driver had enough already. Blocks. NULL where room() is.
      */
-    bool (*gather)(struct backend *backend, uint64_t bytes, bool wait);
+    bool (*release_others)(struct backend *backend, uint64_t bytes, bool wait);
 
     /** The calling thread is about to grow the pool, which may take what has to be given back again; and has done so, or
-     * has not. Does not block. NULL where given_back() is. */
+     * has not. Does not block. NULL where return_count() is. */
     void (*begin_growth)(struct backend *backend);
-    void (*end_growth)(struct backend *backend, bool given_back);
+    void (*end_growth)(struct backend *backend, bool return_count);
 
     /** How often memory has come back so far to those who ask for memory of the device. Waits before, within limits, until
      * other threads that are asking have their answers. Blocks. NULL: nobody else asks. */
-    uint64_t (*given_back)(struct backend *backend);
+    uint64_t (*return_count)(struct backend *backend);
 
     /*
      * From here to unmap(): where memory comes in pages of 2 MiB that lie where the pool maps them; NULL elsewhere. reserve(),
      * release() and lose() are not called then, and `release_waits` is false. None waits for the device; all but leave() block.
-     * The caller holds the mapper's lock. It holds the pool's too in leave(), and in unmap(), give_pages() and give_addresses() when
+     * The caller holds the mapper's lock. It holds the pool's too in leave(), and in unmap(), release_handles() and free_addresses() when
      * the context has ended; else no lock that an allocation or a free waits for.
      */
 
     /** Addresses for `bytes`, a multiple of 2 MiB, at a multiple of 2 MiB; nothing lies there yet. -ENOMEM: there
      * are none; the pool asks for less then. */
-    int (*take_addresses)(struct backend *backend, uint64_t bytes, uint64_t *address);
+    int (*reserve_addresses)(struct backend *backend, uint64_t bytes, uint64_t *address);
 
-    /** All of what one take_addresses() gave; nothing is mapped there. */
-    void (*give_addresses)(struct backend *backend, uint64_t address, uint64_t bytes);
+    /** All of what one reserve_addresses() gave; nothing is mapped there. */
+    void (*free_addresses)(struct backend *backend, uint64_t address, uint64_t bytes);
 
     /** Whether `count` pages can be had, before they are taken one by one: in vain that would leave others without
      * any for a while. -ENOMEM, -EDQUOT: they cannot; 0: they can, or it cannot be said. NULL: nobody else would
      * notice. */
-    int (*look_for_pages)(struct backend *backend, unsigned count);
+    int (*probe_handles)(struct backend *backend, unsigned count);
 
     /** Takes `count` pages from the driver, all or none, each as long as `length` of 2 MiB: so it is mapped and unmapped,
      * and so it goes back. -ENOMEM, -EDQUOT: as reserve(). */
-    int (*take_pages)(struct backend *backend, unsigned count, unsigned length, uint64_t *pages);
+    int (*create_handles)(struct backend *backend, unsigned count, unsigned length,
+                          uint64_t *pages);
 
     /** Gives pages back that are mapped nowhere. */
-    void (*give_pages)(struct backend *backend, unsigned count, unsigned length,
-                       const uint64_t *pages);
+    void (*release_handles)(struct backend *backend, unsigned count, unsigned length,
+                            const uint64_t *pages);
 
     /** Maps `count` pages at consecutive addresses, where nothing is, and makes them accessible as memory of
      * reserve() would be. All or none. A page is mapped at one address besides those that were left. */
@@ -97,7 +98,7 @@ struct backend_ops {
 
     /** What lies at `count` consecutive addresses, 2 MiB each, will be mapped elsewhere, and unmapped there later: they are left.
      * `back`: it is not, and stays. Only for the record; does not block. NULL: nobody wants to know. */
-    void (*leave)(struct backend *backend, uint64_t address, unsigned count, bool back);
+    void (*mark_stale)(struct backend *backend, uint64_t address, unsigned count, bool back);
 
     /** Nothing lies at `count` consecutive addresses any more, where whole pages were. `left`: they were left before. 0; -EBUSY: not
      * now; or the driver's code. */
@@ -105,10 +106,10 @@ struct backend_ops {
 
     /** Something is idle from now on: pool_tick() is to be called until it says otherwise. Under the pool's lock; does
      * not block. NULL where no pool decays. */
-    void (*idle)(struct backend *backend);
+    void (*watch_idle)(struct backend *backend);
 
     /** What one reserve() gave has gone with its context: it leaves the books only. */
-    void (*lose)(struct backend *backend, uint64_t bytes);
+    void (*forget_reserve)(struct backend *backend, uint64_t bytes);
 
     /**
      * Records event `slot`: it captures all work submitted to the context so far. Does not block.

@@ -9,9 +9,9 @@ uint64_t budget_room(struct source *source, uint64_t *others) {
     struct backend *backend = source->backend;
     uint64_t used = budget_used(source);
     uint64_t room = backend->capacity > used ? backend->capacity - used : 0;
-    if (backend->ops->room) {
+    if (backend->ops->available) {
         lock_release(&source->lock);
-        room = backend->ops->room(backend, others);
+        room = backend->ops->available(backend, others);
         lock_acquire(&source->lock);
     }
     return room;
@@ -24,9 +24,9 @@ void budget_begin_growth(struct source *source) {
     }
 }
 
-void budget_end_growth(struct source *source, bool given_back) {
+void budget_end_growth(struct source *source, bool return_count) {
     if (source->backend->ops->end_growth) {
-        source->backend->ops->end_growth(source->backend, given_back);
+        source->backend->ops->end_growth(source->backend, return_count);
     }
     source->growing.threads--;
     source->growing.done++;

@@ -32,9 +32,9 @@ uint64_t budget_with(const struct source *source, uint64_t bytes);
 /** By how much mapping may raise the goal, having taken as long as it has. */
 uint64_t budget_remap_slack_most(const struct source *source);
 
-/** Around a growth: others may wait for it to end. `given_back`: something came back meanwhile. */
+/** Around a growth: others may wait for it to end. `return_count`: something came back meanwhile. */
 void budget_begin_growth(struct source *source);
-void budget_end_growth(struct source *source, bool given_back);
+void budget_end_growth(struct source *source, bool return_count);
 
 /** The reserve. */
 static inline uint64_t budget_used(const struct source *source) {

@@ -75,10 +75,11 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
 static int grow_after_returns(struct source *source, struct alloc_request *request,
                               uint64_t growth) {
     uint64_t most = reserve_bound(source, growth);
-    if (source->returning > 0) {
+    if (source->freeing_bytes > 0) {
         source_wait_for_return(source, 0);
     }
-    if (source->returning > 0 && budget_would_exceed(source, growth + source->returning, most)) {
+    if (source->freeing_bytes > 0 &&
+        budget_would_exceed(source, growth + source->freeing_bytes, most)) {
         sync_wait_barriers(source);
         source_wait_for_return(source, RETURN_SOON_NS);
     }
@@ -142,7 +143,7 @@ int grow(struct source *source, struct alloc_request *request, bool give_back_fi
         return 0;
     }
     int r = grow_after_returns(source, request, growth);
-    if (source->returning > 0) {
+    if (source->freeing_bytes > 0) {
         source_wait_for_return(source, 0);
     }
     if (due) {

@@ -50,8 +50,8 @@ bool handles_detach(struct source *source, struct arena *arena, struct segment *
     transit->of[i] = moved;
     transit->bytes += moved.bytes;
     atomic_fetch_add(&source->remap.unmapping_bytes, moved.bytes);
-    if (backend->ops->leave) {
-        backend->ops->leave(backend, stale_mapping.base, pages_of(stale_mapping.bytes), false);
+    if (backend->ops->mark_stale) {
+        backend->ops->mark_stale(backend, stale_mapping.base, pages_of(stale_mapping.bytes), false);
     }
     return true;
 }
@@ -79,7 +79,8 @@ void handles_drop_stale(struct source *source, struct arena *arena) {
 
 /* Without the pool's lock. */
 static void give(struct source *source, const struct piece *moved) {
-    source->backend->ops->give_pages(source->backend, 1, pages_of(moved->bytes), &moved->handle);
+    source->backend->ops->release_handles(source->backend, 1, pages_of(moved->bytes),
+                                          &moved->handle);
     atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
 }
 
@@ -92,8 +93,8 @@ static bool move_back(struct source *source, const struct piece *moved) {
     }
     stale_remove(&moved->arena->stale_mappings, moved->base);
     atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
-    if (backend->ops->leave) {
-        backend->ops->leave(backend, moved->base, pages_of(moved->bytes), true);
+    if (backend->ops->mark_stale) {
+        backend->ops->mark_stale(backend, moved->base, pages_of(moved->bytes), true);
     }
     return true;
 }
@@ -171,7 +172,7 @@ static void unmake(struct source *source, uint64_t base, uint64_t each, const st
     lock_release(&source->lock);
     if (backend->ops->unmap(backend, base, count * pages_of(each), false) == 0) {
         for (unsigned i = 0; i < count; i++) {
-            backend->ops->give_pages(backend, 1, pages_of(each), &moved[i].handle);
+            backend->ops->release_handles(backend, 1, pages_of(each), &moved[i].handle);
         }
     }
     lock_acquire(&source->lock);
@@ -247,7 +248,7 @@ static int make_some(struct source *source, struct arena *arena, uint64_t base, 
     bool mapped;
     source->growing.bytes += bytes;
     lock_release(&source->lock);
-    int r = backend->ops->take_pages(backend, count, pages_of(each), handles);
+    int r = backend->ops->create_handles(backend, count, pages_of(each), handles);
     lock_acquire(&source->lock);
     if (r == 0) {
         counter_add(&source->counters.driver_allocs, count);
@@ -257,7 +258,7 @@ static int make_some(struct source *source, struct arena *arena, uint64_t base, 
         r = map_some(source, arena, base, each, taken, count, last, &mapped);
         if (!mapped) {
             lock_release(&source->lock);
-            backend->ops->give_pages(backend, count, pages_of(each), handles);
+            backend->ops->release_handles(backend, count, pages_of(each), handles);
             lock_acquire(&source->lock);
             counter_add(&source->counters.driver_frees, count);
         }
@@ -266,12 +267,12 @@ static int make_some(struct source *source, struct arena *arena, uint64_t base, 
     return r;
 }
 
-static int look_for_pages(struct source *source, uint64_t bytes) {
+static int probe_handles(struct source *source, uint64_t bytes) {
     struct backend *backend = source->backend;
     int r = 0;
-    if (bytes > PAGE_BYTES && backend->ops->look_for_pages) {
+    if (bytes > PAGE_BYTES && backend->ops->probe_handles) {
         lock_release(&source->lock);
-        r = backend->ops->look_for_pages(backend, pages_of(bytes));
+        r = backend->ops->probe_handles(backend, pages_of(bytes));
         lock_acquire(&source->lock);
     }
     return r;
@@ -302,7 +303,7 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
         return -ERANGE;
     }
     int r = map_transit(source, arena, gap->base, transit, last);
-    r = r == 0 && rest > each ? look_for_pages(source, rest) : r;
+    r = r == 0 && rest > each ? probe_handles(source, rest) : r;
     for (uint64_t some; rest > 0 && r == 0; rest -= some, base += some) {
         uint64_t part = short_of_end(each, rest);
         each = each < part ? each : part;
@@ -354,7 +355,7 @@ bool handles_end(struct source *source, struct arena *arena) {
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool refused = backend->ops->unmap(backend, s->base, pages_of(s->bytes), false) != 0;
         if (!refused) {
-            backend->ops->give_pages(backend, 1, pages_of(s->bytes), &s->handle);
+            backend->ops->release_handles(backend, 1, pages_of(s->bytes), &s->handle);
         }
         all &= !refused;
     }

@@ -116,7 +116,7 @@ bool remap_split(struct source *source, struct arena *arena, uint64_t bytes) {
 /* --- growing --- */
 
 /* Addresses for an arena: several times what the device has, if there are as many. */
-static bool take_addresses(struct source *source, struct arena *arena, uint64_t least) {
+static bool reserve_addresses(struct source *source, struct arena *arena, uint64_t least) {
     struct backend *backend = source->backend;
     uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * VMM_ADDRESS_TIMES, base;
     int r;
@@ -126,7 +126,7 @@ static bool take_addresses(struct source *source, struct arena *arena, uint64_t 
     lock_release(&source->lock);
     least = round_up(least, PAGE_BYTES);
     bytes = most_of(bytes, least);
-    while ((r = backend->ops->take_addresses(backend, bytes, &base)) != 0 && bytes > least) {
+    while ((r = backend->ops->reserve_addresses(backend, bytes, &base)) != 0 && bytes > least) {
         bytes = most_of(bytes / 2 & ~(PAGE_BYTES - 1), least);
     }
     lock_acquire(&source->lock);
@@ -348,7 +348,7 @@ int remap_grow(struct source *source, struct arena *arena, uint64_t bytes) {
         r = 0;
     } else if (va_range_find(arena, bytes, &gap)) {
         r = grow_at(source, arena, &gap, bytes);
-    } else if (take_addresses(source, arena, bytes)) {
+    } else if (reserve_addresses(source, arena, bytes)) {
         bool freed = arena_largest_free(arena) >= bytes; /* meanwhile */
         r = freed                               ? 0
             : va_range_find(arena, bytes, &gap) ? grow_at(source, arena, &gap, bytes)
@@ -369,7 +369,7 @@ void remap_end(struct source *source, struct arena *arena) {
     bool all = handles_end(source, arena);
     while (va_range_remove(arena, &base, &bytes)) {
         if (all) {
-            source->backend->ops->give_addresses(source->backend, base, bytes);
+            source->backend->ops->free_addresses(source->backend, base, bytes);
         }
     }
 }

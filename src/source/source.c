@@ -34,7 +34,7 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
     int r = give_back(source, base, size);
     if (generation != source_generation(source)) {
         if (r != 0) {
-            source->backend->ops->lose(source->backend, size);
+            source->backend->ops->forget_reserve(source->backend, size);
         }
         return 0;
     }
@@ -46,7 +46,7 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
         }
         return 0;
     }
-    source->returning += size;
+    source->freeing_bytes += size;
     counter_add(&source->counters.driver_frees, 1);
     budget_count_reserve(source); /* a growth in the same visit would hide it */
     return size;
@@ -105,7 +105,7 @@ void source_wait_for_return(struct source *source, uint64_t limit_ns) {
         r = source->backend->ops->returned(source->backend);
     }
     if (r == 0) {
-        source->returning = 0; /* the driver has said that it has it */
+        source->freeing_bytes = 0; /* the driver has said that it has it */
     }
 }
 
@@ -142,7 +142,7 @@ static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
     int r = backend->ops->reserve(backend, bytes, &base);
     lock_acquire(&source->lock);
     if (r == 0 && generation != source_generation(source)) {
-        backend->ops->lose(backend, bytes); /* the context ended meanwhile */
+        backend->ops->forget_reserve(backend, bytes); /* the context ended meanwhile */
         r = -ENOMEM;
     } else if (r == 0) {
         r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes, NULL);
@@ -184,7 +184,7 @@ int source_grow(struct source *source, const struct alloc_request *request) {
     }
     uint64_t good = good_growth(source, request), least = source_growth(request);
     int r = grow_by(source, arena, good);
-    if (source_refused(r) && source->returning > 0) {
+    if (source_refused(r) && source->freeing_bytes > 0) {
         source_wait_for_return(source, RETURN_WAIT_NS);
         r = grow_by(source, arena, good);
     }

@@ -86,8 +86,8 @@ struct source {
     struct decay decay;
     struct remap remap;
     struct growing growing;
-    uint64_t returning; /* bytes that were released, and that the driver may not have yet */
-    bool unmanageable;  /* the driver's addresses are not what the map can hold */
+    uint64_t freeing_bytes; /* bytes that were released, and that the driver may not have yet */
+    bool unmanageable;      /* the driver's addresses are not what the map can hold */
     /* Contexts it has outlived: what an earlier one was asked for is not this one's. */
     _Atomic uint64_t generation;
 

@@ -57,11 +57,11 @@ bool try_pending(struct source *source, struct alloc_request *request) {
 
 bool try_other_pools(struct source *source, const struct alloc_request *request, bool wait) {
     struct backend *backend = source->backend;
-    if (!backend->ops->gather) {
+    if (!backend->ops->release_others) {
         return false;
     }
     lock_release(&source->lock);
-    bool any = backend->ops->gather(backend, source_growth(request), wait);
+    bool any = backend->ops->release_others(backend, source_growth(request), wait);
     lock_acquire(&source->lock);
     return any;
 }

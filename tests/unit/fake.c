@@ -154,7 +154,7 @@ static int returned(struct backend *backend) {
 }
 
 /* The context took it along. */
-static void lose(struct backend *backend, uint64_t bytes) {
+static void forget_reserve(struct backend *backend, uint64_t bytes) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     fake->reserved -= bytes;
@@ -277,13 +277,13 @@ static void begin_growth(struct backend *backend) {
     of(backend)->growing++;
 }
 
-static void end_growth(struct backend *backend, bool given_back) {
+static void end_growth(struct backend *backend, bool return_count) {
     of(backend)->growing--;
-    of(backend)->in_vain += given_back;
+    of(backend)->in_vain += return_count;
 }
 
 /* What other threads had charged comes back when they have been waited for so often. */
-static uint64_t given_back(struct backend *backend) {
+static uint64_t return_count(struct backend *backend) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     if (fake->answers > 0 && --fake->answers == 0) {
@@ -302,16 +302,16 @@ static const struct backend_ops ops = {
     .release = release,
     .returned = returned,
     .is_deadly = is_deadly,
-    .lose = lose,
+    .forget_reserve = forget_reserve,
     .begin_growth = begin_growth,
     .end_growth = end_growth,
-    .given_back = given_back,
+    .return_count = return_count,
     .record = record,
     .query = query,
     .barrier = barrier,
     .wait = wait,
     .synchronize = synchronize,
-    .idle = idle,
+    .watch_idle = idle,
 };
 
 /* --- pages --- */
@@ -324,7 +324,7 @@ static struct fake_mapping *mapping_at(struct fake *fake, uint64_t address) {
     return &fake->mappings[at];
 }
 
-static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
+static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
     struct fake *fake = of(backend);
     void (*meanwhile)(void) = fake->meanwhile;
     fake->meanwhile = NULL;
@@ -345,7 +345,7 @@ static int take_addresses(struct backend *backend, uint64_t bytes, uint64_t *add
     return fits ? 0 : -ENOMEM;
 }
 
-static void give_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
+static void free_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     for (uint64_t a = address; a < address + bytes; a += 2 * MIB) {
@@ -369,7 +369,8 @@ static unsigned free_row(const struct fake *fake, unsigned from, unsigned length
     abort();
 }
 
-static int take_pages(struct backend *backend, unsigned count, unsigned length, uint64_t *pages) {
+static int create_handles(struct backend *backend, unsigned count, unsigned length,
+                          uint64_t *pages) {
     struct fake *fake = of(backend);
     uint64_t bytes = count * length * 2 * MIB;
     int r = 0;
@@ -406,8 +407,8 @@ static void settle_page(struct fake *fake, struct fake_page *page) {
     }
 }
 
-static void give_pages(struct backend *backend, unsigned count, unsigned length,
-                       const uint64_t *pages) {
+static void release_handles(struct backend *backend, unsigned count, unsigned length,
+                            const uint64_t *pages) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     for (unsigned i = 0; i < count * length; i++) {
@@ -444,7 +445,7 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
     return r;
 }
 
-static void leave(struct backend *backend, uint64_t address, unsigned count, bool back) {
+static void mark_stale(struct backend *backend, uint64_t address, unsigned count, bool back) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     for (unsigned i = 0; i < count; i++) {
@@ -496,16 +497,16 @@ static uint64_t clock_of_questions(struct backend *backend) {
 void fake_map_pages(struct fake *fake) {
     static const struct backend_ops paging = {
         .name = "fake pages",
-        .take_addresses = take_addresses,
-        .give_addresses = give_addresses,
-        .take_pages = take_pages,
-        .give_pages = give_pages,
+        .reserve_addresses = reserve_addresses,
+        .free_addresses = free_addresses,
+        .create_handles = create_handles,
+        .release_handles = release_handles,
         .map = map,
-        .leave = leave,
+        .mark_stale = mark_stale,
         .unmap = unmap,
         .begin_growth = begin_growth,
         .end_growth = end_growth,
-        .given_back = given_back,
+        .return_count = return_count,
         .returned = returned,
         .is_deadly = is_deadly,
         .record = record,
@@ -513,7 +514,7 @@ void fake_map_pages(struct fake *fake) {
         .barrier = barrier,
         .wait = wait,
         .synchronize = synchronize,
-        .idle = idle,
+        .watch_idle = idle,
         .clock = clock_of_questions,
     };
     fake->backend.ops = &paging;

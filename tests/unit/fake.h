@@ -89,7 +89,7 @@ struct fake {
     unsigned maps, unmaps;
     unsigned idles;            /* calls of idle() */
     unsigned growing, in_vain; /* growths under way; those that gave something back */
-    unsigned answers;          /* given_back() is asked so often until others give back */
+    unsigned answers;          /* return_count() is asked so often until others give back */
     uint64_t others;           /* what they have charged */
     uint64_t came_back;        /* how often they did */
     uint64_t addresses;        /* bytes that are taken */

@@ -51,7 +51,7 @@ static void others_are_waited_for(void **state) {
     assert_int_equal(pthread_create(&other, NULL, ends_it, NULL), 0);
     assert_true(askers_wait(&askers));
     assert_true(atomic_load(&stage) >= 2);
-    assert_int_equal(atomic_load(&askers.given_back), 1);
+    assert_int_equal(atomic_load(&askers.return_count), 1);
     assert_false(askers_wait(&askers));
     pthread_join(thread, NULL);
     pthread_join(other, NULL);

@@ -424,7 +424,7 @@ static void what_is_on_its_way_is_asked_after(void **state) {
     fake_finish_all(fake);
     ticks(1);
     assert_int_equal(fake->reserved, 8 * MIB);
-    assert_int_equal(pool->source.returning, 0);
+    assert_int_equal(pool->source.freeing_bytes, 0);
     assert_int_equal(fake->waits + fake->synchronizes, 0);
 }
 

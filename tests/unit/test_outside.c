@@ -37,14 +37,14 @@ bool process_start(void) {
 
 static unsigned refusals,
     came_back; /* so many charges are refused; so often something comes back meanwhile */
-static uint64_t given_back;
+static uint64_t return_count;
 static unsigned waits;
 
 uint64_t device_given_back(struct device *where) {
     waits++;
     assert_false(askers_wait(&where->askers));
-    given_back += given_back < came_back;
-    return given_back;
+    return_count += return_count < came_back;
+    return return_count;
 }
 
 bool device_charge(struct device *where, uint64_t bytes) {
@@ -145,7 +145,7 @@ static int start(void **state) {
     real_entries.real_cuCtxGetCurrent = say_current;
     current = (CUcontext)1;
     refusals = came_back = waits = 0;
-    given_back = 0;
+    return_count = 0;
     return 0;
 }
 

@@ -410,14 +410,14 @@ static int stop(void **state) {
                : -1;
 }
 
-static uint64_t take_addresses(unsigned count) {
+static uint64_t reserve_addresses(unsigned count) {
     uint64_t address = 0;
-    assert_int_equal(backend->ops->take_addresses(backend, count * PAGE, &address), 0);
+    assert_int_equal(backend->ops->reserve_addresses(backend, count * PAGE, &address), 0);
     return address;
 }
 
 static void take(unsigned count, uint64_t *handles) {
-    assert_int_equal(backend->ops->take_pages(backend, count, 1, handles), 0);
+    assert_int_equal(backend->ops->create_handles(backend, count, 1, handles), 0);
 }
 
 static uint64_t access_at(uint64_t address) {
@@ -430,28 +430,29 @@ static void a_page_is_charged_and_refunded(void **state) {
     take(3, handles);
     assert_int_equal(atomic_load(&device.charged), 3 * PAGE);
     assert_int_equal(atomic_load(&device.pooled), 3 * PAGE);
-    backend->ops->give_pages(backend, 2, 1, handles);
+    backend->ops->release_handles(backend, 2, 1, handles);
     assert_int_equal(atomic_load(&device.charged), PAGE);
     assert_int_equal(atomic_load(&device.pooled), PAGE);
-    backend->ops->give_pages(backend, 1, 1, handles + 2);
+    backend->ops->release_handles(backend, 1, 1, handles + 2);
 }
 
 static void all_pages_or_none(void **state) {
     (void)state;
     uint64_t handles[5];
     refuse_create = (struct refusal){4, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_int_equal(backend->ops->take_pages(backend, 5, 1, handles), -ENOMEM);
+    assert_int_equal(backend->ops->create_handles(backend, 5, 1, handles), -ENOMEM);
     assert_int_equal(pages_there, 0);
     trims = 1; /* what these kept is asked for once more */
     refuse_create = (struct refusal){4, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_int_equal(backend->ops->take_pages(backend, 5, 1, handles), 0);
+    assert_int_equal(backend->ops->create_handles(backend, 5, 1, handles), 0);
     assert_int_equal(trims, 0);
-    backend->ops->give_pages(backend, 5, 1, handles);
+    backend->ops->release_handles(backend, 5, 1, handles);
     refuse_create = (struct refusal){1, CUDA_ERROR_NOT_PERMITTED};
-    assert_int_equal(backend->ops->take_pages(backend, 5, 1, handles), CUDA_ERROR_NOT_PERMITTED);
+    assert_int_equal(backend->ops->create_handles(backend, 5, 1, handles),
+                     CUDA_ERROR_NOT_PERMITTED);
     limit = 4 * PAGE;
     creates = 0;
-    assert_int_equal(backend->ops->take_pages(backend, 5, 1, handles), -EDQUOT);
+    assert_int_equal(backend->ops->create_handles(backend, 5, 1, handles), -EDQUOT);
     assert_int_equal(creates, 0);
     assert_int_equal(atomic_load(&device.charged), 0);
 }
@@ -461,25 +462,25 @@ static void what_is_not_there_is_not_taken_page_by_page(void **state) {
     (void)state;
     creates = 0;
     counts_as_free = 8 * PAGE;
-    assert_int_equal(backend->ops->look_for_pages(backend, 8), 0);
+    assert_int_equal(backend->ops->probe_handles(backend, 8), 0);
     assert_int_equal(creates, 0);
     has = 8 * PAGE;
-    assert_int_equal(backend->ops->look_for_pages(backend, 9), -ENOMEM);
+    assert_int_equal(backend->ops->probe_handles(backend, 9), -ENOMEM);
     assert_int_equal(creates, 1);
     has = 9 * PAGE; /* more than it counts */
-    assert_int_equal(backend->ops->look_for_pages(backend, 9), 0);
+    assert_int_equal(backend->ops->probe_handles(backend, 9), 0);
     assert_int_equal(creates, 2);
     uint64_t before = limit;
     limit = 8 * PAGE; /* which is the reason then, whatever the driver has */
-    assert_int_equal(backend->ops->look_for_pages(backend, 9), -EDQUOT);
+    assert_int_equal(backend->ops->probe_handles(backend, 9), -EDQUOT);
     assert_int_equal(creates, 2);
-    assert_int_equal(backend->ops->look_for_pages(backend, 8), 0);
+    assert_int_equal(backend->ops->probe_handles(backend, 8), 0);
     assert_int_equal(atomic_load(&device.charged), 0);
     limit = before;
     refuse_create = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
-    assert_int_equal(backend->ops->look_for_pages(backend, 9), 0);
+    assert_int_equal(backend->ops->probe_handles(backend, 9), 0);
     refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
-    assert_int_equal(backend->ops->look_for_pages(backend, 9), 0);
+    assert_int_equal(backend->ops->probe_handles(backend, 9), 0);
     assert_int_equal(atomic_load(&device.charged), 9 * PAGE);
     device_refund(&device, 9 * PAGE);
     pages_there--;
@@ -490,24 +491,24 @@ static void what_the_driver_keeps_stays_charged(void **state) {
     uint64_t handles[3];
     take(3, handles);
     refuse_release = (struct refusal){2, CUDA_ERROR_ILLEGAL_ADDRESS};
-    backend->ops->give_pages(backend, 3, 1, handles);
+    backend->ops->release_handles(backend, 3, 1, handles);
     assert_int_equal(atomic_load(&device.charged), PAGE);
-    backend->ops->give_pages(backend, 1, 1, handles + 1);
+    backend->ops->release_handles(backend, 1, 1, handles + 1);
     refuse_create = (struct refusal){3, CUDA_ERROR_OUT_OF_MEMORY};
     refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
-    assert_int_equal(backend->ops->take_pages(backend, 3, 1, handles), -ENOMEM);
+    assert_int_equal(backend->ops->create_handles(backend, 3, 1, handles), -ENOMEM);
     assert_int_equal(atomic_load(&device.charged), PAGE);
-    backend->ops->give_pages(backend, 1, 1, handles);
+    backend->ops->release_handles(backend, 1, 1, handles);
     refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
     assert_null(pages_lacking(&device));
     assert_int_equal(atomic_load(&device.charged), PAGE);
-    backend->ops->give_pages(backend, 1, 1, &last_page);
+    backend->ops->release_handles(backend, 1, 1, &last_page);
     device_pooled(&device, 2 * PAGE); /* of those the pool has never had */
 }
 
 static void one_call_gives_access_to_all_that_is_mapped_at_once(void **state) {
     (void)state;
-    uint64_t handles[8], at = take_addresses(16);
+    uint64_t handles[8], at = reserve_addresses(16);
     take(8, handles);
     assert_int_equal(backend->ops->map(backend, at + 2 * PAGE, 8, 1, handles), 0);
     assert_int_equal(set_access_calls, 1);
@@ -516,26 +517,26 @@ static void one_call_gives_access_to_all_that_is_mapped_at_once(void **state) {
         assert_int_equal(access_at(at + (2 + i) * PAGE), 1 << device.ordinal);
     }
     assert_int_equal(backend->ops->unmap(backend, at + 2 * PAGE, 8, false), 0);
-    backend->ops->give_pages(backend, 8, 1, handles);
-    backend->ops->give_addresses(backend, at, 16 * PAGE);
+    backend->ops->release_handles(backend, 8, 1, handles);
+    backend->ops->free_addresses(backend, at, 16 * PAGE);
 }
 
 static void a_page_lies_at_several_addresses(void **state) {
     (void)state;
-    uint64_t handle, at = take_addresses(3), handles[2];
+    uint64_t handle, at = reserve_addresses(3), handles[2];
     take(1, &handle);
     handles[0] = handles[1] = handle;
     assert_int_equal(backend->ops->map(backend, at, 2, 1, handles), 0);
     assert_int_equal(backend->ops->map(backend, at + 2 * PAGE, 1, 1, &handle), 0);
     assert_int_equal(mappings, 3);
     assert_int_equal(backend->ops->unmap(backend, at, 3, false), 0);
-    backend->ops->give_pages(backend, 1, 1, &handle);
-    backend->ops->give_addresses(backend, at, 3 * PAGE);
+    backend->ops->release_handles(backend, 1, 1, &handle);
+    backend->ops->free_addresses(backend, at, 3 * PAGE);
 }
 
 static void nothing_stays_mapped_when_a_mapping_fails(void **state) {
     (void)state;
-    uint64_t handles[6], at = take_addresses(6);
+    uint64_t handles[6], at = reserve_addresses(6);
     take(6, handles);
     refuse_map = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
     assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), -ENOMEM);
@@ -551,14 +552,14 @@ static void nothing_stays_mapped_when_a_mapping_fails(void **state) {
     assert_int_equal(pages_let_reach(&pages, 0), CUDA_SUCCESS); /* finds nothing that is mapped */
     assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), 0);
     assert_int_equal(backend->ops->unmap(backend, at, 6, false), 0);
-    backend->ops->give_pages(backend, 6, 1, handles);
-    backend->ops->give_addresses(backend, at, 6 * PAGE);
+    backend->ops->release_handles(backend, 6, 1, handles);
+    backend->ops->free_addresses(backend, at, 6 * PAGE);
 }
 
 /* It is in the way of what is to lie there next, and is the driver's before. */
 static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
     (void)state;
-    uint64_t handles[6], at = take_addresses(6);
+    uint64_t handles[6], at = reserve_addresses(6);
     take(6, handles);
     refuse_access = refuse_unmap = (struct refusal){1, CUDA_ERROR_UNKNOWN};
     assert_int_equal(backend->ops->map(backend, at, 4, 1, handles), -EBUSY);
@@ -576,14 +577,14 @@ static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
     assert_int_equal(mappings, 5);
     assert_int_equal(backend->ops->unmap(backend, at, 4, false), 0); /* gives it back as well */
     assert_int_equal(mappings, 0);
-    backend->ops->give_pages(backend, 6, 1, handles);
-    backend->ops->give_addresses(backend, at, 6 * PAGE);
+    backend->ops->release_handles(backend, 6, 1, handles);
+    backend->ops->free_addresses(backend, at, 6 * PAGE);
 }
 
 /* The last one stays charged, and mapped, when all others have been unmapped. */
 static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
     (void)state;
-    uint64_t handle, at = take_addresses(PAGES_STUCK_MOST + 2);
+    uint64_t handle, at = reserve_addresses(PAGES_STUCK_MOST + 2);
     uint64_t last = at + PAGES_STUCK_MOST * PAGE;
     take(1, &handle);
     unmaps_nothing = true;
@@ -600,14 +601,14 @@ static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
     mappings--;
     atomic_fetch_sub(&device.charged, PAGE);
     assert_int_equal(backend->ops->unmap(backend, last + PAGE, 1, false), 0);
-    backend->ops->give_pages(backend, 1, 1, &handle);
-    backend->ops->give_addresses(backend, at, (PAGES_STUCK_MOST + 2) * PAGE);
+    backend->ops->release_handles(backend, 1, 1, &handle);
+    backend->ops->free_addresses(backend, at, (PAGES_STUCK_MOST + 2) * PAGE);
 }
 
 /* Of 200 pages, which take more than one word of bits, in two ranges: runs of several lengths. */
 static void a_late_device_gets_access_to_every_page(void **state) {
     (void)state;
-    uint64_t handle, first = take_addresses(200), second = take_addresses(10);
+    uint64_t handle, first = reserve_addresses(200), second = reserve_addresses(10);
     static const unsigned mapped[] = {0, 1, 2, 5, 62, 63, 64, 65, 127, 128, 199};
     take(1, &handle);
     for (unsigned i = 0; i < 11; i++) {
@@ -631,14 +632,14 @@ static void a_late_device_gets_access_to_every_page(void **state) {
         assert_int_equal(backend->ops->unmap(backend, first + mapped[i] * PAGE, 1, false), 0);
     }
     assert_int_equal(backend->ops->unmap(backend, second + 9 * PAGE, 1, false), 0);
-    backend->ops->give_pages(backend, 1, 1, &handle);
-    backend->ops->give_addresses(backend, second, 10 * PAGE);
-    backend->ops->give_addresses(backend, first, 200 * PAGE);
+    backend->ops->release_handles(backend, 1, 1, &handle);
+    backend->ops->free_addresses(backend, second, 10 * PAGE);
+    backend->ops->free_addresses(backend, first, 200 * PAGE);
 }
 
 static void access_that_is_refused_is_not_counted_as_given(void **state) {
     (void)state;
-    uint64_t handle, at = take_addresses(2);
+    uint64_t handle, at = reserve_addresses(2);
     take(1, &handle);
     assert_int_equal(backend->ops->map(backend, at, 1, 1, &handle), 0);
     refuse_access = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
@@ -647,34 +648,34 @@ static void access_that_is_refused_is_not_counted_as_given(void **state) {
     assert_int_equal(pages_let_reach(&pages, 2), CUDA_SUCCESS);
     assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
     assert_int_equal(backend->ops->unmap(backend, at, 1, false), 0);
-    backend->ops->give_pages(backend, 1, 1, &handle);
-    backend->ops->give_addresses(backend, at, 2 * PAGE);
+    backend->ops->release_handles(backend, 1, 1, &handle);
+    backend->ops->free_addresses(backend, at, 2 * PAGE);
 }
 
 /* The next context's peers are its own. All else goes on while the old one has ended: it is the pool that
  * gives it back then. */
 static void memory_outlives_its_context_and_peers_do_not(void **state) {
     (void)state;
-    uint64_t handles[2], at = take_addresses(4);
+    uint64_t handles[2], at = reserve_addresses(4);
     take(2, handles);
     assert_int_equal(pages_let_reach(&pages, 0), CUDA_SUCCESS);
     assert_int_equal(backend->ops->map(backend, at, 2, 1, handles), 0);
     device_backend_end(&pages.common);
     assert_int_equal(backend->ops->unmap(backend, at, 2, false), 0);
-    backend->ops->give_pages(backend, 1, 1, handles);
-    backend->ops->give_addresses(backend, at, 4 * PAGE);
+    backend->ops->release_handles(backend, 1, 1, handles);
+    backend->ops->free_addresses(backend, at, 4 * PAGE);
     assert_int_equal(pages_start(&pages, (CUcontext)2, &device, 1 << 2), 0);
-    at = take_addresses(1);
+    at = reserve_addresses(1);
     assert_int_equal(backend->ops->map(backend, at, 1, 1, handles + 1), 0);
     assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
     assert_int_equal(backend->ops->unmap(backend, at, 1, false), 0);
-    backend->ops->give_pages(backend, 1, 1, handles + 1);
-    backend->ops->give_addresses(backend, at, PAGE);
+    backend->ops->release_handles(backend, 1, 1, handles + 1);
+    backend->ops->free_addresses(backend, at, PAGE);
 }
 
 static void addresses_are_ours_while_we_have_them(void **state) {
     (void)state;
-    uint64_t a = take_addresses(4), b = take_addresses(2), none = 77;
+    uint64_t a = reserve_addresses(4), b = reserve_addresses(2), none = 77;
     assert_false(pages_touch(a - 1, 1));
     assert_true(pages_touch(a - 1, 2));
     assert_true(pages_touch(a + 4 * PAGE - 1, 1));
@@ -683,18 +684,18 @@ static void addresses_are_ours_while_we_have_them(void **state) {
     assert_true(pages_touch(b, 1));
     assert_false(pages_touch(b, 0));
     refuse_reserve = (struct refusal){1, CUDA_ERROR_INVALID_VALUE};
-    assert_int_equal(backend->ops->take_addresses(backend, PAGE, &none), -ENOMEM);
+    assert_int_equal(backend->ops->reserve_addresses(backend, PAGE, &none), -ENOMEM);
     assert_int_equal(none, 77);
-    backend->ops->give_addresses(backend, a, 4 * PAGE);
+    backend->ops->free_addresses(backend, a, 4 * PAGE);
     assert_false(pages_touch(a, 4 * PAGE));
     assert_true(pages_touch(b + PAGE, PAGE));
-    backend->ops->give_addresses(backend, b, 2 * PAGE);
+    backend->ops->free_addresses(backend, b, 2 * PAGE);
 }
 
 static void give_one(void) {
     uint64_t handle;
     take(1, &handle);
-    backend->ops->give_pages(backend, 1, 1, &handle);
+    backend->ops->release_handles(backend, 1, 1, &handle);
 }
 
 static int start_anew(void) {
@@ -736,10 +737,10 @@ static void what_the_decompression_engine_is_refused_is_asked_for_once(void **st
     assert_int_equal(creates, 4);
     assert_int_equal(last_prop.allocFlags.usage, 0);
     assert_false(pages_decompress(&pages));
-    backend->ops->give_pages(backend, 3, 1, handles);
+    backend->ops->release_handles(backend, 3, 1, handles);
     assert_int_equal(start_anew(), 0);
     refuse_create = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY}; /* says nothing of the flag */
-    assert_int_equal(backend->ops->take_pages(backend, 3, 1, handles), -ENOMEM);
+    assert_int_equal(backend->ops->create_handles(backend, 3, 1, handles), -ENOMEM);
     assert_true(pages_decompress(&pages));
 }
 

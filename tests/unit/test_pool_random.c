@@ -151,13 +151,13 @@ static void let_go_of(uint64_t address, uint64_t bytes) {
     pthread_mutex_unlock(&map_lock);
 }
 
-static void give_pages(struct backend *backend, unsigned count, unsigned length,
-                       const uint64_t *pages) {
+static void release_handles(struct backend *backend, unsigned count, unsigned length,
+                            const uint64_t *pages) {
     for (unsigned i = 0; i < count; i++) {
         expect_past(fake->base + pages[i] * 2 * MIB, length * 2 * MIB);
         let_go_of(fake->base + pages[i] * 2 * MIB, length * 2 * MIB);
     }
-    fake_ops->give_pages(backend, count, length, pages);
+    fake_ops->release_handles(backend, count, length, pages);
 }
 
 static int map_pages(struct backend *backend, uint64_t address, unsigned count, unsigned length,
@@ -322,7 +322,7 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
     fake_ops = fake->backend.ops;
     ops = *fake_ops;
     ops.release = release;
-    ops.give_pages = give_pages;
+    ops.release_handles = release_handles;
     ops.map = maps_pages ? map_pages : NULL;
     fake->backend.ops = &ops;
     fake->backend.has_events = has_events;

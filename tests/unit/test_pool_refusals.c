@@ -329,8 +329,8 @@ static void what_is_there_and_refused_was_not_lost_to_others(void **state) {
     static struct backend_ops ops;
     start_with_clock(64 * MIB, 1000000000);
     ops = *fake->backend.ops;
-    ops.room = much_room;
-    ops.gather = there_is_enough;
+    ops.available = much_room;
+    ops.release_others = there_is_enough;
     fake->backend.ops = &ops;
     get(10 * MIB);
     fake->refusal = -ENOMEM;

@@ -446,7 +446,7 @@ static void what_a_thread_caches_while_a_request_is_refused_serves_it(void **sta
     (void)state;
     start(4 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.room = free_while_asked;
+    ops.available = free_while_asked;
     fake->backend.ops = &ops;
     pthread_barrier_init(&step, NULL, 2);
     uint64_t first = get(64 * KIB), more;

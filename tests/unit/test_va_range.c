@@ -887,7 +887,7 @@ static const struct backend_ops *unwatched;
 static unsigned looked_for;
 static int look_code;
 
-static int look_for_pages(struct backend *backend, unsigned count) {
+static int probe_handles(struct backend *backend, unsigned count) {
     (void)backend;
     looked_for = looked_for ? looked_for : count;
     return look_code;
@@ -910,7 +910,7 @@ static int map_for_a_while(struct backend *backend, uint64_t address, unsigned c
 static void watch(void) {
     unwatched = fake->backend.ops;
     watched = *unwatched;
-    watched.look_for_pages = look_for_pages;
+    watched.probe_handles = probe_handles;
     watched.clock = clock_of_ours;
     watched.map = map_for_a_while;
     fake->backend.ops = &watched;
@@ -1389,19 +1389,20 @@ static const struct backend_ops *fake_ops;
 static void (*in_take)(void); /* called once, when pages are taken for the second time */
 static unsigned takes;
 
-static int take_pages(struct backend *backend, unsigned count, unsigned length, uint64_t *pages) {
+static int create_handles(struct backend *backend, unsigned count, unsigned length,
+                          uint64_t *pages) {
     void (*call)(void) = ++takes == 2 ? in_take : NULL;
     if (call) {
         in_take = NULL;
         call();
     }
-    return fake_ops->take_pages(backend, count, length, pages);
+    return fake_ops->create_handles(backend, count, length, pages);
 }
 
 static void hook(void (*call)(void)) {
     fake_ops = fake->backend.ops;
     hooked = *fake_ops;
-    hooked.take_pages = take_pages;
+    hooked.create_handles = create_handles;
     fake->backend.ops = &hooked;
     in_take = call;
     takes = 0;
