@@ -1,6 +1,6 @@
 #include "driver/context.h"
 
-#include "backend/pages.h"
+#include "backend/vmm.h"
 #include "driver/awake.h"
 #include "driver/device_pool.h"
 #include "driver/shutdown.h"
@@ -356,7 +356,7 @@ bool context_reach_all(void) {
     CUdevice here;
     struct context *context = NULL;
     bool any = false;
-    if (!pages_touch(0, UINT64_MAX) || REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS) {
+    if (!vmm_touches(0, UINT64_MAX) || REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS) {
         return false;
     }
     do {

@@ -45,7 +45,7 @@ struct device {
 struct device *device_get(CUdevice ordinal);
 
 /** The bit of a device in a set of devices. 0 for one beyond STATS_MAX_DEVICES. A process with so
- * many devices has no memory in pages (pages_lacking), so no set needs to hold it. */
+ * many devices has no memory in pages (vmm_unavailable), so no set needs to hold it. */
 static inline uint64_t device_bit(CUdevice ordinal) {
     return ordinal >= 0 && ordinal < STATS_MAX_DEVICES ? (uint64_t)1 << ordinal : 0;
 }

@@ -1,7 +1,7 @@
 #include "driver/device_pool.h"
 
-#include "backend/pages.h"
 #include "backend/segments.h"
+#include "backend/vmm.h"
 #include "driver/context.h"
 #include "driver/decay.h"
 #include "driver/device.h"
@@ -55,7 +55,7 @@ static struct device_pool *idle_pool(struct device *device) {
 union any_backend {
     struct device_backend common;
     struct segments segments;
-    struct pages pages;
+    struct vmm pages;
 };
 
 /* Whether idle memory goes back by itself. Said for a device's first pool. */
@@ -80,7 +80,7 @@ static void choose_backend(struct device *device) {
     }
     switch (options()->backend) {
     case BACKEND_PAGES:
-        against = pages_lacking(device);
+        against = vmm_unavailable(device);
         in_favour = "GPUCACHE_BACKEND=pages";
         break;
     case BACKEND_SEGMENTS:
@@ -88,8 +88,8 @@ static void choose_backend(struct device *device) {
         break;
     case BACKEND_AUTO:
         against = registrars_loaded(REGISTRARS_CARDS);
-        against = against ? against : pages_lacking(device);
-        against = against ? against : pages_unshared(device);
+        against = against ? against : vmm_unavailable(device);
+        against = against ? against : vmm_not_exportable(device);
         in_favour = "driver and device support them";
         break;
     }
@@ -103,7 +103,7 @@ static int start(struct device_pool *entry, CUcontext context, struct device *de
     if (!atomic_load(&device->in_pages)) {
         return segments_start(&backend->segments, context, device);
     }
-    return pages_start(&backend->pages, context, device, reached_by);
+    return vmm_start(&backend->pages, context, device, reached_by);
 }
 
 /* Of a thread that still uses it for a context that ended, none is inside a call of the backend. */
@@ -163,7 +163,7 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
 
 CUresult device_pool_let_reach(struct device_pool *entry, CUdevice by) {
     return backend_maps(&entry->backend->backend)
-               ? pages_let_reach((struct pages *)entry->backend, by)
+               ? vmm_grant_access((struct vmm *)entry->backend, by)
                : CUDA_SUCCESS; /* the driver's own memory */
 }
 

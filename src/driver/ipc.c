@@ -11,7 +11,7 @@
  */
 #include "driver/ipc.h"
 
-#include "backend/pages.h"
+#include "backend/vmm.h"
 #include "driver/context.h"
 #include "driver/device.h"
 #include "driver/entries.h"
@@ -38,7 +38,7 @@
 static CUresult export_pages(CUipcMemHandle *handle, const struct pool_block *block) {
     struct ipc_handle view;
     uint64_t exporter;
-    if (!pages_can_be_shared((struct pages *)pool_backend(block->pool))) {
+    if (!vmm_can_export((struct vmm *)pool_backend(block->pool))) {
         log_once(LOG_LEVEL_WARN, "the driver makes no IPC handles of memory in pages; "
                                  "GPUCACHE_BACKEND=segments makes them possible");
         return CUDA_ERROR_NOT_SUPPORTED;

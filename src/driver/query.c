@@ -10,7 +10,7 @@
  * exportable. There the answers are those it gives for memory of cuMemAlloc
  * (tests/sim/probe-h200.txt). So it is with pages that were opened by an IPC handle.
  */
-#include "backend/pages.h"
+#include "backend/vmm.h"
 #include "driver/context.h"
 #include "driver/device.h"
 #include "driver/device_pool.h"
@@ -217,10 +217,10 @@ static bool answer_of_pages(void *data, CUpointer_attribute attribute, const str
 /* After the driver's answer, which is as long as it makes it: of pages it says no where it says yes of its own
  * memory. */
 static void correct(void *data, CUpointer_attribute attribute, const struct known *block) {
-    const struct pages *pages = in_pages(block) ? (struct pages *)pool_backend(block->pool) : NULL;
+    const struct vmm *pages = in_pages(block) ? (struct vmm *)pool_backend(block->pool) : NULL;
     bool decompress = (unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
     bool ipc = (unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-    if (pages && ((decompress && pages_decompress(pages)) || (ipc && pages_can_be_shared(pages)))) {
+    if (pages && ((decompress && vmm_can_decompress(pages)) || (ipc && vmm_can_export(pages)))) {
         *(unsigned char *)data = 1;
     }
 }

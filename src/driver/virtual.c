@@ -2,11 +2,11 @@
  * The virtual memory API: memory lives while its handle or a mapping of it does.
  *
  * What the program does with it is counted and held to the limit. Memory of the pool may lie in pages of this
- * API too (backend/pages.h). To the program that is memory of cuMemAlloc, about which this API has nothing to say: it
+ * API too (backend/vmm.h). To the program that is memory of cuMemAlloc, about which this API has nothing to say: it
  * is asked about an address that nobody has instead. NCCL would else export the one page behind an address as
  * if it were the whole block, and an unmapping would tear the pool's memory. So it is with pages of another process.
  */
-#include "backend/pages.h"
+#include "backend/vmm.h"
 #include "driver/context.h"
 #include "driver/device.h"
 #include "driver/entries.h"
@@ -18,7 +18,7 @@
 #include "process/process.h"
 
 static CUdeviceptr not_ours(CUdeviceptr dptr, size_t bytes) {
-    return pages_touch(dptr, bytes) || ipc_pages_touch(dptr, bytes) ? UNKNOWN_ADDRESS : dptr;
+    return vmm_touches(dptr, bytes) || ipc_pages_touch(dptr, bytes) ? UNKNOWN_ADDRESS : dptr;
 }
 
 CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "backend/pages.h"
+#include "backend/vmm.h"
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
@@ -154,7 +154,7 @@ CUresult device_pool_let_reach(struct device_pool *pool, CUdevice by) {
     return CUDA_SUCCESS;
 }
 
-bool pages_touch(uint64_t address, uint64_t bytes) {
+bool vmm_touches(uint64_t address, uint64_t bytes) {
     (void)address, (void)bytes;
     return false;
 }

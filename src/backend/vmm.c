@@ -1,4 +1,4 @@
-#include "backend/pages.h"
+#include "backend/vmm.h"
 
 #include "driver/capture.h"
 #include "driver/device.h"
@@ -20,10 +20,10 @@
 
 /* --- the ranges of addresses of all such backends --- */
 
-struct pages_range {
+struct vmm_range {
     uint64_t address, bytes;
-    struct pages_range *next; /* of its backend; under that one's lock, as the bits are */
-    uint64_t mapped[];        /* a bit for each page */
+    struct vmm_range *next; /* of its backend; under that one's lock, as the bits are */
+    uint64_t mapped[];      /* a bit for each page */
 };
 
 static struct spans ranges;
@@ -32,10 +32,10 @@ static struct lock ranges_lock = LOCK_INITIALIZER(RANGES);
 
 static size_t size_of_range(uint64_t bytes) {
     size_t words = (size_t)((bytes / PAGE + 63) / 64);
-    return (sizeof(struct pages_range) + words * sizeof(uint64_t) + 4095) & ~(size_t)4095;
+    return (sizeof(struct vmm_range) + words * sizeof(uint64_t) + 4095) & ~(size_t)4095;
 }
 
-static bool list(struct pages_range *range) {
+static bool list(struct vmm_range *range) {
     lock_acquire(&ranges_lock);
     bool listed = spans_add(&ranges, range->address, range);
     atomic_store(&range_count, ranges.count);
@@ -44,27 +44,27 @@ static bool list(struct pages_range *range) {
 }
 
 /* Before the driver can give its addresses to somebody else. */
-static void strike(const struct pages_range *range) {
+static void strike(const struct vmm_range *range) {
     lock_acquire(&ranges_lock);
     spans_remove(&ranges, spans_find(&ranges, range->address, range));
     atomic_store(&range_count, ranges.count);
     lock_release(&ranges_lock);
 }
 
-bool pages_touch(uint64_t address, uint64_t bytes) {
+bool vmm_touches(uint64_t address, uint64_t bytes) {
     if (atomic_load(&range_count) == 0 || bytes == 0) {
         return false;
     }
     uint64_t last = bytes - 1 > UINT64_MAX - address ? UINT64_MAX : address + bytes - 1;
     lock_acquire(&ranges_lock);
-    const struct pages_range *range = spans_before(&ranges, last);
+    const struct vmm_range *range = spans_before(&ranges, last);
     bool touched = range && range->address + range->bytes > address;
     lock_release(&ranges_lock);
     return touched;
 }
 
-static struct pages *of(struct backend *backend) {
-    return (struct pages *)backend;
+static struct vmm *of(struct backend *backend) {
+    return (struct vmm *)backend;
 }
 
 /* What the pool makes of a refusal to give or to map. */
@@ -74,28 +74,28 @@ static int refusal(CUresult r) {
 
 /* Charges a mapping that failed half way and that the driver would not unmap. It is unmapped before
  * the next mapping. One that finds the table full stays mapped and charged. */
-static void keep_stuck(struct pages *pages, uint64_t address, uint64_t bytes) {
-    device_owe(pages->common.device, bytes);
-    if (pages->stuck_count < PAGES_STUCK_MOST) {
-        pages->stuck[pages->stuck_count++] = (struct pages_stuck){address, bytes};
+static void keep_leaked(struct vmm *vmm, uint64_t address, uint64_t bytes) {
+    device_owe(vmm->common.device, bytes);
+    if (vmm->stuck_count < VMM_STUCK_MOST) {
+        vmm->stuck[vmm->stuck_count++] = (struct vmm_stuck){address, bytes};
     }
 }
 
 /* Asks the driver for it once more. */
-static void free_stuck(struct pages *pages) {
-    for (unsigned i = pages->stuck_count; i-- > 0;) {
-        const struct pages_stuck stuck = pages->stuck[i];
+static void free_leaked(struct vmm *vmm) {
+    for (unsigned i = vmm->stuck_count; i-- > 0;) {
+        const struct vmm_stuck stuck = vmm->stuck[i];
         if (REAL(cuMemUnmap)(stuck.address, stuck.bytes) == CUDA_SUCCESS) {
-            pages->stuck[i] = pages->stuck[--pages->stuck_count];
-            device_refund(pages->common.device, stuck.bytes);
+            vmm->stuck[i] = vmm->stuck[--vmm->stuck_count];
+            device_refund(vmm->common.device, stuck.bytes);
         }
     }
 }
 
 static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
-    struct pages *pages = of(backend);
+    struct vmm *vmm = of(backend);
     CUdeviceptr at = 0;
-    struct pages_range *range = host_map(size_of_range(bytes), 4096);
+    struct vmm_range *range = host_map(size_of_range(bytes), 4096);
     if (!range) {
         return -ENOMEM;
     }
@@ -114,34 +114,34 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
         host_unmap(range, size_of_range(bytes));
         return fault_is_deadly(r) ? (int)r : -ENOMEM; /* whatever it calls that */
     }
-    lock_acquire(&pages->lock);
-    range->next = pages->ranges;
-    pages->ranges = range;
-    lock_release(&pages->lock);
+    lock_acquire(&vmm->lock);
+    range->next = vmm->ranges;
+    vmm->ranges = range;
+    lock_release(&vmm->lock);
     *address = at;
     return 0;
 }
 
 static void free_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
-    struct pages *pages = of(backend);
-    lock_acquire(&pages->lock);
-    struct pages_range **at = &pages->ranges, *range;
+    struct vmm *vmm = of(backend);
+    lock_acquire(&vmm->lock);
+    struct vmm_range **at = &vmm->ranges, *range;
     while ((range = *at) != NULL && range->address != address) {
         at = &range->next;
     }
     if (range) {
         *at = range->next;
     }
-    lock_release(&pages->lock);
+    lock_release(&vmm->lock);
     if (!range) {
         return;
     }
     strike(range);
     host_unmap(range, size_of_range(bytes));
     CUstreamCaptureMode mode = capture_relax();
-    lock_acquire(&pages->lock);
-    free_stuck(pages);
-    lock_release(&pages->lock);
+    lock_acquire(&vmm->lock);
+    free_leaked(vmm);
+    lock_release(&vmm->lock);
     REAL(cuMemAddressFree)(address, bytes);
     capture_restore(mode);
 }
@@ -149,17 +149,17 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
 /* --- pages --- */
 
 /* Memory for the decompression engine may be short of what it needs where other memory is not. */
-static CUresult create(struct pages *pages, uint64_t bytes, uint64_t *page) {
+static CUresult create(struct vmm *vmm, uint64_t bytes, uint64_t *page) {
     CUmemGenericAllocationHandle handle = 0;
-    CUresult r = REAL(cuMemCreate)(&handle, bytes, &pages->prop, 0);
+    CUresult r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY && !fault_is_deadly(r) &&
-        pages->prop.allocFlags.usage != 0) {
-        pages->prop.allocFlags.usage = 0;
-        pages->cannot_decompress = true;
-        r = REAL(cuMemCreate)(&handle, bytes, &pages->prop, 0);
+        vmm->prop.allocFlags.usage != 0) {
+        vmm->prop.allocFlags.usage = 0;
+        vmm->cannot_decompress = true;
+        r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
     }
-    if (r == CUDA_ERROR_OUT_OF_MEMORY && mempool_trim(pages->common.device)) {
-        r = REAL(cuMemCreate)(&handle, bytes, &pages->prop, 0);
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && mempool_trim(vmm->common.device)) {
+        r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
     }
     *page = handle;
     return r;
@@ -176,12 +176,12 @@ static unsigned let_go(unsigned count, const uint64_t *handles) {
 
 /* Where it counts fewer as free the driver is asked for all in one piece: it may have more than it counts. */
 static int probe_handles(struct backend *backend, unsigned count) {
-    struct pages *pages = of(backend);
-    struct device *device = pages->common.device;
+    struct vmm *vmm = of(backend);
+    struct device *device = vmm->common.device;
     uint64_t since = device_backend_begin(), bytes = count * PAGE, handle;
     size_t there, total;
     if (!device_allows(device, bytes)) {
-        device_backend_show(&pages->common, FLIGHT_LIMIT_REFUSED, 0, bytes, since);
+        device_backend_show(&vmm->common, FLIGHT_LIMIT_REFUSED, 0, bytes, since);
         return -EDQUOT;
     }
     if (device_current() != device || REAL(cuMemGetInfo_v2)(&there, &total) != CUDA_SUCCESS ||
@@ -189,7 +189,7 @@ static int probe_handles(struct backend *backend, unsigned count) {
         return 0;
     }
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = create(pages, bytes, &handle);
+    CUresult r = create(vmm, bytes, &handle);
     if (r == CUDA_SUCCESS && let_go(1, &handle) == 0) {
         device_owe(device, bytes);
     }
@@ -199,16 +199,16 @@ static int probe_handles(struct backend *backend, unsigned count) {
 
 static int create_handles(struct backend *backend, unsigned count, unsigned length,
                           uint64_t *handles) {
-    struct pages *pages = of(backend);
+    struct vmm *vmm = of(backend);
     uint64_t since = device_backend_begin(), each = length * PAGE, all = count * each;
-    if (!device_charge(pages->common.device, all)) {
-        device_backend_show(&pages->common, FLIGHT_LIMIT_REFUSED, 0, all, since);
+    if (!device_charge(vmm->common.device, all)) {
+        device_backend_show(&vmm->common, FLIGHT_LIMIT_REFUSED, 0, all, since);
         return -EDQUOT;
     }
     unsigned made = 0, kept = 0;
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
-    while (made < count && (r = create(pages, each, &handles[made])) == CUDA_SUCCESS) {
+    while (made < count && (r = create(vmm, each, &handles[made])) == CUDA_SUCCESS) {
         made++;
     }
     if (r != CUDA_SUCCESS) {
@@ -216,12 +216,12 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
     }
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
-        (made > 0 ? device_refund : device_uncharge)(pages->common.device, (count - kept) * each);
-        device_backend_show(&pages->common, FLIGHT_GROW_REFUSED, 0, all, since);
+        (made > 0 ? device_refund : device_uncharge)(vmm->common.device, (count - kept) * each);
+        device_backend_show(&vmm->common, FLIGHT_GROW_REFUSED, 0, all, since);
         return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
     }
-    device_pooled(pages->common.device, (int64_t)all);
-    device_backend_show(&pages->common, FLIGHT_GROW, 0, all, since);
+    device_pooled(vmm->common.device, (int64_t)all);
+    device_backend_show(&vmm->common, FLIGHT_GROW, 0, all, since);
     return 0;
 }
 
@@ -245,31 +245,31 @@ static CUmemAccessDesc access_of(CUdevice device) {
     };
 }
 
-static CUresult give_access(const struct pages *pages, uint64_t address, uint64_t bytes) {
+static CUresult give_access(const struct vmm *vmm, uint64_t address, uint64_t bytes) {
     CUmemAccessDesc who[STATS_MAX_DEVICES];
-    CUdevice own = pages->common.device->ordinal;
+    CUdevice own = vmm->common.device->ordinal;
     size_t count = 0;
     for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++) {
-        if (i == own || (pages->reached_by >> i & 1) != 0) {
+        if (i == own || (vmm->reached_by >> i & 1) != 0) {
             who[count++] = access_of(i);
         }
     }
     return REAL(cuMemSetAccess)(address, bytes, who, count);
 }
 
-static struct pages_range *range_around(uint64_t address) {
+static struct vmm_range *range_around(uint64_t address) {
     lock_acquire(&ranges_lock);
-    struct pages_range *range = spans_before(&ranges, address);
+    struct vmm_range *range = spans_before(&ranges, address);
     lock_release(&ranges_lock);
     return range;
 }
 
-static bool is_mapped(const struct pages_range *range, uint64_t page) {
+static bool is_mapped(const struct vmm_range *range, uint64_t page) {
     return (range->mapped[page / 64] >> page % 64 & 1) != 0;
 }
 
 static void note(uint64_t address, unsigned count, bool mapped) {
-    struct pages_range *range = range_around(address);
+    struct vmm_range *range = range_around(address);
     uint64_t first = (address - range->address) / PAGE;
     for (uint64_t i = first; i < first + count; i++) {
         uint64_t bit = (uint64_t)1 << i % 64;
@@ -279,27 +279,26 @@ static void note(uint64_t address, unsigned count, bool mapped) {
 
 static int map(struct backend *backend, uint64_t address, unsigned count, unsigned length,
                const uint64_t *handles) {
-    struct pages *pages = of(backend);
+    struct vmm *vmm = of(backend);
     uint64_t each = length * PAGE;
     unsigned done = 0;
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
-    lock_acquire(&pages->lock);
-    free_stuck(pages);
+    lock_acquire(&vmm->lock);
+    free_leaked(vmm);
     while (done < count &&
            (r = REAL(cuMemMap)(address + done * each, each, 0, handles[done], 0)) == CUDA_SUCCESS) {
         done++;
     }
-    r = r == CUDA_SUCCESS ? give_access(pages, address, count * each) : r;
+    r = r == CUDA_SUCCESS ? give_access(vmm, address, count * each) : r;
     if (r == CUDA_SUCCESS) {
         note(address, count * length, true);
     } else if (done > 0 && REAL(cuMemUnmap)(address, done * each) != CUDA_SUCCESS) {
-        keep_stuck(pages, address, done * each);
+        keep_leaked(vmm, address, done * each);
     }
-    lock_release(&pages->lock);
+    lock_release(&vmm->lock);
     if (r == CUDA_SUCCESS && trace_on()) {
-        trace_map((unsigned)pages->common.device->ordinal, (uintptr_t)pages, address,
-                  count * length);
+        trace_map((unsigned)vmm->common.device->ordinal, (uintptr_t)vmm, address, count * length);
     }
     capture_restore(mode);
     return refusal(r);
@@ -307,36 +306,35 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
 
 /* To a trace memory lies at one address: what is mapped at two for a while has left the first. */
 static void mark_stale(struct backend *backend, uint64_t address, unsigned count, bool back) {
-    struct pages *pages = of(backend);
-    unsigned device = (unsigned)pages->common.device->ordinal;
+    struct vmm *vmm = of(backend);
+    unsigned device = (unsigned)vmm->common.device->ordinal;
     if (trace_on() && back) {
-        trace_map(device, (uintptr_t)pages, address, count);
+        trace_map(device, (uintptr_t)vmm, address, count);
     } else if (trace_on()) {
-        trace_unmap(device, (uintptr_t)pages, address, count, trace_clock());
+        trace_unmap(device, (uintptr_t)vmm, address, count, trace_clock());
     }
 }
 
 static int unmap(struct backend *backend, uint64_t address, unsigned count, bool left) {
-    struct pages *pages = of(backend);
+    struct vmm *vmm = of(backend);
     uint64_t begun = trace_on() && !left ? trace_clock() : 0;
     CUstreamCaptureMode mode = capture_relax();
-    lock_acquire(&pages->lock);
-    free_stuck(pages);
+    lock_acquire(&vmm->lock);
+    free_leaked(vmm);
     CUresult r = REAL(cuMemUnmap)(address, count * PAGE);
     if (r == CUDA_SUCCESS) {
         note(address, count, false);
     }
-    lock_release(&pages->lock);
+    lock_release(&vmm->lock);
     if (r == CUDA_SUCCESS && begun) {
-        trace_unmap((unsigned)pages->common.device->ordinal, (uintptr_t)pages, address, count,
-                    begun);
+        trace_unmap((unsigned)vmm->common.device->ordinal, (uintptr_t)vmm, address, count, begun);
     }
     capture_restore(mode);
     return device_backend_answer(r);
 }
 
 /* One call for what lies side by side. */
-static CUresult let_reach_range(const struct pages_range *range, const CUmemAccessDesc *who) {
+static CUresult grant_range_access(const struct vmm_range *range, const CUmemAccessDesc *who) {
     uint64_t count = range->bytes / PAGE, from = 0;
     CUresult r = CUDA_SUCCESS;
     while (r == CUDA_SUCCESS && from < count) {
@@ -352,20 +350,20 @@ static CUresult let_reach_range(const struct pages_range *range, const CUmemAcce
     return r;
 }
 
-CUresult pages_let_reach(struct pages *pages, CUdevice device) {
+CUresult vmm_grant_access(struct vmm *vmm, CUdevice device) {
     uint64_t bit = device_bit(device);
     CUmemAccessDesc who = access_of(device);
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
-    lock_acquire(&pages->lock);
-    if (device != pages->common.device->ordinal && (pages->reached_by & bit) == 0) {
-        for (struct pages_range *range = pages->ranges; range && r == CUDA_SUCCESS;
+    lock_acquire(&vmm->lock);
+    if (device != vmm->common.device->ordinal && (vmm->reached_by & bit) == 0) {
+        for (struct vmm_range *range = vmm->ranges; range && r == CUDA_SUCCESS;
              range = range->next) {
-            r = let_reach_range(range, &who);
+            r = grant_range_access(range, &who);
         }
-        pages->reached_by |= r == CUDA_SUCCESS ? bit : 0;
+        vmm->reached_by |= r == CUDA_SUCCESS ? bit : 0;
     }
-    lock_release(&pages->lock);
+    lock_release(&vmm->lock);
     capture_restore(mode);
     return r;
 }
@@ -422,17 +420,17 @@ static bool has_api(void) {
 }
 
 /* A device that is full is none that cannot. */
-static const char *try_one(struct pages *pages, CUdeviceptr at) {
+static const char *try_one(struct vmm *vmm, CUdeviceptr at) {
     uint64_t page;
-    CUresult r = create(pages, PAGE, &page);
+    CUresult r = create(vmm, PAGE, &page);
     if (r != CUDA_SUCCESS) {
         return r == CUDA_ERROR_OUT_OF_MEMORY ? NULL : "the driver refuses to create pages";
     }
     bool mapped = REAL(cuMemMap)(at, PAGE, 0, page, 0) == CUDA_SUCCESS;
-    bool usable = mapped && give_access(pages, at, PAGE) == CUDA_SUCCESS;
+    bool usable = mapped && give_access(vmm, at, PAGE) == CUDA_SUCCESS;
     bool kept = mapped && REAL(cuMemUnmap)(at, PAGE) != CUDA_SUCCESS;
     if (let_go(1, &page) == 0 || kept) {
-        device_owe(pages->common.device, PAGE);
+        device_owe(vmm->common.device, PAGE);
     }
     return usable ? NULL : "the driver refuses to map pages";
 }
@@ -452,8 +450,8 @@ static bool all_can_reach(const struct device *device) {
     return can_all;
 }
 
-const char *pages_lacking(struct device *device) {
-    struct pages trial = {.common.device = device};
+const char *vmm_unavailable(struct device *device) {
+    struct vmm trial = {.common.device = device};
     size_t unit = 0;
     if (!has_api()) {
         return "the driver has no virtual memory API";
@@ -482,17 +480,16 @@ const char *pages_lacking(struct device *device) {
     return reason;
 }
 
-const char *pages_unshared(const struct device *device) {
+const char *vmm_not_exportable(const struct device *device) {
     return prop_of(device).requestedHandleTypes ? NULL : "the driver makes no IPC handles of pages";
 }
 
-int pages_start(struct pages *pages, CUcontext context, struct device *device,
-                uint64_t reached_by) {
-    if (!pages->begun) {
-        lock_start(&pages->lock, LOCK_PAGES);
-        pages->prop = prop_of(device);
-        pages->begun = true;
+int vmm_start(struct vmm *vmm, CUcontext context, struct device *device, uint64_t reached_by) {
+    if (!vmm->begun) {
+        lock_start(&vmm->lock, LOCK_PAGES);
+        vmm->prop = prop_of(device);
+        vmm->begun = true;
     }
-    pages->reached_by = reached_by;
-    return device_backend_start(&pages->common, &ops, context, device);
+    vmm->reached_by = reached_by;
+    return device_backend_start(&vmm->common, &ops, context, device);
 }

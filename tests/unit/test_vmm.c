@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "backend/pages.h"
+#include "backend/vmm.h"
 #include "driver/awake.h"
 #include "driver/capture.h"
 #include "driver/context.h"
@@ -351,8 +351,8 @@ bool fault_is_deadly(CUresult code) {
 
 /* ---- each test ---- */
 
-static struct pages pages;
-static struct backend *const backend = &pages.common.backend;
+static struct vmm vmm;
+static struct backend *const backend = &vmm.common.backend;
 
 static int start(void **state) {
     (void)state;
@@ -393,8 +393,8 @@ static int start(void **state) {
     memset(&device, 0, sizeof device);
     device.ordinal = 1;
     device.total = 64 * PAGE;
-    memset(&pages, 0, sizeof pages);
-    return pages_start(&pages, (CUcontext)1, &device, 0);
+    memset(&vmm, 0, sizeof vmm);
+    return vmm_start(&vmm, (CUcontext)1, &device, 0);
 }
 
 /* Every test gives back all it took. */
@@ -405,7 +405,7 @@ static int stop(void **state) {
         left |= reservations[i].bytes != 0;
     }
     return !left && pages_there == 0 && mappings == 0 && atomic_load(&device.charged) == 0 &&
-                   atomic_load(&device.pooled) == 0 && !pages_touch(0, UINT64_MAX)
+                   atomic_load(&device.pooled) == 0 && !vmm_touches(0, UINT64_MAX)
                ? 0
                : -1;
 }
@@ -500,7 +500,7 @@ static void what_the_driver_keeps_stays_charged(void **state) {
     assert_int_equal(atomic_load(&device.charged), PAGE);
     backend->ops->release_handles(backend, 1, 1, handles);
     refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
-    assert_null(pages_lacking(&device));
+    assert_null(vmm_unavailable(&device));
     assert_int_equal(atomic_load(&device.charged), PAGE);
     backend->ops->release_handles(backend, 1, 1, &last_page);
     device_pooled(&device, 2 * PAGE); /* of those the pool has never had */
@@ -549,7 +549,7 @@ static void nothing_stays_mapped_when_a_mapping_fails(void **state) {
     refuse_access = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
     assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), -ENOMEM);
     assert_int_equal(mappings, 0);
-    assert_int_equal(pages_let_reach(&pages, 0), CUDA_SUCCESS); /* finds nothing that is mapped */
+    assert_int_equal(vmm_grant_access(&vmm, 0), CUDA_SUCCESS); /* finds nothing that is mapped */
     assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), 0);
     assert_int_equal(backend->ops->unmap(backend, at, 6, false), 0);
     backend->ops->release_handles(backend, 6, 1, handles);
@@ -584,15 +584,15 @@ static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
 /* The last one stays charged, and mapped, when all others have been unmapped. */
 static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
     (void)state;
-    uint64_t handle, at = reserve_addresses(PAGES_STUCK_MOST + 2);
-    uint64_t last = at + PAGES_STUCK_MOST * PAGE;
+    uint64_t handle, at = reserve_addresses(VMM_STUCK_MOST + 2);
+    uint64_t last = at + VMM_STUCK_MOST * PAGE;
     take(1, &handle);
     unmaps_nothing = true;
-    for (unsigned i = 0; i <= PAGES_STUCK_MOST; i++) {
+    for (unsigned i = 0; i <= VMM_STUCK_MOST; i++) {
         refuse_access = (struct refusal){1, CUDA_ERROR_UNKNOWN};
         assert_int_equal(backend->ops->map(backend, at + i * PAGE, 1, 1, &handle), -EBUSY);
     }
-    assert_int_equal(atomic_load(&device.charged), (PAGES_STUCK_MOST + 2) * PAGE);
+    assert_int_equal(atomic_load(&device.charged), (VMM_STUCK_MOST + 2) * PAGE);
     unmaps_nothing = false;
     assert_int_equal(backend->ops->map(backend, last + PAGE, 1, 1, &handle), 0);
     assert_int_equal(mappings, 2);
@@ -602,7 +602,7 @@ static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
     atomic_fetch_sub(&device.charged, PAGE);
     assert_int_equal(backend->ops->unmap(backend, last + PAGE, 1, false), 0);
     backend->ops->release_handles(backend, 1, 1, &handle);
-    backend->ops->free_addresses(backend, at, (PAGES_STUCK_MOST + 2) * PAGE);
+    backend->ops->free_addresses(backend, at, (VMM_STUCK_MOST + 2) * PAGE);
 }
 
 /* Of 200 pages, which take more than one word of bits, in two ranges: runs of several lengths. */
@@ -617,14 +617,14 @@ static void a_late_device_gets_access_to_every_page(void **state) {
     assert_int_equal(backend->ops->map(backend, second + 9 * PAGE, 1, 1, &handle), 0);
     assert_int_equal(backend->ops->unmap(backend, first + PAGE, 1, false), 0);
     set_access_calls = 0;
-    assert_int_equal(pages_let_reach(&pages, 3), CUDA_SUCCESS);
+    assert_int_equal(vmm_grant_access(&vmm, 3), CUDA_SUCCESS);
     assert_int_equal(set_access_calls, 7);
     for (unsigned i = 0; i < 11; i++) {
         assert_int_equal(access_at(first + mapped[i] * PAGE), mapped[i] == 1 ? 0 : 1 << 1 | 1 << 3);
     }
     assert_int_equal(access_at(second + 9 * PAGE), 1 << 1 | 1 << 3);
-    assert_int_equal(pages_let_reach(&pages, 3), CUDA_SUCCESS); /* has it */
-    assert_int_equal(pages_let_reach(&pages, device.ordinal), CUDA_SUCCESS);
+    assert_int_equal(vmm_grant_access(&vmm, 3), CUDA_SUCCESS); /* has it */
+    assert_int_equal(vmm_grant_access(&vmm, device.ordinal), CUDA_SUCCESS);
     assert_int_equal(set_access_calls, 7);
     assert_int_equal(backend->ops->map(backend, first + PAGE, 1, 1, &handle), 0);
     assert_int_equal(access_at(first + PAGE), 1 << 1 | 1 << 3);
@@ -643,9 +643,9 @@ static void access_that_is_refused_is_not_counted_as_given(void **state) {
     take(1, &handle);
     assert_int_equal(backend->ops->map(backend, at, 1, 1, &handle), 0);
     refuse_access = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_int_equal(pages_let_reach(&pages, 2), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(vmm_grant_access(&vmm, 2), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(access_at(at), 1 << 1);
-    assert_int_equal(pages_let_reach(&pages, 2), CUDA_SUCCESS);
+    assert_int_equal(vmm_grant_access(&vmm, 2), CUDA_SUCCESS);
     assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
     assert_int_equal(backend->ops->unmap(backend, at, 1, false), 0);
     backend->ops->release_handles(backend, 1, 1, &handle);
@@ -658,13 +658,13 @@ static void memory_outlives_its_context_and_peers_do_not(void **state) {
     (void)state;
     uint64_t handles[2], at = reserve_addresses(4);
     take(2, handles);
-    assert_int_equal(pages_let_reach(&pages, 0), CUDA_SUCCESS);
+    assert_int_equal(vmm_grant_access(&vmm, 0), CUDA_SUCCESS);
     assert_int_equal(backend->ops->map(backend, at, 2, 1, handles), 0);
-    device_backend_end(&pages.common);
+    device_backend_end(&vmm.common);
     assert_int_equal(backend->ops->unmap(backend, at, 2, false), 0);
     backend->ops->release_handles(backend, 1, 1, handles);
     backend->ops->free_addresses(backend, at, 4 * PAGE);
-    assert_int_equal(pages_start(&pages, (CUcontext)2, &device, 1 << 2), 0);
+    assert_int_equal(vmm_start(&vmm, (CUcontext)2, &device, 1 << 2), 0);
     at = reserve_addresses(1);
     assert_int_equal(backend->ops->map(backend, at, 1, 1, handles + 1), 0);
     assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
@@ -676,19 +676,19 @@ static void memory_outlives_its_context_and_peers_do_not(void **state) {
 static void addresses_are_ours_while_we_have_them(void **state) {
     (void)state;
     uint64_t a = reserve_addresses(4), b = reserve_addresses(2), none = 77;
-    assert_false(pages_touch(a - 1, 1));
-    assert_true(pages_touch(a - 1, 2));
-    assert_true(pages_touch(a + 4 * PAGE - 1, 1));
-    assert_false(pages_touch(a + 4 * PAGE, PAGE));
-    assert_true(pages_touch(a + 4 * PAGE, UINT64_MAX));
-    assert_true(pages_touch(b, 1));
-    assert_false(pages_touch(b, 0));
+    assert_false(vmm_touches(a - 1, 1));
+    assert_true(vmm_touches(a - 1, 2));
+    assert_true(vmm_touches(a + 4 * PAGE - 1, 1));
+    assert_false(vmm_touches(a + 4 * PAGE, PAGE));
+    assert_true(vmm_touches(a + 4 * PAGE, UINT64_MAX));
+    assert_true(vmm_touches(b, 1));
+    assert_false(vmm_touches(b, 0));
     refuse_reserve = (struct refusal){1, CUDA_ERROR_INVALID_VALUE};
     assert_int_equal(backend->ops->reserve_addresses(backend, PAGE, &none), -ENOMEM);
     assert_int_equal(none, 77);
     backend->ops->free_addresses(backend, a, 4 * PAGE);
-    assert_false(pages_touch(a, 4 * PAGE));
-    assert_true(pages_touch(b + PAGE, PAGE));
+    assert_false(vmm_touches(a, 4 * PAGE));
+    assert_true(vmm_touches(b + PAGE, PAGE));
     backend->ops->free_addresses(backend, b, 2 * PAGE);
 }
 
@@ -699,8 +699,8 @@ static void give_one(void) {
 }
 
 static int start_anew(void) {
-    memset(&pages, 0, sizeof pages);
-    return pages_start(&pages, (CUcontext)1, &device, 0);
+    memset(&vmm, 0, sizeof vmm);
+    return vmm_start(&vmm, (CUcontext)1, &device, 0);
 }
 
 static void pages_are_made_for_what_the_device_can(void **state) {
@@ -720,7 +720,7 @@ static void pages_are_made_for_what_the_device_can(void **state) {
     assert_int_equal(last_prop.requestedHandleTypes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     assert_int_equal(last_prop.allocFlags.gpuDirectRDMACapable, 1);
     assert_int_equal(last_prop.allocFlags.usage, CU_MEM_CREATE_USAGE_HW_DECOMPRESS);
-    assert_true(pages_decompress(&pages));
+    assert_true(vmm_can_decompress(&vmm));
     version = 12000;
     assert_int_equal(start_anew(), 0);
     give_one();
@@ -736,42 +736,42 @@ static void what_the_decompression_engine_is_refused_is_asked_for_once(void **st
     take(3, handles);
     assert_int_equal(creates, 4);
     assert_int_equal(last_prop.allocFlags.usage, 0);
-    assert_false(pages_decompress(&pages));
+    assert_false(vmm_can_decompress(&vmm));
     backend->ops->release_handles(backend, 3, 1, handles);
     assert_int_equal(start_anew(), 0);
     refuse_create = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY}; /* says nothing of the flag */
     assert_int_equal(backend->ops->create_handles(backend, 3, 1, handles), -ENOMEM);
-    assert_true(pages_decompress(&pages));
+    assert_true(vmm_can_decompress(&vmm));
 }
 
 static void a_device_that_cannot_says_why(void **state) {
     (void)state;
-    assert_null(pages_lacking(&device));
+    assert_null(vmm_unavailable(&device));
     refuse_create = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_null(pages_lacking(&device)); /* it is only full */
+    assert_null(vmm_unavailable(&device)); /* it is only full */
     refuse_create = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
-    assert_string_equal(pages_lacking(&device), "the driver refuses to create pages");
+    assert_string_equal(vmm_unavailable(&device), "the driver refuses to create pages");
     refuse_map = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
-    assert_string_equal(pages_lacking(&device), "the driver refuses to map pages");
+    assert_string_equal(vmm_unavailable(&device), "the driver refuses to map pages");
     refuse_access = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
-    assert_string_equal(pages_lacking(&device), "the driver refuses to map pages");
+    assert_string_equal(vmm_unavailable(&device), "the driver refuses to map pages");
     refuse_reserve = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_string_equal(pages_lacking(&device), "the driver refuses to reserve addresses");
+    assert_string_equal(vmm_unavailable(&device), "the driver refuses to reserve addresses");
     granularity = 64 << 10;
-    assert_null(pages_lacking(&device));
+    assert_null(vmm_unavailable(&device));
     granularity = 2 * PAGE;
-    assert_string_equal(pages_lacking(&device), "the driver has no pages of 2 MiB");
+    assert_string_equal(vmm_unavailable(&device), "the driver has no pages of 2 MiB");
     devices = STATS_MAX_DEVICES + 1;
-    assert_string_equal(pages_lacking(&device), "another device could not reach its pages");
+    assert_string_equal(vmm_unavailable(&device), "another device could not reach its pages");
     devices = STATS_MAX_DEVICES;
     granularity = PAGE;
-    assert_null(pages_lacking(&device));
+    assert_null(vmm_unavailable(&device));
     unreachable = 3;
-    assert_string_equal(pages_lacking(&device), "another device could not reach its pages");
+    assert_string_equal(vmm_unavailable(&device), "another device could not reach its pages");
     attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 0;
-    assert_string_equal(pages_lacking(&device), "the device has no virtual memory management");
+    assert_string_equal(vmm_unavailable(&device), "the device has no virtual memory management");
     real_entries.real_cuMemMap = (void *)entry_absent;
-    assert_string_equal(pages_lacking(&device), "the driver has no virtual memory API");
+    assert_string_equal(vmm_unavailable(&device), "the driver has no virtual memory API");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
