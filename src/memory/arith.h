@@ -4,16 +4,16 @@
 
 #include <stdint.h>
 
-static inline uint64_t least_of(uint64_t a, uint64_t b) {
+static inline uint64_t min_u64(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-static inline uint64_t most_of(uint64_t a, uint64_t b) {
+static inline uint64_t max_u64(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-static inline uint64_t bounded(uint64_t least, uint64_t number, uint64_t most) {
-    return least_of(most_of(least, number), most);
+static inline uint64_t clamp_u64(uint64_t least, uint64_t number, uint64_t most) {
+    return min_u64(max_u64(least, number), most);
 }
 
 /** `unit` is a power of two. */

@@ -34,7 +34,7 @@ static struct segment *first_to_go(const struct arena *arena, uint64_t finished,
 
 /* A long one would pin as much where it comes to. */
 static uint64_t short_ones(uint64_t most) {
-    return least_of(most, VMM_HANDLE);
+    return min_u64(most, VMM_HANDLE);
 }
 
 struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t from) {

@@ -24,8 +24,8 @@ static bool fits(const struct arena *arena, uint64_t bytes, uint64_t base, uint6
     look_around(arena, base, end, after, gap);
     uint64_t left = gap->left ? gap->left->bytes : 0, gap_follows = end - base;
     uint64_t right = gap->right ? gap->right->bytes : 0;
-    uint64_t behind = round_up(bytes - least_of(left, bytes), PAGE_BYTES);
-    uint64_t before = round_up(bytes - least_of(right, bytes), PAGE_BYTES);
+    uint64_t behind = round_up(bytes - min_u64(left, bytes), PAGE_BYTES);
+    uint64_t before = round_up(bytes - min_u64(right, bytes), PAGE_BYTES);
     if (behind <= gap_follows && (behind <= before || before > gap_follows)) {
         gap->bytes = behind;
         gap->right = NULL;
@@ -87,7 +87,7 @@ bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap) {
 }
 
 void gap_become(struct gap *gap, uint64_t bytes) {
-    bytes = least_of(bytes, gap->room);
+    bytes = min_u64(bytes, gap->room);
     if (gap->right && !gap->left) { /* it grows to the left */
         gap->base = gap->base + gap->bytes - bytes;
     }

@@ -74,16 +74,16 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
         if (!needs_rotation(cache, bin)) {
             return 0;
         }
-        target = least_of(target, ROTATION_BLOCKS);
+        target = min_u64(target, ROTATION_BLOCKS);
         if (!quota_grow(cache, target * like->bytes)) {
-            target = least_of(target, cache_quota(cache) / like->bytes);
+            target = min_u64(target, cache_quota(cache) / like->bytes);
         }
     } else {
         if (!like->large && cache->bytes <= cache_quota(cache) / AHEAD_ROOM_SHARE) {
             few = counter_get(&pool->source.counters.active.current) / AHEAD_SHARE;
-            few = least_of(few, AHEAD_BYTES) / like->bytes;
+            few = min_u64(few, AHEAD_BYTES) / like->bytes;
         }
-        target = least_of(target, least_of(few, AHEAD_BLOCKS));
+        target = min_u64(target, min_u64(few, AHEAD_BLOCKS));
     }
     bin->target = (uint32_t)target;
     return target > bin->count ? (uint32_t)target - bin->count : 0;

@@ -15,7 +15,7 @@
 #include "pool/internal.h"
 
 uint64_t quota_of_capacity(uint64_t capacity) {
-    return bounded(QUOTA_LEAST, capacity / QUOTA_SHARE, QUOTA_MOST);
+    return clamp_u64(QUOTA_LEAST, capacity / QUOTA_SHARE, QUOTA_MOST);
 }
 
 /* What one of many may have if all of them, with their transfer caches, are to hold no more than a part of
@@ -24,7 +24,7 @@ static uint64_t part_of_peak(const struct pool *pool) {
     const struct source *source = &pool->source;
     uint64_t peak = counter_get(&source->counters.allocated.peak);
     uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / source->active_count;
-    return most_of(each - each / 3, QUOTA_FIRST); /* that is for the transfer cache */
+    return max_u64(each - each / 3, QUOTA_FIRST); /* that is for the transfer cache */
 }
 
 /* What one may have. With more awake than QUOTA_CACHES they hold less together, too: twice as many, half
@@ -34,10 +34,10 @@ static uint64_t quota_limit(const struct pool *pool) {
     uint64_t most = pool->quota_most, least = most / QUOTA_PARTS, little = budget_little(source);
     uint64_t active = source->active_count;
     if (active > QUOTA_CACHES) {
-        uint64_t share = most_of(most * QUOTA_CACHES / active * QUOTA_CACHES / active, least);
-        return active > QUOTA_MANY ? least_of(share, part_of_peak(pool)) : share;
+        uint64_t share = max_u64(most * QUOTA_CACHES / active * QUOTA_CACHES / active, least);
+        return active > QUOTA_MANY ? min_u64(share, part_of_peak(pool)) : share;
     }
-    return active <= 1 ? least_of(most, little) : most;
+    return active <= 1 ? min_u64(most, little) : most;
 }
 
 static uint64_t transfer_limit(const struct pool *pool) {
@@ -73,11 +73,11 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
         link_active(pool, cache);
         transfer_set_owner_id(&cache->transfer, cache->number);
     }
-    uint64_t most = quota_limit(pool), quota = most_of(before, QUOTA_FIRST);
+    uint64_t most = quota_limit(pool), quota = max_u64(before, QUOTA_FIRST);
     while (quota < bytes && quota < most) {
         quota *= 2;
     }
-    quota = least_of(quota, most);
+    quota = min_u64(quota, most);
     if (quota != before) {
         set_quota(&pool->source, &cache->quota, quota);
     }
@@ -90,7 +90,7 @@ void quota_grow_transfer(struct cache *cache) {
     uint64_t before = atomic_load_explicit(room, memory_order_relaxed), most = transfer_limit(pool);
     uint64_t quota = before > 0 ? 2 * before : QUOTA_TRANSFER_FIRST;
     quota_grow(cache, 0);
-    set_quota(&pool->source, room, least_of(quota, most));
+    set_quota(&pool->source, room, min_u64(quota, most));
 }
 
 void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes) {

@@ -37,7 +37,7 @@ bool quota_deactivate_list(struct pool *pool, struct biased *first);
 /* No block is cached that is larger than one part in this of what a cache may hold. */
 static inline uint64_t quota_largest_block(const struct pool *pool) {
     uint64_t most = pool->quota_most / CACHE_BLOCK_SHARE;
-    return backend_maps(pool->source.backend) ? least_of(most, VMM_CACHED_BLOCK) : most;
+    return backend_maps(pool->source.backend) ? min_u64(most, VMM_CACHED_BLOCK) : most;
 }
 
 static inline bool quota_is_inactive(const struct cache *cache) {

@@ -45,9 +45,9 @@ unsigned budget_streams(void) {
 /* What a pool may keep whatever is live: for each stream enough to stay side by side with the others. */
 static uint64_t budget_floor(const struct source *source) {
     uint64_t share = source->backend->capacity / BUDGET_FLOOR_SHARE;
-    uint64_t streams = bounded(1, budget_streams(), BUDGET_STREAMS);
-    uint64_t each = streams > 1 ? bounded(BUDGET_FLOOR, share, 2 * BUDGET_FLOOR) : BUDGET_FLOOR;
-    return least_of(each * streams, most_of(share * BUDGET_STREAMS, BUDGET_FLOOR));
+    uint64_t streams = clamp_u64(1, budget_streams(), BUDGET_STREAMS);
+    uint64_t each = streams > 1 ? clamp_u64(BUDGET_FLOOR, share, 2 * BUDGET_FLOOR) : BUDGET_FLOOR;
+    return min_u64(each * streams, max_u64(share * BUDGET_STREAMS, BUDGET_FLOOR));
 }
 
 bool budget_is_beyond_floor(const struct source *source) {
@@ -72,10 +72,10 @@ static uint64_t goal_of(const struct source *source) {
         return source->config.budget;
     }
     uint64_t peak = counter_get(&source->counters.allocated.peak), floor = budget_floor(source);
-    uint64_t more = least_of(source->remap.slack,
-                             budget_remap_slack_most(source)); /* the peak may have been reset */
+    uint64_t more = min_u64(source->remap.slack,
+                            budget_remap_slack_most(source)); /* the peak may have been reset */
     uint64_t slack = backend_maps(source->backend) ? peak / VMM_SLACK + more : peak / BUDGET_SLACK;
-    return most_of(peak + most_of(slack, BUDGET_FLOOR), floor);
+    return max_u64(peak + max_u64(slack, BUDGET_FLOOR), floor);
 }
 
 uint64_t budget_with(const struct source *source, uint64_t bytes) {
@@ -97,25 +97,25 @@ void budget_recompute(struct source *source) {
     uint64_t goal = goal_of(source), budget = goal;
     if (source->config.budget == 0) {
         uint64_t little = budget_little(source);
-        goal = least_of(goal, little);
+        goal = min_u64(goal, little);
         uint64_t more = source->quotas +
                         source->quotas / BUDGET_QUOTA_SHARE; /* cut from pages that others share */
-        uint64_t slack = goal - least_of(counter_get(&source->counters.allocated.peak), goal);
+        uint64_t slack = goal - min_u64(counter_get(&source->counters.allocated.peak), goal);
         bool small = source->active_count <= 1 && slack <= BUDGET_FLOOR;
         if (small || backend_maps(source->backend)) { /* which has no holes */
-            more -= least_of(more, slack);
+            more -= min_u64(more, slack);
         }
         if (backend_maps(source->backend)) { /* of a large program they are part of it */
-            uint64_t most = least_of(source->active_count, BUDGET_CACHES) * BUDGET_CACHES_EACH;
-            more = least_of(more, most - least_of(slack, most));
+            uint64_t most = min_u64(source->active_count, BUDGET_CACHES) * BUDGET_CACHES_EACH;
+            more = min_u64(more, most - min_u64(slack, most));
         }
-        budget = source->active_count > 1 ? goal + more : least_of(goal + more, little);
+        budget = source->active_count > 1 ? goal + more : min_u64(goal + more, little);
     }
     uint64_t capacity = source->backend->capacity; /* what lies idle in a line can go at any time */
     uint64_t left = backend_maps(source->backend) ? 0 : capacity / BUDGET_DEVICE_SHARE;
-    budget = least_of(budget, capacity - left);
-    budget = source->refused_at > 0 ? least_of(budget, source->refused_at) : budget;
-    goal = least_of(goal, budget);
+    budget = min_u64(budget, capacity - left);
+    budget = source->refused_at > 0 ? min_u64(budget, source->refused_at) : budget;
+    goal = min_u64(goal, budget);
     source->goal = goal;
     unsigned refused = source->backend->refused;
     bool doubt = refused > 0 && source->backend->has_events; /* so frees show whether it records */
@@ -129,7 +129,7 @@ void budget_recompute(struct source *source) {
     }
     bool sync = source->config.reuse == POOL_SYNC; /* in every free */
     uint64_t most = sync ? 0 : sync_event_bytes(source, budget);
-    set_if_changed(&source->event_least, least_of(budget / EVENT_LEAST_SHARE, most));
+    set_if_changed(&source->event_least, min_u64(budget / EVENT_LEAST_SHARE, most));
     set_if_changed(&source->event_bytes, most);
     source->refused_seen = refused;
     source->budget_stale = false;
@@ -143,7 +143,7 @@ void budget_count_reserve(struct source *source) {
     metric_become(&counters->segments, source->large.segment_count + source->small.segment_count);
     uint64_t large = arena_largest_free(&source->large), small = arena_largest_free(&source->small);
     counter_set(&counters->largest_free_bytes,
-                most_of(most_of(large, small), runs_largest(&source->runs)));
+                max_u64(max_u64(large, small), runs_largest(&source->runs)));
     counter_set(&counters->ready_bytes, ready);
     counter_set(&counters->releasable_bytes, source_idle(source));
     counter_set(&counters->free_blocks,

@@ -25,9 +25,9 @@ void grow_wait_for_others(struct source *source) {
  * of what is in use: neither ready nor pending. */
 static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
     uint64_t in_use = budget_expected(source) - budget_free(source) - source->pending_bytes;
-    uint64_t peak = most_of(counter_get(&source->counters.allocated.peak), in_use + growth);
+    uint64_t peak = max_u64(counter_get(&source->counters.allocated.peak), in_use + growth);
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
-    return most_of(peak + peak / 10 * (RESERVE_TENTHS - 10) + RESERVE_BYTES, budget);
+    return max_u64(peak + peak / 10 * (RESERVE_TENTHS - 10) + RESERVE_BYTES, budget);
 }
 
 static void release_down_to(struct source *source, uint64_t growth, uint64_t most) {
@@ -41,7 +41,7 @@ static void release_down_to(struct source *source, uint64_t growth, uint64_t mos
 static bool wait_for_idle(struct source *source, uint64_t last) {
     uint64_t finished = source->epochs.finished;
     uint64_t stamp =
-        least_of(idle_stamp(&source->large, finished), idle_stamp(&source->small, finished));
+        min_u64(idle_stamp(&source->large, finished), idle_stamp(&source->small, finished));
     return stamp <= last && sync_wait_stamp(source, stamp);
 }
 
@@ -100,7 +100,7 @@ static int grow_vmm(struct source *source, struct alloc_request *request) {
         epochs_poll(&source->epochs, source->backend);
         growth = remap_growth(source, arena, bytes, budget);
     }
-    uint64_t most = most_of(budget, budget_expected(source));
+    uint64_t most = max_u64(budget, budget_expected(source));
     while (budget_would_exceed(source, growth.bytes, most + growth.available) &&
            !budget_would_exceed(source, growth.bytes, most + growth.idle) &&
            wait_for_idle(source, last)) {

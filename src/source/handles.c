@@ -291,7 +291,7 @@ uint64_t handles_length(const struct source *source, uint64_t like) {
     while (each / 2 >= like && each > VMM_HANDLE_SHORT) {
         each /= 2;
     }
-    return most_of(each >> source->remap.size_shift, VMM_HANDLE_LEAST);
+    return max_u64(each >> source->remap.size_shift, VMM_HANDLE_LEAST);
 }
 
 /* Descriptors for all of them first: nothing is made to go back for want of host memory. */
@@ -325,7 +325,7 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
 int handles_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like) {
     uint64_t each = handles_length(source, like);
-    uint64_t some = most_of(round_up(like, each), MAP_BATCH * each);
+    uint64_t some = max_u64(round_up(like, each), MAP_BATCH * each);
     some = bytes > some + VMM_HANDLE ? some : bytes;
     const struct gap front = {.base = base, .bytes = some};
     const struct gap rest = {.base = base + some, .bytes = bytes - some};
@@ -333,7 +333,7 @@ int handles_make_short(struct source *source, struct arena *arena, uint64_t base
     struct transit none;
     none.count = 0;
     none.bytes = 0;
-    int r = handles_make(source, arena, &front, least_of(each, some), &none, &last);
+    int r = handles_make(source, arena, &front, min_u64(each, some), &none, &last);
     if (r == 0 && rest.bytes > 0) {
         r = handles_make(source, arena, &rest, rest.bytes, &none, &last);
     }

@@ -65,7 +65,7 @@ static void give_range(struct source *source, struct arena *arena, struct range 
     uint64_t tick = source->decay.tick;
     stamp = stamp > 0 ? stamp : atomic_load_explicit(&source->epochs.safe, memory_order_relaxed);
     for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-        s->stamp = most_of(stamp, s->stamp);
+        s->stamp = max_u64(stamp, s->stamp);
         s->since =
             (int64_t)(tick - s->since) > 0 ? tick : s->since; /* what was pending may be older */
     }

@@ -33,7 +33,7 @@ void pending_add(struct source *source, struct block *block) {
     struct pending *queue = &source->pending[reach];
     block->next = NULL;
     if (queue->head) {
-        block->stamp = most_of(block->stamp, queue->tail->stamp);
+        block->stamp = max_u64(block->stamp, queue->tail->stamp);
         queue->tail->next = block;
     } else {
         queue->head = block;
@@ -56,7 +56,7 @@ void pending_release_safe(struct source *source) {
 
 void pending_release_up_to(struct source *source, uint64_t stamp) {
     for (enum reach reach = 0; reach < REACHES; reach++) {
-        uint64_t last = least_of(stamp_done(source, reach), stamp);
+        uint64_t last = min_u64(stamp_done(source, reach), stamp);
         struct pending *queue = &source->pending[reach];
         while (queue->head && queue->head->stamp <= last) {
             struct block *block = queue->head;

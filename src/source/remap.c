@@ -125,9 +125,9 @@ static bool reserve_addresses(struct source *source, struct arena *arena, uint64
     }
     lock_release(&source->lock);
     least = round_up(least, PAGE_BYTES);
-    bytes = most_of(bytes, least);
+    bytes = max_u64(bytes, least);
     while ((r = backend->ops->reserve_addresses(backend, bytes, &base)) != 0 && bytes > least) {
-        bytes = most_of(bytes / 2 & ~(PAGE_BYTES - 1), least);
+        bytes = max_u64(bytes / 2 & ~(PAGE_BYTES - 1), least);
     }
     lock_acquire(&source->lock);
     if (r == 0) {
@@ -179,7 +179,7 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
         }
     }
     if (budget_would_exceed(source, gap->bytes, budget)) {
-        gap_become(gap, most_of(transit->bytes, least));
+        gap_become(gap, max_u64(transit->bytes, least));
     }
 }
 
@@ -260,7 +260,7 @@ static uint64_t more_slack(struct source *source, uint64_t bytes, uint64_t budge
         return 0;
     }
     uint64_t lacking = budget_expected(source) + bytes - budget, left = most - source->remap.slack;
-    uint64_t more = least_of(least_of(lacking, left), capacity - budget);
+    uint64_t more = min_u64(min_u64(lacking, left), capacity - budget);
     source->remap.slack += more;
     source->budget_stale = true;
     return more;
@@ -274,8 +274,8 @@ static uint64_t length_of_segments(const struct source *source, uint64_t bytes, 
     if (!anew && source->remap.size_shift == 0) {
         least = round_up(bytes / VMM_HANDLES_FEW, VMM_HANDLE);
     }
-    each = most_of(each, least);
-    return bytes > 0 ? least_of(each, bytes) : each;
+    each = max_u64(each, least);
+    return bytes > 0 ? min_u64(each, bytes) : each;
 }
 
 /* What is new is held like what it is added to, so that who asked for it gets it, and not whoever finds a part first. */

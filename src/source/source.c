@@ -126,8 +126,8 @@ static uint64_t good_growth(const struct source *source, const struct alloc_requ
     if (!request->large || request->bytes == least) {
         return least;
     }
-    uint64_t most = least_of(source->backend->capacity / SEGMENT_STEP_SHARE, SEGMENT_STEP_MAX);
-    uint64_t step = least_of(source->large.reserved_bytes / SEGMENT_STEP_PART, most);
+    uint64_t most = min_u64(source->backend->capacity / SEGMENT_STEP_SHARE, SEGMENT_STEP_MAX);
+    uint64_t step = min_u64(source->large.reserved_bytes / SEGMENT_STEP_PART, most);
     uint64_t blocks = step > request->bytes ? (step + request->bytes - 1) / request->bytes : 1;
     return round_up(blocks * request->bytes + LARGE_UNIT, PAGE_BYTES);
 }

@@ -192,7 +192,7 @@ bool sync_barrier_or_wait(struct source *source, uint64_t stamp, bool even_by_wa
 
 /* A clock may stand still: what was slept has passed in any case. */
 static uint64_t passed(const struct source *source, uint64_t since, uint64_t slept) {
-    return most_of(backend_clock(source->backend) - since, slept);
+    return max_u64(backend_clock(source->backend) - since, slept);
 }
 
 static void sleep_unlocked(struct source *source, uint64_t ns) {
@@ -234,7 +234,7 @@ static uint64_t time_budget(struct source *source, uint64_t limit_ns) {
 }
 
 static void count_failed_wait(struct source *source, uint64_t stamp, uint64_t ns) {
-    source->waits.failed_stamp = most_of(source->waits.failed_stamp, stamp);
+    source->waits.failed_stamp = max_u64(source->waits.failed_stamp, stamp);
     source->waits.failed_ns += ns;
 }
 

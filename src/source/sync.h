@@ -15,10 +15,10 @@ static inline bool sync_is_captured(const struct source *source) {
  * together with all that was submitted since: so it is little beside what the pool can grow by instead, and hardly anything where that is
  * nothing. */
 static inline uint64_t sync_event_bytes(const struct source *source, uint64_t budget) {
-    uint64_t used = most_of(budget, budget_used(source)), capacity = source->backend->capacity;
+    uint64_t used = max_u64(budget, budget_used(source)), capacity = source->backend->capacity;
     uint64_t room = source->refused_at == 0 && used < capacity ? capacity - used : 0;
-    uint64_t most = bounded(EVENT_BYTES_LAST, room / EVENT_ROOM_SHARE, EVENT_BYTES);
-    return least_of(budget / EVENT_SHARE + SMALL_MAX_BYTES, most);
+    uint64_t most = clamp_u64(EVENT_BYTES_LAST, room / EVENT_ROOM_SHARE, EVENT_BYTES);
+    return min_u64(budget / EVENT_SHARE + SMALL_MAX_BYTES, most);
 }
 
 /* All below: under the lock, which is let go of around a wait. */

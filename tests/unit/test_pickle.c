@@ -87,7 +87,7 @@ static void containers(void **state) {
 }
 
 /* A small file that is packed may hold millions of lists. */
-static void bounded(void **state) {
+static void clamp_u64(void **state) {
     (void)state;
     struct pickle pickle;
     static const char kinds[] = "])}N(2";
@@ -240,7 +240,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(integers),
         cmocka_unit_test(containers),
-        cmocka_unit_test(bounded),
+        cmocka_unit_test(clamp_u64),
         cmocka_unit_test(refused),
         cmocka_unit_test(broken),
         cmocka_unit_test(truncated),

@@ -1798,7 +1798,7 @@ static void segments_are_as_long_as_what_they_are_made_for_wants(void **state) {
             start(64 * GIB, POOL_BARRIER, PAGE);
             pool->source.remap.size_shift = size_shift;
             uint64_t at = get_mapped(bytes);
-            assert_int_equal(segment_at(at)->bytes, least_of(wanted, round_up(bytes, PAGE)));
+            assert_int_equal(segment_at(at)->bytes, min_u64(wanted, round_up(bytes, PAGE)));
             assert_int_equal(stop(NULL), 0);
             at = free_gib();
             finish_all();
