@@ -100,6 +100,7 @@ static void begin_orders(void) {
 static void *look_after_page(void *unused) {
     for (;;) {
         live_wait(live_next_order() ? ORDER_NS : REFRESH_NS);
+        helper_admit_sigbus();
         live_refresh(false);
         begin_orders();
     }

@@ -8,26 +8,64 @@
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #define SECOND_NS 1000000000u
 #define TURN_NS 1000000
 
+/* Blocks the signal in this thread at once, so that the process's other threads get it. */
+static void hold_back(int number) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+/* Initial-exec: the handler of SIGBUS reads it. */
+static _Thread_local bool is_helper __attribute__((tls_model("initial-exec")));
+
+static void *run_helper(void *run) {
+    is_helper = true;
+    helper_admit_sigbus();
+    return ((void *(*)(void *))run)(NULL);
+}
+
 int helper_start(void *(*run)(void *)) {
     sigset_t all, before;
     pthread_t thread;
     sigfillset(&all);
-    /* held back, a SIGBUS of the thread's own would end the process in spite of the handler */
-    if (guard_is_needed() || options()->report != REPORT_TO_NOWHERE)
-        sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, run, NULL);
+    int error = pthread_create(&thread, NULL, run_helper, (void *)run);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error == 0) {
         pthread_setname_np(thread, "gpucache");
         pthread_detach(thread);
     }
     return error;
+}
+
+void helper_admit_sigbus(void) {
+    sigset_t bus;
+    if (is_helper && (guard_is_needed() || options()->report != REPORT_TO_NOWHERE)) {
+        sigemptyset(&bus);
+        sigaddset(&bus, SIGBUS);
+        pthread_sigmask(SIG_UNBLOCK, &bus, NULL);
+    }
+}
+
+bool helper_passes_on(int number, siginfo_t *info, void *context) {
+    ucontext_t *interrupted = context;
+    pid_t process = (pid_t)syscall(SYS_getpid);
+    if (!is_helper || info->si_code > 0) {
+        return false;
+    }
+    sigaddset(&interrupted->uc_sigmask, number);
+    hold_back(number);
+    if (syscall(SYS_rt_sigqueueinfo, process, number, info) != 0) {
+        syscall(SYS_kill, process, number);
+    }
+    return true;
 }
 
 _Atomic(struct helper *) helper_wanted;
@@ -58,6 +96,7 @@ void helper_start_all_wanted(void) {
 }
 
 bool helper_begin(_Atomic int *turn) {
+    helper_admit_sigbus();
     int idle = HELPER_IDLE;
     return atomic_compare_exchange_strong(turn, &idle, HELPER_AT_WORK);
 }

@@ -10,6 +10,7 @@
 
 #include "process/log.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,6 +23,20 @@ enum helper_turn { HELPER_IDLE, HELPER_AT_WORK, HELPER_HELD };
  * run.
  */
 int helper_start(void *(*run)(void *));
+
+/**
+ * Lets SIGBUS through to the calling helper thread, where the library handles it: blocked, a SIGBUS
+ * by the thread's own access to a file that was cut short would end the process (guard.h). Does
+ * nothing in a thread of the program.
+ */
+void helper_admit_sigbus(void);
+
+/**
+ * For the handler of SIGBUS. Returns whether a helper thread got a signal that was sent to the
+ * process. The signal is sent again and blocked here until helper_admit_sigbus(): the program's
+ * threads may block it, and read it by sigwait() or from a signalfd.
+ */
+bool helper_passes_on(int number, siginfo_t *info, void *context);
 
 /** A thread that is asked for where locks are held, and made at the next helper_start_wanted(). */
 struct helper {

@@ -20,6 +20,7 @@
 
 #include "process/ending.h"
 #include "process/guard.h"
+#include "process/helper.h"
 #include "process/libc.h"
 #include "process/options.h"
 #include "process/process.h"
@@ -186,9 +187,8 @@ static struct stack *claim_stack(void) {
 }
 
 static void on_signal(int number, siginfo_t *info, void *context) {
-    (void)context;
     struct stack *stack;
-    if (guard_repair(info))
+    if (guard_repair(info) || helper_passes_on(number, info, context))
         return;
     if (!ending_is_own_process()) {
         send_again(number, info);
