@@ -92,8 +92,9 @@ static bool fits(const struct trace_header *header, const uint64_t words[8], uns
     case TRACE_ALLOCATE:
     case TRACE_FREE:
         return words[2] <= most && words[3] <= most && words[1] < UINT64_MAX - most;
+    case TRACE_MAP: /* of one page; readers go through its bytes again when it ends */
+        return words[2] == TRACE_PAGE_BYTES && words[1] < UINT64_MAX - most;
     case TRACE_UNMAP:
-    case TRACE_MAP:
     case TRACE_MOMENT_GROW:
     case TRACE_MOMENT_GIVE_BACK:
         return words[2] <= most && words[1] < UINT64_MAX - most;

@@ -15,6 +15,8 @@
 /** What a reader goes through the records with. */
 struct pass {
     struct trace_world world;
+    struct trace_world ended;    /* what has ended after the front, by address */
+    struct trace_world contexts; /* the same of contexts; the blocks' addresses are their spaces */
     struct trace_event *out, *before; /* the list, and what it has to begin with besides */
     size_t count, capacity, before_count, before_capacity;
     uint64_t front_ns;
@@ -41,11 +43,35 @@ static void append(struct trace_event **list, size_t *count, size_t *capacity,
     (*list)[(*count)++] = *event;
 }
 
-/** The event takes place; before the front it only leaves its traces. */
+static const struct {
+    enum trace_kind begins, ends;
+} sorts[TRACE_SORTS] = {
+    [TRACE_BLOCKS] = {TRACE_ALLOCATE, TRACE_FREE},
+    [TRACE_SEGMENTS] = {TRACE_MOMENT_GROW, TRACE_MOMENT_GIVE_BACK},
+    [TRACE_PAGES] = {TRACE_MAP, TRACE_UNMAP},
+};
+
+/** Keeps the address of what ends, for end(). Where the trace has no front nobody asks. */
+static void note_end(struct pass *pass, const struct trace_event *event) {
+    struct trace_event note = {.address = event->address, .bytes = event->bytes};
+    for (enum trace_sort sort = 0; sort < TRACE_SORTS; sort++)
+        if (event->kind == sorts[sort].ends && pass->front_ns != 0) {
+            note.kind = (uint8_t)sorts[sort].begins;
+            trace_world_apply(&pass->ended, &note);
+        }
+    if (event->kind == TRACE_CONTEXT_END && pass->front_ns != 0) {
+        note = (struct trace_event){.kind = TRACE_ALLOCATE, .address = event->space};
+        trace_world_apply(&pass->contexts, &note);
+    }
+}
+
+/** Applies an event to what lives, and adds it to the list unless it is older than the front. */
 static void happen(struct pass *pass, const struct trace_event *event) {
     trace_world_apply(&pass->world, event);
-    if (event->time_ns > pass->front_ns)
+    if (event->time_ns > pass->front_ns) {
         append(&pass->out, &pass->count, &pass->capacity, event);
+        note_end(pass, event);
+    }
 }
 
 /** What ends something, at another's time. */
@@ -62,14 +88,6 @@ static void end_thing(struct pass *pass, const struct trace_event *begun, enum t
     happen(pass, &end);
 }
 
-static const struct {
-    enum trace_kind begins, ends;
-} sorts[TRACE_SORTS] = {
-    [TRACE_BLOCKS] = {TRACE_ALLOCATE, TRACE_FREE},
-    [TRACE_SEGMENTS] = {TRACE_MOMENT_GROW, TRACE_MOMENT_GIVE_BACK},
-    [TRACE_PAGES] = {TRACE_MAP, TRACE_UNMAP},
-};
-
 /** Where something is already, its end was not written: two of one time, or a killed thread. */
 static void begin(struct pass *pass, enum trace_sort sort, const struct trace_event *event) {
     const struct trace_event *there = trace_world_at(&pass->world, sort, event->address);
@@ -80,12 +98,22 @@ static void begin(struct pass *pass, enum trace_sort sort, const struct trace_ev
     happen(pass, event);
 }
 
-/** Of what is not there the begin was forgotten: it lived at the front. */
+/** Returns whether the event cannot be the end of what lived at the front: its context, or
+ * something at its address, has ended since. That comes of records that are missing. */
+static bool is_too_late(const struct pass *pass, enum trace_sort sort,
+                        const struct trace_event *event) {
+    return trace_world_at(&pass->ended, sort, event->address) ||
+           trace_world_at(&pass->contexts, TRACE_BLOCKS, event->space);
+}
+
+/** Ends one thing. A thing that is not there lived at the front if it can have, and its begin was
+ * forgotten. */
 static void end(struct pass *pass, enum trace_sort sort, const struct trace_event *event) {
     const struct trace_event *begun = trace_world_at(&pass->world, sort, event->address);
     bool there = begun != NULL;
     bool other = there && sort == TRACE_BLOCKS && event->life != 0 && event->life != begun->life;
-    bool forgotten = !there && pass->front_ns != 0 && event->time_ns > pass->front_ns;
+    bool forgotten = !there && pass->front_ns != 0 && event->time_ns > pass->front_ns &&
+                     !is_too_late(pass, sort, event);
     if (other || (!there && !forgotten))
         return; /* it has ended already, with its context, or because another one was there */
     if (!there) {
@@ -227,6 +255,8 @@ static void take_over(struct trace_file *file, struct pass *pass) {
     free(pass->out);
     free(file->events);
     trace_world_free(&pass->world);
+    trace_world_free(&pass->ended);
+    trace_world_free(&pass->contexts);
     file->events = events;
     file->count = count;
     file->carried = pass->before_count;
