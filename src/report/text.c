@@ -171,7 +171,15 @@ static void outside_end(struct emitter *emitter) {
 
 /* ---- below the table ---- */
 
-/** Why more was held than was asked for. The peaks are of different moments, hence about. */
+/** Returns how many percent of the whole the part is; 0 if the whole is 0. In a damaged report the
+ * part may exceed the whole. */
+static unsigned percent_of(uint64_t part, uint64_t whole) {
+    if (part >= whole)
+        return whole == 0 ? 0 : 100;
+    return (unsigned)((double)part * 100 / (double)whole);
+}
+
+/** Writes why more was held than was asked for. The peaks are of different moments, hence about. */
 static void say_peaks(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
     struct lines *words = &emitter->words;
@@ -187,7 +195,7 @@ static void say_peaks(struct emitter *emitter) {
     unsigned percents[sizeof parts / sizeof *parts];
     bool any = false;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        percents[i] = whole == 0 ? 0 : (unsigned)((double)parts[i].bytes * 100 / (double)whole);
+        percents[i] = percent_of(parts[i].bytes, whole);
         any |= percents[i] >= WORTH_SAYING;
     }
     lines_start(words, "Peak reserved over peak requested %s%s", RATIO(emitter->derived.peak_ratio),

@@ -87,6 +87,15 @@ static void the_main_reasons_for_a_large_reserve_are_named(void **state) {
     assert_says(text, "| Peak reserved over peak requested 1.60: about 37% rounding ");
 }
 
+static void a_part_of_a_peak_is_never_more_than_the_peak(void **state) {
+    (void)state;
+    struct stats_device *device = add_typical(0);
+    device->requested.peak = device->allocated.peak = 0;
+    device->active.peak = (uint64_t)1 << 60;
+    device->reserved.peak = 1;
+    assert_says(report_in(REPORT_TEXT), "about 100% pending ");
+}
+
 static void an_empty_pool_has_no_external_fragmentation(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
@@ -212,6 +221,7 @@ int main(void) {
         TEST(live_sizes_that_read_the_same_are_one),
         TEST(more_live_sizes_than_are_named_are_hinted_at),
         TEST(the_main_reasons_for_a_large_reserve_are_named),
+        TEST(a_part_of_a_peak_is_never_more_than_the_peak),
         TEST(an_empty_pool_has_no_external_fragmentation),
         TEST(pending_memory_is_no_external_fragmentation),
         TEST(no_figure_touches_the_border_of_its_cell),
