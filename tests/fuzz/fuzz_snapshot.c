@@ -1,0 +1,16 @@
+/*
+ * A memory snapshot of PyTorch's as JSON, read by gpucache replay.
+ */
+#include "histories.h"
+
+#include "replay/pickle.h"
+
+int fuzz_one(const uint8_t *data, size_t size) {
+    struct pickle json;
+    char why[HISTORY_WHY] = "";
+    int r = pickle_read_json((const char *)data, size, SIZE_MAX, &json, why, sizeof why);
+    FUZZ_CHECK(r == 0 || (r == -EINVAL && why[0] != '\0'));
+    pickle_free(&json);
+    fuzz_read_histories(data, size);
+    return 0;
+}
