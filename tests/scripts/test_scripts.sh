@@ -35,10 +35,12 @@ mkdir "$copy"
 (cd "$tree" && tar cf - --exclude='./build*' --exclude=./.git --exclude=./.peers --exclude=__pycache__ .) |
     tar xf - -C "$copy"
 
-for script in demo.sh test.sh gpu-check.sh peers.sh; do
+for script in demo.sh test.sh gpu-check.sh peers.sh soak.sh; do
     check "$script --help" 0 "$script" "$copy/scripts/$script" --help
 done
 ONE_LINE=1 check "a stage that there is not" 1 "no stage 'nonsense'" env BUILD_ROOT="$work/out" "$copy/scripts/test.sh" nonsense
+ONE_LINE=1 check "a time that is none" 1 "'soon' is no time" env BUILD_ROOT="$work/out" "$copy/scripts/soak.sh" soon
+ONE_LINE=1 check "a fuzz target that there is not" 1 "no target 'nonsense'" env BUILD_ROOT="$work/out" "$copy/scripts/soak.sh" 1 nonsense
 
 # by sh, from elsewhere, a relative BUILD_ROOT, spaces in every path, no git
 check "demo.sh by sh, spaces, a relative BUILD_ROOT" 0 'Requested memory' \
