@@ -101,7 +101,7 @@ static int release_handles(int fd, const struct wire_request *request) {
 
 /* False: it is not to be served any longer. */
 static bool serve(struct socket *peer) {
-    struct wire_request request;
+    struct wire_request request = {0}; /* gcc may compare its fields before it looks at r */
     unsigned none;
     int r = wire_receive(peer->fd, &request, sizeof request, NULL, &none);
     if (r == -EAGAIN) {
