@@ -78,7 +78,7 @@ static unsigned export_pages(const struct pool_exported *loan, int *fds) {
 }
 
 /* Descriptors are in hand only here. */
-static int release_handles(int fd, const struct wire_request *request) {
+static int send_handles(int fd, const struct wire_request *request) {
     struct pool_exported loan;
     int fds[WIRE_PAGES];
     unsigned count = 0;
@@ -111,7 +111,7 @@ static bool serve(struct socket *peer) {
         return false;
     }
     wire_hold();
-    r = release_handles(peer->fd, &request);
+    r = send_handles(peer->fd, &request);
     wire_let_go();
     bool is_short = r == -EMFILE || r == -ETOOMANYREFS; /* of descriptors, for a while perhaps */
     if (r != 0 && !is_short) {                          /* so that nobody tries again */
