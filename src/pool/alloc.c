@@ -1,6 +1,10 @@
 /*
- * Allocating: from the calling thread's cache, from what waits for it in a transfer cache, from pages
- * and arena, and what goes to the cache along with it.
+ * Allocation: thread cache, transfer caches, and the way into the slow path.
+ *
+ * The calling thread enters its cache with the biased lock for steps 1 and 2 of the ladder
+ * (slow_path.c). Later steps hold the pool's lock, source.lock.
+ * Invariant: a block becomes live inside the cache that hands it out, so only one thread gets it.
+ * Callers: the allocation hooks (src/driver), gpucache replay, tests.
  */
 #include "pool/cache_counters.h"
 #include "pool/internal.h"
@@ -10,9 +14,10 @@
 #include <errno.h>
 
 /*
- * What the driver would say of a call now. After a fault that the program has seen it answers every
- * call of the context with it; here that is noticed on every way but the shortest. Other refusals are
- * this call's alone: that of a host function, or of a thread whose context has gone.
+ * Returns 0, or the code with which the driver answers calls of this thread now. After a fault
+ * the driver answers every call of the context with that code: then the pool is marked as broken.
+ * Other codes concern only this call: the thread is in a host function, or its context has gone.
+ * Called with no lock, on every path except steps 1 and 2.
  */
 static int check_health(struct pool *pool) {
     struct source *source = &pool->source;
@@ -24,14 +29,19 @@ static int check_health(struct pool *pool) {
     return code;
 }
 
+/* Makes a cached small block live and counts it; returns its device address. Inside the cache. */
 static inline __attribute__((always_inline)) uint64_t
 hand_out_small(struct cache *cache, struct bin *bin, struct block *block, uint64_t header,
                uint64_t requested) {
-    block_become(block, (header ^ cache->hands_out) | requested << HEADER_REQUESTED_SHIFT);
+    block_become(block, (header ^ cache->live_mask) | requested << HEADER_REQUESTED_SHIFT);
     cache_count_alloc(cache, &bin->allocs, requested, header_bytes(header));
     return block->address;
 }
 
+/*
+ * Makes a cached block of any size live and counts it; returns its device address. Inside the
+ * cache.
+ */
 static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requested) {
     uint64_t header = atomic_load_explicit(&block->header, memory_order_relaxed);
     if (!header_is_large(header)) {
@@ -40,7 +50,7 @@ static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requ
     struct range *range = range_of(block);
     atomic_store_explicit(&range->requested, requested, memory_order_relaxed);
     atomic_store_explicit(&range->name, 0, memory_order_relaxed);
-    block_become(block, header ^ cache->hands_out);
+    block_become(block, header ^ cache->live_mask);
     if (header_bin(header) < BINS) {
         counter_add(&cache->bins[header_bin(header)].allocs, 1);
     }
@@ -48,8 +58,11 @@ static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requ
     return block->address;
 }
 
-/* Whether epochs are that frequent because too few of this bin go round: not where most of what is asked
- * for is of other bins, whose epochs serve this one too. */
+/*
+ * Returns whether more blocks of this bin would make epochs less frequent. False if most requests
+ * since the last miss were for other bins: their epochs make this bin's blocks safe too. Records
+ * the counts of this miss.
+ */
 static bool needs_rotation(struct cache *cache, struct bin *bin) {
     uint32_t all = (uint32_t)counter_get(&cache->watermarks[WATERMARK_COUNT].taken);
     uint32_t own = (uint32_t)counter_get(&bin->allocs);
@@ -60,10 +73,13 @@ static bool needs_rotation(struct cache *cache, struct bin *bin) {
 }
 
 /*
- * How many more should go round for the next requests like this one, so that they need not come
- * here. Where the thread's own were still pending (`rotating`), more are needed: twice as many with
- * every visit, as far as it may hold them. Where it had none, it is only asking for more, and a handful
- * of small ones spares the lock without hoarding.
+ * Sets the bin's target and returns how many blocks to add, so that the next requests like this
+ * one stay out of the slow path. The pool's lock is held.
+ *
+ *  rotating   the thread's own blocks were still pending: the target doubles with every slow path,
+ *             up to ROTATION_BLOCKS and the quota
+ *  otherwise  the thread only asks for more: a few small blocks save the lock without hoarding
+ *             (AHEAD_BLOCKS, AHEAD_BYTES, AHEAD_SHARE)
  */
 static uint32_t refill_count(const struct pool *pool, struct cache *cache,
                              const struct alloc_request *like, bool rotating) {
@@ -89,6 +105,10 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
     return target > bin->count ? (uint32_t)target - bin->count : 0;
 }
 
+/*
+ * Finds memory for one more block: free memory, or once per refill a growth within the budget.
+ * Returns whether request->block was found. The pool's lock is released during a growth.
+ */
 static bool refill_one(struct pool *pool, struct alloc_request *request, bool *may_grow) {
     struct source *source = &pool->source;
     if (try_free(source, request)) {
@@ -101,9 +121,10 @@ static bool refill_one(struct pool *pool, struct alloc_request *request, bool *m
 }
 
 /*
- * Looks for memory for one more block that should go round. Every REFILL_FAILURES calls without
- * any, bins that the thread has asked nothing of go to the pool, and an idle segment to the driver,
- * which can come back for this kind of block. Returns whether want->block was found.
+ * Finds memory for one more block after refill_one() failed. Acts only on every
+ * REFILL_FAILURES-th failure, because it costs more: bins without requests go to the pool, and an
+ * idle segment goes to the driver, which can return as memory for this kind of block. Returns
+ * whether request->block was found. The pool's lock is held, and released in between.
  */
 static bool refill_failed(struct pool *pool, struct cache *cache, struct alloc_request *request) {
     struct source *source = &pool->source;
@@ -121,6 +142,10 @@ static bool refill_failed(struct pool *pool, struct cache *cache, struct alloc_r
             try_free(source, request));
 }
 
+/*
+ * Adds blocks to the bin of a request that was just served, so that later requests hit the cache.
+ * The blocks are free (stamp 0). The pool's lock is held, and released in between.
+ */
 static void refill(struct pool *pool, struct cache *cache, const struct alloc_request *like,
                    bool rotating) {
     if (like->bin >= BINS) {
@@ -142,7 +167,7 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
         }
         request.block->stamp = 0;
         cache_enter(cache);
-        if (quota_is_inactive(cache)) { /* memory was taken back while that grew */
+        if (quota_is_inactive(cache)) { /* another thread deactivated the cache during the growth */
             quota_grow(cache, 0);
         }
         cache_push_free(cache, request.block);
@@ -151,9 +176,10 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
 }
 
 /*
- * Takes the pool's lock for a thread whose block of this class is still pending, and makes it the
- * one that moves `usable` forward for all. If another thread is at that already, its result is
- * waited for instead: then there is nothing to take the lock for, and false is returned.
+ * Step 4: takes the pool's lock, unless another thread's query makes the block with `stamp` safe.
+ * Returns false in that case, without the lock. `stamp` 0: the thread has no pending block.
+ * Only one thread at a time queries to advance the safe epoch; *advancing tells that it is this
+ * one. Other threads spin for the result, at most SPINS_BEFORE_LOCK turns.
  */
 static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing) {
     struct source *source = &pool->source;
@@ -175,7 +201,10 @@ static void stop_advancing(struct pool *pool, bool advancing) {
     }
 }
 
-/* What is cached, here or for this thread elsewhere, and may be handed out. Inside the cache. */
+/*
+ * Step 2: takes a block that may be handed out from the cache or a transfer cache, as
+ * request->block. Returns whether there was one. Inside the cache.
+ */
 static bool find_cached(struct cache *cache, struct alloc_request *request) {
     uint64_t safe = atomic_load_explicit(&cache->pool->source.epochs.safe, memory_order_acquire);
     request->block = NULL;
@@ -188,6 +217,10 @@ static bool find_cached(struct cache *cache, struct alloc_request *request) {
     return request->block != NULL;
 }
 
+/*
+ * Takes steps 1 and 2 for any request: hands out a cached block. Returns whether there was one.
+ * Outside the cache on entry and on return.
+ */
 static bool alloc_cached(struct cache *cache, struct alloc_request *request, uint64_t requested,
                          uint64_t *address) {
     cache_enter(cache);
@@ -199,7 +232,7 @@ static bool alloc_cached(struct cache *cache, struct alloc_request *request, uin
     return found;
 }
 
-/* The epoch that makes one of those usable; 0: there is none. */
+/* Returns the stamp with which a cached block may be handed out; 0: none. Inside the cache. */
 static uint64_t cached_stamp(struct cache *cache, const struct alloc_request *request) {
     uint64_t stamp = request->bin < BINS ? cache_stamp(cache, request) : 0;
     return stamp == 0 && request->bin < BINS && transfer_has_any(cache)
@@ -207,7 +240,12 @@ static uint64_t cached_stamp(struct cache *cache, const struct alloc_request *re
                : stamp;
 }
 
-/* Small blocks that were retired are asked about when nothing is ready: then many have come free at once. */
+/*
+ * Step 6 (small requests without pressure): takes free memory if blocks of deferred frees exist.
+ * If none is free, reclaims a few deferred frees: their streams have often freed many at once.
+ * Returns whether request->block was found; reclaimed blocks are left for step 9. Releases the
+ * pool's lock to reclaim.
+ */
 static bool try_free_or_reclaim(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
     if (atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) == 0 ||
@@ -220,7 +258,11 @@ static bool try_free_or_reclaim(struct pool *pool, struct alloc_request *request
     return false;
 }
 
-/* With the pool's lock. Blocks of this thread's were found that are usable with `stamp`; 0: none. */
+/*
+ * Takes steps 5 to 21, with the pool's lock, which is released in between. `stamp` makes cached
+ * blocks of this thread safe; 0: none is cached. `at_once`: step 3 has reclaimed deferred frees, so
+ * step 6 is skipped. Returns 0 with request->block, or the error.
+ */
 static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_request *request,
                         uint64_t stamp, bool at_once, bool advancing) {
     struct source *source = &pool->source;
@@ -243,7 +285,11 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
                : slow_path_alloc(pool, cache, request);
 }
 
-/* *reclaims: of a request that is refused, as many as there were when it last looked for memory. */
+/*
+ * Takes steps 3 to 21: one try to serve what no cache serves. Returns 0 and the address, or the
+ * error. No lock is held on entry or on return. For a refused request, sets *reclaims to the number
+ * of reclaims at the last search.
+ */
 static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_request *request,
                       uint64_t requested, uint64_t *address, uint64_t *reclaims) {
     struct source *source = &pool->source;
@@ -264,7 +310,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
         if (alloc_cached(cache, request, requested, address)) {
             return 0;
         }
-        lock_acquire(&source->lock); /* memory was short: another thread has taken it back */
+        lock_acquire(&source->lock); /* another thread took the safe block back for the pool */
     }
     int r = alloc_locked(pool, cache, request, stamp, at_once, advancing);
     if (r == 0) {
@@ -272,7 +318,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
         *address = hand_out(cache, request->block, requested);
         cache_leave(cache);
         pool->peaks.unaggregated_bytes += request->large ? request->bytes : 0;
-        refill(pool, cache, request, stamp > 0); /* lets go of the lock: the context may end */
+        refill(pool, cache, request, stamp > 0); /* releases the lock: the context may end */
     } else {
         *reclaims = atomic_load(&pool->reclaims);
     }
@@ -283,17 +329,17 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
 }
 
 /*
- * Returns whether blocks that streams held back have come free since, by this thread or another
- * one.
+ * Returns whether deferred frees were reclaimed since the count was `reclaims`, by this thread or
+ * another one. Waits for barriers that hold streams up. Called with no lock.
  */
 static bool any_reclaimed(struct pool *pool, uint64_t reclaims) {
-    return reclaim_all_deferred(pool) || settle_behind_barriers(pool) ||
+    return reclaim_all_deferred(pool) || reclaim_behind_barriers(pool) ||
            atomic_load(&pool->reclaims) != reclaims;
 }
 
 /*
- * Serves what the cache cannot. A refused request is tried again as long as retired blocks come
- * free.
+ * Steps 3 to 22: repeats a refused request as long as deferred frees are reclaimed, at most
+ * OTHERS_TRIES times. Returns as pool_alloc() does. Called with no lock.
  */
 static int alloc_missed(struct pool *pool, struct cache *cache, struct alloc_request *request,
                         uint64_t requested, uint64_t *address) {
@@ -315,8 +361,10 @@ static int alloc_missed(struct pool *pool, struct cache *cache, struct alloc_req
 }
 
 /*
- * The pool sees no hits, and a thread that takes what others free may have nothing else for long: when its own peak has risen
- * by so much, all are summed. Pairs raise no peak.
+ * Updates the pool's peak after a cache hit of a large block, if this thread's own peak rose by
+ * more than budget_unaggregated_most(). Hits bypass the slow path, and a thread that takes blocks
+ * freed by others may have only hits for long. The peak of a thread that frees what it allocates
+ * does not rise. Called with no lock.
  */
 static __attribute__((noinline)) void report_peak(struct pool *pool, struct cache *cache) {
     struct source *source = &pool->source;
@@ -334,6 +382,7 @@ static __attribute__((noinline)) void report_peak(struct pool *pool, struct cach
     }
 }
 
+/* Tells the backend about a large block that was handed out. Called with no lock. */
 static __attribute__((noinline)) void notify_large(struct pool *pool,
                                                    const struct alloc_request *request,
                                                    const uint64_t *address, uint64_t requested) {
@@ -343,7 +392,7 @@ static __attribute__((noinline)) void notify_large(struct pool *pool,
     }
 }
 
-/* Whatever the short way below did not serve. */
+/* Serves all requests that pool_alloc() does not serve itself. Returns as pool_alloc() does. */
 static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t bytes,
                                                    uint64_t *address) {
     struct source *source = &pool->source;
@@ -376,7 +425,10 @@ static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t b
     return r;
 }
 
-/* The short way: the calling thread has a block of the class in its cache that may be handed out. */
+/*
+ * Step 1 of the ladder (slow_path.c): hands out the head of the bin in the calling thread's
+ * cache.
+ */
 int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
     struct source *source = &pool->source;
     struct cache *cache = cache_last;

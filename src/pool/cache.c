@@ -1,14 +1,30 @@
+/*
+ * Thread cache: the search for a block, the lists, and seizing by other threads (cache.h).
+ *
+ * The caller is inside the cache; for the last section it holds the pool's lock. Callers: alloc.c,
+ * free.c, transfer.c, flush.c, quota.c; seizing also pool.c, check.c, owner_id.c.
+ */
 #include "pool/internal.h"
 
-static struct cache nobodys = {.lock.wanted = true};
-_Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec"))) = &nobodys;
+/*
+ * Stands for "no cache": belongs to no pool, and biased_try_enter() always fails. Fast
+ * paths need no check for NULL.
+ */
+static struct cache no_cache = {.lock.wanted = true};
+_Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec"))) = &no_cache;
 
 void cache_forget_last(void) {
-    cache_last = &nobodys;
+    cache_last = &no_cache;
 }
 
-/* A block somewhat larger beats a visit to the pool (programs whose sizes never repeat live on this),
- * and one up to twice as large beats growing when memory is short, or much is cached. */
+/*
+ * Returns the last bin that may serve a request; the first one is request->bin. `much`: memory is
+ * short, or much is cached.
+ *
+ *  not `much`   a somewhat larger block: cheaper than the slow path, which a program whose sizes
+ *               never repeat would take for each request
+ *  `much`       a block up to twice as large: better than a growth
+ */
 unsigned request_last_bin(const struct alloc_request *request, bool much) {
     unsigned further = request->large
                            ? much ? LARGER_BINS_OF_LARGE_WHEN_SHORT : LARGER_BINS_OF_LARGE
@@ -19,18 +35,23 @@ unsigned request_last_bin(const struct alloc_request *request, bool much) {
     return last < end ? last : end;
 }
 
-/* What there is plenty of is better used than added to. */
+/*
+ * Returns the last bin for a request from this cache. Allows larger blocks if the cache is over
+ * half full.
+ */
 static unsigned last_bin(const struct cache *cache, const struct alloc_request *request) {
     return request_last_bin(request, request->over_budget || cache->bytes > cache_quota(cache) / 2);
 }
 
-/* A block that was found, and the one before it in its bin; NULL: none, and it is the first. */
+/* Result of a search in a bin: the block or NULL, and its predecessor or NULL for the head. */
 struct fit {
     struct block *block, *before;
 };
 
-/** The first large block of a bin that holds `bytes`, if it may be handed out. Stamps grow along a
- * bin: if it may not, none behind it may. */
+/*
+ * Returns the first large block of a bin that holds `bytes` and whose stamp is safe; looks at
+ * CACHE_TRIES blocks. Stamps grow along a bin: if the found block is not safe, no later one is.
+ */
 static struct fit find_fit(const struct bin *bin, uint64_t bytes, uint64_t safe) {
     struct fit fit = {bin->head, NULL};
     for (unsigned tries = 0; fit.block && range_of(fit.block)->bytes < bytes; tries++) {
@@ -43,6 +64,7 @@ static struct fit find_fit(const struct bin *bin, uint64_t bytes, uint64_t safe)
     return fit;
 }
 
+/* Removes and returns a large block of at least `bytes` from a bin, or NULL. */
 static struct block *pop_large(struct cache *cache, unsigned at, uint64_t bytes, uint64_t safe) {
     struct bin *bin = &cache->bins[at];
     struct fit fit = find_fit(bin, bytes, safe);
@@ -128,14 +150,15 @@ void cache_forget(struct cache *cache) {
         counter_set(&cache->large_frees[i], counter_get(&cache->large_allocs[i]));
     }
     cache->bytes = 0;
-    cache->saw_others = true; /* what it had asked for is not known to be gone */
+    cache->freed_others = true; /* earlier blocks of its owner ID may still be live */
     for (unsigned i = 0; i < WATERMARKS; i++) {
         watermark_clear(&cache->watermarks[i]);
     }
 }
 
-/* --- seized --- */
+/* --- seizing: by other threads, with the pool's lock --- */
 
+/* Ends the bias of all caches of a pool: the kernel refuses membarrier() from now on (biased.h). */
 static void end_bias(void *with) {
     struct pool *pool = with;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {

@@ -1,16 +1,25 @@
-/* What a cache counts: requests by size, and what is live. Whoever counts is inside. */
+/*
+ * Counters of a cache: requests by size, and live blocks and bytes. The caller is inside the
+ * cache.
+ */
 #ifndef GPUCACHE_POOL_CACHE_COUNTERS_H
 #define GPUCACHE_POOL_CACHE_COUNTERS_H
 
 #include "pool/cache.h"
 
-/** Where requests are counted: the first of the powers of two from 512 on that holds them. */
+/**
+ * Returns the size class of a request in the statistics: the first of the powers of two from 512
+ * that holds it.
+ */
 static inline unsigned stats_class(uint64_t requested) {
     unsigned class = 63u - (unsigned)__builtin_clzll((requested - 1) >> 8 | 1);
     return class < STATS_SIZE_CLASSES ? class : STATS_SIZE_CLASSES - 1;
 }
 
-/** Books: a block of `bytes` for a request of `requested` went out; came back. */
+/*
+ * Count a block of `bytes` that was handed out for a request of `requested` bytes; count its
+ * free.
+ */
 static inline void cache_count_alloc(struct cache *cache, stat_counter *allocs, uint64_t requested,
                                      uint64_t bytes) {
     counter_add(allocs, 1);

@@ -1,6 +1,9 @@
 /*
- * What a cache gives to the pool, because it holds more than it may or nobody needs it. The caller is
- * inside the cache, and has the pool's lock.
+ * Flush: moves blocks of a cache to the pool, because the cache exceeds its quota or its thread
+ * does not need them. Blocks keep their stamps: unsafe ones become pending memory.
+ *
+ * The caller is inside the cache, or has seized it, and holds the pool's lock. Callers: quota.c,
+ * free.c, alloc.c, slow_path.c.
  */
 #include "pool/internal.h"
 
@@ -10,19 +13,22 @@ static void flush(struct cache *cache, unsigned at, uint32_t count) {
 
 void cache_flush_idle(struct cache *cache, unsigned keep, uint64_t most) {
     for (unsigned turns = 0; cache->bytes > most && turns < BINS; turns++) {
-        cache->hand = (uint16_t)((cache->hand + 1u) % BINS);
-        struct bin *bin = &cache->bins[cache->hand];
-        if (!cache_bin_check_idle(bin) || cache->hand == keep) {
+        cache->last_flushed = (uint16_t)((cache->last_flushed + 1u) % BINS);
+        struct bin *bin = &cache->bins[cache->last_flushed];
+        if (!cache_bin_check_idle(bin) || cache->last_flushed == keep) {
             continue;
         }
         bin->target = 0;
         if (bin->count > 0) {
-            flush(cache, cache->hand, bin->count);
+            flush(cache, cache->last_flushed, bin->count);
         }
     }
 }
 
-/* Of bytes, not of blocks: halving a bin of tiny ones makes no room, and the next free is back. */
+/*
+ * Returns the bin with the most bytes, `keep` only if no other bin has blocks. Bytes count, not
+ * blocks: half a bin of tiny blocks has few bytes, and the next free would overflow again.
+ */
 static unsigned largest_bin(const struct cache *cache, unsigned keep) {
     unsigned largest = keep;
     uint64_t most = 0;

@@ -1,5 +1,14 @@
 /*
- * Freeing: whose block it is, where it goes, and whether the free has to leave an event behind.
+ * Free: who owns the block, where it goes, and whether the free records an event.
+ *
+ * The calling thread enters its own cache with the biased lock. free_slow() takes the pool's lock.
+ * Invariant: a block's header changes from live to cached once, so a second free of it fails.
+ * Callers: the free hooks (src/driver), gpucache replay, tests.
+ *
+ *  1. pool_free()            a small block of the calling thread, into its cache
+ *  2. free_of_other_owner()  a small block of another thread, into the calling thread's cache
+ *  3. free_general()         all others: large blocks, other pools, wrong addresses
+ *  4. free_slow()            under the pool's lock: full caches, uncached blocks, events
  */
 #include "pool/cache_counters.h"
 #include "pool/internal.h"
@@ -10,8 +19,9 @@
 #include <errno.h>
 
 /*
- * Whether a free under pressure need not look at all whether an event on time is due: too little was freed by this
- * thread since somebody last recorded one. Inside the cache, as what follows.
+ * Returns true if a free of `freed` bytes need not even consider recording an event: without
+ * pressure, or if this thread freed too little since any thread recorded the last event in a
+ * free. Counts the free. Inside the cache.
  */
 static inline bool is_too_early(const struct source *source, struct cache *cache, uint64_t freed) {
     uint64_t pressure = atomic_load_explicit(&source->pressure, memory_order_relaxed);
@@ -29,59 +39,78 @@ static inline bool is_too_early(const struct source *source, struct cache *cache
     return bytes < source->event_least || (frees < FREES_PER_EVENT && bytes <= source->event_bytes);
 }
 
-/* If it is not: whether one is due. */
+/*
+ * Returns whether an event is due, after is_too_early() returned false. `in_cache` is the count
+ * of the block's bin; 0 for an uncached block. Inside the cache.
+ */
 static bool is_due(const struct source *source, struct cache *cache, uint32_t in_cache,
                    uint64_t freed) {
     uint32_t frees = cache->frees_since_event;
-    bool due = source->event_bytes == 0 || /* in every free */
+    bool due = source->event_bytes == 0 || /* the policy wants an event in every free */
                freed > SMALL_MAX_BYTES || frees >= EVENT_FREES || frees >= in_cache;
-    if (due) { /* whether or not it can be recorded now */
+    if (due) { /* even if the event cannot be recorded now */
         cache->frees_since_event = 0;
         cache->bytes_since_event = 0;
     }
     return due;
 }
 
-/* Without context events a free looks for itself whether it has to wait. */
-static bool may_use_barrier(const struct source *source, bool due) {
+/*
+ * Returns whether the free must call sync_in_free(). Without context events every slow free does:
+ * only sync_in_free() can tell whether it has to wait.
+ */
+static bool needs_sync(const struct source *source, bool due) {
     return due || !source->backend->has_events;
 }
 
 /*
- * Takes the pool's lock if there is anything to do under it. If that is only an event, and somebody
- * holds it, a later free will do.
+ * Takes the pool's lock if there is work for it; returns whether the lock is held. For an event
+ * alone the lock is only tried: a later free can record the event.
  */
-static bool lock_for(struct source *source, bool must, bool orders) {
+static bool lock_for(struct source *source, bool must, bool records) {
     if (must || source->config.reuse == POOL_SYNC) {
         lock_acquire(&source->lock);
         return true;
     }
-    return orders && lock_try(&source->lock);
+    return records && lock_try(&source->lock);
 }
 
-/* What a free has left to do: the block is not cached, too much is, or an event is due. */
+/*
+ * The work that is left after the cache was left. At least one holds: the block is uncached, the
+ * cache overflows, or an event is due.
+ */
 struct rest {
     struct block *uncached;
-    uint64_t generation; /* of the pool, when it was freed */
+    uint64_t generation; /* of the pool at the time of the free */
     unsigned bin, owner;
-    bool overflows, orders;
+    bool overflows, records;
 };
 
-/* A bin of what another thread asked for has some magazines besides what this one needs. */
+/*
+ * Returns whether a bin has more than MAGAZINES_KEPT magazines beyond its target. Always false for
+ * blocks of the calling thread: others should go back to their owner. Inside the cache.
+ */
 static bool has_magazine(const struct cache *cache, unsigned at, unsigned owner) {
     return owner != cache->number &&
            cache->bins[at].count > cache->bins[at].target + MAGAZINES_KEPT * magazine_blocks(at);
 }
 
-/* The transfer cache of the thread that asked for a block had no room: it gets more. */
+/*
+ * Raises the quota of the transfer cache that refused this thread's magazines. An owner
+ * without an active cache is replaced by the pool's common cache. The pool's lock is held.
+ */
 static void grow_receiver(struct pool *pool, unsigned owner) {
     struct cache *receiver = owner > 0 ? owner_id_cache(owner) : pool->common;
     receiver = receiver->number == owner && !quota_is_inactive(receiver) ? receiver : pool->common;
     quota_grow_transfer(receiver);
 }
 
-static void make_room(struct pool *pool, struct cache *cache, const struct rest *rest,
-                      bool refused) {
+/*
+ * Moves blocks to the pool until the cache fits its quota, or raises the quota. `refused`: the
+ * owner's transfer cache was full. The pool's lock is held; enters the cache.
+ */
+static void apply_quota(struct pool *pool, struct cache *cache, const struct rest *rest,
+                        bool refused) {
     struct source *source = &pool->source;
     cache_enter(cache);
     struct bin *bin = &cache->bins[rest->bin];
@@ -104,6 +133,10 @@ static void make_room(struct pool *pool, struct cache *cache, const struct rest 
     cache_leave(cache);
 }
 
+/*
+ * Does the work of `rest`: ships blocks to their owner's transfer cache, flushes the cache, adds
+ * an uncached block to pending memory, records an event. Called with no lock, outside the cache.
+ */
 static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache *cache,
                                                 const struct rest *rest) {
     struct source *source = &pool->source;
@@ -119,11 +152,11 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
                     has_magazine(cache, rest->bin, rest->owner);
         cache_leave(cache);
     }
-    if (!lock_for(source, rest->uncached || overflows, rest->orders)) {
+    if (!lock_for(source, rest->uncached || overflows, rest->records)) {
         return;
     }
     if (overflows) {
-        make_room(pool, cache, rest, refused);
+        apply_quota(pool, cache, rest, refused);
     }
     bool due = false;
     if (rest->uncached && rest->generation == source_generation(source)) {
@@ -131,7 +164,7 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
               sync_event_is_due(source, block_bytes(rest->uncached));
         pending_add(source, rest->uncached);
     }
-    if (rest->orders || due) {
+    if (rest->records || due) {
         sync_in_free(source, due);
     }
     if (!rest->uncached) {
@@ -142,19 +175,24 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
 }
 
 /*
- * The block becomes the caller's to put into its cache: false if it is not live. The plain store is for the owner,
- * inside its cache.
+ * Claims a live block of the calling thread: it becomes cached. Returns false if the block is not
+ * live, or belongs to another owner or to a shared owner ID. The plain store is safe: only the
+ * owner writes the header, inside its cache. *header is set to the header before the claim.
  */
 static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *header) {
     *header = atomic_load_explicit(&block->header, memory_order_relaxed);
-    if (unlikely((*header & (HEADER_STATE | HEADER_OWNER)) != cache->owns)) {
+    if (unlikely((*header & (HEADER_STATE | HEADER_OWNER)) != cache->owned_header)) {
         return false;
     }
     block_become(block, (*header & (HEADER_BIN | HEADER_UNITS)) | BLOCK_CACHED);
     return true;
 }
 
-/* Where it may be another thread's, whose number is known to be shared; `header` is what was read last. */
+/*
+ * Claims a live block whose owner ID is shared, with a compare and swap. Returns false if the
+ * block is not live or its ID is not shared. *header is the last value read, on entry and on
+ * return.
+ */
 static bool claim_shared(struct block *block, uint64_t *header) {
     do {
         if (header_state(*header) != BLOCK_LIVE || !owner_id_is_shared(header_owner(*header))) {
@@ -166,16 +204,25 @@ static bool claim_shared(struct block *block, uint64_t *header) {
     return true;
 }
 
-/* A live block that has become the caller's, whose cache is entered; with the header that it had. */
+/* A block that was live and that this thread claimed, with its last header. `cache` is entered. */
 struct claimed {
     struct cache *cache;
     struct start at;
 };
 
 /*
- * Between the look at the map and the last word about the block its context may end: so that look is
- * repeated inside the cache, which pool_forget() seizes after it has cleared the map. -EAGAIN: what was
- * there has ended, or changed hands, while that looked.
+ * Claims the live block at an address and enters the calling thread's cache. On an error no cache
+ * is entered.
+ *
+ *  0         claimed
+ *  -ENOENT   no pool owns the address
+ *  -EINVAL   no live block starts there
+ *  -EAGAIN   the context ended or the block changed hands during the look-up: call again
+ *  > 0       the context is broken
+ *
+ * The context may end between the look-up in the page map and the claim. So the look-up is
+ * repeated inside the cache: pool_forget() clears the page map first and seizes the caches
+ * afterwards.
  */
 static int claim(uint64_t address, struct claimed *c) {
     c->at = find_start(address);
@@ -184,7 +231,7 @@ static int claim(uint64_t address, struct claimed *c) {
     }
     int broken = epochs_broken(&c->at.pool->source.epochs);
     if (broken) {
-        return broken; /* and the block stays live, as the driver's does */
+        return broken; /* the block stays live, as with the driver */
     }
     if (header_state(c->at.header) != BLOCK_LIVE) {
         struct start again = find_start(address);
@@ -206,6 +253,7 @@ static int claim(uint64_t address, struct claimed *c) {
     return found && header_state(c->at.header) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
 }
 
+/* Calls claim() until it returns something else than -EAGAIN. */
 static int claim_any(uint64_t address, struct claimed *c) {
     int r;
     do {
@@ -214,7 +262,10 @@ static int claim_any(uint64_t address, struct claimed *c) {
     return r;
 }
 
-/* Returns its bytes, as the next one does. */
+/*
+ * Counts the free of a large block and tells the backend. Returns the block's bytes. Inside the
+ * cache.
+ */
 static __attribute__((noinline)) uint64_t count_free_large(const struct claimed *c) {
     struct cache *cache = c->cache;
     struct backend *backend = c->at.pool->source.backend;
@@ -231,10 +282,11 @@ static __attribute__((noinline)) uint64_t count_free_large(const struct claimed 
     return range->bytes;
 }
 
+/* Counts the free of a block of any size. Returns the block's bytes. Inside the cache. */
 static uint64_t count_free(const struct claimed *c) {
     struct cache *cache = c->cache;
     unsigned at = header_bin(c->at.header);
-    cache->saw_others |= header_owner(c->at.header) != cache->number;
+    cache->freed_others |= header_owner(c->at.header) != cache->number;
     if (!c->at.slab) {
         return count_free_large(c);
     }
@@ -248,7 +300,11 @@ static bool is_externally_visible(const struct claimed *c) {
                       : range_is_externally_visible(range_of(c->at.block));
 }
 
-/* A claimed block goes into the calling thread's cache, which is left. */
+/*
+ * Puts a claimed block into the calling thread's cache, or gives it to the pool, and leaves the
+ * cache. Blocks that are too large for a cache or externally visible go to the pool. Returns 0,
+ * or the code of a broken context.
+ */
 static int put_in_cache(struct claimed *c) {
     struct pool *pool = c->at.pool;
     struct source *source = &pool->source;
@@ -267,7 +323,7 @@ static int put_in_cache(struct claimed *c) {
     }
     bool due = !is_too_early(source, cache, bytes) &&
                is_due(source, cache, rest.uncached ? 0 : cache->bins[rest.bin].count, bytes);
-    rest.orders = may_use_barrier(source, due);
+    rest.records = needs_sync(source, due);
     cache_leave(cache);
     if (rest.uncached || rest.overflows || due) {
         free_slow(pool, cache, &rest);
@@ -275,16 +331,22 @@ static int put_in_cache(struct claimed *c) {
     return epochs_broken(&source->epochs);
 }
 
-/* Any block that the short way below did not serve. */
+/*
+ * Frees a block that pool_free() does not free itself. Returns as pool_free() does. Called with
+ * no lock.
+ */
 static __attribute__((noinline)) int free_general(uint64_t address) {
     struct claimed c;
     int r = claim_any(address, &c);
     return r != 0 ? r : put_in_cache(&c);
 }
 
-/* A block of another thread's cache, or none; the caller's is entered. */
-static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct block *block,
-                                                   uint64_t address, uint64_t header) {
+/*
+ * Frees a small block that the calling thread does not own. `cache` is entered on entry, and
+ * left. Returns as pool_free() does.
+ */
+static __attribute__((noinline)) int free_of_other_owner(struct cache *cache, struct block *block,
+                                                         uint64_t address, uint64_t header) {
     struct slab *slab = slab_of(block);
     if (slab->pool == cache->pool && claim_shared(block, &header)) {
         struct claimed c = {cache, {slab->pool, slab, block, header}};
@@ -294,7 +356,10 @@ static __attribute__((noinline)) int free_anybodys(struct cache *cache, struct b
     return free_general(address);
 }
 
-/* What the short way below leaves to do after the block is in the cache, which is left. */
+/*
+ * Finishes a free of pool_free() whose block is in the cache already: the cache overflows, or an
+ * event may be due. Leaves the cache. Returns 0, or the code of a broken context.
+ */
 static __attribute__((noinline)) int free_rest(struct cache *cache, uint64_t header, bool early) {
     struct pool *pool = cache->pool;
     const struct bin *bin = cache_bin(cache, header);
@@ -302,7 +367,7 @@ static __attribute__((noinline)) int free_rest(struct cache *cache, uint64_t hea
     struct rest rest = {.bin = header_bin(header),
                         .owner = cache->number,
                         .overflows = cache_overflows(cache, bin),
-                        .orders = may_use_barrier(&pool->source, due)};
+                        .records = needs_sync(&pool->source, due)};
     biased_leave_owned(&cache->lock);
     if (rest.overflows || due) {
         free_slow(pool, cache, &rest);
@@ -310,7 +375,7 @@ static __attribute__((noinline)) int free_rest(struct cache *cache, uint64_t hea
     return epochs_broken(&pool->source.epochs);
 }
 
-/* The short way: the calling thread asked for the small block itself. */
+/* The fast path: a small block that the calling thread's cache handed out. */
 int pool_free(uint64_t address) {
     struct cache *cache = cache_last;
     if (unlikely(address % ((uint64_t)1 << UNIT_SHIFT) != 0 || !biased_try_enter(&cache->lock))) {
@@ -318,7 +383,7 @@ int pool_free(uint64_t address) {
     }
     struct pool *pool = cache->pool;
     struct source *source = &pool->source;
-    page_map_entry entry = page_map_get(address); /* inside: see claim() */
+    page_map_entry entry = page_map_get(address); /* inside the cache: see claim() */
     if (unlikely(!page_map_is_plain_page(entry) || epochs_broken(&source->epochs))) {
         biased_leave_owned(&cache->lock);
         return free_general(address);
@@ -326,7 +391,7 @@ int pool_free(uint64_t address) {
     struct block *block = block_fetch(slab_block(page_map_plain_page(entry), address));
     uint64_t header;
     if (unlikely(!claim_as_owner(cache, block, &header))) {
-        return free_anybodys(cache, block, address, header);
+        return free_of_other_owner(cache, block, address, header);
     }
     struct bin *bin = cache_bin(cache, header);
     cache_count_free(cache, &bin->frees, header_requested(header), header_bytes(header));
@@ -340,11 +405,12 @@ int pool_free(uint64_t address) {
     return 0;
 }
 
-/* --- freed, and held back by what no epoch knows of --- */
+/* --- deferred frees --- */
 
 /*
- * Whoever has the block may have got it behind a barrier. So what comes back is as usable as anything
- * handed out by now is, and has finished no earlier.
+ * The program may have got the block behind a barrier, before that barrier's event completed. So
+ * the block gets the safe epoch as its stamp: it is as safe as any block handed out by now, and
+ * its work completes no earlier.
  */
 int pool_defer_free(uint64_t address, struct pool_deferred *retired) {
     struct claimed c;
@@ -352,7 +418,8 @@ int pool_defer_free(uint64_t address, struct pool_deferred *retired) {
     if (!pool) {
         return -ENOENT;
     }
-    atomic_fetch_add(&pool->deferring, 1); /* it may be used still: see pool_exceeds() */
+    /* the block is neither live nor counted for a moment: see pool_exceeds() */
+    atomic_fetch_add(&pool->deferring, 1);
     int r = claim_any(address, &c);
     if (r == 0) {
         uint64_t stamp = atomic_load_explicit(&c.at.pool->source.epochs.safe, memory_order_acquire);

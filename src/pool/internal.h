@@ -1,4 +1,4 @@
-/* What the files of this room share. Nobody else includes it. */
+/* Includes and macros that the files of src/pool share. No other folder includes this header. */
 #ifndef GPUCACHE_POOL_INTERNAL_H
 #define GPUCACHE_POOL_INTERNAL_H
 

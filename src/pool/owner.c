@@ -1,12 +1,18 @@
 /*
- * The caches of a thread, from its first allocation to its end, and the common one of a pool.
+ * Owners: the caches of a thread, from its first allocation to its end, and a pool's common
+ * cache.
+ *
+ * The cache of an ended thread waits in pool->unowned for the next new thread. The pool's lock
+ * protects the lists; readers without the lock follow next_in_pool (peaks_sums()).
+ * Invariant: the watermarks of exactly one cache count each allocation and each free. So sums over
+ * all caches stay right when threads start and end.
  */
 #include "pool/internal.h"
 
 #include "memory/host.h"
 #include "pool/owner_id.h"
 
-/* This thread's caches, one per pool it has used; CACHES_GONE once the thread is ending. */
+/* Caches of this thread, one per pool it has used; CACHES_GONE once the thread is ending. */
 static _Thread_local struct cache *my_caches __attribute__((tls_model("initial-exec")));
 #define CACHES_GONE ((struct cache *)1)
 
@@ -22,8 +28,10 @@ void cache_start_common(struct cache *cache, struct pool *pool) {
 }
 
 /*
- * Of the common cache and one that has no owner. Those of threads that have ended lie together, so
- * that a look at the peaks has one to look at, and the next thread goes on with them.
+ * Moves the peaks and live counts of one cache to another. The common cache keeps them while a
+ * cache has no owner: the update of peaks then reads one cache for all ended threads. The next
+ * new thread takes them over. Both caches are entered or without an owner; the pool's lock is
+ * held.
  */
 static void move_watermarks(struct cache *to, struct cache *from) {
     for (unsigned i = 0; i < WATERMARKS; i++) {
@@ -39,7 +47,10 @@ static void move_count(stat_counter *to, stat_counter *from) {
     }
 }
 
-/* Per class they stay with the common one, so that nobody has to look for them elsewhere. */
+/*
+ * Moves the counts per size class of an ended thread to the common cache for good, so that
+ * readers find them in listed caches.
+ */
 static void move_counts(struct cache *to, struct cache *from) {
     for (unsigned at = 0; at < BINS; at++) {
         move_count(&to->bins[at].allocs, &from->bins[at].allocs);
@@ -53,8 +64,11 @@ static void move_counts(struct cache *to, struct cache *from) {
     }
 }
 
-/* A reader without the lock who comes from a cache that is being moved goes on in the list of the
- * others, and looks again (peaks_sums()). */
+/*
+ * Marks the begin of a move with an odd pool->moves and enters the common cache. A reader without
+ * the lock, standing at a moved cache, continues in another list; it sees the number change and
+ * starts again (peaks_sums()). The pool's lock is held.
+ */
 static void begin_move(struct pool *pool) {
     atomic_fetch_add(&pool->moves, 1);
     cache_enter(pool->common);
@@ -73,7 +87,10 @@ static void link_in_pool(struct pool *pool, struct cache *cache) {
     atomic_store(&pool->caches, cache);
 }
 
-/* The common one is the last: there is always a next. */
+/*
+ * Moves a cache from pool->caches to pool->unowned. The common cache is always last, so `next`
+ * exists.
+ */
 static void unlink_in_pool(struct pool *pool, struct cache *cache) {
     struct cache *next = atomic_load(&cache->next_in_pool), *previous = cache->previous_in_pool;
     next->previous_in_pool = previous;
@@ -82,7 +99,10 @@ static void unlink_in_pool(struct pool *pool, struct cache *cache) {
     pool->unowned = cache;
 }
 
-/* Everything cached goes to the pool, and the cache waits there for its next thread. */
+/*
+ * Gives the blocks of an ended thread's cache to the pool, and the cache to the next new thread.
+ * Called by the ending thread, with no lock.
+ */
 static void deactivate_cache(struct cache *cache) {
     struct pool *pool = cache->pool;
     struct source *source = &pool->source;
@@ -105,11 +125,13 @@ static void deactivate_cache(struct cache *cache) {
     lock_release(&source->lock);
 }
 
+/* Releases the caches of the ending thread (destructor of thread_end_key). */
 static void thread_end(void *unused) {
     (void)unused;
     struct cache *cache = my_caches;
     my_caches =
-        CACHES_GONE; /* frees made by later destructors of this thread use the common cache */
+        /* later destructors of this thread may free blocks: they use the common cache */
+        CACHES_GONE;
     cache_forget_last();
     while (cache && cache != CACHES_GONE) {
         struct cache *next = cache->next_in_thread;
@@ -128,6 +150,11 @@ static void make_key(void) {
     thread_end_works = pthread_key_create(&thread_end_key, thread_end) == 0;
 }
 
+/*
+ * Returns a cache for the calling thread, new or of an ended thread; NULL without host memory. A
+ * new owner ID is taken unless the old one is exclusive: live blocks of the last owner may still
+ * have the old one. Called with no lock.
+ */
 static struct cache *adopt(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
@@ -148,7 +175,7 @@ static struct cache *adopt(struct pool *pool) {
         move_watermarks(cache, pool->common);
         end_move(pool);
         cache->live_at_start = watermark_live(&cache->watermarks[WATERMARK_COUNT]);
-        cache->saw_others = false;
+        cache->freed_others = false;
         cache->owner = &cache_last;
         pool->caches_owned++;
         peaks_update_if_due(pool);

@@ -1,24 +1,35 @@
+/*
+ * Owner IDs: how a cache gets one, shares it and gives it up (owner_id.h).
+ *
+ * The pool's lock protects the ID of a cache. The two tables are atomic and read without a lock.
+ * Callers: owner.c, and free.c for blocks of other threads.
+ */
 #include "pool/owner_id.h"
 
 #include "pool/internal.h"
 
 /*
- * A number stays with its cache, so whoever has one from a block finds the cache that had it. The next
- * thread of the cache gets it only if no block can have it any more. Which are shared is asked at every
- * free by another thread, and stands apart from the caches, whose owners keep writing.
+ * An ID belongs to one cache for ever: a block's ID always leads to a cache that exists. The next
+ * thread of the cache keeps the ID only if no block can have it any more. The flags of shared IDs
+ * are read in every free by another thread. They lie apart from the caches, whose owners keep
+ * writing.
  */
 static _Atomic(struct cache *) numbered[OWNER_IDS];
 atomic_bool owner_id_shared[OWNER_IDS] = {true};
 static _Atomic uint32_t last_number;
 
+/* Sets a cache's owner ID and the header words made of it. The pool's lock is held. */
 static void set_number(struct cache *cache, uint16_t number) {
     uint64_t owner = (uint64_t)number << HEADER_OWNER_SHIFT;
     cache->number = number;
-    cache->hands_out = (uint64_t)(BLOCK_LIVE ^ BLOCK_CACHED) | owner;
-    cache->owns = number > 0 ? (uint64_t)BLOCK_LIVE | owner : CACHE_OWNS_NONE;
+    cache->live_mask = (uint64_t)(BLOCK_LIVE ^ BLOCK_CACHED) | owner;
+    cache->owned_header = number > 0 ? (uint64_t)BLOCK_LIVE | owner : OWNED_HEADER_NONE;
 }
 
-/* 0, when they have run out: anybody may free those blocks. */
+/*
+ * Returns a new ID; 0 if all are used: then the blocks have no owner, and every free is a compare
+ * and swap.
+ */
 static uint16_t next_number(void) {
     uint32_t number = atomic_load(&last_number);
     while (number < OWNER_IDS - 1 &&
@@ -33,12 +44,12 @@ void owner_id_take(struct cache *cache) {
 }
 
 bool owner_id_is_exclusive(const struct cache *cache) {
-    return cache->number > 0 && !owner_id_is_shared(cache->number) && !cache->saw_others &&
+    return cache->number > 0 && !owner_id_is_shared(cache->number) && !cache->freed_others &&
            watermark_live(&cache->watermarks[WATERMARK_COUNT]) == cache->live_at_start;
 }
 
 void owner_id_stop_owning(struct cache *cache) {
-    cache->owns = CACHE_OWNS_NONE;
+    cache->owned_header = OWNED_HEADER_NONE;
     atomic_store(&owner_id_shared[cache->number], true);
 }
 

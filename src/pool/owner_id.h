@@ -1,10 +1,10 @@
 /*
- * Owner numbers: which thread's cache a block was handed out by.
+ * Owner IDs: which cache handed out a block.
  *
- * A block is freed without a locked instruction by the thread that asked for it. The
- * number of its cache stands in the block, and only that thread changes the state of such a block,
- * inside the cache. The first other thread that frees one ends that, for all blocks of that number
- * and for good: from then on every free of them is a compare and swap.
+ * The header of a live block has the owner ID of its cache. While an ID is exclusive, only the
+ * owner's thread changes the state of such blocks, inside the cache: its free needs no locked
+ * instruction. The first free of such a block by another thread makes the ID shared, for ever and
+ * for all its blocks. From then on every free of them is a compare and swap.
  */
 #ifndef GPUCACHE_POOL_OWNER_ID_H
 #define GPUCACHE_POOL_OWNER_ID_H
@@ -14,35 +14,48 @@
 
 struct cache;
 
-/* Not false: every free of a block of that number is a compare and swap. */
+/* true: the ID is shared */
 #define OWNER_IDS (1u << 16)
 extern atomic_bool owner_id_shared[OWNER_IDS];
 
-/** Makes it so. Without any lock held. */
+/** Makes an owner ID shared: seizes its cache. Called with no lock. */
 void owner_id_share(unsigned number);
 
+/** Returns whether an owner ID is shared. Needs no lock. */
 static inline bool owner_id_is_shared(unsigned number) {
     return atomic_load_explicit(&owner_id_shared[number], memory_order_acquire);
 }
 
-/** Before any other thread than the one that asked for a block of that number frees it. */
+/**
+ * Makes an owner ID shared if it is not. Must run before a thread frees a block of another owner.
+ * Called with no lock.
+ */
 static inline void owner_id_share_once(unsigned number) {
     if (__builtin_expect(!owner_id_is_shared(number), 0)) {
         owner_id_share(number);
     }
 }
 
-/** The cache that had a number which stands in a block. */
+/** Returns the cache that has or had an owner ID found in a block. */
 struct cache *owner_id_cache(unsigned number);
 
-/** Of a cache with a new owner: another one. Of one that has none: no number. */
+/*
+ * Give a cache a new owner ID, or ID 0. The new ID is 0 too without a biased lock, or if all IDs
+ * are used. The pool's lock is held, and the cache has no owner yet.
+ */
 void owner_id_take(struct cache *cache);
 void owner_id_clear(struct cache *cache);
 
-/** Whether only its thread has freed blocks of its number, no others, and as many as it had asked for. */
+/**
+ * Returns whether no live block can have the cache's ID: only its thread freed blocks of the ID,
+ * it freed no others, and as many as it allocated. The pool's lock is held.
+ */
 bool owner_id_is_exclusive(const struct cache *cache);
 
-/** From now on every free of its blocks is a compare and swap. The owner is outside, or gone. */
+/**
+ * Makes the ID of a cache shared. The pool's lock is held; the owner is outside the cache, or has
+ * ended.
+ */
 void owner_id_stop_owning(struct cache *cache);
 
 #endif

@@ -1,16 +1,17 @@
 /*
- * Quotas: how much each thread's cache may hold, and all of them together.
+ * Quotas: how many bytes each thread's cache may hold, and all caches together.
  *
- * A cache has no quota, and holds nothing, until its thread frees something or asks for more than it has.
- * Then it gets a small one, which grows while its thread needs more, up to its share of what many caches
- * may hold. The budget follows the sum. What has to be taken back is looked for only where there is a
- * quota, however many threads there are.
+ * A cache starts inactive: quota 0, no blocks. Its first slow free or miss gives it a small
+ * quota. The quota grows with the thread's need, up to quota_limit(). The budget grows with the
+ * sum of all quotas. Blocks are only taken back from active caches, so the number of threads does
+ * not matter.
  *
- *      awake    newest -> [ thread 9 ] [ thread 2 ] ... [ thread 5 ] [ common ]
- *                                                        ^ looked at first
+ *      active   newest -> [ thread 9 ] [ thread 2 ] ... [ thread 5 ] [ common ]
+ *                                                                     ^ checked first
  *
- * Before the pool grows past what its program needs, threads that have not been seen at work for a while
- * give up what they hold, and their quota.
+ * Before the pool grows past its goal, caches of idle threads are deactivated: they lose their
+ * blocks and quota. The pool's lock protects the list and all quotas; quotas are read without it.
+ * Invariant: a cache is in the list if and only if its quota is not 0.
  */
 #include "pool/internal.h"
 
@@ -18,17 +19,27 @@ uint64_t quota_of_capacity(uint64_t capacity) {
     return clamp_u64(QUOTA_LEAST, capacity / QUOTA_SHARE, QUOTA_MOST);
 }
 
-/* What one of many may have if all of them, with their transfer caches, are to hold no more than a part of
- * what the program has, and a little. */
+/*
+ * Returns the quota in bytes of one of many caches. All caches with their transfer caches then
+ * hold at most 1/QUOTA_MANY_SHARE of the peak of allocated bytes, plus QUOTA_MANY_BYTES.
+ */
 static uint64_t part_of_peak(const struct pool *pool) {
     const struct source *source = &pool->source;
     uint64_t peak = counter_get(&source->counters.allocated.peak);
     uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / source->active_count;
-    return max_u64(each - each / 3, QUOTA_FIRST); /* that is for the transfer cache */
+    return max_u64(each - each / 3, QUOTA_FIRST); /* a third is for the transfer cache */
 }
 
-/* What one may have. With more awake than QUOTA_CACHES they hold less together, too: twice as many, half
- * of it. And no more than suits the program. */
+/*
+ * Returns the largest quota in bytes that a cache may have now. The pool's lock is held.
+ *
+ *  active caches          limit of each
+ *  0 or 1                 quota_most, or less while the program is small (budget_little())
+ *  up to QUOTA_CACHES     quota_most
+ *  more                   twice as many hold half as much together; each at least
+ *                         quota_most / QUOTA_PARTS
+ *  more than QUOTA_MANY   also at most part_of_peak()
+ */
 static uint64_t quota_limit(const struct pool *pool) {
     const struct source *source = &pool->source;
     uint64_t most = pool->quota_most, least = most / QUOTA_PARTS, little = budget_little(source);
@@ -40,14 +51,19 @@ static uint64_t quota_limit(const struct pool *pool) {
     return active <= 1 ? min_u64(most, little) : most;
 }
 
+/* Returns the largest quota in bytes of a transfer cache. The pool's lock is held. */
 static uint64_t transfer_limit(const struct pool *pool) {
     uint64_t most = quota_limit(pool);
     return pool->source.active_count > QUOTA_MANY ? most / 2 : most;
 }
 
-static void set_quota(struct source *source, _Atomic uint64_t *room, uint64_t quota) {
-    source->quotas += quota - atomic_load_explicit(room, memory_order_relaxed);
-    atomic_store_explicit(room, quota, memory_order_relaxed);
+/*
+ * Sets a quota, of a cache or a transfer cache, and updates the sum of all. The pool's lock is
+ * held.
+ */
+static void set_quota(struct source *source, _Atomic uint64_t *limit, uint64_t quota) {
+    source->quotas += quota - atomic_load_explicit(limit, memory_order_relaxed);
+    atomic_store_explicit(limit, quota, memory_order_relaxed);
     source->budget_stale = true;
 }
 
@@ -86,18 +102,19 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
 
 void quota_grow_transfer(struct cache *cache) {
     struct pool *pool = cache->pool;
-    _Atomic uint64_t *room = &cache->transfer.quota;
-    uint64_t before = atomic_load_explicit(room, memory_order_relaxed), most = transfer_limit(pool);
+    _Atomic uint64_t *limit = &cache->transfer.quota;
+    uint64_t before = atomic_load_explicit(limit, memory_order_relaxed),
+             most = transfer_limit(pool);
     uint64_t quota = before > 0 ? 2 * before : QUOTA_TRANSFER_FIRST;
     quota_grow(cache, 0);
-    set_quota(&pool->source, room, min_u64(quota, most));
+    set_quota(&pool->source, limit, min_u64(quota, most));
 }
 
 void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes) {
-    uint64_t room = cache_quota(cache), most = room - room / ROOM_SHARE;
+    uint64_t quota = cache_quota(cache), most = quota - quota / ROOM_SHARE;
     most = most > bytes ? most - bytes : 0;
     cache_flush_idle(cache, keep, most);
-    bool full = cache->bytes + bytes > room;
+    bool full = cache->bytes + bytes > quota;
     if (full &&
         !(quota_is_little(cache, QUOTA_KEEPING_SHARE) && quota_grow(cache, cache->bytes + bytes))) {
         cache->overflowed = true;
@@ -114,7 +131,7 @@ void quota_deactivate(struct cache *cache) {
     struct pool *pool = cache->pool;
     if (!quota_is_inactive(cache)) {
         cache_flush(cache, 0);
-        /* First: the common one's keeps its number. */
+        /* First the quota: the common cache keeps ID 0, so only the quota keeps blocks out. */
         set_quota(&pool->source, &cache->transfer.quota, 0);
         transfer_set_owner_id(&cache->transfer, 0);
         transfer_empty(&cache->transfer);
@@ -126,26 +143,35 @@ void quota_deactivate(struct cache *cache) {
 
 /* --- idle threads --- */
 
-/* Whether a number has been the same for so long, as far as is known. */
-static bool is_still(struct still *still, uint64_t number, uint64_t now, uint64_t least) {
-    if (number != still->number || still->since == 0) {
-        *still = (struct still){number, now};
+/*
+ * Returns whether `number` has not changed for `least` units of time (ns or ticks), as far as
+ * earlier calls have seen it. The first call starts the time.
+ */
+static bool is_unchanged(struct unchanged *unchanged, uint64_t number, uint64_t now,
+                         uint64_t least) {
+    if (number != unchanged->number || unchanged->since == 0) {
+        *unchanged = (struct unchanged){number, now};
     }
-    return now - still->since >= least;
+    return now - unchanged->since >= least;
 }
 
-static uint64_t worked(const struct cache *cache) {
+/* Returns a number that changes with every allocation or free of the cache's thread. */
+static uint64_t operations(const struct cache *cache) {
     const struct watermark *mark = &cache->watermarks[WATERMARK_COUNT];
     return counter_get(&mark->taken) + counter_get(&mark->crest);
 }
 
-/* What waits for a thread that asks for nothing is of no use there. */
-static bool look_at(struct cache *cache, uint64_t now, bool *any) {
+/*
+ * Returns whether a thread is idle: it neither allocated nor freed for IDLE_NS. If it has not
+ * allocated for IDLE_NS, empties its transfer cache too, because only allocations use it; sets
+ * *any if that moved blocks. The pool's lock is held.
+ */
+static bool check_idle(struct cache *cache, uint64_t now, bool *any) {
     uint64_t taken = counter_get(&cache->watermarks[WATERMARK_COUNT].taken);
-    if (is_still(&cache->seen.taken, taken, now, IDLE_NS)) {
+    if (is_unchanged(&cache->seen.allocations, taken, now, IDLE_NS)) {
         *any |= transfer_empty(&cache->transfer);
     }
-    return is_still(&cache->seen.worked, worked(cache), now, IDLE_NS);
+    return is_unchanged(&cache->seen.operations, operations(cache), now, IDLE_NS);
 }
 
 bool quota_deactivate_list(struct pool *pool, struct biased *first) {
@@ -176,7 +202,7 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
          cache = before) {
         before = cache == newest ? NULL : cache->previous_active;
         updates++;
-        if (!cache->in_slow_path && look_at(cache, now, &any)) {
+        if (!cache->in_slow_path && check_idle(cache, now, &any)) {
             idle = cache_listed(cache, idle);
         } else {
             unlink_active(pool, cache);
@@ -191,9 +217,9 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
 struct biased *quota_find_idle(struct pool *pool) {
     struct biased *idle = NULL;
     for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
-        bool still =
-            is_still(&cache->seen.ticked, worked(cache), pool->source.decay.tick, DECAY_TICKS);
-        if (still && !cache->in_slow_path && !transfer_empty(&cache->transfer)) {
+        bool idle_now = is_unchanged(&cache->seen.operations_ticks, operations(cache),
+                                     pool->source.decay.tick, DECAY_TICKS);
+        if (idle_now && !cache->in_slow_path && !transfer_empty(&cache->transfer)) {
             idle = cache_listed(cache, idle);
         }
     }

@@ -1,60 +1,96 @@
-/* How much caches may hold, and what becomes of what nobody needs. Under the lock. */
+/*
+ * Quotas: how many bytes caches may hold, and when idle caches lose their blocks (quota.c). The
+ * pool's lock is held in all functions.
+ */
 #ifndef GPUCACHE_POOL_QUOTA_H
 #define GPUCACHE_POOL_QUOTA_H
 
 #include "pool/state.h"
 
-/** The most that one cache may hold. */
+/** Returns the largest quota of one cache, in bytes, on a device of that capacity in bytes. */
 uint64_t quota_of_capacity(uint64_t capacity);
 
-/** Raises a cache's quota to so many bytes, as far as it may be. False: it may not hold so much. */
+/**
+ * Raises a cache's quota to `bytes`, within quota_limit(), and activates the cache. Returns
+ * whether the quota is at least `bytes` now.
+ */
 bool quota_grow(struct cache *cache, uint64_t bytes);
 
-/** Doubles that of its transfer cache. */
+/** Doubles the quota of a cache's transfer cache, within its limit, and activates the cache. */
 void quota_grow_transfer(struct cache *cache);
 
-/** Makes room for so many bytes of a bin, from what other bins have. Seized, or by its owner. */
+/**
+ * Makes the cache fit `bytes` more of bin `keep`: moves blocks of idle bins to the pool, then
+ * raises a small quota, or else moves halves of the largest bins. The cache is entered by its
+ * owner, or seized.
+ */
 void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes);
 
-/** Its thread asks for what it has not: it gets a first quota, or more if it had no room for that. */
+/**
+ * Follows a miss of the cache's thread: activates the cache, or doubles its quota if it lost
+ * blocks since the last miss because of its quota.
+ */
 void quota_follow_miss(struct cache *cache);
 
-/** All that it holds goes to the pool, and its quota. Seized, or without a thread. */
+/**
+ * Moves all blocks of a cache and its transfer cache to the pool and sets both quotas to 0. The
+ * cache is entered by its owner, or seized.
+ */
 void quota_deactivate(struct cache *cache);
 
-/** Takes back what idle threads hold, if it is due; what all hold; what waits for threads. True if there was any. */
+/*
+ * Take blocks of caches back to the pool. All return whether there were any.
+ *
+ *  take_back        of idle threads, if `growth` bytes would exceed the goal: IDLE_SCAN_CACHES
+ *                   caches per call, and none for IDLE_SCAN_NS after a call that found none
+ *  take_all_back    of all threads
+ *  empty_transfers  of all transfer caches; the caches keep theirs
+ */
 bool quota_take_back(struct pool *pool, uint64_t growth);
 bool quota_take_all_back(struct pool *pool);
 bool quota_empty_transfers(struct pool *pool);
 
-/** A list of the caches of threads that have done nothing for the decay time. What others have freed for them need not be as old: it
- * goes to the pool first, and they are found the next time. */
+/**
+ * Returns a list of the caches whose threads did nothing for the decay time; NULL: none. A cache
+ * whose transfer cache has blocks is left for a later call: those blocks were freed by others,
+ * may be younger, and go to the pool first.
+ */
 struct biased *quota_find_idle(struct pool *pool);
 
-/** Those give up everything, and their quotas. True if there was anything. */
+/** Seizes the caches of a list and deactivates them. Returns whether they held any block. */
 bool quota_deactivate_list(struct pool *pool, struct biased *first);
 
-/* No block is cached that is larger than one part in this of what a cache may hold. */
+/*
+ * Returns the size in bytes of the largest block that caches keep: quota_most /
+ * CACHE_BLOCK_SHARE, and at most VMM_CACHED_BLOCK with the pages backend.
+ */
 static inline uint64_t quota_largest_block(const struct pool *pool) {
     uint64_t most = pool->quota_most / CACHE_BLOCK_SHARE;
     return backend_maps(pool->source.backend) ? min_u64(most, VMM_CACHED_BLOCK) : most;
 }
 
+/* Returns whether a cache has no quota, and so no blocks. */
 static inline bool quota_is_inactive(const struct cache *cache) {
     return cache_quota(cache) == 0;
 }
 
-/* Less than one part in this of what one cache may have: it grows without the thread asking for more. */
+/*
+ * Returns whether a cache's quota is below quota_most / share. Then the quota grows without a miss
+ * of the thread.
+ */
 static inline bool quota_is_little(const struct cache *cache, unsigned share) {
     return cache_quota(cache) < cache->pool->quota_most / share;
 }
 
+/* Returns the bytes in a cache and its transfer cache. */
 static inline uint64_t quota_cached(const struct cache *cache) {
     return cache->bytes + counter_get(&cache->transfer.bytes);
 }
 
-/* Whether anything may go back later. Also where all is live, as long as threads may free it into their caches: no
- * visit tells of that. */
+/*
+ * Returns whether memory may go back to the driver later. Also counts quotas and deferred frees:
+ * threads may free live memory into their caches without a slow path that would tell.
+ */
 static inline bool decay_is_any(const struct pool *pool) {
     return !pool->source.backend->release_waits && epochs_broken(&pool->source.epochs) == 0 &&
            pool->source.large.idle_bytes + pool->source.small.idle_bytes +
@@ -63,7 +99,10 @@ static inline bool decay_is_any(const struct pool *pool) {
                0;
 }
 
-/* After every visit: whoever ticks is told if something is idle that nobody watches. */
+/*
+ * Tells the backend's decay thread if memory is idle and no thread watches it. Called at the end
+ * of every slow path.
+ */
 static inline void decay_watch(struct pool *pool) {
     if (pool->source.config.decays && !pool->source.decay.watched && decay_is_any(pool)) {
         pool->source.decay.watched = true;

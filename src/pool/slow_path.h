@@ -1,12 +1,18 @@
-/* Where memory for a request comes from. */
+/* The slow path: where the memory for a request comes from if no cache serves it. */
 #ifndef GPUCACHE_POOL_SLOW_PATH_H
 #define GPUCACHE_POOL_SLOW_PATH_H
 
 #include "pool/state.h"
 #include "source/source.h"
 
-/** For the thread of that cache, which is emptied before the pool grows past its budget. Takes and returns with the pool's lock held;
- * lets go of it in between. 0, and want->block; or why there is none. */
+/**
+ * Finds memory for a request: sets request->block and returns 0. Else returns -ENOMEM or -EDQUOT
+ * if the driver or the limit refused, -ERANGE if the pool cannot manage more memory, or the
+ * driver's positive code.
+ *
+ * `cache` is the calling thread's; it is flushed before the pool grows past its budget. The
+ * pool's lock is held on entry and on return, and released in between; the cache is not entered.
+ */
 int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request *request);
 
 #endif

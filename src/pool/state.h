@@ -1,4 +1,7 @@
-/* A pool, whole: what its files have in common. Nobody outside this room includes it. */
+/*
+ * The whole state of a pool, for the files of src/pool only. The pool's lock, source.lock,
+ * protects all fields except those marked atomic.
+ */
 #ifndef GPUCACHE_POOL_STATE_H
 #define GPUCACHE_POOL_STATE_H
 
@@ -7,54 +10,64 @@
 #include "pool/pool.h"
 #include "source/state.h"
 
-/* When the peaks of the caches were last added up (peaks.c). */
+/* State of the sums of the caches' peaks (peaks.c). */
 struct peaks {
-    uint64_t updates, summed_at; /* visits; and as many at that time */
-    uint64_t unaggregated_bytes; /* bytes of large blocks that have been handed out since */
-    bool budget_is_updated;      /* has been looked at in this visit */
+    uint64_t updates, summed_at; /* slow paths so far; and at the last sum */
+    uint64_t unaggregated_bytes; /* bytes of large blocks handed out since the last sum */
+    bool budget_is_updated;      /* by peaks_over_budget(), in this slow path */
 };
 
 struct pool {
-    struct source source; /* where its memory comes from and goes to, with the pool's lock */
+    struct source source; /* where memory comes from; has the pool's lock */
 
-    /* Read by every large allocation and free: a cache line that nobody writes. */
-    _Alignas(64) uint64_t quota_most; /* of one cache */
+    /* Read by every large allocation and free: on a cache line that is hardly ever written. */
+    _Alignas(64) uint64_t quota_most; /* largest quota of one cache, in bytes */
 
-    /* The caches of threads (owner.c), and what they may hold (quota.c). */
-    _Alignas(64) _Atomic(struct cache *) caches; /* the newest first, and the common one */
-    struct cache *common;  /* for threads that cannot have one of their own; the last of them */
-    struct cache *unowned; /* those that wait for a thread */
-    struct cache *active, *active_last; /* those that may hold something */
-    _Atomic unsigned caches_owned;      /* by threads, now */
-    atomic_uint moves;     /* odd: caches come or go, and what they have counted with them */
-    uint64_t next_scan_ns; /* when idle ones are looked for again */
+    /* The caches of threads (owner.c) and their quotas (quota.c). */
+    /* of threads, newest first; the common one is last */
+    _Alignas(64) _Atomic(struct cache *) caches;
+    struct cache *common;               /* for threads without their own */
+    struct cache *unowned;              /* caches of ended threads */
+    struct cache *active, *active_last; /* list of active caches (quota.c) */
+    _Atomic unsigned caches_owned;      /* caches with a thread */
+    atomic_uint moves;                  /* odd while a cache and its counts are moved (owner.c) */
+    uint64_t next_scan_ns;              /* time of the next scan for idle threads */
     struct peaks peaks;
 
-    /* Whether a thread is asking the driver what has finished; others may wait for its answer. */
+    /* true while a thread queries to advance the safe epoch; others may wait for its result */
     atomic_bool advancing;
 
-    _Atomic uint64_t deferred_bytes; /* freed, and held back by what no epoch knows of */
-    _Atomic uint64_t reclaims;       /* how often pool_reclaim() has made a block free */
-    _Atomic unsigned deferring;  /* threads whose block may be neither live nor counted there yet */
-    _Atomic uint64_t left_bytes; /* see pool_left_bytes() */
+    _Atomic uint64_t deferred_bytes; /* of deferred frees that are not reclaimed */
+    _Atomic uint64_t reclaims;       /* deferred frees that pool_reclaim() reclaimed */
+    _Atomic unsigned deferring;      /* threads inside pool_defer_free() */
+    _Atomic uint64_t left_bytes;     /* see pool_left_bytes() */
     struct live_sizes live_sizes;
 };
 
-/* What was retired and is held back no longer is reclaimed. Without any lock. True if there was any. */
+/*
+ * Reclaims deferred frees of this pool whose streams have reached them: all, or a few. Returns
+ * whether any was reclaimed. Called with no lock.
+ */
 static inline bool reclaim_deferred(struct pool *pool, bool all) {
     const struct backend_ops *ops = pool->source.backend->ops;
     return atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) > 0 &&
            ops->reclaim_deferred && ops->reclaim_deferred(pool->source.backend, all);
 }
 
-/* The same of all pools: what another one has got back makes room for this one. */
+/*
+ * Reclaims deferred frees of all pools: memory of another pool can serve this one too. Returns
+ * whether any was reclaimed. Called with no lock.
+ */
 static inline bool reclaim_all_deferred(struct pool *pool) {
     const struct backend_ops *ops = pool->source.backend->ops;
     return ops->reclaim_deferred && ops->reclaim_deferred(pool->source.backend, true);
 }
 
-/* The same, after waiting for the barriers that hold streams up. */
-static inline bool settle_behind_barriers(struct pool *pool) {
+/*
+ * Waits for the barriers that hold up streams, then reclaims deferred frees of all pools. Returns
+ * whether any was reclaimed. Called with no lock.
+ */
+static inline bool reclaim_behind_barriers(struct pool *pool) {
     const struct backend_ops *ops = pool->source.backend->ops;
     return ops->pass_barriers && ops->pass_barriers(pool->source.backend) &&
            reclaim_all_deferred(pool);

@@ -1,3 +1,9 @@
+/*
+ * Transfer caches: magazines of freed blocks on their way to the owner (transfer.h).
+ *
+ * Each transfer cache has its own lock. Invariant: transfer->bytes is the sum over its magazines.
+ * Callers: free.c ships magazines, alloc.c takes them, quota.c empties transfer caches.
+ */
 #include "pool/internal.h"
 #include "pool/owner_id.h"
 
@@ -16,7 +22,7 @@ struct transfer *transfer_lock(struct pool *pool, unsigned number) {
     struct transfer *common = &pool->common->transfer;
     struct transfer *transfer = number > 0 ? &owner_id_cache(number)->transfer : common;
     lock_acquire(&transfer->lock);
-    if (transfer->number != number) { /* that thread has ended */
+    if (transfer->number != number) { /* the owner's thread ended, or its cache is inactive */
         lock_release(&transfer->lock);
         transfer = common;
         lock_acquire(&transfer->lock);
@@ -34,6 +40,7 @@ bool transfer_has_room(const struct transfer *transfer, uint64_t bytes) {
                atomic_load_explicit(&transfer->quota, memory_order_relaxed);
 }
 
+/* Returns magazine `i` of the ring; 0 is the oldest. With the transfer cache's lock. */
 static struct magazine *magazine_at(struct transfer *transfer, uint32_t i) {
     return &transfer->magazines[(transfer->first + i) % TRANSFER_MAGAZINES];
 }
@@ -43,7 +50,11 @@ void transfer_put(struct transfer *transfer, const struct magazine *magazine) {
     counter_add(&transfer->bytes, magazine->bytes);
 }
 
-/* Those before it close up: whoever takes one out of turn has looked at them all. */
+/*
+ * Removes magazine `i` and returns it. Older magazines move up by one, so `i` is cheap only
+ * for old ones; the search that found it has read them all anyway. With the transfer cache's
+ * lock.
+ */
 static struct magazine take_out(struct transfer *transfer, uint32_t i) {
     struct magazine taken = *magazine_at(transfer, i);
     for (; i > 0; i--) {
@@ -55,10 +66,15 @@ static struct magazine take_out(struct transfer *transfer, uint32_t i) {
     return taken;
 }
 
-/* --- there --- */
+/* --- from the freeing thread to the owner --- */
 
-/* In parts, so that the other thread finds some at any time. False: there is no room. */
-static bool ship(struct cache *cache, struct transfer *transfer, unsigned at, uint32_t count) {
+/*
+ * Moves up to `count` blocks of a bin in magazines, so that the owner finds some of them at any
+ * time. Returns false if the transfer cache became full. Inside the cache, with the
+ * transfer cache's lock.
+ */
+static bool ship_magazines(struct cache *cache, struct transfer *transfer, unsigned at,
+                           uint32_t count) {
     uint32_t each = magazine_blocks(at);
     while (count > 0 && cache->bins[at].count > 0) {
         struct magazine magazine = cache_take(cache, at, count < each ? count : each);
@@ -77,30 +93,35 @@ bool transfer_ship(struct cache *cache, unsigned at, unsigned number) {
     struct transfer *transfer = transfer_lock(cache->pool, number);
     uint32_t each = magazine_blocks(at);
     uint32_t whole = bin->count > bin->target ? (bin->count - bin->target) / each * each : 0;
-    bool any = ship(cache, transfer, at, whole), full = cache->bytes > cache_quota(cache);
+    bool any = ship_magazines(cache, transfer, at, whole), full = cache->bytes > cache_quota(cache);
     for (unsigned other = 0; any && full && other < BINS; other++) {
         bin = &cache->bins[other];
         if (bin->count > 0 && cache_bin_check_idle(bin)) {
-            any = ship(cache, transfer, other, bin->count);
+            any = ship_magazines(cache, transfer, other, bin->count);
         }
     }
     transfer_unlock(transfer);
     return any;
 }
 
-/* --- and back --- */
+/* --- from the transfer cache to the owner --- */
 
-/* Where something may wait for a cache: in its own, then in the common one. */
-#define PLACES 2
-static struct transfer *place(const struct cache *cache, unsigned i) {
+/* The transfer caches in which blocks may wait for a thread: 0 is its own, 1 is the common one. */
+#define SOURCES 2
+static struct transfer *transfer_source(const struct cache *cache, unsigned i) {
     return i == 0 ? &((struct cache *)cache)->transfer : &cache->pool->common->transfer;
 }
 
 bool transfer_has_any(const struct cache *cache) {
-    return counter_get(&place(cache, 0)->bytes) + counter_get(&place(cache, 1)->bytes) > 0;
+    return counter_get(&transfer_source(cache, 0)->bytes) +
+               counter_get(&transfer_source(cache, 1)->bytes) >
+           0;
 }
 
-/* The oldest that has a block for the request; NULL: none. */
+/*
+ * Returns the oldest magazine with a block for the request and its index in *at, or NULL. Whether
+ * the magazine is safe is not checked. With the transfer cache's lock.
+ */
 static struct magazine *find(struct transfer *transfer, const struct alloc_request *request,
                              uint32_t *at) {
     unsigned last = request_last_bin(request, request->over_budget);
@@ -115,7 +136,10 @@ static struct magazine *find(struct transfer *transfer, const struct alloc_reque
     return NULL;
 }
 
-/* What is usable goes along, so that the next requests need not come here. */
+/*
+ * Moves safe magazines, oldest first, to the cache until its quota is reached, so that later
+ * requests hit the cache. Inside the cache, with the transfer cache's lock.
+ */
 static void take_safe(struct transfer *transfer, struct cache *cache, uint64_t safe) {
     uint64_t most = cache_quota(cache);
     while (transfer->count > 0) {
@@ -129,6 +153,7 @@ static void take_safe(struct transfer *transfer, struct cache *cache, uint64_t s
     }
 }
 
+/* Removes the first block of a magazine that stays in the transfer cache. */
 static struct block *take_first(struct transfer *transfer, struct magazine *magazine) {
     struct block *block = magazine->first;
     uint64_t bytes = block_bytes(block);
@@ -139,7 +164,12 @@ static struct block *take_first(struct transfer *transfer, struct magazine *maga
     return block;
 }
 
-/* The cache may have no room for more than the one block; asleep it holds nothing. */
+/*
+ * Moves safe magazines to the cache and takes a block for the request. If no block fits then,
+ * takes one from a safe magazine that stayed, behind an unsafe one or for lack of quota. The
+ * magazine's other blocks follow into the cache; they stay if the cache is inactive, because such
+ * a cache holds nothing. Inside the cache, with the transfer cache's lock.
+ */
 static struct block *take(struct transfer *transfer, struct cache *cache,
                           const struct alloc_request *request, uint64_t safe) {
     take_safe(transfer, cache, safe);
@@ -161,8 +191,8 @@ static struct block *take(struct transfer *transfer, struct cache *cache,
 struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
                             uint64_t safe) {
     struct block *block = NULL;
-    for (unsigned i = 0; i < PLACES && !block; i++) {
-        struct transfer *transfer = place(cache, i);
+    for (unsigned i = 0; i < SOURCES && !block; i++) {
+        struct transfer *transfer = transfer_source(cache, i);
         if (counter_get(&transfer->bytes) > 0) {
             lock_acquire(&transfer->lock);
             block = take(transfer, cache, request, safe);
@@ -174,8 +204,8 @@ struct block *transfer_take(struct cache *cache, const struct alloc_request *req
 
 uint64_t transfer_stamp(struct cache *cache, const struct alloc_request *request) {
     uint64_t stamp = 0;
-    for (unsigned i = 0; i < PLACES && stamp == 0; i++) {
-        struct transfer *transfer = place(cache, i);
+    for (unsigned i = 0; i < SOURCES && stamp == 0; i++) {
+        struct transfer *transfer = transfer_source(cache, i);
         lock_acquire(&transfer->lock);
         uint32_t at;
         const struct magazine *found = find(transfer, request, &at);

@@ -1,18 +1,19 @@
 /*
- * A transfer cache: freed memory on its way back to the thread that asked for it.
+ * A transfer cache: blocks of a thread that other threads freed, on their way back to it.
  *
- * Every thread's cache has one. What another thread frees of its blocks, and does not need itself, it
- * puts there in magazines, and the thread, when it misses a size, takes all of them: between the two
- * blocks go round without merging or cutting anything, and without the pool's lock. Of blocks that
- * nobody knows the cache of, or whose thread has ended, the common cache's takes care, which every
- * thread looks at after its own.
+ * Every cache has one. A thread that frees blocks of another thread keeps what it needs itself,
+ * and ships the rest there in magazines. The owner takes them when it misses a size. So blocks
+ * circulate between two threads without the pool's lock, and without merging and splitting. The
+ * common cache's transfer cache has the blocks without an owner, or whose thread ended; every
+ * thread looks there after its own.
  *
  *      oldest  [ 8 x 64 KiB | stamp 7 ]  [ 32 x 4 KiB | stamp 7 ]  [ 4 x 1 MiB | stamp 9 ]  newest
  *
- * A magazine is some blocks of one bin in the order of their stamps; it is usable when the youngest of
- * them is. A transfer cache has a lock of its own, under which nothing is waited for: it comes after the
- * pool's, and after entering a cache. It has a quota of its own, which grows when there is no room, and
- * is emptied when memory is short.
+ * Each has a lock, taken after the pool's lock and after entering a cache; no thread waits while it
+ * holds that lock. Each has a quota, which grows when it is full. The pool empties transfer caches
+ * when memory is short.
+ * Invariant: the blocks of a magazine are in the order of their stamps, so a magazine is safe when
+ * its last block is.
  */
 #ifndef GPUCACHE_POOL_TRANSFER_H
 #define GPUCACHE_POOL_TRANSFER_H
@@ -29,14 +30,15 @@ struct cache;
 struct pool;
 struct alloc_request;
 
+/* Blocks of one bin that change hands together. */
 struct magazine {
     struct block *first, *last;
     uint32_t count, bin;
     uint64_t bytes;
-    uint64_t stamp; /* none of its blocks has a younger one */
+    uint64_t stamp; /* of the last block: the highest */
 };
 
-/** How many blocks one of that bin has. */
+/** Returns how many blocks a magazine of that bin has. */
 static inline uint32_t magazine_blocks(unsigned at) {
     uint64_t fit = at < SMALL_CLASSES ? MAGAZINE_BYTES / size_class_bytes(at) : 0;
     return fit > MAGAZINE_MOST    ? MAGAZINE_MOST
@@ -46,46 +48,68 @@ static inline uint32_t magazine_blocks(unsigned at) {
 
 struct transfer {
     struct lock lock;
-    struct cache *cache;    /* whose it is, for ever */
-    unsigned number;        /* whose blocks come here; 0: nobody's, or everybody's */
-    uint32_t first, count;  /* of a ring, oldest first */
-    stat_counter bytes;     /* waiting here */
-    _Atomic uint64_t quota; /* as many may; written under the pool's lock */
+    struct cache *cache;    /* whose transfer cache it is; never changes */
+    unsigned number;        /* owner ID of the blocks that come here; 0: none, or the common one */
+    uint32_t first, count;  /* ring; the oldest magazine first */
+    stat_counter bytes;     /* of all magazines */
+    _Atomic uint64_t quota; /* limit of `bytes`; written under the pool's lock */
     struct magazine magazines[TRANSFER_MAGAZINES];
 };
 
+/** Initialises the transfer cache of a new cache. */
 void transfer_start(struct transfer *transfer, struct cache *cache);
 
-/** Whose blocks come here from now on: those with a cache's new number; 0: nobody's. */
+/** Sets the owner ID whose blocks come here from now on: the cache's new one, or 0 for none. */
 void transfer_set_owner_id(struct transfer *transfer, unsigned number);
 
-/** The one for blocks of that number, locked. */
+/**
+ * Locks and returns the transfer cache for blocks of an owner ID: the owner's, or the common one
+ * if the owner has ended or is inactive. transfer_unlock() releases it.
+ */
 struct transfer *transfer_lock(struct pool *pool, unsigned number);
 void transfer_unlock(struct transfer *transfer);
 
-/** Locked: room for one of so many bytes. */
+/**
+ * Returns whether a magazine of `bytes` fits the quota and the ring. With the transfer cache's
+ * lock.
+ */
 bool transfer_has_room(const struct transfer *transfer, uint64_t bytes);
+/** Adds a magazine as the newest; it must fit. With the transfer cache's lock. */
 void transfer_put(struct transfer *transfer, const struct magazine *magazine);
 
-/** Inside the cache: what the bin has more of than its rotation needs, or, if the cache has no room, what
- * nobody asks for, goes into the transfer cache of that number's. False: that has no room for it. */
+/**
+ * Ships blocks of bin `at` above its target to the transfer cache of owner ID `number`, in whole
+ * magazines. If the cache is over its quota, ships bins without allocations too. Returns false if
+ * the transfer cache became full. Inside the cache.
+ */
 bool transfer_ship(struct cache *cache, unsigned at, unsigned number);
 
-/** Whether there is anything for a cache. Without a lock; mostly there is not. */
+/**
+ * Returns whether any block waits for a cache, there or in the common transfer cache. Needs no
+ * lock.
+ */
 bool transfer_has_any(const struct cache *cache);
 
-/** Inside the cache: whatever is usable goes there, as far as there is room, and a block for the request
- * is taken. NULL: nothing fits. */
+/**
+ * Moves safe magazines to the cache, within its quota, and takes a block for the request out.
+ * Returns NULL if no safe block fits. Inside the cache.
+ */
 struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
                             uint64_t safe);
 
-/** The least `usable` with which that finds a block; 0: none. */
+/**
+ * Returns a safe epoch with which transfer_take() finds a block; 0: no block fits.
+ * Inside the cache.
+ */
 uint64_t transfer_stamp(struct cache *cache, const struct alloc_request *request);
 
-/** Under the pool's lock: everything in it goes to the pool. True if there was anything. */
+/** Moves all blocks to the pool. Returns whether there were any. The pool's lock is held. */
 bool transfer_empty(struct transfer *transfer);
 
-/** The context is gone, and the memory with it. */
+/**
+ * Forgets all magazines: their context has ended, and the driver has the memory. The pool's lock
+ * is held.
+ */
 void transfer_forget(struct transfer *transfer);
 
 #endif

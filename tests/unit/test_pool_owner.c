@@ -1,6 +1,7 @@
 /*
- * Whose block it is: the thread that asked for a block frees it without a locked instruction, until
- * another thread frees one of its blocks. Whatever they do at once, a block is freed once.
+ * Owners of blocks: the thread that allocated a block frees it without a locked instruction,
+ * until another thread frees one of its blocks. A block is freed once, even if two threads free
+ * it at the same time.
  */
 #include "pool_bench.h"
 
@@ -15,7 +16,7 @@ static struct cache *own_cache(void) {
 }
 
 static bool owns_blocks(const struct cache *cache) {
-    return cache->owns != CACHE_OWNS_NONE;
+    return cache->owned_header != OWNED_HEADER_NONE;
 }
 
 static void *run(void *(*body)(void *), void *argument) {
@@ -34,7 +35,7 @@ static int drop_elsewhere(uint64_t address) {
     return (int)(intptr_t)run(drop_it, &address);
 }
 
-/* ---- */
+/* ---- exclusive and shared owner IDs ---- */
 
 static void a_block_is_its_threads_until_another_one_frees_one(void **state) {
     (void)state;
@@ -63,13 +64,14 @@ static void a_wrong_free_by_another_thread_takes_nothing_away(void **state) {
     assert_int_equal(drop_elsewhere(block + 512), -EINVAL);
     assert_int_equal(drop_elsewhere(block + 1), -EINVAL);
     assert_int_equal(owns_blocks(own_cache()), owned);
-    assert_int_not_equal(pool_block_id(block), 0); /* nor does a question */
+    /* a query of the block's ID does not make the owner ID shared */
+    assert_int_not_equal(pool_block_id(block), 0);
     drop(block);
     assert_int_equal(drop_elsewhere(block), -EINVAL);
     assert_int_equal(owns_blocks(own_cache()), owned);
 }
 
-/* Whoever wants to free another thread's block waits for that thread to be outside its cache. */
+/* A thread that frees another thread's block must wait until that thread has left its cache. */
 static atomic_bool has_freed;
 
 static void *drop_and_say(void *argument) {
@@ -99,7 +101,7 @@ static void the_owner_is_not_disturbed_in_the_middle_of_a_free(void **state) {
     assert_int_equal(fake_pool_free(block), -EINVAL);
 }
 
-/* ---- threads that end ---- */
+/* ---- ended threads ---- */
 
 static unsigned number_of_ended;
 
@@ -129,7 +131,7 @@ static void the_next_thread_of_a_cache_does_not_own_what_the_last_one_left(void 
     assert_int_equal(drop_elsewhere(other), -EINVAL);
 }
 
-static void what_a_thread_that_ended_had_taken_stays_in_the_books(void **state) {
+static void what_an_ended_thread_had_allocated_stays_counted(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     uint64_t left = (uintptr_t)run(ask_and_end, NULL);
@@ -149,7 +151,7 @@ static void what_a_thread_that_ended_had_taken_stays_in_the_books(void **state) 
     assert_int_equal(counters.allocations.freed, 2);
 }
 
-/* Frees another one in place of its own. */
+/* Allocates a block and frees `other`, or else its own block. */
 static void *ask_drop_and_end(void *other) {
     uint64_t address = 0;
     pool_alloc(pool, 4096, &address);
@@ -163,8 +165,8 @@ static unsigned number_after(uint64_t *other) {
     return number_of_ended;
 }
 
-/* A program that makes a thread for every request would run out of them. */
-static void a_number_that_no_block_can_have_goes_to_the_next_thread(void **state) {
+/* A program that starts a thread for every request would otherwise use up all IDs. */
+static void an_id_that_no_block_can_have_goes_to_the_next_thread(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     if (!biased_can_start()) {
@@ -174,7 +176,7 @@ static void a_number_that_no_block_can_have_goes_to_the_next_thread(void **state
     assert_int_equal(number_after(NULL), number);
     assert_int_equal(number_after(NULL), number);
     uint64_t block = get(4096), large = get(3 * MIB), later = get(4096);
-    number_after(&block); /* it keeps its own */
+    number_after(&block); /* the cache's ID is shared now */
     unsigned next = number_after(NULL);
     assert_int_not_equal(next, number);
     number_after(&large);
@@ -190,13 +192,14 @@ static void *ask_forget_and_end(void *unused) {
     return ask_and_end(unused);
 }
 
-static void what_a_context_took_along_tells_nothing_of_a_number(void **state) {
+static void blocks_of_an_ended_context_may_still_have_an_id(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     if (!biased_can_start()) {
         skip();
     }
-    uint64_t left = (uintptr_t)run(ask_and_end, NULL); /* so the next one begins with a block */
+    /* the next thread's cache then starts with one live block */
+    uint64_t left = (uintptr_t)run(ask_and_end, NULL);
     assert_int_not_equal(left, 0);
     uint64_t other = (uintptr_t)run(ask_forget_and_end, NULL);
     unsigned number = number_of_ended;
@@ -260,7 +263,10 @@ static void caches_of_threads_that_ended_leave_the_list_and_their_counts_stay(vo
     }
 }
 
-/* Beside threads that come and go, sums without the lock neither lack nor double what they leave. */
+/*
+ * While threads start and end, sums without the lock neither miss nor count twice the blocks of
+ * ended threads.
+ */
 static atomic_bool churns;
 
 static void *churn(void *unused) {
@@ -274,7 +280,7 @@ static void sums_are_right_beside_threads_that_come_and_go(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     for (unsigned i = 0; i < 32; i++) {
-        run(ask_and_end, NULL); /* what they leave goes from each of the others to the next */
+        run(ask_and_end, NULL); /* the next thread takes over the counts of ended threads */
     }
     get(MIB);
     churns = true;
@@ -282,7 +288,8 @@ static void sums_are_right_beside_threads_that_come_and_go(void **state) {
     assert_int_equal(pthread_create(&thread, NULL, churn, NULL), 0);
     for (int i = 0; i < 200000; i++) {
         uint64_t live = peaks_sums(pool).of[WATERMARK_ALLOCATED].live;
-        if (live < MIB + 31 * 4096 || live > MIB + 33 * 4096) { /* one pair is under way */
+        /* plus or minus one pair of an allocation and a free in flight */
+        if (live < MIB + 31 * 4096 || live > MIB + 33 * 4096) {
             churns = false;
             assert_in_range(live, MIB + 31 * 4096, MIB + 33 * 4096);
         }
@@ -291,31 +298,31 @@ static void sums_are_right_beside_threads_that_come_and_go(void **state) {
     pthread_join(thread, NULL);
 }
 
-/* Under valgrind and ThreadSanitizer. */
+/* Returns whether the test runs under valgrind or ThreadSanitizer. */
 static bool runs_short(void) {
     const char *text = getenv("POOL_TEST_OPS");
     return text && atol(text) < 100000;
 }
 
-static void when_numbers_have_run_out_blocks_are_everybodys(void **state) {
+static void when_ids_have_run_out_blocks_have_no_owner(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     if (!biased_can_start()) {
         skip();
     }
-    bool over_budget = runs_short(); /* then they do not run out */
-    unsigned threads = over_budget ? 100 : OWNER_IDS;
+    bool short_run = runs_short(); /* then the IDs are not used up */
+    unsigned threads = short_run ? 100 : OWNER_IDS;
     for (unsigned i = 0; i < threads; i++) {
         uint64_t block = (uintptr_t)run(ask_and_end, NULL);
         drop(block);
     }
-    assert_true(over_budget || number_of_ended == 0);
+    assert_true(short_run || number_of_ended == 0);
     uint64_t block = (uintptr_t)run(ask_and_end, NULL);
     assert_int_equal(drop_elsewhere(block), 0);
     assert_int_equal(fake_pool_free(block), -EINVAL);
 }
 
-/* ---- two threads free one block at once ---- */
+/* ---- two frees of one block at the same time ---- */
 
 static uint64_t contested;
 static atomic_int at_start;
@@ -332,7 +339,10 @@ static void *contest(void *unused) {
     return (void *)(intptr_t)pool_free(mine);
 }
 
-/* A new thread each time: it is the first free by another one that matters. */
+/*
+ * Uses a new thread in each round: only the first free by another thread makes an owner ID
+ * shared.
+ */
 static void of_two_frees_at_once_one_is_right(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -364,13 +374,13 @@ int main(void) {
         TEST(a_wrong_free_by_another_thread_takes_nothing_away),
         TEST(the_owner_is_not_disturbed_in_the_middle_of_a_free),
         TEST(the_next_thread_of_a_cache_does_not_own_what_the_last_one_left),
-        TEST(what_a_thread_that_ended_had_taken_stays_in_the_books),
+        TEST(what_an_ended_thread_had_allocated_stays_counted),
         TEST(of_two_frees_at_once_one_is_right),
-        TEST(a_number_that_no_block_can_have_goes_to_the_next_thread),
-        TEST(what_a_context_took_along_tells_nothing_of_a_number),
+        TEST(an_id_that_no_block_can_have_goes_to_the_next_thread),
+        TEST(blocks_of_an_ended_context_may_still_have_an_id),
         TEST(caches_of_threads_that_ended_leave_the_list_and_their_counts_stay),
         TEST(sums_are_right_beside_threads_that_come_and_go),
-        TEST(when_numbers_have_run_out_blocks_are_everybodys),
+        TEST(when_ids_have_run_out_blocks_have_no_owner),
     };
-    return cmocka_run_group_tests_name("whose block it is", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("owners of blocks", tests, NULL, NULL);
 }
