@@ -1,6 +1,6 @@
 /*
- * Two threads, one of which asks for blocks and the other one frees them: they go round in a few
- * places, so that no more than those are live at any time. After pool_bench.h.
+ * Two threads: one allocates blocks, the other one frees them. The blocks go through `places`
+ * slots, so at most that many are live. Include pool_bench.h first.
  */
 #ifndef GPUCACHE_TESTS_EXCHANGE_H
 #define GPUCACHE_TESTS_EXCHANGE_H
@@ -12,9 +12,9 @@
 #define EXCHANGE_MOST 64
 
 struct exchange {
-    unsigned places; /* EXCHANGE_MOST at most */
+    unsigned places; /* at most EXCHANGE_MOST */
     uint64_t (*bytes)(unsigned turn);
-    _Atomic uint64_t at[EXCHANGE_MOST]; /* 0: empty */
+    _Atomic uint64_t at[EXCHANGE_MOST]; /* 0: an empty slot */
     atomic_bool over, asked_all;
     atomic_uint failures;
     pthread_t asking, freeing;
@@ -52,7 +52,7 @@ static void *exchange_free(void *argument) {
     }
 }
 
-/* Returns when there is a first block. */
+/* Starts the allocating thread; returns when the first block is live. */
 static void exchange_start_asking(struct exchange *e) {
     assert_int_equal(pthread_create(&e->asking, NULL, exchange_ask, e), 0);
     while (e->at[0] == 0) {
@@ -64,7 +64,7 @@ static void exchange_start_freeing(struct exchange *e) {
     assert_int_equal(pthread_create(&e->freeing, NULL, exchange_free, e), 0);
 }
 
-/* After that nothing of it is live. Whether all calls succeeded. */
+/* Ends both threads; all blocks are freed then. Returns whether all calls succeeded. */
 static bool exchange_end(struct exchange *e) {
     e->over = true;
     pthread_join(e->asking, NULL);

@@ -1,6 +1,6 @@
 /*
- * Blocks that the test asks for and another thread frees, and magazines made by hand. Included once by each
- * test.
+ * Tools for tests of transfer caches: the test allocates blocks that another thread frees.
+ * Included once per test.
  */
 #ifndef GPUCACHE_TESTS_HANDOVER_H
 #define GPUCACHE_TESTS_HANDOVER_H
@@ -10,7 +10,7 @@
 #include <pthread.h>
 
 static uint64_t blocks[4096];
-static unsigned first_of, count; /* of those that the other thread frees */
+static unsigned first_of, count; /* range of `blocks` that the other thread frees */
 
 static inline void *use_and_drop_them(void *unused) {
     for (unsigned i = first_of; i < first_of + count; i++) {
@@ -20,7 +20,7 @@ static inline void *use_and_drop_them(void *unused) {
     return unused;
 }
 
-/* Another thread, which ends then. */
+/* Frees the blocks in another thread, which ends afterwards. */
 static inline void let_another_free(unsigned first, unsigned how_many) {
     pthread_t thread;
     first_of = first;
@@ -30,7 +30,7 @@ static inline void let_another_free(unsigned first, unsigned how_many) {
     check();
 }
 
-/* So many, of which the last of every so many is of the second size. */
+/* Allocates `how_many` blocks of `bytes`; every `every`-th one has the size `other`. */
 static inline void ask_for(unsigned how_many, uint64_t bytes, unsigned every, uint64_t other) {
     assert_true(how_many <= sizeof blocks / sizeof *blocks);
     for (unsigned i = 0; i < how_many; i++) {
@@ -43,7 +43,7 @@ static inline void hand_over(unsigned how_many, uint64_t bytes) {
     let_another_free(0, how_many);
 }
 
-/* A thread that asks for as much and stays until it is let go. */
+/* Another thread that allocates blocks and stays until let_it_end(). */
 static uint64_t asked_bytes;
 static pthread_barrier_t step;
 
@@ -71,7 +71,7 @@ static inline void let_it_end(pthread_t thread) {
     pthread_barrier_destroy(&step);
 }
 
-/* In all transfer caches. */
+/* Returns the bytes in all transfer caches. */
 static inline uint64_t bytes_waiting(void) {
     uint64_t bytes = 0;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
@@ -80,7 +80,10 @@ static inline uint64_t bytes_waiting(void) {
     return bytes;
 }
 
-/* Where it waits for the test: its own, or where threads own nothing the common one. */
+/*
+ * Returns the transfer cache in which blocks wait for the test: its own, or the common one if
+ * threads own no blocks.
+ */
 static inline struct transfer *own_transfer(void) {
     return &(cache_mine(pool)->number > 0 ? cache_mine(pool) : pool->common)->transfer;
 }
@@ -98,7 +101,7 @@ static inline bool was_freed(uint64_t address) {
     return false;
 }
 
-/* How many of so many new blocks are among those that the other thread freed. */
+/* Allocates `how_many` blocks; returns how many of them the other thread had freed. */
 static inline unsigned come_back(unsigned how_many, uint64_t bytes) {
     unsigned back = 0;
     for (unsigned i = 0; i < how_many; i++) {
@@ -107,7 +110,10 @@ static inline unsigned come_back(unsigned how_many, uint64_t bytes) {
     return back;
 }
 
-/* All work is over, and the program has seen it: what is freed by now may be handed out. */
+/*
+ * Completes all work, and lets the program see it: all memory freed by now is free for new
+ * blocks.
+ */
 static inline void finish(void) {
     uint64_t ticket = pool_sync_begin(pool);
     fake_finish_all(fake);

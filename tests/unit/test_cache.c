@@ -1,6 +1,6 @@
 /*
- * A thread's cache: the order of its lists, what serves a request, and what goes to the pool when too
- * much is cached.
+ * A thread's cache: the order of its lists, which block serves a request, and which blocks are
+ * flushed to the pool when the cache holds too much.
  */
 #include "pool_bench.h"
 
@@ -10,7 +10,7 @@ static struct cache cache;
 static struct block blocks[64];
 static struct range ranges[64];
 
-#define SMALL_BIN 40 /* a size of which something somewhat larger will do */
+#define SMALL_BIN 40 /* a size class whose requests may get a somewhat larger block */
 
 static int set_up(void **state) {
     (void)state;
@@ -34,20 +34,23 @@ static void push_large(struct range *range, uint64_t bytes, uint64_t stamp) {
     cache_push(&cache, &cache.bins[at], &range->block, bytes);
 }
 
-static struct alloc_request small_want(unsigned at) {
+static struct alloc_request small_request(unsigned at) {
     return (struct alloc_request){.bin = at, .bytes = size_class_bytes(at)};
 }
 
-static struct alloc_request large_want(uint64_t bytes) {
+static struct alloc_request large_request(uint64_t bytes) {
     return (struct alloc_request){.bin = bin_of_large(bytes), .bytes = bytes, .large = true};
 }
 
 static struct block *find_large(uint64_t bytes, uint64_t safe) {
-    struct alloc_request request = large_want(bytes);
+    struct alloc_request request = large_request(bytes);
     return cache_find(&cache, &request, safe);
 }
 
-/* Every bin ends where its tail says, and holds what its count says. */
+/*
+ * Asserts for every bin: the list ends at the tail, and its length is the count. The bytes of all
+ * bins are those of the cache.
+ */
 static void assert_lists_whole(void) {
     uint64_t bytes = 0;
     for (unsigned at = 0; at < BINS; at++) {
@@ -80,22 +83,22 @@ static void what_was_freed_first_goes_out_first_and_not_before_its_epoch(void **
     assert_int_equal(cache.bins[0].count, 0);
 }
 
-static void push_ready(struct block *block) {
+static void push_free(struct block *block) {
     block->stamp = 0;
     block->header = (uint64_t)1 << HEADER_UNITS_SHIFT | BLOCK_CACHED;
     cache_push_free(&cache, block);
 }
 
-static void what_is_ready_goes_in_front(void **state) {
+static void what_is_free_goes_in_front(void **state) {
     (void)state;
     push_small(&blocks[0], 0, 5);
-    push_ready(&blocks[1]);
+    push_free(&blocks[1]);
     assert_ptr_equal(cache_pop(&cache, 0, 0), &blocks[1]);
     assert_null(cache_pop(&cache, 0, 4));
-    push_ready(&blocks[1]);
+    push_free(&blocks[1]);
     assert_ptr_equal(cache_pop(&cache, 0, 5), &blocks[1]);
     assert_ptr_equal(cache_pop(&cache, 0, 5), &blocks[0]);
-    push_ready(&blocks[2]); /* into an empty list, whose end it is then */
+    push_free(&blocks[2]); /* into an empty list, so it becomes the tail */
     push_small(&blocks[3], 0, 6);
     assert_ptr_equal(cache_pop(&cache, 0, 6), &blocks[2]);
     assert_ptr_equal(cache_pop(&cache, 0, 6), &blocks[3]);
@@ -105,7 +108,7 @@ static void
 a_small_request_gets_a_block_a_quarter_larger_and_at_most_one_twice_as_large(void **state) {
     (void)state;
     for (unsigned at = 0; at < SMALL_CLASSES; at++) {
-        struct alloc_request request = small_want(at);
+        struct alloc_request request = small_request(at);
         assert_true(size_class_bytes(request_last_bin(&request, false)) <=
                     request.bytes + request.bytes / 4);
         assert_true(size_class_bytes(request_last_bin(&request, true)) <= 2 * request.bytes);
@@ -140,7 +143,7 @@ static void the_oldest_are_taken_and_the_rest_stays_whole(void **state) {
     assert_int_equal(taken.bytes, 6 * size_class_bytes(SMALL_BIN));
     assert_lists_whole();
     assert_null(cache_pop(&cache, SMALL_BIN, 100));
-    push_small(&blocks[0], SMALL_BIN, 1); /* and goes on */
+    push_small(&blocks[0], SMALL_BIN, 1); /* the bin can be used again */
     assert_ptr_equal(cache_pop(&cache, SMALL_BIN, 100), &blocks[0]);
 }
 
@@ -180,7 +183,7 @@ static void a_magazine_goes_in_front_in_its_order(void **state) {
 
 static void a_small_request_gets_what_is_somewhat_larger(void **state) {
     (void)state;
-    struct alloc_request request = small_want(SMALL_BIN), tiny = small_want(3);
+    struct alloc_request request = small_request(SMALL_BIN), tiny = small_request(3);
     push_small(&blocks[0], SMALL_BIN + 1, 1);
     push_small(&blocks[1], SMALL_BIN + 16, 1); /* twice as large */
     push_small(&blocks[2], SMALL_BIN - 1, 1);
@@ -198,7 +201,7 @@ static void a_small_request_gets_what_is_somewhat_larger(void **state) {
 
 static void a_request_gets_its_own_size_first(void **state) {
     (void)state;
-    struct alloc_request request = small_want(SMALL_BIN);
+    struct alloc_request request = small_request(SMALL_BIN);
     push_small(&blocks[0], SMALL_BIN + 1, 1);
     push_small(&blocks[1], SMALL_BIN, 1);
     assert_ptr_equal(cache_find(&cache, &request, 1), &blocks[1]);
@@ -221,7 +224,7 @@ static void where_much_is_cached_it_gets_what_is_larger_still(void **state) {
     push_large(&ranges[0], MIB + 5 * (MIB / 16), 1);
     push_large(&ranges[2], 4 * MIB, 1);
     assert_null(find_large(MIB + 512, 1));
-    push_large(&ranges[3], 4 * MIB, 1); /* more than half of what may be */
+    push_large(&ranges[3], 4 * MIB, 1); /* more than half of the quota */
     assert_null(find_large(MIB + 512, 0));
     assert_ptr_equal(find_large(MIB + 512, 1), &ranges[0]);
     push_large(&ranges[0], 2 * MIB + 512, 1);
@@ -243,10 +246,10 @@ static void a_range_is_taken_from_the_middle_of_its_list(void **state) {
     }
 }
 
-/* Else a thread would wait for a stamp with which it finds nothing. */
+/* Otherwise a thread would wait for a stamp with which it finds no block. */
 static void the_stamp_that_is_waited_for_is_the_first_that_finds_one(void **state) {
     (void)state;
-    struct alloc_request none = large_want(MIB + 512), small = small_want(SMALL_BIN);
+    struct alloc_request none = large_request(MIB + 512), small = small_request(SMALL_BIN);
     assert_int_equal(cache_stamp(&cache, &none), 0);
     assert_int_equal(cache_stamp(&cache, &small), 0);
     push_small(&blocks[0], SMALL_BIN, 7);
@@ -259,7 +262,7 @@ static void the_stamp_that_is_waited_for_is_the_first_that_finds_one(void **stat
             stamp += (uint64_t)rand() % 3;
             push_large(&ranges[i], MIB + 512 * (1 + (uint64_t)rand() % 1024), stamp);
         }
-        struct alloc_request request = large_want(least);
+        struct alloc_request request = large_request(least);
         stamp = cache_stamp(&cache, &request);
         assert_null(find_large(least, stamp > 0 ? stamp - 1 : 100));
         struct block *found = stamp > 0 ? find_large(least, stamp) : NULL;
@@ -269,7 +272,7 @@ static void the_stamp_that_is_waited_for_is_the_first_that_finds_one(void **stat
     }
 }
 
-/* ---- away from here ---- */
+/* ---- flushing ---- */
 
 enum { EACH = 8, SIZES = 4 };
 static const uint64_t sizes[SIZES] = {16 * KIB, 64 * KIB, 100 * KIB, 3 * MIB};
@@ -283,8 +286,10 @@ static struct cache *mine(void) {
     return cache_mine(pool);
 }
 
-/* Some of each size are cached in this thread's own cache, and nothing has been asked of them since a
- * hand came by, but of `asked`. */
+/*
+ * Caches EACH blocks of each size in this thread's cache. Then all bins are idle since the last
+ * cache_bin_check_idle(), except the bin of size `asked`.
+ */
 static void cache_some(unsigned asked) {
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -323,7 +328,7 @@ static void idle_bins_go_and_those_that_are_asked_for_stay(void **state) {
     assert_int_equal(count_of(3), 0);
     assert_int_equal(fake_books(pool).requested.current, 0);
     lock_acquire(&pool->source.lock);
-    cache_flush_idle(mine(), bin_of(sizes[2]), 0); /* by now that is idle too */
+    cache_flush_idle(mine(), bin_of(sizes[2]), 0); /* now that bin is idle too */
     lock_release(&pool->source.lock);
     assert_int_equal(count_of(1), 0);
     assert_int_equal(count_of(2), kept);
@@ -341,7 +346,8 @@ static void no_more_goes_than_has_to(void **state) {
     cache_flush_half(mine(), BINS, before - 1);
     lock_release(&pool->source.lock);
     assert_true(mine()->bytes < before);
-    assert_int_equal(count_of(0) + count_of(1) + count_of(2), 3 * EACH); /* the largest bin gave */
+    /* half of the largest bin went */
+    assert_int_equal(count_of(0) + count_of(1) + count_of(2), 3 * EACH);
     assert_true(count_of(3) > 0 && count_of(3) < EACH);
 }
 
@@ -382,7 +388,7 @@ int main(void) {
 #define LIST(name) cmocka_unit_test_setup(name, set_up)
     const struct CMUnitTest tests[] = {
         LIST(what_was_freed_first_goes_out_first_and_not_before_its_epoch),
-        LIST(what_is_ready_goes_in_front),
+        LIST(what_is_free_goes_in_front),
         LIST(the_oldest_are_taken_and_the_rest_stays_whole),
         LIST(a_magazine_is_as_young_as_its_youngest_block),
         LIST(a_magazine_goes_in_front_in_its_order),

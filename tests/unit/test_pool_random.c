@@ -1,12 +1,15 @@
 /*
- * The pool under random threads, against a map of every 512 bytes of the device: no two live blocks
- * overlap, no block is handed out while earlier work can still touch it (law 2), and no memory that something outside has
- * reached is mapped in another place.
+ * The pool under random threads, checked against a map of every 512 bytes of the device.
  *
- * Threads pass their blocks on to each other, so that any of them frees what another one asked for; or
- * half of them only ask and half of them only free, and what they hand over goes back by the shelves.
- * The fake device finishes work when it likes, refuses records at times as during a capture, keeps what is to be
- * unmapped at others, and counts every breach of law 3. POOL_TEST_OPS and POOL_TEST_SEED change how much and what is tried.
+ *  1. No two live blocks overlap.
+ *  2. No block is handed out while earlier work can still use its memory (law 2).
+ *  3. No externally visible memory is mapped at another address.
+ *
+ * Threads pass their blocks on, so any thread frees the blocks of any other. With `roles`, half
+ * of the threads only allocate and half only free, so blocks go back through transfer caches. The
+ * fake device completes work at random times, sometimes refuses records as during a capture,
+ * sometimes refuses to unmap, and counts every breach of law 3. POOL_TEST_OPS is the number of
+ * steps, POOL_TEST_SEED the first seed.
  */
 #include "pool_bench.h"
 
@@ -23,11 +26,11 @@
 /* ---- the map ---- */
 
 struct unit {
-    uint32_t last[FAKE_STREAMS]; /* the last work that touched it before it was freed */
+    uint32_t last[FAKE_STREAMS]; /* last work per stream that used the unit before its free */
     uint8_t live, outside;
 };
 
-static struct unit *map[REGION_PAGES]; /* by 2 MiB */
+static struct unit *map[REGION_PAGES]; /* by 2 MiB of physical memory */
 static pthread_mutex_t map_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_uint failures;
 
@@ -49,7 +52,7 @@ static struct unit *unit_of(uint64_t address) {
     return &map[page][address % (2 * MIB) / 512];
 }
 
-/* Of the memory that lies there, wherever else it may lie. */
+/* Returns the unit of the physical memory that is mapped at an address. */
 static struct unit *unit_at(uint64_t address) {
     return unit_of(fake_physical(fake, address));
 }
@@ -118,7 +121,9 @@ static void leave(const struct block_in_use *block) {
     pthread_mutex_unlock(&map_lock);
 }
 
-/* The driver's own free waits for the device; with context events the pool must not come to that.
+/*
+ * The backend's operations with checks. The native free waits for the device; with context events
+ * the pool must not need that wait.
  */
 static struct backend_ops ops;
 static const struct backend_ops *fake_ops;
@@ -142,7 +147,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     return fake_ops->release(backend, address, bytes);
 }
 
-/* The driver has it: whoever else may reach it, it is nothing of the pool's. */
+/* The driver has the memory back: it is no longer externally visible memory of the pool. */
 static void let_go_of(uint64_t address, uint64_t bytes) {
     pthread_mutex_lock(&map_lock);
     for (uint64_t a = address; a < address + bytes; a += 512) {
@@ -182,7 +187,7 @@ enum role { ASKS_AND_FREES, ASKS, FREES };
 
 static uint64_t random_size(unsigned *seed, enum role role) {
     unsigned kind = (unsigned)rand_r(seed) % 16;
-    if (role == ASKS && kind >= 13) { /* such as a thread's cache keeps */
+    if (role == ASKS && kind >= 13) { /* sizes that threads cache */
         return MIB + (uint64_t)rand_r(seed) % MIB;
     }
     uint64_t most = kind < 8 ? 8 * KIB : kind < 13 ? 96 * KIB : kind < 15 ? MIB : 6 * MIB;
@@ -203,7 +208,7 @@ static void free_it(struct block_in_use *block, unsigned *seed) {
     EXPECT(fake_pool_free(block->address) == 0);
 }
 
-static unsigned lasts; /* how many times as long as usual the work does */
+static unsigned lasts; /* factor by which work takes longer than usual */
 
 static void disturb(unsigned *seed) {
     pthread_mutex_lock(&fake->lock);
@@ -260,10 +265,10 @@ static void step_once(unsigned *seed, enum role role) {
         }
         at = (at + 1) % SLOTS;
     }
-    free_it(&block, seed); /* or there is none */
+    free_it(&block, seed); /* no slot is empty */
 }
 
-/* The checker asks of everything at once, so nobody may be at work. */
+/* Checks the pool's invariants while all threads wait: pool_check() reads everything. */
 static void check_together(void) {
     if (pthread_barrier_wait(&together) == PTHREAD_BARRIER_SERIAL_THREAD) {
         const char *broken = pool_check(pool);
@@ -314,7 +319,7 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
     failures = 0;
     start(MEMORY, reuse, budget);
     steps_each = steps_in_all / (24 * THREADS) * (roles ? 4 : 1);
-    if (roles) { /* full soon of small blocks, or of large ones */
+    if (roles) { /* small caches: full soon, of small blocks or of large ones */
         pool->quota_most = seed % 2 ? 2 * MIB : 16 * MIB;
     } else if (seed % 2 == 0) {
         keep_large_blocks();
@@ -352,7 +357,7 @@ static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigne
     check();
     struct stats_device counters = fake_books(pool);
     EXPECT(counters.requested.current == 0 && counters.allocations.current == 0);
-    if (has_events) { /* all of it can go back */
+    if (has_events) { /* the pool can release everything */
         EXPECT(pool_trim(pool, true) == 0);
         EXPECT(fake->reserved == 0);
     }

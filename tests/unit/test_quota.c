@@ -1,6 +1,7 @@
 /*
- * Quotas: a cache wakes small, grows with what its thread needs, sleeps when the thread does nothing; all
- * together hold no more than a bounded part of the device, and what idle threads hold goes to the others.
+ * Quotas: a cache becomes active with a small quota, gets more with its thread's need, and
+ * becomes inactive when the thread is idle. All caches together hold a limited part of the
+ * device. Blocks of idle threads go to other threads.
  */
 #include "handover.h"
 
@@ -29,7 +30,7 @@ static void begin(void) {
     begin_on(GIB);
 }
 
-/* More than a thread may rest without being an idle one. */
+/* More than IDLE_NS. */
 #define LONG_NS ((uint64_t)1000000000)
 
 static struct cache *mine(void) {
@@ -50,7 +51,7 @@ static unsigned active(void) {
     return caches;
 }
 
-/* A thread that caches some and stays until it is let go; then it frees one it has kept. */
+/* The other thread: caches blocks, waits, and frees the block `kept` when go_on() is called. */
 static uint64_t kept;
 static struct cache *theirs;
 
@@ -72,7 +73,7 @@ static void *cache_and_stay(void *how_many) {
     return NULL;
 }
 
-static pthread_t let_another_park(unsigned how_many) {
+static pthread_t let_another_cache(unsigned how_many) {
     pthread_t thread;
     pthread_barrier_init(&step, NULL, 2);
     assert_int_equal(pthread_create(&thread, NULL, cache_and_stay, (void *)(uintptr_t)how_many), 0);
@@ -93,17 +94,17 @@ static void grow_past_the_goal(void) {
     }
 }
 
-/* ---- sleep ---- */
+/* ---- inactive caches ---- */
 
 static void an_idle_thread_gives_up_what_it_has_cached(void **state) {
     (void)state;
     begin();
-    pthread_t thread = let_another_park(40);
+    pthread_t thread = let_another_cache(40);
     uint64_t in_cache = theirs->bytes;
     assert_true(in_cache > 0);
-    grow_past_the_goal(); /* which looks at it, */
+    grow_past_the_goal(); /* scans the thread's cache for the first time */
     get(30 * MIB);
-    assert_int_equal(theirs->bytes, in_cache); /* but not for long enough */
+    assert_int_equal(theirs->bytes, in_cache); /* the thread was not idle for long enough */
     now_ns += LONG_NS;
     get(30 * MIB);
     check();
@@ -111,7 +112,7 @@ static void an_idle_thread_gives_up_what_it_has_cached(void **state) {
     assert_true(quota_is_inactive(theirs));
     assert_int_equal(theirs->transfer.number, 0);
     go_on();
-    assert_false(quota_is_inactive(theirs)); /* it wakes when it has something */
+    assert_false(quota_is_inactive(theirs)); /* a free activates the cache */
     assert_int_equal(theirs->transfer.number, theirs->number);
     check();
     let_it_end(thread);
@@ -121,7 +122,7 @@ static void within_the_goal_nobody_gives_up_anything(void **state) {
     (void)state;
     begin();
     get(64 * MIB);
-    pthread_t thread = let_another_park(40);
+    pthread_t thread = let_another_cache(40);
     uint64_t in_cache = theirs->bytes;
     for (int i = 0; i < 3; i++) {
         now_ns += LONG_NS;
@@ -136,15 +137,15 @@ static void within_the_goal_nobody_gives_up_anything(void **state) {
 static void one_that_works_keeps_it(void **state) {
     (void)state;
     begin();
-    pthread_t thread = let_another_park(40);
+    pthread_t thread = let_another_cache(40);
     grow_past_the_goal();
     get(30 * MIB);
     now_ns += LONG_NS;
-    go_on(); /* it frees one */
+    go_on(); /* the thread frees `kept` */
     get(30 * MIB);
     uint64_t in_cache = theirs->bytes;
     assert_true(in_cache > 0);
-    theirs->in_slow_path = true; /* and one that waits for the driver in a visit */
+    theirs->in_slow_path = true; /* like a thread that waits for the driver in the slow path */
     now_ns += LONG_NS;
     get(30 * MIB);
     assert_int_equal(theirs->bytes, in_cache);
@@ -156,7 +157,10 @@ static void one_that_works_keeps_it(void **state) {
     let_it_end(thread);
 }
 
-/* What waits for one that only frees goes too: it asks for nothing. */
+/*
+ * Blocks in the transfer cache of a thread that does not allocate go to the pool, even if it
+ * frees.
+ */
 static void what_waits_for_one_that_asks_for_nothing_goes_back(void **state) {
     (void)state;
     begin();
@@ -176,11 +180,11 @@ static void what_waits_for_one_that_asks_for_nothing_goes_back(void **state) {
     let_it_end(asking);
 }
 
-static void whatever_sleeps_is_not_looked_at_when_all_is_taken_back(void **state) {
+static void inactive_caches_are_not_scanned_when_all_is_taken_back(void **state) {
     (void)state;
     begin();
     get(512);
-    pthread_t thread = let_another_park(40);
+    pthread_t thread = let_another_cache(40);
     assert_int_equal(active(), 2);
     assert_int_equal(pool_trim(pool, false), 0);
     assert_int_equal(active(), 0);
@@ -197,10 +201,10 @@ static void whatever_sleeps_is_not_looked_at_when_all_is_taken_back(void **state
     assert_int_equal(active(), 0);
 }
 
-static void an_ended_threads_cache_sleeps(void **state) {
+static void an_ended_threads_cache_is_inactive(void **state) {
     (void)state;
     begin();
-    pthread_t thread = let_another_park(40);
+    pthread_t thread = let_another_cache(40);
     go_on();
     assert_true(theirs->bytes > 0);
     let_it_end(thread);
@@ -210,7 +214,7 @@ static void an_ended_threads_cache_sleeps(void **state) {
     check();
 }
 
-static void one_that_sleeps_may_be_put_to_sleep(void **state) {
+static void an_inactive_cache_may_be_deactivated(void **state) {
     (void)state;
     begin();
     get(100);
@@ -227,12 +231,13 @@ static void one_that_sleeps_may_be_put_to_sleep(void **state) {
     check();
 }
 
-/* ---- how much ---- */
+/* ---- the size of quotas ---- */
 
-static void the_budget_follows_who_is_awake_and_not_who_ever_was(void **state) {
+static void the_budget_follows_active_caches_and_not_former_ones(void **state) {
     (void)state;
     begin_on(8 * GIB);
-    get(2 * GIB); /* in a small program's budget they are, while it has one thread */
+    /* a small program with one thread has no budget for quotas in addition to its slack */
+    get(2 * GIB);
     for (int i = 0; i < 30; i++) {
         let_it_end(let_another_ask(4, 4096));
     }
@@ -242,7 +247,7 @@ static void the_budget_follows_who_is_awake_and_not_who_ever_was(void **state) {
     lock_release(&pool->source.lock);
     assert_int_equal(alone, cache_quota(mine()) + mine()->transfer.quota);
     assert_true(budget >= pool->source.goal + alone);
-    pthread_t thread = let_another_park(56);
+    pthread_t thread = let_another_cache(56);
     lock_acquire(&pool->source.lock);
     peaks_update_all(pool);
     lock_release(&pool->source.lock);
@@ -295,15 +300,15 @@ static void it_begins_with_little_and_never_holds_more_than_it_may(void **state)
     check();
 }
 
-/* Or it would stay small, and its thread come to the pool for ever. */
-static void a_thread_that_misses_what_it_had_no_room_for_gets_more(void **state) {
+/* Otherwise the cache would stay small, and its thread would always take the slow path. */
+static void a_thread_that_misses_what_its_quota_flushed_gets_more(void **state) {
     (void)state;
     static const uint64_t sizes[] = {4096, 64 * KIB, 256 * KIB};
     for (int s = 0; s < 3; s++) {
         begin();
         keep_large_blocks();
         drop(get(64 * MIB));
-        uint64_t first = 0, visits = 0;
+        uint64_t first = 0, slow_paths = 0;
         for (int round = 0; round < 60; round++) {
             uint64_t before = pool->peaks.updates;
             for (int i = 0; i < 48; i++) {
@@ -312,12 +317,12 @@ static void a_thread_that_misses_what_it_had_no_room_for_gets_more(void **state)
             for (int i = 0; i < 48; i++) {
                 use_and_drop(blocks[i]);
             }
-            visits = pool->peaks.updates - before;
-            first = round == 0 ? visits : first;
+            slow_paths = pool->peaks.updates - before;
+            first = round == 0 ? slow_paths : first;
             finish();
         }
         assert_true(first > 1);
-        assert_true(visits <= 1);
+        assert_true(slow_paths <= 1);
         assert_true(mine()->bytes >= 40 * sizes[s]);
         check();
         assert_int_equal(stop(NULL), 0);
@@ -346,13 +351,13 @@ static void a_little_program_keeps_little(void **state) {
     check();
 }
 
-static void a_transfer_cache_gets_more_when_it_had_no_room(void **state) {
+static void a_full_transfer_cache_gets_a_larger_quota(void **state) {
     (void)state;
     begin();
     keep_large_blocks();
     get(200 * MIB);
     if (mine()->number == 0) {
-        skip(); /* blocks are nobody's */
+        skip(); /* blocks have no owner */
     }
     uint64_t before = own_transfer()->quota;
     for (int i = 0; i < 4; i++) {
@@ -366,7 +371,7 @@ static void a_transfer_cache_gets_more_when_it_had_no_room(void **state) {
 
 enum { MANY = 48 };
 
-static uint64_t rooms[MANY];
+static uint64_t quotas_seen[MANY];
 
 static void *fill_and_stay(void *at) {
     uint64_t own[16];
@@ -398,19 +403,20 @@ static void many_share_what_a_few_may_hold(void **state) {
     pthread_t threads[MANY];
     pthread_barrier_init(&step, NULL, MANY + 1);
     for (unsigned i = 0; i < MANY; i++) {
-        assert_int_equal(pthread_create(&threads[i], NULL, fill_and_stay, &rooms[i]), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, fill_and_stay, &quotas_seen[i]), 0);
     }
     pthread_barrier_wait(&step);
     assert_int_equal(active(), MANY + 1);
     uint64_t least = alone;
     for (unsigned i = 0; i < MANY; i++) {
-        assert_true(rooms[i] > 0 && rooms[i] <= alone);
-        least = rooms[i] < least ? rooms[i] : least;
+        assert_true(quotas_seen[i] > 0 && quotas_seen[i] <= alone);
+        least = quotas_seen[i] < least ? quotas_seen[i] : least;
     }
     assert_true(least <= alone / 2);
     lock_acquire(&pool->source.lock);
     uint64_t before = cache_quota(mine());
-    quota_grow(mine(), UINT64_MAX / 2); /* one that had more shares too */
+    /* also lowers the quota of a cache that had a larger share */
+    quota_grow(mine(), UINT64_MAX / 2);
     assert_true(cache_quota(mine()) < before);
     lock_release(&pool->source.lock);
     assert_true(pool->source.quotas <= alone * MANY * 3 / 4);
@@ -434,15 +440,15 @@ int main(void) {
         TEST(within_the_goal_nobody_gives_up_anything),
         TEST(one_that_works_keeps_it),
         TEST(what_waits_for_one_that_asks_for_nothing_goes_back),
-        TEST(whatever_sleeps_is_not_looked_at_when_all_is_taken_back),
-        TEST(an_ended_threads_cache_sleeps),
-        TEST(one_that_sleeps_may_be_put_to_sleep),
-        TEST(the_budget_follows_who_is_awake_and_not_who_ever_was),
+        TEST(inactive_caches_are_not_scanned_when_all_is_taken_back),
+        TEST(an_ended_threads_cache_is_inactive),
+        TEST(an_inactive_cache_may_be_deactivated),
+        TEST(the_budget_follows_active_caches_and_not_former_ones),
         TEST(a_small_program_of_one_thread_keeps_no_more_than_the_floor),
         TEST(it_begins_with_little_and_never_holds_more_than_it_may),
-        TEST(a_thread_that_misses_what_it_had_no_room_for_gets_more),
+        TEST(a_thread_that_misses_what_its_quota_flushed_gets_more),
         TEST(a_little_program_keeps_little),
-        TEST(a_transfer_cache_gets_more_when_it_had_no_room),
+        TEST(a_full_transfer_cache_gets_a_larger_quota),
         TEST(many_share_what_a_few_may_hold),
     };
     return cmocka_run_group_tests_name("quotas", tests, NULL, NULL);

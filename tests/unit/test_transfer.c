@@ -1,7 +1,7 @@
 /*
- * Transfer caches: blocks on their way from the thread that freed them to the one that asked for them, in
- * magazines. They are handed out when their work is past and not before; what waits is bounded, given up
- * when memory is short, and never lost.
+ * Transfer caches: magazines of blocks on the way from the thread that freed them to the owner.
+ * Blocks are handed out when their stamps are safe, not earlier. The waiting bytes are limited,
+ * go to the pool when memory is short, and are never lost.
  */
 #include "handover.h"
 
@@ -9,7 +9,10 @@
 
 #include <stdlib.h>
 
-/* Without a biased lock blocks are nobody's, and wait for anybody. */
+/*
+ * Without a biased lock blocks have no owner and wait in the common transfer cache: skips the
+ * test.
+ */
 static void need_owners(void) {
     if (cache_mine(pool)->number == 0) {
         skip();
@@ -19,24 +22,24 @@ static void need_owners(void) {
 static void begin(void) {
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
-    drop(get(16 * MIB)); /* no little program */
+    drop(get(16 * MIB)); /* a large peak, so that the quotas are not those of a small program */
     finish();
     get(100);
     need_owners();
 }
 
-/* ---- magazines by hand ---- */
+/* ---- magazines made by the test ---- */
 
 static unsigned bin_of(uint64_t bytes) {
     return bytes > SMALL_MAX_BYTES ? bin_of_large(bytes) : size_class_of(bytes);
 }
 
-static struct alloc_request want_of(uint64_t bytes) {
+static struct alloc_request request_of(uint64_t bytes) {
     bool large = bytes > SMALL_MAX_BYTES;
     return (struct alloc_request){.bin = bin_of(bytes), .bytes = bytes, .large = large};
 }
 
-/* A transfer cache that may hold so much. */
+/* Raises the quota of a transfer cache to at least `bytes`. */
 static void open_transfer(struct cache *cache, uint64_t bytes) {
     lock_acquire(&pool->source.lock);
     peaks_update_all(pool);
@@ -46,7 +49,7 @@ static void open_transfer(struct cache *cache, uint64_t bytes) {
     lock_release(&pool->source.lock);
 }
 
-/* So many blocks freed now, in an epoch of their own unless `same`, as a magazine. */
+/* Returns a magazine of blocks that are freed now, each in an epoch of its own unless `same`. */
 static struct magazine freed(unsigned how_many, uint64_t bytes, bool same) {
     uint64_t at[64];
     struct cache *cache = cache_mine(pool);
@@ -59,7 +62,8 @@ static struct magazine freed(unsigned how_many, uint64_t bytes, bool same) {
     for (unsigned i = 0; i < how_many; i++) {
         use_and_drop(at[i]);
         if (!same) {
-            pool_sync_begin(pool); /* and never ends: the next epoch */
+            /* closes the epoch without an end, so the next free has a higher stamp */
+            pool_sync_begin(pool);
         }
     }
     cache_enter(cache);
@@ -75,24 +79,24 @@ static struct magazine freed(unsigned how_many, uint64_t bytes, bool same) {
 static bool put(struct cache *cache, const struct magazine *magazine) {
     struct transfer *transfer = transfer_lock(pool, cache->number);
     assert_ptr_equal(transfer, &cache->transfer);
-    bool room = transfer_has_room(transfer, magazine->bytes);
-    if (room) {
+    bool fits = transfer_has_room(transfer, magazine->bytes);
+    if (fits) {
         transfer_put(transfer, magazine);
     }
     transfer_unlock(transfer);
-    return room;
+    return fits;
 }
 
 static struct block *take(uint64_t bytes, uint64_t safe) {
     struct cache *cache = cache_mine(pool);
-    struct alloc_request request = want_of(bytes);
+    struct alloc_request request = request_of(bytes);
     cache_enter(cache);
     struct block *block = transfer_take(cache, &request, safe);
     cache_leave(cache);
     return block;
 }
 
-/* It was taken by hand: back to the pool. */
+/* Gives a block that take() returned to the pool. */
 static void give(struct block *block) {
     lock_acquire(&pool->source.lock);
     pending_add(&pool->source, block);
@@ -101,14 +105,14 @@ static void give(struct block *block) {
 
 static uint64_t stamp_of(uint64_t bytes) {
     struct cache *cache = cache_mine(pool);
-    struct alloc_request request = want_of(bytes);
+    struct alloc_request request = request_of(bytes);
     cache_enter(cache);
     uint64_t stamp = transfer_stamp(cache, &request);
     cache_leave(cache);
     return stamp;
 }
 
-/* The youngest block that is cached in a cache; 0: none. */
+/* Returns the highest stamp of the blocks in a cache; 0: no blocks. */
 static uint64_t youngest_cached(const struct cache *cache) {
     uint64_t youngest = 0;
     for (unsigned at = 0; at < BINS; at++) {
@@ -121,7 +125,7 @@ static uint64_t youngest_cached(const struct cache *cache) {
 
 static const uint64_t both_sizes[] = {64 * KIB, 3 * MIB};
 
-static void a_magazine_is_taken_when_its_youngest_is_usable(void **state) {
+static void a_magazine_is_taken_when_its_newest_stamp_is_safe(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         begin();
@@ -171,7 +175,7 @@ static void the_stamp_that_is_waited_for_is_one_that_finds_a_block(void **state)
     check();
 }
 
-static void what_is_usable_goes_along_and_nothing_else(void **state) {
+static void safe_magazines_go_along_and_nothing_else(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
@@ -196,7 +200,7 @@ static void what_is_usable_goes_along_and_nothing_else(void **state) {
     waiting -= own->bytes - in_cache + block_bytes(block);
     assert_int_equal(counter_get(&own->transfer.bytes), waiting);
     assert_true(waiting >= magazines[4].bytes + magazines[5].bytes);
-    assert_true(own->bytes > in_cache); /* the next request need not come here */
+    assert_true(own->bytes > in_cache); /* the next request hits the cache */
     cache_enter(own);
     assert_true(!clean || youngest_cached(own) <= safe);
     cache_leave(own);
@@ -204,7 +208,7 @@ static void what_is_usable_goes_along_and_nothing_else(void **state) {
     check();
 }
 
-static void one_without_room_takes_what_it_asks_for(void **state) {
+static void a_full_cache_takes_only_the_block_it_asks_for(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
@@ -229,7 +233,7 @@ static void one_without_room_takes_what_it_asks_for(void **state) {
     check();
 }
 
-static void there_is_room_for_so_much_and_no_more(void **state) {
+static void a_transfer_cache_holds_its_quota_and_no_more(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
@@ -239,12 +243,12 @@ static void there_is_room_for_so_much_and_no_more(void **state) {
         assert_false(put(own, &magazine));
     }
     open_transfer(own, MIB);
-    uint64_t room = own->transfer.quota;
+    uint64_t quota = own->transfer.quota;
     while (put(own, &magazine)) {
-        assert_true(counter_get(&own->transfer.bytes) <= room);
+        assert_true(counter_get(&own->transfer.bytes) <= quota);
         magazine = freed(4, 64 * KIB, true);
     }
-    assert_true(counter_get(&own->transfer.bytes) + magazine.bytes > room);
+    assert_true(counter_get(&own->transfer.bytes) + magazine.bytes > quota);
     lock_acquire(&pool->source.lock);
     assert_true(transfer_empty(&own->transfer));
     assert_false(transfer_empty(&own->transfer));
@@ -253,7 +257,7 @@ static void there_is_room_for_so_much_and_no_more(void **state) {
     check();
 }
 
-static void there_is_room_for_so_many_and_no_more(void **state) {
+static void a_transfer_cache_holds_so_many_magazines_and_no_more(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
@@ -275,7 +279,7 @@ static void there_is_room_for_so_many_and_no_more(void **state) {
     check();
 }
 
-/* Magazines of some sizes come and go in every order, often more than there are places. */
+/* Puts and takes magazines of six sizes in random order; often the ring is full. */
 static void whatever_goes_in_comes_out_once(void **state) {
     (void)state;
     static const uint64_t sizes[] = {512, 20 * KIB, 64 * KIB, MIB, 3 * MIB, 3 * MIB + 512};
@@ -353,16 +357,16 @@ static void what_is_somewhat_larger_is_taken_where_memory_is_short(void **state)
     struct magazine magazine = freed(4, 96 * KIB, true);
     assert_true(put(own, &magazine));
     assert_int_equal(stamp_of(56 * KIB), 0);
-    struct alloc_request request = want_of(56 * KIB);
+    struct alloc_request request = request_of(56 * KIB);
     request.over_budget = true;
     cache_enter(own);
     assert_int_equal(transfer_stamp(own, &request), magazine.stamp);
     cache_leave(own);
 }
 
-/* ---- whose ---- */
+/* ---- owners ---- */
 
-static void blocks_of_a_number_nobody_has_are_everybodys(void **state) {
+static void blocks_of_an_id_without_a_cache_wait_in_the_common_one(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
@@ -379,7 +383,7 @@ static void blocks_of_a_number_nobody_has_are_everybodys(void **state) {
     cache_leave(own);
     lock_release(&pool->source.lock);
     assert_int_equal(own->transfer.quota, 0);
-    transfer = transfer_lock(pool, own->number); /* nobody would look there */
+    transfer = transfer_lock(pool, own->number); /* no thread takes blocks of an inactive cache */
     transfer_unlock(transfer);
     assert_ptr_equal(transfer, &pool->common->transfer);
 }
@@ -418,7 +422,7 @@ static void a_magazine_waits_for_the_thread_that_asked(void **state) {
     check();
 }
 
-static void what_waits_in_the_common_one_is_for_everybody(void **state) {
+static void what_waits_in_the_common_one_is_for_all_threads(void **state) {
     (void)state;
     begin();
     let_hold(8 * MIB);
@@ -442,13 +446,13 @@ static void *take_a_cache(void *unused) {
     return cache_of_thread(pool) ? unused : (void *)1;
 }
 
-/* Nor does it wait for the next thread of that one's cache, nor for none. */
+/* Blocks of an ended thread do not wait for the next thread of its cache, or in an unowned one. */
 static void what_an_ended_thread_asked_for_waits_for_no_other(void **state) {
     (void)state;
     for (int with_another = 0; with_another < 2; with_another++) {
         begin();
         pthread_t asking = let_another_ask(400, 60 * KIB), other;
-        if (with_another) { /* whose cache is the next thread's */
+        if (with_another) { /* the next thread gets this thread's cache */
             assert_int_equal(pthread_create(&other, NULL, take_a_cache, NULL), 0);
             pthread_join(other, NULL);
         }
@@ -488,7 +492,7 @@ static void magazines_for_an_ended_thread_go_to_the_pool(void **state) {
     }
 }
 
-/* ---- from free to free, and back ---- */
+/* ---- from a free to an allocation by the owner ---- */
 
 static void what_one_thread_frees_another_gets(void **state) {
     (void)state;
@@ -555,7 +559,7 @@ static void what_waits_is_given_up_when_the_device_is_full(void **state) {
         fake_finish_all(fake);
         if (i) {
             for (int j = 0; j < 60; j++) {
-                get(MIB); /* small ones, which live elsewhere */
+                get(MIB); /* small blocks, which have their own arena */
             }
         } else {
             get(63 * MIB);
@@ -576,7 +580,7 @@ static void what_waits_is_given_up_ahead_of_growing_past_the_budget(void **state
     fake_finish_all(fake);
     uint64_t reserved = fake->reserved;
     for (int i = 0; i < 70; i++) {
-        get(MIB + 512 * KIB); /* half of one of those: none fits */
+        get(MIB + 512 * KIB); /* half of a freed block; none fits */
     }
     assert_int_equal(fake->reserved, reserved);
     assert_int_equal(bytes_waiting(), 0);
@@ -602,8 +606,11 @@ static void what_waits_is_forgotten_with_the_context(void **state) {
     }
 }
 
-/* One that sleeps is not looked at when memory is short: what it took along nobody would find. */
-static void one_that_sleeps_takes_nothing_along(void **state) {
+/*
+ * An inactive cache is not searched when memory is short: blocks that it took along would be
+ * lost.
+ */
+static void an_inactive_cache_takes_nothing_along(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
@@ -629,8 +636,8 @@ static uint64_t now_and_then_large(unsigned turn) {
     return turn % 16 == 0 ? 2 * MIB : (1 + turn % 100) * KIB;
 }
 
-/* Two threads that ask, two that free, and one that takes everything back time and again. */
-static void nothing_is_lost_between_threads_and_whoever_takes_it_back(void **state) {
+/* Two threads allocate, two free, and one trims the pool repeatedly. */
+static void nothing_is_lost_between_threads_while_another_trims(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -648,23 +655,23 @@ static void nothing_is_lost_between_threads_and_whoever_takes_it_back(void **sta
     assert_true(exchange_end(&pairs[0]));
     assert_true(exchange_end(&pairs[1]));
     check();
-    assert_int_equal(fake_books(pool).requested.current, 100); /* what the test holds */
+    assert_int_equal(fake_books(pool).requested.current, 100); /* the block that the test holds */
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_magazine_is_taken_when_its_youngest_is_usable),
+        TEST(a_magazine_is_taken_when_its_newest_stamp_is_safe),
         TEST(the_stamp_that_is_waited_for_is_one_that_finds_a_block),
-        TEST(what_is_usable_goes_along_and_nothing_else),
-        TEST(one_without_room_takes_what_it_asks_for),
-        TEST(there_is_room_for_so_much_and_no_more),
-        TEST(there_is_room_for_so_many_and_no_more),
+        TEST(safe_magazines_go_along_and_nothing_else),
+        TEST(a_full_cache_takes_only_the_block_it_asks_for),
+        TEST(a_transfer_cache_holds_its_quota_and_no_more),
+        TEST(a_transfer_cache_holds_so_many_magazines_and_no_more),
         TEST(whatever_goes_in_comes_out_once),
         TEST(only_a_block_that_fits_is_taken),
         TEST(what_is_somewhat_larger_is_taken_where_memory_is_short),
-        TEST(blocks_of_a_number_nobody_has_are_everybodys),
+        TEST(blocks_of_an_id_without_a_cache_wait_in_the_common_one),
         TEST(a_magazine_waits_for_the_thread_that_asked),
-        TEST(what_waits_in_the_common_one_is_for_everybody),
+        TEST(what_waits_in_the_common_one_is_for_all_threads),
         TEST(what_an_ended_thread_asked_for_waits_for_no_other),
         TEST(magazines_for_an_ended_thread_go_to_the_pool),
         TEST(what_one_thread_frees_another_gets),
@@ -674,8 +681,8 @@ int main(void) {
         TEST(what_waits_is_given_up_when_the_device_is_full),
         TEST(what_waits_is_given_up_ahead_of_growing_past_the_budget),
         TEST(what_waits_is_forgotten_with_the_context),
-        TEST(one_that_sleeps_takes_nothing_along),
-        TEST(nothing_is_lost_between_threads_and_whoever_takes_it_back),
+        TEST(an_inactive_cache_takes_nothing_along),
+        TEST(nothing_is_lost_between_threads_while_another_trims),
     };
     return cmocka_run_group_tests_name("transfer caches", tests, NULL, NULL);
 }
