@@ -10,14 +10,16 @@ static uint32_t pages_of(uint64_t bytes) {
     return (uint32_t)(bytes >> PAGE_SHIFT);
 }
 
-static void refuse(struct source *source, struct segment *segment) {
+/* Keeps a segment from being tried again before the remap lock is released. */
+static void mark_refused(struct source *source, struct segment *segment) {
     segment->refused = true;
     source->remap.any_refused = true;
 }
 
-/* What is mapped there becomes a segment behind `after`. NULL without host memory. */
-static struct segment *add(struct source *source, struct arena *arena, uint64_t base,
-                           const struct piece *what, struct segment *after) {
+/* Adds a segment for memory that is mapped at `base`, behind `after` (NULL: in front of all).
+ * Returns NULL without host memory. */
+static struct segment *add_segment(struct source *source, struct arena *arena, uint64_t base,
+                                   const struct detached *what, struct segment *after) {
     if (arena_add(arena, base, what->bytes, after) != 0) {
         return NULL;
     }
@@ -28,26 +30,26 @@ static struct segment *add(struct source *source, struct arena *arena, uint64_t 
     return segment;
 }
 
-/* --- moving --- */
+/* --- handles in transit --- */
 
 bool handles_detach(struct source *source, struct arena *arena, struct segment *segment,
                     struct transit *transit) {
     struct backend *backend = source->backend;
     const struct stale_mapping stale_mapping = {segment->base, segment->bytes, segment->stamp};
-    const struct piece moved = {segment->handle, segment->bytes, segment->stamp, arena,
-                                segment->base};
+    const struct detached moved = {segment->handle, segment->bytes, segment->stamp, arena,
+                                   segment->base};
     if (!arena_remove(arena, segment)) {
-        refuse(source, segment);
+        mark_refused(source, segment);
         return false;
     }
     stale_add(&arena->stale_mappings, &stale_mapping);
-    page_map_set_owner(stale_mapping.base, stale_mapping.bytes,
-                       arena->pool); /* it answers for what was freed there */
+    /* The pool still answers for an address that the program freed there. */
+    page_map_set_owner(stale_mapping.base, stale_mapping.bytes, arena->pool);
     unsigned i = transit->count++;
-    for (; i > 0 && transit->of[i - 1].bytes < moved.bytes; i--) {
-        transit->of[i] = transit->of[i - 1];
+    for (; i > 0 && transit->handles[i - 1].bytes < moved.bytes; i--) {
+        transit->handles[i] = transit->handles[i - 1];
     }
-    transit->of[i] = moved;
+    transit->handles[i] = moved;
     transit->bytes += moved.bytes;
     atomic_fetch_add(&source->remap.unmapping_bytes, moved.bytes);
     if (backend->ops->mark_stale) {
@@ -56,7 +58,8 @@ bool handles_detach(struct source *source, struct arena *arena, struct segment *
     return true;
 }
 
-/* Of one that the driver does not take nothing is changed. Nobody else adds or removes any meanwhile: that takes the mapper's lock. */
+/* A mapping that the driver refuses to unmap stays in the list. The list does not change while the
+ * pool lock is released: only a thread with the remap lock changes it. */
 void handles_drop_stale(struct source *source, struct arena *arena) {
     struct backend *backend = source->backend;
     for (unsigned i = 0; i < arena->stale_mappings.count;) {
@@ -77,18 +80,19 @@ void handles_drop_stale(struct source *source, struct arena *arena) {
     }
 }
 
-/* Without the pool's lock. */
-static void give(struct source *source, const struct piece *moved) {
+/* Releases a handle. Called without the pool lock. */
+static void release_handle(struct source *source, const struct detached *moved) {
     source->backend->ops->release_handles(source->backend, 1, pages_of(moved->bytes),
                                           &moved->handle);
     atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
 }
 
-/* False without host memory: then it is the driver's, when its alias has gone. */
-static bool move_back(struct source *source, const struct piece *moved) {
+/* Returns false without host memory. The caller then releases the handle, and the driver has the
+ * memory when the stale mapping is unmapped. */
+static bool reattach_one(struct source *source, const struct detached *moved) {
     struct backend *backend = source->backend;
     struct segment *after = arena_before(moved->arena, moved->base);
-    if (!add(source, moved->arena, moved->base, moved, after)) {
+    if (!add_segment(source, moved->arena, moved->base, moved, after)) {
         return false;
     }
     stale_remove(&moved->arena->stale_mappings, moved->base);
@@ -101,9 +105,9 @@ static bool move_back(struct source *source, const struct piece *moved) {
 
 void handles_reattach(struct source *source, struct transit *transit) {
     for (unsigned i = 0; i < transit->count; i++) {
-        if (!move_back(source, &transit->of[i])) {
+        if (!reattach_one(source, &transit->handles[i])) {
             lock_release(&source->lock);
-            give(source, &transit->of[i]);
+            release_handle(source, &transit->handles[i]);
             lock_acquire(&source->lock);
             counter_add(&source->counters.driver_frees, 1);
         }
@@ -112,15 +116,15 @@ void handles_reattach(struct source *source, struct transit *transit) {
     transit->bytes = 0;
 }
 
-/* --- giving back --- */
+/* --- release --- */
 
 int handles_release(struct source *source, struct arena *arena, struct segment *segment,
                     uint64_t *released) {
     struct backend *backend = source->backend;
     struct segment was = *segment, *after = segment->previous;
-    const struct piece moved = {.handle = was.handle, .bytes = was.bytes, .stamp = was.stamp};
+    const struct detached moved = {.handle = was.handle, .bytes = was.bytes, .stamp = was.stamp};
     if (!arena_remove(arena, segment)) {
-        refuse(source, segment);
+        mark_refused(source, segment);
         return -EBUSY;
     }
     atomic_fetch_add(&source->remap.unmapping_bytes, was.bytes);
@@ -128,7 +132,7 @@ int handles_release(struct source *source, struct arena *arena, struct segment *
     lock_release(&source->lock);
     int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes), false);
     if (r == 0) {
-        give(source, &moved);
+        release_handle(source, &moved);
     }
     lock_acquire(&source->lock);
     if (r == 0) {
@@ -136,17 +140,17 @@ int handles_release(struct source *source, struct arena *arena, struct segment *
         *released = was.bytes;
     } else {
         atomic_fetch_sub(&source->remap.unmapping_bytes, was.bytes);
-        struct segment *kept = add(source, arena, was.base, &moved, after); /* where it was */
+        struct segment *kept = add_segment(source, arena, was.base, &moved, after);
         if (kept) {
             kept->since = was.since;
             kept->externally_visible = was.externally_visible;
-            refuse(source, kept);
+            mark_refused(source, kept);
         }
     }
     return r;
 }
 
-/* --- making --- */
+/* --- create and map --- */
 
 void handles_hold(struct source *source, struct arena *arena, struct range *range) {
     arena_hold(arena, range);
@@ -165,9 +169,10 @@ void handles_unhold_all(struct source *source, struct arena *arena, const struct
     }
 }
 
-/* What the driver mapped, and there is no descriptor for. */
-static void unmake(struct source *source, uint64_t base, uint64_t each, const struct piece *moved,
-                   unsigned count) {
+/* Unmaps and releases `count` handles that were mapped, and got no segment for want of host
+ * memory. */
+static void undo_map(struct source *source, uint64_t base, uint64_t each,
+                     const struct detached *moved, unsigned count) {
     struct backend *backend = source->backend;
     lock_release(&source->lock);
     if (backend->ops->unmap(backend, base, count * pages_of(each), false) == 0) {
@@ -179,10 +184,11 @@ static void unmake(struct source *source, uint64_t base, uint64_t each, const st
     counter_add(&source->counters.driver_frees, count);
 }
 
-/* Maps so many of a length, MAP_BATCH at most, side by side. *mapped: the driver has; else they are whose they were. */
-static int map_some(struct source *source, struct arena *arena, uint64_t base, uint64_t each,
-                    const struct piece *moved, unsigned count, struct segment **last,
-                    bool *mapped) {
+/* Maps `count` handles of `each` bytes side by side, at most MAP_BATCH. Sets *mapped if the driver
+ * mapped them; if not, they still belong to the caller. Returns 0, -ENOMEM or -ERANGE. */
+static int map_batch(struct source *source, struct arena *arena, uint64_t base, uint64_t each,
+                     const struct detached *moved, unsigned count, struct segment **last,
+                     bool *mapped) {
     struct backend *backend = source->backend;
     uint64_t handles[MAP_BATCH];
     for (unsigned i = 0; i < count; i++) {
@@ -197,9 +203,9 @@ static int map_some(struct source *source, struct arena *arena, uint64_t base, u
     }
     source->remap.made_bytes += count * each;
     for (unsigned i = 0; i < count; i++) {
-        struct segment *added = add(source, arena, base + i * each, &moved[i], *last);
+        struct segment *added = add_segment(source, arena, base + i * each, &moved[i], *last);
         if (!added) {
-            unmake(source, base + i * each, each, moved + i, count - i);
+            undo_map(source, base + i * each, each, moved + i, count - i);
             return -ERANGE;
         }
         *last = added;
@@ -208,14 +214,15 @@ static int map_some(struct source *source, struct arena *arena, uint64_t base, u
     return 0;
 }
 
-/* All that is moving; what the driver has not mapped is moving still. */
+/* Maps all handles in transit, in batches of one length. A handle that the driver does not map
+ * remains in transit. */
 static int map_transit(struct source *source, struct arena *arena, uint64_t base,
                        struct transit *transit, struct segment **last) {
     int r = 0;
     unsigned done = 0;
     bool mapped = true;
     while (r == 0 && done < transit->count) {
-        const struct piece *some = transit->of + done;
+        const struct detached *some = transit->handles + done;
         unsigned count = 1;
         while (count < MAP_BATCH && done + count < transit->count &&
                some[count].bytes == some->bytes) {
@@ -223,7 +230,7 @@ static int map_transit(struct source *source, struct arena *arena, uint64_t base
         }
         uint64_t bytes = count * some->bytes;
         source->growing.bytes += bytes;
-        r = map_some(source, arena, base, some->bytes, some, count, last, &mapped);
+        r = map_batch(source, arena, base, some->bytes, some, count, last, &mapped);
         source->growing.bytes -= bytes;
         if (mapped) {
             atomic_fetch_sub(&source->remap.unmapping_bytes, bytes);
@@ -234,16 +241,16 @@ static int map_transit(struct source *source, struct arena *arena, uint64_t base
     }
     transit->count -= done;
     for (unsigned i = 0; i < transit->count; i++) {
-        transit->of[i] = transit->of[done + i];
+        transit->handles[i] = transit->handles[done + i];
     }
     return r;
 }
 
-/* So many new ones of a size. */
-static int make_some(struct source *source, struct arena *arena, uint64_t base, unsigned count,
-                     uint64_t each, struct segment **last) {
+/* Creates and maps `count` new handles of `each` bytes. */
+static int create_batch(struct source *source, struct arena *arena, uint64_t base, unsigned count,
+                        uint64_t each, struct segment **last) {
     struct backend *backend = source->backend;
-    struct piece taken[MAP_BATCH];
+    struct detached taken[MAP_BATCH];
     uint64_t handles[MAP_BATCH], bytes = count * each;
     bool mapped;
     source->growing.bytes += bytes;
@@ -253,9 +260,9 @@ static int make_some(struct source *source, struct arena *arena, uint64_t base, 
     if (r == 0) {
         counter_add(&source->counters.driver_allocs, count);
         for (unsigned i = 0; i < count; i++) {
-            taken[i] = (struct piece){.handle = handles[i], .bytes = each};
+            taken[i] = (struct detached){.handle = handles[i], .bytes = each};
         }
-        r = map_some(source, arena, base, each, taken, count, last, &mapped);
+        r = map_batch(source, arena, base, each, taken, count, last, &mapped);
         if (!mapped) {
             lock_release(&source->lock);
             backend->ops->release_handles(backend, count, pages_of(each), handles);
@@ -278,14 +285,17 @@ static int probe_handles(struct source *source, uint64_t bytes) {
     return r;
 }
 
-/* The end of what comes in long ones is short: the block need not fill it, and others may begin there. */
-static uint64_t short_of_end(uint64_t each, uint64_t rest) {
+/* Returns how many of the remaining `rest` bytes come in handles of `each` bytes: all, or if these
+ * are long, all but at most VMM_HANDLE. The block need not fill the last handle, so that one is
+ * short, and other blocks may begin there. */
+static uint64_t long_part(uint64_t each, uint64_t rest) {
     uint64_t part = (rest - 1) / VMM_HANDLE * VMM_HANDLE;
     return each > VMM_HANDLE && part > 0 ? part : rest;
 }
 
-/* What lives on in a segment keeps all of it. So one that is made for little is short, since others like that will have most of
- * it; but a call of the driver takes as long for a short one as for a long one, so one that is made for much is long. */
+/* A live block keeps every segment that it touches from being released. A small request therefore
+ * gets a short handle, which similar requests can fill. A large request gets long handles: a driver
+ * call takes as long for a short handle as for a long one. */
 uint64_t handles_length(const struct source *source, uint64_t like) {
     uint64_t each = VMM_HANDLE;
     while (each / 2 >= like && each > VMM_HANDLE_SHORT) {
@@ -294,7 +304,7 @@ uint64_t handles_length(const struct source *source, uint64_t like) {
     return max_u64(each >> source->remap.size_shift, VMM_HANDLE_LEAST);
 }
 
-/* Descriptors for all of them first: nothing is made to go back for want of host memory. */
+/* Prepares all descriptors first: a mapping without a descriptor would have to be undone. */
 int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
                  struct transit *transit, struct segment **last) {
     uint64_t there = transit->bytes, base = gap->base + there, rest = gap->bytes - there;
@@ -305,22 +315,25 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
     int r = map_transit(source, arena, gap->base, transit, last);
     r = r == 0 && rest > each ? probe_handles(source, rest) : r;
     for (uint64_t some; rest > 0 && r == 0; rest -= some, base += some) {
-        uint64_t part = short_of_end(each, rest);
+        uint64_t part = long_part(each, rest);
         each = each < part ? each : part;
         uint64_t count = part / each < MAP_BATCH ? part / each : MAP_BATCH;
         some = count * each;
-        r = make_some(source, arena, base, (unsigned)count, each, last);
+        r = create_batch(source, arena, base, (unsigned)count, each, last);
     }
     return r;
 }
 
-/* --- splitting --- */
+/* --- split --- */
 
 /*
- * A handle costs about the same to make and to map whatever its length, so what the pool grows by below its budget comes in few.
- * But they go back whole or not at all. So a long one that is idle gives way to short ones at the same place, once, as soon as a
- * block would be put into a part of it, or a part of it has to go. Of a very long one the rest is long once more, or whoever
- * needs a little of it would have to wait for all of them.
+ * A handle takes about the same time to create and to map whatever its length. So a growth within
+ * the budget takes few long handles. But a handle is released as a whole. An idle long handle is
+ * therefore replaced by short ones, once: before a block gets a part of it, or when only a part has
+ * to go.
+ *
+ * Of a very long handle, MAP_BATCH short ones are made, or as many as the request needs. The rest
+ * becomes one long handle again: a request for a small part need not wait until all are mapped.
  */
 int handles_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like) {
@@ -341,7 +354,7 @@ int handles_make_short(struct source *source, struct arena *arena, uint64_t base
     return r;
 }
 
-/* --- the end --- */
+/* --- end of a context --- */
 
 bool handles_end(struct source *source, struct arena *arena) {
     struct backend *backend = source->backend;

@@ -1,8 +1,10 @@
 /*
- * Segments of a line, made, moved and given back: each a driver's call or several, and the books beside it.
+ * The handles of a vmm pool: creates, maps, detaches, unmaps and releases them, one segment each,
+ * and keeps the counters. Called by remap.c.
  *
- * The caller holds the mapper's lock and the pool's. handles_release(), handles_drop_stale(), handles_reattach(), handles_make() and
- * handles_make_short() let go of the pool's around calls of the driver; the others do not.
+ * The caller holds the remap lock and the pool lock. Five functions release the pool lock around
+ * calls of the driver: handles_release(), handles_drop_stale(), handles_reattach(), handles_make()
+ * and handles_make_short(). The others keep it.
  */
 #ifndef GPUCACHE_SOURCE_HANDLES_H
 #define GPUCACHE_SOURCE_HANDLES_H
@@ -11,54 +13,64 @@
 
 struct gap;
 
-/* Pages of segments that handles_detach() has taken out, the longest first, until they are mapped at the new place or returned. To give
- * them to the driver and take as many again would be a third of what mapping takes. */
+/* Handles in transit: detached from their segments, until they are mapped in the gap or reattached.
+ * The longest comes first. A growth that maps them again saves cuMemRelease and cuMemCreate. */
 struct transit {
     uint64_t bytes;
     unsigned count;
-    struct piece { /* of one segment */
-        uint64_t handle, bytes, stamp;
-        struct arena *arena; /* where it was, if it moves */
-        uint64_t base;
-    } of[TRANSIT_MOST];
+    struct detached {
+        uint64_t handle, bytes, stamp; /* of the segment */
+        struct arena *arena;           /* from which it was detached, */
+        uint64_t base;                 /* and the address at which it still is mapped */
+    } handles[TRANSIT_MOST];
 };
 
-/** Takes a wholly free segment away, whose addresses are an alias from then on. False: it stays, for this visit. */
+/** Takes an idle segment out of the arena and adds its handle to `transit`, which has a free entry.
+ * Its addresses become a stale mapping. Returns false without host memory: the segment stays, and
+ * is not tried again before the remap lock is released. */
 bool handles_detach(struct source *source, struct arena *arena, struct segment *segment,
                     struct transit *transit);
 
-/** Unmaps a wholly free segment that has finished, and gives it back. 0, with its bytes in *released; -EBUSY: there is no
- * host memory for it, or the driver has not taken it; or the driver's code. */
+/** Unmaps an idle segment whose work has completed, and releases its handle. Returns 0 and sets
+ * *released to its bytes. Else the segment stays, and the result is -EBUSY (no host memory, or the
+ * driver does not unmap it now) or the driver's code. */
 int handles_release(struct source *source, struct arena *arena, struct segment *segment,
                     uint64_t *released);
 
-/** Unmaps the aliases that have finished. */
+/** Unmaps the stale mappings of an arena whose work has completed. */
 void handles_drop_stale(struct source *source, struct arena *arena);
 
-/** What has found no place is where it was again: it is mapped there still. */
+/** Makes the handles that remain in transit segments again, at their old addresses, where they
+ * still are mapped. Releases a handle for which there is no host memory. */
 void handles_reattach(struct source *source, struct transit *transit);
 
-/** Makes segments at a place, at first of what is moving, then new ones of `each`, behind *last, which is then the last of them.
- * All are held. 0, or why not all were made: -ENOMEM, -EDQUOT, -ERANGE without host memory, or the driver's code. */
+/** Fills a gap with segments: first the handles in transit, then new ones of `each` bytes. The
+ * first goes behind *last; *last is then the last of them. All are held (handles_hold()). Returns
+ * 0, or why not all were made: -ENOMEM (driver), -EDQUOT (limit), -ERANGE (no host memory, or the
+ * driver does not map), or the driver's code. */
 int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
                  struct transit *transit, struct segment **last);
 
-/** How long segments are now that a request of `like` bytes needs. */
+/** Returns the length of new handles for a request of `like` bytes, in bytes. */
 uint64_t handles_length(const struct source *source, uint64_t like);
 
-/** Short ones where a long one was, for a request of `like` bytes, as many as can be had; the same answers. They are not held. */
+/** Fills the addresses of a released long segment with short ones, for a request of `like` bytes,
+ * as far as they can be had. Returns as handles_make(). The new segments are not held. */
 int handles_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like);
 
-/** A free range is ready, but for nobody else. */
+/** Keeps a free range from being handed out. The range still counts as free. */
 void handles_hold(struct source *source, struct arena *arena, struct range *range);
+
+/** Ends the hold of one range. */
 void handles_unhold(struct source *source, struct arena *arena, struct range *range);
 
-/** The same of all segments behind one, up to another. */
+/** Ends the hold of all segments behind `in_front`, up to `last` and with it. */
 void handles_unhold_all(struct source *source, struct arena *arena, const struct segment *in_front,
                         const struct segment *last);
 
-/** The context has gone: all of them go, and all aliases. False: the driver has kept some. */
+/** Unmaps all segments and stale mappings, and releases the handles, after the context has ended.
+ * Returns false if the driver did not unmap all. The caller then forgets the arena. */
 bool handles_end(struct source *source, struct arena *arena);
 
 #endif

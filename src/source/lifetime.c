@@ -1,6 +1,4 @@
-/*
- * The beginning of a source, and the ends of its contexts.
- */
+/* Sets up the source of a pool, and forgets a context that has ended. Locks: source.h. */
 #include "source/internal.h"
 
 void source_start(struct source *source, struct pool *pool, struct backend *backend,

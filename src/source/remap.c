@@ -1,9 +1,17 @@
 /*
- * The mapper: whoever has the driver map or unmap the segments of a line, one thread at a time.
+ * Decides which segments of a vmm pool are mapped, moved and released; handles.c does it.
  *
- * Its lock is taken before the pool's, and that is dropped around every call of the driver. What the calls are
- * about is nobody else's meanwhile: addresses where nothing is yet, or nothing any more, and the free ranges beside
- * them, which are held.
+ * A growth beyond the budget takes handles from idle segments, in this order:
+ *
+ *      1  moves idle segments into the gap, without a wait       move_to_gap()
+ *      2  releases idle segments whose work has completed        release_excess()
+ *      3  creates new handles for the rest of the gap            handles_make()
+ *
+ * Only idle memory moves or is released, so a live block keeps its address and its handles.
+ *
+ * The remap lock admits one thread at a time. The pool lock is released around every call of the
+ * driver. Invariant: no other thread uses the addresses of such a call. Nothing is mapped there
+ * yet, or nothing any more, and the free ranges next to them are held.
  */
 #include "source/internal.h"
 
@@ -13,8 +21,8 @@
 
 #include <errno.h>
 
-/* What has moved away, and is free of work by now, is unmapped where it was: before anything is made of those addresses, and before
- * any of it is given back. */
+/* Unmaps stale mappings whose work has completed. Runs before anything else is mapped at their
+ * addresses, and before a handle is released that is still mapped there. */
 static void drop_stale(struct source *source) {
     if (source->large.stale_mappings.count + source->small.stale_mappings.count > 0) {
         uint64_t since = backend_clock(source->backend);
@@ -24,39 +32,41 @@ static void drop_stale(struct source *source) {
     }
 }
 
-static void enter(struct source *source) {
+/* Takes the remap lock. Releases the pool lock, which comes after it, and takes it again. */
+static void lock_remap(struct source *source) {
     lock_release(&source->lock);
     lock_acquire(&source->remap.lock);
     lock_acquire(&source->lock);
     drop_stale(source);
 }
 
-/* What the driver has not taken may go the next time. */
-static void forgive(struct arena *arena) {
+/* Ends the marks of segments that could not be released: the next thread tries them again. */
+static void clear_refusals(struct arena *arena) {
     for (struct segment *s = arena->segments; s; s = s->next) {
         s->refused = false;
     }
 }
 
-static void leave(struct source *source) {
+static void unlock_remap(struct source *source) {
     if (source->remap.any_refused) {
-        forgive(&source->large);
-        forgive(&source->small);
+        clear_refusals(&source->large);
+        clear_refusals(&source->small);
         source->remap.any_refused = false;
     }
     lock_release(&source->remap.lock);
 }
 
-/* --- giving back --- */
+/* --- release --- */
 
-/* Where a segment was that has gone back. */
+/* The place that a released segment leaves. */
 struct vacated {
     struct arena *arena;
     uint64_t base;
 };
 
-/* Gives one segment back. Where the driver does not take it the next one is tried. */
-static uint64_t release_one(struct source *source, uint64_t bytes, struct vacated *left) {
+/* Releases one idle segment, chosen by idle_segment(). Tries the next one if the driver does not
+ * take a segment back. Returns the bytes released, or 0. Sets *vacated to the addresses. */
+static uint64_t release_one(struct source *source, uint64_t bytes, struct vacated *vacated) {
     struct arena *const arenas[] = {&source->large, &source->small};
     uint64_t released = 0;
     for (unsigned i = 0; i < 2 && released == 0; i++) {
@@ -64,7 +74,7 @@ static uint64_t release_one(struct source *source, uint64_t bytes, struct vacate
         int r = -EBUSY;
         while (r == -EBUSY && arenas[i]->idle_bytes > 0 &&
                (segment = idle_segment(arenas[i], bytes, source->epochs.finished)) != NULL) {
-            *left = (struct vacated){arenas[i], segment->base};
+            *vacated = (struct vacated){arenas[i], segment->base};
             r = handles_release(source, arenas[i], segment, &released);
         }
     }
@@ -73,14 +83,16 @@ static uint64_t release_one(struct source *source, uint64_t bytes, struct vacate
 
 uint64_t remap_release(struct source *source, uint64_t bytes) {
     uint64_t released = 0, some = 1;
-    struct vacated left = {0};
-    enter(source);
+    struct vacated vacated = {0};
+    lock_remap(source);
     while (released < bytes && some > 0) {
-        some = release_one(source, bytes - released, &left);
+        some = release_one(source, bytes - released, &vacated);
         released += some;
     }
-    drop_stale(source); /* of what has finished meanwhile, and is the driver's only then */
-    leave(source);
+    /* Work at old addresses may have completed while the lock was released, and the same memory may
+     * be what went just now. The driver has it only after its last mapping has gone. */
+    drop_stale(source);
+    unlock_remap(source);
     return released;
 }
 
@@ -88,34 +100,36 @@ uint64_t remap_decay(struct source *source) {
     struct arena *arena;
     uint64_t released = 0;
     bool waits;
-    enter(source);
+    lock_remap(source);
     struct segment *aged = source_aged(source, &arena, &waits);
     if (aged) {
         handles_release(source, arena, aged, &released);
         drop_stale(source); /* as in remap_release() */
     }
-    leave(source);
+    unlock_remap(source);
     return released;
 }
 
-/* --- splitting --- */
+/* --- split --- */
 
 bool remap_split(struct source *source, struct arena *arena, uint64_t bytes) {
     uint64_t released = 0;
-    enter(source);
+    lock_remap(source);
     struct segment *idle = arena_pinned_by(arena, bytes, source->epochs.finished);
     uint64_t base = idle ? idle->base : 0;
     int r = idle ? handles_release(source, arena, idle, &released) : 0;
     if (released > 0) {
         r = handles_make_short(source, arena, base, released, bytes);
     }
-    leave(source);
+    unlock_remap(source);
     return r == 0;
 }
 
-/* --- growing --- */
+/* --- growth --- */
 
-/* Addresses for an arena: several times what the device has, if there are as many. */
+/* Reserves addresses: VMM_ADDRESS_TIMES the memory of the device, or as many as the driver gives,
+ * but at least `least` bytes. Releases the pool lock. Returns false without addresses or host
+ * memory. */
 static bool reserve_addresses(struct source *source, struct arena *arena, uint64_t least) {
     struct backend *backend = source->backend;
     uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * VMM_ADDRESS_TIMES, base;
@@ -136,8 +150,9 @@ static bool reserve_addresses(struct source *source, struct arena *arena, uint64
     return r == 0;
 }
 
-/* One whose stamp is at least `from`. */
-static bool move_one(struct source *source, uint64_t most, uint64_t from, struct transit *transit) {
+/* Detaches one idle segment of at most `most` bytes whose stamp is at least `from`. */
+static bool detach_one(struct source *source, uint64_t most, uint64_t from,
+                       struct transit *transit) {
     struct arena *const arenas[] = {&source->large, &source->small};
     for (unsigned i = 0; i < 2 && transit->count < TRANSIT_MOST; i++) {
         struct segment *segment = idle_movable(arenas[i], most, from);
@@ -148,34 +163,38 @@ static bool move_one(struct source *source, uint64_t most, uint64_t from, struct
     return false;
 }
 
-/* As long as the pool makes the longest of them now. */
-static uint64_t unit_of(const struct source *source) {
+/* Returns the usual length of a handle for a large request, in bytes. */
+static uint64_t usual_length(const struct source *source) {
     return VMM_HANDLE >> source->remap.size_shift;
 }
 
-/* What lies idle and can go back, not beside the place. */
-static uint64_t finished_bytes(const struct source *source, const struct gap *gap) {
+/* Returns the bytes of idle segments that can be released now, without those next to the gap. */
+static uint64_t releasable_bytes(const struct source *source, const struct gap *gap) {
     struct idle_room none = {0};
     uint64_t finished = source->epochs.finished;
     return idle_available_bytes(&source->large, finished, gap, UINT64_MAX, &none) +
            idle_available_bytes(&source->small, finished, gap, UINT64_MAX, &none);
 }
 
-/* Moves idle segments to the place until the growth is within the budget. The place becomes longer than it need be if there is room, so
- * that whole units can move, and move on. Those whose work has not finished are first where the others are needed too: these could
- * also go back, and only so many can move. */
+/*
+ * Moves idle segments into the gap until the growth is within the budget. Makes the gap longer than
+ * needed if the addresses allow it: whole handles fit then, and can move again.
+ *
+ * Segments whose work has not completed go first if the others alone cannot bring the growth within
+ * the budget: the others can also be released, and one growth moves at most TRANSIT_MOST.
+ */
 static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
                         struct transit *transit) {
     uint64_t least = gap->bytes, from = source->epochs.finished + 1;
-    uint64_t available = finished_bytes(source, gap);
-    gap_become(gap, round_up(least, unit_of(source)));
+    uint64_t available = releasable_bytes(source, gap);
+    gap_become(gap, round_up(least, usual_length(source)));
     while (budget_would_exceed(source, gap->bytes, budget)) {
         from = budget_would_exceed(source, gap->bytes, budget + available) ? from : 0;
-        if (!move_one(source, gap->bytes - transit->bytes, from, transit)) {
+        if (!detach_one(source, gap->bytes - transit->bytes, from, transit)) {
             if (from == 0) {
                 break;
             }
-            from = available = 0; /* there are no others */
+            from = available = 0; /* no more of those: take any segment */
         }
     }
     if (budget_would_exceed(source, gap->bytes, budget)) {
@@ -183,27 +202,34 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
     }
 }
 
-/* Where that was not enough: gives idle segments back until the growth is within the budget. */
-static void make_room(struct source *source, uint64_t bytes, uint64_t budget) {
+/* Releases idle segments until the growth is within the budget. If a long one was more than needed,
+ * maps short ones in its place for the surplus. */
+static void release_excess(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t some = 1;
     while (some > 0 && budget_would_exceed(source, bytes, budget)) {
         uint64_t over = budget_expected(source) + bytes - budget;
-        struct vacated left = {0};
+        struct vacated vacated = {0};
         over = round_up(over, VMM_HANDLE);
-        some = release_one(source, over, &left);
+        some = release_one(source, over, &vacated);
         if (some > over) {
-            handles_make_short(source, left.arena, left.base, some - over, bytes);
+            handles_make_short(source, vacated.arena, vacated.base, some - over, bytes);
         }
     }
 }
 
-/* Too much of what is free lies beside live blocks in the same segments: new ones are half as long from now on. Not once more before as
- * much has been made of those as there is; nor where idle segments, or what has not finished, are what is lacking. */
+/*
+ * Halves the length of new handles if free memory is trapped next to live blocks. All must hold:
+ *
+ *      1  the growth exceeds the budget by more than one part in VMM_PINNED_SHARE of it
+ *      2  the excess is more than all idle segments: to wait for work would not help
+ *      3  the pool has as much free memory as the excess, besides what the growth holds
+ *      4  since the last halving as much was mapped as the pool reserves
+ */
 static void shorten_if_pinned(struct source *source, uint64_t bytes, uint64_t budget) {
-    uint64_t by =
+    uint64_t excess =
         budget_would_exceed(source, bytes, budget) ? budget_expected(source) + bytes - budget : 0;
-    bool pinned = by > budget / VMM_PINNED_SHARE && by > source_idle(source) &&
-                  by <= budget_free(source) - source->remap.held_bytes;
+    bool pinned = excess > budget / VMM_PINNED_SHARE && excess > source_idle(source) &&
+                  excess <= budget_free(source) - source->remap.held_bytes;
     if (pinned && source->remap.made_bytes >= budget_used(source) &&
         VMM_HANDLE >> source->remap.size_shift > VMM_HANDLE_LEAST) {
         source->remap.size_shift++;
@@ -212,44 +238,55 @@ static void shorten_if_pinned(struct source *source, uint64_t bytes, uint64_t bu
 }
 
 /*
- * A program that asks for the same again and again may find another place for it each time. What it takes to map memory
- * there may be a share of the time, and something more. Where it takes longer the goal is raised by a part of the peak;
- * by another one where it then goes on to take much of the time, and so on: but what it has not taken of that is kept for
- * a while, or a burst now and then would raise it for ever.
+ * Limits of the time that remapping may take. A program that asks for the same blocks again and
+ * again may get them at new addresses each time, and every time memory is mapped there.
+ *
+ *      share   one part in this of the elapsed time is allowed, and
+ *      more    this much besides, in ns
+ *      kept    unused time that is credited to later bursts, at most this, in ns
+ *
+ * Remapping beyond the first rule raises the goal by one step, a part of the peak. Remapping beyond
+ * the second rule raises it by a further step. Without the credit, a burst now and then would raise
+ * the goal for ever.
  */
-struct rule {
+struct time_rule {
     uint64_t share, more, kept;
 };
 
-static const struct rule first_part = {REMAP_TIME_SHARE, REMAP_TIME_MOST_NS, 0};
-static const struct rule further_parts = {REMAP_TIME_MUCH_SHARE, REMAP_TIME_AGAIN_NS,
-                                          REMAP_TIME_KEPT_NS};
+static const struct time_rule first_step = {REMAP_TIME_SHARE, REMAP_TIME_MOST_NS, 0};
+static const struct time_rule further_steps = {REMAP_TIME_MUCH_SHARE, REMAP_TIME_AGAIN_NS,
+                                               REMAP_TIME_KEPT_NS};
 
+/* Applies the rules. Returns true if remapping took more than its share. The measurement starts
+ * anew then, and when the peak has risen by one part in REMAP_PEAK_SHARE. */
 static bool remap_takes_too_long(struct source *source, uint64_t peak) {
-    const struct rule *rule = source->remap.slack_steps == 0 ? &first_part : &further_parts;
+    const struct time_rule *rule = source->remap.slack_steps == 0 ? &first_step : &further_steps;
     uint64_t now = backend_clock(source->backend);
     uint64_t allowed = (now - source->remap.since_ns) / rule->share;
     bool risen = peak > source->remap.peak + source->remap.peak / REMAP_PEAK_SHARE;
     bool too_long = source->remap.remap_ns > allowed + rule->more && !risen;
-    if (risen) { /* what was needed beside less is not needed so many times over */
+    if (risen) { /* the same slack is fewer steps of a higher peak */
         source->remap.slack_steps =
             (unsigned)(source->remap.slack_steps * source->remap.peak / peak);
     }
-    if (risen || peak < source->remap.peak) { /* which a program can reset */
+    if (risen || peak < source->remap.peak) { /* a program can reset the peak */
         source->remap.peak = peak;
     }
     if (risen || too_long) {
         source->remap.since_ns = now;
         source->remap.remap_ns = 0;
     } else if (allowed > source->remap.remap_ns + rule->kept) {
+        /* forgets unused time but for the credit */
         source->remap.since_ns = now - (source->remap.remap_ns + rule->kept) * rule->share;
     }
     return too_long;
 }
 
-/* Raises the goal by what the growth is beyond the budget, as far as the rules above let it. Returns by how much. */
-static uint64_t more_slack(struct source *source, uint64_t bytes, uint64_t budget) {
-    uint64_t capacity = source->backend->capacity; /* nor above what the device has */
+/* Raises the goal by the excess of the growth, as far as the steps allow. Never exceeds the
+ * capacity of the device. Does nothing while a refusal or an option limits the budget. Returns the
+ * bytes added. */
+static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budget) {
+    uint64_t capacity = source->backend->capacity;
     bool may_be_raised = source->refused_at == 0 && source->config.budget == 0 && budget < capacity;
     if (remap_takes_too_long(source, counter_get(&source->counters.allocated.peak)) &&
         may_be_raised) {
@@ -266,53 +303,59 @@ static uint64_t more_slack(struct source *source, uint64_t bytes, uint64_t budge
     return more;
 }
 
-/* Below the budget few, however long they are; beyond it short ones, but whatever the growth no more than so many. */
-static uint64_t length_of_segments(const struct source *source, uint64_t bytes, uint64_t like,
-                                   bool anew) {
+/* Returns the length of new handles, in bytes. Within the budget a growth gets few handles, however
+ * long (VMM_HANDLES_FEW); beyond it short ones, but at most VMM_HANDLES_MOST. */
+static uint64_t handle_length(const struct source *source, uint64_t bytes, uint64_t like,
+                              bool over_budget) {
     uint64_t each = handles_length(source, like);
     uint64_t least = round_up(bytes / VMM_HANDLES_MOST, PAGE_BYTES);
-    if (!anew && source->remap.size_shift == 0) {
+    if (!over_budget && source->remap.size_shift == 0) {
         least = round_up(bytes / VMM_HANDLES_FEW, VMM_HANDLE);
     }
     each = max_u64(each, least);
     return bytes > 0 ? min_u64(each, bytes) : each;
 }
 
-/* What is new is held like what it is added to, so that who asked for it gets it, and not whoever finds a part first. */
+/*
+ * Maps memory in a gap. Holds the new memory, and the free ranges next to the gap, until all of it
+ * is there: another thread could take a part, and the request would not fit.
+ */
 static int grow_at(struct source *source, struct arena *arena, struct gap *gap, uint64_t bytes) {
     uint64_t before = budget_used(source), budget = budget_with(source, bytes), some = 1;
-    struct vacated left = {0};
+    struct vacated vacated = {0};
     struct transit transit;
-    struct range *const beside[] = {gap->left, gap->right};
+    struct range *const adjacent[] = {gap->left, gap->right};
     transit.count = 0;
     transit.bytes = 0;
     for (unsigned i = 0; i < 2; i++) {
-        if (beside[i]) {
-            handles_hold(source, arena, beside[i]);
+        if (adjacent[i]) {
+            handles_hold(source, arena, adjacent[i]);
         }
     }
-    bool anew = budget_would_exceed(source, gap->bytes, budget);
-    uint64_t since = anew ? backend_clock(source->backend) : 0;
-    if (anew) {
-        budget += more_slack(source, gap->bytes, budget);
+    bool over_budget = budget_would_exceed(source, gap->bytes, budget);
+    uint64_t since = over_budget ? backend_clock(source->backend) : 0;
+    if (over_budget) {
+        budget += raise_slack(source, gap->bytes, budget);
         move_to_gap(source, budget, gap, &transit);
         budget_count_reserve(source);
-        make_room(source, gap->bytes, budget);
+        release_excess(source, gap->bytes, budget);
         shorten_if_pinned(source, gap->bytes, budget);
     }
     struct segment *in_front = arena_before(arena, gap->base), *last = in_front;
-    uint64_t each = length_of_segments(source, gap->bytes - transit.bytes, bytes, anew);
+    uint64_t each = handle_length(source, gap->bytes - transit.bytes, bytes, over_budget);
     int r = handles_make(source, arena, gap, each, &transit, &last);
-    source->remap.remap_ns += anew ? backend_clock(source->backend) - since : 0;
+    source->remap.remap_ns += over_budget ? backend_clock(source->backend) - since : 0;
     handles_unhold_all(source, arena, in_front, last);
-    handles_reattach(source, &transit); /* it may have been in front of what has come */
+    /* After handles_unhold_all(): a segment put back may lie between in_front and the new ones. */
+    handles_reattach(source, &transit);
     for (unsigned i = 0; i < 2; i++) {
-        if (beside[i]) {
-            handles_unhold(source, arena, beside[i]);
+        if (adjacent[i]) {
+            handles_unhold(source, arena, adjacent[i]);
         }
     }
-    while (r != 0 && budget_used(source) > before && some > 0) { /* others may have use for that */
-        some = release_one(source, 0, &left);
+    /* A growth that failed gives back what it got: another thread may need it. */
+    while (r != 0 && budget_used(source) > before && some > 0) {
+        some = release_one(source, 0, &vacated);
     }
     return r;
 }
@@ -322,19 +365,20 @@ struct growth remap_growth(const struct source *source, const struct arena *aren
     struct gap gap;
     const struct arena *const arenas[] = {&source->large, &source->small};
     if (!va_range_find(arena, bytes, &gap)) {
-        gap = (struct gap){.bytes = bytes, .room = UINT64_MAX}; /* in addresses to be taken */
+        gap =
+            (struct gap){.bytes = bytes, .room = UINT64_MAX}; /* remap_grow() reserves addresses */
     }
     struct growth growth = {gap.bytes, source_idle(source), 0};
     uint64_t then = budget_expected(source) + gap.bytes, over = then > budget ? then - budget : 0;
-    gap_become(&gap, round_up(gap.bytes, unit_of(source)));
+    gap_become(&gap, round_up(gap.bytes, usual_length(source)));
     struct idle_room room = {gap.bytes, TRANSIT_MOST};
     for (unsigned i = 0; i < 2 && growth.available < over; i++) {
         growth.available += idle_available_bytes(arenas[i], source->epochs.finished, &gap,
                                                  over - growth.available, &room);
     }
-    const struct range *const beside[] = {gap.left, gap.right};
+    const struct range *const adjacent[] = {gap.left, gap.right};
     for (unsigned i = 0; i < 2 && over > 0; i++) {
-        growth.idle -= beside[i] ? range_idle_bytes(beside[i]) : 0;
+        growth.idle -= adjacent[i] ? range_idle_bytes(adjacent[i]) : 0;
     }
     return growth;
 }
@@ -343,25 +387,28 @@ int remap_grow(struct source *source, struct arena *arena, uint64_t bytes) {
     struct gap gap;
     int r = -ERANGE;
     budget_begin_growth(source);
-    enter(source); /* from here on no context ends, and nothing from before is relied on */
-    if (arena_largest_free(arena) >= bytes) { /* another thread has brought it */
+    /* The pool may change before this returns. No context ends while the remap lock is held. */
+    lock_remap(source);
+    if (arena_largest_free(arena) >= bytes) { /* another thread mapped it */
         r = 0;
     } else if (va_range_find(arena, bytes, &gap)) {
         r = grow_at(source, arena, &gap, bytes);
     } else if (reserve_addresses(source, arena, bytes)) {
-        bool freed = arena_largest_free(arena) >= bytes; /* meanwhile */
+        bool freed = arena_largest_free(arena) >= bytes; /* while the lock was released */
         r = freed                               ? 0
             : va_range_find(arena, bytes, &gap) ? grow_at(source, arena, &gap, bytes)
                                                 : -ERANGE;
     }
-    leave(source);
-    budget_end_growth(source, r != 0 && bytes > PAGE_BYTES); /* it may have had some of them */
+    unlock_remap(source);
+    /* A growth that failed may have held memory that other threads were refused. */
+    budget_end_growth(source, r != 0 && bytes > PAGE_BYTES);
     return r;
 }
 
-/* --- the end --- */
+/* --- end of a context --- */
 
-/* Addresses where the driver has kept something are kept as well. What the next context's memory takes is not known. */
+/* Frees the addresses only if the driver unmapped everything there. Resets what was learned: the
+ * next context may use memory in another way. */
 void remap_end(struct source *source, struct arena *arena) {
     uint64_t base, bytes;
     source->remap.size_shift = source->remap.slack_steps = 0;

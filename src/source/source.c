@@ -1,6 +1,8 @@
 /*
- * Segments: what comes from the backend and goes back to it whole. The lock is dropped around a growth, and around giving back
- * where that waits.
+ * Segments: reserves them from the backend, and releases them whole. With vmm, remap.c does both.
+ *
+ * The pool lock is released around every reservation, and around a release that waits
+ * (release_waits). The context may end in between, so source_generation() is compared afterwards.
  */
 #include "source/internal.h"
 
@@ -9,7 +11,7 @@
 
 #include <errno.h>
 
-/* --- giving back --- */
+/* --- release --- */
 
 static int give_back(struct source *source, uint64_t base, uint64_t bytes) {
     struct backend *backend = source->backend;
@@ -24,13 +26,14 @@ static int give_back(struct source *source, uint64_t base, uint64_t bytes) {
     return r;
 }
 
-/* Its bytes, or 0: the driver has not taken it, or the context has ended meanwhile. */
+/* Returns the segment's bytes. Returns 0 if the driver did not take it, or if the context has ended
+ * during the call. */
 static uint64_t release_segment(struct source *source, struct arena *arena,
                                 struct segment *segment) {
     uint64_t base = segment->base, size = segment->bytes, since = segment->since;
     uint64_t generation = source_generation(source);
     bool reached = segment->externally_visible;
-    arena_remove(arena, segment); /* all of a range */
+    arena_remove(arena, segment); /* succeeds: the segment is one range */
     int r = give_back(source, base, size);
     if (generation != source_generation(source)) {
         if (r != 0) {
@@ -48,13 +51,17 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
     }
     source->freeing_bytes += size;
     counter_add(&source->counters.driver_frees, 1);
-    budget_count_reserve(source); /* a growth in the same visit would hide it */
+    budget_count_reserve(source); /* now: a growth in the same slow path would hide the release */
     return size;
 }
 
-/* Bytes given back: one segment, or 0. Where that waits for the device, only if it is idle: nothing but
- * what another thread submits at that very moment is then waited for (Known gaps in docs/design.md). While the
- * context may be ending none: nothing would be taken, and its addresses may be another one's by then. */
+/*
+ * Releases one idle segment. Returns its bytes, or 0.
+ *
+ * Where a release waits for the device, it needs an idle device. It then waits only for work that
+ * another thread submits at that moment (docs/design/known-gaps.md). A suspended backend releases
+ * nothing: the driver would refuse, and another context may have the addresses by then.
+ */
 static uint64_t release_one(struct source *source, struct arena *arena, uint64_t bytes) {
     if (arena->idle_bytes == 0 || source->backend->suspended ||
         (source->backend->release_waits && !sync_device_is_idle(source))) {
@@ -90,7 +97,7 @@ int source_release_idle(struct source *source, uint64_t bytes) {
     return released > 0 ? 0 : source_idle(source) > 0 ? -EBUSY : -ENOENT;
 }
 
-/* By counting, not by the clock, which may stand still. */
+/* Counts its pauses instead of reading the clock: the clock of a backend may stand still. */
 void source_wait_for_return(struct source *source, uint64_t limit_ns) {
     uint64_t waited = 0;
     unsigned failed_queries = 0;
@@ -105,21 +112,24 @@ void source_wait_for_return(struct source *source, uint64_t limit_ns) {
         r = source->backend->ops->returned(source->backend);
     }
     if (r == 0) {
-        source->freeing_bytes = 0; /* the driver has said that it has it */
+        source->freeing_bytes = 0; /* the driver has said that it has all of it */
     }
 }
 
-/* --- growing --- */
+/* --- growth --- */
 
 uint64_t source_growth(const struct alloc_request *request) {
     return request->large ? round_up(request->bytes, PAGE_BYTES) : PAGE_BYTES;
 }
 
 /*
- * Blocks share a segment in a whole number of the size that is asked for. With the unit that the first one
- * leaves (arena.h) none takes more of it than a segment of its own would be rounded up to. So to the brim of
- * the device as many fit as natively, and what fills a segment gets one of its own. Pages never share one:
- * a block that lives on holds up nothing but its own page, as natively.
+ * Returns the bytes to grow by. Large blocks share a segment in a whole number of the requested
+ * size. With LARGE_UNIT more, the first block need not begin where the segment does (arena.h). No
+ * block takes more of the segment than a segment of its own would be rounded up to. As many
+ * therefore fit on the device as without the library. A request of whole 2 MiB gets a segment of
+ * its own.
+ *
+ * Slabs share no segment: a block that stays live keeps 2 MiB, as it does without the library.
  */
 static uint64_t good_growth(const struct source *source, const struct alloc_request *request) {
     uint64_t least = source_growth(request);
@@ -132,7 +142,7 @@ static uint64_t good_growth(const struct source *source, const struct alloc_requ
     return round_up(blocks * request->bytes + LARGE_UNIT, PAGE_BYTES);
 }
 
-/* One reserve() of the backend, without the lock. */
+/* Reserves one segment. Releases the lock around the call. */
 static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
     uint64_t base = 0, generation = source_generation(source);
     struct backend *backend = source->backend;
@@ -142,7 +152,7 @@ static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
     int r = backend->ops->reserve(backend, bytes, &base);
     lock_acquire(&source->lock);
     if (r == 0 && generation != source_generation(source)) {
-        backend->ops->forget_reserve(backend, bytes); /* the context ended meanwhile */
+        backend->ops->forget_reserve(backend, bytes); /* the context has ended during the call */
         r = -ENOMEM;
     } else if (r == 0) {
         r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes, NULL);
@@ -164,10 +174,8 @@ bool source_refused(int r) {
     return r == -ENOMEM || r == -EDQUOT;
 }
 
-/*
- * Host memory for what the growth and the request will need. It is asked for before the driver is, because
- * giving a segment back can wait for the device.
- */
+/* Prepares host memory for the growth and the request, before the driver is asked: to release an
+ * unusable segment can mean to wait for the device. */
 static bool has_descriptors(struct source *source, const struct alloc_request *request) {
     struct arena *arena = request->large ? &source->large : &source->small;
     return arena_prepare(arena, 1) && page_map_spare() &&

@@ -1,17 +1,18 @@
 /*
- * The source: where a pool's memory comes from, and when what was freed may be used again.
+ * The source: where the memory of a pool comes from, and when freed memory may be used again.
  *
  *      a request (try.h)                       a freed block (pending.h)
  *         |                                          |
- *      pages, arena (heap.c)  <-- usable --------  a queue by epoch (pending.c)
+ *      slabs, arenas (heap.c)  <--- safe ----------  a queue by epoch (pending.c)
  *         |  nothing fits                            |  query, barrier, wait (sync.c)
- *      growing within the budget (grow.c)         epochs (epoch.c)
+ *      growth within the budget (grow.c)          epochs (epoch.c)
  *         |                                          |
- *      segments (source.c), or lines (remap.c)   events
+ *      segments (source.c), or handles (remap.c)  events
  *   ------|-------------------- backend -------------|------
  *
- * Of the threads' caches above it is told how much they may hold, and of the program how much is live (the books): the
- * budget follows from those. Everything here runs under the pool's lock, which is let go of around what can block.
+ * The thread caches above the source tell it how much they may hold. The counters tell it how much
+ * the program has live. The budget follows from both. Unless a comment says otherwise, functions
+ * are called with the pool lock; functions that can block release it, and take it again.
  */
 #ifndef GPUCACHE_SOURCE_SOURCE_H
 #define GPUCACHE_SOURCE_SOURCE_H
@@ -19,12 +20,13 @@
 #include "memory/idle.h"
 #include "source/state.h"
 
-/** In segments that are wholly free. */
+/** Returns the bytes of idle segments: those without a live, cached or pending block. */
 static inline uint64_t source_idle(const struct source *source) {
     return source->large.idle_bytes + source->small.idle_bytes;
 }
 
-/** One that has been idle for the decay time, if it has finished, or NULL; *waits: it has not. */
+/** Returns a segment, and its arena, that was idle for the decay time and whose work has completed,
+ * or NULL. Sets *waits if work keeps one back. */
 static inline struct segment *source_aged(struct source *source, struct arena **arena,
                                           bool *waits) {
     struct arena *const arenas[] = {&source->large, &source->small};
@@ -37,46 +39,59 @@ static inline struct segment *source_aged(struct source *source, struct arena **
     return aged;
 }
 
-/* What is asked for, and the answer. */
+/* A request to the source, and its result. */
 struct alloc_request {
-    unsigned bin;   /* where caches would keep it, */
-    uint64_t bytes; /* of its size class; of a large block, in whole units */
+    unsigned bin;   /* in which a thread cache keeps such a block */
+    uint64_t bytes; /* rounded up to the size class, or to LARGE_UNIT */
     bool large;
-    bool over_budget; /* growing would exceed the budget: larger blocks will do */
-    bool any;         /* growing was refused: cut whatever fits */
-    bool split_first; /* why nothing was taken: a long segment is to be split for it */
-    enum arena_placement placement; /* which large ranges are not cut for it */
-    struct block *block;            /* the answer: BLOCK_CACHED */
+    bool over_budget; /* a growth would exceed the budget: a larger cached block may serve it */
+    bool any;         /* a growth was refused: any memory that fits may serve it */
+    bool split_first; /* result: nothing was taken, because a long segment has to be split first */
+    enum arena_placement placement; /* the large ranges that may be cut for it */
+    struct block *block;            /* result, in state BLOCK_CACHED */
 };
 
-/** Makes the source of a pool, which is zeroed: lifetime.c. */
+/** Sets up the source of a pool; `source` is zeroed. Needs no lock. */
 void source_start(struct source *source, struct pool *pool, struct backend *backend,
                   const struct pool_config *config);
 
-/** The context is gone, and its memory with it: from now on nobody finds any; then, when nobody has any of it in hand, all is forgotten.
- * Returns the bytes that it had from the driver. Both locks are held. */
+/** Takes all memory out of the page map after its context has ended, so that no thread finds it any
+ * more. The remap lock and the pool lock are held, and kept. */
 void source_leave_map(struct source *source);
+
+/** Forgets that memory, once no thread uses what it found in the page map before. Returns the bytes
+ * that the pool had from the driver; 0 for vmm, which releases them here. Locks as above. */
 uint64_t source_forget(struct source *source);
 
-/** What may be handed out: heap.c. */
+/** Takes free memory for a request (heap.c), without a wait. Returns false if nothing fits. */
 bool heap_take(struct source *source, struct alloc_request *request);
+
+/** Makes a block free whose stamp is safe (heap.c), without a wait. */
 void heap_give(struct source *source, struct block *block);
 
-/** The least the pool can grow by for a request. */
+/** Returns the least bytes that the pool can grow by for a request. */
 uint64_t source_growth(const struct alloc_request *request);
 
-/** A segment from the driver, or more. 0; -ENOMEM, -EDQUOT: neither the driver nor the limit has more (source_refused()); -ERANGE: what
- * it has cannot be managed; or its code. */
+/** Grows the pool by that or more. Releases the lock. Returns 0, or:
+ *
+ *      -ENOMEM, -EDQUOT   the driver or the limit has no more (source_refused())
+ *      -ERANGE            the pool cannot manage it: no host memory, or no suitable address
+ *      > 0                the driver's code
+ */
 int source_grow(struct source *source, const struct alloc_request *request);
 bool source_refused(int r);
 
-/** Gives back what lies idle and no work touches. 0: something is on its way; -EBUSY: work is in front of it; -ENOENT: nothing is idle. */
+/** Releases idle segments whose work has completed until `bytes` bytes are released. Releases the
+ * lock with vmm, and where a release waits. Returns 0 if any was released; -EBUSY if work uses all
+ * that is idle, or the driver does not take it; -ENOENT if nothing is idle. */
 int source_release_idle(struct source *source, uint64_t bytes);
 
-/** A segment that has been idle for the decay time. Returns its bytes, or 0. */
+/** Releases one segment that was idle for the decay time. Returns its bytes, or 0. Releases the
+ * lock with vmm, and where a release waits. */
 uint64_t source_decay(struct source *source);
 
-/** Asks until the driver has what was released, for limit_ns at most; 0: once. Lets go of the lock. */
+/** Polls until the driver has all memory that was released, for at most limit_ns ns (0: asks once).
+ * Releases the lock between two queries. */
 void source_wait_for_return(struct source *source, uint64_t limit_ns);
 
 #endif
