@@ -15,7 +15,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#define LONG_WAIT_NS 50000 /* a wait worth recording */
+#define LONG_WAIT_NS 50000 /* shorter waits are not recorded */
 
 static struct device_backend *of(struct backend *backend) {
     return (struct device_backend *)backend;
@@ -72,7 +72,8 @@ bool device_backend_release_others(struct backend *backend, uint64_t bytes, bool
     return device_gather(of(backend)->device, of(backend), bytes, wait);
 }
 
-/* Answers to a call made from a host callback, or beside a capture that nobody told us of. */
+/* Returns whether the driver answers so in a host callback, or during a capture that the library
+ * did not see begin. */
 static bool is_wrong_moment(CUresult r) {
     return r == CUDA_ERROR_NOT_PERMITTED || (r >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
                                              r <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
@@ -115,7 +116,8 @@ int device_backend_barrier(struct backend *backend, unsigned slot) {
     return device_backend_answer(REAL(cuCtxWaitEvent)(own->context, own->events[slot]));
 }
 
-/* Only what took long: where every free waits, the others would push the rest out of the ring. */
+/* Records only a long wait. If every free waits, short waits would push all other events out of the
+ * flight recorder. */
 static void show_wait(const struct device_backend *own, uint64_t since) {
     if (since != 0 && flight_clock(CLOCK_MONOTONIC) - since >= LONG_WAIT_NS) {
         device_backend_show(own, FLIGHT_WAIT, 0, 0, since);
@@ -123,10 +125,11 @@ static void show_wait(const struct device_backend *own, uint64_t since) {
 }
 
 /*
- * What the driver waits with may be a cancellation point (nap.h): a thread that ended there would be waited for, for
- * good, when the context ends. Natively an allocation does not wait.
+ * Waits for an event with cancellation disabled: the driver may wait at a cancellation point
+ * (nap.h). A thread that ended there would never leave the call of the backend, and the end of the
+ * context waits until it does. Without the library an allocation does not wait.
  */
-static CUresult wait_to_the_end(CUresult (*wait)(CUevent), CUevent event) {
+static CUresult wait_uncancelled(CUresult (*wait)(CUevent), CUevent event) {
     int before, unused;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     CUresult r = wait(event);
@@ -138,7 +141,7 @@ int device_backend_wait(struct backend *backend, unsigned slot) {
     struct device_backend *own = of(backend);
     uint64_t since = device_backend_begin();
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = wait_to_the_end(REAL(cuEventSynchronize), own->events[slot]);
+    CUresult r = wait_uncancelled(REAL(cuEventSynchronize), own->events[slot]);
     capture_restore(mode);
     show_wait(own, since);
     return device_backend_answer(r);
@@ -147,8 +150,8 @@ int device_backend_wait(struct backend *backend, unsigned slot) {
 int device_backend_health(struct backend *backend) {
     (void)backend;
     int least, greatest;
-    return (int)REAL(cuCtxGetStreamPriorityRange)(
-        &least, &greatest); /* the cheapest call that tells: 9 ns */
+    /* the cheapest call that reports a sticky error */
+    return (int)REAL(cuCtxGetStreamPriorityRange)(&least, &greatest);
 }
 
 bool device_backend_is_deadly(int code) {
@@ -200,7 +203,8 @@ bool device_backend_pass_barriers(struct backend *backend) {
 
 int device_backend_start(struct device_backend *own, const struct backend_ops *ops,
                          CUcontext context, struct device *device) {
-    /* The first two are read without the lock, and stay what they are when a pool is used again. */
+    /* Other threads read these without the lock. They keep their values when a later context reuses
+     * the pool. */
     if (own->backend.ops != ops || own->device != device) {
         own->backend.ops = ops;
         own->device = device;
@@ -213,7 +217,7 @@ int device_backend_start(struct device_backend *own, const struct backend_ops *o
     own->backend.capacity = device_visible_total(device);
     own->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
     own->backend.release_waits = false;
-    own->backend.refused = 1; /* as good as: the first free shows whether it records */
+    own->backend.refused = 1; /* as if a record was refused: the first free then tries one */
     CUresult r = REAL(cuEventCreate)(&own->probe, CU_EVENT_DISABLE_TIMING);
     for (unsigned i = 0; i < BACKEND_SLOTS && r == CUDA_SUCCESS && own->backend.has_events; i++) {
         r = REAL(cuEventCreate)(&own->events[i], CU_EVENT_DISABLE_TIMING);

@@ -1,8 +1,10 @@
 /*
- * What both backends have in common: a context with its device, the events that order its work, and what
- * the device has left.
+ * The common part of both backends: the context and its device, the events of its epochs, barriers
+ * and waits, and what the device has left. Declares the operations; device_backend.c has them.
  *
- * Every call of ours runs in relaxed capture mode, so that it cannot end a capture of the program.
+ * Operations are called as source/backend.h says. A driver call that a stream capture could
+ * invalidate runs in relaxed capture mode, or not at all while a capture is active: no call of the
+ * library ends a capture of the program.
  */
 #ifndef GPUCACHE_BACKEND_DEVICE_BACKEND_H
 #define GPUCACHE_BACKEND_DEVICE_BACKEND_H
@@ -16,40 +18,43 @@
 struct device;
 
 struct device_backend {
-    struct backend backend; /* first: the pool's view */
+    struct backend backend; /* first: a pool has a pointer to it */
     CUcontext context;
     struct device *device;
     CUevent events[BACKEND_SLOTS];
-    CUevent probe; /* never recorded: asked to learn what the driver thinks of a call during a
-                      capture */
-    _Atomic uint64_t returning; /* bytes released that the driver may not have yet */
+    CUevent probe; /* never recorded; its query tells what the driver answers during a capture */
+    _Atomic uint64_t returning; /* bytes released, which the driver may not have yet */
 };
 
 /**
- * Sets up for the current context, whose handle is `context`. 0, or the driver's code: then nothing
- * of the driver's is left behind. Under the pool's lock, if there is one.
+ * Sets up the backend for the current context, whose handle is `context`: creates its events.
+ * Returns 0, or the driver's code; then no object of the driver is left behind. Called with the
+ * pool lock, if the pool exists already.
  */
 int device_backend_start(struct device_backend *own, const struct backend_ops *ops,
                          CUcontext context, struct device *device);
 
-/** The context lives, but gets no pool: what was made for it goes. */
+/** Destroys the events. For a context that lives on, but gets no pool. */
 void device_backend_stop(struct device_backend *own);
 
-/** The context has ended, and what was made for it with it. Under the pool's lock. */
+/** Suspends the backend after its context has ended. The driver destroyed the events with it.
+ * Called with the pool lock. */
 void device_backend_end(struct device_backend *own);
 
-/** What the pool makes of the driver's answer: only a code that stays is for ever. */
+/** Returns what a pool is told of a driver's code: 0 and sticky errors as they are, -EBUSY for all
+ * others, since the next call may succeed. */
 int device_backend_answer(CUresult r);
 
-/** The driver has so much back. */
+/** Takes `bytes` from the pools' reserve and from the charge of the device: the driver has them
+ * back. */
 void device_backend_count_return(struct device_backend *own, uint64_t bytes);
 
-/** When something slow begins; 0: nobody keeps it. */
+/** Returns the time in ns at which a slow operation begins, or 0 if no recorder needs it. */
 static inline uint64_t device_backend_begin(void) {
     return trace_on() ? flight_clock(CLOCK_MONOTONIC) : flight_begin();
 }
 
-/** Writes an event down in the flight recorder and the trace; `since` from device_backend_begin(). */
+/** Adds an event to the flight recorder and to the trace. `since`: device_backend_begin(). */
 void device_backend_show(const struct device_backend *own, enum flight_kind kind, uint64_t address,
                          uint64_t bytes, uint64_t since);
 
@@ -72,7 +77,7 @@ bool device_backend_pass_barriers(struct backend *backend);
 void device_backend_allocated(struct backend *backend, uint64_t address, uint64_t bytes);
 void device_backend_freed(struct backend *backend, uint64_t address, uint64_t bytes);
 
-/** The calls that are the same in both, for a struct backend_ops. */
+/** The operations that both backends share, as initialisers of a struct backend_ops. */
 #define DEVICE_BACKEND_OPS                                                                         \
     .begin_growth = device_backend_begin_growth, .end_growth = device_backend_end_growth,          \
     .return_count = device_backend_return_count, .available = device_backend_available,            \

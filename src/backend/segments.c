@@ -34,8 +34,8 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     return 0;
 }
 
-/* Its priority keeps it apart from the program's streams: what stands behind one of them in a queue
- * of the hardware waits for it. */
+/* Creates the stream that segments are freed in. A priority of its own keeps it out of the hardware
+ * queues of the program's streams: work that is queued behind a kernel there waits for it. */
 static CUresult open_returns(struct segments *segments) {
     int least = 0, greatest = 0;
     if (segments->returns) {
@@ -46,9 +46,9 @@ static CUresult open_returns(struct segments *segments) {
 }
 
 /*
- * The driver's cuMemFree waits for all work of the device, and holds up every other thread's launch
- * meanwhile. A free in the order of a stream that has nothing to do waits for nothing
- * (tests/gpu/facts_release.cu).
+ * Frees a segment in a stream that has nothing else to do, which waits for nothing
+ * (tests/gpu/facts_release.cu). cuMemFree would wait for all work of the device, and hold up the
+ * launches of every other thread until then.
  */
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct segments *segments = of(backend);
@@ -78,7 +78,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     } else if (r == CUDA_SUCCESS) {
         atomic_fetch_add(&segments->common.returning, bytes);
     }
-    backend->release_waits |= waits; /* whatever the device says that it can */
+    backend->release_waits |= waits; /* the device has no such frees after all */
     return device_backend_answer(r);
 }
 
@@ -96,7 +96,7 @@ static int returned(struct backend *backend) {
     if (r == CUDA_SUCCESS) {
         r = REAL(cuStreamQuery)(segments->returns);
         if (r == CUDA_SUCCESS) {
-            /* nothing is left to wait for; but only this makes the driver take it back */
+            /* does not wait any more; but only this call makes the driver take the memory back */
             r = REAL(cuStreamSynchronize)(segments->returns);
         }
         REAL(cuCtxPopCurrent_v2)(&popped);
@@ -122,7 +122,8 @@ static const struct backend_ops ops = {
     DEVICE_BACKEND_OPS,
 };
 
-/* Whether the device has stream-ordered memory, whose way a free that does not wait goes. */
+/* Returns whether segments can be freed without a wait: by cuMemFreeAsync, which needs a device
+ * with stream-ordered memory. */
 static bool frees_in_order(const struct device *device) {
     int supported = 0;
     return HAS(cuMemFreeAsync) &&

@@ -1,8 +1,8 @@
 /*
- * The segments backend: memory from cuMemAlloc, one call per segment.
+ * The segments backend: one cuMemAlloc for each segment.
  *
- * Works on every driver; a segment is the driver's own allocation, so legacy IPC handles, pointer
- * attributes and tools see ordinary memory.
+ * Works with every driver. A segment is an allocation of the driver, so legacy IPC handles, pointer
+ * attributes, registration for RDMA and tools see ordinary memory.
  */
 #ifndef GPUCACHE_BACKEND_SEGMENTS_H
 #define GPUCACHE_BACKEND_SEGMENTS_H
@@ -11,10 +11,10 @@
 
 struct segments {
     struct device_backend common; /* first */
-    CUstream returns;             /* in whose order segments are freed; NULL until one is */
+    CUstream returns;             /* the stream that segments are freed in; NULL before the first */
 };
 
-/** As device_backend_start(). */
+/** Sets up the backend. As device_backend_start(). */
 int segments_start(struct segments *segments, CUcontext context, struct device *device);
 
 #endif

@@ -15,15 +15,15 @@
 
 #define PAGE ((uint64_t)2 << 20)
 
-/* Before that, pages that can be exported were slow (drivers of CUDA 12.0). */
+/* The driver version of CUDA 12.2. With drivers of CUDA 12.0, exportable handles are slow. */
 #define EXPORTS_WELL_SINCE 12020
 
-/* --- the ranges of addresses of all such backends --- */
+/* --- the VA ranges of all such backends --- */
 
 struct vmm_range {
     uint64_t address, bytes;
-    struct vmm_range *next; /* of its backend; under that one's lock, as the bits are */
-    uint64_t mapped[];      /* a bit for each page */
+    struct vmm_range *next; /* of the same backend; this and the bits are under its lock */
+    uint64_t mapped[];      /* a bit for each VMM page */
 };
 
 static struct spans ranges;
@@ -35,7 +35,7 @@ static size_t size_of_range(uint64_t bytes) {
     return (sizeof(struct vmm_range) + words * sizeof(uint64_t) + 4095) & ~(size_t)4095;
 }
 
-static bool list(struct vmm_range *range) {
+static bool list_range(struct vmm_range *range) {
     lock_acquire(&ranges_lock);
     bool listed = spans_add(&ranges, range->address, range);
     atomic_store(&range_count, ranges.count);
@@ -43,8 +43,8 @@ static bool list(struct vmm_range *range) {
     return listed;
 }
 
-/* Before the driver can give its addresses to somebody else. */
-static void strike(const struct vmm_range *range) {
+/* Runs before cuMemAddressFree: the driver may then hand out the addresses again. */
+static void unlist_range(const struct vmm_range *range) {
     lock_acquire(&ranges_lock);
     spans_remove(&ranges, spans_find(&ranges, range->address, range));
     atomic_store(&range_count, ranges.count);
@@ -67,27 +67,27 @@ static struct vmm *of(struct backend *backend) {
     return (struct vmm *)backend;
 }
 
-/* What the pool makes of a refusal to give or to map. */
-static int refusal(CUresult r) {
+/* Returns what the pool is told of a failed map. */
+static int answer_map(CUresult r) {
     return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : device_backend_answer(r);
 }
 
 /* Charges a mapping that failed half way and that the driver would not unmap. It is unmapped before
- * the next mapping. One that finds the table full stays mapped and charged. */
+ * the next mapping. If the table is full, the mapping stays, and stays charged. */
 static void keep_leaked(struct vmm *vmm, uint64_t address, uint64_t bytes) {
     device_owe(vmm->common.device, bytes);
-    if (vmm->stuck_count < VMM_STUCK_MOST) {
-        vmm->stuck[vmm->stuck_count++] = (struct vmm_stuck){address, bytes};
+    if (vmm->leaked_count < VMM_LEAKED_MOST) {
+        vmm->leaked[vmm->leaked_count++] = (struct vmm_leaked){address, bytes};
     }
 }
 
-/* Asks the driver for it once more. */
+/* Tries once more to unmap failed mappings. */
 static void free_leaked(struct vmm *vmm) {
-    for (unsigned i = vmm->stuck_count; i-- > 0;) {
-        const struct vmm_stuck stuck = vmm->stuck[i];
-        if (REAL(cuMemUnmap)(stuck.address, stuck.bytes) == CUDA_SUCCESS) {
-            vmm->stuck[i] = vmm->stuck[--vmm->stuck_count];
-            device_refund(vmm->common.device, stuck.bytes);
+    for (unsigned i = vmm->leaked_count; i-- > 0;) {
+        const struct vmm_leaked leaked = vmm->leaked[i];
+        if (REAL(cuMemUnmap)(leaked.address, leaked.bytes) == CUDA_SUCCESS) {
+            vmm->leaked[i] = vmm->leaked[--vmm->leaked_count];
+            device_refund(vmm->common.device, leaked.bytes);
         }
     }
 }
@@ -103,16 +103,17 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
     CUresult r = REAL(cuMemAddressReserve)(&at, bytes, PAGE, 0, 0);
     range->address = at;
     range->bytes = bytes;
-    /* Where a context has ended unseen, its pool may count them as its own still. It cannot be forgotten
-     * here, as context_address_given() would: the pool's lock over its mappings is held. */
-    if (r == CUDA_SUCCESS && (pool_touches(at, bytes) || !list(range))) {
+    /* Another pool may still have these addresses in the page map, if the library did not see its
+     * context end. context_address_given() cannot be called here: this thread holds the remap lock.
+     * The addresses are given back instead. */
+    if (r == CUDA_SUCCESS && (pool_touches(at, bytes) || !list_range(range))) {
         REAL(cuMemAddressFree)(at, bytes);
         r = CUDA_ERROR_OUT_OF_MEMORY;
     }
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
         host_unmap(range, size_of_range(bytes));
-        return fault_is_deadly(r) ? (int)r : -ENOMEM; /* whatever it calls that */
+        return fault_is_deadly(r) ? (int)r : -ENOMEM; /* whatever code the driver has for it */
     }
     lock_acquire(&vmm->lock);
     range->next = vmm->ranges;
@@ -136,7 +137,7 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
     if (!range) {
         return;
     }
-    strike(range);
+    unlist_range(range);
     host_unmap(range, size_of_range(bytes));
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&vmm->lock);
@@ -146,10 +147,16 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
     capture_restore(mode);
 }
 
-/* --- pages --- */
+/* --- handles --- */
 
-/* Memory for the decompression engine may be short of what it needs where other memory is not. */
-static CUresult create(struct vmm *vmm, uint64_t bytes, uint64_t *page) {
+/*
+ * Creates a handle of `bytes` bytes. Returns the driver's code.
+ *
+ *      1  refused, but not out of memory: the decompression engine alone may be what lacks memory.
+ *         Tries without that use, and makes all further handles without it.
+ *      2  out of memory: trims the driver's own pools, and tries once more.
+ */
+static CUresult create(struct vmm *vmm, uint64_t bytes, uint64_t *created) {
     CUmemGenericAllocationHandle handle = 0;
     CUresult r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY && !fault_is_deadly(r) &&
@@ -161,12 +168,12 @@ static CUresult create(struct vmm *vmm, uint64_t bytes, uint64_t *page) {
     if (r == CUDA_ERROR_OUT_OF_MEMORY && mempool_trim(vmm->common.device)) {
         r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
     }
-    *page = handle;
+    *created = handle;
     return r;
 }
 
-/* How many the driver has taken. */
-static unsigned let_go(unsigned count, const uint64_t *handles) {
+/* Returns how many of the handles the driver has taken back. */
+static unsigned release_all(unsigned count, const uint64_t *handles) {
     unsigned gone = 0;
     for (unsigned i = 0; i < count; i++) {
         gone += REAL(cuMemRelease)(handles[i]) == CUDA_SUCCESS;
@@ -174,7 +181,9 @@ static unsigned let_go(unsigned count, const uint64_t *handles) {
     return gone;
 }
 
-/* Where it counts fewer as free the driver is asked for all in one piece: it may have more than it counts. */
+/* Asks for handles that are `count` VMM pages together, before they are created one by one: see
+ * backend.h. If cuMemGetInfo reports less memory, asks the driver for all of it in one handle: it
+ * may have more than it reports. */
 static int probe_handles(struct backend *backend, unsigned count) {
     struct vmm *vmm = of(backend);
     struct device *device = vmm->common.device;
@@ -190,7 +199,7 @@ static int probe_handles(struct backend *backend, unsigned count) {
     }
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = create(vmm, bytes, &handle);
-    if (r == CUDA_SUCCESS && let_go(1, &handle) == 0) {
+    if (r == CUDA_SUCCESS && release_all(1, &handle) == 0) {
         device_owe(device, bytes);
     }
     capture_restore(mode);
@@ -212,7 +221,7 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
         made++;
     }
     if (r != CUDA_SUCCESS) {
-        kept = made - let_go(made, handles);
+        kept = made - release_all(made, handles);
     }
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
@@ -225,18 +234,18 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
     return 0;
 }
 
-/* What the driver does not take back, as after a fault, stays charged: it is there still. */
+/* Memory that the driver does not take back, as after a fault, stays charged: it still exists. */
 static void release_handles(struct backend *backend, unsigned count, unsigned length,
                             const uint64_t *handles) {
     uint64_t since = device_backend_begin(), each = length * PAGE;
     CUstreamCaptureMode mode = capture_relax();
-    unsigned gone = let_go(count, handles);
+    unsigned gone = release_all(count, handles);
     capture_restore(mode);
     device_backend_show(&of(backend)->common, FLIGHT_GIVE_BACK, 0, gone * each, since);
     device_backend_count_return(&of(backend)->common, gone * each);
 }
 
-/* --- mappings; the backend's lock is held --- */
+/* --- mappings; with the backend's lock --- */
 
 static CUmemAccessDesc access_of(CUdevice device) {
     return (CUmemAccessDesc){
@@ -246,15 +255,15 @@ static CUmemAccessDesc access_of(CUdevice device) {
 }
 
 static CUresult give_access(const struct vmm *vmm, uint64_t address, uint64_t bytes) {
-    CUmemAccessDesc who[STATS_MAX_DEVICES];
+    CUmemAccessDesc accesses[STATS_MAX_DEVICES];
     CUdevice own = vmm->common.device->ordinal;
     size_t count = 0;
     for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++) {
-        if (i == own || (vmm->reached_by >> i & 1) != 0) {
-            who[count++] = access_of(i);
+        if (i == own || (vmm->peers >> i & 1) != 0) {
+            accesses[count++] = access_of(i);
         }
     }
-    return REAL(cuMemSetAccess)(address, bytes, who, count);
+    return REAL(cuMemSetAccess)(address, bytes, accesses, count);
 }
 
 static struct vmm_range *range_around(uint64_t address) {
@@ -268,7 +277,7 @@ static bool is_mapped(const struct vmm_range *range, uint64_t page) {
     return (range->mapped[page / 64] >> page % 64 & 1) != 0;
 }
 
-static void note(uint64_t address, unsigned count, bool mapped) {
+static void set_mapped(uint64_t address, unsigned count, bool mapped) {
     struct vmm_range *range = range_around(address);
     uint64_t first = (address - range->address) / PAGE;
     for (uint64_t i = first; i < first + count; i++) {
@@ -292,7 +301,7 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
     }
     r = r == CUDA_SUCCESS ? give_access(vmm, address, count * each) : r;
     if (r == CUDA_SUCCESS) {
-        note(address, count * length, true);
+        set_mapped(address, count * length, true);
     } else if (done > 0 && REAL(cuMemUnmap)(address, done * each) != CUDA_SUCCESS) {
         keep_leaked(vmm, address, done * each);
     }
@@ -301,10 +310,11 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
         trace_map((unsigned)vmm->common.device->ordinal, (uintptr_t)vmm, address, count * length);
     }
     capture_restore(mode);
-    return refusal(r);
+    return answer_map(r);
 }
 
-/* To a trace memory lies at one address: what is mapped at two for a while has left the first. */
+/* A trace shows memory at one address. A handle that is mapped at two for a while has left the
+ * first. */
 static void mark_stale(struct backend *backend, uint64_t address, unsigned count, bool back) {
     struct vmm *vmm = of(backend);
     unsigned device = (unsigned)vmm->common.device->ordinal;
@@ -315,26 +325,26 @@ static void mark_stale(struct backend *backend, uint64_t address, unsigned count
     }
 }
 
-static int unmap(struct backend *backend, uint64_t address, unsigned count, bool left) {
+static int unmap(struct backend *backend, uint64_t address, unsigned count, bool stale) {
     struct vmm *vmm = of(backend);
-    uint64_t begun = trace_on() && !left ? trace_clock() : 0;
+    uint64_t since = trace_on() && !stale ? trace_clock() : 0;
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&vmm->lock);
     free_leaked(vmm);
     CUresult r = REAL(cuMemUnmap)(address, count * PAGE);
     if (r == CUDA_SUCCESS) {
-        note(address, count, false);
+        set_mapped(address, count, false);
     }
     lock_release(&vmm->lock);
-    if (r == CUDA_SUCCESS && begun) {
-        trace_unmap((unsigned)vmm->common.device->ordinal, (uintptr_t)vmm, address, count, begun);
+    if (r == CUDA_SUCCESS && since) {
+        trace_unmap((unsigned)vmm->common.device->ordinal, (uintptr_t)vmm, address, count, since);
     }
     capture_restore(mode);
     return device_backend_answer(r);
 }
 
-/* One call for what lies side by side. */
-static CUresult grant_range_access(const struct vmm_range *range, const CUmemAccessDesc *who) {
+/* Gives access in one call for each run of mapped pages. */
+static CUresult grant_range_access(const struct vmm_range *range, const CUmemAccessDesc *access) {
     uint64_t count = range->bytes / PAGE, from = 0;
     CUresult r = CUDA_SUCCESS;
     while (r == CUDA_SUCCESS && from < count) {
@@ -343,7 +353,7 @@ static CUresult grant_range_access(const struct vmm_range *range, const CUmemAcc
             to++;
         }
         if (to > from) {
-            r = REAL(cuMemSetAccess)(range->address + from * PAGE, (to - from) * PAGE, who, 1);
+            r = REAL(cuMemSetAccess)(range->address + from * PAGE, (to - from) * PAGE, access, 1);
         }
         from = to + 1;
     }
@@ -352,16 +362,16 @@ static CUresult grant_range_access(const struct vmm_range *range, const CUmemAcc
 
 CUresult vmm_grant_access(struct vmm *vmm, CUdevice device) {
     uint64_t bit = device_bit(device);
-    CUmemAccessDesc who = access_of(device);
+    CUmemAccessDesc access = access_of(device);
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&vmm->lock);
-    if (device != vmm->common.device->ordinal && (vmm->reached_by & bit) == 0) {
+    if (device != vmm->common.device->ordinal && (vmm->peers & bit) == 0) {
         for (struct vmm_range *range = vmm->ranges; range && r == CUDA_SUCCESS;
              range = range->next) {
-            r = grant_range_access(range, &who);
+            r = grant_range_access(range, &access);
         }
-        vmm->reached_by |= r == CUDA_SUCCESS ? bit : 0;
+        vmm->peers |= r == CUDA_SUCCESS ? bit : 0;
     }
     lock_release(&vmm->lock);
     capture_restore(mode);
@@ -387,9 +397,9 @@ static const struct backend_ops ops = {
     DEVICE_BACKEND_OPS,
 };
 
-/* --- what a device can --- */
+/* --- whether a device can have this backend --- */
 
-static bool can(const struct device *device, CUdevice_attribute attribute) {
+static bool has_attribute(const struct device *device, CUdevice_attribute attribute) {
     int value = 0;
     return REAL(cuDeviceGetAttribute)(&value, attribute, device->ordinal) == CUDA_SUCCESS && value;
 }
@@ -402,12 +412,12 @@ static CUmemAllocationProp prop_of(const struct device *device) {
     int version = 0;
     REAL(cuDriverGetVersion)(&version);
     if (version >= EXPORTS_WELL_SINCE &&
-        can(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
+        has_attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
         prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     }
     prop.allocFlags.gpuDirectRDMACapable =
-        can(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-    if (can(device, CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK)) {
+        has_attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+    if (has_attribute(device, CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK)) {
         prop.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
     }
     return prop;
@@ -419,28 +429,30 @@ static bool has_api(void) {
            HAS(cuMemGetAllocationGranularity);
 }
 
-/* A device that is full is none that cannot. */
-static const char *try_one(struct vmm *vmm, CUdeviceptr at) {
-    uint64_t page;
-    CUresult r = create(vmm, PAGE, &page);
+/* Creates and maps one VMM page at `at`. Returns why that fails, or NULL. A full device counts as
+ * able: out of memory returns NULL. */
+static const char *try_page(struct vmm *vmm, CUdeviceptr at) {
+    uint64_t handle;
+    CUresult r = create(vmm, PAGE, &handle);
     if (r != CUDA_SUCCESS) {
         return r == CUDA_ERROR_OUT_OF_MEMORY ? NULL : "the driver refuses to create pages";
     }
-    bool mapped = REAL(cuMemMap)(at, PAGE, 0, page, 0) == CUDA_SUCCESS;
-    bool usable = mapped && give_access(vmm, at, PAGE) == CUDA_SUCCESS;
+    bool mapped = REAL(cuMemMap)(at, PAGE, 0, handle, 0) == CUDA_SUCCESS;
+    bool accessible = mapped && give_access(vmm, at, PAGE) == CUDA_SUCCESS;
     bool kept = mapped && REAL(cuMemUnmap)(at, PAGE) != CUDA_SUCCESS;
-    if (let_go(1, &page) == 0 || kept) {
+    if (release_all(1, &handle) == 0 || kept) {
         device_owe(vmm->common.device, PAGE);
     }
-    return usable ? NULL : "the driver refuses to map pages";
+    return accessible ? NULL : "the driver refuses to map pages";
 }
 
-/* Copies from any device to any other go without peer access natively. Of pages they do only where it could be
- * given, as it then is (driver/fault.c). */
+/* Returns whether every other device can get access. Copies from any device to any other need no
+ * peer access without the library. For mapped memory they need access, which driver/fault.c then
+ * gives. */
 static bool all_can_reach(const struct device *device) {
     int count = 0;
     REAL(cuDeviceGetCount)(&count);
-    int can_all = count <= STATS_MAX_DEVICES; /* a set of devices holds no more (device_bit) */
+    int can_all = count <= STATS_MAX_DEVICES; /* device_bit(): a set of devices holds no more */
     for (CUdevice i = 0; i < count && can_all; i++) {
         if (i != device->ordinal &&
             REAL(cuDeviceCanAccessPeer)(&can_all, i, device->ordinal) != CUDA_SUCCESS) {
@@ -456,7 +468,7 @@ const char *vmm_unavailable(struct device *device) {
     if (!has_api()) {
         return "the driver has no virtual memory API";
     }
-    if (!can(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
+    if (!has_attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
         return "the device has no virtual memory management";
     }
     if (!all_can_reach(device)) {
@@ -473,7 +485,7 @@ const char *vmm_unavailable(struct device *device) {
     CUstreamCaptureMode mode = capture_relax();
     const char *reason = "the driver refuses to reserve addresses";
     if (REAL(cuMemAddressReserve)(&at, bytes, PAGE, 0, 0) == CUDA_SUCCESS) {
-        reason = try_one(&trial, at);
+        reason = try_page(&trial, at);
         REAL(cuMemAddressFree)(at, bytes);
     }
     capture_restore(mode);
@@ -484,12 +496,12 @@ const char *vmm_not_exportable(const struct device *device) {
     return prop_of(device).requestedHandleTypes ? NULL : "the driver makes no IPC handles of pages";
 }
 
-int vmm_start(struct vmm *vmm, CUcontext context, struct device *device, uint64_t reached_by) {
-    if (!vmm->begun) {
+int vmm_start(struct vmm *vmm, CUcontext context, struct device *device, uint64_t peers) {
+    if (!vmm->started) {
         lock_start(&vmm->lock, LOCK_PAGES);
         vmm->prop = prop_of(device);
-        vmm->begun = true;
+        vmm->started = true;
     }
-    vmm->reached_by = reached_by;
+    vmm->peers = peers;
     return device_backend_start(&vmm->common, &ops, context, device);
 }

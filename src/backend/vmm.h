@@ -1,18 +1,19 @@
 /*
- * The pages backend: memory from the virtual memory API, in pages of 2 MiB that lie where the pool maps them.
+ * The vmm backend (public name: pages): virtual memory, mapped where the pool says.
  *
- *      addresses      taken in ranges, plain reservations           cuMemAddressReserve
- *      pages          physical, a handle each; of 2 MiB or several  cuMemCreate
- *      mappings       a page at one address or at several           cuMemMap, cuMemSetAccess
+ *      addresses      reserved in VA ranges                         cuMemAddressReserve
+ *      handles        physical memory, 2 MiB or a multiple each     cuMemCreate
+ *      mappings       a handle at one address, or at several        cuMemMap, cuMemSetAccess
  *
- * The driver counts none of this as an allocation, and none of it ends with a context: the pool gives it back
- * when its context has ended. What the program asks about a block is answered in driver/query.c as for memory
- * of cuMemAlloc, and calls of the API itself find nothing at addresses of ours (vmm_touches).
+ * None of this belongs to a context: the pool releases it after its context has ended. Questions of
+ * the program about a block are answered in driver/query.c as for memory of cuMemAlloc. Calls of
+ * the API itself find nothing at these addresses (vmm_touches()).
  *
- * Pages are made for all that memory of cuMemAlloc can be used for: network cards, the decompression engine,
- * export to another process, each where the device has it. They are accessible to the device, and to every
- * device that the program has given access to the context, by cuCtxEnablePeerAccess, as long as the context
- * lives. For a device that comes later the backend knows what is mapped: a bit for each page of a range.
+ * Handles are made for all uses of cuMemAlloc's memory that the device has: network cards,
+ * decompression engine, export. Besides the device itself, every device has access that the program
+ * gave access to the context by cuCtxEnablePeerAccess, until the context ends. A bit for each VMM
+ * page tells what is mapped, for a device that gets access later. `lock` protects what is mapped,
+ * and which devices have access.
  */
 #ifndef GPUCACHE_BACKEND_VMM_H
 #define GPUCACHE_BACKEND_VMM_H
@@ -22,45 +23,50 @@
 
 struct vmm_range;
 
-#define VMM_STUCK_MOST 16
+#define VMM_LEAKED_MOST 16
 
 struct vmm {
     struct device_backend common; /* first */
-    bool begun;                   /* what is below outlives a context */
-    struct lock lock; /* over what is mapped and who has access, across the driver's calls */
+    bool started;                 /* `lock` and all below are set up; they outlive a context */
+    struct lock lock;             /* of mappings and access; also held during calls of the driver */
     struct vmm_range *ranges;
-    uint64_t reached_by; /* the devices that have access besides its own, a bit for each */
+    uint64_t peers; /* other devices with access, a bit for each */
     CUmemAllocationProp prop;
-    struct vmm_stuck {
+    /* Mappings of a call that failed, which the driver did not unmap. Charged until it does. */
+    struct vmm_leaked {
         uint64_t address, bytes;
-    } stuck[VMM_STUCK_MOST]; /* mapped in vain, and not unmapped; charged until it is */
-    unsigned stuck_count;
-    atomic_bool cannot_decompress; /* the device has an engine that these pages are not for */
+    } leaked[VMM_LEAKED_MOST];
+    unsigned leaked_count;
+    atomic_bool cannot_decompress; /* the device has an engine, but not for this memory */
 };
 
-/** Why a device can have none: in words, for reports; NULL: it can. Tries it out, the first time. */
+/** Returns why a device cannot have this backend, in words for reports, or NULL if it can. Maps one
+ * page to find out. */
 const char *vmm_unavailable(struct device *device);
 
-/** Why IPC handles of a device's pages would be refused, in words; NULL: they are not. */
+/** Returns why a device's memory could have no IPC handles, in words, or NULL if it could. */
 const char *vmm_not_exportable(const struct device *device);
 
-/** As device_backend_start(); `reached_by`: the devices that have access from the start. */
-int vmm_start(struct vmm *vmm, CUcontext context, struct device *device, uint64_t reached_by);
+/** Sets up the backend. As device_backend_start(); the devices in `peers` have access from the
+ * start. */
+int vmm_start(struct vmm *vmm, CUcontext context, struct device *device, uint64_t peers);
 
-/** Gives a device access to all pages, those as well that are mapped later. Without the pool's lock. */
+/** Gives a device access to all memory, also to memory that is mapped later. Returns the driver's
+ * code. Called without the pool lock. */
 CUresult vmm_grant_access(struct vmm *vmm, CUdevice device);
 
-/** Whether its pages can be used for all that the decompression engine can do with memory of cuMemAlloc. */
+/** Returns whether the decompression engine can use the memory as it can use memory of
+ * cuMemAlloc. */
 static inline bool vmm_can_decompress(const struct vmm *vmm) {
     return !atomic_load(&vmm->cannot_decompress);
 }
 
-/** Whether the driver hands them to other processes, as descriptors. */
+/** Returns whether the driver can export handles to other processes, as file descriptors. */
 static inline bool vmm_can_export(const struct vmm *vmm) {
     return (vmm->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
 }
 
-/** Whether some address of the range belongs to a backend of this kind. */
+/** Returns whether any address of [address, address + bytes) belongs to a backend of this kind. */
 bool vmm_touches(uint64_t address, uint64_t bytes);
 
 #endif

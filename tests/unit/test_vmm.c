@@ -584,15 +584,15 @@ static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
 /* The last one stays charged, and mapped, when all others have been unmapped. */
 static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
     (void)state;
-    uint64_t handle, at = reserve_addresses(VMM_STUCK_MOST + 2);
-    uint64_t last = at + VMM_STUCK_MOST * PAGE;
+    uint64_t handle, at = reserve_addresses(VMM_LEAKED_MOST + 2);
+    uint64_t last = at + VMM_LEAKED_MOST * PAGE;
     take(1, &handle);
     unmaps_nothing = true;
-    for (unsigned i = 0; i <= VMM_STUCK_MOST; i++) {
+    for (unsigned i = 0; i <= VMM_LEAKED_MOST; i++) {
         refuse_access = (struct refusal){1, CUDA_ERROR_UNKNOWN};
         assert_int_equal(backend->ops->map(backend, at + i * PAGE, 1, 1, &handle), -EBUSY);
     }
-    assert_int_equal(atomic_load(&device.charged), (VMM_STUCK_MOST + 2) * PAGE);
+    assert_int_equal(atomic_load(&device.charged), (VMM_LEAKED_MOST + 2) * PAGE);
     unmaps_nothing = false;
     assert_int_equal(backend->ops->map(backend, last + PAGE, 1, 1, &handle), 0);
     assert_int_equal(mappings, 2);
@@ -602,7 +602,7 @@ static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
     atomic_fetch_sub(&device.charged, PAGE);
     assert_int_equal(backend->ops->unmap(backend, last + PAGE, 1, false), 0);
     backend->ops->release_handles(backend, 1, 1, &handle);
-    backend->ops->free_addresses(backend, at, (VMM_STUCK_MOST + 2) * PAGE);
+    backend->ops->free_addresses(backend, at, (VMM_LEAKED_MOST + 2) * PAGE);
 }
 
 /* Of 200 pages, which take more than one word of bits, in two ranges: runs of several lengths. */
