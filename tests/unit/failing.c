@@ -1,6 +1,6 @@
 /*
- * A test that fails in the middle, in each of the ways in which the message could be lost: with a lock
- * held that the tear-down takes, in another thread, in a child. failing.py looks for the message.
+ * A test that fails half way, in three ways that could lose the message: with a lock held that the
+ * tear-down takes, in another thread, and in a child. failing.py looks for the message.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define REGION_BYTES ((uint64_t)64 << 30)
-#define ADDRESSES_MOST ((uint64_t)16 << 30) /* at a time, so that there are some for other arenas */
+#define ADDRESSES_AT_A_TIME ((uint64_t)16 << 30) /* at a time, so that other arenas get some */
 
 static _Thread_local bool inside_free;
 
@@ -50,7 +50,7 @@ static struct fake_segment *free_segment(struct fake *fake, uint64_t bytes) {
     }
     struct fake_segment *segment = &fake->segments[fake->segment_count++];
     *segment = (struct fake_segment){.address = fake->next, .bytes = bytes};
-    fake->next += bytes + 4 * MIB; /* neighbours in the driver are never one segment */
+    fake->next += bytes + 4 * MIB; /* segments are never adjacent, as the driver's are not */
     return segment;
 }
 
@@ -90,8 +90,9 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     return r;
 }
 
-/* Barriers hold up the stream that memory is freed in. False: there is some on its way. */
-static bool come_back(struct fake *fake) {
+/* Completes the releases unless a barrier holds up their stream. Returns whether all are
+ * complete. */
+static bool complete_returns(struct fake *fake) {
     if (is_done(fake, fake->returns_behind)) {
         fake->reserved -= fake->on_its_way;
         fake->on_its_way = 0;
@@ -101,13 +102,13 @@ static bool come_back(struct fake *fake) {
 
 static struct fake_mapping *mapping_at(struct fake *fake, uint64_t address);
 
-/* Where the tests said that work reaches it; of so much. */
-static void look_at_last_work(struct fake *fake, uint64_t address, uint64_t bytes) {
+/* Checks that no work uses the memory, as far as fake_reach() told, and forgets what it told. */
+static void check_no_work(struct fake *fake, uint64_t address, uint64_t bytes) {
     uint64_t end = fake->base + FAKE_MAPPED * 2 * MIB;
     for (uint64_t a = address & ~(2 * MIB - 1); a < address + bytes && a < end; a += 2 * MIB) {
         struct fake_mapping *at = mapping_at(fake, a);
         if (!is_done(fake, at->last)) {
-            break_law(fake, "released under work that reaches it");
+            break_law(fake, "released under work that uses it");
         }
         *at = (struct fake_mapping){0};
     }
@@ -134,9 +135,9 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     if (!found) {
         break_law(fake, "a release of what was never reserved");
     }
-    look_at_last_work(fake, address, bytes);
+    check_no_work(fake, address, bytes);
     memcpy(fake->returns_behind, fake->ordered, sizeof fake->ordered);
-    come_back(fake);
+    complete_returns(fake);
     pthread_mutex_unlock(&fake->lock);
     return 0;
 }
@@ -148,12 +149,12 @@ static bool is_deadly(int code) {
 static int returned(struct backend *backend) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
-    bool all = come_back(fake);
+    bool all = complete_returns(fake);
     pthread_mutex_unlock(&fake->lock);
     return fake->return_code ? fake->return_code : all ? 0 : -EAGAIN;
 }
 
-/* The context took it along. */
+/* The context has ended, and the memory with it. */
 static void forget_reserve(struct backend *backend, uint64_t bytes) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
@@ -161,7 +162,7 @@ static void forget_reserve(struct backend *backend, uint64_t bytes) {
     pthread_mutex_unlock(&fake->lock);
 }
 
-/* --- order --- */
+/* --- events --- */
 
 static int record(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
@@ -220,10 +221,10 @@ static int barrier(struct backend *backend, unsigned slot) {
     fake->orders++;
     struct fake_event *event = &fake->events[slot];
     if (!event->recorded || !event->on_time) {
-        break_law(fake, "a barrier on an event that was recorded late");
+        break_law(fake, "a barrier on an event that was not recorded in a free");
     }
     if (!fake->latest.on_time && !is_done(fake, fake->latest.captured)) {
-        break_law(fake, "a barrier behind a late record");
+        break_law(fake, "a barrier behind a record outside a free");
     }
     int r = fake->order_code;
     for (unsigned s = 0; r == 0 && s < FAKE_STREAMS; s++) {
@@ -241,7 +242,7 @@ static int wait(struct backend *backend, unsigned slot) {
     fake->waits++;
     const struct fake_event *event = &fake->events[slot];
     if (!event->recorded || !event->on_time) {
-        break_law(fake, "a wait for an event that was recorded late");
+        break_law(fake, "a wait for an event that was not recorded in a free");
     }
     if (fake->busy_for_ever && !is_done(fake, event->captured)) {
         break_law(fake, "a wait for work that does not end");
@@ -269,7 +270,7 @@ static int synchronize(struct backend *backend) {
     return r;
 }
 
-static void idle(struct backend *backend) {
+static void watch_idle(struct backend *backend) {
     of(backend)->idles++;
 }
 
@@ -282,7 +283,7 @@ static void end_growth(struct backend *backend, bool return_count) {
     of(backend)->in_vain += return_count;
 }
 
-/* What other threads had charged comes back when they have been waited for so often. */
+/* Other threads give back what they charged after `answers` calls. */
 static uint64_t return_count(struct backend *backend) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
@@ -311,10 +312,10 @@ static const struct backend_ops ops = {
     .barrier = barrier,
     .wait = wait,
     .synchronize = synchronize,
-    .watch_idle = idle,
+    .watch_idle = watch_idle,
 };
 
-/* --- pages --- */
+/* --- mapped memory --- */
 
 static struct fake_mapping *mapping_at(struct fake *fake, uint64_t address) {
     uint64_t at = (address - fake->base) / (2 * MIB);
@@ -326,16 +327,16 @@ static struct fake_mapping *mapping_at(struct fake *fake, uint64_t address) {
 
 static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
     struct fake *fake = of(backend);
-    void (*meanwhile)(void) = fake->meanwhile;
-    fake->meanwhile = NULL;
-    if (meanwhile) {
-        meanwhile();
+    void (*in_reserve)(void) = fake->in_reserve;
+    fake->in_reserve = NULL;
+    if (in_reserve) {
+        in_reserve();
     }
     pthread_mutex_lock(&fake->lock);
     if (bytes == 0 || bytes % (2 * MIB) != 0) {
         break_law(fake, "addresses for no multiple of 2 MiB");
     }
-    bool fits = bytes <= ADDRESSES_MOST && fake->next + bytes <= fake->base + REGION_BYTES;
+    bool fits = bytes <= ADDRESSES_AT_A_TIME && fake->next + bytes <= fake->base + REGION_BYTES;
     if (fits) {
         *address = fake->next;
         fake->next += bytes;
@@ -350,7 +351,7 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
     pthread_mutex_lock(&fake->lock);
     for (uint64_t a = address; a < address + bytes; a += 2 * MIB) {
         if (mapping_at(fake, a)->page) {
-            break_law(fake, "addresses given back where something is mapped");
+            break_law(fake, "addresses freed where something is mapped");
         }
     }
     fake->addresses -= bytes;
@@ -358,8 +359,8 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
     pthread_mutex_unlock(&fake->lock);
 }
 
-/* A long page is several in a row, known by the first. */
-static unsigned free_row(const struct fake *fake, unsigned from, unsigned length) {
+/* Returns the first of `length` adjacent pages that are free: the name of a new handle. */
+static unsigned find_pages(const struct fake *fake, unsigned from, unsigned length) {
     for (unsigned n = from, free = 0; n < FAKE_PAGES; n++) {
         free = fake->pages[n].taken ? 0 : free + 1;
         if (free == length) {
@@ -370,7 +371,7 @@ static unsigned free_row(const struct fake *fake, unsigned from, unsigned length
 }
 
 static int create_handles(struct backend *backend, unsigned count, unsigned length,
-                          uint64_t *pages) {
+                          uint64_t *handles) {
     struct fake *fake = of(backend);
     uint64_t bytes = count * length * 2 * MIB;
     int r = 0;
@@ -385,12 +386,12 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
         r = -ENOMEM;
     }
     for (unsigned i = 0, n = 1; r == 0 && i < count; i++, n += length) {
-        n = free_row(fake, n, length);
+        n = find_pages(fake, n, length);
         for (unsigned k = 0; k < length; k++) {
             fake->pages[n + k].taken = true;
             fake->pages[n + k].length = k == 0 ? length : 0;
         }
-        pages[i] = n;
+        handles[i] = n;
     }
     fake->reserved += r == 0 ? bytes : 0;
     fake->reserved_peak =
@@ -399,44 +400,44 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
     return r;
 }
 
-static void settle_page(struct fake *fake, struct fake_page *page) {
-    if (page->given && page->left == 0) {
-        page->taken = page->given = false;
+static void return_page(struct fake *fake, struct fake_page *page) {
+    if (page->released && page->stale == 0) {
+        page->taken = page->released = false;
         fake->reserved -= 2 * MIB;
         fake->releases++;
     }
 }
 
 static void release_handles(struct backend *backend, unsigned count, unsigned length,
-                            const uint64_t *pages) {
+                            const uint64_t *handles) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     for (unsigned i = 0; i < count * length; i++) {
-        struct fake_page *page = &fake->pages[pages[i / length] + i % length];
+        struct fake_page *page = &fake->pages[handles[i / length] + i % length];
         if (!page->taken || page->mappings > 0 || page->length != (i % length ? 0 : length)) {
-            break_law(fake, "a page given back that is mapped, in part, or that nobody had");
+            break_law(fake, "a handle released that is mapped, in part, or not created");
         }
-        page->given = true;
-        settle_page(fake, page);
+        page->released = true;
+        return_page(fake, page);
     }
     pthread_mutex_unlock(&fake->lock);
 }
 
 static int map(struct backend *backend, uint64_t address, unsigned count, unsigned length,
-               const uint64_t *pages) {
+               const uint64_t *handles) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     int r = fake->map_code;
     fake->maps += r == 0 ? count * length : 0;
     for (unsigned i = 0; i < count * length && r == 0; i++) {
         struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
-        uint64_t page = pages[i / length] + i % length;
+        uint64_t page = handles[i / length] + i % length;
         if (at->page || !fake->pages[page].taken ||
             fake->pages[page].length != (i % length ? 0 : length)) {
-            break_law(fake, "a page mapped where one is, in part, or that nobody has");
+            break_law(fake, "a handle mapped where one is, in part, or not created");
         }
         if (fake->pages[page].mappings > 0) {
-            break_law(fake, "a page mapped at two addresses");
+            break_law(fake, "a handle mapped at two addresses");
         }
         at->page = (uint32_t)page;
         fake->pages[page].mappings++;
@@ -451,17 +452,17 @@ static void mark_stale(struct backend *backend, uint64_t address, unsigned count
     for (unsigned i = 0; i < count; i++) {
         struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
         struct fake_page *page = &fake->pages[at->page];
-        if (!at->page || at->left != back) {
-            break_law(fake, "left where nothing is, or twice");
+        if (!at->page || at->stale != back) {
+            break_law(fake, "marked stale where nothing is, or twice");
         }
-        at->left = !back;
+        at->stale = !back;
         page->mappings += back ? 1 : -1;
-        page->left += back ? -1 : 1;
+        page->stale += back ? -1 : 1;
     }
     pthread_mutex_unlock(&fake->lock);
 }
 
-static int unmap(struct backend *backend, uint64_t address, unsigned count, bool left) {
+static int unmap(struct backend *backend, uint64_t address, unsigned count, bool stale) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     int r = fake->unmap_code;
@@ -472,30 +473,31 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count, bool
         if (!at->page) {
             break_law(fake, "unmapped where nothing is");
         } else if ((i == 0 && page->length == 0) || i + page->length > count) {
-            break_law(fake, "a part of a long page unmapped");
+            break_law(fake, "a part of a handle unmapped");
         } else if (!is_done(fake, at->last)) {
-            break_law(fake, "unmapped under work that reaches it");
-        } else if (at->left != left) {
-            break_law(fake, "unmapped as what it is not");
+            break_law(fake, "unmapped under work that uses it");
+        } else if (at->stale != stale) {
+            break_law(fake, "unmapped as stale when it is not, or the reverse");
         }
-        page->mappings -= at->page > 0 && !at->left;
-        page->left -= at->left;
-        settle_page(fake, page);
+        page->mappings -= at->page > 0 && !at->stale;
+        page->stale -= at->stale;
+        return_page(fake, page);
         *at = (struct fake_mapping){0};
     }
     pthread_mutex_unlock(&fake->lock);
     return r;
 }
 
-/* Of its own: on a busy machine mapping would take as long as it likes, and raise the goal. */
-static uint64_t clock_of_questions(struct backend *backend) {
+/* Counts calls instead of measuring: on a busy machine, mapping would take long and raise the
+ * goal. */
+static uint64_t counting_clock(struct backend *backend) {
     (void)backend;
     static _Atomic uint64_t questions;
     return atomic_fetch_add(&questions, 1) * 1000;
 }
 
 void fake_map_pages(struct fake *fake) {
-    static const struct backend_ops paging = {
+    static const struct backend_ops vmm_ops = {
         .name = "fake pages",
         .reserve_addresses = reserve_addresses,
         .free_addresses = free_addresses,
@@ -514,10 +516,10 @@ void fake_map_pages(struct fake *fake) {
         .barrier = barrier,
         .wait = wait,
         .synchronize = synchronize,
-        .watch_idle = idle,
-        .clock = clock_of_questions,
+        .watch_idle = watch_idle,
+        .clock = counting_clock,
     };
-    fake->backend.ops = &paging;
+    fake->backend.ops = &vmm_ops;
 }
 
 uint64_t fake_physical(struct fake *fake, uint64_t address) {
@@ -543,7 +545,7 @@ void fake_reach(struct fake *fake, uint64_t address, uint64_t bytes, unsigned st
     pthread_mutex_unlock(&fake->lock);
 }
 
-/* --- what the tests say and ask --- */
+/* --- for the tests --- */
 
 struct fake *fake_new(uint64_t memory) {
     static atomic_ulong regions = 1;
@@ -561,7 +563,7 @@ struct fake *fake_new(uint64_t memory) {
 uint64_t fake_new_context(struct fake *fake) {
     pthread_mutex_lock(&fake->lock);
     fake->segment_count = 0;
-    fake->reserved = backend_maps(&fake->backend) ? fake->reserved : 0; /* pages stay */
+    fake->reserved = backend_maps(&fake->backend) ? fake->reserved : 0; /* handles outlive it */
     finish(fake, fake->submitted);
     uint64_t next = fake->next;
     pthread_mutex_unlock(&fake->lock);

@@ -1,19 +1,19 @@
 /*
- * A device for the pool's tests: memory that is only numbers, and work that is only counted.
+ * A device for tests of the pool. Its memory is only numbers, and its work is only counted.
  *
- * Work goes to streams, each of which runs in order. Piece n of a stream is a number; an event
- * captures, for every stream, how many pieces were submitted; it has finished when all those have.
- * A device barrier on an event makes everything submitted later run behind what it captured. So
- * "may this memory be handed out?" is a comparison of numbers, and a test can ask it of every
+ * Work is submitted to streams, each of which runs in order. Piece n of a stream is a number. An
+ * event captures how many pieces were submitted to every stream, and has completed when all of
+ * these have. A barrier on an event makes all later work run behind what the event captured.
+ * Whether memory may be handed out is then a comparison of numbers, and a test checks it for every
  * block:
  *
- *      law 2   every piece that touched the memory before it was freed has finished, or is behind a
+ *      law 2   every piece that touched the memory before its free has completed, or is behind a
  *              barrier
- *      law 3   waits only on events recorded inside a free; barriers only while every record not
- *              yet known to have finished was made inside one; synchronising only inside a free
+ *      law 3   waits are only for events recorded in a free; barriers only while every record not
+ *              known to have completed was made in one; synchronize() only in a free
  *
- * The device fails the law by counting in `broken_laws`; nothing finishes unless the test or a wait
- * says so. All of it may be called from many threads.
+ * The device counts breaches in `broken_laws`. Work completes only when the test or a wait says so.
+ * All functions may be called by several threads.
  */
 #ifndef GPUCACHE_TESTS_FAKE_H
 #define GPUCACHE_TESTS_FAKE_H
@@ -40,101 +40,102 @@ struct fake_segment {
     bool taken;
 };
 
-/* A device that maps pages: what lies where, and the last work that was done there. */
+/* For a device that maps memory: the mappings, and the last work that used each. A handle is as
+ * many pages of 2 MiB as it is long, and is named by the first. */
 #define FAKE_PAGES 4096
-#define FAKE_MAPPED 32768 /* 2 MiB each, from `base` on */
+#define FAKE_MAPPED 32768 /* pages of 2 MiB, from `base` on */
 
 struct fake_page {
     bool taken;
-    unsigned length;   /* of a page that begins here, in those of 2 MiB */
-    unsigned mappings; /* besides those that were left, */
-    unsigned left;     /* and these: as long as there is one the memory is not the device's */
-    bool given;
+    unsigned length;   /* pages of the handle that begins here; 0: none does */
+    unsigned mappings; /* without stale ones */
+    unsigned stale;    /* while there is one, the device does not have the memory back */
+    bool released;
 };
 
 struct fake_mapping {
-    uint32_t page; /* its number, from 1 on; 0: nothing is mapped there */
-    bool left;     /* it will be mapped elsewhere, and unmapped here later */
+    uint32_t page; /* the page, counted from 1; 0: nothing is mapped */
+    bool stale;    /* mapped elsewhere too, and to be unmapped here later */
     uint64_t last[FAKE_STREAMS];
 };
 
 struct fake {
-    struct backend backend; /* first: the pool's pointer to it is ours */
+    struct backend backend; /* first: the pool has a pointer to it */
     pthread_mutex_t lock;
     uint64_t submitted[FAKE_STREAMS], completed[FAKE_STREAMS], ordered[FAKE_STREAMS];
     struct fake_event events[BACKEND_SLOTS];
-    struct fake_event latest; /* of all records */
+    struct fake_event latest; /* the last record of any slot */
     struct fake_segment segments[FAKE_SEGMENTS];
     unsigned segment_count;
-    uint64_t base, next;    /* addresses are never reused unless size and alignment are the same */
-    uint64_t memory, limit; /* what the driver has; what the limit allows */
+    uint64_t base, next;    /* addresses come again only for the same size and alignment */
+    uint64_t memory, limit; /* what the driver has; what the limit allows; bytes, as all below */
     uint64_t reserved, reserved_peak;
-    uint64_t on_its_way; /* part of it: released, in a stream that stands behind `returns_behind` */
+    uint64_t on_its_way; /* of `reserved`: released in a stream, which waits for `returns_behind` */
     uint64_t returns_behind[FAKE_STREAMS];
-    int refusal; /* what the next `refusals` calls of reserve() return */
+    int refusal; /* the answer of the next `refusals` reservations */
     unsigned refusals;
-    int record_code, order_code, wait_code, query_code; /* returned instead of doing anything */
-    int return_code;                                    /* what returned() says, if not 0 */
-    unsigned record_refusals; /* so many records return their code, then none; 0: all do */
-    uint64_t misalign;        /* added to the addresses that reserve() gives */
-    bool busy_for_ever;       /* a wait or a synchronise for unfinished work is a hang: counted */
-    unsigned done_after;      /* everything submitted finishes after so many queries; 0: never by
-                            itself */
-    unsigned done_every;      /* the same again and again */
+    int record_code, order_code, wait_code, query_code; /* if not 0, returned without effect */
+    int return_code;                                    /* if not 0, the answer of returned() */
+    unsigned record_refusals; /* so many records return record_code, then none; 0: all do */
+    uint64_t misalign;        /* added to the address of a reservation */
+    bool busy_for_ever;       /* a wait for work that has not completed is a hang: a breach */
+    unsigned done_after;      /* all work completes after so many queries; 0: never by itself */
+    unsigned done_every;      /* the same after every so many */
     unsigned reserves, releases, records, queries, orders, waits, synchronizes;
     struct fake_page pages[FAKE_PAGES];
     struct fake_mapping mappings[FAKE_MAPPED];
-    unsigned page_count;      /* numbers given */
-    int map_code, unmap_code; /* what map() and unmap() return instead of doing it */
+    int map_code, unmap_code; /* the answers of map() and unmap() instead of doing it, if not 0 */
     unsigned maps, unmaps;
-    unsigned idles;            /* calls of idle() */
-    unsigned growing, in_vain; /* growths under way; those that gave something back */
-    unsigned answers;          /* return_count() is asked so often until others give back */
-    uint64_t others;           /* what they have charged */
-    uint64_t came_back;        /* how often they did */
-    uint64_t addresses;        /* bytes that are taken */
-    void (*meanwhile)(void);   /* called once, while addresses are asked for */
-    unsigned broken_laws;      /* waits on late events, releases of memory in use, unknown slots */
-    const char *broken;        /* the first of them */
+    unsigned idles;            /* calls of watch_idle() */
+    unsigned growing, in_vain; /* growths now; growths that gave something back */
+    unsigned answers;          /* calls of return_count() until other threads give back */
+    uint64_t others;           /* what they have charged; */
+    uint64_t came_back;        /* how often they gave back */
+    uint64_t addresses;        /* reserved, in bytes */
+    void (*in_reserve)(void);  /* called once, in reserve_addresses() */
+    /* Waits for events recorded later, releases of used memory, unknown slots and so on. */
+    unsigned broken_laws;
+    const char *broken; /* the first breach, in words */
 };
 
-/** A new device with `memory` bytes, on addresses no other one ever had. */
+/** Returns a new device with `memory` bytes, at addresses that no other device ever had. */
 struct fake *fake_new(uint64_t memory);
 void fake_free(struct fake *fake);
 
-/** The device's context has ended with all memory; another one begins, on addresses from the returned
- * one on. */
+/** Ends the context and its memory. Returns the first address of the next context. */
 uint64_t fake_new_context(struct fake *fake);
 
-/** From now on it maps pages (backend.h). Before the pool is made. */
+/** Makes the device map memory, as the vmm backend does. Called before the pool is made. */
 void fake_map_pages(struct fake *fake);
 
-/** Where the memory at `address` really lies: the same for all addresses that a page is mapped at. */
+/** Returns where the memory at `address` is, the same number for every address it is mapped at. */
 uint64_t fake_physical(struct fake *fake, uint64_t address);
 
-/** Work `number` of a stream reaches memory by these addresses: they may not be unmapped, or released, before it has
- * finished. */
+/** Says that piece `number` of a stream uses these addresses. Nobody may unmap or release them
+ * before it has completed. */
 void fake_reach(struct fake *fake, uint64_t address, uint64_t bytes, unsigned stream,
                 uint64_t number);
 
-/** Submits a piece of work; its number. */
+/** Submits a piece of work. Returns its number. */
 uint64_t fake_submit(struct fake *fake, unsigned stream);
 
-/** Everything submitted so far finishes; or one stream's next piece. */
+/** Completes all work submitted so far. */
 void fake_finish_all(struct fake *fake);
+
+/** Completes the next piece of one stream. */
 void fake_finish_one(struct fake *fake, unsigned stream);
 
-/** Whether piece `number` of a stream can no longer disturb later work (or the CPU and others, if
- * `outside`). */
+/** Returns whether piece `number` of a stream cannot disturb later work any more; with `outside`,
+ * nor the CPU and others outside the context. */
 bool fake_is_past(struct fake *fake, unsigned stream, uint64_t number, bool outside);
 
-/** pool_free, with the device knowing that it is inside one. */
+/** Calls pool_free() as a free of the program: the device takes records in it as made in a free. */
 int fake_pool_free(uint64_t address);
 
-/** Marks the calling thread as inside a free of the program, or no longer. */
+/** Marks the calling thread as inside a free of the program, or as outside. */
 void fake_inside_free(bool inside);
 
-/** The pool's current books, with the fields that its readers derive. */
+/** Returns the pool's current counters, with the fields that readers derive. */
 struct stats_device fake_books(struct pool *pool);
 
 #endif

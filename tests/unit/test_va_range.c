@@ -1,4 +1,7 @@
-/* Lines: what a request makes the pool grow by and where, what goes back for it, and whom a block over several segments names. */
+/*
+ * Pools that map memory (vmm): where a request makes the pool grow and by how much, what is moved
+ * or released for it, and which handles an export of a block names.
+ */
 #include "pool_bench.h"
 
 #include "memory/idle.h"
@@ -10,7 +13,7 @@
 
 #define PAGE (2 * MIB)
 
-static int with_pages(void **state) {
+static int with_vmm(void **state) {
     (void)state;
     maps_pages = true;
     return 0;
@@ -20,16 +23,16 @@ static void finish_all(void) {
     uint64_t ticket = pool_sync_begin(pool);
     fake_finish_all(fake);
     pool_sync_end(pool, ticket);
-    pool_stuck_bytes(pool); /* which looks at what is usable */
+    pool_stuck_bytes(pool); /* updates the safe epoch */
 }
 
-/* Used by work that is still running when it is freed: else the fake would not mind what is unmapped. */
+/* Frees memory that running work uses: the fake device then refuses to unmap it. */
 static void drop_used(uint64_t address, uint64_t bytes) {
     fake_reach(fake, address, bytes, 0, fake_submit(fake, 0));
     drop(address);
 }
 
-/* All of it is mapped. */
+/* Gets a block, and checks that all of it is mapped. */
 static uint64_t get_mapped(uint64_t bytes) {
     uint64_t address = get(bytes);
     fake_reach(fake, address, bytes, 0, fake_submit(fake, 0));
@@ -49,7 +52,7 @@ static struct segment *segment_at(uint64_t address) {
     return segment && segment->base <= address ? segment : NULL;
 }
 
-/* Free memory in segments of these lengths, side by side. */
+/* Makes free memory in adjacent segments of these lengths. Returns its address. */
 static uint64_t free_in_parts(const uint64_t *parts, unsigned count) {
     uint64_t at[16], all = 0;
     for (unsigned i = 0; i < count; i++) {
@@ -66,7 +69,7 @@ static uint64_t free_in_parts(const uint64_t *parts, unsigned count) {
     return at[0];
 }
 
-/* A block in so many of 4 MiB. */
+/* A block in segments of 4 MiB. */
 #define PART (4 * MIB)
 #define PARTS(count) free_in_parts((const uint64_t[]){PART, PART, PART, PART, PART}, count)
 
@@ -77,7 +80,7 @@ static uint64_t get_in_parts(unsigned count) {
     return at;
 }
 
-/* Blocks side by side, each in a segment of its own. */
+/* Adjacent blocks, each in a segment of its own. */
 enum { A, B, C, D, E, BLOCKS };
 #define EACH (8 * MIB)
 
@@ -93,7 +96,7 @@ static void start_side_by_side(void) {
     assert_int_equal(pool->source.large.segment_count, BLOCKS);
 }
 
-static void make_hole(unsigned which) {
+static void make_gap(unsigned which) {
     drop(blocks[which]);
     finish_all();
     assert_int_equal(pool_trim(pool, true), 0);
@@ -107,7 +110,7 @@ static void make_free(unsigned which) {
     finish_all();
 }
 
-/* ---- where ---- */
+/* ---- where the pool grows ---- */
 
 static void a_request_grows_by_what_it_lacks_at_the_end(void **state) {
     (void)state;
@@ -118,7 +121,7 @@ static void a_request_grows_by_what_it_lacks_at_the_end(void **state) {
     finish_all();
     assert_int_equal(get_mapped(26 * MIB), end);
     assert_int_equal(fake->reserved, 36 * MIB);
-    uint64_t last = get_mapped(3 * MIB), half = last + 3 * MIB; /* of a page is left */
+    uint64_t last = get_mapped(3 * MIB), half = last + 3 * MIB; /* of a VMM page remains free */
     assert_int_equal(fake->reserved, 40 * MIB);
     assert_int_equal(get_mapped(5 * MIB), half);
     assert_int_equal(fake->reserved, 44 * MIB);
@@ -136,7 +139,7 @@ static void what_fits_elsewhere_leaves_the_end_alone(void **state) {
     assert_int_equal(fake->reserved, BLOCKS * EACH);
 }
 
-/* Although the end is as good, and no smaller. */
+/* The range at the end is as good, and not smaller. */
 static void a_longer_range_is_taken_before_the_end(void **state) {
     (void)state;
     start_side_by_side();
@@ -146,10 +149,10 @@ static void a_longer_range_is_taken_before_the_end(void **state) {
     assert_int_equal(fake->reserved, BLOCKS * EACH);
 }
 
-static void a_hole_is_filled_from_its_left(void **state) {
+static void a_gap_is_filled_from_its_left(void **state) {
     (void)state;
     start_side_by_side();
-    make_hole(C);
+    make_gap(C);
     make_free(B);
     assert_int_equal(get_mapped(EACH + 3 * MIB), blocks[B]);
     assert_int_equal(fake->reserved, (BLOCKS - 1) * EACH + 4 * MIB);
@@ -157,10 +160,10 @@ static void a_hole_is_filled_from_its_left(void **state) {
     assert_null(segment_at(blocks[C] + 4 * MIB));
 }
 
-static void a_hole_is_filled_from_its_right(void **state) {
+static void a_gap_is_filled_from_its_right(void **state) {
     (void)state;
     start_side_by_side();
-    make_hole(C);
+    make_gap(C);
     make_free(D);
     assert_int_equal(get_mapped(EACH + 4 * MIB), blocks[D] - 4 * MIB);
     assert_int_equal(fake->reserved, (BLOCKS - 1) * EACH + 4 * MIB);
@@ -171,9 +174,9 @@ static void from_the_side_that_lacks_less(void **state) {
     (void)state;
     for (unsigned left = 0; left < 2; left++) {
         start_side_by_side();
-        make_hole(C);
+        make_gap(C);
         make_free(left ? D : B);
-        get_mapped(left ? 2 * MIB : 4 * MIB); /* less is free there than on the other side */
+        get_mapped(left ? 2 * MIB : 4 * MIB); /* now less is free there than on the other side */
         make_free(left ? B : D);
         uint64_t reserved = fake->reserved;
         assert_int_equal(get_mapped(10 * MIB), left ? blocks[B] : blocks[D] - 2 * MIB);
@@ -182,10 +185,10 @@ static void from_the_side_that_lacks_less(void **state) {
     }
 }
 
-static void a_hole_is_filled_wholly_with_what_is_free_on_both_sides(void **state) {
+static void a_gap_is_filled_wholly_with_what_is_free_on_both_sides(void **state) {
     (void)state;
     start_side_by_side();
-    make_hole(C);
+    make_gap(C);
     make_free(B), make_free(D);
     assert_int_equal(get_mapped(3 * EACH), blocks[B]);
     assert_int_equal(fake->reserved, BLOCKS * EACH);
@@ -195,17 +198,17 @@ static void a_hole_is_filled_wholly_with_what_is_free_on_both_sides(void **state
 static void what_is_longer_than_that_goes_to_the_end(void **state) {
     (void)state;
     start_side_by_side();
-    make_hole(C);
+    make_gap(C);
     make_free(B), make_free(D);
     assert_int_equal(get_mapped(3 * EACH + 1), blocks[E] + EACH);
     assert_int_equal(fake->reserved, (BLOCKS - 1) * EACH + 3 * EACH + PAGE);
 }
 
-static void the_lowest_place_among_equals(void **state) {
+static void the_lowest_gap_among_equals(void **state) {
     (void)state;
     start_side_by_side();
-    make_hole(D);
-    make_hole(B);
+    make_gap(D);
+    make_gap(B);
     assert_int_equal(get_mapped(EACH), blocks[B]);
     assert_int_equal(get_mapped(EACH), blocks[D]);
     assert_int_equal(get_mapped(EACH), blocks[E] + EACH);
@@ -214,8 +217,8 @@ static void the_lowest_place_among_equals(void **state) {
 static void where_the_least_is_lacking(void **state) {
     (void)state;
     start_side_by_side();
-    make_hole(B);
-    make_hole(D);
+    make_gap(B);
+    make_gap(D);
     make_free(E);
     assert_int_equal(get_mapped(EACH + 2 * MIB), blocks[E] - 2 * MIB); /* lower than the end */
     assert_int_equal(fake->reserved, 3 * EACH + 2 * MIB);
@@ -228,7 +231,7 @@ static void where_the_least_is_lacking(void **state) {
 static void in_front_of_all(void **state) {
     (void)state;
     start_side_by_side();
-    make_hole(A);
+    make_gap(A);
     assert_int_equal(get_mapped(5 * MIB), blocks[A]);
     assert_ptr_equal(pool->source.large.segments, segment_at(blocks[A]));
     assert_int_equal(pool->source.large.segments->previous != NULL, false);
@@ -276,7 +279,8 @@ static void a_block_over_several_segments_and_its_free(void **state) {
     assert_int_equal(pool->source.large.free_count, 2);
 }
 
-/* What is free in front of it and behind it stays, and is one again with what comes there. One in use stays however old. */
+/* Free memory in front of the segment and behind it stays, and merges with what is mapped there
+ * later. A segment in use stays, however old. */
 static void a_segment_inside_what_is_free_goes_back(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
@@ -302,7 +306,7 @@ static void a_segment_inside_what_is_free_goes_back(void **state) {
     assert_int_equal(fake->reserved, 5 * PART);
 }
 
-/* ---- what goes back ---- */
+/* ---- what is released ---- */
 
 static void over_the_budget_what_is_idle_goes_back_first(void **state) {
     (void)state;
@@ -315,12 +319,13 @@ static void over_the_budget_what_is_idle_goes_back_first(void **state) {
     assert_int_equal(get_mapped(30 * MIB), live + 2 * MIB);
     assert_int_equal(fake->reserved, 38 * MIB); /* no more than is needed, in segments of 4 MiB, */
     assert_int_equal(fake->reserved_peak, 38 * MIB); /* and before it grows */
-    assert_null(segment_at(idle + 12 * MIB));        /* those at its beginning */
+    assert_null(segment_at(idle + 12 * MIB));        /* the first ones */
     assert_non_null(segment_at(idle + 16 * MIB));
     assert_int_equal(fake->waits, 0);
 }
 
-/* A block in so many parts, and one of 20 MiB, which is returned; both stay apart from all else. */
+/* Gets a block in `parts` segments of 4 MiB, and returns one of 20 MiB. No free range is next to
+ * either. */
 static uint64_t get_two(unsigned parts, uint64_t *first) {
     start(4 * GIB, POOL_BARRIER, 60 * MIB);
     *first = get_in_parts(parts);
@@ -330,7 +335,7 @@ static uint64_t get_two(unsigned parts, uint64_t *first) {
     return second;
 }
 
-/* Of several segments, while others have not. */
+/* Only other segments have work that runs. */
 static void what_has_finished_is_not_waited_for(void **state) {
     (void)state;
     uint64_t idle, later = get_two(5, &idle);
@@ -344,16 +349,16 @@ static void what_has_finished_is_not_waited_for(void **state) {
     finish_all();
 }
 
-/* Though more than is lacking has finished beside the place, which is needed itself. */
-static void nor_is_what_lies_beside_the_place_taken_for_it(void **state) {
+/* More than enough is idle next to the gap, but that is needed itself. */
+static void nor_is_memory_next_to_the_gap_taken_for_it(void **state) {
     (void)state;
     uint64_t idle, later = get_two(2, &idle);
-    uint64_t beside = get_mapped(20 * MIB);
+    uint64_t adjacent = get_mapped(20 * MIB);
     finish_all();
-    drop(idle), drop(beside);
+    drop(idle), drop(adjacent);
     finish_all();
     drop_used(later, 20 * MIB);
-    assert_int_equal(get_mapped(34 * MIB), beside);
+    assert_int_equal(get_mapped(34 * MIB), adjacent);
     assert_in_range(fake->reserved, 52 * MIB, 60 * MIB);
     assert_int_equal(fake->waits, 0);
     finish_all();
@@ -372,7 +377,8 @@ static void below_it_nothing_does(void **state) {
     assert_int_equal(fake->unmaps, 0);
 }
 
-/* Long segments, which do not move, and 32 MiB in short ones, which do; 2 MiB behind them stay. The fake sees to it that nothing is unmapped under work. */
+/* Gets 128 MiB in long segments, which do not move, 32 MiB in short ones, which do, and 2 MiB
+ * behind them, which stay. The fake checks that nothing is unmapped under work. */
 static uint64_t get_long(uint64_t budget) {
     start(4 * GIB, POOL_BARRIER, budget);
     uint64_t at = get_mapped(160 * MIB);
@@ -396,7 +402,7 @@ static void what_has_not_finished_is_waited_for_if_it_suffices(void **state) {
     }
 }
 
-/* What the pool has had to exceed it by before is no reason: a short one moves for a page of small blocks. */
+/* An excess from before is no reason to wait. A short segment moves for a slab. */
 static void no_more_is_waited_for_than_a_growth_adds(void **state) {
     (void)state;
     uint64_t at = get_long(320 * MIB);
@@ -410,8 +416,9 @@ static void no_more_is_waited_for_than_a_growth_adds(void **state) {
     finish_all();
 }
 
-/* It cannot go, so that it is no reason to wait, nor one not to wait for what can. */
-static void what_lies_beside_the_place_does_not_count(void **state) {
+/* Memory next to the gap cannot be released: it is no reason to wait, nor a reason not to wait for
+ * other memory. */
+static void memory_next_to_the_gap_does_not_count(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, 24 * MIB);
     get_mapped(2 * MIB);
@@ -445,7 +452,7 @@ static void what_cannot_be_waited_for_does_not_go(void **state) {
     fake->wait_code = 0;
 }
 
-static void what_is_free_beside_the_place_stays(void **state) {
+static void free_memory_next_to_the_gap_stays(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, 30 * MIB);
     uint64_t far = get_mapped(4 * MIB);
@@ -464,17 +471,17 @@ static void on_both_sides_of_it(void **state) {
     (void)state;
     start_side_by_side();
     pool->source.config.budget = 1;
-    make_hole(C);
+    make_gap(C);
     make_free(B), make_free(D);
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get_mapped(3 * EACH), blocks[B]);
     assert_int_equal(fake->unmaps, unmaps);
-    make_free(A); /* which is nobody's neighbour */
+    make_free(A); /* next to no free range */
     assert_int_equal(get_mapped(EACH + MIB), blocks[E] + EACH);
     assert_null(segment_at(blocks[A]));
 }
 
-/* One on the other side that is not needed goes: as much is free there, or less. */
+/* The range on the other side, with as much free memory or less, is released. */
 static void but_not_on_a_side_that_is_not_needed(void **state) {
     (void)state;
     for (unsigned left = 0; left < 2; left++) {
@@ -497,14 +504,14 @@ static void but_not_on_a_side_that_is_not_needed(void **state) {
         get_mapped(lengths[left][needed] + 2 * MIB);
         assert_non_null(segment_at(at[needed]));
         assert_null(segment_at(at[2 - needed]));
-        assert_int_equal(fake->reserved,
-                         lengths[left][needed] + 6 * MIB); /* it is where 2 are needed */
+        /* 2 MiB live, and a handle of 4 MiB, which moved whole although 2 MiB were needed */
+        assert_int_equal(fake->reserved, lengths[left][needed] + 6 * MIB);
         assert_int_equal(stop(NULL), 0);
     }
 }
 
-/* Both kinds. */
-static void pages_of_small_blocks_go_back_for_large_ones(void **state) {
+/* Segments of both arenas are released. */
+static void slabs_go_back_for_large_blocks(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, 20 * MIB);
     uint64_t small[16];
@@ -520,10 +527,10 @@ static void pages_of_small_blocks_go_back_for_large_ones(void **state) {
     assert_int_equal(fake->reserved, 18 * MIB);
 }
 
-/* ---- for the sake of time ---- */
+/* ---- to save time ---- */
 
-/* Ahead of a request, though there is a free range for it; but not where streams run side by side and little is at stake. */
-static void what_is_pending_is_put_in_order_ahead(void **state) {
+/* Although a free range would do. With several streams only if much was live. */
+static void pending_memory_goes_behind_a_barrier_ahead(void **state) {
     (void)state;
     for (unsigned much = 0; much < 2; much++) {
         for (unsigned streams = 0; streams <= 4; streams += 4) {
@@ -551,20 +558,20 @@ static void what_is_pending_is_put_in_order_ahead(void **state) {
 
 #define WHOLE (16 * MIB) /* VMM_HANDLE */
 
-static bool is_one_of(const uint64_t *pages, unsigned count, uint64_t page) {
+static bool is_one_of(const uint64_t *handles, unsigned count, uint64_t handle) {
     unsigned i = 0;
-    while (i < count && pages[i] != page) {
+    while (i < count && handles[i] != handle) {
         i++;
     }
     return i < count;
 }
 
-/* Blocks with a segment each; some of them are free. */
-static void get_whole(uint64_t *at, uint64_t *pages, unsigned count, unsigned drops) {
+/* Gets blocks in a segment each, and frees those whose bits are set in `drops`. */
+static void get_whole(uint64_t *at, uint64_t *handles, unsigned count, unsigned drops) {
     for (unsigned i = 0; i < count; i++) {
         at[i] = get_mapped(WHOLE);
         assert_int_equal(segment_at(at[i])->bytes, WHOLE);
-        pages[i] = segment_at(at[i])->handle;
+        handles[i] = segment_at(at[i])->handle;
     }
     finish_all();
     for (unsigned i = 0; i < count; i++) {
@@ -575,26 +582,26 @@ static void get_whole(uint64_t *at, uint64_t *pages, unsigned count, unsigned dr
     finish_all();
 }
 
-/* But what others can reach is theirs as well. */
+/* Externally visible memory is released instead: its handle may be known outside the process. */
 static void what_goes_back_is_mapped_where_it_is_needed(void **state) {
     (void)state;
-    for (unsigned reached = 0; reached < 2; reached++) {
+    for (unsigned visible = 0; visible < 2; visible++) {
         start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
-        uint64_t at[6], pages[6];
-        get_whole(at, pages, 6, 0);
+        uint64_t at[6], handles[6];
+        get_whole(at, handles, 6, 0);
         for (unsigned i = 0; i < 5; i += 2) {
-            assert_int_equal(reached ? pool_mark_externally_visible(at[i]) : 0, 0);
+            assert_int_equal(visible ? pool_mark_externally_visible(at[i]) : 0, 0);
             drop(at[i]);
         }
         finish_all();
         fake->reserved_peak = 0;
         uint64_t block = get_mapped(3 * WHOLE);
         for (unsigned i = 0; i < 3; i++) {
-            uint64_t page = segment_at(block + i * WHOLE)->handle;
-            assert_true(reached || is_one_of(pages, 6, page));
+            uint64_t handle = segment_at(block + i * WHOLE)->handle;
+            assert_true(visible || is_one_of(handles, 6, handle));
         }
-        assert_int_equal(pool->source.counters.driver_allocs, 6 + (reached ? 3 : 0));
-        assert_int_equal(pool->source.counters.driver_frees, reached ? 3 : 0);
+        assert_int_equal(pool->source.counters.driver_allocs, 6 + (visible ? 3 : 0));
+        assert_int_equal(pool->source.counters.driver_frees, visible ? 3 : 0);
         assert_int_equal(fake->reserved, 6 * WHOLE);
         assert_int_equal(fake_books(pool).reserved.current, 6 * WHOLE);
         assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
@@ -602,27 +609,27 @@ static void what_goes_back_is_mapped_where_it_is_needed(void **state) {
     }
 }
 
-/* Although not all of it is lacking: what is as long as others can move on. */
+/* Less is needed than a whole handle, but whole handles can move again. */
 static void whole_though_not_all_of_it_is_needed(void **state) {
     (void)state;
     for (int code = 0; code >= -EIO; code -= EIO) {
-        uint64_t at[5], pages[5], block;
+        uint64_t at[5], handles[5], block;
         start(5 * WHOLE, POOL_BARRIER, 82 * MIB);
-        get_whole(at, pages, 5, 5);
+        get_whole(at, handles, 5, 5);
         fake->map_code = code;
         int r = pool_alloc(pool, 24 * MIB, &block);
         fake->map_code = 0;
         assert_int_equal(r, code ? -ERANGE : 0);
-        assert_int_equal(fake->reserved, 5 * WHOLE); /* or it is where it was */
+        assert_int_equal(fake->reserved, 5 * WHOLE); /* or at its old address */
         for (unsigned i = 0; i < 5 && code; i++) {
-            assert_int_equal(segment_at(at[i])->handle, pages[i]);
+            assert_int_equal(segment_at(at[i])->handle, handles[i]);
         }
         assert_int_equal(pool->source.large.reserved_bytes, fake->reserved);
         assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
         assert_int_equal(fake->in_vain, code ? 1 : 0);
         if (code == 0) {
-            assert_true(is_one_of(pages, 5, segment_at(block)->handle));
-            assert_true(is_one_of(pages, 5, segment_at(block + WHOLE)->handle));
+            assert_true(is_one_of(handles, 5, segment_at(block)->handle));
+            assert_true(is_one_of(handles, 5, segment_at(block + WHOLE)->handle));
             assert_int_equal(pool->source.counters.driver_allocs, 5);
             assert_int_equal(pool->source.counters.driver_frees, 0);
             assert_int_equal(get_mapped(8 * MIB), block + 24 * MIB);
@@ -631,12 +638,13 @@ static void whole_though_not_all_of_it_is_needed(void **state) {
     }
 }
 
-/* ---- what stands behind a barrier ---- */
+/* ---- memory behind a barrier ---- */
 
-/* Two of six in whole segments were used by work that runs on, and are behind a barrier when `pool` grows over its budget. */
-static uint64_t move_behind_a_barrier(uint64_t *at, uint64_t *pages) {
+/* Makes the pool exceed its budget while the work of two of six segments still runs. A barrier lets
+ * both move. */
+static uint64_t move_behind_a_barrier(uint64_t *at, uint64_t *handles) {
     start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
-    get_whole(at, pages, 6, 0);
+    get_whole(at, handles, 6, 0);
     drop_used(at[1], WHOLE), drop_used(at[3], WHOLE);
     pool->source.decay.tick = 9;
     uint64_t block = get(2 * WHOLE);
@@ -645,32 +653,32 @@ static uint64_t move_behind_a_barrier(uint64_t *at, uint64_t *pages) {
     return block;
 }
 
-/* The work that may still use it goes on at its old addresses. */
+/* Work that may still use the memory goes on at the old addresses. */
 static void what_has_not_finished_moves_at_once(void **state) {
     (void)state;
-    uint64_t at[6], pages[6], block = move_behind_a_barrier(at, pages);
+    uint64_t at[6], handles[6], block = move_behind_a_barrier(at, handles);
     assert_int_equal(fake->unmaps, 0);
     assert_int_equal(fake->reserved, 6 * WHOLE);
     for (unsigned i = 0; i < 2; i++) {
         const struct segment *segment = segment_at(block + i * WHOLE);
-        assert_true(segment->handle == pages[1] || segment->handle == pages[3]);
+        assert_true(segment->handle == handles[1] || segment->handle == handles[3]);
         assert_true(segment->stamp > pool->source.epochs.finished);
         assert_int_equal(segment->since, 9);
         assert_null(segment_at(at[1 + 2 * i]));
-        fake_physical(fake, at[1 + 2 * i]); /* mapped still */
+        fake_physical(fake, at[1 + 2 * i]); /* still mapped */
     }
     assert_int_equal(pool->source.large.stale_mappings.count, 2);
     struct pool_block found;
-    assert_int_equal(pool_find(at[1], &found), -EINVAL); /* what the program has freed */
+    assert_int_equal(pool_find(at[1], &found), -EINVAL); /* freed by the program */
     check();
     assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
 }
 
-/* Nothing is mapped there before. */
+/* Nothing else is mapped at these addresses before. */
 static void and_is_unmapped_when_it_has(void **state) {
     (void)state;
-    uint64_t at[6], pages[6], block = move_behind_a_barrier(at, pages);
-    uint64_t other = get(WHOLE); /* the hole would do */
+    uint64_t at[6], handles[6], block = move_behind_a_barrier(at, handles);
+    uint64_t other = get(WHOLE); /* would fit in that gap */
     assert_int_equal(other, block + 2 * WHOLE);
     assert_int_equal(fake->unmaps, 0);
     finish_all();
@@ -679,13 +687,13 @@ static void and_is_unmapped_when_it_has(void **state) {
     assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
-/* It is the driver's only when nothing is mapped there any more. */
+/* The driver has the memory only when its last mapping has gone. */
 static void what_moved_goes_back_whole(void **state) {
     (void)state;
-    uint64_t at[6], pages[6], block = move_behind_a_barrier(at, pages);
+    uint64_t at[6], handles[6], block = move_behind_a_barrier(at, handles);
     fake_reach(fake, block, 2 * WHOLE, 0, fake_submit(fake, 0));
     drop(block);
-    pool_trim(pool, false); /* nothing has finished */
+    pool_trim(pool, false); /* no work has completed */
     assert_int_equal(fake->reserved, 6 * WHOLE);
     finish_all();
     assert_int_equal(pool_trim(pool, true), 0);
@@ -703,12 +711,12 @@ static int unmap_while_work_ends(struct backend *backend, uint64_t address, unsi
     return before->unmap(backend, address, count, left);
 }
 
-/* So does what ends while something else goes back. */
+/* The same if the work completes while another segment is released. */
 static void what_moved_goes_back_whole_in_one_go(void **state) {
     (void)state;
-    uint64_t at[6], pages[6];
+    uint64_t at[6], handles[6];
     start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
-    get_whole(at, pages, 6, 1);
+    get_whole(at, handles, 6, 1);
     drop_used(at[2], WHOLE), drop_used(at[4], WHOLE);
     uint64_t block = get(2 * WHOLE);
     assert_int_equal(pool->source.large.stale_mappings.count, 2);
@@ -736,14 +744,14 @@ static int finish_while_a_segment_goes(struct backend *backend, uint64_t address
  * next time. */
 static void what_moved_goes_back_when_its_work_ends_during_a_release(void **state) {
     (void)state;
-    uint64_t at[6], pages[6];
-    move_behind_a_barrier(at, pages);
+    uint64_t at[6], handles[6];
+    move_behind_a_barrier(at, handles);
     drop(at[0]);
     lock_acquire(&pool->source.lock);
     assert_true(
         sync_barrier_or_wait(&pool->source, epochs_latest_on_time(&pool->source.epochs), false));
     pending_release_safe(&pool->source);
-    segment_at(at[0])->stamp = 0; /* as if it had finished before the others */
+    segment_at(at[0])->stamp = 0; /* as if its work had completed before the others' */
     lock_release(&pool->source.lock);
     before = fake->backend.ops;
     ending = *before;
@@ -756,11 +764,12 @@ static void what_moved_goes_back_when_its_work_ends_during_a_release(void **stat
     assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
-/* Refused once, it is asked for the next time; with the context it goes. */
-static void what_cannot_be_unmapped_stays_an_alias(void **state) {
+/* The next slow path tries again what the driver refused to unmap. The end of the context drops
+ * it. */
+static void what_cannot_be_unmapped_stays_a_stale_mapping(void **state) {
     (void)state;
-    uint64_t at[6], pages[6];
-    move_behind_a_barrier(at, pages);
+    uint64_t at[6], handles[6];
+    move_behind_a_barrier(at, handles);
     finish_all();
     fake->unmap_code = -EIO;
     pool_trim(pool, true);
@@ -770,19 +779,19 @@ static void what_cannot_be_unmapped_stays_an_alias(void **state) {
     pool_trim(pool, true);
     assert_int_equal(pool->source.large.stale_mappings.count, 0);
     assert_int_equal(stop(NULL), 0);
-    move_behind_a_barrier(at, pages);
+    move_behind_a_barrier(at, handles);
     fake_finish_all(fake);
     pool_forget(pool);
     assert_int_equal(fake->reserved, 0);
     assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
-/* Nor what others reach, whose work no barrier holds back. */
-static void what_others_reach_moves_nowhere(void **state) {
+/* No barrier holds back those who can reach such memory from outside the context. */
+static void externally_visible_memory_does_not_move(void **state) {
     (void)state;
-    uint64_t at[6], pages[6];
+    uint64_t at[6], handles[6];
     start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
-    get_whole(at, pages, 6, 0);
+    get_whole(at, handles, 6, 0);
     for (unsigned i = 1; i <= 3; i += 2) {
         assert_int_equal(pool_mark_externally_visible(at[i]), 0);
         drop_used(at[i], WHOLE);
@@ -791,14 +800,14 @@ static void what_others_reach_moves_nowhere(void **state) {
     assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
-/* Where there is no room for what would be left nothing moves. */
-static void as_far_as_aliases_can_be_kept(void **state) {
+/* Nothing moves when the table of stale mappings is full. */
+static void nothing_moves_without_an_entry_for_its_stale_mapping(void **state) {
     (void)state;
-    uint64_t at[6], pages[6];
+    uint64_t at[6], handles[6];
     start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
-    get_whole(at, pages, 6, 0);
+    get_whole(at, handles, 6, 0);
     struct stale_mappings *stale_mappings = &pool->source.large.stale_mappings;
-    for (unsigned i = 0; i < STALE_MOST; i++) { /* far away */
+    for (unsigned i = 0; i < STALE_MOST; i++) { /* at other addresses */
         stale_add(stale_mappings,
                   &(struct stale_mapping){UINT64_MAX / 2 + 1 + i * PAGE, PAGE, UINT64_MAX});
     }
@@ -819,8 +828,9 @@ static uint64_t first_to_move(uint64_t from) {
     return segment ? segment->base : 0;
 }
 
-/* So that holes do not become more; among equals what has not been used for the longest. */
-static void what_lies_beside_a_hole_moves_first(void **state) {
+/* This keeps the number of gaps low. Among equals, the segment that was unused for the longest
+ * moves. */
+static void segments_next_to_a_gap_move_first(void **state) {
     (void)state;
     uint64_t at[8];
     start(4 * GIB, POOL_BARRIER, RELAXED);
@@ -851,8 +861,8 @@ static void what_lies_beside_a_hole_moves_first(void **state) {
     assert_int_equal(first_to_move(segment_at(at[5])->stamp + 1), at[0]);
 }
 
-/* What more than TRANSIT_MOST would have to move for is waited for. */
-static void no_more_is_ready_than_can_move_at_once(void **state) {
+/* A growth for which more than TRANSIT_MOST would have to move waits. */
+static void no_more_is_available_than_can_move_at_once(void **state) {
     (void)state;
     enum { COUNT = TRANSIT_MOST + 72 };
     static uint64_t at[2 * COUNT];
@@ -869,7 +879,8 @@ static void no_more_is_ready_than_can_move_at_once(void **state) {
     assert_in_range(fake->reserved, 0, 2 * COUNT * PART + WHOLE);
 }
 
-/* The driver's calls, as the books have them: what was moved and then found no place went to the driver as well. */
+/* Checks that the counters of driver calls agree with the segments: every handle that was moved,
+ * and not mapped again, was released. */
 static void expect_as_many_calls_as_segments(void) {
     const struct counters *counters = &pool->source.counters;
     assert_int_equal(counter_get(&counters->driver_allocs) - counter_get(&counters->driver_frees),
@@ -884,56 +895,57 @@ static void expect_as_many_calls_as_segments(void) {
 
 static struct backend_ops watched;
 static const struct backend_ops *unwatched;
-static unsigned looked_for;
-static int look_code;
+static unsigned probed_pages;
+static int probe_code;
 
 static int probe_handles(struct backend *backend, unsigned count) {
     (void)backend;
-    looked_for = looked_for ? looked_for : count;
-    return look_code;
+    probed_pages = probed_pages ? probed_pages : count;
+    return probe_code;
 }
 
-static uint64_t now_ns, map_takes_ns, look_takes_ns;
+static uint64_t now_ns, map_takes_ns, clock_step_ns;
 
-static uint64_t clock_of_ours(struct backend *backend) {
+static uint64_t stepping_clock(struct backend *backend) {
     (void)backend;
-    return now_ns += look_takes_ns;
+    return now_ns += clock_step_ns;
 }
 
 static int map_for_a_while(struct backend *backend, uint64_t address, unsigned count,
-                           unsigned length, const uint64_t *pages) {
+                           unsigned length, const uint64_t *handles) {
     now_ns += map_takes_ns;
-    map_takes_ns = 0; /* the next ones nothing */
-    return unwatched->map(backend, address, count, length, pages);
+    map_takes_ns = 0; /* later calls take no time */
+    return unwatched->map(backend, address, count, length, handles);
 }
 
 static void watch(void) {
     unwatched = fake->backend.ops;
     watched = *unwatched;
     watched.probe_handles = probe_handles;
-    watched.clock = clock_of_ours;
+    watched.clock = stepping_clock;
     watched.map = map_for_a_while;
     fake->backend.ops = &watched;
-    looked_for = 0;
-    look_code = 0;
+    probed_pages = 0;
+    probe_code = 0;
     now_ns = pool->source.started_ns;
-    map_takes_ns = look_takes_ns = 0;
+    map_takes_ns = clock_step_ns = 0;
 }
 
-/* The rest is mapped from elsewhere; where the driver has not as much, that is the driver's. One segment it may refuse as it likes. */
-static void no_more_is_looked_for_than_is_lacking(void **state) {
+/* The rest of the gap is filled by moved handles. The driver is asked beforehand for all that is
+ * lacking, but not for one handle. */
+static void the_driver_is_asked_for_no_more_than_is_lacking(void **state) {
     (void)state;
     for (unsigned lacking = 1; lacking <= 2; lacking++) {
         for (int code = 0; code >= -ENOMEM; code -= ENOMEM) {
-            uint64_t at[7], pages[7], block;
+            uint64_t at[7], handles[7], block;
             start(64 * WHOLE, POOL_BARRIER, (7 + lacking) * WHOLE);
-            get_whole(at, pages, 7, 5);
+            get_whole(at, handles, 7, 5);
             watch();
-            look_code = code;
+            probe_code = code;
             int r = pool_alloc(pool, (2 + lacking) * WHOLE, &block);
             bool refused = code && lacking > 1;
             assert_int_equal(r, refused ? code : 0);
-            assert_int_equal(looked_for, lacking > 1 ? lacking * WHOLE / PAGE : 0);
+            assert_int_equal(probed_pages, lacking > 1 ? lacking * WHOLE / PAGE : 0);
             assert_int_equal(fake->reserved, (refused ? 5 : 7 + lacking) * WHOLE);
             expect_as_many_calls_as_segments();
             assert_int_equal(stop(NULL), 0);
@@ -941,32 +953,32 @@ static void no_more_is_looked_for_than_is_lacking(void **state) {
     }
 }
 
-/* Beside what is free at the end half of one is lacking, and one of that length can go. */
+/* With the free range at the end, half a segment is lacking. One of that length can move. */
 static void short_segments_are_mapped_where_they_are_needed(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, BLOCKS * EACH);
     for (unsigned i = 0; i < BLOCKS; i++) {
         blocks[i] = get_mapped(EACH);
     }
-    uint64_t page = segment_at(blocks[A])->handle;
+    uint64_t handle = segment_at(blocks[A])->handle;
     finish_all();
     make_free(A), make_free(E);
     assert_int_equal(get_mapped(2 * EACH), blocks[E]);
-    assert_int_equal(segment_at(blocks[E] + EACH)->handle, page);
+    assert_int_equal(segment_at(blocks[E] + EACH)->handle, handle);
     assert_int_equal(pool->source.counters.driver_frees, 0);
     assert_int_equal(fake->reserves, BLOCKS);
 }
 
-/* Two segments can go, and three are needed. */
-static void what_was_moved_in_vain_is_counted(void **state) {
+/* Two segments can move, and three are needed. */
+static void handles_that_moved_in_vain_are_counted(void **state) {
     (void)state;
-    enum { DOES, MAPS_NOT, HAS_NO_PLACE, UNMAPS_NOT, MEMORY, LIMIT, CASES };
+    enum { DOES, MAPS_NOT, MAP_LACKS_MEMORY, UNMAPS_NOT, MEMORY, LIMIT, CASES };
     static const int answers[] = {0, -ERANGE, -ENOMEM, 0, -ENOMEM, -EDQUOT};
     for (unsigned what = DOES; what < CASES; what++) {
-        uint64_t at[5], pages[5], block;
+        uint64_t at[5], handles[5], block;
         start(64 * WHOLE, POOL_BARRIER, 6 * WHOLE);
-        get_whole(at, pages, 5, 5);
-        fake->map_code = what == MAPS_NOT ? -EIO : what == HAS_NO_PLACE ? -ENOMEM : 0;
+        get_whole(at, handles, 5, 5);
+        fake->map_code = what == MAPS_NOT ? -EIO : what == MAP_LACKS_MEMORY ? -ENOMEM : 0;
         fake->unmap_code = what == UNMAPS_NOT ? -EIO : 0;
         fake->memory = what == MEMORY ? 5 * WHOLE : fake->memory;
         fake->limit = what == LIMIT ? 5 * WHOLE : 0;
@@ -977,23 +989,24 @@ static void what_was_moved_in_vain_is_counted(void **state) {
     }
 }
 
-/* Though its work has not finished: it is idle memory still, whether it has got there or not. */
+/* The work of the moved memory has not completed. It is idle memory afterwards too, at its new or
+ * at its old addresses. */
 static void what_moved_for_a_growth_that_is_refused_is_not_lost(void **state) {
     (void)state;
-    enum { MAPS_NOT, HAS_NO_PAGES, IS_ASKED, CASES };
+    enum { MAPS_NOT, LACKS_MEMORY, PROBE_REFUSES, CASES };
     for (unsigned what = MAPS_NOT; what < CASES; what++) {
-        uint64_t at[6], pages[6], block;
+        uint64_t at[6], handles[6], block;
         start(64 * WHOLE, POOL_BARRIER, 6 * WHOLE);
-        get_whole(at, pages, 6, 0);
+        get_whole(at, handles, 6, 0);
         drop_used(at[1], WHOLE), drop_used(at[3], WHOLE);
         watch();
-        look_takes_ns = 1000000000; /* what does not finish is not waited for in earnest */
-        look_code = what == IS_ASKED ? -ENOMEM : 0;
+        clock_step_ns = 1000000000; /* a wait for work that does not end is cut short */
+        probe_code = what == PROBE_REFUSES ? -ENOMEM : 0;
         fake->map_code = what == MAPS_NOT ? -EIO : 0;
-        fake->memory = what == HAS_NO_PAGES ? 6 * WHOLE : fake->memory;
+        fake->memory = what == LACKS_MEMORY ? 6 * WHOLE : fake->memory;
         fake->wait_code = -EBUSY;
         assert_int_equal(pool_alloc(pool, 5 * WHOLE, &block), what == MAPS_NOT ? -ERANGE : -ENOMEM);
-        fake->map_code = fake->wait_code = look_code = 0;
+        fake->map_code = fake->wait_code = probe_code = 0;
         assert_int_equal(fake->reserved, 6 * WHOLE);
         assert_int_equal(pool->source.large.idle_bytes, 2 * WHOLE);
         expect_as_many_calls_as_segments();
@@ -1008,11 +1021,12 @@ static void what_moved_for_a_growth_that_is_refused_is_not_lost(void **state) {
 static const struct backend_ops *mapping_before;
 
 static int map_no_short_ones(struct backend *backend, uint64_t address, unsigned count,
-                             unsigned length, const uint64_t *pages) {
-    return length == 2 ? -EIO : mapping_before->map(backend, address, count, length, pages);
+                             unsigned length, const uint64_t *handles) {
+    return length == 2 ? -EIO : mapping_before->map(backend, address, count, length, handles);
 }
 
-/* live 8 | 4 | hole 24 | 16 | live 8 | 16 | live 8: of 16 and 4 MiB that move into the hole the second is not mapped. */
+/* Segments in MiB: live 8 | 4 | gap 24 | 16 | live 8 | 16 | live 8. Handles of 16 and 4 MiB move
+ * into the gap; the driver does not map the second. */
 static void what_goes_back_in_front_of_what_has_come(void **state) {
     (void)state;
     static const uint64_t parts[] = {8, 4, 24, 16, 8, 16, 8};
@@ -1041,7 +1055,7 @@ static void what_goes_back_in_front_of_what_has_come(void **state) {
     expect_as_many_calls_as_segments();
 }
 
-/* Half as long: so more of what is free can go. */
+/* Half as long, so more of the free memory can be released. */
 static void segments_are_shorter_once_they_have_been_pinned(void **state) {
     (void)state;
     for (unsigned pinned = 0; pinned < 2; pinned++) {
@@ -1053,8 +1067,7 @@ static void segments_are_shorter_once_they_have_been_pinned(void **state) {
             at[i] = get_mapped(8 * MIB);
         }
         finish_all();
-        for (unsigned i = 0; i < 8;
-             i += pinned ? 2 : 4) { /* 32 MiB that nothing can be made of, or 16 */
+        for (unsigned i = 0; i < 8; i += pinned ? 2 : 4) { /* 32 MiB that serve no request, or 16 */
             drop(at[i]);
         }
         finish_all();
@@ -1065,7 +1078,7 @@ static void segments_are_shorter_once_they_have_been_pinned(void **state) {
     }
 }
 
-/* Of 1024, whatever the growth. */
+/* At most VMM_HANDLES_MOST, whatever the growth. */
 static void a_large_growth_comes_in_longer_segments(void **state) {
     (void)state;
     for (unsigned more = 0; more < 2; more++) {
@@ -1076,8 +1089,9 @@ static void a_large_growth_comes_in_longer_segments(void **state) {
     }
 }
 
-/* 2 GiB that can go, and a request for three quarters of them that fits nowhere; 4 GiB were live at most. */
-static uint64_t ask_for_another_place(void) {
+/* Makes 2 GiB idle, in two parts, with a peak of 4 GiB live. A request for 1.5 GiB then fits in
+ * neither. */
+static uint64_t free_two_gib(void) {
     uint64_t at[4];
     for (unsigned i = 0; i < 4; i++) {
         at[i] = get_mapped(GIB);
@@ -1099,7 +1113,7 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
     const uint64_t share = 3600 * SECOND / REMAP_TIME_SHARE;
     const uint64_t much = 3600 * SECOND / REMAP_TIME_MUCH_SHARE;
     static const struct {
-        unsigned parts, then;
+        unsigned steps, then;
         bool is_much;
         uint64_t ahead;
         bool risen, set;
@@ -1108,16 +1122,16 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         {0, 0, false, 1, false, false},
         {0, 1, false, 2, false, false},
         {0, 0, false, 2, true, false}, /* the peak has risen since */
-        {0, 0, false, 2, false, true}, /* the program has said how much it may be */
+        {0, 0, false, 2, false, true}, /* an option sets the budget */
         {1, 1, false, 2, false, false},
         {1, 1, true, 1, false, false},
         {1, 2, true, 2, false, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         start(64 * GIB, POOL_BARRIER, cases[i].set ? PEAK + PEAK / VMM_SLACK : 0);
-        ask_for_another_place();
-        pool->source.remap.slack = PEAK / REMAP_SLACK_STEP * cases[i].parts;
-        pool->source.remap.slack_steps = cases[i].parts;
+        free_two_gib();
+        pool->source.remap.slack = PEAK / REMAP_SLACK_STEP * cases[i].steps;
+        pool->source.remap.slack_steps = cases[i].steps;
         lock_acquire(&pool->source.lock);
         peaks_update_all(pool);
         lock_release(&pool->source.lock);
@@ -1126,7 +1140,7 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         assert_in_range(goal, PEAK + PEAK / VMM_SLACK + then - more - MIB,
                         PEAK + PEAK / VMM_SLACK + then - more + MIB);
         pool->source.remap.since_ns = backend_clock(pool->source.backend) - 3600 * SECOND;
-        uint64_t most = cases[i].parts == 0 ? REMAP_TIME_MOST_NS : REMAP_TIME_AGAIN_NS;
+        uint64_t most = cases[i].steps == 0 ? REMAP_TIME_MOST_NS : REMAP_TIME_AGAIN_NS;
         pool->source.remap.remap_ns =
             (cases[i].is_much ? much : share) + cases[i].ahead * most * 3 / 4;
         pool->source.remap.peak = cases[i].risen ? PEAK - PEAK / 32 : PEAK;
@@ -1136,7 +1150,7 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         assert_int_equal(pool->source.remap.slack_steps, cases[i].then);
         assert_in_range(pool->source.goal, goal + more - MIB, goal + more + MIB);
         assert_in_range(pool->source.remap.peak, PEAK, PEAK + MIB);
-        for (unsigned round = 0; round < 3; round++) { /* but by no more than that */
+        for (unsigned round = 0; round < 3; round++) { /* but not again and again */
             finish_all();
             drop(block);
             finish_all();
@@ -1148,17 +1162,17 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
     }
 }
 
-/* Though the peak has not risen for long. */
+/* Pretends that remapping took too long, while the peak did not rise. */
 static void take_too_long(void) {
     pool->source.remap.remap_ns = pool->source.remap.peak = UINT64_MAX / 2;
-    pool->source.remap.slack_steps = 3; /* one comes on top */
+    pool->source.remap.slack_steps = 3; /* a fourth step is due */
 }
 
-/* Not by a part of what was live before that was reset. */
+/* A peak that the program has reset does not count. */
 static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, 0);
-    uint64_t live = ask_for_another_place();
+    uint64_t live = free_two_gib();
     take_too_long();
     get_mapped(3 * GIB / 2);
     assert_int_equal(pool->source.remap.slack, PEAK / 16);
@@ -1179,7 +1193,8 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     assert_in_range(pool->source.remap.peak, 5 * GIB / 2, PEAK - 1);
 }
 
-/* What the growth adds to is needed itself, and what is not unmapped would not be if it were shorter. */
+/* Free memory next to the gap is needed itself. Memory that the driver does not unmap would be
+ * refused in short handles as well. */
 static void not_for_what_is_free_and_not_pinned(void **state) {
     (void)state;
     for (unsigned refused = 0; refused < 2; refused++) {
@@ -1190,7 +1205,7 @@ static void not_for_what_is_free_and_not_pinned(void **state) {
         finish_all();
         drop(last);
         finish_all();
-        if (refused) { /* what others reach cannot move instead */
+        if (refused) { /* externally visible memory cannot move instead */
             assert_int_equal(pool_mark_externally_visible(first), 0);
             drop(first);
             finish_all();
@@ -1205,7 +1220,7 @@ static void not_for_what_is_free_and_not_pinned(void **state) {
     }
 }
 
-/* As much is live as was at most. */
+/* Gets 32 blocks. As much is live as at the peak. */
 static void get_32(uint64_t *at, uint64_t memory) {
     start(memory, POOL_BARRIER, 0);
     for (unsigned i = 0; i < 32; i++) {
@@ -1217,7 +1232,7 @@ static void get_32(uint64_t *at, uint64_t memory) {
     lock_release(&pool->source.lock);
 }
 
-/* What two of them had, and are no neighbours. */
+/* Frees two blocks that are not adjacent, and gets a larger one. */
 static void get_for_two(const uint64_t *at, uint64_t bytes) {
     drop(at[0]), drop(at[2]);
     finish_all();
@@ -1225,7 +1240,7 @@ static void get_for_two(const uint64_t *at, uint64_t bytes) {
     finish_all();
 }
 
-/* And by no more than is lacking; but not above what the driver has refused. */
+/* By no more than that, and not at all after a refusal of the driver. */
 static void the_goal_is_raised_by_what_is_lacking(void **state) {
     (void)state;
     for (unsigned refused = 0; refused < 2; refused++) {
@@ -1240,7 +1255,7 @@ static void the_goal_is_raised_by_what_is_lacking(void **state) {
     }
 }
 
-static void there_are_no_more_parts_than_that(void **state) {
+static void there_are_no_more_steps_than_that(void **state) {
     (void)state;
     uint64_t at[32];
     get_32(at, 64 * GIB);
@@ -1251,7 +1266,7 @@ static void there_are_no_more_parts_than_that(void **state) {
     assert_int_equal(pool->source.remap.slack, PEAK + 200 * MIB - (PEAK + PEAK / VMM_SLACK));
 }
 
-/* Nor above what the device has, of which none is asked for in vain. */
+/* The driver is not asked in vain for more than the device has. */
 static void the_goal_is_not_raised_above_the_device(void **state) {
     (void)state;
     for (uint64_t more = 100 * MIB; more <= 200 * MIB; more += 100 * MIB) {
@@ -1268,7 +1283,8 @@ static void the_goal_is_not_raised_above_the_device(void **state) {
     }
 }
 
-/* What threads may cache is part of the slack; and what it is beyond that, of a small program alone. */
+/* The slack includes what threads may cache. The budget of a small program is raised by the
+ * rest. */
 static void caches_raise_the_budget_of_a_small_program(void **state) {
     (void)state;
     for (uint64_t peak = GIB; peak <= 16 * GIB; peak *= 4) {
@@ -1276,7 +1292,7 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
         start(64 * GIB, POOL_BARRIER, 0);
         counter_set(&pool->source.counters.allocated.peak, peak);
         pool->source.quotas += GIB;
-        unsigned awake = pool->source.active_count;
+        unsigned active = pool->source.active_count;
         for (unsigned caches = 2; caches <= 8; caches++) {
             uint64_t most = (caches < 4 ? caches : 4) * 80 * MIB;
             pool->source.active_count = caches;
@@ -1285,12 +1301,13 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
             assert_int_equal(pool->source.budget, peak + (slack < most ? most : slack));
         }
         pool->source.quotas -= GIB;
-        pool->source.active_count = awake;
+        pool->source.active_count = active;
         assert_int_equal(stop(NULL), 0);
     }
 }
 
-/* One part in REMAP_TIME_SHARE, and REMAP_TIME_MOST_NS; or nothing. */
+/* The limit is one part in REMAP_TIME_SHARE, and REMAP_TIME_MOST_NS. With a clock that stands still
+ * nothing adds up. */
 static void what_mapping_takes_adds_up(void **state) {
     (void)state;
     const uint64_t share = SECOND, each = REMAP_TIME_MOST_NS / 8 * 3;
@@ -1312,18 +1329,18 @@ static void what_mapping_takes_adds_up(void **state) {
     }
 }
 
-/* An hour without it counts for nothing. */
+/* An hour without remapping counts for nothing. */
 static void what_mapping_took_is_counted(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, 0);
-    ask_for_another_place();
+    free_two_gib();
     pool->source.remap.since_ns -= 3600 * SECOND;
     pool->source.remap.peak = PEAK;
     get_mapped(3 * GIB / 2);
     assert_in_range(pool->source.remap.remap_ns, 1, 60 * SECOND);
 }
 
-/* Nor does it make up for what comes after it. */
+/* Time without remapping gives no credit for later. */
 static void what_mapping_takes_now_is_not_measured_by_the_time_before(void **state) {
     (void)state;
     uint64_t at[32];
@@ -1339,7 +1356,7 @@ static void what_mapping_takes_now_is_not_measured_by_the_time_before(void **sta
     fake->backend.ops = unwatched;
 }
 
-/* What it has not taken lately may come in a burst. */
+/* With slack, unused time gives credit for a burst. */
 static void what_mapping_has_not_taken_is_kept_for_a_while(void **state) {
     (void)state;
     uint64_t at[32];
@@ -1359,7 +1376,7 @@ static void what_mapping_has_not_taken_is_kept_for_a_while(void **state) {
 static void what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, 0);
-    ask_for_another_place();
+    free_two_gib();
     pool->source.remap.slack_steps = 10;
     pool->source.remap.peak = PEAK / 2;
     get_mapped(3 * GIB / 2);
@@ -1370,7 +1387,7 @@ static void what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one(
 static void the_next_context_begins_anew(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, 0);
-    ask_for_another_place();
+    free_two_gib();
     pool->source.remap.slack_steps = 10;
     pool->source.remap.slack = PEAK / 8;
     pool->source.remap.size_shift = 2;
@@ -1386,17 +1403,17 @@ static void the_next_context_begins_anew(void **state) {
 
 static struct backend_ops hooked;
 static const struct backend_ops *fake_ops;
-static void (*in_take)(void); /* called once, when pages are taken for the second time */
+static void (*in_create)(void); /* called once, in the second call of create_handles() */
 static unsigned takes;
 
 static int create_handles(struct backend *backend, unsigned count, unsigned length,
-                          uint64_t *pages) {
-    void (*call)(void) = ++takes == 2 ? in_take : NULL;
+                          uint64_t *handles) {
+    void (*call)(void) = ++takes == 2 ? in_create : NULL;
     if (call) {
-        in_take = NULL;
+        in_create = NULL;
         call();
     }
-    return fake_ops->create_handles(backend, count, length, pages);
+    return fake_ops->create_handles(backend, count, length, handles);
 }
 
 static void hook(void (*call)(void)) {
@@ -1404,7 +1421,7 @@ static void hook(void (*call)(void)) {
     hooked = *fake_ops;
     hooked.create_handles = create_handles;
     fake->backend.ops = &hooked;
-    in_take = call;
+    in_create = call;
     takes = 0;
 }
 
@@ -1427,7 +1444,8 @@ static void what_the_driver_has_not_is_refused(void **state) {
     assert_int_equal(fake->growing, 0);
 }
 
-/* What was made of 100 MiB, in segments of 16, goes back: others may have use for it. */
+/* The driver has 98 of 100 MiB, which come in segments of 16 MiB. All are released: another thread
+ * may need them. */
 static void what_was_had_in_vain_goes_back(void **state) {
     (void)state;
     uint64_t address;
@@ -1443,7 +1461,7 @@ static void what_was_had_in_vain_goes_back(void **state) {
     assert_int_equal(get_mapped(98 * MIB), live + 10 * MIB);
 }
 
-/* But not what was there before, which is as good. */
+/* Memory that was idle before stays. */
 static void and_no_more_than_that(void **state) {
     (void)state;
     uint64_t address;
@@ -1487,9 +1505,9 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
     finish_all();
     drop_used(block, 4 * PART);
     finish_all();
-    uint64_t stamp = segment_at(block)->stamp, pages[4];
+    uint64_t stamp = segment_at(block)->stamp, handles[4];
     for (unsigned i = 0; i < 4; i++) {
-        pages[i] = segment_at(block + i * PART)->handle;
+        handles[i] = segment_at(block + i * PART)->handle;
     }
     fake->unmap_code = -EIO;
     pool->source.decay.tick = 6;
@@ -1502,7 +1520,7 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
         assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
         for (unsigned i = 0; i < 4; i++) {
             const struct segment *s = segment_at(block + i * PART);
-            assert_int_equal(s->handle, pages[i]);
+            assert_int_equal(s->handle, handles[i]);
             assert_int_equal(s->stamp, stamp);
             assert_int_equal(s->since, 5);
             assert_true(s->externally_visible);
@@ -1530,26 +1548,26 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
     assert_int_equal(fake->reserved, 0);
 }
 
-/* Its addresses stay the context's. */
+/* The addresses stay reserved. */
 static void what_is_not_unmapped_at_the_end_keeps_its_addresses(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     get_mapped(8 * MIB);
     fake_finish_all(fake);
     fake->unmap_code = -EIO;
-    pool_forget(pool); /* the fake would find something mapped there */
+    pool_forget(pool); /* else the fake finds a mapping at freed addresses */
     assert_int_equal(fake->reserved, 8 * MIB);
     assert_true(fake->addresses > 0);
     fake->unmap_code = 0;
     fake->reserved = fake->addresses = 0;
-    get_mapped(8 * MIB); /* elsewhere */
+    get_mapped(8 * MIB); /* at other addresses */
 }
 
-/* ---- meanwhile ---- */
+/* ---- other threads in between ---- */
 
 static uint64_t stolen;
 
-static void take_what_is_there(void) {
+static void take_90(void) {
     assert_int_equal(pool_alloc(pool, 90 * MIB, &stolen), 0);
 }
 
@@ -1559,27 +1577,27 @@ static void free_it(void) {
 }
 
 static void *take_in_a_thread(void *unused) {
-    take_what_is_there();
+    take_90();
     return unused;
 }
 
 static pthread_t other_thread;
 
-static void let_another_one_ask(void) {
+static void start_another_request(void) {
     lock_acquire(&pool->source.lock);
     uint64_t largest = arena_largest_free(&pool->source.large),
              idle = pool->source.large.idle_bytes;
     lock_release(&pool->source.lock);
-    assert_int_equal(largest, 0); /* 96 MiB are there */
+    assert_int_equal(largest, 0); /* 96 MiB are mapped already */
     assert_int_equal(idle, 0);
     assert_int_equal(pthread_create(&other_thread, NULL, take_in_a_thread, NULL), 0);
 }
 
-/* In two calls: what the first one brought is not there for others. */
-static void who_grows_gets_what_it_has_brought(void **state) {
+/* The growth takes two calls. Another thread does not get what the first one brought. */
+static void a_growth_gets_what_it_has_mapped(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
-    hook(let_another_one_ask);
+    hook(start_another_request);
     uint64_t block = get_mapped(100 * MIB);
     pthread_join(other_thread, NULL);
     assert_int_equal(fake->reserved, 190 * MIB);
@@ -1587,8 +1605,8 @@ static void who_grows_gets_what_it_has_brought(void **state) {
     check();
 }
 
-/* Whoever waits for the mapper meanwhile finds what another one has brought, or freed. */
-static void what_others_have_brought_will_do(void **state) {
+/* A thread that waits for the remap lock takes what another thread mapped or freed in between. */
+static void what_others_have_mapped_will_do(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     uint64_t block = get_mapped(90 * MIB);
@@ -1608,15 +1626,15 @@ static void what_others_have_brought_will_do(void **state) {
     assert_int_equal(fake->reserved, 90 * MIB);
 }
 
-/* While addresses are asked for, and then nothing is lacking. */
-static void what_is_freed_meanwhile_will_do(void **state) {
+/* Another thread frees memory while addresses are reserved. Nothing is lacking then. */
+static void what_is_freed_in_between_will_do(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     fake->next = fake->base + ((uint64_t)64 << 30) - 64 * MIB;
     stolen = get_mapped(64 * MIB);
     finish_all();
     fake->next = fake->base;
-    fake->meanwhile = free_it;
+    fake->in_reserve = free_it;
     assert_int_equal(get_mapped(60 * MIB), stolen);
     assert_int_equal(fake->reserved, 64 * MIB);
 }
@@ -1630,7 +1648,7 @@ static void wait_for_context_end(void) {
     assert_int_equal(pthread_create(&other_thread, NULL, end_the_context, NULL), 0);
 }
 
-/* Under way, it is waited for; and nothing is left behind. */
+/* The end of the context waits for the growth, and leaves nothing behind. */
 static void the_context_ends_while_the_pool_grows(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
@@ -1662,12 +1680,13 @@ static void fewer_addresses_are_asked_for_where_they_are_refused(void **state) {
     assert_int_equal(fake->addresses, 32 * MIB);
     assert_int_equal(get_mapped(12 * MIB), first + 20 * MIB);
     check();
-    assert_int_equal(get_mapped(5 * MIB), first + 32 * MIB); /* whole pages of what is needed */
+    assert_int_equal(get_mapped(5 * MIB), first + 32 * MIB); /* whole VMM pages for the request */
     assert_int_equal(fake->addresses, 38 * MIB);
 }
 
-/* By address, whichever came first; and where one begins at the other's end memory goes on. */
-static void lines_side_by_side_are_one(void **state) {
+/* The list is sorted by address, whichever was reserved first. A block may lie across the border of
+ * two adjacent VA ranges. */
+static void adjacent_va_ranges_are_one(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     fake->next = fake->base + ((uint64_t)64 << 30) - 120 * MIB;
@@ -1684,7 +1703,7 @@ static void lines_side_by_side_are_one(void **state) {
     assert_int_equal(fake->reserved, 114 * MIB);
 }
 
-static void another_line_is_begun_where_one_is_full(void **state) {
+static void another_va_range_is_reserved_where_one_is_full(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     fake->next = fake->base + ((uint64_t)64 << 30) - 40 * MIB;
@@ -1700,15 +1719,15 @@ static void another_line_is_begun_where_one_is_full(void **state) {
     drop(high);
     finish_all();
     assert_int_equal(get_mapped(24 * MIB), high);           /* the least new memory */
-    assert_int_equal(get_mapped(8 * MIB), low + 100 * MIB); /* the lowest place */
+    assert_int_equal(get_mapped(8 * MIB), low + 100 * MIB); /* the lowest gap */
     assert_int_equal(get_mapped(9 * MIB), low + 108 * MIB);
     assert_int_equal(fake->reserved, (24 + 100 + 8 + 10) * MIB);
-    fake->next = fake->base + 8 * GIB; /* so that all are given back in order */
+    fake->next = fake->base + 8 * GIB; /* for stop(): the fake takes addresses back in order */
 }
 
 /* ---- long segments ---- */
 
-/* What a GiB comes in: pieces of an eighth, and a short one at its end. */
+/* The segments of 1 GiB: eight of up to an eighth, and a short one at the end. */
 #define LONG (128 * MIB)
 #define SEGMENTS (VMM_HANDLES_FEW + 1)
 
@@ -1728,8 +1747,8 @@ static void a_large_growth_below_the_budget_takes_few_segments(void **state) {
     assert_int_equal(fake->reserved, GIB + 2 * LONG + PAGE);
 }
 
-/* All blocks lie at the end of the last page of a large one that goes. */
-static void who_begins_behind_a_large_block_keeps_a_short_segment(void **state) {
+/* A block begins in the last VMM page of a large one. */
+static void a_block_behind_a_large_one_keeps_a_short_segment(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, RELAXED);
     uint64_t at = get_mapped(GIB - 3 * MIB / 2), next = get_mapped(3 * MIB);
@@ -1755,14 +1774,15 @@ static uint64_t free_gib(void) {
     return at;
 }
 
-/* All of it stays: what else it will be cut for is not known. */
+/* All of it stays mapped: other requests may need other parts. */
 static void a_long_segment_is_split_for_a_block_in_a_part_of_it(void **state) {
     (void)state;
     uint64_t at = free_gib();
     finish_all();
-    assert_int_equal(get_mapped(LONG), at); /* all of one */
+    assert_int_equal(get_mapped(LONG), at); /* one whole segment */
     assert_int_equal(pool->source.large.segment_count, SEGMENTS);
-    uint64_t block = get_mapped(LONG + 20 * MIB); /* all of the next, and a part of that behind */
+    uint64_t block =
+        get_mapped(LONG + 20 * MIB); /* the next segment, and a part of the one behind it */
     assert_int_equal(block, at + LONG);
     assert_int_equal(segment_at(block)->bytes, LONG);
     assert_int_equal(segment_at(block + LONG)->bytes, VMM_HANDLE);
@@ -1778,8 +1798,8 @@ static void a_long_segment_is_split_for_a_block_in_a_part_of_it(void **state) {
     assert_int_equal(fake->reserved, LONG + 2 * VMM_HANDLE);
 }
 
-/* Also one that nobody has taken out of what is pending yet. */
-static void what_has_become_usable_is_split_as_well(void **state) {
+/* Also if no thread has moved it from the pending queue yet. */
+static void what_has_become_safe_is_split_as_well(void **state) {
     (void)state;
     uint64_t at = free_gib(), ticket = pool_sync_begin(pool);
     fake_finish_all(fake);
@@ -1788,8 +1808,9 @@ static void what_has_become_usable_is_split_as_well(void **state) {
     assert_int_equal(segment_at(at)->bytes, VMM_HANDLE);
 }
 
-/* What is new beyond the budget, and what a long one is split into; half as long once they have been pinned, and so on. */
-static void segments_are_as_long_as_what_they_are_made_for_wants(void **state) {
+/* For new memory beyond the budget, and for what replaces a long segment; size_shift halves
+ * both. */
+static void segments_are_as_long_as_their_request_needs(void **state) {
     (void)state;
     static const uint64_t rows[][4] = {{4, 8, 4, 4}, {8, 8, 4, 4}, {9, 16, 8, 4}, {40, 16, 8, 4}};
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -1811,7 +1832,7 @@ static void segments_are_as_long_as_what_they_are_made_for_wants(void **state) {
     }
 }
 
-/* Of a long one of 512 MiB what such calls make at a time: nobody waits for more of them. */
+/* A long segment of 512 MiB is replaced by one batch of short ones, and by one for the rest. */
 static void no_more_is_split_at_a_time(void **state) {
     (void)state;
     const uint64_t some = MAP_BATCH * VMM_HANDLE_LEAST;
@@ -1825,18 +1846,18 @@ static void no_more_is_split_at_a_time(void **state) {
     assert_int_equal(segment_at(at + some - MIB)->bytes, VMM_HANDLE_LEAST);
     assert_int_equal(segment_at(at + some)->bytes, 512 * MIB - some - VMM_HANDLE);
     assert_int_equal(get_mapped(some - 4 * MIB), at + 4 * MIB);
-    assert_int_equal(get_mapped(4 * MIB), at + some); /* which is split then */
+    assert_int_equal(get_mapped(4 * MIB), at + some); /* the rest is split now */
     assert_int_equal(segment_at(at + some)->bytes, VMM_HANDLE_LEAST);
     assert_int_equal(fake->reserved, 4 * GIB);
 }
 
-/* For a page of small blocks, which cannot be in it. */
-static void so_is_what_is_left_of_a_long_one(void **state) {
+/* A slab needs memory, and cannot lie in the long segment. */
+static void a_long_segment_is_split_for_a_slab(void **state) {
     (void)state;
-    const uint64_t bytes = 18 * VMM_HANDLE; /* six long ones */
+    const uint64_t bytes = 18 * VMM_HANDLE; /* six long segments */
     start(64 * GIB, POOL_BARRIER, bytes + PAGE);
     uint64_t at = get_mapped(bytes + 512 * KIB);
-    get_mapped(MIB + 512 * KIB); /* so that what is short stays */
+    get_mapped(MIB + 512 * KIB); /* keeps the short segment */
     finish_all();
     drop(at);
     finish_all();
@@ -1846,7 +1867,7 @@ static void so_is_what_is_left_of_a_long_one(void **state) {
     assert_int_equal(segment_at(at)->bytes, VMM_HANDLE_SHORT);
 }
 
-/* It may not be unmapped under work that reaches it. */
+/* The long segment may not be unmapped under work. */
 static void it_is_not_split_before_its_work_has_finished(void **state) {
     (void)state;
     uint64_t at = free_gib();
@@ -1858,14 +1879,14 @@ static void it_is_not_split_before_its_work_has_finished(void **state) {
     lock_release(&pool->source.lock);
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get(20 * MIB), at);
-    lock_acquire(&pool->source.lock); /* nor where another thread has taken what had finished */
+    lock_acquire(&pool->source.lock); /* nor if another thread has taken the completed one */
     assert_true(remap_split(&pool->source, &pool->source.large, LONG));
     lock_release(&pool->source.lock);
     assert_int_equal(fake->unmaps, unmaps);
     assert_int_equal(pool->source.large.segment_count, SEGMENTS);
 }
 
-/* Of the one of which a part has to go the rest stays. */
+/* When only a part of a long segment has to go, the rest stays. */
 static void a_long_segment_goes_in_parts(void **state) {
     (void)state;
     uint64_t at[4], more = GIB + 100 * MIB;
@@ -1885,7 +1906,7 @@ static void a_long_segment_goes_in_parts(void **state) {
     get_mapped(more);
     assert_in_range(fake->reserved, budget - VMM_HANDLE + 1, budget);
     assert_int_equal(segment_at(at[1])->bytes,
-                     LONG); /* its short end has moved, the others went from there */
+                     LONG); /* the short end has moved, the others came from there */
     assert_int_equal(segment_at(at[1] + LONG)->bytes, VMM_HANDLE);
     assert_int_equal(counter_get(&pool->source.counters.driver_frees), 7);
     assert_int_equal(pool->source.remap.held_bytes, 0);
@@ -1915,13 +1936,13 @@ static void one_that_the_driver_keeps_is_used_as_it_is(void **state) {
     assert_int_equal(pool->source.large.segment_count, SEGMENTS);
 }
 
-/* ---- reached from outside ---- */
+/* ---- externally visible ---- */
 
-static bool is_reached(uint64_t address) {
+static bool is_visible(uint64_t address) {
     return segment_at(address)->externally_visible;
 }
 
-static void all_segments_of_a_block_are_reached(void **state) {
+static void all_segments_of_a_block_are_externally_visible(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     uint64_t base = PARTS(5);
@@ -1930,11 +1951,11 @@ static void all_segments_of_a_block_are_reached(void **state) {
     assert_int_equal(block, base + 5 * MIB);
     assert_int_equal(pool_mark_externally_visible(block + 2 * MIB), 0);
     for (unsigned i = 0; i < 5; i++) {
-        assert_int_equal(is_reached(base + i * PART), i > 0 && i < 4);
+        assert_int_equal(is_visible(base + i * PART), i > 0 && i < 4);
     }
 }
 
-/* Cut from what was exported, with all of it, its beginning or its end. */
+/* The later block has all of an exported segment, its beginning, or its end. */
 static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
     (void)state;
     enum { ALL, BEGINNING, END, PLACES };
@@ -1959,7 +1980,7 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
         fake_inside_free(false);
         lock_acquire(&pool->source.lock);
         sync_barrier_or_wait(&pool->source, epochs_latest_on_time(&pool->source.epochs),
-                             false); /* a barrier is not enough */
+                             false); /* not enough */
         pending_release_safe(&pool->source);
         lock_release(&pool->source.lock);
         assert_ptr_equal(pool->source.pending[REACH_EXTERNAL].head, page_map_start(block));
@@ -1970,161 +1991,162 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
     }
 }
 
-/* ---- loans ---- */
+/* ---- exports ---- */
 
-static void named(const struct pool_exported *loan, uint64_t address) {
-    for (unsigned i = 0; i < loan->count; i++) {
-        assert_int_equal(fake_physical(fake, address + i * loan->length * PAGE),
-                         fake->base + loan->handle[i] * PAGE);
+static void check_handles(const struct pool_exported *exported, uint64_t address) {
+    for (unsigned i = 0; i < exported->count; i++) {
+        assert_int_equal(fake_physical(fake, address + i * exported->length * PAGE),
+                         fake->base + exported->handle[i] * PAGE);
     }
 }
 
-static void a_block_names_all_segments_it_lies_in(void **state) {
+static void an_export_names_all_handles_of_a_block(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
-    struct pool_exported loan;
+    struct pool_exported exported;
     static const uint64_t parts[] = {PART, PART, PART, PART, PART,    6 * MIB,
                                      PART, PART, PART, PART, 6 * MIB, PART};
     uint64_t base = free_in_parts(parts, 12);
-    uint64_t in_front = get_mapped(3 * MIB), block = get_mapped(44 * MIB); /* not in the last */
+    uint64_t in_front = get_mapped(3 * MIB),
+             block = get_mapped(44 * MIB); /* not in the last segment */
     assert_int_equal(in_front, base);
     assert_int_equal(block, base + 3 * MIB);
     uint64_t id = pool_block_id(block);
-    assert_int_equal(pool_export(block, id, 0, &loan), -ENOENT); /* not reached */
+    assert_int_equal(pool_export(block, id, 0, &exported), -ENOENT); /* not externally visible */
     assert_int_equal(pool_mark_externally_visible(block), 0);
-    assert_int_equal(pool_export(block, id + 1, 0, &loan), -ENOENT);
-    assert_int_equal(pool_export(block + 4096, id, 0, &loan), -ENOENT);
-    /* where it begins, how many follow, how long each is, in pages */
+    assert_int_equal(pool_export(block, id + 1, 0, &exported), -ENOENT);
+    assert_int_equal(pool_export(block + 4096, id, 0, &exported), -ENOENT);
+    /* the page where it begins, the count of handles, the VMM pages of each */
     static const uint32_t rows[][3] = {{0, 5, 2},  {2, 4, 2},  {8, 1, 2}, {10, 1, 3},
                                        {13, 4, 2}, {19, 1, 2}, {21, 1, 3}};
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
-        assert_int_equal(pool_export(block, id, rows[i][0], &loan), 0);
-        assert_int_equal(loan.count, rows[i][1]);
-        assert_int_equal(loan.length, rows[i][2]);
-        assert_int_equal(loan.offset, 3 * MIB);
-        assert_int_equal(loan.bytes, 44 * MIB);
-        assert_int_equal(loan.pages, 24);
-        assert_false(lock_try(&pool->source.remap.lock)); /* so nothing goes back */
-        named(&loan, base + rows[i][0] * PAGE);
-        pool_export_end(&loan);
+        assert_int_equal(pool_export(block, id, rows[i][0], &exported), 0);
+        assert_int_equal(exported.count, rows[i][1]);
+        assert_int_equal(exported.length, rows[i][2]);
+        assert_int_equal(exported.offset, 3 * MIB);
+        assert_int_equal(exported.bytes, 44 * MIB);
+        assert_int_equal(exported.pages, 24);
+        assert_false(lock_try(&pool->source.remap.lock)); /* so nothing is released */
+        check_handles(&exported, base + rows[i][0] * PAGE);
+        pool_export_end(&exported);
     }
     static const uint32_t none[] = {1, 3, 9, 11, 12, 14, 22, 23, 24, 26, UINT32_MAX};
     for (unsigned i = 0; i < sizeof none / sizeof *none; i++) {
-        assert_int_equal(pool_export(block, id, none[i], &loan), -EINVAL);
+        assert_int_equal(pool_export(block, id, none[i], &exported), -EINVAL);
     }
     assert_true(lock_try(&pool->source.remap.lock));
     lock_release(&pool->source.remap.lock);
 }
 
-/* Not those behind it, though they are as long. */
+/* Handles behind the block are as long, but are not named. */
 static void and_only_those(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
-    struct pool_exported loan;
+    struct pool_exported exported;
     PARTS(4);
     uint64_t block = get_mapped(2 * PART), other = get_mapped(2 * PART);
     for (uint64_t at = block; at <= other; at += other - block) {
         assert_int_equal(pool_mark_externally_visible(at), 0);
-        assert_int_equal(pool_export(at, pool_block_id(at), 0, &loan), 0);
-        assert_int_equal(loan.count, 2);
-        assert_int_equal(loan.pages, 4);
-        named(&loan, at);
-        pool_export_end(&loan);
-        assert_int_equal(pool_export(at, pool_block_id(at), 4, &loan), -EINVAL);
+        assert_int_equal(pool_export(at, pool_block_id(at), 0, &exported), 0);
+        assert_int_equal(exported.count, 2);
+        assert_int_equal(exported.pages, 4);
+        check_handles(&exported, at);
+        pool_export_end(&exported);
+        assert_int_equal(pool_export(at, pool_block_id(at), 4, &exported), -EINVAL);
     }
 }
 
-#define LINE(name) cmocka_unit_test_setup_teardown(name, with_pages, stop)
+#define VMM_TEST(name) cmocka_unit_test_setup_teardown(name, with_vmm, stop)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        LINE(a_request_grows_by_what_it_lacks_at_the_end),
-        LINE(what_fits_elsewhere_leaves_the_end_alone),
-        LINE(a_longer_range_is_taken_before_the_end),
-        LINE(a_hole_is_filled_from_its_left),
-        LINE(a_hole_is_filled_from_its_right),
-        LINE(from_the_side_that_lacks_less),
-        LINE(a_hole_is_filled_wholly_with_what_is_free_on_both_sides),
-        LINE(what_is_longer_than_that_goes_to_the_end),
-        LINE(the_lowest_place_among_equals),
-        LINE(where_the_least_is_lacking),
-        LINE(in_front_of_all),
-        LINE(a_block_over_several_segments_and_its_free),
-        LINE(a_segment_inside_what_is_free_goes_back),
-        LINE(over_the_budget_what_is_idle_goes_back_first),
-        LINE(what_has_finished_is_not_waited_for),
-        LINE(nor_is_what_lies_beside_the_place_taken_for_it),
-        LINE(below_it_nothing_does),
-        LINE(what_has_not_finished_is_waited_for_if_it_suffices),
-        LINE(no_more_is_waited_for_than_a_growth_adds),
-        LINE(what_lies_beside_the_place_does_not_count),
-        LINE(what_cannot_be_waited_for_does_not_go),
-        LINE(what_is_free_beside_the_place_stays),
-        LINE(on_both_sides_of_it),
-        LINE(but_not_on_a_side_that_is_not_needed),
-        LINE(pages_of_small_blocks_go_back_for_large_ones),
-        LINE(what_is_pending_is_put_in_order_ahead),
-        LINE(what_goes_back_is_mapped_where_it_is_needed),
-        LINE(whole_though_not_all_of_it_is_needed),
-        LINE(what_has_not_finished_moves_at_once),
-        LINE(and_is_unmapped_when_it_has),
-        LINE(what_moved_goes_back_whole),
-        LINE(what_moved_goes_back_whole_in_one_go),
-        LINE(what_moved_goes_back_when_its_work_ends_during_a_release),
-        LINE(what_cannot_be_unmapped_stays_an_alias),
-        LINE(what_others_reach_moves_nowhere),
-        LINE(as_far_as_aliases_can_be_kept),
-        LINE(no_more_is_ready_than_can_move_at_once),
-        LINE(what_lies_beside_a_hole_moves_first),
-        LINE(what_moved_for_a_growth_that_is_refused_is_not_lost),
-        LINE(what_was_moved_in_vain_is_counted),
-        LINE(what_goes_back_in_front_of_what_has_come),
-        LINE(short_segments_are_mapped_where_they_are_needed),
-        LINE(no_more_is_looked_for_than_is_lacking),
-        LINE(segments_are_shorter_once_they_have_been_pinned),
-        LINE(a_large_growth_comes_in_longer_segments),
-        LINE(not_for_what_is_free_and_not_pinned),
-        LINE(the_goal_is_raised_where_mapping_takes_too_long),
-        LINE(the_goal_is_not_raised_above_the_device),
-        LINE(the_goal_is_raised_by_what_is_lacking),
-        LINE(there_are_no_more_parts_than_that),
-        LINE(the_goal_is_raised_by_a_part_of_the_peak_that_counts),
-        LINE(what_mapping_took_is_counted),
-        LINE(what_mapping_takes_now_is_not_measured_by_the_time_before),
-        LINE(what_mapping_has_not_taken_is_kept_for_a_while),
-        LINE(what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one),
-        LINE(the_next_context_begins_anew),
-        LINE(caches_raise_the_budget_of_a_small_program),
-        LINE(what_mapping_takes_adds_up),
-        LINE(what_the_driver_has_not_is_refused),
-        LINE(what_was_had_in_vain_goes_back),
-        LINE(and_no_more_than_that),
-        LINE(what_cannot_be_mapped_is_the_driver_s),
-        LINE(what_the_driver_will_not_unmap_stays_as_it_was),
-        LINE(what_is_not_unmapped_at_the_end_keeps_its_addresses),
-        LINE(who_grows_gets_what_it_has_brought),
-        LINE(what_others_have_brought_will_do),
-        LINE(what_is_freed_meanwhile_will_do),
-        LINE(the_context_ends_while_the_pool_grows),
-        LINE(fewer_addresses_are_asked_for_where_they_are_refused),
-        LINE(lines_side_by_side_are_one),
-        LINE(another_line_is_begun_where_one_is_full),
-        LINE(a_large_growth_below_the_budget_takes_few_segments),
-        LINE(who_begins_behind_a_large_block_keeps_a_short_segment),
-        LINE(beyond_the_budget_segments_are_short),
-        LINE(a_long_segment_is_split_for_a_block_in_a_part_of_it),
-        LINE(what_has_become_usable_is_split_as_well),
-        LINE(segments_are_as_long_as_what_they_are_made_for_wants),
-        LINE(no_more_is_split_at_a_time),
-        LINE(so_is_what_is_left_of_a_long_one),
-        LINE(it_is_not_split_before_its_work_has_finished),
-        LINE(a_long_segment_goes_in_parts),
-        LINE(one_that_the_driver_keeps_is_used_as_it_is),
-        LINE(where_the_driver_has_no_more_what_was_split_is_gone),
-        LINE(all_segments_of_a_block_are_reached),
-        LINE(nor_is_a_later_block_there_cached_or_handed_on_early),
-        LINE(a_block_names_all_segments_it_lies_in),
-        LINE(and_only_those),
+        VMM_TEST(a_request_grows_by_what_it_lacks_at_the_end),
+        VMM_TEST(what_fits_elsewhere_leaves_the_end_alone),
+        VMM_TEST(a_longer_range_is_taken_before_the_end),
+        VMM_TEST(a_gap_is_filled_from_its_left),
+        VMM_TEST(a_gap_is_filled_from_its_right),
+        VMM_TEST(from_the_side_that_lacks_less),
+        VMM_TEST(a_gap_is_filled_wholly_with_what_is_free_on_both_sides),
+        VMM_TEST(what_is_longer_than_that_goes_to_the_end),
+        VMM_TEST(the_lowest_gap_among_equals),
+        VMM_TEST(where_the_least_is_lacking),
+        VMM_TEST(in_front_of_all),
+        VMM_TEST(a_block_over_several_segments_and_its_free),
+        VMM_TEST(a_segment_inside_what_is_free_goes_back),
+        VMM_TEST(over_the_budget_what_is_idle_goes_back_first),
+        VMM_TEST(what_has_finished_is_not_waited_for),
+        VMM_TEST(nor_is_memory_next_to_the_gap_taken_for_it),
+        VMM_TEST(below_it_nothing_does),
+        VMM_TEST(what_has_not_finished_is_waited_for_if_it_suffices),
+        VMM_TEST(no_more_is_waited_for_than_a_growth_adds),
+        VMM_TEST(memory_next_to_the_gap_does_not_count),
+        VMM_TEST(what_cannot_be_waited_for_does_not_go),
+        VMM_TEST(free_memory_next_to_the_gap_stays),
+        VMM_TEST(on_both_sides_of_it),
+        VMM_TEST(but_not_on_a_side_that_is_not_needed),
+        VMM_TEST(slabs_go_back_for_large_blocks),
+        VMM_TEST(pending_memory_goes_behind_a_barrier_ahead),
+        VMM_TEST(what_goes_back_is_mapped_where_it_is_needed),
+        VMM_TEST(whole_though_not_all_of_it_is_needed),
+        VMM_TEST(what_has_not_finished_moves_at_once),
+        VMM_TEST(and_is_unmapped_when_it_has),
+        VMM_TEST(what_moved_goes_back_whole),
+        VMM_TEST(what_moved_goes_back_whole_in_one_go),
+        VMM_TEST(what_moved_goes_back_when_its_work_ends_during_a_release),
+        VMM_TEST(what_cannot_be_unmapped_stays_a_stale_mapping),
+        VMM_TEST(externally_visible_memory_does_not_move),
+        VMM_TEST(nothing_moves_without_an_entry_for_its_stale_mapping),
+        VMM_TEST(no_more_is_available_than_can_move_at_once),
+        VMM_TEST(segments_next_to_a_gap_move_first),
+        VMM_TEST(what_moved_for_a_growth_that_is_refused_is_not_lost),
+        VMM_TEST(handles_that_moved_in_vain_are_counted),
+        VMM_TEST(what_goes_back_in_front_of_what_has_come),
+        VMM_TEST(short_segments_are_mapped_where_they_are_needed),
+        VMM_TEST(the_driver_is_asked_for_no_more_than_is_lacking),
+        VMM_TEST(segments_are_shorter_once_they_have_been_pinned),
+        VMM_TEST(a_large_growth_comes_in_longer_segments),
+        VMM_TEST(not_for_what_is_free_and_not_pinned),
+        VMM_TEST(the_goal_is_raised_where_mapping_takes_too_long),
+        VMM_TEST(the_goal_is_not_raised_above_the_device),
+        VMM_TEST(the_goal_is_raised_by_what_is_lacking),
+        VMM_TEST(there_are_no_more_steps_than_that),
+        VMM_TEST(the_goal_is_raised_by_a_part_of_the_peak_that_counts),
+        VMM_TEST(what_mapping_took_is_counted),
+        VMM_TEST(what_mapping_takes_now_is_not_measured_by_the_time_before),
+        VMM_TEST(what_mapping_has_not_taken_is_kept_for_a_while),
+        VMM_TEST(what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one),
+        VMM_TEST(the_next_context_begins_anew),
+        VMM_TEST(caches_raise_the_budget_of_a_small_program),
+        VMM_TEST(what_mapping_takes_adds_up),
+        VMM_TEST(what_the_driver_has_not_is_refused),
+        VMM_TEST(what_was_had_in_vain_goes_back),
+        VMM_TEST(and_no_more_than_that),
+        VMM_TEST(what_cannot_be_mapped_is_the_driver_s),
+        VMM_TEST(what_the_driver_will_not_unmap_stays_as_it_was),
+        VMM_TEST(what_is_not_unmapped_at_the_end_keeps_its_addresses),
+        VMM_TEST(a_growth_gets_what_it_has_mapped),
+        VMM_TEST(what_others_have_mapped_will_do),
+        VMM_TEST(what_is_freed_in_between_will_do),
+        VMM_TEST(the_context_ends_while_the_pool_grows),
+        VMM_TEST(fewer_addresses_are_asked_for_where_they_are_refused),
+        VMM_TEST(adjacent_va_ranges_are_one),
+        VMM_TEST(another_va_range_is_reserved_where_one_is_full),
+        VMM_TEST(a_large_growth_below_the_budget_takes_few_segments),
+        VMM_TEST(a_block_behind_a_large_one_keeps_a_short_segment),
+        VMM_TEST(beyond_the_budget_segments_are_short),
+        VMM_TEST(a_long_segment_is_split_for_a_block_in_a_part_of_it),
+        VMM_TEST(what_has_become_safe_is_split_as_well),
+        VMM_TEST(segments_are_as_long_as_their_request_needs),
+        VMM_TEST(no_more_is_split_at_a_time),
+        VMM_TEST(a_long_segment_is_split_for_a_slab),
+        VMM_TEST(it_is_not_split_before_its_work_has_finished),
+        VMM_TEST(a_long_segment_goes_in_parts),
+        VMM_TEST(one_that_the_driver_keeps_is_used_as_it_is),
+        VMM_TEST(where_the_driver_has_no_more_what_was_split_is_gone),
+        VMM_TEST(all_segments_of_a_block_are_externally_visible),
+        VMM_TEST(nor_is_a_later_block_there_cached_or_handed_on_early),
+        VMM_TEST(an_export_names_all_handles_of_a_block),
+        VMM_TEST(and_only_those),
     };
-    return cmocka_run_group_tests_name("line", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("va_range", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /*
- * The pages backend over a driver that keeps addresses, pages and mappings in tables, and refuses what it is
- * told to: what it takes and gives, who has access, and what is left when a call in the middle fails.
+ * The vmm backend over a driver that keeps addresses, handles and mappings in tables, and refuses a
+ * call when a test says so: what is created and released, which devices have access, and what
+ * remains when a call fails half way.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +25,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* There is no live page here, which would ask. */
+/* Nothing reads statistics here. */
 int stats_device_count(void) {
     return 0;
 }
@@ -42,13 +43,13 @@ bool stats_read_counters(int ordinal, struct stats_device *out) {
 }
 
 #define PAGE ((uint64_t)2 << 20)
-#define SLOTS 4096 /* pages of the addresses that the driver gives, from BASE on */
+#define SLOTS 4096 /* VMM pages of the addresses that the driver reserves, from BASE on */
 #define BASE ((CUdeviceptr)1 << 40)
 
 /* ---- the driver ---- */
 
 static struct slot {
-    uint64_t page; /* 0: nothing */
+    uint64_t handle; /* its handle; 0: nothing is mapped */
     uint64_t access;
 } slots[SLOTS];
 
@@ -58,22 +59,22 @@ static struct reservation {
 } reservations[16];
 
 static CUdeviceptr next_address;
-static uint64_t last_page;
-static unsigned pages_there, mappings, set_access_calls, creates;
+static uint64_t last_handle;
+static unsigned handle_count, mappings, set_access_calls, creates;
 static CUmemAllocationProp last_prop;
 static int attributes[256];
 static int version, devices, unreachable;
 static size_t granularity;
-static size_t counts_as_free, has; /* bytes */
-static unsigned relaxed;           /* depth: every call has to be made in relaxed capture mode */
+static size_t reported_free, has; /* bytes */
+static unsigned relaxed; /* the calling thread is in relaxed capture mode, as every call requires */
 
-/* The n-th call of a kind from now on is refused with the code; those after it are not. */
+/* The call number `left` of a kind, counted from now on, is refused with `code`. */
 static struct refusal {
     unsigned left;
     CUresult code;
 } refuse_create, refuse_map, refuse_access, refuse_reserve, refuse_release, refuse_unmap;
 
-static bool unmaps_nothing;
+static bool refuses_all_unmaps;
 
 static bool refuses(struct refusal *refusal) {
     assert_true(relaxed > 0);
@@ -105,7 +106,7 @@ static CUresult reserve(CUdeviceptr *address, size_t bytes, size_t alignment, CU
     for (unsigned i = 0; i < 16; i++) {
         if (reservations[i].bytes == 0) {
             *address = next_address;
-            next_address += bytes + PAGE; /* never side by side */
+            next_address += bytes + PAGE; /* never adjacent */
             reservations[i] = (struct reservation){*address, bytes};
             return CUDA_SUCCESS;
         }
@@ -122,7 +123,7 @@ static CUresult free_addresses(CUdeviceptr address, size_t bytes) {
     for (unsigned i = 0; i < 16; i++) {
         if (reservations[i].address == address && reservations[i].bytes == bytes) {
             for (size_t at = 0; at < bytes && address + at < BASE + SLOTS * PAGE; at += PAGE) {
-                assert_int_equal(slot_of(address + at)->page, 0);
+                assert_int_equal(slot_of(address + at)->handle, 0);
             }
             reservations[i] = (struct reservation){0};
             return CUDA_SUCCESS;
@@ -143,17 +144,17 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes,
     if (bytes > has) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *handle = ++last_page;
-    pages_there++;
+    *handle = ++last_handle;
+    handle_count++;
     return CUDA_SUCCESS;
 }
 
 static CUresult release(CUmemGenericAllocationHandle handle) {
-    assert_in_range(handle, 1, last_page);
+    assert_in_range(handle, 1, last_handle);
     if (refuses(&refuse_release)) {
         return refuse_release.code;
     }
-    pages_there--;
+    handle_count--;
     return CUDA_SUCCESS;
 }
 
@@ -163,25 +164,25 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
     if (refuses(&refuse_map)) {
         return refuse_map.code;
     }
-    assert_int_equal(slot_of(address)->page, 0);
+    assert_int_equal(slot_of(address)->handle, 0);
     *slot_of(address) = (struct slot){handle, 0};
     mappings++;
     return CUDA_SUCCESS;
 }
 
 static CUresult unmap(CUdeviceptr address, size_t bytes) {
-    if (refuses(&refuse_unmap) || unmaps_nothing) {
+    if (refuses(&refuse_unmap) || refuses_all_unmaps) {
         return CUDA_ERROR_UNKNOWN;
     }
     for (size_t at = 0; at < bytes; at += PAGE) {
-        assert_int_not_equal(slot_of(address + at)->page, 0);
+        assert_int_not_equal(slot_of(address + at)->handle, 0);
         *slot_of(address + at) = (struct slot){0};
         mappings--;
     }
     return CUDA_SUCCESS;
 }
 
-static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *who,
+static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *accesses,
                            size_t count) {
     set_access_calls++;
     if (refuses(&refuse_access)) {
@@ -189,11 +190,11 @@ static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessD
     }
     assert_true(bytes > 0 && count > 0);
     for (size_t at = 0; at < bytes; at += PAGE) {
-        assert_int_not_equal(slot_of(address + at)->page, 0); /* all of it is mapped */
+        assert_int_not_equal(slot_of(address + at)->handle, 0); /* every page is mapped */
         for (size_t i = 0; i < count; i++) {
-            assert_int_equal(who[i].location.type, CU_MEM_LOCATION_TYPE_DEVICE);
-            assert_int_equal(who[i].flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-            slot_of(address + at)->access |= (uint64_t)1 << who[i].location.id;
+            assert_int_equal(accesses[i].location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+            assert_int_equal(accesses[i].flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+            slot_of(address + at)->access |= (uint64_t)1 << accesses[i].location.id;
         }
     }
     return CUDA_SUCCESS;
@@ -235,7 +236,7 @@ static CUresult create_event(CUevent *event, unsigned flags) {
 }
 
 static CUresult get_info(size_t *free_bytes, size_t *total) {
-    *free_bytes = counts_as_free;
+    *free_bytes = reported_free;
     *total = SLOTS * PAGE;
     return CUDA_SUCCESS;
 }
@@ -257,7 +258,7 @@ bool device_take(struct device *where, uint64_t bytes) {
     return true;
 }
 
-static unsigned trims; /* of the driver's pools that bring something */
+static unsigned trims; /* how many calls of mempool_trim() return memory */
 
 bool mempool_trim(const struct device *where) {
     (void)where;
@@ -361,15 +362,15 @@ static int start(void **state) {
     memset(attributes, 0, sizeof attributes);
     refuse_create = refuse_map = refuse_access = refuse_reserve = refuse_release = refuse_unmap =
         (struct refusal){0};
-    unmaps_nothing = false;
+    refuses_all_unmaps = false;
     next_address = BASE;
-    last_page = 0;
-    pages_there = mappings = set_access_calls = creates = 0;
+    last_handle = 0;
+    handle_count = mappings = set_access_calls = creates = 0;
     version = 13000;
     devices = 4;
     unreachable = -1;
     granularity = PAGE;
-    counts_as_free = 0;
+    reported_free = 0;
     has = SIZE_MAX;
     limit = UINT64_MAX / 2;
     attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 1;
@@ -397,14 +398,14 @@ static int start(void **state) {
     return vmm_start(&vmm, (CUcontext)1, &device, 0);
 }
 
-/* Every test gives back all it took. */
+/* Checks that the test has released everything. */
 static int stop(void **state) {
     (void)state;
     bool left = false;
     for (unsigned i = 0; i < 16; i++) {
         left |= reservations[i].bytes != 0;
     }
-    return !left && pages_there == 0 && mappings == 0 && atomic_load(&device.charged) == 0 &&
+    return !left && handle_count == 0 && mappings == 0 && atomic_load(&device.charged) == 0 &&
                    atomic_load(&device.pooled) == 0 && !vmm_touches(0, UINT64_MAX)
                ? 0
                : -1;
@@ -424,7 +425,7 @@ static uint64_t access_at(uint64_t address) {
     return slot_of(address)->access;
 }
 
-static void a_page_is_charged_and_refunded(void **state) {
+static void a_handle_is_charged_and_refunded(void **state) {
     (void)state;
     uint64_t handles[3];
     take(3, handles);
@@ -436,13 +437,13 @@ static void a_page_is_charged_and_refunded(void **state) {
     backend->ops->release_handles(backend, 1, 1, handles + 2);
 }
 
-static void all_pages_or_none(void **state) {
+static void all_handles_or_none(void **state) {
     (void)state;
     uint64_t handles[5];
     refuse_create = (struct refusal){4, CUDA_ERROR_OUT_OF_MEMORY};
     assert_int_equal(backend->ops->create_handles(backend, 5, 1, handles), -ENOMEM);
-    assert_int_equal(pages_there, 0);
-    trims = 1; /* what these kept is asked for once more */
+    assert_int_equal(handle_count, 0);
+    trims = 1; /* then the driver is asked once more */
     refuse_create = (struct refusal){4, CUDA_ERROR_OUT_OF_MEMORY};
     assert_int_equal(backend->ops->create_handles(backend, 5, 1, handles), 0);
     assert_int_equal(trims, 0);
@@ -457,21 +458,21 @@ static void all_pages_or_none(void **state) {
     assert_int_equal(atomic_load(&device.charged), 0);
 }
 
-/* Pages that are taken in vain are missing elsewhere for as long. */
-static void what_is_not_there_is_not_taken_page_by_page(void **state) {
+/* Handles that are created in vain are missing elsewhere until they are released. */
+static void what_is_not_there_is_not_created_handle_by_handle(void **state) {
     (void)state;
     creates = 0;
-    counts_as_free = 8 * PAGE;
+    reported_free = 8 * PAGE;
     assert_int_equal(backend->ops->probe_handles(backend, 8), 0);
     assert_int_equal(creates, 0);
     has = 8 * PAGE;
     assert_int_equal(backend->ops->probe_handles(backend, 9), -ENOMEM);
     assert_int_equal(creates, 1);
-    has = 9 * PAGE; /* more than it counts */
+    has = 9 * PAGE; /* more than cuMemGetInfo reports */
     assert_int_equal(backend->ops->probe_handles(backend, 9), 0);
     assert_int_equal(creates, 2);
     uint64_t before = limit;
-    limit = 8 * PAGE; /* which is the reason then, whatever the driver has */
+    limit = 8 * PAGE; /* the limit is the reason, whatever the driver has */
     assert_int_equal(backend->ops->probe_handles(backend, 9), -EDQUOT);
     assert_int_equal(creates, 2);
     assert_int_equal(backend->ops->probe_handles(backend, 8), 0);
@@ -483,7 +484,7 @@ static void what_is_not_there_is_not_taken_page_by_page(void **state) {
     assert_int_equal(backend->ops->probe_handles(backend, 9), 0);
     assert_int_equal(atomic_load(&device.charged), 9 * PAGE);
     device_refund(&device, 9 * PAGE);
-    pages_there--;
+    handle_count--;
 }
 
 static void what_the_driver_keeps_stays_charged(void **state) {
@@ -502,8 +503,8 @@ static void what_the_driver_keeps_stays_charged(void **state) {
     refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
     assert_null(vmm_unavailable(&device));
     assert_int_equal(atomic_load(&device.charged), PAGE);
-    backend->ops->release_handles(backend, 1, 1, &last_page);
-    device_pooled(&device, 2 * PAGE); /* of those the pool has never had */
+    backend->ops->release_handles(backend, 1, 1, &last_handle);
+    device_pooled(&device, 2 * PAGE); /* of two that the pool never had */
 }
 
 static void one_call_gives_access_to_all_that_is_mapped_at_once(void **state) {
@@ -513,7 +514,7 @@ static void one_call_gives_access_to_all_that_is_mapped_at_once(void **state) {
     assert_int_equal(backend->ops->map(backend, at + 2 * PAGE, 8, 1, handles), 0);
     assert_int_equal(set_access_calls, 1);
     for (unsigned i = 0; i < 8; i++) {
-        assert_int_equal(slot_of(at + (2 + i) * PAGE)->page, handles[i]);
+        assert_int_equal(slot_of(at + (2 + i) * PAGE)->handle, handles[i]);
         assert_int_equal(access_at(at + (2 + i) * PAGE), 1 << device.ordinal);
     }
     assert_int_equal(backend->ops->unmap(backend, at + 2 * PAGE, 8, false), 0);
@@ -521,7 +522,7 @@ static void one_call_gives_access_to_all_that_is_mapped_at_once(void **state) {
     backend->ops->free_addresses(backend, at, 16 * PAGE);
 }
 
-static void a_page_lies_at_several_addresses(void **state) {
+static void a_handle_is_mapped_at_several_addresses(void **state) {
     (void)state;
     uint64_t handle, at = reserve_addresses(3), handles[2];
     take(1, &handle);
@@ -549,14 +550,14 @@ static void nothing_stays_mapped_when_a_mapping_fails(void **state) {
     refuse_access = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
     assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), -ENOMEM);
     assert_int_equal(mappings, 0);
-    assert_int_equal(vmm_grant_access(&vmm, 0), CUDA_SUCCESS); /* finds nothing that is mapped */
+    assert_int_equal(vmm_grant_access(&vmm, 0), CUDA_SUCCESS); /* nothing is mapped yet */
     assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), 0);
     assert_int_equal(backend->ops->unmap(backend, at, 6, false), 0);
     backend->ops->release_handles(backend, 6, 1, handles);
     backend->ops->free_addresses(backend, at, 6 * PAGE);
 }
 
-/* It is in the way of what is to lie there next, and is the driver's before. */
+/* The leaked mapping is where the next one is to be. The driver gets it back before that. */
 static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
     (void)state;
     uint64_t handles[6], at = reserve_addresses(6);
@@ -565,7 +566,7 @@ static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
     assert_int_equal(backend->ops->map(backend, at, 4, 1, handles), -EBUSY);
     assert_int_equal(mappings, 4);
     assert_int_equal(atomic_load(&device.charged), 10 * PAGE);
-    refuse_unmap = (struct refusal){1, CUDA_ERROR_UNKNOWN}; /* still */
+    refuse_unmap = (struct refusal){1, CUDA_ERROR_UNKNOWN}; /* once more */
     assert_int_equal(backend->ops->map(backend, at + 4 * PAGE, 2, 1, handles + 4), 0);
     assert_int_equal(mappings, 6);
     assert_int_equal(backend->ops->map(backend, at, 4, 1, handles), 0);
@@ -575,29 +576,29 @@ static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
     refuse_unmap = (struct refusal){1, CUDA_ERROR_UNKNOWN};
     assert_int_equal(backend->ops->map(backend, at + 4 * PAGE, 2, 1, handles + 4), -EBUSY);
     assert_int_equal(mappings, 5);
-    assert_int_equal(backend->ops->unmap(backend, at, 4, false), 0); /* gives it back as well */
+    assert_int_equal(backend->ops->unmap(backend, at, 4, false), 0); /* unmaps the leaked one too */
     assert_int_equal(mappings, 0);
     backend->ops->release_handles(backend, 6, 1, handles);
     backend->ops->free_addresses(backend, at, 6 * PAGE);
 }
 
-/* The last one stays charged, and mapped, when all others have been unmapped. */
+/* The last mapping stays, and stays charged, when all others were unmapped. */
 static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
     (void)state;
     uint64_t handle, at = reserve_addresses(VMM_LEAKED_MOST + 2);
     uint64_t last = at + VMM_LEAKED_MOST * PAGE;
     take(1, &handle);
-    unmaps_nothing = true;
+    refuses_all_unmaps = true;
     for (unsigned i = 0; i <= VMM_LEAKED_MOST; i++) {
         refuse_access = (struct refusal){1, CUDA_ERROR_UNKNOWN};
         assert_int_equal(backend->ops->map(backend, at + i * PAGE, 1, 1, &handle), -EBUSY);
     }
     assert_int_equal(atomic_load(&device.charged), (VMM_LEAKED_MOST + 2) * PAGE);
-    unmaps_nothing = false;
+    refuses_all_unmaps = false;
     assert_int_equal(backend->ops->map(backend, last + PAGE, 1, 1, &handle), 0);
     assert_int_equal(mappings, 2);
     assert_int_equal(atomic_load(&device.charged), 2 * PAGE);
-    *slot_of(last) = (struct slot){0}; /* which nobody else unmaps */
+    *slot_of(last) = (struct slot){0}; /* nothing else unmaps it */
     mappings--;
     atomic_fetch_sub(&device.charged, PAGE);
     assert_int_equal(backend->ops->unmap(backend, last + PAGE, 1, false), 0);
@@ -605,8 +606,8 @@ static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
     backend->ops->free_addresses(backend, at, (VMM_LEAKED_MOST + 2) * PAGE);
 }
 
-/* Of 200 pages, which take more than one word of bits, in two ranges: runs of several lengths. */
-static void a_late_device_gets_access_to_every_page(void **state) {
+/* 200 VMM pages take several words of bits. Runs have several lengths, in two VA ranges. */
+static void a_later_device_gets_access_to_every_page(void **state) {
     (void)state;
     uint64_t handle, first = reserve_addresses(200), second = reserve_addresses(10);
     static const unsigned mapped[] = {0, 1, 2, 5, 62, 63, 64, 65, 127, 128, 199};
@@ -623,7 +624,7 @@ static void a_late_device_gets_access_to_every_page(void **state) {
         assert_int_equal(access_at(first + mapped[i] * PAGE), mapped[i] == 1 ? 0 : 1 << 1 | 1 << 3);
     }
     assert_int_equal(access_at(second + 9 * PAGE), 1 << 1 | 1 << 3);
-    assert_int_equal(vmm_grant_access(&vmm, 3), CUDA_SUCCESS); /* has it */
+    assert_int_equal(vmm_grant_access(&vmm, 3), CUDA_SUCCESS); /* has access already */
     assert_int_equal(vmm_grant_access(&vmm, device.ordinal), CUDA_SUCCESS);
     assert_int_equal(set_access_calls, 7);
     assert_int_equal(backend->ops->map(backend, first + PAGE, 1, 1, &handle), 0);
@@ -652,8 +653,8 @@ static void access_that_is_refused_is_not_counted_as_given(void **state) {
     backend->ops->free_addresses(backend, at, 2 * PAGE);
 }
 
-/* The next context's peers are its own. All else goes on while the old one has ended: it is the pool that
- * gives it back then. */
+/* The peers of the next context are its own. Memory can be unmapped and released after its context
+ * has ended: the pool does that then. */
 static void memory_outlives_its_context_and_peers_do_not(void **state) {
     (void)state;
     uint64_t handles[2], at = reserve_addresses(4);
@@ -703,7 +704,7 @@ static int start_anew(void) {
     return vmm_start(&vmm, (CUcontext)1, &device, 0);
 }
 
-static void pages_are_made_for_what_the_device_can(void **state) {
+static void handles_are_made_for_what_the_device_can(void **state) {
     (void)state;
     give_one();
     assert_int_equal(last_prop.type, CU_MEM_ALLOCATION_TYPE_PINNED);
@@ -739,7 +740,7 @@ static void what_the_decompression_engine_is_refused_is_asked_for_once(void **st
     assert_false(vmm_can_decompress(&vmm));
     backend->ops->release_handles(backend, 3, 1, handles);
     assert_int_equal(start_anew(), 0);
-    refuse_create = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY}; /* says nothing of the flag */
+    refuse_create = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY}; /* does not drop the flag */
     assert_int_equal(backend->ops->create_handles(backend, 3, 1, handles), -ENOMEM);
     assert_true(vmm_can_decompress(&vmm));
 }
@@ -748,7 +749,7 @@ static void a_device_that_cannot_says_why(void **state) {
     (void)state;
     assert_null(vmm_unavailable(&device));
     refuse_create = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_null(vmm_unavailable(&device)); /* it is only full */
+    assert_null(vmm_unavailable(&device)); /* a full device is able */
     refuse_create = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
     assert_string_equal(vmm_unavailable(&device), "the driver refuses to create pages");
     refuse_map = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
@@ -778,7 +779,7 @@ static void a_device_that_cannot_says_why(void **state) {
 
 /* ---- a wait that captures allow ---- */
 
-static unsigned bytes_taken, pinned_taken; /* and freed */
+static unsigned bytes_taken, pinned_taken; /* and freed again */
 static CUresult free_code;
 
 static CUresult push(CUcontext context) {
@@ -861,20 +862,20 @@ static void a_byte_that_the_driver_has_not_freed_stays_charged(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_page_is_charged_and_refunded),
-        TEST(all_pages_or_none),
-        TEST(what_is_not_there_is_not_taken_page_by_page),
+        TEST(a_handle_is_charged_and_refunded),
+        TEST(all_handles_or_none),
+        TEST(what_is_not_there_is_not_created_handle_by_handle),
         TEST(what_the_driver_keeps_stays_charged),
         TEST(one_call_gives_access_to_all_that_is_mapped_at_once),
-        TEST(a_page_lies_at_several_addresses),
+        TEST(a_handle_is_mapped_at_several_addresses),
         TEST(nothing_stays_mapped_when_a_mapping_fails),
         TEST(what_was_mapped_in_vain_is_unmapped_later),
         TEST(one_more_than_can_be_unmapped_later_stays_charged),
-        TEST(a_late_device_gets_access_to_every_page),
+        TEST(a_later_device_gets_access_to_every_page),
         TEST(access_that_is_refused_is_not_counted_as_given),
         TEST(memory_outlives_its_context_and_peers_do_not),
         TEST(addresses_are_ours_while_we_have_them),
-        TEST(pages_are_made_for_what_the_device_can),
+        TEST(handles_are_made_for_what_the_device_can),
         TEST(what_the_decompression_engine_is_refused_is_asked_for_once),
         TEST(a_device_that_cannot_says_why),
         TEST(a_wait_by_free_is_charged_and_falls_back_to_pinned_memory),
