@@ -197,6 +197,8 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
             from = available = 0; /* no more of those: take any segment */
         }
     }
+    /* Still beyond the budget: the extra length would take new memory, so only moved handles use
+     * it. */
     if (budget_would_exceed(source, gap->bytes, budget)) {
         gap_become(gap, max_u64(transit->bytes, least));
     }
@@ -282,9 +284,9 @@ static bool remap_takes_too_long(struct source *source, uint64_t peak) {
     return too_long;
 }
 
-/* Raises the goal by the excess of the growth, as far as the steps allow. Never exceeds the
- * capacity of the device. Does nothing while a refusal or an option limits the budget. Returns the
- * bytes added. */
+/* Allows one more step of slack if remapping took too long. Then raises the goal by the excess of
+ * the growth, as far as the steps allow. Never exceeds the capacity of the device. Does nothing
+ * while a refusal or an option limits the budget. Returns the bytes added. */
 static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t capacity = source->backend->capacity;
     bool may_be_raised = source->refused_at == 0 && source->config.budget == 0 && budget < capacity;
@@ -296,8 +298,9 @@ static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budg
     if (source->remap.slack >= most || !may_be_raised) {
         return 0;
     }
-    uint64_t lacking = budget_expected(source) + bytes - budget, left = most - source->remap.slack;
-    uint64_t more = min_u64(min_u64(lacking, left), capacity - budget);
+    uint64_t lacking = budget_expected(source) + bytes - budget;
+    uint64_t remaining = most - source->remap.slack;
+    uint64_t more = min_u64(min_u64(lacking, remaining), capacity - budget);
     source->remap.slack += more;
     source->budget_stale = true;
     return more;

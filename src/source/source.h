@@ -25,8 +25,8 @@ static inline uint64_t source_idle(const struct source *source) {
     return source->large.idle_bytes + source->small.idle_bytes;
 }
 
-/** Returns a segment, and its arena, that was idle for the decay time and whose work has completed,
- * or NULL. Sets *waits if work keeps one back. */
+/** Returns an idle segment whose last free is older than the decay time, and its arena, or NULL.
+ * Its work has completed. Sets *waits if another one is as old, but its work has not completed. */
 static inline struct segment *source_aged(struct source *source, struct arena **arena,
                                           bool *waits) {
     struct arena *const arenas[] = {&source->large, &source->small};
@@ -66,7 +66,7 @@ uint64_t source_forget(struct source *source);
 /** Takes free memory for a request (heap.c), without a wait. Returns false if nothing fits. */
 bool heap_take(struct source *source, struct alloc_request *request);
 
-/** Makes a block free whose stamp is safe (heap.c), without a wait. */
+/** Makes a block free (heap.c), without a wait. Its stamp is safe. */
 void heap_give(struct source *source, struct block *block);
 
 /** Returns the least bytes that the pool can grow by for a request. */
@@ -79,6 +79,8 @@ uint64_t source_growth(const struct alloc_request *request);
  *      > 0                the driver's code
  */
 int source_grow(struct source *source, const struct alloc_request *request);
+
+/** Returns whether the result `r` says that the driver or the limit has no more. */
 bool source_refused(int r);
 
 /** Releases idle segments whose work has completed until `bytes` bytes are released. Releases the
