@@ -1,12 +1,18 @@
+/*
+ * The events of a pool: closing epochs, queries, barriers, pins. epoch.h explains epochs.
+ *
+ * `slots` lists the events in use, oldest first. Events that have completed are removed, except
+ * those that a thread waits for. The pool's lock is held in every function but epochs_start().
+ */
 #include "source/epoch.h"
 
 #include <errno.h>
 #include <stddef.h>
 
-/* Its address is the thread's. */
+/* A variable whose address identifies the calling thread. */
 static _Thread_local char this_thread __attribute__((tls_model("initial-exec")));
 
-/* The events under way, the oldest first. */
+/* Returns event i of those in use, oldest first. */
 static const struct epoch_event *event_at(const struct epochs *epochs, unsigned i) {
     return &epochs->events[epochs->slots[i]];
 }
@@ -45,7 +51,7 @@ static void take_out(struct epochs *epochs, unsigned i) {
     }
 }
 
-/* Forgets finished events; pinned ones keep their slot until they are let go. */
+/* Removes the finished events that no thread waits for. */
 static void drop_finished(struct epochs *epochs) {
     unsigned i = 0;
     while (i < epochs->count && event_at(epochs, i)->number <= epochs->finished) {
@@ -58,9 +64,12 @@ static void drop_finished(struct epochs *epochs) {
 }
 
 /*
- * The slot the next event goes to; BACKEND_SLOTS: none. When all are in use that of the newest event which
- * nobody waits for: the new one captures all that it captured. An on-time event is not given up for a late
- * one, which could not be waited for.
+ * Returns the slot for the next event, or BACKEND_SLOTS if there is none.
+ *
+ *   1. A slot that is not in use.
+ *   2. The slot of the newest event that no thread waits for: the new event captures the same work
+ *      and more. An event recorded in a free is not replaced by one recorded later, which may not
+ *      be waited for.
  */
 static unsigned next_slot(const struct epochs *epochs, bool on_time) {
     unsigned slot = 0, i = epochs->count;
@@ -77,7 +86,7 @@ static unsigned next_slot(const struct epochs *epochs, bool on_time) {
                                                                     : epochs->slots[i - 1];
 }
 
-/* It is the newest now. */
+/* Makes a recorded event the newest of the list, and removes an older event of its slot. */
 static void enter(struct epochs *epochs, unsigned slot, uint64_t number, bool on_time) {
     for (unsigned i = 0; epochs->events[slot].in_use; i++) {
         if (epochs->slots[i] == slot) {
@@ -91,7 +100,10 @@ static void enter(struct epochs *epochs, unsigned slot, uint64_t number, bool on
     epochs->slots[epochs->count++] = (uint8_t)slot;
 }
 
-/* A driver may have the entry and refuse every call of it: that is one without context events. */
+/*
+ * Records an event. A driver may export the function and refuse every call of it: after
+ * BACKEND_REFUSALS refusals in a row the backend counts as one without context events.
+ */
 static int record(struct backend *backend, unsigned slot) {
     int r = backend->ops->record(backend, slot);
     if (r == 0) {
@@ -111,7 +123,7 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
     uint64_t number = atomic_fetch_add(&epochs->open, 1);
     int r = record(backend, slot);
     if (r != 0) {
-        return r; /* number stays without an event of its own; the next one covers it */
+        return r; /* the event of the next epoch covers this one too */
     }
     epochs->application_recorded = epochs->application_recorded && !on_time;
     enter(epochs, slot, number, on_time);
@@ -141,6 +153,7 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend) {
     return atomic_load_explicit(&epochs->safe, memory_order_relaxed) > before;
 }
 
+/* Returns the oldest event recorded in a free that covers `stamp`, or NULL. */
 static const struct epoch_event *on_time_event(const struct epochs *epochs, uint64_t stamp) {
     for (unsigned i = 0; i < epochs->count; i++) {
         const struct epoch_event *event = event_at(epochs, i);
@@ -219,7 +232,7 @@ void epochs_unpin(struct epochs *epochs, unsigned slot, uint64_t number, int res
     epochs->events[slot].waiters--;
     if (result == 0) {
         epochs_finish(epochs, number);
-    } else if (result > 0 && number > epochs->finished) { /* else the context ended meanwhile */
+    } else if (result > 0 && number > epochs->finished) {
         epochs->broken = result;
     }
     drop_finished(epochs);

@@ -1,34 +1,21 @@
 /*
  * Epochs: when may freed memory be handed out again?
  *
- * Every free is stamped with the number of the open epoch. Closing an epoch opens the next number
- * and then records one event, which captures everything submitted so far, so also everything
- * submitted before any free stamped with that number or a lower one:
+ * Every free stamps its block with the number of the open epoch. epochs_close() opens the next
+ * number, then records one event, which captures all work submitted so far. A correct program
+ * submits no later work on memory with that stamp or a lower one:
  *
  *      free(a)   free(b)            free(c)
  *      stamp 7   stamp 7   close 7  stamp 8   close 8
  *     ----------------------|--------------------|---------> time
  *                        event 7              event 8
  *
- * Event n finished: memory stamped <= n is untouched by old work. Event n ordered (a device
- * barrier): future work of the context runs behind it, so the same memory may be handed out at
- * once. `usable` is the highest number for which either holds, and one load of it is all that the
- * allocation path asks.
+ *      event n has completed         no work touches memory stamped <= n any more
+ *      a barrier waits for event n   all later work of the context runs after event n
  *
- * An event is *on time* if it was recorded inside a free of the program: a native free would have
- * waited there for exactly the work it captured, so waiting for it, on the CPU or on the device,
- * can never ask for more than the program already promised. A *late* event, recorded anywhere else,
- * may have captured a kernel that waits for work not yet submitted: it is queried, never waited for
- * (docs/policy.md: "Why a late event is never waited for").
- *
- * A barrier stands in line behind every record made in the context before it, whatever event it is
- * for (measured: tests/gpu/facts_order.cu, sections barrier and late). So it is put up on the newest
- * event, and only if that one is on time: behind a late record it would wait for what that one
- * captured. A CPU wait for an older event is not held up that way.
- *
- * The open number is moved before the record. A free that still read the old number had returned
- * from submitting its work before the move, hence before the record. Both sides are sequentially
- * consistent for that reason.
+ * In both cases memory stamped <= n may be handed out. Invariant: `safe` is the highest such n, and
+ * memory is handed out only if its stamp is at most `safe`. The pool's lock protects all but the
+ * three atomics. sync.c closes epochs and raises `safe`; allocations and frees read both numbers.
  */
 #ifndef GPUCACHE_SOURCE_EPOCH_H
 #define GPUCACHE_SOURCE_EPOCH_H
@@ -39,90 +26,143 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/*
+ * There are two kinds of events. Names call the first on_time and the second late.
+ *
+ *      recorded in a free        query, barrier   The native free would have waited for the same
+ *      of the program            or wait          work, so a wait asks nothing new of the program.
+ *
+ *      recorded later:           query only       The event may capture a kernel that waits for
+ *      anywhere else                              work which is not submitted yet.
+ *
+ * docs/policy.md has a program that hangs if a barrier waits for an event recorded later.
+ */
 struct epoch_event {
-    uint64_t number;
-    const void *recorder; /* the thread that has left it, in a free of its own; of one on time */
-    unsigned waiters;     /* threads inside ops->wait on it: it may not be recorded again */
-    bool on_time;
-    bool in_use; /* under way: not yet seen to have finished, or somebody waits */
+    uint64_t number;      /* epoch that the event closed */
+    const void *recorder; /* address that identifies the recording thread; NULL if not on_time */
+    unsigned waiters;     /* threads inside ops->wait(): the event may not be recorded again */
+    bool on_time;         /* recorded in a free of the program */
+    bool in_use;          /* listed in `slots`: not known to have completed, or has waiters */
 };
 
 struct epochs {
-    /* The stamp of a free made now. */
+    /* Stamp of a free made now. */
     _Alignas(64) _Atomic uint64_t open;
-    /* Memory with this stamp or a lower one may be handed out. */
+    /* The safe epoch: highest stamp that may be handed out. Allocations load nothing else. */
     _Alignas(64) _Atomic uint64_t safe;
-    /* The driver's code that has killed the context; 0: it lives. */
+    /* Driver code of the fault that broke the context; 0 if there was none. */
     _Alignas(64) _Atomic int broken;
-    /* The highest number whose event has finished. From here on all is under the pool's lock. */
+    /* Highest number whose event has completed. The pool's lock protects all from here on. */
     _Alignas(64) uint64_t finished;
     struct epoch_event events[BACKEND_SLOTS]; /* by slot */
-    uint8_t slots[BACKEND_SLOTS];             /* slots of those under way, the oldest first */
-    unsigned count;                           /* so many */
-    unsigned failed_queries;                  /* questions that the driver has not answered, ever */
-    /* The program itself has recorded an event of the context since the last one on time: until the next there is no barrier. */
+    uint8_t slots[BACKEND_SLOTS];             /* slots of the events in use, oldest first */
+    unsigned count;                           /* entries of `slots` */
+    unsigned failed_queries;                  /* queries that failed with -EBUSY, in total */
+    /* The program recorded a context event after our last event recorded in a free. No barrier is
+     * allowed until the next one: it would wait for the program's event too. */
     bool application_recorded;
-    uint64_t closed, barriers, cpu_waits, cpu_wait_ns;
+    uint64_t closed, barriers, cpu_waits; /* epochs closed, barriers, CPU waits, in total */
+    uint64_t cpu_wait_ns;                 /* duration of all CPU waits, in ns */
 };
 
+/** Opens epoch 1, with no safe epoch. No lock is needed, since no other thread uses it yet. */
 void epochs_start(struct epochs *epochs);
 
-/** The context is gone: nothing is pending any more. Numbers go on, for threads that still hold
- * one. */
+/**
+ * Marks every epoch as finished, because the context has ended, and opens the next one. Numbers
+ * continue: threads may still hold old ones.
+ */
 void epochs_forget(struct epochs *epochs);
 
-/** The stamp for memory that is freed now. Whatever the caller submitted before is captured when
- * that epoch closes. */
+/**
+ * Returns the stamp for memory that is freed now. No lock is needed.
+ *
+ * epochs_close() raises `open` before it records. A free that reads the old number has therefore
+ * submitted its work before the record, and the event captures that work. Both accesses are
+ * sequentially consistent for this reason.
+ */
 static inline uint64_t epochs_stamp(struct epochs *epochs) {
     return atomic_load(&epochs->open);
 }
 
+/** Returns whether memory with this stamp may be handed out. No lock is needed. */
 static inline bool epochs_is_safe(struct epochs *epochs, uint64_t stamp) {
     return stamp <= atomic_load_explicit(&epochs->safe, memory_order_acquire);
 }
 
-/** The code that killed the context, or 0. */
+/** Returns the driver code of the fault that broke the context, or 0. No lock is needed. */
 static inline int epochs_broken(const struct epochs *epochs) {
     return atomic_load_explicit(&epochs->broken, memory_order_relaxed);
 }
 
-/* All below: under the pool's lock. */
+/* The caller of every function below holds the pool's lock. None releases it. */
 
-/** Closes the open epoch by recording its event. 0; -EAGAIN: there is no slot for one, and the epoch stays open; or what record() has
- * answered: then the number has moved on, and the next event stands for this epoch too. */
+/**
+ * Closes the open epoch and records its event. Returns
+ *
+ *   0         the event is recorded
+ *   -EAGAIN   no slot is free, and the epoch stays open
+ *   other     what record() returned: the next epoch is open, and its event covers this one too
+ */
 int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time);
 
-/** Asks the driver what has finished. True if `usable` moved. */
+/** Queries events, oldest first, up to the first that has not completed. True if `safe` rose. */
 bool epochs_poll(struct epochs *epochs, struct backend *backend);
 
-/** The number of the latest event under way, which covers what has that stamp or a lower one; 0: there is none. */
+/** Returns the number of the newest event in use, or 0. It covers every stamp up to that number. */
 uint64_t epochs_latest(const struct epochs *epochs);
 
-/** The highest number that waiting can make usable: that of the latest on-time event; 0: none. */
+/**
+ * Returns the number of the newest event recorded in a free, or 0: the highest epoch that a wait or
+ * a barrier can make safe.
+ */
 uint64_t epochs_latest_on_time(const struct epochs *epochs);
 
-/** That of the latest one that the calling thread has left: its free has returned, so natively what is waited for there is over. 0: none. */
+/**
+ * Returns the number of the newest event that a free of the calling thread recorded, or 0. The
+ * thread may always wait for it: its own native free would have waited for the same work.
+ */
 uint64_t epochs_latest_own(const struct epochs *epochs);
 
-/** How many on-time events are under way behind the one that makes `stamp` usable. */
+/** Counts the events recorded in frees that are newer than the oldest one that covers `stamp`. */
 unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp);
 
-/** Whether a device barrier is allowed now: the newest record under way was made on time. */
+/**
+ * Returns whether epochs_barrier() is allowed now: the newest record was made in a free.
+ *
+ * A barrier waits for every record made before it in the context, whatever event it names
+ * (measured: tests/gpu/facts_order.cu, sections barrier and late). A barrier therefore names the
+ * newest event, and is allowed only if that event was recorded in a free: otherwise it would also
+ * wait for the work that an event recorded later captured. A CPU wait for an older event waits for
+ * that event alone.
+ */
 bool epochs_barrier_allowed(const struct epochs *epochs);
 
 /**
- * Puts up a device barrier: all that the newest event covers is usable then. 0; -ENOENT: none is
- * allowed now; -EBUSY: only waiting will do.
+ * Makes later work of the context wait, on the device, for the newest event. All epochs that the
+ * event covers are safe then. Returns
+ *
+ *   0         done
+ *   -ENOENT   no barrier is allowed now
+ *   -EBUSY    the backend can make none: wait on the CPU instead
+ *   > 0       the driver's code
  */
 int epochs_barrier(struct epochs *epochs, struct backend *backend);
 
-/** The slot to wait on for `stamp`, pinned for the caller; -ENOENT if none is on time. */
+/**
+ * Finds the oldest event recorded in a free that covers `stamp`, and pins it: its slot is not
+ * recorded again before epochs_unpin(). 0, or -ENOENT if there is none.
+ */
 int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *number);
 
-/** After the wait on a pinned slot returned `result`. */
+/**
+ * Unpins a slot after a wait that returned `result`. 0 finishes epoch `number`. A positive code
+ * marks the context as broken, unless the epoch finished during the wait: then the code may belong
+ * to a context that has ended. A negative value tells nothing.
+ */
 void epochs_unpin(struct epochs *epochs, unsigned slot, uint64_t number, int result);
 
-/** Everything stamped `number` or lower is known to have finished. */
+/** Records that all work captured by epoch `number` and earlier ones has completed. */
 void epochs_finish(struct epochs *epochs, uint64_t number);
 
 #endif

@@ -1,16 +1,17 @@
 /*
- * Pending memory: freed, and waiting in a queue until its epoch is usable.
+ * Pending memory: freed blocks, in queues until their stamps are safe.
  *
- * A queue is sorted by stamp, so one look at its head is enough. A block that arrives with an older
- * stamp than the last one (a thread's cache was emptied into the queue) is given the younger stamp:
- * later than necessary is always right.
+ * Invariant: a queue is sorted by stamp, so its head tells whether any block is safe. A block with
+ * a lower stamp than the tail's, as from the flush of a cache, gets the stamp of the tail: becoming
+ * safe later than necessary is always correct.
  *
- * Memory that something outside the context can reach waits in a queue of its own, for its event to
- * have *finished*: a barrier orders the context's work and nothing else.
+ * Externally visible memory has a queue of its own and waits until its event has completed. A
+ * barrier is not enough for it: barriers delay work of the context only. The pool's lock protects
+ * both queues.
  */
 #include "source/internal.h"
 
-/* What has that stamp or a lower one may be handed out. */
+/* Returns the highest stamp that may be handed out. */
 static uint64_t stamp_done(const struct source *source, enum reach reach) {
     return reach == REACH_EXTERNAL
                ? source->epochs.finished
@@ -18,16 +19,16 @@ static uint64_t stamp_done(const struct source *source, enum reach reach) {
 }
 
 static enum reach reach_of(struct block *block) {
-    bool outside = block_is_large(block) ? range_is_externally_visible(range_of(block))
+    bool visible = block_is_large(block) ? range_is_externally_visible(range_of(block))
                                          : atomic_load_explicit(&slab_of(block)->externally_visible,
                                                                 memory_order_relaxed);
-    return outside ? REACH_EXTERNAL : REACH_CONTEXT;
+    return visible ? REACH_EXTERNAL : REACH_CONTEXT;
 }
 
 void pending_add(struct source *source, struct block *block) {
     enum reach reach = reach_of(block);
     if (block->stamp <= stamp_done(source, reach)) {
-        heap_give(source, block); /* not behind others that are not */
+        heap_give(source, block); /* need not wait for blocks ahead in the queue */
         return;
     }
     struct pending *queue = &source->pending[reach];

@@ -1,23 +1,30 @@
-/* Memory that was freed, and waits for its epoch. Under the lock. */
+/*
+ * Pending memory: freed by the program, and not safe yet. The pool's lock is held on entry to every
+ * function, and none releases it.
+ */
 #ifndef GPUCACHE_SOURCE_PENDING_H
 #define GPUCACHE_SOURCE_PENDING_H
 
 #include "source/state.h"
 
-/** At once to what is ready if it is usable, else into its queue. */
+/** Gives a freed block to the free memory if its stamp is safe, else appends it to its queue. */
 void pending_add(struct source *source, struct block *block);
 
-/** The same of blocks linked by `next`. */
+/** Adds each block of a list that is linked by `next`. */
 void pending_add_list(struct source *source, struct block *first);
 
-/** What may be handed out becomes ready. */
+/** Moves every pending block whose stamp is safe to the free memory. */
 void pending_release_safe(struct source *source);
 
-/** The same of what has that stamp or a lower one. */
+/** Moves the same, but only blocks with this stamp or a lower one. */
 void pending_release_up_to(struct source *source, uint64_t stamp);
 
-/** The stamp up to which so many bytes are pending; the last one if there are fewer, or too many blocks to count (BLOCKS_COUNTED), or
- * for UINT64_MAX. 0: nothing is pending that a barrier could order. What something outside reaches does not count. */
+/**
+ * Returns the lowest stamp up to which `bytes` bytes are pending. Counts no more than
+ * BLOCKS_COUNTED blocks: returns the highest pending stamp if they have fewer bytes, and for
+ * UINT64_MAX. Externally visible blocks do not count, because a barrier does not make them safe. 0:
+ * nothing is pending.
+ */
 uint64_t pending_stamp(const struct source *source, uint64_t bytes);
 
 #endif

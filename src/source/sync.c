@@ -1,15 +1,17 @@
 /*
- * Order: making pending memory usable, each way at its price.
+ * Synchronising: makes pending memory safe. Each way has its price and its condition.
  *
- *      query                 0.1 us of CPU       if the work has finished; always allowed
- *      late event + query    0.3 us of CPU       likewise, for memory of the open epoch
- *      device barrier        1 us, and streams   while the newest event is on time
- *                            fall in behind it
- *      CPU wait              the work's time     on-time events only; on a late one as the last
- *                                                thing before out of memory, with a time limit
+ *      way                       price                  allowed
+ *      query                     0.1 us of CPU time     always; helps if the work has completed
+ *      record, then query        0.3 us of CPU time     outside captures; for the open epoch
+ *      barrier on the device     1 us; later work of    if the newest event was recorded in a free
+ *                                all streams waits
+ *      wait on the CPU           the time of the work   for events recorded in a free; for others
+ *                                                       only before out of memory, with a limit
  *
- * A free records nothing but under pressure: then it leaves an event on time, so that what it freed
- * can be ordered when it is needed.
+ * Under pressure, frees record events, so that a barrier or a wait can make their memory safe when
+ * it is needed. docs/policy.md has the measurements. All functions hold the pool's lock; those
+ * that wait release it while they wait.
  */
 #include "source/internal.h"
 
@@ -17,12 +19,17 @@
 
 #include <errno.h>
 
+/* Counts a wait on the CPU that began at `since` (ns). */
 static void count_wait(struct source *source, uint64_t since) {
     source->epochs.cpu_waits++;
     source->epochs.cpu_wait_ns += backend_clock(source->backend) - since;
 }
 
-/* Waits on the CPU for the earliest on-time event that makes `stamp` usable, without the lock. */
+/*
+ * Waits on the CPU for the oldest event recorded in a free that covers `stamp`. Releases the lock
+ * while it waits. 0; -ENOENT: there is no such event; -EBUSY: the context is suspended, or the
+ * backend cannot wait now; or the driver's code.
+ */
 static int wait_on_time(struct source *source, uint64_t stamp) {
     unsigned slot;
     uint64_t number;
@@ -42,8 +49,11 @@ static int wait_on_time(struct source *source, uint64_t stamp) {
     return r;
 }
 
-/* Where nothing can be recorded: as the native free would, wait for everything there is. Only inside a
- * free. */
+/*
+ * Waits for all work of the context, as the native free does, and finishes the open epoch. Only for
+ * frees, if no event can be recorded. Releases the lock while it waits. Returns what synchronize()
+ * does.
+ */
 static int synchronize_in_free(struct source *source) {
     uint64_t number = atomic_fetch_add(&source->epochs.open, 1);
     uint64_t since = backend_clock(source->backend);
@@ -75,27 +85,31 @@ int sync_close_on_time(struct source *source) {
     return r;
 }
 
-/* What is freed here may go back before the work has ended that is submitted next. Only where an event costs nothing
- * but its record. */
+/*
+ * Returns whether frees record events for decay, so that idle memory can go back although later
+ * work still runs. They do not if a record may be refused: a free would then wait for all work.
+ */
 static bool decays(const struct source *source) {
     return source->config.decays && source->backend->has_events && source->backend->refused == 0 &&
            !sync_is_captured(source);
 }
 
 /*
- * Large blocks of other sizes than those that are pending make the pool grow by as much again. Where that
- * would exceed the budget the frees prepare for it, without pressure too.
+ * Pending blocks may not fit the next requests, and the pool then grows by as much as is pending.
+ * If such a growth would exceed the budget, frees of large blocks record events even without
+ * pressure. Otherwise they record for decay only, once per 1/DECAY_EVENT_SHARE of the reserved
+ * bytes if that is more than sync_event_bytes().
  */
 bool sync_event_is_due(struct source *source, uint64_t freed) {
-    bool has_room = budget_allows(source, source->pending_bytes + freed);
-    if (has_room && !decays(source)) {
+    bool within_budget = budget_allows(source, source->pending_bytes + freed);
+    if (within_budget && !decays(source)) {
         return false;
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     source->freed_large += freed;
     uint64_t most = sync_event_bytes(source, budget),
              part = budget_used(source) / DECAY_EVENT_SHARE;
-    return source->freed_large > (has_room && part > most ? part : most);
+    return source->freed_large > (within_budget && part > most ? part : most);
 }
 
 void sync_in_free(struct source *source, bool due) {
@@ -110,12 +124,12 @@ void sync_in_free(struct source *source, bool due) {
     if (!sync && !pressure) {
         return;
     }
-    epochs_poll(&source->epochs,
-                source->backend); /* so that allocations need not come here for it */
+    /* Completed events make memory safe for allocations, which then need no slow path. */
+    epochs_poll(&source->epochs, source->backend);
     uint64_t stamp = epochs_stamp(&source->epochs);
     int r = sync_close_on_time(source);
     while (r == -EAGAIN && sync &&
-           wait_on_time(source, 0) == 0) { /* every slot is being waited for */
+           wait_on_time(source, 0) == 0) { /* threads wait for every event */
         stamp = epochs_stamp(&source->epochs);
         r = sync_close_on_time(source);
     }
@@ -131,9 +145,12 @@ void sync_in_free(struct source *source, bool due) {
 }
 
 /*
- * A late record keeps barriers away until it has finished: near the budget, where barriers count,
- * none is made while one is possible. And none at all beside a program that makes its own waits of
- * the context: they would stand in line behind it.
+ * Returns whether recording an event here, outside a free, would do harm:
+ *
+ *   1. The program itself makes later work of the context wait for its events. These waits would
+ *      include our event.
+ *   2. No barrier is allowed before our event has completed. Under pressure, a barrier that is
+ *      allowed now is worth more than the event.
  */
 static bool late_record_blocks_barriers(const struct source *source) {
     return source->application_syncs ||
@@ -156,10 +173,12 @@ bool sync_query(struct source *source, uint64_t stamp) {
 }
 
 /*
- * A barrier holds up every stream until all of them have got to it. Where streams run side by side
- * and much more is under way behind the event that is needed, the CPU waits for that one instead:
- * the device has the rest to go on with. Much by the measure of the program: one that works on large
- * memory is soon through what it freed within a small part of it, and would run dry.
+ * Returns whether a CPU wait is better than a barrier because the program uses several streams.
+ *
+ * A barrier makes every stream wait for all the others. If enough work is under way behind the
+ * event that covers `stamp`, the CPU waits for that event alone, and the device stays busy with the
+ * rest. Enough means EVENTS_BEHIND events, and 1/BEHIND_SHARE of the budget freed between them: a
+ * program that works on large blocks soon completes less than that, and the device would run idle.
  */
 static bool barrier_serialises_streams(const struct source *source, uint64_t stamp) {
     if (budget_streams() <= 1) {
@@ -171,6 +190,7 @@ static bool barrier_serialises_streams(const struct source *source, uint64_t sta
            behind * sync_event_bytes(source, budget) >= budget / BEHIND_SHARE;
 }
 
+/* Makes a barrier, as epochs_barrier(). -EBUSY also if the CPU is to wait instead. */
 static int sync_barrier(struct source *source, uint64_t stamp) {
     return source->config.reuse == POOL_BARRIER && !barrier_serialises_streams(source, stamp)
                ? epochs_barrier(&source->epochs, source->backend)
@@ -190,7 +210,7 @@ bool sync_barrier_or_wait(struct source *source, uint64_t stamp, bool even_by_wa
     return r == 0 && epochs_is_safe(&source->epochs, stamp);
 }
 
-/* A clock may stand still: what was slept has passed in any case. */
+/* Returns the ns since `since`, at least the ns slept: the backend's clock may stand still. */
 static uint64_t passed(const struct source *source, uint64_t since, uint64_t slept) {
     return max_u64(backend_clock(source->backend) - since, slept);
 }
@@ -215,8 +235,11 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
     return !source->backend->suspended;
 }
 
-/* A late record; while a stream is being captured, when there can be none, the last one that was made before. 0: there is
- * nothing to wait for; *again: there may be. */
+/*
+ * Records an event outside a free and returns its epoch. During a stream capture nothing can be
+ * recorded, and the newest earlier event is returned. 0: there is no event to wait for. *again is
+ * set if a later call may succeed.
+ */
 static uint64_t close_late(struct source *source, bool *again) {
     uint64_t stamp = epochs_stamp(&source->epochs);
     int r = epochs_close(&source->epochs, source->backend, false);
@@ -225,7 +248,10 @@ static uint64_t close_late(struct source *source, bool *again) {
     return r == 0 ? stamp : captured ? epochs_latest(&source->epochs) : 0;
 }
 
-/* What is left of a limit: waits in vain count until what they were for has finished. */
+/*
+ * Returns what remains of `limit_ns` (ns). Waits that failed count against it until the epochs that
+ * they waited for have finished: so several requests in a row do not each wait the full limit.
+ */
 static uint64_t time_budget(struct source *source, uint64_t limit_ns) {
     if (source->epochs.finished >= source->waits.failed_stamp) {
         source->waits.failed_ns = 0;
@@ -233,6 +259,7 @@ static uint64_t time_budget(struct source *source, uint64_t limit_ns) {
     return limit_ns > source->waits.failed_ns ? limit_ns - source->waits.failed_ns : 0;
 }
 
+/* Counts `ns` of waiting in vain for epoch `stamp`. */
 static void count_failed_wait(struct source *source, uint64_t stamp, uint64_t ns) {
     source->waits.failed_stamp = max_u64(source->waits.failed_stamp, stamp);
     source->waits.failed_ns += ns;
@@ -285,11 +312,14 @@ bool sync_wait_stamp(struct source *source, uint64_t stamp) {
 }
 
 /*
- * Polls until `stamp` has finished, for limit_ns at most. For threads of other contexts: a wait
- * would still be under way when this context ends. The end of the context finishes every stamp
- * (epochs_forget). While a call may be ending the context, nothing can be asked: with `quiet` that
- * call is waited for too, because the context may go on afterwards. A driver that does not answer
- * for another reason might never answer, so its event is waited for.
+ * Queries until epoch `stamp` has finished, for at most `limit_ns`. The current context may be
+ * another one: a CPU wait would then still be in the driver when this context ends. The polling
+ * ends with the context, because epochs_forget() finishes every epoch.
+ *
+ *   context is suspended    nothing can be queried. Goes on polling if `suspended`, because the
+ *                           context may be usable again afterwards; otherwise gives up.
+ *   queries fail otherwise  after FAILED_QUERIES_MOST of them waits for the event instead: the
+ *                           driver might never answer.
  */
 static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool suspended,
                                 uint64_t limit_ns) {
@@ -310,7 +340,10 @@ static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool susp
     }
 }
 
-/* Its event is kept meanwhile: another one in its place would stand for work that was submitted since. */
+/*
+ * Does the same with the event of `stamp` pinned: an event recorded in its slot would also capture
+ * work that was submitted later.
+ */
 static void poll_up_to(struct source *source, uint64_t stamp, bool suspended, uint64_t limit_ns) {
     unsigned slot;
     uint64_t number;
@@ -365,5 +398,5 @@ bool sync_device_is_idle(struct source *source) {
     for (unsigned i = 0; i < IDLE_POLLS && epochs->finished < stamp; i++) {
         epochs_poll(epochs, source->backend);
     }
-    return epochs->finished >= stamp; /* which is above all that barriers have made usable */
+    return epochs->finished >= stamp; /* above `safe`: barriers have been passed too */
 }

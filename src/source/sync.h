@@ -1,72 +1,114 @@
-/* Time: what has finished, what waits for that, and making it usable. */
+/*
+ * Synchronising: makes pending memory safe by queries, barriers and waits. epoch.h explains the
+ * events, sync.c the price of each way.
+ *
+ * The pool's lock is held on entry and on return of every function. Functions with "Waits" in their
+ * comment release it while they wait; the others keep it.
+ */
 #ifndef GPUCACHE_SOURCE_SYNC_H
 #define GPUCACHE_SOURCE_SYNC_H
 
 #include "source/budget.h"
 #include "source/state.h"
 
-/** Nothing can be recorded until a capture ends. */
+/** Returns whether a stream capture is under way, so that no event can be recorded. */
 static inline bool sync_is_captured(const struct source *source) {
     const struct backend_ops *ops = source->backend->ops;
     return ops->captured && ops->captured(source->backend);
 }
 
-/** Tight, a thread that has freed more than this since anybody's last event on time leaves one. What has none can only be waited for
- * together with all that was submitted since: so it is little beside what the pool can grow by instead, and hardly anything where that is
- * nothing. */
+/**
+ * Returns the bytes per event under pressure: a thread that freed more since the last event that
+ * any free recorded has to record one.
+ *
+ * Memory freed since that event can only be waited for together with all work submitted since. The
+ * limit is therefore a small part of what the pool can grow by instead, and EVENT_BYTES_LAST if the
+ * pool cannot grow.
+ */
 static inline uint64_t sync_event_bytes(const struct source *source, uint64_t budget) {
     uint64_t used = max_u64(budget, budget_used(source)), capacity = source->backend->capacity;
-    uint64_t room = source->refused_at == 0 && used < capacity ? capacity - used : 0;
-    uint64_t most = clamp_u64(EVENT_BYTES_LAST, room / EVENT_ROOM_SHARE, EVENT_BYTES);
+    uint64_t growable = source->refused_at == 0 && used < capacity ? capacity - used : 0;
+    uint64_t most = clamp_u64(EVENT_BYTES_LAST, growable / EVENT_ROOM_SHARE, EVENT_BYTES);
     return min_u64(budget / EVENT_SHARE + SMALL_MAX_BYTES, most);
 }
 
-/* All below: under the lock, which is let go of around a wait. */
-
-/** epochs_close(), in a free. */
+/**
+ * Closes the open epoch in a free: the event may be waited for. Returns what epochs_close() does,
+ * and restarts the counts of freed bytes if that is 0.
+ */
 int sync_close_on_time(struct source *source);
 
-/** What a free prepares or waits for, by reuse mode; `due` counts as pressure. */
+/**
+ * Records an event in a free, or waits for the work in front of it, as the reuse mode demands.
+ * `due` has the effect of pressure. Waits in mode POOL_SYNC, and if no event can be recorded.
+ */
 void sync_in_free(struct source *source, bool due);
 
-/** For large blocks, without pressure too: whether an event is due. */
+/**
+ * Counts `freed` bytes of a large block, and returns whether its free has to record an event even
+ * without pressure.
+ */
 bool sync_event_is_due(struct source *source, uint64_t freed);
 
-/** Queries only; true if `stamp` is usable. */
+/**
+ * Queries events. If none covers `stamp`, records one and queries that, unless a capture is under
+ * way or a barrier is worth more. True if `stamp` is safe.
+ */
 bool sync_query(struct source *source, uint64_t stamp);
 
-/** sync_query(), then a barrier. Waits for nothing. */
+/** Queries events; if that is not enough, makes a barrier. True if `stamp` is safe. */
 bool sync_query_or_barrier(struct source *source, uint64_t stamp);
 
-/** A barrier; where there are to be none, a wait on the CPU; where none is allowed now, a wait if `even_by_waiting`. True if `stamp` is usable. */
+/**
+ * Makes `stamp` safe by a barrier. Waits on the CPU instead in reuse modes without barriers, if a
+ * barrier would serialise streams, or if the backend can make none. If epochs_barrier_allowed() is
+ * false, waits only with `even_by_waiting`. True if `stamp` is safe.
+ */
 bool sync_barrier_or_wait(struct source *source, uint64_t stamp, bool even_by_waiting);
 
-/** Waits for an event on time. */
+/**
+ * Waits for the oldest event recorded in a free that covers `stamp`. False if there is none, the
+ * wait failed, or the context is suspended.
+ */
 bool sync_wait_stamp(struct source *source, uint64_t stamp);
 
-/** Records a late event and sleeps until it has finished or, without `all`, until anything more has; for limit_ns at most, less what
- * waits have spent in vain. True if so. */
+/**
+ * Records an event, and waits until any further epoch has finished, or with `all` until that event
+ * has completed. The limit is `limit_ns` less the time that earlier waits spent in vain. False at
+ * the limit, after a fault, if the context ends, or if nothing can be recorded.
+ */
 bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all);
 
-/** While another thread's call may be ending the context, sleeps until it is over, for limit_ns at most. True if there was one, and it is. */
+/**
+ * Waits while another thread's call may be ending the context, for at most `limit_ns`. True if
+ * there was such a call and the context is usable again.
+ */
 bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns);
 
-/** Whether all that was submitted to the context has finished: by a late event that is asked a few times. Keeps the lock. */
+/**
+ * Returns whether all work submitted to the context has completed. Records an event and queries it
+ * at most IDLE_POLLS times.
+ */
 bool sync_device_is_idle(struct source *source);
 
-/** Waits until what is usable behind a barrier has finished. The second asks instead, for another context's thread. */
+/** Waits until every safe epoch has finished, so that the driver may take its memory back. */
 void sync_wait_barriers(struct source *source);
+
+/** Waits for the same by queries. Use it in a thread whose current context may be another one. */
 void sync_poll_barriers(struct source *source);
 
-/** What the frees waited for natively that have left an event on time has finished: this thread's however long it takes; others', which
- * natively might not have returned yet, LATE_WAIT_NS at most. Not while the context may be ending. By any context's thread. True if there
- * was any. */
+/**
+ * Waits for every event recorded in a free: events of the calling thread's own frees without a
+ * limit, those of other threads for at most LATE_WAIT_NS. Natively, frees of other threads might
+ * not have returned yet. Stops when the context is suspended. The current context may be another
+ * one. True if any event had not completed.
+ */
 bool sync_wait_on_time(struct source *source);
 
 /**
- * Waits, by queries, for what is usable behind a barrier, if the calling thread's own free has left
- * that event or a later one: natively that free would have waited for it. Not while the context may
- * be ending. Returns whether there was anything to wait for.
+ * Waits by queries until every safe epoch has finished, if a free of the calling thread recorded an
+ * event that covers them all: that thread's native free would have waited for it. Stops when the
+ * context is suspended. True if there was anything to wait for.
  */
 bool order_finish_own_barrier(struct source *source);
 
