@@ -1,10 +1,12 @@
 /*
- * Growing, and what goes back or is waited for before that, or instead, so that the pool stays within its budget.
+ * Growing: what the pool does before it asks the driver for memory, to stay within its budget.
  *
- *      in segments   what lies idle goes back first, as far as that does not take too much of the time
- *      in a line     what lies idle makes room (remap.c); if it would, work in front of it is waited for
+ *      segments   grow()       releases idle segments first, unless that takes too much of the time
+ *      VMM        grow_vmm()   waits for idle handles that source_grow() can then remap (remap.c)
  *
- * Both end in source_grow(), whose answer is the driver's.
+ * Both end in source_grow() and return its result. slow_path.c calls grow() after free and pending
+ * memory did not serve the request. The pool's lock is held on entry and on return; every wait and
+ * every call that asks the driver for memory releases it.
  */
 #include "source/try.h"
 
@@ -21,8 +23,11 @@ void grow_wait_for_others(struct source *source) {
     }
 }
 
-/* How far the pool may grow while anything of it lies idle. The request may raise the peak
- * of what is in use: neither ready nor pending. */
+/*
+ * Returns the bytes up to which the reserve may grow while some of it is idle: a share above the
+ * peak of live memory, or the budget if that is more. The request itself may raise the peak. In use
+ * is what is neither free nor pending.
+ */
 static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
     uint64_t in_use = budget_expected(source) - budget_free(source) - source->pending_bytes;
     uint64_t peak = max_u64(counter_get(&source->counters.allocated.peak), in_use + growth);
@@ -30,14 +35,17 @@ static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
     return max_u64(peak + peak / 10 * (RESERVE_TENTHS - 10) + RESERVE_BYTES, budget);
 }
 
+/* Releases idle segments until the reserve and `growth` are at most `most` bytes, if possible. */
 static void release_down_to(struct source *source, uint64_t growth, uint64_t most) {
     if (budget_would_exceed(source, growth, most)) {
         source_release_idle(source, budget_expected(source) + growth - most);
     }
 }
 
-/* Waits for the work in front of what lies idle, has not finished and was freed in epoch `last` at the
- * latest. False: none can be waited for. */
+/*
+ * Waits for the oldest unfinished epoch of an idle segment, if it is not later than `last`. False
+ * if there is none, or if no event for it may be waited for.
+ */
 static bool wait_for_idle(struct source *source, uint64_t last) {
     uint64_t finished = source->epochs.finished;
     uint64_t stamp =
@@ -46,9 +54,13 @@ static bool wait_for_idle(struct source *source, uint64_t last) {
 }
 
 /*
- * Growing would exceed what the peak allows: what lies idle behind a barrier is waited for and goes back
- * too, and ranges that are spared otherwise are cut. What other threads free meanwhile is not waited for:
- * that need not end. True: that has served the request.
+ * Tries to avoid a growth beyond reserve_bound():
+ *
+ *   1. Waits for idle segments that are safe only behind a barrier, and releases them. Waits for
+ *      memory freed before the call only, because other threads may go on freeing for ever.
+ *   2. Cuts free ranges that the placement policy otherwise keeps whole.
+ *
+ * True if the request is served.
  */
 static bool try_before_growth(struct source *source, struct alloc_request *request,
                               uint64_t growth) {
@@ -69,8 +81,10 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
 }
 
 /*
- * What was released is the driver's only when the stream that frees it has got there, and a barrier holds that stream up
- * like any other of the context. What grows meanwhile comes on top.
+ * Grows, after segments on their way to the driver have arrived there. The driver has a released
+ * segment only after the stream that frees it reaches that free. A barrier delays that stream like
+ * every other one of the context. A growth before that would come on top of the released memory.
+ * Waits for this, RETURN_SOON_NS at most, only if the sum would exceed reserve_bound().
  */
 static int grow_after_returns(struct source *source, struct alloc_request *request,
                               uint64_t growth) {
@@ -87,8 +101,9 @@ static int grow_after_returns(struct source *source, struct alloc_request *reque
 }
 
 /*
- * In a line what lies idle makes room for the growth (remap.c), if it may move or has finished; where that is not enough, work is waited
- * for rather than that the pool grows past its budget, and past what it has already. Not where that would not be enough either.
+ * Grows a VMM pool. source_grow() remaps idle handles, which must have finished or be movable. If
+ * these are not enough to stay within the budget, or within the present reserve if that is larger,
+ * waits for the other idle handles. Does not wait if all idle handles together are not enough.
  */
 static int grow_vmm(struct source *source, struct alloc_request *request) {
     const struct arena *arena = request->large ? &source->large : &source->small;
@@ -113,10 +128,15 @@ static int grow_vmm(struct source *source, struct alloc_request *request) {
 }
 
 /*
- * Growing past the budget while segments lie idle: they go back first, as long as that and the growth
- * do not take more than a share of the time. What they did not take of that is forgotten but for a
- * little: after a rest every growth would else cost twice as much for long. Past what the peak allows
- * they go back whatever it takes: natively all of them would have gone.
+ * Releases idle segments before a growth beyond the budget (`give_back_first`):
+ *
+ *      the reserve would exceed   idle segments are released
+ *      the budget                 if releases and their growths took less than 1/EXCESS_SHARE of
+ *                                 the time so far
+ *      reserve_bound()            always: natively, all of them would be the driver's
+ *
+ * Of the time that was not used, EXCESS_MOST_NS at most remain as credit. Otherwise every growth
+ * after a long pause would take twice as long, for a long time.
  */
 int grow(struct source *source, struct alloc_request *request, bool give_back_first) {
     uint64_t growth = source_growth(request);
@@ -135,7 +155,7 @@ int grow(struct source *source, struct alloc_request *request, bool give_back_fi
     bool idle = source->large.idle_bytes + source->small.idle_bytes > 0;
     bool due = idle && source->excess_ns <= share,
          exceeds = budget_would_exceed(source, growth, most);
-    if (idle) { /* what is usable behind a barrier may have finished */
+    if (idle) { /* a segment that is safe behind a barrier may have finished */
         epochs_poll(&source->epochs, source->backend);
     }
     release_down_to(source, growth, due ? budget : most);

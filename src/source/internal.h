@@ -1,4 +1,4 @@
-/* What the files of this room share. */
+/* The headers that every file of src/source needs. */
 #ifndef GPUCACHE_SOURCE_INTERNAL_H
 #define GPUCACHE_SOURCE_INTERNAL_H
 

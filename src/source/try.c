@@ -1,6 +1,9 @@
 /*
- * What a request can be served with, without anything of the caches: each step at its price (sync.c). The lock may have been let go
- * of after any of them, so whoever tries one looks at everything before it again (slow_path.c).
+ * The sources of memory for a request, except thread caches. sync.c has the price of each.
+ *
+ * A step may release the pool's lock, and other threads may then free or take memory. Each step
+ * therefore ends with a retry of free memory, and slow_path.c repeats cheap steps after expensive
+ * ones.
  */
 #include "source/try.h"
 

@@ -1,43 +1,71 @@
 /*
- * What a request can be served with, from the source alone. The answer is in want->block. With the pool's lock held, which is let go
- * of in between.
+ * The sources of memory for a request that the thread caches could not serve. Each function tries
+ * one source; slow_path.c has their order.
+ *
+ * The pool's lock is held on entry and on return. All functions but try_free() may release it in
+ * between. A function that returns true, or 0 with request->block set, has put the block there, in
+ * state BLOCK_CACHED.
  */
 #ifndef GPUCACHE_SOURCE_TRY_H
 #define GPUCACHE_SOURCE_TRY_H
 
 #include "source/source.h"
 
-/** What may be handed out now. Waits for nothing, and keeps the lock. */
+/** Takes free memory and pending memory that is safe. Waits for nothing and keeps the lock. */
 bool try_free(struct source *source, struct alloc_request *request);
 
-/** The same. A segment that would stay for a small part of it is split before, if the driver plays along. */
+/**
+ * Takes free memory, as try_free(). If a small part of a long idle handle would be taken, first
+ * replaces that handle by short ones, so that the rest can still be released. If the driver
+ * refuses, takes the part as it is.
+ */
 bool try_free_or_split(struct source *source, struct alloc_request *request);
 
-/** Asks for what has finished: enough for the request, then everything. */
+/** Queries events: first for the epoch that covers enough bytes, then for all pending memory. */
 bool try_completed(struct source *source, struct alloc_request *request);
 
-/** Orders just enough pending memory for the request, then all that can be by then: a wait for the former
- * may have gone to another thread, which has freed something since. */
+/**
+ * Makes pending memory safe by a barrier or a wait: first just enough for the request, then all
+ * that events recorded in frees cover. The second attempt is needed because another thread may take
+ * the memory during a wait, and may have freed other memory since.
+ */
 bool try_barrier(struct source *source, struct alloc_request *request);
 
-/** What is pending, as it can be had: try_completed(), then try_barrier(). */
+/** Tries pending memory in all ways: try_completed(), then try_barrier(). */
 bool try_pending(struct source *source, struct alloc_request *request);
 
-/** All that was freed by now is waited for. What comes of it on the way is taken, before others come who have not waited. */
+/**
+ * Waits for everything freed so far, for at most `time_budget_ns` per wait. Retries the request
+ * each time an epoch has finished, before a thread that did not wait can take the memory.
+ */
 bool try_wait(struct source *source, struct alloc_request *request, uint64_t time_budget_ns);
 
-/** Other pools of the device give back what nobody has live there; if `wait`, also what work is in front of. True if there was any. */
+/**
+ * Makes other pools of the device release idle memory, and with `wait` also memory that work still
+ * uses. Does not serve the request itself. True if there was any, or the driver had enough.
+ */
 bool try_other_pools(struct source *source, const struct alloc_request *request, bool wait);
 
-/** A segment from the driver. 0: served. Else why there is none, or -EAGAIN while more could be given back for it; *refusal is
- * why growing was refused. */
+/**
+ * Grows the pool by a segment and retries. *refusal is what source_grow() returned. Returns 0 if
+ * the request is served, -EAGAIN if the driver or the limit refused and releasing memory may help,
+ * or the error of source_grow().
+ */
 int try_grow(struct source *source, struct alloc_request *request, int *refusal);
 
-/** grow.c: yields until as many growths have ended as are under way. They may be bringing what we were refused, or were lent it. */
+/**
+ * Waits, by yielding the CPU, until as many growths have ended as were under way on entry. A
+ * refused request may be served by what they bring, or by a charge that they return. In grow.c.
+ */
 void grow_wait_for_others(struct source *source);
 
-/** A segment from the driver, within the budget if it can be. `give_back_first`: it would not be by itself, and idle segments can go
- * back without a wait (not in lines: there they make room). 0, with the request served or not, or why not. */
+/**
+ * Grows the pool by what the request lacks, within the budget if possible. In grow.c.
+ *
+ * `give_back_first`: the growth exceeds the budget, and idle segments can be released without a
+ * wait. VMM ignores it: idle handles are remapped instead. Returns 0, whether or not the request is
+ * served already, or the error of source_grow().
+ */
 int grow(struct source *source, struct alloc_request *request, bool give_back_first);
 
 #endif
