@@ -1,13 +1,16 @@
 /*
- * What the pool asks of the world below it: memory, and an order between old and new work.
+ * The interface between the allocator and the driver: memory, and the synchronisation of work.
  *
- * The pool knows no CUDA. It numbers its events with slots, and the backend keeps whatever stands
- * behind a slot. The same pool runs on the driver, on the simulated driver and in a replay of a
- * trace.
+ * The pool knows no CUDA. It names an event by a slot, 0 to BACKEND_SLOTS - 1, and the backend
+ * keeps the event of each slot. The driver (src/backend), the simulated driver, the unit tests and
+ * `gpucache replay` implement this interface, so the same pool runs on all of them.
  *
- * Every call returns 0, a negative errno, or the driver's own positive code, which the pool only
- * hands on. None of them but settle() and pass_barriers() may call back into the pool. Calls marked "blocks" are made with
- * no lock held (but see those for pages), all others but health() and settle() under the pool's.
+ * Every int is 0, a negative errno, or a positive code of the driver, which the pool passes on.
+ * Only reclaim_deferred() and pass_barriers() may call back into the pool. A call with
+ *
+ *      "Blocks"        in its comment is made with no lock held; exceptions: the VMM section
+ *      "No lock"       does not block, and is made with no lock held
+ *      neither         does not block, and is made under the pool's lock
  */
 #ifndef GPUCACHE_SOURCE_BACKEND_H
 #define GPUCACHE_SOURCE_BACKEND_H
@@ -18,172 +21,201 @@
 #include <time.h>
 
 #define BACKEND_SLOTS 32
-#define BACKEND_REFUSALS 16 /* records refused on end: then there will be none */
+#define BACKEND_REFUSALS                                                                           \
+    16 /* refused records in a row after which a driver counts as without events */
 
 struct backend;
 
 struct backend_ops {
-    const char *name; /* as the report shows it */
+    const char *name; /* as reports show it */
 
     /**
-     * Takes memory from the driver: `bytes` is a multiple of 2 MiB; so must *address be. Blocks.
-     * -ENOMEM: the driver has none. -EDQUOT: the limit does not allow it.
+     * Allocates a segment from the driver. `bytes` and *address are multiples of 2 MiB. Blocks.
+     * -ENOMEM: the driver has no more. -EDQUOT: the limit does not allow it.
      */
     int (*reserve)(struct backend *backend, uint64_t bytes, uint64_t *address);
 
     /**
-     * Gives memory of one reserve() back, whole; all work that touched it has finished. Does not wait
-     * for the device, and is called under the pool's lock: the driver has the memory when returned()
-     * says so. -EBUSY: not now. Where `release_waits` is set, it does wait, for all work of the device,
-     * also for what other threads submit meanwhile, and is called without the lock.
+     * Gives a whole segment of reserve() back; all work that touched it has completed. The driver
+     * has the memory once returned() says so. -EBUSY: not possible now. If `release_waits` is set,
+     * the call blocks instead: it waits for all work of the device, including work that other
+     * threads submit during the wait.
      */
     int (*release)(struct backend *backend, uint64_t address, uint64_t bytes);
 
-    /** 0 when the driver has all that was released, -EAGAIN while it has not. Does not block. */
+    /** Returns 0 if the driver has all released memory, -EAGAIN if not yet, -EBUSY if unknown. */
     int (*returned)(struct backend *backend);
 
     /**
-     * What the driver has left for the pool, and the limit allows, as far as anybody knows; in *others what
-     * other pools of the device hold and nobody has live. Blocks. NULL: the rest of the capacity, and none.
+     * Returns the bytes that the driver has left and the limit allows, as far as known. *others:
+     * the idle bytes of other pools of the device. Blocks. NULL: capacity less reserve, and no
+     * others.
      */
     uint64_t (*available)(struct backend *backend, uint64_t *others);
 
     /**
-     * Has those give back what is idle, `bytes` of it, and returns when the driver has it; with `wait`, waits
-     * for their work as well, within limits. True if there was any, or the driver had enough already. Blocks. NULL where room() is.
+     * Makes other pools of the device release `bytes` idle bytes, and waits until the driver has
+     * them. With `wait`, also waits for their work, within limits. True if there were any, or the
+     * driver already had enough. Blocks. NULL if available() is.
      */
     bool (*release_others)(struct backend *backend, uint64_t bytes, bool wait);
 
-    /** The calling thread is about to grow the pool, which may take what has to be given back again; and has done so, or
-     * has not. Does not block. NULL where return_count() is. */
+    /**
+     * Mark the begin and end of a growth by the calling thread, which may charge or take memory
+     * that it has to return. `gave_back`: it has returned some. NULL if return_count() is.
+     */
     void (*begin_growth)(struct backend *backend);
-    void (*end_growth)(struct backend *backend, bool return_count);
+    void (*end_growth)(struct backend *backend, bool gave_back);
 
-    /** How often memory has come back so far to those who ask for memory of the device. Waits before, within limits, until
-     * other threads that are asking have their answers. Blocks. NULL: nobody else asks. */
+    /**
+     * Waits, within limits, until allocations of the device that are in flight in other threads
+     * have their result. Then returns how often other threads have given memory back: a higher
+     * number than before is a reason to retry a refused request. Blocks. NULL: there are no other
+     * threads.
+     */
     uint64_t (*return_count)(struct backend *backend);
 
     /*
-     * From here to unmap(): where memory comes in pages of 2 MiB that lie where the pool maps them; NULL elsewhere. reserve(),
-     * release() and lose() are not called then, and `release_waits` is false. None waits for the device; all but leave() block.
-     * The caller holds the mapper's lock. It holds the pool's too in leave(), and in unmap(), release_handles() and free_addresses() when
-     * the context has ended; else no lock that an allocation or a free waits for.
+     * VMM, from here to unmap(); NULL in a backend of segments. reserve(), release() and
+     * forget_reserve() are never called with VMM, and `release_waits` is false.
+     *
+     * They do not wait for the device. All but mark_stale() block. The caller holds remap.lock
+     * (state.h), and no lock that an allocation or a free waits for. It holds the pool's lock too
+     * in mark_stale(), and, after the end of the context, in unmap(), release_handles() and
+     * free_addresses().
      */
 
-    /** Addresses for `bytes`, a multiple of 2 MiB, at a multiple of 2 MiB; nothing lies there yet. -ENOMEM: there
-     * are none; the pool asks for less then. */
+    /**
+     * Reserves a VA range. `bytes` and *address are multiples of 2 MiB; nothing is mapped there.
+     * -ENOMEM: there is none of that length, and the pool asks for a shorter one.
+     */
     int (*reserve_addresses)(struct backend *backend, uint64_t bytes, uint64_t *address);
 
-    /** All of what one reserve_addresses() gave; nothing is mapped there. */
+    /** Frees a whole VA range of reserve_addresses(). Nothing is mapped there. */
     void (*free_addresses)(struct backend *backend, uint64_t address, uint64_t bytes);
 
-    /** Whether `count` pages can be had, before they are taken one by one: in vain that would leave others without
-     * any for a while. -ENOMEM, -EDQUOT: they cannot; 0: they can, or it cannot be said. NULL: nobody else would
-     * notice. */
-    int (*probe_handles)(struct backend *backend, unsigned count);
+    /**
+     * Asks whether `pages` pages of 2 MiB can be had, before handles are created one by one: a
+     * failure half way would leave others without memory for a while. 0: yes, or unknown. -ENOMEM
+     * and -EDQUOT as reserve(). NULL: no other thread or process could notice.
+     */
+    int (*probe_handles)(struct backend *backend, unsigned pages);
 
-    /** Takes `count` pages from the driver, all or none, each as long as `length` of 2 MiB: so it is mapped and unmapped,
-     * and so it goes back. -ENOMEM, -EDQUOT: as reserve(). */
+    /**
+     * Creates `count` handles of `length` pages of 2 MiB each, all or none. A handle is mapped,
+     * unmapped and released as a whole. -ENOMEM and -EDQUOT as reserve().
+     */
     int (*create_handles)(struct backend *backend, unsigned count, unsigned length,
-                          uint64_t *pages);
+                          uint64_t *handles);
 
-    /** Gives pages back that are mapped nowhere. */
+    /** Releases handles that are not mapped, except by stale mappings, which are unmapped later. */
     void (*release_handles)(struct backend *backend, unsigned count, unsigned length,
-                            const uint64_t *pages);
+                            const uint64_t *handles);
 
-    /** Maps `count` pages at consecutive addresses, where nothing is, and makes them accessible as memory of
-     * reserve() would be. All or none. A page is mapped at one address besides those that were left. */
+    /**
+     * Maps handles at consecutive addresses, where nothing is mapped, all or none. The memory is as
+     * accessible as that of reserve(). A handle has one mapping at a time, stale ones not counted.
+     */
     int (*map)(struct backend *backend, uint64_t address, unsigned count, unsigned length,
-               const uint64_t *pages);
+               const uint64_t *handles);
 
-    /** What lies at `count` consecutive addresses, 2 MiB each, will be mapped elsewhere, and unmapped there later: they are left.
-     * `back`: it is not, and stays. Only for the record; does not block. NULL: nobody wants to know. */
-    void (*mark_stale)(struct backend *backend, uint64_t address, unsigned count, bool back);
+    /**
+     * Notes for the trace that the mapping of `pages` pages becomes stale: the handle will be
+     * mapped elsewhere, and this mapping stays until earlier work has completed. `back`: it is not
+     * stale any more, because the handle stays. NULL: there is no trace.
+     */
+    void (*mark_stale)(struct backend *backend, uint64_t address, unsigned pages, bool back);
 
-    /** Nothing lies at `count` consecutive addresses any more, where whole pages were. `left`: they were left before. 0; -EBUSY: not
-     * now; or the driver's code. */
-    int (*unmap)(struct backend *backend, uint64_t address, unsigned count, bool left);
+    /**
+     * Unmaps `pages` pages at consecutive addresses, which are whole handles. `stale`: mark_stale()
+     * was called for them. -EBUSY: not possible now.
+     */
+    int (*unmap)(struct backend *backend, uint64_t address, unsigned pages, bool stale);
 
-    /** Something is idle from now on: pool_tick() is to be called until it says otherwise. Under the pool's lock; does
-     * not block. NULL where no pool decays. */
+    /**
+     * Asks for periodic calls of pool_tick(), because memory is idle, until pool_tick() returns
+     * false. NULL if no pool decays.
+     */
     void (*watch_idle)(struct backend *backend);
 
-    /** What one reserve() gave has gone with its context: it leaves the books only. */
+    /** Removes a segment of reserve() from the counters: it ended with its context. */
     void (*forget_reserve)(struct backend *backend, uint64_t bytes);
 
     /**
-     * Records event `slot`: it captures all work submitted to the context so far. Does not block.
-     * -EBUSY: not now (a capture is under way, the context ends) or not here (a host callback); -ENOSYS:
-     * this driver has no such events; -EIO: it has, and refuses.
+     * Records event `slot`, which captures all work submitted to the context so far. -EBUSY: not
+     * now (a capture, the end of the context) or not here (a host callback). -ENOSYS: the driver
+     * has no context events. -EIO: it has them, and refuses.
      */
     int (*record)(struct backend *backend, unsigned slot);
 
-    /** 0 when all that `slot` captured has finished, -EAGAIN while it has not. Does not block. */
+    /** Returns 0 if event `slot` has completed, -EAGAIN if not, -EBUSY if unknown. */
     int (*query)(struct backend *backend, unsigned slot);
 
     /**
-     * Makes all future work of the context wait on the device for `slot`. Does not block.
-     * -EBUSY: not now, or not enough here because other contexts can reach the memory: wait
-     * instead.
+     * Makes all later work of the context wait, on the device, for event `slot`. -EBUSY: not now,
+     * or other contexts can reach the memory too: wait on the CPU instead.
      */
     int (*barrier)(struct backend *backend, unsigned slot);
 
-    /** Waits on the CPU until what `slot` captured has finished. Blocks. */
+    /** Waits on the CPU until event `slot` has completed. Blocks. */
     int (*wait)(struct backend *backend, unsigned slot);
 
-    /** 0, or the code with which the driver answers calls of this thread at present. Cheap, and called
-     * with the context current. */
+    /**
+     * Returns 0, or the code with which the driver answers calls of this thread at present. Takes
+     * some ns. The context is current. No lock.
+     */
     int (*health)(struct backend *backend);
 
-    /** Whether the driver answers every later call of the context with that code too. */
+    /** Returns whether the driver answers every later call of the context with `code`. No lock. */
     bool (*is_deadly)(int code);
 
-    /** ns of some clock that only goes forward; NULL: the system's. */
+    /** Returns a time in ns that never decreases. With or without a lock. NULL: CLOCK_MONOTONIC. */
     uint64_t (*clock)(struct backend *backend);
 
     /**
-     * The program has been given a large block, or is giving one back; `bytes` are what it asked for. The
-     * first is called with no lock held, the second inside the freeing thread's cache: nobody can be given
-     * that memory yet. Neither blocks, nor changes anything of the pool's. NULL: nobody wants to know.
+     * Note that the program got a large block, or frees one. `bytes` is the requested size. Both
+     * leave the pool unchanged. allocated(): no lock. freed(): inside the freeing thread's cache,
+     * so no other thread can get the memory yet. NULL: nobody records blocks.
      */
     void (*allocated)(struct backend *backend, uint64_t address, uint64_t bytes);
     void (*freed)(struct backend *backend, uint64_t address, uint64_t bytes);
 
-    /** Whether a capture keeps record() from recording, until that is over. NULL: never. */
+    /** Returns whether a stream capture prevents record() at present. NULL: never. */
     bool (*captured)(struct backend *backend);
 
-    /** Waits on the CPU for all work submitted to the context so far; -EBUSY: not now. Blocks. */
+    /** Waits on the CPU for all work submitted to the context so far. -EBUSY: not now. Blocks. */
     int (*synchronize)(struct backend *backend);
 
     /**
-     * Calls pool_reclaim() for retired blocks, of any pool, that nothing holds back any more: for all of them, or for
-     * a few, at the price of a few queries. True if there was one. Waits for nothing; called with no
-     * lock held. NULL: nobody retires anything.
+     * Calls pool_reclaim() for blocks of any pool whose deferred free has taken effect: for `all`,
+     * or for a few, at the price of a few queries. True if there was one. No lock. NULL: the
+     * backend has no deferred frees.
      */
     bool (*reclaim_deferred)(struct backend *backend, bool all);
 
     /**
-     * Waits, as pool_finish() does, for the work behind which pools of the device have put up
-     * barriers: a stream may have got to the free of a retired block, and not be able to say so
-     * before a barrier is passed. Returns whether any block is retired. Blocks; called with no lock
-     * held. NULL where settle() is.
+     * Waits, as pool_finish() does, for the work that barriers in pools of the device wait for: a
+     * stream that reached a deferred free can show that only after the barrier. True if any free is
+     * deferred. Blocks. NULL if reclaim_deferred() is.
      */
     bool (*pass_barriers)(struct backend *backend);
 };
 
 struct backend {
     const struct backend_ops *ops;
-    /* Bytes. A request that exceeds it is refused without looking any further. Changed by pool_set_capacity(). */
+    /* Bytes of the device. A larger request is refused at once. Set by pool_set_capacity(). */
     _Atomic uint64_t capacity;
-    atomic_bool has_events; /* false: record() is -ENOSYS, and only synchronize() orders */
-    /* Records that were refused, one after the other. Not 0: every free tries, and waits where that is refused too. */
+    /* Whether record() works. If not, frees have to call synchronize(). */
+    atomic_bool has_events;
+    /* Refused records in a row. If not 0, every free tries one, and waits if it is refused. */
     unsigned refused;
-    bool release_waits;
-    /* A call that may end the context is under way, or has: nothing is to be asked of it. Changed under the pool's lock. */
+    bool release_waits; /* release() waits for the device */
+    /* Whether a call that ends the context is under way, or has ended it: then the backend asks the
+     * driver nothing. Changed under the pool's lock. */
     atomic_bool suspended;
 };
 
-/** Its clock: ns. */
+/** Returns the backend's time in ns. */
 static inline uint64_t backend_clock(struct backend *backend) {
     struct timespec t;
     if (backend->ops->clock) {
@@ -193,7 +225,7 @@ static inline uint64_t backend_clock(struct backend *backend) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/** Whether memory comes in pages. */
+/** Returns whether the backend maps memory (VMM), rather than allocate segments. */
 static inline bool backend_maps(const struct backend *backend) {
     return backend->ops->map != 0;
 }

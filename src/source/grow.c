@@ -25,8 +25,8 @@ void grow_wait_for_others(struct source *source) {
 
 /*
  * Returns the bytes up to which the reserve may grow while some of it is idle: a share above the
- * peak of live memory, or the budget if that is more. The request itself may raise the peak. In use
- * is what is neither free nor pending.
+ * peak of live memory, or the budget if that is more. The request itself may raise the peak.
+ * Memory in use is neither free nor pending.
  */
 static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
     uint64_t in_use = budget_expected(source) - budget_free(source) - source->pending_bytes;
@@ -84,7 +84,8 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
  * Grows, after segments on their way to the driver have arrived there. The driver has a released
  * segment only after the stream that frees it reaches that free. A barrier delays that stream like
  * every other one of the context. A growth before that would come on top of the released memory.
- * Waits for this, RETURN_SOON_NS at most, only if the sum would exceed reserve_bound().
+ * If the sum would exceed reserve_bound(), waits for the barriers without a limit, and then for the
+ * driver RETURN_SOON_NS at most.
  */
 static int grow_after_returns(struct source *source, struct alloc_request *request,
                               uint64_t growth) {

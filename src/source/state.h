@@ -1,6 +1,10 @@
 /*
- * The source of a pool's memory, whole: what the files of this room have in common. The pool above has one; what its caches
- * hold is in use here.
+ * The state of a source: the part of a pool that gets memory from the driver and decides when freed
+ * memory is safe. All files of src/source share it; each pool has one. Blocks in thread caches are
+ * in use from this layer's view.
+ *
+ * source.lock, the pool's lock, protects everything except the fields in front of it and the atomic
+ * ones. remap.lock is taken before it.
  */
 #ifndef GPUCACHE_SOURCE_STATE_H
 #define GPUCACHE_SOURCE_STATE_H
@@ -15,110 +19,124 @@
 #include "source/epoch.h"
 #include "stats/counters.h"
 
-/* Freed memory waiting for its epoch, oldest stamp first. */
+/* Pending blocks, sorted by stamp. */
 struct pending {
     struct block *head, *tail;
 };
 
-/* Memory that only the context's own work reaches, and memory that something else reaches too. */
-enum reach { REACH_CONTEXT, REACH_EXTERNAL, REACHES };
+enum reach {
+    REACH_CONTEXT,  /* memory that only work of the pool's context reaches */
+    REACH_EXTERNAL, /* externally visible memory */
+    REACHES
+};
 
-/* The clock by which memory has been idle for the decay time. */
+/* The clock of decay. It advances DECAY_TICKS times in the decay time. */
 struct decay {
-    uint64_t tick;
-    bool watched; /* somebody ticks, or has been told to */
-    /* What was freed before one of the last ticks has that stamp at most. */
+    uint64_t tick; /* number of calls of pool_tick() that found idle memory */
+    bool watched;  /* pool_tick() is called periodically, or was asked for by watch_idle() */
+    /* Highest stamp of memory freed before tick t, at t % DECAY_TICKS. */
     uint64_t before[DECAY_TICKS];
 };
 
-/* Mapping memory, one thread at a time: remap.c, handles.c. All but unmapping_bytes is changed under both locks, so the thread that has
- * this one finds it as it was, also after a call that the source's was let go of for. */
+/*
+ * Remapping of handles: remap.c, handles.c. One thread at a time remaps. All fields but
+ * unmapping_bytes change under both locks only. A thread that holds remap.lock therefore finds them
+ * unchanged after it has released the pool's lock for a driver call.
+ */
 struct remap {
-    struct lock lock;     /* taken before the source's */
-    bool any_refused;     /* some segments are marked as refused */
-    unsigned size_shift;  /* new segments are VMM_HANDLE >> halvings long */
-    uint64_t made_bytes;  /* mapped since `halvings` has changed */
-    uint64_t remap_ns;    /* time that mapping beyond the budget has taken since */
-    uint64_t since_ns;    /* this moment */
-    uint64_t peak;        /* the peak of what is live that `parts` is for */
-    unsigned slack_steps; /* `slack` may be so many parts of it (REMAP_SLACK_STEP) */
-    uint64_t slack;       /* bytes that the goal is raised by, so that less has to be mapped anew */
-    uint64_t held_bytes;  /* free, and kept for the growing thread by handles_hold() */
-    _Atomic uint64_t unmapping_bytes; /* no longer in the reserve, and not yet the driver's */
+    struct lock lock;     /* taken before the pool's lock */
+    bool any_refused;     /* some segments are marked as refused by the driver */
+    unsigned size_shift;  /* new handles are at most VMM_HANDLE >> size_shift bytes long */
+    uint64_t made_bytes;  /* bytes mapped since size_shift changed */
+    uint64_t remap_ns;    /* ns spent on remapping since since_ns */
+    uint64_t since_ns;    /* time at which the count in remap_ns began */
+    uint64_t peak;        /* peak of live bytes to which slack_steps belongs */
+    unsigned slack_steps; /* `slack` is at most so many steps of peak / REMAP_SLACK_STEP */
+    uint64_t slack;       /* bytes added to the goal, so that less has to be remapped */
+    uint64_t held_bytes;  /* free bytes that handles_hold() keeps for the growing thread */
+    _Atomic uint64_t
+        unmapping_bytes; /* bytes out of the reserve that the driver does not have yet */
 };
 
 /* Growths under way. */
 struct growing {
     uint64_t bytes;   /* asked of the driver, and not in the reserve yet */
-    uint64_t threads; /* that have begun one and not ended it */
-    uint64_t done;    /* how many have ended, ever */
+    uint64_t threads; /* number of growths that have begun and not ended */
+    uint64_t done;    /* number of growths that have ended, in total */
 };
 
 /* Waits for work. */
 struct waits {
-    unsigned inside; /* threads in a call of the backend that names what the context has made */
-    /* What waits with a limit have spent in vain, all together: forgotten when that epoch has finished. */
+    unsigned inside; /* threads in a backend call that uses events or memory of the context */
+    /* Time in ns that waits with a limit spent in vain, until epoch failed_stamp has finished. */
     uint64_t failed_ns, failed_stamp;
 };
 
 struct source {
-    /* Read by every allocation and free, and hardly ever written: a cache line of its own. */
+    /* Cache line that every allocation and free reads. It is hardly ever written. */
     _Alignas(64) struct pool_config config;
     struct backend *backend;
-    _Atomic uint64_t budget;                   /* kept where the peak changes */
-    _Atomic uint64_t pressure;                 /* not 0: under pressure (pressure_since()); */
-    _Atomic uint64_t event_least, event_bytes; /* then a free records an event after so much */
-    bool application_syncs; /* the program uses the context's records and waits itself */
+    _Atomic uint64_t budget;      /* bytes, as last computed by budget_recompute() */
+    _Atomic uint64_t pressure;    /* 0, or pressure_since() under pressure */
+    _Atomic uint64_t event_least; /* freed bytes per thread below which a free records no event */
+    _Atomic uint64_t
+        event_bytes; /* freed bytes per thread above which few frees are enough for an event */
+    bool application_syncs; /* the program itself records or waits for context events */
 
-    _Alignas(64) struct lock lock; /* the pool's: all below is changed under it */
+    _Alignas(64) struct lock lock; /* the pool's lock: protects all fields below */
 
-    /* Order: sync.c. */
+    /* Synchronising: sync.c. */
     struct epochs epochs;
     struct waits waits;
-    uint64_t freed_large; /* bytes of large blocks freed since the last event on time */
+    uint64_t freed_large; /* bytes of large blocks freed since a free last recorded an event */
 
-    /* Memory: what is free, what waits, what comes and goes. */
+    /* Memory. */
     struct arena large; /* ranges for blocks above 1 MiB */
-    struct arena small; /* ranges of 2 MiB for pages */
-    struct runs runs;   /* what is free in those */
+    struct arena small; /* ranges of 2 MiB for slabs */
+    struct runs runs;   /* free runs of the slabs */
     struct pending pending[REACHES];
-    uint64_t pending_bytes; /* in the queues */
+    uint64_t pending_bytes; /* bytes in the queues */
     struct decay decay;
     struct remap remap;
     struct growing growing;
-    uint64_t freeing_bytes; /* bytes that were released, and that the driver may not have yet */
-    bool unmanageable;      /* the driver's addresses are not what the map can hold */
-    /* Contexts it has outlived: what an earlier one was asked for is not this one's. */
+    uint64_t freeing_bytes; /* bytes of released segments that the driver may not have yet */
+    bool unmanageable;      /* the driver gave an address that the page map cannot hold */
+    /* Number of contexts that ended. A stamp or deferred free of another generation is ignored. */
     _Atomic uint64_t generation;
 
-    /* How far it may grow: budget.c. */
-    uint64_t goal;         /* the budget without what caches may hold: */
-    uint64_t quotas;       /* in all, */
-    unsigned active_count; /* so many of them */
-    /* The reserve when growing was refused: the budget is at most that. 0: it was not, or that is forgotten. */
+    /* Growth: budget.c. */
+    uint64_t goal;         /* budget without the quotas of caches, in bytes */
+    uint64_t quotas;       /* bytes that all active caches together may hold */
+    unsigned active_count; /* number of active caches */
+    /* Reserve at which growing was last refused: an upper bound of the budget. 0: none. */
     uint64_t refused_at;
-    unsigned refused_seen; /* the backend's, when `tight` was last set */
-    bool budget_stale;     /* quotas, peak or refusals have changed: budget_recompute() is due */
-    uint64_t started_ns;   /* when the source was made; */
-    uint64_t excess_ns; /* time since that giving back ahead of growing has taken, or has forgone */
+    unsigned refused_seen; /* backend->refused when `pressure` was last computed */
+    bool budget_stale;     /* quotas, peak or refusals changed: budget_recompute() is due */
+    uint64_t started_ns;   /* time at which the source was made */
+    /* Time that releases ahead of growths took since started_ns, or that expired unused: grow(). */
+    uint64_t excess_ns;
 
-    struct counters counters; /* of everything but the thread caches' own counters: what is live */
+    struct counters counters; /* all counters but those that the thread caches keep */
 };
 
 /*
- * What stands in `tight` under pressure: the epoch that was open when that began, or, odd, that of the last event on
- * time since. So it changes with whatever makes frees be counted anew.
+ * Returns the value of `pressure`: 2 * (epoch that was open when pressure began), or 2 * (epoch of
+ * the last event recorded in a free since) + 1. Threads restart their counts of freed bytes when
+ * the value changes.
  */
 static inline uint64_t pressure_since(uint64_t epoch, bool by_event) {
     return 2 * epoch + by_event;
 }
 
-/* Nobody has left an event on time since pressure began. */
+/* Returns whether no free has recorded an event since pressure began. */
 static inline bool pressure_is_new(uint64_t pressure) {
     return pressure % 2 == 0;
 }
 
-/* Under the lock, or inside a cache: then, until that is left, the pool has not forgotten yet. */
+/*
+ * Returns the generation. The caller holds the pool's lock, or has entered a cache of the pool: no
+ * context is forgotten before it leaves that cache.
+ */
 static inline uint64_t source_generation(const struct source *source) {
     return atomic_load_explicit(&source->generation, memory_order_relaxed);
 }
