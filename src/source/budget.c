@@ -107,8 +107,8 @@ static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
  *   1. The goal: goal_of(), at most budget_little().
  *   2. The budget: the goal and the quotas of the caches, with 1/BUDGET_QUOTA_SHARE more, because
  *      cached blocks are cut from slabs that other caches use too. Reductions:
- *        - VMM, or one active cache and little slack: the slack above the peak counts for caches
- *          too. Remapping leaves no gaps that would use the slack up.
+ *        - VMM, or one active cache and slack of at most BUDGET_FLOOR: the slack counts for caches
+ *          too. With VMM, remapping leaves no unusable gaps that would need the slack.
  *        - VMM: slack and quotas together are at most BUDGET_CACHES_EACH for each active cache, of
  *          at most BUDGET_CACHES. In a large program the slack covers the caches.
  *        - One active cache: at most budget_little().

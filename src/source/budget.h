@@ -44,7 +44,7 @@ uint64_t budget_remap_slack_most(const struct source *source);
 
 /**
  * Marks the begin and end of a growth, for which other threads may wait. `gave_back`: the growth
- * returned memory to the driver that another thread's request may have missed.
+ * may have taken and returned memory that the request of another thread missed.
  */
 void budget_begin_growth(struct source *source);
 void budget_end_growth(struct source *source, bool gave_back);

@@ -2,7 +2,8 @@
  * The events of a pool: closing epochs, queries, barriers, pins. epoch.h explains epochs.
  *
  * `slots` lists the events in use, oldest first. Events that have completed are removed, except
- * those that a thread waits for. The pool's lock is held in every function but epochs_start().
+ * those that a thread waits for. The caller of every function but
+ * epochs_start() holds the pool's lock.
  */
 #include "source/epoch.h"
 

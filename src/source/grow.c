@@ -136,8 +136,8 @@ static int grow_vmm(struct source *source, struct alloc_request *request) {
  *                                 the time so far
  *      reserve_bound()            always: natively, all of them would be the driver's
  *
- * Of the time that was not used, EXCESS_MOST_NS at most remain as credit. Otherwise every growth
- * after a long pause would take twice as long, for a long time.
+ * Of the time that is not used, at most EXCESS_MOST_NS remain as credit. Otherwise, after a long
+ * pause, many growths would release segments first and take twice as long.
  */
 int grow(struct source *source, struct alloc_request *request, bool give_back_first) {
     uint64_t growth = source_growth(request);

@@ -3,8 +3,8 @@
  * memory is safe. All files of src/source share it; each pool has one. Blocks in thread caches are
  * in use from this layer's view.
  *
- * source.lock, the pool's lock, protects everything except the fields in front of it and the atomic
- * ones. remap.lock is taken before it.
+ * source.lock is the pool's lock. All fields change under it only, except unmapping_bytes. Atomic
+ * fields, and those in front of the lock, are read without it. remap.lock is taken before it.
  */
 #ifndef GPUCACHE_SOURCE_STATE_H
 #define GPUCACHE_SOURCE_STATE_H
@@ -46,16 +46,16 @@ struct decay {
 struct remap {
     struct lock lock;     /* taken before the pool's lock */
     bool any_refused;     /* some segments are marked as refused by the driver */
-    unsigned size_shift;  /* new handles are at most VMM_HANDLE >> size_shift bytes long */
+    unsigned size_shift;  /* new handles normally have VMM_HANDLE >> size_shift bytes */
     uint64_t made_bytes;  /* bytes mapped since size_shift changed */
-    uint64_t remap_ns;    /* ns spent on remapping since since_ns */
+    uint64_t remap_ns;    /* ns spent on remapping beyond the budget since since_ns */
     uint64_t since_ns;    /* time at which the count in remap_ns began */
     uint64_t peak;        /* peak of live bytes to which slack_steps belongs */
     unsigned slack_steps; /* `slack` is at most so many steps of peak / REMAP_SLACK_STEP */
     uint64_t slack;       /* bytes added to the goal, so that less has to be remapped */
     uint64_t held_bytes;  /* free bytes that handles_hold() keeps for the growing thread */
-    _Atomic uint64_t
-        unmapping_bytes; /* bytes out of the reserve that the driver does not have yet */
+    /* Bytes that have left the reserve, and that the driver does not have yet. */
+    _Atomic uint64_t unmapping_bytes;
 };
 
 /* Growths under way. */
@@ -79,8 +79,8 @@ struct source {
     _Atomic uint64_t budget;      /* bytes, as last computed by budget_recompute() */
     _Atomic uint64_t pressure;    /* 0, or pressure_since() under pressure */
     _Atomic uint64_t event_least; /* freed bytes per thread below which a free records no event */
-    _Atomic uint64_t
-        event_bytes; /* freed bytes per thread above which few frees are enough for an event */
+    /* Freed bytes per thread above which a free records an event, even after few frees. */
+    _Atomic uint64_t event_bytes;
     bool application_syncs; /* the program itself records or waits for context events */
 
     _Alignas(64) struct lock lock; /* the pool's lock: protects all fields below */

@@ -75,7 +75,8 @@ bool sync_wait_stamp(struct source *source, uint64_t stamp);
 /**
  * Records an event, and waits until any further epoch has finished, or with `all` until that event
  * has completed. The limit is `limit_ns` less the time that earlier waits spent in vain. False at
- * the limit, after a fault, if the context ends, or if nothing can be recorded.
+ * the limit, after a fault, or if there is no event to wait for. The end of the context finishes
+ * every epoch.
  */
 bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all);
 
@@ -91,7 +92,10 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns);
  */
 bool sync_device_is_idle(struct source *source);
 
-/** Waits until every safe epoch has finished, so that the driver may take its memory back. */
+/**
+ * Waits until every safe epoch has finished, so that the driver may take its memory back. Returns
+ * early if the wait fails or the context is suspended.
+ */
 void sync_wait_barriers(struct source *source);
 
 /** Waits for the same by queries. Use it in a thread whose current context may be another one. */
