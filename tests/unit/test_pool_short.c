@@ -1,6 +1,7 @@
 /*
- * When memory is short: what is tried before the program is told, in which order, and that the
- * limit holds to the byte with many threads.
+ * Tests of allocations when memory is short: which sources are tried before a request fails, and in
+ * which order; and that the limit holds to the byte with many threads. RELAXED is a budget that no
+ * test reaches, TIGHT one that is exceeded at once.
  */
 #include "pool_bench.h"
 
@@ -18,11 +19,14 @@ static bool is_out_of_memory(int r) {
     return r == -ENOMEM || r == -EDQUOT;
 }
 
-/* ---- what was freed last ---- */
+/* ---- memory freed since the last event ---- */
 
-/* Work that was submitted since is not waited for, whatever was freed, when there is nothing else: at the end of the device, or where
- * others have the rest of it. */
-static void at_the_brim_hardly_anything_is_without_an_event(void **state) {
+/*
+ * If the pool cannot grow, a request does not wait for work submitted after the frees whose memory
+ * it needs: hardly any of that memory is without an event of its own. Either the pool has the whole
+ * device, or others have the rest of it.
+ */
+static void at_the_capacity_hardly_any_freed_byte_is_without_an_event(void **state) {
     (void)state;
     for (unsigned others = 0; others < 2; others++) {
         maps_pages = true;
@@ -52,8 +56,8 @@ static void at_the_brim_hardly_anything_is_without_an_event(void **state) {
     }
 }
 
-/* Near it little is. */
-static void near_the_brim_little_is_without_an_event(void **state) {
+/* The request needs all but 12 MiB of growth and freed memory: no more may be without an event. */
+static void near_the_capacity_few_freed_bytes_are_without_an_event(void **state) {
     (void)state;
     maps_pages = true;
     start(GIB + 256 * MIB, POOL_BARRIER, 0);
@@ -72,9 +76,9 @@ static void near_the_brim_little_is_without_an_event(void **state) {
     assert_int_equal(stop(NULL), 0);
 }
 
-/* ---- what the driver says ---- */
+/* ---- answers of the driver ---- */
 
-static void what_exceeds_the_device_is_refused_without_asking(void **state) {
+static void a_request_above_the_capacity_is_refused_without_asking(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     uint64_t at;
@@ -86,10 +90,10 @@ static void what_exceeds_the_device_is_refused_without_asking(void **state) {
     assert_int_equal(try(64 * MIB, &at), 0);
 }
 
-static void an_error_of_the_drivers_is_handed_on_at_once(void **state) {
+static void an_error_of_the_driver_is_returned_at_once(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
-    drop(get(2 * MIB)); /* idle: something to give back, were memory short */
+    drop(get(2 * MIB)); /* idle, so it could be released */
     fake_finish_all(fake);
     fake->refusal = 719;
     fake->refusals = 1;
@@ -102,7 +106,7 @@ static void an_error_of_the_drivers_is_handed_on_at_once(void **state) {
     assert_int_equal(try(100, &at), 0);
 }
 
-static void a_grow_that_is_too_generous_is_tried_again_smaller(void **state) {
+static void a_refused_growth_is_retried_smaller(void **state) {
     (void)state;
     static const int codes[] = {-ENOMEM, -EDQUOT};
     for (int i = 0; i < 2; i++) {
@@ -136,8 +140,8 @@ static void memory_the_pool_cannot_manage_goes_back(void **state) {
     assert_int_equal(fake->reserved, 0);
 }
 
-/* The limit was raised, or lifted: what it refused before is forgotten. */
-static void what_is_allowed_now_may_be_grown_to_at_once(void **state) {
+/* After the limit was raised or removed, earlier refusals no longer bound the budget. */
+static void a_raised_limit_is_used_at_once(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     uint64_t at;
@@ -161,7 +165,7 @@ static int reserve_and_end(struct backend *backend, uint64_t bytes, uint64_t *ad
     return r;
 }
 
-static void what_a_growth_brought_is_lost_with_its_context(void **state) {
+static void memory_of_a_growth_is_lost_with_its_context(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     plain_ops = fake->backend.ops;
@@ -179,7 +183,7 @@ static void what_a_growth_brought_is_lost_with_its_context(void **state) {
 
 /* ---- the ladder ---- */
 
-static void nothing_is_out_of_memory_while_the_pool_has_it(void **state) {
+static void no_request_fails_while_the_pool_has_the_memory(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     uint64_t at[16];
@@ -197,9 +201,13 @@ static void nothing_is_out_of_memory_while_the_pool_has_it(void **state) {
     assert_true(is_out_of_memory(try(1, &more)));
 }
 
-/* No block begins where a segment does, unless it fills it; but for large small blocks beyond 64 MiB of
- * them, which would hold up to half as much again. At the last everything serves. */
-static void the_starts_of_segments_are_spared_and_serve_at_the_brim(void **state) {
+/*
+ * No block starts at the start of a segment unless it fills the segment. Exceptions:
+ *
+ *   1. Small blocks above 64 KiB, beyond 64 MiB of slabs: they would need up to half as much again.
+ *   2. The last memory of the device.
+ */
+static void the_first_units_of_segments_are_used_last(void **state) {
     (void)state;
     static const uint64_t sizes[] = {64 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 16 * MIB};
     for (int i = 0; i < 6; i++) {
@@ -226,8 +234,10 @@ static void the_starts_of_segments_are_spared_and_serve_at_the_brim(void **state
     }
 }
 
-/* What a driver that rounds every block up to 2 MiB has room for fits here too, whatever the size, and takes no
- * more on the way than a segment's worth of blocks. */
+/*
+ * Allocates as many blocks as a driver that rounds every block up to 2 MiB could. The reserve
+ * exceeds that driver's by no more than one shared segment.
+ */
 static void fill_with(uint64_t bytes) {
     uint64_t device = bytes < 5 * MIB ? GIB : 8 * GIB, at;
     uint64_t each = (bytes + 2 * MIB - 1) & ~(2 * MIB - 1), natively = device / each;
@@ -252,7 +262,7 @@ static void as_many_of_one_size_fit_as_natively(void **state) {
     start(GIB, POOL_BARRIER, RELAXED);
 }
 
-static void what_lives_on_holds_up_its_own_page_only(void **state) {
+static void a_live_small_block_keeps_only_its_own_slab(void **state) {
     (void)state;
     static const uint64_t sizes[] = {512, 64 * KIB, 512 * KIB, MIB};
     for (int i = 0; i < 4; i++) {
@@ -276,7 +286,7 @@ static void what_lives_on_holds_up_its_own_page_only(void **state) {
     }
 }
 
-static void idle_segments_of_the_wrong_size_are_given_back(void **state) {
+static void idle_segments_of_the_wrong_size_are_released(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     uint64_t a = get(32 * MIB), b = get(32 * MIB);
@@ -289,10 +299,10 @@ static void idle_segments_of_the_wrong_size_are_given_back(void **state) {
     assert_int_equal(fake_books(pool).driver_frees, 2);
 }
 
-static void no_more_is_given_back_than_is_needed(void **state) {
+static void no_more_is_released_than_is_needed(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
-    fake->backend.capacity = 64 * GIB; /* others have the rest: the budget knows nothing of it */
+    fake->backend.capacity = 64 * GIB; /* the driver has less, which the budget does not know */
     uint64_t at[4];
     for (int i = 0; i < 4; i++) {
         at[i] = get(16 * MIB);
@@ -306,7 +316,7 @@ static void no_more_is_given_back_than_is_needed(void **state) {
     assert_int_equal(fake->reserved, 56 * MIB);
 }
 
-static void idle_pages_make_room_for_large_blocks_and_back(void **state) {
+static void idle_slabs_are_released_for_large_blocks_and_back(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     static uint64_t at[64];
@@ -326,7 +336,7 @@ static void idle_pages_make_room_for_large_blocks_and_back(void **state) {
     check();
 }
 
-static void pending_memory_is_ordered_before_the_program_is_told(void **state) {
+static void pending_memory_is_synchronised_before_a_request_fails(void **state) {
     (void)state;
     static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT};
     for (int i = 0; i < 2; i++) {
@@ -343,7 +353,7 @@ static void pending_memory_is_ordered_before_the_program_is_told(void **state) {
     }
 }
 
-/* Late events only: nothing to order or wait for, but the device gets there by itself. */
+/* No event was recorded in a free, so nothing may be waited for; but the work completes soon. */
 static void work_that_ends_soon_is_waited_for_in_the_end(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
@@ -360,9 +370,11 @@ static void work_that_ends_soon_is_waited_for_in_the_end(void **state) {
     assert_true(is_out_of_memory(try(25 * MIB, &more)));
 }
 
-/* An event on time for every free, more of them than there are slots, and the segments have to go
- * back whole. */
-static void a_busy_device_with_a_full_ring_of_events_is_waited_for(void **state) {
+/*
+ * Every free records an event, and there are more of them than slots. The segments have to be
+ * released whole.
+ */
+static void a_busy_device_with_a_full_list_of_events_is_waited_for(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, TIGHT);
     uint64_t at[32];
@@ -398,7 +410,7 @@ static void *cache_and_stay(void *unused) {
     return unused;
 }
 
-static void the_caches_of_other_threads_are_given_up(void **state) {
+static void the_caches_of_other_threads_are_flushed(void **state) {
     (void)state;
     static const uint64_t sizes[] = {512 * KIB, 700 * KIB, 4 * MIB};
     for (int i = 0; i < 3; i++) {
@@ -431,7 +443,7 @@ static void *free_and_stay(void *unused) {
     return unused;
 }
 
-/* The pool's lock is not held here: another thread frees meanwhile, into its cache. */
+/* Called without the pool's lock: another thread frees a block into its cache during the call. */
 static uint64_t free_while_asked(struct backend *backend, uint64_t *others) {
     (void)backend;
     if (their_block && !freeing) {
@@ -442,7 +454,7 @@ static uint64_t free_while_asked(struct backend *backend, uint64_t *others) {
     return 0;
 }
 
-static void what_a_thread_caches_while_a_request_is_refused_serves_it(void **state) {
+static void a_block_cached_while_a_request_is_refused_serves_it(void **state) {
     (void)state;
     start(4 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
@@ -469,9 +481,12 @@ static void *free_pending_and_end(void *unused) {
     return unused;
 }
 
-/* Blocks that are ready stay ready when they leave a cache, whatever else waits in the queue: the
- * kernel in the way may wait for what this thread is about to submit. */
-static void ready_blocks_of_another_cache_do_not_queue_behind_pending_ones(void **state) {
+/*
+ * A safe block that is flushed from a cache is free at once, whatever is pending. If it queued
+ * behind pending blocks, the request might wait for a kernel that waits for this thread's next
+ * work.
+ */
+static void free_blocks_of_another_cache_do_not_queue_behind_pending_ones(void **state) {
     (void)state;
     start(4 * MIB + 2 * MIB, POOL_BARRIER, RELAXED);
     pending_block = get(512 * KIB);
@@ -483,7 +498,7 @@ static void ready_blocks_of_another_cache_do_not_queue_behind_pending_ones(void 
     assert_int_equal(pthread_create(&thread, NULL, cache_and_stay, NULL), 0);
     pthread_barrier_wait(&step);
     fake_finish_all(fake);
-    /* let the pool see it, and then have something pending that does not end */
+    /* The pool learns that the work has completed. Then a block becomes pending for ever. */
     uint64_t ticket = pool_sync_begin(pool);
     pool_sync_end(pool, ticket);
     assert_int_equal(pthread_create(&ending, NULL, free_pending_and_end, NULL), 0);
@@ -501,22 +516,22 @@ static void ready_blocks_of_another_cache_do_not_queue_behind_pending_ones(void 
     assert_true(after.tv_sec - before.tv_sec < 5);
 }
 
-/* ---- what fits natively fits ---- */
+/* ---- requests that succeed natively ---- */
 
-/* Growing ahead must not take what a large block could have had. */
-static void room_taken_ahead_for_small_blocks_does_not_starve_a_large_one(void **state) {
+/* Slabs that are taken ahead must leave enough for a large block. */
+static void slabs_taken_ahead_do_not_fail_a_large_request(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     fake->limit = GIB;
     get(900 * MIB);
-    get(100); /* one page would do */
+    get(100); /* one slab is enough */
     uint64_t at;
     assert_int_equal(try(GIB - 900 * MIB - 2 * MIB, &at), 0);
 }
 
-/* ---- giving back ---- */
+/* ---- releases ---- */
 
-/* A device on which giving back takes a millisecond, and bringing back another one. */
+/* A device on which each release and each reserve takes a millisecond. */
 static uint64_t now_ns;
 static const struct backend_ops *fake_ops;
 
@@ -535,7 +550,7 @@ static int reserve_slowly(struct backend *backend, uint64_t bytes, uint64_t *add
     return fake_ops->reserve(backend, bytes, address);
 }
 
-static void a_rest_earns_little_time_for_giving_back_ahead_of_growing(void **state) {
+static void a_pause_earns_little_time_for_releases_ahead_of_growths(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, TIGHT);
     fake_ops = fake->backend.ops;
@@ -545,20 +560,20 @@ static void a_rest_earns_little_time_for_giving_back_ahead_of_growing(void **sta
     ops.reserve = reserve_slowly;
     fake->backend.ops = &ops;
     pool->source.started_ns = 0;
-    get(10 * GIB);                        /* allows for what does not go back below */
-    now_ns = 3600 * (uint64_t)1000000000; /* has rested for an hour */
+    get(10 * GIB);                        /* raises the peak, so that growths below are allowed */
+    now_ns = 3600 * (uint64_t)1000000000; /* a pause of an hour */
     for (int i = 0; i < 10; i++) {
-        drop(get((100 + 2 * i) * MIB)); /* what is idle is never large enough */
+        drop(get((100 + 2 * i) * MIB)); /* no idle segment is large enough */
     }
-    /* one each, until 10 ms are used up; bringing it back counts as well */
+    /* One release each until 10 ms are used up. The growths count too. */
     assert_int_equal(fake->releases, 6);
-    now_ns += 32 * 1000000; /* earns 2 ms */
+    now_ns += 32 * 1000000; /* earns 2 ms: 1/EXCESS_SHARE */
     drop(get(200 * MIB));
     assert_true(fake->releases > 6);
     fake->backend.ops = fake_ops;
 }
 
-static void a_trim_gives_back_all_that_is_idle(void **state) {
+static void a_trim_releases_all_idle_memory(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     uint64_t kept = get(100), large = get(5 * MIB), page = get(MIB);
@@ -594,12 +609,12 @@ static void a_trim_does_not_wait_unless_told_to(void **state) {
     assert_int_equal(fake->waits, 0);
 }
 
-static void memory_in_use_is_never_given_back(void **state) {
+static void memory_in_use_is_never_released(void **state) {
     (void)state;
     start(16 * MIB, POOL_BARRIER, TIGHT);
     uint64_t at = get(8 * MIB), other = get(8 * MIB);
     use_and_drop(at);
-    get(4 * MIB); /* a barrier: usable, but old work still runs in it */
+    get(4 * MIB); /* safe by a barrier, but earlier work still runs */
     use_and_drop(other);
     pool_trim(pool, false);
     assert_int_equal(fake->releases, 0);
@@ -659,7 +674,7 @@ static void the_limit_holds_and_nothing_is_lost_with_many_threads(void **state) 
         assert_true(refusals > 0);
         check();
         fake_finish_all(fake);
-        get(LIMIT); /* to the byte */
+        get(LIMIT); /* all of the limit */
         uint64_t more;
         assert_true(is_out_of_memory(try(1, &more)));
         assert_int_equal(fake->reserved, LIMIT);
@@ -671,32 +686,32 @@ static void the_limit_holds_and_nothing_is_lost_with_many_threads(void **state) 
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(at_the_brim_hardly_anything_is_without_an_event),
-        TEST(near_the_brim_little_is_without_an_event),
-        TEST(what_exceeds_the_device_is_refused_without_asking),
-        TEST(an_error_of_the_drivers_is_handed_on_at_once),
-        TEST(a_grow_that_is_too_generous_is_tried_again_smaller),
+        TEST(at_the_capacity_hardly_any_freed_byte_is_without_an_event),
+        TEST(near_the_capacity_few_freed_bytes_are_without_an_event),
+        TEST(a_request_above_the_capacity_is_refused_without_asking),
+        TEST(an_error_of_the_driver_is_returned_at_once),
+        TEST(a_refused_growth_is_retried_smaller),
         TEST(memory_the_pool_cannot_manage_goes_back),
-        TEST(what_is_allowed_now_may_be_grown_to_at_once),
-        TEST(what_a_growth_brought_is_lost_with_its_context),
-        TEST(nothing_is_out_of_memory_while_the_pool_has_it),
-        TEST(the_starts_of_segments_are_spared_and_serve_at_the_brim),
+        TEST(a_raised_limit_is_used_at_once),
+        TEST(memory_of_a_growth_is_lost_with_its_context),
+        TEST(no_request_fails_while_the_pool_has_the_memory),
+        TEST(the_first_units_of_segments_are_used_last),
         TEST(as_many_of_one_size_fit_as_natively),
-        TEST(what_lives_on_holds_up_its_own_page_only),
-        TEST(idle_segments_of_the_wrong_size_are_given_back),
-        TEST(no_more_is_given_back_than_is_needed),
-        TEST(idle_pages_make_room_for_large_blocks_and_back),
-        TEST(pending_memory_is_ordered_before_the_program_is_told),
+        TEST(a_live_small_block_keeps_only_its_own_slab),
+        TEST(idle_segments_of_the_wrong_size_are_released),
+        TEST(no_more_is_released_than_is_needed),
+        TEST(idle_slabs_are_released_for_large_blocks_and_back),
+        TEST(pending_memory_is_synchronised_before_a_request_fails),
         TEST(work_that_ends_soon_is_waited_for_in_the_end),
-        TEST(a_busy_device_with_a_full_ring_of_events_is_waited_for),
-        TEST(the_caches_of_other_threads_are_given_up),
-        TEST(what_a_thread_caches_while_a_request_is_refused_serves_it),
-        TEST(ready_blocks_of_another_cache_do_not_queue_behind_pending_ones),
-        TEST(room_taken_ahead_for_small_blocks_does_not_starve_a_large_one),
-        TEST(a_rest_earns_little_time_for_giving_back_ahead_of_growing),
-        TEST(a_trim_gives_back_all_that_is_idle),
+        TEST(a_busy_device_with_a_full_list_of_events_is_waited_for),
+        TEST(the_caches_of_other_threads_are_flushed),
+        TEST(a_block_cached_while_a_request_is_refused_serves_it),
+        TEST(free_blocks_of_another_cache_do_not_queue_behind_pending_ones),
+        TEST(slabs_taken_ahead_do_not_fail_a_large_request),
+        TEST(a_pause_earns_little_time_for_releases_ahead_of_growths),
+        TEST(a_trim_releases_all_idle_memory),
         TEST(a_trim_does_not_wait_unless_told_to),
-        TEST(memory_in_use_is_never_given_back),
+        TEST(memory_in_use_is_never_released),
         TEST(the_limit_holds_and_nothing_is_lost_with_many_threads),
     };
     return cmocka_run_group_tests_name("short of memory", tests, NULL, NULL);

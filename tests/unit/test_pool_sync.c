@@ -1,6 +1,10 @@
 /*
- * When freed memory may be handed out again: the gears, the reuse modes, drivers without context
- * events, captures, and memory that others reach. The fake device counts every breach of the laws.
+ * Tests of when freed memory is handed out again: with and without pressure, in each reuse mode, on
+ * drivers without context events, during captures, and for externally visible memory. The fake
+ * device counts violations of laws 2 and 3 (fake.h), and stop() fails if there are any.
+ *
+ * RELAXED is a budget that no test reaches. TIGHT is one that is exceeded at once, so there is
+ * pressure from the first segment on.
  */
 #include "pool_bench.h"
 
@@ -8,11 +12,14 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-/* Whether one of many fresh blocks of that size is the memory at `old`. Frees them again. */
+/*
+ * Allocates blocks of that size, and frees them again. Returns whether one overlaps the memory at
+ * `old`.
+ */
 static bool is_among(uint64_t most_bytes, uint64_t old, uint64_t bytes) {
     static uint64_t got[8192];
-    uint64_t most = most_bytes / bytes, room = most_bytes / (24 * KIB);
-    most = most > room ? room : most;
+    uint64_t most = most_bytes / bytes, count_most = most_bytes / (24 * KIB);
+    most = most > count_most ? count_most : most;
     bool back = false;
     uint64_t count = 0;
     while (!back && count < most) {
@@ -26,7 +33,7 @@ static bool is_among(uint64_t most_bytes, uint64_t old, uint64_t bytes) {
     return back;
 }
 
-/* The second looks at more blocks than the first may have left lying about. */
+/* comes_back() allocates more than stays_away() may have left in caches and free memory. */
 static bool stays_away(uint64_t old, uint64_t bytes) {
     return !is_among(96 * MIB, old, bytes);
 }
@@ -35,9 +42,9 @@ static bool comes_back(uint64_t old, uint64_t bytes) {
     return is_among(192 * MIB, old, bytes);
 }
 
-/* ---- the relaxed gear ---- */
+/* ---- without pressure ---- */
 
-static void relaxed_frees_call_no_driver(void **state) {
+static void without_pressure_frees_call_no_driver(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     uint64_t at[256];
@@ -51,7 +58,7 @@ static void relaxed_frees_call_no_driver(void **state) {
     assert_int_equal(fake->synchronizes, 0);
 }
 
-static void relaxed_memory_waits_for_its_work(void **state) {
+static void without_pressure_memory_comes_back_after_its_work(void **state) {
     (void)state;
     static const uint64_t sizes[] = {100, 64 * KIB, MIB, 3 * MIB};
     for (int i = 0; i < 4; i++) {
@@ -75,7 +82,7 @@ static void work_submitted_after_the_record_is_waited_for_too(void **state) {
     start(4 * GIB, POOL_BARRIER, RELAXED);
     uint64_t a = get(3 * MIB), b = get(3 * MIB);
     use_and_drop(a);
-    assert_true(stays_away(a, 3 * MIB)); /* recorded a's epoch, late */
+    assert_true(stays_away(a, 3 * MIB)); /* closes a's epoch outside a free */
     use_and_drop(b);
     fake_finish_one(fake, 0);
     assert_true(comes_back(a, 3 * MIB));
@@ -84,9 +91,9 @@ static void work_submitted_after_the_record_is_waited_for_too(void **state) {
     assert_true(comes_back(b, 3 * MIB));
 }
 
-/* ---- the tight gear ---- */
+/* ---- under pressure ---- */
 
-static void a_tight_large_free_records_once_and_on_time(void **state) {
+static void under_pressure_each_large_free_records_one_event(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
     uint64_t at[8];
@@ -101,7 +108,7 @@ static void a_tight_large_free_records_once_and_on_time(void **state) {
     assert_int_equal(fake->orders + fake->waits + fake->synchronizes, 0);
 }
 
-static void tight_small_frees_share_their_records(void **state) {
+static void under_pressure_small_frees_share_events(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
     uint64_t at[64];
@@ -117,13 +124,13 @@ static void tight_small_frees_share_their_records(void **state) {
 static void few_bytes_of_a_large_budget_need_no_event_of_their_own(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, 256 * MIB);
-    get(250 * MIB); /* tight from here on */
+    get(250 * MIB); /* pressure from here on */
     uint64_t at[256];
     for (int i = 0; i < 256; i++) {
         at[i] = get(1000);
     }
     for (int i = 0; i < 256; i++) {
-        use_and_drop(at[i]); /* the first one says that it has become so */
+        use_and_drop(at[i]); /* the first free under pressure records */
     }
     assert_int_equal(fake->records, 1);
     for (int i = 0; i < 8; i++) {
@@ -159,12 +166,12 @@ static void an_event_of_one_thread_serves_what_the_others_freed_before(void **st
     unsigned records = fake->records;
     assert_true(records > 1);
     for (int i = 60; i < 120; i++) {
-        use_and_drop(at[i]); /* 120 since its own last event, 60 since the other one's */
+        use_and_drop(at[i]); /* 120 frees since its own last event, 60 since the other thread's */
     }
     assert_int_equal(fake->records, records);
 }
 
-static void tight_memory_comes_back_behind_one_barrier(void **state) {
+static void under_pressure_memory_comes_back_behind_one_barrier(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
     uint64_t at = get(3 * MIB);
@@ -190,7 +197,7 @@ static void one_barrier_serves_every_block_freed_before_it(void **state) {
     for (int i = 0; i < 8; i++) {
         use_and_drop(at[i]);
     }
-    get(24 * MIB - 512); /* all of them would be needed */
+    get(24 * MIB - 512); /* needs all eight blocks */
     unsigned orders = fake->orders;
     assert_true(orders <= 2);
     for (int i = 0; i < 8; i++) {
@@ -199,7 +206,7 @@ static void one_barrier_serves_every_block_freed_before_it(void **state) {
     assert_int_equal(fake->orders, orders);
 }
 
-static void in_wait_mode_no_barrier_is_ever_put_up(void **state) {
+static void in_wait_mode_there_are_no_barriers(void **state) {
     (void)state;
     start(GIB, POOL_WAIT, TIGHT);
     uint64_t at = get(3 * MIB);
@@ -211,7 +218,7 @@ static void in_wait_mode_no_barrier_is_ever_put_up(void **state) {
     assert_int_equal(fake_books(pool).cpu_waits, 1);
 }
 
-static void streams_side_by_side_are_not_held_up_for_the_oldest_block(void **state) {
+static void concurrent_streams_are_not_serialised_for_the_oldest_block(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, 32 * MIB);
     pool_expect_streams(4);
@@ -219,7 +226,7 @@ static void streams_side_by_side_are_not_held_up_for_the_oldest_block(void **sta
     for (int i = 0; i < 8; i++) {
         at[i] = get(4 * MIB);
     }
-    for (int i = 0; i < 8; i++) { /* an event on time for each */
+    for (int i = 0; i < 8; i++) { /* each free records an event */
         use_and_drop(at[i]);
     }
     assert_int_equal(get(4 * MIB), at[0]);
@@ -229,10 +236,10 @@ static void streams_side_by_side_are_not_held_up_for_the_oldest_block(void **sta
     assert_false(fake_is_past(fake, 0, 8, false));
     pool_expect_streams(0);
     get(4 * MIB);
-    assert_int_equal(fake->orders, 1); /* with one stream there is nothing to hold up */
+    assert_int_equal(fake->orders, 1); /* one stream cannot be serialised */
 }
 
-static void nor_does_the_cpu_wait_where_little_is_under_way_behind(void **state) {
+static void the_cpu_does_not_wait_if_little_work_is_behind_the_event(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, 2 * GIB);
     pool_expect_streams(4);
@@ -240,7 +247,7 @@ static void nor_does_the_cpu_wait_where_little_is_under_way_behind(void **state)
     for (int i = 0; i < 20; i++) {
         at[i] = get(100 * MIB);
     }
-    for (int i = 0; i < 4; i++) { /* of the budget a fifth; three events behind the first */
+    for (int i = 0; i < 4; i++) { /* a fifth of the budget; three events behind the first */
         use_and_drop(at[i]);
     }
     assert_int_equal(get(100 * MIB), at[0]);
@@ -249,17 +256,17 @@ static void nor_does_the_cpu_wait_where_little_is_under_way_behind(void **state)
     for (int i = 4; i < 12; i++) {
         use_and_drop(at[i]);
     }
-    get(100 * MIB), get(100 * MIB), get(100 * MIB); /* what the barrier has made usable */
+    get(100 * MIB), get(100 * MIB), get(100 * MIB); /* made safe by the barrier */
     assert_int_equal(get(100 * MIB), at[4]);
     assert_int_equal(fake->orders, 1);
     assert_int_equal(fake->waits, 1);
     pool_expect_streams(0);
 }
 
-static void where_a_barrier_is_not_enough_the_cpu_waits(void **state) {
+static void the_cpu_waits_if_a_barrier_is_not_enough(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
-    fake->order_code = -EBUSY; /* other contexts reach the memory */
+    fake->order_code = -EBUSY; /* as if other contexts reach the memory */
     uint64_t at = get(3 * MIB);
     use_and_drop(at);
     assert_int_equal(get(3 * MIB), at);
@@ -267,28 +274,28 @@ static void where_a_barrier_is_not_enough_the_cpu_waits(void **state) {
     assert_true(fake_is_past(fake, 0, 1, true));
 }
 
-/* A kernel that spins on what later work sets may have been captured. */
-static void memory_with_only_a_late_event_is_left_alone_while_it_can_grow(void **state) {
+/* The event may capture a kernel that spins until later work sets a flag. */
+static void the_pool_grows_rather_than_waits_for_an_event_recorded_later(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, 16 * MIB);
     uint64_t at = get(3 * MIB);
     use_and_drop(at);
-    uint64_t other = get(3 * MIB); /* records late */
+    uint64_t other = get(3 * MIB); /* records an event outside a free */
     assert_true(other != at);
     fake->busy_for_ever = true;
-    for (int i = 0; i < 20; i++) { /* past the budget */
+    for (int i = 0; i < 20; i++) { /* grows past the budget */
         assert_true(get(3 * MIB) != at);
     }
     assert_int_equal(fake->orders + fake->waits, 0);
 }
 
-static void a_tight_pool_stays_within_its_budget(void **state) {
+static void a_pool_under_pressure_stays_within_its_budget(void **state) {
     (void)state;
     static const uint64_t sizes[] = {3 * MIB, 5 * MIB + 512, 7 * MIB};
     static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT};
     for (int round = 0; round < 4; round++) {
         start(4 * GIB, modes[round / 2], 64 * MIB);
-        for (unsigned i = 0; i < 4000; i++) { /* the device never gets anywhere by itself */
+        for (unsigned i = 0; i < 4000; i++) { /* no work completes by itself */
             use_and_drop(get(round % 2 ? sizes[i % 3] : 1 + (uint64_t)i * 31 % (512 * KIB)));
         }
         assert_true(fake->reserved_peak <= 64 * MIB);
@@ -314,7 +321,7 @@ static void without_a_budget_the_peak_and_a_floor_decide(void **state) {
     drop(large);
 }
 
-/* ---- sync ---- */
+/* ---- mode POOL_SYNC ---- */
 
 static void in_sync_mode_every_free_waits(void **state) {
     (void)state;
@@ -330,7 +337,7 @@ static void in_sync_mode_every_free_waits(void **state) {
             assert_int_equal(fake->waits, j + 1);
         }
         uint64_t at[40];
-        for (int j = 0; j < 40; j++) { /* however many of a size have been freed before */
+        for (int j = 0; j < 40; j++) { /* blocks that the thread's cache keeps */
             at[j] = get(4096);
         }
         for (int j = 0; j < 40; j++) {
@@ -345,7 +352,7 @@ static void in_sync_mode_every_free_waits(void **state) {
     }
 }
 
-#define SYNC_THREADS 48 /* more than there are events */
+#define SYNC_THREADS 48 /* more than BACKEND_SLOTS */
 static pthread_barrier_t together;
 static uint64_t not_waited[SYNC_THREADS];
 
@@ -410,10 +417,10 @@ static void during_a_capture_nothing_is_recorded_or_waited_for(void **state) {
         use_and_drop(at);
         assert_int_equal(fake->waits + fake->synchronizes, 0);
         assert_int_equal(fake_books(pool).capture_deferred_frees, 1);
-        uint64_t during = get(3 * MIB); /* grows */
+        uint64_t during = get(3 * MIB); /* the pool grows */
         assert_true(during != at);
         fake->record_code = fake->order_code = 0;
-        drop(during); /* the next free's record covers the deferred one */
+        drop(during); /* this free's event covers the earlier free too */
         assert_true(comes_back(at, 3 * MIB));
         check();
         if (i < 2) {
@@ -427,8 +434,10 @@ static bool is_captured(struct backend *backend) {
     return true;
 }
 
-/* Natively the free would have waited: under pressure it does, for all work, where the backend
- * tells that it is a capture. */
+/*
+ * Under pressure, a free during a capture waits for all work, as natively, if the backend reports
+ * the capture.
+ */
 static void under_pressure_a_free_during_a_capture_waits_for_all_work(void **state) {
     (void)state;
     static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
@@ -483,7 +492,7 @@ static void an_old_driver_is_synchronised_inside_frees_only(void **state) {
     }
 }
 
-static void an_old_driver_relaxed_is_synchronised_for_many_bytes_at_once(void **state) {
+static void without_pressure_an_old_driver_is_synchronised_once_for_many_bytes(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     fake->backend.has_events = false;
@@ -513,13 +522,13 @@ static void a_driver_that_claims_events_and_has_none_is_survived(void **state) {
 
 /* ---- the program's own waits ---- */
 
-static void a_wait_of_the_programs_ends_an_epoch_for_nothing(void **state) {
+static void a_wait_of_the_program_finishes_an_epoch_without_a_record(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     uint64_t before = get(3 * MIB), during = get(5 * MIB);
     use_and_drop(before);
     uint64_t ticket = pool_sync_begin(pool);
-    use_and_drop(during); /* by another thread, say: not waited for */
+    use_and_drop(during); /* after the wait has begun, as by another thread */
     fake_finish_one(fake, 0);
     pool_sync_end(pool, ticket);
     assert_int_equal(get(3 * MIB), before);
@@ -549,7 +558,7 @@ static void a_large_block_waits_in_its_cache(void **state) {
     check();
 }
 
-static void a_kept_block_is_refused_a_second_free(void **state) {
+static void a_cached_large_block_is_refused_a_second_free(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -561,7 +570,7 @@ static void a_kept_block_is_refused_a_second_free(void **state) {
     check();
 }
 
-static void a_kept_block_serves_what_fits_it(void **state) {
+static void a_cached_large_block_serves_a_request_that_fits(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -575,7 +584,7 @@ static void a_kept_block_serves_what_fits_it(void **state) {
     check();
 }
 
-static void kept_blocks_are_bounded_and_given_up_when_memory_is_short(void **state) {
+static void cached_large_blocks_are_flushed_when_memory_is_short(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
@@ -588,13 +597,13 @@ static void kept_blocks_are_bounded_and_given_up_when_memory_is_short(void **sta
     }
     check();
     fake_finish_all(fake);
-    get(60 * MIB); /* all that was there, in one piece */
+    get(60 * MIB); /* all 60 MiB, in one block */
     check();
 }
 
 static atomic_bool is_held, was_freed;
 
-/* Until the free is over, or for two seconds. */
+/* Holds the pool's lock until the free has returned, or for two seconds. */
 static void *hold_the_lock(void *saw) {
     pool_hold(pool);
     atomic_store(&is_held, true);
@@ -608,7 +617,7 @@ static void *hold_the_lock(void *saw) {
 
 static void a_free_in_which_only_an_event_is_due_does_not_wait_for_the_lock(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, TIGHT); /* due after every large free */
+    start(4 * GIB, POOL_BARRIER, TIGHT); /* an event is due after every large free */
     keep_large_blocks();
     uint64_t at = get(3 * MIB), other = get(3 * MIB);
     let_hold(8 * MIB);
@@ -629,7 +638,7 @@ static void a_free_in_which_only_an_event_is_due_does_not_wait_for_the_lock(void
     check();
 }
 
-static void a_free_with_an_event_asks_for_the_ones_before(void **state) {
+static void a_free_that_records_queries_earlier_events(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, TIGHT);
     keep_large_blocks();
@@ -639,20 +648,20 @@ static void a_free_with_an_event_asks_for_the_ones_before(void **state) {
     fake_finish_all(fake);
     use_and_drop(other);
     unsigned queries = fake->queries, records = fake->records;
-    assert_int_equal(get(3 * MIB), at); /* without a visit */
+    assert_int_equal(get(3 * MIB), at); /* not by the slow path */
     assert_int_equal(fake->queries, queries);
     assert_int_equal(fake->records, records);
     assert_int_equal(fake->orders + fake->waits, 0);
     check();
 }
 
-static void blocks_got_ahead_fill_the_cache_and_no_more(void **state) {
+static void blocks_taken_ahead_stay_within_the_quota(void **state) {
     (void)state;
     static const uint64_t steps[] = {64 * KIB, MIB}; /* small blocks, large ones */
     for (int large = 0; large < 2; large++) {
         start(4 * GIB, POOL_BARRIER, RELAXED);
         keep_large_blocks();
-        get(100); /* the cache, which is bounded from here on */
+        get(100); /* activates the cache, which has a quota from here on */
         const struct cache *cache = cache_mine(pool);
         uint64_t ahead = 0;
         for (uint64_t i = 0; i < 400; i++) {
@@ -661,7 +670,7 @@ static void blocks_got_ahead_fill_the_cache_and_no_more(void **state) {
             assert_true(cache->bytes <=
                         (in_cache > cache_quota(cache) ? in_cache : cache_quota(cache)));
             ahead += cache->bytes > in_cache;
-            use_and_drop(at); /* and never finishes: more have to go round */
+            use_and_drop(at); /* the work never completes, so more blocks are needed */
         }
         assert_true(ahead > 0);
         check();
@@ -671,9 +680,9 @@ static void blocks_got_ahead_fill_the_cache_and_no_more(void **state) {
     }
 }
 
-/* ---- memory that others reach ---- */
+/* ---- externally visible memory ---- */
 
-static void what_others_reach_changes_hands_only_when_finished(void **state) {
+static void externally_visible_memory_is_reused_only_when_finished(void **state) {
     (void)state;
     static const uint64_t sizes[] = {100, 64 * KIB, MIB, 3 * MIB, 3 * MIB};
     for (int i = 0; i < 5; i++) {
@@ -684,7 +693,7 @@ static void what_others_reach_changes_hands_only_when_finished(void **state) {
         uint64_t at = get(sizes[i]);
         assert_int_equal(pool_mark_externally_visible(at), 0);
         use_and_drop(at);
-        use_and_drop(get(3 * MIB)); /* an event on time, and a barrier behind it */
+        use_and_drop(get(3 * MIB)); /* the free records an event, for which a barrier waits */
         get(3 * MIB);
         assert_true(fake->orders > 0);
         assert_true(fake_is_past(fake, 0, 1, false));
@@ -698,7 +707,7 @@ static void what_others_reach_changes_hands_only_when_finished(void **state) {
     }
 }
 
-static void the_mark_stays_with_the_memory(void **state) {
+static void external_visibility_stays_with_the_memory(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
     uint64_t at = get(100), neighbour = get(100);
@@ -709,7 +718,7 @@ static void the_mark_stays_with_the_memory(void **state) {
         get(3 * MIB);
         assert_true(stays_away(at, 100));
         fake_finish_all(fake);
-        /* the next life of the same bytes */
+        /* Allocate and free the same bytes again. */
         static uint64_t got[8192];
         int count = 0;
         do {
@@ -721,7 +730,7 @@ static void the_mark_stays_with_the_memory(void **state) {
         }
         fake_finish_all(fake);
     }
-    use_and_drop(neighbour); /* covered by the same page: reached as well */
+    use_and_drop(neighbour); /* in the same slab, so externally visible too */
     use_and_drop(get(3 * MIB));
     get(3 * MIB);
     assert_true(stays_away(neighbour, 100));
@@ -729,39 +738,39 @@ static void the_mark_stays_with_the_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(relaxed_frees_call_no_driver),
-        TEST(relaxed_memory_waits_for_its_work),
+        TEST(without_pressure_frees_call_no_driver),
+        TEST(without_pressure_memory_comes_back_after_its_work),
         TEST(work_submitted_after_the_record_is_waited_for_too),
-        TEST(a_tight_large_free_records_once_and_on_time),
-        TEST(tight_small_frees_share_their_records),
+        TEST(under_pressure_each_large_free_records_one_event),
+        TEST(under_pressure_small_frees_share_events),
         TEST(few_bytes_of_a_large_budget_need_no_event_of_their_own),
         TEST(an_event_of_one_thread_serves_what_the_others_freed_before),
-        TEST(tight_memory_comes_back_behind_one_barrier),
+        TEST(under_pressure_memory_comes_back_behind_one_barrier),
         TEST(one_barrier_serves_every_block_freed_before_it),
-        TEST(in_wait_mode_no_barrier_is_ever_put_up),
-        TEST(streams_side_by_side_are_not_held_up_for_the_oldest_block),
-        TEST(nor_does_the_cpu_wait_where_little_is_under_way_behind),
-        TEST(where_a_barrier_is_not_enough_the_cpu_waits),
-        TEST(memory_with_only_a_late_event_is_left_alone_while_it_can_grow),
-        TEST(a_tight_pool_stays_within_its_budget),
+        TEST(in_wait_mode_there_are_no_barriers),
+        TEST(concurrent_streams_are_not_serialised_for_the_oldest_block),
+        TEST(the_cpu_does_not_wait_if_little_work_is_behind_the_event),
+        TEST(the_cpu_waits_if_a_barrier_is_not_enough),
+        TEST(the_pool_grows_rather_than_waits_for_an_event_recorded_later),
+        TEST(a_pool_under_pressure_stays_within_its_budget),
         TEST(without_a_budget_the_peak_and_a_floor_decide),
         TEST(in_sync_mode_every_free_waits),
         TEST(in_sync_mode_every_free_waits_however_many_threads_there_are),
         TEST(during_a_capture_nothing_is_recorded_or_waited_for),
         TEST(under_pressure_a_free_during_a_capture_waits_for_all_work),
         TEST(an_old_driver_is_synchronised_inside_frees_only),
-        TEST(an_old_driver_relaxed_is_synchronised_for_many_bytes_at_once),
+        TEST(without_pressure_an_old_driver_is_synchronised_once_for_many_bytes),
         TEST(a_driver_that_claims_events_and_has_none_is_survived),
-        TEST(a_wait_of_the_programs_ends_an_epoch_for_nothing),
+        TEST(a_wait_of_the_program_finishes_an_epoch_without_a_record),
         TEST(a_large_block_waits_in_its_cache),
-        TEST(a_kept_block_is_refused_a_second_free),
-        TEST(a_kept_block_serves_what_fits_it),
+        TEST(a_cached_large_block_is_refused_a_second_free),
+        TEST(a_cached_large_block_serves_a_request_that_fits),
         TEST(a_free_in_which_only_an_event_is_due_does_not_wait_for_the_lock),
-        TEST(a_free_with_an_event_asks_for_the_ones_before),
-        TEST(blocks_got_ahead_fill_the_cache_and_no_more),
-        TEST(kept_blocks_are_bounded_and_given_up_when_memory_is_short),
-        TEST(what_others_reach_changes_hands_only_when_finished),
-        TEST(the_mark_stays_with_the_memory),
+        TEST(a_free_that_records_queries_earlier_events),
+        TEST(blocks_taken_ahead_stay_within_the_quota),
+        TEST(cached_large_blocks_are_flushed_when_memory_is_short),
+        TEST(externally_visible_memory_is_reused_only_when_finished),
+        TEST(external_visibility_stays_with_the_memory),
     };
-    return cmocka_run_group_tests_name("order", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("synchronising", tests, NULL, NULL);
 }
