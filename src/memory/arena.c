@@ -50,29 +50,31 @@ void arena_hold(struct arena *arena, struct range *range) {
 
 /* --- taking --- */
 
-static bool better_kept_whole(const struct range *range, uint64_t bytes) {
+static bool is_worth_keeping(const struct range *range, uint64_t bytes) {
     return range->bytes >= ARENA_SPARED_BYTES && range->bytes / ARENA_SPARED_FACTOR > bytes;
 }
 
 /* What a large block has left of a segment of its own: a small one there would pin that when it has gone. */
-static bool is_rest(const struct range *range) {
+static bool is_small_remainder(const struct range *range) {
     return range_is_first(range) && range->next &&
            range->bytes <= range->next->bytes / ARENA_REST_SHARE;
 }
 
 /* Where the line grows. */
-static bool is_end(const struct arena *arena, const struct range *range) {
+static bool is_growing_end(const struct arena *arena, const struct range *range) {
     const struct segment *last = arena->last;
     return arena->is_vmm && range->block.address + range->bytes == last->base + last->bytes;
 }
 
 /* How much of it is left in front of the block; UINT64_MAX: it will not do. */
-static uint64_t skipped(const struct range *range, uint64_t bytes, enum arena_placement placement) {
+static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
+                              enum arena_placement placement) {
     bool apart = !range->segment->is_vmm;
     bool from_end = apart && placement != PLACE_ANYWHERE && range_is_first(range) &&
                     bytes < range->segment->bytes;
     bool fits = from_end ? range->bytes > bytes : range->bytes >= bytes;
-    return fits && !(apart && is_rest(range)) ? (from_end ? range->bytes - bytes : 0) : UINT64_MAX;
+    return fits && !(apart && is_small_remainder(range)) ? (from_end ? range->bytes - bytes : 0)
+                                                         : UINT64_MAX;
 }
 
 /* The index of the best free range; free_count: none. */
@@ -80,10 +82,10 @@ static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_pla
     size_t end = arena->free_count;
     for (size_t i = ranges_of_size(arena, bytes); i < arena->free_count; i++) {
         const struct range *range = arena->free[i].range;
-        if (skipped(range, bytes, placement) == UINT64_MAX) {
+        if (bytes_to_skip(range, bytes, placement) == UINT64_MAX) {
             continue;
         }
-        if (!is_end(arena, range)) {
+        if (!is_growing_end(arena, range)) {
             return i;
         }
         end = i;
@@ -97,8 +99,8 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
         return NULL;
     }
     struct range *range = arena->free[i].range;
-    uint64_t skip = skipped(range, bytes, placement);
-    bool spared = placement == PLACE_SPARING && !arena->is_vmm && better_kept_whole(range, bytes);
+    uint64_t skip = bytes_to_skip(range, bytes, placement);
+    bool spared = placement == PLACE_SPARING && !arena->is_vmm && is_worth_keeping(range, bytes);
     if (spared || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
         return NULL;
     }
@@ -143,7 +145,7 @@ bool arena_prepare(struct arena *arena, unsigned count) {
 }
 
 /* In a line: whether there is a hole behind a segment, now that its neighbours are others. */
-static void look_behind(struct arena *arena, struct segment *segment) {
+static void update_gap_list(struct arena *arena, struct segment *segment) {
     if (!segment || !arena->is_vmm) {
         return;
     }
@@ -171,8 +173,8 @@ static void link(struct arena *arena, struct segment *segment, struct segment *a
     segment->next = after ? after->next : arena->segments;
     *(after ? &after->next : &arena->segments) = segment;
     *(segment->next ? &segment->next->previous : &arena->last) = segment;
-    look_behind(arena, after);
-    look_behind(arena, segment);
+    update_gap_list(arena, after);
+    update_gap_list(arena, segment);
 }
 
 static void unlink(struct arena *arena, struct segment *segment) {
@@ -180,8 +182,8 @@ static void unlink(struct arena *arena, struct segment *segment) {
     *(previous ? &previous->next : &arena->segments) = next;
     *(next ? &next->previous : &arena->last) = previous;
     segment->next = NULL;
-    look_behind(arena, previous);
-    look_behind(arena, segment);
+    update_gap_list(arena, previous);
+    update_gap_list(arena, segment);
 }
 
 static struct range *last_in(const struct segment *segment) {
@@ -253,7 +255,7 @@ struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint6
     for (struct segment *s = range ? range->segment : NULL; s && s->base < end;
          s = range_next_segment(range, s)) {
         bool in_part = s->base + s->bytes > end;
-        if (s->bytes > VMM_HANDLE && in_part && segment_may_leave(s, finished)) {
+        if (s->bytes > VMM_HANDLE && in_part && segment_is_releasable(s, finished)) {
             return s;
         }
     }

@@ -54,7 +54,7 @@ struct arena {
     struct stale_mappings stale_mappings; /* where others were; nothing else lies there */
     struct host_slab range_slab, segment_slab, va_range_slab;
     struct free_range *free;
-    size_t free_count, free_room, range_count;
+    size_t free_count, free_capacity, range_count;
     uint64_t free_bytes;
     uint64_t idle_bytes; /* of segments that are wholly free */
     uint64_t reserved_bytes;

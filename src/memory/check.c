@@ -9,7 +9,7 @@
 #include "memory/slab.h"
 
 /* In order, and where nothing else is. */
-static bool stale_lie_apart(const struct arena *arena) {
+static bool stale_mappings_are_apart(const struct arena *arena) {
     bool apart = arena->is_vmm || arena->stale_mappings.count == 0;
     uint64_t end = 0;
     for (unsigned i = 0; i < arena->stale_mappings.count && apart; i++) {
@@ -94,7 +94,7 @@ const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pen
               (!s->next_in_gap_list || s->next_in_gap_list->previous_in_gap_list == s));
     }
     HOLDS(arena->last == last && gap_list == 0);
-    HOLDS(stale_lie_apart(arena));
+    HOLDS(stale_mappings_are_apart(arena));
     HOLDS(all.free_bytes == arena->free_bytes && reserved == arena->reserved_bytes);
     HOLDS(all.free == arena->free_count && all.count == arena->range_count);
     HOLDS(idle == arena->idle_bytes);

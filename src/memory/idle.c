@@ -9,45 +9,45 @@ static bool is_adjacent_to_gap(const struct segment *s) {
 }
 
 /* Among equals what has not been used for the longest. */
-static bool goes_before(const struct segment *s, const struct segment *other) {
-    bool beside = is_adjacent_to_gap(s);
-    if (!other || beside != is_adjacent_to_gap(other)) {
-        return !other || beside;
+static bool is_preferred(const struct segment *s, const struct segment *other) {
+    bool adjacent = is_adjacent_to_gap(s);
+    if (!other || adjacent != is_adjacent_to_gap(other)) {
+        return !other || adjacent;
     }
     return s->stamp < other->stamp || (s->stamp == other->stamp && s->base < other->base);
 }
 
-/* Of those that have finished or, if `most` is not 0, that may move, have so many bytes at most and a stamp of `from` at least. */
-static struct segment *first_to_go(const struct arena *arena, uint64_t finished, uint64_t most,
-                                   uint64_t from) {
+/* Of those that have finished or, if `most` is not 0, that allowed move, have so many bytes at most and a stamp of `from` at least. */
+static struct segment *preferred_idle(const struct arena *arena, uint64_t finished, uint64_t most,
+                                      uint64_t from) {
     struct segment *first = NULL;
     for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
         const struct range *range = arena->free[i].range;
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-            bool may = most > 0 ? segment_may_move(s, most) && s->stamp >= from
-                                : segment_may_leave(s, finished);
-            first = may && goes_before(s, first) ? s : first;
+            bool allowed = most > 0 ? segment_is_movable(s, most) && s->stamp >= from
+                                    : segment_is_releasable(s, finished);
+            first = allowed && is_preferred(s, first) ? s : first;
         }
     }
     return first;
 }
 
 /* A long one would pin as much where it comes to. */
-static uint64_t short_ones(uint64_t most) {
+static uint64_t movable_limit(uint64_t most) {
     return min_u64(most, VMM_HANDLE);
 }
 
 struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t from) {
-    bool may = most > 0 && !stale_is_full(&arena->stale_mappings);
-    return may ? first_to_go(arena, 0, short_ones(most), from) : NULL;
+    bool allowed = most > 0 && !stale_is_full(&arena->stale_mappings);
+    return allowed ? preferred_idle(arena, 0, movable_limit(most), from) : NULL;
 }
 
 /* Where many of them go it does not matter which is first: of the largest range one, without a look at all of them. */
-static struct segment *first_found(const struct arena *arena, uint64_t finished) {
+static struct segment *any_idle(const struct arena *arena, uint64_t finished) {
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
         const struct range *range = arena->free[i].range;
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-            if (segment_may_leave(s, finished)) {
+            if (segment_is_releasable(s, finished)) {
                 return s;
             }
         }
@@ -58,21 +58,21 @@ static struct segment *first_found(const struct arena *arena, uint64_t finished)
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
     if (arena->is_vmm || arena->idle_bytes == 0) {
         return !arena->is_vmm                            ? NULL
-               : bytes > TRANSIT_MOST * VMM_HANDLE_SHORT ? first_found(arena, finished)
-                                                         : first_to_go(arena, finished, 0, 0);
+               : bytes > TRANSIT_MOST * VMM_HANDLE_SHORT ? any_idle(arena, finished)
+                                                         : preferred_idle(arena, finished, 0, 0);
     }
     size_t enough = ranges_of_size(arena, bytes), count = arena->free_count;
     for (size_t k = 0; k < count; k++) { /* upwards, then the others downwards */
         size_t i = enough + k < count ? enough + k : count - 1 - k;
         struct segment *whole = arena->free[i].range->segment;
-        if (segment_may_leave(whole, finished)) {
+        if (segment_is_releasable(whole, finished)) {
             return whole;
         }
     }
     return NULL;
 }
 
-/* The largest range's first, which leaves the array from its end. */
+/* The largest range's first, which releasable the array from its end. */
 struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t finished,
                           bool *waits) {
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
@@ -100,11 +100,12 @@ static uint64_t available_bytes(const struct range *range, uint64_t finished,
                                 struct idle_room *room) {
     uint64_t bytes = 0;
     for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-        bool leaves = segment_may_leave(s, finished);
-        bool moves = !leaves && room->segments > 0 && segment_may_move(s, short_ones(room->bytes));
-        room->bytes -= moves ? s->bytes : 0;
-        room->segments -= moves;
-        bytes += leaves || moves ? s->bytes : 0;
+        bool releasable = segment_is_releasable(s, finished);
+        bool movable =
+            !releasable && room->segments > 0 && segment_is_movable(s, movable_limit(room->bytes));
+        room->bytes -= movable ? s->bytes : 0;
+        room->segments -= movable;
+        bytes += releasable || movable ? s->bytes : 0;
     }
     return bytes;
 }
@@ -117,8 +118,8 @@ uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished, cons
     unsigned most = room->segments;
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0 && bytes < enough;) {
         const struct range *range = arena->free[i].range;
-        bool beside = range == gap->left || range == gap->right;
-        bytes += beside ? 0 : available_bytes(range, finished, room);
+        bool adjacent = range == gap->left || range == gap->right;
+        bytes += adjacent ? 0 : available_bytes(range, finished, room);
     }
     room->segments = all - (most - room->segments);
     return bytes;

@@ -101,8 +101,8 @@ static inline struct slab *page_map_plain_page(page_map_entry entry) {
     return (struct slab *)(entry - PAGE_MAP_PAGE);
 }
 
-static inline page_map_entry page_map_of_page(const struct slab *slab, bool outside) {
-    return (page_map_entry)slab | PAGE_MAP_PAGE | (outside ? PAGE_MAP_EXTERNAL : 0);
+static inline page_map_entry page_map_of_page(const struct slab *slab, bool external) {
+    return (page_map_entry)slab | PAGE_MAP_PAGE | (external ? PAGE_MAP_EXTERNAL : 0);
 }
 
 static inline page_map_entry page_map_of_range(const struct range *range) {

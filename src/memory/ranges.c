@@ -39,31 +39,31 @@ static size_t position(const struct arena *arena, uint64_t bytes, uint64_t addre
  * Room for every range there can be after one more request, asked for before anything is changed:
  * giving memory back then never needs any.
  */
-static bool make_room(struct arena *arena, unsigned more) {
+static bool ensure_capacity(struct arena *arena, unsigned more) {
     size_t least = arena->range_count + more;
-    if (least <= arena->free_room) {
+    if (least <= arena->free_capacity) {
         return true;
     }
-    size_t room = arena->free_room ? arena->free_room : 512;
-    while (room < least) {
-        room *= 2;
+    size_t capacity = arena->free_capacity ? arena->free_capacity : 512;
+    while (capacity < least) {
+        capacity *= 2;
     }
-    struct free_range *wider = host_map(room * sizeof *wider, 4096);
+    struct free_range *wider = host_map(capacity * sizeof *wider, 4096);
     if (!wider) {
         return false;
     }
     if (arena->free) {
         memcpy(wider, arena->free, arena->free_count * sizeof *wider);
-        host_unmap(arena->free, arena->free_room * sizeof *wider);
+        host_unmap(arena->free, arena->free_capacity * sizeof *wider);
     }
     arena->free = wider;
-    arena->free_room = room;
+    arena->free_capacity = capacity;
     return true;
 }
 
 bool ranges_prepare(struct arena *arena, unsigned segments) {
     unsigned more = segments + 2;
-    return make_room(arena, more) && host_slab_prepare(&arena->range_slab, more);
+    return ensure_capacity(arena, more) && host_slab_prepare(&arena->range_slab, more);
 }
 
 /* The array has a gap, or what is not needed any more, at i. */
@@ -121,7 +121,7 @@ static struct segment *segment_around(struct segment *from, uint64_t address) {
 }
 
 /* Before a descriptor says something else: who sees that sees the count as well. */
-static void disturb(struct arena *arena) {
+static void count_change(struct arena *arena) {
     atomic_fetch_add(&arena->recycled, 1);
     atomic_thread_fence(memory_order_release);
 }
@@ -137,7 +137,7 @@ static void cut(struct arena *arena, struct range *range, uint64_t bytes, struct
     struct range *previous = range->previous, *next = range->next;
     uint64_t address = range->block.address;
     struct segment *segment = range->segment;
-    disturb(arena);
+    count_change(arena);
     (*left)->block.address = address;
     (*left)->bytes = bytes;
     (*left)->segment = segment;
@@ -176,7 +176,7 @@ struct range *ranges_cut_out(struct arena *arena, size_t i, uint64_t skip, uint6
 
 void ranges_recycle(struct arena *arena, struct range *range) {
     block_become(&range->block, BLOCK_INSIDE);
-    disturb(arena);
+    count_change(arena);
     host_slab_put(&arena->range_slab, range);
 }
 
@@ -184,7 +184,7 @@ void ranges_recycle(struct arena *arena, struct range *range) {
 static struct range *join(struct arena *arena, struct range *left, struct range *right) {
     bool flip = right->bytes > left->bytes;
     struct range *one = flip ? right : left, *other = flip ? left : right;
-    disturb(arena);
+    count_change(arena);
     ranges_enter(other, one);
     one->bytes += other->bytes;
     one->previous = left->previous;

@@ -72,12 +72,12 @@ static inline struct segment *range_next_segment(const struct range *range,
 
 /** Whether something outside reaches any of it. */
 static inline bool range_is_externally_visible(const struct range *range) {
-    bool reached = false;
-    for (const struct segment *s = range->segment; s && !reached;
+    bool visible = false;
+    for (const struct segment *s = range->segment; s && !visible;
          s = range_next_segment(range, s)) {
-        reached = atomic_load_explicit(&s->externally_visible, memory_order_relaxed);
+        visible = atomic_load_explicit(&s->externally_visible, memory_order_relaxed);
     }
-    return reached;
+    return visible;
 }
 
 /** The first range that begins in a segment, and whether one does; NULL does not. Those behind it are its next ones. */
@@ -91,13 +91,13 @@ static inline bool segment_has(const struct segment *segment, const struct range
 }
 
 /** Whether it is wholly free, and all work that touched it had finished by then. */
-static inline bool segment_may_leave(const struct segment *segment, uint64_t finished) {
+static inline bool segment_is_releasable(const struct segment *segment, uint64_t finished) {
     return segment->used == 0 && segment->stamp <= finished && !segment->refused;
 }
 
 /** Whether it is wholly free, no longer than that, and nobody knows where its memory is: so that may be elsewhere, behind what it
  * stands behind here. */
-static inline bool segment_may_move(const struct segment *segment, uint64_t most) {
+static inline bool segment_is_movable(const struct segment *segment, uint64_t most) {
     return segment->used == 0 && segment->bytes <= most && !segment->refused &&
            !atomic_load_explicit(&segment->externally_visible, memory_order_relaxed);
 }

@@ -51,15 +51,15 @@ struct block *slab_find(struct slab *slab, uint64_t address) {
 /* --- the lists of free runs --- */
 
 /* What of a run may be handed out: all but the first unit of a segment (arena.h says why). */
-static unsigned usable_units(const struct block *run, unsigned units) {
+static unsigned allocatable_units(const struct block *run, unsigned units) {
     const struct slab *slab = slab_of(run);
     const struct segment *segment = slab->range->segment;
-    bool kept = block_unit(run) == 0 && slab->address == segment->base && !segment->is_vmm;
-    return kept ? units - 1 : units;
+    bool reserved = block_unit(run) == 0 && slab->address == segment->base && !segment->is_vmm;
+    return reserved ? units - 1 : units;
 }
 
 static void insert_run(struct runs *runs, struct block *run, unsigned units) {
-    unsigned length = usable_units(run, units);
+    unsigned length = allocatable_units(run, units);
     struct block *head = runs->lists[length];
     run->previous = NULL;
     run->next = head;
@@ -78,7 +78,7 @@ static void insert_run(struct runs *runs, struct block *run, unsigned units) {
 }
 
 static void remove_run(struct runs *runs, struct block *run) {
-    unsigned units = block_units(run), length = usable_units(run, units);
+    unsigned units = block_units(run), length = allocatable_units(run, units);
     if (run->previous) {
         run->previous->next = run->next;
     } else {
@@ -157,7 +157,7 @@ static void close_slab(struct runs *runs, struct slab *slab) {
     become(&slab->blocks[0], BLOCK_INSIDE, 0);
     slab->next = runs->closed;
     runs->closed = slab;
-    runs->page_count--;
+    runs->slab_count--;
 }
 
 struct range *runs_give(struct runs *runs, struct block *block) {
@@ -229,7 +229,7 @@ static struct slab *new_slab(struct runs *runs) {
         runs->fresh_count--;
         slab->pool = runs->pool;
     }
-    slab->touched = true;
+    slab->resident = true;
     return slab;
 }
 
@@ -238,12 +238,12 @@ static void drop_descriptors(struct slab *slab) {
     uintptr_t from = ((uintptr_t)slab->blocks + 4095) & ~(uintptr_t)4095;
     uintptr_t to = (uintptr_t)(&slab->blocks[SLAB_UNITS]) & ~(uintptr_t)4095;
     madvise((void *)from, to - from, MADV_DONTNEED);
-    slab->touched = false;
+    slab->resident = false;
 }
 
 void runs_trim(struct runs *runs) {
     for (struct slab *slab = runs->closed; slab; slab = slab->next) {
-        if (slab->touched) {
+        if (slab->resident) {
             drop_descriptors(slab);
         }
     }
@@ -259,11 +259,11 @@ int runs_add_slab(struct runs *runs, struct range *range, uint64_t address) {
     slab->range = range;
     range->slab = slab;
     slab->used_units = 0;
-    bool outside = range->segment->externally_visible;
-    atomic_store(&slab->externally_visible, outside);
+    bool visible = range->segment->externally_visible;
+    atomic_store(&slab->externally_visible, visible);
     insert_run(runs, &slab->blocks[0], SLAB_UNITS);
-    page_map_set(address, PAGE_BYTES, page_map_of_page(slab, outside));
-    runs->page_count++;
+    page_map_set(address, PAGE_BYTES, page_map_of_page(slab, visible));
+    runs->slab_count++;
     return 0;
 }
 

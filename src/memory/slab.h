@@ -41,7 +41,7 @@ struct slab {
     _Atomic uint32_t opened; /* how often it has been: it lay elsewhere before */
     _Atomic uint64_t *names; /* of the blocks that have one, by unit; NULL until somebody asks */
     struct slab *next;       /* of a closed one: in the list of those */
-    bool touched;            /* since it has been a closed one without memory for its descriptors */
+    bool resident;           /* since it has been a closed one without memory for its descriptors */
     /* Written with the pool's lock: on another line than what every free reads. */
     _Alignas(64) uint32_t used_units;
     _Atomic uint64_t head_words; /* which words of slab_heads() are not 0 */
@@ -136,7 +136,7 @@ struct runs {
     unsigned fresh_count;
     uint64_t free_units;
     uint64_t count; /* of them */
-    uint64_t page_count;
+    uint64_t slab_count;
 };
 
 void runs_start(struct runs *runs, struct pool *pool);

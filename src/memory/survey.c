@@ -19,7 +19,7 @@ struct survey {
     struct live_sizes *sizes;
     struct segment_map *map;    /* NULL: not wanted */
     uint64_t base, cursor, end; /* of the segment that is being entered; what was entered of it */
-    bool begun;                 /* nothing of it was entered */
+    bool segment_begins;        /* nothing of it was entered */
     uint64_t entered;           /* units in all */
 };
 
@@ -40,7 +40,7 @@ static void add_live(struct live_sizes *sizes, struct stats_live more) {
 
 /* More different sizes than the table holds: those that hold less than the average make room, or half of
  * them, if all hold the same. A size that comes back begins anew; one that holds much stays. */
-static void make_room(struct live_sizes *sizes) {
+static void drop_small_rows(struct live_sizes *sizes) {
     uint64_t sum = 0, average;
     memcpy(sizes->spare, sizes->rows, sizeof sizes->rows);
     memset(sizes->rows, 0, sizeof sizes->rows);
@@ -59,7 +59,7 @@ static void make_room(struct live_sizes *sizes) {
 
 static void count_live(struct live_sizes *sizes, uint64_t bytes) {
     if (sizes->used >= LIVE_SIZES - 1) {
-        make_room(sizes);
+        drop_small_rows(sizes);
     }
     add_live(sizes, (struct stats_live){bytes, 1});
 }
@@ -78,10 +78,10 @@ static void enter(struct survey *survey, uint64_t until, uint64_t live, uint64_t
         .units = (uint32_t)(bytes >> UNIT_SHIFT),
         .live = (uint32_t)(live >> UNIT_SHIFT),
         .cached = (uint32_t)(cached >> UNIT_SHIFT),
-        .segments = survey->begun,
+        .segments = survey->segment_begins,
     };
     segment_map_add(survey->map, &piece);
-    survey->begun = false;
+    survey->segment_begins = false;
     survey->entered += piece.units;
     survey->cursor = until;
 }
@@ -106,7 +106,7 @@ static void begin_segment(struct survey *survey, uint64_t base, uint64_t bytes) 
         enter_free(survey, survey->end);
         survey->base = survey->cursor = base;
         survey->end = base + bytes;
-        survey->begun = true;
+        survey->segment_begins = true;
     }
 }
 
@@ -118,7 +118,7 @@ struct peeked {
     bool is_vmm;
 };
 
-__attribute__((no_sanitize("thread"))) static bool look(const struct range *range,
+__attribute__((no_sanitize("thread"))) static bool peek(const struct range *range,
                                                         struct peeked *seen) {
     const struct segment *segment = range ? *(struct segment *const volatile *)&range->segment : 0;
     if (!segment) {
@@ -137,7 +137,7 @@ __attribute__((no_sanitize("thread"))) static bool look(const struct range *rang
 
 /* ---- what lies in one page of the page map ---- */
 
-__attribute__((no_sanitize("thread"))) static struct range *range_of_page(const struct slab *slab) {
+__attribute__((no_sanitize("thread"))) static struct range *range_of_slab(const struct slab *slab) {
     return *(struct range *const volatile *)&slab->range;
 }
 
@@ -157,7 +157,7 @@ static void survey_slab(struct survey *survey, uint64_t address, struct slab *sl
             }
         }
     }
-    if (look(range_of_page(slab), &seen)) {
+    if (peek(range_of_slab(slab), &seen)) {
         begin_segment(survey, seen.is_vmm ? address : seen.base,
                       seen.is_vmm ? PAGE_BYTES : seen.segment_bytes);
         enter_block(survey, address, PAGE_BYTES, live, cached);
@@ -165,9 +165,9 @@ static void survey_slab(struct survey *survey, uint64_t address, struct slab *sl
 }
 
 /* The large block that starts in this half of a page, if there is one. */
-static void look_at_start(struct survey *survey, uint64_t start) {
+static void survey_start(struct survey *survey, uint64_t start) {
     struct peeked seen;
-    if (!look(page_map_start(start), &seen) || seen.address - start >= PAGE_BYTES / 2) {
+    if (!peek(page_map_start(start), &seen) || seen.address - start >= PAGE_BYTES / 2) {
         return;
     }
     bool live = seen.state == BLOCK_LIVE;
@@ -181,22 +181,22 @@ static void look_at_start(struct survey *survey, uint64_t start) {
     }
 }
 
-static void look_at(uint64_t address, page_map_entry entry, void *with) {
+static void survey_page(uint64_t address, page_map_entry entry, void *with) {
     struct survey *survey = with;
     struct peeked seen;
     if (page_map_page(entry)) {
         survey_slab(survey, address, page_map_page(entry));
         return;
     }
-    if (look((const struct range *)entry, &seen) && !seen.is_vmm) {
+    if (peek((const struct range *)entry, &seen) && !seen.is_vmm) {
         begin_segment(survey, seen.base, seen.segment_bytes);
     }
-    look_at_start(survey, address);
-    look_at_start(survey, address + PAGE_BYTES / 2);
+    survey_start(survey, address);
+    survey_start(survey, address + PAGE_BYTES / 2);
 }
 
 /* What is in no block of a line. */
-static void enter_rest_of_vmm(struct survey *survey, const stat_counter *vmm_bytes) {
+static void enter_vmm_rest(struct survey *survey, const stat_counter *vmm_bytes) {
     uint64_t units = vmm_bytes ? counter_get(vmm_bytes) >> UNIT_SHIFT : 0;
     struct segment_piece piece = {
         .units = (uint32_t)(units > survey->entered ? units - survey->entered : 0)};
@@ -206,7 +206,7 @@ static void enter_rest_of_vmm(struct survey *survey, const stat_counter *vmm_byt
 }
 
 /* Merges the largest into the snapshot's list, largest total first. */
-static void name_largest(struct stats_device *stats, const struct live_sizes *sizes) {
+static void report_largest(struct stats_device *stats, const struct live_sizes *sizes) {
     for (unsigned i = 0; i < LIVE_SIZES; i++) {
         struct stats_live row = sizes->rows[i];
         size_t at = stats->live_groups;
@@ -233,10 +233,10 @@ void survey_take(const struct pool *pool, struct live_sizes *sizes, const stat_c
     if (!atomic_exchange(&sizes->busy, true)) {
         memset(sizes->rows, 0, sizeof sizes->rows);
         sizes->used = 0;
-        page_map_each(pool, look_at, &survey);
+        page_map_each(pool, survey_page, &survey);
         enter_free(&survey, survey.end);
-        enter_rest_of_vmm(&survey, vmm_bytes);
-        name_largest(stats, sizes);
+        enter_vmm_rest(&survey, vmm_bytes);
+        report_largest(stats, sizes);
         atomic_store(&sizes->busy, false);
     }
 }

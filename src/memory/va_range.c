@@ -10,33 +10,33 @@ static uint64_t end_of(const struct segment *segment) {
 }
 
 /* What is free on both sides of [base, end), behind `after`. */
-static void look_around(const struct arena *arena, uint64_t base, uint64_t end,
-                        struct segment *after, struct gap *gap) {
+static void find_free_neighbours(const struct arena *arena, uint64_t base, uint64_t end,
+                                 struct segment *after, struct gap *gap) {
     const struct segment *before = after ? after->next : arena->segments;
     gap->left = after && end_of(after) == base ? arena_free_end(after) : NULL;
     gap->right = before && before->base == end ? arena_free_start(before) : NULL;
 }
 
 /* What of a hole is needed, with the free ranges beside it; false: it is too short. */
-static bool fits(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
-                 struct segment *after, struct gap *gap) {
+static bool measure_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                        struct segment *after, struct gap *gap) {
     *gap = (struct gap){.base = base, .room = end - base};
-    look_around(arena, base, end, after, gap);
-    uint64_t left = gap->left ? gap->left->bytes : 0, gap_follows = end - base;
+    find_free_neighbours(arena, base, end, after, gap);
+    uint64_t left = gap->left ? gap->left->bytes : 0, gap_bytes = end - base;
     uint64_t right = gap->right ? gap->right->bytes : 0;
-    uint64_t behind = round_up(bytes - min_u64(left, bytes), PAGE_BYTES);
-    uint64_t before = round_up(bytes - min_u64(right, bytes), PAGE_BYTES);
-    if (behind <= gap_follows && (behind <= before || before > gap_follows)) {
-        gap->bytes = behind;
+    uint64_t with_left = round_up(bytes - min_u64(left, bytes), PAGE_BYTES);
+    uint64_t with_right = round_up(bytes - min_u64(right, bytes), PAGE_BYTES);
+    if (with_left <= gap_bytes && (with_left <= with_right || with_right > gap_bytes)) {
+        gap->bytes = with_left;
         gap->right = NULL;
-    } else if (before <= gap_follows) {
-        gap->bytes = before;
-        gap->base = end - before;
+    } else if (with_right <= gap_bytes) {
+        gap->bytes = with_right;
+        gap->base = end - with_right;
         gap->left = NULL;
     } else {
-        gap->bytes = gap_follows;
+        gap->bytes = gap_bytes;
     }
-    return left + gap_follows + right >= bytes;
+    return left + gap_bytes + right >= bytes;
 }
 
 static void keep_better(const struct gap *gap, struct gap *best) {
@@ -47,13 +47,13 @@ static void keep_better(const struct gap *gap, struct gap *best) {
 }
 
 /* A hole, in the parts that aliases leave of it. */
-static void look_between(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
-                         struct segment *after, struct gap *best) {
+static void search_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                       struct segment *after, struct gap *best) {
     struct gap gap;
     while (base < end) {
         const struct stale_mapping *stale_mapping = stale_behind(&arena->stale_mappings, base);
         uint64_t until = stale_mapping && stale_mapping->base < end ? stale_mapping->base : end;
-        if (until > base && fits(arena, bytes, base, until, after, &gap)) {
+        if (until > base && measure_gap(arena, bytes, base, until, after, &gap)) {
             keep_better(&gap, best);
         }
         base = stale_mapping && stale_mapping->base < end
@@ -63,12 +63,12 @@ static void look_between(const struct arena *arena, uint64_t bytes, uint64_t bas
 }
 
 /* What lies between two segments, or beside all of them, as far as there are addresses. */
-static void look_at_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
-                        struct segment *after, struct gap *best) {
+static void search_addresses(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                             struct segment *after, struct gap *best) {
     for (const struct va_range *va_range = arena->va_ranges; va_range; va_range = va_range->next) {
-        uint64_t line_end = va_range->base + va_range->bytes;
-        look_between(arena, bytes, base > va_range->base ? base : va_range->base,
-                     end < line_end ? end : line_end, after, best);
+        uint64_t range_end = va_range->base + va_range->bytes;
+        search_gap(arena, bytes, base > va_range->base ? base : va_range->base,
+                   end < range_end ? end : range_end, after, best);
     }
 }
 
@@ -76,12 +76,12 @@ static void look_at_gap(const struct arena *arena, uint64_t bytes, uint64_t base
 bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap) {
     struct segment *last = arena->last;
     *gap = (struct gap){0};
-    look_at_gap(arena, bytes, 0, last ? arena->segments->base : UINT64_MAX, NULL, gap);
+    search_addresses(arena, bytes, 0, last ? arena->segments->base : UINT64_MAX, NULL, gap);
     for (struct segment *s = arena->gap_list; s; s = s->next_in_gap_list) {
-        look_at_gap(arena, bytes, end_of(s), s->next->base, s, gap);
+        search_addresses(arena, bytes, end_of(s), s->next->base, s, gap);
     }
     if (last) {
-        look_at_gap(arena, bytes, end_of(last), UINT64_MAX, last, gap);
+        search_addresses(arena, bytes, end_of(last), UINT64_MAX, last, gap);
     }
     return gap->bytes > 0;
 }

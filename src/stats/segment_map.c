@@ -3,7 +3,7 @@
 #include <stdbool.h>
 
 #define FIRST_GRAIN ((uint64_t)4 << 20)
-#define KEPT                                                                                       \
+#define PIECES_AFTER_LIMIT                                                                         \
     (SEGMENT_MAP_PIECES * 3 / 4) /* when the map was full: so that it is not at once again */
 
 /* All of it is in one state. */
@@ -56,7 +56,7 @@ void segment_map_limit(struct segment_map *map, uint32_t most) {
 
 void segment_map_add(struct segment_map *map, const struct segment_piece *piece) {
     if (map->count == SEGMENT_MAP_PIECES) {
-        segment_map_limit(map, KEPT);
+        segment_map_limit(map, PIECES_AFTER_LIMIT);
     }
     if (piece->units > 0 && map->count < SEGMENT_MAP_PIECES) {
         map->pieces[map->count++] = *piece;

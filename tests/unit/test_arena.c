@@ -709,7 +709,7 @@ static void every_other_segment_of_a_long_free_range_goes(void **state) {
     for (struct segment *s = arena.segments->next, *next; s; s = next) {
         next = s->next ? s->next->next : NULL;
         assert_true(arena_remove(&arena, s));
-        assert_true(arena.free_count <= arena.free_room);
+        assert_true(arena.free_count <= arena.free_capacity);
     }
     assert_int_equal(arena.free_count, 650);
     assert_int_equal(arena.idle_bytes, 650 * PAGE_BYTES);

@@ -287,8 +287,8 @@ static void the_figure_stays_right_when_the_list_of_free_ranges_grows(void **sta
     struct arena arena;
     unsigned wider = 0;
     arena_start(&arena, (struct pool *)0x1000, true);
-    for (size_t room = 0; wider<4; wider += arena.free_room> room) {
-        room = arena.free_room;
+    for (size_t room = 0; wider<4; wider += arena.free_capacity> room) {
+        room = arena.free_capacity;
         assert_true(ranges_prepare(&arena, (unsigned)room));
         assert_int_equal(host_bytes(), mapped - others);
     }

@@ -105,7 +105,7 @@ static void check(const struct bench *bench) {
     }
     assert_int_equal(listed, free_units);
     assert_int_equal(bench->runs.free_units, free_units);
-    assert_int_equal(bench->runs.page_count, pages);
+    assert_int_equal(bench->runs.slab_count, pages);
     assert_int_equal(runs_largest(&bench->runs), longest << UNIT_SHIFT);
 }
 
