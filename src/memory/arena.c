@@ -1,3 +1,7 @@
+/*
+ * The arena: takes ranges for requests, gives them back, adds and removes segments. The placement
+ * rules, the lock and the invariant are in arena.h; the sorted array of free ranges is in ranges.c.
+ */
 #include "memory/arena.h"
 
 #include "memory/page_map.h"
@@ -15,14 +19,14 @@ void arena_start(struct arena *arena, struct pool *pool, bool is_vmm) {
 
 /* --- giving and holding --- */
 
-/* How much of the range lies in it. */
+/* Returns how many bytes of the range lie in the segment. */
 static uint64_t overlap(const struct range *range, const struct segment *segment) {
     uint64_t begin = range->block.address, end = begin + range->bytes;
     uint64_t until = segment->base + segment->bytes;
     return (end < until ? end : until) - (begin > segment->base ? begin : segment->base);
 }
 
-/* Of a range that was free, or will be: what its segments know of it. */
+/* Adds a range that was free to `used` of its segments, and updates the arena's idle bytes. */
 static void count_used(struct arena *arena, const struct range *range) {
     for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         arena->idle_bytes -= s->used == 0 ? s->bytes : 0;
@@ -30,6 +34,7 @@ static void count_used(struct arena *arena, const struct range *range) {
     }
 }
 
+/* Subtracts a range that becomes free from `used` of its segments; the reverse of count_used(). */
 static void count_free(struct arena *arena, const struct range *range) {
     for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         s->used -= overlap(range, s);
@@ -54,19 +59,25 @@ static bool is_worth_keeping(const struct range *range, uint64_t bytes) {
     return range->bytes >= ARENA_SPARED_BYTES && range->bytes / ARENA_SPARED_FACTOR > bytes;
 }
 
-/* What a large block has left of a segment of its own: a small one there would pin that when it has gone. */
+/*
+ * Returns whether the range is what a large block left at the start of its own segment, and is
+ * small. A small block there would keep the segment when the large block is gone.
+ */
 static bool is_small_remainder(const struct range *range) {
     return range_is_first(range) && range->next &&
            range->bytes <= range->next->bytes / ARENA_REST_SHARE;
 }
 
-/* Where the line grows. */
+/* Returns whether the range ends where the arena grows (vmm backend). */
 static bool is_growing_end(const struct arena *arena, const struct range *range) {
     const struct segment *last = arena->last;
     return arena->is_vmm && range->block.address + range->bytes == last->base + last->bytes;
 }
 
-/* How much of it is left in front of the block; UINT64_MAX: it will not do. */
+/*
+ * Returns how many bytes of the range stay free in front of the block, or UINT64_MAX if the block
+ * must not go there. The rules of the segments backend are in arena.h.
+ */
 static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
                               enum arena_placement placement) {
     bool apart = !range->segment->is_vmm;
@@ -77,7 +88,10 @@ static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
                                                          : UINT64_MAX;
 }
 
-/* The index of the best free range; free_count: none. */
+/*
+ * Returns the index of the best free range, or free_count if there is none. A range at the growing
+ * end is the last choice.
+ */
 static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_placement placement) {
     size_t end = arena->free_count;
     for (size_t i = ranges_of_size(arena, bytes); i < arena->free_count; i++) {
@@ -100,8 +114,9 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
     }
     struct range *range = arena->free[i].range;
     uint64_t skip = bytes_to_skip(range, bytes, placement);
-    bool spared = placement == PLACE_SPARING && !arena->is_vmm && is_worth_keeping(range, bytes);
-    if (spared || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
+    bool keep_whole =
+        placement == PLACE_SPARING && !arena->is_vmm && is_worth_keeping(range, bytes);
+    if (keep_whole || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
         return NULL;
     }
     range = ranges_cut_out(arena, i, skip, bytes);
@@ -120,12 +135,15 @@ static bool has_live(const struct segment *segment) {
     return live;
 }
 
-/* How much of the range lies in a segment that has nothing live, but is not wholly free. */
+/*
+ * Returns the range's bytes in the segment, if the segment has cached or pending blocks but nothing
+ * live.
+ */
 static uint64_t loose_part(const struct range *range, const struct segment *segment) {
     return segment->used > 0 && !has_live(segment) ? overlap(range, segment) : 0;
 }
 
-/* Between its ends a free range has nothing but whole segments. */
+/** Looks only at the first and last segment of each free range: those between are idle. */
 uint64_t arena_loose_bytes(const struct arena *arena) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < arena->free_count; i++) {
@@ -144,7 +162,7 @@ bool arena_prepare(struct arena *arena, unsigned count) {
     return ranges_prepare(arena, count) && host_slab_prepare(&arena->segment_slab, count);
 }
 
-/* In a line: whether there is a hole behind a segment, now that its neighbours are others. */
+/* Links the segment into arena.gap_list, or unlinks it, after its neighbours have changed. */
 static void update_gap_list(struct arena *arena, struct segment *segment) {
     if (!segment || !arena->is_vmm) {
         return;
@@ -167,7 +185,7 @@ static void update_gap_list(struct arena *arena, struct segment *segment) {
     segment->gap_follows = gap_follows;
 }
 
-/* Into the list: in front of all, or behind `after`. */
+/* Links the segment behind `after`, or first if `after` is NULL. */
 static void link(struct arena *arena, struct segment *segment, struct segment *after) {
     segment->previous = after;
     segment->next = after ? after->next : arena->segments;

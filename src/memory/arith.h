@@ -1,4 +1,4 @@
-/* Numbers of bytes: the lesser and the greater of two, and whole units. */
+/* Arithmetic on numbers of bytes: min, max, clamp, and rounding up. */
 #ifndef GPUCACHE_MEMORY_ARITH_H
 #define GPUCACHE_MEMORY_ARITH_H
 
@@ -16,7 +16,7 @@ static inline uint64_t clamp_u64(uint64_t least, uint64_t number, uint64_t most)
     return min_u64(max_u64(least, number), most);
 }
 
-/** `unit` is a power of two. */
+/** Returns `bytes` rounded up to a multiple of `unit`, which must be a power of two. */
 static inline uint64_t round_up(uint64_t bytes, uint64_t unit) {
     return (bytes + unit - 1) & ~(unit - 1);
 }

@@ -1,17 +1,18 @@
 /*
- * A block of device memory, small or large, as its cache, its magazines and the pending queue know it.
+ * The descriptor of a block, small or large, as caches, magazines and the pending queue use it.
  *
- * A small one is a unit's descriptor in a page (page.h), a large one the first part of a range's
- * (arena.h). What the descriptor says of it is one word, its header; without the pool's lock it is only
- * changed by whoever frees or hands out the block:
+ * A small block's descriptor is that of its first unit in a slab (slab.h). A large block's
+ * descriptor is the first member of its range (arena.h, segment.h). One word of the descriptor, the
+ * header, holds all facts about the block. Without the pool's lock, only the thread that frees the
+ * block or hands it out changes the header.
  *
- *      63 requested 43 | 42 owner 27 | 26 units 14 | 13 bin 6 | 3 named | 2 state 0
+ *      63 requested 43 | 42 owner 27 | 26 units 14 | 13 bin 6 | 3 has_id | 2 state 0
  *
- *   named      live, small: somebody has asked for its number (CU_POINTER_ATTRIBUTE_BUFFER_ID)
- *   bin        live or cached: where caches keep it
- *   units      of a small block, or of the run that starts or ends here; 0: a large block
- *   owner      live: the number of the cache that handed it out (cache.h); else 0
- *   requested  live, small: what the program asked for, in bytes; else 0
+ *   has_id     live small block: a CU_POINTER_ATTRIBUTE_BUFFER_ID was given out for it
+ *   bin        live or cached block: its bin in a thread's cache
+ *   units      length of the small block or free run; 0: a large block
+ *   owner      live block: identifier of the cache that handed it out (pool/owner_id.h); else 0
+ *   requested  live small block: bytes that the program asked for; else 0
  */
 #ifndef GPUCACHE_MEMORY_BLOCK_H
 #define GPUCACHE_MEMORY_BLOCK_H
@@ -26,22 +27,29 @@
 #define SMALL_MAX_BYTES ((uint64_t)1 << 20)
 
 enum block_state {
-    BLOCK_INSIDE = 0, /* no block starts here */
-    BLOCK_FREE,       /* free memory of a page or a segment starts here */
+    BLOCK_INSIDE = 0, /* no block or free run begins at this descriptor */
+    BLOCK_FREE,       /* a free run of a slab, or a free range of an arena, begins here */
     BLOCK_TAIL,       /* a free run of more than one unit ends here */
-    BLOCK_LIVE,       /* the program has it */
-    BLOCK_CACHED, /* freed: in a cache, a magazine or the pending queue, with a stamp, or retired */
-    BLOCK_SLAB,   /* 2 MiB that small blocks live in */
+    BLOCK_LIVE,       /* the program holds the block */
+    /*
+     * Freed by the program, or not handed out yet: in a cache, a magazine or the pending queue,
+     * with a stamp. Also a block of a deferred free, and a free range held for a growth.
+     */
+    BLOCK_CACHED,
+    BLOCK_SLAB, /* a range that is a slab of small blocks */
 };
 
 struct block {
     union {
-        /* Cached: its epoch, 0: usable already; live: what was noted for it (pool_tag()). */
+        /*
+         * Cached block: the epoch of its free; 0: may be handed out now. Live block: the program's
+         * tag (pool_tag()).
+         */
         uint64_t stamp;
-        struct block *previous; /* free run: the list of its length */
+        struct block *previous; /* free run: neighbour in the list of its length */
     };
-    struct block *next; /* cached or free run: the list it is in */
-    uint64_t address;   /* live or cached: on the device */
+    struct block *next; /* cached block or free run: neighbour in its list */
+    uint64_t address;   /* device address of a live or cached block */
     _Atomic uint64_t header;
 };
 
@@ -49,7 +57,7 @@ _Static_assert(sizeof(struct block) == 32, "a descriptor is half a cache line");
 
 #define HEADER_STATE ((uint64_t)0x7)
 #define HEADER_HAS_ID ((uint64_t)0x8)
-#define HEADER_BIN_SHIFT 6 /* as long as a bin (cache.h) is */
+#define HEADER_BIN_SHIFT 6 /* log2 of sizeof(struct bin), pool/cache.h asserts it */
 #define HEADER_BIN ((uint64_t)0xff << HEADER_BIN_SHIFT)
 #define HEADER_UNITS_SHIFT 14
 #define HEADER_UNITS ((uint64_t)0x1fff << HEADER_UNITS_SHIFT)
@@ -60,15 +68,19 @@ _Static_assert(SMALL_MAX_BYTES < (uint64_t)1 << (64 - HEADER_REQUESTED_SHIFT),
                "a header holds what was asked for");
 
 /*
- * Bins: one for each size class of small blocks; for large ones, which are not rounded to a class, one
- * for all of at least its class and less than the next. What is too large for any is not cached.
+ * Bins of a thread's cache. Each size class of small blocks has one bin. Large blocks are not
+ * rounded to a class: bin c + 1 holds the sizes from class c up to, not including, class c + 1.
+ * Blocks of BIN_MAX_BYTES and more have no bin and are not cached.
  */
 #define LARGE_BINS 64
 #define BINS (SMALL_CLASSES + LARGE_BINS)
 #define BIN_NONE 255
 #define BIN_MAX_BYTES ((uint64_t)16 << 20)
 
-/** The bin that a large block lies in; where a request for as much begins to look. */
+/**
+ * Returns the bin that holds a large block of `bytes`, where a request for `bytes` looks first.
+ * Returns BIN_NONE if the block is too large for a bin.
+ */
 static inline unsigned bin_of_large(uint64_t bytes) {
     return bytes < BIN_MAX_BYTES ? size_class_below(bytes) + 1 : BIN_NONE;
 }
@@ -87,7 +99,7 @@ static inline unsigned header_owner(uint64_t header) {
     return (unsigned)((header & HEADER_OWNER) >> HEADER_OWNER_SHIFT);
 }
 
-/** Of a small block. */
+/** Returns the bytes of a small block. */
 static inline uint64_t header_bytes(uint64_t header) {
     return (header & HEADER_UNITS) >> HEADER_UNITS_SHIFT << UNIT_SHIFT;
 }
@@ -124,13 +136,16 @@ static inline bool block_is_large(const struct block *block) {
     return header_is_large(block_header(block));
 }
 
-/* For a descriptor that is going to be written and that another thread wrote last: fetched for
- * reading first, it would cross from one processor to the other twice. What comes back is an address that
- * the compiler has in a register, and does not work out again. */
+/**
+ * Prefetches a descriptor for writing, and returns it. A plain read of a line that another CPU
+ * wrote last would move the line twice: once to read it, once more to own it. Returns `block`
+ * through the asm so that the compiler keeps the address in a register and does not compute it
+ * again.
+ */
 static inline struct block *block_fetch(struct block *block) {
 #if defined(__x86_64__)
     __asm__ volatile("prefetchw (%0)"
-                     : "+r"(block)); /* which gcc only writes if told the processor */
+                     : "+r"(block)); /* gcc's builtin emits prefetchw only for named CPUs */
 #else
     __builtin_prefetch(block, 1);
 #endif

@@ -1,6 +1,7 @@
 /*
- * What always holds of an arena and its pages: ranges end to end, free ones merged and in order, counts that agree with what
- * they count. Returned is the place of the first that does not.
+ * The invariants of an arena and its slabs: ranges cover the segments end to end, adjacent free
+ * ranges are merged, lists are sorted, counters agree with what they count. pool/check.c calls it
+ * for the unit tests, under the pool's lock.
  */
 #include "memory/check.h"
 
@@ -8,7 +9,7 @@
 #include "memory/page_map.h"
 #include "memory/slab.h"
 
-/* In order, and where nothing else is. */
+/* Returns whether stale mappings are sorted, and overlap neither each other nor a segment. */
 static bool stale_mappings_are_apart(const struct arena *arena) {
     bool apart = arena->is_vmm || arena->stale_mappings.count == 0;
     uint64_t end = 0;
@@ -24,7 +25,7 @@ static bool stale_mappings_are_apart(const struct arena *arena) {
     return apart;
 }
 
-/* A segment, all of what lies in it: ranges end to end, each counted where it begins. */
+/* Sums over an arena. Each range counts in the segment where it begins. */
 struct sums {
     uint64_t free_bytes, live, pending;
     size_t free, count;

@@ -1,5 +1,9 @@
 /*
- * Walks an arena, or the pages of one, and finds the first thing that does not fit. For tests.
+ * Walks an arena and its slabs, and finds the first broken invariant. For unit tests, under the
+ * pool's lock.
+ *
+ * A function returns NULL if everything holds, else the place of the check that failed, as
+ * file:line.
  */
 #ifndef GPUCACHE_MEMORY_CHECK_H
 #define GPUCACHE_MEMORY_CHECK_H
@@ -18,15 +22,18 @@ struct arena;
             return HERE;                                                                           \
     } while (0)
 
-/** Returns where something is asked that is not so (file and line), or NULL; adds what is live, and what is cached or pending. */
+/**
+ * Checks ranges, free array, lists and counters of an arena. Adds its live bytes to *live, and its
+ * cached or pending bytes to *pending.
+ */
 const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending);
 
-/* What pages of small blocks have. */
+/* Sums over slabs: bytes of live and of cached blocks, free units, free runs. */
 struct in_slabs {
     uint64_t live, cached, free_units, free_runs;
 };
 
-/** The same of all pages of an arena. */
+/** Checks all slabs of an arena, and adds to *all. */
 const char *check_slabs(const struct arena *arena, struct in_slabs *all);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * Host memory for descriptors: mappings, and a free list of objects of one size. host.h says why
+ * they are never unmapped.
+ */
 #include "memory/host.h"
 
 #include <stdatomic.h>
@@ -32,7 +36,7 @@ void *host_map(size_t bytes, size_t alignment) {
         munmap(aligned + bytes, tail);
     }
     madvise(aligned, bytes,
-            MADV_NOHUGEPAGE); /* of descriptors few may be used, and all would be cleared */
+            MADV_NOHUGEPAGE); /* with huge pages, the first use of a descriptor would clear 2 MiB */
     return aligned;
 }
 

@@ -1,14 +1,23 @@
+/*
+ * Searches for idle segments: to release, to remap, or idle for the decay time. Walks the free
+ * ranges, because an idle segment lies in one. idle.h has the order of preference and the lock.
+ */
 #include "memory/idle.h"
 
 #include "memory/arith.h"
 #include "memory/ranges.h"
 
-/* Nothing is mapped on one side of it: where it goes no other hole is left. */
+/*
+ * Returns whether nothing is mapped on one side of the segment. Its removal then lengthens a gap
+ * and makes no new one.
+ */
 static bool is_adjacent_to_gap(const struct segment *s) {
     return !s->previous || s->previous->gap_follows || s->gap_follows || !s->next;
 }
 
-/* Among equals what has not been used for the longest. */
+/*
+ * Returns whether `s` goes before `other`: adjacent to a gap, then unused for longest, then lowest.
+ */
 static bool is_preferred(const struct segment *s, const struct segment *other) {
     bool adjacent = is_adjacent_to_gap(s);
     if (!other || adjacent != is_adjacent_to_gap(other)) {
@@ -17,7 +26,10 @@ static bool is_preferred(const struct segment *s, const struct segment *other) {
     return s->stamp < other->stamp || (s->stamp == other->stamp && s->base < other->base);
 }
 
-/* Of those that have finished or, if `most` is not 0, that allowed move, have so many bytes at most and a stamp of `from` at least. */
+/*
+ * Returns the preferred idle segment. `most` = 0: of those that may be released. Otherwise: of
+ * those that may be remapped, with at most `most` bytes and a stamp of at least `from`.
+ */
 static struct segment *preferred_idle(const struct arena *arena, uint64_t finished, uint64_t most,
                                       uint64_t from) {
     struct segment *first = NULL;
@@ -32,7 +44,10 @@ static struct segment *preferred_idle(const struct arena *arena, uint64_t finish
     return first;
 }
 
-/* A long one would pin as much where it comes to. */
+/*
+ * A longer segment would be pinned by one block in its new place, as in the old one
+ * (remap_split()).
+ */
 static uint64_t movable_limit(uint64_t most) {
     return min_u64(most, VMM_HANDLE);
 }
@@ -42,7 +57,10 @@ struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t 
     return allowed ? preferred_idle(arena, 0, movable_limit(most), from) : NULL;
 }
 
-/* Where many of them go it does not matter which is first: of the largest range one, without a look at all of them. */
+/*
+ * Returns a releasable segment from the largest free range that has one. A large growth releases so
+ * many segments that their order does not matter, so the short search suffices.
+ */
 static struct segment *any_idle(const struct arena *arena, uint64_t finished) {
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
         const struct range *range = arena->free[i].range;
@@ -62,7 +80,7 @@ struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finis
                                                          : preferred_idle(arena, finished, 0, 0);
     }
     size_t enough = ranges_of_size(arena, bytes), count = arena->free_count;
-    for (size_t k = 0; k < count; k++) { /* upwards, then the others downwards */
+    for (size_t k = 0; k < count; k++) { /* upwards from `enough`, then downwards */
         size_t i = enough + k < count ? enough + k : count - 1 - k;
         struct segment *whole = arena->free[i].range->segment;
         if (segment_is_releasable(whole, finished)) {
@@ -72,7 +90,7 @@ struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finis
     return NULL;
 }
 
-/* The largest range's first, which releasable the array from its end. */
+/** Prefers the largest free range: removing the last entry of the sorted array moves no others. */
 struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t finished,
                           bool *waits) {
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
@@ -97,31 +115,31 @@ uint64_t range_idle_bytes(const struct range *range) {
 }
 
 static uint64_t available_bytes(const struct range *range, uint64_t finished,
-                                struct idle_room *room) {
+                                struct idle_room *limits) {
     uint64_t bytes = 0;
     for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         bool releasable = segment_is_releasable(s, finished);
-        bool movable =
-            !releasable && room->segments > 0 && segment_is_movable(s, movable_limit(room->bytes));
-        room->bytes -= movable ? s->bytes : 0;
-        room->segments -= movable;
+        bool movable = !releasable && limits->segments > 0 &&
+                       segment_is_movable(s, movable_limit(limits->bytes));
+        limits->bytes -= movable ? s->bytes : 0;
+        limits->segments -= movable;
         bytes += releasable || movable ? s->bytes : 0;
     }
     return bytes;
 }
 
 uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished, const struct gap *gap,
-                              uint64_t enough, struct idle_room *room) {
-    unsigned stale_mappings = STALE_MOST - arena->stale_mappings.count, all = room->segments;
+                              uint64_t enough, struct idle_room *limits) {
+    unsigned stale_mappings = STALE_MOST - arena->stale_mappings.count, all = limits->segments;
     uint64_t bytes = 0;
-    room->segments = all < stale_mappings ? all : stale_mappings;
-    unsigned most = room->segments;
+    limits->segments = all < stale_mappings ? all : stale_mappings;
+    unsigned most = limits->segments;
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0 && bytes < enough;) {
         const struct range *range = arena->free[i].range;
         bool adjacent = range == gap->left || range == gap->right;
-        bytes += adjacent ? 0 : available_bytes(range, finished, room);
+        bytes += adjacent ? 0 : available_bytes(range, finished, limits);
     }
-    room->segments = all - (most - room->segments);
+    limits->segments = all - (most - limits->segments);
     return bytes;
 }
 

@@ -1,3 +1,6 @@
+/*
+ * Builds and clears the page map. page_map.h has its layout, and the look-ups, which take no lock.
+ */
 #include "memory/page_map.h"
 
 #include "memory/host.h"
@@ -13,7 +16,7 @@ static struct page_map_leaf *new_leaf(void) {
     return leaf ? leaf : host_map(sizeof *leaf, 4096);
 }
 
-/* Of two, one goes back: nobody has seen it. */
+/* Keeps a leaf that no other thread has seen as the spare, or unmaps it if there is a spare. */
 static void keep_leaf(struct page_map_leaf *leaf) {
     struct page_map_leaf *none = NULL;
     if (!atomic_compare_exchange_strong(&spare, &none, leaf)) {
@@ -70,7 +73,8 @@ void page_map_set_owner(uint64_t address, uint64_t bytes, struct pool *owner) {
 }
 
 void page_map_each(const struct pool *owner,
-                   void (*visit)(uint64_t address, page_map_entry entry, void *with), void *with) {
+                   void (*on_page)(uint64_t address, page_map_entry entry, void *with),
+                   void *with) {
     for (uint64_t root = 0; root < 1 << PAGE_MAP_ROOT_BITS; root++) {
         struct page_map_leaf *leaf =
             atomic_load_explicit(&page_map_root[root], memory_order_acquire);
@@ -80,15 +84,16 @@ void page_map_each(const struct pool *owner,
                     ? atomic_load_explicit(&leaf->entries[i], memory_order_acquire)
                     : 0;
             if (entry) {
-                visit((root << PAGE_MAP_LEAF_BITS | i) << PAGE_SHIFT, entry, with);
+                on_page((root << PAGE_MAP_LEAF_BITS | i) << PAGE_SHIFT, entry, with);
             }
         }
     }
 }
 
 /*
- * The owner first: who finds no entry any more finds no owner either. The entry last: as long as there is one the
- * driver may have given the address to another pool, but that does not enter it yet (context_address_given).
+ * Clears the owner first: a reader that finds no entry then finds no owner either. Clears the entry
+ * last: while a page has an entry, the driver may have given its address to another pool, but that
+ * pool does not enter it yet (context_address_given()).
  */
 void page_map_leave(uint64_t address, uint64_t bytes, struct pool *owner) {
     for (uint64_t a = address; a < address + bytes; a += PAGE_BYTES) {

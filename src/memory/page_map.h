@@ -1,19 +1,22 @@
 /*
- * The page map: from a device address to the descriptor of what lies there, in two loads.
+ * The page map: leads from a device address to the descriptor of what lies there, in two loads.
  *
  *      address  63..49 | 48..35 | 34..21 | 20..0
  *               must be   root     leaf    inside one 2 MiB page
  *               zero
  *
- * Every 2 MiB page of pooled memory has one entry. It leads either to the page that small blocks
- * live in, or to the large range that covers the page's first byte; the lowest bit tells which. An
- * entry of 0 means: not ours. A third table has one entry for every half of a page: the range of the
- * large block that starts there. Large blocks are larger than that, so there is never a second one;
- * and a block that its owner holds stays where it is, so its range is found without a lock. Writers hold a pool's lock; readers hold nothing, and because
- * descriptors are never unmapped (host.h) a stale entry is at worst wrong, never a fault. Ranges
- * are cut, merged and recycled under the lock of the pool that owns the page, so whoever finds one
- * asks for the owner, takes its lock and looks again. Small pages never change while something in
- * them is live and may be used as found.
+ * A page here is 2 MiB of device addresses. The map has three tables:
+ *
+ * 1. entries, one per page: the slab in the page, or the range of the arena that covers the page's
+ *    first byte. The lowest bit tells which. 0: no memory of a pool.
+ * 2. owners, one per page: the pool.
+ * 3. starts, one per half page: the last large block handed out that begins there. A large block is
+ *    longer than half a page, so there is never a second one.
+ *
+ * Writers hold the pool's lock, readers hold none. Descriptors are never unmapped (host.h), so a
+ * stale result is at worst wrong. Invariant: everything that leads to a live block stays as it is.
+ * Ranges are cut, merged and recycled under the owner's lock: a reader that holds no block takes
+ * that lock and looks again, or compares a count of changes before and after (pool/find.c).
  */
 #ifndef GPUCACHE_MEMORY_PAGE_MAP_H
 #define GPUCACHE_MEMORY_PAGE_MAP_H
@@ -60,7 +63,7 @@ static inline page_map_entry page_map_get(uint64_t address) {
                : 0;
 }
 
-/** The pool whose memory `address` lies in, or NULL. */
+/** Returns the pool that `address` lies in, or NULL. */
 static inline struct pool *page_map_owner(uint64_t address) {
     struct page_map_leaf *leaf = page_map_leaf_of(address);
     return leaf ? atomic_load_explicit(&leaf->owners[PAGE_MAP_INDEX(address)], memory_order_acquire)
@@ -69,21 +72,28 @@ static inline struct pool *page_map_owner(uint64_t address) {
 
 #define PAGE_MAP_START(address) (((address) >> (PAGE_SHIFT - 1)) & ((2 << PAGE_MAP_LEAF_BITS) - 1))
 
-/** The range that was last handed out in this half of a page, or NULL. Stale if it does not start at
- * `address` or is not live. */
+/**
+ * Returns the range that was last handed out in this half of a page, or NULL. The result is stale
+ * if it is not live or does not begin at `address`.
+ */
 static inline struct range *page_map_start(uint64_t address) {
     struct page_map_leaf *leaf = page_map_leaf_of(address);
     return leaf ? atomic_load_explicit(&leaf->starts[PAGE_MAP_START(address)], memory_order_acquire)
                 : NULL;
 }
 
-/** A range of more than half a page starts at `address`, which is in the map. */
+/**
+ * Enters a range of more than half a page that begins at `address`. The address must be in the map.
+ */
 static inline void page_map_set_start(uint64_t address, struct range *range) {
     atomic_store_explicit(&page_map_leaf_of(address)->starts[PAGE_MAP_START(address)], range,
                           memory_order_release);
 }
 
-/* The two kinds of entry. What the second bit of a page's entry says is in page.h. */
+/*
+ * Tags in the low bits of an entry. PAGE_MAP_EXTERNAL says that the slab is externally visible
+ * (slab.h).
+ */
 #define PAGE_MAP_PAGE ((page_map_entry)1)
 #define PAGE_MAP_EXTERNAL ((page_map_entry)2)
 
@@ -91,12 +101,12 @@ static inline struct slab *page_map_page(page_map_entry entry) {
     return entry & PAGE_MAP_PAGE ? (struct slab *)(entry & ~(page_map_entry)3) : NULL;
 }
 
-/** A page that nothing but the context's own work reaches. */
+/** Returns whether the entry is a slab that is not externally visible. */
 static inline bool page_map_is_plain_page(page_map_entry entry) {
     return (entry & 3) == PAGE_MAP_PAGE;
 }
 
-/** Of one that is. */
+/** Returns the slab of an entry for which page_map_is_plain_page() holds. */
 static inline struct slab *page_map_plain_page(page_map_entry entry) {
     return (struct slab *)(entry - PAGE_MAP_PAGE);
 }
@@ -109,28 +119,38 @@ static inline page_map_entry page_map_of_range(const struct range *range) {
     return (page_map_entry)range;
 }
 
-/** Makes sure that one leaf can be had, as far as nobody else takes it. False without host memory. */
+/**
+ * Maps a spare leaf, if there is none, so that page_map_prepare() can add one leaf without host
+ * memory. Another thread may take the spare. Returns false without host memory. Needs no lock.
+ */
 bool page_map_spare(void);
 
 /**
- * Makes sure that every page of [address, address + bytes) can be set without failing.
- * Returns 0, -ENOMEM, or -ERANGE for addresses the map cannot hold.
+ * Makes leaves for all pages of [address, address + bytes), so that setting them cannot fail.
+ * Returns 0; -ENOMEM without host memory; -ERANGE for addresses beyond the map. Needs no lock.
  */
 int page_map_prepare(uint64_t address, uint64_t bytes);
 
-/** Sets the entry of every page whose first byte lies in [address, address + bytes). Prepared
- * before. */
+/**
+ * Sets the entry of every page whose first byte lies in [address, address + bytes). Requires
+ * page_map_prepare().
+ */
 void page_map_set(uint64_t address, uint64_t bytes, page_map_entry entry);
 
-/** The same for the owner; addresses and bytes are those of a segment. */
+/** Sets the owner of every page of a segment. Requires page_map_prepare(). */
 void page_map_set_owner(uint64_t address, uint64_t bytes, struct pool *owner);
 
-/** Calls `visit` for every page that has an entry and that `owner` owns, as they are found; without a lock. */
+/**
+ * Calls `on_page` for every page that `owner` owns and that has an entry. Holds no lock: pages may
+ * change while it runs.
+ */
 void page_map_each(const struct pool *owner,
-                   void (*visit)(uint64_t address, page_map_entry entry, void *with), void *with);
+                   void (*on_page)(uint64_t address, page_map_entry entry, void *with), void *with);
 
-/** Nothing is there any more of what `owner` has entered, and it owns nothing there. What another pool
- * has entered since stays. */
+/**
+ * Clears all pages of [address, address + bytes) that `owner` owns. Pages that another pool has
+ * entered since stay.
+ */
 void page_map_leave(uint64_t address, uint64_t bytes, struct pool *owner);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * The sorted array of an arena's free ranges; cutting and joining ranges. ranges.h has the lock and
+ * the invariant.
+ */
 #include "memory/ranges.h"
 
 #include "memory/page_map.h"
@@ -6,8 +10,7 @@
 
 /* --- the sorted array of free ranges --- */
 
-/* Where it looks next depends on what it finds, but not which instructions it executes: branches would be guessed wrong half the
- * time. */
+/** Binary search without branches on the data: the CPU would mispredict half of them. */
 size_t ranges_of_size(const struct arena *arena, uint64_t bytes) {
     const struct free_range *at = arena->free;
     size_t count = arena->free_count;
@@ -18,7 +21,10 @@ size_t ranges_of_size(const struct arena *arena, uint64_t bytes) {
     return (size_t)(at - arena->free) + (count == 1 && at->bytes < bytes);
 }
 
-/* The index of the first that is not smaller than (bytes, address). Mostly it is the only one of its size. */
+/*
+ * Returns the index of the first entry that is not less than (bytes, address). Mostly the entry is
+ * the only one of its size, so the second search is rare.
+ */
 static size_t position(const struct arena *arena, uint64_t bytes, uint64_t address) {
     const struct free_range *free = arena->free;
     size_t low = ranges_of_size(arena, bytes), high = low;
@@ -36,8 +42,8 @@ static size_t position(const struct arena *arena, uint64_t bytes, uint64_t addre
 }
 
 /*
- * Room for every range there can be after one more request, asked for before anything is changed:
- * giving memory back then never needs any.
+ * Makes the array large enough for `more` ranges than there are, before anything changes, so that
+ * making memory free needs no host memory. Returns false without host memory.
  */
 static bool ensure_capacity(struct arena *arena, unsigned more) {
     size_t least = arena->range_count + more;
@@ -66,7 +72,7 @@ bool ranges_prepare(struct arena *arena, unsigned segments) {
     return ensure_capacity(arena, more) && host_slab_prepare(&arena->range_slab, more);
 }
 
-/* The array has a gap, or what is not needed any more, at i. */
+/* Writes the range into entry i, whose old content is moved or not needed, and marks it free. */
 static void put(struct arena *arena, size_t i, struct range *range) {
     arena->free[i] = (struct free_range){.bytes = range->bytes, .range = range};
     arena->free_bytes += range->bytes;
@@ -86,7 +92,10 @@ static void remove_at(struct arena *arena, size_t i) {
     memmove(&arena->free[i], &arena->free[i + 1], (arena->free_count - i) * sizeof *arena->free);
 }
 
-/* One of another size for the one at i: only what lies between the two moves. */
+/*
+ * Replaces the range of entry i by one of another size. Moves only the entries between old and new
+ * position.
+ */
 static void replace(struct arena *arena, size_t i, struct range *range) {
     struct free_range *free = arena->free;
     size_t at = position(arena, range->bytes, range->block.address);
@@ -120,13 +129,19 @@ static struct segment *segment_around(struct segment *from, uint64_t address) {
     return from;
 }
 
-/* Before a descriptor says something else: who sees that sees the count as well. */
+/*
+ * Must run before a descriptor changes its meaning: a reader without the lock that sees the change
+ * then sees the new count as well.
+ */
 static void count_change(struct arena *arena) {
     atomic_fetch_add(&arena->recycled, 1);
     atomic_thread_fence(memory_order_release);
 }
 
-/* Cuts a range in two, linked; the shorter one has the new descriptor, so that cutting a little from much changes little. */
+/*
+ * Cuts a range in two, and links both. The shorter part gets the new descriptor, so that cutting a
+ * little from a long range changes few page map entries.
+ */
 static void cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
                 struct range **right) {
     struct range *other = host_slab_get(&arena->range_slab);
@@ -180,7 +195,7 @@ void ranges_recycle(struct arena *arena, struct range *range) {
     host_slab_put(&arena->range_slab, range);
 }
 
-/* Two neighbours, in no list, become one, with the descriptor of the longer one. */
+/* Joins two adjacent ranges that are in no list. The longer one's descriptor remains. */
 static struct range *join(struct arena *arena, struct range *left, struct range *right) {
     bool flip = right->bytes > left->bytes;
     struct range *one = flip ? right : left, *other = flip ? left : right;

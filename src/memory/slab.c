@@ -1,3 +1,7 @@
+/*
+ * Free runs of slabs: taking a block, giving it back, opening and closing slabs; look-up of an
+ * address in a slab. slab.h has the drawing, the lock and the invariant.
+ */
 #include "memory/slab.h"
 
 #include "memory/arena.h"
@@ -24,7 +28,7 @@ static void toggle_head(const struct block *block) {
     }
 }
 
-/* The bits of `word` up to and with this one. */
+/* Returns the bits of `word` from bit 0 to `bit`. */
 static uint64_t up_to(uint64_t word, unsigned bit) {
     return word & ~(uint64_t)0 >> (63 - bit);
 }
@@ -50,7 +54,10 @@ struct block *slab_find(struct slab *slab, uint64_t address) {
 
 /* --- the lists of free runs --- */
 
-/* What of a run may be handed out: all but the first unit of a segment (arena.h says why). */
+/*
+ * Returns how many units of a free run may be handed out: all but the reserved first unit of a
+ * segment (arena.h says why it is reserved).
+ */
 static unsigned allocatable_units(const struct block *run, unsigned units) {
     const struct slab *slab = slab_of(run);
     const struct segment *segment = slab->range->segment;
@@ -99,7 +106,9 @@ static void remove_run(struct runs *runs, struct block *run) {
     runs->count--;
 }
 
-/* The shortest usable length of at least `units` that some free run has; 0: none. */
+/*
+ * Returns the smallest length of at least `units` in the lists of free runs, or 0 if there is none.
+ */
 static unsigned best_length(const struct runs *runs, unsigned units) {
     unsigned word = units >> 6;
     uint64_t bits = runs->lengths[word] & (~(uint64_t)0 << (units & 63));
@@ -118,7 +127,7 @@ static unsigned best_length(const struct runs *runs, unsigned units) {
     return word << 6 | (unsigned)__builtin_ctzll(bits);
 }
 
-/* A run of just so many units with the one that is kept back, or NULL. */
+/* Returns a free run of exactly `units` units including the reserved first one, or NULL. */
 static struct block *first_unit_run(const struct runs *runs, unsigned units) {
     struct block *run = runs->lists[units - 1];
     while (run && block_units(run) < units) {
@@ -137,7 +146,7 @@ struct block *runs_take(struct runs *runs, unsigned units, unsigned bin, bool an
     }
     unsigned whole = block_units(block);
     remove_run(runs, block);
-    if (whole > length && length > 0) { /* the kept unit stays in front */
+    if (whole > length && length > 0) { /* keeps the reserved unit in front free */
         insert_run(runs, block, whole - units);
         block = block_after(block, whole - units);
     } else if (whole > units) {
@@ -176,7 +185,8 @@ struct range *runs_give(struct runs *runs, struct block *block) {
     if (start > 0) {
         struct block *tail = slab_unit(slab, start - 1);
         enum block_state state = block_state(tail);
-        if (state == BLOCK_TAIL || state == BLOCK_FREE) { /* a run of one unit is its own tail */
+        /* a run of one unit has no separate tail */
+        if (state == BLOCK_TAIL || state == BLOCK_FREE) {
             block = slab_unit(slab, start - block_units(tail));
             units += block_units(block);
             remove_run(runs, block);
@@ -202,7 +212,7 @@ uint64_t runs_largest(const struct runs *runs) {
     return 0;
 }
 
-/* --- pages --- */
+/* --- slabs --- */
 
 bool runs_prepare(struct runs *runs) {
     if (!runs->closed && runs->fresh_count == 0) {
@@ -233,7 +243,7 @@ static struct slab *new_slab(struct runs *runs) {
     return slab;
 }
 
-/* The part of its descriptors that shares no page of the host's with another's. */
+/* Gives back the host pages that hold only descriptors of this slab. */
 static void drop_descriptors(struct slab *slab) {
     uintptr_t from = ((uintptr_t)slab->blocks + 4095) & ~(uintptr_t)4095;
     uintptr_t to = (uintptr_t)(&slab->blocks[SLAB_UNITS]) & ~(uintptr_t)4095;

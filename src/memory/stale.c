@@ -1,9 +1,12 @@
+/*
+ * The sorted table of an arena's stale mappings. stale.h says what they are, and has the lock.
+ */
 #include "memory/stale.h"
 
 #include <stddef.h>
 #include <string.h>
 
-/* The index of the first that ends behind `address`. */
+/* Returns the index of the first entry that ends after `address`. */
 static unsigned first_behind(const struct stale_mappings *stale_mappings, uint64_t address) {
     unsigned low = 0, high = stale_mappings->count;
     while (low < high) {

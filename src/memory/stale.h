@@ -1,13 +1,16 @@
 /*
- * Aliases: where segments were that have moved, and what they are made of is mapped still.
+ * Stale mappings: addresses at which a handle is still mapped after it was mapped elsewhere.
  *
- *      line      | segment |  alias  |   hole   | segment |  alias  |
- *                          ^ kernels that were submitted before may still use these addresses
+ *      VA range  | segment |  stale  |    gap   | segment |  stale  |
+ *                          ^ kernels submitted before the remap may still use these addresses
  *
- * What is idle has been freed, but what stands behind a barrier need not have finished. The addresses have to stay until then.
- * The memory can be mapped elsewhere at once: whoever is given it there is behind the same barrier. So nothing is waited for.
+ * An idle segment may be free because of a barrier, while the earlier work still runs. The
+ * addresses must stay mapped until that work has completed. The handle can be mapped elsewhere at
+ * once: its new user is behind the same barrier. Remapping therefore waits for nothing. Until
+ * then, nothing else is mapped at the addresses.
  *
- * Under the pool's lock.
+ * The pool's lock protects the table. Invariant: entries are sorted by address and do not overlap.
+ * source/handles.c adds entries, and unmaps and removes them when their epoch has completed.
  */
 #ifndef GPUCACHE_MEMORY_STALE_H
 #define GPUCACHE_MEMORY_STALE_H
@@ -19,26 +22,26 @@
 
 struct stale_mapping {
     uint64_t base, bytes;
-    uint64_t stamp; /* when the epoch of this number has finished it can be unmapped */
+    uint64_t stamp; /* epoch whose event must complete before it is unmapped */
 };
 
 struct stale_mappings {
     unsigned count;
-    struct stale_mapping at[STALE_MOST]; /* by address */
+    struct stale_mapping at[STALE_MOST]; /* sorted by address */
 };
 
 static inline bool stale_is_full(const struct stale_mappings *stale_mappings) {
     return stale_mappings->count == STALE_MOST;
 }
 
-/** There is room for one more, and none lies there. */
+/** Adds an entry. The caller checks stale_is_full(), and that no entry overlaps. */
 void stale_add(struct stale_mappings *stale_mappings, const struct stale_mapping *stale_mapping);
 
-/** The first that ends behind `address`, or NULL. */
+/** Returns the first entry that ends after `address`, or NULL. */
 const struct stale_mapping *stale_behind(const struct stale_mappings *stale_mappings,
                                          uint64_t address);
 
-/** Forgets the one that begins there. */
+/** Removes the entry that begins at `base`, if there is one. */
 void stale_remove(struct stale_mappings *stale_mappings, uint64_t base);
 
 #endif

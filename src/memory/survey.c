@@ -1,11 +1,12 @@
 /*
- * All that a pool has, block by block, for reports: the sizes of what is live, and the map of its
+ * Reads a pool block by block, for reports: the sizes of live blocks, and the map of the pool's
  * memory.
  *
- * A million blocks take a while, and nobody waits for it: what the page map leads to is read as it is
- * found, without a lock. What changes meanwhile may be seen in both places or in none; a descriptor in
- * other use is at worst wrong, never a fault, and what it says has to fit what lies around it. Every
- * page is looked at once.
+ * A million blocks take a while, and no thread may wait for a report. The survey therefore reads
+ * what the page map leads to without a lock. A block that changes during the survey may be
+ * counted twice or not at all. A recycled descriptor is at worst wrong, never a fault, and what it says must fit the
+ * memory around it. Invariant: each page of the page map is read once. pool_survey() calls it, also
+ * from signal handlers.
  */
 #include "memory/survey.h"
 
@@ -17,13 +18,14 @@
 
 struct survey {
     struct live_sizes *sizes;
-    struct segment_map *map;    /* NULL: not wanted */
-    uint64_t base, cursor, end; /* of the segment that is being entered; what was entered of it */
-    bool segment_begins;        /* nothing of it was entered */
-    uint64_t entered;           /* units in all */
+    struct segment_map *map; /* NULL: not wanted */
+    /* The current segment, and up to where it is in the map. */
+    uint64_t base, cursor, end;
+    bool segment_begins; /* nothing of the segment is in the map yet */
+    uint64_t entered;    /* units in the map */
 };
 
-/* ---- live blocks by requested size: a small table of sizes, then the ones that hold most ---- */
+/* ---- live blocks by requested size: a hash table of sizes, then the largest groups ---- */
 
 static void add_live(struct live_sizes *sizes, struct stats_live more) {
     uint64_t hash = more.bytes * 0x9e3779b97f4a7c15u >> 32;
@@ -38,8 +40,11 @@ static void add_live(struct live_sizes *sizes, struct stats_live more) {
     }
 }
 
-/* More different sizes than the table holds: those that hold less than the average make room, or half of
- * them, if all hold the same. A size that comes back begins anew; one that holds much stays. */
+/*
+ * Makes space when the table is full: drops sizes that hold less than the average, or half of the
+ * sizes if all hold the same. A dropped size that appears again counts from 0. Sizes that hold much
+ * stay.
+ */
 static void drop_small_rows(struct live_sizes *sizes) {
     uint64_t sum = 0, average;
     memcpy(sizes->spare, sizes->rows, sizeof sizes->rows);
@@ -66,6 +71,7 @@ static void count_live(struct live_sizes *sizes, uint64_t bytes) {
 
 /* ---- the map ---- */
 
+/* Appends the memory from the cursor to `until` to the map, with its live and cached bytes. */
 static void enter(struct survey *survey, uint64_t until, uint64_t live, uint64_t cached) {
     uint64_t bytes = until - survey->cursor;
     live = live < bytes ? live : bytes;
@@ -86,11 +92,13 @@ static void enter(struct survey *survey, uint64_t until, uint64_t live, uint64_t
     survey->cursor = until;
 }
 
-/* What lies between two blocks is free, and so is the end of a segment. */
+/* Enters free memory up to `until`: between two blocks, or at the end of a segment. */
 static void enter_free(struct survey *survey, uint64_t until) {
     enter(survey, until < survey->end ? until : survey->end, 0, 0);
 }
 
+/* Enters a block and the free memory before it. Ignores a block outside the rest of the segment: its
+ * descriptor was recycled. */
 static void enter_block(struct survey *survey, uint64_t address, uint64_t bytes, uint64_t live,
                         uint64_t cached) {
     if (address >= survey->cursor && bytes > 0 && bytes <= survey->end - survey->cursor &&
@@ -100,7 +108,10 @@ static void enter_block(struct survey *survey, uint64_t address, uint64_t bytes,
     }
 }
 
-/* In a line each block counts as one. */
+/*
+ * Begins a segment, unless it is the current one. With the vmm backend, callers pass each block or
+ * slab as a segment of its own.
+ */
 static void begin_segment(struct survey *survey, uint64_t base, uint64_t bytes) {
     if (base != survey->base || survey->end == 0) {
         enter_free(survey, survey->end);
@@ -110,7 +121,9 @@ static void begin_segment(struct survey *survey, uint64_t base, uint64_t bytes) 
     }
 }
 
-/* What a range says of itself; no data race that matters, as in range_peek(). */
+/*
+ * A copy of what a range says, read without a lock. The data race is harmless, as in range_peek().
+ */
 struct peeked {
     enum block_state state;
     uint64_t address, bytes, requested;
@@ -135,7 +148,7 @@ __attribute__((no_sanitize("thread"))) static bool peek(const struct range *rang
     return true;
 }
 
-/* ---- what lies in one page of the page map ---- */
+/* ---- one page of the page map ---- */
 
 __attribute__((no_sanitize("thread"))) static struct range *range_of_slab(const struct slab *slab) {
     return *(struct range *const volatile *)&slab->range;
@@ -164,7 +177,7 @@ static void survey_slab(struct survey *survey, uint64_t address, struct slab *sl
     }
 }
 
-/* The large block that starts in this half of a page, if there is one. */
+/* Enters the large block that begins in the half page at `start`, if there is one. */
 static void survey_start(struct survey *survey, uint64_t start) {
     struct peeked seen;
     if (!peek(page_map_start(start), &seen) || seen.address - start >= PAGE_BYTES / 2) {
@@ -195,7 +208,7 @@ static void survey_page(uint64_t address, page_map_entry entry, void *with) {
     survey_start(survey, address + PAGE_BYTES / 2);
 }
 
-/* What is in no block of a line. */
+/* Enters the vmm backend's memory that is in no block, as one piece without an address. */
 static void enter_vmm_rest(struct survey *survey, const stat_counter *vmm_bytes) {
     uint64_t units = vmm_bytes ? counter_get(vmm_bytes) >> UNIT_SHIFT : 0;
     struct segment_piece piece = {
@@ -205,7 +218,7 @@ static void enter_vmm_rest(struct survey *survey, const stat_counter *vmm_bytes)
     }
 }
 
-/* Merges the largest into the snapshot's list, largest total first. */
+/* Merges the largest groups into stats->live, which is sorted by total bytes, largest first. */
 static void report_largest(struct stats_device *stats, const struct live_sizes *sizes) {
     for (unsigned i = 0; i < LIVE_SIZES; i++) {
         struct stats_live row = sizes->rows[i];
@@ -225,8 +238,6 @@ static void report_largest(struct stats_device *stats, const struct live_sizes *
     }
 }
 
-/* The table is the caller's, because a report may run on a signal stack of a few kilobytes; where another
- * reader is at it, all of it is left out. */
 void survey_take(const struct pool *pool, struct live_sizes *sizes, const stat_counter *vmm_bytes,
                  struct stats_device *stats, struct segment_map *map) {
     struct survey survey = {.sizes = sizes, .map = map};

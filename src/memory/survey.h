@@ -1,4 +1,7 @@
-/* All that a pool has, block by block: for reports. */
+/*
+ * Reads a pool block by block, without a lock, for reports: live blocks by size, and the map of its
+ * memory.
+ */
 #ifndef GPUCACHE_MEMORY_SURVEY_H
 #define GPUCACHE_MEMORY_SURVEY_H
 
@@ -10,7 +13,10 @@
 
 struct pool;
 
-/* Live blocks by requested size, while a report is written. */
+/*
+ * Table of live blocks by requested size, for one report at a time. `busy` is set while it is in
+ * use. The pool owns the table because it is too large for a signal stack.
+ */
 #define LIVE_SIZES 256
 struct live_sizes {
     struct stats_live rows[LIVE_SIZES], spare[LIVE_SIZES];
@@ -18,8 +24,12 @@ struct live_sizes {
     atomic_bool busy;
 };
 
-/** The sizes of what is live, in `sizes` for as long as that takes, and behind what the map holds already (NULL: it is not
- * wanted) the pool's memory; `vmm_bytes` counts it, if it lies in lines (else NULL). As long as there are blocks, but holds nobody up. */
+/**
+ * Adds the pool's largest groups of live blocks to stats->live. Appends the pool's memory to `map`,
+ * if that is not NULL. `vmm_bytes` counts the reserved bytes of a pool on the vmm backend, and is
+ * NULL on the segments backend. Takes time proportional to the number of blocks, and holds no lock.
+ * Does nothing if another report uses `sizes`.
+ */
 void survey_take(const struct pool *pool, struct live_sizes *sizes, const stat_counter *vmm_bytes,
                  struct stats_device *stats, struct segment_map *map);
 

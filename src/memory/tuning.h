@@ -1,10 +1,10 @@
-/* The constants of tuning.def. */
+/* Declares every constant of tuning.def under its name. */
 #ifndef GPUCACHE_MEMORY_TUNING_H
 #define GPUCACHE_MEMORY_TUNING_H
 
 #include <stdint.h>
 
-/* Of type int, and good for the length of an array. */
+/* COUNT makes an enumerator: an int that may be the length of an array. */
 #define COUNT(name, value, meaning, program) enum { name = (value) };
 #define BYTES(name, bytes, meaning, program) static const uint64_t name = (bytes);
 #define TIME(name, us, meaning, program) static const uint64_t name = (uint64_t)(us)*1000;

@@ -1,3 +1,7 @@
+/*
+ * Finds the gap in the reserved addresses where a growth needs the least new memory. va_range.h has
+ * the drawing and the lock.
+ */
 #include "memory/va_range.h"
 
 #include "memory/arith.h"
@@ -9,7 +13,7 @@ static uint64_t end_of(const struct segment *segment) {
     return segment->base + segment->bytes;
 }
 
-/* What is free on both sides of [base, end), behind `after`. */
+/* Finds the free ranges on both sides of the gap [base, end), which lies behind `after`. */
 static void find_free_neighbours(const struct arena *arena, uint64_t base, uint64_t end,
                                  struct segment *after, struct gap *gap) {
     const struct segment *before = after ? after->next : arena->segments;
@@ -17,7 +21,11 @@ static void find_free_neighbours(const struct arena *arena, uint64_t base, uint6
     gap->right = before && before->base == end ? arena_free_start(before) : NULL;
 }
 
-/* What of a hole is needed, with the free ranges beside it; false: it is too short. */
+/*
+ * Computes what of the gap [base, end) a request of `bytes` needs: at its start or its end, next to
+ * a free range, or all of it between two. Returns false if gap and free ranges together are too
+ * short.
+ */
 static bool measure_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
                         struct segment *after, struct gap *gap) {
     *gap = (struct gap){.base = base, .room = end - base};
@@ -46,7 +54,7 @@ static void keep_better(const struct gap *gap, struct gap *best) {
     }
 }
 
-/* A hole, in the parts that aliases leave of it. */
+/* Measures the parts of [base, end) without stale mappings, and keeps the best. */
 static void search_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
                        struct segment *after, struct gap *best) {
     struct gap gap;
@@ -62,7 +70,10 @@ static void search_gap(const struct arena *arena, uint64_t bytes, uint64_t base,
     }
 }
 
-/* What lies between two segments, or beside all of them, as far as there are addresses. */
+/*
+ * Searches the part of [base, end) that VA ranges cover: between two segments, before the first, or
+ * behind the last.
+ */
 static void search_addresses(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
                              struct segment *after, struct gap *best) {
     for (const struct va_range *va_range = arena->va_ranges; va_range; va_range = va_range->next) {
@@ -72,7 +83,7 @@ static void search_addresses(const struct arena *arena, uint64_t bytes, uint64_t
     }
 }
 
-/* Only holes are looked at, not thousands of segments. */
+/** Walks arena.gap_list: there may be thousands of segments, but few gaps. */
 bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap) {
     struct segment *last = arena->last;
     *gap = (struct gap){0};
@@ -88,7 +99,7 @@ bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap) {
 
 void gap_become(struct gap *gap, uint64_t bytes) {
     bytes = min_u64(bytes, gap->room);
-    if (gap->right && !gap->left) { /* it grows to the left */
+    if (gap->right && !gap->left) { /* the memory grows to the left */
         gap->base = gap->base + gap->bytes - bytes;
     }
     gap->bytes = bytes;

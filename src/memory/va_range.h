@@ -1,15 +1,16 @@
 /*
- * Lines: the addresses that an arena's segments lie at, where the backend maps memory at addresses of ours.
+ * VA ranges: reserved addresses at which the vmm backend maps an arena's segments.
  *
- *      line      |<------------- several times what the device has ------------->|
- *      segments  | segment | segment |   hole   | segment |   hole, without end
+ *      VA range  |<------------- several times the device's memory -------------->|
+ *      segments  | segment | segment |   gap    | segment |   gap, to the end
  *
- * Addresses cost nothing, so there are always some left. What a request lacks beside the free range that ends where a
- * hole begins, or begins where one ends, is what the pool grows by, and only that. So memory is one piece as far as
- * possible, and what lies idle in small ranges elsewhere can make room for it: its segments move there, or go back to the driver. What
- * has moved leaves an alias (stale.h), where nothing else lies for a while.
+ * Addresses cost nothing, so there are always gaps. The pool grows in a gap, next to a free range,
+ * by only the bytes that the request lacks. Memory therefore stays in few large ranges. Idle
+ * segments in other places can provide the handles: source/remap.c maps them into the gap, or
+ * releases them. A remapped segment leaves a stale mapping (stale.h).
  *
- * Under the pool's lock.
+ * The pool's lock protects everything. Invariant: `va_ranges` is sorted, and every segment lies in
+ * one VA range. source/remap.c is the caller.
  */
 #ifndef GPUCACHE_MEMORY_VA_RANGE_H
 #define GPUCACHE_MEMORY_VA_RANGE_H
@@ -18,30 +19,39 @@
 
 struct va_range {
     uint64_t base, bytes;
-    struct va_range *next; /* by address */
+    struct va_range *next; /* next by address */
 };
 
-/* Where an arena can grow for a request. */
+/* A place where an arena can grow for a request. */
 struct gap {
-    uint64_t base, bytes;       /* of the new memory: whole pages */
-    uint64_t room;              /* so many bytes could be there */
-    struct range *left, *right; /* free ranges beside it that are needed as well, or NULL */
+    uint64_t base, bytes; /* of the memory to add, a multiple of 2 MiB */
+    uint64_t room;        /* largest value that `bytes` can take here */
+    /* Adjacent free ranges that the request needs as well, or NULL. */
+    struct range *left, *right;
 };
 
-/** Where a free range of so many bytes needs the least new memory, the lowest place among equals. False: the lines have no
- * such addresses. */
+/**
+ * Finds the place where a free range of `bytes` needs the least new memory, the lowest address
+ * among equals. Returns false if the VA ranges have no gap that is long enough.
+ */
 bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap);
 
-/** More new memory at the same place, as far as there is room, or less again. */
+/** Changes how much memory is added at the gap, to at most gap->room bytes. */
 void gap_become(struct gap *gap, uint64_t bytes);
 
-/** Makes sure that a line can be added, as far as no other thread adds one. False without host memory. */
+/**
+ * Prepares the descriptor of one more VA range. Another thread may use it up while the lock is
+ * released. Returns false without host memory.
+ */
 bool va_range_prepare(struct arena *arena);
 
-/** From now on these addresses are there. Prepared before. */
+/** Adds a VA range. Requires va_range_prepare(). */
 void va_range_add(struct arena *arena, uint64_t base, uint64_t bytes);
 
-/** Forgets a line; nothing lies there. False: there is none. */
+/**
+ * Removes the first VA range, in which no segment may lie, and stores its base and length. Returns
+ * false if there is none.
+ */
 bool va_range_remove(struct arena *arena, uint64_t *base, uint64_t *bytes);
 
 #endif

@@ -1,17 +1,21 @@
+/*
+ * Fills the map of a device's memory, and joins neighbours when it is full (segment_map.h).
+ */
 #include "stats/segment_map.h"
 
 #include <stdbool.h>
 
 #define FIRST_GRAIN ((uint64_t)4 << 20)
-#define PIECES_AFTER_LIMIT                                                                         \
-    (SEGMENT_MAP_PIECES * 3 / 4) /* when the map was full: so that it is not at once again */
+/* Pieces that remain when a full map is reduced, so that it is not full again at once. */
+#define PIECES_AFTER_LIMIT (SEGMENT_MAP_PIECES * 3 / 4)
 
-/* All of it is in one state. */
+/* Returns whether the piece is completely live, completely cached or completely free. */
 static bool is_plain(const struct segment_piece *piece) {
     return piece->live == piece->units || piece->cached == piece->units ||
            piece->live + piece->cached == 0;
 }
 
+/* Returns whether both pieces are in the same single state. */
 static bool are_alike(const struct segment_piece *a, const struct segment_piece *b) {
     return is_plain(a) && is_plain(b) && (a->live != 0) == (b->live != 0) &&
            (a->cached != 0) == (b->cached != 0);
@@ -45,7 +49,7 @@ static void join_all(struct segment_map *map) {
 
 void segment_map_limit(struct segment_map *map, uint32_t most) {
     most = most > 0 ? most : 1;
-    /* the second: all of the largest pieces that there can be */
+    /* A larger grain joins nothing more: the 32-bit number of units limits a piece. */
     while (map->count > most && map->grain <= (uint64_t)UINT32_MAX * SEGMENT_MAP_UNIT) {
         join_all(map);
         if (map->count > most) {

@@ -1,12 +1,12 @@
 /*
- * The map of a device's pool: its memory in the order of addresses, in a bounded number of pieces.
+ * The map of a device's memory for reports: pieces in order of addresses, in a table of fixed size.
  *
- *      piece     address, bytes, and of these: live, cached (freed, and not merged yet); the rest is free
- *
- * A piece is one block or one hole as long as there are few of them. When there are more than the map
- * holds, neighbours become one piece: first those of one segment that are alike, then the shortest ones,
- * up to `grain` bytes together. So nothing is ever left out of the sums, whatever number of blocks there is,
- * and what is longer than the grain is exact.
+ * A piece has an address, its length, and how much of it is live or cached (freed, and not merged
+ * yet). The rest is free. While there are few blocks, a piece is one block or the free memory
+ * between two. When the table is full, neighbours are joined: first equal ones of one segment, then
+ * the shortest, up to `grain` bytes together. Invariant: the sums are exact for any number of
+ * blocks, and pieces longer than `grain` are exact. The caller owns the map, so there is no lock.
+ * pool_survey() fills it; report/ and tool/ print it.
  */
 #ifndef GPUCACHE_STATS_SEGMENT_MAP_H
 #define GPUCACHE_STATS_SEGMENT_MAP_H
@@ -14,24 +14,28 @@
 #include <stdint.h>
 
 #define SEGMENT_MAP_PIECES 256
-#define SEGMENT_MAP_UNIT 512 /* bytes; all of a piece are multiples of it */
+#define SEGMENT_MAP_UNIT 512 /* bytes; lengths are multiples of it */
 
 struct segment_piece {
-    uint64_t address;             /* 0: of what is in no block, wherever it lies */
-    uint32_t units, live, cached; /* of SEGMENT_MAP_UNIT */
-    uint32_t segments;            /* that begin in it */
+    /* 0: memory in no block, at any address. */
+    uint64_t address;
+    uint32_t units, live, cached; /* in units of SEGMENT_MAP_UNIT */
+    uint32_t segments;            /* number of segments that begin in the piece */
 };
 
 struct segment_map {
-    uint64_t grain; /* 0: every piece is exact */
+    uint64_t grain; /* bytes; 0: every piece is exact */
     uint32_t count;
     struct segment_piece pieces[SEGMENT_MAP_PIECES];
 };
 
-/** Adds memory behind what is there; addresses only grow within a segment. `segments`: how many begin in it. */
+/**
+ * Appends a piece. Addresses only grow within a segment. `piece->segments` says how many segments
+ * begin in it.
+ */
 void segment_map_add(struct segment_map *map, const struct segment_piece *piece);
 
-/** Makes at most so many pieces of it. */
+/** Joins neighbours until at most `most` pieces are left. */
 void segment_map_limit(struct segment_map *map, uint32_t most);
 
 static inline uint64_t segment_map_bytes(uint32_t units) {
