@@ -1,6 +1,7 @@
 /*
- * The arena: best fit, cutting and merging of ranges, whole segments in and out; and random runs, in
- * segments apart and in a line, against a map of every unit.
+ * The arena: best fit, cutting and merging of ranges, segments added and removed. Random steps,
+ * with separate segments and in a VA range, are compared with a model that has a state for every
+ * unit.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +23,7 @@
 static struct pool *const owner = (struct pool *)0x1000;
 static struct pool *const neighbour = (struct pool *)0x2000;
 
-/* Addresses no other test has used. */
+/* Returns addresses that no other test has used. */
 static uint64_t new_base(void) {
     static uint64_t next = 64 * GIB;
     return next += 64 * GIB;
@@ -122,7 +123,7 @@ static void an_exact_fit_leaves_nothing_behind(void **state) {
 
 static void free_neighbours_are_merged_from_every_side(void **state) {
     (void)state;
-    /* the order in which three neighbours, followed by a live one, come back */
+    /* orders in which three neighbours, followed by a live block, are freed */
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                      {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     for (int i = 0; i < 6; i++) {
@@ -161,16 +162,17 @@ static void segments_side_by_side_are_never_merged(void **state) {
 
 /* ---- which range ---- */
 
-/* Leaves free ranges of these sizes between live ones; returns their addresses. */
-static void make_holes(struct arena *arena, const uint64_t *sizes, uint64_t *addresses, int count) {
-    struct range *holes[16];
+/* Makes free ranges of these sizes between live ones, and stores their addresses. */
+static void make_free_ranges(struct arena *arena, const uint64_t *sizes, uint64_t *addresses,
+                             int count) {
+    struct range *freed[16];
     for (int i = 0; i < count; i++) {
-        holes[i] = take(arena, sizes[i]);
-        addresses[i] = holes[i]->block.address;
+        freed[i] = take(arena, sizes[i]);
+        addresses[i] = freed[i]->block.address;
         take(arena, 512);
     }
     for (int i = 0; i < count; i++) {
-        give(arena, holes[i]);
+        give(arena, freed[i]);
     }
 }
 
@@ -180,7 +182,7 @@ static void the_smallest_range_that_fits_is_taken(void **state) {
     start_with(&arena, 64 * MIB);
     const uint64_t sizes[] = {8 * MIB, 2 * MIB, 5 * MIB, 3 * MIB};
     uint64_t at[4];
-    make_holes(&arena, sizes, at, 4);
+    make_free_ranges(&arena, sizes, at, 4);
     assert_int_equal(take(&arena, 4 * MIB)->block.address, at[2]);
     assert_int_equal(take(&arena, 3 * MIB)->block.address, at[3]);
     assert_int_equal(take(&arena, 2 * MIB - 512)->block.address, at[1]);
@@ -193,14 +195,17 @@ static void the_lowest_address_among_equals_is_taken(void **state) {
     start_with(&arena, 64 * MIB);
     const uint64_t sizes[] = {4 * MIB, 4 * MIB, 4 * MIB, 4 * MIB};
     uint64_t at[4];
-    make_holes(&arena, sizes, at, 4);
+    make_free_ranges(&arena, sizes, at, 4);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(take(&arena, 4 * MIB)->block.address, at[i]);
     }
 }
 
-/* A large free range is left for large requests while the arena may grow; not at any price. */
-static void a_large_range_is_spared_for_large_requests(void **state) {
+/*
+ * A large free range is kept for large requests while the arena may grow, and given to any request
+ * otherwise.
+ */
+static void a_large_range_is_kept_for_large_requests(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 640 * MIB);
@@ -213,13 +218,16 @@ static void a_large_range_is_spared_for_large_requests(void **state) {
     give(&arena, whole);
     assert_int_equal(take(&arena, 512)->block.address, base);
     assert_int_equal(arena_add(&arena, base + GIB, 4 * MIB, NULL), 0);
-    struct range *small = arena_take(&arena, 512, PLACE_SPARING); /* a small one is not spared */
+    struct range *small = arena_take(&arena, 512, PLACE_SPARING); /* a small range is used */
     assert_non_null(small);
     assert_int_equal(small->block.address, base + GIB + 4 * MIB - 512);
     check(&arena);
 }
 
-/* Who was never told of the library can free at the driver what begins where a segment does. */
+/*
+ * A program that bypasses the library may free, at the driver, a block that begins where a segment
+ * does.
+ */
 static void nothing_but_a_whole_segment_begins_where_one_does(void **state) {
     (void)state;
     struct arena arena;
@@ -234,10 +242,11 @@ static void nothing_but_a_whole_segment_begins_where_one_does(void **state) {
     assert_int_equal(c->block.address, base + 512);
     check(&arena);
     give(&arena, c);
-    c = take(&arena, 3 * MIB); /* at the last, it does */
+    c = take(&arena, 3 * MIB); /* PLACE_ANYWHERE allows it */
     assert_int_equal(c->block.address, base);
     give(&arena, b);
-    b = arena_take(&arena, 512, PLACE_SPARING); /* no other range is cut from its end */
+    /* only a range at a segment's base is cut from its end */
+    b = arena_take(&arena, 512, PLACE_SPARING);
     assert_int_equal(b->block.address, base + 3 * MIB);
     give(&arena, a);
     give(&arena, b);
@@ -264,15 +273,15 @@ static void an_address_is_found_in_its_range_only(void **state) {
     assert_null(arena_find(UINT64_MAX));
 }
 
-/* A small block there would keep the segment when the large one has gone. */
+/* A small block there would keep the segment when the large block is gone. */
 static void what_a_large_block_leaves_of_its_segment_is_not_used(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 34 * MIB);
-    struct range *range = arena_take(&arena, 32 * MIB + 512, true);
+    struct range *range = arena_take(&arena, 32 * MIB + 512, PLACE_CUTTING);
     assert_int_equal(range->block.address, base + 2 * MIB - 512);
-    assert_null(arena_take(&arena, MIB, true));
-    assert_null(arena_take(&arena, MIB, false));
+    assert_null(arena_take(&arena, MIB, PLACE_CUTTING));
+    assert_null(arena_take(&arena, MIB, PLACE_SPARING));
     give(&arena, range);
     take(&arena, 17 * MIB);
     take(&arena, 17 * MIB);
@@ -288,7 +297,7 @@ static void only_whole_segments_are_idle(void **state) {
     assert_int_equal(idle_segment(&arena, 512, 0)->base, base);
     assert_int_equal(idle_segment(&arena, 9 * MIB, 0)->base, middle);
     assert_int_equal(idle_segment(&arena, 17 * MIB, 0)->base, large);
-    assert_int_equal(idle_segment(&arena, GIB, 0)->base, large); /* the best there is */
+    assert_int_equal(idle_segment(&arena, GIB, 0)->base, large); /* the largest, as none suffices */
     struct range *live = take(&arena, 30 * MIB);
     assert_int_equal(idle_segment(&arena, GIB, 0)->base, middle);
     take(&arena, 15 * MIB);
@@ -313,7 +322,8 @@ static void a_removed_segment_is_unknown(void **state) {
         assert_null(arena_find(order[i]));
     }
     assert_null(arena_take(&arena, 512, PLACE_ANYWHERE));
-    assert_int_equal(arena_add(&arena, base, 8 * MIB, NULL), 0); /* and may come again */
+    /* the segment can be added again */
+    assert_int_equal(arena_add(&arena, base, 8 * MIB, NULL), 0);
     check(&arena);
 }
 
@@ -335,8 +345,7 @@ static void a_forgotten_arena_knows_nothing_and_goes_on(void **state) {
     assert_int_equal(arena_add(&arena, base + GIB, 8 * MIB, NULL), 0);
     take(&arena, 3 * MIB);
     take(&arena, 8 * MIB);
-    page_map_set_owner(base + GIB, 2 * MIB,
-                       neighbour); /* who was given those addresses meanwhile */
+    page_map_set_owner(base + GIB, 2 * MIB, neighbour); /* given these addresses since */
     arena_leave_map(&arena);
     assert_null(arena_find(base));
     assert_null(page_map_owner(base));
@@ -392,73 +401,74 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
     check(&arena);
 }
 
-/* ---- in a line, at random ---- */
+/* ---- in a VA range, at random ---- */
 
-#define LINE_PAGES 64
-#define LINE_UNITS (LINE_PAGES * PAGE_BYTES / ARENA_UNIT)
-#define PAGE_OF_UNITS (PAGE_BYTES / ARENA_UNIT)
+#define MODEL_PAGES 64
+#define MODEL_UNITS (MODEL_PAGES * PAGE_BYTES / ARENA_UNIT)
+#define UNITS_PER_PAGE (PAGE_BYTES / ARENA_UNIT)
 
-enum { NOTHING, UNUSED, USED };
+enum { UNMAPPED, UNUSED, USED };
 
-static struct line_model {
+static struct range_model {
     uint64_t base;
-    uint8_t units[LINE_UNITS];
-    uint8_t begins[LINE_PAGES + 1]; /* how many pages a segment has that begins here */
-    uint64_t stamps[LINE_PAGES];
+    uint8_t units[MODEL_UNITS];
+    /* How many pages the segment has that begins here; 0: none begins. */
+    uint8_t begins[MODEL_PAGES + 1];
+    uint64_t stamps[MODEL_PAGES];
     struct range *taken[64];
     unsigned between, spanning; /* segments removed between free ranges; blocks over several */
     unsigned stale_mappings;
-} line;
+} model;
 
 static uint64_t count_units(uint64_t from, uint64_t to, uint8_t what) {
     uint64_t count = 0;
     for (uint64_t i = from; i < to; i++) {
-        count += line.units[i] == what;
+        count += model.units[i] == what;
     }
     return count * ARENA_UNIT;
 }
 
-/* All free ranges are runs of unused units, as long as they go, and all such runs are free ranges. */
+/* The arena's free ranges are exactly the longest runs of unused units. */
 static void check_runs(const struct arena *arena) {
     size_t runs = 0;
     uint64_t bytes = 0;
-    for (uint64_t i = 0, end; i < LINE_UNITS; i = end) {
-        for (end = i + 1; end < LINE_UNITS && line.units[end] == line.units[i]; end++) {
+    for (uint64_t i = 0, end; i < MODEL_UNITS; i = end) {
+        for (end = i + 1; end < MODEL_UNITS && model.units[end] == model.units[i]; end++) {
         }
-        if (line.units[i] == UNUSED) {
-            const struct range *range = arena_find(line.base + i * ARENA_UNIT);
+        if (model.units[i] == UNUSED) {
+            const struct range *range = arena_find(model.base + i * ARENA_UNIT);
             assert_int_equal(range_state(range), BLOCK_FREE);
-            assert_int_equal(range->block.address, line.base + i * ARENA_UNIT);
+            assert_int_equal(range->block.address, model.base + i * ARENA_UNIT);
             assert_int_equal(range->bytes, (end - i) * ARENA_UNIT);
-            assert_ptr_equal(arena_find(line.base + end * ARENA_UNIT - 1), range);
+            assert_ptr_equal(arena_find(model.base + end * ARENA_UNIT - 1), range);
             runs++;
             bytes += range->bytes;
-        } else if (line.units[i] == NOTHING) {
-            assert_null(arena_find(line.base + i * ARENA_UNIT));
-            assert_null(arena_find(line.base + end * ARENA_UNIT - 1));
-            assert_null(page_map_owner(line.base + i * ARENA_UNIT));
+        } else if (model.units[i] == UNMAPPED) {
+            assert_null(arena_find(model.base + i * ARENA_UNIT));
+            assert_null(arena_find(model.base + end * ARENA_UNIT - 1));
+            assert_null(page_map_owner(model.base + i * ARENA_UNIT));
         }
     }
     assert_int_equal(arena->free_count, runs);
     assert_int_equal(arena->free_bytes, bytes);
 }
 
-static void check_line(const struct arena *arena) {
+static void check_model(const struct arena *arena) {
     const struct segment *s = arena->segments, *last = NULL;
     uint64_t reserved = 0, idle = 0;
     size_t count = 0;
-    for (unsigned page = 0; page < LINE_PAGES; page++) {
-        if (line.begins[page] == 0) {
+    for (unsigned page = 0; page < MODEL_PAGES; page++) {
+        if (model.begins[page] == 0) {
             continue;
         }
-        uint64_t from = page * PAGE_OF_UNITS, to = from + line.begins[page] * PAGE_OF_UNITS;
+        uint64_t from = page * UNITS_PER_PAGE, to = from + model.begins[page] * UNITS_PER_PAGE;
         assert_non_null(s);
         assert_ptr_equal(s->previous, last);
-        assert_int_equal(s->base, line.base + page * PAGE_BYTES);
-        assert_int_equal(s->bytes, line.begins[page] * PAGE_BYTES);
+        assert_int_equal(s->base, model.base + page * PAGE_BYTES);
+        assert_int_equal(s->bytes, model.begins[page] * PAGE_BYTES);
         assert_int_equal(s->used, count_units(from, to, USED));
         assert_int_equal(s->used + count_units(from, to, UNUSED), s->bytes);
-        assert_int_equal(s->stamp, line.stamps[page]);
+        assert_int_equal(s->stamp, model.stamps[page]);
         assert_true(s->first->block.address <= s->base &&
                     s->first->block.address + s->first->bytes > s->base);
         assert_ptr_equal(page_map_owner(s->base + s->bytes - 1), owner);
@@ -479,21 +489,21 @@ static void check_line(const struct arena *arena) {
 }
 
 static void set_units(const struct range *range, uint8_t what) {
-    uint64_t from = (range->block.address - line.base) / ARENA_UNIT;
+    uint64_t from = (range->block.address - model.base) / ARENA_UNIT;
     uint64_t count = range->bytes / ARENA_UNIT;
-    assert_null(memchr(line.units + from, what, count));
-    assert_null(memchr(line.units + from, NOTHING, count));
-    memset(line.units + from, what, count);
+    assert_null(memchr(model.units + from, what, count));
+    assert_null(memchr(model.units + from, UNMAPPED, count));
+    memset(model.units + from, what, count);
 }
 
 static void add_at_random(struct arena *arena) {
-    unsigned page = (unsigned)rand() % LINE_PAGES, pages = 1 + (unsigned)rand() % 4;
-    uint64_t from = page * PAGE_OF_UNITS, bytes = pages * PAGE_BYTES;
-    if (page + pages > LINE_PAGES ||
-        count_units(from, from + pages * PAGE_OF_UNITS, NOTHING) != bytes) {
+    unsigned page = (unsigned)rand() % MODEL_PAGES, pages = 1 + (unsigned)rand() % 4;
+    uint64_t from = page * UNITS_PER_PAGE, bytes = pages * PAGE_BYTES;
+    if (page + pages > MODEL_PAGES ||
+        count_units(from, from + pages * UNITS_PER_PAGE, UNMAPPED) != bytes) {
         return;
     }
-    uint64_t base = line.base + page * PAGE_BYTES;
+    uint64_t base = model.base + page * PAGE_BYTES;
     for (const struct stale_mapping *stale_mapping;
          (stale_mapping = stale_behind(&arena->stale_mappings, base)) != NULL &&
          stale_mapping->base < base + bytes;) {
@@ -502,30 +512,32 @@ static void add_at_random(struct arena *arena) {
     struct segment *after = arena_before(arena, base);
     assert_int_equal(arena_add(arena, base, bytes, after), 0);
     struct segment *segment = after ? after->next : arena->segments;
-    line.begins[page] = (uint8_t)pages;
-    segment->stamp = line.stamps[page] = (uint64_t)rand() % 8;
+    model.begins[page] = (uint8_t)pages;
+    segment->stamp = model.stamps[page] = (uint64_t)rand() % 8;
     segment->since = (uint64_t)rand() % 11;
-    memset(line.units + from, UNUSED, pages * PAGE_OF_UNITS);
+    memset(model.units + from, UNUSED, pages * UNITS_PER_PAGE);
 }
 
-/* What of all that is idle has finished or may move, and when the next of it will have finished. */
+/*
+ * Checks how much idle memory is releasable or movable, the next stamp, and the segment for decay.
+ */
 static void check_idle(const struct arena *arena, uint64_t finished) {
     const struct gap nowhere = {0};
-    uint64_t bytes = 0, moving = 0, stamp = UINT64_MAX;
-    struct idle_room no_room = {0, UINT32_MAX}, room = {UINT64_MAX, UINT32_MAX};
+    uint64_t bytes = 0, movable = 0, stamp = UINT64_MAX;
+    struct idle_room none = {0, UINT32_MAX}, limits = {UINT64_MAX, UINT32_MAX};
     bool aged = false, waits = false, waited = false;
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool idle = s->used == 0, old = idle && 10 - s->since > DECAY_TICKS;
         bytes += idle && s->stamp <= finished ? s->bytes : 0;
-        moving += idle && s->stamp > finished ? s->bytes : 0;
+        movable += idle && s->stamp > finished ? s->bytes : 0;
         stamp = idle && s->stamp > finished && s->stamp < stamp ? s->stamp : stamp;
         aged |= old && s->stamp <= finished;
         waits |= old && s->stamp > finished;
     }
-    assert_int_equal(idle_available_bytes(arena, finished, &nowhere, UINT64_MAX, &no_room), bytes);
-    assert_int_equal(idle_available_bytes(arena, finished, &nowhere, UINT64_MAX, &room),
-                     bytes + moving);
-    assert_int_equal(UINT64_MAX - room.bytes, moving);
+    assert_int_equal(idle_available_bytes(arena, finished, &nowhere, UINT64_MAX, &none), bytes);
+    assert_int_equal(idle_available_bytes(arena, finished, &nowhere, UINT64_MAX, &limits),
+                     bytes + movable);
+    assert_int_equal(UINT64_MAX - limits.bytes, movable);
     assert_int_equal(idle_stamp(arena, finished), stamp);
     const struct segment *found = idle_aged(arena, 10, finished, &waited);
     assert_int_equal(found != NULL, aged);
@@ -539,15 +551,17 @@ static bool is_adjacent_to_gap(const struct segment *s) {
            s->next->base != s->base + s->bytes;
 }
 
-/* Of those that are idle and whose stamp is not too late one beside a hole, if there is any; the earliest stamp of them; the lowest of
- * several. */
+/*
+ * Compares idle_segment() with the rule of idle.h: adjacent to a gap, then the earliest stamp, then
+ * the lowest address. Removes the segment, and enters a stale mapping for half of them.
+ */
 static void remove_at_random(struct arena *arena) {
     uint64_t finished = (uint64_t)rand() % 8;
     const struct segment *first = NULL;
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool may = s->used == 0 && s->stamp <= finished;
-        bool beside = is_adjacent_to_gap(s), was = first && is_adjacent_to_gap(first);
-        if (may && (!first || beside > was || (beside == was && s->stamp < first->stamp))) {
+        bool adjacent = is_adjacent_to_gap(s), was = first && is_adjacent_to_gap(first);
+        if (may && (!first || adjacent > was || (adjacent == was && s->stamp < first->stamp))) {
             first = s;
         }
     }
@@ -555,65 +569,68 @@ static void remove_at_random(struct arena *arena) {
     struct segment *idle = idle_segment(arena, ARENA_UNIT, finished);
     assert_ptr_equal(idle, first);
     if (idle) {
-        unsigned page = (unsigned)((idle->base - line.base) / PAGE_BYTES);
-        memset(line.units + page * PAGE_OF_UNITS, NOTHING, line.begins[page] * PAGE_OF_UNITS);
-        line.begins[page] = 0;
+        unsigned page = (unsigned)((idle->base - model.base) / PAGE_BYTES);
+        memset(model.units + page * UNITS_PER_PAGE, UNMAPPED, model.begins[page] * UNITS_PER_PAGE);
+        model.begins[page] = 0;
         uint64_t end = idle->base + idle->bytes, before = arena->free_count;
         const struct stale_mapping stale_mapping = {idle->base, idle->bytes, idle->stamp};
         if (rand() % 2) {
             stale_add(&arena->stale_mappings, &stale_mapping);
-            line.stale_mappings++;
+            model.stale_mappings++;
         }
         assert_true(arena_remove(arena, idle));
         assert_null(arena_find(end - 1));
-        line.between += arena->free_count > before;
+        model.between += arena->free_count > before;
     }
 }
 
-/* Nothing is put where something is mapped still. */
-static void check_place(const struct arena *arena, const struct gap *place) {
-    const struct stale_mapping *stale_mapping = stale_behind(&arena->stale_mappings, place->base);
-    uint64_t end = place->base + place->bytes, room;
+/* The gap overlaps no segment and no stale mapping. */
+static void check_gap(const struct arena *arena, const struct gap *gap) {
+    const struct stale_mapping *stale_mapping = stale_behind(&arena->stale_mappings, gap->base);
+    uint64_t end = gap->base + gap->bytes, gap_end;
     assert_true(!stale_mapping || stale_mapping->base >= end);
-    const struct segment *before = arena_before(arena, place->base);
-    assert_true(!before || before->base + before->bytes <= place->base);
+    const struct segment *before = arena_before(arena, gap->base);
+    assert_true(!before || before->base + before->bytes <= gap->base);
     assert_true(!before || !before->next || before->next->base >= end);
-    struct gap whole = *place;
+    struct gap whole = *gap;
     gap_become(&whole, UINT64_MAX);
-    room = whole.base + whole.bytes;
-    assert_int_equal(whole.bytes, place->room);
-    assert_true(whole.base <= place->base && room >= end &&
-                (!stale_mapping || stale_mapping->base >= room));
-    gap_become(&whole, place->bytes);
-    assert_int_equal(whole.base, place->base);
+    gap_end = whole.base + whole.bytes;
+    assert_int_equal(whole.bytes, gap->room);
+    assert_true(whole.base <= gap->base && gap_end >= end &&
+                (!stale_mapping || stale_mapping->base >= gap_end));
+    gap_become(&whole, gap->bytes);
+    assert_int_equal(whole.base, gap->base);
 }
 
-/* By its holes alone the same place is found as by all segments; where there is a second line, which has no addresses here. */
-static void check_places(struct arena *arena) {
-    struct va_range first = {.base = line.base, .bytes = (LINE_PAGES + 8) * PAGE_BYTES};
-    struct va_range second = {.base = line.base + 2 * first.bytes};
+/*
+ * The search by gap_list finds the same gap if there is a second VA range, which has no addresses
+ * here.
+ */
+static void check_gaps(struct arena *arena) {
+    struct va_range first = {.base = model.base, .bytes = (MODEL_PAGES + 8) * PAGE_BYTES};
+    struct va_range second = {.base = model.base + 2 * first.bytes};
     arena->va_ranges = &first;
     for (uint64_t bytes = ARENA_UNIT; bytes < 64 * PAGE_BYTES; bytes *= 3) {
-        struct gap by_holes, by_all;
-        if (arena_largest_free(arena) >= bytes) { /* then nobody asks */
+        struct gap by_gap_list, by_all;
+        if (arena_largest_free(arena) >= bytes) { /* the pool asks only when nothing fits */
             continue;
         }
         first.next = NULL;
-        bool found = va_range_find(arena, bytes, &by_holes);
+        bool found = va_range_find(arena, bytes, &by_gap_list);
         if (found) {
-            check_place(arena, &by_holes);
+            check_gap(arena, &by_gap_list);
         }
         first.next = &second;
         assert_true(va_range_find(arena, bytes, &by_all) == found);
-        assert_int_equal(by_holes.base, by_all.base);
-        assert_int_equal(by_holes.bytes, by_all.bytes);
-        assert_ptr_equal(by_holes.left, by_all.left);
-        assert_ptr_equal(by_holes.right, by_all.right);
+        assert_int_equal(by_gap_list.base, by_all.base);
+        assert_int_equal(by_gap_list.bytes, by_all.bytes);
+        assert_ptr_equal(by_gap_list.left, by_all.left);
+        assert_ptr_equal(by_gap_list.right, by_all.right);
     }
     arena->va_ranges = NULL;
 }
 
-/* Whatever is free beside some segment is held, as while the line grows; or some of what is free is taken. */
+/* Holds a free range at an end of the arena, as a growth does, or takes one. */
 static struct range *hold_or_take(struct arena *arena) {
     struct range *range = NULL;
     if (rand() % 8 == 0 && arena->last) {
@@ -633,15 +650,15 @@ static struct range *hold_or_take(struct arena *arena) {
     return range;
 }
 
-static void a_line_agrees_with_a_map_of_every_unit(void **state) {
+static void a_va_range_agrees_with_a_map_of_every_unit(void **state) {
     (void)state;
     struct arena arena;
     arena_start(&arena, owner, true);
-    memset(&line, 0, sizeof line);
-    line.base = new_base();
+    memset(&model, 0, sizeof model);
+    model.base = new_base();
     srand(2);
     for (int step = 0; step < 30000; step++) {
-        struct range **slot = &line.taken[rand() % 64];
+        struct range **slot = &model.taken[rand() % 64];
         if (rand() % 8 == 0) {
             add_at_random(&arena);
         } else if (rand() % 16 == 0) {
@@ -654,49 +671,52 @@ static void a_line_agrees_with_a_map_of_every_unit(void **state) {
             *slot = hold_or_take(&arena);
             if (*slot) {
                 set_units(*slot, USED);
-                line.spanning += range_next_segment(*slot, (*slot)->segment) != NULL;
+                model.spanning += range_next_segment(*slot, (*slot)->segment) != NULL;
             }
         }
         if (step % 64 == 0) {
-            check_line(&arena);
+            check_model(&arena);
         }
         if (step % 8 == 0) {
-            check_places(&arena);
+            check_gaps(&arena);
         }
     }
-    assert_true(line.between > 30 && line.spanning > 300 && line.stale_mappings > 30);
+    assert_true(model.between > 30 && model.spanning > 300 && model.stale_mappings > 30);
     arena_leave_map(&arena);
     arena_forget(&arena);
-    memset(line.units, NOTHING, sizeof line.units);
-    memset(line.begins, 0, sizeof line.begins);
-    check_line(&arena);
+    memset(model.units, UNMAPPED, sizeof model.units);
+    memset(model.begins, 0, sizeof model.begins);
+    check_model(&arena);
 }
 
-/* Of a hole what lies behind an alias is as good as what lies in front of it. */
-static void a_place_behind_an_alias(void **state) {
+/* The part of a gap behind a stale mapping is as good as the part in front of it. */
+static void a_gap_behind_a_stale_mapping(void **state) {
     (void)state;
     struct arena arena;
     arena_start(&arena, owner, true);
     uint64_t base = new_base();
     struct va_range all = {.base = base, .bytes = 100 * PAGE_BYTES};
-    struct gap place;
+    struct gap gap;
     arena.va_ranges = &all;
     assert_int_equal(arena_add(&arena, base, PAGE_BYTES, NULL), 0);
     assert_int_equal(arena_add(&arena, base + 6 * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
     arena_hold(&arena, arena.segments->first);
     arena_hold(&arena, arena.last->first);
     stale_add(&arena.stale_mappings, &(struct stale_mapping){base + 2 * PAGE_BYTES, PAGE_BYTES, 1});
-    assert_true(va_range_find(&arena, 3 * PAGE_BYTES, &place));
-    assert_int_equal(place.base, base + 3 * PAGE_BYTES);
-    assert_int_equal(place.room, 3 * PAGE_BYTES);
-    assert_true(va_range_find(&arena, PAGE_BYTES, &place));
-    assert_int_equal(place.base, base + PAGE_BYTES);
+    assert_true(va_range_find(&arena, 3 * PAGE_BYTES, &gap));
+    assert_int_equal(gap.base, base + 3 * PAGE_BYTES);
+    assert_int_equal(gap.room, 3 * PAGE_BYTES);
+    assert_true(va_range_find(&arena, PAGE_BYTES, &gap));
+    assert_int_equal(gap.base, base + PAGE_BYTES);
     arena.va_ranges = NULL;
     arena_leave_map(&arena);
     arena_forget(&arena);
 }
 
-/* Of one free range there may be hundreds. */
+/*
+ * One free range may cover more than a thousand segments; the array of free ranges must have
+ * capacity for all parts.
+ */
 static void every_other_segment_of_a_long_free_range_goes(void **state) {
     (void)state;
     struct arena arena;
@@ -719,7 +739,7 @@ static void every_other_segment_of_a_long_free_range_goes(void **state) {
     }
 }
 
-/* Whoever reads one without the lock has to see that it says something else; before it does, and when it is used again. */
+/* A reader without the lock must notice that a descriptor changes its meaning, or is recycled. */
 static void each_change_of_a_descriptor_is_counted(void **state) {
     (void)state;
     struct arena arena;
@@ -728,13 +748,14 @@ static void each_change_of_a_descriptor_is_counted(void **state) {
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(arena_add(&arena, base + i * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
     }
-    assert_int_equal(atomic_load(&arena.recycled), before + 4); /* joined twice */
+    assert_int_equal(atomic_load(&arena.recycled), before + 4); /* two joins */
     struct range *range = arena_take(&arena, MIB, PLACE_ANYWHERE);
-    assert_int_equal(atomic_load(&arena.recycled), before + 5); /* cut */
+    assert_int_equal(atomic_load(&arena.recycled), before + 5); /* one cut */
     arena_give(&arena, range);
     assert_int_equal(atomic_load(&arena.recycled), before + 7);
     assert_true(arena_remove(&arena, arena.segments->next));
-    assert_int_equal(atomic_load(&arena.recycled), before + 10); /* cut twice */
+    /* two cuts, one recycled descriptor */
+    assert_int_equal(atomic_load(&arena.recycled), before + 10);
 }
 
 int main(void) {
@@ -745,7 +766,7 @@ int main(void) {
         cmocka_unit_test(segments_side_by_side_are_never_merged),
         cmocka_unit_test(the_smallest_range_that_fits_is_taken),
         cmocka_unit_test(the_lowest_address_among_equals_is_taken),
-        cmocka_unit_test(a_large_range_is_spared_for_large_requests),
+        cmocka_unit_test(a_large_range_is_kept_for_large_requests),
         cmocka_unit_test(nothing_but_a_whole_segment_begins_where_one_does),
         cmocka_unit_test(an_address_is_found_in_its_range_only),
         cmocka_unit_test(what_a_large_block_leaves_of_its_segment_is_not_used),
@@ -754,8 +775,8 @@ int main(void) {
         cmocka_unit_test(memory_beyond_the_map_is_refused_whole),
         cmocka_unit_test(a_forgotten_arena_knows_nothing_and_goes_on),
         cmocka_unit_test(random_steps_agree_with_a_map_of_every_unit),
-        cmocka_unit_test(a_line_agrees_with_a_map_of_every_unit),
-        cmocka_unit_test(a_place_behind_an_alias),
+        cmocka_unit_test(a_va_range_agrees_with_a_map_of_every_unit),
+        cmocka_unit_test(a_gap_behind_a_stale_mapping),
         cmocka_unit_test(every_other_segment_of_a_long_free_range_goes),
         cmocka_unit_test(each_change_of_a_descriptor_is_counted),
     };

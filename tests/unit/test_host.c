@@ -1,8 +1,9 @@
 /*
- * The pool without host memory for its descriptors: what it cannot manage passes through to the driver
- * (-ERANGE), nothing is taken only to be given back, and with host memory it goes on.
+ * The pool without host memory for descriptors: requests that it cannot serve go to the driver
+ * (-ERANGE), no memory is taken from the driver in vain, and the pool works again when there is
+ * host memory.
  *
- * Linked with --wrap=mmap64 (which is what mmap is called where offsets have 64 bits), --wrap=munmap.
+ * Linked with --wrap=mmap64 (the symbol of mmap with 64-bit offsets) and --wrap=munmap.
  */
 #include "pool_bench.h"
 
@@ -16,10 +17,10 @@ int __real_munmap(void *at, size_t bytes);
 void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
 int __wrap_munmap(void *at, size_t bytes);
 
-/* The mappings number `fails_from` to `fails_to`, not counting that one, fail. */
+/* Mappings with numbers from `fails_from` up to, not including, `fails_to` fail. */
 static unsigned maps, fails_from, fails_to;
 static size_t mapped;
-static void (*while_mapping)(void); /* called once, in the next mapping */
+static void (*while_mapping)(void); /* called once, during the next mapping */
 
 void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int file, off_t offset) {
     unsigned number = maps++;
@@ -50,7 +51,7 @@ static void fail_mappings(unsigned from, unsigned count) {
 #define FOR_EVER 1000000
 #define ROUNDS 60
 
-/* Served from the pool or to be passed through. */
+/* Allocates from the pool, or counts a request that goes to the driver. */
 static uint64_t get_or_pass(uint64_t bytes, unsigned *passed) {
     uint64_t at = 0;
     int r = pool_alloc(pool, bytes, &at);
@@ -71,7 +72,10 @@ static void drop_all(uint64_t *at, unsigned count) {
 static const uint64_t sizes[] = {100, 4096, 70 * KIB, MIB, 3 * MIB, 5 * MIB + 512, 40 * MIB};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
-/* Blocks of all sizes, half of them freed again; returns how many were passed through. */
+/*
+ * Allocates blocks of all sizes and frees half of them. Returns how many requests went to the
+ * driver.
+ */
 static unsigned use(uint64_t *at) {
     unsigned passed = 0;
     for (unsigned i = 0; i < ROUNDS; i++) {
@@ -102,7 +106,8 @@ static void whatever_mapping_fails_the_request_passes_through(void **state) {
             passed = use(at);
             assert_true(passed > 0 || counts[c] < FOR_EVER || maps <= from);
             assert_true(passed < ROUNDS || fake->reserves == 0);
-            assert_true(fake->releases == 0 || (maps_pages && from % 2)); /* or for the budget */
+            /* or released to stay in the budget */
+            assert_true(fake->releases == 0 || (maps_pages && from % 2));
             assert_int_equal(fake->reserved, fake_books(pool).reserved.current);
             assert_int_equal(counter_get(&pool->source.counters.driver_allocs) -
                                  counter_get(&pool->source.counters.driver_frees),
@@ -110,7 +115,7 @@ static void whatever_mapping_fails_the_request_passes_through(void **state) {
             needed = maps > needed ? maps : needed;
             drop_all(at, ROUNDS);
             fail_mappings(FOR_EVER, 0);
-            assert_int_equal(use(at), 0); /* it goes on */
+            assert_int_equal(use(at), 0); /* the pool works again */
             assert_int_equal(stop(NULL), 0);
         }
         assert_true(needed > 5);
@@ -130,16 +135,16 @@ static void without_host_memory_no_device_memory_is_taken(void **state) {
     fail_mappings(FOR_EVER, 0);
 }
 
-static void whatever_mapping_fails_a_request_for_pages_does_too(void **state) {
+static void whatever_mapping_fails_a_vmm_request_passes_through(void **state) {
     maps_pages = true;
     whatever_mapping_fails_the_request_passes_through(state);
     without_host_memory_no_device_memory_is_taken(state);
 }
 
-static void no_pages_are_made_in_vain(void **state) {
+static void no_handles_are_created_in_vain(void **state) {
     (void)state;
     maps_pages = true;
-    for (unsigned before = 2; before < 4; before++) { /* segments besides those of the requests */
+    for (unsigned before = 2; before < 4; before++) { /* segments that exist before the requests */
         unsigned passed = 0;
         start(8 * GIB, POOL_BARRIER, RELAXED);
         for (unsigned i = 0; i < before; i++) {
@@ -147,7 +152,7 @@ static void no_pages_are_made_in_vain(void **state) {
         }
         fail_mappings(0, FOR_EVER);
         for (unsigned i = 0; i < 450 && passed == 0; i++) {
-            get_or_pass(18 * MIB, &passed); /* a segment of 16 MiB, and one of 2 MiB */
+            get_or_pass(18 * MIB, &passed); /* one segment of 16 MiB and one of 2 MiB */
         }
         assert_int_equal(passed, 1);
         assert_int_equal(fake->releases, 0);
@@ -159,10 +164,10 @@ static void no_pages_are_made_in_vain(void **state) {
 
 static const struct backend_ops *fake_ops;
 
-/* Other threads have taken the descriptors that were prepared, but for one segment's, when the driver has mapped its pages. */
+/* While the driver maps, other threads take all prepared descriptors but one. */
 static int map_and_take_descriptors(struct backend *backend, uint64_t address, unsigned count,
-                                    unsigned length, const uint64_t *pages) {
-    int r = fake_ops->map(backend, address, count, length, pages);
+                                    unsigned length, const uint64_t *handles) {
+    int r = fake_ops->map(backend, address, count, length, handles);
     lock_acquire(&pool->source.lock);
     struct host_slab *slab = &pool->source.large.segment_slab;
     fail_mappings(0, FOR_EVER);
@@ -174,8 +179,8 @@ static int map_and_take_descriptors(struct backend *backend, uint64_t address, u
     return r;
 }
 
-/* Three segments are needed; two of them move there, and there is a descriptor for one. */
-static void pages_that_cannot_be_described_are_the_driver_s(void **state) {
+/* The growth needs three segments. Two are remapped, but there is a descriptor for one only. */
+static void handles_without_descriptors_go_back_to_the_driver(void **state) {
     (void)state;
     maps_pages = true;
     start(4 * GIB, POOL_BARRIER, 96 * MIB);
@@ -194,9 +199,9 @@ static void pages_that_cannot_be_described_are_the_driver_s(void **state) {
     fail_mappings(FOR_EVER, 0);
     fake->backend.ops = fake_ops;
     const struct counters *counters = &pool->source.counters;
-    assert_int_equal(fake->reserved, 5 * 16 * MIB); /* one of them until its alias goes */
+    assert_int_equal(fake->reserved, 5 * 16 * MIB); /* one until its stale mapping is gone */
     assert_int_equal(pool->source.large.segment_count, 4);
-    assert_int_equal(counter_get(&counters->driver_allocs), 5); /* none for the rest */
+    assert_int_equal(counter_get(&counters->driver_allocs), 5); /* none for the third segment */
     assert_int_equal(counter_get(&counters->driver_frees), 1);
     assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
     assert_int_equal(pool->source.remap.held_bytes + pool->source.growing.bytes, 0);
@@ -204,7 +209,7 @@ static void pages_that_cannot_be_described_are_the_driver_s(void **state) {
     get(48 * MIB);
 }
 
-/* What is free on both sides of it would need a descriptor more. */
+/* Its removal would split a free range, which needs one more descriptor. */
 static void without_host_memory_a_segment_between_free_ones_stays(void **state) {
     (void)state;
     struct arena arena;
@@ -230,13 +235,13 @@ static void without_host_memory_a_segment_between_free_ones_stays(void **state) 
     assert_true(arena_remove(&arena, arena.segments));
 }
 
-static int without_pages(void **state) {
-    int line = stop(state);
+static int stop_vmm(void **state) {
+    int result = stop(state);
     maps_pages = false;
-    return line;
+    return result;
 }
 
-/* Then it is the driver that has to say that there is none. */
+/* The driver then answers that there is no memory. */
 static void out_of_both_memories_passes_through(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
@@ -266,8 +271,11 @@ static void a_pool_that_cannot_be_made_leaves_nothing(void **state) {
     fail_mappings(FOR_EVER, 0);
 }
 
-/* Pages, ranges, caches, the map: whatever of it is mapped, and none of what was given back. */
-static void all_that_is_mapped_is_in_the_figure(void **state) {
+/*
+ * host_bytes() counts mappings for slabs, ranges, caches and the page map, and no longer those that
+ * were unmapped.
+ */
+static void host_bytes_counts_all_mappings(void **state) {
     (void)state;
     size_t others = mapped - host_bytes();
     start(4 * GIB, POOL_BARRIER, RELAXED);
@@ -275,21 +283,21 @@ static void all_that_is_mapped_is_in_the_figure(void **state) {
         get(sizes[i % SIZES]);
         assert_int_equal(host_bytes(), mapped - others);
     }
-    fail_mappings(1, 1); /* what comes before is given back */
+    fail_mappings(1, 1); /* the mapping before it is unmapped */
     assert_null(pool_create(&fake->backend, &(struct pool_config){.reuse = POOL_BARRIER}));
     fail_mappings(FOR_EVER, 0);
     assert_int_equal(host_bytes(), mapped - others);
 }
 
-static void the_figure_stays_right_when_the_list_of_free_ranges_grows(void **state) {
+static void host_bytes_stays_right_when_the_list_of_free_ranges_grows(void **state) {
     (void)state;
     size_t others = mapped - host_bytes(), before = mapped;
     struct arena arena;
     unsigned wider = 0;
     arena_start(&arena, (struct pool *)0x1000, true);
-    for (size_t room = 0; wider<4; wider += arena.free_capacity> room) {
-        room = arena.free_capacity;
-        assert_true(ranges_prepare(&arena, (unsigned)room));
+    for (size_t capacity = 0; wider<4; wider += arena.free_capacity> capacity) {
+        capacity = arena.free_capacity;
+        assert_true(ranges_prepare(&arena, (unsigned)capacity));
         assert_int_equal(host_bytes(), mapped - others);
     }
     assert_true(mapped > before);
@@ -299,12 +307,12 @@ static void take_the_spare_leaf(void) {
     assert_true(page_map_spare());
 }
 
-/* Another thread is first: of the two leaves one is unmapped. */
-static void the_figure_stays_right_when_two_threads_make_a_spare_leaf(void **state) {
+/* Another thread makes the spare leaf first: one of the two leaves is unmapped. */
+static void host_bytes_stays_right_when_two_threads_make_a_spare_leaf(void **state) {
     (void)state;
     size_t others = mapped - host_bytes(), before = mapped;
     const uint64_t nowhere = (uint64_t)5 << 44;
-    assert_int_equal(page_map_prepare(nowhere, 2 * MIB), 0); /* no spare leaf is left */
+    assert_int_equal(page_map_prepare(nowhere, 2 * MIB), 0); /* uses up the spare leaf */
     while_mapping = take_the_spare_leaf;
     assert_true(page_map_spare());
     assert_null(while_mapping);
@@ -315,21 +323,21 @@ static void the_figure_stays_right_when_two_threads_make_a_spare_leaf(void **sta
 static void descriptors_of_small_blocks_take_a_fifteenth_of_their_memory(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
-    for (unsigned i = 0; i < 64; i++) { /* all else that is needed */
+    for (unsigned i = 0; i < 64; i++) { /* maps all else that the pool needs */
         get(MIB);
     }
     size_t before = mapped;
     for (unsigned i = 0; i < 2048; i++) {
         get(MIB);
     }
-    assert_true(mapped - before <= 2 * GIB / 14); /* a region is begun */
+    assert_true(mapped - before <= 2 * GIB / 14); /* including a new region of descriptors */
 }
 
-/* Pages of the host's memory that the descriptors of a page of blocks take. */
-static unsigned resident(const struct slab *page) {
+/* Returns how many host pages the descriptors of a slab occupy. */
+static unsigned resident(const struct slab *slab) {
     unsigned char in[40] = {0};
-    size_t bytes = sizeof page->blocks;
-    assert_int_equal(mincore((void *)((uintptr_t)page->blocks & ~(uintptr_t)4095), bytes, in), 0);
+    size_t bytes = sizeof slab->blocks;
+    assert_int_equal(mincore((void *)((uintptr_t)slab->blocks & ~(uintptr_t)4095), bytes, in), 0);
     unsigned count = 0;
     for (size_t i = 0; i < bytes / 4096; i++) {
         count += in[i] & 1;
@@ -345,8 +353,8 @@ static void what_goes_back_to_the_driver_takes_no_host_memory(void **state) {
         for (unsigned j = 0; j < 1024; j++) {
             at[j] = get(4096);
         }
-        const struct slab *page = page_map_page(page_map_get(at[500]));
-        assert_in_range(resident(page), 16, 32);
+        const struct slab *slab = page_map_page(page_map_get(at[500]));
+        assert_in_range(resident(slab), 16, 32);
         for (unsigned j = 0; j < 1024; j++) {
             use_and_drop(at[j]);
         }
@@ -356,14 +364,14 @@ static void what_goes_back_to_the_driver_takes_no_host_memory(void **state) {
         } else {
             pool_forget(pool);
         }
-        assert_true(resident(page) <= 2); /* what it shares with its neighbours */
+        assert_true(resident(slab) <= 2); /* host pages shared with neighbours */
         check();
     }
 }
 
 static void objects_that_were_prepared_need_no_more_memory(void **state) {
     (void)state;
-    struct host_slab slab = {.object_bytes = 24 * KIB}; /* two of them in one mapping */
+    struct host_slab slab = {.object_bytes = 24 * KIB}; /* a mapping holds two */
     assert_true(host_slab_prepare(&slab, 1));
     char *first = host_slab_get(&slab);
     assert_true(host_slab_prepare(&slab, 2));
@@ -381,11 +389,14 @@ static void objects_that_were_prepared_need_no_more_memory(void **state) {
     fail_mappings(FOR_EVER, 0);
 }
 
-/* A thread that can have no cache of its own uses the common one, until there is memory for one. */
+/*
+ * A thread without a cache of its own uses the common cache, and gets its own when there is host
+ * memory.
+ */
 static void a_thread_gets_its_cache_as_soon_as_there_is_memory(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    fail_mappings(0, 1); /* the cache; then the descriptors can be had */
+    fail_mappings(0, 1); /* the cache's mapping fails, later ones succeed */
     uint64_t at = get(100);
     assert_int_equal(pool->caches_owned, 0);
     use_and_drop(at);
@@ -396,16 +407,15 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(whatever_mapping_fails_the_request_passes_through),
         TEST(without_host_memory_no_device_memory_is_taken),
-        cmocka_unit_test_teardown(whatever_mapping_fails_a_request_for_pages_does_too,
-                                  without_pages),
-        cmocka_unit_test_teardown(no_pages_are_made_in_vain, without_pages),
-        cmocka_unit_test_teardown(pages_that_cannot_be_described_are_the_driver_s, without_pages),
+        cmocka_unit_test_teardown(whatever_mapping_fails_a_vmm_request_passes_through, stop_vmm),
+        cmocka_unit_test_teardown(no_handles_are_created_in_vain, stop_vmm),
+        cmocka_unit_test_teardown(handles_without_descriptors_go_back_to_the_driver, stop_vmm),
         TEST(without_host_memory_a_segment_between_free_ones_stays),
         TEST(out_of_both_memories_passes_through),
         TEST(a_pool_that_cannot_be_made_leaves_nothing),
-        TEST(all_that_is_mapped_is_in_the_figure),
-        TEST(the_figure_stays_right_when_the_list_of_free_ranges_grows),
-        TEST(the_figure_stays_right_when_two_threads_make_a_spare_leaf),
+        TEST(host_bytes_counts_all_mappings),
+        TEST(host_bytes_stays_right_when_the_list_of_free_ranges_grows),
+        TEST(host_bytes_stays_right_when_two_threads_make_a_spare_leaf),
         TEST(descriptors_of_small_blocks_take_a_fifteenth_of_their_memory),
         TEST(what_goes_back_to_the_driver_takes_no_host_memory),
         TEST(objects_that_were_prepared_need_no_more_memory),

@@ -1,5 +1,5 @@
 /*
- * The page map: an address leads to what was entered for its page, and nowhere else.
+ * The page map: an address leads to what was entered for its page, and to nothing else.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,9 +40,9 @@ static void only_pages_whose_first_byte_is_covered_are_set(void **state) {
     uint64_t base = 5 * LEAF_BYTES;
     assert_int_equal(page_map_prepare(base, 8 * PAGE_BYTES), 0);
     page_map_set(base, 8 * PAGE_BYTES, 0x40);
-    page_map_set(base + 512, PAGE_BYTES - 512, 0x80); /* covers no first byte */
+    page_map_set(base + 512, PAGE_BYTES - 512, 0x80); /* contains no page's first byte */
     assert_int_equal(page_map_get(base), 0x40);
-    page_map_set(base + 512, PAGE_BYTES, 0x80); /* that of page 1 */
+    page_map_set(base + 512, PAGE_BYTES, 0x80); /* contains the first byte of page 1 */
     assert_int_equal(page_map_get(base), 0x40);
     assert_int_equal(page_map_get(base + PAGE_BYTES), 0x80);
     assert_int_equal(page_map_get(base + 2 * PAGE_BYTES - 1), 0x80);
@@ -65,14 +65,14 @@ static void a_range_may_cross_into_the_next_leaf(void **state) {
     assert_null(page_map_owner(base - 1));
 }
 
-static void a_page_and_a_range_are_told_apart(void **state) {
+static void a_slab_and_a_range_are_told_apart(void **state) {
     (void)state;
-    struct slab *page = (struct slab *)0x40000;
+    struct slab *slab = (struct slab *)0x40000;
     struct range *range = (struct range *)0x50000;
-    assert_ptr_equal(page_map_page(page_map_of_page(page, false)), page);
-    assert_ptr_equal(page_map_page(page_map_of_page(page, true)), page);
-    assert_true(page_map_is_plain_page(page_map_of_page(page, false)));
-    assert_false(page_map_is_plain_page(page_map_of_page(page, true)));
+    assert_ptr_equal(page_map_page(page_map_of_page(slab, false)), slab);
+    assert_ptr_equal(page_map_page(page_map_of_page(slab, true)), slab);
+    assert_true(page_map_is_plain_page(page_map_of_page(slab, false)));
+    assert_false(page_map_is_plain_page(page_map_of_page(slab, true)));
     assert_false(page_map_is_plain_page(page_map_of_range(range)));
     assert_null(page_map_page(page_map_of_range(range)));
     assert_null(page_map_page(0));
@@ -91,7 +91,10 @@ static void owners_are_kept_apart_from_entries(void **state) {
     assert_null(page_map_owner(base));
 }
 
-/* Pools of several contexts may meet in one leaf; the loser's leaf must not take entries along. */
+/*
+ * Pools of several contexts may make the same leaf at once. The slower thread discards its leaf, so
+ * no entry may be in it.
+ */
 #define THREADS 8
 static pthread_barrier_t together;
 
@@ -128,15 +131,15 @@ static void threads_that_prepare_one_leaf_lose_nothing(void **state) {
     pthread_barrier_destroy(&together);
 }
 
-/* Another pool is given the addresses while the first one is being forgotten. */
-#define HANDED ((uint64_t)512)
-#define HANDED_BASE (31 * LEAF_BYTES)
+/* The driver gives addresses to another pool while the first pool is being forgotten. */
+#define GIVEN_PAGES ((uint64_t)512)
+#define GIVEN_BASE (31 * LEAF_BYTES)
 static struct range *const old_start = (struct range *)0x600, *const new_start =
                                                                   (struct range *)0x700;
 static unsigned stale;
 
-static void *enter_what_is_left(void *unused) {
-    for (uint64_t a = HANDED_BASE; a < HANDED_BASE + HANDED * PAGE_BYTES; a += PAGE_BYTES) {
+static void *enter_cleared_pages(void *unused) {
+    for (uint64_t a = GIVEN_BASE; a < GIVEN_BASE + GIVEN_PAGES * PAGE_BYTES; a += PAGE_BYTES) {
         while (page_map_owner(a) || page_map_get(a)) { /* as context_address_given() does */
         }
         stale += page_map_start(a) != NULL || page_map_start(a + PAGE_BYTES / 2) != NULL;
@@ -147,21 +150,21 @@ static void *enter_what_is_left(void *unused) {
     return unused;
 }
 
-static void what_is_left_is_another_pools_at_once(void **state) {
+static void a_cleared_page_can_be_another_pools_at_once(void **state) {
     (void)state;
     unsigned lost = 0;
-    assert_int_equal(page_map_prepare(HANDED_BASE, HANDED * PAGE_BYTES), 0);
+    assert_int_equal(page_map_prepare(GIVEN_BASE, GIVEN_PAGES * PAGE_BYTES), 0);
     for (unsigned round = 0; round < 200; round++) {
         pthread_t thread;
-        page_map_set_owner(HANDED_BASE, HANDED * PAGE_BYTES, one);
-        page_map_set(HANDED_BASE, HANDED * PAGE_BYTES, 0x40);
-        for (uint64_t i = 0; i < 2 * HANDED; i++)
-            page_map_set_start(HANDED_BASE + i * PAGE_BYTES / 2, old_start);
-        pthread_create(&thread, NULL, enter_what_is_left, NULL);
-        page_map_leave(HANDED_BASE, HANDED * PAGE_BYTES, one);
+        page_map_set_owner(GIVEN_BASE, GIVEN_PAGES * PAGE_BYTES, one);
+        page_map_set(GIVEN_BASE, GIVEN_PAGES * PAGE_BYTES, 0x40);
+        for (uint64_t i = 0; i < 2 * GIVEN_PAGES; i++)
+            page_map_set_start(GIVEN_BASE + i * PAGE_BYTES / 2, old_start);
+        pthread_create(&thread, NULL, enter_cleared_pages, NULL);
+        page_map_leave(GIVEN_BASE, GIVEN_PAGES * PAGE_BYTES, one);
         pthread_join(thread, NULL);
-        for (uint64_t i = 0; i < HANDED; i++) {
-            uint64_t a = HANDED_BASE + i * PAGE_BYTES;
+        for (uint64_t i = 0; i < GIVEN_PAGES; i++) {
+            uint64_t a = GIVEN_BASE + i * PAGE_BYTES;
             lost += page_map_get(a) != 0x80 || page_map_owner(a) != two ||
                     page_map_start(a) != new_start;
         }
@@ -176,10 +179,10 @@ int main(void) {
         cmocka_unit_test(addresses_beyond_the_map_are_refused),
         cmocka_unit_test(only_pages_whose_first_byte_is_covered_are_set),
         cmocka_unit_test(a_range_may_cross_into_the_next_leaf),
-        cmocka_unit_test(a_page_and_a_range_are_told_apart),
+        cmocka_unit_test(a_slab_and_a_range_are_told_apart),
         cmocka_unit_test(owners_are_kept_apart_from_entries),
         cmocka_unit_test(threads_that_prepare_one_leaf_lose_nothing),
-        cmocka_unit_test(what_is_left_is_another_pools_at_once),
+        cmocka_unit_test(a_cleared_page_can_be_another_pools_at_once),
     };
     return cmocka_run_group_tests_name("page map", tests, NULL, NULL);
 }

@@ -1,13 +1,13 @@
 /*
- * The map of a pool's memory: nothing is missing in it, nothing is in it twice, and it stays bounded
- * however many blocks there are.
+ * The map of a pool's memory: everything is in it once, and its size is bounded for any number of
+ * blocks.
  */
 #include "pool_bench.h"
 
 #include "stats/segment_map.h"
 
 static struct segment_map map;
-static struct stats_device figures;
+static struct stats_device stats;
 
 struct sums {
     uint64_t bytes, live, cached, segments;
@@ -27,19 +27,19 @@ static struct sums sums_of(const struct segment_map *of) {
 }
 
 static void survey(void) {
-    memset(&figures, 0, sizeof figures);
+    memset(&stats, 0, sizeof stats);
     map.count = 0;
     map.grain = 0;
-    pool_read(pool, &figures);
-    pool_survey(pool, &figures, &map);
+    pool_read(pool, &stats);
+    pool_survey(pool, &stats, &map);
 }
 
-/* Of a pool that is quiet the map says what the books say. */
+/* Surveys a pool that no thread uses: the map's sums equal the counters. */
 static struct sums surveyed(void) {
     survey();
     struct sums sums = sums_of(&map);
-    assert_int_equal(sums.bytes, figures.reserved.current);
-    assert_int_equal(sums.live, figures.allocated.current);
+    assert_int_equal(sums.bytes, stats.reserved.current);
+    assert_int_equal(sums.live, stats.allocated.current);
     return sums;
 }
 
@@ -50,7 +50,7 @@ static const struct segment_piece *piece_at(uint64_t address) {
     return NULL;
 }
 
-static void large_blocks_and_the_holes_between_them_are_exact(void **state) {
+static void large_blocks_and_the_free_memory_between_them_are_exact(void **state) {
     (void)state;
     uint64_t at[8];
     start(4 * GIB, POOL_BARRIER, RELAXED);
@@ -64,14 +64,14 @@ static void large_blocks_and_the_holes_between_them_are_exact(void **state) {
     struct sums sums = surveyed();
     assert_int_equal(map.grain, 0);
     assert_int_equal(sums.cached, 0);
-    assert_int_equal(sums.segments, figures.segments.current);
+    assert_int_equal(sums.segments, stats.segments.current);
     for (unsigned i = 0; i < 8; i++) {
         const struct segment_piece *piece = piece_at(at[i]);
         assert_non_null(piece);
         assert_int_equal(piece->live, piece->units);
         assert_int_equal(segment_map_bytes(piece->units), (3 + i) * MIB + 4 * KIB * i);
     }
-    /* what was freed waits in a cache or is a hole */
+    /* Freed blocks are in a cache, or free. */
     drop(at[2]);
     drop(at[5]);
     sums = surveyed();
@@ -80,8 +80,11 @@ static void large_blocks_and_the_holes_between_them_are_exact(void **state) {
     assert_true(sums.bytes - sums.live >= 13 * MIB);
 }
 
-/* Blocks too large for caches, in one segment: what is merged with the hole before it is no block any more. */
-static void a_hole_swallows_what_is_freed_beside_it(void **state) {
+/*
+ * Blocks too large for caches, in one segment. A freed block merged with free memory is no piece of
+ * its own.
+ */
+static void free_memory_is_merged_with_a_freed_neighbour(void **state) {
     (void)state;
     uint64_t at[4];
     start(GIB, POOL_SYNC, RELAXED);
@@ -90,8 +93,9 @@ static void a_hole_swallows_what_is_freed_beside_it(void **state) {
         at[i] = get(20 * MIB + 512);
     assert_int_equal(surveyed().segments, 1);
     for (unsigned i = 0; i < 3; i++) {
-        drop(at[3 - i]); /* cut from the segment's end: the last one has the hole before it */
-        pool_stuck_bytes(pool); /* looks for what has finished */
+        /* Blocks are cut from the segment's end: the last one has free memory before it. */
+        drop(at[3 - i]);
+        pool_stuck_bytes(pool); /* polls for completed events */
         assert_int_equal(surveyed().cached, 0);
     }
     drop(at[0]);
@@ -116,14 +120,14 @@ static void what_comes_and_goes_is_all_there(void **state) {
     check();
 }
 
-static void small_blocks_fill_their_pages(void **state) {
+static void small_blocks_fill_their_slabs(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     uint64_t at[3000];
     for (unsigned i = 0; i < 3000; i++)
         at[i] = get(1000 + i % 7 * 3000);
     struct sums sums = surveyed();
-    assert_int_equal(sums.segments, figures.segments.current);
+    assert_int_equal(sums.segments, stats.segments.current);
     for (unsigned i = 0; i < 3000; i += 3)
         drop(at[i]);
     sums = surveyed();
@@ -134,7 +138,7 @@ static void small_blocks_fill_their_pages(void **state) {
     assert_true(mixed > 2);
 }
 
-static void idle_pages_are_one_piece(void **state) {
+static void idle_vmm_memory_is_one_piece(void **state) {
     (void)state;
     maps_pages = true;
     start(4 * GIB, POOL_BARRIER, RELAXED);
@@ -149,7 +153,8 @@ static void idle_pages_are_one_piece(void **state) {
     at[0] = get(30 * MIB);
     struct sums sums = surveyed();
     const struct segment_piece *idle = piece_at(0);
-    for (uint32_t i = 0; i < map.count; i++) /* a free window has nothing of its own */
+    /* Free memory of the vmm backend is only in the piece without an address. */
+    for (uint32_t i = 0; i < map.count; i++)
         assert_true(map.pieces[i].address == 0 || map.pieces[i].live + map.pieces[i].cached > 0);
     assert_true(!idle || (idle->live == 0 && idle == &map.pieces[map.count - 1]));
     assert_true(piece_at(at[1]) && piece_at(at[1])->live == piece_at(at[1])->units);
@@ -157,10 +162,10 @@ static void idle_pages_are_one_piece(void **state) {
     check();
 }
 
-static int segments_again(void **state) {
-    int line = stop(state);
+static int stop_vmm(void **state) {
+    int result = stop(state);
     maps_pages = false;
-    return line;
+    return result;
 }
 
 static void many_blocks_make_no_more_pieces(void **state) {
@@ -175,7 +180,7 @@ static void many_blocks_make_no_more_pieces(void **state) {
     struct sums sums = surveyed();
     assert_true(map.count > SEGMENT_MAP_PIECES / 4 && map.count <= SEGMENT_MAP_PIECES);
     assert_true(map.grain > 0);
-    assert_non_null(piece_at(giant)); /* longer than the grain: exact */
+    assert_non_null(piece_at(giant)); /* longer than the grain, so exact */
     assert_int_equal(piece_at(giant)->units, 2 * GIB / SEGMENT_MAP_UNIT);
     segment_map_limit(&map, 32);
     struct sums less = sums_of(&map);
@@ -191,7 +196,7 @@ static void neighbours_that_are_alike_are_joined_first(void **state) {
     (void)state;
     map.count = 0;
     map.grain = 0;
-    /* two of three are live, in segments of six */
+    /* Two of three pieces are live, in segments of six. */
     for (uint32_t i = 0; i < 90; i++)
         segment_map_add(&map, &(struct segment_piece){.address = i * 512 + 512,
                                                       .units = 1 + i % 6,
@@ -208,11 +213,11 @@ static void neighbours_that_are_alike_are_joined_first(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(large_blocks_and_the_holes_between_them_are_exact),
-        TEST(a_hole_swallows_what_is_freed_beside_it),
+        TEST(large_blocks_and_the_free_memory_between_them_are_exact),
+        TEST(free_memory_is_merged_with_a_freed_neighbour),
         TEST(what_comes_and_goes_is_all_there),
-        TEST(small_blocks_fill_their_pages),
-        cmocka_unit_test_teardown(idle_pages_are_one_piece, segments_again),
+        TEST(small_blocks_fill_their_slabs),
+        cmocka_unit_test_teardown(idle_vmm_memory_is_one_piece, stop_vmm),
         TEST(many_blocks_make_no_more_pieces),
         cmocka_unit_test(neighbours_that_are_alike_are_joined_first),
     };

@@ -1,6 +1,6 @@
 /*
- * Size classes: every small request gets a class that holds it and wastes at most what the header
- * promises.
+ * Size classes: each small request gets a class that holds it, and wastes no more than size_class.h
+ * says.
  */
 #include <setjmp.h>
 #include <stdarg.h>

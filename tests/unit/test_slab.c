@@ -1,5 +1,5 @@
 /*
- * Pages of small blocks: exact best fit by length, boundary tags, pages that open and close.
+ * Slabs of small blocks: exact best fit by length, boundary tags, slabs that open and close.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,17 +14,20 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define PAGES 8
+#define SLABS 8
 #define GIB ((uint64_t)1 << 30)
 
-/* Runs over pages of an arena's segment: its first ones, or those behind the first. */
+/*
+ * Runs over slabs in a segment of an arena. start() leaves the segment's first slab out,
+ * start_at_segment() does not.
+ */
 struct bench {
     struct arena arena;
     struct runs runs;
     uint64_t base;
 };
 
-static struct slab *open_page(struct bench *bench) {
+static struct slab *open_slab(struct bench *bench) {
     struct range *range = arena_take(&bench->arena, PAGE_BYTES, PLACE_ANYWHERE);
     assert_non_null(range);
     block_become(&range->block, BLOCK_SLAB);
@@ -35,37 +38,37 @@ static struct slab *open_page(struct bench *bench) {
     return slab;
 }
 
-static void start_at_segment(struct bench *bench, unsigned pages) {
+static void start_at_segment(struct bench *bench, unsigned slabs) {
     static uint64_t next = (uint64_t)64 << 30;
     bench->base = next += (uint64_t)64 << 30;
     struct pool *owner = (struct pool *)0x1000;
     arena_start(&bench->arena, owner, false);
-    assert_int_equal(arena_add(&bench->arena, bench->base, pages * PAGE_BYTES, NULL), 0);
+    assert_int_equal(arena_add(&bench->arena, bench->base, slabs * PAGE_BYTES, NULL), 0);
     runs_start(&bench->runs, owner);
 }
 
 static void start(struct bench *bench) {
-    start_at_segment(bench, PAGES + 1);
+    start_at_segment(bench, SLABS + 1);
     assert_non_null(arena_take(&bench->arena, PAGE_BYTES, PLACE_ANYWHERE));
     bench->base += PAGE_BYTES;
 }
 
 /* ---- a checker that shares nothing with the pool's own ---- */
 
-/* Units at the front of a run that are not handed out. */
-static unsigned kept(const struct block *run) {
+/* Units at the start of a run that are reserved: the first unit of a segment. */
+static unsigned reserved_units(const struct block *run) {
     const struct slab *slab = slab_of(run);
     return run == &slab->blocks[0] && slab->address == slab->range->segment->base;
 }
 
 static void check(const struct bench *bench) {
-    uint64_t free_units = 0, pages = 0, longest = 0;
-    for (uint64_t i = 0; i < PAGES; i++) {
+    uint64_t free_units = 0, slabs = 0, longest = 0;
+    for (uint64_t i = 0; i < SLABS; i++) {
         struct slab *slab = page_map_page(page_map_get(bench->base + i * PAGE_BYTES));
         if (!slab) {
             continue;
         }
-        pages++;
+        slabs++;
         unsigned used = 0;
         enum block_state before = BLOCK_LIVE;
         for (unsigned u = 0; u < SLAB_UNITS;) {
@@ -80,7 +83,7 @@ static void check(const struct bench *bench) {
                 assert_true(!tail || block_units(inner) == block_units(b));
             }
             if (block_state(b) == BLOCK_FREE) {
-                unsigned length = block_units(b) - kept(b);
+                unsigned length = block_units(b) - reserved_units(b);
                 free_units += block_units(b);
                 longest = length > longest ? length : longest;
             } else {
@@ -98,14 +101,15 @@ static void check(const struct bench *bench) {
         assert_true(bit == (head != NULL));
         assert_true(!head || head->previous == NULL);
         for (const struct block *b = head; b; b = b->next) {
-            assert_true(block_state(b) == BLOCK_FREE && block_units(b) == units + kept(b));
+            assert_true(block_state(b) == BLOCK_FREE &&
+                        block_units(b) == units + reserved_units(b));
             assert_true(!b->next || b->next->previous == b);
             listed += block_units(b);
         }
     }
     assert_int_equal(listed, free_units);
     assert_int_equal(bench->runs.free_units, free_units);
-    assert_int_equal(bench->runs.slab_count, pages);
+    assert_int_equal(bench->runs.slab_count, slabs);
     assert_int_equal(runs_largest(&bench->runs), longest << UNIT_SHIFT);
 }
 
@@ -128,9 +132,7 @@ static struct range *give(struct bench *bench, struct block *block) {
     return range;
 }
 
-/* ---- */
-
-static void nothing_fits_where_no_page_is_open(void **state) {
+static void nothing_fits_without_an_open_slab(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
@@ -139,11 +141,11 @@ static void nothing_fits_where_no_page_is_open(void **state) {
     assert_int_equal(runs_largest(&bench.runs), 0);
 }
 
-static void a_block_knows_its_address_and_its_page(void **state) {
+static void a_block_knows_its_address_and_its_slab(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct slab *slab = open_page(&bench);
+    struct slab *slab = open_slab(&bench);
     check(&bench);
     struct block *a = take(&bench, 3), *b = take(&bench, 5);
     assert_ptr_equal(slab_of(b), slab);
@@ -158,7 +160,7 @@ static void an_address_is_found_in_its_block_only(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct slab *slab = open_page(&bench);
+    struct slab *slab = open_slab(&bench);
     struct block *a = take(&bench, 3), *b = take(&bench, 5), *c = take(&bench, 1);
     assert_ptr_equal(slab_find(slab, bench.base), a);
     assert_ptr_equal(slab_find(slab, bench.base + 3 * 512 - 1), a);
@@ -172,8 +174,10 @@ static void an_address_is_found_in_its_block_only(void **state) {
     assert_ptr_equal(slab_find(slab, bench.base + 100), a);
 }
 
-/* Free runs of every length of interest, apart from each other; each request gets the shortest that
- * holds it. */
+/*
+ * Makes free runs of selected lengths, not adjacent to each other. Each request gets the shortest
+ * that holds it.
+ */
 static void the_best_fit_is_exact_for_every_length(void **state) {
     (void)state;
     static const unsigned lengths[] = {1, 2, 3, 63, 64, 65, 127, 128, 129, 700};
@@ -181,10 +185,10 @@ static void the_best_fit_is_exact_for_every_length(void **state) {
     struct bench bench;
     start(&bench);
     for (unsigned request = 1; request <= 700; request++) {
-        open_page(&bench);
-        struct block *holes[COUNT], *between[COUNT];
+        open_slab(&bench);
+        struct block *freed[COUNT], *between[COUNT];
         for (unsigned i = 0; i < COUNT; i++) {
-            holes[i] = take(&bench, lengths[i]);
+            freed[i] = take(&bench, lengths[i]);
             between[i] = take(&bench, 1);
             assert_non_null(between[i]);
         }
@@ -192,14 +196,14 @@ static void the_best_fit_is_exact_for_every_length(void **state) {
         assert_non_null(rest);
         assert_null(take(&bench, 1));
         for (unsigned i = 0; i < COUNT; i++) {
-            assert_null(runs_give(&bench.runs, holes[i]));
+            assert_null(runs_give(&bench.runs, freed[i]));
         }
         unsigned best = 0;
         while (lengths[best] < request) {
             best++;
         }
         struct block *got = take(&bench, request);
-        assert_ptr_equal(got, holes[best]);
+        assert_ptr_equal(got, freed[best]);
         check(&bench);
         assert_null(give(&bench, got));
         for (unsigned i = 0; i < COUNT; i++) {
@@ -209,12 +213,12 @@ static void the_best_fit_is_exact_for_every_length(void **state) {
     }
 }
 
-static void a_whole_page_is_one_block_at_most(void **state) {
+static void a_whole_slab_is_one_block_at_most(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    open_page(&bench);
-    open_page(&bench);
+    open_slab(&bench);
+    open_slab(&bench);
     assert_int_equal(runs_largest(&bench.runs), PAGE_BYTES);
     struct block *a = take(&bench, SLAB_UNITS), *b = take(&bench, SLAB_UNITS);
     assert_non_null(a);
@@ -234,7 +238,7 @@ static void free_neighbours_are_merged_from_every_side(void **state) {
         for (int j = 0; j < 4; j++) {
             struct bench bench;
             start(&bench);
-            open_page(&bench);
+            open_slab(&bench);
             assert_non_null(take(&bench, 1));
             struct block *blocks[3];
             unsigned sum = 0;
@@ -252,29 +256,29 @@ static void free_neighbours_are_merged_from_every_side(void **state) {
     }
 }
 
-static void an_empty_page_goes_back_to_the_arena(void **state) {
+static void an_empty_slab_goes_back_to_the_arena(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct slab *slab = open_page(&bench);
+    struct slab *slab = open_slab(&bench);
     struct block *a = take(&bench, 100), *b = take(&bench, 7);
     assert_null(give(&bench, a));
     assert_non_null(page_map_page(page_map_get(bench.base)));
     assert_non_null(give(&bench, b));
     assert_null(page_map_page(page_map_get(bench.base)));
-    assert_int_equal(bench.arena.free_bytes, PAGES * PAGE_BYTES);
+    assert_int_equal(bench.arena.free_bytes, SLABS * PAGE_BYTES);
     assert_null(take(&bench, 1));
-    assert_ptr_equal(open_page(&bench), slab); /* its descriptors are used again, as if new */
+    assert_ptr_equal(open_slab(&bench), slab); /* recycled descriptors are as new */
     assert_int_equal(runs_largest(&bench.runs), PAGE_BYTES);
     check(&bench);
     assert_null(slab_find(slab, bench.base + 5 * 512));
 }
 
-static void a_forgotten_page_is_as_if_never_used(void **state) {
+static void a_forgotten_slab_is_as_if_never_used(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct slab *slab = open_page(&bench);
+    struct slab *slab = open_slab(&bench);
     struct block *a = take(&bench, 3);
     take(&bench, 9);
     slab->externally_visible = true;
@@ -287,13 +291,13 @@ static void a_forgotten_page_is_as_if_never_used(void **state) {
     for (unsigned i = 0; i < SLAB_UNITS; i++) {
         assert_int_equal(block_state(&slab->blocks[i]), BLOCK_INSIDE);
     }
-    assert_int_equal(arena_add(&bench.arena, bench.base, PAGES * PAGE_BYTES, NULL), 0);
-    assert_ptr_equal(open_page(&bench), slab);
+    assert_int_equal(arena_add(&bench.arena, bench.base, SLABS * PAGE_BYTES, NULL), 0);
+    assert_ptr_equal(open_slab(&bench), slab);
     assert_false(slab->externally_visible);
     check(&bench);
 }
 
-/* How much of the host's memory its descriptors take, in pages of 4 KiB. */
+/* Returns how many host pages of 4 KiB the slab's descriptors occupy. */
 static unsigned resident(const struct slab *slab) {
     unsigned char in[40];
     uintptr_t from = (uintptr_t)slab->blocks & ~(uintptr_t)4095;
@@ -306,18 +310,18 @@ static unsigned resident(const struct slab *slab) {
     return count;
 }
 
-static void closed_pages_give_their_host_memory_back(void **state) {
+static void closed_slabs_give_their_host_memory_back(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct slab *open = open_page(&bench), *slab = open_page(&bench);
-    assert_true((uintptr_t)slab->blocks % 4096 != 0); /* it shares one of them with its own head */
+    struct slab *open = open_slab(&bench), *slab = open_slab(&bench);
+    assert_true((uintptr_t)slab->blocks % 4096 != 0); /* it shares a host page with its own head */
     struct block *kept = NULL, *all[SLAB_UNITS];
     for (unsigned i = 0; i < SLAB_UNITS; i++) {
         all[i] = take(&bench, 1);
     }
     for (unsigned i = 0; i < SLAB_UNITS; i++) {
-        assert_ptr_equal(slab_of(all[i]), slab); /* the one opened last */
+        assert_ptr_equal(slab_of(all[i]), slab); /* the slab opened last */
     }
     kept = take(&bench, 7);
     assert_ptr_equal(slab_of(kept), open);
@@ -330,21 +334,23 @@ static void closed_pages_give_their_host_memory_back(void **state) {
     }
     assert_int_equal(resident(slab), 32);
     runs_trim(&bench.runs);
-    assert_true(resident(slab) <= 2); /* what it shares with its neighbours */
+    assert_true(resident(slab) <= 2); /* host pages shared with neighbours */
     assert_int_equal(block_units(kept), 7);
     assert_ptr_equal(slab->pool, bench.runs.pool);
     for (unsigned i = 0; i < SLAB_UNITS; i++) {
         assert_int_equal(block_state(&slab->blocks[i]), BLOCK_INSIDE);
     }
     unsigned after = resident(slab);
-    runs_trim(&bench.runs); /* that alone has nothing to do again */
+    runs_trim(&bench.runs); /* a second trim changes nothing */
     assert_int_equal(resident(slab), after);
-    assert_ptr_equal(open_page(&bench), slab);
+    assert_ptr_equal(open_slab(&bench), slab);
     check(&bench);
 }
 
-/* Over several regions of descriptors. */
-/* Of 32 pages that descriptors may take; none of it unused, whatever the system does with huge pages. */
+/*
+ * Descriptors of one block size use few of the slab's 32 host pages, each a cache line of its own,
+ * evenly over the sets.
+ */
 static void descriptors_of_one_size_lie_together(void **state) {
     (void)state;
     const struct { unsigned units, most; } rows[] = {{2048, 6}, {128, 4}, {32, 8}, {8, 16}};
@@ -353,8 +359,8 @@ static void descriptors_of_one_size_lie_together(void **state) {
         uintptr_t lines[SLAB_UNITS / 8], base;
         unsigned units = rows[i].units, in_set[64] = {0};
         start(&bench);
-        for (unsigned j = 0; j < 3; j++) { /* the last one has neighbours */
-            struct slab *slab = open_page(&bench);
+        for (unsigned j = 0; j < 3; j++) { /* the last slab has neighbours */
+            struct slab *slab = open_slab(&bench);
             base = (uintptr_t)slab->blocks;
             for (unsigned k = 0; k < SLAB_UNITS / units; k++) {
                 lines[k] = (uintptr_t)take(&bench, units) / 64;
@@ -372,60 +378,63 @@ static void descriptors_of_one_size_lie_together(void **state) {
     }
 }
 
-static void every_descriptor_finds_its_page(void **state) {
+static void every_descriptor_finds_its_slab(void **state) {
     (void)state;
     enum { MANY = 3 * SLAB_REGION_SLABS + 1 };
     struct bench bench;
-    static struct slab *pages[MANY];
+    static struct slab *slabs[MANY];
     start(&bench);
     assert_int_equal(arena_add(&bench.arena, bench.base + GIB, MANY * PAGE_BYTES, NULL), 0);
     for (unsigned i = 0; i < MANY; i++) {
-        pages[i] = open_page(&bench);
+        slabs[i] = open_slab(&bench);
         for (unsigned unit = 0; unit < SLAB_UNITS; unit++) {
-            struct block *block = slab_unit(pages[i], unit);
-            assert_ptr_equal(slab_of(block), pages[i]);
+            struct block *block = slab_unit(slabs[i], unit);
+            assert_ptr_equal(slab_of(block), slabs[i]);
             assert_int_equal(block_unit(block), unit);
-            assert_ptr_equal(slab_block(pages[i], pages[i]->address + 512 * unit), block);
+            assert_ptr_equal(slab_block(slabs[i], slabs[i]->address + 512 * unit), block);
         }
         for (unsigned j = 0; j < i; j++) {
-            assert_true(pages[j] + 1 <= pages[i] || pages[i] + 1 <= pages[j]);
+            assert_true(slabs[j] + 1 <= slabs[i] || slabs[i] + 1 <= slabs[j]);
         }
     }
 }
 
-static void a_page_opened_in_a_marked_segment_is_marked_too(void **state) {
+static void a_slab_opened_in_a_marked_segment_is_marked_too(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
-    struct slab *slab = open_page(&bench);
+    struct slab *slab = open_slab(&bench);
     assert_true(page_map_is_plain_page(page_map_get(slab->address)));
     slab->range->segment->externally_visible = true;
-    struct slab *later = open_page(&bench);
+    struct slab *later = open_slab(&bench);
     assert_true(later->externally_visible);
     assert_ptr_equal(page_map_page(page_map_get(later->address)), later);
     assert_false(page_map_is_plain_page(page_map_get(later->address)));
 }
 
-/* Who was never told of the library can free at the driver what begins where a segment does. */
-static void the_first_unit_of_a_segment_is_handed_out_only_at_the_last(void **state) {
+/*
+ * A program that bypasses the library may free, at the driver, a block that begins where a segment
+ * does.
+ */
+static void the_first_unit_of_a_segment_is_handed_out_only_on_request(void **state) {
     (void)state;
     struct bench bench;
     start_at_segment(&bench, 1);
-    struct slab *slab = open_page(&bench);
+    struct slab *slab = open_slab(&bench);
     check(&bench);
     assert_int_equal(runs_largest(&bench.runs), PAGE_BYTES - 512);
     struct block *a = take(&bench, 2048), *b = take(&bench, 7);
     assert_int_equal(a->address, bench.base + 2048 * 512);
     assert_int_equal(b->address, bench.base + 2041 * 512);
     assert_null(give(&bench, b));
-    assert_null(take(&bench, 2048)); /* what is left, but for that unit */
+    assert_null(take(&bench, 2048)); /* 2048 are free only with the reserved unit */
     b = runs_take(&bench.runs, 2048, 0, true);
     assert_ptr_equal(b, &slab->blocks[0]);
     assert_int_equal(b->address, bench.base);
     assert_int_equal(block_units(b), 2048);
     check(&bench);
     assert_null(give(&bench, a));
-    a = take(&bench, 2048); /* no other run is cut from its end */
+    a = take(&bench, 2048); /* only a run with the reserved unit is cut from its end */
     assert_int_equal(a->address, bench.base + 2048 * 512);
     assert_null(give(&bench, b));
     b = take(&bench, 2047);
@@ -440,13 +449,13 @@ static void the_first_unit_of_a_segment_is_handed_out_only_at_the_last(void **st
 }
 
 static void random_steps(bool at_segment) {
-    static uint8_t used[PAGES * 4096];
+    static uint8_t used[SLABS * 4096];
     static struct block *live[1024];
     memset(used, 0, sizeof used);
     memset(live, 0, sizeof live);
     struct bench bench;
     if (at_segment) {
-        start_at_segment(&bench, PAGES);
+        start_at_segment(&bench, SLABS);
     } else {
         start(&bench);
     }
@@ -467,7 +476,7 @@ static void random_steps(bool at_segment) {
             unsigned units = 1 + (unsigned)rand() % (rand() % 8 ? 32 : 2048);
             struct block *block = take(&bench, units);
             if (!block && bench.arena.free_bytes >= PAGE_BYTES) {
-                open_page(&bench);
+                open_slab(&bench);
                 block = take(&bench, units);
             }
             if (!block) {
@@ -495,20 +504,20 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_fits_where_no_page_is_open),
-        cmocka_unit_test(a_block_knows_its_address_and_its_page),
+        cmocka_unit_test(nothing_fits_without_an_open_slab),
+        cmocka_unit_test(a_block_knows_its_address_and_its_slab),
         cmocka_unit_test(an_address_is_found_in_its_block_only),
         cmocka_unit_test(the_best_fit_is_exact_for_every_length),
-        cmocka_unit_test(a_whole_page_is_one_block_at_most),
+        cmocka_unit_test(a_whole_slab_is_one_block_at_most),
         cmocka_unit_test(free_neighbours_are_merged_from_every_side),
-        cmocka_unit_test(an_empty_page_goes_back_to_the_arena),
-        cmocka_unit_test(a_forgotten_page_is_as_if_never_used),
-        cmocka_unit_test(closed_pages_give_their_host_memory_back),
+        cmocka_unit_test(an_empty_slab_goes_back_to_the_arena),
+        cmocka_unit_test(a_forgotten_slab_is_as_if_never_used),
+        cmocka_unit_test(closed_slabs_give_their_host_memory_back),
         cmocka_unit_test(descriptors_of_one_size_lie_together),
-        cmocka_unit_test(every_descriptor_finds_its_page),
-        cmocka_unit_test(a_page_opened_in_a_marked_segment_is_marked_too),
-        cmocka_unit_test(the_first_unit_of_a_segment_is_handed_out_only_at_the_last),
+        cmocka_unit_test(every_descriptor_finds_its_slab),
+        cmocka_unit_test(a_slab_opened_in_a_marked_segment_is_marked_too),
+        cmocka_unit_test(the_first_unit_of_a_segment_is_handed_out_only_on_request),
         cmocka_unit_test(random_steps_agree_with_a_map_of_every_unit),
     };
-    return cmocka_run_group_tests_name("pages", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("slabs", tests, NULL, NULL);
 }

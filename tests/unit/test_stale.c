@@ -1,4 +1,4 @@
-/* Aliases: in order, found by any address, and let go of when their work has finished. */
+/* The table of stale mappings: sorted, found by any address, removed by base address. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,12 +36,12 @@ static void the_one_that_begins_there_goes(void **state) {
     add(20, 1, 9);
     add(30, 1, 8);
     stale_remove(&stale_mappings, 20 * PAGE);
-    stale_remove(&stale_mappings, 25 * PAGE); /* none begins there */
+    stale_remove(&stale_mappings, 25 * PAGE); /* no mapping begins there */
     assert_int_equal(stale_mappings.count, 2);
     assert_int_equal(stale_behind(&stale_mappings, 11 * PAGE)->base, 30 * PAGE);
 }
 
-static void as_many_as_there_is_room_for(void **state) {
+static void the_table_holds_its_capacity_in_order(void **state) {
     (void)state;
     stale_mappings.count = 0;
     for (uint64_t i = 0; i < STALE_MOST; i++) {
@@ -58,7 +58,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_behind_an_address),
         cmocka_unit_test(the_one_that_begins_there_goes),
-        cmocka_unit_test(as_many_as_there_is_room_for),
+        cmocka_unit_test(the_table_holds_its_capacity_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
