@@ -76,7 +76,13 @@ static bool is_growing_end(const struct arena *arena, const struct range *range)
 
 /*
  * Returns how many bytes of the range stay free in front of the block, or UINT64_MAX if the block
- * must not go there. The rules of the segments backend are in arena.h.
+ * must not be placed there.
+ *
+ * 1. vmm backend: 0.
+ * 2. Segments backend: nothing is placed in a small remainder.
+ * 3. Segments backend, range at its segment's base: the block is cut from the range's end, and not
+ *    at the base, unless it takes the whole segment or the placement is PLACE_ANYWHERE.
+ * 4. Segments backend, other ranges: 0.
  */
 static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
                               enum arena_placement placement) {

@@ -16,7 +16,7 @@
  * Segments backend: no block begins at the base of a larger segment, unless memory is short. A
  * plugin bound past the library may pass a block to the driver's cuMemFree: at a segment's base the
  * driver would free the whole segment, elsewhere it refuses. A free range at the base is therefore
- * cut from its end.
+ * cut from its end. With the vmm backend, the driver knows of no allocation that it could free.
  *
  * The pool's lock protects everything. Invariant: ranges cover all segments without overlap, and no
  * two adjacent ranges are free (check.c).

@@ -65,7 +65,7 @@ _Static_assert(sizeof(struct block) == 32, "a descriptor is half a cache line");
 #define HEADER_OWNER ((uint64_t)0xffff << HEADER_OWNER_SHIFT)
 #define HEADER_REQUESTED_SHIFT 43
 _Static_assert(SMALL_MAX_BYTES < (uint64_t)1 << (64 - HEADER_REQUESTED_SHIFT),
-               "a header holds what was asked for");
+               "a header holds the requested bytes");
 
 /*
  * Bins of a thread's cache. Each size class of small blocks has one bin. Large blocks are not
@@ -85,7 +85,7 @@ static inline unsigned bin_of_large(uint64_t bytes) {
     return bytes < BIN_MAX_BYTES ? size_class_below(bytes) + 1 : BIN_NONE;
 }
 _Static_assert(BIN_MAX_BYTES == SMALL_MAX_BYTES << LARGE_BINS / 16,
-               "sixteen for each doubling, from 1 MiB to less than 16 MiB");
+               "sixteen bins for each doubling, from 1 MiB to less than 16 MiB");
 
 static inline enum block_state header_state(uint64_t header) {
     return (enum block_state)(header & HEADER_STATE);

@@ -6,14 +6,15 @@
  *      heads    L              F              L          F
  *      tails                             T                     T        (only free runs need one)
  *
- * Every unit has a descriptor. Only the first descriptor of a block or free run has a meaning, and
- * the last one of a free run, which repeats the length (boundary tags). A freed block finds both
- * neighbours by them. Free runs are in one list per length. A two-level bitmap of the lengths finds
- * the exact best fit with two bit scans.
+ * Every unit has a descriptor. Only the first descriptor of a block or free run has a meaning. The
+ * last one of a free run repeats the length (boundary tags), so that a freed block finds both
+ * neighbours without a search. Free runs are in one list per length. A two-level bitmap of the
+ * lengths finds the exact best fit with two bit scans.
  *
  * The descriptors of SLAB_REGION_SLABS slabs lie at equal distances in an aligned region of host
  * memory. Arithmetic leads from a block to its slab and its address. At the region's end, each slab
- * has a bit per unit where a block begins.
+ * has a bit per unit where a block begins, so an address inside a block leads to its start in a few
+ * steps.
  *
  * The pool's lock protects everything but atomic fields. Invariant: a live block's descriptor and
  * bits do not change. src/source/heap.c takes and gives back blocks. pool/free.c and pool/find.c
@@ -58,10 +59,10 @@ struct slab {
 };
 
 /*
- * Distance between slabs. Each slab begins some cache lines further into 4 KiB than the slab
- * before, and each region's first slab further than that of the region before. At equal offsets,
- * the lines that every allocation and free reads would share a few sets of the CPU's caches; so
- * would the descriptors of one unit in all slabs.
+ * Distance between slabs. Each slab begins some cache lines further into a host page than the slab
+ * before, and so does each region's first slab (SLAB_REGION_SHIFT). At equal offsets, the lines
+ * that every allocation and free reads would share a few sets of the CPU's caches. The descriptors
+ * of one unit in all slabs would, too.
  */
 #define SLAB_STRIDE (sizeof(struct slab) + 64)
 #define SLAB_REGION_SLABS (SLAB_REGION_BYTES / SLAB_STRIDE)

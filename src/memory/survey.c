@@ -3,10 +3,12 @@
  * memory.
  *
  * A million blocks take a while, and no thread may wait for a report. The survey therefore reads
- * what the page map leads to without a lock. A block that changes during the survey may be
- * counted twice or not at all. A recycled descriptor is at worst wrong, never a fault, and what it says must fit the
- * memory around it. Invariant: each page of the page map is read once. pool_survey() calls it, also
- * from signal handlers.
+ * what the page map leads to without a lock. A block that changes during the survey may be counted
+ * twice or not at all. A recycled descriptor is at worst wrong, never a fault; a block that does
+ * not fit the memory around it is ignored.
+ *
+ * Invariant: each page of the page map is read once. pool_survey() calls it, also in signal
+ * handlers.
  */
 #include "memory/survey.h"
 
@@ -97,8 +99,10 @@ static void enter_free(struct survey *survey, uint64_t until) {
     enter(survey, until < survey->end ? until : survey->end, 0, 0);
 }
 
-/* Enters a block and the free memory before it. Ignores a block outside the rest of the segment: its
- * descriptor was recycled. */
+/*
+ * Enters a block and the free memory before it. Ignores a block that is not in the rest of the
+ * segment: its descriptor was recycled.
+ */
 static void enter_block(struct survey *survey, uint64_t address, uint64_t bytes, uint64_t live,
                         uint64_t cached) {
     if (address >= survey->cursor && bytes > 0 && bytes <= survey->end - survey->cursor &&

@@ -1,7 +1,6 @@
 /*
- * The pool without host memory for descriptors: requests that it cannot serve go to the driver
- * (-ERANGE), no memory is taken from the driver in vain, and the pool works again when there is
- * host memory.
+ * The pool without host memory for descriptors. Requests that it cannot serve go to the driver
+ * (-ERANGE), and no device memory is taken in vain. The pool works again when there is host memory.
  *
  * Linked with --wrap=mmap64 (the symbol of mmap with 64-bit offsets) and --wrap=munmap.
  */
