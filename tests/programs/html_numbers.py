@@ -187,9 +187,10 @@ def holders(rest, device):
     rows = sorted((h for h in device.get("holders", []) if h["live_bytes"] or h["peak_bytes"]),
                   key=lambda h: (-h["live_bytes"], -h["peak_bytes"]))
     live = device["requested_bytes"]["current"]
-    wanted = [(size(h["live_bytes"]), "live %s in %d blocks\nat the peak %s in %d blocks" % (
-        size(h["live_bytes"]), h["live_count"], size(h["peak_bytes"]), h["peak_count"]),
-        "%d blocks" % h["live_count"] if h["live_count"] else "peak " + size(h["peak_bytes"])) for h in rows[:40]]
+    blocks = lambda count: "%d block%s" % (count, "" if count == 1 else "s")
+    wanted = [(size(h["live_bytes"]), "live %s in %s\nat the peak %s in %s" % (
+        size(h["live_bytes"]), blocks(h["live_count"]), size(h["peak_bytes"]), blocks(h["peak_count"])),
+        blocks(h["live_count"]) if h["live_count"] else "peak " + size(h["peak_bytes"])) for h in rows[:40]]
     if not rows:
         groups = [g for i, g in enumerate(device["live"]) if i < 5 or g["bytes"] * g["count"] >= live / 1000]
         wanted = [(size(g["bytes"] * g["count"]), "%.1f%% of what is live" % (100 * g["bytes"] * g["count"] / live),
