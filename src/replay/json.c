@@ -32,7 +32,7 @@ static void skip_blanks(struct machine *machine) {
 /** Takes a character, and blanks in front of it. */
 static bool take(struct machine *machine, char wanted) {
     skip_blanks(machine);
-    bool there = machine->at < machine->end && *machine->at == wanted;
+    bool there = machine->at < machine->end && *machine->at == (unsigned char)wanted;
     machine->at += there;
     return there;
 }

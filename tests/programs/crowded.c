@@ -38,7 +38,7 @@ static void count(CUresult r) {
 
 static CUresult ask(const char *kind, CUstream stream) {
     static const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                             .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+                                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     static const CUDA_ARRAY_DESCRIPTOR flat = {2048, 1024, CU_AD_FORMAT_FLOAT, 4};
     CUmemGenericAllocationHandle handle;
     CUdeviceptr p;
