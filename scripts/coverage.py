@@ -90,7 +90,7 @@ version that brought the symbol.
 COVERAGE_TAIL = """\
 ## Not replaced
 
-These entries have to do with memory and reach the driver untouched. [design.md](design.md#known-gaps) states
+These entries have to do with memory and reach the driver untouched. [known-gaps.md](design/known-gaps.md) states
 the gaps.
 
 | entries | what follows |

@@ -1,5 +1,5 @@
 /*
- * Tables of the library at their bound plus one (docs/design.md, "Bounds"): tables NAME [COUNT].
+ * Tables of the library at their bound plus one (docs/design/internals.md, "Bounds"): tables NAME [COUNT].
  * Prints codes and counts, which are the same natively.
  *
  *      contexts COUNT   so many contexts beside two others, which go on when they have ended

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tables at their bound plus one (docs/design.md, "Bounds"): the same lines natively and under the library.
+"""Tables at their bound plus one (docs/design/internals.md, "Bounds"): the same lines natively and under the library.
 
 tables.py [NAME...]: all parts, or those named."""
 import sys
