@@ -1,6 +1,6 @@
 /*
- * What lies at an address: whose memory it is, and which live block. Where nothing else is said, in a few steps and without a
- * lock.
+ * Queries about addresses: the pool that owns an address, and the live block around it. Unless a
+ * function says otherwise, it runs in constant time without a lock. Files of src/driver call them.
  */
 #ifndef GPUCACHE_POOL_ADDRESS_H
 #define GPUCACHE_POOL_ADDRESS_H
@@ -10,32 +10,39 @@
 
 struct pool;
 
-/** Whether `address` lies in the memory of some pool. */
+/** Returns whether `address` lies in memory of any pool. */
 bool pool_has(uint64_t address);
 
-/** Whether this pool counts a part of [address, address + bytes) as its own. */
+/** Returns whether `pool` owns a part of [address, address + bytes). */
 bool pool_covers(const struct pool *pool, uint64_t address, uint64_t bytes);
 
-/** Whether some pool has any of the range, or is about to have forgotten it. */
+/** Returns whether any pool owns a part of the range, or is still in pool_forget() for it. */
 bool pool_touches(uint64_t address, uint64_t bytes);
 
-/** A live block as its program knows it. */
+/** A live block: first address and requested bytes. */
 struct pool_block {
     struct pool *pool;
     uint64_t address, requested;
 };
 
-/** The live block that covers `address` (not only its start); -ENOENT as above, -EINVAL inside a
- * pool but not in a live block. In a few steps and without a lock. */
+/**
+ * Finds the live block that covers `address`, which need not be its start. Returns -ENOENT outside
+ * all pools, and -EINVAL inside a pool but outside live blocks.
+ */
 int pool_find(uint64_t address, struct pool_block *block);
 
-/** 1 if these bytes begin in a pool and are not all in one live block, else 0. Not known, -EAGAIN, of what no block covers
- * while streams have yet to free some: until then those may be used. `pool`: that which they begin in, or NULL. */
+/**
+ * Returns 1 if [address, address + bytes) begins in a pool but does not lie in one live block, else
+ * 0. Returns -EAGAIN if no live block covers `address` while the pool has deferred frees: the
+ * program may use that memory until the stream reaches the free. Sets `*pool` to the pool of
+ * `address`, or NULL.
+ */
 int pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool);
 
 /**
- * The live block that starts at `address`, with the bytes of all of it and what was noted for this life of it last (0 or an
- * epoch: nothing). Answers as pool_free() does, in a few steps and without a lock.
+ * Describes the live block that starts at `address`. Returns 0, -ENOENT or -EINVAL as pool_free()
+ * does. Fields: requested bytes, bytes of the whole block, and the tag last set for this
+ * allocation. Without a tag, `tag` is 0 or an epoch number.
  */
 struct pool_look {
     struct pool *pool;
@@ -43,51 +50,68 @@ struct pool_look {
 };
 int pool_look(uint64_t address, struct pool_look *look);
 
-/** Notes something for a block that was just handed out to the calling thread, and which it has told nobody of. */
+/**
+ * Sets the tag of a block that was just handed out to the calling thread, before any other thread
+ * knows its address. Fills `*look`; returns as pool_look().
+ */
 int pool_tag(uint64_t address, uint64_t tag, struct pool_look *look);
 
-/** The same, with the driver's own allocation around the block. Takes the pool's lock. */
+/**
+ * Finds the live block as pool_find() does, and the driver's allocation around it. A VMM segment
+ * has no such allocation: `*segment` is then the block's range. Takes source.lock.
+ */
 struct pool_segment {
     uint64_t address, bytes;
 };
 int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_segment *segment);
 
-/** The number that tells this life of a block from every other one in the process; 0 if `address`
- * is in no live block. */
+/**
+ * Returns a number that identifies this allocation of the block in the process, or 0 if no live
+ * block covers `address`. The first call for a block takes source.lock.
+ */
 uint64_t pool_block_id(uint64_t address);
 
-/** The flag of the live block around `address`: 0 or 1. -ENOENT if this life of the block has none,
- * or there is no such block. Without a lock. */
+/**
+ * Returns the flag of the live block around `address`, 0 or 1. Returns -ENOENT if it was not set
+ * since the block was allocated, or if there is no such block. Takes no lock.
+ */
 int pool_flag(uint64_t address);
 
 /**
- * Sets the flag, until the block is freed. -ENOENT outside the pools; -ENOMEM without host memory,
- * or in no live block. A block that has a number (pool_block_id) needs no host memory. Takes the
- * pool's lock.
+ * Sets the flag of the live block around `address` until the block is freed. Returns -ENOENT
+ * outside all pools; -ENOMEM without host memory or outside live blocks. Needs no host memory for a
+ * block that has a number (pool_block_id()). Takes source.lock.
  */
 int pool_set_flag(uint64_t address, bool flag);
 
 /**
- * From now on something that the context's own order does not bind can reach the block's memory
- * (another process, a network card, the CPU): what it covers changes hands only when earlier work
- * has finished. For good. Returns when the work has finished that the block was handed out behind.
+ * Marks the memory of the live block around `address` as externally visible, for the rest of the
+ * context: another process, a network card or the CPU may reach it, and no barrier holds them back.
+ * The slab or the segments of the block are reused only after earlier work has completed. Waits, by
+ * queries, for the work in front of the barriers that the block was handed out behind. Returns 0,
+ * -ENOENT or -EINVAL as pool_find() does.
  */
 int pool_mark_externally_visible(uint64_t address);
 
-/** Where the backend maps pages: its names of some of those that a live block lies in. */
+/** Handles under a live block; only for the pages backend. */
 #define POOL_EXPORT_HANDLES 16
 struct pool_exported {
     struct pool *pool;
-    uint64_t offset, bytes; /* of the block: where it begins in the first of its pages */
-    uint32_t pages, count;  /* how many of 2 MiB it lies in, and how many are named: */
-    uint32_t length;        /* of 2 MiB has each of those so many */
+    uint64_t offset, bytes; /* offset of the block in its first handle; bytes requested */
+    uint32_t pages,
+        count;       /* VMM pages from the block's first handle to its last; entries in handle[] */
+    uint32_t length; /* VMM pages of each handle in handle[] */
     uint64_t handle[POOL_EXPORT_HANDLES];
 };
 
 /**
- * Names the pages of a block from its `first` on, as many as fit; until pool_export_end() the backend does not get
- * them back. The block begins at `address`, has this number and was marked as reached from outside. -ENOENT: there
- * is none; -EINVAL: it has no such page, or none that begins there.
+ * Fills `*exported` with handles of the block at `address`, beginning `first` VMM pages into it.
+ * Stops when the array is full or a handle of another length follows. The block must have number
+ * `id` (pool_block_id()) and be externally visible.
+ *
+ * On success remap.lock stays held until pool_export_end(), so that the handles do not go back to
+ * the backend. Returns -ENOENT if there is no such block, and -EINVAL if no handle begins at page
+ * `first`.
  */
 int pool_export(uint64_t address, uint64_t id, uint32_t first, struct pool_exported *exported);
 void pool_export_end(const struct pool_exported *exported);

@@ -1,6 +1,6 @@
 /*
- * The checker: walks a whole pool and finds the first thing that does not fit. Called by tests
- * after every step.
+ * Checks the invariants of a whole pool; see pool_check(). Tests call it after every step. Needs
+ * remap.lock and source.lock, and seizes each cache.
  */
 #include "pool/internal.h"
 
@@ -69,7 +69,10 @@ static const char *check_pending(const struct source *source) {
     return NULL;
 }
 
-/* What lies in caches, and what is live as they count. */
+/*
+ * Checks all caches. Adds the bytes that they hold to `*held`, and the live bytes that they count
+ * to `*live`.
+ */
 static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *live) {
     uint64_t quotas = 0;
     const char *broken = NULL;
@@ -115,7 +118,7 @@ static const char *check_locked(struct pool *pool) {
 
 const char *pool_check(struct pool *pool) {
     struct source *source = &pool->source;
-    lock_acquire(&source->remap.lock); /* nothing is half mapped */
+    lock_acquire(&source->remap.lock); /* no mapping is in progress */
     lock_acquire(&source->lock);
     const char *broken = check_locked(pool);
     lock_release(&source->lock);

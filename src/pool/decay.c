@@ -1,20 +1,19 @@
 /*
- * Decay: what has been idle for as long as the program may leave it goes back to the driver by itself.
+ * Decay: gives segments back to the driver that were idle for the whole decay time.
  *
  *      freed                    pending, cached       free segments                the driver
  *        |--- tick --- tick --- tick --- tick --- tick ---|
  *             not in a live block for DECAY_TICKS whole parts of the decay time
  *
- * The clock counts ticks, which somebody makes while there is anything idle at all. A segment knows the tick at which its last
- * block became free. It goes, whole, when that is long enough ago and its work has finished. So a program that comes back to
- * its memory within the decay time never loses any: each is a low-water mark of its own, where the least that was free in an
- * interval would take what one phase uses for superfluous in the next. What is pending for as long is asked about once more, with a late event where there is none,
- * and what the caches of idle threads hold goes to the pool; both are as old as they are known to be, not as young as the
- * segments that they leave.
+ * A tick is a part of the decay time; ticks run while anything is idle. A segment keeps the tick at
+ * which its last block became free. The age is kept per segment: a pool-wide low-water mark would
+ * release memory that one phase leaves idle and the next phase needs. Pending blocks of that age
+ * are queried, with an event recorded later if they have none. Caches of idle threads are flushed.
+ * Both count as old.
  *
- * Unmapping waits for nothing, nor does a free in a stream of our own, so all of it can happen beside work that runs.
- * Where the driver knows only frees that wait, nothing decays. What was freed just before a long kernel has an event of
- * its own if it was much (sync_event_is_due); else it waits for that kernel.
+ * Only drivers with a free that waits for nothing decay (unmapping, or a free in the library's own
+ * stream). Memory freed just before a long kernel has its own event if it is large
+ * (sync_event_is_due()); otherwise it waits for that kernel. Protected by source.lock.
  */
 #include "pool/internal.h"
 
@@ -23,7 +22,11 @@ static bool is_pending(const struct source *source, enum reach reach, uint64_t s
     return oldest && oldest->stamp <= stamp;
 }
 
-/* What was freed until `stamp`, and what idle threads have kept: the segments under it have been free for as long. */
+/*
+ * Moves blocks freed up to `stamp`, and the caches of idle threads, to free memory. Their segments
+ * have been idle just as long: the tick is set back during the call, so that they count as that
+ * old. Needs source.lock.
+ */
 static void take_old(struct pool *pool, uint64_t stamp) {
     struct source *source = &pool->source;
     struct biased *idle = quota_find_idle(pool);
@@ -39,12 +42,13 @@ static void take_old(struct pool *pool, uint64_t stamp) {
 bool pool_tick(struct pool *pool) {
     struct source *source = &pool->source;
     struct decay *decay = &source->decay;
-    reclaim_deferred(pool, true); /* no epoch tells when blocks that wait for streams may be had */
+    reclaim_deferred(pool, true); /* no epoch covers deferred frees */
     lock_acquire(&source->lock);
     bool any = decay_is_any(pool);
     if (any) {
         uint64_t *before = &decay->before[++source->decay.tick % DECAY_TICKS], old = *before;
-        *before = atomic_fetch_add(&source->epochs.open, 1); /* what comes later is told apart */
+        *before = atomic_fetch_add(&source->epochs.open,
+                                   1); /* opens an epoch, so that later frees get another stamp */
         take_old(pool, old);
         peaks_update(pool);
     }
@@ -53,14 +57,19 @@ bool pool_tick(struct pool *pool) {
     return any;
 }
 
-/* *waits: something is old enough, but its work has not finished. */
+/*
+ * Returns whether a segment may go. Sets `*waits` if one is old enough but its work has not
+ * completed.
+ */
 static bool any_aged(struct source *source, bool *waits) {
     struct arena *arena;
     return source_aged(source, &arena, waits) != NULL;
 }
 
-/* One segment. Whoever wants to grow goes first: a lock is not handed on in order, so that it
- * would wait until all has gone, and may have use for some of it. */
+/*
+ * Releases one segment. A growing thread goes first: it may need the memory. The lock is not handed
+ * over in order, so the thread would otherwise wait until everything had gone.
+ */
 bool pool_decay(struct pool *pool) {
     struct source *source = &pool->source;
     uint64_t released = 0;
@@ -78,7 +87,8 @@ bool pool_decay(struct pool *pool) {
         released = source_decay(source);
         peaks_update(pool);
     }
-    if (released == 0 && source->freeing_bytes > 0) { /* the driver has it when somebody asks */
+    if (released == 0 &&
+        source->freeing_bytes > 0) { /* the driver completes the release only when it is asked */
         source_wait_for_return(source, RETURN_SOON_NS);
     }
     lock_release(&source->lock);

@@ -1,8 +1,8 @@
 /*
- * The backend's pages under a live block, named to somebody outside the pool.
+ * Exports the handles under a live block, for IPC.
  *
- * If the block is freed meanwhile, they may go back to the backend. That is up to the mapper, whose lock is held as long
- * as somebody names them.
+ * If the program frees the block meanwhile, its handles may go back to the backend. Only remapping
+ * code gives them back, under remap.lock. So pool_export() keeps that lock until pool_export_end().
  */
 #include "pool/internal.h"
 
@@ -10,7 +10,10 @@
 
 #include <errno.h>
 
-/* The segment that begins `first` pages behind the block's first one, and those behind it that are as long. */
+/*
+ * Collects the handle that begins `first` VMM pages after the block's first handle, and the
+ * following ones of the same length. Needs remap.lock and source.lock. Returns as pool_export().
+ */
 static int collect(struct pool *pool, uint64_t address, uint32_t first,
                    struct pool_exported *exported) {
     struct pool_block block;

@@ -1,5 +1,6 @@
 /*
- * What lies at an address.
+ * Finds the live block around an address, and keeps the names and marks of live blocks. Look-ups
+ * take no lock; changes need source.lock. Implements address.h and find.h.
  */
 #include "pool/internal.h"
 
@@ -10,20 +11,23 @@
 
 static _Atomic uint64_t last_id;
 
-/* One of the two kinds, live, covering the address. */
+/* A live block that covers an address: `block` is set if it is small, `range` if it is large. */
 struct found {
     struct pool *pool;
     struct block *block;
     struct range *range;
-    uint64_t header; /* of a small block */
+    uint64_t header; /* small blocks only */
     uint64_t address, requested;
 };
 
 /*
- * A question about a block that lives, and goes on living while it is asked, is answered without any
- * lock: what leads to that block stays as it is, whatever happens beside it. Any other question may meet
- * descriptors that are taken to pieces or used again. So each counts how often that has happened, is
- * looked at before and after, and what was read in between is forgotten if it has moved.
+ * Look-up without a lock:
+ *
+ *   1. If the block is live and stays live during the call, all data on the way to it is stable. The
+ *      answer is right.
+ *   2. Otherwise the look-up may read descriptors that are being freed or reused. Each slab and arena
+ *      counts such reuses. find_small() and find_large() read the counter before and after, and
+ *      return false if it changed; find_live() then retries.
  */
 static bool find_small(page_map_entry entry, uint64_t address, struct found *found) {
     struct slab *slab = page_map_page(entry);
@@ -45,8 +49,10 @@ static bool covers(struct range *range, uint64_t address, struct found *found) {
            address - found->address < found->requested;
 }
 
-/* A large block is longer than half a page: it starts in this half, in the one before, or covers the
- * page's first byte. */
+/*
+ * A large block is longer than half a slab (1 MiB). So the block around `address` starts in the
+ * same half, starts in the half before, or covers the first byte of the slab-sized part.
+ */
 static bool find_large(page_map_entry entry, uint64_t address, struct found *found) {
     struct pool *pool = page_map_owner(address);
     uint64_t half = PAGE_BYTES / 2;
@@ -67,17 +73,17 @@ static bool find_large(page_map_entry entry, uint64_t address, struct found *fou
 }
 
 static int find_live(uint64_t address, struct found *found) {
-    bool settled = false;
-    while (!settled) {
+    bool stable = false;
+    while (!stable) {
         page_map_entry entry = page_map_get(address);
         *found = (struct found){0};
-        settled = page_map_page(entry) ? find_small(entry, address, found)
-                                       : find_large(entry, address, found);
+        stable = page_map_page(entry) ? find_small(entry, address, found)
+                                      : find_large(entry, address, found);
     }
     return found->pool ? 0 : page_map_owner(address) ? -EINVAL : -ENOENT;
 }
 
-/* Locks and returns the pool that `address` lies in, or NULL. */
+/* Returns the pool that owns `address`, with source.lock held, or NULL. */
 static struct pool *lock_owner(uint64_t address) {
     struct pool *pool = page_map_owner(address);
     if (!pool) {
@@ -107,7 +113,7 @@ bool pool_covers(const struct pool *pool, uint64_t address, uint64_t bytes) {
 bool pool_touches(uint64_t address, uint64_t bytes) {
     bool any = false;
     for (uint64_t a = address & ~(PAGE_BYTES - 1); a < address + bytes && !any; a += PAGE_BYTES) {
-        any = page_map_owner(a) || page_map_get(a) != 0; /* the entry is what goes last */
+        any = page_map_owner(a) || page_map_get(a) != 0; /* pool_forget() removes the entry last */
     }
     return any;
 }
@@ -155,7 +161,7 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
     if (range) {
         r = 0;
         const struct segment *around =
-            range->segment; /* of a line the driver knows no allocation */
+            range->segment; /* the driver knows no allocation in a VA range */
         *segment = around->is_vmm ? (struct pool_segment){block->address, range->bytes}
                                   : (struct pool_segment){around->base, around->bytes};
     }
@@ -164,17 +170,17 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
 }
 
 /*
- * The name of a live block is one word, beside the descriptor:
+ * The name of a live block is one word beside its descriptor:
  *
  *      63 has a flag | 62 the flag | 61 number 0
  *
- * The name ends with the block, so there is no list of flags that could be full.
+ * The name ends with the block, so no table of flags can be full.
  */
 #define NAME_HAS_FLAG ((uint64_t)1 << 63)
 #define NAME_FLAG ((uint64_t)1 << 62)
 #define NAME_NUMBER (NAME_FLAG - 1)
 
-/* Returns the name that a live block has already; 0: none. */
+/* Returns the name of a live block, or 0 if it has none. Takes no lock. */
 static uint64_t known_name(const struct found *found) {
     if (found->range) {
         return atomic_load(&found->range->name);
@@ -184,8 +190,10 @@ static uint64_t known_name(const struct found *found) {
     return block_header(found->block) == found->header ? name : 0;
 }
 
-/* Returns where the name of a live small block stands, which is `fresh` if it had none. NULL if the
- * block is freed meanwhile, or without host memory. */
+/*
+ * Returns the location of a live small block's name, which becomes `fresh` if it had none. Returns
+ * NULL if another thread frees the block meanwhile, or without host memory. Needs source.lock.
+ */
 static _Atomic uint64_t *name_block(struct block *block, uint64_t fresh) {
     struct slab *slab = slab_of(block);
     if (!slab->names) {
@@ -205,8 +213,10 @@ static _Atomic uint64_t *name_block(struct block *block, uint64_t fresh) {
     return name;
 }
 
-/* Returns where the name of the live block around `address` stands, and gives it one if it has
- * none. NULL if there is no such block, or no host memory. Under the pool's lock. */
+/*
+ * Returns the location of the name of the live block around `address`, and creates the name if
+ * necessary. Returns NULL if there is no such block, or without host memory. Needs source.lock.
+ */
 static _Atomic uint64_t *name_at(uint64_t address) {
     struct found found;
     if (find_live(address, &found) != 0) {
@@ -277,7 +287,7 @@ int pool_mark_externally_visible(uint64_t address) {
     return r;
 }
 
-/* --- a live block by its own address, in as few steps as its free takes --- */
+/* --- look-up by the start address, in as few steps as a free takes --- */
 
 __attribute__((no_sanitize("thread"))) static struct block *look_up(uint64_t address,
                                                                     struct pool_look *look) {

@@ -1,4 +1,4 @@
-/* What starts at an address, or lies around it. For the files of this room. */
+/* Internal look-up of the blocks at an address, for files of src/pool. Public part: address.h. */
 #ifndef GPUCACHE_POOL_FIND_H
 #define GPUCACHE_POOL_FIND_H
 
@@ -8,20 +8,25 @@
 
 struct pool_block;
 
-/** The range around a live block, or NULL. Under the lock. */
+/**
+ * Returns the range that holds the live block around `address`, and describes the block in
+ * `*block`. For a small block that is the range of its slab. Returns NULL if no live block covers
+ * the address. Needs source.lock.
+ */
 struct range *find_range(uint64_t address, struct pool_block *block);
 
-/* What may start at an address. */
+/* Candidate block at an address; all fields are 0 or NULL if there is none. */
 struct start {
-    struct pool *pool;   /* whose address it is, or NULL */
-    struct slab *slab;   /* of a small block; else NULL */
-    struct block *block; /* which the map names, or NULL */
-    uint64_t header;     /* of it, or 0 */
+    struct pool *pool;   /* pool that owns the address */
+    struct slab *slab;   /* slab, if the address lies in one */
+    struct block *block; /* descriptor whose block starts at the address */
+    uint64_t header;     /* header of `block` */
 };
 
 /**
- * Nobody keeps the block from being freed meanwhile, or its descriptor from being used for another one: then what is read of it
- * means nothing, and whoever asks about blocks that are not its own has to notice.
+ * Returns the block that may start at `address`, without a lock. Another thread may free the block
+ * or reuse its descriptor meanwhile. The result is then meaningless: a caller that does not own the
+ * block must detect that.
  */
 __attribute__((no_sanitize("thread"))) static inline struct start find_start(uint64_t address) {
     struct start at = {.slab = page_map_page(page_map_get(address))};

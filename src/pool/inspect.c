@@ -1,5 +1,6 @@
 /*
- * The figures of a pool: what its books say.
+ * Adds the counters and metrics of a pool to a snapshot (stats/stats.h). Reports call it, also in
+ * signal handlers: nothing here waits for a lock, except pool_reset_peaks().
  */
 #include "pool/cache_counters.h"
 #include "pool/internal.h"
@@ -11,7 +12,7 @@ static void add_metric(struct stats_metric *to, const struct metric *from) {
     to->freed += counter_get(&from->freed);
 }
 
-/* What thread caches counted, by the size classes of the statistics. */
+/* Adds the allocations or frees that thread caches counted, by size class of the statistics. */
 static void count_classes(const struct pool *pool, bool frees,
                           uint64_t counts[STATS_SIZE_CLASSES]) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
@@ -26,7 +27,7 @@ static void count_classes(const struct pool *pool, bool frees,
     }
 }
 
-/* In the order of peaks_sums(), and for its reason. */
+/* Reads allocations before frees, as peaks_sums() does: `live` is never too large. */
 static void add_classes(const struct pool *pool, struct stats_device *stats) {
     uint64_t allocs[STATS_SIZE_CLASSES] = {0}, frees[STATS_SIZE_CLASSES] = {0};
     count_classes(pool, false, allocs);
@@ -39,7 +40,7 @@ static void add_classes(const struct pool *pool, struct stats_device *stats) {
 }
 
 /*
- * What is live is counted by the caches; the pool's books know the peak of the last look. Returns the
+ * Adds a metric that the caches count. `from` holds the peak of the last aggregation. Returns the
  * peak.
  */
 static uint64_t add_sum(struct stats_metric *to, const struct metric *from, struct peaks_sum sum,
@@ -48,16 +49,18 @@ static uint64_t add_sum(struct stats_metric *to, const struct metric *from, stru
     to->current += sum.live;
     to->total += sum.taken;
     to->freed += sum.taken - sum.live;
-    to->peak += now > last ? now - last : 0; /* `last` is in it already */
+    to->peak += now > last ? now - last : 0; /* add_metric() has added `last` */
     return now > last ? now : last;
 }
 
 void pool_read(struct pool *pool, struct stats_device *stats) {
     struct source *source = &pool->source;
     const struct counters *counters = &source->counters;
-    /* A report from a signal handler may have interrupted whoever holds the lock. Without it the largest
-     * free block is that of the last look, and what an ending thread leaves to the next may be seen
-     * twice or not at all. */
+    /*
+     * A signal handler may interrupt the thread that holds the lock, so the lock is only tried.
+     * Without it, the largest free block is that of the last update. The counts that an ending
+     * thread leaves to its cache's next owner may then be read twice or not at all.
+     */
     bool locked = lock_try(&source->lock);
     if (locked) {
         budget_count_reserve(source);
@@ -87,7 +90,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
         uint64_t upper = counter_get(&counters->peak_upper),
                  now = sums.of[WATERMARK_REQUESTED].highest;
         upper = upper > now ? upper : now;
-        now = counter_get(&counters->active.peak); /* which covers all that is live */
+        now = counter_get(&counters->active.peak); /* active covers all live memory */
         upper = upper < now ? upper : now;
         stats->peaks_exact = false;
         stats->peak_error_bytes += upper > peak ? upper - peak : 0;
@@ -107,7 +110,7 @@ void pool_reset_peaks(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     counters_reset_peaks(&source->counters);
-    counter_set(&source->counters.requested.peak, 0); /* the caches' share is added by the look */
+    counter_set(&source->counters.requested.peak, 0); /* aggregate_peaks() adds the caches' share */
     counter_set(&source->counters.allocated.peak, 0);
     counter_set(&source->counters.allocations.peak, 0);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {

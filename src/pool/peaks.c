@@ -1,7 +1,9 @@
 /*
- * The peaks of what is live, as the caches of all threads count it, and with them the budget.
+ * Computes the peaks of live memory from the counters of all thread caches, and updates the budget.
  *
- * A look brings all of it up to date, and with it those of the books that are known as a whole.
+ * One cache knows its own peak exactly. Over several caches a peak is known only when their
+ * counters are summed ("aggregated"), which costs one cache miss per cache. The slow path calls
+ * peaks_update(), which decides when the sum is worth that. Needs source.lock except for the sums.
  */
 #include "pool/internal.h"
 
@@ -27,13 +29,17 @@ static void add_given(const struct pool *pool, struct peaks_sums *sums) {
 }
 
 /*
- * Blocks change hands while one cache is read after another. So of all of them first what was taken is read, then what was
- * given back: the sum is never more than was live in between. The other way round it is never less.
+ * Sums the counters of all caches. Blocks move between caches meanwhile, so the order decides the
+ * error:
+ *
+ *   taken before given (`at_most` false)   live is never more than was live at some moment
+ *   given before taken (`at_most` true)    live is never less
  */
 static struct peaks_sums sum_up(const struct pool *pool, bool at_most) {
     struct peaks_sums sums = {0};
     (at_most ? add_given : add_taken)(pool, &sums);
-    (at_most ? add_taken : add_given)(pool, &sums); /* whoever is in the sums has to be counted */
+    (at_most ? add_taken : add_given)(pool,
+                                      &sums); /* counted last, to include every cache of the sums */
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         sums.used += !watermark_is_unused(&cache->watermarks[WATERMARK_COUNT]);
     }
@@ -45,7 +51,10 @@ static struct peaks_sums sum_up(const struct pool *pool, bool at_most) {
     return sums;
 }
 
-/* Whoever moves one may have lost its processor; or be the thread that a signal has interrupted. */
+/*
+ * Waits until no cache is being added or removed (`moves` is even). Gives up after MOVE_TURNS
+ * turns: the thread that does it may be preempted, or may be the one that a signal interrupted.
+ */
 static unsigned moves_done(const struct pool *pool, unsigned *turns) {
     unsigned moves;
     while ((moves = atomic_load(&pool->moves)) % 2 > 0 && ++*turns < MOVE_TURNS) {
@@ -54,7 +63,7 @@ static unsigned moves_done(const struct pool *pool, unsigned *turns) {
     return moves;
 }
 
-/* Without the lock a cache may come or go meanwhile: then once more. */
+/* Repeats the sum if a cache was added or removed meanwhile, at most MOVE_TURNS times. */
 static struct peaks_sums sum_up_at_rest(const struct pool *pool, bool at_most) {
     struct peaks_sums sums;
     unsigned before, turns = 0;
@@ -75,10 +84,14 @@ uint64_t peaks_live_at_most(const struct pool *pool) {
 }
 
 /*
- * What is live is booked in the caches of the threads. With one cache in use its own peak is the
- * truth. With several, no single moment is known: the peak is then the highest sum seen here, and
- * peak_upper what the sum of their own peaks allows. What has been summed need not be summed again;
- * only its owner may say so of a cache.
+ * Raises the pool's peaks to the sums of the caches.
+ *
+ *   1. One cache in use: its own peak is exact.
+ *   2. Several: the peak is the highest sum seen here, a lower bound. `peak_upper` is the sum of the
+ *      caches' own peaks, an upper bound.
+ *
+ * Then restarts the watermarks that may be restarted here. Only the owner may restart a cache's
+ * watermark, so caches of other threads keep theirs.
  */
 static void aggregate_peaks(struct pool *pool) {
     struct counters *counters = &pool->source.counters;
@@ -101,7 +114,7 @@ static void aggregate_peaks(struct pool *pool) {
     counter_raise(&counters->peak_upper, sums.of[WATERMARK_REQUESTED].highest);
 }
 
-/* With many caches a sum takes longer than most visits. */
+/* A sum over many caches takes longer than most slow paths, so it must not run in each. */
 static bool may_aggregate(const struct pool *pool) {
     return pool->peaks.updates - pool->peaks.summed_at >= pool->caches_owned / CACHES_PER_UPDATE;
 }
@@ -113,7 +126,7 @@ void peaks_update_if_due(struct pool *pool) {
     }
 }
 
-/* The peak may have risen since the last look. */
+/* The peak may have risen since the last aggregation: recompute before saying no. */
 bool peaks_over_budget(struct pool *pool, uint64_t bytes) {
     struct source *source = &pool->source;
     if (budget_allows(source, bytes)) {
@@ -131,14 +144,17 @@ bool peaks_over_budget(struct pool *pool, uint64_t bytes) {
 
 void peaks_update(struct pool *pool) {
     struct source *source = &pool->source;
-    /* One cache keeps its own peak until it is asked for. Of several the sum is only known while it
-     * is looked at; but that takes their cache lines away from their threads. */
+    /*
+     * Aggregation takes cache lines away from the threads that own the caches, so it runs in every
+     * UPDATES_PER_SUM-th update only. One cache keeps its peak until it is read. Memory handed out
+     * to several caches is unknown to the budget until then.
+     */
     bool few = pool->caches_owned > 1 && pool->caches_owned <= FEW_CACHES;
     uint64_t updates = ++pool->peaks.updates - pool->peaks.summed_at;
-    bool unseen = pool->caches_owned > 1 && may_aggregate(pool) &&
-                  pool->peaks.unaggregated_bytes > budget_unaggregated_most(source);
+    bool unaggregated = pool->caches_owned > 1 && may_aggregate(pool) &&
+                        pool->peaks.unaggregated_bytes > budget_unaggregated_most(source);
     bool changed = budget_has_changed(source);
-    if (updates >= (few ? UPDATES_PER_SUM_OF_FEW : UPDATES_PER_SUM) || unseen ||
+    if (updates >= (few ? UPDATES_PER_SUM_OF_FEW : UPDATES_PER_SUM) || unaggregated ||
         (changed && may_aggregate(pool))) {
         aggregate_peaks(pool);
         source->budget_stale = true;

@@ -1,4 +1,7 @@
-/* The peaks of what is live, of all caches together. Under the pool's lock, but for the sums. */
+/*
+ * Peaks of live memory over all caches of a pool. peaks_sums() and peaks_live_at_most() take no
+ * lock; all other functions need source.lock.
+ */
 #ifndef GPUCACHE_POOL_PEAKS_H
 #define GPUCACHE_POOL_PEAKS_H
 
@@ -7,17 +10,22 @@
 struct peaks_sums {
     struct peaks_sum {
         uint64_t taken, given, live;
-        uint64_t highest; /* no more can have been live since the last look */
+        uint64_t highest; /* upper bound of live since the last aggregation */
     } of[WATERMARKS];
-    unsigned used; /* how many caches have counted anything */
+    unsigned used; /* number of caches that have counted an allocation or a free */
 };
-struct peaks_sums peaks_sums(const struct pool *pool); /* of all caches */
-uint64_t peaks_live_at_most(const struct pool *pool);  /* for who counts what is not live */
+struct peaks_sums
+peaks_sums(const struct pool *pool); /* sums over all caches; `live` is a lower bound */
+uint64_t peaks_live_at_most(const struct pool *pool); /* upper bound of allocated bytes */
 
-void peaks_update(struct pool *pool);        /* after every visit: what has changed in the books */
-void peaks_update_if_due(struct pool *pool); /* the peaks, unless that was done just before */
-void peaks_update_all(struct pool *pool);    /* peaks, budget and pressure too */
-/* Growing by so much would exceed the budget, also after a look at what has changed in this visit. */
+void peaks_update(struct pool *pool); /* after each slow path: counters, budget and decay */
+void peaks_update_if_due(
+    struct pool *pool);                   /* aggregates the peaks, unless that was done recently */
+void peaks_update_all(struct pool *pool); /* aggregates the peaks and recomputes the budget */
+/*
+ * Returns whether growth by `bytes` exceeds the budget. Recomputes the budget first, at most once
+ * per slow path.
+ */
 bool peaks_over_budget(struct pool *pool, uint64_t bytes);
 
 #endif

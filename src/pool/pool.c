@@ -1,3 +1,7 @@
+/*
+ * Functions of pool.h that concern a pool as a whole: creation and end, captures, giving memory
+ * back, and stamps. All state is protected by source.lock.
+ */
 #include "pool/internal.h"
 
 #include "memory/host.h"
@@ -5,7 +9,7 @@
 
 #include <errno.h>
 
-/* --- life --- */
+/* --- creation and end --- */
 
 struct pool *pool_create(struct backend *backend, const struct pool_config *config) {
     struct pool *pool = host_map(sizeof *pool, 4096);
@@ -37,9 +41,12 @@ static void forget_caches(struct pool *pool) {
 }
 
 /*
- * First nobody finds the memory any more. Then the caches are seized: a free that had found a block
- * is through with it, because it looks inside its cache, and what it has put there goes with the rest.
- * Only then are the descriptors used again.
+ * Order of the steps:
+ *
+ *   1. Remove the memory from the page map: no look-up finds it any more.
+ *   2. Seize all caches. A free that had found a block is finished then, because it runs inside its
+ *      cache. The blocks that it put there are forgotten with the others.
+ *   3. Only then reuse the descriptors.
  */
 uint64_t pool_forget(struct pool *pool) {
     struct source *source = &pool->source;
@@ -102,7 +109,7 @@ void pool_before_capture(struct pool *pool) {
     lock_release(&source->lock);
 }
 
-/* Recording is done under the lock: from here on none is in the middle of it. */
+/* Events are recorded under the lock: once it is taken, no record is in progress. */
 void pool_capture_announced(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
@@ -121,7 +128,7 @@ void pool_expect_streams(unsigned streams) {
     budget_expect_streams(streams);
 }
 
-/* --- what else is asked of it --- */
+/* --- waits, and memory that goes back --- */
 
 void pool_wait_for_barriers(struct pool *pool) {
     struct source *source = &pool->source;
@@ -130,8 +137,12 @@ void pool_wait_for_barriers(struct pool *pool) {
     lock_release(&source->lock);
 }
 
-/* Another thread's call that may end the context is waited for: what is kept can go back then, or has gone with it. Nothing
- * is kept of one that has ended, and it stays quiet until the pool is used again. */
+/*
+ * Waits for another thread's call that may end the context. Returns whether the context has ended.
+ * Idle memory can go back after the wait, or has gone with the context. Does not wait for an empty
+ * pool: after the end its backend stays suspended until the pool is used again. Lock held; released
+ * during the wait.
+ */
 static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
     uint64_t generation = source_generation(source);
     if (budget_used(source) + source->freeing_bytes > 0) {
@@ -140,7 +151,10 @@ static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
     return generation != source_generation(source);
 }
 
-/* Lock held. */
+/*
+ * Implements pool_give_back(). `ending_ns` limits the wait for a call that may end the context.
+ * Lock held; released during waits.
+ */
 static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t ending_ns) {
     struct source *source = &pool->source;
     if (wait && ended_meanwhile(source, ending_ns)) {
@@ -154,7 +168,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     uint64_t limit_ns = wait && !source->backend->suspended ? TRIM_WAIT_NS : 0, before;
     uint64_t last = epochs_stamp(&source->epochs);
     int r;
-    do { /* of what some wait for others of the pool take nothing first */
+    do { /* release after each completed event, before other threads take the memory */
         before = source->epochs.finished;
         if (source->pending_bytes + source_idle(source) > 0) {
             finished = sync_wait_any(source, limit_ns, all);
@@ -166,7 +180,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     if (source->freeing_bytes > 0) {
         source_wait_for_return(source, TRIM_WAIT_NS);
     }
-    if (all) { /* what has not finished was freed since, if work was waited for */
+    if (all) { /* After a full wait, pending memory was freed by later calls: do not count it. */
         uint64_t ready = budget_free(source);
         uint64_t left = finished ? ready - source_idle(source) : ready + source->pending_bytes;
         atomic_store(&pool->left_bytes, left);
@@ -235,13 +249,16 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
     epochs_poll(&source->epochs, source->backend);
     pending_release_safe(source);
     uint64_t stuck = budget_free(source) - source_idle(source);
-    /* Beside nothing but what is cached or pending nothing is stuck: all of it goes back with them. */
-    bool retired = atomic_load(&pool->deferred_bytes) > 0;
-    stuck -= retired ? 0 : arena_loose_bytes(&source->large);
+    /*
+     * A segment without live blocks goes back once its cached and pending blocks are free: free
+     * memory in it is not stuck.
+     */
+    bool deferred = atomic_load(&pool->deferred_bytes) > 0;
+    stuck -= deferred ? 0 : arena_loose_bytes(&source->large);
     peaks_update(pool);
     lock_release(&source->lock);
     bool live = peaks_live_at_most(pool) > 0;
-    return live || retired ? stuck : 0;
+    return live || deferred ? stuck : 0;
 }
 
 uint64_t pool_stamp_in_free(struct pool *pool) {
@@ -257,7 +274,8 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     if (source->epochs.finished < stamp && sync_query(source, stamp)) {
-        epochs_poll(&source->epochs, source->backend); /* usable behind a barrier is not enough */
+        /* a stamp that is safe behind a barrier need not have completed */
+        epochs_poll(&source->epochs, source->backend);
     }
     bool finished = source->epochs.finished >= stamp;
     lock_release(&source->lock);
@@ -273,8 +291,8 @@ bool pool_is_idle(struct pool *pool) {
 }
 
 /*
- * The program waits for all its work by itself, so an epoch ends for nothing: its number is taken
- * before the wait, and is finished after it.
+ * The program itself waits for all work, so no event is needed. The epoch number is taken before
+ * the wait and marked as completed after it.
  */
 uint64_t pool_sync_begin(struct pool *pool) {
     return atomic_fetch_add(&pool->source.epochs.open, 1);

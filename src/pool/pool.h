@@ -1,21 +1,21 @@
 /*
- * The allocator of one context.
+ * The allocator of one CUDA context. Files of src/driver call it.
  *
- *      pool_alloc                                   pool_free
- *          |                                            |
- *      thread cache      (cache.h)   <------------------+    no lock, no driver call
- *          |  miss                                      |  another thread's
- *      transfer cache    (transfer.h) <-----------------+    its own lock
- *          |  miss                                      |  over quota (quota.c)
- *      ---------------------- the pool's lock -----------------------
- *      supply: whom to ask, in which order (slow_path.c)
- *          |                                            |
- *      the source: ready memory, pending memory, segments (source/source.h)
- *          |
- *      backend: the driver
+ *       pool_alloc                                   pool_free
+ *           |                                            |
+ *       thread cache      (cache.h)   <------------------+  no lock, no driver call
+ *           |  miss                                      |  block of another thread
+ *       transfer cache    (transfer.h) <-----------------+  lock of that cache
+ *           |  miss                                      |  over the quota (quota.c)
+ *       ------------------------- source.lock ----------------------------
+ *       slow path: tries the sources in order (slow_path.c)
+ *           |                                            |
+ *       source: free memory, pending memory, segments (source/source.h)
+ *           |
+ *       backend: the driver
  *
- * Addresses are those of the device and are never dereferenced. Functions return 0, a negative
- * errno, or the driver's positive code as the backend gave it.
+ * Addresses are device addresses and are never dereferenced. Functions return 0, a negative errno,
+ * or the positive error code of the driver.
  */
 #ifndef GPUCACHE_POOL_POOL_H
 #define GPUCACHE_POOL_POOL_H
@@ -30,157 +30,214 @@
 
 struct pool;
 
-/** A pool over `backend`, which must outlive it. NULL without host memory. */
+/** Creates a pool over `backend`, which must outlive the pool. Returns NULL without host memory. */
 struct pool *pool_create(struct backend *backend, const struct pool_config *config);
 
 /**
- * The context is gone and took its memory along: forgets every block, gives nothing back, and says how
- * many bytes it had from the driver. A free that another thread is in the middle of leaves nothing
- * behind. The pool may be used again when its backend stands for another context of the same device.
+ * Forgets every block after the context, and with it the memory, has ended. Returns the bytes that
+ * were reserved; gives none back to the driver. A free in progress in another thread leaves nothing
+ * behind. Takes remap.lock and source.lock. The pool may be used again once its backend stands for
+ * another context of the same device.
  */
 uint64_t pool_forget(struct pool *pool);
 struct backend *pool_backend(struct pool *pool);
 
-/** Returns when no thread is inside a wait of the backend any more. New ones do not begin while that is
- * quiet. */
+/**
+ * Waits until no thread is inside a wait of the backend. A suspended backend begins no new wait.
+ */
 void pool_wait_for_waiters(struct pool *pool);
 
-/** What the pool may have has changed: it is measured by that, and what was refused before may be tried again. */
+/**
+ * Sets the capacity of the device in bytes, recomputes the budget, and allows growth that was
+ * refused before.
+ */
 void pool_set_capacity(struct pool *pool, uint64_t capacity);
 
 /**
- * Memory for `bytes`. -EINVAL: of 0 there is none. -ENOMEM: neither the pool nor the driver has it. -EDQUOT: nor does the
- * limit allow it. -ERANGE: the pool cannot manage what the driver gave; ask the driver directly. Positive: the driver's error.
+ * Allocates `bytes` bytes. Waits for earlier work only as the slow path allows (slow_path.c).
+ *
+ *   -EINVAL   `bytes` is 0
+ *   -ENOMEM   neither the pool nor the driver has the memory
+ *   -EDQUOT   the limit of the process does not allow it
+ *   -ERANGE   the pool cannot manage the memory that the driver gave; ask the driver directly
+ *   > 0       error code of the driver
  */
 int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address);
 
-/** Frees a block of whichever pool owns it. -ENOENT: no pool's memory. -EINVAL: inside a pool, but
- * no live block starts there. */
+/**
+ * Frees a block, whichever pool owns it. Returns -ENOENT outside all pools, and -EINVAL inside a
+ * pool at an address where no live block starts.
+ */
 int pool_free(uint64_t address);
 
-/* A block that the program has freed, and that something no epoch knows of still holds back. */
+/*
+ * A deferred free: the program has freed the block, but a stream or a capture that no epoch covers
+ * may still use it.
+ */
 struct block;
 struct pool_deferred {
     struct pool *pool;
-    uint64_t generation; /* of the pool: the contexts it had outlived */
+    uint64_t generation; /* generation of the pool at the free */
     uint64_t bytes;
     struct block *block;
 };
 
 /**
- * Takes a live block from the program: nobody finds it any more, but its memory stays untouched until
- * pool_reclaim(). Answers as pool_free() does.
+ * Frees a live block without reusing its memory before pool_reclaim(). Look-ups no longer find the
+ * block. Returns the same values as pool_free().
  */
-int pool_defer_free(uint64_t address, struct pool_deferred *retired);
+int pool_defer_free(uint64_t address, struct pool_deferred *deferred);
 
 /**
- * Everything that was ever to touch the block's memory has finished: it is ready, without an epoch of
- * its own. Does nothing if the context has ended meanwhile. Records and waits for nothing.
+ * Makes the block of a deferred free available at once, without an epoch: all work that could touch
+ * it has completed. Does nothing if the context has ended. Records no event and waits for nothing.
  */
-void pool_reclaim(const struct pool_deferred *retired);
+void pool_reclaim(const struct pool_deferred *deferred);
 
-/** Bytes of blocks that are retired and not reclaimed. */
+/** Returns the bytes of deferred frees that are not reclaimed yet. */
 uint64_t pool_retired_bytes(struct pool *pool);
 
 /**
- * Reclaims retired blocks whose streams have got to the free. Streams may be held up by a barrier
- * for memory that the calling thread has freed: its own frees would have waited natively, so that
- * barrier is waited for. Barriers for other threads' frees are not.
+ * Reclaims the deferred frees that their streams have reached. Waits for a barrier that may hold up
+ * these streams if it is for memory that the calling thread freed: the native free would have
+ * waited for the same work. Waits for no barrier of another thread's free.
  */
 void pool_reclaim_own(struct pool *pool);
 
-/** Returns when all work has finished behind which memory was handed out: whatever can reach that
- * memory from now on need not stand behind the barriers. */
+/**
+ * Waits, by queries, for the work in front of all barriers. Afterwards an access that no barrier
+ * holds back may reach memory that was handed out behind one.
+ */
 void pool_wait_for_barriers(struct pool *pool);
 
 /**
- * Gives idle memory back to the driver, `bytes` of it or all there is; if `wait`, after pool_finish(), and after waiting for other
- * work under way, for a second at most. Returns when the driver has it. 0: something went back; -ENOENT: nothing is
- * idle; -EBUSY: it cannot go now. A call of another thread that may end the context is waited for first, for ten
- * seconds at most; if it has, all went back.
+ * Gives `bytes` bytes of idle memory back to the driver; UINT64_MAX means all. Returns when the
+ * driver has it. With `wait` the function first waits
+ *
+ *   1. for events recorded in frees, as pool_finish() does;
+ *   2. for a call of another thread that may end the context, at most 10 s. If the context ended, all
+ *      memory went back and the result is 0;
+ *   3. for other work in progress, at most 1 s.
+ *
+ * Returns 0 if memory went back, -ENOENT if nothing is idle, and -EBUSY if idle memory cannot go
+ * now. Takes source.lock and releases it around waits.
  */
 int pool_give_back(struct pool *pool, uint64_t bytes, bool wait);
 
-/** Waits for what native frees would have waited for, as far as events on time tell: those of this thread however long it takes, others
- * for ten seconds at most. True if there was any. */
+/**
+ * Waits for events recorded in frees: without a limit for those of the calling thread, at most 10 s
+ * for those of others. The native frees waited for the same work. Returns whether there was such an
+ * event.
+ */
 bool pool_finish(struct pool *pool);
 
-/** The same with everything, and with the host memory of what is not used, but without pool_finish(); a call that may end the
- * context is waited for a second at most. -ENOENT counts as 0. */
+/**
+ * Gives all idle memory and unused host memory back. Does not call pool_finish(). With `wait`,
+ * waits at most 1 s for a call that may end the context, and as pool_give_back() for other work.
+ * Returns as pool_give_back(), except that 0 replaces -ENOENT.
+ */
 int pool_trim(struct pool *pool, bool wait);
 
-/** What was idle and did not go when all was last asked for. What is idle beyond that has been freed since. */
+/**
+ * Returns the idle bytes that the last release of all memory could not give back. Idle memory
+ * beyond that was freed later.
+ */
 uint64_t pool_left_bytes(struct pool *pool);
 
 /**
- * What has been idle for all of the decay time goes back by itself, where giving it back waits for nothing. pool_tick()
- * is called every so often, DECAY_TICKS times in that time; false: nothing is idle, and the backend will be told when
- * something is. pool_decay() gives some of it back; true: some, and there may be more. Neither waits for the device.
- * With no lock held, by one thread for all pools.
+ * Decay: gives memory back that was idle for the whole decay time, if that takes no wait for the
+ * device. One thread calls both functions for all pools, with no lock held. pool_tick() runs
+ * DECAY_TICKS times per decay time; false means that nothing is idle, and the backend is told when
+ * something is. pool_decay() gives one segment back; true means that there may be more.
  */
 bool pool_tick(struct pool *pool);
 bool pool_decay(struct pool *pool);
 
-/** The code of the error that killed the context, or 0: then nothing more can be served from this
- * pool. */
+/**
+ * pool_broken() returns the driver error that made the context unusable, or 0. A broken pool serves
+ * no request. pool_break() records such an error.
+ */
 int pool_broken(struct pool *pool);
 void pool_break(struct pool *pool, int code);
 
-/** Everything submitted before the call was seen to have finished: `ticket` is from
- * pool_sync_begin() before that wait. */
+/**
+ * Bracket a wait of the program for all work of the context. pool_sync_begin() returns a ticket
+ * before the wait. pool_sync_end() then marks all memory freed before pool_sync_begin() as safe.
+ */
 uint64_t pool_sync_begin(struct pool *pool);
 void pool_sync_end(struct pool *pool, uint64_t ticket);
 
 /**
- * For memory of other kinds that is freed now, by the program: a stamp, with an event on time. It has finished when everything
- * submitted before has.
+ * Stamp memory outside the pool, in the program's free of it. pool_stamp_in_free() returns the
+ * stamp and records the event of that free. pool_has_finished() returns whether all work submitted
+ * before the stamp has completed; it only queries.
  */
 uint64_t pool_stamp_in_free(struct pool *pool);
 bool pool_has_finished(struct pool *pool, uint64_t stamp);
 
-/** Whether everything submitted to the context has finished: a driver call that waits for it would not. */
+/**
+ * Returns whether all work submitted to the context has completed, so that a driver call that
+ * synchronises with the context returns at once.
+ */
 bool pool_is_idle(struct pool *pool);
 
-/** How many streams the program has besides the default one; all pools go by it when they decide how far to grow. */
+/**
+ * Sets the number of the program's streams besides the default one, for the growth of all pools.
+ */
 void pool_expect_streams(unsigned streams);
 
-/** Held while the caller begins a capture, or orders the context's work by itself: no event is being recorded. */
+/**
+ * Lock and unlock source.lock. A caller holds it while it begins a capture or synchronises the
+ * context by itself, because no event is recorded meanwhile.
+ */
 void pool_hold(struct pool *pool);
 void pool_release(struct pool *pool);
 
 /**
- * A capture is about to begin, and has been announced. While it lasts nothing can be recorded: what was freed
- * before gets its event now, and frees wait for what they would else record (sync_in_free).
+ * Prepare for a stream capture, during which the context records no event.
+ *
+ *   1. pool_before_capture() records an event for the memory freed so far.
+ *   2. The caller announces the capture.
+ *   3. pool_capture_announced() waits for records in progress. From now on, frees wait for work
+ *      instead of recording an event (sync_in_free).
  */
 void pool_before_capture(struct pool *pool);
 void pool_capture_announced(struct pool *pool);
 
 /**
- * While held: the program is about to record an event of the context, or to make the context wait
- * for one. Barriers stand in line behind all records (epoch.h), its ones behind ours and ours behind
- * its. So from now on nothing is recorded late, and no barrier follows such a record until there is
- * one on time after it.
+ * Records, between pool_hold() and pool_release(), that the program is about to record a context
+ * event (`records`) or to make the context wait for one. Barriers and records of a context run in
+ * order (epoch.h): the program's barriers wait for the library's records, and the reverse. The pool
+ * now records events only in frees. It puts up no barrier after an application-recorded event until
+ * a later free has recorded one.
  */
 void pool_application_syncs(struct pool *pool, bool records);
 
-/** Adds the pool's books to a snapshot. Waits for no lock. */
+/** Adds the pool's counters and metrics to `stats`. Waits for no lock; safe in a signal handler. */
 void pool_read(struct pool *pool, struct stats_device *stats);
 
-/** The sizes of what is live, and behind what the map holds already (NULL: it is not wanted) the pool's memory;
- * takes as long as there are blocks, but holds nobody up. */
+/**
+ * Adds the sizes of live blocks to `stats`, and appends the pool's memory to `map` unless `map` is
+ * NULL. Takes time in proportion to the number of blocks, but holds no lock meanwhile.
+ */
 void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map);
-uint64_t pool_idle_bytes(struct pool *pool); /* all that is not live */
+uint64_t pool_idle_bytes(struct pool *pool); /* reserved bytes that are not live */
 
-/** Of that, what is ready and cannot go back to the driver, because something beside it is live, or in a page of small
- * blocks freed but not usable yet; nothing where nothing is live. What has finished by now is looked for first. */
+/**
+ * Returns the free bytes that cannot go back to the driver: free memory next to a live block, and
+ * freed small blocks whose slab holds a live block. Returns 0 if nothing is live and no free is
+ * deferred. Queries events first.
+ */
 uint64_t pool_stuck_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);
 
-/** In the child of a fork: the end of its one thread gives nothing back. */
+/** Runs in the child of a fork: the exit of the child's only thread returns no blocks. */
 void pool_forked(void);
 
-/** Walks the whole pool and returns where the first broken invariant stands (file and line), or NULL. For tests; takes
- * the lock. */
+/**
+ * Checks every invariant of the pool, under its locks. Returns the file and line of the first
+ * broken one, or NULL. For tests.
+ */
 const char *pool_check(struct pool *pool);
 
 #endif

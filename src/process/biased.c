@@ -1,5 +1,5 @@
 /*
- * What the owner of a biased lock pays nothing for is paid here.
+ * The slow side of biased locks: waiting, seizing, and the end of bias. biased.h has the fast side.
  */
 #include "process/biased.h"
 
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define STORES_ARRIVE_NS 10000000
-#define STORES_ARRIVE_TURNS (1u << 18) /* some milliseconds */
+#define STORES_ARRIVE_TURNS (1u << 18) /* takes a few milliseconds */
 
 static atomic_bool can_bias;
 
@@ -20,7 +20,7 @@ static int membarrier(int command) {
 }
 
 void biased_start(void) {
-#if !defined(__SANITIZE_THREAD__) /* which cannot see what membarrier orders */
+#if !defined(__SANITIZE_THREAD__) /* ThreadSanitizer does not understand membarrier */
     can_bias = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
 #endif
 }
@@ -35,7 +35,7 @@ void biased_init(struct biased *lock, bool owned) {
     atomic_store(&lock->wanted, !on);
 }
 
-/* The other side may have lost its processor. */
+/* Spins first, then yields: the thread that is waited for may have been preempted. */
 static void wait_a_turn(unsigned turns) {
     if (turns < 100) {
         cpu_relax();
@@ -71,9 +71,9 @@ static void wait_for_owner(struct biased *lock) {
 }
 
 /*
- * Until a store that another processor has made has arrived in memory, without that one's help: it
- * takes nanoseconds, or microseconds where lines are fought over. Turns too, where the sandbox refuses
- * sleep.
+ * Waits until a store by another processor has reached memory without that processor's help. The
+ * time is nanoseconds, or microseconds for contended cache lines. The loop spins as well, because a
+ * sandbox may refuse to sleep.
  */
 void biased_wait_for_stores(void) {
     nap(STORES_ARRIVE_NS);
@@ -90,10 +90,10 @@ void biased_end(struct biased *lock) {
 }
 
 /*
- * The kernel did membarrier once and may refuse now: a sandbox was set up, or a checkpoint restored. All
- * that it did for the seizing thread is that the owners' stores to `inside` have arrived which were made
- * before they could see `wanted`; that is waited for instead, once, and the locks become spin locks for
- * good.
+ * membarrier succeeded in biased_start() but may fail now: the process set up a sandbox, or was
+ * restored from a checkpoint. Its only effect here is that an owner's earlier store to `inside`
+ * arrives before the seizing thread reads it. After a failure, biased_wait_for_stores() replaces it
+ * once, and all locks become spin locks for good.
  */
 void biased_seize(struct biased *first, void (*end_bias)(void *), void *with) {
     bool any = false;

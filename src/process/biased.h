@@ -1,9 +1,11 @@
 /*
- * A biased lock: its owner enters and leaves with plain stores. Whoever else needs it, because memory
- * is short, says so, makes every running thread of the process pass a memory barrier (membarrier(2)),
- * and then waits for the owner to leave: the price of the exclusion lies with the rare side. Where the
- * kernel does not do that, or no longer, and where there is no one owner, an ordinary spin lock takes
- * its place.
+ * A biased lock: its owner enters and leaves with plain stores. Thread caches use it
+ * (pool/cache.h).
+ *
+ * Another thread that needs the lock sets `wanted`, makes every running thread of the process
+ * execute a memory barrier (membarrier(2)), and waits until the owner has left. So the rare side
+ * pays for the exclusion. The lock is an ordinary spin lock if the kernel lacks membarrier, begins
+ * to refuse it, or if the lock has no single owner.
  */
 #ifndef GPUCACHE_PROCESS_BIASED_H
 #define GPUCACHE_PROCESS_BIASED_H
@@ -14,10 +16,9 @@
 #include <stdbool.h>
 
 struct biased {
-    atomic_bool inside; /* the owner is */
-    atomic_bool
-        wanted;     /* somebody else waits for the owner to stay out; for ever, once not biased */
-    atomic_bool on; /* biased; never again, once not: then `locked` is a lock */
+    atomic_bool inside; /* true while the owner is inside */
+    atomic_bool wanted; /* another thread seizes the lock; always true without bias */
+    atomic_bool on;     /* biased; once false, stays false, and `locked` is the lock */
     atomic_bool locked;
     struct biased *next_seized;
 };
@@ -30,25 +31,35 @@ static inline void cpu_relax(void) {
 #endif
 }
 
-/** Turns bias on for locks made from now on, if the kernel can do it. Called once. */
+/**
+ * Enables bias for locks that are initialised later, if the kernel supports membarrier. Called
+ * once.
+ */
 void biased_start(void);
 
 bool biased_can_start(void);
 
-/** A lock that is free: biased if that can be had and `owned`. */
+/** Initialises a lock that is not held. It is biased if it is `owned` and bias is enabled. */
 void biased_init(struct biased *lock, bool owned);
 
 static inline bool biased_is_on(const struct biased *lock) {
     return atomic_load_explicit(&lock->on, memory_order_acquire);
 }
 
-/* For the owner, or any user of one that is not biased. */
+/*
+ * Enters after biased_try_enter() failed. For the owner, or for any thread if the lock is not
+ * biased.
+ */
 void biased_enter_slowly(struct biased *lock);
 
-/** False: not biased, or somebody else wants it; then it has not been entered. */
+/**
+ * Tries to enter as the owner. Returns false, without entering, if the lock is not biased or
+ * another thread wants it.
+ */
 static inline bool biased_try_enter(struct biased *lock) {
     atomic_store_explicit(&lock->inside, true, memory_order_relaxed);
-    atomic_signal_fence(memory_order_seq_cst); /* the other side's membarrier makes a fence of it */
+    atomic_signal_fence(
+        memory_order_seq_cst); /* the seizing thread's membarrier makes this a full fence */
     if (__builtin_expect(!atomic_load_explicit(&lock->wanted, memory_order_acquire), 1)) {
         lock_note(LOCK_CACHE);
         return true;
@@ -64,7 +75,7 @@ static inline void biased_enter(struct biased *lock) {
     }
 }
 
-/** After biased_try_enter(). */
+/** Leaves a lock that biased_try_enter() entered. */
 static inline void biased_leave_owned(struct biased *lock) {
     lock_forget(LOCK_CACHE);
     atomic_store_explicit(&lock->inside, false, memory_order_release);
@@ -77,14 +88,18 @@ static inline void biased_leave(struct biased *lock) {
 }
 
 /**
- * For everybody else, one at a time: several locks, linked by `next_seized`. `end_bias` is called once
- * where the kernel refuses what it did before: it has to end the bias of every lock there is that the
- * caller may seize (biased_end()).
+ * Seizes several locks, linked by `next_seized`, in a thread that does not own them;
+ * biased_return() releases them. One thread at a time may do so. If membarrier fails for the first
+ * time, calls `end_bias(with)` once. `end_bias` must end the bias of every lock that the caller may
+ * ever seize.
  */
 void biased_seize(struct biased *first, void (*end_bias)(void *), void *with);
 void biased_return(struct biased *first);
 
-/* In `end_bias`: the first for all locks, then a wait, then the second for all. */
+/*
+ * Steps of `end_bias`: biased_ask() for all locks, then biased_wait_for_stores(), then biased_end()
+ * for all locks.
+ */
 void biased_ask(struct biased *lock);
 void biased_wait_for_stores(void);
 void biased_end(struct biased *lock);

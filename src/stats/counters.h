@@ -1,10 +1,9 @@
 /*
- * The books of one pool: every figure of fields.def as something that many threads may read while
- * one writes.
+ * The counters and metrics of one pool: every row of fields.def, as atomics.
  *
- * There is one writer at a time (it holds the pool's lock, or owns the counter), so a change is a
- * plain load and store and never a locked instruction; readers (a report in a signal handler) take
- * no lock. Peaks are kept where the value changes, not sampled.
+ * Each counter has one writer at a time, which holds source.lock or owns the counter. So a change
+ * is a plain load and a plain store, without a locked instruction. Readers, such as a report in a
+ * signal handler, take no lock. Peaks are updated with each change, not sampled.
  */
 #ifndef GPUCACHE_STATS_COUNTERS_H
 #define GPUCACHE_STATS_COUNTERS_H
@@ -26,9 +25,8 @@ struct counters {
 #define GAUGE(field) stat_counter field;
 #define COUNTER(field) stat_counter field;
 #include "stats/fields.def"
-    stat_counter peak_upper; /* no moment can have had more requested bytes than this */
-    stat_counter
-        peaks_shared; /* not 0: several thread caches changed the books, peaks are lower bounds */
+    stat_counter peak_upper;   /* upper bound of the peak of requested bytes */
+    stat_counter peaks_shared; /* not 0: several caches counted, so peaks are lower bounds */
 };
 
 static inline uint64_t counter_get(const stat_counter *counter) {
@@ -68,7 +66,7 @@ static inline void metric_change(struct metric *metric, int64_t change) {
     }
 }
 
-/** Sets a value that is known as a whole, and books the difference. */
+/** Sets `current`, and counts the difference as taken or freed. */
 static inline void metric_become(struct metric *metric, uint64_t value) {
     uint64_t before = counter_get(&metric->current);
     if (value > before) {
@@ -78,7 +76,7 @@ static inline void metric_become(struct metric *metric, uint64_t value) {
     }
 }
 
-/** Every peak becomes the current value. */
+/** Sets every peak to the current value. */
 static inline void counters_reset_peaks(struct counters *counters) {
 #define METRIC(field, json, label)                                                                 \
     counter_set(&counters->field.peak, counter_get(&counters->field.current));

@@ -1,8 +1,8 @@
 /*
- * Who holds device memory, by call stack: what reports read where GPUCACHE_STACKS is set.
+ * Device memory by call stack, for reports. Filled if GPUCACHE_STACKS is set.
  *
- * Like a snapshot it is read without a lock, a CUDA call or an allocation. A report names stacks by number; whoever
- * has them says what their frames are: the process that captured them, or the tool that has read its report.
+ * Reading takes no lock and makes no CUDA call and no allocation. A report names a stack by number.
+ * The process that captured the stack, or the tool that read the report, resolves its frames.
  */
 #ifndef GPUCACHE_STATS_HOLDERS_H
 #define GPUCACHE_STATS_HOLDERS_H
@@ -17,7 +17,7 @@ struct stats_share {
     uint64_t bytes, count;
 };
 
-/** Now, and at the peak of the device; which is the highest sum of all stacks. */
+/** Held memory now, and at the moment when the sum of all stacks of the device was highest. */
 struct stats_held {
     struct stats_share live, peak;
 };
@@ -25,15 +25,18 @@ struct stats_held {
 struct stats_holder {
     uint32_t stack;
     struct stats_held held;
-    struct stats_share total; /* all that it has ever been given */
-    uint64_t byte_seconds;    /* bytes x the time for which they were held, up to now, */
-    uint32_t byte_seconds_ns; /* and the rest, in bytes x nanoseconds */
+    struct stats_share total; /* all allocations of the stack, freed ones included */
+    uint64_t byte_seconds;    /* bytes x seconds that they were held, until now */
+    uint32_t byte_seconds_ns; /* remainder, in bytes x nanoseconds */
 };
 
-/** A frame. Of Python and where the tool has found it: function, file and line (0: not known). Else the module's path
- * and the offset there; without a path the bare address. */
+/**
+ * A frame of a call stack. Python frames, and frames that the tool has resolved, have function,
+ * file and line (0: unknown). Other frames have the module's path and the offset in it. If `file`
+ * is NULL, `offset` is the bare address.
+ */
 struct stats_frame {
-    const char *function; /* NULL: not known */
+    const char *function; /* NULL: unknown */
     const char *file;
     uint64_t offset;
     uint32_t line;
@@ -41,23 +44,24 @@ struct stats_frame {
 };
 
 struct stats_stacks {
-    const void *of;                          /* handed to all below */
-    unsigned frames;                         /* as many of a stack are remembered */
-    const char *(*unwinder)(const void *of); /* "libunwind" or "backtrace", as of now */
-    unsigned python; /* 0x30b: lines of Python 3.11 are in the stacks; 0: none */
-    uint64_t (*lost_stacks)(const void *of); /* allocations whose stack is not told from others, */
+    const void *of;                          /* first argument of the functions below */
+    unsigned frames;                         /* frames recorded per stack, at most */
+    const char *(*unwinder)(const void *of); /* unwinder in use: "libunwind" or "backtrace" */
+    unsigned python; /* 0x30b: stacks have lines of Python 3.11; 0: no Python lines */
+    uint64_t (*lost_stacks)(
+        const void *of); /* allocations counted under a shared stack: table full */
     uint64_t (*lost_blocks)(
-        const void *of); /* and those that are in no figure: the tables are full */
+        const void *of); /* allocations that are not counted at all: table full */
     struct stats_held (*held)(const void *of, int device);
-    /* The next holder of a device behind *at, which begins at 0. False: there is none. */
+    /* Finds the next holder on a device after *at, which starts at 0. Returns false at the end. */
     bool (*next)(const void *of, int device, uint32_t *at, struct stats_holder *holder);
-    /* A frame of a stack, innermost first; false beyond the last one. */
+    /* Reads a frame, innermost first. Returns false after the last. */
     bool (*frame)(const void *of, uint32_t stack, unsigned index, struct stats_frame *frame);
-    /* A file that frames lie in, and its build id; false beyond the last one. */
+    /* Reads a module of the frames: path and build id. Returns false after the last. */
     bool (*module)(const void *of, uint32_t index, const char **path, const char **build_id);
 };
 
-/** NULL: stacks are not remembered. */
+/** Returns the stacks of the process, or NULL if stacks are not recorded. */
 const struct stats_stacks *stats_stacks(void);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * The snapshot of one device's books: what every report is written from.
+ * The snapshot of one device's statistics, from which every report is written.
  *
- * A snapshot is a plain copy; nobody else writes to it. It is taken without a lock, a CUDA call or
- * an allocation, so that it works at exit, inside a signal handler and in a dying process. Sizes
- * are bytes unless a name says otherwise.
+ * A snapshot is a plain copy with one writer. Taking it needs no lock, no CUDA call and no
+ * allocation, so it works at exit, in a signal handler and in a crashing process. Sizes are in
+ * bytes unless a name says otherwise.
  */
 #ifndef GPUCACHE_STATS_STATS_H
 #define GPUCACHE_STATS_STATS_H
@@ -16,14 +16,14 @@
 
 #define STATS_MAX_DEVICES 64
 #define STATS_SIZE_CLASSES 22 /* upper bounds 512 B << i; the last class has no bound */
-#define STATS_LIVE_SIZES 16   /* groups of live allocations a snapshot names, largest total first */
+#define STATS_LIVE_SIZES 16   /* groups of live allocations in a snapshot, largest total first */
 
-/** A quantity over time: now, its highest value, and the sums of what came and went. */
+/** A quantity over time: current value, highest value, and the sums of increases and decreases. */
 struct stats_metric {
     uint64_t current, peak, total, freed;
 };
 
-/** Live allocations of one requested size; and of one call stack, where these are remembered. */
+/** Live allocations of one requested size, and of one call stack if stacks are recorded. */
 struct stats_live {
     uint64_t bytes; /* requested size of each */
     uint64_t count;
@@ -52,8 +52,11 @@ struct stats_device {
     const char *backend;  /* "segments", "pages", or "none" while disabled or without a pool */
     const char *backend_reason; /* in words */
     const char *reuse;          /* in force: "barrier", "wait", "sync", or "none" while disabled */
-    bool peaks_exact; /* false: thread caches changed the books in parallel; requested and allocated
-                         peaks are then lower bounds, at most peak_error_bytes too small */
+    bool peaks_exact;           /*
+                       * false: several thread caches counted in parallel. The peaks of requested
+                       * and allocated bytes are then lower bounds, too small by at most
+                       * peak_error_bytes.
+                       */
     uint64_t peak_error_bytes;
 #define METRIC(field, json, label) struct stats_metric field;
 #define OUTSIDE(field, json) struct stats_metric field;
@@ -62,22 +65,33 @@ struct stats_device {
 #include "stats/fields.def"
     struct stats_size_class size_classes[STATS_SIZE_CLASSES];
     struct stats_live live[STATS_LIVE_SIZES];
-    uint32_t live_stacks[STATS_LIVE_SIZES]; /* theirs (holders.h); 0: not known */
-    size_t live_groups;                     /* how many of live[] are filled */
+    uint32_t live_stacks[STATS_LIVE_SIZES]; /* call stacks of live[] (holders.h); 0: unknown */
+    size_t live_groups;                     /* filled entries of live[] */
 };
 
-/** Highest ordinal of a device this process has used, plus one; 0 when it never used CUDA. */
+/**
+ * Returns the highest ordinal of a device that the process has used, plus one; 0 before CUDA is
+ * used.
+ */
 int stats_device_count(void);
 
-/** Bytes of host memory that the library has mapped for its own descriptors; of the process, whatever the
- * devices. Likewise without a lock. */
+/**
+ * Returns the bytes of host memory that the library has mapped for its descriptors, for all devices
+ * together. Takes no lock.
+ */
 uint64_t stats_host_bytes(void);
 
-/** Fills *out for a device, and *map if it is not NULL. False if this process has not used that device. Takes
- * no lock; safe in a signal handler. */
+/**
+ * Fills *out for a device, and *map unless it is NULL. Returns false if the process has not used
+ * that device. Takes no lock; safe in a signal handler. Takes time in proportion to the number of
+ * blocks.
+ */
 bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map);
 
-/** The same but for live[] and the map, which take as long as there are blocks. */
+/**
+ * Fills *out as stats_read() does, except live[], in a time that does not depend on the number of
+ * blocks.
+ */
 bool stats_read_counters(int ordinal, struct stats_device *out);
 
 #endif

@@ -8,22 +8,25 @@
 #include <stdint.h>
 
 /*
- * What the owner holds, having taken and given back, and the highest that was since the pool last
- * looked. An allocation compares two numbers, a free changes one:
+ * The amount that an owner holds, and its peak since the last aggregation (peaks.c). An allocation
+ * compares two numbers, a free changes one:
  *
- *      taken        in all
- *      crest        what `taken` is when the next new peak is reached: the peak and all given back
+ *      taken        sum of all allocations
+ *      crest        value of `taken` at which the next new peak begins: peak plus all frees
  *      given back   crest - peak
- *      live         taken less that
+ *      live         taken - given back
  *
- * Modulo 2^64, and live to be read as signed: a thread may free more than it asked for.
+ * All arithmetic is modulo 2^64. `live` is signed: a thread may free more than it allocated. Only
+ * the owner writes.
  */
 struct watermark {
     stat_counter taken, crest, peak;
 };
 
-/** Given back in all. For others than the owner: not less than that, at the time of the call; nor more, as long as the
- * peak that is taken off is that of the same moment. */
+/**
+ * Returns the sum of all frees. In other threads than the owner the result is at least the sum at
+ * the time of the call. It is exact if `peak` did not change while it was read.
+ */
 static inline uint64_t watermark_given(const struct watermark *mark) {
     uint64_t crest, before, peak = atomic_load_explicit(&mark->peak, memory_order_acquire);
     do {
@@ -38,7 +41,9 @@ static inline uint64_t watermark_live(const struct watermark *mark) {
     return counter_get(&mark->taken) - watermark_given(mark);
 }
 
-/** Counts what is taken. Negative: it makes a new peak, which watermark_raise() has to be told. */
+/**
+ * Counts an allocation. A negative result means a new peak: the caller must call watermark_raise().
+ */
 static inline int64_t watermark_rise(struct watermark *mark, uint64_t amount) {
     uint64_t taken = counter_get(&mark->taken) + amount;
     counter_set(&mark->taken, taken);
@@ -59,26 +64,25 @@ static inline void watermark_fall(struct watermark *mark, uint64_t amount) {
     counter_add(&mark->crest, amount);
 }
 
-/** Nothing was ever taken or given back. */
+/** Returns whether nothing was ever counted. */
 static inline bool watermark_is_unused(const struct watermark *mark) {
     return (counter_get(&mark->taken) | counter_get(&mark->crest)) == 0;
 }
 
-/** The peak becomes what is live. */
+/** Sets the peak to the live amount. */
 static inline void watermark_restart(struct watermark *mark) {
     uint64_t live = watermark_live(mark);
     counter_set(&mark->crest, counter_get(&mark->taken));
     counter_set(&mark->peak, live);
 }
 
-/** Nothing is live any more, and all that was taken counts as given back. */
+/** Sets the live amount and the peak to 0: counts all allocations as freed. */
 static inline void watermark_clear(struct watermark *mark) {
     counter_set(&mark->peak, 0);
     counter_set(&mark->crest, counter_get(&mark->taken));
 }
 
-/** What `from` holds and held goes to `to`; the peak of both together is the highest it can have
- * been. */
+/** Moves the counts of `from` to `to`. The common peak is the sum of both, an upper bound. */
 static inline void watermark_join(struct watermark *to, struct watermark *from) {
     counter_add(&to->taken, counter_get(&from->taken));
     counter_add(&to->crest, counter_get(&from->crest));
