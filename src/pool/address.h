@@ -98,9 +98,8 @@ int pool_mark_externally_visible(uint64_t address);
 struct pool_exported {
     struct pool *pool;
     uint64_t offset, bytes; /* offset of the block in its first handle; bytes requested */
-    uint32_t pages,
-        count;       /* VMM pages from the block's first handle to its last; entries in handle[] */
-    uint32_t length; /* VMM pages of each handle in handle[] */
+    uint32_t pages, count;  /* VMM pages under the block; entries in handle[] */
+    uint32_t length;        /* VMM pages of each handle in handle[] */
     uint64_t handle[POOL_EXPORT_HANDLES];
 };
 

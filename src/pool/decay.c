@@ -47,8 +47,7 @@ bool pool_tick(struct pool *pool) {
     bool any = decay_is_any(pool);
     if (any) {
         uint64_t *before = &decay->before[++source->decay.tick % DECAY_TICKS], old = *before;
-        *before = atomic_fetch_add(&source->epochs.open,
-                                   1); /* opens an epoch, so that later frees get another stamp */
+        *before = atomic_fetch_add(&source->epochs.open, 1); /* later frees get another stamp */
         take_old(pool, old);
         peaks_update(pool);
     }
@@ -87,8 +86,7 @@ bool pool_decay(struct pool *pool) {
         released = source_decay(source);
         peaks_update(pool);
     }
-    if (released == 0 &&
-        source->freeing_bytes > 0) { /* the driver completes the release only when it is asked */
+    if (released == 0 && source->freeing_bytes > 0) { /* completes when asked */
         source_wait_for_return(source, RETURN_SOON_NS);
     }
     lock_release(&source->lock);

@@ -23,11 +23,11 @@ struct found {
 /*
  * Look-up without a lock:
  *
- *   1. If the block is live and stays live during the call, all data on the way to it is stable. The
- *      answer is right.
- *   2. Otherwise the look-up may read descriptors that are being freed or reused. Each slab and arena
- *      counts such reuses. find_small() and find_large() read the counter before and after, and
- *      return false if it changed; find_live() then retries.
+ *   1. If the block is live and stays live during the call, all data on the way to it is stable.
+ *      The answer is right.
+ *   2. Otherwise the look-up may read descriptors that are being freed or reused. Each slab and
+ *      arena counts such reuses. find_small() and find_large() read the counter before and after,
+ *      and return false if it changed; find_live() then retries.
  */
 static bool find_small(page_map_entry entry, uint64_t address, struct found *found) {
     struct slab *slab = page_map_page(entry);

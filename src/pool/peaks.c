@@ -38,8 +38,8 @@ static void add_given(const struct pool *pool, struct peaks_sums *sums) {
 static struct peaks_sums sum_up(const struct pool *pool, bool at_most) {
     struct peaks_sums sums = {0};
     (at_most ? add_given : add_taken)(pool, &sums);
-    (at_most ? add_taken : add_given)(pool,
-                                      &sums); /* counted last, to include every cache of the sums */
+    (at_most ? add_taken : add_given)(pool, &sums);
+    /* Counted last, to include every cache of the sums. */
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         sums.used += !watermark_is_unused(&cache->watermarks[WATERMARK_COUNT]);
     }
@@ -87,8 +87,8 @@ uint64_t peaks_live_at_most(const struct pool *pool) {
  * Raises the pool's peaks to the sums of the caches.
  *
  *   1. One cache in use: its own peak is exact.
- *   2. Several: the peak is the highest sum seen here, a lower bound. `peak_upper` is the sum of the
- *      caches' own peaks, an upper bound.
+ *   2. Several: the peak is the highest sum seen here, a lower bound. `peak_upper` is the sum of
+ *      the caches' own peaks, an upper bound.
  *
  * Then restarts the watermarks that may be restarted here. Only the owner may restart a cache's
  * watermark, so caches of other threads keep theirs.

@@ -14,9 +14,8 @@ struct peaks_sums {
     } of[WATERMARKS];
     unsigned used; /* number of caches that have counted an allocation or a free */
 };
-struct peaks_sums
-peaks_sums(const struct pool *pool); /* sums over all caches; `live` is a lower bound */
-uint64_t peaks_live_at_most(const struct pool *pool); /* upper bound of allocated bytes */
+struct peaks_sums peaks_sums(const struct pool *pool); /* over all caches; `live`: lower bound */
+uint64_t peaks_live_at_most(const struct pool *pool);  /* upper bound of allocated bytes */
 
 void peaks_update(struct pool *pool); /* after each slow path: counters, budget and decay */
 void peaks_update_if_due(

@@ -42,9 +42,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
 uint64_t pool_forget(struct pool *pool);
 struct backend *pool_backend(struct pool *pool);
 
-/**
- * Waits until no thread is inside a wait of the backend. A suspended backend begins no new wait.
- */
+/** Waits until no thread is in a wait of the backend. A suspended backend begins no new wait. */
 void pool_wait_for_waiters(struct pool *pool);
 
 /**
@@ -115,8 +113,8 @@ void pool_wait_for_barriers(struct pool *pool);
  * driver has it. With `wait` the function first waits
  *
  *   1. for events recorded in frees, as pool_finish() does;
- *   2. for a call of another thread that may end the context, at most 10 s. If the context ended, all
- *      memory went back and the result is 0;
+ *   2. for a call of another thread that may end the context, at most 10 s. If the context ended,
+ *      all memory went back and the result is 0;
  *   3. for other work in progress, at most 1 s.
  *
  * Returns 0 if memory went back, -ENOENT if nothing is idle, and -EBUSY if idle memory cannot go
@@ -181,9 +179,7 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp);
  */
 bool pool_is_idle(struct pool *pool);
 
-/**
- * Sets the number of the program's streams besides the default one, for the growth of all pools.
- */
+/** Sets how many streams the program has besides the default one, for the growth of all pools. */
 void pool_expect_streams(unsigned streams);
 
 /**

@@ -58,8 +58,7 @@ void biased_enter_slowly(struct biased *lock);
  */
 static inline bool biased_try_enter(struct biased *lock) {
     atomic_store_explicit(&lock->inside, true, memory_order_relaxed);
-    atomic_signal_fence(
-        memory_order_seq_cst); /* the seizing thread's membarrier makes this a full fence */
+    atomic_signal_fence(memory_order_seq_cst); /* full fence by the seizer's membarrier */
     if (__builtin_expect(!atomic_load_explicit(&lock->wanted, memory_order_acquire), 1)) {
         lock_note(LOCK_CACHE);
         return true;

@@ -1,6 +1,6 @@
 /*
- * What the pool's tests have in common: a pool over a fake device, checked after every test.
- * Included once by each of them.
+ * Common parts of the pool's unit tests: a pool over a fake device, checked after every test. Each
+ * test file includes this header once.
  */
 #ifndef GPUCACHE_TESTS_POOL_BENCH_H
 #define GPUCACHE_TESTS_POOL_BENCH_H
@@ -22,14 +22,17 @@
 #define KIB ((uint64_t)1 << 10)
 #define GIB ((uint64_t)1 << 30)
 
-/* Relaxed for as long as no test reserves so much; tight from the first segment on. */
+/*
+ * RELAXED is more than any test reserves. With TIGHT the pool is under pressure from the first
+ * segment.
+ */
 #define RELAXED (256 * GIB)
 #define TIGHT 1
 
 static struct fake *fake;
 static struct pool *pool;
 
-static bool maps_pages; /* those that are started from now on */
+static bool maps_pages; /* pools started from now on use the pages backend */
 
 static void start(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
     fake = fake_new(memory);
@@ -40,21 +43,23 @@ static void start(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
     assert_non_null(pool);
 }
 
-/* As on a large device: threads keep large blocks too. Before the first allocation. */
+/*
+ * Lets thread caches keep large blocks, as on a large device. Call it before the first allocation.
+ */
 static inline void keep_large_blocks(void) {
     pool->quota_most = 64 * MIB;
 }
 
-/* As a thread that has been at work for a while: it may hold so much without another visit. */
+/* Gives the calling thread's cache a quota of `bytes` more, as a thread gets after some work. */
 static inline void let_hold(uint64_t bytes) {
     struct cache *mine = cache_mine(pool);
     lock_acquire(&pool->source.lock);
-    peaks_update_all(pool); /* a program that uses little may not */
+    peaks_update_all(pool); /* small budgets allow less quota */
     assert_true(quota_grow(mine, bytes));
     lock_release(&pool->source.lock);
 }
 
-/* Tests may leave blocks live. */
+/* Checks and deletes pool and device. Blocks may still be live. */
 static int stop(void **state) {
     (void)state;
     const char *broken = pool ? pool_check(pool) : NULL;
@@ -86,7 +91,7 @@ static int stop(void **state) {
 
 #define TEST(name) cmocka_unit_test_teardown(name, stop)
 
-/* The pool's books and blocks agree; else the line that says how not. */
+/* Fails with the line of the broken invariant if the pool is inconsistent. */
 #define assert_whole(pool)                                                                         \
     do {                                                                                           \
         const char *broken = pool_check(pool);                                                     \
@@ -107,7 +112,7 @@ static inline void drop(uint64_t address) {
     assert_int_equal(fake_pool_free(address), 0);
 }
 
-/* Uses the memory on the device and frees it. */
+/* Submits work that uses the block, then frees the block. */
 static inline void use_and_drop(uint64_t address) {
     fake_submit(fake, 0);
     drop(address);

@@ -1,6 +1,6 @@
 /*
- * The biased lock: its owner and whoever seizes it are never inside together, whether the kernel helps,
- * does not, or stops to.
+ * The biased lock: owner and seizing thread are never inside together, whether membarrier works, is
+ * missing, or begins to fail.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@
 
 #define LOCKS 3
 
-/* Both sides change these two as if alone; together they lose changes. */
+/* Both sides change these fields without atomics: if they overlap, changes are lost. */
 struct guarded {
     struct biased lock;
     uint64_t changes, mirror, entered;
@@ -59,7 +59,7 @@ static void *own(void *argument) {
 
 static unsigned biases_ended;
 
-/* As the locks of a pool, of which only some are being seized. */
+/* Ends the bias of all locks, as a pool does although only some are being seized. */
 static void end_bias(void *with) {
     biases_ended++;
     for (unsigned i = 0; i < LOCKS; i++) {
@@ -104,7 +104,7 @@ static uint64_t seizures(void) {
     return text ? strtoul(text, NULL, 10) / 10 : 20000;
 }
 
-/* All locks at once or the first alone in turn; 0, or where something was lost. */
+/* Seizes all locks or only the first, in turn. Returns 0, or the line of a lost change. */
 static int exclude_each_other(uint64_t times, uint64_t sandbox_at) {
     pthread_t threads[LOCKS];
     uint64_t seized[LOCKS] = {0};
@@ -218,7 +218,7 @@ static int exclude_each_other_in_a_sandbox(void) {
         HOLDS(!biased_is_on(&guarded[i].lock));
     }
     HOLDS(!biased_can_start());
-    biased_init(&guarded[0].lock, true); /* and of one made later */
+    biased_init(&guarded[0].lock, true); /* also without bias */
     HOLDS(!biased_is_on(&guarded[0].lock));
     return 0;
 }
@@ -237,13 +237,13 @@ static void *stay_inside(void *unused) {
     nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     guarded[0].changes++;
     biased_leave(&guarded[0].lock);
-    biased_enter(&guarded[0].lock); /* by another way now */
+    biased_enter(&guarded[0].lock); /* as a spin lock now */
     guarded[0].changes++;
     biased_leave(&guarded[0].lock);
     return NULL;
 }
 
-/* Its thread may have lost its processor there. */
+/* The owner may be preempted inside. */
 static int seize_while_the_owner_is_inside(void) {
     pthread_t thread;
     init(true);

@@ -1,11 +1,14 @@
-/* Decay: what goes back by itself, after how many ticks, and what stays. A tick is one part of the decay time. */
+/*
+ * Decay: which memory goes back to the driver after how many ticks, and which stays. A tick is one
+ * part of the decay time.
+ */
 #include "pool_bench.h"
 
 #include <sched.h>
 
 #define PAGE (2 * MIB)
 #define WHOLE                                                                                      \
-    (DECAY_TICKS + 1) /* what was freed between two ticks is as old as the decay time then */
+    (DECAY_TICKS + 1) /* memory freed between two ticks is as old as the decay time then */
 
 static int with_pages(void **state) {
     (void)state;
@@ -24,7 +27,7 @@ static void begin(uint64_t memory, uint64_t budget) {
     pool->source.config.decays = true;
 }
 
-/* As the helper thread does. False: it may sleep. */
+/* Runs one tick as the helper thread does. Returns false if the helper may sleep. */
 static bool tick(void) {
     bool any = pool_tick(pool);
     while (pool_decay(pool)) {
@@ -44,7 +47,7 @@ static void finish_all(void) {
     pool_sync_end(pool, ticket);
 }
 
-/* Used by work that is still running when it is freed; the number of that. */
+/* Frees a block that running work uses. Returns the number of that work. */
 static uint64_t drop_used(uint64_t address, uint64_t bytes) {
     uint64_t work = fake_submit(fake, 0);
     fake_reach(fake, address, bytes, 0, work);
@@ -70,7 +73,7 @@ static void what_is_freed_goes_back_after_the_whole_time(void **state) {
     assert_int_equal(fake->waits + fake->synchronizes, 0);
 }
 
-/* It may have use for some of it; and would wait until all has gone. */
+/* A growing thread may need the idle memory, and would otherwise wait until all has gone. */
 static void whoever_grows_goes_first(void **state) {
     (void)state;
     begin(GIB, RELAXED);
@@ -84,7 +87,7 @@ static void whoever_grows_goes_first(void **state) {
     assert_int_equal(fake->reserved, 0);
 }
 
-/* Nobody makes a call: not even what has finished would be known. */
+/* The program makes no call, so only the tick can query the events. */
 static void what_nobody_asked_about_goes_back_too(void **state) {
     (void)state;
     begin(GIB, RELAXED);
@@ -115,7 +118,7 @@ static void what_a_resting_thread_has_cached_goes_back(void **state) {
     finish_all();
     ticks(WHOLE - 1);
     assert_true(fake->reserved > 40 * MIB);
-    ticks(2); /* what it had no room for may be a tick younger */
+    ticks(2); /* blocks over its quota may be a tick younger */
     assert_int_equal(fake->reserved, 0);
     assert_false(tick());
     check();
@@ -142,7 +145,10 @@ static void what_a_working_thread_has_cached_stays(void **state) {
     assert_in_range(fake->reserved, 20 * MIB, 30 * MIB);
 }
 
-/* Two phases of different blocks, each with the other's memory idle: the least number of free pages is never 0. */
+/*
+ * In each of two phases, the memory of the other phase is idle: the number of free VMM pages is
+ * never 0.
+ */
 static void a_program_that_comes_back_in_time_loses_nothing(void **state) {
     (void)state;
     begin(GIB, RELAXED);
@@ -162,7 +168,7 @@ static void a_program_that_comes_back_in_time_loses_nothing(void **state) {
     assert_int_equal(fake->releases, releases);
 }
 
-/* A tick of a program at work costs it no call of the driver. */
+/* A tick makes no driver call while the program allocates and frees. */
 static void a_program_at_work_is_not_asked_about(void **state) {
     (void)state;
     begin(GIB, RELAXED);
@@ -182,10 +188,10 @@ static void a_program_at_work_is_not_asked_about(void **state) {
 static void what_still_runs_stays(void **state) {
     (void)state;
     begin(GIB, RELAXED);
-    for (int i = 0; i < 3; i++) { /* with an event on time, a late one, behind a barrier */
+    for (int i = 0; i < 3; i++) { /* event recorded in the free, recorded later, behind a barrier */
         uint64_t block = get((uint64_t)(10 + i) * MIB);
         drop_used(block, (uint64_t)(10 + i) * MIB);
-        ticks(3 * WHOLE); /* fake_reach() sees to what goes */
+        ticks(3 * WHOLE); /* fake_reach() checks each release */
         assert_int_not_equal(fake->reserved, 0);
     }
     assert_int_equal(fake->releases, 0);
@@ -194,7 +200,7 @@ static void what_still_runs_stays(void **state) {
     assert_int_equal(fake->reserved, 0);
 }
 
-/* Of two blocks that a barrier was put up for one is free, and its work still runs. */
+/* A barrier made two blocks safe: one is free, but the work in front of the barrier still runs. */
 static void what_is_usable_behind_a_barrier_waits_for_its_work(void **state) {
     (void)state;
     begin(GIB, TIGHT);
@@ -205,14 +211,14 @@ static void what_is_usable_behind_a_barrier_waits_for_its_work(void **state) {
     a = get(8 * MIB);
     assert_int_equal(fake->orders, 1);
     assert_int_equal(pool->source.large.idle_bytes, 8 * MIB);
-    ticks(3 * WHOLE); /* fake_reach() sees to what goes */
+    ticks(3 * WHOLE); /* fake_reach() checks each release */
     assert_int_equal(fake->reserved, 16 * MIB);
     fake_finish_all(fake);
     ticks(1);
     assert_int_equal(fake->reserved, 8 * MIB);
 }
 
-/* The kernel that comes after the frees runs on for ever. */
+/* The kernel submitted after the frees never ends. */
 static void much_memory_goes_back_beside_work_that_came_later(void **state) {
     (void)state;
     begin(16 * GIB, RELAXED);
@@ -232,7 +238,9 @@ static void much_memory_goes_back_beside_work_that_came_later(void **state) {
     assert_int_equal(fake->waits + fake->synchronizes, 0);
 }
 
-/* A driver without context events: with them as many frees leave one. */
+/*
+ * Without context events, no free adds a wait. With them, frees of as many bytes record an event.
+ */
 static void where_an_event_is_a_wait_no_free_leaves_one_more(void **state) {
     (void)state;
     for (int has = 0; has < 2; has++) {
@@ -242,7 +250,7 @@ static void where_an_event_is_a_wait_no_free_leaves_one_more(void **state) {
         for (int i = 0; i < 8; i++) {
             blocks[i] = get(4 * MIB);
         }
-        drop(blocks[0]); /* the first one records always */
+        drop(blocks[0]); /* the first free always records */
         unsigned waits = fake->synchronizes, records = fake->records;
         for (int i = 1; i < 4; i++) {
             drop(blocks[i]);
@@ -253,7 +261,7 @@ static void where_an_event_is_a_wait_no_free_leaves_one_more(void **state) {
     }
 }
 
-/* As natively, where it goes at the free. */
+/* Natively the memory would have gone back at the free. */
 static void what_something_outside_reaches_goes_too(void **state) {
     (void)state;
     begin(GIB, RELAXED);
@@ -295,7 +303,7 @@ static void who_ticks_is_told_once_and_only_when_there_is_something(void **state
     }
 }
 
-/* Also what was freed in the order of a stream, while nobody allocates. */
+/* Includes blocks freed in stream order while the program allocates nothing. */
 static void what_comes_back_unasked_is_young(void **state) {
     (void)state;
     begin(GIB, RELAXED);
@@ -312,7 +320,7 @@ static void what_comes_back_unasked_is_young(void **state) {
     assert_int_equal(fake->reserved, 0);
 }
 
-/* Where memory has gone others may lie: addresses are not used up. */
+/* New memory is mapped into the gaps of released memory, so addresses are not used up. */
 static void what_went_back_comes_back_where_it_was(void **state) {
     (void)state;
     begin(4 * GIB, RELAXED);
@@ -349,7 +357,7 @@ static void a_new_context_is_watched_anew(void **state) {
 
 /* ---- segments ---- */
 
-/* Whether all of it lies in one that the pool has. */
+/* Returns whether the range lies in one segment that the pool holds. */
 static bool is_had(uint64_t address, uint64_t bytes) {
     bool had = false;
     pthread_mutex_lock(&fake->lock);
@@ -361,13 +369,13 @@ static bool is_had(uint64_t address, uint64_t bytes) {
     return had;
 }
 
-/* And is idle from its last block on, however long the others have been free. */
+/* A segment is idle from the moment its last block is freed, however long the others were free. */
 static void a_segment_goes_whole(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     drop(get(100 * MIB));
     finish_all();
-    uint64_t block = get(25 * MIB); /* cut from what is free */
+    uint64_t block = get(25 * MIB); /* taken from the free range */
     ticks(3 * WHOLE);
     assert_int_equal(fake->reserved, 100 * MIB);
     drop(block);
@@ -381,7 +389,7 @@ static void a_segment_goes_whole(void **state) {
     assert_int_equal(fake_books(pool).driver_frees, 1);
 }
 
-/* One of two blocks has been cached for long by a thread that rests, the other one comes back just before. */
+/* One block was in an idle thread's cache for long. The other becomes free just before the tick. */
 static void a_segment_is_as_young_as_its_youngest_block(void **state) {
     (void)state;
     begin(64 * GIB, RELAXED);
@@ -406,7 +414,7 @@ static void a_segment_is_as_young_as_its_youngest_block(void **state) {
     assert_false(is_had(young, 3 * MIB));
 }
 
-/* A barrier holds up the stream that segments are freed in, too. Nobody waits for it, but somebody has to ask. */
+/* A barrier also holds up the stream in which segments are freed. The tick must query, not wait. */
 static void what_is_on_its_way_is_asked_after(void **state) {
     (void)state;
     begin(GIB, TIGHT);
@@ -438,7 +446,7 @@ static void while_a_context_may_be_ending_nothing_goes(void **state) {
     const struct segment *idle = pool->source.large.segments->next;
     assert_int_equal(idle->bytes, 8 * MIB);
     ticks(3 * WHOLE);
-    assert_ptr_equal(pool->source.large.segments->next, idle); /* it was not even tried */
+    assert_ptr_equal(pool->source.large.segments->next, idle); /* no release was tried */
     assert_int_equal(fake->reserved, 28 * MIB);
     fake->backend.suspended = false;
     ticks(1);
@@ -492,7 +500,10 @@ static void *keeps_ticking(void *unused) {
     return unused;
 }
 
-/* Segments go and come all the time; none goes that somebody has, or whose work runs (fake_reach() sees to that). */
+/*
+ * Segments are reserved and released all the time. fake_reach() checks that none is released while
+ * it is in use or its work runs.
+ */
 static void beside_threads_that_allocate(void **state) {
     (void)state;
     const unsigned streams[] = {1, 2};

@@ -1,6 +1,6 @@
 /*
- * The peak of what is live, as the books show it, where several threads ask and free: it is known when all of them are
- * looked at, and that is not often. Here it is counted besides.
+ * The reported peak of live memory when several threads allocate and free. The pool knows it only
+ * when it sums all caches, which is rare. The tests count the true peak themselves.
  */
 #include "pool_bench.h"
 
@@ -31,7 +31,7 @@ static void give(unsigned i) {
     held[i] = held[--held_count];
 }
 
-/* A program whose threads work in turn: the same requests in every period. */
+/* A program whose threads work in turn, with the same requests in every period. */
 struct program {
     unsigned threads, periods, blocks;
     uint64_t least, most;
@@ -46,7 +46,7 @@ static uint64_t size(void) {
     return least + draw(most - least + 1) / 512 * 512;
 }
 
-/* Forward: all are kept, but for short ones in between. */
+/* Forward pass: keeps all blocks except short-lived ones. */
 static void forward(void) {
     for (unsigned i = 0; i < program->blocks; i++) {
         take(size());
@@ -57,7 +57,7 @@ static void forward(void) {
     }
 }
 
-/* Backward: from the last to the first, with two others for each. */
+/* Backward pass: frees blocks from the last to the first, with two other operations for each. */
 static void backward(void) {
     while (held_count > 0) {
         take(size() / 2);
@@ -69,7 +69,7 @@ static void backward(void) {
     }
 }
 
-/* In between: some of what others had goes, and others come. */
+/* Middle pass: replaces some blocks of other threads. */
 static void change(void) {
     for (unsigned i = 0; i < program->blocks / program->threads && held_count > 0; i++) {
         give((unsigned)draw(held_count));
@@ -79,7 +79,7 @@ static void change(void) {
 
 static void begin_period(unsigned period) {
     seed = first_seed;
-    if (period == program->periods / 2) { /* nothing is new to the caches then */
+    if (period == program->periods / 2) { /* caches are warm by then */
         pool_reset_peaks(pool);
         live_peak = live;
     }
@@ -111,7 +111,7 @@ static void *work(void *number) {
     return NULL;
 }
 
-/* Seen over true, since the peaks were set back in the middle. */
+/* Returns the reported peak divided by the true peak. Both restart in the middle of the run. */
 static double run(const struct program *what, uint64_t with_seed) {
     pthread_t threads[16];
     program = what;
@@ -155,7 +155,7 @@ static void of_large_blocks_hardly_any_of_the_peak_is_lost(void **state) {
     }
 }
 
-/* They come from the threads' caches, without a visit to the pool. */
+/* Blocks from thread caches do not reach the slow path. */
 static void nor_of_those_that_go_round(void **state) {
     (void)state;
     assert_seen((struct program){2, 8, 150, MIB + 512, 2 * MIB - 512, true}, 0.99);
@@ -174,7 +174,7 @@ static void *go_round(void *argument) {
     return argument;
 }
 
-/* What is live in one thread is no less because another one asks and frees while both are summed. */
+/* Live bytes of one thread are not lost while another thread allocates and frees during the sum. */
 static void what_is_live_does_not_lie_idle_meanwhile(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, 0);
@@ -199,7 +199,7 @@ static void what_is_live_does_not_lie_idle_meanwhile(void **state) {
     assert_in_range(most, 0, fake->reserved - 64 * MIB);
 }
 
-/* Who was moving one may be the thread that a signal has interrupted for this very question. */
+/* A signal handler that reads the peaks may have interrupted the thread that adds the cache. */
 static void a_cache_that_comes_or_goes_is_not_waited_for_for_ever(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, 0);

@@ -1,6 +1,6 @@
 /*
- * The pool as its callers see it: blocks and their addresses, wrong frees, the books, forgetting,
- * threads that end.
+ * The pool as its callers see it: blocks and addresses, wrong frees, statistics, the end of the
+ * context, and the end of threads.
  */
 #include "pool_bench.h"
 
@@ -51,7 +51,7 @@ static void a_question_is_answered_for_every_byte_of_a_block_and_no_other(void *
         assert_int_equal(block.address, at);
         assert_int_equal(pool_find(at + sizes[i] / 2, &block), 0);
         assert_int_equal(block.address, at);
-        if (sizes[i] % 512) { /* what rounding added is not the program's */
+        if (sizes[i] % 512) { /* rounding bytes are outside the block */
             assert_int_equal(pool_find(at + sizes[i], &block), -EINVAL);
         }
         drop(at);
@@ -90,7 +90,7 @@ static void a_repeated_pair_of_calls_takes_no_more_memory(void **state) {
         fake_finish_all(fake);
         unsigned reserves = 0;
         for (int j = 0; j < 2000; j++) {
-            if (j == 1000) { /* enough blocks go round */
+            if (j == 1000) { /* the cache has enough blocks */
                 reserves = fake->reserves;
             }
             at = get(sizes[i]);
@@ -138,8 +138,8 @@ static void foreign_memory_is_not_ours(void **state) {
     assert_int_equal(fake_pool_free(UINT64_MAX), -ENOENT);
     assert_int_equal(fake_pool_free((uint64_t)1 << 60), -ENOENT);
     assert_int_equal(fake_pool_free(fake->base - 512), -ENOENT);
-    assert_int_equal(fake_pool_free(at + 5 * MIB), -ENOENT); /* behind the segment */
-    assert_int_equal(fake_pool_free(at - MIB), -EINVAL);     /* free, but of the segment */
+    assert_int_equal(fake_pool_free(at + 5 * MIB), -ENOENT); /* after the segment */
+    assert_int_equal(fake_pool_free(at - MIB), -EINVAL);     /* free memory of the segment */
     assert_int_equal(pool_mark_externally_visible(0), -ENOENT);
     assert_int_equal(pool_mark_externally_visible(at - MIB), -EINVAL);
 }
@@ -156,9 +156,9 @@ static void a_segment_given_back_is_foreign_again(void **state) {
     assert_int_equal(fake_pool_free(small), -ENOENT);
 }
 
-/* ---- the books ---- */
+/* ---- statistics ---- */
 
-/* What a block of that request takes: the documented rounding. */
+/* Returns the bytes of a block for a request: the documented rounding. */
 static uint64_t block_of(uint64_t bytes) {
     if (bytes > MIB) {
         return (bytes + 511) & ~(uint64_t)511;
@@ -198,7 +198,7 @@ static void compare(const struct expected *e) {
     assert_int_equal(is.requested.current, e->requested);
     assert_int_equal(is.requested.total, e->requested_total);
     assert_int_equal(is.requested.freed, e->requested_total - e->requested);
-    /* a request may get a block of one of the next classes */
+    /* a request may get a block of a larger class */
     assert_in_range(is.allocated.current, e->allocated, e->allocated + e->allocated / 5);
     assert_in_range(is.allocated.total, e->allocated_total,
                     e->allocated_total + e->allocated_total / 5);
@@ -223,8 +223,7 @@ static void compare(const struct expected *e) {
     assert_int_equal(total, e->count_total);
 }
 
-/* The peaks stand for the moment of the last change under the lock; one more request brings them up
- * to date. */
+/* Peaks are brought up to date by a change under source.lock. */
 static void compare_peaks(const struct expected *e) {
     pool_hold(pool);
     pool_release(pool);
@@ -292,8 +291,10 @@ static void the_peak_of_small_blocks_is_exact(void **state) {
     }
 }
 
-/* Small blocks come and go without the lock; what they held must be added to the large ones that
- * were there at that time, not to those that came or went later. */
+/*
+ * Small blocks are counted without the lock. They must be added to the large blocks that were live
+ * at the same time, not to later or earlier ones.
+ */
 static void the_peak_of_the_count_is_exact(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -335,12 +336,12 @@ static void a_large_block_freed_after_small_ones_still_counts_for_their_peak(voi
     use_and_drop(kept);
     use_and_drop(cached);
     fake_finish_all(fake);
-    kept = get(MIB); /* finds that both are ready; the other one stays in the cache */
+    kept = get(MIB); /* both are free; the other stays in the cache */
     e = (struct expected){.requested_peak = 2 * MIB, .allocated_peak = 2 * MIB};
     expect_alloc(&e, MIB);
     uint64_t large = get(100 * MIB);
     expect_alloc(&e, 100 * MIB);
-    cached = get(MIB); /* without the lock, as its free */
+    cached = get(MIB); /* allocated and freed without the lock */
     expect_alloc(&e, MIB);
     drop(cached);
     expect_free(&e, MIB);
@@ -426,7 +427,7 @@ static void *hold_small_blocks(void *unused) {
     return unused;
 }
 
-/* With several caches the peak may be a lower bound, if the books say so and by how much. */
+/* With several caches the peak may be a lower bound, if the statistics report the error. */
 static void the_error_of_a_shared_peak_is_not_understated(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -437,7 +438,7 @@ static void the_error_of_a_shared_peak_is_not_understated(void **state) {
     }
     pthread_barrier_wait(&step);
     for (int i = 0; i < 8; i++) {
-        drop(get(100 * MIB + (uint64_t)i * MIB)); /* 32 MiB are held by the others */
+        drop(get(100 * MIB + (uint64_t)i * MIB)); /* other threads hold 32 MiB */
     }
     struct stats_device is = fake_books(pool);
     pthread_barrier_wait(&step);
@@ -495,8 +496,8 @@ static void *have_a_cache(void *unused) {
 }
 
 /*
- * A thread has freed what another one had not yet asked for, when that was looked at; or has not yet
- * freed what was asked for since. Between the caches of those two lie many others, which take time.
+ * The sum may see a free without its allocation, or an allocation without its free. Many other
+ * caches between the two make the sum slow.
  */
 static void blocks_that_change_hands_are_not_counted_twice(void **state) {
     (void)state;
@@ -565,7 +566,7 @@ static void active_is_what_cannot_be_handed_out_at_once(void **state) {
     use_and_drop(small);
     is = fake_books(pool);
     assert_int_equal(is.allocated.current, 0);
-    /* pending, and what the thread's cache has cached */
+    /* pending and cached blocks */
     assert_in_range(is.reserved.current - is.ready_bytes, 4 * MIB + 64 * KIB, 4 * MIB + 192 * KIB);
     fake_finish_all(fake);
     pool_trim(pool, false);
@@ -591,7 +592,7 @@ static void misses_count_what_the_driver_was_asked_for(void **state) {
     assert_int_equal(fake_books(pool).driver_allocs, 2);
 }
 
-/* ---- forgetting ---- */
+/* ---- the end of the context ---- */
 
 static void a_forgotten_pool_knows_nothing_and_serves_the_next_context(void **state) {
     (void)state;
@@ -600,7 +601,7 @@ static void a_forgotten_pool_knows_nothing_and_serves_the_next_context(void **st
     for (size_t i = 0; i < SIZES; i++) {
         at[i] = get(sizes[i]);
     }
-    for (size_t i = 0; i < SIZES; i += 2) { /* some in the cache, some pending */
+    for (size_t i = 0; i < SIZES; i += 2) { /* some cached, some pending */
         use_and_drop(at[i]);
     }
     struct stats_device before = fake_books(pool);
@@ -643,8 +644,10 @@ static int health_in_a_host_function(struct backend *backend) {
     return 800;
 }
 
-/* A call is refused where it is made, in a host function or by a thread without a context; the context
- * goes on. */
+/*
+ * One call is refused, in a host function or in a thread without a context. The context stays
+ * usable.
+ */
 static void a_refusal_of_one_call_does_not_end_the_pool(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -661,7 +664,7 @@ static void a_refusal_of_one_call_does_not_end_the_pool(void **state) {
     get(3 * MIB);
 }
 
-/* Also to a request that no device could serve: the driver does not look at its size then. */
+/* Includes a request that no device could serve: the driver does not look at its size then. */
 static void every_slow_way_asks_whether_the_context_lives(void **state) {
     (void)state;
     static const uint64_t asked[] = {100, 3 * MIB, 8 * GIB, UINT64_MAX};
@@ -688,7 +691,7 @@ static void a_broken_context_answers_with_its_error(void **state) {
     assert_int_equal(pool_alloc(pool, 5 * MIB, &address), 719);
     assert_int_equal(fake_pool_free(at), 719);
     assert_int_equal(fake_pool_free(large), 719);
-    assert_int_equal(fake_pool_free(large), 719); /* it is live still */
+    assert_int_equal(fake_pool_free(large), 719); /* still live */
     pool_forget(pool);
     assert_int_equal(pool_broken(pool), 0);
     get(100);
@@ -734,7 +737,7 @@ static void what_one_thread_asked_for_another_may_free(void **state) {
 
 static void a_thread_that_ends_leaves_its_blocks_to_the_others(void **state) {
     (void)state;
-    start(2 * MIB, POOL_BARRIER, RELAXED); /* no room for a second page */
+    start(2 * MIB, POOL_BARRIER, RELAXED); /* no memory for a second slab */
     assert_null(run_thread(alloc_shared));
     assert_null(run_thread(free_shared));
     uint64_t at = get(MIB);
@@ -761,11 +764,11 @@ static void *free_in_a_destructor(void *unused) {
     return unused;
 }
 
-/* Its destructor runs after the one that takes the thread's caches away. */
+/* The destructor runs after the one that takes the thread's caches away. */
 static void a_free_in_a_threads_last_destructor_is_not_lost(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    get(100); /* the pool's own key is made first */
+    get(100); /* creates the pool's key first */
     assert_int_equal(pthread_key_create(&late_key, free_late), 0);
     assert_null(run_thread(free_in_a_destructor));
     pthread_key_delete(late_key);

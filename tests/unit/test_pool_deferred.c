@@ -1,6 +1,7 @@
 /*
- * Blocks that the program has freed and that something outside the pool holds back: nobody finds them,
- * nobody gets their memory, and when they come back they are ready at once.
+ * Deferred frees: blocks that the program has freed, and that a stream or a capture still holds
+ * back. Look-ups do not find them, no request gets their memory, and a reclaim makes them free at
+ * once.
  */
 #include "pool_bench.h"
 
@@ -70,7 +71,7 @@ static void a_retired_block_is_nobodys_until_it_comes_back(void **state) {
     assert_int_equal(get(40 * MIB), at);
 }
 
-/* Other streams may be stuck for ever: no event of the whole context finishes then. */
+/* Other streams may never end, so that no context event completes. */
 static void a_retired_block_comes_back_ready(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
@@ -85,7 +86,7 @@ static void a_retired_block_comes_back_ready(void **state) {
     assert_int_equal(fake->records + fake->waits + fake->orders, 0);
 }
 
-/* It was handed out behind a barrier: the work in front of that may not have finished. */
+/* The block was handed out behind a barrier: the work in front of the barrier may still run. */
 static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
     (void)state;
     start(256 * MIB, POOL_BARRIER, TIGHT);
@@ -100,7 +101,7 @@ static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
     assert_false(fake_is_past(fake, 0, number, true));
     assert_int_not_equal(get(40 * MIB), at);
     fake_finish_all(fake);
-    assert_true(pool_has_finished(pool, 1)); /* and so the driver has been asked */
+    assert_true(pool_has_finished(pool, 1)); /* this call queries the driver */
     assert_int_equal(get(40 * MIB), at);
 }
 
@@ -144,12 +145,12 @@ static void before_it_grows_the_pool_asks_what_has_come_free(void **state) {
     assert_int_equal(get(40 * MIB), at);
     assert_int_equal(fake->reserves, 1);
     assert_int_equal(settled, 1);
-    get(4 * MIB); /* nothing is retired any more: nobody is asked */
+    get(4 * MIB); /* no deferred free remains: no call */
     assert_int_equal(settled, 1);
     stop(NULL);
 }
 
-/* Nothing has come free when it is first asked, something later on. */
+/* Reclaims nothing at the first call, and one block at a later call. */
 static bool settle_later(struct backend *backend, bool all) {
     static unsigned asked;
     return asked++ > 0 && all && settle_one(backend, all);
@@ -180,7 +181,7 @@ static bool pass_barriers(struct backend *backend) {
     return true;
 }
 
-/* The stream got to the free before, but could not say so. */
+/* The stream reached the free before, but its event could not complete. */
 static bool settle_behind_a_barrier(struct backend *backend, bool all) {
     return passed && settle_one(backend, all);
 }
@@ -200,7 +201,7 @@ static void barriers_are_waited_for_before_a_request_is_refused(void **state) {
     stop(NULL);
 }
 
-/* Another thread is first: what it was told of has come free all the same. */
+/* Another thread reclaims the block first. The request must still find it. */
 static bool reclaim_elsewhere(struct backend *backend) {
     settle_one(backend, true);
     return false;
@@ -227,8 +228,8 @@ static void what_another_thread_reclaims_meanwhile_is_not_missed(void **state) {
 }
 
 /*
- * Natively the thread's own free would have waited for the work in front of the barrier; another
- * thread's would not have.
+ * The native free of the same thread would have waited for the work in front of the barrier. The
+ * free of another thread would not.
  */
 static void ones_own_barrier_is_waited_for_and_not_anothers(void **state) {
     (void)state;
@@ -280,14 +281,14 @@ static void note_freed(struct backend *backend, uint64_t address, uint64_t bytes
 
 static unsigned refused;
 
-/* In between, when it is no live block any more. */
+/* Runs inside the free, when the block is no longer live. */
 static void ask_whether_refused(struct backend *backend, uint64_t address, uint64_t bytes) {
     (void)backend;
     struct pool *owner;
     refused += pool_exceeds(address, bytes, &owner) > 0;
 }
 
-/* Until a stream has got to the free the memory may be used, by other threads as well. */
+/* Any thread may use the memory until the stream reaches the free. */
 static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -304,7 +305,7 @@ static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
     pool_reclaim(&retired);
     assert_int_equal(pool_exceeds(at, 1, &owner), 1);
     drop(get(3 * MIB));
-    assert_int_equal(refused, 1); /* there it is free */
+    assert_int_equal(refused, 1); /* the plain free has made it free by then */
     stop(NULL);
 }
 
@@ -313,7 +314,7 @@ static bool settle_at_last(struct backend *backend, bool all) {
     return asked++ > 0 && all && settle_one(backend, all);
 }
 
-/* Also of one that only a second try has served, and whichever way it is freed. */
+/* Includes a block that only a retry served, and each kind of free. */
 static void the_backend_is_told_once_of_each_large_block(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
@@ -327,7 +328,7 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
     drop(get(3 * MIB + 1));
     assert_int_equal(told.came, 1);
     assert_int_equal(told.went, 1);
-    drop(get(3 * MIB + 1)); /* out of the cache */
+    drop(get(3 * MIB + 1)); /* from the thread cache */
     assert_int_equal(told.came, 2);
     assert_int_equal(told.went, 2);
     settled = 0;
@@ -342,7 +343,7 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
     stop(NULL);
 }
 
-/* Half of the blocks are freed at once, by their owner's short way and by that of others. */
+/* Half of the blocks are freed at once: by the fast path of their owner, and by other paths. */
 static void the_books_agree_whichever_way_blocks_go(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);

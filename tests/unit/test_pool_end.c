@@ -1,4 +1,6 @@
-/* The end of a context, memory that goes back to the driver, and barriers whose premise changes. */
+/*
+ * The end of a context, memory that goes back to the driver, and barriers whose condition changes.
+ */
 #include "pool_bench.h"
 
 #include <pthread.h>
@@ -26,7 +28,7 @@ static int by_address(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Frees what another thread asked for, and its own, while the main thread forgets it all. */
+/* Frees blocks of another thread, or its own, while the main thread forgets the pool. */
 static void *free_while_it_ends(void *number) {
     unsigned mine = (unsigned)(uintptr_t)number;
     for (int round = 0; round < 40; round++) {
@@ -39,13 +41,16 @@ static void *free_while_it_ends(void *number) {
             int r = fake_pool_free(others[i]);
             wrong += r != 0 && r != -ENOENT;
         }
-        pthread_barrier_wait(&step); /* all is forgotten */
-        pthread_barrier_wait(&step); /* and there is a new context */
+        pthread_barrier_wait(&step); /* pool_forget() has returned */
+        pthread_barrier_wait(&step); /* a new context exists */
     }
     return NULL;
 }
 
-/* Nothing that was freed meanwhile is handed out in the next context, and nothing is twice. */
+/*
+ * Blocks freed during pool_forget() are not handed out in the next context, and none is handed out
+ * twice.
+ */
 static void a_free_while_the_context_ends_leaves_nothing_behind(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, RELAXED);
@@ -91,12 +96,12 @@ static void *free_late(void *unused) {
 
 static void *get_and_free_late(void *bytes) {
     wrong += pool_alloc(pool, (uint64_t)(uintptr_t)bytes, &late_free) != 0;
-    pthread_barrier_wait(&step); /* it has a cache */
-    pthread_barrier_wait(&step); /* which is held now */
+    pthread_barrier_wait(&step); /* the thread has a cache */
+    pthread_barrier_wait(&step); /* that cache is seized */
     return free_late(NULL);
 }
 
-/* Another thread has found its block and waits at its cache, which is held, while all is forgotten. */
+/* Another thread has found its block and waits for its seized cache while the pool is forgotten. */
 static void a_free_that_has_found_its_block_finds_that_it_has_ended(void **state) {
     (void)state;
     static const uint64_t sizes[] = {4096, 3 * MIB};
@@ -104,11 +109,11 @@ static void a_free_that_has_found_its_block_finds_that_it_has_ended(void **state
         pthread_t thread;
         start(64 * GIB, POOL_BARRIER, RELAXED);
         if (!biased_can_start()) {
-            skip(); /* a spin lock cannot be held here and taken by pool_forget() */
+            skip(); /* pool_forget() could not take a held spin lock */
         }
         keep_large_blocks();
         for (int large = 0; large < 7; large++) {
-            get(8 * GIB); /* forgetting takes its time */
+            get(8 * GIB); /* makes pool_forget() slow */
         }
         pthread_barrier_init(&step, NULL, 2);
         void *bytes = (void *)(uintptr_t)sizes[i];
@@ -119,10 +124,10 @@ static void a_free_that_has_found_its_block_finds_that_it_has_ended(void **state
             theirs = theirs->next_in_pool;
         }
         cache_seize(theirs);
-        lock_forget(LOCK_CACHE); /* pool_forget() takes it once more */
+        lock_forget(LOCK_CACHE); /* pool_forget() seizes the cache again */
         pthread_barrier_wait(&step);
         nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
-        pool_forget(pool); /* lets it go on */
+        pool_forget(pool); /* releases the other thread */
         pthread_join(thread, NULL);
         pthread_barrier_destroy(&step);
         assert_int_equal(late_answer, -ENOENT);
@@ -139,8 +144,10 @@ static void *forget_it(void *unused) {
 
 static pthread_t ends;
 
-/* Called inside the freeing thread's cache. The end has begun when it returns, and waits for that
- * cache. */
+/*
+ * Runs inside the freeing thread's cache. When it returns, pool_forget() has begun and waits for
+ * that cache.
+ */
 static void end_while_it_is_freed(struct backend *backend, uint64_t address, uint64_t bytes) {
     (void)backend, (void)address, (void)bytes;
     struct lock *lock = &pool->source.lock;
@@ -151,8 +158,9 @@ static void end_while_it_is_freed(struct backend *backend, uint64_t address, uin
     }
 }
 
-/* A block too large to be cached is in nobody's list until its free has the lock: the end comes
- * first. */
+/*
+ * A block too large for a cache is in no list until its free has source.lock. The end comes first.
+ */
 static void a_range_freed_before_the_end_is_not_taken_after_it(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, RELAXED);
@@ -169,7 +177,7 @@ static void a_range_freed_before_the_end_is_not_taken_after_it(void **state) {
     assert_int_equal(pool->source.large.segment_count, 0);
 }
 
-/* While its context may be ending, nothing is asked of it: what belongs to it may be gone. */
+/* A suspended backend gets no call: the context's objects may be gone. */
 static void a_quiet_backend_is_asked_nothing(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
@@ -184,12 +192,12 @@ static void a_quiet_backend_is_asked_nothing(void **state) {
     assert_int_equal(fake->records + fake->queries + fake->orders + fake->waits + fake->releases,
                      before);
     fake->backend.suspended = false;
-    assert_true(c != a); /* the work on it may go on */
+    assert_true(c != a); /* its work may still run */
     fake_finish_all(fake);
     check();
 }
 
-/* Nor is an event that was recorded before. */
+/* Nor does the pool wait for an event that was recorded before. */
 static void a_quiet_backend_is_not_waited_for(void **state) {
     (void)state;
     start(GIB, POOL_WAIT, TIGHT);
@@ -202,21 +210,21 @@ static void a_quiet_backend_is_not_waited_for(void **state) {
     assert_true(b != a);
     drop(b);
     fake->backend.suspended = false;
-    assert_int_equal(get(100 * MIB), a); /* and then it is */
+    assert_int_equal(get(100 * MIB), a); /* now the pool waits */
     assert_int_equal(fake->waits, 1);
     check();
 }
 
 /* ---- giving back ---- */
 
-/* A barrier lets memory be handed out that old work still touches; it does not let it go. */
+/* A barrier makes memory free that old work still uses. It does not allow its release. */
 static void memory_behind_a_barrier_does_not_go_back_before_its_work_is_over(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
     uint64_t a = get(100 * MIB), b = get(100 * MIB);
     use_and_drop(a);
     use_and_drop(b);
-    get(100 * MIB); /* one barrier for both; the work on the other has not finished */
+    get(100 * MIB); /* one barrier for both; the other's work still runs */
     assert_int_equal(fake->orders, 1);
     pool_trim(pool, false);
     assert_int_equal(fake->releases, 0);
@@ -226,7 +234,7 @@ static void memory_behind_a_barrier_does_not_go_back_before_its_work_is_over(voi
     assert_int_equal(fake->reserved, 100 * MIB);
 }
 
-/* Another thread's kernel may run for ever: what is idle goes back all the same. */
+/* The kernel of another thread may never end. Idle memory goes back nevertheless. */
 static void idle_memory_goes_back_beside_work_that_does_not_end(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -240,7 +248,7 @@ static void idle_memory_goes_back_beside_work_that_does_not_end(void **state) {
     unsigned records = fake->records;
     get(900 * MIB);
     assert_int_equal(fake->releases, 1);
-    assert_int_equal(fake->records, records); /* nor does that ask for anything */
+    assert_int_equal(fake->records, records); /* and no event is recorded */
 }
 
 static unsigned not_yet;
@@ -249,7 +257,7 @@ static int comes_late(struct backend *backend) {
     return not_yet > 0 && --not_yet > 0 ? -EAGAIN : 0;
 }
 
-/* The driver has it only some time after it was released, and refuses what needs it until then. */
+/* The driver completes a release later, and refuses allocations until then. */
 static void a_growth_waits_for_what_is_on_its_way_back(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -270,7 +278,7 @@ static void a_growth_waits_for_what_is_on_its_way_back(void **state) {
     pool = NULL;
 }
 
-/* A driver whose only free waits for the device: nothing goes back while anything is under way. */
+/* Where a free waits for the device, no memory goes back while work runs. */
 static void a_free_that_waits_is_made_on_an_idle_device_only(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -285,7 +293,10 @@ static void a_free_that_waits_is_made_on_an_idle_device_only(void **state) {
     assert_int_equal(fake->releases, 1);
 }
 
-/* Its addresses may belong to another context by then: they leave the books for good, or not at all. */
+/*
+ * The addresses may belong to another context by then: the pool forgets the segment for good or
+ * keeps it.
+ */
 static void while_a_context_may_be_ending_nothing_is_released(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -309,7 +320,7 @@ static int ends_with_the_context(struct backend *backend, uint64_t address, uint
     return -EBUSY;
 }
 
-/* A free that waits lets the lock go: what has gone with the context is not put back. */
+/* A free that waits releases source.lock. Memory that ended with the context is not put back. */
 static void what_a_context_took_along_during_its_release_has_gone(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -326,9 +337,12 @@ static void what_a_context_took_along_during_its_release_has_gone(void **state) 
     assert_int_equal(fake->reserved, 0);
 }
 
-/* ---- a barrier's premise ---- */
+/* ---- the condition of a barrier ---- */
 
-/* Behind a barrier, and the device gets through with its work after some more questions. */
+/*
+ * Returns a block handed out behind a barrier. The device completes its work after some more
+ * queries.
+ */
 static uint64_t get_behind_a_barrier(uint64_t bytes) {
     uint64_t a = get(bytes);
     use_and_drop(a);
@@ -362,20 +376,20 @@ static void old_work_is_over_when_a_pool_has_settled(void **state) {
     assert_true(fake_is_past(fake, 0, 1, true));
 }
 
-/* A driver that does not say whether an event has finished may never do so. */
+/* A driver that cannot say whether an event has completed may never do so. */
 static void a_pool_settles_where_events_cannot_be_asked(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
     get_behind_a_barrier(100 * MIB);
     fake->query_code = -EBUSY;
-    alarm(60); /* it would never end */
+    alarm(60); /* a failure would not end */
     pool_wait_for_barriers(pool);
     alarm(0);
     assert_true(fake_is_past(fake, 0, 1, true));
     fake->query_code = 0;
 }
 
-/* Where nothing was handed out behind a barrier there is nothing to wait for. */
+/* Without memory handed out behind a barrier, there is nothing to wait for. */
 static void a_pool_without_barriers_is_settled(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);

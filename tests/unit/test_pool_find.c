@@ -1,6 +1,6 @@
 /*
- * Questions about addresses inside blocks, and about all that is live: answered without the pool's lock,
- * beside threads whose blocks come and go.
+ * Look-ups of addresses and of live memory. They take no source.lock, and run while other threads
+ * allocate and free.
  */
 #include "pool_bench.h"
 
@@ -8,7 +8,10 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-/* Blocks that lie in every way across pages and halves of pages, asked about at every step. */
+/*
+ * Blocks at all kinds of positions relative to slab-sized parts and their halves, looked up at each
+ * step.
+ */
 static void a_block_is_found_wherever_it_lies(void **state) {
     (void)state;
     static const uint64_t steps[] = {512,       512 * 63,    512 * 64, 512 * 65,    MIB - 512, MIB,
@@ -34,7 +37,7 @@ static void a_block_is_found_wherever_it_lies(void **state) {
     }
 }
 
-/* The next context's blocks lie in the same pages' descriptors. */
+/* Blocks of the next context reuse the descriptors of the same slabs. */
 static void a_forgotten_block_starts_nowhere(void **state) {
     (void)state;
     uint64_t first = 0;
@@ -52,7 +55,7 @@ static void a_forgotten_block_starts_nowhere(void **state) {
     check();
 }
 
-/* Small and large blocks in turn. A flag belongs to one life of a block. */
+/* Small and large blocks alternate. A flag belongs to one allocation of a block. */
 static void any_number_of_blocks_has_a_flag(void **state) {
     (void)state;
     static uint64_t at[3000];
@@ -96,7 +99,7 @@ static void *ask(void *unused) {
     return NULL;
 }
 
-/* How many of so many answers another thread gets while the pool is held. */
+/* Returns how many of `of` answers another thread gets while this thread holds source.lock. */
 static unsigned answered_while_held(void *(*asks)(void *), unsigned of) {
     pthread_t thread;
     answered = 0;
@@ -110,7 +113,7 @@ static unsigned answered_while_held(void *(*asks)(void *), unsigned of) {
     return in_time;
 }
 
-/* Whoever holds the pool's lock may be in the driver for long. */
+/* The holder of source.lock may be inside a long driver call. */
 static void a_question_waits_for_nobody(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -121,11 +124,11 @@ static void a_question_waits_for_nobody(void **state) {
     assert_int_equal(answered_while_held(ask, 2), 2);
 }
 
-/* ---- beside others ---- */
+/* ---- while other threads work ---- */
 
 static atomic_bool over;
 
-/* Pages and segments come and go, small and large, their descriptors with them. */
+/* Small and large blocks: slabs, segments and their descriptors are created and deleted. */
 static void *come_and_go(void *unused) {
     uint64_t at[40];
     (void)unused;
@@ -159,7 +162,7 @@ static void what_lives_is_found_beside_what_comes_and_goes(void **state) {
         wrong += pool_exceeds(inside, rest, &owner[0]) != 0 ||
                  pool_exceeds(inside, rest + 1, &owner[1]) != 1;
         wrong += owner[0] != block.pool || owner[1] != block.pool;
-        /* of what is not mine anything may be said, but that it is a block which covers the address */
+        /* for memory of others, any answer is right that names a block around the address */
         uint64_t other = fake->base + n * 40503 % (64 * MIB);
         if (pool_find(other, &block) == 0)
             strange += other - block.address >= block.requested || block.requested > 3 * MIB;
@@ -177,7 +180,7 @@ static struct stats_device figures;
 static void *read_figures(void *unused) {
     (void)unused;
     pool_read(pool, &figures);
-    assert_int_equal(figures.live_groups, 0); /* sums only */
+    assert_int_equal(figures.live_groups, 0); /* pool_read() lists no sizes */
     pool_survey(pool, &figures, NULL);
     answered++;
     return NULL;
@@ -199,7 +202,7 @@ static void live_sizes_are_listed_while_others_work(void **state) {
     assert_true(figures.live[2].bytes == 700 && figures.live[2].count == 100);
 }
 
-/* One size that holds most comes last, behind hundreds of others. */
+/* The size that holds most memory is allocated after hundreds of others. */
 static void the_largest_holder_is_named_among_many_sizes(void **state) {
     (void)state;
     start(8 * GIB, POOL_BARRIER, RELAXED);
@@ -211,7 +214,7 @@ static void the_largest_holder_is_named_among_many_sizes(void **state) {
     pool_survey(pool, &figures, NULL);
     assert_int_equal(figures.live_groups, STATS_LIVE_SIZES);
     assert_true(figures.live[0].bytes == 23 * MIB + 4096 && figures.live[0].count == 40);
-    for (unsigned i = 0; i < 2000; i++) /* all alike */
+    for (unsigned i = 0; i < 2000; i++) /* about the same size */
         get(MIB + 512 + i);
     figures = (struct stats_device){0};
     pool_survey(pool, &figures, NULL);

@@ -1,6 +1,6 @@
 /*
- * How far the pool grows while segments of it lie idle: a little beyond the peak of what was live, whether
- * or not the device is busy, as long as what is idle can be given back.
+ * How far the pool grows while it has idle segments: slightly beyond the peak of live memory,
+ * whether the device is busy or not, as long as idle segments can be released.
  */
 #include "pool_bench.h"
 
@@ -8,7 +8,7 @@
 
 static uint64_t live, live_peak;
 
-/* A large device, whose pool has no time to spare for giving back. */
+/* Starts a pool on a large device that has no time left for releasing memory. */
 static void start_growing(void) {
     start(140 * GIB, POOL_BARRIER, 0);
     pool->source.excess_ns = UINT64_MAX / 2;
@@ -36,7 +36,7 @@ static void is_within_bounds(void) {
 
 /* ---- sizes that change ---- */
 
-/* Each step works on the old and the new block before the old one is freed. */
+/* Each step uses the old and the new block before it frees the old one. */
 static void grow_a_buffer(void (*between)(void)) {
     uint64_t bytes = 64 * MIB, at = get_live(bytes);
     while (bytes < GIB) {
@@ -73,7 +73,7 @@ static void a_buffer_that_grows_beside_a_busy_device_holds_little_more(void **st
     assert_true(fake->waits > 0);
 }
 
-/* What was freed without an event on time could not be waited for. */
+/* Memory freed without an event in the free could not be waited for. */
 static void blocks_of_another_size_in_the_next_phase_hold_little_more(void **state) {
     (void)state;
     enum { EACH = 32 };
@@ -89,7 +89,7 @@ static void blocks_of_another_size_in_the_next_phase_hold_little_more(void **sta
             fake_submit(fake, 0);
             drop_live(at[i], bytes);
         }
-        if (phase < 2) { /* later ones find segments of several sizes, which they share */
+        if (phase < 2) { /* later phases share segments of several sizes */
             is_within_bounds();
         }
     }
@@ -115,18 +115,20 @@ static void sizes_within_the_bound_go_round_without_the_driver(void **state) {
 
 /* ---- what goes back ---- */
 
-/* Two idle segments of 1 GiB, the second of which was freed behind the first. */
+/* Leaves two idle segments of 1 GiB. The second was freed after the first. */
 static void leave_two_idle(void) {
     start_growing();
     uint64_t a = get_live(GIB), b = get_live(GIB);
-    for (int i = 0; i < 2; i++) { /* an event on time for each */
+    for (int i = 0; i < 2; i++) { /* each free records an event */
         fake_submit(fake, 0);
         drop_live(i == 0 ? a : b, GIB);
     }
     assert_int_equal(fake->reserved, 2 * GIB);
 }
 
-/* And what the stream stands behind that frees it: the barrier that was tried first. */
+/*
+ * The barrier tried first holds up the stream that frees segments, so its work is waited for too.
+ */
 static void only_the_work_in_front_of_what_goes_back_is_waited_for(void **state) {
     (void)state;
     leave_two_idle();
@@ -134,7 +136,7 @@ static void only_the_work_in_front_of_what_goes_back_is_waited_for(void **state)
     get_live(GIB + 512 * MIB);
     assert_int_equal(fake->orders, 1);
     assert_int_equal(fake->waits, 2);
-    assert_int_equal(fake->completed[0], 2); /* not the third */
+    assert_int_equal(fake->completed[0], 2); /* the third piece of work still runs */
     assert_int_equal(fake->releases, 1);
     is_within_bounds();
 }
@@ -142,7 +144,7 @@ static void only_the_work_in_front_of_what_goes_back_is_waited_for(void **state)
 static void what_has_finished_meanwhile_is_not_waited_for(void **state) {
     (void)state;
     leave_two_idle();
-    get_live(GIB); /* behind a barrier */
+    get_live(GIB); /* handed out behind a barrier */
     assert_int_equal(fake->orders, 1);
     fake_finish_all(fake);
     get_live(GIB + 512 * MIB);
@@ -190,7 +192,7 @@ static void call_with(struct backend_ops *ops) {
 
 static unsigned to_grow;
 
-/* Another thread asks for as much while this one is inside the driver. */
+/* Lets another thread allocate the same size while this one is inside the driver. */
 static int grow_in_another_thread(struct backend *backend, uint64_t bytes, uint64_t *address) {
     if (to_grow > 0) {
         to_grow--;
@@ -222,7 +224,7 @@ static void what_other_threads_are_bringing_counts(void **state) {
         drop_live(at[i], 256 * MIB);
     }
     fake_finish_all(fake);
-    grow_in_threads(EACH / 2, 258 * MIB); /* the first ones are within the budget */
+    grow_in_threads(EACH / 2, 258 * MIB); /* the budget allows the first ones */
     is_within_bounds();
     assert_true(fake->reserved > live_peak + live_peak / 4);
 }
@@ -240,8 +242,10 @@ static void what_other_threads_are_bringing_is_in_use(void **state) {
 
 static uint64_t in_use;
 
-/* Another thread goes on using block after block, as long as any is ready: what lies idle afterwards is
- * behind its new work. */
+/*
+ * Another thread uses one block after another while any is free. Idle segments then wait for its
+ * new work.
+ */
 static int use_others_meanwhile(struct backend *backend, unsigned slot) {
     int r = fake_ops->wait(backend, slot);
     bool fresh = fake->waits > 40;
@@ -277,7 +281,7 @@ static void only_what_was_freed_before_the_request_is_waited_for(void **state) {
     fake->backend.ops = fake_ops;
 }
 
-/* Another thread uses block after block while this one waits. */
+/* Another thread uses one block after another while this one waits. */
 static int take_turns_meanwhile(struct backend *backend, unsigned slot) {
     for (int i = 0; i < 50; i++) {
         use_and_drop(get(GIB));
@@ -288,7 +292,7 @@ static int take_turns_meanwhile(struct backend *backend, unsigned slot) {
 static void other_threads_go_on_within_bounds_while_one_waits(void **state) {
     (void)state;
     start_growing();
-    for (int i = 0; i < 2 * BACKEND_SLOTS; i++) { /* more than there are events for */
+    for (int i = 0; i < 2 * BACKEND_SLOTS; i++) { /* more than the number of events */
         use_and_drop(get_live(GIB));
         live -= GIB;
     }
@@ -296,14 +300,14 @@ static void other_threads_go_on_within_bounds_while_one_waits(void **state) {
     call_with(&ops);
     ops.wait = take_turns_meanwhile;
     get_live(GIB + 512 * MIB);
-    live_peak += GIB; /* what the other thread had */
+    live_peak += GIB; /* live block of the other thread */
     is_within_bounds();
     fake->backend.ops = fake_ops;
 }
 
 static bool taking;
 
-/* Other threads use all that this one waits for, and what comes after it. */
+/* Other threads take all memory that this thread waits for, and what is freed after it. */
 static int take_all_meanwhile(struct backend *backend, unsigned slot) {
     uint64_t all = epochs_latest_on_time(&pool->source.epochs);
     int r = fake_ops->wait(backend, slot);
@@ -321,7 +325,7 @@ static void what_others_have_freed_during_a_wait_is_ordered_before_the_pool_grow
     enum { EACH = 20 };
     uint64_t at[EACH];
     start(140 * GIB, POOL_BARRIER, EACH * 256 * MIB);
-    pool_expect_streams(4); /* so that it waits */
+    pool_expect_streams(4); /* makes the pool wait */
     for (int i = 0; i < EACH; i++) {
         at[i] = get(256 * MIB);
     }
@@ -381,7 +385,7 @@ static void a_large_range_is_cut_before_the_pool_holds_too_much(void **state) {
     use_and_drop(get_live(10 * GIB));
     live -= 10 * GIB;
     fake_finish_all(fake);
-    uint64_t first = get_live(2 * GIB); /* large enough to be cut from it, and holds it */
+    uint64_t first = get_live(2 * GIB); /* large enough to split the free range */
     assert_int_equal(fake->reserved, 10 * GIB);
     for (int i = 0; i < 14; i++) {
         struct pool_block found;

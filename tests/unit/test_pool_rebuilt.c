@@ -1,4 +1,4 @@
-/* What is cached where a thread's cache may hold nothing, and contexts that end while a thread is on its way. */
+/* Cached blocks of inactive caches, and contexts that end during an allocation. */
 #include "pool_bench.h"
 
 #include <pthread.h>
@@ -22,7 +22,7 @@ static void in_a_thread(void *(*body)(void *)) {
     pthread_join(thread, NULL);
 }
 
-/* Blocks of a thread that has ended wait for anybody, usable. */
+/* Leaves blocks of an ended thread in the common transfer cache. Their stamps are safe. */
 static void leave_some_for_anybody(void) {
     in_a_thread(ask);
     for (int i = 0; i < BLOCKS; i++) {
@@ -31,7 +31,7 @@ static void leave_some_for_anybody(void) {
     fake_finish_all(fake);
     pool_sync_end(pool, pool_sync_begin(pool));
     if (counter_get(&pool->common->transfer.bytes) == 0) {
-        skip(); /* blocks have no numbers here */
+        skip(); /* blocks have no owner in this build */
     }
 }
 
@@ -44,7 +44,7 @@ static void *ask_for_one(void *unused) {
     return unused;
 }
 
-/* What a thread takes of what waits for anybody stays there but for one block, while it may hold none. */
+/* An inactive cache takes one block from the common transfer cache, and leaves the others there. */
 static void a_cache_that_sleeps_holds_nothing(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, RELAXED);
@@ -56,7 +56,7 @@ static void a_cache_that_sleeps_holds_nothing(void **state) {
     drop(blocks[0]);
 }
 
-/* A thread's own, as another one would have freed them. */
+/* Puts blocks of the calling thread in its transfer cache, as a free of another thread does. */
 static void let_wait_for(struct cache *cache, uint64_t bytes, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         blocks[i] = get(bytes);
@@ -77,7 +77,7 @@ static void let_wait_for(struct cache *cache, uint64_t bytes, uint32_t count) {
     assert_true(fits);
 }
 
-/* What nobody asks for any more, and the cache has no room for, is in nobody's way. */
+/* A magazine that is not requested and does not fit in the cache does not block others. */
 static void a_magazine_that_stays_leaves_the_places_of_others(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, RELAXED);
@@ -109,11 +109,14 @@ static void a_magazine_that_stays_leaves_the_places_of_others(void **state) {
     check();
 }
 
-/* Another thread comes when a transfer cache's lock has been let go of so many times. */
+/*
+ * A magazine that another thread delivers after a transfer cache was unlocked `unlocks_until_late`
+ * times.
+ */
 static struct magazine late;
 static int unlocks_until_late;
 static struct transfer *late_for;
-static bool ends_in_growth; /* the context, when a growth has begun and has no lock yet */
+static bool ends_in_growth; /* end the context when a growth has begun without a lock */
 int __real_pthread_mutex_unlock(pthread_mutex_t *lock);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock);
 
@@ -142,7 +145,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
 
 static void what_comes_while_a_cache_is_put_to_sleep_is_not_left_there(void **state) {
     (void)state;
-    for (int turn = 1; turn <= 3; turn++) { /* after so many times that the lock was free */
+    for (int turn = 1; turn <= 3; turn++) { /* number of unlocks before delivery */
         start(64 * GIB, POOL_BARRIER, RELAXED);
         struct transfer *anybodys = &pool->common->transfer;
         drop(get(BLOCK));
@@ -157,7 +160,7 @@ static void what_comes_while_a_cache_is_put_to_sleep_is_not_left_there(void **st
         unlocks_until_late = turn;
         quota_take_all_back(pool);
         late_for = NULL;
-        if (late.count > 0) { /* it was not free so often */
+        if (late.count > 0) { /* fewer unlocks happened */
             pending_add_list(&pool->source, late.first);
         }
         late.count = 0;
@@ -181,7 +184,7 @@ static int reserve_at_the_end(struct backend *backend, uint64_t bytes, uint64_t 
     return r;
 }
 
-/* The pool grows for more blocks than were asked for, and the context ends meanwhile. */
+/* The pool reserves memory for several blocks, and the context ends during that. */
 static void a_block_is_not_handed_out_after_the_end(void **state) {
     (void)state;
     start(64 * GIB, POOL_BARRIER, RELAXED);
@@ -198,8 +201,10 @@ static void a_block_is_not_handed_out_after_the_end(void **state) {
     assert_int_equal(pool_free(address), -ENOENT);
 }
 
-/* Its context has ended before it has the mapper's lock: it goes on in the next one, and is not
- * refused. */
+/*
+ * The context ends before the growth has remap.lock. The growth continues in the next context, and
+ * the request is not refused.
+ */
 static void a_growth_in_pages_goes_on_in_the_next_context(void **state) {
     (void)state;
     maps_pages = true;

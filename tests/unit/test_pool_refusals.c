@@ -1,8 +1,7 @@
 /*
- * The pool where the driver or the system does not play along: what it asks for is refused now and then,
- * or for good.
+ * The pool when the driver or the system refuses requests, sometimes or always.
  *
- * Linked with --wrap=nap: sleeps are counted, and take no time but that of the clock below.
+ * Linked with --wrap=nap: sleeps are counted and take only the time of the fake clock below.
  */
 #include "pool_bench.h"
 
@@ -10,9 +9,10 @@
 #include <pthread.h>
 
 static unsigned sleeps;
-static unsigned calm_at; /* a call that may end the context is over then; 0: never */
+static unsigned
+    calm_at; /* number of sleeps after which a call that may end the context is over; 0: never */
 static uint64_t now_ns, ns_per_sleep;
-static void (*meanwhile)(void); /* what other threads and the device do in a sleep */
+static void (*meanwhile)(void); /* acts as other threads and the device during a sleep */
 
 void __wrap_nap(uint64_t ns);
 void __wrap_nap(uint64_t ns) {
@@ -29,7 +29,7 @@ void __wrap_nap(uint64_t ns) {
 
 /* ---- records ---- */
 
-/* As a backend that has not recorded anything yet. */
+/* Starts over a backend that has not recorded an event yet. */
 static void start_in_doubt(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
     fake = fake_new(memory);
     fake->backend.refused = 1;
@@ -62,11 +62,11 @@ static void the_first_free_shows_whether_the_driver_records(void **state) {
     start_in_doubt(GIB, POOL_BARRIER, RELAXED);
     uint64_t first = get(20 * MIB);
     get(512);
-    get(64 * KIB); /* so that no look at the gear is due for some time */
+    get(64 * KIB); /* no update of the budget is due for some time */
     use_and_drop(first);
     assert_int_equal(fake->records, 1);
     assert_true(fake->latest.on_time);
-    for (int i = 0; i < 10; i++) { /* then they record no more */
+    for (int i = 0; i < 10; i++) { /* later frees record no event */
         fake_finish_all(fake);
         uint64_t at = get(20 * MIB);
         unsigned records = fake->records;
@@ -104,7 +104,7 @@ static void before_out_of_memory_a_refused_record_is_made_again(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     uint64_t at = get(40 * MIB);
-    fake->record_code = -EBUSY; /* as during a capture */
+    fake->record_code = -EBUSY; /* like during a capture */
     use_and_drop(at);
     refuse_records(BACKEND_REFUSALS / 2);
     fake->done_every = 10;
@@ -126,7 +126,7 @@ static void a_record_made_at_a_wrong_moment_counts_as_none_refused(void **state)
 
 static void memory_that_the_pool_cannot_manage_is_taken_once(void **state) {
     (void)state;
-    static const uint64_t odd[] = {512, (uint64_t)1 << 50}; /* in a page; beyond the map */
+    static const uint64_t odd[] = {512, (uint64_t)1 << 50}; /* in a slab; beyond the page map */
     for (int i = 0; i < 2; i++) {
         start(64 * MIB, POOL_BARRIER, TIGHT);
         uint64_t kept = get(3 * MIB), small = get(100), at;
@@ -137,7 +137,7 @@ static void memory_that_the_pool_cannot_manage_is_taken_once(void **state) {
         }
         assert_int_equal(fake->reserves, reserves + 1);
         assert_int_equal(fake->releases, 1);
-        fake->misalign = 0; /* what it has it goes on with */
+        fake->misalign = 0; /* the pool keeps its other memory */
         use_and_drop(kept);
         assert_int_equal(get(3 * MIB), kept);
         drop(small);
@@ -168,7 +168,7 @@ static void memory_of_a_context_that_ended_meanwhile_is_not_the_pools(void **sta
         fake->backend.ops = &ops;
         uint64_t at = 0;
         assert_int_equal(pool_alloc(pool, sizes[i], &at), -ENOMEM);
-        assert_int_equal(fake->releases, 0); /* the driver has it already */
+        assert_int_equal(fake->releases, 0); /* the memory ended with the context */
         assert_int_equal(fake_books(pool).reserved.current, 0);
         assert_int_equal(pool_free(fake->base), -ENOENT);
         check();
@@ -181,14 +181,14 @@ static void memory_of_a_context_that_ended_meanwhile_is_not_the_pools(void **sta
 
 /* ---- waits before out of memory ---- */
 
-#define LATE_WAIT_S 10 /* the longest one */
+#define LATE_WAIT_S 10 /* the longest wait */
 
 static uint64_t slow_clock(struct backend *backend) {
     (void)backend;
     return now_ns;
 }
 
-/* Its clock goes forward by so much for each of the pool's sleeps. */
+/* Installs a clock that advances by `per_sleep` ns with each sleep of the pool. */
 static void set_clock(uint64_t per_sleep) {
     static struct backend_ops ops;
     ops = *fake->backend.ops;
@@ -204,7 +204,10 @@ static void start_with_clock(uint64_t memory, uint64_t per_sleep) {
     set_clock(per_sleep);
 }
 
-/* As during a capture: where memory is short the free would leave an event on time, which is waited for. */
+/*
+ * Frees without recording an event, like during a capture. Under pressure, a free would otherwise
+ * record one, which the pool may wait for.
+ */
 static void use_and_drop_late(uint64_t address) {
     fake->record_code = -EBUSY;
     use_and_drop(address);
@@ -243,11 +246,11 @@ static void what_can_never_be_had_is_refused_at_once(void **state) {
     start_with_clock(64 * MIB, 1000);
     uint64_t at = get(40 * MIB);
     fake_submit(fake, 0);
-    fake->memory -= 10 * MIB;                            /* which other processes hold */
-    assert_int_equal(sleeps_until_refused(20 * MIB), 0); /* nothing is pending or idle */
+    fake->memory -= 10 * MIB;                            /* held by other processes */
+    assert_int_equal(sleeps_until_refused(20 * MIB), 0); /* nothing pending or idle */
     fake->memory += 10 * MIB;
     use_and_drop_late(get(10 * MIB));
-    assert_int_equal(sleeps_until_refused(30 * MIB), 0); /* and with all of it there is no room */
+    assert_int_equal(sleeps_until_refused(30 * MIB), 0); /* too much even with all of it */
     assert_true(sleeps_until_refused(20 * MIB) > 0);
     drop(at);
 }
@@ -263,14 +266,14 @@ static void work_that_does_not_end_is_waited_for_once(void **state) {
         pool_trim(pool, true);
         assert_true(sleeps <= 1);
     }
-    fake_finish_all(fake); /* what comes later is another matter */
+    fake_finish_all(fake); /* new work is waited for again */
     use_and_drop_late(get(40 * MIB));
     assert_true(sleeps_until_refused(40 * MIB) >= LATE_WAIT_S * 1000);
     fake_finish_all(fake);
     get(40 * MIB);
 }
 
-/* What is given back on request waits shorter: the rest is still there before out of memory. */
+/* A trim waits less long: the rest of the time is still available before out of memory. */
 static void a_short_wait_in_vain_leaves_the_rest_of_a_long_one(void **state) {
     (void)state;
     start_with_clock(64 * MIB, 1000000);
@@ -291,7 +294,7 @@ static void with_nothing_to_give_back_nothing_is_waited_for(void **state) {
     assert_int_equal(sleeps, 0);
 }
 
-/* Another thread's growth was under way, of which most came back. */
+/* Another thread's growth held most of the limit's charge, and gave it back. */
 static void what_was_lent_to_others_is_asked_for_again(void **state) {
     (void)state;
     start_with_clock(64 * MIB, 1000);
@@ -315,7 +318,7 @@ static bool there_is_enough(struct backend *backend, uint64_t bytes, bool wait) 
     return true;
 }
 
-/* A stream that is never idle: what is under way ends after nine seconds. */
+/* A stream that is never idle: each piece of work ends after nine seconds. */
 static void work_on(void) {
     if (sleeps % 9 == 0) {
         fake_finish_all(fake);
@@ -323,7 +326,7 @@ static void work_on(void) {
     fake_submit(fake, 1);
 }
 
-/* A driver may have less than it counts: nobody has taken anything then. */
+/* A driver may have less memory than it reports. No other thread took the memory then. */
 static void what_is_there_and_refused_was_not_lost_to_others(void **state) {
     (void)state;
     static struct backend_ops ops;
@@ -341,7 +344,7 @@ static void what_is_there_and_refused_was_not_lost_to_others(void **state) {
     meanwhile = NULL;
 }
 
-/* ---- behind frees that have returned, where natively they would have waited ---- */
+/* ---- waits that native frees would have made ---- */
 
 static void start_behind(uint64_t per_sleep) {
     start(GIB, POOL_BARRIER, TIGHT);
@@ -369,7 +372,7 @@ static void *free_it(void *address) {
     return NULL;
 }
 
-/* It may end when this thread has gone on: its free might not have returned. */
+/* The work may end only after this thread continues: the native free might not have returned. */
 static void what_another_thread_freed_is_waited_for_so_long_and_once(void **state) {
     (void)state;
     pthread_t thread;
@@ -387,7 +390,10 @@ static void what_another_thread_freed_is_waited_for_so_long_and_once(void **stat
 
 static uint64_t freed_since;
 
-/* Submits what ends when the first thread has gone on, and frees what that uses; then all that was submitted before ends. */
+/*
+ * Submits work that ends only when the first thread continues, and frees the memory it uses. Then
+ * all earlier work ends.
+ */
 static void go_on(void) {
     if (sleeps == 1) {
         fake_submit(fake, 1);
@@ -399,7 +405,7 @@ static void go_on(void) {
     }
 }
 
-/* With as many events under way as there can be. */
+/* All event slots are in use. */
 static void what_was_submitted_after_a_free_is_not_waited_for(void **state) {
     (void)state;
     uint64_t at[BACKEND_SLOTS];
@@ -420,11 +426,11 @@ static void what_was_submitted_after_a_free_is_not_waited_for(void **state) {
     assert_in_range(sleeps, 2, 10);
 }
 
-/* ---- beside a call that may end the context ---- */
+/* ---- during a call that may end the context ---- */
 
-#define QUIET_WAIT_SLEEPS 40 /* the longest wait before the pool grows past its budget */
+#define QUIET_WAIT_SLEEPS 40 /* the longest wait before growth past the budget */
 
-/* Freed while nothing can be asked of the context; all work has finished. */
+/* Frees a block while the backend is suspended. All work has completed. */
 static void use_and_drop_quietly(uint64_t address, unsigned calm) {
     calm_at = calm;
     fake->backend.suspended = true;
@@ -450,7 +456,7 @@ static void such_a_call_is_waited_for_before_out_of_memory(void **state) {
     assert_int_equal(stop(NULL), 0);
     start_with_clock(64 * MIB, 50000);
     get(40 * MIB);
-    fake->backend.suspended = true; /* with all that is pending there is no room */
+    fake->backend.suspended = true; /* pending memory would not suffice */
     assert_in_range(sleeps_until_refused(30 * MIB), 0, QUIET_WAIT_SLEEPS);
 }
 
@@ -470,10 +476,13 @@ static void such_a_call_is_waited_for_a_little_before_the_pool_grows(void **stat
     start_with_clock(GIB, 50000);
     use_and_drop_quietly(get(40 * MIB), 0);
     get(40 * MIB);
-    assert_int_equal(sleeps, 0); /* within its budget it goes on */
+    assert_int_equal(sleeps, 0); /* no wait within the budget */
 }
 
-/* Its pool stays quiet until it is used again: a thread that asks it for room may have come too late. */
+/*
+ * The backend stays suspended until the pool is used again. A request for memory may come after the
+ * end.
+ */
 static void an_end_that_is_over_is_not_waited_for(void **state) {
     (void)state;
     start_with_clock(GIB, 50000);
@@ -484,16 +493,16 @@ static void an_end_that_is_over_is_not_waited_for(void **state) {
     assert_int_equal(sleeps, 0);
 }
 
-/* ---- others at the limit ---- */
+/* ---- other processes at the limit ---- */
 
-/* Not when nothing has come back between two looks. */
+/* Not if nothing came back between two queries. */
 static void what_others_give_back_is_asked_for_again(void **state) {
     (void)state;
     for (unsigned answers = 1; answers < 6; answers++) {
         start(GIB, POOL_BARRIER, RELAXED);
         fake->limit = 2 * MIB;
         fake->others = 62 * MIB;
-        fake->answers = answers; /* the first look comes before anything is asked again */
+        fake->answers = answers; /* the first query precedes any request */
         uint64_t address;
         assert_int_equal(pool_alloc(pool, 60 * MIB, &address), answers < 3 ? 0 : -EDQUOT);
         assert_int_equal(fake->growing, 0);
@@ -509,7 +518,7 @@ static void free_one(void) {
     }
 }
 
-/* However much other threads free meanwhile. */
+/* The wait does not restart when other threads free memory. */
 static void such_a_call_is_waited_for_once(void **state) {
     (void)state;
     start_with_clock(160 * MIB, 1000000000);
