@@ -194,7 +194,7 @@ bool device_backend_reclaim(struct backend *backend, bool all) {
 
 bool device_backend_pass_barriers(struct backend *backend) {
     struct device *device = of(backend)->device;
-    bool any = device_retired_bytes(device) > 0;
+    bool any = device_deferred_bytes(device) > 0;
     if (any) {
         device_pool_finish(device);
     }

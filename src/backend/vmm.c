@@ -498,7 +498,7 @@ const char *vmm_not_exportable(const struct device *device) {
 
 int vmm_start(struct vmm *vmm, CUcontext context, struct device *device, uint64_t peers) {
     if (!vmm->started) {
-        lock_start(&vmm->lock, LOCK_PAGES);
+        lock_start(&vmm->lock, LOCK_VMM);
         vmm->prop = prop_of(device);
         vmm->started = true;
     }

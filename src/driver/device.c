@@ -277,10 +277,10 @@ uint64_t device_idle_bytes(const struct device *device, const struct device_back
     return bytes;
 }
 
-uint64_t device_retired_bytes(const struct device *device) {
+uint64_t device_deferred_bytes(const struct device *device) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        bytes += pool_retired_bytes(p->pool);
+        bytes += pool_deferred_bytes(p->pool);
     }
     return bytes;
 }
@@ -312,7 +312,7 @@ bool device_gather(struct device *device, const struct device_backend *but, uint
 
 bool device_could_have(struct device *device, uint64_t bytes) {
     return bytes <=
-           device_room(device) + device_idle_bytes(device, NULL) + device_retired_bytes(device);
+           device_room(device) + device_idle_bytes(device, NULL) + device_deferred_bytes(device);
 }
 
 /* --- the snapshot (stats/stats.h) --- */

@@ -123,7 +123,7 @@ void device_count_oom(struct device *device, bool at_limit);
 uint64_t device_idle_bytes(const struct device *device, const struct device_backend *but);
 
 /** Bytes of blocks in all pools of the device that streams hold back (pool_defer_free()). */
-uint64_t device_retired_bytes(const struct device *device);
+uint64_t device_deferred_bytes(const struct device *device);
 
 /** What the driver has and the limit allows at most, as far as that can be asked; what is idle not counted. With no lock
  * held. */

@@ -26,14 +26,14 @@ static void give_back(struct device *device, uint64_t bytes) {
  */
 static bool make_room(struct device *device, uint64_t bytes, struct tries *tries, bool moved) {
     deferred_settle_now(); /* what streams have freed by now is idle, too */
-    uint64_t idle = device_idle_bytes(device, NULL) + device_retired_bytes(device);
+    uint64_t idle = device_idle_bytes(device, NULL) + device_deferred_bytes(device);
     uint64_t returns = tries_returns(), before = idle;
     bool may = (moved || tries->gave || idle > tries->idle) && idle > 0 &&
                device_could_have(device, bytes);
     if (may) {
         give_back(device, bytes);
         idle = device_pool_left(device) +
-               device_retired_bytes(device); /* not what others have freed since */
+               device_deferred_bytes(device); /* not what others have freed since */
     }
     tries->idle = idle;
     tries->gave = may && (tries_returns() != returns || idle < before);

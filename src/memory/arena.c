@@ -312,7 +312,7 @@ bool arena_remove(struct arena *arena, struct segment *segment) {
 
 struct range *arena_find(uint64_t address) {
     page_map_entry entry = page_map_get(address);
-    if (entry == 0 || page_map_page(entry)) {
+    if (entry == 0 || page_map_slab(entry)) {
         return NULL;
     }
     struct range *range = (struct range *)entry;

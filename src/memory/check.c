@@ -148,7 +148,7 @@ static const char *check_slab(struct slab *slab, struct in_slabs *all) {
 }
 
 static const char *check_slab_at(uint64_t address, struct in_slabs *all) {
-    struct slab *slab = page_map_page(page_map_get(address));
+    struct slab *slab = page_map_slab(page_map_get(address));
     return slab ? check_slab(slab, all) : NULL;
 }
 

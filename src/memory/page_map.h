@@ -94,25 +94,25 @@ static inline void page_map_set_start(uint64_t address, struct range *range) {
  * Tags in the low bits of an entry. PAGE_MAP_EXTERNAL says that the slab is externally visible
  * (slab.h).
  */
-#define PAGE_MAP_PAGE ((page_map_entry)1)
+#define PAGE_MAP_SLAB ((page_map_entry)1)
 #define PAGE_MAP_EXTERNAL ((page_map_entry)2)
 
-static inline struct slab *page_map_page(page_map_entry entry) {
-    return entry & PAGE_MAP_PAGE ? (struct slab *)(entry & ~(page_map_entry)3) : NULL;
+static inline struct slab *page_map_slab(page_map_entry entry) {
+    return entry & PAGE_MAP_SLAB ? (struct slab *)(entry & ~(page_map_entry)3) : NULL;
 }
 
 /** Returns whether the entry is a slab that is not externally visible. */
-static inline bool page_map_is_plain_page(page_map_entry entry) {
-    return (entry & 3) == PAGE_MAP_PAGE;
+static inline bool page_map_is_plain_slab(page_map_entry entry) {
+    return (entry & 3) == PAGE_MAP_SLAB;
 }
 
-/** Returns the slab of an entry for which page_map_is_plain_page() holds. */
-static inline struct slab *page_map_plain_page(page_map_entry entry) {
-    return (struct slab *)(entry - PAGE_MAP_PAGE);
+/** Returns the slab of an entry for which page_map_is_plain_slab() holds. */
+static inline struct slab *page_map_plain_slab(page_map_entry entry) {
+    return (struct slab *)(entry - PAGE_MAP_SLAB);
 }
 
-static inline page_map_entry page_map_of_page(const struct slab *slab, bool external) {
-    return (page_map_entry)slab | PAGE_MAP_PAGE | (external ? PAGE_MAP_EXTERNAL : 0);
+static inline page_map_entry page_map_of_slab(const struct slab *slab, bool external) {
+    return (page_map_entry)slab | PAGE_MAP_SLAB | (external ? PAGE_MAP_EXTERNAL : 0);
 }
 
 static inline page_map_entry page_map_of_range(const struct range *range) {

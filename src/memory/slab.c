@@ -272,7 +272,7 @@ int runs_add_slab(struct runs *runs, struct range *range, uint64_t address) {
     bool visible = range->segment->externally_visible;
     atomic_store(&slab->externally_visible, visible);
     insert_run(runs, &slab->blocks[0], SLAB_UNITS);
-    page_map_set(address, PAGE_BYTES, page_map_of_page(slab, visible));
+    page_map_set(address, PAGE_BYTES, page_map_of_slab(slab, visible));
     runs->slab_count++;
     return 0;
 }

@@ -201,8 +201,8 @@ static void survey_start(struct survey *survey, uint64_t start) {
 static void survey_page(uint64_t address, page_map_entry entry, void *with) {
     struct survey *survey = with;
     struct peeked seen;
-    if (page_map_page(entry)) {
-        survey_slab(survey, address, page_map_page(entry));
+    if (page_map_slab(entry)) {
+        survey_slab(survey, address, page_map_slab(entry));
         return;
     }
     if (peek((const struct range *)entry, &seen) && !seen.is_vmm) {

@@ -63,7 +63,7 @@ struct cache {
     uint64_t bytes;         /* of all blocks in the bins */
     _Atomic uint64_t quota; /* limit of `bytes`; written under the pool's lock */
     struct watermark watermarks[WATERMARKS];
-    uint16_t number;            /* owner ID in the blocks it hands out; 0: none */
+    uint16_t owner_id;          /* owner ID in the blocks it hands out; 0: none */
     uint16_t last_flushed;      /* last bin of cache_flush_idle() */
     uint32_t frees_since_event; /* frees by this thread since an event in a free or is_due() */
     uint64_t pressure_seen;     /* source.pressure at the last free under pressure */

@@ -52,7 +52,7 @@ static const char *check_cache(struct cache *cache) {
         bytes += here;
     }
     HOLDS(bytes == cache->bytes);
-    HOLDS(!quota_is_inactive(cache) || cache->number == 0 || cache->transfer.number == 0);
+    HOLDS(!quota_is_inactive(cache) || cache->owner_id == 0 || cache->transfer.owner_id == 0);
     return NULL;
 }
 

@@ -30,7 +30,7 @@ struct found {
  *      and return false if it changed; find_live() then retries.
  */
 static bool find_small(page_map_entry entry, uint64_t address, struct found *found) {
-    struct slab *slab = page_map_page(entry);
+    struct slab *slab = page_map_slab(entry);
     uint32_t opened = atomic_load(&slab->opened);
     struct block *block = slab_find(slab, address);
     uint64_t header = block ? block_header(block) : 0;
@@ -77,7 +77,7 @@ static int find_live(uint64_t address, struct found *found) {
     while (!stable) {
         page_map_entry entry = page_map_get(address);
         *found = (struct found){0};
-        stable = page_map_page(entry) ? find_small(entry, address, found)
+        stable = page_map_slab(entry) ? find_small(entry, address, found)
                                       : find_large(entry, address, found);
     }
     return found->pool ? 0 : page_map_owner(address) ? -EINVAL : -ENOENT;
@@ -276,7 +276,7 @@ int pool_mark_externally_visible(uint64_t address) {
         struct range *range = slab ? slab->range : found.range;
         if (slab) {
             atomic_store(&slab->externally_visible, true);
-            page_map_set(slab->address, PAGE_BYTES, page_map_of_page(slab, true));
+            page_map_set(slab->address, PAGE_BYTES, page_map_of_slab(slab, true));
         }
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
             s->externally_visible = true;

@@ -29,7 +29,7 @@ struct start {
  * block must detect that.
  */
 __attribute__((no_sanitize("thread"))) static inline struct start find_start(uint64_t address) {
-    struct start at = {.slab = page_map_page(page_map_get(address))};
+    struct start at = {.slab = page_map_slab(page_map_get(address))};
     at.pool = at.slab ? at.slab->pool : page_map_owner(address);
     if (at.slab && address % ((uint64_t)1 << UNIT_SHIFT) == 0) {
         at.block = slab_block(at.slab, address);

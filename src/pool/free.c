@@ -91,7 +91,7 @@ struct rest {
  * blocks of the calling thread: others should go back to their owner. Inside the cache.
  */
 static bool has_magazine(const struct cache *cache, unsigned at, unsigned owner) {
-    return owner != cache->number &&
+    return owner != cache->owner_id &&
            cache->bins[at].count > cache->bins[at].target + MAGAZINES_KEPT * magazine_blocks(at);
 }
 
@@ -101,7 +101,8 @@ static bool has_magazine(const struct cache *cache, unsigned at, unsigned owner)
  */
 static void grow_receiver(struct pool *pool, unsigned owner) {
     struct cache *receiver = owner > 0 ? owner_id_cache(owner) : pool->common;
-    receiver = receiver->number == owner && !quota_is_inactive(receiver) ? receiver : pool->common;
+    receiver =
+        receiver->owner_id == owner && !quota_is_inactive(receiver) ? receiver : pool->common;
     quota_grow_transfer(receiver);
 }
 
@@ -118,7 +119,7 @@ static void apply_quota(struct pool *pool, struct cache *cache, const struct res
     if (refused) {
         grow_receiver(pool, rest->owner);
     }
-    if (rest->owner != cache->number && quota_is_little(cache, QUOTA_GIVING_SHARE)) {
+    if (rest->owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE)) {
         quota_grow(cache, 2 * cache_quota(cache));
     }
     if (has_magazine(cache, rest->bin, rest->owner)) {
@@ -143,13 +144,14 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
     bool overflows = rest->overflows, refused = false;
     if (overflows) {
         cache_enter(cache);
-        if (rest->owner != cache->number && !quota_is_inactive(cache)) {
+        if (rest->owner != cache->owner_id && !quota_is_inactive(cache)) {
             refused = !transfer_ship(cache, rest->bin, rest->owner);
         }
-        overflows = refused ||
-                    (rest->owner != cache->number && quota_is_little(cache, QUOTA_GIVING_SHARE)) ||
-                    cache_overflows(cache, &cache->bins[rest->bin]) ||
-                    has_magazine(cache, rest->bin, rest->owner);
+        overflows =
+            refused ||
+            (rest->owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE)) ||
+            cache_overflows(cache, &cache->bins[rest->bin]) ||
+            has_magazine(cache, rest->bin, rest->owner);
         cache_leave(cache);
     }
     if (!lock_for(source, rest->uncached || overflows, rest->records)) {
@@ -239,7 +241,7 @@ static int claim(uint64_t address, struct claimed *c) {
                                                                                     : -EAGAIN;
     }
     c->cache = cache_mine(c->at.pool);
-    if (header_owner(c->at.header) != c->cache->number) {
+    if (header_owner(c->at.header) != c->cache->owner_id) {
         owner_id_share_once(header_owner(c->at.header));
     }
     cache_enter(c->cache);
@@ -286,7 +288,7 @@ static __attribute__((noinline)) uint64_t count_free_large(const struct claimed 
 static uint64_t count_free(const struct claimed *c) {
     struct cache *cache = c->cache;
     unsigned at = header_bin(c->at.header);
-    cache->freed_others |= header_owner(c->at.header) != cache->number;
+    cache->freed_others |= header_owner(c->at.header) != cache->owner_id;
     if (!c->at.slab) {
         return count_free_large(c);
     }
@@ -365,7 +367,7 @@ static __attribute__((noinline)) int free_rest(struct cache *cache, uint64_t hea
     const struct bin *bin = cache_bin(cache, header);
     bool due = !early && is_due(&pool->source, cache, bin->count, header_bytes(header));
     struct rest rest = {.bin = header_bin(header),
-                        .owner = cache->number,
+                        .owner = cache->owner_id,
                         .overflows = cache_overflows(cache, bin),
                         .records = needs_sync(&pool->source, due)};
     biased_leave_owned(&cache->lock);
@@ -384,11 +386,11 @@ int pool_free(uint64_t address) {
     struct pool *pool = cache->pool;
     struct source *source = &pool->source;
     page_map_entry entry = page_map_get(address); /* inside the cache: see claim() */
-    if (unlikely(!page_map_is_plain_page(entry) || epochs_broken(&source->epochs))) {
+    if (unlikely(!page_map_is_plain_slab(entry) || epochs_broken(&source->epochs))) {
         biased_leave_owned(&cache->lock);
         return free_general(address);
     }
-    struct block *block = block_fetch(slab_block(page_map_plain_page(entry), address));
+    struct block *block = block_fetch(slab_block(page_map_plain_slab(entry), address));
     uint64_t header;
     if (unlikely(!claim_as_owner(cache, block, &header))) {
         return free_of_other_owner(cache, block, address, header);

@@ -167,7 +167,7 @@ static struct cache *adopt(struct pool *pool) {
     }
     if (cache) {
         biased_init(&cache->lock, true);
-        if (cache->number == 0 || owner_id_is_shared(cache->number)) {
+        if (cache->owner_id == 0 || owner_id_is_shared(cache->owner_id)) {
             owner_id_take(cache);
         }
         begin_move(pool);

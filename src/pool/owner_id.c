@@ -19,11 +19,11 @@ atomic_bool owner_id_shared[OWNER_IDS] = {true};
 static _Atomic uint32_t last_number;
 
 /* Sets a cache's owner ID and the header words made of it. The pool's lock is held. */
-static void set_number(struct cache *cache, uint16_t number) {
-    uint64_t owner = (uint64_t)number << HEADER_OWNER_SHIFT;
-    cache->number = number;
+static void set_number(struct cache *cache, uint16_t owner_id) {
+    uint64_t owner = (uint64_t)owner_id << HEADER_OWNER_SHIFT;
+    cache->owner_id = owner_id;
     cache->live_mask = (uint64_t)(BLOCK_LIVE ^ BLOCK_CACHED) | owner;
-    cache->owned_header = number > 0 ? (uint64_t)BLOCK_LIVE | owner : OWNED_HEADER_NONE;
+    cache->owned_header = owner_id > 0 ? (uint64_t)BLOCK_LIVE | owner : OWNED_HEADER_NONE;
 }
 
 /*
@@ -31,40 +31,40 @@ static void set_number(struct cache *cache, uint16_t number) {
  * and swap.
  */
 static uint16_t next_number(void) {
-    uint32_t number = atomic_load(&last_number);
-    while (number < OWNER_IDS - 1 &&
-           !atomic_compare_exchange_weak(&last_number, &number, number + 1)) {
+    uint32_t owner_id = atomic_load(&last_number);
+    while (owner_id < OWNER_IDS - 1 &&
+           !atomic_compare_exchange_weak(&last_number, &owner_id, owner_id + 1)) {
     }
-    return number < OWNER_IDS - 1 ? (uint16_t)(number + 1) : 0;
+    return owner_id < OWNER_IDS - 1 ? (uint16_t)(owner_id + 1) : 0;
 }
 
 void owner_id_take(struct cache *cache) {
     set_number(cache, biased_is_on(&cache->lock) ? next_number() : 0);
-    atomic_store(&numbered[cache->number], cache);
+    atomic_store(&numbered[cache->owner_id], cache);
 }
 
 bool owner_id_is_exclusive(const struct cache *cache) {
-    return cache->number > 0 && !owner_id_is_shared(cache->number) && !cache->freed_others &&
+    return cache->owner_id > 0 && !owner_id_is_shared(cache->owner_id) && !cache->freed_others &&
            watermark_live(&cache->watermarks[WATERMARK_COUNT]) == cache->live_at_start;
 }
 
 void owner_id_stop_owning(struct cache *cache) {
     cache->owned_header = OWNED_HEADER_NONE;
-    atomic_store(&owner_id_shared[cache->number], true);
+    atomic_store(&owner_id_shared[cache->owner_id], true);
 }
 
 void owner_id_clear(struct cache *cache) {
     set_number(cache, 0);
 }
 
-struct cache *owner_id_cache(unsigned number) {
-    return atomic_load(&numbered[number]);
+struct cache *owner_id_cache(unsigned owner_id) {
+    return atomic_load(&numbered[owner_id]);
 }
 
-void owner_id_share(unsigned number) {
-    struct cache *cache = owner_id_cache(number);
+void owner_id_share(unsigned owner_id) {
+    struct cache *cache = owner_id_cache(owner_id);
     lock_acquire(&cache->pool->source.lock);
-    if (cache->number == number) {
+    if (cache->owner_id == owner_id) {
         cache_seize(cache);
         owner_id_stop_owning(cache);
         cache_return(cache);

@@ -19,25 +19,25 @@ struct cache;
 extern atomic_bool owner_id_shared[OWNER_IDS];
 
 /** Makes an owner ID shared: seizes its cache. Called with no lock. */
-void owner_id_share(unsigned number);
+void owner_id_share(unsigned owner_id);
 
 /** Returns whether an owner ID is shared. Needs no lock. */
-static inline bool owner_id_is_shared(unsigned number) {
-    return atomic_load_explicit(&owner_id_shared[number], memory_order_acquire);
+static inline bool owner_id_is_shared(unsigned owner_id) {
+    return atomic_load_explicit(&owner_id_shared[owner_id], memory_order_acquire);
 }
 
 /**
  * Makes an owner ID shared if it is not. Must run before a thread frees a block of another owner.
  * Called with no lock.
  */
-static inline void owner_id_share_once(unsigned number) {
-    if (__builtin_expect(!owner_id_is_shared(number), 0)) {
-        owner_id_share(number);
+static inline void owner_id_share_once(unsigned owner_id) {
+    if (__builtin_expect(!owner_id_is_shared(owner_id), 0)) {
+        owner_id_share(owner_id);
     }
 }
 
 /** Returns the cache that has or had an owner ID found in a block. */
-struct cache *owner_id_cache(unsigned number);
+struct cache *owner_id_cache(unsigned owner_id);
 
 /*
  * Give a cache a new owner ID, or ID 0. The new ID is 0 too without a biased lock, or if all IDs

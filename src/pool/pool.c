@@ -209,7 +209,7 @@ bool pool_finish(struct pool *pool) {
     return any;
 }
 
-uint64_t pool_retired_bytes(struct pool *pool) {
+uint64_t pool_deferred_bytes(struct pool *pool) {
     return atomic_load(&pool->deferred_bytes);
 }
 
@@ -220,7 +220,7 @@ void pool_reclaim_own(struct pool *pool) {
         return;
     }
     lock_acquire(&source->lock);
-    bool waited = order_finish_own_barrier(source);
+    bool waited = sync_wait_own_barrier(source);
     lock_release(&source->lock);
     if (waited) {
         reclaim_deferred(pool, true);

@@ -93,7 +93,7 @@ int pool_defer_free(uint64_t address, struct pool_deferred *deferred);
 void pool_reclaim(const struct pool_deferred *deferred);
 
 /** Returns the bytes of deferred frees that are not reclaimed yet. */
-uint64_t pool_retired_bytes(struct pool *pool);
+uint64_t pool_deferred_bytes(struct pool *pool);
 
 /**
  * Reclaims the deferred frees that their streams have reached. Waits for a barrier that may hold up

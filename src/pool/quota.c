@@ -87,7 +87,7 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
         pool->source.active_count++;
         cache->seen = (struct seen){0};
         link_active(pool, cache);
-        transfer_set_owner_id(&cache->transfer, cache->number);
+        transfer_set_owner_id(&cache->transfer, cache->owner_id);
     }
     uint64_t most = quota_limit(pool), quota = max_u64(before, QUOTA_FIRST);
     while (quota < bytes && quota < most) {

@@ -12,17 +12,17 @@ void transfer_start(struct transfer *transfer, struct cache *cache) {
     lock_start(&transfer->lock, LOCK_TRANSFER);
 }
 
-void transfer_set_owner_id(struct transfer *transfer, unsigned number) {
+void transfer_set_owner_id(struct transfer *transfer, unsigned owner_id) {
     lock_acquire(&transfer->lock);
-    transfer->number = number;
+    transfer->owner_id = owner_id;
     lock_release(&transfer->lock);
 }
 
-struct transfer *transfer_lock(struct pool *pool, unsigned number) {
+struct transfer *transfer_lock(struct pool *pool, unsigned owner_id) {
     struct transfer *common = &pool->common->transfer;
-    struct transfer *transfer = number > 0 ? &owner_id_cache(number)->transfer : common;
+    struct transfer *transfer = owner_id > 0 ? &owner_id_cache(owner_id)->transfer : common;
     lock_acquire(&transfer->lock);
-    if (transfer->number != number) { /* the owner's thread ended, or its cache is inactive */
+    if (transfer->owner_id != owner_id) { /* the owner's thread ended, or its cache is inactive */
         lock_release(&transfer->lock);
         transfer = common;
         lock_acquire(&transfer->lock);
@@ -88,9 +88,9 @@ static bool ship_magazines(struct cache *cache, struct transfer *transfer, unsig
     return true;
 }
 
-bool transfer_ship(struct cache *cache, unsigned at, unsigned number) {
+bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id) {
     struct bin *bin = &cache->bins[at];
-    struct transfer *transfer = transfer_lock(cache->pool, number);
+    struct transfer *transfer = transfer_lock(cache->pool, owner_id);
     uint32_t each = magazine_blocks(at);
     uint32_t whole = bin->count > bin->target ? (bin->count - bin->target) / each * each : 0;
     bool any = ship_magazines(cache, transfer, at, whole), full = cache->bytes > cache_quota(cache);

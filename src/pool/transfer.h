@@ -49,7 +49,7 @@ static inline uint32_t magazine_blocks(unsigned at) {
 struct transfer {
     struct lock lock;
     struct cache *cache;    /* whose transfer cache it is; never changes */
-    unsigned number;        /* owner ID of the blocks that come here; 0: none, or the common one */
+    unsigned owner_id;      /* owner ID of the blocks that come here; 0: none, or the common one */
     uint32_t first, count;  /* ring; the oldest magazine first */
     stat_counter bytes;     /* of all magazines */
     _Atomic uint64_t quota; /* limit of `bytes`; written under the pool's lock */
@@ -60,13 +60,13 @@ struct transfer {
 void transfer_start(struct transfer *transfer, struct cache *cache);
 
 /** Sets the owner ID whose blocks come here from now on: the cache's new one, or 0 for none. */
-void transfer_set_owner_id(struct transfer *transfer, unsigned number);
+void transfer_set_owner_id(struct transfer *transfer, unsigned owner_id);
 
 /**
  * Locks and returns the transfer cache for blocks of an owner ID: the owner's, or the common one
  * if the owner has ended or is inactive. transfer_unlock() releases it.
  */
-struct transfer *transfer_lock(struct pool *pool, unsigned number);
+struct transfer *transfer_lock(struct pool *pool, unsigned owner_id);
 void transfer_unlock(struct transfer *transfer);
 
 /**
@@ -82,7 +82,7 @@ void transfer_put(struct transfer *transfer, const struct magazine *magazine);
  * magazines. If the cache is over its quota, ships bins without allocations too. Returns false if
  * the transfer cache became full. Inside the cache.
  */
-bool transfer_ship(struct cache *cache, unsigned at, unsigned number);
+bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id);
 
 /**
  * Returns whether any block waits for a cache, there or in the common transfer cache. Needs no

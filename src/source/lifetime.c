@@ -4,7 +4,7 @@
 void source_start(struct source *source, struct pool *pool, struct backend *backend,
                   const struct pool_config *config) {
     lock_start(&source->lock, LOCK_POOL);
-    lock_start(&source->remap.lock, LOCK_MAPPER);
+    lock_start(&source->remap.lock, LOCK_REMAP);
     source->backend = backend;
     source->config = *config;
     source->started_ns = backend_clock(backend);

@@ -378,7 +378,7 @@ bool sync_wait_on_time(struct source *source) {
     return any;
 }
 
-bool order_finish_own_barrier(struct source *source) {
+bool sync_wait_own_barrier(struct source *source) {
     struct epochs *epochs = &source->epochs;
     uint64_t since = backend_clock(source->backend), stamp = atomic_load(&epochs->safe);
     bool any = epochs->finished < stamp && epochs_latest_own(epochs) >= stamp;

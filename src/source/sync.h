@@ -114,6 +114,6 @@ bool sync_wait_on_time(struct source *source);
  * event that covers them all: that thread's native free would have waited for it. Stops when the
  * context is suspended. True if there was anything to wait for.
  */
-bool order_finish_own_barrier(struct source *source);
+bool sync_wait_own_barrier(struct source *source);
 
 #endif

@@ -85,7 +85,7 @@ static inline uint64_t bytes_waiting(void) {
  * threads own no blocks.
  */
 static inline struct transfer *own_transfer(void) {
-    return &(cache_mine(pool)->number > 0 ? cache_mine(pool) : pool->common)->transfer;
+    return &(cache_mine(pool)->owner_id > 0 ? cache_mine(pool) : pool->common)->transfer;
 }
 
 static inline uint64_t own_waiting(void) {

@@ -352,7 +352,7 @@ static void what_goes_back_to_the_driver_takes_no_host_memory(void **state) {
         for (unsigned j = 0; j < 1024; j++) {
             at[j] = get(4096);
         }
-        const struct slab *slab = page_map_page(page_map_get(at[500]));
+        const struct slab *slab = page_map_slab(page_map_get(at[500]));
         assert_in_range(resident(slab), 16, 32);
         for (unsigned j = 0; j < 1024; j++) {
             use_and_drop(at[j]);

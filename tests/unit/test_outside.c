@@ -111,7 +111,7 @@ int device_pool_release_idle(struct device *where) {
     return 0;
 }
 
-uint64_t device_retired_bytes(const struct device *where) {
+uint64_t device_deferred_bytes(const struct device *where) {
     (void)where;
     return 0;
 }

@@ -69,13 +69,13 @@ static void a_slab_and_a_range_are_told_apart(void **state) {
     (void)state;
     struct slab *slab = (struct slab *)0x40000;
     struct range *range = (struct range *)0x50000;
-    assert_ptr_equal(page_map_page(page_map_of_page(slab, false)), slab);
-    assert_ptr_equal(page_map_page(page_map_of_page(slab, true)), slab);
-    assert_true(page_map_is_plain_page(page_map_of_page(slab, false)));
-    assert_false(page_map_is_plain_page(page_map_of_page(slab, true)));
-    assert_false(page_map_is_plain_page(page_map_of_range(range)));
-    assert_null(page_map_page(page_map_of_range(range)));
-    assert_null(page_map_page(0));
+    assert_ptr_equal(page_map_slab(page_map_of_slab(slab, false)), slab);
+    assert_ptr_equal(page_map_slab(page_map_of_slab(slab, true)), slab);
+    assert_true(page_map_is_plain_slab(page_map_of_slab(slab, false)));
+    assert_false(page_map_is_plain_slab(page_map_of_slab(slab, true)));
+    assert_false(page_map_is_plain_slab(page_map_of_range(range)));
+    assert_null(page_map_slab(page_map_of_range(range)));
+    assert_null(page_map_slab(0));
 }
 
 static void owners_are_kept_apart_from_entries(void **state) {

@@ -12,7 +12,7 @@ static void *drop_in_thread(void *address) {
     return NULL;
 }
 
-static struct pool_deferred deactivate_cache(uint64_t address) {
+static struct pool_deferred defer_free(uint64_t address) {
     struct pool_deferred retired;
     assert_int_equal(pool_defer_free(address, &retired), 0);
     return retired;
@@ -27,7 +27,7 @@ static void a_retired_block_is_gone_for_everybody(void **state) {
     for (size_t i = 0; i < SIZES; i++) {
         uint64_t at = get(sizes[i]);
         struct pool_block block;
-        struct pool_deferred again, retired = deactivate_cache(at);
+        struct pool_deferred again, retired = defer_free(at);
         assert_int_equal(pool_defer_free(at, &again), -EINVAL);
         assert_int_equal(fake_pool_free(at), -EINVAL);
         assert_int_equal(pool_find(at, &block), -EINVAL);
@@ -59,7 +59,7 @@ static void a_retired_block_is_nobodys_until_it_comes_back(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     uint64_t at = get(40 * MIB), other;
-    struct pool_deferred retired = deactivate_cache(at);
+    struct pool_deferred retired = defer_free(at);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), -ENOMEM);
     assert_int_equal(pool_trim(pool, false), 0);
     assert_int_equal(fake->releases, 0);
@@ -79,7 +79,7 @@ static void a_retired_block_comes_back_ready(void **state) {
     fake->busy_for_ever = true;
     for (size_t i = 0; i < 20; i++) {
         uint64_t large = get(40 * MIB), small = get(MIB);
-        struct pool_deferred first = deactivate_cache(large), second = deactivate_cache(small);
+        struct pool_deferred first = defer_free(large), second = defer_free(small);
         pool_reclaim(&first);
         pool_reclaim(&second);
     }
@@ -96,7 +96,7 @@ static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
     drop(other);
     assert_int_equal(get(40 * MIB), other);
     assert_int_equal(fake->orders, 1);
-    struct pool_deferred retired = deactivate_cache(at);
+    struct pool_deferred retired = defer_free(at);
     pool_reclaim(&retired);
     assert_false(fake_is_past(fake, 0, number, true));
     assert_int_not_equal(get(40 * MIB), at);
@@ -108,8 +108,7 @@ static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
 static void a_retired_block_is_forgotten_with_its_context(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
-    struct pool_deferred small = deactivate_cache(get(5000)),
-                         large = deactivate_cache(get(3 * MIB));
+    struct pool_deferred small = defer_free(get(5000)), large = defer_free(get(3 * MIB));
     pool_forget(pool);
     uint64_t a = get(5000), b = get(3 * MIB);
     check();
@@ -141,7 +140,7 @@ static void before_it_grows_the_pool_asks_what_has_come_free(void **state) {
     fake->backend.ops = &ops;
     uint64_t at = get(40 * MIB);
     assert_int_equal(settled, 0);
-    waiting = deactivate_cache(at);
+    waiting = defer_free(at);
     assert_int_equal(get(40 * MIB), at);
     assert_int_equal(fake->reserves, 1);
     assert_int_equal(settled, 1);
@@ -167,7 +166,7 @@ static void before_a_request_is_refused_all_are_asked_again(void **state) {
         at = get(MIB);
     }
     settled = 0;
-    waiting = deactivate_cache(at);
+    waiting = defer_free(at);
     assert_int_equal(pool_alloc(pool, MIB, &other), 0);
     assert_int_equal(other, at);
     stop(NULL);
@@ -195,7 +194,7 @@ static void barriers_are_waited_for_before_a_request_is_refused(void **state) {
     fake->backend.ops = &ops;
     uint64_t at = get(40 * MIB), other;
     settled = 0;
-    waiting = deactivate_cache(at);
+    waiting = defer_free(at);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
     assert_int_equal(other, at);
     stop(NULL);
@@ -221,7 +220,7 @@ static void what_another_thread_reclaims_meanwhile_is_not_missed(void **state) {
     fake->backend.ops = &ops;
     uint64_t at = get(40 * MIB), other;
     settled = 0;
-    waiting = deactivate_cache(at);
+    waiting = defer_free(at);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
     assert_int_equal(other, at);
     stop(NULL);
@@ -250,7 +249,7 @@ static void ones_own_barrier_is_waited_for_and_not_anothers(void **state) {
         }
         assert_int_equal(get(40 * MIB), at);
         assert_int_equal(fake->orders, 1);
-        waiting = deactivate_cache(kept);
+        waiting = defer_free(kept);
         fake->done_after = 4;
         pool_reclaim_own(pool);
         assert_int_equal(pool->source.epochs.finished == atomic_load(&pool->source.epochs.safe),
@@ -297,7 +296,7 @@ static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
     fake->backend.ops = &ops;
     uint64_t at = get(3 * MIB);
     refused = 0;
-    struct pool_deferred retired = deactivate_cache(at);
+    struct pool_deferred retired = defer_free(at);
     assert_int_equal(refused, 0);
     struct pool *owner = NULL;
     assert_int_equal(pool_exceeds(at, 3 * MIB, &owner), -EAGAIN);
@@ -333,7 +332,7 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
     assert_int_equal(told.went, 2);
     settled = 0;
     uint64_t at = get(40 * MIB), other;
-    waiting = deactivate_cache(at);
+    waiting = defer_free(at);
     assert_int_equal(told.went, 3);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
     assert_int_equal(other, at);
@@ -355,7 +354,7 @@ static void the_books_agree_whichever_way_blocks_go(void **state) {
         }
         for (unsigned i = 0; i < 100; i++) {
             drop(at[2 * i]);
-            retired[i] = deactivate_cache(at[2 * i + 1]);
+            retired[i] = defer_free(at[2 * i + 1]);
         }
         check();
         for (unsigned i = 0; i < 100; i++) {

@@ -109,7 +109,7 @@ static void *ask_and_end(void *unused) {
     (void)unused;
     uint64_t address = 0;
     pool_alloc(pool, 4096, &address);
-    number_of_ended = own_cache()->number;
+    number_of_ended = own_cache()->owner_id;
     return (void *)(uintptr_t)address;
 }
 
@@ -156,7 +156,7 @@ static void *ask_drop_and_end(void *other) {
     uint64_t address = 0;
     pool_alloc(pool, 4096, &address);
     fake_pool_free(other ? *(uint64_t *)other : address);
-    number_of_ended = own_cache()->number;
+    number_of_ended = own_cache()->owner_id;
     return NULL;
 }
 

@@ -110,10 +110,10 @@ static void an_idle_thread_gives_up_what_it_has_cached(void **state) {
     check();
     assert_int_equal(theirs->bytes, 0);
     assert_true(quota_is_inactive(theirs));
-    assert_int_equal(theirs->transfer.number, 0);
+    assert_int_equal(theirs->transfer.owner_id, 0);
     go_on();
     assert_false(quota_is_inactive(theirs)); /* a free activates the cache */
-    assert_int_equal(theirs->transfer.number, theirs->number);
+    assert_int_equal(theirs->transfer.owner_id, theirs->owner_id);
     check();
     let_it_end(thread);
 }
@@ -165,7 +165,7 @@ static void what_waits_for_one_that_asks_for_nothing_goes_back(void **state) {
     (void)state;
     begin();
     get(64 * MIB);
-    if (mine()->number == 0) {
+    if (mine()->owner_id == 0) {
         skip();
     }
     pthread_t asking = let_another_ask(400, 60 * KIB);
@@ -356,7 +356,7 @@ static void a_full_transfer_cache_gets_a_larger_quota(void **state) {
     begin();
     keep_large_blocks();
     get(200 * MIB);
-    if (mine()->number == 0) {
+    if (mine()->owner_id == 0) {
         skip(); /* blocks have no owner */
     }
     uint64_t before = own_transfer()->quota;

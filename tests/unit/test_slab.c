@@ -32,7 +32,7 @@ static struct slab *open_slab(struct bench *bench) {
     assert_non_null(range);
     block_become(&range->block, BLOCK_SLAB);
     assert_int_equal(runs_add_slab(&bench->runs, range, range->block.address), 0);
-    struct slab *slab = page_map_page(page_map_get(range->block.address));
+    struct slab *slab = page_map_slab(page_map_get(range->block.address));
     assert_non_null(slab);
     assert_ptr_equal(slab->range, range);
     return slab;
@@ -64,7 +64,7 @@ static unsigned reserved_units(const struct block *run) {
 static void check(const struct bench *bench) {
     uint64_t free_units = 0, slabs = 0, longest = 0;
     for (uint64_t i = 0; i < SLABS; i++) {
-        struct slab *slab = page_map_page(page_map_get(bench->base + i * PAGE_BYTES));
+        struct slab *slab = page_map_slab(page_map_get(bench->base + i * PAGE_BYTES));
         if (!slab) {
             continue;
         }
@@ -263,9 +263,9 @@ static void an_empty_slab_goes_back_to_the_arena(void **state) {
     struct slab *slab = open_slab(&bench);
     struct block *a = take(&bench, 100), *b = take(&bench, 7);
     assert_null(give(&bench, a));
-    assert_non_null(page_map_page(page_map_get(bench.base)));
+    assert_non_null(page_map_slab(page_map_get(bench.base)));
     assert_non_null(give(&bench, b));
-    assert_null(page_map_page(page_map_get(bench.base)));
+    assert_null(page_map_slab(page_map_get(bench.base)));
     assert_int_equal(bench.arena.free_bytes, SLABS * PAGE_BYTES);
     assert_null(take(&bench, 1));
     assert_ptr_equal(open_slab(&bench), slab); /* recycled descriptors are as new */
@@ -404,12 +404,12 @@ static void a_slab_opened_in_a_marked_segment_is_marked_too(void **state) {
     struct bench bench;
     start(&bench);
     struct slab *slab = open_slab(&bench);
-    assert_true(page_map_is_plain_page(page_map_get(slab->address)));
+    assert_true(page_map_is_plain_slab(page_map_get(slab->address)));
     slab->range->segment->externally_visible = true;
     struct slab *later = open_slab(&bench);
     assert_true(later->externally_visible);
-    assert_ptr_equal(page_map_page(page_map_get(later->address)), later);
-    assert_false(page_map_is_plain_page(page_map_get(later->address)));
+    assert_ptr_equal(page_map_slab(page_map_get(later->address)), later);
+    assert_false(page_map_is_plain_slab(page_map_get(later->address)));
 }
 
 /*

@@ -14,7 +14,7 @@
  * test.
  */
 static void need_owners(void) {
-    if (cache_mine(pool)->number == 0) {
+    if (cache_mine(pool)->owner_id == 0) {
         skip();
     }
 }
@@ -77,7 +77,7 @@ static struct magazine freed(unsigned how_many, uint64_t bytes, bool same) {
 }
 
 static bool put(struct cache *cache, const struct magazine *magazine) {
-    struct transfer *transfer = transfer_lock(pool, cache->number);
+    struct transfer *transfer = transfer_lock(pool, cache->owner_id);
     assert_ptr_equal(transfer, &cache->transfer);
     bool fits = transfer_has_room(transfer, magazine->bytes);
     if (fits) {
@@ -371,7 +371,7 @@ static void blocks_of_an_id_without_a_cache_wait_in_the_common_one(void **state)
     begin();
     struct cache *own = cache_mine(pool);
     open_transfer(own, MIB);
-    struct transfer *transfer = transfer_lock(pool, own->number);
+    struct transfer *transfer = transfer_lock(pool, own->owner_id);
     transfer_unlock(transfer);
     assert_ptr_equal(transfer, &own->transfer);
     transfer = transfer_lock(pool, 0);
@@ -383,7 +383,7 @@ static void blocks_of_an_id_without_a_cache_wait_in_the_common_one(void **state)
     cache_leave(own);
     lock_release(&pool->source.lock);
     assert_int_equal(own->transfer.quota, 0);
-    transfer = transfer_lock(pool, own->number); /* no thread takes blocks of an inactive cache */
+    transfer = transfer_lock(pool, own->owner_id); /* no thread takes blocks of an inactive cache */
     transfer_unlock(transfer);
     assert_ptr_equal(transfer, &pool->common->transfer);
 }
@@ -401,7 +401,7 @@ static void a_magazine_waits_for_the_thread_that_asked(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
-    if (own->number == 0) {
+    if (own->owner_id == 0) {
         skip();
     }
     let_hold(8 * MIB);
@@ -478,7 +478,7 @@ static void magazines_for_an_ended_thread_go_to_the_pool(void **state) {
     static const uint64_t sizes[] = {60 * KIB, 3 * MIB};
     for (int i = 0; i < 2; i++) {
         begin();
-        if (cache_mine(pool)->number == 0) {
+        if (cache_mine(pool)->owner_id == 0) {
             skip();
         }
         pthread_t other = let_another_ask(200, sizes[i]);

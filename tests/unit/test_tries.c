@@ -32,7 +32,7 @@ uint64_t device_idle_bytes(const struct device *where, const struct device_backe
     return idle;
 }
 
-uint64_t device_retired_bytes(const struct device *where) {
+uint64_t device_deferred_bytes(const struct device *where) {
     (void)where;
     return retired;
 }

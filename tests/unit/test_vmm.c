@@ -331,7 +331,7 @@ bool awake_only(CUcontext context) {
 
 void decay_wake(void) {}
 
-uint64_t device_retired_bytes(const struct device *where) {
+uint64_t device_deferred_bytes(const struct device *where) {
     (void)where;
     return 0;
 }
