@@ -812,7 +812,7 @@ def main():
     )
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument(
-        "--targets", action="store_true", help="judge the pair benchmarks by issue 4's targets"
+        "--targets", action="store_true", help="judge the pair benchmarks by the goals of this script"
     )
     parser.add_argument(
         "--limit",

@@ -22,7 +22,7 @@ SCRATCH = tempfile.mkdtemp(prefix="gpucache-check-")
 
 
 class Settings:
-    targets = False  # judge the benchmarks by what issue 4 wants
+    targets = False  # judge the benchmarks by the goals in run.py
     deadline = None  # no program starts after it
     everywhere = {"GPUCACHE_BACKEND": "segments"}  # environment of every run under the library; --set adds to it
 
