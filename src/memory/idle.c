@@ -115,7 +115,7 @@ uint64_t range_idle_bytes(const struct range *range) {
 }
 
 static uint64_t available_bytes(const struct range *range, uint64_t finished,
-                                struct idle_room *limits) {
+                                struct idle_limits *limits) {
     uint64_t bytes = 0;
     for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         bool releasable = segment_is_releasable(s, finished);
@@ -129,7 +129,7 @@ static uint64_t available_bytes(const struct range *range, uint64_t finished,
 }
 
 uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished, const struct gap *gap,
-                              uint64_t enough, struct idle_room *limits) {
+                              uint64_t enough, struct idle_limits *limits) {
     unsigned stale_mappings = STALE_MOST - arena->stale_mappings.count, all = limits->segments;
     uint64_t bytes = 0;
     limits->segments = all < stale_mappings ? all : stale_mappings;

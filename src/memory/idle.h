@@ -42,7 +42,7 @@ struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t fin
 uint64_t range_idle_bytes(const struct range *range);
 
 /* How much more one growth may remap into its gap: bytes and number of segments. */
-struct idle_room {
+struct idle_limits {
     uint64_t bytes;
     unsigned segments;
 };
@@ -54,7 +54,7 @@ struct idle_room {
  * `enough` bytes.
  */
 uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished, const struct gap *gap,
-                              uint64_t enough, struct idle_room *limits);
+                              uint64_t enough, struct idle_limits *limits);
 
 /**
  * Returns the earliest stamp later than `finished` of an idle segment, or UINT64_MAX if there is

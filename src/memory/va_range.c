@@ -28,7 +28,7 @@ static void find_free_neighbours(const struct arena *arena, uint64_t base, uint6
  */
 static bool measure_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
                         struct segment *after, struct gap *gap) {
-    *gap = (struct gap){.base = base, .room = end - base};
+    *gap = (struct gap){.base = base, .longest = end - base};
     find_free_neighbours(arena, base, end, after, gap);
     uint64_t left = gap->left ? gap->left->bytes : 0, gap_bytes = end - base;
     uint64_t right = gap->right ? gap->right->bytes : 0;
@@ -98,7 +98,7 @@ bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap) {
 }
 
 void gap_become(struct gap *gap, uint64_t bytes) {
-    bytes = min_u64(bytes, gap->room);
+    bytes = min_u64(bytes, gap->longest);
     if (gap->right && !gap->left) { /* the memory grows to the left */
         gap->base = gap->base + gap->bytes - bytes;
     }

@@ -25,7 +25,7 @@ struct va_range {
 /* A place where an arena can grow for a request. */
 struct gap {
     uint64_t base, bytes; /* of the memory to add, a multiple of 2 MiB */
-    uint64_t room;        /* largest value that `bytes` can take here */
+    uint64_t longest;     /* largest value that `bytes` can take here */
     /* Adjacent free ranges that the request needs as well, or NULL. */
     struct range *left, *right;
 };
@@ -36,7 +36,7 @@ struct gap {
  */
 bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap);
 
-/** Changes how much memory is added at the gap, to at most gap->room bytes. */
+/** Changes how much memory is added at the gap, to at most gap->longest bytes. */
 void gap_become(struct gap *gap, uint64_t bytes);
 
 /**

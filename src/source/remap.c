@@ -170,7 +170,7 @@ static uint64_t usual_length(const struct source *source) {
 
 /* Returns the bytes of idle segments that can be released now, without those next to the gap. */
 static uint64_t releasable_bytes(const struct source *source, const struct gap *gap) {
-    struct idle_room none = {0};
+    struct idle_limits none = {0};
     uint64_t finished = source->epochs.finished;
     return idle_available_bytes(&source->large, finished, gap, UINT64_MAX, &none) +
            idle_available_bytes(&source->small, finished, gap, UINT64_MAX, &none);
@@ -368,16 +368,16 @@ struct growth remap_growth(const struct source *source, const struct arena *aren
     struct gap gap;
     const struct arena *const arenas[] = {&source->large, &source->small};
     if (!va_range_find(arena, bytes, &gap)) {
-        gap =
-            (struct gap){.bytes = bytes, .room = UINT64_MAX}; /* remap_grow() reserves addresses */
+        gap = (struct gap){.bytes = bytes,
+                           .longest = UINT64_MAX}; /* remap_grow() reserves addresses */
     }
     struct growth growth = {gap.bytes, source_idle(source), 0};
     uint64_t then = budget_expected(source) + gap.bytes, over = then > budget ? then - budget : 0;
     gap_become(&gap, round_up(gap.bytes, usual_length(source)));
-    struct idle_room room = {gap.bytes, TRANSIT_MOST};
+    struct idle_limits limits = {gap.bytes, TRANSIT_MOST};
     for (unsigned i = 0; i < 2 && growth.available < over; i++) {
         growth.available += idle_available_bytes(arenas[i], source->epochs.finished, &gap,
-                                                 over - growth.available, &room);
+                                                 over - growth.available, &limits);
     }
     const struct range *const adjacent[] = {gap.left, gap.right};
     for (unsigned i = 0; i < 2 && over > 0; i++) {

@@ -524,7 +524,7 @@ static void add_at_random(struct arena *arena) {
 static void check_idle(const struct arena *arena, uint64_t finished) {
     const struct gap nowhere = {0};
     uint64_t bytes = 0, movable = 0, stamp = UINT64_MAX;
-    struct idle_room none = {0, UINT32_MAX}, limits = {UINT64_MAX, UINT32_MAX};
+    struct idle_limits none = {0, UINT32_MAX}, limits = {UINT64_MAX, UINT32_MAX};
     bool aged = false, waits = false, waited = false;
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool idle = s->used == 0, old = idle && 10 - s->since > DECAY_TICKS;
@@ -595,7 +595,7 @@ static void check_gap(const struct arena *arena, const struct gap *gap) {
     struct gap whole = *gap;
     gap_become(&whole, UINT64_MAX);
     gap_end = whole.base + whole.bytes;
-    assert_int_equal(whole.bytes, gap->room);
+    assert_int_equal(whole.bytes, gap->longest);
     assert_true(whole.base <= gap->base && gap_end >= end &&
                 (!stale_mapping || stale_mapping->base >= gap_end));
     gap_become(&whole, gap->bytes);
@@ -705,7 +705,7 @@ static void a_gap_behind_a_stale_mapping(void **state) {
     stale_add(&arena.stale_mappings, &(struct stale_mapping){base + 2 * PAGE_BYTES, PAGE_BYTES, 1});
     assert_true(va_range_find(&arena, 3 * PAGE_BYTES, &gap));
     assert_int_equal(gap.base, base + 3 * PAGE_BYTES);
-    assert_int_equal(gap.room, 3 * PAGE_BYTES);
+    assert_int_equal(gap.longest, 3 * PAGE_BYTES);
     assert_true(va_range_find(&arena, PAGE_BYTES, &gap));
     assert_int_equal(gap.base, base + PAGE_BYTES);
     arena.va_ranges = NULL;

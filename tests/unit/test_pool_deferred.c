@@ -119,13 +119,13 @@ static void a_retired_block_is_forgotten_with_its_context(void **state) {
     drop(b);
 }
 
-static unsigned settled;
+static unsigned reclaimed;
 static struct pool_deferred waiting;
 
-static bool settle_one(struct backend *backend, bool all) {
+static bool reclaim_one(struct backend *backend, bool all) {
     (void)backend;
     (void)all;
-    if (settled++ > 0) {
+    if (reclaimed++ > 0) {
         return false;
     }
     pool_reclaim(&waiting);
@@ -136,36 +136,36 @@ static void before_it_grows_the_pool_asks_what_has_come_free(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.reclaim_deferred = settle_one;
+    ops.reclaim_deferred = reclaim_one;
     fake->backend.ops = &ops;
     uint64_t at = get(40 * MIB);
-    assert_int_equal(settled, 0);
+    assert_int_equal(reclaimed, 0);
     waiting = defer_free(at);
     assert_int_equal(get(40 * MIB), at);
     assert_int_equal(fake->reserves, 1);
-    assert_int_equal(settled, 1);
+    assert_int_equal(reclaimed, 1);
     get(4 * MIB); /* no deferred free remains: no call */
-    assert_int_equal(settled, 1);
+    assert_int_equal(reclaimed, 1);
     stop(NULL);
 }
 
 /* Reclaims nothing at the first call, and one block at a later call. */
-static bool settle_later(struct backend *backend, bool all) {
+static bool reclaim_later(struct backend *backend, bool all) {
     static unsigned asked;
-    return asked++ > 0 && all && settle_one(backend, all);
+    return asked++ > 0 && all && reclaim_one(backend, all);
 }
 
 static void before_a_request_is_refused_all_are_asked_again(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.reclaim_deferred = settle_later;
+    ops.reclaim_deferred = reclaim_later;
     fake->backend.ops = &ops;
     uint64_t at = 0, other;
     for (unsigned i = 0; i < 64; i++) {
         at = get(MIB);
     }
-    settled = 0;
+    reclaimed = 0;
     waiting = defer_free(at);
     assert_int_equal(pool_alloc(pool, MIB, &other), 0);
     assert_int_equal(other, at);
@@ -181,19 +181,19 @@ static bool pass_barriers(struct backend *backend) {
 }
 
 /* The stream reached the free before, but its event could not complete. */
-static bool settle_behind_a_barrier(struct backend *backend, bool all) {
-    return passed && settle_one(backend, all);
+static bool reclaim_behind_a_barrier(struct backend *backend, bool all) {
+    return passed && reclaim_one(backend, all);
 }
 
 static void barriers_are_waited_for_before_a_request_is_refused(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.reclaim_deferred = settle_behind_a_barrier;
+    ops.reclaim_deferred = reclaim_behind_a_barrier;
     ops.pass_barriers = pass_barriers;
     fake->backend.ops = &ops;
     uint64_t at = get(40 * MIB), other;
-    settled = 0;
+    reclaimed = 0;
     waiting = defer_free(at);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
     assert_int_equal(other, at);
@@ -202,11 +202,11 @@ static void barriers_are_waited_for_before_a_request_is_refused(void **state) {
 
 /* Another thread reclaims the block first. The request must still find it. */
 static bool reclaim_elsewhere(struct backend *backend) {
-    settle_one(backend, true);
+    reclaim_one(backend, true);
     return false;
 }
 
-static bool settle_nothing(struct backend *backend, bool all) {
+static bool reclaim_nothing(struct backend *backend, bool all) {
     (void)backend, (void)all;
     return false;
 }
@@ -215,11 +215,11 @@ static void what_another_thread_reclaims_meanwhile_is_not_missed(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.reclaim_deferred = settle_nothing;
+    ops.reclaim_deferred = reclaim_nothing;
     ops.pass_barriers = reclaim_elsewhere;
     fake->backend.ops = &ops;
     uint64_t at = get(40 * MIB), other;
-    settled = 0;
+    reclaimed = 0;
     waiting = defer_free(at);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
     assert_int_equal(other, at);
@@ -235,7 +235,7 @@ static void ones_own_barrier_is_waited_for_and_not_anothers(void **state) {
     for (unsigned own = 0; own < 2; own++) {
         start(64 * MIB, POOL_BARRIER, TIGHT);
         struct backend_ops ops = *fake->backend.ops;
-        ops.reclaim_deferred = settle_nothing;
+        ops.reclaim_deferred = reclaim_nothing;
         fake->backend.ops = &ops;
         uint64_t at = get(40 * MIB), kept = get(MIB);
         fake_submit(fake, 0);
@@ -308,9 +308,9 @@ static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
     stop(NULL);
 }
 
-static bool settle_at_last(struct backend *backend, bool all) {
+static bool reclaim_at_last(struct backend *backend, bool all) {
     static unsigned asked;
-    return asked++ > 0 && all && settle_one(backend, all);
+    return asked++ > 0 && all && reclaim_one(backend, all);
 }
 
 /* Includes a block that only a retry served, and each kind of free. */
@@ -318,7 +318,7 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.reclaim_deferred = settle_at_last;
+    ops.reclaim_deferred = reclaim_at_last;
     ops.allocated = note_allocated;
     ops.freed = note_freed;
     fake->backend.ops = &ops;
@@ -330,7 +330,7 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
     drop(get(3 * MIB + 1)); /* from the thread cache */
     assert_int_equal(told.came, 2);
     assert_int_equal(told.went, 2);
-    settled = 0;
+    reclaimed = 0;
     uint64_t at = get(40 * MIB), other;
     waiting = defer_free(at);
     assert_int_equal(told.went, 3);

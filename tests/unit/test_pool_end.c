@@ -367,7 +367,7 @@ static void old_work_is_over_before_memory_is_reached_from_outside(void **state)
     }
 }
 
-static void old_work_is_over_when_a_pool_has_settled(void **state) {
+static void old_work_is_over_after_a_wait_for_barriers(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
     get_behind_a_barrier(100 * MIB);
@@ -377,7 +377,7 @@ static void old_work_is_over_when_a_pool_has_settled(void **state) {
 }
 
 /* A driver that cannot say whether an event has completed may never do so. */
-static void a_pool_settles_where_events_cannot_be_asked(void **state) {
+static void barriers_are_waited_for_where_queries_fail(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
     get_behind_a_barrier(100 * MIB);
@@ -390,7 +390,7 @@ static void a_pool_settles_where_events_cannot_be_asked(void **state) {
 }
 
 /* Without memory handed out behind a barrier, there is nothing to wait for. */
-static void a_pool_without_barriers_is_settled(void **state) {
+static void a_pool_without_barriers_waits_for_none(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     use_and_drop(get(100 * MIB));
@@ -414,9 +414,9 @@ int main(void) {
         TEST(while_a_context_may_be_ending_nothing_is_released),
         TEST(what_a_context_took_along_during_its_release_has_gone),
         TEST(old_work_is_over_before_memory_is_reached_from_outside),
-        TEST(old_work_is_over_when_a_pool_has_settled),
-        TEST(a_pool_settles_where_events_cannot_be_asked),
-        TEST(a_pool_without_barriers_is_settled),
+        TEST(old_work_is_over_after_a_wait_for_barriers),
+        TEST(barriers_are_waited_for_where_queries_fail),
+        TEST(a_pool_without_barriers_waits_for_none),
     };
     return cmocka_run_group_tests_name("ends of contexts, memory given back", tests, NULL, NULL);
 }

@@ -175,13 +175,13 @@ static void what_lives_is_found_beside_what_comes_and_goes(void **state) {
 
 /* ---- what is live ---- */
 
-static struct stats_device figures;
+static struct stats_device statistics;
 
 static void *read_figures(void *unused) {
     (void)unused;
-    pool_read(pool, &figures);
-    assert_int_equal(figures.live_groups, 0); /* pool_read() lists no sizes */
-    pool_survey(pool, &figures, NULL);
+    pool_read(pool, &statistics);
+    assert_int_equal(statistics.live_groups, 0); /* pool_read() lists no sizes */
+    pool_survey(pool, &statistics, NULL);
     answered++;
     return NULL;
 }
@@ -194,12 +194,12 @@ static void live_sizes_are_listed_while_others_work(void **state) {
         at[i] = get(i < 200 ? 700 : i < 290 ? 100000 : MIB + 512);
     for (unsigned i = 0; i < 300; i += 2)
         drop(at[i]);
-    figures = (struct stats_device){0};
+    statistics = (struct stats_device){0};
     assert_int_equal(answered_while_held(read_figures, 1), 1);
-    assert_int_equal(figures.live_groups, 3);
-    assert_true(figures.live[0].bytes == MIB + 512 && figures.live[0].count == 5);
-    assert_true(figures.live[1].bytes == 100000 && figures.live[1].count == 45);
-    assert_true(figures.live[2].bytes == 700 && figures.live[2].count == 100);
+    assert_int_equal(statistics.live_groups, 3);
+    assert_true(statistics.live[0].bytes == MIB + 512 && statistics.live[0].count == 5);
+    assert_true(statistics.live[1].bytes == 100000 && statistics.live[1].count == 45);
+    assert_true(statistics.live[2].bytes == 700 && statistics.live[2].count == 100);
 }
 
 /* The size that holds most memory is allocated after hundreds of others. */
@@ -210,15 +210,15 @@ static void the_largest_holder_is_named_among_many_sizes(void **state) {
         get(1000 + i * 400);
     for (unsigned i = 0; i < 40; i++)
         get(23 * MIB + 4096);
-    figures = (struct stats_device){0};
-    pool_survey(pool, &figures, NULL);
-    assert_int_equal(figures.live_groups, STATS_LIVE_SIZES);
-    assert_true(figures.live[0].bytes == 23 * MIB + 4096 && figures.live[0].count == 40);
+    statistics = (struct stats_device){0};
+    pool_survey(pool, &statistics, NULL);
+    assert_int_equal(statistics.live_groups, STATS_LIVE_SIZES);
+    assert_true(statistics.live[0].bytes == 23 * MIB + 4096 && statistics.live[0].count == 40);
     for (unsigned i = 0; i < 2000; i++) /* about the same size */
         get(MIB + 512 + i);
-    figures = (struct stats_device){0};
-    pool_survey(pool, &figures, NULL);
-    assert_true(figures.live[0].bytes == 23 * MIB + 4096 && figures.live[0].count == 40);
+    statistics = (struct stats_device){0};
+    pool_survey(pool, &statistics, NULL);
+    assert_true(statistics.live[0].bytes == 23 * MIB + 4096 && statistics.live[0].count == 40);
 }
 
 int main(void) {
