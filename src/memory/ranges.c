@@ -5,6 +5,7 @@
 #include "memory/ranges.h"
 
 #include "memory/page_map.h"
+#include "process/assert.h"
 
 #include <string.h>
 
@@ -81,6 +82,7 @@ static void put(struct arena *arena, size_t i, struct range *range) {
 
 static void insert(struct arena *arena, struct range *range) {
     size_t i = position(arena, range->bytes, range->block.address);
+    ASSERT(arena->free_count < arena->free_capacity); /* ranges_prepare() */
     memmove(&arena->free[i + 1], &arena->free[i], (arena->free_count - i) * sizeof *arena->free);
     arena->free_count++;
     put(arena, i, range);
@@ -145,6 +147,7 @@ static void count_change(struct arena *arena) {
 static void cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
                 struct range **right) {
     struct range *other = host_slab_get(&arena->range_slab);
+    ASSERT(other != NULL); /* ranges_prepare() */
     uint64_t rest = range->bytes - bytes;
     bool flip = bytes < rest;
     *left = flip ? other : range;

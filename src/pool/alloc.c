@@ -43,6 +43,7 @@ hand_out_small(struct cache *cache, struct bin *bin, struct block *block, uint64
  * cache.
  */
 static uint64_t hand_out(struct cache *cache, struct block *block, uint64_t requested) {
+    ASSERT_INSIDE(&cache->lock);
     uint64_t header = atomic_load_explicit(&block->header, memory_order_relaxed);
     if (!header_is_large(header)) {
         return hand_out_small(cache, cache_bin(cache, header), block, header, requested);
@@ -148,6 +149,7 @@ static bool refill_failed(struct pool *pool, struct cache *cache, struct alloc_r
  */
 static void refill(struct pool *pool, struct cache *cache, const struct alloc_request *like,
                    bool rotating) {
+    ASSERT_HELD(&pool->source.lock);
     if (like->bin >= BINS) {
         return;
     }
@@ -206,6 +208,7 @@ static void stop_advancing(struct pool *pool, bool advancing) {
  * request->block. Returns whether there was one. Inside the cache.
  */
 static bool find_cached(struct cache *cache, struct alloc_request *request) {
+    ASSERT_INSIDE(&cache->lock);
     uint64_t safe = atomic_load_explicit(&cache->pool->source.epochs.safe, memory_order_acquire);
     request->block = NULL;
     if (request->bin < BINS) {

@@ -119,6 +119,7 @@ void cache_push_free(struct cache *cache, struct block *block) {
 }
 
 struct magazine cache_take(struct cache *cache, unsigned at, uint32_t count) {
+    ASSERT_INSIDE(&cache->lock);
     struct bin *bin = &cache->bins[at];
     struct magazine taken = {.first = bin->head, .last = bin->tail, .bin = at};
     bool all = count >= bin->count, large = at >= SMALL_CLASSES;
@@ -171,6 +172,7 @@ static void end_bias(void *with) {
 }
 
 void cache_seize_list(struct pool *pool, struct biased *first) {
+    ASSERT_HELD(&pool->source.lock);
     biased_seize(first, end_bias, pool);
 }
 

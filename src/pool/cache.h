@@ -167,6 +167,7 @@ static inline struct block *cache_pop(struct cache *cache, unsigned at, uint64_t
  */
 static inline void cache_push(struct cache *cache, struct bin *bin, struct block *block,
                               uint64_t bytes) {
+    ASSERT_INSIDE(&cache->lock);
     block->next = NULL;
     if (bin->head) {
         bin->tail->next = block;

@@ -8,6 +8,7 @@
 #include "pool/internal.h"
 
 static void flush(struct cache *cache, unsigned at, uint32_t count) {
+    ASSERT_INSIDE(&cache->lock);
     pending_add_list(&cache->pool->source, cache_take(cache, at, count).first);
 }
 

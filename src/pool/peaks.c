@@ -94,6 +94,7 @@ uint64_t peaks_live_at_most(const struct pool *pool) {
  * watermark, so caches of other threads keep theirs.
  */
 static void aggregate_peaks(struct pool *pool) {
+    ASSERT_HELD(&pool->source.lock);
     struct counters *counters = &pool->source.counters;
     struct metric *const metrics[WATERMARKS] = {&counters->requested, &counters->allocated,
                                                 &counters->allocations};
@@ -143,6 +144,7 @@ bool peaks_over_budget(struct pool *pool, uint64_t bytes) {
 }
 
 void peaks_update(struct pool *pool) {
+    ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     /*
      * Aggregation takes cache lines away from the threads that own the caches, so it runs in every

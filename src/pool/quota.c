@@ -62,6 +62,7 @@ static uint64_t transfer_limit(const struct pool *pool) {
  * held.
  */
 static void set_quota(struct source *source, _Atomic uint64_t *limit, uint64_t quota) {
+    ASSERT_HELD(&source->lock);
     source->quotas += quota - atomic_load_explicit(limit, memory_order_relaxed);
     atomic_store_explicit(limit, quota, memory_order_relaxed);
     source->budget_stale = true;
@@ -175,6 +176,7 @@ static bool check_idle(struct cache *cache, uint64_t now, bool *any) {
 }
 
 bool quota_deactivate_list(struct pool *pool, struct biased *first) {
+    ASSERT_HELD(&pool->source.lock);
     bool any = false;
     cache_seize_list(pool, first);
     for (struct biased *lock = first; lock; lock = lock->next_seized) {
@@ -186,6 +188,7 @@ bool quota_deactivate_list(struct pool *pool, struct biased *first) {
 }
 
 bool quota_take_back(struct pool *pool, uint64_t growth) {
+    ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     if (budget_used(source) + growth <= source->goal) {
         return false;
@@ -235,6 +238,7 @@ bool quota_take_all_back(struct pool *pool) {
 }
 
 bool quota_empty_transfers(struct pool *pool) {
+    ASSERT_HELD(&pool->source.lock);
     bool any = false;
     for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
         any |= counter_get(&cache->transfer.bytes) > 0 && transfer_empty(&cache->transfer);

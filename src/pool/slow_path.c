@@ -79,6 +79,7 @@ struct oom_state {
  */
 static int try_after_refusal(struct pool *pool, struct alloc_request *request,
                              struct oom_state *oom, int refusal) {
+    ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     request->any = true;
     request->placement = PLACE_ANYWHERE;
@@ -207,6 +208,7 @@ static bool may_have_missed(const struct pool *pool, const struct moment *since)
  * is held from that last check until the return.
  */
 static int retry_after_refusal(struct pool *pool, struct alloc_request *request, int refusal) {
+    ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     struct oom_state oom = {.time_budget = LATE_WAIT_NS};
     uint64_t now = return_count(source);
@@ -273,6 +275,7 @@ static int grow_for(struct pool *pool, struct alloc_request *request) {
 
 /* Takes steps 7 to 21 of the ladder above, and counts the outcome. */
 int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request *request) {
+    ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     wait_for_context_end(pool, request);
     barrier_ahead(pool, request);

@@ -56,6 +56,7 @@ void biased_enter_slowly(struct biased *lock) {
         wait_a_turn(turns);
     }
     lock_note(LOCK_CACHE);
+    holder_set(&lock->holder);
 }
 
 void biased_ask(struct biased *lock) {
@@ -110,6 +111,7 @@ void biased_seize(struct biased *first, void (*end_bias)(void *), void *with) {
             lock_check(LOCK_CACHE);
             wait_for_owner(lock);
             lock_note(LOCK_CACHE);
+            holder_set(&lock->holder);
         } else {
             biased_enter(lock);
         }
@@ -119,6 +121,7 @@ void biased_seize(struct biased *first, void (*end_bias)(void *), void *with) {
 void biased_return(struct biased *first) {
     for (struct biased *lock = first; lock; lock = lock->next_seized) {
         if (biased_is_on(lock)) {
+            holder_clear(&lock->holder);
             lock_forget(LOCK_CACHE);
             atomic_store_explicit(&lock->wanted, false, memory_order_release);
         } else {

@@ -21,6 +21,9 @@ struct biased {
     atomic_bool on;     /* biased; once false, stays false, and `locked` is the lock */
     atomic_bool locked;
     struct biased *next_seized;
+#ifdef GPUCACHE_ASSERTIONS
+    struct holder holder;
+#endif
 };
 
 static inline void cpu_relax(void) {
@@ -61,6 +64,7 @@ static inline bool biased_try_enter(struct biased *lock) {
     atomic_signal_fence(memory_order_seq_cst); /* full fence by the seizer's membarrier */
     if (__builtin_expect(!atomic_load_explicit(&lock->wanted, memory_order_acquire), 1)) {
         lock_note(LOCK_CACHE);
+        holder_set(&lock->holder);
         return true;
     }
     atomic_store_explicit(&lock->inside, false, memory_order_release);
@@ -76,11 +80,13 @@ static inline void biased_enter(struct biased *lock) {
 
 /** Leaves a lock that biased_try_enter() entered. */
 static inline void biased_leave_owned(struct biased *lock) {
+    holder_clear(&lock->holder);
     lock_forget(LOCK_CACHE);
     atomic_store_explicit(&lock->inside, false, memory_order_release);
 }
 
 static inline void biased_leave(struct biased *lock) {
+    holder_clear(&lock->holder);
     lock_forget(LOCK_CACHE);
     bool on = atomic_load_explicit(&lock->on, memory_order_relaxed);
     atomic_store_explicit(on ? &lock->inside : &lock->locked, false, memory_order_release);
@@ -102,5 +108,8 @@ void biased_return(struct biased *first);
 void biased_ask(struct biased *lock);
 void biased_wait_for_stores(void);
 void biased_end(struct biased *lock);
+
+/** Asserts that the calling thread is inside, or has seized the lock. */
+#define ASSERT_INSIDE(lock) ASSERT(holder_is_me(&(lock)->holder))
 
 #endif

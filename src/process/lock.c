@@ -6,14 +6,14 @@ void lock_start(struct lock *lock, enum lock_rank rank) {
     pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ADAPTIVE_NP);
     pthread_mutex_init(&lock->mutex, &kind);
     pthread_mutexattr_destroy(&kind);
-#ifdef GPUCACHE_LOCK_RANKS
+#ifdef GPUCACHE_ASSERTIONS
     lock->rank = rank;
 #else
     (void)rank;
 #endif
 }
 
-#ifdef GPUCACHE_LOCK_RANKS
+#ifdef GPUCACHE_ASSERTIONS
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -39,6 +39,30 @@ static void say(const char *words) {
 static _Noreturn void die(void) {
     raise(SIGABRT);
     __builtin_trap(); /* the program has a handler for the signal, which has returned */
+}
+
+static void say_number(int n) {
+    char text[12];
+    char *at = text + sizeof text - 1;
+    for (*at = '\0'; at == text + sizeof text - 1 || n > 0; n /= 10) {
+        *--at = (char)('0' + n % 10);
+    }
+    say(at);
+}
+
+void assert_failed(const char *condition, const char *file, int line) {
+    say("gpucache: ");
+    say(file);
+    say(":");
+    say_number(line);
+    say(": not true: ");
+    say(condition);
+    say("\n");
+    die();
+}
+
+const void *assert_this_thread(void) {
+    return held;
 }
 
 static void say_lock(enum lock_rank rank) {

@@ -1,12 +1,14 @@
 /*
  * Locks, and the order in which a thread may take them: lock.def has their ranks.
  *
- * With GPUCACHE_LOCK_RANKS (debug builds, the unit tests, and a second build of the library that some programs are
- * tested under) a thread that takes one out of order aborts, and names both: a deadlock needs two threads at
- * the wrong moment, its cause only one at any. Otherwise nothing of this is left.
+ * Builds with GPUCACHE_ASSERTIONS (assert.h) check each use. A thread that takes a lock out of order
+ * aborts and names both locks: a deadlock needs two threads at the wrong moment, its cause only one
+ * at any moment. Other builds contain no check.
  */
 #ifndef GPUCACHE_PROCESS_LOCK_H
 #define GPUCACHE_PROCESS_LOCK_H
+
+#include "process/assert.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -20,14 +22,19 @@ enum lock_rank {
 
 struct lock {
     pthread_mutex_t mutex;
-#ifdef GPUCACHE_LOCK_RANKS
+#ifdef GPUCACHE_ASSERTIONS
     enum lock_rank rank;
+    struct holder holder;
 #endif
 };
 
-#ifdef GPUCACHE_LOCK_RANKS
+#ifdef GPUCACHE_ASSERTIONS
 #define LOCK_INITIALIZER(name)                                                                     \
-    { PTHREAD_MUTEX_INITIALIZER, LOCK_##name }
+    {                                                                                              \
+        PTHREAD_MUTEX_INITIALIZER, LOCK_##name, {                                                  \
+            0                                                                                      \
+        }                                                                                          \
+    }
 
 /** Aborts if this thread holds a lock that may not be held when one of this rank is waited for. */
 void lock_check(enum lock_rank rank);
@@ -50,20 +57,27 @@ static inline void lock_acquire(struct lock *lock) {
     lock_check(lock->rank);
     pthread_mutex_lock(&lock->mutex);
     lock_note(lock->rank);
+    holder_set(&lock->holder);
 }
 
-/** False: somebody has it. In any order, because nothing is waited for. */
+/** Takes the lock if it is free. Returns false if another thread has it. Allowed in any order. */
 static inline bool lock_try(struct lock *lock) {
     bool taken = pthread_mutex_trylock(&lock->mutex) == 0;
     if (taken) {
         lock_note(lock->rank);
+        holder_set(&lock->holder);
     }
     return taken;
 }
 
 static inline void lock_release(struct lock *lock) {
+    holder_clear(&lock->holder);
     lock_forget(lock->rank);
     pthread_mutex_unlock(&lock->mutex);
 }
+
+/** Asserts that the calling thread holds the lock, or that it does not. */
+#define ASSERT_HELD(lock) ASSERT(holder_is_me(&(lock)->holder))
+#define ASSERT_NOT_HELD(lock) ASSERT(!holder_is_me(&(lock)->holder))
 
 #endif

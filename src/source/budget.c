@@ -9,6 +9,7 @@
 #include "source/internal.h"
 
 uint64_t budget_room(struct source *source, uint64_t *others) {
+    ASSERT_HELD(&source->lock);
     struct backend *backend = source->backend;
     uint64_t used = budget_used(source);
     uint64_t available = backend->capacity > used ? backend->capacity - used : 0;
@@ -21,6 +22,7 @@ uint64_t budget_room(struct source *source, uint64_t *others) {
 }
 
 void budget_begin_growth(struct source *source) {
+    ASSERT_HELD(&source->lock);
     source->growing.threads++;
     if (source->backend->ops->begin_growth) {
         source->backend->ops->begin_growth(source->backend);
@@ -28,6 +30,7 @@ void budget_begin_growth(struct source *source) {
 }
 
 void budget_end_growth(struct source *source, bool gave_back) {
+    ASSERT_HELD(&source->lock);
     if (source->backend->ops->end_growth) {
         source->backend->ops->end_growth(source->backend, gave_back);
     }
@@ -123,6 +126,7 @@ static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
  * GPUCACHE_BUDGET replaces steps 1 and 2.
  */
 void budget_recompute(struct source *source) {
+    ASSERT_HELD(&source->lock);
     uint64_t goal = goal_of(source), budget = goal;
     if (source->config.budget == 0) {
         uint64_t little = budget_little(source);
@@ -164,6 +168,7 @@ void budget_recompute(struct source *source) {
 }
 
 void budget_count_reserve(struct source *source) {
+    ASSERT_HELD(&source->lock);
     struct counters *counters = &source->counters;
     uint64_t reserved = budget_used(source), available = budget_free(source);
     metric_become(&counters->reserved, reserved);

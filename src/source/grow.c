@@ -15,6 +15,7 @@
 #include <sched.h>
 
 void grow_wait_for_others(struct source *source) {
+    ASSERT_HELD(&source->lock);
     uint64_t all = source->growing.done + source->growing.threads;
     while (source->growing.threads > 0 && source->growing.done < all) {
         lock_release(&source->lock);
@@ -140,6 +141,7 @@ static int grow_vmm(struct source *source, struct alloc_request *request) {
  * pause, many growths would release segments first and take twice as long.
  */
 int grow(struct source *source, struct alloc_request *request, bool give_back_first) {
+    ASSERT_HELD(&source->lock);
     uint64_t growth = source_growth(request);
     if (backend_maps(source->backend)) {
         return grow_vmm(source, request);

@@ -53,6 +53,7 @@ static struct range *take_slab(struct source *source) {
 }
 
 bool heap_take(struct source *source, struct alloc_request *request) {
+    ASSERT_HELD(&source->lock);
     if (request->large) {
         return take_large(source, request);
     }
@@ -89,6 +90,7 @@ static void give_range(struct source *source, struct arena *arena, struct range 
 }
 
 void heap_give(struct source *source, struct block *block) {
+    ASSERT_HELD(&source->lock);
     if (block_is_large(block)) {
         give_range(source, &source->large, range_of(block), block->stamp);
         return;

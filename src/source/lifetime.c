@@ -15,6 +15,8 @@ void source_start(struct source *source, struct pool *pool, struct backend *back
 }
 
 void source_leave_map(struct source *source) {
+    ASSERT_HELD(&source->remap.lock);
+    ASSERT_HELD(&source->lock);
     arena_leave_map(&source->small);
     arena_leave_map(&source->large);
 }
@@ -33,6 +35,8 @@ static void forget_pages(struct source *source) {
 }
 
 uint64_t source_forget(struct source *source) {
+    ASSERT_HELD(&source->remap.lock);
+    ASSERT_HELD(&source->lock);
     bool maps = backend_maps(source->backend);
     uint64_t bytes = maps ? 0 : budget_used(source);
     atomic_fetch_add(&source->generation, 1);

@@ -26,6 +26,7 @@ static enum reach reach_of(struct block *block) {
 }
 
 void pending_add(struct source *source, struct block *block) {
+    ASSERT_HELD(&source->lock);
     enum reach reach = reach_of(block);
     if (block->stamp <= stamp_done(source, reach)) {
         heap_give(source, block); /* need not wait for blocks ahead in the queue */
@@ -56,6 +57,7 @@ void pending_release_safe(struct source *source) {
 }
 
 void pending_release_up_to(struct source *source, uint64_t stamp) {
+    ASSERT_HELD(&source->lock);
     for (enum reach reach = 0; reach < REACHES; reach++) {
         uint64_t last = min_u64(stamp_done(source, reach), stamp);
         struct pending *queue = &source->pending[reach];

@@ -24,6 +24,8 @@
 /* Unmaps stale mappings whose work has completed. Runs before anything else is mapped at their
  * addresses, and before a handle is released that is still mapped there. */
 static void drop_stale(struct source *source) {
+    ASSERT_HELD(&source->remap.lock);
+    ASSERT_HELD(&source->lock);
     if (source->large.stale_mappings.count + source->small.stale_mappings.count > 0) {
         uint64_t since = backend_clock(source->backend);
         handles_drop_stale(source, &source->large);
@@ -48,6 +50,8 @@ static void clear_refusals(struct arena *arena) {
 }
 
 static void unlock_remap(struct source *source) {
+    ASSERT_HELD(&source->remap.lock);
+    ASSERT_HELD(&source->lock);
     if (source->remap.any_refused) {
         clear_refusals(&source->large);
         clear_refusals(&source->small);
@@ -131,6 +135,8 @@ bool remap_split(struct source *source, struct arena *arena, uint64_t bytes) {
  * but at least `least` bytes. Releases the pool lock. Returns false without addresses or host
  * memory. */
 static bool reserve_addresses(struct source *source, struct arena *arena, uint64_t least) {
+    ASSERT_HELD(&source->remap.lock);
+    ASSERT_HELD(&source->lock);
     struct backend *backend = source->backend;
     uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * VMM_ADDRESS_TIMES, base;
     int r;
@@ -324,6 +330,8 @@ static uint64_t handle_length(const struct source *source, uint64_t bytes, uint6
  * is there: another thread could take a part, and the request would not fit.
  */
 static int grow_at(struct source *source, struct arena *arena, struct gap *gap, uint64_t bytes) {
+    ASSERT_HELD(&source->remap.lock);
+    ASSERT_HELD(&source->lock);
     uint64_t before = budget_used(source), budget = budget_with(source, bytes), some = 1;
     struct vacated vacated = {0};
     struct transit transit;

@@ -14,6 +14,7 @@
 /* --- release --- */
 
 static int give_back(struct source *source, uint64_t base, uint64_t bytes) {
+    ASSERT_HELD(&source->lock);
     struct backend *backend = source->backend;
     if (!backend->release_waits) {
         return backend->ops->release(backend, base, bytes);
@@ -72,6 +73,7 @@ static uint64_t release_one(struct source *source, struct arena *arena, uint64_t
 }
 
 uint64_t source_decay(struct source *source) {
+    ASSERT_HELD(&source->lock);
     if (backend_maps(source->backend)) {
         return remap_decay(source);
     }
@@ -82,6 +84,7 @@ uint64_t source_decay(struct source *source) {
 }
 
 int source_release_idle(struct source *source, uint64_t bytes) {
+    ASSERT_HELD(&source->lock);
     uint64_t released = 0;
     if (backend_maps(source->backend)) {
         released = remap_release(source, bytes);
@@ -99,6 +102,7 @@ int source_release_idle(struct source *source, uint64_t bytes) {
 
 /* Counts its pauses instead of reading the clock: the clock of a backend may stand still. */
 void source_wait_for_return(struct source *source, uint64_t limit_ns) {
+    ASSERT_HELD(&source->lock);
     uint64_t waited = 0;
     unsigned failed_queries = 0;
     int r = source->backend->ops->returned(source->backend);
@@ -183,6 +187,7 @@ static bool has_descriptors(struct source *source, const struct alloc_request *r
 }
 
 int source_grow(struct source *source, const struct alloc_request *request) {
+    ASSERT_HELD(&source->lock);
     if (source->unmanageable || !has_descriptors(source, request)) {
         return -ERANGE;
     }

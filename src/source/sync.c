@@ -31,6 +31,7 @@ static void count_wait(struct source *source, uint64_t since) {
  * backend cannot wait now; or the driver's code.
  */
 static int wait_on_time(struct source *source, uint64_t stamp) {
+    ASSERT_HELD(&source->lock);
     unsigned slot;
     uint64_t number;
     int r =
@@ -55,6 +56,7 @@ static int wait_on_time(struct source *source, uint64_t stamp) {
  * does.
  */
 static int synchronize_in_free(struct source *source) {
+    ASSERT_HELD(&source->lock);
     uint64_t number = atomic_fetch_add(&source->epochs.open, 1);
     uint64_t since = backend_clock(source->backend);
     source->waits.inside++;
@@ -73,6 +75,7 @@ static int synchronize_in_free(struct source *source) {
 }
 
 int sync_close_on_time(struct source *source) {
+    ASSERT_HELD(&source->lock);
     uint64_t number = epochs_stamp(&source->epochs);
     int r = epochs_close(&source->epochs, source->backend, true);
     if (r == 0) {
@@ -113,6 +116,7 @@ bool sync_event_is_due(struct source *source, uint64_t freed) {
 }
 
 void sync_in_free(struct source *source, bool due) {
+    ASSERT_HELD(&source->lock);
     bool sync = source->config.reuse == POOL_SYNC;
     bool pressure = due || atomic_load_explicit(&source->pressure, memory_order_relaxed);
     if (!source->backend->has_events) {
@@ -159,6 +163,7 @@ static bool late_record_blocks_barriers(const struct source *source) {
 }
 
 bool sync_query(struct source *source, uint64_t stamp) {
+    ASSERT_HELD(&source->lock);
     struct epochs *epochs = &source->epochs;
     if (epochs_is_safe(epochs, stamp)) {
         return true;
@@ -192,6 +197,7 @@ static bool barrier_serialises_streams(const struct source *source, uint64_t sta
 
 /* Makes a barrier, as epochs_barrier(). -EBUSY also if the CPU is to wait instead. */
 static int sync_barrier(struct source *source, uint64_t stamp) {
+    ASSERT_HELD(&source->lock);
     return source->config.reuse == POOL_BARRIER && !barrier_serialises_streams(source, stamp)
                ? epochs_barrier(&source->epochs, source->backend)
                : -EBUSY;
@@ -216,6 +222,7 @@ static uint64_t passed(const struct source *source, uint64_t since, uint64_t sle
 }
 
 static void sleep_unlocked(struct source *source, uint64_t ns) {
+    ASSERT_HELD(&source->lock);
     lock_release(&source->lock);
     nap(ns);
     lock_acquire(&source->lock);
@@ -241,6 +248,7 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
  * set if a later call may succeed.
  */
 static uint64_t close_late(struct source *source, bool *again) {
+    ASSERT_HELD(&source->lock);
     uint64_t stamp = epochs_stamp(&source->epochs);
     int r = epochs_close(&source->epochs, source->backend, false);
     *again = r == -EAGAIN || r == -EIO || source->backend->suspended;
@@ -266,6 +274,7 @@ static void count_failed_wait(struct source *source, uint64_t stamp, uint64_t ns
 }
 
 bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
+    ASSERT_HELD(&source->lock);
     struct epochs *epochs = &source->epochs;
     uint64_t before = epochs->finished;
     if (!source->backend->has_events) {
@@ -345,6 +354,7 @@ static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool susp
  * work that was submitted later.
  */
 static void poll_up_to(struct source *source, uint64_t stamp, bool suspended, uint64_t limit_ns) {
+    ASSERT_HELD(&source->lock);
     unsigned slot;
     uint64_t number;
     epochs_poll(&source->epochs, source->backend);
@@ -362,6 +372,7 @@ void sync_poll_barriers(struct source *source) {
 }
 
 bool sync_wait_on_time(struct source *source) {
+    ASSERT_HELD(&source->lock);
     struct epochs *epochs = &source->epochs;
     uint64_t since = backend_clock(source->backend), stamp = epochs_latest_on_time(epochs);
     epochs_poll(epochs, source->backend);
@@ -390,6 +401,7 @@ bool sync_wait_own_barrier(struct source *source) {
 }
 
 bool sync_device_is_idle(struct source *source) {
+    ASSERT_HELD(&source->lock);
     struct epochs *epochs = &source->epochs;
     uint64_t stamp = epochs_stamp(epochs);
     if (!source->backend->has_events || epochs_close(epochs, source->backend, false) != 0) {

@@ -17,6 +17,7 @@ bool try_free(struct source *source, struct alloc_request *request) {
 }
 
 bool try_free_or_split(struct source *source, struct alloc_request *request) {
+    ASSERT_HELD(&source->lock);
     bool served;
     while (!(served = try_free(source, request)) && request->split_first) {
         request->placement = remap_split(source, &source->large, request->bytes)
@@ -27,6 +28,7 @@ bool try_free_or_split(struct source *source, struct alloc_request *request) {
 }
 
 bool try_barrier(struct source *source, struct alloc_request *request) {
+    ASSERT_HELD(&source->lock);
     uint64_t enough = pending_stamp(source, request->bytes),
              all = epochs_latest_on_time(&source->epochs);
     if (enough > 0 && enough < all && sync_barrier_or_wait(source, enough, request->any) &&
@@ -39,6 +41,7 @@ bool try_barrier(struct source *source, struct alloc_request *request) {
 }
 
 bool try_completed(struct source *source, struct alloc_request *request) {
+    ASSERT_HELD(&source->lock);
     if (try_free_or_split(source, request)) {
         return true;
     }
@@ -59,6 +62,7 @@ bool try_pending(struct source *source, struct alloc_request *request) {
 }
 
 bool try_other_pools(struct source *source, const struct alloc_request *request, bool wait) {
+    ASSERT_HELD(&source->lock);
     struct backend *backend = source->backend;
     if (!backend->ops->release_others) {
         return false;

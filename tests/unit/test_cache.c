@@ -15,8 +15,15 @@ static struct range ranges[64];
 static int set_up(void **state) {
     (void)state;
     memset(&cache, 0, sizeof cache);
+    cache_enter(&cache);
     memset(blocks, 0, sizeof blocks);
     atomic_store(&cache.quota, 16 * MIB);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    cache_leave(&cache);
     return 0;
 }
 
@@ -235,6 +242,7 @@ static void where_much_is_cached_it_gets_what_is_larger_still(void **state) {
 static void a_range_is_taken_from_the_middle_of_its_list(void **state) {
     (void)state;
     for (int taken = 0; taken < 4; taken++) {
+        tear_down(NULL);
         set_up(NULL);
         for (int i = 0; i < 4; i++) {
             push_large(&ranges[i], 3 * MIB + (i == taken ? 4096 : 512 * (uint64_t)i), 1);
@@ -256,6 +264,7 @@ static void the_stamp_that_is_waited_for_is_the_first_that_finds_one(void **stat
     assert_int_equal(cache_stamp(&cache, &small), 7);
     srand(1);
     for (int round = 0; round < 2000; round++) {
+        tear_down(NULL);
         set_up(NULL);
         uint64_t stamp = 1, least = MIB + 512 * (1 + (uint64_t)rand() % 512);
         for (int i = rand() % 12; i > 0; i--) {
@@ -311,6 +320,17 @@ static void cache_some(unsigned asked) {
     mine()->bins[bin_of(sizes[asked])].allocs_seen--;
 }
 
+/* Takes the pool's lock and enters the cache, as free_slow() does before a flush. */
+static void hold(struct cache *mine) {
+    lock_acquire(&pool->source.lock);
+    cache_enter(mine);
+}
+
+static void let_go(struct cache *mine) {
+    cache_leave(mine);
+    lock_release(&pool->source.lock);
+}
+
 static unsigned count_of(unsigned size) {
     return mine()->bins[bin_of(sizes[size])].count;
 }
@@ -319,17 +339,17 @@ static void idle_bins_go_and_those_that_are_asked_for_stay(void **state) {
     (void)state;
     cache_some(1);
     unsigned asked = count_of(1), kept = count_of(2);
-    lock_acquire(&pool->source.lock);
+    hold(mine());
     cache_flush_idle(mine(), bin_of(sizes[2]), 0);
-    lock_release(&pool->source.lock);
+    let_go(mine());
     assert_int_equal(count_of(0), 0);
     assert_int_equal(count_of(1), asked);
     assert_int_equal(count_of(2), kept);
     assert_int_equal(count_of(3), 0);
     assert_int_equal(fake_books(pool).requested.current, 0);
-    lock_acquire(&pool->source.lock);
+    hold(mine());
     cache_flush_idle(mine(), bin_of(sizes[2]), 0); /* now that bin is idle too */
-    lock_release(&pool->source.lock);
+    let_go(mine());
     assert_int_equal(count_of(1), 0);
     assert_int_equal(count_of(2), kept);
 }
@@ -338,13 +358,13 @@ static void no_more_goes_than_has_to(void **state) {
     (void)state;
     cache_some(1);
     uint64_t before = mine()->bytes;
-    lock_acquire(&pool->source.lock);
+    hold(mine());
     cache_flush_idle(mine(), BINS, before);
     assert_int_equal(mine()->bytes, before);
     cache_flush_half(mine(), BINS, before);
     assert_int_equal(mine()->bytes, before);
     cache_flush_half(mine(), BINS, before - 1);
-    lock_release(&pool->source.lock);
+    let_go(mine());
     assert_true(mine()->bytes < before);
     /* half of the largest bin went */
     assert_int_equal(count_of(0) + count_of(1) + count_of(2), 3 * EACH);
@@ -354,12 +374,12 @@ static void no_more_goes_than_has_to(void **state) {
 static void half_of_each_goes_and_of_the_one_that_is_kept_last(void **state) {
     (void)state;
     cache_some(1);
-    lock_acquire(&pool->source.lock);
+    hold(mine());
     cache_flush_half(mine(), bin_of(sizes[3]), EACH * sizes[3]);
     assert_int_equal(count_of(3), EACH);
     assert_int_equal(mine()->bytes, EACH * sizes[3]);
     cache_flush_half(mine(), bin_of(sizes[3]), 0);
-    lock_release(&pool->source.lock);
+    let_go(mine());
     assert_int_equal(mine()->bytes, 0);
 }
 
@@ -367,12 +387,12 @@ static void what_goes_to_the_pool_is_not_handed_out_before_its_work_is_past(void
     (void)state;
     cache_some(1);
     check();
-    lock_acquire(&pool->source.lock);
+    hold(mine());
     cache_flush(mine(), SMALL_CLASSES);
     assert_int_equal(count_of(3), 0);
     assert_true(count_of(0) > 0);
     cache_flush(mine(), 0);
-    lock_release(&pool->source.lock);
+    let_go(mine());
     assert_int_equal(mine()->bytes, 0);
     check();
     assert_true(pool->source.pending_bytes >= EACH * (sizes[0] + sizes[1] + sizes[2] + sizes[3]));
@@ -385,7 +405,7 @@ static void what_goes_to_the_pool_is_not_handed_out_before_its_work_is_past(void
 }
 
 int main(void) {
-#define LIST(name) cmocka_unit_test_setup(name, set_up)
+#define LIST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         LIST(what_was_freed_first_goes_out_first_and_not_before_its_epoch),
         LIST(what_is_free_goes_in_front),

@@ -138,6 +138,37 @@ static void a_lock_that_is_not_held_is_not_released(void **state) {
     assert_non_null(strstr(death_of(released_twice), "released, but not held"));
 }
 
+static void asserts_a_lock_it_has_not(void) {
+    lock_acquire(&pool);
+    ASSERT_HELD(&pool);
+    ASSERT_HELD(&other_pool);
+}
+
+static void an_assertion_names_the_lock_that_is_not_held(void **state) {
+    (void)state;
+    const char *said = death_of(asserts_a_lock_it_has_not);
+    assert_non_null(strstr(said, "test_lock.c:"));
+    assert_non_null(strstr(said, "other_pool"));
+}
+
+static void *assert_held_elsewhere(void *with) {
+    ASSERT_NOT_HELD(&pool);
+    ASSERT_HELD(&pool);
+    return with;
+}
+
+static void asserts_in_another_thread(void) {
+    pthread_t thread;
+    lock_acquire(&pool);
+    pthread_create(&thread, NULL, assert_held_elsewhere, NULL);
+    pthread_join(thread, NULL);
+}
+
+static void a_lock_is_held_by_one_thread_only(void **state) {
+    (void)state;
+    assert_non_null(strstr(death_of(asserts_in_another_thread), "holder_is_me"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(locks_are_taken_in_the_order_of_their_ranks, start),
@@ -147,6 +178,8 @@ int main(void) {
         cmocka_unit_test_setup(a_lock_that_is_only_tried_has_no_order, start),
         cmocka_unit_test_setup(a_lock_that_was_tried_is_held, start),
         cmocka_unit_test_setup(a_lock_that_is_not_held_is_not_released, start),
+        cmocka_unit_test_setup(an_assertion_names_the_lock_that_is_not_held, start),
+        cmocka_unit_test_setup(a_lock_is_held_by_one_thread_only, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

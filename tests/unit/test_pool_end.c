@@ -123,7 +123,9 @@ static void a_free_that_has_found_its_block_finds_that_it_has_ended(void **state
         while (theirs == cache_last || theirs == pool->common) {
             theirs = theirs->next_in_pool;
         }
+        lock_acquire(&pool->source.lock);
         cache_seize(theirs);
+        lock_release(&pool->source.lock);
         lock_forget(LOCK_CACHE); /* pool_forget() seizes the cache again */
         pthread_barrier_wait(&step);
         nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);

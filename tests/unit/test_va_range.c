@@ -1296,7 +1296,9 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
         for (unsigned caches = 2; caches <= 8; caches++) {
             uint64_t most = (caches < 4 ? caches : 4) * 80 * MIB;
             pool->source.active_count = caches;
+            lock_acquire(&pool->source.lock);
             peaks_update_all(pool);
+            lock_release(&pool->source.lock);
             assert_int_equal(pool->source.goal, peak + slack);
             assert_int_equal(pool->source.budget, peak + (slack < most ? most : slack));
         }
