@@ -10,8 +10,8 @@
 
 #include <errno.h>
 
-void arena_start(struct arena *arena, struct pool *pool, bool is_vmm) {
-    *arena = (struct arena){.pool = pool, .is_vmm = is_vmm};
+void arena_start(struct arena *arena, struct pool *pool, bool ordered) {
+    *arena = (struct arena){.pool = pool, .ordered = ordered};
     arena->range_slab.object_bytes = sizeof(struct range);
     arena->segment_slab.object_bytes = sizeof(struct segment);
     arena->va_range_slab.object_bytes = sizeof(struct va_range);
@@ -71,7 +71,7 @@ static bool is_small_remainder(const struct range *range) {
 /* Returns whether the range ends where the arena grows (vmm backend). */
 static bool is_growing_end(const struct arena *arena, const struct range *range) {
     const struct segment *last = arena->last;
-    return arena->is_vmm && range->block.address + range->bytes == last->base + last->bytes;
+    return arena->ordered && range->block.address + range->bytes == last->base + last->bytes;
 }
 
 /*
@@ -86,7 +86,7 @@ static bool is_growing_end(const struct arena *arena, const struct range *range)
  */
 static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
                               enum arena_placement placement) {
-    bool apart = !range->segment->is_vmm;
+    bool apart = range->segment->is_allocation;
     bool from_end = apart && placement != PLACE_ANYWHERE && range_is_first(range) &&
                     bytes < range->segment->bytes;
     bool fits = from_end ? range->bytes > bytes : range->bytes >= bytes;
@@ -121,7 +121,7 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
     struct range *range = arena->free[i].range;
     uint64_t skip = bytes_to_skip(range, bytes, placement);
     bool keep_whole =
-        placement == PLACE_SPARING && !arena->is_vmm && is_worth_keeping(range, bytes);
+        placement == PLACE_SPARING && !arena->ordered && is_worth_keeping(range, bytes);
     if (keep_whole || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
         return NULL;
     }
@@ -170,7 +170,7 @@ bool arena_prepare(struct arena *arena, unsigned count) {
 
 /* Links the segment into arena.gap_list, or unlinks it, after its neighbours have changed. */
 static void update_gap_list(struct arena *arena, struct segment *segment) {
-    if (!segment || !arena->is_vmm) {
+    if (!segment || !arena->ordered) {
         return;
     }
     bool gap_follows = segment->next && segment->base + segment->bytes != segment->next->base;
@@ -248,16 +248,16 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
     struct range *range = host_slab_get(&arena->range_slab);
     segment->base = base;
     segment->bytes = bytes;
-    segment->is_vmm = arena->is_vmm;
+    segment->is_allocation = !arena->ordered;
     link(arena, segment, after);
     range->block.address = base;
     range->bytes = bytes;
     range->segment = segment;
-    if (arena->is_vmm && touches(after, segment)) {
+    if (arena->ordered && touches(after, segment)) {
         range->previous = last_in(after);
         range->previous->next = range;
     }
-    if (arena->is_vmm && touches(segment, segment->next)) {
+    if (arena->ordered && touches(segment, segment->next)) {
         range->next = segment->next->first;
         range->next->previous = range;
     }

@@ -44,7 +44,7 @@ struct free_range {
 
 struct arena {
     struct pool *pool;
-    bool is_vmm;
+    bool ordered;                         /* see arena_start() */
     struct va_range *va_ranges;           /* reserved addresses, for the vmm backend (va_range.h) */
     struct segment *segments, *last;      /* vmm backend: in order of addresses */
     struct segment *gap_list;             /* segments with a gap behind them, in no order */
@@ -63,8 +63,12 @@ struct arena {
     _Atomic uint64_t recycled;
 };
 
-/** Makes an empty arena. `is_vmm`: the backend maps handles at addresses that the arena chooses. */
-void arena_start(struct arena *arena, struct pool *pool, bool is_vmm);
+/**
+ * Makes an empty arena. `ordered`: the pool chooses the addresses, keeps segments in order of
+ * addresses, and adjacent segments share free ranges. Otherwise each segment is an allocation of
+ * the driver, at an address that the driver chooses.
+ */
+void arena_start(struct arena *arena, struct pool *pool, bool ordered);
 
 /**
  * Prepares descriptors and array entries for `count` more segments and one range cut from them, so

@@ -11,7 +11,7 @@
 
 /* Returns whether stale mappings are sorted, and overlap neither each other nor a segment. */
 static bool stale_mappings_are_apart(const struct arena *arena) {
-    bool apart = arena->is_vmm || arena->stale_mappings.count == 0;
+    bool apart = arena->ordered || arena->stale_mappings.count == 0;
     uint64_t end = 0;
     for (unsigned i = 0; i < arena->stale_mappings.count && apart; i++) {
         const struct stale_mapping *stale_mapping = &arena->stale_mappings.at[i];
@@ -53,8 +53,8 @@ static const char *check_segment(const struct arena *arena, const struct segment
                                  struct sums *all) {
     uint64_t at = segment->base, end = at + segment->bytes, used = 0;
     const struct segment *previous = segment->previous;
-    bool joined = segment->is_vmm && previous && previous->base + previous->bytes == at;
-    HOLDS(!segment->is_vmm || !previous || previous->base + previous->bytes <= at);
+    bool joined = !segment->is_allocation && previous && previous->base + previous->bytes == at;
+    HOLDS(segment->is_allocation || !previous || previous->base + previous->bytes <= at);
     HOLDS(segment->first->block.address == at || joined);
     HOLDS((segment->first->previous != NULL) == joined || segment->first->block.address < at);
     for (const struct range *r = segment->first; at < end; r = r->next) {
@@ -82,8 +82,8 @@ const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pen
         if (broken) {
             return broken;
         }
-        bool gap_follows =
-            arena->is_vmm && segment->next && segment->base + segment->bytes != segment->next->base;
+        bool gap_follows = arena->ordered && segment->next &&
+                           segment->base + segment->bytes != segment->next->base;
         HOLDS(segment->gap_follows == gap_follows);
         gap_list += gap_follows;
         reserved += segment->bytes;

@@ -74,8 +74,8 @@ static struct segment *any_idle(const struct arena *arena, uint64_t finished) {
 }
 
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
-    if (arena->is_vmm || arena->idle_bytes == 0) {
-        return !arena->is_vmm                            ? NULL
+    if (arena->ordered || arena->idle_bytes == 0) {
+        return !arena->ordered                           ? NULL
                : bytes > TRANSIT_MOST * VMM_HANDLE_SHORT ? any_idle(arena, finished)
                                                          : preferred_idle(arena, finished, 0, 0);
     }

@@ -42,7 +42,7 @@ struct segment {
      */
     uint64_t stamp;
     uint64_t since; /* decay tick of the last free in the segment (pool/decay.c) */
-    bool is_vmm, gap_follows;
+    bool is_allocation, gap_follows;
     /*
      * Releasing or moving it failed. Remapping does not try again until it has released its lock
      * (source/remap.c).

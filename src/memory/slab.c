@@ -61,7 +61,8 @@ struct block *slab_find(struct slab *slab, uint64_t address) {
 static unsigned allocatable_units(const struct block *run, unsigned units) {
     const struct slab *slab = slab_of(run);
     const struct segment *segment = slab->range->segment;
-    bool reserved = block_unit(run) == 0 && slab->address == segment->base && !segment->is_vmm;
+    bool reserved =
+        block_unit(run) == 0 && slab->address == segment->base && segment->is_allocation;
     return reserved ? units - 1 : units;
 }
 

@@ -132,7 +132,7 @@ struct peeked {
     enum block_state state;
     uint64_t address, bytes, requested;
     uint64_t base, segment_bytes;
-    bool is_vmm;
+    bool is_allocation;
 };
 
 __attribute__((no_sanitize("thread"))) static bool peek(const struct range *range,
@@ -148,7 +148,7 @@ __attribute__((no_sanitize("thread"))) static bool peek(const struct range *rang
     seen->requested = *(const volatile uint64_t *)&range->requested;
     seen->base = *(const volatile uint64_t *)&segment->base;
     seen->segment_bytes = *(const volatile uint64_t *)&segment->bytes;
-    seen->is_vmm = *(const volatile bool *)&segment->is_vmm;
+    seen->is_allocation = *(const volatile bool *)&segment->is_allocation;
     return true;
 }
 
@@ -175,8 +175,8 @@ static void survey_slab(struct survey *survey, uint64_t address, struct slab *sl
         }
     }
     if (peek(range_of_slab(slab), &seen)) {
-        begin_segment(survey, seen.is_vmm ? address : seen.base,
-                      seen.is_vmm ? PAGE_BYTES : seen.segment_bytes);
+        begin_segment(survey, seen.is_allocation ? seen.base : address,
+                      seen.is_allocation ? seen.segment_bytes : PAGE_BYTES);
         enter_block(survey, address, PAGE_BYTES, live, cached);
     }
 }
@@ -192,8 +192,8 @@ static void survey_start(struct survey *survey, uint64_t start) {
         count_live(survey->sizes, seen.requested);
     }
     if (live || seen.state == BLOCK_CACHED) {
-        begin_segment(survey, seen.is_vmm ? seen.address : seen.base,
-                      seen.is_vmm ? seen.bytes : seen.segment_bytes);
+        begin_segment(survey, seen.is_allocation ? seen.base : seen.address,
+                      seen.is_allocation ? seen.segment_bytes : seen.bytes);
         enter_block(survey, seen.address, seen.bytes, live ? seen.bytes : 0, live ? 0 : seen.bytes);
     }
 }
@@ -205,7 +205,7 @@ static void survey_page(uint64_t address, page_map_entry entry, void *with) {
         survey_slab(survey, address, page_map_slab(entry));
         return;
     }
-    if (peek((const struct range *)entry, &seen) && !seen.is_vmm) {
+    if (peek((const struct range *)entry, &seen) && seen.is_allocation) {
         begin_segment(survey, seen.base, seen.segment_bytes);
     }
     survey_start(survey, address);

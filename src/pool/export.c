@@ -46,7 +46,7 @@ static int collect(struct pool *pool, uint64_t address, uint32_t first,
 
 int pool_export(uint64_t address, uint64_t id, uint32_t first, struct pool_exported *exported) {
     struct pool *pool = page_map_owner(address);
-    if (!pool || !backend_maps(pool->source.backend)) {
+    if (!pool || !pool->source.policy->has_handles) {
         return -ENOENT;
     }
     struct source *source = &pool->source;

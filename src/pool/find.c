@@ -162,8 +162,8 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
         r = 0;
         const struct segment *around =
             range->segment; /* the driver knows no allocation in a VA range */
-        *segment = around->is_vmm ? (struct pool_segment){block->address, range->bytes}
-                                  : (struct pool_segment){around->base, around->bytes};
+        *segment = around->is_allocation ? (struct pool_segment){around->base, around->bytes}
+                                         : (struct pool_segment){block->address, range->bytes};
     }
     lock_release(&pool->source.lock);
     return r;

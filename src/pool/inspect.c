@@ -127,6 +127,6 @@ void pool_reset_peaks(struct pool *pool) {
 
 void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map) {
     const stat_counter *reserved = &pool->source.counters.reserved.current;
-    bool vmm_bytes = backend_maps(pool->source.backend);
-    survey_take(pool, &pool->live_sizes, vmm_bytes ? reserved : NULL, stats, map);
+    survey_take(pool, &pool->live_sizes, pool->source.policy->has_handles ? reserved : NULL, stats,
+                map);
 }

@@ -62,11 +62,11 @@ bool quota_deactivate_list(struct pool *pool, struct biased *first);
 
 /*
  * Returns the size in bytes of the largest block that caches keep: quota_most /
- * CACHE_BLOCK_SHARE, and at most VMM_CACHED_BLOCK with the pages backend.
+ * CACHE_BLOCK_SHARE, or less if the memory policy says so.
  */
 static inline uint64_t quota_largest_block(const struct pool *pool) {
     uint64_t most = pool->quota_most / CACHE_BLOCK_SHARE;
-    return backend_maps(pool->source.backend) ? min_u64(most, VMM_CACHED_BLOCK) : most;
+    return min_u64(most, pool->source.policy->cached_block_most);
 }
 
 /* Returns whether a cache has no quota, and so no blocks. */

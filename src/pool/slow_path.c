@@ -253,7 +253,7 @@ static void wait_for_context_end(struct pool *pool, const struct alloc_request *
 static void barrier_ahead(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
     uint64_t all = epochs_latest_on_time(&source->epochs);
-    if (backend_maps(source->backend) && request->large && all > 0 &&
+    if (source->policy->barrier_ahead && request->large && all > 0 &&
         budget_is_beyond_floor(source) &&
         source->pending_bytes > source->goal / BARRIER_AHEAD_SHARE &&
         !epochs_is_safe(&source->epochs, all) && peaks_over_budget(pool, source_growth(request))) {
@@ -268,9 +268,9 @@ static void barrier_ahead(struct pool *pool, const struct alloc_request *request
  */
 static int grow_for(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
-    const struct backend *backend = source->backend;
-    bool may_go_back = !backend_maps(backend) && !backend->release_waits;
-    return grow(source, request, may_go_back && peaks_over_budget(pool, source_growth(request)));
+    bool releases = source->policy->releases_first && !source->backend->release_waits;
+    bool over_budget = releases && peaks_over_budget(pool, source_growth(request));
+    return source->policy->grow_within_budget(source, request, over_budget);
 }
 
 /* Takes steps 7 to 21 of the ladder above, and counts the outcome. */

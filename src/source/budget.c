@@ -85,7 +85,7 @@ static uint64_t goal_of(const struct source *source) {
     uint64_t peak = counter_get(&source->counters.allocated.peak), floor = budget_floor(source);
     /* The peak may have been reset after remapping raised the slack. */
     uint64_t more = min_u64(source->remap.slack, budget_remap_slack_most(source));
-    uint64_t slack = backend_maps(source->backend) ? peak / VMM_SLACK + more : peak / BUDGET_SLACK;
+    uint64_t slack = peak / source->policy->slack_share + more;
     return max_u64(peak + max_u64(slack, BUDGET_FLOOR), floor);
 }
 
@@ -127,6 +127,7 @@ static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
  */
 void budget_recompute(struct source *source) {
     ASSERT_HELD(&source->lock);
+    const struct memory_policy *policy = source->policy;
     uint64_t goal = goal_of(source), budget = goal;
     if (source->config.budget == 0) {
         uint64_t little = budget_little(source);
@@ -134,17 +135,17 @@ void budget_recompute(struct source *source) {
         uint64_t more = source->quotas + source->quotas / BUDGET_QUOTA_SHARE;
         uint64_t slack = goal - min_u64(counter_get(&source->counters.allocated.peak), goal);
         bool small = source->active_count <= 1 && slack <= BUDGET_FLOOR;
-        if (small || backend_maps(source->backend)) {
+        if (small || policy->slack_is_shared) {
             more -= min_u64(more, slack);
         }
-        if (backend_maps(source->backend)) {
-            uint64_t most = min_u64(source->active_count, BUDGET_CACHES) * BUDGET_CACHES_EACH;
+        if (policy->caches_each_most < UINT64_MAX) {
+            uint64_t most = min_u64(source->active_count, BUDGET_CACHES) * policy->caches_each_most;
             more = min_u64(more, most - min_u64(slack, most));
         }
         budget = source->active_count > 1 ? goal + more : min_u64(goal + more, little);
     }
     uint64_t capacity = source->backend->capacity;
-    uint64_t unused = backend_maps(source->backend) ? 0 : capacity / BUDGET_DEVICE_SHARE;
+    uint64_t unused = policy->left_share > 0 ? capacity / policy->left_share : 0;
     budget = min_u64(budget, capacity - unused);
     budget = source->refused_at > 0 ? min_u64(budget, source->refused_at) : budget;
     goal = min_u64(goal, budget);

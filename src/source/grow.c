@@ -107,7 +107,8 @@ static int grow_after_returns(struct source *source, struct alloc_request *reque
  * these are not enough to stay within the budget, or within the present reserve if that is larger,
  * waits for the other idle handles. Does not wait if all idle handles together are not enough.
  */
-static int grow_vmm(struct source *source, struct alloc_request *request) {
+int grow_vmm(struct source *source, struct alloc_request *request, bool over_budget) {
+    (void)over_budget; /* idle handles are remapped instead of released */
     const struct arena *arena = request->large ? &source->large : &source->small;
     uint64_t bytes = request->large ? request->bytes : PAGE_BYTES,
              last = epochs_stamp(&source->epochs);
@@ -140,13 +141,10 @@ static int grow_vmm(struct source *source, struct alloc_request *request) {
  * Of the time that is not used, at most EXCESS_MOST_NS remain as credit. Otherwise, after a long
  * pause, many growths would release segments first and take twice as long.
  */
-int grow(struct source *source, struct alloc_request *request, bool give_back_first) {
+int grow_segments(struct source *source, struct alloc_request *request, bool over_budget) {
     ASSERT_HELD(&source->lock);
     uint64_t growth = source_growth(request);
-    if (backend_maps(source->backend)) {
-        return grow_vmm(source, request);
-    }
-    if (!give_back_first) {
+    if (!over_budget) {
         return grow_after_returns(source, request, growth);
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);

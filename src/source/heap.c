@@ -34,7 +34,7 @@ static bool take_small(struct source *source, struct alloc_request *request) {
  * nothing and sets request->split_first: try_free_or_split() splits the handle and retries.
  */
 static bool take_large(struct source *source, struct alloc_request *request) {
-    request->split_first = source->large.is_vmm && request->placement != PLACE_ANYWHERE &&
+    request->split_first = source->policy->split && request->placement != PLACE_ANYWHERE &&
                            arena_pinned_by(&source->large, request->bytes, source->epochs.finished);
     if (request->split_first) {
         return false;

@@ -9,8 +9,9 @@ void source_start(struct source *source, struct pool *pool, struct backend *back
     source->config = *config;
     source->started_ns = backend_clock(backend);
     epochs_start(&source->epochs);
-    arena_start(&source->large, pool, backend_maps(backend));
-    arena_start(&source->small, pool, backend_maps(backend));
+    source->policy = backend_maps(backend) ? &vmm_policy : &segments_policy;
+    arena_start(&source->large, pool, source->policy->has_handles);
+    arena_start(&source->small, pool, source->policy->has_handles);
     runs_start(&source->runs, pool);
 }
 
@@ -37,14 +38,9 @@ static void forget_pages(struct source *source) {
 uint64_t source_forget(struct source *source) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
-    bool maps = backend_maps(source->backend);
-    uint64_t bytes = maps ? 0 : budget_used(source);
     atomic_fetch_add(&source->generation, 1);
     forget_pages(source);
-    if (maps) {
-        remap_end(source, &source->small);
-        remap_end(source, &source->large);
-    }
+    uint64_t bytes = source->policy->end(source);
     arena_forget(&source->small);
     arena_forget(&source->large);
     for (enum reach reach = 0; reach < REACHES; reach++) {

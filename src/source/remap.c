@@ -85,7 +85,7 @@ static uint64_t release_one(struct source *source, uint64_t bytes, struct vacate
     return released;
 }
 
-uint64_t remap_release(struct source *source, uint64_t bytes) {
+static uint64_t remap_release(struct source *source, uint64_t bytes) {
     uint64_t released = 0, some = 1;
     struct vacated vacated = {0};
     lock_remap(source);
@@ -100,7 +100,7 @@ uint64_t remap_release(struct source *source, uint64_t bytes) {
     return released;
 }
 
-uint64_t remap_decay(struct source *source) {
+static uint64_t remap_decay(struct source *source) {
     struct arena *arena;
     uint64_t released = 0;
     bool waits;
@@ -116,7 +116,8 @@ uint64_t remap_decay(struct source *source) {
 
 /* --- split --- */
 
-bool remap_split(struct source *source, struct arena *arena, uint64_t bytes) {
+static bool remap_split(struct source *source, uint64_t bytes) {
+    struct arena *arena = &source->large;
     uint64_t released = 0;
     lock_remap(source);
     struct segment *idle = arena_pinned_by(arena, bytes, source->epochs.finished);
@@ -394,7 +395,9 @@ struct growth remap_growth(const struct source *source, const struct arena *aren
     return growth;
 }
 
-int remap_grow(struct source *source, struct arena *arena, uint64_t bytes) {
+static int remap_grow(struct source *source, const struct alloc_request *request) {
+    struct arena *arena = request->large ? &source->large : &source->small;
+    uint64_t bytes = request->large ? request->bytes : PAGE_BYTES;
     struct gap gap;
     int r = -ERANGE;
     budget_begin_growth(source);
@@ -418,12 +421,9 @@ int remap_grow(struct source *source, struct arena *arena, uint64_t bytes) {
 
 /* --- end of a context --- */
 
-/* Frees the addresses only if the driver unmapped everything there. Resets what was learned: the
- * next context may use memory in another way. */
-void remap_end(struct source *source, struct arena *arena) {
+/* Frees the addresses only if the driver unmapped everything there. */
+static void end_arena(struct source *source, struct arena *arena) {
     uint64_t base, bytes;
-    source->remap.size_shift = source->remap.slack_steps = 0;
-    source->remap.made_bytes = source->remap.slack = 0;
     bool all = handles_end(source, arena);
     while (va_range_remove(arena, &base, &bytes)) {
         if (all) {
@@ -431,3 +431,27 @@ void remap_end(struct source *source, struct arena *arena) {
         }
     }
 }
+
+/* Resets what was learned: the next context may use memory in another way. */
+static uint64_t remap_end(struct source *source) {
+    source->remap.size_shift = source->remap.slack_steps = 0;
+    source->remap.made_bytes = source->remap.slack = 0;
+    end_arena(source, &source->small);
+    end_arena(source, &source->large);
+    return 0;
+}
+
+const struct memory_policy vmm_policy = {
+    .grow = remap_grow,
+    .grow_within_budget = grow_vmm,
+    .release_idle = remap_release,
+    .decay = remap_decay,
+    .split = remap_split,
+    .end = remap_end,
+    .has_handles = true,
+    .barrier_ahead = true,
+    .slack_is_shared = true,
+    .slack_share = VMM_SLACK,
+    .cached_block_most = VMM_CACHED_BLOCK,
+    .caches_each_most = BUDGET_CACHES_EACH,
+};

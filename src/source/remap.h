@@ -11,10 +11,6 @@
 
 #include "source/state.h"
 
-/** Maps memory until `arena` has a free range of `bytes` bytes. Returns 0, or an error as
- * source_grow(). The pool lock is held from the moment the range is free. */
-int remap_grow(struct source *source, struct arena *arena, uint64_t bytes);
-
 /** Computes what a free range of `bytes` bytes needs. Keeps the pool lock. All fields are bytes:
  *
  *      bytes       new memory to map
@@ -28,21 +24,11 @@ struct growth {
 struct growth remap_growth(const struct source *source, const struct arena *arena, uint64_t bytes,
                            uint64_t budget);
 
-/** Replaces a long idle segment by short ones, so that a request of `bytes` bytes, which would take
- * a part of it, does not keep all of it. Returns false if the driver or host memory refuses.
- * Returns true too if no segment needs that. */
-bool remap_split(struct source *source, struct arena *arena, uint64_t bytes);
-
-/** Releases idle segments whose work has completed until `bytes` bytes are released. Returns the
- * bytes released: 0 if none can go now. */
-uint64_t remap_release(struct source *source, uint64_t bytes);
-
-/** Releases one segment that was idle for the decay time, if its work has completed. Returns its
- * bytes, or 0. */
-uint64_t remap_decay(struct source *source);
-
-/** Unmaps and releases everything in `arena` after its context has ended. The remap lock and the
- * pool lock are held, and kept. */
-void remap_end(struct source *source, struct arena *arena);
+/**
+ * Grow a pool for a request: `grow_within_budget` of the two memory policies (memory_policy.h). In
+ * grow.c.
+ */
+int grow_segments(struct source *source, struct alloc_request *request, bool over_budget);
+int grow_vmm(struct source *source, struct alloc_request *request, bool over_budget);
 
 #endif

@@ -72,24 +72,16 @@ static uint64_t release_one(struct source *source, struct arena *arena, uint64_t
     return segment ? release_segment(source, arena, segment) : 0;
 }
 
-uint64_t source_decay(struct source *source) {
-    ASSERT_HELD(&source->lock);
-    if (backend_maps(source->backend)) {
-        return remap_decay(source);
-    }
+static uint64_t decay_one(struct source *source) {
     struct arena *arena;
     bool waits;
     struct segment *aged = source->backend->suspended ? NULL : source_aged(source, &arena, &waits);
     return aged ? release_segment(source, arena, aged) : 0;
 }
 
-int source_release_idle(struct source *source, uint64_t bytes) {
-    ASSERT_HELD(&source->lock);
+static uint64_t release_idle(struct source *source, uint64_t bytes) {
     uint64_t released = 0;
-    if (backend_maps(source->backend)) {
-        released = remap_release(source, bytes);
-    }
-    while (released < bytes && !backend_maps(source->backend)) {
+    while (released < bytes) {
         uint64_t one = release_one(source, &source->large, bytes - released);
         one = one > 0 ? one : release_one(source, &source->small, bytes - released);
         if (one == 0) {
@@ -97,6 +89,17 @@ int source_release_idle(struct source *source, uint64_t bytes) {
         }
         released += one;
     }
+    return released;
+}
+
+uint64_t source_decay(struct source *source) {
+    ASSERT_HELD(&source->lock);
+    return source->policy->decay(source);
+}
+
+int source_release_idle(struct source *source, uint64_t bytes) {
+    ASSERT_HELD(&source->lock);
+    uint64_t released = source->policy->release_idle(source, bytes);
     return released > 0 ? 0 : source_idle(source) > 0 ? -EBUSY : -ENOENT;
 }
 
@@ -188,13 +191,12 @@ static bool has_descriptors(struct source *source, const struct alloc_request *r
 
 int source_grow(struct source *source, const struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
-    if (source->unmanageable || !has_descriptors(source, request)) {
-        return -ERANGE;
-    }
+    bool possible = !source->unmanageable && has_descriptors(source, request);
+    return possible ? source->policy->grow(source, request) : -ERANGE;
+}
+
+static int grow_by_segment(struct source *source, const struct alloc_request *request) {
     struct arena *arena = request->large ? &source->large : &source->small;
-    if (backend_maps(source->backend)) {
-        return remap_grow(source, arena, request->large ? request->bytes : PAGE_BYTES);
-    }
     uint64_t good = good_growth(source, request), least = source_growth(request);
     int r = grow_by(source, arena, good);
     if (source_refused(r) && source->freeing_bytes > 0) {
@@ -206,3 +208,21 @@ int source_grow(struct source *source, const struct alloc_request *request) {
     }
     return r;
 }
+
+/* The context has freed its segments. */
+static uint64_t end_with_context(struct source *source) {
+    return budget_used(source);
+}
+
+const struct memory_policy segments_policy = {
+    .grow = grow_by_segment,
+    .grow_within_budget = grow_segments,
+    .release_idle = release_idle,
+    .decay = decay_one,
+    .end = end_with_context,
+    .releases_first = true,
+    .slack_share = BUDGET_SLACK,
+    .left_share = BUDGET_DEVICE_SHARE,
+    .cached_block_most = UINT64_MAX,
+    .caches_each_most = UINT64_MAX,
+};

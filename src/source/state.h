@@ -17,6 +17,7 @@
 #include "source/backend.h"
 #include "source/config.h"
 #include "source/epoch.h"
+#include "source/memory_policy.h"
 #include "stats/counters.h"
 
 /* Pending blocks, sorted by stamp. */
@@ -76,6 +77,7 @@ struct source {
     /* Cache line that every allocation and free reads. It is hardly ever written. */
     _Alignas(64) struct pool_config config;
     struct backend *backend;
+    const struct memory_policy *policy;
     _Atomic uint64_t budget;      /* bytes, as last computed by budget_recompute() */
     _Atomic uint64_t pressure;    /* 0, or pressure_since() under pressure */
     _Atomic uint64_t event_least; /* freed bytes per thread below which a free records no event */

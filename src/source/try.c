@@ -20,9 +20,8 @@ bool try_free_or_split(struct source *source, struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
     bool served;
     while (!(served = try_free(source, request)) && request->split_first) {
-        request->placement = remap_split(source, &source->large, request->bytes)
-                                 ? request->placement
-                                 : PLACE_ANYWHERE;
+        request->placement =
+            source->policy->split(source, request->bytes) ? request->placement : PLACE_ANYWHERE;
     }
     return served;
 }

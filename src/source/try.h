@@ -59,13 +59,4 @@ int try_grow(struct source *source, struct alloc_request *request, int *refusal)
  */
 void grow_wait_for_others(struct source *source);
 
-/**
- * Grows the pool by what the request lacks, within the budget if possible. In grow.c.
- *
- * `give_back_first`: the growth exceeds the budget, and idle segments can be released without a
- * wait. VMM ignores it: idle handles are remapped instead. Returns 0, whether or not the request is
- * served already, or the error of source_grow().
- */
-int grow(struct source *source, struct alloc_request *request, bool give_back_first);
-
 #endif

@@ -1882,7 +1882,7 @@ static void it_is_not_split_before_its_work_has_finished(void **state) {
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get(20 * MIB), at);
     lock_acquire(&pool->source.lock); /* nor if another thread has taken the completed one */
-    assert_true(remap_split(&pool->source, &pool->source.large, LONG));
+    assert_true(vmm_policy.split(&pool->source, LONG));
     lock_release(&pool->source.lock);
     assert_int_equal(fake->unmaps, unmaps);
     assert_int_equal(pool->source.large.segment_count, SEGMENTS);
