@@ -274,7 +274,7 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
     uint64_t growth = source_growth(request);
     bool safe = stamp > 0 &&
                 (sync_query(source, stamp) ||
-                 (peaks_over_budget(pool, growth) && sync_barrier_or_wait(source, stamp, false)));
+                 (peaks_over_budget(pool, growth) && sync_make_safe(source, stamp, SYNC_WAIT)));
     stop_advancing(pool, advancing);
     request->over_budget = peaks_over_budget(pool, growth);
     bool found = false;

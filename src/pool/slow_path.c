@@ -257,7 +257,9 @@ static void barrier_ahead(struct pool *pool, const struct alloc_request *request
         budget_is_beyond_floor(source) &&
         source->pending_bytes > source->goal / BARRIER_AHEAD_SHARE &&
         !epochs_is_safe(&source->epochs, all) && peaks_over_budget(pool, source_growth(request))) {
-        sync_query_or_barrier(source, all);
+        if (!sync_query(source, all)) {
+            sync_make_safe(source, all, SYNC_NO_WAIT);
+        }
     }
 }
 

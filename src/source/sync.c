@@ -195,22 +195,39 @@ static bool barrier_serialises_streams(const struct source *source, uint64_t sta
            behind * sync_event_bytes(source, budget) >= budget / BEHIND_SHARE;
 }
 
-/* Makes a barrier, as epochs_barrier(). -EBUSY also if the CPU is to wait instead. */
-static int sync_barrier(struct source *source, uint64_t stamp) {
+enum way { WAY_NONE, WAY_BARRIER, WAY_WAIT };
+
+/*
+ * The decision on barriers: returns what makes `stamp` safe. The first row that holds decides.
+ *
+ *      condition                                      way
+ *   1  the reuse mode has no barriers                 CPU wait
+ *   2  barrier_serialises_streams()                   CPU wait
+ *   3  the newest event was not recorded in a free    CPU wait with SYNC_ANY_WAIT, else none
+ *   4  otherwise                                      barrier
+ *
+ * The slow path decides when memory has to become safe (pool/slow_path.c): at steps 5, 8 and 11 if
+ * a growth would exceed the budget, and at 14 to 21 after a refusal.
+ */
+static enum way choose_way(const struct source *source, uint64_t stamp, enum sync_effort effort) {
+    if (source->config.reuse != POOL_BARRIER || barrier_serialises_streams(source, stamp)) {
+        return WAY_WAIT;
+    }
+    if (!epochs_barrier_allowed(&source->epochs)) {
+        return effort == SYNC_ANY_WAIT ? WAY_WAIT : WAY_NONE;
+    }
+    return WAY_BARRIER;
+}
+
+bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effort) {
     ASSERT_HELD(&source->lock);
-    return source->config.reuse == POOL_BARRIER && !barrier_serialises_streams(source, stamp)
-               ? epochs_barrier(&source->epochs, source->backend)
-               : -EBUSY;
-}
-
-bool sync_query_or_barrier(struct source *source, uint64_t stamp) {
-    return sync_query(source, stamp) ||
-           (sync_barrier(source, stamp) == 0 && epochs_is_safe(&source->epochs, stamp));
-}
-
-bool sync_barrier_or_wait(struct source *source, uint64_t stamp, bool even_by_waiting) {
-    int r = sync_barrier(source, stamp);
-    if (r == -EBUSY || (r == -ENOENT && even_by_waiting)) {
+    enum way way = choose_way(source, stamp, effort);
+    int r = -ENOENT;
+    if (way == WAY_BARRIER) {
+        r = epochs_barrier(&source->epochs, source->backend);
+        way = r == -EBUSY ? WAY_WAIT : WAY_NONE; /* the backend can make none at present */
+    }
+    if (way == WAY_WAIT && effort != SYNC_NO_WAIT) {
         r = wait_on_time(source, stamp);
     }
     return r == 0 && epochs_is_safe(&source->epochs, stamp);

@@ -56,15 +56,18 @@ bool sync_event_is_due(struct source *source, uint64_t freed);
  */
 bool sync_query(struct source *source, uint64_t stamp);
 
-/** Queries events; if that is not enough, makes a barrier. True if `stamp` is safe. */
-bool sync_query_or_barrier(struct source *source, uint64_t stamp);
+/** What sync_make_safe() may do besides a barrier on the device. */
+enum sync_effort {
+    SYNC_NO_WAIT,  /* nothing */
+    SYNC_WAIT,     /* wait on the CPU where that is better than a barrier */
+    SYNC_ANY_WAIT, /* also where no barrier is allowed: before out of memory */
+};
 
 /**
- * Makes `stamp` safe by a barrier. Waits on the CPU instead in reuse modes without barriers, if a
- * barrier would serialise streams, or if the backend can make none. If epochs_barrier_allowed() is
- * false, waits only with `even_by_waiting`. True if `stamp` is safe.
+ * Makes `stamp` safe by a barrier, or by a wait on the CPU: choose_way() in sync.c has the rules.
+ * Waits for events recorded in frees only. True if `stamp` is safe.
  */
-bool sync_barrier_or_wait(struct source *source, uint64_t stamp, bool even_by_waiting);
+bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effort);
 
 /**
  * Waits for the oldest event recorded in a free that covers `stamp`. False if there is none, the

@@ -749,7 +749,7 @@ static void what_moved_goes_back_when_its_work_ends_during_a_release(void **stat
     drop(at[0]);
     lock_acquire(&pool->source.lock);
     assert_true(
-        sync_barrier_or_wait(&pool->source, epochs_latest_on_time(&pool->source.epochs), false));
+        sync_make_safe(&pool->source, epochs_latest_on_time(&pool->source.epochs), SYNC_WAIT));
     pending_release_safe(&pool->source);
     segment_at(at[0])->stamp = 0; /* as if its work had completed before the others' */
     lock_release(&pool->source.lock);
@@ -1877,7 +1877,7 @@ static void it_is_not_split_before_its_work_has_finished(void **state) {
     pool_stamp_in_free(pool);
     fake_inside_free(false);
     lock_acquire(&pool->source.lock);
-    sync_barrier_or_wait(&pool->source, epochs_latest_on_time(&pool->source.epochs), false);
+    sync_make_safe(&pool->source, epochs_latest_on_time(&pool->source.epochs), SYNC_WAIT);
     lock_release(&pool->source.lock);
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get(20 * MIB), at);
@@ -1981,8 +1981,8 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
         pool_stamp_in_free(pool);
         fake_inside_free(false);
         lock_acquire(&pool->source.lock);
-        sync_barrier_or_wait(&pool->source, epochs_latest_on_time(&pool->source.epochs),
-                             false); /* not enough */
+        sync_make_safe(&pool->source, epochs_latest_on_time(&pool->source.epochs),
+                       SYNC_WAIT); /* not enough */
         pending_release_safe(&pool->source);
         lock_release(&pool->source.lock);
         assert_ptr_equal(pool->source.pending[REACH_EXTERNAL].head, page_map_start(block));
