@@ -16,9 +16,9 @@
 /* Counts one call, and writes what was counted as part `name` of callgrind's output. */
 #define COUNT(name, call)                                                                          \
     do {                                                                                           \
-        CALLGRIND_TOGGLE_COLLECT;                                                                  \
+        CALLGRIND_START_INSTRUMENTATION;                                                           \
         CUresult result = (call);                                                                  \
-        CALLGRIND_TOGGLE_COLLECT;                                                                  \
+        CALLGRIND_STOP_INSTRUMENTATION;                                                            \
         CALLGRIND_DUMP_STATS_AT(name);                                                             \
         CHECK(result);                                                                             \
     } while (0)

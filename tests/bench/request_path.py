@@ -64,7 +64,7 @@ def run(build, folder):
         GPUCACHE_SIM_MEMORY="1G",  # valgrind has no room for the addresses of more
         GPUCACHE_SIM_IDLE_MS="0",
     )
-    command = ["valgrind", "-q", "--tool=callgrind", "--collect-atstart=no"]
+    command = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no"]
     command += ["--compress-strings=no", "--compress-pos=no"]
     command += ["--callgrind-out-file=" + os.path.join(folder, "out")]
     command += [os.path.join(build, "tests", "bench", "request_path")]
