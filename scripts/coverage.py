@@ -4,7 +4,7 @@
     docs/coverage.md            from src/driver/entry_points.def
     docs/gpucache.7, options    from src/process/options.def
     README.md, options          from src/process/options.def
-    docs/policy.md, constants   from src/memory/tuning.def
+    docs/policy.md, constants   from src/tuning/tuning.def
     docs/gpucache.1, commands   from src/tool/commands.def
     src/tool/completion/        from src/tool/commands.def and src/process/options.def
 
@@ -22,7 +22,7 @@ import commands as tool
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ENTRIES = "src/driver/entry_points.def"
 OPTIONS = "src/process/options.def"
-TUNING = "src/memory/tuning.def"
+TUNING = "src/tuning/tuning.def"
 COMMANDS = "src/tool/commands.def"
 
 
@@ -203,9 +203,12 @@ def quantity(kind, value):
     return "%d" % value
 
 
+ALLOCATOR_FOLDERS = ("heap", "source", "policy", "sync", "vmm", "segment", "tcache", "pool")
+
+
 def constants():
-    used = "".join(read(path) for room in ("memory", "source", "pool")
-                   for path in glob.glob(os.path.join(ROOT, "src", room, "*.[ch]")))
+    used = "".join(read(path) for folder in ALLOCATOR_FOLDERS
+                   for path in glob.glob(os.path.join(ROOT, "src", folder, "*.[ch]")))
     lines = ["| constant | value | meaning | to measure again |", "| --- | --- | --- | --- |"]
     values = {}
     for kind, (name, value, meaning, evidence) in rows(TUNING, ["COUNT", "BYTES", "TIME"]):
@@ -254,7 +257,7 @@ def main():
             "<!-- begin: made by scripts/coverage.py from src/process/options.def -->",
             "<!-- end: made by scripts/coverage.py -->", readme_options()),
         "docs/policy.md": between(
-            "docs/policy.md", "<!-- begin: made by scripts/coverage.py from src/memory/tuning.def -->",
+            "docs/policy.md", "<!-- begin: made by scripts/coverage.py from src/tuning/tuning.def -->",
             "<!-- end: made by scripts/coverage.py -->", constants()),
     }
     stale = 0

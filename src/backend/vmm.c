@@ -6,7 +6,7 @@
 #include "driver/fault.h"
 #include "driver/mempool.h"
 #include "driver/spans.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "pool/pool.h"
 #include "stats/stats.h"
 

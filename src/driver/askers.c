@@ -1,6 +1,6 @@
 #include "driver/askers.h"
 
-#include "memory/host.h"
+#include "heap/host.h"
 #include "process/nap.h"
 
 #include <pthread.h>

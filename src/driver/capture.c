@@ -3,7 +3,7 @@
 #include "backend/device_backend.h"
 #include "driver/context.h"
 #include "driver/deferred.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "pool/pool.h"
 #include "process/lock.h"
 #include "process/process.h"

@@ -4,7 +4,7 @@
 #include "driver/awake.h"
 #include "driver/device_pool.h"
 #include "driver/shutdown.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "pool/pool.h"
 #include "process/helper.h"
 #include "process/lock.h"

@@ -2,7 +2,7 @@
 
 #include "driver/device.h"
 #include "driver/device_pool.h"
-#include "memory/tuning.h"
+#include "tuning/tuning.h"
 #include "pool/pool.h"
 #include "process/ending.h"
 #include "process/helper.h"

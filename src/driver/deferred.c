@@ -3,7 +3,7 @@
 #include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/entries.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "pool/pool.h"
 #include "process/lock.h"
 

@@ -8,7 +8,7 @@
 #include "driver/remember.h"
 #include "live/live.h"
 #include "live/peaks.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "pool/pool.h"
 #include "process/options.h"
 #include "process/print.h"

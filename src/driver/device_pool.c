@@ -9,7 +9,7 @@
 #include "driver/registrars.h"
 #include "driver/sync.h"
 #include "live/live.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "pool/pool.h"
 #include "process/log.h"
 #include "process/options.h"

@@ -22,7 +22,7 @@
 #include "driver/outside.h"
 #include "driver/retry.h"
 #include "driver/spans.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "pool/pool.h"
 #include "process/lock.h"
 #include "process/log.h"

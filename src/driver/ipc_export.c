@@ -1,7 +1,7 @@
 #include "driver/ipc_export.h"
 
 #include "driver/spans.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "pool/pool.h"
 #include "process/lock.h"
 

@@ -10,7 +10,7 @@
 #include "driver/outside.h"
 #include "driver/spans.h"
 #include "driver/wait_by_free.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "process/lock.h"
 #include "process/process.h"
 #include "stats/stats.h"

@@ -1,6 +1,6 @@
 #include "driver/ledger.h"
 
-#include "memory/host.h"
+#include "heap/host.h"
 
 static struct ledger_row **rows;
 static size_t row_count, row_room; /* room is a power of two */

@@ -7,7 +7,7 @@
 #include "driver/outside.h"
 #include "driver/retry.h"
 #include "driver/tries.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "process/helper.h"
 #include "process/lock.h"
 #include "process/process.h"

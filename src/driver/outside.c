@@ -7,7 +7,7 @@
 #include "driver/tracing.h"
 #include "driver/tries.h"
 #include "live/flight.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "process/helper.h"
 #include "process/process.h"
 

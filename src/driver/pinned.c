@@ -5,7 +5,7 @@
 #include "driver/device_pool.h"
 #include "driver/entries.h"
 #include "driver/spans.h"
-#include "memory/host.h"
+#include "heap/host.h"
 #include "pool/pool.h"
 #include "process/lock.h"
 #include "process/options.h"

@@ -1,6 +1,6 @@
 #include "driver/spans.h"
 
-#include "memory/host.h"
+#include "heap/host.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/device_pool.h"
-#include "memory/tuning.h"
+#include "tuning/tuning.h"
 
 /*
  * What may go at once goes first: the work behind the rest may be waiting for what this thread does next, and none of it may be needed. How

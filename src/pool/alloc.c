@@ -6,8 +6,8 @@
  * Invariant: a block becomes live inside the cache that hands it out, so only one thread gets it.
  * Callers: the allocation hooks (src/driver), gpucache replay, tests.
  */
-#include "pool/cache_counters.h"
 #include "pool/internal.h"
+#include "tcache/cache_counters.h"
 
 #include "source/try.h"
 

@@ -4,7 +4,7 @@
  */
 #include "pool/internal.h"
 
-#include "memory/check.h"
+#include "debug/check.h"
 
 static const char *check_list(struct block *first, unsigned at, uint32_t count, uint64_t bytes) {
     for (struct block *b = first; b; b = b->next) {

@@ -6,7 +6,7 @@
  */
 #include "pool/internal.h"
 
-#include "pool/find.h"
+#include "pool/lookup.h"
 
 #include <errno.h>
 

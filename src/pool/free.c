@@ -10,11 +10,11 @@
  *  3. free_general()         all others: large blocks, other pools, wrong addresses
  *  4. free_slow()            under the pool's lock: full caches, uncached blocks, events
  */
-#include "pool/cache_counters.h"
 #include "pool/internal.h"
+#include "tcache/cache_counters.h"
 
-#include "pool/find.h"
-#include "pool/owner_id.h"
+#include "pool/lookup.h"
+#include "tcache/owner_id.h"
 
 #include <errno.h>
 

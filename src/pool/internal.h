@@ -2,15 +2,15 @@
 #ifndef GPUCACHE_POOL_INTERNAL_H
 #define GPUCACHE_POOL_INTERNAL_H
 
-#include "pool/owner.h"
-#include "pool/peaks.h"
-#include "pool/quota.h"
+#include "policy/budget.h"
 #include "pool/slow_path.h"
-#include "pool/state.h"
-#include "source/budget.h"
 #include "source/pending.h"
 #include "source/source.h"
-#include "source/sync.h"
+#include "sync/sync.h"
+#include "tcache/owner.h"
+#include "tcache/peaks.h"
+#include "tcache/pool_state.h"
+#include "tcache/quota.h"
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)

@@ -4,7 +4,7 @@
  */
 #include "pool/internal.h"
 
-#include "memory/host.h"
+#include "heap/host.h"
 #include "process/nap.h"
 
 #include <errno.h>

@@ -2,8 +2,8 @@
 #ifndef GPUCACHE_POOL_SLOW_PATH_H
 #define GPUCACHE_POOL_SLOW_PATH_H
 
-#include "pool/state.h"
 #include "source/source.h"
+#include "tcache/pool_state.h"
 
 /**
  * Finds memory for a request: sets request->block and returns 0. Else returns -ENOMEM or -EDQUOT

@@ -1,6 +1,6 @@
 /*
  * A biased lock: its owner enters and leaves with plain stores. Thread caches use it
- * (pool/cache.h).
+ * (tcache/cache.h).
  *
  * Another thread that needs the lock sets `wanted`, makes every running thread of the process
  * execute a memory barrier (membarrier(2)), and waits until the owner has left. So the rare side

@@ -1,6 +1,6 @@
 #include "replay/rerun.h"
 
-#include "memory/tuning.h"
+#include "tuning/tuning.h"
 #include "replay/turns.h"
 #include "stats/stats.h"
 

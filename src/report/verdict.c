@@ -11,7 +11,7 @@
  * one piece, and a larger limit where the device has the memory. Elsewhere no setting is known to
  * help, and the text says so.
  */
-#include "memory/tuning.h"
+#include "tuning/tuning.h"
 #include "report/emitter.h"
 
 #include <string.h>

@@ -2,11 +2,11 @@
 #ifndef GPUCACHE_SOURCE_INTERNAL_H
 #define GPUCACHE_SOURCE_INTERNAL_H
 
-#include "source/budget.h"
+#include "policy/budget.h"
 #include "source/pending.h"
-#include "source/remap.h"
 #include "source/source.h"
 #include "source/state.h"
-#include "source/sync.h"
+#include "sync/sync.h"
+#include "vmm/remap.h"
 
 #endif

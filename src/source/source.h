@@ -17,7 +17,7 @@
 #ifndef GPUCACHE_SOURCE_SOURCE_H
 #define GPUCACHE_SOURCE_SOURCE_H
 
-#include "memory/idle.h"
+#include "heap/idle.h"
 #include "source/state.h"
 
 /** Returns the bytes of idle segments: those without a live, cached or pending block. */

@@ -9,16 +9,16 @@
 #ifndef GPUCACHE_SOURCE_STATE_H
 #define GPUCACHE_SOURCE_STATE_H
 
-#include "memory/arena.h"
-#include "memory/arith.h"
-#include "memory/slab.h"
-#include "memory/tuning.h"
+#include "heap/arena.h"
+#include "heap/arith.h"
+#include "heap/slab.h"
 #include "process/lock.h"
 #include "source/backend.h"
 #include "source/config.h"
 #include "source/epoch.h"
 #include "source/memory_policy.h"
 #include "stats/counters.h"
+#include "tuning/tuning.h"
 
 /* Pending blocks, sorted by stamp. */
 struct pending {

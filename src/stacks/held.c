@@ -1,6 +1,6 @@
 #include "stacks/held.h"
 
-#include "memory/host.h"
+#include "heap/host.h"
 #include "process/lock.h"
 
 #include <stdatomic.h>

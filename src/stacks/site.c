@@ -1,6 +1,6 @@
 #include "stacks/site.h"
 
-#include "memory/host.h"
+#include "heap/host.h"
 #include "process/lock.h"
 #include "stacks/module.h"
 #include "stacks/text.h"

@@ -1,6 +1,6 @@
 #include "stacks/text.h"
 
-#include "memory/host.h"
+#include "heap/host.h"
 
 #include <stdint.h>
 #include <string.h>

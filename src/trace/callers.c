@@ -1,6 +1,6 @@
 #include "trace/callers.h"
 
-#include "memory/host.h"
+#include "heap/host.h"
 #include "report/holders.h"
 #include "trace/ring.h"
 

@@ -1,6 +1,6 @@
 #include "trace/things.h"
 
-#include "memory/host.h"
+#include "heap/host.h"
 
 #include <stddef.h>
 

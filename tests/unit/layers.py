@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-ALLOCATOR = ("memory", "source", "pool")
+ALLOCATOR = ("heap", "debug", "source", "policy", "sync", "vmm", "segment", "tcache", "pool")
 
 MOST_LINES = {"layer": 5000, ".c": 500, ".h": 260}
 

@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "memory/idle.h"
-#include "memory/page_map.h"
-#include "memory/va_range.h"
+#include "heap/idle.h"
+#include "heap/page_map.h"
+#include "heap/va_range.h"
 
 #include <errno.h>
 #include <stdlib.h>

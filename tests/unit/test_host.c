@@ -6,8 +6,8 @@
  */
 #include "pool_bench.h"
 
-#include "memory/page_map.h"
-#include "memory/ranges.h"
+#include "heap/page_map.h"
+#include "heap/ranges.h"
 
 #include <sys/mman.h>
 

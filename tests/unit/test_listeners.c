@@ -19,8 +19,8 @@
 #include "driver/pinned.h"
 #include "driver/remember.h"
 #include "driver/shutdown.h"
-#include "memory/host.h"
-#include "memory/page_map.h"
+#include "heap/host.h"
+#include "heap/page_map.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "memory/page_map.h"
+#include "heap/page_map.h"
 
 #include <errno.h>
 #include <pthread.h>

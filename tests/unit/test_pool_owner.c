@@ -5,7 +5,7 @@
  */
 #include "pool_bench.h"
 
-#include "pool/owner_id.h"
+#include "tcache/owner_id.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "memory/tuning.h"
+#include "tuning/tuning.h"
 #include "replay/input.h"
 #include "replay/models.h"
 #include "replay/rerun.h"

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "memory/size_class.h"
-#include "memory/slab.h"
+#include "heap/size_class.h"
+#include "heap/slab.h"
 
 #define SIZE_CLASSES 432 /* up to 512 GiB */
 

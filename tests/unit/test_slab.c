@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "memory/arena.h"
-#include "memory/slab.h"
+#include "heap/arena.h"
+#include "heap/slab.h"
 
 #include <stdlib.h>
 #include <string.h>

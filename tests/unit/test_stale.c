@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "memory/stale.h"
+#include "heap/stale.h"
 
 #define PAGE ((uint64_t)2 << 20)
 

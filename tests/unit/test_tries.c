@@ -12,7 +12,7 @@
 #include "driver/device.h"
 #include "driver/device_pool.h"
 #include "driver/tries.h"
-#include "memory/tuning.h"
+#include "tuning/tuning.h"
 
 #include <string.h>
 

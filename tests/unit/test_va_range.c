@@ -4,10 +4,10 @@
  */
 #include "pool_bench.h"
 
-#include "memory/idle.h"
-#include "memory/page_map.h"
-#include "memory/va_range.h"
-#include "source/remap.h"
+#include "heap/idle.h"
+#include "heap/page_map.h"
+#include "heap/va_range.h"
+#include "vmm/remap.h"
 
 #include <sched.h>
 

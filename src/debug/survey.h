@@ -1,0 +1,36 @@
+/*
+ * Reads a pool block by block, without a lock, for reports: live blocks by size, and the map of its
+ * memory.
+ */
+#ifndef GPUCACHE_DEBUG_SURVEY_H
+#define GPUCACHE_DEBUG_SURVEY_H
+
+#include "stats/counters.h"
+#include "stats/stats.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+struct pool;
+
+/*
+ * Table of live blocks by requested size, for one report at a time. `busy` is set while it is in
+ * use. The pool owns the table because it is too large for a signal stack.
+ */
+#define LIVE_SIZES 256
+struct live_sizes {
+    struct stats_live rows[LIVE_SIZES], spare[LIVE_SIZES];
+    unsigned used;
+    atomic_bool busy;
+};
+
+/**
+ * Adds the pool's largest groups of live blocks to stats->live. Appends the pool's memory to `map`,
+ * if that is not NULL. `vmm_bytes` counts the reserved bytes of a pool on the vmm backend, and is
+ * NULL on the segments backend. Takes time proportional to the number of blocks, and holds no lock.
+ * Does nothing if another report uses `sizes`.
+ */
+void survey_take(const struct pool *pool, struct live_sizes *sizes, const stat_counter *vmm_bytes,
+                 struct stats_device *stats, struct segment_map *map);
+
+#endif

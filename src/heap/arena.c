@@ -1,0 +1,350 @@
+/*
+ * The arena: takes ranges for requests, gives them back, adds and removes segments. The placement
+ * rules, the lock and the invariant are in arena.h; the sorted array of free ranges is in ranges.c.
+ */
+#include "heap/arena.h"
+
+#include "heap/page_map.h"
+#include "heap/ranges.h"
+#include "heap/va_range.h"
+
+#include <errno.h>
+
+void arena_start(struct arena *arena, struct pool *pool, bool ordered) {
+    *arena = (struct arena){.pool = pool, .ordered = ordered};
+    arena->range_slab.object_bytes = sizeof(struct range);
+    arena->segment_slab.object_bytes = sizeof(struct segment);
+    arena->va_range_slab.object_bytes = sizeof(struct va_range);
+}
+
+/* --- giving and holding --- */
+
+/* Returns how many bytes of the range lie in the segment. */
+static uint64_t overlap(const struct range *range, const struct segment *segment) {
+    uint64_t begin = range->block.address, end = begin + range->bytes;
+    uint64_t until = segment->base + segment->bytes;
+    return (end < until ? end : until) - (begin > segment->base ? begin : segment->base);
+}
+
+/* Adds a range that was free to `used` of its segments, and updates the arena's idle bytes. */
+static void count_used(struct arena *arena, const struct range *range) {
+    for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        arena->idle_bytes -= s->used == 0 ? s->bytes : 0;
+        s->used += overlap(range, s);
+    }
+}
+
+/* Subtracts a range that becomes free from `used` of its segments; the reverse of count_used(). */
+static void count_free(struct arena *arena, const struct range *range) {
+    for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        s->used -= overlap(range, s);
+        arena->idle_bytes += s->used == 0 ? s->bytes : 0;
+    }
+}
+
+void arena_give(struct arena *arena, struct range *range) {
+    count_free(arena, range);
+    ranges_merge(arena, range);
+}
+
+void arena_hold(struct arena *arena, struct range *range) {
+    ranges_cut_out(arena, ranges_index(arena, range), 0, range->bytes);
+    count_used(arena, range);
+    block_become(&range->block, BLOCK_CACHED | (uint64_t)BIN_NONE << HEADER_BIN_SHIFT);
+}
+
+/* --- taking --- */
+
+static bool is_worth_keeping(const struct range *range, uint64_t bytes) {
+    return range->bytes >= ARENA_SPARED_BYTES && range->bytes / ARENA_SPARED_FACTOR > bytes;
+}
+
+/*
+ * Returns whether the range is what a large block left at the start of its own segment, and is
+ * small. A small block there would keep the segment when the large block is gone.
+ */
+static bool is_small_remainder(const struct range *range) {
+    return range_is_first(range) && range->next &&
+           range->bytes <= range->next->bytes / ARENA_REST_SHARE;
+}
+
+/* Returns whether the range ends where the arena grows (vmm backend). */
+static bool is_growing_end(const struct arena *arena, const struct range *range) {
+    const struct segment *last = arena->last;
+    return arena->ordered && range->block.address + range->bytes == last->base + last->bytes;
+}
+
+/*
+ * Returns how many bytes of the range stay free in front of the block, or UINT64_MAX if the block
+ * must not be placed there.
+ *
+ * 1. vmm backend: 0.
+ * 2. Segments backend: nothing is placed in a small remainder.
+ * 3. Segments backend, range at its segment's base: the block is cut from the range's end, and not
+ *    at the base, unless it takes the whole segment or the placement is PLACE_ANYWHERE.
+ * 4. Segments backend, other ranges: 0.
+ */
+static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
+                              enum arena_placement placement) {
+    bool apart = range->segment->is_allocation;
+    bool from_end = apart && placement != PLACE_ANYWHERE && range_is_first(range) &&
+                    bytes < range->segment->bytes;
+    bool fits = from_end ? range->bytes > bytes : range->bytes >= bytes;
+    return fits && !(apart && is_small_remainder(range)) ? (from_end ? range->bytes - bytes : 0)
+                                                         : UINT64_MAX;
+}
+
+/*
+ * Returns the index of the best free range, or free_count if there is none. A range at the growing
+ * end is the last choice.
+ */
+static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_placement placement) {
+    size_t end = arena->free_count;
+    for (size_t i = ranges_of_size(arena, bytes); i < arena->free_count; i++) {
+        const struct range *range = arena->free[i].range;
+        if (bytes_to_skip(range, bytes, placement) == UINT64_MAX) {
+            continue;
+        }
+        if (!is_growing_end(arena, range)) {
+            return i;
+        }
+        end = i;
+    }
+    return end;
+}
+
+struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placement placement) {
+    size_t i = best_fit(arena, bytes, placement);
+    if (i == arena->free_count) {
+        return NULL;
+    }
+    struct range *range = arena->free[i].range;
+    uint64_t skip = bytes_to_skip(range, bytes, placement);
+    bool keep_whole =
+        placement == PLACE_SPARING && !arena->ordered && is_worth_keeping(range, bytes);
+    if (keep_whole || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
+        return NULL;
+    }
+    range = ranges_cut_out(arena, i, skip, bytes);
+    count_used(arena, range);
+    range->block.stamp = 0;
+    block_become(&range->block, BLOCK_CACHED | (uint64_t)bin_of_large(range->bytes)
+                                                   << HEADER_BIN_SHIFT);
+    return range;
+}
+
+static bool has_live(const struct segment *segment) {
+    bool live = false;
+    for (const struct range *r = segment->first; segment_has(segment, r) && !live; r = r->next) {
+        live = range_state(r) == BLOCK_LIVE || range_state(r) == BLOCK_SLAB;
+    }
+    return live;
+}
+
+/*
+ * Returns the range's bytes in the segment, if the segment has cached or pending blocks but nothing
+ * live.
+ */
+static uint64_t loose_part(const struct range *range, const struct segment *segment) {
+    return segment->used > 0 && !has_live(segment) ? overlap(range, segment) : 0;
+}
+
+/** Looks only at the first and last segment of each free range: those between are idle. */
+uint64_t arena_loose_bytes(const struct arena *arena) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < arena->free_count; i++) {
+        const struct range *range = arena->free[i].range, *next = range->next;
+        const struct segment *last = next ? next->segment : NULL;
+        bool ends_within = last && last != range->segment && next->block.address > last->base;
+        bytes += loose_part(range, range->segment);
+        bytes += ends_within ? loose_part(range, last) : 0;
+    }
+    return bytes;
+}
+
+/* --- segments --- */
+
+bool arena_prepare(struct arena *arena, unsigned count) {
+    return ranges_prepare(arena, count) && host_slab_prepare(&arena->segment_slab, count);
+}
+
+/* Links the segment into arena.gap_list, or unlinks it, after its neighbours have changed. */
+static void update_gap_list(struct arena *arena, struct segment *segment) {
+    if (!segment || !arena->ordered) {
+        return;
+    }
+    bool gap_follows = segment->next && segment->base + segment->bytes != segment->next->base;
+    if (gap_follows && !segment->gap_follows) {
+        segment->previous_in_gap_list = NULL;
+        segment->next_in_gap_list = arena->gap_list;
+        arena->gap_list = segment;
+        if (segment->next_in_gap_list) {
+            segment->next_in_gap_list->previous_in_gap_list = segment;
+        }
+    } else if (!gap_follows && segment->gap_follows) {
+        struct segment *previous = segment->previous_in_gap_list, *next = segment->next_in_gap_list;
+        *(previous ? &previous->next_in_gap_list : &arena->gap_list) = next;
+        if (next) {
+            next->previous_in_gap_list = previous;
+        }
+    }
+    segment->gap_follows = gap_follows;
+}
+
+/* Links the segment behind `after`, or first if `after` is NULL. */
+static void link(struct arena *arena, struct segment *segment, struct segment *after) {
+    segment->previous = after;
+    segment->next = after ? after->next : arena->segments;
+    *(after ? &after->next : &arena->segments) = segment;
+    *(segment->next ? &segment->next->previous : &arena->last) = segment;
+    update_gap_list(arena, after);
+    update_gap_list(arena, segment);
+}
+
+static void unlink(struct arena *arena, struct segment *segment) {
+    struct segment *previous = segment->previous, *next = segment->next;
+    *(previous ? &previous->next : &arena->segments) = next;
+    *(next ? &next->previous : &arena->last) = previous;
+    segment->next = NULL;
+    update_gap_list(arena, previous);
+    update_gap_list(arena, segment);
+}
+
+static struct range *last_in(const struct segment *segment) {
+    struct range *range = segment->first;
+    while (range->block.address + range->bytes < segment->base + segment->bytes) {
+        range = range->next;
+    }
+    return range;
+}
+
+static bool touches(const struct segment *left, const struct segment *right) {
+    return left && right && left->base + left->bytes == right->base;
+}
+
+struct range *arena_free_end(const struct segment *segment) {
+    struct range *range = last_in(segment);
+    return range_state(range) == BLOCK_FREE ? range : NULL;
+}
+
+struct range *arena_free_start(const struct segment *segment) {
+    return range_state(segment->first) == BLOCK_FREE ? segment->first : NULL;
+}
+
+struct segment *arena_before(const struct arena *arena, uint64_t address) {
+    struct segment *segment = arena->last;
+    while (segment && segment->base > address) {
+        segment = segment->previous;
+    }
+    return segment;
+}
+
+int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment *after) {
+    int r = arena_prepare(arena, 1) ? page_map_prepare(base, bytes) : -ENOMEM;
+    if (r != 0) {
+        return r;
+    }
+    struct segment *segment = host_slab_get(&arena->segment_slab);
+    struct range *range = host_slab_get(&arena->range_slab);
+    segment->base = base;
+    segment->bytes = bytes;
+    segment->is_allocation = !arena->ordered;
+    link(arena, segment, after);
+    range->block.address = base;
+    range->bytes = bytes;
+    range->segment = segment;
+    if (arena->ordered && touches(after, segment)) {
+        range->previous = last_in(after);
+        range->previous->next = range;
+    }
+    if (arena->ordered && touches(segment, segment->next)) {
+        range->next = segment->next->first;
+        range->next->previous = range;
+    }
+    arena->range_count++;
+    page_map_set_owner(base, bytes, arena->pool);
+    ranges_enter(range, range);
+    ranges_merge(arena, range);
+    arena->reserved_bytes += bytes;
+    arena->idle_bytes += bytes;
+    arena->segment_count++;
+    return 0;
+}
+
+struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished) {
+    bool any = arena->idle_bytes > VMM_HANDLE;
+    size_t i = any ? best_fit(arena, bytes, PLACE_SPARING) : arena->free_count;
+    const struct range *range = i < arena->free_count ? arena->free[i].range : NULL;
+    uint64_t end = range ? range->block.address + bytes : 0;
+    for (struct segment *s = range ? range->segment : NULL; s && s->base < end;
+         s = range_next_segment(range, s)) {
+        bool in_part = s->base + s->bytes > end;
+        if (s->bytes > VMM_HANDLE && in_part && segment_is_releasable(s, finished)) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+bool arena_remove(struct arena *arena, struct segment *segment) {
+    struct range *range = segment->first;
+    uint64_t before = segment->base - range->block.address;
+    if (range->bytes > segment->bytes && !ranges_prepare(arena, 0)) {
+        return false;
+    }
+    range = ranges_cut_out(arena, ranges_index(arena, range), before, segment->bytes);
+    if (range->previous) {
+        range->previous->next = NULL;
+    }
+    if (range->next) {
+        range->next->previous = NULL;
+    }
+    page_map_leave(segment->base, segment->bytes, arena->pool);
+    unlink(arena, segment);
+    arena->reserved_bytes -= segment->bytes;
+    arena->idle_bytes -= segment->bytes;
+    arena->segment_count--;
+    arena->range_count--;
+    ranges_recycle(arena, range);
+    host_slab_put(&arena->segment_slab, segment);
+    return true;
+}
+
+struct range *arena_find(uint64_t address) {
+    page_map_entry entry = page_map_get(address);
+    if (entry == 0 || page_map_slab(entry)) {
+        return NULL;
+    }
+    struct range *range = (struct range *)entry;
+    while (range && range->block.address + range->bytes <= address) {
+        range = range->next;
+    }
+    return range;
+}
+
+void arena_leave_map(struct arena *arena) {
+    for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
+        page_map_leave(segment->base, segment->bytes, arena->pool);
+    }
+    for (unsigned i = 0; i < arena->stale_mappings.count; i++) {
+        const struct stale_mapping *stale_mapping = &arena->stale_mappings.at[i];
+        page_map_leave(stale_mapping->base, stale_mapping->bytes, arena->pool);
+    }
+}
+
+void arena_forget(struct arena *arena) {
+    for (struct segment *segment = arena->segments; segment; segment = segment->next) {
+        for (struct range *r = segment_first(segment), *next; segment_has(segment, r); r = next) {
+            next = r->next;
+            ranges_recycle(arena, r);
+        }
+    }
+    for (struct segment *segment = arena->segments, *next; segment; segment = next) {
+        next = segment->next;
+        host_slab_put(&arena->segment_slab, segment);
+    }
+    arena->segments = arena->last = arena->gap_list = NULL;
+    arena->stale_mappings.count = 0;
+    arena->free_count = arena->range_count = 0;
+    arena->free_bytes = arena->idle_bytes = arena->reserved_bytes = arena->segment_count = 0;
+}

@@ -1,0 +1,172 @@
+/*
+ * The arena: segments of one pool, cut into ranges. Each pool has one arena for large blocks, one
+ * for slabs.
+ *
+ *      segments  |<- one reserve() of the backend ->|          |<------ another ------>|
+ *      ranges    |  live 37.5 MiB | free |   slab   |          |  pending 60 MiB | free|
+ *
+ *      VA range  |<-- segment -->|<- segment ->|<-- segment -->|   gap    |<- segment ->|
+ *      ranges    |  live 37.5 MiB | free 90 MiB |  pending 60  |          | live | free |
+ *                 ^ neighbours are linked; two adjacent free ranges are merged at once
+ *
+ * A large block is a multiple of 4 KiB (LARGE_UNIT). A request gets the smallest free range that
+ * holds it, at the lowest address (best fit). vmm backend: the free range at the end, where the
+ * arena grows, is used last.
+ *
+ * Segments backend: no block begins at the base of a larger segment, unless memory is short. A
+ * plugin bound past the library may pass a block to the driver's cuMemFree: at a segment's base the
+ * driver would free the whole segment, elsewhere it refuses. A free range at the base is therefore
+ * cut from its end. With the vmm backend, the driver knows of no allocation that it could free.
+ *
+ * The pool's lock protects everything. Invariant: ranges cover all segments without overlap, and no
+ * two adjacent ranges are free (check.c).
+ */
+#ifndef GPUCACHE_HEAP_ARENA_H
+#define GPUCACHE_HEAP_ARENA_H
+
+#include "heap/host.h"
+#include "heap/segment.h"
+#include "heap/stale.h"
+#include "tuning/tuning.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct pool;
+struct va_range;
+
+struct free_range {
+    uint64_t bytes;
+    struct range *range;
+};
+
+struct arena {
+    struct pool *pool;
+    bool ordered;                         /* see arena_start() */
+    struct va_range *va_ranges;           /* reserved addresses, for the vmm backend (va_range.h) */
+    struct segment *segments, *last;      /* vmm backend: in order of addresses */
+    struct segment *gap_list;             /* segments with a gap behind them, in no order */
+    struct stale_mappings stale_mappings; /* addresses that nothing else uses yet (stale.h) */
+    struct host_slab range_slab, segment_slab, va_range_slab;
+    struct free_range *free;
+    size_t free_count, free_capacity, range_count;
+    uint64_t free_bytes;
+    uint64_t idle_bytes; /* bytes of idle segments */
+    uint64_t reserved_bytes;
+    uint64_t segment_count;
+    /*
+     * How often a range's descriptor has changed its meaning. A reader without the lock compares
+     * the number before and after (pool/lookup.c).
+     */
+    _Atomic uint64_t recycled;
+};
+
+/**
+ * Makes an empty arena. `ordered`: the pool chooses the addresses, keeps segments in order of
+ * addresses, and adjacent segments share free ranges. Otherwise each segment is an allocation of
+ * the driver, at an address that the driver chooses.
+ */
+void arena_start(struct arena *arena, struct pool *pool, bool ordered);
+
+/**
+ * Prepares descriptors and array entries for `count` more segments and one range cut from them, so
+ * that later calls cannot fail. Another thread may use them up while the lock is released. Returns
+ * false without host memory.
+ */
+bool arena_prepare(struct arena *arena, unsigned count);
+
+/**
+ * Adds a segment of free memory from the backend, and merges it with adjacent free ranges (vmm
+ * backend). The segment is linked behind `after`, or first if `after` is NULL. Returns 0; or
+ * -ENOMEM without host memory, or -ERANGE for addresses beyond the page map, and then changes
+ * nothing.
+ */
+int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment *after);
+
+/** Returns the last segment whose base is at most `address`, or NULL. For the vmm backend only. */
+struct segment *arena_before(const struct arena *arena, uint64_t address);
+
+/**
+ * Returns the free range that contains the segment's last byte, or NULL if that byte is in use. The
+ * range may extend into segments before it. For the vmm backend only.
+ */
+struct range *arena_free_end(const struct segment *segment);
+
+/** Returns the free range that contains the segment's first byte, or NULL; as arena_free_end(). */
+struct range *arena_free_start(const struct segment *segment);
+
+/**
+ * Marks a free range as used until arena_give(), so that no other request gets its memory.
+ */
+void arena_hold(struct arena *arena, struct range *range);
+
+/*
+ * Which free ranges a request may use. Each step allows more, and costs more fragmentation. The
+ * slow path goes to the next step when the pool cannot or should not grow (docs/policy.md).
+ *
+ * PLACE_SPARING keeps long free ranges for large requests: after a small block is placed in such a
+ * range, the next large request needs a segment of its own (tests/bench/replay.py, gpt).
+ */
+enum arena_placement {
+    /*
+     * Segments backend: not from a free range of ARENA_SPARED_BYTES or more for a request of less
+     * than 1 / ARENA_SPARED_FACTOR of it; nor what PLACE_CUTTING excludes.
+     */
+    PLACE_SPARING,
+    /*
+     * Segments backend: not at the base of a segment, unless the request takes the whole segment.
+     */
+    PLACE_CUTTING,
+    PLACE_ANYWHERE, /* any free range that is large enough (but see is_small_remainder()) */
+};
+
+/**
+ * Takes the best free range for `bytes`, a multiple of ARENA_UNIT, and cuts it to size. Returns it
+ * as a BLOCK_CACHED block with stamp 0 in the bin for its size. Returns NULL if nothing fits, or
+ * without host memory. Slabs are aligned to 2 MiB because their arena hands out nothing but 2 MiB
+ * ranges.
+ */
+struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placement placement);
+
+/**
+ * Returns an idle segment longer than VMM_HANDLE that the request would occupy only in part, or
+ * NULL. The part would keep the whole segment from being released, so the caller splits the segment
+ * first (remap_split()). The segment's stamp is at most `finished`, the newest epoch whose event
+ * has completed. For the vmm backend only.
+ */
+struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished);
+
+/** Makes a taken or held range free, and merges it with free neighbours. Cannot fail. */
+void arena_give(struct arena *arena, struct range *range);
+
+/**
+ * Returns the free bytes in segments that have no live block or slab, but cached or pending blocks.
+ * The free bytes can go back to the driver when these blocks do.
+ */
+uint64_t arena_loose_bytes(const struct arena *arena);
+
+/**
+ * Takes an idle segment out of the arena and the page map. The caller then releases its memory.
+ * Returns false without host memory for the free ranges on both sides of it; nothing changes then.
+ */
+bool arena_remove(struct arena *arena, struct segment *segment);
+
+static inline uint64_t arena_largest_free(const struct arena *arena) {
+    return arena->free_count ? arena->free[arena->free_count - 1].bytes : 0;
+}
+
+/** Returns the range that covers `address`; NULL if none does, or if a slab does. */
+struct range *arena_find(uint64_t address);
+
+/**
+ * Takes all addresses of the arena out of the page map, when the context and its memory are gone.
+ * Every look-up fails from then on. Addresses that another pool has entered since stay.
+ */
+void arena_leave_map(struct arena *arena);
+
+/** Recycles all descriptors after arena_leave_map(). Gives nothing back to the driver. */
+void arena_forget(struct arena *arena);
+
+#endif

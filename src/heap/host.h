@@ -1,0 +1,58 @@
+/*
+ * Host memory for the allocator's own descriptors.
+ *
+ * Descriptors come from mmap, not from malloc. The program may have replaced malloc, may be inside
+ * malloc when it calls CUDA, or may be a sanitizer's runtime. Fresh mappings are zeroed.
+ *
+ * Invariant: memory that another thread may have seen stays mapped for ever. Reports and look-ups
+ * of unknown pointers therefore read descriptors without a lock: at worst a recycled object.
+ *
+ * host_map(), host_unmap() and host_bytes() need no lock. The owner of a host_slab brings its own
+ * lock, which is the pool's lock for arenas.
+ */
+#ifndef GPUCACHE_HEAP_HOST_H
+#define GPUCACHE_HEAP_HOST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * Returns `bytes` of zeroed memory, aligned to `alignment` (a power of two, at least 4096). Returns
+ * NULL if the system has none.
+ */
+void *host_map(size_t bytes, size_t alignment);
+
+/**
+ * Returns the bytes that host_map() has mapped and host_unmap() has not unmapped. The figure is an
+ * upper bound of the memory in use: pages that were never written take none.
+ */
+uint64_t host_bytes(void);
+
+/**
+ * Unmaps memory of host_map() that no other thread can read any more, and subtracts it from
+ * host_bytes(). Ignores NULL. A plain munmap() would leave host_bytes() too high.
+ */
+void host_unmap(void *memory, size_t bytes);
+
+/**
+ * Allocator of descriptors of one size, recycled through a free list. The caller's lock protects
+ * it.
+ */
+struct host_slab {
+    size_t object_bytes; /* at least the size of a pointer */
+    void *recycled;
+    char *fresh, *fresh_end;
+};
+
+/**
+ * Maps memory, if needed, so that the next `count` calls of host_slab_get() succeed, unless another
+ * thread gets objects in between. Returns false if the system has no host memory.
+ */
+bool host_slab_prepare(struct host_slab *slab, unsigned count);
+
+/** Returns a zeroed object, or NULL without host memory. */
+void *host_slab_get(struct host_slab *slab);
+void host_slab_put(struct host_slab *slab, void *object);
+
+#endif

@@ -1,0 +1,156 @@
+/*
+ * Searches for idle segments: to release, to remap, or idle for the decay time. Walks the free
+ * ranges, because an idle segment lies in one. idle.h has the order of preference and the lock.
+ */
+#include "heap/idle.h"
+
+#include "heap/arith.h"
+#include "heap/ranges.h"
+
+/*
+ * Returns whether nothing is mapped on one side of the segment. Its removal then lengthens a gap
+ * and makes no new one.
+ */
+static bool is_adjacent_to_gap(const struct segment *s) {
+    return !s->previous || s->previous->gap_follows || s->gap_follows || !s->next;
+}
+
+/*
+ * Returns whether `s` goes before `other`: adjacent to a gap, then unused for longest, then lowest.
+ */
+static bool is_preferred(const struct segment *s, const struct segment *other) {
+    bool adjacent = is_adjacent_to_gap(s);
+    if (!other || adjacent != is_adjacent_to_gap(other)) {
+        return !other || adjacent;
+    }
+    return s->stamp < other->stamp || (s->stamp == other->stamp && s->base < other->base);
+}
+
+/*
+ * Returns the preferred idle segment. `most` = 0: of those that may be released. Otherwise: of
+ * those that may be remapped, with at most `most` bytes and a stamp of at least `from`.
+ */
+static struct segment *preferred_idle(const struct arena *arena, uint64_t finished, uint64_t most,
+                                      uint64_t from) {
+    struct segment *first = NULL;
+    for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
+        const struct range *range = arena->free[i].range;
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+            bool allowed = most > 0 ? segment_is_movable(s, most) && s->stamp >= from
+                                    : segment_is_releasable(s, finished);
+            first = allowed && is_preferred(s, first) ? s : first;
+        }
+    }
+    return first;
+}
+
+/*
+ * A longer segment would be pinned by one block in its new place, as in the old one
+ * (remap_split()).
+ */
+static uint64_t movable_limit(uint64_t most) {
+    return min_u64(most, VMM_HANDLE);
+}
+
+struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t from) {
+    bool allowed = most > 0 && !stale_is_full(&arena->stale_mappings);
+    return allowed ? preferred_idle(arena, 0, movable_limit(most), from) : NULL;
+}
+
+/*
+ * Returns a releasable segment from the largest free range that has one. A large growth releases so
+ * many segments that their order does not matter, so the short search suffices.
+ */
+static struct segment *any_idle(const struct arena *arena, uint64_t finished) {
+    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
+        const struct range *range = arena->free[i].range;
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+            if (segment_is_releasable(s, finished)) {
+                return s;
+            }
+        }
+    }
+    return NULL;
+}
+
+struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
+    if (arena->ordered || arena->idle_bytes == 0) {
+        return !arena->ordered                           ? NULL
+               : bytes > TRANSIT_MOST * VMM_HANDLE_SHORT ? any_idle(arena, finished)
+                                                         : preferred_idle(arena, finished, 0, 0);
+    }
+    size_t enough = ranges_of_size(arena, bytes), count = arena->free_count;
+    for (size_t k = 0; k < count; k++) { /* upwards from `enough`, then downwards */
+        size_t i = enough + k < count ? enough + k : count - 1 - k;
+        struct segment *whole = arena->free[i].range->segment;
+        if (segment_is_releasable(whole, finished)) {
+            return whole;
+        }
+    }
+    return NULL;
+}
+
+/** Prefers the largest free range: removing the last entry of the sorted array moves no others. */
+struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t finished,
+                          bool *waits) {
+    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
+        const struct range *range = arena->free[i].range;
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+            bool aged = s->used == 0 && tick - s->since > DECAY_TICKS;
+            if (aged && s->stamp <= finished) {
+                return s;
+            }
+            *waits |= aged;
+        }
+    }
+    return NULL;
+}
+
+uint64_t range_idle_bytes(const struct range *range) {
+    uint64_t bytes = 0;
+    for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        bytes += s->used == 0 && !s->refused ? s->bytes : 0;
+    }
+    return bytes;
+}
+
+static uint64_t available_bytes(const struct range *range, uint64_t finished,
+                                struct idle_limits *limits) {
+    uint64_t bytes = 0;
+    for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        bool releasable = segment_is_releasable(s, finished);
+        bool movable = !releasable && limits->segments > 0 &&
+                       segment_is_movable(s, movable_limit(limits->bytes));
+        limits->bytes -= movable ? s->bytes : 0;
+        limits->segments -= movable;
+        bytes += releasable || movable ? s->bytes : 0;
+    }
+    return bytes;
+}
+
+uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished, const struct gap *gap,
+                              uint64_t enough, struct idle_limits *limits) {
+    unsigned stale_mappings = STALE_MOST - arena->stale_mappings.count, all = limits->segments;
+    uint64_t bytes = 0;
+    limits->segments = all < stale_mappings ? all : stale_mappings;
+    unsigned most = limits->segments;
+    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0 && bytes < enough;) {
+        const struct range *range = arena->free[i].range;
+        bool adjacent = range == gap->left || range == gap->right;
+        bytes += adjacent ? 0 : available_bytes(range, finished, limits);
+    }
+    limits->segments = all - (most - limits->segments);
+    return bytes;
+}
+
+uint64_t idle_stamp(const struct arena *arena, uint64_t finished) {
+    uint64_t earliest = UINT64_MAX;
+    for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
+        const struct range *range = arena->free[i].range;
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+            bool later = s->used == 0 && s->stamp > finished;
+            earliest = later && s->stamp < earliest ? s->stamp : earliest;
+        }
+    }
+    return earliest;
+}

@@ -1,0 +1,238 @@
+/*
+ * The sorted array of an arena's free ranges; cutting and joining ranges. ranges.h has the lock and
+ * the invariant.
+ */
+#include "heap/ranges.h"
+
+#include "heap/page_map.h"
+#include "process/assert.h"
+
+#include <string.h>
+
+/* --- the sorted array of free ranges --- */
+
+/** Binary search without branches on the data: the CPU would mispredict half of them. */
+size_t ranges_of_size(const struct arena *arena, uint64_t bytes) {
+    const struct free_range *at = arena->free;
+    size_t count = arena->free_count;
+    for (size_t half; count > 1; count -= half) {
+        half = count / 2;
+        at += half & -(size_t)(at[half - 1].bytes < bytes);
+    }
+    return (size_t)(at - arena->free) + (count == 1 && at->bytes < bytes);
+}
+
+/*
+ * Returns the index of the first entry that is not less than (bytes, address). Mostly the entry is
+ * the only one of its size, so the second search is rare.
+ */
+static size_t position(const struct arena *arena, uint64_t bytes, uint64_t address) {
+    const struct free_range *free = arena->free;
+    size_t low = ranges_of_size(arena, bytes), high = low;
+    if (low < arena->free_count && free[low].bytes == bytes &&
+        free[low].range->block.address < address) {
+        high = ranges_of_size(arena, bytes + 1);
+    }
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        bool lower = free[middle].range->block.address < address;
+        low = lower ? middle + 1 : low;
+        high = lower ? high : middle;
+    }
+    return low;
+}
+
+/*
+ * Makes the array large enough for `more` ranges than there are, before anything changes, so that
+ * making memory free needs no host memory. Returns false without host memory.
+ */
+static bool ensure_capacity(struct arena *arena, unsigned more) {
+    size_t least = arena->range_count + more;
+    if (least <= arena->free_capacity) {
+        return true;
+    }
+    size_t capacity = arena->free_capacity ? arena->free_capacity : 512;
+    while (capacity < least) {
+        capacity *= 2;
+    }
+    struct free_range *wider = host_map(capacity * sizeof *wider, 4096);
+    if (!wider) {
+        return false;
+    }
+    if (arena->free) {
+        memcpy(wider, arena->free, arena->free_count * sizeof *wider);
+        host_unmap(arena->free, arena->free_capacity * sizeof *wider);
+    }
+    arena->free = wider;
+    arena->free_capacity = capacity;
+    return true;
+}
+
+bool ranges_prepare(struct arena *arena, unsigned segments) {
+    unsigned more = segments + 2;
+    return ensure_capacity(arena, more) && host_slab_prepare(&arena->range_slab, more);
+}
+
+/* Writes the range into entry i, whose old content is moved or not needed, and marks it free. */
+static void put(struct arena *arena, size_t i, struct range *range) {
+    arena->free[i] = (struct free_range){.bytes = range->bytes, .range = range};
+    arena->free_bytes += range->bytes;
+    block_become(&range->block, BLOCK_FREE);
+}
+
+static void insert(struct arena *arena, struct range *range) {
+    size_t i = position(arena, range->bytes, range->block.address);
+    ASSERT(arena->free_count < arena->free_capacity); /* ranges_prepare() */
+    memmove(&arena->free[i + 1], &arena->free[i], (arena->free_count - i) * sizeof *arena->free);
+    arena->free_count++;
+    put(arena, i, range);
+}
+
+static void remove_at(struct arena *arena, size_t i) {
+    arena->free_bytes -= arena->free[i].bytes;
+    arena->free_count--;
+    memmove(&arena->free[i], &arena->free[i + 1], (arena->free_count - i) * sizeof *arena->free);
+}
+
+/*
+ * Replaces the range of entry i by one of another size. Moves only the entries between old and new
+ * position.
+ */
+static void replace(struct arena *arena, size_t i, struct range *range) {
+    struct free_range *free = arena->free;
+    size_t at = position(arena, range->bytes, range->block.address);
+    arena->free_bytes -= free[i].bytes;
+    if (at > i) {
+        at--;
+        memmove(&free[i], &free[i + 1], (at - i) * sizeof *free);
+    } else {
+        memmove(&free[at + 1], &free[at], (i - at) * sizeof *free);
+    }
+    put(arena, at, range);
+}
+
+size_t ranges_index(const struct arena *arena, const struct range *range) {
+    return position(arena, range->bytes, range->block.address);
+}
+
+/* --- cutting and merging --- */
+
+void ranges_enter(const struct range *part, struct range *range) {
+    page_map_set(part->block.address, part->bytes, page_map_of_range(range));
+    for (struct segment *s = part->segment; s; s = range_next_segment(part, s)) {
+        s->first = s->base >= part->block.address ? range : s->first;
+    }
+}
+
+static struct segment *segment_around(struct segment *from, uint64_t address) {
+    while (from->base + from->bytes <= address) {
+        from = from->next;
+    }
+    return from;
+}
+
+/*
+ * Must run before a descriptor changes its meaning: a reader without the lock that sees the change
+ * then sees the new count as well.
+ */
+static void count_change(struct arena *arena) {
+    atomic_fetch_add(&arena->recycled, 1);
+    atomic_thread_fence(memory_order_release);
+}
+
+/*
+ * Cuts a range in two, and links both. The shorter part gets the new descriptor, so that cutting a
+ * little from a long range changes few page map entries.
+ */
+static void cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
+                struct range **right) {
+    struct range *other = host_slab_get(&arena->range_slab);
+    ASSERT(other != NULL); /* ranges_prepare() */
+    uint64_t rest = range->bytes - bytes;
+    bool flip = bytes < rest;
+    *left = flip ? other : range;
+    *right = flip ? range : other;
+    struct range *previous = range->previous, *next = range->next;
+    uint64_t address = range->block.address;
+    struct segment *segment = range->segment;
+    count_change(arena);
+    (*left)->block.address = address;
+    (*left)->bytes = bytes;
+    (*left)->segment = segment;
+    (*left)->previous = previous;
+    (*left)->next = *right;
+    (*right)->block.address = address + bytes;
+    (*right)->bytes = rest;
+    (*right)->segment = segment_around(segment, address + bytes);
+    (*right)->previous = *left;
+    (*right)->next = next;
+    if (previous) {
+        previous->next = *left;
+    }
+    if (next) {
+        next->previous = *right;
+    }
+    arena->range_count++;
+    ranges_enter(other, other);
+}
+
+struct range *ranges_cut_out(struct arena *arena, size_t i, uint64_t skip, uint64_t bytes) {
+    struct range *range = arena->free[i].range, *front = NULL, *rest = NULL;
+    if (skip > 0) {
+        cut(arena, range, skip, &front, &range);
+        replace(arena, i, front);
+    }
+    if (range->bytes > bytes) {
+        cut(arena, range, bytes, &range, &rest);
+        front ? insert(arena, rest) : replace(arena, i, rest);
+    }
+    if (!front && !rest) {
+        remove_at(arena, i);
+    }
+    return range;
+}
+
+void ranges_recycle(struct arena *arena, struct range *range) {
+    block_become(&range->block, BLOCK_INSIDE);
+    count_change(arena);
+    host_slab_put(&arena->range_slab, range);
+}
+
+/* Joins two adjacent ranges that are in no list. The longer one's descriptor remains. */
+static struct range *join(struct arena *arena, struct range *left, struct range *right) {
+    bool flip = right->bytes > left->bytes;
+    struct range *one = flip ? right : left, *other = flip ? left : right;
+    count_change(arena);
+    ranges_enter(other, one);
+    one->bytes += other->bytes;
+    one->previous = left->previous;
+    one->next = right->next;
+    one->segment = left->segment;
+    one->block.address = left->block.address;
+    if (one->previous) {
+        one->previous->next = one;
+    }
+    if (one->next) {
+        one->next->previous = one;
+    }
+    arena->range_count--;
+    ranges_recycle(arena, other);
+    return one;
+}
+
+void ranges_merge(struct arena *arena, struct range *range) {
+    struct range *next = range->next, *previous = range->previous;
+    bool after = next && range_state(next) == BLOCK_FREE;
+    bool before = previous && range_state(previous) == BLOCK_FREE;
+    if (!after && !before) {
+        insert(arena, range);
+        return;
+    }
+    if (after && before) {
+        remove_at(arena, ranges_index(arena, previous));
+    }
+    size_t i = ranges_index(arena, after ? next : previous);
+    range = after ? join(arena, range, next) : range;
+    range = before ? join(arena, previous, range) : range;
+    replace(arena, i, range);
+}

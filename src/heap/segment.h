@@ -1,0 +1,162 @@
+/*
+ * Segments and the ranges they are cut into.
+ *
+ * A segment is memory of one reservation from the driver, which goes back as a whole: one
+ * cuMemAlloc (segments backend) or one VMM handle (vmm backend). A range is a large block, a slab
+ * or free memory inside segments. Ranges cover a segment without gaps. With the vmm backend a range
+ * may extend over adjacent segments.
+ *
+ * The pool's lock protects all fields except the atomic ones. Descriptors are recycled and never
+ * unmapped (host.h). A reader without the lock may therefore see another object's data, and must
+ * check what it read.
+ */
+#ifndef GPUCACHE_HEAP_SEGMENT_H
+#define GPUCACHE_HEAP_SEGMENT_H
+
+#include "heap/block.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ARENA_UNIT ((uint64_t)512)
+/*
+ * The host page size, and the unit of large blocks' sizes. Segments begin at a host page, so large
+ * blocks do. A DMA-BUF (cuMemGetHandleForAddressRange) must begin at one.
+ */
+#define LARGE_UNIT ((uint64_t)4096)
+
+struct slab;
+
+struct segment {
+    uint64_t base, bytes;
+    uint64_t used;                   /* bytes that are not free; 0: the segment is idle */
+    struct range *first;             /* the range that covers the segment's first byte */
+    struct segment *previous, *next; /* vmm backend: in order of addresses */
+    /* vmm backend: neighbours in arena.gap_list; meaningful while gap_follows */
+    struct segment *previous_in_gap_list, *next_in_gap_list;
+    /*
+     * Newest epoch in which memory that is free here was freed. When its event has completed, no
+     * earlier work uses the free memory.
+     */
+    uint64_t stamp;
+    uint64_t since; /* decay tick of the last free in the segment (pool/decay.c) */
+    bool is_allocation, gap_follows;
+    /*
+     * Releasing or moving it failed. Remapping does not try again until it has released its lock
+     * (vmm/remap.c).
+     */
+    bool refused;
+    uint64_t handle; /* vmm backend: the driver's handle */
+    /*
+     * Another process, a network card or the CPU can reach the memory. Its memory is reused only
+     * after its epoch's event has completed; a barrier on the device does not suffice.
+     */
+    atomic_bool externally_visible;
+};
+
+/*
+ * One cache line holds all that a free of a large block reads and writes. No other range shares the
+ * line.
+ */
+struct range {
+    /* A large block, live or cached; or the header of a free range or of a slab. */
+    _Alignas(64) struct block block;
+    uint64_t bytes;
+    _Atomic uint64_t requested; /* live block: bytes that the program asked for */
+    struct segment *segment;    /* the segment in which the range begins */
+    /* Live block: its BUFFER_ID with a flag (pool/lookup.c); 0: none was asked for. */
+    _Atomic uint64_t name;
+    struct slab *slab;             /* the slab, if the range is one */
+    struct range *previous, *next; /* adjacent ranges by address; NULL: a gap, or the end */
+};
+
+static inline struct range *range_of(struct block *large) {
+    return (struct range *)large;
+}
+
+/** Returns the bytes of a small or large block, live or cached. */
+static inline uint64_t block_bytes(const struct block *block) {
+    uint64_t header = block_header(block);
+    return header_is_large(header) ? ((const struct range *)block)->bytes : header_bytes(header);
+}
+
+static inline enum block_state range_state(const struct range *range) {
+    return block_state(&range->block);
+}
+
+/**
+ * Returns the segment after `segment` that the range extends into, or NULL. The result is stable
+ * while the range is a block that somebody holds.
+ */
+static inline struct segment *range_next_segment(const struct range *range,
+                                                 const struct segment *segment) {
+    return segment->base + segment->bytes < range->block.address + range->bytes ? segment->next
+                                                                                : NULL;
+}
+
+/** Returns whether any segment of the range is externally visible. */
+static inline bool range_is_externally_visible(const struct range *range) {
+    bool visible = false;
+    for (const struct segment *s = range->segment; s && !visible;
+         s = range_next_segment(range, s)) {
+        visible = atomic_load_explicit(&s->externally_visible, memory_order_relaxed);
+    }
+    return visible;
+}
+
+/**
+ * Returns the first range that begins at or after the segment's base, or NULL. The result may begin
+ * behind the segment: segment_has() tells. The other ranges of the segment follow by `next`.
+ */
+static inline struct range *segment_first(const struct segment *segment) {
+    struct range *first = segment->first;
+    return first->block.address >= segment->base ? first : first->next;
+}
+
+static inline bool segment_has(const struct segment *segment, const struct range *range) {
+    return range && range->block.address < segment->base + segment->bytes;
+}
+
+/**
+ * Returns whether the segment may be released: it is idle, and the event of its stamp has
+ * completed. `finished` is the newest epoch whose event has completed.
+ */
+static inline bool segment_is_releasable(const struct segment *segment, uint64_t finished) {
+    return segment->used == 0 && segment->stamp <= finished && !segment->refused;
+}
+
+/**
+ * Returns whether the segment's handle may be mapped elsewhere: it is idle, at most `most` bytes
+ * long, and not externally visible. Its epoch need not have completed: the new user of the memory
+ * waits behind the same barrier as a user of the memory here (stale.h).
+ */
+static inline bool segment_is_movable(const struct segment *segment, uint64_t most) {
+    return segment->used == 0 && segment->bytes <= most && !segment->refused &&
+           !atomic_load_explicit(&segment->externally_visible, memory_order_relaxed);
+}
+
+/** Returns whether the range begins at its segment's base. */
+static inline bool range_is_first(const struct range *range) {
+    return range->block.address == range->segment->base;
+}
+
+/**
+ * Reads address and requested bytes of a live large block without a lock. Returns false if the
+ * range is NULL or not live. A caller that does not hold the block must check afterwards that it
+ * was not freed in between, for example by arena.recycled. The data race is harmless: the check
+ * discards what was read of a recycled descriptor.
+ */
+__attribute__((no_sanitize("thread"))) static inline bool
+range_peek(struct range *range, uint64_t *address, uint64_t *requested) {
+    if (!range || header_state(*(const volatile uint64_t *)&range->block.header) != BLOCK_LIVE) {
+        return false;
+    }
+    atomic_thread_fence(memory_order_acquire);
+    *address = *(const volatile uint64_t *)&range->block.address;
+    *requested = *(const volatile uint64_t *)&range->requested;
+    return true;
+}
+
+#endif

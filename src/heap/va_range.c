@@ -1,0 +1,130 @@
+/*
+ * Finds the gap in the reserved addresses where a growth needs the least new memory. va_range.h has
+ * the drawing and the lock.
+ */
+#include "heap/va_range.h"
+
+#include "heap/arith.h"
+#include "heap/page_map.h"
+
+#include <stddef.h>
+
+static uint64_t end_of(const struct segment *segment) {
+    return segment->base + segment->bytes;
+}
+
+/* Finds the free ranges on both sides of the gap [base, end), which lies behind `after`. */
+static void find_free_neighbours(const struct arena *arena, uint64_t base, uint64_t end,
+                                 struct segment *after, struct gap *gap) {
+    const struct segment *before = after ? after->next : arena->segments;
+    gap->left = after && end_of(after) == base ? arena_free_end(after) : NULL;
+    gap->right = before && before->base == end ? arena_free_start(before) : NULL;
+}
+
+/*
+ * Computes what of the gap [base, end) a request of `bytes` needs: at its start or its end, next to
+ * a free range, or all of it between two. Returns false if gap and free ranges together are too
+ * short.
+ */
+static bool measure_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                        struct segment *after, struct gap *gap) {
+    *gap = (struct gap){.base = base, .longest = end - base};
+    find_free_neighbours(arena, base, end, after, gap);
+    uint64_t left = gap->left ? gap->left->bytes : 0, gap_bytes = end - base;
+    uint64_t right = gap->right ? gap->right->bytes : 0;
+    uint64_t with_left = round_up(bytes - min_u64(left, bytes), PAGE_BYTES);
+    uint64_t with_right = round_up(bytes - min_u64(right, bytes), PAGE_BYTES);
+    if (with_left <= gap_bytes && (with_left <= with_right || with_right > gap_bytes)) {
+        gap->bytes = with_left;
+        gap->right = NULL;
+    } else if (with_right <= gap_bytes) {
+        gap->bytes = with_right;
+        gap->base = end - with_right;
+        gap->left = NULL;
+    } else {
+        gap->bytes = gap_bytes;
+    }
+    return left + gap_bytes + right >= bytes;
+}
+
+static void keep_better(const struct gap *gap, struct gap *best) {
+    bool lower = gap->bytes == best->bytes && gap->base < best->base;
+    if (best->bytes == 0 || gap->bytes < best->bytes || lower) {
+        *best = *gap;
+    }
+}
+
+/* Measures the parts of [base, end) without stale mappings, and keeps the best. */
+static void search_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                       struct segment *after, struct gap *best) {
+    struct gap gap;
+    while (base < end) {
+        const struct stale_mapping *stale_mapping = stale_behind(&arena->stale_mappings, base);
+        uint64_t until = stale_mapping && stale_mapping->base < end ? stale_mapping->base : end;
+        if (until > base && measure_gap(arena, bytes, base, until, after, &gap)) {
+            keep_better(&gap, best);
+        }
+        base = stale_mapping && stale_mapping->base < end
+                   ? stale_mapping->base + stale_mapping->bytes
+                   : end;
+    }
+}
+
+/*
+ * Searches the part of [base, end) that VA ranges cover: between two segments, before the first, or
+ * behind the last.
+ */
+static void search_addresses(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
+                             struct segment *after, struct gap *best) {
+    for (const struct va_range *va_range = arena->va_ranges; va_range; va_range = va_range->next) {
+        uint64_t range_end = va_range->base + va_range->bytes;
+        search_gap(arena, bytes, base > va_range->base ? base : va_range->base,
+                   end < range_end ? end : range_end, after, best);
+    }
+}
+
+/** Walks arena.gap_list: there may be thousands of segments, but few gaps. */
+bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap) {
+    struct segment *last = arena->last;
+    *gap = (struct gap){0};
+    search_addresses(arena, bytes, 0, last ? arena->segments->base : UINT64_MAX, NULL, gap);
+    for (struct segment *s = arena->gap_list; s; s = s->next_in_gap_list) {
+        search_addresses(arena, bytes, end_of(s), s->next->base, s, gap);
+    }
+    if (last) {
+        search_addresses(arena, bytes, end_of(last), UINT64_MAX, last, gap);
+    }
+    return gap->bytes > 0;
+}
+
+void gap_become(struct gap *gap, uint64_t bytes) {
+    bytes = min_u64(bytes, gap->longest);
+    if (gap->right && !gap->left) { /* the memory grows to the left */
+        gap->base = gap->base + gap->bytes - bytes;
+    }
+    gap->bytes = bytes;
+}
+
+bool va_range_prepare(struct arena *arena) {
+    return host_slab_prepare(&arena->va_range_slab, 1);
+}
+
+void va_range_add(struct arena *arena, uint64_t base, uint64_t bytes) {
+    struct va_range *va_range = host_slab_get(&arena->va_range_slab), **at = &arena->va_ranges;
+    while (*at && (*at)->base < base) {
+        at = &(*at)->next;
+    }
+    *va_range = (struct va_range){.base = base, .bytes = bytes, .next = *at};
+    *at = va_range;
+}
+
+bool va_range_remove(struct arena *arena, uint64_t *base, uint64_t *bytes) {
+    struct va_range *va_range = arena->va_ranges;
+    if (va_range) {
+        *base = va_range->base;
+        *bytes = va_range->bytes;
+        arena->va_ranges = va_range->next;
+        host_slab_put(&arena->va_range_slab, va_range);
+    }
+    return va_range != NULL;
+}

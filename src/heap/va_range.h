@@ -1,0 +1,57 @@
+/*
+ * VA ranges: reserved addresses at which the vmm backend maps an arena's segments.
+ *
+ *      VA range  |<------------- several times the device's memory -------------->|
+ *      segments  | segment | segment |   gap    | segment |   gap, to the end
+ *
+ * Addresses cost nothing, so there are always gaps. The pool grows in a gap, next to a free range,
+ * by only the bytes that the request lacks. Memory therefore stays in few large ranges. Idle
+ * segments in other places can provide the handles: vmm/remap.c maps them into the gap, or
+ * releases them. A remapped segment leaves a stale mapping (stale.h).
+ *
+ * The pool's lock protects everything. Invariant: `va_ranges` is sorted, and every segment lies in
+ * one VA range. vmm/remap.c is the caller.
+ */
+#ifndef GPUCACHE_HEAP_VA_RANGE_H
+#define GPUCACHE_HEAP_VA_RANGE_H
+
+#include "heap/arena.h"
+
+struct va_range {
+    uint64_t base, bytes;
+    struct va_range *next; /* next by address */
+};
+
+/* A place where an arena can grow for a request. */
+struct gap {
+    uint64_t base, bytes; /* of the memory to add, a multiple of 2 MiB */
+    uint64_t longest;     /* largest value that `bytes` can take here */
+    /* Adjacent free ranges that the request needs as well, or NULL. */
+    struct range *left, *right;
+};
+
+/**
+ * Finds the place where a free range of `bytes` needs the least new memory, the lowest address
+ * among equals. Returns false if the VA ranges have no gap that is long enough.
+ */
+bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap);
+
+/** Changes how much memory is added at the gap, to at most gap->longest bytes. */
+void gap_become(struct gap *gap, uint64_t bytes);
+
+/**
+ * Prepares the descriptor of one more VA range. Another thread may use it up while the lock is
+ * released. Returns false without host memory.
+ */
+bool va_range_prepare(struct arena *arena);
+
+/** Adds a VA range. Requires va_range_prepare(). */
+void va_range_add(struct arena *arena, uint64_t base, uint64_t bytes);
+
+/**
+ * Removes the first VA range, in which no segment may lie, and stores its base and length. Returns
+ * false if there is none.
+ */
+bool va_range_remove(struct arena *arena, uint64_t *base, uint64_t *bytes);
+
+#endif

@@ -1,0 +1,199 @@
+/*
+ * The budget: up to how many reserved bytes the pool grows rather than synchronises.
+ *
+ *      peak of live memory  ->  goal  -- plus quotas of caches ->  budget  ->  pressure
+ *
+ * The pool's lock protects all but the number of streams. budget_recompute() has the rules in
+ * order; the constants are in src/tuning/tuning.def.
+ */
+#include "source/internal.h"
+
+uint64_t budget_room(struct source *source, uint64_t *others) {
+    ASSERT_HELD(&source->lock);
+    struct backend *backend = source->backend;
+    uint64_t used = budget_used(source);
+    uint64_t available = backend->capacity > used ? backend->capacity - used : 0;
+    if (backend->ops->available) {
+        lock_release(&source->lock);
+        available = backend->ops->available(backend, others);
+        lock_acquire(&source->lock);
+    }
+    return available;
+}
+
+void budget_begin_growth(struct source *source) {
+    ASSERT_HELD(&source->lock);
+    source->growing.threads++;
+    if (source->backend->ops->begin_growth) {
+        source->backend->ops->begin_growth(source->backend);
+    }
+}
+
+void budget_end_growth(struct source *source, bool gave_back) {
+    ASSERT_HELD(&source->lock);
+    if (source->backend->ops->end_growth) {
+        source->backend->ops->end_growth(source->backend, gave_back);
+    }
+    source->growing.threads--;
+    source->growing.done++;
+}
+
+static _Atomic unsigned expected_streams;
+
+void budget_expect_streams(unsigned streams) {
+    atomic_store_explicit(&expected_streams, streams, memory_order_relaxed);
+}
+
+unsigned budget_streams(void) {
+    return atomic_load_explicit(&expected_streams, memory_order_relaxed);
+}
+
+/*
+ * Returns the bytes that a pool may keep whatever is live. Each stream gets a share, so that
+ * streams need not wait for each other's memory.
+ */
+static uint64_t budget_floor(const struct source *source) {
+    uint64_t share = source->backend->capacity / BUDGET_FLOOR_SHARE;
+    uint64_t streams = clamp_u64(1, budget_streams(), BUDGET_STREAMS);
+    uint64_t each = streams > 1 ? clamp_u64(BUDGET_FLOOR, share, 2 * BUDGET_FLOOR) : BUDGET_FLOOR;
+    return min_u64(each * streams, max_u64(share * BUDGET_STREAMS, BUDGET_FLOOR));
+}
+
+bool budget_is_beyond_floor(const struct source *source) {
+    return budget_streams() <= 1 ||
+           counter_get(&source->counters.allocated.peak) > budget_floor(source);
+}
+
+uint64_t budget_little(const struct source *source) {
+    uint64_t peak = counter_get(&source->counters.allocated.peak);
+    return peak <= BUDGET_LITTLE_PEAK ? BUDGET_LITTLE : peak * BUDGET_TIMES;
+}
+
+uint64_t budget_remap_slack_most(const struct source *source) {
+    return counter_get(&source->counters.allocated.peak) / REMAP_SLACK_STEP *
+           source->remap.slack_steps;
+}
+
+/*
+ * Returns the goal: GPUCACHE_BUDGET if it is set. Otherwise the peak and some slack, at least the
+ * floor. The slack is a share of the peak or BUDGET_FLOOR, whichever is more.
+ */
+static uint64_t goal_of(const struct source *source) {
+    if (source->config.budget > 0) {
+        return source->config.budget;
+    }
+    uint64_t peak = counter_get(&source->counters.allocated.peak), floor = budget_floor(source);
+    /* The peak may have been reset after remapping raised the slack. */
+    uint64_t more = min_u64(source->remap.slack, budget_remap_slack_most(source));
+    uint64_t slack = peak / source->policy->slack_share + more;
+    return max_u64(peak + max_u64(slack, BUDGET_FLOOR), floor);
+}
+
+uint64_t budget_with(const struct source *source, uint64_t bytes) {
+    uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
+    uint64_t peak = counter_get(&source->counters.allocated.peak);
+    uint64_t then = budget_used(source) - budget_free(source) - source->pending_bytes + bytes;
+    uint64_t more = then > peak && source->config.budget == 0 ? then - peak : 0;
+    return source->refused_at > 0 ? budget : budget + more + more / VMM_SLACK;
+}
+
+/* Stores a changed value only. Every thread reads these fields: a store costs each a cache miss. */
+static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
+    if (atomic_load_explicit(at, memory_order_relaxed) != bytes) {
+        atomic_store_explicit(at, bytes, memory_order_relaxed);
+    }
+}
+
+/*
+ * Computes in order:
+ *
+ *   1. The goal: goal_of(), at most budget_little().
+ *   2. The budget: the goal and the quotas of the caches, with 1/BUDGET_QUOTA_SHARE more, because
+ *      cached blocks are cut from slabs that other caches use too. Reductions:
+ *        - VMM, or one active cache and slack of at most BUDGET_FLOOR: the slack counts for caches
+ *          too. With VMM, remapping leaves no unusable gaps that would need the slack.
+ *        - VMM: slack and quotas together are at most BUDGET_CACHES_EACH for each active cache, of
+ *          at most BUDGET_CACHES. In a large program the slack covers the caches.
+ *        - One active cache: at most budget_little().
+ *   3. Bounds of budget and goal: the capacity of the device, and the reserve at which growing was
+ *      refused. Segments leave 1/BUDGET_DEVICE_SHARE of the device to others; VMM need not, because
+ *      idle handles can be released at any time.
+ *   4. Pressure, if one holds: mode POOL_SYNC; the program synchronises its contexts itself;
+ *      a record was refused, so that frees show whether records work; a capture is under way; the
+ *      reserve is above the budget less 1/PRESSURE_SHARE of the goal.
+ *   5. The bytes per event of frees under pressure; 0 in mode POOL_SYNC: every free records.
+ *
+ * GPUCACHE_BUDGET replaces steps 1 and 2.
+ */
+void budget_recompute(struct source *source) {
+    ASSERT_HELD(&source->lock);
+    const struct memory_policy *policy = source->policy;
+    uint64_t goal = goal_of(source), budget = goal;
+    if (source->config.budget == 0) {
+        uint64_t little = budget_little(source);
+        goal = min_u64(goal, little);
+        uint64_t more = source->quotas + source->quotas / BUDGET_QUOTA_SHARE;
+        uint64_t slack = goal - min_u64(counter_get(&source->counters.allocated.peak), goal);
+        bool small = source->active_count <= 1 && slack <= BUDGET_FLOOR;
+        if (small || policy->slack_is_shared) {
+            more -= min_u64(more, slack);
+        }
+        if (policy->caches_each_most < UINT64_MAX) {
+            uint64_t most = min_u64(source->active_count, BUDGET_CACHES) * policy->caches_each_most;
+            more = min_u64(more, most - min_u64(slack, most));
+        }
+        budget = source->active_count > 1 ? goal + more : min_u64(goal + more, little);
+    }
+    uint64_t capacity = source->backend->capacity;
+    uint64_t unused = policy->left_share > 0 ? capacity / policy->left_share : 0;
+    budget = min_u64(budget, capacity - unused);
+    budget = source->refused_at > 0 ? min_u64(budget, source->refused_at) : budget;
+    goal = min_u64(goal, budget);
+    source->goal = goal;
+    unsigned refused = source->backend->refused;
+    bool records_fail = refused > 0 && source->backend->has_events;
+    bool pressure = source->config.reuse == POOL_SYNC || source->application_syncs ||
+                    records_fail || sync_is_captured(source) ||
+                    budget_used(source) > budget - goal / PRESSURE_SHARE;
+    set_if_changed(&source->budget, budget);
+    if (pressure != (atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0)) {
+        uint64_t since = pressure ? pressure_since(epochs_stamp(&source->epochs), false) : 0;
+        atomic_store_explicit(&source->pressure, since, memory_order_relaxed);
+    }
+    bool sync = source->config.reuse == POOL_SYNC;
+    uint64_t most = sync ? 0 : sync_event_bytes(source, budget);
+    set_if_changed(&source->event_least, min_u64(budget / EVENT_LEAST_SHARE, most));
+    set_if_changed(&source->event_bytes, most);
+    source->refused_seen = refused;
+    source->budget_stale = false;
+}
+
+void budget_count_reserve(struct source *source) {
+    ASSERT_HELD(&source->lock);
+    struct counters *counters = &source->counters;
+    uint64_t reserved = budget_used(source), available = budget_free(source);
+    metric_become(&counters->reserved, reserved);
+    metric_become(&counters->active, reserved - available);
+    metric_become(&counters->segments, source->large.segment_count + source->small.segment_count);
+    uint64_t large = arena_largest_free(&source->large), small = arena_largest_free(&source->small);
+    counter_set(&counters->largest_free_bytes,
+                max_u64(max_u64(large, small), runs_largest(&source->runs)));
+    counter_set(&counters->ready_bytes, available);
+    counter_set(&counters->releasable_bytes, source_idle(source));
+    counter_set(&counters->free_blocks,
+                source->large.free_count + source->small.free_count + source->runs.count);
+}
+
+void budget_update(struct source *source, bool changed) {
+    struct counters *counters = &source->counters;
+    if (changed || source->budget_stale) {
+        budget_recompute(source);
+    }
+    if (changed || budget_free(source) != counter_get(&counters->ready_bytes)) {
+        budget_count_reserve(source);
+    }
+    counter_set(&counters->epochs, source->epochs.closed);
+    counter_set(&counters->barriers, source->epochs.barriers);
+    counter_set(&counters->cpu_waits, source->epochs.cpu_waits);
+    counter_set(&counters->cpu_wait_ns, source->epochs.cpu_wait_ns);
+}

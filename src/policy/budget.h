@@ -1,0 +1,94 @@
+/*
+ * The budget: how far a pool may grow, computed from the peak of live memory. All values are bytes.
+ * The pool's lock is held on entry to every function but budget_expect_streams() and
+ * budget_streams(). Only budget_room() releases it.
+ */
+#ifndef GPUCACHE_POLICY_BUDGET_H
+#define GPUCACHE_POLICY_BUDGET_H
+
+#include "source/state.h"
+
+/** Computes goal, budget, pressure and the bytes per event from peak, quotas and refusals. */
+void budget_recompute(struct source *source);
+
+/**
+ * Updates budget and counters at the end of every slow path. `changed`: what budget_has_changed()
+ * returned.
+ */
+void budget_update(struct source *source, bool changed);
+
+/** Updates the metrics of reserved and free memory. */
+void budget_count_reserve(struct source *source);
+
+/** Sets and returns the number of the program's streams, the default one not counted. */
+void budget_expect_streams(unsigned streams);
+unsigned budget_streams(void);
+
+/** Returns the most that the budget may be with one active cache, by the peak so far. */
+uint64_t budget_little(const struct source *source);
+
+/** Returns whether the peak is above the floor of several streams; true with at most one stream. */
+bool budget_is_beyond_floor(const struct source *source);
+
+/**
+ * Returns the bytes that the driver has left for the pool. Sets *others to the idle bytes of other
+ * pools if the backend has available(): the caller initialises it. Releases the lock to ask.
+ */
+uint64_t budget_room(struct source *source, uint64_t *others);
+
+/** Returns the budget of a VMM pool as it will be once `bytes` more are in use. */
+uint64_t budget_with(const struct source *source, uint64_t bytes);
+
+/** Returns the bytes by which remapping may raise the goal at its present number of slack steps. */
+uint64_t budget_remap_slack_most(const struct source *source);
+
+/**
+ * Marks the begin and end of a growth, for which other threads may wait. `gave_back`: the growth
+ * may have taken and returned memory that the request of another thread missed.
+ */
+void budget_begin_growth(struct source *source);
+void budget_end_growth(struct source *source, bool gave_back);
+
+/** Returns the reserve: the bytes that the pool holds from the driver. */
+static inline uint64_t budget_used(const struct source *source) {
+    return source->large.reserved_bytes + source->small.reserved_bytes;
+}
+
+/** Returns the free bytes of the reserve, with those that a growing thread holds for itself. */
+static inline uint64_t budget_free(const struct source *source) {
+    return source->large.free_bytes + source->small.free_bytes + source->remap.held_bytes +
+           (source->runs.free_units << UNIT_SHIFT);
+}
+
+/** Returns the bytes of large blocks that may be allocated before the caches' peaks are summed. */
+static inline uint64_t budget_unaggregated_most(const struct source *source) {
+    return counter_get(&source->counters.allocated.peak) / UNAGGREGATED_SHARE;
+}
+
+/** Returns the reserve, plus the bytes that threads are asking the driver for. */
+static inline uint64_t budget_expected(const struct source *source) {
+    return budget_used(source) + source->growing.bytes;
+}
+
+/** Returns whether the reserve or refused records changed since the counters were last updated. */
+static inline bool budget_has_changed(const struct source *source) {
+    return budget_used(source) != counter_get(&source->counters.reserved.current) ||
+           source->backend->refused != source->refused_seen;
+}
+
+/** Returns whether the reserve, all growths under way and `growth` together exceed `most`. */
+static inline bool budget_would_exceed(const struct source *source, uint64_t growth,
+                                       uint64_t most) {
+    return budget_expected(source) + growth > most;
+}
+
+/**
+ * Returns whether growing by `bytes` stays within the budget as last computed. The peak may have
+ * risen since.
+ */
+static inline bool budget_allows(const struct source *source, uint64_t bytes) {
+    uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
+    return !budget_would_exceed(source, bytes, budget);
+}
+
+#endif

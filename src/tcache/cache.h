@@ -1,0 +1,228 @@
+/*
+ * A thread's cache: blocks that the thread freed, by bin, in the order of the frees.
+ *
+ *      bin of 64 KiB   head -> stamp 7, stamp 7, stamp 9, stamp 12 <- tail
+ *                      ^ handed out first, if epoch 7 is safe        ^ freed last
+ *
+ * Invariant: stamps grow along a bin. One comparison with the safe epoch decides: if the head
+ * may not be handed out, no block of the bin may. Free and pending blocks share one list, and
+ * nothing moves when an epoch ends. A block of another thread goes into the freeing thread's
+ * cache: no other thread's cache line is written. A bin of large blocks has sizes of a sixteenth
+ * of a doubling: the first few are checked.
+ *
+ * The owner enters a cache with plain stores (biased.h), other threads seize it under the pool's
+ * lock. The counters have one writer: the thread inside.
+ */
+#ifndef GPUCACHE_TCACHE_CACHE_H
+#define GPUCACHE_TCACHE_CACHE_H
+
+#include "heap/block.h"
+#include "process/biased.h"
+#include "stats/watermark.h"
+#include "tcache/transfer.h"
+#include "tuning/tuning.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* owned_header of a cache whose blocks every free claims with a compare and swap */
+#define OWNED_HEADER_NONE UINT64_MAX
+
+struct pool;
+
+struct bin {
+    _Alignas(64) struct block *head;
+    struct block *tail;
+    uint32_t count;
+    uint32_t target;            /* blocks that the thread needs per epoch (refill_count()) */
+    stat_counter allocs, frees; /* of blocks of this bin */
+    uint64_t allocs_seen;       /* value at the last cache_bin_check_idle() */
+    uint32_t own_at_miss;       /* `allocs` when the head was last found pending */
+    uint32_t all_at_miss;       /* allocations of all bins at that time */
+};
+
+enum watermark_of { WATERMARK_REQUESTED, WATERMARK_ALLOCATED, WATERMARK_COUNT, WATERMARKS };
+
+/* A counter's value, and since when it has not changed (ns or ticks); 0: not checked yet. */
+struct unchanged {
+    uint64_t number, since;
+};
+
+/* State of the scans for idle threads (quota.c). */
+struct seen {
+    struct unchanged allocations, operations; /* allocations; allocations and frees */
+    struct unchanged operations_ticks;        /* the latter, in ticks of the decay time (decay.c) */
+};
+
+struct cache {
+    _Alignas(64) struct biased lock; /* first field: see cache_of() */
+    struct pool *pool;               /* never changes: threads reuse a cache, pools do not */
+    uint64_t live_mask;              /* XOR mask: header of a cached block to that of a live one */
+    uint64_t owned_header;  /* state and owner in the header of a block that only the owner frees */
+    uint64_t bytes;         /* of all blocks in the bins */
+    _Atomic uint64_t quota; /* limit of `bytes`; written under the pool's lock */
+    struct watermark watermarks[WATERMARKS];
+    uint16_t owner_id;          /* owner ID in the blocks it hands out; 0: none */
+    uint16_t last_flushed;      /* last bin of cache_flush_idle() */
+    uint32_t frees_since_event; /* frees by this thread since an event in a free or is_due() */
+    uint64_t pressure_seen;     /* source.pressure at the last free under pressure */
+    uint64_t bytes_since_event; /* bytes freed by this thread, likewise */
+    struct bin bins[BINS];
+    /* by requested bytes */
+    stat_counter large_allocs[STATS_SIZE_CLASSES], large_frees[STATS_SIZE_CLASSES];
+    _Atomic(struct cache *) next_in_pool; /* written under the pool's lock, read by all */
+    struct cache *previous_in_pool;
+    const void *owner; /* address unique to the owning thread, or NULL; under the pool's lock */
+    struct cache *next_in_thread;                /* only for the owning thread */
+    struct cache *next_active, *previous_active; /* under the pool's lock */
+    struct seen seen;
+    bool in_slow_path;        /* the thread is in the slow path and may have released the lock */
+    uint32_t refill_failures; /* refills without memory; reset at REFILL_FAILURES */
+    bool overflowed;          /* quota made it flush bins in use since its last miss */
+    bool freed_others;        /* freed blocks with another owner ID */
+    stat_counter peak_seen;   /* own peak of allocated bytes at the last report_peak() */
+    uint64_t live_at_start;   /* live blocks counted here when the thread got the cache */
+    struct transfer transfer; /* blocks of this thread that others freed; own lock */
+};
+
+/** Returns the cache of a lock: the lock is the first field. */
+static inline struct cache *cache_of(struct biased *lock) {
+    return (struct cache *)lock;
+}
+
+/** Returns a list for cache_seize_list(): this cache in front of `others`, which may be NULL. */
+static inline struct biased *cache_listed(struct cache *cache, struct biased *others) {
+    cache->lock.next_seized = others;
+    return &cache->lock;
+}
+
+static inline void cache_enter(struct cache *cache) {
+    biased_enter(&cache->lock);
+}
+
+static inline void cache_leave(struct cache *cache) {
+    biased_leave(&cache->lock);
+}
+
+/* Enter a cache of another thread, and leave it: one, or all of a pool. The pool's lock is held. */
+void cache_seize(struct cache *cache);
+void cache_return(struct cache *cache);
+void cache_seize_all(struct pool *pool);
+void cache_return_all(struct pool *pool);
+
+/*
+ * Seizes a list of caches at once: until biased_return(), no block moves between them or to a
+ * transfer cache. The pool's lock is held.
+ */
+void cache_seize_list(struct pool *pool, struct biased *first);
+
+static inline uint64_t cache_quota(const struct cache *cache) {
+    return atomic_load_explicit(&cache->quota, memory_order_relaxed);
+}
+
+/**
+ * Returns whether a bin has more than CACHE_BIN_BLOCKS blocks, or the cache more bytes than its
+ * quota.
+ */
+static inline bool cache_overflows(const struct cache *cache, const struct bin *bin) {
+    return bin->count > CACHE_BIN_BLOCKS || cache->bytes > cache_quota(cache);
+}
+
+/* --- the caller is inside the cache --- */
+
+/** Returns the bin of a small block with that header. */
+_Static_assert(sizeof(struct bin) == 1 << HEADER_BIN_SHIFT, "a header has a bin's place as it is");
+static inline struct bin *cache_bin(struct cache *cache, uint64_t header) {
+    return (struct bin *)((char *)cache->bins + (header & HEADER_BIN));
+}
+
+/**
+ * Removes and returns the head of a bin of small blocks, if its stamp is safe; else returns NULL.
+ * Sets *header to the block's header.
+ */
+static inline struct block *cache_pop_from(struct cache *cache, struct bin *bin, uint64_t safe,
+                                           uint64_t *header) {
+    struct block *block = bin->head;
+    if (!block || block->stamp > safe) {
+        return NULL;
+    }
+    bin->head = block->next;
+    block_fetch(bin->head); /* for the next allocation; harmless for NULL */
+    bin->count--;
+    *header = block_header(block);
+    cache->bytes -= header_bytes(*header);
+    return block;
+}
+
+/** Does the same for the bin of size class `at`. */
+static inline struct block *cache_pop(struct cache *cache, unsigned at, uint64_t safe) {
+    uint64_t header;
+    return cache_pop_from(cache, &cache->bins[at], safe, &header);
+}
+
+/**
+ * Appends a block of `bytes`. Its stamp must not be older than that of any block this thread
+ * freed before.
+ */
+static inline void cache_push(struct cache *cache, struct bin *bin, struct block *block,
+                              uint64_t bytes) {
+    ASSERT_INSIDE(&cache->lock);
+    block->next = NULL;
+    if (bin->head) {
+        bin->tail->next = block;
+    } else {
+        bin->head = block;
+    }
+    bin->tail = block;
+    bin->count++;
+    cache->bytes += bytes;
+}
+
+/** Returns the last bin that may serve a request. `much`: memory is short, or much is cached. */
+struct alloc_request;
+unsigned request_last_bin(const struct alloc_request *request, bool much);
+/** Removes and returns a safe block for a request, up to that last bin; NULL: none. */
+struct block *cache_find(struct cache *cache, const struct alloc_request *request, uint64_t safe);
+
+/**
+ * Returns the lowest safe epoch with which cache_find() finds a block; 0: none would do. For
+ * small requests only the request's own bin counts.
+ */
+uint64_t cache_stamp(const struct cache *cache, const struct alloc_request *request);
+
+/**
+ * Insert blocks of one bin in front of all others; the caller knows that all are safe. An empty
+ * bin is filled without a write to the blocks.
+ */
+void cache_push_magazine(struct cache *cache, unsigned at, const struct magazine *magazine);
+void cache_push_free(struct cache *cache, struct block *block);
+
+/** Removes and returns the `count` oldest blocks of a bin. To take all small ones reads none. */
+struct magazine cache_take(struct cache *cache, unsigned at, uint32_t count);
+
+/** Returns whether no block of the bin was allocated since the last call. Records the count. */
+static inline bool cache_bin_check_idle(struct bin *bin) {
+    uint64_t allocs = counter_get(&bin->allocs);
+    bool idle = allocs == bin->allocs_seen;
+    bin->allocs_seen = allocs;
+    return idle;
+}
+
+/*
+ * --- flush.c: the caller is inside, or has seized the cache, and holds the pool's lock ---
+ *
+ * Move blocks to the pool until the cache holds at most `most` bytes. The first one moves bins
+ * without an allocation since its last round, never bin `keep`. The second one halves the largest
+ * bin each time, and bin `keep` last.
+ */
+void cache_flush_idle(struct cache *cache, unsigned keep, uint64_t most);
+void cache_flush_half(struct cache *cache, unsigned keep, uint64_t most);
+
+/** Moves all blocks of the bins from `first` on to the pool. */
+void cache_flush(struct cache *cache, unsigned first);
+
+/** Forgets all blocks: the context has ended and took the memory along. The cache is seized. */
+void cache_forget(struct cache *cache);
+
+#endif

@@ -1,0 +1,35 @@
+/* Owners of caches: the calling thread's cache, and the common cache of a pool. */
+#ifndef GPUCACHE_TCACHE_OWNER_H
+#define GPUCACHE_TCACHE_OWNER_H
+
+#include "tcache/cache.h"
+
+/** Initialises a zeroed cache as the common cache of a pool: any thread may enter it. */
+void cache_start_common(struct cache *cache, struct pool *pool);
+
+/**
+ * Returns the calling thread's cache for a pool, created if necessary. Returns the pool's common
+ * cache if the thread cannot have its own: it is ending, or host memory is short. Called with no
+ * lock.
+ */
+struct cache *cache_of_thread(struct pool *pool);
+
+/**
+ * The cache that this thread used last, of any pool; or a cache of no pool that cannot be
+ * entered. The caller compares its pool.
+ */
+extern _Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec")));
+
+/** Resets cache_last to the cache of no pool. */
+void cache_forget_last(void);
+
+/**
+ * Returns the calling thread's cache for a pool, as cache_of_thread(), without a call in the
+ * usual case.
+ */
+static inline struct cache *cache_mine(struct pool *pool) {
+    struct cache *cache = cache_last;
+    return __builtin_expect(cache->pool == pool, 1) ? cache : cache_of_thread(pool);
+}
+
+#endif

@@ -1,0 +1,73 @@
+/*
+ * Owner IDs: how a cache gets one, shares it and gives it up (owner_id.h).
+ *
+ * The pool's lock protects the ID of a cache. The two tables are atomic and read without a lock.
+ * Callers: owner.c, and free.c for blocks of other threads.
+ */
+#include "tcache/owner_id.h"
+
+#include "pool/internal.h"
+
+/*
+ * An ID belongs to one cache for ever: a block's ID always leads to a cache that exists. The next
+ * thread of the cache keeps the ID only if no block can have it any more. The flags of shared IDs
+ * are read in every free by another thread. They lie apart from the caches, whose owners keep
+ * writing.
+ */
+static _Atomic(struct cache *) numbered[OWNER_IDS];
+atomic_bool owner_id_shared[OWNER_IDS] = {true};
+static _Atomic uint32_t last_number;
+
+/* Sets a cache's owner ID and the header words made of it. The pool's lock is held. */
+static void set_number(struct cache *cache, uint16_t owner_id) {
+    uint64_t owner = (uint64_t)owner_id << HEADER_OWNER_SHIFT;
+    cache->owner_id = owner_id;
+    cache->live_mask = (uint64_t)(BLOCK_LIVE ^ BLOCK_CACHED) | owner;
+    cache->owned_header = owner_id > 0 ? (uint64_t)BLOCK_LIVE | owner : OWNED_HEADER_NONE;
+}
+
+/*
+ * Returns a new ID; 0 if all are used: then the blocks have no owner, and every free is a compare
+ * and swap.
+ */
+static uint16_t next_number(void) {
+    uint32_t owner_id = atomic_load(&last_number);
+    while (owner_id < OWNER_IDS - 1 &&
+           !atomic_compare_exchange_weak(&last_number, &owner_id, owner_id + 1)) {
+    }
+    return owner_id < OWNER_IDS - 1 ? (uint16_t)(owner_id + 1) : 0;
+}
+
+void owner_id_take(struct cache *cache) {
+    set_number(cache, biased_is_on(&cache->lock) ? next_number() : 0);
+    atomic_store(&numbered[cache->owner_id], cache);
+}
+
+bool owner_id_is_exclusive(const struct cache *cache) {
+    return cache->owner_id > 0 && !owner_id_is_shared(cache->owner_id) && !cache->freed_others &&
+           watermark_live(&cache->watermarks[WATERMARK_COUNT]) == cache->live_at_start;
+}
+
+void owner_id_stop_owning(struct cache *cache) {
+    cache->owned_header = OWNED_HEADER_NONE;
+    atomic_store(&owner_id_shared[cache->owner_id], true);
+}
+
+void owner_id_clear(struct cache *cache) {
+    set_number(cache, 0);
+}
+
+struct cache *owner_id_cache(unsigned owner_id) {
+    return atomic_load(&numbered[owner_id]);
+}
+
+void owner_id_share(unsigned owner_id) {
+    struct cache *cache = owner_id_cache(owner_id);
+    lock_acquire(&cache->pool->source.lock);
+    if (cache->owner_id == owner_id) {
+        cache_seize(cache);
+        owner_id_stop_owning(cache);
+        cache_return(cache);
+    }
+    lock_release(&cache->pool->source.lock);
+}

@@ -1,0 +1,61 @@
+/*
+ * Owner IDs: which cache handed out a block.
+ *
+ * The header of a live block has the owner ID of its cache. While an ID is exclusive, only the
+ * owner's thread changes the state of such blocks, inside the cache: its free needs no locked
+ * instruction. The first free of such a block by another thread makes the ID shared, for ever and
+ * for all its blocks. From then on every free of them is a compare and swap.
+ */
+#ifndef GPUCACHE_TCACHE_OWNER_ID_H
+#define GPUCACHE_TCACHE_OWNER_ID_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+struct cache;
+
+/* true: the ID is shared */
+#define OWNER_IDS (1u << 16)
+extern atomic_bool owner_id_shared[OWNER_IDS];
+
+/** Makes an owner ID shared: seizes its cache. Called with no lock. */
+void owner_id_share(unsigned owner_id);
+
+/** Returns whether an owner ID is shared. Needs no lock. */
+static inline bool owner_id_is_shared(unsigned owner_id) {
+    return atomic_load_explicit(&owner_id_shared[owner_id], memory_order_acquire);
+}
+
+/**
+ * Makes an owner ID shared if it is not. Must run before a thread frees a block of another owner.
+ * Called with no lock.
+ */
+static inline void owner_id_share_once(unsigned owner_id) {
+    if (__builtin_expect(!owner_id_is_shared(owner_id), 0)) {
+        owner_id_share(owner_id);
+    }
+}
+
+/** Returns the cache that has or had an owner ID found in a block. */
+struct cache *owner_id_cache(unsigned owner_id);
+
+/*
+ * Give a cache a new owner ID, or ID 0. The new ID is 0 too without a biased lock, or if all IDs
+ * are used. The pool's lock is held, and the cache has no owner yet.
+ */
+void owner_id_take(struct cache *cache);
+void owner_id_clear(struct cache *cache);
+
+/**
+ * Returns whether no live block can have the cache's ID: only its thread freed blocks of the ID,
+ * it freed no others, and as many as it allocated. The pool's lock is held.
+ */
+bool owner_id_is_exclusive(const struct cache *cache);
+
+/**
+ * Makes the ID of a cache shared. The pool's lock is held; the owner is outside the cache, or has
+ * ended.
+ */
+void owner_id_stop_owning(struct cache *cache);
+
+#endif

@@ -1,0 +1,76 @@
+/*
+ * The whole state of a pool, for the files of src/pool only. The pool's lock, source.lock,
+ * protects all fields except those marked atomic.
+ */
+#ifndef GPUCACHE_TCACHE_POOL_STATE_H
+#define GPUCACHE_TCACHE_POOL_STATE_H
+
+#include "debug/survey.h"
+#include "pool/pool.h"
+#include "source/state.h"
+#include "tcache/cache.h"
+
+/* State of the sums of the caches' peaks (peaks.c). */
+struct peaks {
+    uint64_t updates, summed_at; /* slow paths so far; and at the last sum */
+    uint64_t unaggregated_bytes; /* bytes of large blocks handed out since the last sum */
+    bool budget_is_updated;      /* by peaks_over_budget(), in this slow path */
+};
+
+struct pool {
+    struct source source; /* where memory comes from; has the pool's lock */
+
+    /* Read by every large allocation and free: on a cache line that is hardly ever written. */
+    _Alignas(64) uint64_t quota_most; /* largest quota of one cache, in bytes */
+
+    /* The caches of threads (owner.c) and their quotas (quota.c). */
+    /* of threads, newest first; the common one is last */
+    _Alignas(64) _Atomic(struct cache *) caches;
+    struct cache *common;               /* for threads without their own */
+    struct cache *unowned;              /* caches of ended threads */
+    struct cache *active, *active_last; /* list of active caches (quota.c) */
+    _Atomic unsigned caches_owned;      /* caches with a thread */
+    atomic_uint moves;                  /* odd while a cache and its counts are moved (owner.c) */
+    uint64_t next_scan_ns;              /* time of the next scan for idle threads */
+    struct peaks peaks;
+
+    /* true while a thread queries to advance the safe epoch; others may wait for its result */
+    atomic_bool advancing;
+
+    _Atomic uint64_t deferred_bytes; /* of deferred frees that are not reclaimed */
+    _Atomic uint64_t reclaims;       /* deferred frees that pool_reclaim() reclaimed */
+    _Atomic unsigned deferring;      /* threads inside pool_defer_free() */
+    _Atomic uint64_t left_bytes;     /* see pool_left_bytes() */
+    struct live_sizes live_sizes;
+};
+
+/*
+ * Reclaims deferred frees of this pool whose streams have reached them: all, or a few. Returns
+ * whether any was reclaimed. Called with no lock.
+ */
+static inline bool reclaim_deferred(struct pool *pool, bool all) {
+    const struct backend_ops *ops = pool->source.backend->ops;
+    return atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) > 0 &&
+           ops->reclaim_deferred && ops->reclaim_deferred(pool->source.backend, all);
+}
+
+/*
+ * Reclaims deferred frees of all pools: memory of another pool can serve this one too. Returns
+ * whether any was reclaimed. Called with no lock.
+ */
+static inline bool reclaim_all_deferred(struct pool *pool) {
+    const struct backend_ops *ops = pool->source.backend->ops;
+    return ops->reclaim_deferred && ops->reclaim_deferred(pool->source.backend, true);
+}
+
+/*
+ * Waits for the barriers that hold up streams, then reclaims deferred frees of all pools. Returns
+ * whether any was reclaimed. Called with no lock.
+ */
+static inline bool reclaim_behind_barriers(struct pool *pool) {
+    const struct backend_ops *ops = pool->source.backend->ops;
+    return ops->pass_barriers && ops->pass_barriers(pool->source.backend) &&
+           reclaim_all_deferred(pool);
+}
+
+#endif

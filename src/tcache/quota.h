@@ -1,0 +1,113 @@
+/*
+ * Quotas: how many bytes caches may hold, and when idle caches lose their blocks (quota.c). The
+ * pool's lock is held in all functions.
+ */
+#ifndef GPUCACHE_TCACHE_QUOTA_H
+#define GPUCACHE_TCACHE_QUOTA_H
+
+#include "tcache/pool_state.h"
+
+/** Returns the largest quota of one cache, in bytes, on a device of that capacity in bytes. */
+uint64_t quota_of_capacity(uint64_t capacity);
+
+/**
+ * Raises a cache's quota to `bytes`, within quota_limit(), and activates the cache. Returns
+ * whether the quota is at least `bytes` now.
+ */
+bool quota_grow(struct cache *cache, uint64_t bytes);
+
+/** Doubles the quota of a cache's transfer cache, within its limit, and activates the cache. */
+void quota_grow_transfer(struct cache *cache);
+
+/**
+ * Makes the cache fit `bytes` more of bin `keep`: moves blocks of idle bins to the pool, then
+ * raises a small quota, or else moves halves of the largest bins. The cache is entered by its
+ * owner, or seized.
+ */
+void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes);
+
+/**
+ * Follows a miss of the cache's thread: activates the cache, or doubles its quota if it lost
+ * blocks since the last miss because of its quota.
+ */
+void quota_follow_miss(struct cache *cache);
+
+/**
+ * Moves all blocks of a cache and its transfer cache to the pool and sets both quotas to 0. The
+ * cache is entered by its owner, or seized.
+ */
+void quota_deactivate(struct cache *cache);
+
+/*
+ * Take blocks of caches back to the pool. All return whether there were any.
+ *
+ *  take_back        of idle threads, if `growth` bytes would exceed the goal: IDLE_SCAN_CACHES
+ *                   caches per call, and none for IDLE_SCAN_NS after a call that found none
+ *  take_all_back    of all threads
+ *  empty_transfers  of all transfer caches; the caches keep theirs
+ */
+bool quota_take_back(struct pool *pool, uint64_t growth);
+bool quota_take_all_back(struct pool *pool);
+bool quota_empty_transfers(struct pool *pool);
+
+/**
+ * Returns a list of the caches whose threads did nothing for the decay time; NULL: none. A cache
+ * whose transfer cache has blocks is left for a later call: those blocks were freed by others,
+ * may be younger, and go to the pool first.
+ */
+struct biased *quota_find_idle(struct pool *pool);
+
+/** Seizes the caches of a list and deactivates them. Returns whether they held any block. */
+bool quota_deactivate_list(struct pool *pool, struct biased *first);
+
+/*
+ * Returns the size in bytes of the largest block that caches keep: quota_most /
+ * CACHE_BLOCK_SHARE, or less if the memory policy says so.
+ */
+static inline uint64_t quota_largest_block(const struct pool *pool) {
+    uint64_t most = pool->quota_most / CACHE_BLOCK_SHARE;
+    return min_u64(most, pool->source.policy->cached_block_most);
+}
+
+/* Returns whether a cache has no quota, and so no blocks. */
+static inline bool quota_is_inactive(const struct cache *cache) {
+    return cache_quota(cache) == 0;
+}
+
+/*
+ * Returns whether a cache's quota is below quota_most / share. Then the quota grows without a miss
+ * of the thread.
+ */
+static inline bool quota_is_little(const struct cache *cache, unsigned share) {
+    return cache_quota(cache) < cache->pool->quota_most / share;
+}
+
+/* Returns the bytes in a cache and its transfer cache. */
+static inline uint64_t quota_cached(const struct cache *cache) {
+    return cache->bytes + counter_get(&cache->transfer.bytes);
+}
+
+/*
+ * Returns whether memory may go back to the driver later. Also counts quotas and deferred frees:
+ * threads may free live memory into their caches without a slow path that would tell.
+ */
+static inline bool decay_is_any(const struct pool *pool) {
+    return !pool->source.backend->release_waits && epochs_broken(&pool->source.epochs) == 0 &&
+           pool->source.large.idle_bytes + pool->source.small.idle_bytes +
+                   pool->source.freeing_bytes + pool->source.pending_bytes + pool->source.quotas +
+                   atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) >
+               0;
+}
+
+/*
+ * Tells the backend's decay thread if memory is idle and no thread watches it. Called at the end
+ * of every slow path.
+ */
+static inline void decay_watch(struct pool *pool) {
+    if (pool->source.config.decays && !pool->source.decay.watched && decay_is_any(pool)) {
+        pool->source.decay.watched = true;
+        pool->source.backend->ops->watch_idle(pool->source.backend);
+    }
+}
+
+#endif

@@ -1,0 +1,233 @@
+/*
+ * Transfer caches: magazines of freed blocks on their way to the owner (transfer.h).
+ *
+ * Each transfer cache has its own lock. Invariant: transfer->bytes is the sum over its magazines.
+ * Callers: free.c ships magazines, alloc.c takes them, quota.c empties transfer caches.
+ */
+#include "pool/internal.h"
+#include "tcache/owner_id.h"
+
+void transfer_start(struct transfer *transfer, struct cache *cache) {
+    transfer->cache = cache;
+    lock_start(&transfer->lock, LOCK_TRANSFER);
+}
+
+void transfer_set_owner_id(struct transfer *transfer, unsigned owner_id) {
+    lock_acquire(&transfer->lock);
+    transfer->owner_id = owner_id;
+    lock_release(&transfer->lock);
+}
+
+struct transfer *transfer_lock(struct pool *pool, unsigned owner_id) {
+    struct transfer *common = &pool->common->transfer;
+    struct transfer *transfer = owner_id > 0 ? &owner_id_cache(owner_id)->transfer : common;
+    lock_acquire(&transfer->lock);
+    if (transfer->owner_id != owner_id) { /* the owner's thread ended, or its cache is inactive */
+        lock_release(&transfer->lock);
+        transfer = common;
+        lock_acquire(&transfer->lock);
+    }
+    return transfer;
+}
+
+void transfer_unlock(struct transfer *transfer) {
+    lock_release(&transfer->lock);
+}
+
+bool transfer_has_room(const struct transfer *transfer, uint64_t bytes) {
+    return transfer->count < TRANSFER_MAGAZINES &&
+           counter_get(&transfer->bytes) + bytes <=
+               atomic_load_explicit(&transfer->quota, memory_order_relaxed);
+}
+
+/* Returns magazine `i` of the ring; 0 is the oldest. With the transfer cache's lock. */
+static struct magazine *magazine_at(struct transfer *transfer, uint32_t i) {
+    return &transfer->magazines[(transfer->first + i) % TRANSFER_MAGAZINES];
+}
+
+void transfer_put(struct transfer *transfer, const struct magazine *magazine) {
+    *magazine_at(transfer, transfer->count++) = *magazine;
+    counter_add(&transfer->bytes, magazine->bytes);
+}
+
+/*
+ * Removes magazine `i` and returns it. Older magazines move up by one, so `i` is cheap only
+ * for old ones; the search that found it has read them all anyway. With the transfer cache's
+ * lock.
+ */
+static struct magazine take_out(struct transfer *transfer, uint32_t i) {
+    struct magazine taken = *magazine_at(transfer, i);
+    for (; i > 0; i--) {
+        *magazine_at(transfer, i) = *magazine_at(transfer, i - 1);
+    }
+    transfer->first = (transfer->first + 1) % TRANSFER_MAGAZINES;
+    transfer->count--;
+    counter_add(&transfer->bytes, -taken.bytes);
+    return taken;
+}
+
+/* --- from the freeing thread to the owner --- */
+
+/*
+ * Moves up to `count` blocks of a bin in magazines, so that the owner finds some of them at any
+ * time. Returns false if the transfer cache became full. Inside the cache, with the
+ * transfer cache's lock.
+ */
+static bool ship_magazines(struct cache *cache, struct transfer *transfer, unsigned at,
+                           uint32_t count) {
+    uint32_t each = magazine_blocks(at);
+    while (count > 0 && cache->bins[at].count > 0) {
+        struct magazine magazine = cache_take(cache, at, count < each ? count : each);
+        if (!transfer_has_room(transfer, magazine.bytes)) {
+            cache_push_magazine(cache, at, &magazine);
+            return false;
+        }
+        transfer_put(transfer, &magazine);
+        count -= magazine.count;
+    }
+    return true;
+}
+
+bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id) {
+    struct bin *bin = &cache->bins[at];
+    struct transfer *transfer = transfer_lock(cache->pool, owner_id);
+    uint32_t each = magazine_blocks(at);
+    uint32_t whole = bin->count > bin->target ? (bin->count - bin->target) / each * each : 0;
+    bool any = ship_magazines(cache, transfer, at, whole), full = cache->bytes > cache_quota(cache);
+    for (unsigned other = 0; any && full && other < BINS; other++) {
+        bin = &cache->bins[other];
+        if (bin->count > 0 && cache_bin_check_idle(bin)) {
+            any = ship_magazines(cache, transfer, other, bin->count);
+        }
+    }
+    transfer_unlock(transfer);
+    return any;
+}
+
+/* --- from the transfer cache to the owner --- */
+
+/* The transfer caches in which blocks may wait for a thread: 0 is its own, 1 is the common one. */
+#define SOURCES 2
+static struct transfer *transfer_source(const struct cache *cache, unsigned i) {
+    return i == 0 ? &((struct cache *)cache)->transfer : &cache->pool->common->transfer;
+}
+
+bool transfer_has_any(const struct cache *cache) {
+    return counter_get(&transfer_source(cache, 0)->bytes) +
+               counter_get(&transfer_source(cache, 1)->bytes) >
+           0;
+}
+
+/*
+ * Returns the oldest magazine with a block for the request and its index in *at, or NULL. Whether
+ * the magazine is safe is not checked. With the transfer cache's lock.
+ */
+static struct magazine *find(struct transfer *transfer, const struct alloc_request *request,
+                             uint32_t *at) {
+    unsigned last = request_last_bin(request, request->over_budget);
+    for (uint32_t i = 0; i < transfer->count; i++) {
+        struct magazine *magazine = magazine_at(transfer, i);
+        if (request->bin <= magazine->bin && magazine->bin <= last &&
+            (!request->large || block_bytes(magazine->first) >= request->bytes)) {
+            *at = i;
+            return magazine;
+        }
+    }
+    return NULL;
+}
+
+/*
+ * Moves safe magazines, oldest first, to the cache until its quota is reached, so that later
+ * requests hit the cache. Inside the cache, with the transfer cache's lock.
+ */
+static void take_safe(struct transfer *transfer, struct cache *cache, uint64_t safe) {
+    uint64_t most = cache_quota(cache);
+    while (transfer->count > 0) {
+        const struct magazine *oldest = magazine_at(transfer, 0);
+        if (oldest->stamp > safe || cache->bytes + oldest->bytes > most) {
+            break;
+        }
+        block_fetch(oldest->first);
+        cache_push_magazine(cache, oldest->bin, oldest);
+        take_out(transfer, 0);
+    }
+}
+
+/* Removes the first block of a magazine that stays in the transfer cache. */
+static struct block *take_first(struct transfer *transfer, struct magazine *magazine) {
+    struct block *block = magazine->first;
+    uint64_t bytes = block_bytes(block);
+    magazine->first = block->next;
+    magazine->count--;
+    magazine->bytes -= bytes;
+    counter_add(&transfer->bytes, -bytes);
+    return block;
+}
+
+/*
+ * Moves safe magazines to the cache and takes a block for the request. If no block fits then,
+ * takes one from a safe magazine that stayed, behind an unsafe one or for lack of quota. The
+ * magazine's other blocks follow into the cache; they stay if the cache is inactive, because such
+ * a cache holds nothing. Inside the cache, with the transfer cache's lock.
+ */
+static struct block *take(struct transfer *transfer, struct cache *cache,
+                          const struct alloc_request *request, uint64_t safe) {
+    take_safe(transfer, cache, safe);
+    uint32_t at;
+    struct block *block = cache_find(cache, request, safe);
+    struct magazine *found = block ? NULL : find(transfer, request, &at);
+    if (found && found->stamp <= safe) {
+        block = take_first(transfer, found);
+        if (found->count == 0 || !quota_is_inactive(cache)) {
+            struct magazine rest = take_out(transfer, at);
+            if (rest.count > 0) {
+                cache_push_magazine(cache, rest.bin, &rest);
+            }
+        }
+    }
+    return block;
+}
+
+struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
+                            uint64_t safe) {
+    struct block *block = NULL;
+    for (unsigned i = 0; i < SOURCES && !block; i++) {
+        struct transfer *transfer = transfer_source(cache, i);
+        if (counter_get(&transfer->bytes) > 0) {
+            lock_acquire(&transfer->lock);
+            block = take(transfer, cache, request, safe);
+            lock_release(&transfer->lock);
+        }
+    }
+    return block;
+}
+
+uint64_t transfer_stamp(struct cache *cache, const struct alloc_request *request) {
+    uint64_t stamp = 0;
+    for (unsigned i = 0; i < SOURCES && stamp == 0; i++) {
+        struct transfer *transfer = transfer_source(cache, i);
+        lock_acquire(&transfer->lock);
+        uint32_t at;
+        const struct magazine *found = find(transfer, request, &at);
+        stamp = found ? found->stamp : 0;
+        lock_release(&transfer->lock);
+    }
+    return stamp;
+}
+
+bool transfer_empty(struct transfer *transfer) {
+    lock_acquire(&transfer->lock);
+    bool any = transfer->count > 0;
+    while (transfer->count > 0) {
+        pending_add_list(&transfer->cache->pool->source, take_out(transfer, 0).first);
+    }
+    lock_release(&transfer->lock);
+    return any;
+}
+
+void transfer_forget(struct transfer *transfer) {
+    lock_acquire(&transfer->lock);
+    transfer->count = 0;
+    counter_set(&transfer->bytes, 0);
+    lock_release(&transfer->lock);
+}

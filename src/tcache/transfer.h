@@ -1,0 +1,115 @@
+/*
+ * A transfer cache: blocks of a thread that other threads freed, on their way back to it.
+ *
+ * Every cache has one. A thread that frees blocks of another thread keeps what it needs itself,
+ * and ships the rest there in magazines. The owner takes them when it misses a size. So blocks
+ * circulate between two threads without the pool's lock, and without merging and splitting. The
+ * common cache's transfer cache has the blocks without an owner, or whose thread ended; every
+ * thread looks there after its own.
+ *
+ *      oldest  [ 8 x 64 KiB | stamp 7 ]  [ 32 x 4 KiB | stamp 7 ]  [ 4 x 1 MiB | stamp 9 ]  newest
+ *
+ * Each has a lock, taken after the pool's lock and after entering a cache; no thread waits while it
+ * holds that lock. Each has a quota, which grows when it is full. The pool empties transfer caches
+ * when memory is short.
+ * Invariant: the blocks of a magazine are in the order of their stamps, so a magazine is safe when
+ * its last block is.
+ */
+#ifndef GPUCACHE_TCACHE_TRANSFER_H
+#define GPUCACHE_TCACHE_TRANSFER_H
+
+#include "heap/block.h"
+#include "process/lock.h"
+#include "stats/counters.h"
+#include "tuning/tuning.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cache;
+struct pool;
+struct alloc_request;
+
+/* Blocks of one bin that change hands together. */
+struct magazine {
+    struct block *first, *last;
+    uint32_t count, bin;
+    uint64_t bytes;
+    uint64_t stamp; /* of the last block: the highest */
+};
+
+/** Returns how many blocks a magazine of that bin has. */
+static inline uint32_t magazine_blocks(unsigned at) {
+    uint64_t fit = at < SMALL_CLASSES ? MAGAZINE_BYTES / size_class_bytes(at) : 0;
+    return fit > MAGAZINE_MOST    ? MAGAZINE_MOST
+           : fit > MAGAZINE_LEAST ? (uint32_t)fit
+                                  : MAGAZINE_LEAST;
+}
+
+struct transfer {
+    struct lock lock;
+    struct cache *cache;    /* whose transfer cache it is; never changes */
+    unsigned owner_id;      /* owner ID of the blocks that come here; 0: none, or the common one */
+    uint32_t first, count;  /* ring; the oldest magazine first */
+    stat_counter bytes;     /* of all magazines */
+    _Atomic uint64_t quota; /* limit of `bytes`; written under the pool's lock */
+    struct magazine magazines[TRANSFER_MAGAZINES];
+};
+
+/** Initialises the transfer cache of a new cache. */
+void transfer_start(struct transfer *transfer, struct cache *cache);
+
+/** Sets the owner ID whose blocks come here from now on: the cache's new one, or 0 for none. */
+void transfer_set_owner_id(struct transfer *transfer, unsigned owner_id);
+
+/**
+ * Locks and returns the transfer cache for blocks of an owner ID: the owner's, or the common one
+ * if the owner has ended or is inactive. transfer_unlock() releases it.
+ */
+struct transfer *transfer_lock(struct pool *pool, unsigned owner_id);
+void transfer_unlock(struct transfer *transfer);
+
+/**
+ * Returns whether a magazine of `bytes` fits the quota and the ring. With the transfer cache's
+ * lock.
+ */
+bool transfer_has_room(const struct transfer *transfer, uint64_t bytes);
+/** Adds a magazine as the newest; it must fit. With the transfer cache's lock. */
+void transfer_put(struct transfer *transfer, const struct magazine *magazine);
+
+/**
+ * Ships blocks of bin `at` above its target to the transfer cache of owner ID `number`, in whole
+ * magazines. If the cache is over its quota, ships bins without allocations too. Returns false if
+ * the transfer cache became full. Inside the cache.
+ */
+bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id);
+
+/**
+ * Returns whether any block waits for a cache, there or in the common transfer cache. Needs no
+ * lock.
+ */
+bool transfer_has_any(const struct cache *cache);
+
+/**
+ * Moves safe magazines to the cache, within its quota, and takes a block for the request out.
+ * Returns NULL if no safe block fits. Inside the cache.
+ */
+struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
+                            uint64_t safe);
+
+/**
+ * Returns a safe epoch with which transfer_take() finds a block; 0: no block fits.
+ * Inside the cache.
+ */
+uint64_t transfer_stamp(struct cache *cache, const struct alloc_request *request);
+
+/** Moves all blocks to the pool. Returns whether there were any. The pool's lock is held. */
+bool transfer_empty(struct transfer *transfer);
+
+/**
+ * Forgets all magazines: their context has ended, and the driver has the memory. The pool's lock
+ * is held.
+ */
+void transfer_forget(struct transfer *transfer);
+
+#endif

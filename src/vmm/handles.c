@@ -1,0 +1,376 @@
+#include "vmm/handles.h"
+
+#include "heap/page_map.h"
+#include "heap/va_range.h"
+#include "source/internal.h"
+
+#include <errno.h>
+
+static uint32_t pages_of(uint64_t bytes) {
+    return (uint32_t)(bytes >> PAGE_SHIFT);
+}
+
+/* Keeps a segment from being tried again before the remap lock is released. */
+static void mark_refused(struct source *source, struct segment *segment) {
+    segment->refused = true;
+    source->remap.any_refused = true;
+}
+
+/* Adds a segment for memory that is mapped at `base`, behind `after` (NULL: in front of all).
+ * Returns NULL without host memory. */
+static struct segment *add_segment(struct source *source, struct arena *arena, uint64_t base,
+                                   const struct detached *what, struct segment *after) {
+    if (arena_add(arena, base, what->bytes, after) != 0) {
+        return NULL;
+    }
+    struct segment *segment = after ? after->next : arena->segments;
+    segment->handle = what->handle;
+    segment->stamp = what->stamp;
+    segment->since = source->decay.tick;
+    return segment;
+}
+
+/* --- handles in transit --- */
+
+bool handles_detach(struct source *source, struct arena *arena, struct segment *segment,
+                    struct transit *transit) {
+    struct backend *backend = source->backend;
+    const struct stale_mapping stale_mapping = {segment->base, segment->bytes, segment->stamp};
+    const struct detached moved = {segment->handle, segment->bytes, segment->stamp, arena,
+                                   segment->base};
+    if (!arena_remove(arena, segment)) {
+        mark_refused(source, segment);
+        return false;
+    }
+    stale_add(&arena->stale_mappings, &stale_mapping);
+    /* The pool still answers for an address that the program freed there. */
+    page_map_set_owner(stale_mapping.base, stale_mapping.bytes, arena->pool);
+    unsigned i = transit->count++;
+    for (; i > 0 && transit->handles[i - 1].bytes < moved.bytes; i--) {
+        transit->handles[i] = transit->handles[i - 1];
+    }
+    transit->handles[i] = moved;
+    transit->bytes += moved.bytes;
+    atomic_fetch_add(&source->remap.unmapping_bytes, moved.bytes);
+    if (backend->ops->mark_stale) {
+        backend->ops->mark_stale(backend, stale_mapping.base, pages_of(stale_mapping.bytes), false);
+    }
+    return true;
+}
+
+/* A mapping that the driver refuses to unmap stays in the list. The list does not change while the
+ * pool lock is released: only a thread with the remap lock changes it. */
+void handles_drop_stale(struct source *source, struct arena *arena) {
+    struct backend *backend = source->backend;
+    for (unsigned i = 0; i < arena->stale_mappings.count;) {
+        const struct stale_mapping stale_mapping = arena->stale_mappings.at[i];
+        int r = -EBUSY;
+        if (stale_mapping.stamp <= source->epochs.finished) {
+            lock_release(&source->lock);
+            r = backend->ops->unmap(backend, stale_mapping.base, pages_of(stale_mapping.bytes),
+                                    true);
+            lock_acquire(&source->lock);
+        }
+        if (r == 0) {
+            page_map_leave(stale_mapping.base, stale_mapping.bytes, arena->pool);
+            stale_remove(&arena->stale_mappings, stale_mapping.base);
+        } else {
+            i++;
+        }
+    }
+}
+
+/* Releases a handle. Called without the pool lock. */
+static void release_handle(struct source *source, const struct detached *moved) {
+    source->backend->ops->release_handles(source->backend, 1, pages_of(moved->bytes),
+                                          &moved->handle);
+    atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
+}
+
+/* Returns false without host memory. The caller then releases the handle, and the driver has the
+ * memory when the stale mapping is unmapped. */
+static bool reattach_one(struct source *source, const struct detached *moved) {
+    struct backend *backend = source->backend;
+    struct segment *after = arena_before(moved->arena, moved->base);
+    if (!add_segment(source, moved->arena, moved->base, moved, after)) {
+        return false;
+    }
+    stale_remove(&moved->arena->stale_mappings, moved->base);
+    atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
+    if (backend->ops->mark_stale) {
+        backend->ops->mark_stale(backend, moved->base, pages_of(moved->bytes), true);
+    }
+    return true;
+}
+
+void handles_reattach(struct source *source, struct transit *transit) {
+    for (unsigned i = 0; i < transit->count; i++) {
+        if (!reattach_one(source, &transit->handles[i])) {
+            lock_release(&source->lock);
+            release_handle(source, &transit->handles[i]);
+            lock_acquire(&source->lock);
+            counter_add(&source->counters.driver_frees, 1);
+        }
+    }
+    transit->count = 0;
+    transit->bytes = 0;
+}
+
+/* --- release --- */
+
+int handles_release(struct source *source, struct arena *arena, struct segment *segment,
+                    uint64_t *released) {
+    struct backend *backend = source->backend;
+    struct segment was = *segment, *after = segment->previous;
+    const struct detached moved = {.handle = was.handle, .bytes = was.bytes, .stamp = was.stamp};
+    if (!arena_remove(arena, segment)) {
+        mark_refused(source, segment);
+        return -EBUSY;
+    }
+    atomic_fetch_add(&source->remap.unmapping_bytes, was.bytes);
+    budget_count_reserve(source);
+    lock_release(&source->lock);
+    int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes), false);
+    if (r == 0) {
+        release_handle(source, &moved);
+    }
+    lock_acquire(&source->lock);
+    if (r == 0) {
+        counter_add(&source->counters.driver_frees, 1);
+        *released = was.bytes;
+    } else {
+        atomic_fetch_sub(&source->remap.unmapping_bytes, was.bytes);
+        struct segment *kept = add_segment(source, arena, was.base, &moved, after);
+        if (kept) {
+            kept->since = was.since;
+            kept->externally_visible = was.externally_visible;
+            mark_refused(source, kept);
+        }
+    }
+    return r;
+}
+
+/* --- create and map --- */
+
+void handles_hold(struct source *source, struct arena *arena, struct range *range) {
+    arena_hold(arena, range);
+    source->remap.held_bytes += range->bytes;
+}
+
+void handles_unhold(struct source *source, struct arena *arena, struct range *range) {
+    source->remap.held_bytes -= range->bytes;
+    arena_give(arena, range);
+}
+
+void handles_unhold_all(struct source *source, struct arena *arena, const struct segment *in_front,
+                        const struct segment *last) {
+    for (; last != in_front; last = last->previous) {
+        handles_unhold(source, arena, last->first);
+    }
+}
+
+/* Unmaps and releases `count` handles that were mapped, and got no segment for want of host
+ * memory. */
+static void undo_map(struct source *source, uint64_t base, uint64_t each,
+                     const struct detached *moved, unsigned count) {
+    struct backend *backend = source->backend;
+    lock_release(&source->lock);
+    if (backend->ops->unmap(backend, base, count * pages_of(each), false) == 0) {
+        for (unsigned i = 0; i < count; i++) {
+            backend->ops->release_handles(backend, 1, pages_of(each), &moved[i].handle);
+        }
+    }
+    lock_acquire(&source->lock);
+    counter_add(&source->counters.driver_frees, count);
+}
+
+/* Maps `count` handles of `each` bytes side by side, at most MAP_BATCH. Sets *mapped if the driver
+ * mapped them; if not, they still belong to the caller. Returns 0, -ENOMEM or -ERANGE. */
+static int map_batch(struct source *source, struct arena *arena, uint64_t base, uint64_t each,
+                     const struct detached *moved, unsigned count, struct segment **last,
+                     bool *mapped) {
+    struct backend *backend = source->backend;
+    uint64_t handles[MAP_BATCH];
+    for (unsigned i = 0; i < count; i++) {
+        handles[i] = moved[i].handle;
+    }
+    lock_release(&source->lock);
+    int r = backend->ops->map(backend, base, count, pages_of(each), handles);
+    lock_acquire(&source->lock);
+    *mapped = r == 0;
+    if (r != 0) {
+        return r == -ENOMEM ? -ENOMEM : -ERANGE;
+    }
+    source->remap.made_bytes += count * each;
+    for (unsigned i = 0; i < count; i++) {
+        struct segment *added = add_segment(source, arena, base + i * each, &moved[i], *last);
+        if (!added) {
+            undo_map(source, base + i * each, each, moved + i, count - i);
+            return -ERANGE;
+        }
+        *last = added;
+        handles_hold(source, arena, added->first);
+    }
+    return 0;
+}
+
+/* Maps all handles in transit, in batches of one length. A handle that the driver does not map
+ * remains in transit. */
+static int map_transit(struct source *source, struct arena *arena, uint64_t base,
+                       struct transit *transit, struct segment **last) {
+    int r = 0;
+    unsigned done = 0;
+    bool mapped = true;
+    while (r == 0 && done < transit->count) {
+        const struct detached *some = transit->handles + done;
+        unsigned count = 1;
+        while (count < MAP_BATCH && done + count < transit->count &&
+               some[count].bytes == some->bytes) {
+            count++;
+        }
+        uint64_t bytes = count * some->bytes;
+        source->growing.bytes += bytes;
+        r = map_batch(source, arena, base, some->bytes, some, count, last, &mapped);
+        source->growing.bytes -= bytes;
+        if (mapped) {
+            atomic_fetch_sub(&source->remap.unmapping_bytes, bytes);
+            transit->bytes -= bytes;
+            done += count;
+        }
+        base += bytes;
+    }
+    transit->count -= done;
+    for (unsigned i = 0; i < transit->count; i++) {
+        transit->handles[i] = transit->handles[done + i];
+    }
+    return r;
+}
+
+/* Creates and maps `count` new handles of `each` bytes. */
+static int create_batch(struct source *source, struct arena *arena, uint64_t base, unsigned count,
+                        uint64_t each, struct segment **last) {
+    struct backend *backend = source->backend;
+    struct detached taken[MAP_BATCH];
+    uint64_t handles[MAP_BATCH], bytes = count * each;
+    bool mapped;
+    source->growing.bytes += bytes;
+    lock_release(&source->lock);
+    int r = backend->ops->create_handles(backend, count, pages_of(each), handles);
+    lock_acquire(&source->lock);
+    if (r == 0) {
+        counter_add(&source->counters.driver_allocs, count);
+        for (unsigned i = 0; i < count; i++) {
+            taken[i] = (struct detached){.handle = handles[i], .bytes = each};
+        }
+        r = map_batch(source, arena, base, each, taken, count, last, &mapped);
+        if (!mapped) {
+            lock_release(&source->lock);
+            backend->ops->release_handles(backend, count, pages_of(each), handles);
+            lock_acquire(&source->lock);
+            counter_add(&source->counters.driver_frees, count);
+        }
+    }
+    source->growing.bytes -= bytes;
+    return r;
+}
+
+static int probe_handles(struct source *source, uint64_t bytes) {
+    struct backend *backend = source->backend;
+    int r = 0;
+    if (bytes > PAGE_BYTES && backend->ops->probe_handles) {
+        lock_release(&source->lock);
+        r = backend->ops->probe_handles(backend, pages_of(bytes));
+        lock_acquire(&source->lock);
+    }
+    return r;
+}
+
+/* Returns how many of the remaining `rest` bytes come in handles of `each` bytes: all, or if these
+ * are long, all but at most VMM_HANDLE. The block need not fill the last handle, so that one is
+ * short, and other blocks may begin there. */
+static uint64_t long_part(uint64_t each, uint64_t rest) {
+    uint64_t part = (rest - 1) / VMM_HANDLE * VMM_HANDLE;
+    return each > VMM_HANDLE && part > 0 ? part : rest;
+}
+
+/* A live block keeps every segment that it touches from being released. A small request therefore
+ * gets a short handle, which similar requests can fill. A large request gets long handles: a driver
+ * call takes as long for a short handle as for a long one. */
+uint64_t handles_length(const struct source *source, uint64_t like) {
+    uint64_t each = VMM_HANDLE;
+    while (each / 2 >= like && each > VMM_HANDLE_SHORT) {
+        each /= 2;
+    }
+    return max_u64(each >> source->remap.size_shift, VMM_HANDLE_LEAST);
+}
+
+/* Prepares all descriptors first: a mapping without a descriptor would have to be undone. */
+int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
+                 struct transit *transit, struct segment **last) {
+    uint64_t there = transit->bytes, base = gap->base + there, rest = gap->bytes - there;
+    unsigned all = transit->count + (unsigned)((rest + each - 1) / each);
+    if (!arena_prepare(arena, all + 1) || page_map_prepare(gap->base, gap->bytes) != 0) {
+        return -ERANGE;
+    }
+    int r = map_transit(source, arena, gap->base, transit, last);
+    r = r == 0 && rest > each ? probe_handles(source, rest) : r;
+    for (uint64_t some; rest > 0 && r == 0; rest -= some, base += some) {
+        uint64_t part = long_part(each, rest);
+        each = each < part ? each : part;
+        uint64_t count = part / each < MAP_BATCH ? part / each : MAP_BATCH;
+        some = count * each;
+        r = create_batch(source, arena, base, (unsigned)count, each, last);
+    }
+    return r;
+}
+
+/* --- split --- */
+
+/*
+ * A handle takes about the same time to create and to map whatever its length. So a growth within
+ * the budget takes few long handles. But a handle is released as a whole. An idle long handle is
+ * therefore replaced by short ones, once: before a block gets a part of it, or when only a part has
+ * to go.
+ *
+ * Of a very long handle, MAP_BATCH short ones are made, or as many as the request needs. The rest
+ * becomes one long handle again: a request for a small part need not wait until all are mapped.
+ */
+int handles_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
+                       uint64_t like) {
+    uint64_t each = handles_length(source, like);
+    uint64_t some = max_u64(round_up(like, each), MAP_BATCH * each);
+    some = bytes > some + VMM_HANDLE ? some : bytes;
+    const struct gap front = {.base = base, .bytes = some};
+    const struct gap rest = {.base = base + some, .bytes = bytes - some};
+    struct segment *in_front = arena_before(arena, base), *last = in_front;
+    struct transit none;
+    none.count = 0;
+    none.bytes = 0;
+    int r = handles_make(source, arena, &front, min_u64(each, some), &none, &last);
+    if (r == 0 && rest.bytes > 0) {
+        r = handles_make(source, arena, &rest, rest.bytes, &none, &last);
+    }
+    handles_unhold_all(source, arena, in_front, last);
+    return r;
+}
+
+/* --- end of a context --- */
+
+bool handles_end(struct source *source, struct arena *arena) {
+    struct backend *backend = source->backend;
+    bool all = true;
+    for (unsigned i = 0; i < arena->stale_mappings.count; i++) {
+        const struct stale_mapping *stale_mapping = &arena->stale_mappings.at[i];
+        all &= backend->ops->unmap(backend, stale_mapping->base, pages_of(stale_mapping->bytes),
+                                   true) == 0;
+    }
+    arena->stale_mappings.count = 0;
+    for (const struct segment *s = arena->segments; s; s = s->next) {
+        bool refused = backend->ops->unmap(backend, s->base, pages_of(s->bytes), false) != 0;
+        if (!refused) {
+            backend->ops->release_handles(backend, 1, pages_of(s->bytes), &s->handle);
+        }
+        all &= !refused;
+    }
+    return all;
+}

@@ -1,0 +1,76 @@
+/*
+ * The handles of a vmm pool: creates, maps, detaches, unmaps and releases them, one segment each,
+ * and keeps the counters. Called by remap.c.
+ *
+ * The caller holds the remap lock and the pool lock. Five functions release the pool lock around
+ * calls of the driver: handles_release(), handles_drop_stale(), handles_reattach(), handles_make()
+ * and handles_make_short(). The others keep it.
+ */
+#ifndef GPUCACHE_VMM_HANDLES_H
+#define GPUCACHE_VMM_HANDLES_H
+
+#include "source/state.h"
+
+struct gap;
+
+/* Handles in transit: detached from their segments, until they are mapped in the gap or reattached.
+ * The longest comes first. A growth that maps them again saves cuMemRelease and cuMemCreate. */
+struct transit {
+    uint64_t bytes;
+    unsigned count;
+    struct detached {
+        uint64_t handle, bytes, stamp; /* of the segment */
+        struct arena *arena;           /* from which it was detached, */
+        uint64_t base;                 /* and the address at which it still is mapped */
+    } handles[TRANSIT_MOST];
+};
+
+/** Takes an idle segment out of the arena and adds its handle to `transit`, which has a free entry.
+ * Its addresses become a stale mapping. Returns false without host memory: the segment stays, and
+ * is not tried again before the remap lock is released. */
+bool handles_detach(struct source *source, struct arena *arena, struct segment *segment,
+                    struct transit *transit);
+
+/** Unmaps an idle segment whose work has completed, and releases its handle. Returns 0 and sets
+ * *released to its bytes. Else the segment stays, and the result is -EBUSY (no host memory, or the
+ * driver does not unmap it now) or the driver's code. */
+int handles_release(struct source *source, struct arena *arena, struct segment *segment,
+                    uint64_t *released);
+
+/** Unmaps the stale mappings of an arena whose work has completed. */
+void handles_drop_stale(struct source *source, struct arena *arena);
+
+/** Makes the handles that remain in transit segments again, at their old addresses, where they
+ * still are mapped. Releases a handle for which there is no host memory. */
+void handles_reattach(struct source *source, struct transit *transit);
+
+/** Fills a gap with segments: first the handles in transit, then new ones of `each` bytes. The
+ * first goes behind *last; *last is then the last of them. All are held (handles_hold()). Returns
+ * 0, or why not all were made: -ENOMEM (driver), -EDQUOT (limit), -ERANGE (no host memory, or the
+ * driver does not map), or the driver's code. */
+int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
+                 struct transit *transit, struct segment **last);
+
+/** Returns the length of new handles for a request of `like` bytes, in bytes. */
+uint64_t handles_length(const struct source *source, uint64_t like);
+
+/** Fills the addresses of a released long segment with short ones, for a request of `like` bytes,
+ * as far as they can be had. Returns as handles_make(). The new segments are not held. */
+int handles_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
+                       uint64_t like);
+
+/** Keeps a free range from being handed out. The range still counts as free. */
+void handles_hold(struct source *source, struct arena *arena, struct range *range);
+
+/** Ends the hold of one range. */
+void handles_unhold(struct source *source, struct arena *arena, struct range *range);
+
+/** Ends the hold of all segments behind `in_front`, up to `last` and with it. */
+void handles_unhold_all(struct source *source, struct arena *arena, const struct segment *in_front,
+                        const struct segment *last);
+
+/** Unmaps all segments and stale mappings, and releases the handles, after the context has ended.
+ * Returns false if the driver did not unmap all. The caller then forgets the arena. */
+bool handles_end(struct source *source, struct arena *arena);
+
+#endif

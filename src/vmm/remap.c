@@ -1,0 +1,457 @@
+/*
+ * Decides which segments of a vmm pool are mapped, moved and released; handles.c does it.
+ *
+ * A growth beyond the budget takes handles from idle segments, in this order:
+ *
+ *      1  moves idle segments into the gap, without a wait       move_to_gap()
+ *      2  releases idle segments whose work has completed        release_excess()
+ *      3  creates new handles for the rest of the gap            handles_make()
+ *
+ * Only idle memory moves or is released, so a live block keeps its address and its handles.
+ *
+ * The remap lock admits one thread at a time. The pool lock is released around every call of the
+ * driver. Invariant: no other thread uses the addresses of such a call. Nothing is mapped there
+ * yet, or nothing any more, and the free ranges next to them are held.
+ */
+#include "source/internal.h"
+
+#include "heap/page_map.h"
+#include "heap/va_range.h"
+#include "vmm/handles.h"
+
+#include <errno.h>
+
+/* Unmaps stale mappings whose work has completed. Runs before anything else is mapped at their
+ * addresses, and before a handle is released that is still mapped there. */
+static void drop_stale(struct source *source) {
+    ASSERT_HELD(&source->remap.lock);
+    ASSERT_HELD(&source->lock);
+    if (source->large.stale_mappings.count + source->small.stale_mappings.count > 0) {
+        uint64_t since = backend_clock(source->backend);
+        handles_drop_stale(source, &source->large);
+        handles_drop_stale(source, &source->small);
+        source->remap.remap_ns += backend_clock(source->backend) - since;
+    }
+}
+
+/* Takes the remap lock. Releases the pool lock, which comes after it, and takes it again. */
+static void lock_remap(struct source *source) {
+    lock_release(&source->lock);
+    lock_acquire(&source->remap.lock);
+    lock_acquire(&source->lock);
+    drop_stale(source);
+}
+
+/* Ends the marks of segments that could not be released: the next thread tries them again. */
+static void clear_refusals(struct arena *arena) {
+    for (struct segment *s = arena->segments; s; s = s->next) {
+        s->refused = false;
+    }
+}
+
+static void unlock_remap(struct source *source) {
+    ASSERT_HELD(&source->remap.lock);
+    ASSERT_HELD(&source->lock);
+    if (source->remap.any_refused) {
+        clear_refusals(&source->large);
+        clear_refusals(&source->small);
+        source->remap.any_refused = false;
+    }
+    lock_release(&source->remap.lock);
+}
+
+/* --- release --- */
+
+/* The place that a released segment leaves. */
+struct vacated {
+    struct arena *arena;
+    uint64_t base;
+};
+
+/* Releases one idle segment, chosen by idle_segment(). Tries the next one if the driver does not
+ * take a segment back. Returns the bytes released, or 0. Sets *vacated to the addresses. */
+static uint64_t release_one(struct source *source, uint64_t bytes, struct vacated *vacated) {
+    struct arena *const arenas[] = {&source->large, &source->small};
+    uint64_t released = 0;
+    for (unsigned i = 0; i < 2 && released == 0; i++) {
+        struct segment *segment;
+        int r = -EBUSY;
+        while (r == -EBUSY && arenas[i]->idle_bytes > 0 &&
+               (segment = idle_segment(arenas[i], bytes, source->epochs.finished)) != NULL) {
+            *vacated = (struct vacated){arenas[i], segment->base};
+            r = handles_release(source, arenas[i], segment, &released);
+        }
+    }
+    return released;
+}
+
+static uint64_t remap_release(struct source *source, uint64_t bytes) {
+    uint64_t released = 0, some = 1;
+    struct vacated vacated = {0};
+    lock_remap(source);
+    while (released < bytes && some > 0) {
+        some = release_one(source, bytes - released, &vacated);
+        released += some;
+    }
+    /* Work at old addresses may have completed while the lock was released, and the same memory may
+     * be what went just now. The driver has it only after its last mapping has gone. */
+    drop_stale(source);
+    unlock_remap(source);
+    return released;
+}
+
+static uint64_t remap_decay(struct source *source) {
+    struct arena *arena;
+    uint64_t released = 0;
+    bool waits;
+    lock_remap(source);
+    struct segment *aged = source_aged(source, &arena, &waits);
+    if (aged) {
+        handles_release(source, arena, aged, &released);
+        drop_stale(source); /* as in remap_release() */
+    }
+    unlock_remap(source);
+    return released;
+}
+
+/* --- split --- */
+
+static bool remap_split(struct source *source, uint64_t bytes) {
+    struct arena *arena = &source->large;
+    uint64_t released = 0;
+    lock_remap(source);
+    struct segment *idle = arena_pinned_by(arena, bytes, source->epochs.finished);
+    uint64_t base = idle ? idle->base : 0;
+    int r = idle ? handles_release(source, arena, idle, &released) : 0;
+    if (released > 0) {
+        r = handles_make_short(source, arena, base, released, bytes);
+    }
+    unlock_remap(source);
+    return r == 0;
+}
+
+/* --- growth --- */
+
+/* Reserves addresses: VMM_ADDRESS_TIMES the memory of the device, or as many as the driver gives,
+ * but at least `least` bytes. Releases the pool lock. Returns false without addresses or host
+ * memory. */
+static bool reserve_addresses(struct source *source, struct arena *arena, uint64_t least) {
+    ASSERT_HELD(&source->remap.lock);
+    ASSERT_HELD(&source->lock);
+    struct backend *backend = source->backend;
+    uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * VMM_ADDRESS_TIMES, base;
+    int r;
+    if (!va_range_prepare(arena)) {
+        return false;
+    }
+    lock_release(&source->lock);
+    least = round_up(least, PAGE_BYTES);
+    bytes = max_u64(bytes, least);
+    while ((r = backend->ops->reserve_addresses(backend, bytes, &base)) != 0 && bytes > least) {
+        bytes = max_u64(bytes / 2 & ~(PAGE_BYTES - 1), least);
+    }
+    lock_acquire(&source->lock);
+    if (r == 0) {
+        va_range_add(arena, base, bytes);
+    }
+    return r == 0;
+}
+
+/* Detaches one idle segment of at most `most` bytes whose stamp is at least `from`. */
+static bool detach_one(struct source *source, uint64_t most, uint64_t from,
+                       struct transit *transit) {
+    struct arena *const arenas[] = {&source->large, &source->small};
+    for (unsigned i = 0; i < 2 && transit->count < TRANSIT_MOST; i++) {
+        struct segment *segment = idle_movable(arenas[i], most, from);
+        if (segment && handles_detach(source, arenas[i], segment, transit)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Returns the usual length of a handle for a large request, in bytes. */
+static uint64_t usual_length(const struct source *source) {
+    return VMM_HANDLE >> source->remap.size_shift;
+}
+
+/* Returns the bytes of idle segments that can be released now, without those next to the gap. */
+static uint64_t releasable_bytes(const struct source *source, const struct gap *gap) {
+    struct idle_limits none = {0};
+    uint64_t finished = source->epochs.finished;
+    return idle_available_bytes(&source->large, finished, gap, UINT64_MAX, &none) +
+           idle_available_bytes(&source->small, finished, gap, UINT64_MAX, &none);
+}
+
+/*
+ * Moves idle segments into the gap until the growth is within the budget. Makes the gap longer than
+ * needed if the addresses allow it: whole handles fit then, and can move again.
+ *
+ * Segments whose work has not completed go first if the others alone cannot bring the growth within
+ * the budget: the others can also be released, and one growth moves at most TRANSIT_MOST.
+ */
+static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
+                        struct transit *transit) {
+    uint64_t least = gap->bytes, from = source->epochs.finished + 1;
+    uint64_t available = releasable_bytes(source, gap);
+    gap_become(gap, round_up(least, usual_length(source)));
+    while (budget_would_exceed(source, gap->bytes, budget)) {
+        from = budget_would_exceed(source, gap->bytes, budget + available) ? from : 0;
+        if (!detach_one(source, gap->bytes - transit->bytes, from, transit)) {
+            if (from == 0) {
+                break;
+            }
+            from = available = 0; /* no more of those: take any segment */
+        }
+    }
+    /* Still beyond the budget: the extra length would take new memory, so only moved handles use
+     * it. */
+    if (budget_would_exceed(source, gap->bytes, budget)) {
+        gap_become(gap, max_u64(transit->bytes, least));
+    }
+}
+
+/* Releases idle segments until the growth is within the budget. If a long one was more than needed,
+ * maps short ones in its place for the surplus. */
+static void release_excess(struct source *source, uint64_t bytes, uint64_t budget) {
+    uint64_t some = 1;
+    while (some > 0 && budget_would_exceed(source, bytes, budget)) {
+        uint64_t over = budget_expected(source) + bytes - budget;
+        struct vacated vacated = {0};
+        over = round_up(over, VMM_HANDLE);
+        some = release_one(source, over, &vacated);
+        if (some > over) {
+            handles_make_short(source, vacated.arena, vacated.base, some - over, bytes);
+        }
+    }
+}
+
+/*
+ * Halves the length of new handles if free memory is trapped next to live blocks. All must hold:
+ *
+ *      1  the growth exceeds the budget by more than one part in VMM_PINNED_SHARE of it
+ *      2  the excess is more than all idle segments: to wait for work would not help
+ *      3  the pool has as much free memory as the excess, besides what the growth holds
+ *      4  since the last halving as much was mapped as the pool reserves
+ */
+static void shorten_if_pinned(struct source *source, uint64_t bytes, uint64_t budget) {
+    uint64_t excess =
+        budget_would_exceed(source, bytes, budget) ? budget_expected(source) + bytes - budget : 0;
+    bool pinned = excess > budget / VMM_PINNED_SHARE && excess > source_idle(source) &&
+                  excess <= budget_free(source) - source->remap.held_bytes;
+    if (pinned && source->remap.made_bytes >= budget_used(source) &&
+        VMM_HANDLE >> source->remap.size_shift > VMM_HANDLE_LEAST) {
+        source->remap.size_shift++;
+        source->remap.made_bytes = 0;
+    }
+}
+
+/*
+ * Limits of the time that remapping may take. A program that asks for the same blocks again and
+ * again may get them at new addresses each time, and every time memory is mapped there.
+ *
+ *      share   one part in this of the elapsed time is allowed, and
+ *      more    this much besides, in ns
+ *      kept    unused time that is credited to later bursts, at most this, in ns
+ *
+ * Remapping beyond the first rule raises the goal by one step, a part of the peak. Remapping beyond
+ * the second rule raises it by a further step. Without the credit, a burst now and then would raise
+ * the goal for ever.
+ */
+struct time_rule {
+    uint64_t share, more, kept;
+};
+
+static const struct time_rule first_step = {REMAP_TIME_SHARE, REMAP_TIME_MOST_NS, 0};
+static const struct time_rule further_steps = {REMAP_TIME_MUCH_SHARE, REMAP_TIME_AGAIN_NS,
+                                               REMAP_TIME_KEPT_NS};
+
+/* Applies the rules. Returns true if remapping took more than its share. The measurement starts
+ * anew then, and when the peak has risen by one part in REMAP_PEAK_SHARE. */
+static bool remap_takes_too_long(struct source *source, uint64_t peak) {
+    const struct time_rule *rule = source->remap.slack_steps == 0 ? &first_step : &further_steps;
+    uint64_t now = backend_clock(source->backend);
+    uint64_t allowed = (now - source->remap.since_ns) / rule->share;
+    bool risen = peak > source->remap.peak + source->remap.peak / REMAP_PEAK_SHARE;
+    bool too_long = source->remap.remap_ns > allowed + rule->more && !risen;
+    if (risen) { /* the same slack is fewer steps of a higher peak */
+        source->remap.slack_steps =
+            (unsigned)(source->remap.slack_steps * source->remap.peak / peak);
+    }
+    if (risen || peak < source->remap.peak) { /* a program can reset the peak */
+        source->remap.peak = peak;
+    }
+    if (risen || too_long) {
+        source->remap.since_ns = now;
+        source->remap.remap_ns = 0;
+    } else if (allowed > source->remap.remap_ns + rule->kept) {
+        /* forgets unused time but for the credit */
+        source->remap.since_ns = now - (source->remap.remap_ns + rule->kept) * rule->share;
+    }
+    return too_long;
+}
+
+/* Allows one more step of slack if remapping took too long. Then raises the goal by the excess of
+ * the growth, as far as the steps allow. Never exceeds the capacity of the device. Does nothing
+ * while a refusal or an option limits the budget. Returns the bytes added. */
+static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budget) {
+    uint64_t capacity = source->backend->capacity;
+    bool may_be_raised = source->refused_at == 0 && source->config.budget == 0 && budget < capacity;
+    if (remap_takes_too_long(source, counter_get(&source->counters.allocated.peak)) &&
+        may_be_raised) {
+        source->remap.slack_steps += source->remap.slack_steps < REMAP_SLACK_STEPS;
+    }
+    uint64_t most = budget_remap_slack_most(source);
+    if (source->remap.slack >= most || !may_be_raised) {
+        return 0;
+    }
+    uint64_t lacking = budget_expected(source) + bytes - budget;
+    uint64_t remaining = most - source->remap.slack;
+    uint64_t more = min_u64(min_u64(lacking, remaining), capacity - budget);
+    source->remap.slack += more;
+    source->budget_stale = true;
+    return more;
+}
+
+/* Returns the length of new handles, in bytes. Within the budget a growth gets few handles, however
+ * long (VMM_HANDLES_FEW); beyond it short ones, but at most VMM_HANDLES_MOST. */
+static uint64_t handle_length(const struct source *source, uint64_t bytes, uint64_t like,
+                              bool over_budget) {
+    uint64_t each = handles_length(source, like);
+    uint64_t least = round_up(bytes / VMM_HANDLES_MOST, PAGE_BYTES);
+    if (!over_budget && source->remap.size_shift == 0) {
+        least = round_up(bytes / VMM_HANDLES_FEW, VMM_HANDLE);
+    }
+    each = max_u64(each, least);
+    return bytes > 0 ? min_u64(each, bytes) : each;
+}
+
+/*
+ * Maps memory in a gap. Holds the new memory, and the free ranges next to the gap, until all of it
+ * is there: another thread could take a part, and the request would not fit.
+ */
+static int grow_at(struct source *source, struct arena *arena, struct gap *gap, uint64_t bytes) {
+    ASSERT_HELD(&source->remap.lock);
+    ASSERT_HELD(&source->lock);
+    uint64_t before = budget_used(source), budget = budget_with(source, bytes), some = 1;
+    struct vacated vacated = {0};
+    struct transit transit;
+    struct range *const adjacent[] = {gap->left, gap->right};
+    transit.count = 0;
+    transit.bytes = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        if (adjacent[i]) {
+            handles_hold(source, arena, adjacent[i]);
+        }
+    }
+    bool over_budget = budget_would_exceed(source, gap->bytes, budget);
+    uint64_t since = over_budget ? backend_clock(source->backend) : 0;
+    if (over_budget) {
+        budget += raise_slack(source, gap->bytes, budget);
+        move_to_gap(source, budget, gap, &transit);
+        budget_count_reserve(source);
+        release_excess(source, gap->bytes, budget);
+        shorten_if_pinned(source, gap->bytes, budget);
+    }
+    struct segment *in_front = arena_before(arena, gap->base), *last = in_front;
+    uint64_t each = handle_length(source, gap->bytes - transit.bytes, bytes, over_budget);
+    int r = handles_make(source, arena, gap, each, &transit, &last);
+    source->remap.remap_ns += over_budget ? backend_clock(source->backend) - since : 0;
+    handles_unhold_all(source, arena, in_front, last);
+    /* After handles_unhold_all(): a segment put back may lie between in_front and the new ones. */
+    handles_reattach(source, &transit);
+    for (unsigned i = 0; i < 2; i++) {
+        if (adjacent[i]) {
+            handles_unhold(source, arena, adjacent[i]);
+        }
+    }
+    /* A growth that failed gives back what it got: another thread may need it. */
+    while (r != 0 && budget_used(source) > before && some > 0) {
+        some = release_one(source, 0, &vacated);
+    }
+    return r;
+}
+
+struct growth remap_growth(const struct source *source, const struct arena *arena, uint64_t bytes,
+                           uint64_t budget) {
+    struct gap gap;
+    const struct arena *const arenas[] = {&source->large, &source->small};
+    if (!va_range_find(arena, bytes, &gap)) {
+        gap = (struct gap){.bytes = bytes,
+                           .longest = UINT64_MAX}; /* remap_grow() reserves addresses */
+    }
+    struct growth growth = {gap.bytes, source_idle(source), 0};
+    uint64_t then = budget_expected(source) + gap.bytes, over = then > budget ? then - budget : 0;
+    gap_become(&gap, round_up(gap.bytes, usual_length(source)));
+    struct idle_limits limits = {gap.bytes, TRANSIT_MOST};
+    for (unsigned i = 0; i < 2 && growth.available < over; i++) {
+        growth.available += idle_available_bytes(arenas[i], source->epochs.finished, &gap,
+                                                 over - growth.available, &limits);
+    }
+    const struct range *const adjacent[] = {gap.left, gap.right};
+    for (unsigned i = 0; i < 2 && over > 0; i++) {
+        growth.idle -= adjacent[i] ? range_idle_bytes(adjacent[i]) : 0;
+    }
+    return growth;
+}
+
+static int remap_grow(struct source *source, const struct alloc_request *request) {
+    struct arena *arena = request->large ? &source->large : &source->small;
+    uint64_t bytes = request->large ? request->bytes : PAGE_BYTES;
+    struct gap gap;
+    int r = -ERANGE;
+    budget_begin_growth(source);
+    /* The pool may change before this returns. No context ends while the remap lock is held. */
+    lock_remap(source);
+    if (arena_largest_free(arena) >= bytes) { /* another thread mapped it */
+        r = 0;
+    } else if (va_range_find(arena, bytes, &gap)) {
+        r = grow_at(source, arena, &gap, bytes);
+    } else if (reserve_addresses(source, arena, bytes)) {
+        bool freed = arena_largest_free(arena) >= bytes; /* while the lock was released */
+        r = freed                               ? 0
+            : va_range_find(arena, bytes, &gap) ? grow_at(source, arena, &gap, bytes)
+                                                : -ERANGE;
+    }
+    unlock_remap(source);
+    /* A growth that failed may have held memory that other threads were refused. */
+    budget_end_growth(source, r != 0 && bytes > PAGE_BYTES);
+    return r;
+}
+
+/* --- end of a context --- */
+
+/* Frees the addresses only if the driver unmapped everything there. */
+static void end_arena(struct source *source, struct arena *arena) {
+    uint64_t base, bytes;
+    bool all = handles_end(source, arena);
+    while (va_range_remove(arena, &base, &bytes)) {
+        if (all) {
+            source->backend->ops->free_addresses(source->backend, base, bytes);
+        }
+    }
+}
+
+/* Resets what was learned: the next context may use memory in another way. */
+static uint64_t remap_end(struct source *source) {
+    source->remap.size_shift = source->remap.slack_steps = 0;
+    source->remap.made_bytes = source->remap.slack = 0;
+    end_arena(source, &source->small);
+    end_arena(source, &source->large);
+    return 0;
+}
+
+const struct memory_policy vmm_policy = {
+    .grow = remap_grow,
+    .grow_within_budget = grow_vmm,
+    .release_idle = remap_release,
+    .decay = remap_decay,
+    .split = remap_split,
+    .end = remap_end,
+    .has_handles = true,
+    .barrier_ahead = true,
+    .slack_is_shared = true,
+    .slack_share = VMM_SLACK,
+    .cached_block_most = VMM_CACHED_BLOCK,
+    .caches_each_most = BUDGET_CACHES_EACH,
+};
