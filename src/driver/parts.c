@@ -13,7 +13,7 @@
 #include "driver/tracing.h"
 #include "live/live.h"
 #include "live/peaks.h"
-#include "pool/pool.h"
+#include "tcache/owner.h"
 #include "process/process.h"
 #include "report/report.h"
 
@@ -25,7 +25,7 @@ const struct process_part process_parts[] = {
     {.forked = context_forked},
     {.forked = capture_forked},
     {.forked = device_forked},
-    {.forked = pool_forked},
+    {.forked = owner_forked},
     {.forked = decay_forked, .end = decay_end},
     {.forked = page_helper_forked, .end = page_helper_end},
     {.forked = ipc_server_forked, .end = ipc_server_end},

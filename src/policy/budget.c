@@ -6,7 +6,7 @@
  * The pool's lock protects all but the number of streams. budget_recompute() has the rules in
  * order; the constants are in src/tuning/tuning.def.
  */
-#include "source/internal.h"
+#include "policy/budget.h"
 
 uint64_t budget_room(struct source *source, uint64_t *others) {
     ASSERT_HELD(&source->lock);
@@ -153,7 +153,7 @@ void budget_recompute(struct source *source) {
     unsigned refused = source->backend->refused;
     bool records_fail = refused > 0 && source->backend->has_events;
     bool pressure = source->config.reuse == POOL_SYNC || source->application_syncs ||
-                    records_fail || sync_is_captured(source) ||
+                    records_fail || backend_is_captured(source->backend) ||
                     budget_used(source) > budget - goal / PRESSURE_SHARE;
     set_if_changed(&source->budget, budget);
     if (pressure != (atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0)) {
@@ -161,7 +161,7 @@ void budget_recompute(struct source *source) {
         atomic_store_explicit(&source->pressure, since, memory_order_relaxed);
     }
     bool sync = source->config.reuse == POOL_SYNC;
-    uint64_t most = sync ? 0 : sync_event_bytes(source, budget);
+    uint64_t most = sync ? 0 : budget_event_bytes(source, budget);
     set_if_changed(&source->event_least, min_u64(budget / EVENT_LEAST_SHARE, most));
     set_if_changed(&source->event_bytes, most);
     source->refused_seen = refused;

@@ -6,7 +6,7 @@
 #ifndef GPUCACHE_POLICY_BUDGET_H
 #define GPUCACHE_POLICY_BUDGET_H
 
-#include "source/state.h"
+#include "source/source.h"
 
 /** Computes goal, budget, pressure and the bytes per event from peak, quotas and refusals. */
 void budget_recompute(struct source *source);
@@ -68,6 +68,21 @@ static inline uint64_t budget_unaggregated_most(const struct source *source) {
 /** Returns the reserve, plus the bytes that threads are asking the driver for. */
 static inline uint64_t budget_expected(const struct source *source) {
     return budget_used(source) + source->growing.bytes;
+}
+
+/**
+ * Returns the bytes per event under pressure: a thread that freed more since the last event that
+ * any free recorded has to record one.
+ *
+ * Memory freed since that event can only be waited for together with all work submitted since. The
+ * limit is therefore a small part of what the pool can grow by instead, and EVENT_BYTES_LAST if the
+ * pool cannot grow.
+ */
+static inline uint64_t budget_event_bytes(const struct source *source, uint64_t budget) {
+    uint64_t used = max_u64(budget, budget_used(source)), capacity = source->backend->capacity;
+    uint64_t growable = source->refused_at == 0 && used < capacity ? capacity - used : 0;
+    uint64_t most = clamp_u64(EVENT_BYTES_LAST, growable / EVENT_ROOM_SHARE, EVENT_BYTES);
+    return min_u64(budget / EVENT_SHARE + SMALL_MAX_BYTES, most);
 }
 
 /** Returns whether the reserve or refused records changed since the counters were last updated. */

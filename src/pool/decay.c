@@ -83,11 +83,11 @@ bool pool_decay(struct pool *pool) {
         aged = any_aged(source, &waits);
     }
     if (aged && decay_is_any(pool)) {
-        released = source_decay(source);
+        released = source->policy->decay(source);
         peaks_update(pool);
     }
     if (released == 0 && source->freeing_bytes > 0) { /* completes when asked */
-        source_wait_for_return(source, RETURN_SOON_NS);
+        segments_wait_for_return(source, RETURN_SOON_NS);
     }
     lock_release(&source->lock);
     return released > 0;

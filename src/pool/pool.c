@@ -6,6 +6,7 @@
 
 #include "heap/host.h"
 #include "process/nap.h"
+#include "vmm/remap.h"
 
 #include <errno.h>
 
@@ -20,7 +21,8 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
         return NULL;
     }
     biased_start();
-    source_start(&pool->source, pool, backend, config);
+    const struct memory_policy *policy = backend_maps(backend) ? &vmm_policy : &segments_policy;
+    source_start(&pool->source, pool, backend, policy, config);
     pool->quota_most = quota_of_capacity(backend->capacity);
     cache_start_common(common, pool);
     pool->common = common;
@@ -178,7 +180,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     } while (r != 0 && finished && source->epochs.finished > before &&
              source->epochs.finished < last);
     if (source->freeing_bytes > 0) {
-        source_wait_for_return(source, TRIM_WAIT_NS);
+        segments_wait_for_return(source, TRIM_WAIT_NS);
     }
     if (all) { /* After a full wait, pending memory was freed by later calls: do not count it. */
         uint64_t ready = budget_free(source);

@@ -227,9 +227,6 @@ uint64_t pool_idle_bytes(struct pool *pool); /* reserved bytes that are not live
 uint64_t pool_stuck_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);
 
-/** Runs in the child of a fork: the exit of the child's only thread returns no blocks. */
-void pool_forked(void);
-
 /**
  * Checks every invariant of the pool, under its locks. Returns the file and line of the first
  * broken one, or NULL. For tests.

@@ -1,9 +1,9 @@
 /*
- * The slow path of an allocation. The table is the whole ladder, with the steps of alloc.c.
+ * The slow path of an allocation. The table is the whole ladder.
  *
  * step  function                    what is tried                          lock  longest wait
  *    1  pool_alloc()                head of the bin in the thread's cache  cache none
- *    2  find_cached()               larger bins, then transfer caches      cache none
+ *    2  cache_find_any()            larger bins, then transfer caches      cache none
  *    3  alloc_slow()                deferred frees: large, or pressure     none  none
  *    4  lock_unless_safe()          result of another thread's query       none  SPINS_BEFORE_LOCK
  *    5  alloc_locked()              own cached blocks: query or barrier    pool* event (1)
@@ -16,7 +16,7 @@
  *   12  flush_own_cache()           over budget: this thread's cache       pool  none
  *   13  grow_for()                  a segment from the driver              pool* RETURN_WAIT_NS (1)
  *       --- the driver or the limit has refused: 14 to 21, up to OTHERS_TRIES times (2) ---
- *   14  grow_wait_for_others()      growths of other threads               pool* their driver calls
+ *   14  wait_for_growths()          growths of other threads               pool* their driver calls
  *   15  quota_take_all_back()       caches of all threads                  pool  none
  *   16  sync_wait_while_suspended() end of another thread's call           pool* LATE_WAIT_NS
  *   17  try_grow()                  the driver once more                   pool* RETURN_WAIT_NS
@@ -24,7 +24,7 @@
  *   19  source_release_idle()       idle segments, then growth             pool* RETURN_WAIT_NS
  *   20  try_other_pools()           idle memory of other pools, growth     pool* (3)
  *   21  try_wait()                  all pending memory; then 19, 20 again  pool* LATE_WAIT_NS (4)
- *   22  alloc_missed()              all deferred frees; then 3 again       none  event (1)
+ *   22  slow_path_alloc()           all deferred frees; then 3 again       none  event (1)
  *
  * Lock: "cache" is the biased lock of the thread's cache. "pool" is source.lock, held throughout.
  * "pool*" is source.lock, released around every call that can block; state is read anew afterwards.
@@ -33,100 +33,68 @@
  * (3) The limits of release_others() (source/backend.h); after 21 also for work of those pools.
  * (4) For each event recorded later. Waits that failed before count against the limit.
  */
-#include "pool/internal.h"
+#include "pool/slow_path.h"
 
-#include "source/try.h"
+#include "pool/internal.h"
+#include "pool/out_of_memory.h"
+#include "pool/refill.h"
+#include "pool/try.h"
+#include "tcache/hand_out.h"
 
 #include <errno.h>
 
-/*
- * Returns the bytes that are neither live nor deferred: free, pending, in caches, or being
- * unmapped. The pool's lock is held.
- */
-static uint64_t idle_bytes(const struct pool *pool) {
-    const struct source *source = &pool->source;
-    uint64_t in_use = peaks_live_at_most(pool) + atomic_load(&pool->deferred_bytes);
-    uint64_t idle = budget_used(source) > in_use ? budget_used(source) - in_use : 0;
-    return idle + atomic_load(&source->remap.unmapping_bytes);
+int slow_path_health(struct pool *pool) {
+    struct source *source = &pool->source;
+    int (*health)(struct backend *) = source->backend->ops->health;
+    int code = health ? health(source->backend) : 0;
+    if (code > 0 && source->backend->ops->is_deadly(code)) {
+        pool_break(pool, code);
+    }
+    return code;
 }
 
 /*
- * Returns whether enough memory may exist for the request: what the driver has left, what other
- * pools hold idle, and what this pool holds idle in any cache. Otherwise another request to the
- * driver or a wait would be in vain.
- *
- * Sets *none if nothing is pending, and neither this pool nor another one has idle memory.
- * Entered with the pool's lock, which is released in between, before the idle bytes are counted.
+ * Step 4: takes the pool's lock, unless another thread's query makes the block with `stamp` safe.
+ * Returns false in that case, without the lock. `stamp` 0: the thread has no pending block.
+ * Only one thread at a time queries to advance the safe epoch; *advancing tells that it is this
+ * one. Other threads spin for the result, at most SPINS_BEFORE_LOCK turns.
  */
-static bool may_suffice(struct pool *pool, const struct alloc_request *request, bool *none) {
+static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing) {
     struct source *source = &pool->source;
-    uint64_t others = 0, available = budget_room(source, &others);
-    *none = source->pending_bytes + source_idle(source) + others == 0;
-    return request->bytes <= available + others + idle_bytes(pool);
+    *advancing = stamp > 0 && !atomic_load_explicit(&pool->advancing, memory_order_relaxed) &&
+                 !atomic_exchange(&pool->advancing, true);
+    for (unsigned i = 0; stamp > 0 && !*advancing && i < SPINS_BEFORE_LOCK; i++) {
+        if (epochs_is_safe(&source->epochs, stamp)) {
+            return false;
+        }
+        cpu_relax();
+    }
+    lock_acquire(&source->lock);
+    return true;
 }
 
-/* State of an allocation after a refusal by the driver or the limit. */
-struct oom_state {
-    /* Limit of each further wait, in ns; 0 once a call that may end the context used it up. */
-    uint64_t time_budget;
-    bool taken_by_others; /* other requests took what other pools gave back */
-};
+static void stop_advancing(struct pool *pool, bool advancing) {
+    if (advancing) {
+        atomic_store_explicit(&pool->advancing, false, memory_order_release);
+    }
+}
 
 /*
- * Steps 14 to 21: tries each source once after a refusal. Returns 0 with request->block,
- * `refusal` if nothing served the request, or another error of the growth. The pool's lock is
- * held on entry and on return; it is released in between.
+ * Step 6 (small requests without pressure): takes free memory if blocks of deferred frees exist.
+ * If none is free, reclaims a few deferred frees: their streams have often freed many at once.
+ * Returns whether request->block was found; reclaimed blocks are left for step 9. Releases the
+ * pool's lock to reclaim.
  */
-static int try_after_refusal(struct pool *pool, struct alloc_request *request,
-                             struct oom_state *oom, int refusal) {
-    ASSERT_HELD(&pool->source.lock);
+static bool try_free_or_reclaim(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
-    request->any = true;
-    request->placement = PLACE_ANYWHERE;
-    grow_wait_for_others(source); /* step 14 */
-    if (try_pending(source, request)) {
-        return 0;
+    if (atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) == 0 ||
+        try_free(source, request)) {
+        return request->block != NULL;
     }
-    if (quota_take_all_back(pool) && try_pending(source, request)) { /* step 15 */
-        return 0;
-    }
-    bool none;
-    if (!may_suffice(pool, request, &none)) {
-        return refusal;
-    }
-    bool answers = sync_wait_while_suspended(source, oom->time_budget); /* step 16 */
-    if (source->backend->suspended) {
-        oom->time_budget = 0; /* the wait above used it up */
-    }
-    if (answers && try_pending(source, request)) {
-        return 0;
-    }
-    /* step 17: memory that another growth held may be available again */
-    int r = try_grow(source, request, &refusal);
-    if (r != -EAGAIN || none) {
-        return r == -EAGAIN ? refusal : r;
-    }
-    /* step 18: idle segments behind a barrier can be released afterwards */
-    sync_wait_barriers(source);
-    for (int last = 0; last < 2; last++) {
-        if (last && try_wait(source, request, oom->time_budget)) { /* step 21 */
-            return 0;
-        }
-        uint64_t need = source_growth(request);
-        while (r == -EAGAIN && source_release_idle(source, need) == 0) { /* step 19 */
-            r = try_grow(source, request, &refusal);
-        }
-        if (r == -EAGAIN && try_other_pools(source, request, last)) { /* step 20 */
-            uint64_t others = 0;
-            r = try_grow(source, request, &refusal);
-            /* false: the memory is there, and the driver still refuses */
-            oom->taken_by_others = r == -EAGAIN && budget_room(source, &others) < need;
-        }
-        if (r != -EAGAIN) {
-            return r;
-        }
-    }
-    return try_free_or_split(source, request) ? 0 : refusal;
+    lock_release(&source->lock);
+    reclaim_deferred(pool, false);
+    lock_acquire(&source->lock);
+    return false;
 }
 
 /*
@@ -149,82 +117,6 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
     bool any = cache->bytes < before;
     cache_leave(cache);
     return quota_empty_transfers(pool) || any;
-}
-
-/*
- * Returns how often memory came back to threads that ask for memory of the device; 0 if the
- * backend does not count that. Releases the pool's lock for the call, which waits for other
- * requests in flight.
- */
-static uint64_t return_count(struct source *source) {
-    uint64_t count = 0;
-    if (source->backend->ops->return_count) {
-        lock_release(&source->lock);
-        count = source->backend->ops->return_count(source->backend);
-        lock_acquire(&source->lock);
-    }
-    return count;
-}
-
-/*
- * Returns a number that grows with every free by any thread, into any cache or queue, and with
- * every reclaimed deferred free.
- */
-static uint64_t count_frees(const struct pool *pool) {
-    return peaks_sums(pool).of[WATERMARK_COUNT].given + atomic_load(&pool->reclaims);
-}
-
-/* The state of the pool when one try of a refused request began. */
-struct moment {
-    uint64_t stamp; /* of a free made at that time */
-    uint64_t frees; /* count_frees() at that time */
-};
-
-/*
- * Returns whether the refused request may have missed memory. One of these happened after
- * `since`:
- *
- *  1. memory became pending
- *  2. a thread freed a block, or a deferred free was reclaimed
- *  3. free memory went into caches (refill()) after quota_take_all_back()
- */
-static bool may_have_missed(const struct pool *pool, const struct moment *since) {
-    const struct source *source = &pool->source;
-    bool pending = false;
-    for (enum reach reach = 0; reach < REACHES; reach++) {
-        const struct pending *queue = &source->pending[reach];
-        pending |= queue->head && queue->tail->stamp >= since->stamp;
-    }
-    return pending || count_frees(pool) != since->frees ||
-           idle_bytes(pool) > budget_free(source) + source->pending_bytes;
-}
-
-/*
- * Takes steps 14 to 21, up to OTHERS_TRIES times. Returns 0 or the refusal. The pool's lock is held
- * on entry and on return; it is released in between.
- *
- * Another thread may take the memory that this thread waited for or released, and free as much.
- * A refusal is therefore final only if no more memory exists than when the last try began. The lock
- * is held from that last check until the return.
- */
-static int retry_after_refusal(struct pool *pool, struct alloc_request *request, int refusal) {
-    ASSERT_HELD(&pool->source.lock);
-    struct source *source = &pool->source;
-    struct oom_state oom = {.time_budget = LATE_WAIT_NS};
-    uint64_t now = return_count(source);
-    bool again = true, none;
-    for (unsigned tries = 0; again && tries < OTHERS_TRIES; tries++) {
-        uint64_t before = now;
-        struct moment since = {epochs_stamp(&source->epochs), count_frees(pool)};
-        oom.taken_by_others = false;
-        refusal = try_after_refusal(pool, request, &oom, refusal);
-        bool refused = source_refused(refusal);
-        now = refused ? return_count(source) : before;
-        again =
-            now != before || (refused && (oom.taken_by_others || may_have_missed(pool, &since)) &&
-                              may_suffice(pool, request, &none));
-    }
-    return refusal;
 }
 
 /*
@@ -275,8 +167,11 @@ static int grow_for(struct pool *pool, struct alloc_request *request) {
     return source->policy->grow_within_budget(source, request, over_budget);
 }
 
-/* Takes steps 7 to 21 of the ladder above, and counts the outcome. */
-int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request *request) {
+/*
+ * Takes steps 7 to 21, and counts the outcome. Returns 0 with request->block, or the error. The
+ * pool's lock is held on entry and on return, and released in between; the cache is not entered.
+ */
+static int grow_or_retry(struct pool *pool, struct cache *cache, struct alloc_request *request) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     wait_for_context_end(pool, request);
@@ -306,9 +201,108 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
     if (source_refused(r)) {
         source->refused_at = budget_used(source) > 0 ? budget_used(source) : 1;
         source->budget_stale = true; /* budget_update() at the end of this slow path */
-        r = retry_after_refusal(pool, request, r);
+        r = oom_retry(pool, request, r);
         counter_add(&source->counters.oom_retries, r == 0);
     }
     counter_add(&source->counters.cache_misses, r == 0);
     return request->block ? r : r == 0 ? -ENOMEM : r;
+}
+
+/*
+ * Takes steps 5 to 21, with the pool's lock, which is released in between. `stamp` makes cached
+ * blocks of this thread safe; 0: none is cached. `at_once`: step 3 has reclaimed deferred frees, so
+ * step 6 is skipped. Returns 0 with request->block, or the error.
+ */
+static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_request *request,
+                        uint64_t stamp, bool at_once, bool advancing) {
+    struct source *source = &pool->source;
+    quota_follow_miss(cache);
+    cache->in_slow_path = true;
+    uint64_t growth = source_growth(request);
+    bool safe = stamp > 0 &&
+                (sync_query(source, stamp) ||
+                 (peaks_over_budget(pool, growth) && sync_make_safe(source, stamp, SYNC_WAIT)));
+    stop_advancing(pool, advancing);
+    request->over_budget = peaks_over_budget(pool, growth);
+    bool found = false;
+    if (safe || request->over_budget) {
+        cache_enter(cache);
+        found = cache_find_any(cache, request);
+        cache_leave(cache);
+    }
+    return found || (!at_once && try_free_or_reclaim(pool, request))
+               ? 0
+               : grow_or_retry(pool, cache, request);
+}
+
+/*
+ * Takes steps 3 to 21: one try to serve what no cache serves. Returns 0 and the address, or the
+ * error. No lock is held on entry or on return. For a refused request, sets *reclaims to the number
+ * of reclaims at the last search.
+ */
+static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_request *request,
+                      uint64_t requested, uint64_t *address, uint64_t *reclaims) {
+    struct source *source = &pool->source;
+    bool at_once =
+        request->large || atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0;
+    int dead = slow_path_health(pool);
+    if (dead) {
+        return dead;
+    }
+    if (at_once) {
+        reclaim_deferred(pool, true);
+    }
+    cache_enter(cache);
+    uint64_t stamp = cache_stamp_of_any(cache, request);
+    cache_leave(cache);
+    bool advancing;
+    if (!lock_unless_safe(pool, stamp, &advancing)) {
+        if (cache_alloc(cache, request, requested, address)) {
+            return 0;
+        }
+        lock_acquire(&source->lock); /* another thread took the safe block back for the pool */
+    }
+    int r = alloc_locked(pool, cache, request, stamp, at_once, advancing);
+    if (r == 0) {
+        cache_enter(cache);
+        *address = cache_hand_out(cache, request->block, requested);
+        cache_leave(cache);
+        pool->peaks.unaggregated_bytes += request->large ? request->bytes : 0;
+        refill(pool, cache, request, stamp > 0); /* releases the lock: the context may end */
+    } else {
+        *reclaims = atomic_load(&pool->reclaims);
+    }
+    cache->in_slow_path = false;
+    peaks_update(pool);
+    lock_release(&source->lock);
+    return r;
+}
+
+/*
+ * Returns whether deferred frees were reclaimed since the count was `reclaims`, by this thread or
+ * another one. Waits for barriers that hold streams up. Called with no lock.
+ */
+static bool any_reclaimed(struct pool *pool, uint64_t reclaims) {
+    return reclaim_all_deferred(pool) || reclaim_behind_barriers(pool) ||
+           atomic_load(&pool->reclaims) != reclaims;
+}
+
+/* Steps 3 to 22: repeats a refused request while deferred frees are reclaimed. */
+int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request *request,
+                    uint64_t requested, uint64_t *address) {
+    uint64_t reclaims = 0;
+    unsigned tries = 0;
+    for (;;) {
+        int r = alloc_slow(pool, cache, request, requested, address, &reclaims);
+        if (likely(!source_refused(r)) || tries++ == OTHERS_TRIES ||
+            !any_reclaimed(pool, reclaims)) {
+            return r;
+        }
+        int broken = epochs_broken(&pool->source.epochs);
+        if (broken) {
+            return broken;
+        }
+        *request = (struct alloc_request){
+            .bin = request->bin, .bytes = request->bytes, .large = request->large};
+    }
 }

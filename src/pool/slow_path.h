@@ -2,17 +2,23 @@
 #ifndef GPUCACHE_POOL_SLOW_PATH_H
 #define GPUCACHE_POOL_SLOW_PATH_H
 
-#include "source/source.h"
+#include "source/alloc_request.h"
 #include "tcache/pool_state.h"
 
 /**
- * Finds memory for a request: sets request->block and returns 0. Else returns -ENOMEM or -EDQUOT
- * if the driver or the limit refused, -ERANGE if the pool cannot manage more memory, or the
- * driver's positive code.
- *
- * `cache` is the calling thread's; it is flushed before the pool grows past its budget. The
- * pool's lock is held on entry and on return, and released in between; the cache is not entered.
+ * Serves a request that the calling thread's cache could not serve: steps 3 to 22 of the ladder.
+ * Sets request->block and *address and returns 0. Else returns as pool_alloc() does. Called with no
+ * lock, outside the cache.
  */
-int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request *request);
+int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request *request,
+                    uint64_t requested, uint64_t *address);
+
+/**
+ * Returns 0, or the code with which the driver answers calls of this thread now. After a fault the
+ * driver answers every call of the context with that code: then the pool is marked as broken. Other
+ * codes concern only this call: the thread is in a host function, or its context has gone. Called
+ * with no lock, on every path except steps 1 and 2.
+ */
+int slow_path_health(struct pool *pool);
 
 #endif

@@ -1,13 +1,17 @@
 /*
- * Segments: reserves them from the backend, and releases them whole. With vmm, remap.c does both.
+ * The segments backend's memory: reserves segments within the budget, and releases them whole.
  *
- * The pool lock is released around every reservation, and around a release that waits
- * (release_waits). The context may end in between, so source_generation() is compared afterwards.
+ * The pool's lock is held on entry to every function. It is released around every reservation,
+ * around a release that waits (release_waits), and around every wait. The context may end in
+ * between, so source_generation() is compared afterwards.
  */
-#include "source/internal.h"
+#include "segment/segments.h"
 
 #include "heap/page_map.h"
+#include "policy/budget.h"
 #include "process/nap.h"
+#include "sync/pending.h"
+#include "sync/sync.h"
 
 #include <errno.h>
 
@@ -92,19 +96,8 @@ static uint64_t release_idle(struct source *source, uint64_t bytes) {
     return released;
 }
 
-uint64_t source_decay(struct source *source) {
-    ASSERT_HELD(&source->lock);
-    return source->policy->decay(source);
-}
-
-int source_release_idle(struct source *source, uint64_t bytes) {
-    ASSERT_HELD(&source->lock);
-    uint64_t released = source->policy->release_idle(source, bytes);
-    return released > 0 ? 0 : source_idle(source) > 0 ? -EBUSY : -ENOENT;
-}
-
 /* Counts its pauses instead of reading the clock: the clock of a backend may stand still. */
-void source_wait_for_return(struct source *source, uint64_t limit_ns) {
+void segments_wait_for_return(struct source *source, uint64_t limit_ns) {
     ASSERT_HELD(&source->lock);
     uint64_t waited = 0;
     unsigned failed_queries = 0;
@@ -124,10 +117,6 @@ void source_wait_for_return(struct source *source, uint64_t limit_ns) {
 }
 
 /* --- growth --- */
-
-uint64_t source_growth(const struct alloc_request *request) {
-    return request->large ? round_up(request->bytes, PAGE_BYTES) : PAGE_BYTES;
-}
 
 /*
  * Returns the bytes to grow by. Large blocks share a segment in a whole number of the requested
@@ -177,34 +166,129 @@ static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
     return r;
 }
 
-bool source_refused(int r) {
-    return r == -ENOMEM || r == -EDQUOT;
-}
-
-/* Prepares host memory for the growth and the request, before the driver is asked: to release an
- * unusable segment can mean to wait for the device. */
-static bool has_descriptors(struct source *source, const struct alloc_request *request) {
-    struct arena *arena = request->large ? &source->large : &source->small;
-    return arena_prepare(arena, 1) && page_map_spare() &&
-           (request->large || runs_prepare(&source->runs));
-}
-
-int source_grow(struct source *source, const struct alloc_request *request) {
-    ASSERT_HELD(&source->lock);
-    bool possible = !source->unmanageable && has_descriptors(source, request);
-    return possible ? source->policy->grow(source, request) : -ERANGE;
-}
-
 static int grow_by_segment(struct source *source, const struct alloc_request *request) {
     struct arena *arena = request->large ? &source->large : &source->small;
     uint64_t good = good_growth(source, request), least = source_growth(request);
     int r = grow_by(source, arena, good);
     if (source_refused(r) && source->freeing_bytes > 0) {
-        source_wait_for_return(source, RETURN_WAIT_NS);
+        segments_wait_for_return(source, RETURN_WAIT_NS);
         r = grow_by(source, arena, good);
     }
     if (source_refused(r) && good > least) {
         r = grow_by(source, arena, least);
+    }
+    return r;
+}
+
+/* --- growth within the budget --- */
+
+/*
+ * Returns the bytes up to which the reserve may grow while some of it is idle: a share above the
+ * peak of live memory, or the budget if that is more. The request itself may raise the peak.
+ * Memory in use is neither free nor pending.
+ */
+static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
+    uint64_t in_use = budget_expected(source) - budget_free(source) - source->pending_bytes;
+    uint64_t peak = max_u64(counter_get(&source->counters.allocated.peak), in_use + growth);
+    uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
+    return max_u64(peak + peak / 10 * (RESERVE_TENTHS - 10) + RESERVE_BYTES, budget);
+}
+
+/* Releases idle segments until the reserve and `growth` are at most `most` bytes, if possible. */
+static void release_down_to(struct source *source, uint64_t growth, uint64_t most) {
+    if (budget_would_exceed(source, growth, most)) {
+        source_release_idle(source, budget_expected(source) + growth - most);
+    }
+}
+
+/*
+ * Tries to avoid a growth beyond reserve_bound():
+ *
+ *   1. Waits for idle segments that are safe only behind a barrier, and releases them. Waits for
+ *      memory freed before the call only, because other threads may go on freeing for ever.
+ *   2. Cuts free ranges that the placement policy otherwise keeps whole.
+ *
+ * True if the request is served.
+ */
+static bool try_before_growth(struct source *source, struct alloc_request *request,
+                              uint64_t growth) {
+    uint64_t most = reserve_bound(source, growth), last = epochs_stamp(&source->epochs);
+    while (budget_would_exceed(source, growth, most) && sync_wait_idle_segment(source, last)) {
+        if (try_free_or_split(source, request)) {
+            return true;
+        }
+        release_down_to(source, growth, most);
+    }
+    if (!budget_would_exceed(source, growth, most)) {
+        return false;
+    }
+    request->placement = PLACE_CUTTING;
+    bool served = try_free_or_split(source, request);
+    request->placement = PLACE_SPARING;
+    return served;
+}
+
+/*
+ * Grows, after segments on their way to the driver have arrived there. The driver has a released
+ * segment only after the stream that frees it reaches that free. A barrier delays that stream like
+ * every other one of the context. A growth before that would come on top of the released memory.
+ * If the sum would exceed reserve_bound(), waits for the barriers without a limit, and then for the
+ * driver RETURN_SOON_NS at most.
+ */
+static int grow_after_returns(struct source *source, struct alloc_request *request,
+                              uint64_t growth) {
+    uint64_t most = reserve_bound(source, growth);
+    if (source->freeing_bytes > 0) {
+        segments_wait_for_return(source, 0);
+    }
+    if (source->freeing_bytes > 0 &&
+        budget_would_exceed(source, growth + source->freeing_bytes, most)) {
+        sync_wait_barriers(source);
+        segments_wait_for_return(source, RETURN_SOON_NS);
+    }
+    return source_grow(source, request);
+}
+
+/*
+ * Releases idle segments before a growth beyond the budget (`give_back_first`):
+ *
+ *      the reserve would exceed   idle segments are released
+ *      the budget                 if releases and their growths took less than 1/EXCESS_SHARE of
+ *                                 the time so far
+ *      reserve_bound()            always: natively, all of them would be the driver's
+ *
+ * Of the time that is not used, at most EXCESS_MOST_NS remain as credit. Otherwise, after a long
+ * pause, many growths would release segments first and take twice as long.
+ */
+static int grow_within_budget(struct source *source, struct alloc_request *request,
+                              bool over_budget) {
+    ASSERT_HELD(&source->lock);
+    uint64_t growth = source_growth(request);
+    if (!over_budget) {
+        return grow_after_returns(source, request, growth);
+    }
+    uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
+    uint64_t most = reserve_bound(source, growth), before = backend_clock(source->backend);
+    uint64_t share = (before - source->started_ns) / EXCESS_SHARE;
+    if (share > source->excess_ns + EXCESS_MOST_NS) {
+        source->excess_ns = share - EXCESS_MOST_NS;
+    }
+    bool idle = source->large.idle_bytes + source->small.idle_bytes > 0;
+    bool due = idle && source->excess_ns <= share,
+         exceeds = budget_would_exceed(source, growth, most);
+    if (idle) { /* a segment that is safe behind a barrier may have finished */
+        epochs_poll(&source->epochs, source->backend);
+    }
+    release_down_to(source, growth, due ? budget : most);
+    if (exceeds && try_before_growth(source, request, growth)) {
+        return 0;
+    }
+    int r = grow_after_returns(source, request, growth);
+    if (source->freeing_bytes > 0) {
+        segments_wait_for_return(source, 0);
+    }
+    if (due) {
+        source->excess_ns += backend_clock(source->backend) - before;
     }
     return r;
 }
@@ -216,7 +300,7 @@ static uint64_t end_with_context(struct source *source) {
 
 const struct memory_policy segments_policy = {
     .grow = grow_by_segment,
-    .grow_within_budget = grow_segments,
+    .grow_within_budget = grow_within_budget,
     .release_idle = release_idle,
     .decay = decay_one,
     .end = end_with_context,

@@ -225,6 +225,11 @@ static inline uint64_t backend_clock(struct backend *backend) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/** Returns whether a stream capture is under way, so that no event can be recorded. */
+static inline bool backend_is_captured(struct backend *backend) {
+    return backend->ops->captured && backend->ops->captured(backend);
+}
+
 /** Returns whether the backend maps memory (VMM), rather than allocate segments. */
 static inline bool backend_maps(const struct backend *backend) {
     return backend->ops->map != 0;

@@ -57,7 +57,4 @@ struct memory_policy {
     uint64_t caches_each_most;  /* most slack and quotas in bytes for each active cache */
 };
 
-extern const struct memory_policy segments_policy; /* source.c */
-extern const struct memory_policy vmm_policy;      /* remap.c */
-
 #endif

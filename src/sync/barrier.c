@@ -13,7 +13,7 @@
  * it is needed. docs/policy.md has the measurements. All functions hold the pool's lock; those
  * that wait release it while they wait.
  */
-#include "source/internal.h"
+#include "sync/sync.h"
 
 #include "process/nap.h"
 
@@ -94,14 +94,14 @@ int sync_close_on_time(struct source *source) {
  */
 static bool decays(const struct source *source) {
     return source->config.decays && source->backend->has_events && source->backend->refused == 0 &&
-           !sync_is_captured(source);
+           !backend_is_captured(source->backend);
 }
 
 /*
  * Pending blocks may not fit the next requests, and the pool then grows by as much as is pending.
  * If such a growth would exceed the budget, frees of large blocks record events even without
  * pressure. Otherwise they record for decay only, once per 1/DECAY_EVENT_SHARE of the reserved
- * bytes if that is more than sync_event_bytes().
+ * bytes if that is more than budget_event_bytes().
  */
 bool sync_event_is_due(struct source *source, uint64_t freed) {
     bool within_budget = budget_allows(source, source->pending_bytes + freed);
@@ -110,7 +110,7 @@ bool sync_event_is_due(struct source *source, uint64_t freed) {
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     source->freed_large += freed;
-    uint64_t most = sync_event_bytes(source, budget),
+    uint64_t most = budget_event_bytes(source, budget),
              part = budget_used(source) / DECAY_EVENT_SHARE;
     return source->freed_large > (within_budget && part > most ? part : most);
 }
@@ -137,7 +137,7 @@ void sync_in_free(struct source *source, bool due) {
         stamp = epochs_stamp(&source->epochs);
         r = sync_close_on_time(source);
     }
-    bool waits = r == -EIO || (r == -EBUSY && sync_is_captured(source));
+    bool waits = r == -EIO || (r == -EBUSY && backend_is_captured(source->backend));
     if (waits) {
         r = synchronize_in_free(source);
     }
@@ -192,7 +192,7 @@ static bool barrier_serialises_streams(const struct source *source, uint64_t sta
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     uint64_t behind = epochs_behind(&source->epochs, stamp);
     return behind >= EVENTS_BEHIND &&
-           behind * sync_event_bytes(source, budget) >= budget / BEHIND_SHARE;
+           behind * budget_event_bytes(source, budget) >= budget / BEHIND_SHARE;
 }
 
 enum way { WAY_NONE, WAY_BARRIER, WAY_WAIT };
@@ -269,7 +269,8 @@ static uint64_t close_late(struct source *source, bool *again) {
     uint64_t stamp = epochs_stamp(&source->epochs);
     int r = epochs_close(&source->epochs, source->backend, false);
     *again = r == -EAGAIN || r == -EIO || source->backend->suspended;
-    bool captured = r == -EBUSY && !source->backend->suspended && sync_is_captured(source);
+    bool captured =
+        r == -EBUSY && !source->backend->suspended && backend_is_captured(source->backend);
     return r == 0 ? stamp : captured ? epochs_latest(&source->epochs) : 0;
 }
 
@@ -333,8 +334,11 @@ void sync_wait_barriers(struct source *source) {
     }
 }
 
-bool sync_wait_stamp(struct source *source, uint64_t stamp) {
-    return wait_on_time(source, stamp) == 0;
+bool sync_wait_idle_segment(struct source *source, uint64_t last) {
+    uint64_t finished = source->epochs.finished;
+    uint64_t stamp =
+        min_u64(idle_stamp(&source->large, finished), idle_stamp(&source->small, finished));
+    return stamp <= last && wait_on_time(source, stamp) == 0;
 }
 
 /*

@@ -9,28 +9,6 @@
 #define GPUCACHE_SYNC_SYNC_H
 
 #include "policy/budget.h"
-#include "source/state.h"
-
-/** Returns whether a stream capture is under way, so that no event can be recorded. */
-static inline bool sync_is_captured(const struct source *source) {
-    const struct backend_ops *ops = source->backend->ops;
-    return ops->captured && ops->captured(source->backend);
-}
-
-/**
- * Returns the bytes per event under pressure: a thread that freed more since the last event that
- * any free recorded has to record one.
- *
- * Memory freed since that event can only be waited for together with all work submitted since. The
- * limit is therefore a small part of what the pool can grow by instead, and EVENT_BYTES_LAST if the
- * pool cannot grow.
- */
-static inline uint64_t sync_event_bytes(const struct source *source, uint64_t budget) {
-    uint64_t used = max_u64(budget, budget_used(source)), capacity = source->backend->capacity;
-    uint64_t growable = source->refused_at == 0 && used < capacity ? capacity - used : 0;
-    uint64_t most = clamp_u64(EVENT_BYTES_LAST, growable / EVENT_ROOM_SHARE, EVENT_BYTES);
-    return min_u64(budget / EVENT_SHARE + SMALL_MAX_BYTES, most);
-}
 
 /**
  * Closes the open epoch in a free: the event may be waited for. Returns what epochs_close() does,
@@ -70,10 +48,10 @@ enum sync_effort {
 bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effort);
 
 /**
- * Waits for the oldest event recorded in a free that covers `stamp`. False if there is none, the
- * wait failed, or the context is suspended.
+ * Waits for the oldest unfinished epoch of an idle segment, if it is not later than `last`. False
+ * if there is none, if no event for it may be waited for, or if the context is suspended.
  */
-bool sync_wait_stamp(struct source *source, uint64_t stamp);
+bool sync_wait_idle_segment(struct source *source, uint64_t last);
 
 /**
  * Records an event, and waits until any further epoch has finished, or with `all` until that event

@@ -4,7 +4,7 @@
  * The caller is inside the cache; for the last section it holds the pool's lock. Callers: alloc.c,
  * free.c, transfer.c, flush.c, quota.c; seizing also pool.c, check.c, owner_id.c.
  */
-#include "pool/internal.h"
+#include "tcache/internal.h"
 
 /*
  * Stands for "no cache": belongs to no pool, and biased_try_enter() always fails. Fast

@@ -5,7 +5,7 @@
  * The caller is inside the cache, or has seized it, and holds the pool's lock. Callers: quota.c,
  * free.c, alloc.c, slow_path.c.
  */
-#include "pool/internal.h"
+#include "tcache/internal.h"
 
 static void flush(struct cache *cache, unsigned at, uint32_t count) {
     ASSERT_INSIDE(&cache->lock);

@@ -7,7 +7,7 @@
  * Invariant: the watermarks of exactly one cache count each allocation and each free. So sums over
  * all caches stay right when threads start and end.
  */
-#include "pool/internal.h"
+#include "tcache/internal.h"
 
 #include "heap/host.h"
 #include "tcache/owner_id.h"
@@ -140,7 +140,7 @@ static void thread_end(void *unused) {
     }
 }
 
-void pool_forked(void) {
+void owner_forked(void) {
     if (thread_end_works) {
         pthread_setspecific(thread_end_key, NULL);
     }

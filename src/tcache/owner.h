@@ -32,4 +32,7 @@ static inline struct cache *cache_mine(struct pool *pool) {
     return __builtin_expect(cache->pool == pool, 1) ? cache : cache_of_thread(pool);
 }
 
+/** Runs in the child of a fork: the exit of the child's only thread returns no blocks. */
+void owner_forked(void);
+
 #endif

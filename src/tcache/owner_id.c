@@ -6,7 +6,7 @@
  */
 #include "tcache/owner_id.h"
 
-#include "pool/internal.h"
+#include "tcache/internal.h"
 
 /*
  * An ID belongs to one cache for ever: a block's ID always leads to a cache that exists. The next

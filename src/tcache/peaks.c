@@ -5,7 +5,7 @@
  * counters are summed ("aggregated"), which costs one cache miss per cache. The slow path calls
  * peaks_update(), which decides when the sum is worth that. Needs source.lock except for the sums.
  */
-#include "pool/internal.h"
+#include "tcache/internal.h"
 
 #include <sched.h>
 

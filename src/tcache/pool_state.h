@@ -6,7 +6,6 @@
 #define GPUCACHE_TCACHE_POOL_STATE_H
 
 #include "debug/survey.h"
-#include "pool/pool.h"
 #include "source/state.h"
 #include "tcache/cache.h"
 

@@ -13,7 +13,7 @@
  * blocks and quota. The pool's lock protects the list and all quotas; quotas are read without it.
  * Invariant: a cache is in the list if and only if its quota is not 0.
  */
-#include "pool/internal.h"
+#include "tcache/internal.h"
 
 uint64_t quota_of_capacity(uint64_t capacity) {
     return clamp_u64(QUOTA_LEAST, capacity / QUOTA_SHARE, QUOTA_MOST);

@@ -4,7 +4,7 @@
  * Each transfer cache has its own lock. Invariant: transfer->bytes is the sum over its magazines.
  * Callers: free.c ships magazines, alloc.c takes them, quota.c empties transfer caches.
  */
-#include "pool/internal.h"
+#include "tcache/internal.h"
 #include "tcache/owner_id.h"
 
 void transfer_start(struct transfer *transfer, struct cache *cache) {

@@ -2,7 +2,8 @@
 
 #include "heap/page_map.h"
 #include "heap/va_range.h"
-#include "source/internal.h"
+#include "policy/budget.h"
+#include "sync/sync.h"
 
 #include <errno.h>
 

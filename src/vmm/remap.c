@@ -13,10 +13,13 @@
  * driver. Invariant: no other thread uses the addresses of such a call. Nothing is mapped there
  * yet, or nothing any more, and the free ranges next to them are held.
  */
-#include "source/internal.h"
+#include "vmm/remap.h"
 
 #include "heap/page_map.h"
 #include "heap/va_range.h"
+#include "policy/budget.h"
+#include "sync/pending.h"
+#include "sync/sync.h"
 #include "vmm/handles.h"
 
 #include <errno.h>
@@ -372,8 +375,19 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
     return r;
 }
 
-struct growth remap_growth(const struct source *source, const struct arena *arena, uint64_t bytes,
-                           uint64_t budget) {
+/* Computes what a free range of `bytes` bytes needs. Keeps the pool lock. All fields are bytes:
+ *
+ *      bytes       new memory to map
+ *      idle        idle segments that may make room for it: all but those next to the gap
+ *      available   those of them that can move or be released now, without a wait; counted only
+ *                  as far as needed to stay within `budget`
+ */
+struct growth {
+    uint64_t bytes, idle, available;
+};
+
+static struct growth growth_at(const struct source *source, const struct arena *arena,
+                               uint64_t bytes, uint64_t budget) {
     struct gap gap;
     const struct arena *const arenas[] = {&source->large, &source->small};
     if (!va_range_find(arena, bytes, &gap)) {
@@ -419,6 +433,35 @@ static int remap_grow(struct source *source, const struct alloc_request *request
     return r;
 }
 
+/*
+ * Grows a VMM pool. source_grow() remaps idle handles, which must have finished or be movable. If
+ * these are not enough to stay within the budget, or within the present reserve if that is larger,
+ * waits for the other idle handles. Does not wait if all idle handles together are not enough.
+ */
+static int remap_grow_within_budget(struct source *source, struct alloc_request *request,
+                                    bool over_budget) {
+    (void)over_budget; /* idle handles are remapped instead of released */
+    const struct arena *arena = request->large ? &source->large : &source->small;
+    uint64_t bytes = request->large ? request->bytes : PAGE_BYTES,
+             last = epochs_stamp(&source->epochs);
+    uint64_t budget = budget_with(source, bytes);
+    struct growth growth = growth_at(source, arena, bytes, budget);
+    if (budget_would_exceed(source, growth.bytes, budget)) {
+        epochs_poll(&source->epochs, source->backend);
+        growth = growth_at(source, arena, bytes, budget);
+    }
+    uint64_t most = max_u64(budget, budget_expected(source));
+    while (budget_would_exceed(source, growth.bytes, most + growth.available) &&
+           !budget_would_exceed(source, growth.bytes, most + growth.idle) &&
+           sync_wait_idle_segment(source, last)) {
+        if (try_free_or_split(source, request)) {
+            return 0;
+        }
+        growth = growth_at(source, arena, bytes, budget);
+    }
+    return source_grow(source, request);
+}
+
 /* --- end of a context --- */
 
 /* Frees the addresses only if the driver unmapped everything there. */
@@ -443,7 +486,7 @@ static uint64_t remap_end(struct source *source) {
 
 const struct memory_policy vmm_policy = {
     .grow = remap_grow,
-    .grow_within_budget = grow_vmm,
+    .grow_within_budget = remap_grow_within_budget,
     .release_idle = remap_release,
     .decay = remap_decay,
     .split = remap_split,

@@ -11,24 +11,6 @@
 
 #include "source/state.h"
 
-/** Computes what a free range of `bytes` bytes needs. Keeps the pool lock. All fields are bytes:
- *
- *      bytes       new memory to map
- *      idle        idle segments that may make room for it: all but those next to the gap
- *      available   those of them that can move or be released now, without a wait; counted only
- *                  as far as needed to stay within `budget`
- */
-struct growth {
-    uint64_t bytes, idle, available;
-};
-struct growth remap_growth(const struct source *source, const struct arena *arena, uint64_t bytes,
-                           uint64_t budget);
-
-/**
- * Grow a pool for a request: `grow_within_budget` of the two memory policies (memory_policy.h). In
- * grow.c.
- */
-int grow_segments(struct source *source, struct alloc_request *request, bool over_budget);
-int grow_vmm(struct source *source, struct alloc_request *request, bool over_budget);
+extern const struct memory_policy vmm_policy;
 
 #endif

@@ -3,12 +3,12 @@
  *
  * Small blocks are runs of units in slabs, large blocks are ranges of the arena `large`. Slabs are
  * ranges of the arena `small`. The pool's lock is held in every function and never released:
- * nothing here calls the driver. Callers: try.c for requests, pending.c for memory that has become
- * safe.
+ * nothing here calls the driver. pending.c is the only caller.
  */
-#include "source/internal.h"
+#include "sync/free_memory.h"
 
 #include "heap/page_map.h"
+#include "policy/budget.h"
 
 /*
  * Takes a small block from the runs of the slabs. The reserved first unit of a slab (slab.h) costs
@@ -52,7 +52,7 @@ static struct range *take_slab(struct source *source) {
     return arena_take(&source->small, PAGE_BYTES, PLACE_ANYWHERE);
 }
 
-bool heap_take(struct source *source, struct alloc_request *request) {
+bool free_memory_take(struct source *source, struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
     if (request->large) {
         return take_large(source, request);
@@ -89,7 +89,7 @@ static void give_range(struct source *source, struct arena *arena, struct range 
     arena_give(arena, range);
 }
 
-void heap_give(struct source *source, struct block *block) {
+void free_memory_give(struct source *source, struct block *block) {
     ASSERT_HELD(&source->lock);
     if (block_is_large(block)) {
         give_range(source, &source->large, range_of(block), block->stamp);

@@ -1,15 +1,20 @@
-/* Sets up the source of a pool, and forgets a context that has ended. Locks: source.h. */
-#include "source/internal.h"
+/*
+ * Sets up the source of a pool, lets it grow and shrink by its memory policy, and forgets a context
+ * that has ended. Locks: source.h.
+ */
+#include "source/source.h"
+
+#include "heap/page_map.h"
 
 void source_start(struct source *source, struct pool *pool, struct backend *backend,
-                  const struct pool_config *config) {
+                  const struct memory_policy *policy, const struct pool_config *config) {
     lock_start(&source->lock, LOCK_POOL);
     lock_start(&source->remap.lock, LOCK_REMAP);
     source->backend = backend;
     source->config = *config;
     source->started_ns = backend_clock(backend);
     epochs_start(&source->epochs);
-    source->policy = backend_maps(backend) ? &vmm_policy : &segments_policy;
+    source->policy = policy;
     arena_start(&source->large, pool, source->policy->has_handles);
     arena_start(&source->small, pool, source->policy->has_handles);
     runs_start(&source->runs, pool);
@@ -50,4 +55,26 @@ uint64_t source_forget(struct source *source) {
     source->freeing_bytes = 0;
     epochs_forget(&source->epochs);
     return bytes;
+}
+
+/* --- growth and release --- */
+
+/* Prepares host memory for the growth and the request, before the driver is asked: to release an
+ * unusable segment can mean to wait for the device. */
+static bool has_descriptors(struct source *source, const struct alloc_request *request) {
+    struct arena *arena = request->large ? &source->large : &source->small;
+    return arena_prepare(arena, 1) && page_map_spare() &&
+           (request->large || runs_prepare(&source->runs));
+}
+
+int source_grow(struct source *source, const struct alloc_request *request) {
+    ASSERT_HELD(&source->lock);
+    bool possible = !source->unmanageable && has_descriptors(source, request);
+    return possible ? source->policy->grow(source, request) : -ERANGE;
+}
+
+int source_release_idle(struct source *source, uint64_t bytes) {
+    ASSERT_HELD(&source->lock);
+    uint64_t released = source->policy->release_idle(source, bytes);
+    return released > 0 ? 0 : source_idle(source) > 0 ? -EBUSY : -ENOENT;
 }

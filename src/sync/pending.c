@@ -9,7 +9,9 @@
  * barrier is not enough for it: barriers delay work of the context only. The pool's lock protects
  * both queues.
  */
-#include "source/internal.h"
+#include "sync/pending.h"
+
+#include "sync/free_memory.h"
 
 /* Returns the highest stamp that may be handed out. */
 static uint64_t stamp_done(const struct source *source, enum reach reach) {
@@ -29,7 +31,7 @@ void pending_add(struct source *source, struct block *block) {
     ASSERT_HELD(&source->lock);
     enum reach reach = reach_of(block);
     if (block->stamp <= stamp_done(source, reach)) {
-        heap_give(source, block); /* need not wait for blocks ahead in the queue */
+        free_memory_give(source, block); /* need not wait for blocks ahead in the queue */
         return;
     }
     struct pending *queue = &source->pending[reach];
@@ -65,7 +67,7 @@ void pending_release_up_to(struct source *source, uint64_t stamp) {
             struct block *block = queue->head;
             queue->head = block->next;
             source->pending_bytes -= block_bytes(block);
-            heap_give(source, block);
+            free_memory_give(source, block);
         }
     }
 }
@@ -82,4 +84,19 @@ uint64_t pending_stamp(const struct source *source, uint64_t bytes) {
         }
     }
     return queue->head ? queue->tail->stamp : 0;
+}
+
+bool try_free(struct source *source, struct alloc_request *request) {
+    pending_release_safe(source);
+    return free_memory_take(source, request);
+}
+
+bool try_free_or_split(struct source *source, struct alloc_request *request) {
+    ASSERT_HELD(&source->lock);
+    bool served;
+    while (!(served = try_free(source, request)) && request->split_first) {
+        request->placement =
+            source->policy->split(source, request->bytes) ? request->placement : PLACE_ANYWHERE;
+    }
+    return served;
 }

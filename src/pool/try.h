@@ -2,24 +2,14 @@
  * The sources of memory for a request that the thread caches could not serve. Each function tries
  * one source; slow_path.c has their order.
  *
- * The pool's lock is held on entry and on return. All functions but try_free() may release it in
- * between. A function that returns true, or 0 with request->block set, has put the block there, in
- * state BLOCK_CACHED.
+ * The pool's lock is held on entry and on return; the functions may release it in between. A function
+ * that returns true, or 0 with request->block set, has put the block there, in state BLOCK_CACHED.
+ * try_free() and try_free_or_split() are in sync/pending.h.
  */
-#ifndef GPUCACHE_SOURCE_TRY_H
-#define GPUCACHE_SOURCE_TRY_H
+#ifndef GPUCACHE_POOL_TRY_H
+#define GPUCACHE_POOL_TRY_H
 
-#include "source/source.h"
-
-/** Takes free memory and pending memory that is safe. Waits for nothing and keeps the lock. */
-bool try_free(struct source *source, struct alloc_request *request);
-
-/**
- * Takes free memory, as try_free(). If a small part of a long idle handle would be taken, first
- * replaces that handle by short ones, so that the rest can still be released. If the driver
- * refuses, takes the part as it is.
- */
-bool try_free_or_split(struct source *source, struct alloc_request *request);
+#include "sync/pending.h"
 
 /** Queries events: first for the epoch that covers enough bytes, then for all pending memory. */
 bool try_completed(struct source *source, struct alloc_request *request);
@@ -52,11 +42,5 @@ bool try_other_pools(struct source *source, const struct alloc_request *request,
  * or the error of source_grow().
  */
 int try_grow(struct source *source, struct alloc_request *request, int *refusal);
-
-/**
- * Waits, by yielding the CPU, until as many growths have ended as were under way on entry. A
- * refused request may be served by what they bring, or by a charge that they return. In grow.c.
- */
-void grow_wait_for_others(struct source *source);
 
 #endif

@@ -5,26 +5,11 @@
  * therefore ends with a retry of free memory, and slow_path.c repeats cheap steps after expensive
  * ones.
  */
-#include "source/try.h"
+#include "pool/try.h"
 
-#include "source/internal.h"
+#include "sync/sync.h"
 
 #include <errno.h>
-
-bool try_free(struct source *source, struct alloc_request *request) {
-    pending_release_safe(source);
-    return heap_take(source, request);
-}
-
-bool try_free_or_split(struct source *source, struct alloc_request *request) {
-    ASSERT_HELD(&source->lock);
-    bool served;
-    while (!(served = try_free(source, request)) && request->split_first) {
-        request->placement =
-            source->policy->split(source, request->bytes) ? request->placement : PLACE_ANYWHERE;
-    }
-    return served;
-}
 
 bool try_barrier(struct source *source, struct alloc_request *request) {
     ASSERT_HELD(&source->lock);

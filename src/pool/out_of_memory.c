@@ -1,0 +1,189 @@
+/*
+ * Out of memory: steps 14 to 21 of the ladder of an allocation (slow_path.c has the table).
+ *
+ * try_after_refusal() tries each source once. oom_retry() repeats that while memory moves: another
+ * thread may take what this thread waited for, and free as much. The pool's lock protects all; it is
+ * released around every wait, and state is read anew afterwards.
+ */
+#include "pool/out_of_memory.h"
+
+#include "pool/internal.h"
+#include "pool/try.h"
+
+#include <errno.h>
+#include <sched.h>
+
+/*
+ * Returns the bytes that are neither live nor deferred: free, pending, in caches, or being
+ * unmapped. The pool's lock is held.
+ */
+static uint64_t idle_bytes(const struct pool *pool) {
+    const struct source *source = &pool->source;
+    uint64_t in_use = peaks_live_at_most(pool) + atomic_load(&pool->deferred_bytes);
+    uint64_t idle = budget_used(source) > in_use ? budget_used(source) - in_use : 0;
+    return idle + atomic_load(&source->remap.unmapping_bytes);
+}
+
+/*
+ * Returns whether enough memory may exist for the request: what the driver has left, what other
+ * pools hold idle, and what this pool holds idle in any cache. Otherwise another request to the
+ * driver or a wait would be in vain.
+ *
+ * Sets *none if nothing is pending, and neither this pool nor another one has idle memory.
+ * Entered with the pool's lock, which is released in between, before the idle bytes are counted.
+ */
+static bool may_suffice(struct pool *pool, const struct alloc_request *request, bool *none) {
+    struct source *source = &pool->source;
+    uint64_t others = 0, available = budget_room(source, &others);
+    *none = source->pending_bytes + source_idle(source) + others == 0;
+    return request->bytes <= available + others + idle_bytes(pool);
+}
+
+/* State of an allocation after a refusal by the driver or the limit. */
+struct oom_state {
+    /* Limit of each further wait, in ns; 0 once a call that may end the context used it up. */
+    uint64_t time_budget;
+    bool taken_by_others; /* other requests took what other pools gave back */
+};
+
+/* Step 14: waits, by yielding the CPU, until as many growths have ended as were under way on entry. A
+ * refused request may be served by what they bring, or by a charge that they return. */
+static void wait_for_growths(struct source *source) {
+    ASSERT_HELD(&source->lock);
+    uint64_t all = source->growing.done + source->growing.threads;
+    while (source->growing.threads > 0 && source->growing.done < all) {
+        lock_release(&source->lock);
+        sched_yield();
+        lock_acquire(&source->lock);
+    }
+}
+
+/*
+ * Steps 14 to 21: tries each source once after a refusal. Returns 0 with request->block,
+ * `refusal` if nothing served the request, or another error of the growth. The pool's lock is
+ * held on entry and on return; it is released in between.
+ */
+static int try_after_refusal(struct pool *pool, struct alloc_request *request,
+                             struct oom_state *oom, int refusal) {
+    ASSERT_HELD(&pool->source.lock);
+    struct source *source = &pool->source;
+    request->any = true;
+    request->placement = PLACE_ANYWHERE;
+    wait_for_growths(source);
+    if (try_pending(source, request)) {
+        return 0;
+    }
+    if (quota_take_all_back(pool) && try_pending(source, request)) { /* step 15 */
+        return 0;
+    }
+    bool none;
+    if (!may_suffice(pool, request, &none)) {
+        return refusal;
+    }
+    bool answers = sync_wait_while_suspended(source, oom->time_budget); /* step 16 */
+    if (source->backend->suspended) {
+        oom->time_budget = 0; /* the wait above used it up */
+    }
+    if (answers && try_pending(source, request)) {
+        return 0;
+    }
+    /* step 17: memory that another growth held may be available again */
+    int r = try_grow(source, request, &refusal);
+    if (r != -EAGAIN || none) {
+        return r == -EAGAIN ? refusal : r;
+    }
+    /* step 18: idle segments behind a barrier can be released afterwards */
+    sync_wait_barriers(source);
+    for (int last = 0; last < 2; last++) {
+        if (last && try_wait(source, request, oom->time_budget)) { /* step 21 */
+            return 0;
+        }
+        uint64_t need = source_growth(request);
+        while (r == -EAGAIN && source_release_idle(source, need) == 0) { /* step 19 */
+            r = try_grow(source, request, &refusal);
+        }
+        if (r == -EAGAIN && try_other_pools(source, request, last)) { /* step 20 */
+            uint64_t others = 0;
+            r = try_grow(source, request, &refusal);
+            /* false: the memory is there, and the driver still refuses */
+            oom->taken_by_others = r == -EAGAIN && budget_room(source, &others) < need;
+        }
+        if (r != -EAGAIN) {
+            return r;
+        }
+    }
+    return try_free_or_split(source, request) ? 0 : refusal;
+}
+
+/*
+ * Returns how often memory came back to threads that ask for memory of the device; 0 if the
+ * backend does not count that. Releases the pool's lock for the call, which waits for other
+ * requests in flight.
+ */
+static uint64_t return_count(struct source *source) {
+    uint64_t count = 0;
+    if (source->backend->ops->return_count) {
+        lock_release(&source->lock);
+        count = source->backend->ops->return_count(source->backend);
+        lock_acquire(&source->lock);
+    }
+    return count;
+}
+
+/*
+ * Returns a number that grows with every free by any thread, into any cache or queue, and with
+ * every reclaimed deferred free.
+ */
+static uint64_t count_frees(const struct pool *pool) {
+    return peaks_sums(pool).of[WATERMARK_COUNT].given + atomic_load(&pool->reclaims);
+}
+
+/* The state of the pool when one try of a refused request began. */
+struct moment {
+    uint64_t stamp; /* of a free made at that time */
+    uint64_t frees; /* count_frees() at that time */
+};
+
+/*
+ * Returns whether the refused request may have missed memory. One of these happened after
+ * `since`:
+ *
+ *  1. memory became pending
+ *  2. a thread freed a block, or a deferred free was reclaimed
+ *  3. free memory went into caches (refill()) after quota_take_all_back()
+ */
+static bool may_have_missed(const struct pool *pool, const struct moment *since) {
+    const struct source *source = &pool->source;
+    bool pending = false;
+    for (enum reach reach = 0; reach < REACHES; reach++) {
+        const struct pending *queue = &source->pending[reach];
+        pending |= queue->head && queue->tail->stamp >= since->stamp;
+    }
+    return pending || count_frees(pool) != since->frees ||
+           idle_bytes(pool) > budget_free(source) + source->pending_bytes;
+}
+
+/*
+ * Another thread may take the memory that this thread waited for or released, and free as much.
+ * A refusal is therefore final only if no more memory exists than when the last try began. The lock
+ * is held from that last check until the return.
+ */
+int oom_retry(struct pool *pool, struct alloc_request *request, int refusal) {
+    ASSERT_HELD(&pool->source.lock);
+    struct source *source = &pool->source;
+    struct oom_state oom = {.time_budget = LATE_WAIT_NS};
+    uint64_t now = return_count(source);
+    bool again = true, none;
+    for (unsigned tries = 0; again && tries < OTHERS_TRIES; tries++) {
+        uint64_t before = now;
+        struct moment since = {epochs_stamp(&source->epochs), count_frees(pool)};
+        oom.taken_by_others = false;
+        refusal = try_after_refusal(pool, request, &oom, refusal);
+        bool refused = source_refused(refusal);
+        now = refused ? return_count(source) : before;
+        again =
+            now != before || (refused && (oom.taken_by_others || may_have_missed(pool, &since)) &&
+                              may_suffice(pool, request, &none));
+    }
+    return refusal;
+}

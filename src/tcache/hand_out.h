@@ -1,0 +1,81 @@
+/*
+ * Hands out cached blocks. A block becomes live inside the cache that hands it out, so only one
+ * thread gets it. The caller is inside the cache, unless a comment says otherwise.
+ */
+#ifndef GPUCACHE_TCACHE_HAND_OUT_H
+#define GPUCACHE_TCACHE_HAND_OUT_H
+
+#include "source/alloc_request.h"
+#include "tcache/cache_counters.h"
+#include "tcache/internal.h"
+
+/* Makes a cached small block live and counts it; returns its device address. Inside the cache. */
+static inline __attribute__((always_inline)) uint64_t
+hand_out_small(struct cache *cache, struct bin *bin, struct block *block, uint64_t header,
+               uint64_t requested) {
+    block_become(block, (header ^ cache->live_mask) | requested << HEADER_REQUESTED_SHIFT);
+    cache_count_alloc(cache, &bin->allocs, requested, header_bytes(header));
+    return block->address;
+}
+
+/** Makes a cached block of any size live and counts it. Returns its device address. */
+static inline uint64_t cache_hand_out(struct cache *cache, struct block *block,
+                                      uint64_t requested) {
+    ASSERT_INSIDE(&cache->lock);
+    uint64_t header = atomic_load_explicit(&block->header, memory_order_relaxed);
+    if (!header_is_large(header)) {
+        return hand_out_small(cache, cache_bin(cache, header), block, header, requested);
+    }
+    struct range *range = range_of(block);
+    atomic_store_explicit(&range->requested, requested, memory_order_relaxed);
+    atomic_store_explicit(&range->name, 0, memory_order_relaxed);
+    block_become(block, header ^ cache->live_mask);
+    if (header_bin(header) < BINS) {
+        counter_add(&cache->bins[header_bin(header)].allocs, 1);
+    }
+    cache_count_alloc(cache, &cache->large_allocs[stats_class(requested)], requested, range->bytes);
+    return block->address;
+}
+
+/**
+ * Takes a block that may be handed out from the cache or a transfer cache, as request->block.
+ * Returns whether there was one.
+ */
+static inline bool cache_find_any(struct cache *cache, struct alloc_request *request) {
+    ASSERT_INSIDE(&cache->lock);
+    uint64_t safe = atomic_load_explicit(&cache->pool->source.epochs.safe, memory_order_acquire);
+    request->block = NULL;
+    if (request->bin < BINS) {
+        request->block = cache_find(cache, request, safe);
+        if (!request->block && transfer_has_any(cache)) {
+            request->block = transfer_take(cache, request, safe);
+        }
+    }
+    return request->block != NULL;
+}
+
+/** Returns the stamp with which a cached block may be handed out; 0: none. */
+static inline uint64_t cache_stamp_of_any(struct cache *cache,
+                                          const struct alloc_request *request) {
+    uint64_t stamp = request->bin < BINS ? cache_stamp(cache, request) : 0;
+    return stamp == 0 && request->bin < BINS && transfer_has_any(cache)
+               ? transfer_stamp(cache, request)
+               : stamp;
+}
+
+/**
+ * Takes steps 1 and 2 of the ladder (pool/slow_path.c): hands out a cached block. Returns whether
+ * there was one. Enters and leaves the cache.
+ */
+static inline bool cache_alloc(struct cache *cache, struct alloc_request *request,
+                               uint64_t requested, uint64_t *address) {
+    cache_enter(cache);
+    bool found = cache_find_any(cache, request);
+    if (likely(found)) {
+        *address = cache_hand_out(cache, request->block, requested);
+    }
+    cache_leave(cache);
+    return found;
+}
+
+#endif

@@ -1,0 +1,16 @@
+/* The headers and macros that the files of src/tcache and src/pool share. */
+#ifndef GPUCACHE_TCACHE_INTERNAL_H
+#define GPUCACHE_TCACHE_INTERNAL_H
+
+#include "policy/budget.h"
+#include "sync/pending.h"
+#include "sync/sync.h"
+#include "tcache/owner.h"
+#include "tcache/peaks.h"
+#include "tcache/pool_state.h"
+#include "tcache/quota.h"
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+#endif
