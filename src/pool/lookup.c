@@ -1,6 +1,6 @@
 /*
  * Finds the live block around an address, and keeps the names and marks of live blocks. Look-ups
- * take no lock; changes need source.lock. Implements address.h and find.h.
+ * take no lock; changes need source.lock. Implements address.h and lookup.h.
  */
 #include "pool/internal.h"
 

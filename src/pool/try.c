@@ -1,5 +1,5 @@
 /*
- * The sources of memory for a request, except thread caches. sync.c has the price of each.
+ * The sources of memory for a request, except thread caches. sync/barrier.c has the price of each.
  *
  * A step may release the pool's lock, and other threads may then free or take memory. Each step
  * therefore ends with a retry of free memory, and slow_path.c repeats cheap steps after expensive

@@ -15,7 +15,7 @@
  *
  * In both cases memory stamped <= n may be handed out. Invariant: `safe` is the highest such n, and
  * memory is handed out only if its stamp is at most `safe`. The pool's lock protects all but the
- * three atomics. sync.c closes epochs and raises `safe`; allocations and frees read both numbers.
+ * three atomics. sync/barrier.c closes epochs and raises `safe`; allocations and frees read both numbers.
  */
 #ifndef GPUCACHE_SOURCE_EPOCH_H
 #define GPUCACHE_SOURCE_EPOCH_H

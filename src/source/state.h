@@ -87,7 +87,7 @@ struct source {
 
     _Alignas(64) struct lock lock; /* the pool's lock: protects all fields below */
 
-    /* Synchronising: sync.c. */
+    /* Synchronising: sync/barrier.c. */
     struct epochs epochs;
     struct waits waits;
     uint64_t freed_large; /* bytes of large blocks freed since a free last recorded an event */

@@ -1,6 +1,6 @@
 /*
  * Synchronising: makes pending memory safe by queries, barriers and waits. epoch.h explains the
- * events, sync.c the price of each way.
+ * events, barrier.c the price of each way.
  *
  * The pool's lock is held on entry and on return of every function. Functions with "Waits" in their
  * comment release it while they wait; the others keep it.
@@ -42,7 +42,7 @@ enum sync_effort {
 };
 
 /**
- * Makes `stamp` safe by a barrier, or by a wait on the CPU: choose_way() in sync.c has the rules.
+ * Makes `stamp` safe by a barrier, or by a wait on the CPU: choose_way() in barrier.c has the rules.
  * Waits for events recorded in frees only. True if `stamp` is safe.
  */
 bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effort);
