@@ -4,6 +4,7 @@
 #include "driver/context.h"
 #include "driver/device.h"
 #include "driver/entries.h"
+#include "driver/room.h"
 
 #include <errno.h>
 
@@ -132,9 +133,14 @@ static bool frees_in_order(const struct device *device) {
            supported;
 }
 
-int segments_start(struct segments *segments, CUcontext context, struct device *device) {
+static int start(struct device_backend *own, CUcontext context, struct device *device,
+                 uint64_t reached_by) {
+    struct segments *segments = (struct segments *)own;
+    (void)reached_by; /* the driver gives access to its own memory */
     int r = device_backend_start(&segments->common, &ops, context, device);
     segments->returns = NULL;
     segments->common.backend.release_waits = !frees_in_order(device);
     return r;
 }
+
+const struct backend_kind segments_kind = {.bytes = sizeof(struct segments), .start = start};

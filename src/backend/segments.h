@@ -7,14 +7,14 @@
 #ifndef GPUCACHE_BACKEND_SEGMENTS_H
 #define GPUCACHE_BACKEND_SEGMENTS_H
 
-#include "backend/device_backend.h"
+#include "backend/common.h"
+#include "driver/device_pool.h"
 
 struct segments {
     struct device_backend common; /* first */
     CUstream returns;             /* the stream that segments are freed in; NULL before the first */
 };
 
-/** Sets up the backend. As device_backend_start(). */
-int segments_start(struct segments *segments, CUcontext context, struct device *device);
+extern const struct backend_kind segments_kind;
 
 #endif

@@ -5,6 +5,7 @@
 #include "driver/entries.h"
 #include "driver/fault.h"
 #include "driver/mempool.h"
+#include "driver/room.h"
 #include "driver/spans.h"
 #include "heap/host.h"
 #include "pool/pool.h"
@@ -360,7 +361,8 @@ static CUresult grant_range_access(const struct vmm_range *range, const CUmemAcc
     return r;
 }
 
-CUresult vmm_grant_access(struct vmm *vmm, CUdevice device) {
+static CUresult grant_access(struct device_backend *own, CUdevice device) {
+    struct vmm *vmm = (struct vmm *)own;
     uint64_t bit = device_bit(device);
     CUmemAccessDesc access = access_of(device);
     CUresult r = CUDA_SUCCESS;
@@ -462,7 +464,7 @@ static bool all_can_reach(const struct device *device) {
     return can_all;
 }
 
-const char *vmm_unavailable(struct device *device) {
+static const char *unavailable(struct device *device) {
     struct vmm trial = {.common.device = device};
     size_t unit = 0;
     if (!has_api()) {
@@ -492,11 +494,13 @@ const char *vmm_unavailable(struct device *device) {
     return reason;
 }
 
-const char *vmm_not_exportable(const struct device *device) {
+static const char *not_exportable(const struct device *device) {
     return prop_of(device).requestedHandleTypes ? NULL : "the driver makes no IPC handles of pages";
 }
 
-int vmm_start(struct vmm *vmm, CUcontext context, struct device *device, uint64_t peers) {
+static int start(struct device_backend *own, CUcontext context, struct device *device,
+                 uint64_t peers) {
+    struct vmm *vmm = (struct vmm *)own;
     if (!vmm->started) {
         lock_start(&vmm->lock, LOCK_VMM);
         vmm->prop = prop_of(device);
@@ -505,3 +509,11 @@ int vmm_start(struct vmm *vmm, CUcontext context, struct device *device, uint64_
     vmm->peers = peers;
     return device_backend_start(&vmm->common, &ops, context, device);
 }
+
+const struct backend_kind vmm_kind = {
+    .bytes = sizeof(struct vmm),
+    .start = start,
+    .grant_access = grant_access,
+    .unavailable = unavailable,
+    .not_exportable = not_exportable,
+};

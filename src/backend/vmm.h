@@ -18,7 +18,8 @@
 #ifndef GPUCACHE_BACKEND_VMM_H
 #define GPUCACHE_BACKEND_VMM_H
 
-#include "backend/device_backend.h"
+#include "backend/common.h"
+#include "driver/device_pool.h"
 #include "process/lock.h"
 
 struct vmm_range;
@@ -40,20 +41,7 @@ struct vmm {
     atomic_bool cannot_decompress; /* the device has an engine, but not for this memory */
 };
 
-/** Returns why a device cannot have this backend, in words for reports, or NULL if it can. Maps one
- * page to find out. */
-const char *vmm_unavailable(struct device *device);
-
-/** Returns why a device's memory could have no IPC handles, in words, or NULL if it could. */
-const char *vmm_not_exportable(const struct device *device);
-
-/** Sets up the backend. As device_backend_start(); the devices in `peers` have access from the
- * start. */
-int vmm_start(struct vmm *vmm, CUcontext context, struct device *device, uint64_t peers);
-
-/** Gives a device access to all memory, also to memory that is mapped later. Returns the driver's
- * code. Called without the pool lock. */
-CUresult vmm_grant_access(struct vmm *vmm, CUdevice device);
+extern const struct backend_kind vmm_kind;
 
 /** Returns whether the decompression engine can use the memory as it can use memory of
  * cuMemAlloc. */

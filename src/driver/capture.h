@@ -10,9 +10,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-struct context;
-struct pool;
-
 extern _Atomic unsigned capture_active; /* captures under way in this process */
 
 /* Not 0 while the short way through an allocation or free will not do: a capture, exit handlers, a
@@ -23,22 +20,12 @@ static inline bool capture_is_unusual(void) {
     return __builtin_expect(atomic_load_explicit(&capture_unusual, memory_order_relaxed) > 0, 0);
 }
 
-/**
- * What the driver says of an allocation or free made now by this thread: CUDA_SUCCESS, or the error
- * that it has then also dealt out to the capture, as it does natively. Only asked while a capture
- * is under way.
- */
-CUresult capture_verdict(struct pool *pool);
-
 /** Around a wait for a whole context, which no capture may begin in. False: one is under way. */
 bool capture_hold_off(void);
 void capture_let_go(void);
 
-/** Lets the driver destroy a stream; a capture it had ends with it. */
-CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream);
-
-/** A context has ended, and its captures with it. */
-void capture_forget(const struct context *context);
+/** Waits, by yielding the CPU, until nobody is between the two. A capture is announced already. */
+void capture_wait_for_holders(void);
 
 /** In the child of a fork. */
 void capture_forked(void);

@@ -1,7 +1,7 @@
 #include "driver/context.h"
 
-#include "backend/vmm.h"
 #include "driver/awake.h"
+#include "driver/device_backend.h"
 #include "driver/device_pool.h"
 #include "driver/shutdown.h"
 #include "heap/host.h"
@@ -36,6 +36,14 @@ static struct context *find(CUcontext handle) {
         context = context->next;
     }
     return context;
+}
+
+static const struct context_listener *context_listeners;
+static unsigned context_listener_count;
+
+void context_set_listeners(const struct context_listener *listeners, unsigned count) {
+    context_listeners = listeners;
+    context_listener_count = count;
 }
 
 static bool is_view_of(const struct context *view, const struct context *context) {
@@ -356,7 +364,7 @@ bool context_reach_all(void) {
     CUdevice here;
     struct context *context = NULL;
     bool any = false;
-    if (!vmm_touches(0, UINT64_MAX) || REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS) {
+    if (REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS) {
         return false;
     }
     do {

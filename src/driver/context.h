@@ -45,7 +45,7 @@ struct context {
     struct context *next;      /* in the registry: stays when the slot is used again */
 };
 
-/* Who is told of contexts, under the registry's lock, in the order of the table (listeners.c). Views have
+/* Who is told of contexts, under the registry's lock, in the order of their table (listeners.c). Views have
  * no pool, and are told of only where that is asked for. */
 struct context_listener {
     /* The context may be ending: from now on no call names what belongs to it. Or it lives on, and they may
@@ -55,8 +55,8 @@ struct context_listener {
     bool of_views;
 };
 
-extern const struct context_listener context_listeners[];
-extern const unsigned context_listener_count;
+/** Sets the table, when the process starts; it never changes. */
+void context_set_listeners(const struct context_listener *listeners, unsigned count);
 
 /* What this thread found last. */
 struct context_last {

@@ -2,12 +2,12 @@
 
 #include "driver/device.h"
 #include "driver/device_pool.h"
-#include "tuning/tuning.h"
 #include "pool/pool.h"
 #include "process/ending.h"
 #include "process/helper.h"
 #include "process/options.h"
 #include "stats/stats.h"
+#include "tuning/tuning.h"
 
 #include <errno.h>
 #include <linux/futex.h>

@@ -1,14 +1,7 @@
 #include "driver/device.h"
 
-#include "backend/device_backend.h"
 #include "driver/device_pool.h"
 #include "driver/entries.h"
-#include "driver/mempool.h"
-#include "driver/page_helper.h"
-#include "driver/remember.h"
-#include "live/live.h"
-#include "live/peaks.h"
-#include "heap/host.h"
 #include "pool/pool.h"
 #include "process/options.h"
 #include "process/print.h"
@@ -16,6 +9,8 @@
 #include "trace/trace.h"
 
 #include <string.h>
+
+void (*device_first_use)(unsigned count);
 
 static struct device devices[STATS_MAX_DEVICES];
 static struct lock devices_lock = LOCK_INITIALIZER(DEVICES);
@@ -80,9 +75,9 @@ static void use_first(void) {
     int count = 0;
     if (!atomic_flag_test_and_set(&done) && REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS) {
         options_check_devices(count);
-        peaks_start();
-        live_start((unsigned)count);
-        page_helper_want();
+        if (device_first_use) {
+            device_first_use((unsigned)count);
+        }
     }
 }
 
@@ -146,23 +141,12 @@ uint64_t device_limit_of(int ordinal, uint64_t total) {
     return limit;
 }
 
-void device_reset_peaks(struct device *device) {
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        pool_reset_peaks(p->pool);
-    }
-    atomic_store(&device->pooled_peak, atomic_load(&device->pooled));
-    lock_acquire(&device->lock);
-    counters_reset_peaks(&device->outside);
-    lock_release(&device->lock);
-    remember_reset_peak(device->ordinal);
-}
-
 struct device *device_current(void) {
     CUdevice ordinal;
     return REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS ? device_get(ordinal) : NULL;
 }
 
-static bool is_within_limit(const struct device *device, uint64_t charged, uint64_t bytes) {
+bool device_is_within_limit(const struct device *device, uint64_t charged, uint64_t bytes) {
     uint64_t limit = atomic_load(&device->limit);
     return limit == 0 || (bytes <= limit && charged <= limit - bytes);
 }
@@ -170,22 +154,11 @@ static bool is_within_limit(const struct device *device, uint64_t charged, uint6
 bool device_take(struct device *device, uint64_t bytes) {
     uint64_t charged = atomic_load(&device->charged);
     do {
-        if (!is_within_limit(device, charged, bytes)) {
+        if (!device_is_within_limit(device, charged, bytes)) {
             return false;
         }
     } while (!atomic_compare_exchange_weak(&device->charged, &charged, charged + bytes));
     return true;
-}
-
-bool device_charge(struct device *device, uint64_t bytes) {
-    return device_take(device, bytes) ||
-           (mempool_make_room(device, bytes) && device_take(device, bytes));
-}
-
-bool device_allows(struct device *device, uint64_t bytes) {
-    return is_within_limit(device, atomic_load(&device->charged), bytes) ||
-           (mempool_make_room(device, bytes) &&
-            is_within_limit(device, atomic_load(&device->charged), bytes));
 }
 
 void device_owe(struct device *device, uint64_t bytes) {
@@ -220,34 +193,6 @@ uint64_t device_visible_total(const struct device *device) {
     return limit && limit < device->total ? limit : device->total;
 }
 
-/*
- * What could go back to the driver if all of it were finished. What lies beside live blocks could not, and a
- * program that asks for as much as is free would not get it.
- */
-static uint64_t idle_for_others(const struct device *device) {
-    uint64_t bytes = 0;
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        pool_reclaim_own(p->pool);
-        uint64_t stuck = p->idle ? 0 : pool_stuck_bytes(p->pool), idle = pool_idle_bytes(p->pool);
-        bytes += (idle > stuck ? idle - stuck : 0) + atomic_load(&p->backend->returning);
-    }
-    return bytes;
-}
-
-void device_visible_memory(const struct device *device, uint64_t *free_bytes,
-                           uint64_t *total_bytes) {
-    uint64_t idle = idle_for_others(device), limit = atomic_load(&device->limit);
-    *free_bytes += idle;
-    if (limit) {
-        uint64_t charged = atomic_load(&device->charged);
-        charged = charged > idle ? charged - idle : 0;
-        uint64_t allowed = limit > charged ? limit - charged : 0;
-        *free_bytes = *free_bytes > allowed ? allowed : *free_bytes;
-        *total_bytes = *total_bytes > limit ? limit : *total_bytes;
-    }
-    *free_bytes = *free_bytes > *total_bytes ? *total_bytes : *free_bytes;
-}
-
 void device_book(struct device *device, struct metric *metric, int64_t change) {
     lock_acquire(&device->lock);
     metric_change(metric, change);
@@ -267,56 +212,6 @@ void device_count_oom(struct device *device, bool at_limit) {
     lock_release(&device->lock);
 }
 
-uint64_t device_idle_bytes(const struct device *device, const struct device_backend *but) {
-    uint64_t bytes = 0;
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        if (p->backend != but) {
-            bytes += pool_idle_bytes(p->pool) + atomic_load(&p->backend->returning);
-        }
-    }
-    return bytes;
-}
-
-uint64_t device_deferred_bytes(const struct device *device) {
-    uint64_t bytes = 0;
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        bytes += pool_deferred_bytes(p->pool);
-    }
-    return bytes;
-}
-
-static uint64_t free_now(struct device *device) {
-    size_t total, there = device->total;
-    uint64_t limit = atomic_load(&device->limit), charged = atomic_load(&device->charged);
-    if (device_current() == device) {
-        REAL(cuMemGetInfo_v2)(&there, &total);
-    }
-    uint64_t room = there, allowed = limit > charged ? limit - charged : 0;
-    return limit && allowed < room ? allowed : room;
-}
-
-/* What the driver's own pools keep is there for others of its calls too, but for what lies beside live blocks. */
-uint64_t device_room(struct device *device) {
-    return free_now(device) + mempool_kept(device);
-}
-
-bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
-                   bool wait) {
-    bool any = false, there = free_now(device) >= bytes;
-    struct device_pool *p = atomic_load(&device->pools);
-    for (; p && free_now(device) < bytes; p = p->next) {
-        any |= p->backend != but && !p->idle && pool_give_back(p->pool, bytes, wait) == 0;
-    }
-    return any || there;
-}
-
-bool device_could_have(struct device *device, uint64_t bytes) {
-    return bytes <=
-           device_room(device) + device_idle_bytes(device, NULL) + device_deferred_bytes(device);
-}
-
-/* --- the snapshot (stats/stats.h) --- */
-
 int stats_device_count(void) {
     for (int i = STATS_MAX_DEVICES; i > 0; i--) {
         if (atomic_load_explicit(&devices[i - 1].used, memory_order_acquire)) {
@@ -324,144 +219,4 @@ int stats_device_count(void) {
         }
     }
     return 0;
-}
-
-uint64_t stats_host_bytes(void) {
-    return host_bytes();
-}
-
-static void add_outside(struct stats_device *out, const struct counters *counters) {
-#define ADD(to, from)                                                                              \
-    to.current += counter_get(&from.current);                                                      \
-    to.peak += counter_get(&from.peak);                                                            \
-    to.total += counter_get(&from.total);                                                          \
-    to.freed += counter_get(&from.freed);
-#define METRIC(field, json, label) ADD(out->field, counters->field)
-#define OUTSIDE(field, json) ADD(out->field, counters->field)
-#define COUNTER(field) out->field += counter_get(&counters->field);
-#include "stats/fields.def"
-#undef ADD
-}
-
-static uint64_t most(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
-static uint64_t least(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-/*
- * The figures of a metric, and of several books, are read one after another while others write. So
- * that they are those of one moment, what cannot have been more than `bound` is lowered to it, and
- * the sums follow.
- */
-static void agree(struct stats_metric *metric, uint64_t bound) {
-    metric->current = least(metric->current, bound);
-    metric->total = metric->total > metric->current ? metric->total : metric->current;
-    metric->peak = metric->peak > metric->current ? metric->peak : metric->current;
-    metric->freed = metric->total - metric->current;
-}
-
-static void derive(struct stats_device *out) {
-#define METRIC(field, json, label) agree(&out->field, UINT64_MAX);
-#define OUTSIDE(field, json) agree(&out->field, UINT64_MAX);
-#include "stats/fields.def"
-    uint64_t reserved = out->reserved.current;
-    agree(&out->allocated, reserved);
-    agree(&out->requested, out->allocated.current);
-    uint64_t idle = reserved - out->allocated.current;
-    out->ready_bytes = least(out->ready_bytes, idle);
-    out->pending_bytes = idle - out->ready_bytes;
-    out->active.current = out->allocated.current + out->pending_bytes;
-    agree(&out->active, reserved);
-    /* Every byte becomes active when it is handed out. Thread caches do that many times between two
-     * looks of the pool, which only knows the peak. */
-    out->active.total = most(out->allocated.total, out->active.current);
-    out->active.freed = out->active.total - out->active.current;
-    out->active.peak = most(out->active.peak, out->allocated.peak);
-    out->releasable_bytes = least(out->releasable_bytes, out->ready_bytes);
-    out->non_releasable_bytes = out->ready_bytes - out->releasable_bytes;
-    out->cache_misses = least(out->cache_misses, out->allocations.total);
-    out->cache_hits = out->allocations.total - out->cache_misses;
-}
-
-/* What is in force: without context events there are no barriers, and nothing is reused without a pool. */
-static const char *reuse_in_force(const struct device *device) {
-    static const char *const names[] = {"barrier", "wait", "sync"};
-    bool events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        events = events && p->backend->backend.has_events;
-    }
-    if (options()->disable) {
-        return "none";
-    }
-    return names[options()->reuse == REUSE_BARRIER && !events ? REUSE_WAIT : options()->reuse];
-}
-
-static void read_backend(const struct device *device, struct stats_device *out) {
-    const char *reason = atomic_load(&device->backend_reason);
-    bool pages = atomic_load(&device->in_pages);
-    out->backend = options()->disable || !reason ? "none" : pages ? "pages" : "segments";
-    out->backend_reason = options()->disable ? options()->disable_reason
-                          : reason           ? reason
-                                             : "no pool yet";
-}
-
-/* The figures of all pools of a device. Each has its peaks at a moment of its own: of what is live the highest one is known to have been
- * there, and the sum is the most that can have been. */
-static void read_pools(struct device *device, struct stats_device *out) {
-    struct stats_metric *const live[] = {&out->requested, &out->allocated, &out->allocations};
-    uint64_t highest[3] = {0}, sums[3] = {0};
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        pool_read(p->pool, out);
-        for (unsigned i = 0; i < 3; i++) {
-            highest[i] = most(highest[i], live[i]->peak - sums[i]);
-            sums[i] = live[i]->peak;
-        }
-    }
-    out->reserved.peak = atomic_load(&device->pooled_peak);
-    out->active.peak = least(out->active.peak, out->reserved.peak);
-    for (unsigned i = 0; i < 3; i++) {
-        live[i]->peak = most(highest[i], live[i]->current);
-    }
-    uint64_t could = least(sums[0], out->reserved.peak), was = out->requested.peak;
-    if (sums[0] > was) {
-        out->peaks_exact = false;
-        out->peak_error_bytes += could > was ? could - was : 0;
-    }
-}
-
-bool stats_read_counters(int ordinal, struct stats_device *out) {
-    struct device *device = &devices[ordinal];
-    if (!atomic_load_explicit(&device->used, memory_order_acquire)) {
-        return false;
-    }
-    memset(out, 0, sizeof *out);
-    out->ordinal = ordinal;
-    memcpy(out->name, device->name, sizeof out->name);
-    memcpy(out->uuid, device->uuid, sizeof out->uuid);
-    out->total_bytes = device->total;
-    out->limit_bytes = atomic_load(&device->limit);
-    out->reuse = reuse_in_force(device);
-    read_backend(device, out);
-    out->peaks_exact = true;
-    read_pools(device, out);
-    add_outside(out, &device->outside);
-    derive(out);
-    return true;
-}
-
-bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) {
-    bool known = stats_read_counters(ordinal, out);
-    if (map) {
-        map->grain = map->count = 0;
-    }
-    for (struct device_pool *p = known ? atomic_load(&devices[ordinal].pools) : NULL; p;
-         p = p->next) {
-        if (!p->idle) {
-            pool_survey(p->pool, out, map);
-        }
-    }
-    return known && remember_read_live(ordinal, out);
 }

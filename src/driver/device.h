@@ -20,7 +20,6 @@
 #include <stdbool.h>
 
 struct pool;
-struct device_backend;
 
 struct device {
     CUdevice ordinal;
@@ -75,15 +74,8 @@ uint64_t device_limit_of(int ordinal, uint64_t total);
 /** The device of the current context, or NULL. */
 struct device *device_current(void);
 
-/** Takes `bytes` from what the limit allows. False, and nothing taken, if it does not allow them,
- * not even after the driver's own pools have given back what they only keep. Call with no lock held. */
-bool device_charge(struct device *device, uint64_t bytes);
-
-/** The same, but nothing is given back. */
+/** Takes `bytes` from what the limit allows. False, and nothing taken, if it does not allow them. */
 bool device_take(struct device *device, uint64_t bytes);
-
-/** Whether device_charge() would take them; nothing is taken. For who is about to take them piece by piece. */
-bool device_allows(struct device *device, uint64_t bytes);
 
 /** The driver has taken `bytes` more already, whatever the limit. */
 void device_owe(struct device *device, uint64_t bytes);
@@ -105,11 +97,6 @@ void device_pooled(struct device *device, int64_t change);
  * smaller. */
 uint64_t device_visible_total(const struct device *device);
 
-/** The same for what a driver says is free and there in all: idle memory of the pools that could go back
- * counts as free, and both stay within the limit. */
-void device_visible_memory(const struct device *device, uint64_t *free_bytes,
-                           uint64_t *total_bytes);
-
 /** Books memory of the process's own on the device. `metric` is one of device->outside. */
 void device_book(struct device *device, struct metric *metric, int64_t change);
 
@@ -119,25 +106,13 @@ void device_count(struct device *device, stat_counter *counter);
 /** Counts an allocation that failed in the end, and whether it was the limit that refused it. */
 void device_count_oom(struct device *device, bool at_limit);
 
-/** Idle bytes in all pools of the device, or in all but one, and those on their way back to the driver. */
-uint64_t device_idle_bytes(const struct device *device, const struct device_backend *but);
-
-/** Bytes of blocks in all pools of the device that streams hold back (pool_defer_free()). */
-uint64_t device_deferred_bytes(const struct device *device);
-
-/** What the driver has and the limit allows at most, as far as that can be asked; what is idle not counted. With no lock
- * held. */
-uint64_t device_room(struct device *device);
-
-/** Has all pools but one give back what is idle, until the driver has `bytes`; with `wait`, after waiting for
- * their work, within limits. True if there was any, or enough already. With no lock held. */
-bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
-                   bool wait);
+/** Whether a device whose charge is `charged` may be charged `bytes` more. */
+bool device_is_within_limit(const struct device *device, uint64_t charged, uint64_t bytes);
 
 /**
- * Whether `bytes` would be there if all that is idle came back, and all that streams hold back: if
- * not, nothing is to be waited for.
+ * Called once, when the process first uses a device. `count`: the devices of the machine. Set when the
+ * process starts (control/); NULL: nothing is to be done.
  */
-bool device_could_have(struct device *device, uint64_t bytes);
+extern void (*device_first_use)(unsigned count);
 
 #endif

@@ -1,15 +1,14 @@
 #include "driver/device_pool.h"
 
-#include "backend/segments.h"
-#include "backend/vmm.h"
+#include "driver/application_events.h"
 #include "driver/context.h"
 #include "driver/decay.h"
 #include "driver/device.h"
+#include "driver/device_backend.h"
 #include "driver/entries.h"
 #include "driver/registrars.h"
-#include "driver/sync.h"
-#include "live/live.h"
 #include "heap/host.h"
+#include "live/live.h"
 #include "pool/pool.h"
 #include "process/log.h"
 #include "process/options.h"
@@ -51,12 +50,16 @@ static struct device_pool *idle_pool(struct device *device) {
     return p;
 }
 
-/* A pool is made for one of them, for ever, and serves any context of its device. */
-union any_backend {
-    struct device_backend common;
-    struct segments segments;
-    struct vmm pages;
-};
+static const struct backend_kind *segments_kind, *vmm_kind;
+
+void device_pool_set_kinds(const struct backend_kind *segments, const struct backend_kind *vmm) {
+    segments_kind = segments;
+    vmm_kind = vmm;
+}
+
+static const struct backend_kind *kind_of(const struct device *device) {
+    return atomic_load(&device->in_pages) ? vmm_kind : segments_kind;
+}
 
 /* Whether idle memory goes back by itself. Said for a device's first pool. */
 static bool decays(const struct device *device, const struct backend *backend) {
@@ -80,7 +83,7 @@ static void choose_backend(struct device *device) {
     }
     switch (options()->backend) {
     case BACKEND_PAGES:
-        against = vmm_unavailable(device);
+        against = vmm_kind->unavailable(device);
         in_favour = "GPUCACHE_BACKEND=pages";
         break;
     case BACKEND_SEGMENTS:
@@ -88,8 +91,8 @@ static void choose_backend(struct device *device) {
         break;
     case BACKEND_AUTO:
         against = registrars_loaded(REGISTRARS_CARDS);
-        against = against ? against : vmm_unavailable(device);
-        against = against ? against : vmm_not_exportable(device);
+        against = against ? against : vmm_kind->unavailable(device);
+        against = against ? against : vmm_kind->not_exportable(device);
         in_favour = "driver and device support them";
         break;
     }
@@ -99,11 +102,7 @@ static void choose_backend(struct device *device) {
 
 static int start(struct device_pool *entry, CUcontext context, struct device *device,
                  uint64_t reached_by) {
-    union any_backend *backend = (union any_backend *)entry->backend;
-    if (!atomic_load(&device->in_pages)) {
-        return segments_start(&backend->segments, context, device);
-    }
-    return vmm_start(&backend->pages, context, device, reached_by);
+    return kind_of(device)->start(entry->backend, context, device, reached_by);
 }
 
 /* Of a thread that still uses it for a context that ended, none is inside a call of the backend. */
@@ -121,7 +120,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
     if (!entry && !(entry = host_map(sizeof *entry, 4096))) {
         return NULL;
     }
-    if (!entry->backend && !(entry->backend = host_map(sizeof(union any_backend), 4096))) {
+    if (!entry->backend && !(entry->backend = host_map(kind_of(device)->bytes, 4096))) {
         return NULL;
     }
     if (start(entry, context, device, reached_by) != 0) {
@@ -156,15 +155,14 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
               : !(entry = new_pool(context, device, reached_by))) {
         return NULL;
     }
-    sync_catch_up(entry->pool);
+    application_events_tell(entry->pool);
     say_hello(entry->backend);
     return entry;
 }
 
 CUresult device_pool_let_reach(struct device_pool *entry, CUdevice by) {
-    return backend_maps(&entry->backend->backend)
-               ? vmm_grant_access((struct vmm *)entry->backend, by)
-               : CUDA_SUCCESS; /* the driver's own memory */
+    const struct backend_kind *kind = kind_of(entry->backend->device);
+    return kind->grant_access ? kind->grant_access(entry->backend, by) : CUDA_SUCCESS;
 }
 
 void device_pool_quiet(const struct context *context, bool suspended) {

@@ -28,6 +28,27 @@ struct device_pool {
     atomic_bool idle; /* its context is gone: free for the next one of this device */
 };
 
+/** A kind of backend: what device_pool.c needs of it. The kinds stand above this file (backend/). */
+struct backend_kind {
+    size_t bytes; /* of the backend's state, which begins with a struct device_backend */
+
+    /** Sets up the backend as device_backend_start(); the devices in `reached_by` have access. */
+    int (*start)(struct device_backend *own, CUcontext context, struct device *device,
+                 uint64_t reached_by);
+
+    /** Gives one more device access to all memory. NULL: the driver does that by itself. */
+    CUresult (*grant_access)(struct device_backend *own, CUdevice device);
+
+    /** Returns why a device cannot have this kind, in words, or NULL. NULL: every device can. */
+    const char *(*unavailable)(struct device *device);
+
+    /** Returns why its memory could have no IPC handles, in words, or NULL. NULL: it can. */
+    const char *(*not_exportable)(const struct device *device);
+};
+
+/** Sets the two kinds, when the process starts. */
+void device_pool_set_kinds(const struct backend_kind *segments, const struct backend_kind *vmm);
+
 /** A pool for the current context, whose handle is `context`; `reached_by`: the devices that have access to
  * its memory, a bit for each. NULL: it cannot have one. */
 struct device_pool *device_pool_start(CUcontext context, struct device *device,

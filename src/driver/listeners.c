@@ -1,8 +1,10 @@
 /*
  * Who is told of the end of a context: a table, so that the registry names nobody.
  */
+#include "driver/listeners.h"
+
 #include "driver/awake.h"
-#include "driver/capture.h"
+#include "driver/captures.h"
 #include "driver/context.h"
 #include "driver/deferred.h"
 #include "driver/device_pool.h"
@@ -12,7 +14,7 @@
 #include "driver/pinned.h"
 #include "driver/remember.h"
 
-const struct context_listener context_listeners[] = {
+static const struct context_listener table[] = {
     {.ended = awake_leave},
     {.ended = ipc_forget},
     {.ended = outside_forget},
@@ -25,4 +27,6 @@ const struct context_listener context_listeners[] = {
      .suspended = device_pool_quiet}, /* after its blocks were taken out of deferred.c */
 };
 
-const unsigned context_listener_count = sizeof context_listeners / sizeof *context_listeners;
+void listeners_start(void) {
+    context_set_listeners(table, sizeof table / sizeof *table);
+}

@@ -4,7 +4,7 @@
  * The driver is asked whenever the pool is not the one to answer: no current context, a request it
  * would refuse, a pointer that is not ours, a context that a fault has killed.
  */
-#include "driver/capture.h"
+#include "driver/captures.h"
 #include "driver/context.h"
 #include "driver/deferred.h"
 #include "driver/device.h"

@@ -1,6 +1,7 @@
 #include "driver/nvml.h"
 
 #include "driver/device.h"
+#include "driver/room.h"
 #include "loader/loader.h"
 #include "process/process.h"
 #include "stats/stats.h"

@@ -4,15 +4,36 @@
 #include "driver/entries.h"
 #include "driver/ledger.h"
 #include "driver/mempool.h"
-#include "driver/tracing.h"
+#include "driver/room.h"
 #include "driver/tries.h"
-#include "live/flight.h"
 #include "heap/host.h"
+#include "live/flight.h"
 #include "process/helper.h"
 #include "process/process.h"
+#include "stats/holders.h"
+#include "trace/trace.h"
 
 static struct ledger_row *away;    /* neither listed nor settled: the driver is being asked */
 static struct outside_call *calls; /* under way: nothing entered yet */
+/* Records in the trace that unpooled memory came or went. `left`: bytes of its kind that the device
+ * has from now on. */
+static void record(bool comes, const struct ledger_row *row, uint64_t left) {
+    unsigned device = (unsigned)row->device->ordinal;
+    uint64_t left_at = row->left_at ? row->left_at : trace_clock();
+    if (row->kind == OUTSIDE_NATIVE) {
+        trace_native(device, row->key, row->bytes, comes ? 0 : left_at,
+                     comes ? trace_stack(stats_stacks(), row->stack) : 0);
+    } else if (row->kind != OUTSIDE_MAPPING) {
+        trace_write(&(struct trace_entry){.ticks = trace_clock(),
+                                          .address = row->key,
+                                          .bytes = row->bytes,
+                                          .value = row->kind,
+                                          .detail = left,
+                                          .kind = comes ? TRACE_OUTSIDE_TAKE : TRACE_OUTSIDE_LEAVE,
+                                          .device = device});
+    }
+}
+
 static struct host_slab slab = {.object_bytes = sizeof(struct ledger_row)};
 static struct lock lock = LOCK_INITIALIZER(OUTSIDE);
 
@@ -23,8 +44,8 @@ static void show(enum flight_kind moment, const struct ledger_row *row) {
         flight_block(moment, (unsigned)row->device->ordinal, row->key, row->bytes);
     }
     if (trace_on()) {
-        tracing_outside(moment == FLIGHT_ALLOCATE, row,
-                        outside_kind_bytes((enum outside_kind)row->kind, row->device));
+        record(moment == FLIGHT_ALLOCATE, row,
+               outside_kind_bytes((enum outside_kind)row->kind, row->device));
     }
 }
 

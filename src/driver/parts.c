@@ -1,24 +1,43 @@
 /*
  * What starts, forks, reports and ends with the process.
  */
+#include "backend/segments.h"
+#include "backend/vmm.h"
 #include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/decay.h"
 #include "driver/device.h"
+#include "driver/device_pool.h"
 #include "driver/entries.h"
+#include "driver/exit_handler.h"
 #include "driver/ipc_server.h"
+#include "driver/listeners.h"
 #include "driver/page_helper.h"
 #include "driver/remember.h"
-#include "driver/shutdown.h"
 #include "driver/tracing.h"
 #include "live/live.h"
 #include "live/peaks.h"
-#include "tcache/owner.h"
 #include "process/process.h"
 #include "report/report.h"
+#include "tcache/owner.h"
+
+/* When the process first uses a device, there is something to show. */
+static void begin_to_show(unsigned devices) {
+    peaks_start();
+    live_start(devices);
+    page_helper_want();
+}
+
+/* Lower layers do not name these functions. They get them here. */
+static void connect_layers(void) {
+    device_first_use = begin_to_show;
+    device_pool_set_kinds(&segments_kind, &vmm_kind);
+    listeners_start();
+}
 
 const struct process_part process_parts[] = {
-    {.start = shutdown_watch},
+    {.start = connect_layers}, /* before any context or device is used */
+    {.start = exit_handler_start},
     {.start = remember_start}, /* after the options, before any allocation; */
     {.start = tracing_start, .forked = trace_forked}, /* so is this */
     {.forked = entries_forked},

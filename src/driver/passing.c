@@ -2,7 +2,7 @@
  * The entries that take memory past the pool. Each is the driver's own; we count what it gives and
  * hold it to the limit.
  */
-#include "driver/capture.h"
+#include "driver/captures.h"
 #include "driver/context.h"
 #include "driver/device.h"
 #include "driver/device_pool.h"

@@ -19,6 +19,7 @@
 #include "driver/ipc.h"
 #include "driver/mempool.h"
 #include "driver/pinned.h"
+#include "driver/room.h"
 #include "driver/shutdown.h"
 #include "pool/pool.h"
 #include "process/helper.h"

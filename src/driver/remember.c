@@ -1,25 +1,8 @@
 #include "driver/remember.h"
 
-#include "driver/capture.h"
 #include "driver/context.h"
 #include "driver/outside.h"
-#include "loader/loader.h"
 #include "pool/pool.h"
-#include "process/options.h"
-#include "stats/holders.h"
-
-atomic_bool remembering;
-
-const struct stats_stacks *stats_stacks(void) {
-    return remember_on() ? stacks_view() : NULL;
-}
-
-void remember_start(void) {
-    if (options()->stacks > 0 && stacks_start(options()->stacks, loader_next_dlsym)) {
-        atomic_fetch_add(&capture_unusual, 1);
-        atomic_store(&remembering, true);
-    }
-}
 
 /* Of it, or of none any more. */
 static bool is_of(uint64_t address, const void *context) {

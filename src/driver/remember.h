@@ -7,22 +7,12 @@
 #ifndef GPUCACHE_DRIVER_REMEMBER_H
 #define GPUCACHE_DRIVER_REMEMBER_H
 
+#include "driver/stack_recording.h"
 #include "stacks/stacks.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 
 struct context;
-
-/** Whether they are. */
-extern atomic_bool remembering;
-
-static inline bool remember_on(void) {
-    return __builtin_expect(atomic_load_explicit(&remembering, memory_order_relaxed), 0);
-}
-
-/** A part of the process's start. In the child of a fork nothing of this is reached: all passes through. */
-void remember_start(void);
 
 /** A context has ended, and its blocks with it. */
 void remember_forget(const struct context *context);

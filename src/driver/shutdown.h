@@ -17,9 +17,6 @@
 
 extern atomic_bool shutdown_begun; /* exit handlers are running */
 
-/** Registers the exit handler; once, when the library starts. */
-void shutdown_watch(void);
-
 /** Whether the driver has ended. Only asked once exit handlers run. */
 bool shutdown_ask(void);
 

@@ -3,7 +3,7 @@
  * end of its capture.
  */
 #include "driver/awake.h"
-#include "driver/capture.h"
+#include "driver/captures.h"
 #include "driver/context.h"
 #include "driver/entries.h"
 #include "driver/retry.h"

@@ -3,8 +3,6 @@
 #include "driver/capture.h"
 #include "driver/device.h"
 #include "driver/device_pool.h"
-#include "driver/ledger.h"
-#include "driver/outside.h"
 #include "pool/pool.h"
 
 static bool lives(uint64_t address, uint64_t ticks) {
@@ -80,22 +78,5 @@ void tracing_free_end(const struct tracing_freed *freed, CUstream stream) {
     if (freed->known) {
         write_block(TRACE_FREE, TRACE_ORDERED, freed->ticks, freed->address, &freed->look,
                     (uint64_t)(uintptr_t)stream, (uint32_t)freed->look.tag);
-    }
-}
-
-void tracing_outside(bool comes, const struct ledger_row *row, uint64_t left) {
-    unsigned device = (unsigned)row->device->ordinal;
-    uint64_t left_at = row->left_at ? row->left_at : trace_clock();
-    if (row->kind == OUTSIDE_NATIVE) {
-        trace_native(device, row->key, row->bytes, comes ? 0 : left_at,
-                     comes ? trace_stack(stats_stacks(), row->stack) : 0);
-    } else if (row->kind != OUTSIDE_MAPPING) {
-        trace_write(&(struct trace_entry){.ticks = trace_clock(),
-                                          .address = row->key,
-                                          .bytes = row->bytes,
-                                          .value = row->kind,
-                                          .detail = left,
-                                          .kind = comes ? TRACE_OUTSIDE_TAKE : TRACE_OUTSIDE_LEAVE,
-                                          .device = device});
     }
 }

@@ -29,9 +29,4 @@ struct tracing_freed {
 struct tracing_freed tracing_free_begin(CUdeviceptr address);
 void tracing_free_end(const struct tracing_freed *freed, CUstream stream);
 
-struct ledger_row;
-
-/** Memory past the pool came or went; `left`: bytes of its kind that the device has from now on. */
-void tracing_outside(bool comes, const struct ledger_row *row, uint64_t left);
-
 #endif

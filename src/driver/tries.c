@@ -3,6 +3,7 @@
 #include "driver/deferred.h"
 #include "driver/device.h"
 #include "driver/device_pool.h"
+#include "driver/room.h"
 #include "tuning/tuning.h"
 
 /*

@@ -7,13 +7,13 @@
 
 #include <cmocka.h>
 
-#include "backend/vmm.h"
 #include "driver/awake.h"
-#include "driver/capture.h"
+#include "driver/captures.h"
 #include "driver/context.h"
 #include "driver/deferred.h"
 #include "driver/device_pool.h"
 #include "driver/ipc.h"
+#include "driver/listeners.h"
 #include "driver/mempool.h"
 #include "driver/outside.h"
 #include "driver/pinned.h"
@@ -152,11 +152,6 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
 CUresult device_pool_let_reach(struct device_pool *pool, CUdevice by) {
     (void)pool, (void)by;
     return CUDA_SUCCESS;
-}
-
-bool vmm_touches(uint64_t address, uint64_t bytes) {
-    (void)address, (void)bytes;
-    return false;
 }
 
 void device_pool_settle(struct device *device) {
@@ -364,6 +359,7 @@ static void a_context_without_host_memory_is_beside_every_other_one(void **state
 }
 
 int main(void) {
+    listeners_start();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_context_that_ends_takes_its_views_along, start, stop),
         cmocka_unit_test_setup_teardown(a_call_that_did_not_end_it_lets_it_go_on, start, stop),

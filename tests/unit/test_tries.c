@@ -10,6 +10,7 @@
 
 #include "driver/deferred.h"
 #include "driver/device.h"
+#include "driver/room.h"
 #include "driver/device_pool.h"
 #include "driver/tries.h"
 #include "tuning/tuning.h"

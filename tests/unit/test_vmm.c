@@ -19,6 +19,7 @@
 #include "driver/device_pool.h"
 #include "driver/fault.h"
 #include "driver/mempool.h"
+#include "driver/room.h"
 #include "driver/wait_by_free.h"
 #include "stats/stats.h"
 
@@ -395,7 +396,7 @@ static int start(void **state) {
     device.ordinal = 1;
     device.total = 64 * PAGE;
     memset(&vmm, 0, sizeof vmm);
-    return vmm_start(&vmm, (CUcontext)1, &device, 0);
+    return vmm_kind.start(&vmm.common, (CUcontext)1, &device, 0);
 }
 
 /* Checks that the test has released everything. */
@@ -501,7 +502,7 @@ static void what_the_driver_keeps_stays_charged(void **state) {
     assert_int_equal(atomic_load(&device.charged), PAGE);
     backend->ops->release_handles(backend, 1, 1, handles);
     refuse_release = (struct refusal){1, CUDA_ERROR_ILLEGAL_ADDRESS};
-    assert_null(vmm_unavailable(&device));
+    assert_null(vmm_kind.unavailable(&device));
     assert_int_equal(atomic_load(&device.charged), PAGE);
     backend->ops->release_handles(backend, 1, 1, &last_handle);
     device_pooled(&device, 2 * PAGE); /* of two that the pool never had */
@@ -550,7 +551,8 @@ static void nothing_stays_mapped_when_a_mapping_fails(void **state) {
     refuse_access = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
     assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), -ENOMEM);
     assert_int_equal(mappings, 0);
-    assert_int_equal(vmm_grant_access(&vmm, 0), CUDA_SUCCESS); /* nothing is mapped yet */
+    assert_int_equal(vmm_kind.grant_access(&vmm.common, 0),
+                     CUDA_SUCCESS); /* nothing is mapped yet */
     assert_int_equal(backend->ops->map(backend, at, 6, 1, handles), 0);
     assert_int_equal(backend->ops->unmap(backend, at, 6, false), 0);
     backend->ops->release_handles(backend, 6, 1, handles);
@@ -618,14 +620,14 @@ static void a_later_device_gets_access_to_every_page(void **state) {
     assert_int_equal(backend->ops->map(backend, second + 9 * PAGE, 1, 1, &handle), 0);
     assert_int_equal(backend->ops->unmap(backend, first + PAGE, 1, false), 0);
     set_access_calls = 0;
-    assert_int_equal(vmm_grant_access(&vmm, 3), CUDA_SUCCESS);
+    assert_int_equal(vmm_kind.grant_access(&vmm.common, 3), CUDA_SUCCESS);
     assert_int_equal(set_access_calls, 7);
     for (unsigned i = 0; i < 11; i++) {
         assert_int_equal(access_at(first + mapped[i] * PAGE), mapped[i] == 1 ? 0 : 1 << 1 | 1 << 3);
     }
     assert_int_equal(access_at(second + 9 * PAGE), 1 << 1 | 1 << 3);
-    assert_int_equal(vmm_grant_access(&vmm, 3), CUDA_SUCCESS); /* has access already */
-    assert_int_equal(vmm_grant_access(&vmm, device.ordinal), CUDA_SUCCESS);
+    assert_int_equal(vmm_kind.grant_access(&vmm.common, 3), CUDA_SUCCESS); /* has access already */
+    assert_int_equal(vmm_kind.grant_access(&vmm.common, device.ordinal), CUDA_SUCCESS);
     assert_int_equal(set_access_calls, 7);
     assert_int_equal(backend->ops->map(backend, first + PAGE, 1, 1, &handle), 0);
     assert_int_equal(access_at(first + PAGE), 1 << 1 | 1 << 3);
@@ -644,9 +646,9 @@ static void access_that_is_refused_is_not_counted_as_given(void **state) {
     take(1, &handle);
     assert_int_equal(backend->ops->map(backend, at, 1, 1, &handle), 0);
     refuse_access = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_int_equal(vmm_grant_access(&vmm, 2), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(vmm_kind.grant_access(&vmm.common, 2), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(access_at(at), 1 << 1);
-    assert_int_equal(vmm_grant_access(&vmm, 2), CUDA_SUCCESS);
+    assert_int_equal(vmm_kind.grant_access(&vmm.common, 2), CUDA_SUCCESS);
     assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
     assert_int_equal(backend->ops->unmap(backend, at, 1, false), 0);
     backend->ops->release_handles(backend, 1, 1, &handle);
@@ -659,13 +661,13 @@ static void memory_outlives_its_context_and_peers_do_not(void **state) {
     (void)state;
     uint64_t handles[2], at = reserve_addresses(4);
     take(2, handles);
-    assert_int_equal(vmm_grant_access(&vmm, 0), CUDA_SUCCESS);
+    assert_int_equal(vmm_kind.grant_access(&vmm.common, 0), CUDA_SUCCESS);
     assert_int_equal(backend->ops->map(backend, at, 2, 1, handles), 0);
     device_backend_end(&vmm.common);
     assert_int_equal(backend->ops->unmap(backend, at, 2, false), 0);
     backend->ops->release_handles(backend, 1, 1, handles);
     backend->ops->free_addresses(backend, at, 4 * PAGE);
-    assert_int_equal(vmm_start(&vmm, (CUcontext)2, &device, 1 << 2), 0);
+    assert_int_equal(vmm_kind.start(&vmm.common, (CUcontext)2, &device, 1 << 2), 0);
     at = reserve_addresses(1);
     assert_int_equal(backend->ops->map(backend, at, 1, 1, handles + 1), 0);
     assert_int_equal(access_at(at), 1 << 1 | 1 << 2);
@@ -701,7 +703,7 @@ static void give_one(void) {
 
 static int start_anew(void) {
     memset(&vmm, 0, sizeof vmm);
-    return vmm_start(&vmm, (CUcontext)1, &device, 0);
+    return vmm_kind.start(&vmm.common, (CUcontext)1, &device, 0);
 }
 
 static void handles_are_made_for_what_the_device_can(void **state) {
@@ -747,32 +749,33 @@ static void what_the_decompression_engine_is_refused_is_asked_for_once(void **st
 
 static void a_device_that_cannot_says_why(void **state) {
     (void)state;
-    assert_null(vmm_unavailable(&device));
+    assert_null(vmm_kind.unavailable(&device));
     refuse_create = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_null(vmm_unavailable(&device)); /* a full device is able */
+    assert_null(vmm_kind.unavailable(&device)); /* a full device is able */
     refuse_create = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
-    assert_string_equal(vmm_unavailable(&device), "the driver refuses to create pages");
+    assert_string_equal(vmm_kind.unavailable(&device), "the driver refuses to create pages");
     refuse_map = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
-    assert_string_equal(vmm_unavailable(&device), "the driver refuses to map pages");
+    assert_string_equal(vmm_kind.unavailable(&device), "the driver refuses to map pages");
     refuse_access = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
-    assert_string_equal(vmm_unavailable(&device), "the driver refuses to map pages");
+    assert_string_equal(vmm_kind.unavailable(&device), "the driver refuses to map pages");
     refuse_reserve = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_string_equal(vmm_unavailable(&device), "the driver refuses to reserve addresses");
+    assert_string_equal(vmm_kind.unavailable(&device), "the driver refuses to reserve addresses");
     granularity = 64 << 10;
-    assert_null(vmm_unavailable(&device));
+    assert_null(vmm_kind.unavailable(&device));
     granularity = 2 * PAGE;
-    assert_string_equal(vmm_unavailable(&device), "the driver has no pages of 2 MiB");
+    assert_string_equal(vmm_kind.unavailable(&device), "the driver has no pages of 2 MiB");
     devices = STATS_MAX_DEVICES + 1;
-    assert_string_equal(vmm_unavailable(&device), "another device could not reach its pages");
+    assert_string_equal(vmm_kind.unavailable(&device), "another device could not reach its pages");
     devices = STATS_MAX_DEVICES;
     granularity = PAGE;
-    assert_null(vmm_unavailable(&device));
+    assert_null(vmm_kind.unavailable(&device));
     unreachable = 3;
-    assert_string_equal(vmm_unavailable(&device), "another device could not reach its pages");
+    assert_string_equal(vmm_kind.unavailable(&device), "another device could not reach its pages");
     attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED] = 0;
-    assert_string_equal(vmm_unavailable(&device), "the device has no virtual memory management");
+    assert_string_equal(vmm_kind.unavailable(&device),
+                        "the device has no virtual memory management");
     real_entries.real_cuMemMap = (void *)entry_absent;
-    assert_string_equal(vmm_unavailable(&device), "the driver has no virtual memory API");
+    assert_string_equal(vmm_kind.unavailable(&device), "the driver has no virtual memory API");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)

@@ -6,48 +6,16 @@
  * invalidate runs in relaxed capture mode, or not at all while a capture is active: no call of the
  * library ends a capture of the program.
  */
-#ifndef GPUCACHE_BACKEND_DEVICE_BACKEND_H
-#define GPUCACHE_BACKEND_DEVICE_BACKEND_H
+#ifndef GPUCACHE_BACKEND_COMMON_H
+#define GPUCACHE_BACKEND_COMMON_H
 
+#include "driver/device_backend.h"
 #include "live/flight.h"
-#include "source/backend.h"
 #include "trace/trace.h"
-
-#include <cuda.h>
-
-struct device;
-
-struct device_backend {
-    struct backend backend; /* first: a pool has a pointer to it */
-    CUcontext context;
-    struct device *device;
-    CUevent events[BACKEND_SLOTS];
-    CUevent probe; /* never recorded; its query tells what the driver answers during a capture */
-    _Atomic uint64_t returning; /* bytes released, which the driver may not have yet */
-};
-
-/**
- * Sets up the backend for the current context, whose handle is `context`: creates its events.
- * Returns 0, or the driver's code; then no object of the driver is left behind. Called with the
- * pool lock, if the pool exists already.
- */
-int device_backend_start(struct device_backend *own, const struct backend_ops *ops,
-                         CUcontext context, struct device *device);
-
-/** Destroys the events. For a context that lives on, but gets no pool. */
-void device_backend_stop(struct device_backend *own);
-
-/** Suspends the backend after its context has ended. The driver destroyed the events with it.
- * Called with the pool lock. */
-void device_backend_end(struct device_backend *own);
 
 /** Returns what a pool is told of a driver's code: 0 and sticky errors as they are, -EBUSY for all
  * others, since the next call may succeed. */
 int device_backend_answer(CUresult r);
-
-/** Takes `bytes` from the pools' reserve and from the charge of the device: the driver has them
- * back. */
-void device_backend_count_return(struct device_backend *own, uint64_t bytes);
 
 /** Returns the time in ns at which a slow operation begins, or 0 if no recorder needs it. */
 static inline uint64_t device_backend_begin(void) {

@@ -4,8 +4,7 @@
  * for the whole context tells that everything freed before it is ready: an epoch that costs
  * nothing.
  */
-#include "driver/sync.h"
-
+#include "driver/application_events.h"
 #include "driver/context.h"
 #include "driver/entries.h"
 #include "driver/fault.h"
@@ -51,17 +50,6 @@ CUresult hook_cuEventSynchronize(CUevent event) {
 
 /* --- the program orders its context by itself --- */
 
-/* Whether it ever has, in any context: a pool that begins later may be that context's. */
-static atomic_bool has_waited, has_recorded;
-
-void sync_catch_up(struct pool *pool) {
-    if (atomic_load(&has_waited) || atomic_load(&has_recorded)) {
-        pool_hold(pool);
-        pool_application_syncs(pool, atomic_load(&has_recorded));
-        pool_release(pool);
-    }
-}
-
 /*
  * The pool that may not order anything while the program does; held. What will be told to later pools is
  * said before it is looked up, so that one which begins meanwhile hears of it here or there.
@@ -79,7 +67,7 @@ static struct pool *hold_pool_of(CUcontext context, bool records) {
     if (!process_ready()) {
         return NULL;
     }
-    atomic_store(records ? &has_recorded : &has_waited, true);
+    application_events_note(records);
     return hold(context_pool_of(context), records);
 }
 
@@ -93,7 +81,7 @@ static struct pool *hold_pool_behind(CUgreenCtx green, bool records) {
     }
     CUresult r = REAL(cuCtxGetDevice)(&device);
     REAL(cuCtxPopCurrent_v2)(&popped);
-    atomic_store(records ? &has_recorded : &has_waited, true);
+    application_events_note(records);
     return r == CUDA_SUCCESS ? hold(context_primary_pool(device), records) : NULL;
 }
 
